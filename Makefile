@@ -1,0 +1,58 @@
+# The commands of the README. Each makes the environment that it needs and can be run on its own.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+SOURCES := $(shell find src haiprof -type f -not -name '*.pyc' 2>/dev/null) \
+           CMakeLists.txt pyproject.toml haiprof.pth haiprof.start _haiprof_boot.py
+SANITIZE_BUILD := build/sanitize
+
+.PHONY: help demo test lint format bench sanitize clean
+help:            ## show this list
+	@sed -n 's/^\([a-z]*\):.*##/\1:/p' $(MAKEFILE_LIST)
+
+demo: $(VENV)/installed  ## train a small network under haiprof and write a report
+	$(BIN)/haiprof run --log-dir demo --report -- $(BIN)/python examples/train_digits.py
+
+test: $(VENV)/installed  ## run all tests
+	$(BIN)/pytest
+
+bench: $(VENV)/installed  ## run the benchmarks; results in build/bench.json
+	mkdir -p build
+	$(BIN)/pytest benchmarks --benchmark-json build/bench.json
+
+lint: $(VENV)/linters    ## check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.cpp' '*.h' '*.c')
+
+format: $(VENV)/linters  ## bring all files into shape
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $$(git ls-files '*.cpp' '*.h' '*.c')
+
+sanitize: $(VENV)/dependencies  ## native tests under the thread, address and undefined sanitizers
+	for kind in thread address,undefined; do \
+	  build=$(SANITIZE_BUILD)-$${kind%%,*}; \
+	  $(BIN)/cmake -S . -B $$build -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
+	    -DHAIPROF_PYTHON=OFF -DHAIPROF_TESTS=ON -DHAIPROF_SANITIZE=$$kind \
+	    && $(BIN)/cmake --build $$build && $(BIN)/ctest --test-dir $$build --output-on-failure \
+	    || exit 1; \
+	done
+
+clean:           ## remove what the commands above made
+	rm -rf build $(VENV) demo haiprof-logs
+
+$(VENV)/dependencies: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --group test
+	touch $@
+
+$(VENV)/linters: $(VENV)/dependencies
+	$(BIN)/python -m pip install --quiet --group lint
+	touch $@
+
+$(VENV)/installed: $(VENV)/dependencies $(SOURCES)
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pip install --quiet --no-build-isolation .
+	touch $@

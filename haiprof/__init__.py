@@ -1,0 +1,63 @@
+"""haiprof: the profiler that every PyTorch training job runs with, all the time.
+
+>>> import haiprof
+>>> session = haiprof.start(log_dir="logs")     # in the job; or `haiprof run train.py`
+>>> with haiprof.range("load"):
+...     ...
+>>> haiprof.stop()
+
+>>> run = haiprof.Analyzer("logs")              # anywhere, later
+>>> run.show_overview()
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from haiprof.analyzer import Analyzer
+    from haiprof.errors import HaiprofError
+    from haiprof.record import mark, range, step
+    from haiprof.session import Session, flush, start, stop
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Analyzer",
+    "HaiprofError",
+    "Session",
+    "flush",
+    "mark",
+    "range",
+    "start",
+    "step",
+    "stop",
+]
+
+# Capture and analysis live in different processes; each import costs only the half it needs.
+_HOMES = {
+    "Analyzer": "haiprof.analyzer",
+    "HaiprofError": "haiprof.errors",
+    "Session": "haiprof.session",
+    "flush": "haiprof.session",
+    "mark": "haiprof.record",
+    "range": "haiprof.record",
+    "start": "haiprof.session",
+    "step": "haiprof.record",
+    "stop": "haiprof.session",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'haiprof' has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))

@@ -1,0 +1,210 @@
+"""The C++ core: ring, spans, phases, host sampling. Everything hot is a raw C callable."""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import CodeType, TracebackType
+from typing import Any, Final, TypedDict
+
+DEFAULT_RING_BYTES: Final[int]
+MIN_RING_BYTES: Final[int]
+
+# -- the ring of this process (src/ring) ---------------------------------------------------------
+
+def open_ring(
+    path: str,
+    *,
+    bytes: int = ...,
+    rank: int | None = None,
+    local_rank: int | None = None,
+    world_size: int | None = None,
+    attempt: int = 0,
+    host: str = "",
+    node: str = "",
+    run: str = "",
+    run_dir: str = "",
+) -> None:
+    """Create the ring file and make it this process's ring.
+
+    Raises:
+        OSError: ENOSPC when its pages cannot be reserved; EEXIST; EALREADY when one is open.
+    """
+
+def close_ring() -> None:
+    """Say goodbye: nothing more is recorded. Safe while other threads push."""
+
+def ring_open() -> bool:
+    """Whether this process has an open ring."""
+
+def ready() -> bool:
+    """Whether a record would be kept; opens the ring of an armed session."""
+
+def set_opener(callable: Callable[[], None] | None) -> None:
+    """Arm: what opens the ring when the first record wants one; None disarms."""
+
+def intern(text: str) -> int | None:
+    """The id of a name; None when no ring is open or its name table is full."""
+
+def push(metric: int, value: float, /) -> None:
+    """Record one value under an interned name."""
+
+def event(kind: str, text: str, attributes: str | None = None) -> None:
+    """Record that something happened; attributes is a JSON object."""
+
+def request_flush() -> int:
+    """Ask the recorder to bring everything to disk; returns the ticket to wait for."""
+
+def wait_flushed(ticket: int, seconds: float) -> int | None:
+    """Wait for the answer: 0, an errno, or None when none came in time."""
+
+def losses() -> dict[str, int]:
+    """Records of this process that never reached the ring, by cause."""
+
+class Span:
+    """Record the time between entering and leaving as one span."""
+
+    def __init__(self, name: str, category: int = 7, attributes: str | None = None) -> None: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def attributes(self) -> str | None: ...
+    def __enter__(self) -> Span: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
+
+# -- any ring, from any process (src/ring, src/drain) --------------------------------------------
+
+class RingReader:
+    """A ring as columns of the tables of haiprof/schema.py.
+
+    Raises:
+        ValueError: the file is no ring that this version reads.
+        BlockingIOError: it is still being made by its writer.
+    """
+
+    def __init__(self, path: str, through: Mapping[str, Mapping[int, int]] = ...) -> None: ...
+    @property
+    def header(self) -> dict[str, Any]:
+        """What the super block says about the writer."""
+    @property
+    def closed(self) -> bool:
+        """Whether the writer said goodbye."""
+    def take(self, most: int = ...) -> int:
+        """Append what is new to the columns; returns how many records that were."""
+    def rows(self) -> dict[str, dict[str, tuple[int, int, bytes, bytes | None]]]:
+        """Table -> column -> (rows, nulls, values, validity bits) of what was taken."""
+    def clear(self) -> None:
+        """Forget the rows, not the dictionaries."""
+    def texts(self, table: str, column: str, have: int = 0) -> list[str]:
+        """The dictionary of a text column behind its first ``have`` texts."""
+    @property
+    def position(self) -> dict[int, int]:
+        """Lane -> number of its next record."""
+    @property
+    def losses(self) -> dict[str, int]:
+        """Records that will never be read, by cause; exact."""
+    @property
+    def wall_clock_moved_ns(self) -> int:
+        """How far the wall clock was set since the ring was opened."""
+    @property
+    def flush_requested(self) -> int:
+        """The newest flush ticket."""
+    def answer_flush(self, ticket: int, error: int = 0) -> None:
+        """Tell the writer that everything up to that ticket is on disk, or why not."""
+
+# -- steps and phases (src/phase) and what torch calls -------------------------------------------
+
+class WrappedCall:
+    """A callable that opens a token, calls the original and closes the token."""
+
+    def __init__(self, original: Callable[..., Any], kind: str) -> None: ...
+    def __call__(self, *args: Any, **keywords: Any) -> Any: ...
+    def __get__(self, instance: object, owner: type | None = None) -> Callable[..., Any]: ...
+    def disable(self) -> None:
+        """Only call the original from now on."""
+
+def step_mark() -> None:
+    """End the current step and begin the next; from now on nothing else does."""
+
+def current_step() -> int | None:
+    """The number of the step that the process is in."""
+
+def phases_finish() -> None:
+    """Emit what is open: the last step and its phases."""
+
+def phases_reset() -> None:
+    """Forget everything, as a forked child must."""
+
+def phases_progress() -> tuple[int, int]:
+    """Steps completed, and backward passes that no module call explains."""
+
+def module_enter(module: object, /) -> bool:
+    """Say that a module call begins; true when it is an outermost one."""
+
+def module_leave() -> None:
+    """Say that a module call ends."""
+
+def set_gradients_query(query: Callable[[], bool] | None, /) -> None:
+    """Give the function that tells whether gradients are enabled."""
+
+def on_unexplained(callable: Callable[[], None] | None, /) -> None:
+    """Give the function to call when module calls are missing."""
+
+def before_optimizer(optimizer: object, args: Any, keywords: Any, /) -> None:
+    """Torch calls this before every optimizer step."""
+
+def after_optimizer(optimizer: object, args: Any, keywords: Any, /) -> None:
+    """Torch calls this after every optimizer step."""
+
+# Python 3.12 and later
+def on_start(code: CodeType, offset: int, /) -> object: ...
+def on_return(code: CodeType, offset: int, value: object, /) -> object: ...
+def on_unwind(code: CodeType, offset: int, error: BaseException, /) -> object: ...
+def watch_code(module_call: CodeType | None, compiled_call: CodeType | None, /) -> None: ...
+
+# -- the host (src/sampler, src/host) ------------------------------------------------------------
+
+class SourceReport(TypedDict):
+    """What a source of host metrics says of itself."""
+
+    name: str
+    state: str
+    reason: str
+    mend: str
+    metrics: list[str]
+    interval_s: float
+    cost_us: float
+
+class HostSampler:
+    """Samples the node and watched process trees from procfs, sysfs and cgroupfs."""
+
+    def __init__(
+        self, *, procfs: str = "/proc", sysfs: str = "/sys", interval: float = 1.0
+    ) -> None: ...
+    def watch(self, pid: int) -> None:
+        """Sample the process tree below ``pid`` as well."""
+    def unwatch(self, pid: int) -> None:
+        """Stop sampling that tree."""
+    def sources(self) -> list[SourceReport]:
+        """What can be read here, and for what cannot: why, and the mend."""
+    def read(self, now_ns: int) -> list[tuple[int, str, str | None, float, int]]:
+        """Read what is due: (pid or 0 for the node, metric, instance, value, flags)."""
+    def changes(self) -> list[str]:
+        """Plain sentences since the last call: a source that slowed down, failed, came back."""
+    @property
+    def next_due_ns(self) -> int:
+        """When the next source is due, in the clock that ``read`` is given."""
+
+# -- starting the recorder -----------------------------------------------------------------------
+
+def spawn_detached(
+    arguments: Sequence[str | bytes], environment: Sequence[str | bytes], log: int = -1
+) -> int:
+    """Start a program that is nobody's child, with none of our descriptors; returns its pid.
+
+    Raises:
+        OSError: it cannot be started.
+    """

@@ -1,0 +1,48 @@
+"""What the launcher (torchrun, SLURM, Open MPI, hai-platform) says about this process."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Final
+
+_RANK: Final = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "MARSV2_RANK")
+_LOCAL_RANK: Final = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
+_WORLD_SIZE: Final = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_ATTEMPT: Final = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+_JOB: Final = ("HAIPROF_TASK_ID", "MARSV2_TASK_ID", "SLURM_JOB_ID", "OMPI_MCA_ess_base_jobid")
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """One process's place in its job. ``None`` where the launcher says nothing."""
+
+    rank: int
+    local_rank: int | None
+    world_size: int | None
+    attempt: int
+    job: str | None
+    #: A launcher gave the rank; otherwise this is a single process and rank 0.
+    launched: bool
+
+
+def _number(names: tuple[str, ...]) -> int | None:
+    for name in names:
+        text = os.environ.get(name, "")
+        if text.isdecimal():
+            return int(text)
+    return None
+
+
+def placement() -> Placement:
+    """Read the placement from the environment. Values that are no numbers count as absent."""
+    rank = _number(_RANK)
+    job = next((os.environ[n] for n in _JOB if os.environ.get(n)), None)
+    return Placement(
+        rank=rank or 0,
+        local_rank=_number(_LOCAL_RANK),
+        world_size=_number(_WORLD_SIZE),
+        attempt=_number(_ATTEMPT) or 0,
+        job=job,
+        launched=rank is not None,
+    )

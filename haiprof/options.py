@@ -1,0 +1,133 @@
+"""Every option once: its name, type, default, environment variable and meaning.
+
+``haiprof.start(name=…)``, ``HAIPROF_<NAME>`` and ``haiprof run --<name>`` all come from here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+ENABLED_VARIABLE: Final = "HAIPROF_ENABLED"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of one run, checked."""
+
+    log_dir: Path = Path("haiprof-logs")
+    run: str = ""
+    sample_hz: float = 1.0
+    drain_hz: float = 4.0
+    ring_mib: int = 16
+    hooks: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """How one field of :class:`Options` is given from outside."""
+
+    name: str
+    meaning: str
+    parse: Callable[[str], Any]
+    check: Callable[[Any], str | None]
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it."""
+        return f"HAIPROF_{self.name.upper()}"
+
+
+def _boolean(text: str) -> bool:
+    lowered = text.strip().lower()
+    if lowered in ("1", "true", "yes", "on"):
+        return True
+    if lowered in ("0", "false", "no", "off", ""):
+        return False
+    raise ValueError("not 0 or 1")
+
+
+def _between(low: float, high: float, unit: str) -> Callable[[Any], str | None]:
+    def check(value: Any) -> str | None:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return f"must be a number ({unit})"
+        return None if low <= value <= high else f"must be between {low:g} and {high:g} {unit}"
+
+    return check
+
+
+def _check_path(value: Any) -> str | None:
+    return None if isinstance(value, (str, Path)) and str(value) else "must be a path"
+
+
+def _check_run(value: Any) -> str | None:
+    if not isinstance(value, str):
+        return "must be a str"
+    if "/" in value or value in (".", "..") or len(value) > 120 or "\0" in value:
+        return "must be one path component of at most 120 characters"
+    return None
+
+
+def _check_boolean(value: Any) -> str | None:
+    return None if isinstance(value, bool) else "must be True or False"
+
+
+OPTIONS: Final[dict[str, Option]] = {
+    o.name: o
+    for o in (
+        Option("log_dir", "folder that runs are written to", Path, _check_path),
+        Option("run", "name of the run's folder in it (made up when empty)", str, _check_run),
+        Option(
+            "sample_hz", "how often the host is sampled", float, _between(0.01, 100, "per second")
+        ),
+        Option("drain_hz", "how often rings are drained", float, _between(0.5, 100, "per second")),
+        Option("ring_mib", "shared memory of one process", int, _between(2, 1024, "MiB")),
+        Option("hooks", "find steps and phases in torch by itself", _boolean, _check_boolean),
+    )
+}
+assert set(OPTIONS) == {f.name for f in fields(Options)}
+
+
+def resolve(
+    given: Mapping[str, Any], environment: Mapping[str, str] | None = None
+) -> tuple[Options, list[str]]:
+    """Merge ``given`` over the environment over the defaults.
+
+    ``None`` in ``given`` means not given. A value that cannot be used falls back to the next source
+    and yields one line that names it and the mend, so a typo never stops a job.
+
+    Returns:
+        The options, and the lines to show the user.
+    """
+    environment = os.environ if environment is None else environment
+    values: dict[str, Any] = {}
+    problems: list[str] = []
+    for name in given:
+        if name not in OPTIONS:
+            known = ", ".join(OPTIONS)
+            problems.append(f"unknown option {name!r}; the options are {known}")
+    for option in OPTIONS.values():
+        text = environment.get(option.variable)
+        if text:
+            try:
+                value = option.parse(text)
+                wrong = option.check(value)
+            except ValueError:
+                wrong = "cannot be read as " + option.parse.__name__.strip("_")
+            if wrong is None:
+                values[option.name] = value
+            else:
+                problems.append(f"{option.variable}={text!r} {wrong}; using the default")
+        value = given.get(option.name)
+        if value is not None:
+            wrong = option.check(value)
+            if wrong is None:
+                values[option.name] = value
+            else:
+                problems.append(f"{option.name}={value!r} {wrong}; using the default")
+    if "log_dir" in values:
+        values["log_dir"] = Path(values["log_dir"]).expanduser()
+    return Options(**values), problems

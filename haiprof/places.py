@@ -1,0 +1,53 @@
+"""Where things lie: ring files on tmpfs, run folders in the log directory."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+SHM_VARIABLE: Final = "HAIPROF_SHM_DIR"
+RING_SUFFIX: Final = ".ring"
+LOCK_NAME: Final = "recorder.lock"
+DOORBELL_NAME: Final = "doorbell"
+RECORDER_LOG: Final = "recorder.log"
+
+
+def ring_root() -> Path:
+    """Return the folder of this user's rings; it may not exist yet."""
+    base = os.environ.get(SHM_VARIABLE) or "/dev/shm"
+    return Path(base) / f"haiprof-{os.getuid()}"
+
+
+def ring_dir(run: str) -> Path:
+    """Return the folder of the rings of one run on this machine."""
+    return ring_root() / run
+
+
+def make_private(folder: Path) -> None:
+    """Create ``folder`` with mode 0700, and refuse one that somebody else prepared.
+
+    Raises:
+        OSError: it cannot be made, or belongs to another user (a shared /dev/shm invites traps).
+    """
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            raise PermissionError(
+                1, "exists but is not a folder of this user; remove it", str(folder)
+            ) from None
+
+
+def node_name() -> str:
+    """Return the name that this machine's folders carry."""
+    name = os.environ.get("MARSV2_NODE_NAME") or os.uname().nodename
+    return safe_name(name) or "node"
+
+
+def safe_name(text: str) -> str:
+    """Return ``text`` as one harmless path component of at most 120 characters."""
+    kept = "".join(c if c.isalnum() or c in "-_.+=@" else "-" for c in text)
+    return kept.strip(".-")[:120]

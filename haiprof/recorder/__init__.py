@@ -1,0 +1,1 @@
+"""The recorder: a process beside the job that drains rings, samples the node and writes Arrow."""

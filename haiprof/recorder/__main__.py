@@ -1,0 +1,71 @@
+"""The recorder's process: ``python -m haiprof.recorder``; started by sessions, not by people."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import sys
+from pathlib import Path
+
+# Columns are built in our own buffers; a pool that keeps freed pages would only look like a leak.
+os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+# Two cores of compression threads would sit idle beside the job for its whole life.
+os.environ.setdefault("ARROW_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Become the recorder of a run, or leave quietly when it has one."""
+    parser = argparse.ArgumentParser(prog="haiprof.recorder")
+    parser.add_argument("--ring-dir", type=Path, required=True)
+    parser.add_argument("--run-dir", type=Path, required=True)
+    parser.add_argument("--sample-hz", type=float, required=True)
+    parser.add_argument("--drain-hz", type=float, required=True)
+    parser.add_argument("--watch", help="PID:START_TIME of a command to stay for")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(asctime)s recorder[%(process)d] %(message)s",
+        stream=sys.stderr,
+    )
+
+    from haiprof.recorder.election import Election
+
+    election = Election(options.ring_dir)
+    try:
+        if not election.win():
+            return 0
+    except OSError as error:
+        logging.error("%s: %s", error.filename, error.strerror)
+        return 1
+
+    import pyarrow as pa
+
+    from haiprof.recorder.loop import Recorder
+
+    pa.set_cpu_count(1)
+    pa.set_io_thread_count(1)
+    # Below the job in every contest for a core.
+    with contextlib.suppress(OSError):
+        os.nice(5)
+    recorder = Recorder(
+        options.ring_dir,
+        options.run_dir,
+        sample_hz=options.sample_hz,
+        drain_hz=options.drain_hz,
+    )
+    if options.watch:
+        pid, _, start_time = options.watch.partition(":")
+        recorder.watch_command(int(pid), int(start_time))
+    try:
+        recorder.run(election)
+    except Exception:
+        logging.exception("the recorder failed; what it wrote so far is whole")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

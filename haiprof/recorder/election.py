@@ -1,0 +1,78 @@
+"""One recorder per node and run: who holds the lock file's flock is it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+from types import TracebackType
+
+from haiprof.places import LOCK_NAME
+
+
+def recorder_running(ring_dir: Path) -> bool:
+    """Return whether some process holds the recorder's lock of this run."""
+    try:
+        fd = os.open(ring_dir / LOCK_NAME, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        # Shared, so that two askers never take each other for a recorder.
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+class Election:
+    """The recorder's lock of one run. The kernel drops it with the process, however that ends."""
+
+    def __init__(self, ring_dir: Path) -> None:
+        """Prepare to stand for the run whose rings lie in ``ring_dir``."""
+        self._path = ring_dir / LOCK_NAME
+        self._fd: int | None = None
+
+    def win(self, patience: float = 0.5) -> bool:
+        """Try to become the recorder. Waits a little: somebody may only be asking."""
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        until = time.monotonic() + patience
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                if time.monotonic() >= until:
+                    os.close(fd)
+                    return False
+                time.sleep(0.02)
+            else:
+                if self._is_the_file(fd):
+                    self._fd = fd
+                    return True
+                # The last recorder removed the file between our open and our lock.
+                os.close(fd)
+                fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def _is_the_file(self, fd: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(fd), self._path.stat())
+        except OSError:
+            return False
+
+    def resign(self) -> None:
+        """Let somebody else be the recorder."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def __enter__(self) -> Election:
+        """Return self."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        """Resign."""
+        self.resign()

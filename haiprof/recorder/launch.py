@@ -1,0 +1,84 @@
+"""Starts the recorder of a run, from the job or from a command. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from haiprof._core import spawn_detached
+from haiprof.options import ENABLED_VARIABLE, Options
+from haiprof.places import DOORBELL_NAME, RECORDER_LOG
+
+# The recorder must find the very haiprof and pyarrow that the job would, and nothing of the job's
+# own folder: a `queue.py` beside train.py is not the standard library's.
+_PROGRAM = "import sys; sys.path[:] = {paths!r}; from haiprof.recorder.__main__ import main; main()"
+
+
+def _import_paths() -> list[str]:
+    script = os.path.dirname(os.path.abspath(sys.argv[0])) if sys.argv and sys.argv[0] else ""
+    unwanted = {"", ".", script, os.getcwd()}
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    kept = [p for p in sys.path if p not in unwanted and os.path.isabs(p)]
+    return kept if package in kept else [package, *kept]
+
+
+def start_recorder(
+    ring_dir: Path, run_dir: Path, options: Options, watch: str | None = None
+) -> int:
+    """Start a recorder that is nobody's child; it leaves at once when the run has one.
+
+    Args:
+        ring_dir: where the run's rings lie.
+        run_dir: where it writes.
+        options: the run's options.
+        watch: ``PID:START_TIME`` of a command to stay for.
+
+    Returns:
+        Its pid.
+
+    Raises:
+        OSError: the interpreter cannot be started.
+    """
+    if not sys.executable:
+        raise FileNotFoundError(2, "this Python does not know its own executable", "sys.executable")
+    arguments = [
+        sys.executable,
+        "-c",
+        _PROGRAM.format(paths=_import_paths()),
+        f"--ring-dir={ring_dir}",
+        f"--run-dir={run_dir}",
+        f"--sample-hz={options.sample_hz!r}",
+        f"--drain-hz={options.drain_hz!r}",
+    ]
+    if watch is not None:
+        arguments.append(f"--watch={watch}")
+    environment = [
+        f"{variable}={value}"
+        for variable, value in os.environ.items()
+        if variable not in (ENABLED_VARIABLE, "LD_PRELOAD", "CUDA_INJECTION64_PATH")
+    ]
+    log = os.open(
+        ring_dir / RECORDER_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+    )
+    try:
+        # As bytes: the environment and paths of a job need not be UTF-8.
+        return spawn_detached(
+            [os.fsencode(a) for a in arguments], [os.fsencode(e) for e in environment], log
+        )
+    finally:
+        os.close(log)
+
+
+def ring_doorbell(ring_dir: Path) -> None:
+    """Wake the recorder now rather than at its next turn. Never blocks, never raises."""
+    try:
+        fd = os.open(ring_dir / DOORBELL_NAME, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        os.write(fd, b"!")
+    except OSError:
+        pass
+    finally:
+        os.close(fd)

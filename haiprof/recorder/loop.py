@@ -1,0 +1,228 @@
+"""The recorder's loop: find rings, drain them, sample the node, leave when nothing is left."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from haiprof.places import DOORBELL_NAME, LOCK_NAME, RECORDER_LOG
+from haiprof.recorder.election import Election
+from haiprof.recorder.node import NodeRecorder
+from haiprof.recorder.process import Life, RecordedProcess, rings_in
+
+log = logging.getLogger(__name__)
+
+#: A ring file that is still unfinished after this many seconds has lost its maker.
+_UNFINISHED_SECONDS: Final = 10.0
+#: How often a full disk is tried again, s.
+_RETRY_SECONDS: Final = 1.0
+#: With every process dead, a disk that stays full this long (s) is left to ``haiprof recover``.
+_GIVE_UP_SECONDS: Final = 600.0
+
+
+class Recorder:
+    """Records one run on one node."""
+
+    def __init__(self, ring_dir: Path, run_dir: Path, *, sample_hz: float, drain_hz: float) -> None:
+        """Prepare; nothing is touched before :meth:`run`."""
+        self._ring_dir = ring_dir
+        self._run_dir = run_dir
+        self._drain_seconds = 1.0 / drain_hz
+        self._sample_hz = sample_hz
+        self._processes: dict[Path, RecordedProcess] = {}
+        self._refused: dict[Path, str] = {}
+        self._watched: Life | None = None
+        self._paused_since: float | None = None
+        self._pause_error = 0
+        self._terminations = 0
+
+    def watch_command(self, pid: int, start_time: int) -> None:
+        """Stay until that process has ended, rings or not."""
+        self._watched = Life(pid, start_time)
+
+    def run(self, election: Election) -> None:
+        """Record until the last ring is closed or dead and drained. The lock must be held."""
+        signal.signal(signal.SIGTERM, self._terminate)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        self._run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        doorbell = self._open_doorbell()
+        node = NodeRecorder(self._run_dir, self._sample_hz)
+        if self._watched is not None:
+            node.watch_command(self._watched.pid)
+        try:
+            while True:
+                self._tick(node)
+                if self._terminations > 1:
+                    break
+                if self._hopeless():
+                    log.error("the disk stayed full; `haiprof recover` writes the rings later")
+                    break
+                if not self._work_left():
+                    tidy(self._ring_dir, self._run_dir)
+                    # Let go first, then look again: a ring that was made meanwhile either sees a
+                    # free lock or is seen here.
+                    election.resign()
+                    if not rings_in(self._ring_dir) or not election.win(patience=0):
+                        break
+                    os.close(doorbell)
+                    doorbell = self._open_doorbell()
+                    continue
+                self._sleep(doorbell, node)
+        finally:
+            with contextlib.suppress(OSError):
+                node.close()
+            os.close(doorbell)
+
+    # -- one turn --------------------------------------------------------------------------------
+
+    def _tick(self, node: NodeRecorder) -> None:
+        if self._paused_since is not None and not self._resume(node):
+            return
+        try:
+            self._find_rings(node)
+            for process in list(self._processes.values()):
+                self._drain(process, node)
+            node.sample()
+        except OSError as error:
+            self._pause(node, error)
+
+    def _drain(self, process: RecordedProcess, node: NodeRecorder) -> None:
+        try:
+            process.drain()
+        except OSError:
+            raise
+        except Exception as error:
+            # One ring that we cannot digest must not cost the others their recorder.
+            log.exception("%s is left alone from here on", process.ring)
+            node.event("recorder", f"{process.ring.name} is left alone: {error}")
+            self._refused[process.ring] = str(error)
+            process.ended = True
+        if process.ended:
+            node.unwatch(process.pid)
+            del self._processes[process.ring]
+
+    def _find_rings(self, node: NodeRecorder) -> None:
+        for path in rings_in(self._ring_dir):
+            if path in self._processes or path in self._refused:
+                continue
+            try:
+                process = RecordedProcess(path, self._run_dir)
+            except BlockingIOError:
+                self._drop_if_unfinished(path)
+                continue
+            except ValueError as error:
+                # Not ours to delete: a newer haiprof may be able to read it.
+                self._refused[path] = str(error)
+                log.error("%s", error)
+                node.event("recorder", f"a ring could not be read: {error}")
+                continue
+            except FileNotFoundError:
+                continue
+            self._processes[path] = process
+            # A fork or a helper is already in the tree of its rank.
+            if process.role == "rank":
+                node.watch(process.pid, process.folder)
+
+    @staticmethod
+    def _drop_if_unfinished(path: Path) -> None:
+        with contextlib.suppress(OSError):
+            age = time.time() - path.stat().st_mtime
+            if age > _UNFINISHED_SECONDS:
+                log.warning("%s was never finished; its maker died while making it", path)
+                path.unlink()
+
+    def _work_left(self) -> bool:
+        if self._processes or self._paused_since is not None:
+            return True
+        if self._watched is not None and not self._watched.ended():
+            return True
+        return any(path not in self._refused for path in rings_in(self._ring_dir))
+
+    def _hopeless(self) -> bool:
+        """Return whether only a full disk keeps us here, and has for long."""
+        return (
+            self._paused_since is not None
+            and time.monotonic() - self._paused_since > _GIVE_UP_SECONDS
+            and all(p.life.ended() for p in self._processes.values())
+        )
+
+    # -- a disk that does not take it ------------------------------------------------------------
+
+    def _pause(self, node: NodeRecorder, error: OSError) -> None:
+        self._paused_since = time.monotonic()
+        self._pause_error = error.errno or 5
+        text = (
+            f"{self._run_dir}: {os.strerror(self._pause_error)}; writing is paused until there is "
+            "room, the job is not affected"
+        )
+        log.error("%s", text)
+        node.event("disk", text, {"errno": self._pause_error})
+
+    def _resume(self, node: NodeRecorder) -> bool:
+        for process in self._processes.values():
+            process.refuse_flush(self._pause_error)
+        try:
+            node.write()
+            for process in self._processes.values():
+                process.push()
+        except OSError:
+            return False
+        assert self._paused_since is not None
+        seconds = time.monotonic() - self._paused_since
+        self._paused_since = None
+        log.warning("writing goes on after %.1f s", seconds)
+        node.event("disk", f"writing goes on after a pause of {seconds:.1f} s", {"s": seconds})
+        return True
+
+    # -- waiting ---------------------------------------------------------------------------------
+
+    def _open_doorbell(self) -> int:
+        path = self._ring_dir / DOORBELL_NAME
+        with contextlib.suppress(FileExistsError):
+            os.mkfifo(path, 0o600)
+        return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def _sleep(self, doorbell: int, node: NodeRecorder) -> None:
+        seconds = self._drain_seconds
+        if self._paused_since is not None:
+            seconds = _RETRY_SECONDS
+        else:
+            due = (node.next_due_ns - time.monotonic_ns()) / 1e9
+            seconds = max(0.001, min(seconds, due))
+        poll = select.poll()
+        poll.register(doorbell, select.POLLIN)
+        lives = [p.life for p in self._processes.values()]
+        if self._watched is not None:
+            lives.append(self._watched)
+        for life in lives:
+            if life.fd is not None and not life.ended():
+                poll.register(life.fd, select.POLLIN)
+        poll.poll(seconds * 1000)
+        with contextlib.suppress(BlockingIOError):
+            while len(os.read(doorbell, 4096)) == 4096:
+                pass
+
+    def _terminate(self, number: int, frame: FrameType | None) -> None:
+        """Stay while there is a job to record; a second SIGTERM is an order to leave at once."""
+        self._terminations += 1
+
+
+def tidy(ring_dir: Path, run_dir: Path) -> None:
+    """Leave nothing in shared memory; a log that says anything goes to the run."""
+    with contextlib.suppress(OSError):
+        text = (ring_dir / RECORDER_LOG).read_bytes()
+        if text:
+            with (run_dir / RECORDER_LOG).open("ab") as file:
+                file.write(text)
+    for name in (RECORDER_LOG, DOORBELL_NAME, LOCK_NAME):
+        (ring_dir / name).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        ring_dir.rmdir()

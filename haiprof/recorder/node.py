@@ -1,0 +1,167 @@
+"""The node itself: host samples into the node's folder and into those of its ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from haiprof import schema
+from haiprof._core import HostSampler
+from haiprof.places import node_name
+from haiprof.recorder.process import WRITE_SECONDS, write_json
+from haiprof.recorder.segments import TableWriter, close_stream
+from haiprof.recorder.tables import RowTable
+
+log = logging.getLogger(__name__)
+
+
+class _Folder:
+    """Samples of one target on their way to one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.rows = RowTable(schema.SAMPLES)
+        self.writer = TableWriter(folder, schema.SAMPLES)
+
+    def write(self) -> None:
+        if len(self.rows):
+            self.writer.prepare()
+            self.writer.append(self.rows.take())
+        self.writer.push()
+
+
+class NodeRecorder:
+    """Samples the node once for all its ranks."""
+
+    def __init__(self, run_dir: Path, sample_hz: float) -> None:
+        """Make the node's folder and open the sources.
+
+        Raises:
+            OSError: the folder cannot be made.
+        """
+        self.folder = run_dir / node_name()
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        for left in sorted(self.folder.glob(f"*{schema.LIVE_SUFFIX}")):
+            close_stream(left)
+        self._sampler = HostSampler(interval=1.0 / sample_hz)
+        self._targets: dict[int, _Folder] = {0: _Folder(self.folder)}
+        self._events = RowTable(schema.EVENTS)
+        self._events_writer = TableWriter(self.folder, schema.EVENTS)
+        self._command: int | None = None
+        self._begun = time.time_ns()
+        self._written_at = time.monotonic()
+        self._write_node_file("live")
+
+    def _write_node_file(self, state: str) -> None:
+        path = self.folder / schema.PROCESS_FILE
+        begun = self._begun
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            begun = min(begun, json.loads(path.read_text(encoding="utf-8"))["started_ns"])
+        write_json(
+            path,
+            {
+                "format": schema.PROCESS_FORMAT,
+                "version": f"{schema.MAJOR}.{schema.MINOR}",
+                "role": "node",
+                "node": node_name(),
+                "rank": None,
+                "pid": None,
+                "started_ns": begun,
+                "ended_ns": None if state == "live" else time.time_ns(),
+                "state": state,
+                "sources": self._sampler.sources(),
+                "lost": {"records": 0},
+            },
+        )
+
+    def event(self, kind: str, text: str, attributes: Mapping[str, Any] | None = None) -> None:
+        """Append one row to the node's events."""
+        told = json.dumps(attributes) if attributes else None
+        self._events.add(time.time_ns(), kind, text, None, told)
+
+    def watch_command(self, pid: int) -> None:
+        """Sample the whole tree of a launched command too, as instance ``job`` of the node."""
+        self._command = pid
+        self._sampler.watch(pid)
+
+    def watch(self, pid: int, folder: Path) -> None:
+        """Sample the process tree below ``pid`` into ``folder``."""
+        self._sampler.watch(pid)
+        self._targets[pid] = _Folder(folder)
+
+    def unwatch(self, pid: int) -> None:
+        """Stop sampling ``pid`` and close its samples.
+
+        Raises:
+            OSError: there is no room to write the last of them.
+        """
+        target = self._targets.get(pid)
+        if target is None:
+            return
+        target.write()
+        target.writer.close()
+        del self._targets[pid]
+        self._sampler.unwatch(pid)
+
+    def sample(self) -> None:
+        """Read the sources that are due; write when it is time.
+
+        Raises:
+            OSError: the disk does not take it; the rows wait.
+        """
+        now = time.monotonic_ns()
+        if now >= self._sampler.next_due_ns:
+            values = self._sampler.read(now)
+            stamp = time.time_ns()
+            for pid, metric, instance, value, flags in values:
+                if pid == self._command:
+                    self._targets[0].rows.add(stamp, metric, instance or "job", value, flags)
+                    continue
+                target = self._targets.get(pid)
+                if target is not None:
+                    target.rows.add(stamp, metric, instance, value, flags)
+            for text in self._sampler.changes():
+                log.info("%s", text)
+                self.event("source", text)
+        if time.monotonic() - self._written_at >= WRITE_SECONDS:
+            self.write()
+
+    @property
+    def next_due_ns(self) -> int:
+        """When :meth:`sample` should be called next (CLOCK_MONOTONIC, ns)."""
+        return int(self._sampler.next_due_ns)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something encoded is not on disk yet."""
+        return self._events_writer.waiting or any(t.writer.waiting for t in self._targets.values())
+
+    def write(self) -> None:
+        """Bring all samples to disk.
+
+        Raises:
+            OSError: there is no room for them yet.
+        """
+        self._written_at = time.monotonic()
+        for target in self._targets.values():
+            target.write()
+        if len(self._events):
+            self._events_writer.prepare()
+            self._events_writer.append(self._events.take())
+        self._events_writer.push()
+
+    def close(self) -> None:
+        """Write the rest and close the files.
+
+        Raises:
+            OSError: there is no room; what was written stays readable.
+        """
+        self.write()
+        for target in self._targets.values():
+            target.writer.close()
+        self._events_writer.close()
+        self._write_node_file("closed")

@@ -1,0 +1,359 @@
+"""One recorded process: its ring, its folder, its life."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import select
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from haiprof import schema
+from haiprof._core import RingReader
+from haiprof.places import RING_SUFFIX, safe_name
+from haiprof.recorder.segments import TableWriter, close_stream, reached
+from haiprof.recorder.tables import RingTables, RowTable
+
+log = logging.getLogger(__name__)
+
+#: Rows wait at most this long (s) or this many before they are written.
+WRITE_SECONDS: Final = 1.0
+WRITE_ROWS: Final = 16384
+_TAKE: Final = 1 << 18
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write ``content`` to ``path`` in one rename, mode 0600."""
+    partial = path.with_suffix(".partial")
+    fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            json.dump(content, file, indent=1)
+            file.write("\n")
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def process_is_alive(pid: int, start_time: int) -> bool:
+    """Return whether that very process runs: a reused pid has another start time."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    fields = text.rpartition(")")[2].split()
+    return len(fields) > 19 and fields[0] not in "ZX" and int(fields[19]) == start_time
+
+
+class Life:
+    """Tells when a process has ended: by pidfd, else by looking into /proc."""
+
+    def __init__(self, pid: int, start_time: int) -> None:
+        """Watch the process ``pid`` that started at ``start_time`` (field 22 of its stat)."""
+        self.pid = pid
+        self._start_time = start_time
+        self.fd: int | None = None
+        self._ended = not process_is_alive(pid, start_time)
+        if not self._ended:
+            with contextlib.suppress(OSError, AttributeError):
+                self.fd = os.pidfd_open(pid)
+            # The pid may have been reused between the look and the open.
+            self._ended = not process_is_alive(pid, start_time)
+
+    def ended(self) -> bool:
+        """Return whether the process is gone."""
+        if not self._ended:
+            if self.fd is not None:
+                poll = select.poll()
+                poll.register(self.fd, select.POLLIN)
+                self._ended = bool(poll.poll(0))
+            else:
+                self._ended = not process_is_alive(self.pid, self._start_time)
+        return self._ended
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        if self.fd is not None:
+            os.close(self.fd)
+            self.fd = None
+
+
+class RecordedProcess:
+    """Drains one ring into one folder, until the writer says goodbye or dies."""
+
+    def __init__(self, ring: Path, run_dir: Path) -> None:
+        """Open the ring and its folder; take up where an earlier recorder stopped.
+
+        Raises:
+            BlockingIOError: the ring is still being made.
+            ValueError: the file is no ring that this version reads.
+            OSError: the folder cannot be made or written.
+        """
+        self.ring = ring
+        header = RingReader(str(ring)).header
+        self.pid: int = header["pid"]
+        self.rank: int | None = header["rank"]
+        self.start_time: int = header["start_time"]
+        self.life = Life(self.pid, self.start_time)
+        self.ended = False
+        #: Records taken from the ring so far.
+        self.taken = 0
+        self._header = header
+        self._begun = time.time_ns()
+        self.folder, self._takeover = self._find_folder(run_dir)
+        through = {
+            name: reach
+            for name, table in schema.TABLES.items()
+            if (reach := reached(self.folder, table))
+        }
+        for left in sorted(self.folder.glob(f"*{schema.LIVE_SUFFIX}")):
+            close_stream(left)
+        self._reader = RingReader(str(ring), through)
+        self._tables = RingTables()
+        self._writers: dict[str, TableWriter] = {}
+        self._events = RowTable(schema.EVENTS)
+        self._events_writer = TableWriter(self.folder, schema.EVENTS)
+        self._rows = 0
+        self._written_at = time.monotonic()
+        self._told_losses: dict[str, int] = {}
+        self._wall_clock_told = 0
+        self._flush_answered = 0
+        self._finishing = False
+        if self._takeover:
+            self.event("recorder", "a new recorder took over; the ring was kept meanwhile")
+        self._write_process_file("live")
+
+    # -- where -----------------------------------------------------------------------------------
+
+    def _find_folder(self, run_dir: Path) -> tuple[Path, bool]:
+        """Return this process's folder and whether an earlier recorder began it."""
+        node = safe_name(self._header["node"]) or "node"
+        plain = run_dir / f"{node}#{self.rank if self.rank is not None else '-'}"
+        own = plain.with_name(f"{plain.name}.{self.pid}")
+        for folder in (plain, own):
+            known = self._read_process_file(folder)
+            if known is not None and self._is_mine(known):
+                self._begun = known.get("started_ns", self._begun)
+                self.role = known.get("role", "rank")
+                return folder, True
+        # The first process of a rank is the rank; a fork of it or a helper stands beside it.
+        with contextlib.suppress(FileExistsError):
+            plain.mkdir(mode=0o700)
+        if not (plain / schema.PROCESS_FILE).exists():
+            self.role = "rank"
+            return plain, False
+        for n in range(1000):
+            with contextlib.suppress(FileExistsError):
+                folder = own if n == 0 else own.with_name(f"{own.name}.{n}")
+                folder.mkdir(mode=0o700)
+                before = self._read_process_file(plain) or {}
+                again = before.get("state") != "live" or before.get("pid") == self.pid
+                newer = self._header["attempt"] > before.get("attempt", 0)
+                self.role = "rank" if again or newer else "process"
+                return folder, False
+        raise FileExistsError(17, "no free folder name for this process", str(own))
+
+    def _is_mine(self, known: dict[str, Any]) -> bool:
+        return (
+            known.get("pid") == self.pid
+            and known.get("start_time") == self.start_time
+            and known.get("boot_id") == self._header["boot_id"]
+            and known.get("created_ns") == self._header["created_ns"]
+        )
+
+    @staticmethod
+    def _read_process_file(folder: Path) -> dict[str, Any] | None:
+        try:
+            content = json.loads((folder / schema.PROCESS_FILE).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return content if isinstance(content, dict) else None
+
+    def _write_process_file(self, state: str) -> None:
+        losses = self._reader.losses
+        write_json(
+            self.folder / schema.PROCESS_FILE,
+            {
+                "format": schema.PROCESS_FORMAT,
+                "version": f"{schema.MAJOR}.{schema.MINOR}",
+                "role": self.role,
+                "node": self._header["node"],
+                "host": self._header["host"],
+                "rank": self.rank,
+                "local_rank": self._header["local_rank"],
+                "world_size": self._header["world_size"],
+                "attempt": self._header["attempt"],
+                "pid": self.pid,
+                "start_time": self.start_time,
+                "boot_id": self._header["boot_id"],
+                "ring": self.ring.name,
+                "created_ns": self._header["created_ns"],
+                "started_ns": self._begun,
+                "ended_ns": None if state == "live" else time.time_ns(),
+                "state": state,
+                "lost": {"records": _lost_records(losses), **losses},
+            },
+        )
+
+    # -- what ------------------------------------------------------------------------------------
+
+    def event(self, kind: str, text: str, attributes: dict[str, Any] | None = None) -> None:
+        """Append one row to the process's events."""
+        told = json.dumps(attributes) if attributes else None
+        self._events.add(time.time_ns(), kind, text, None, told)
+
+    @property
+    def lost(self) -> int:
+        """Records that the ring lost."""
+        return _lost_records(self._reader.losses)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something encoded is not on disk yet."""
+        return self._events_writer.waiting or any(w.waiting for w in self._writers.values())
+
+    def drain(self) -> None:
+        """Take from the ring what is new, and write it when it is time.
+
+        Raises:
+            OSError: the disk does not take it; nothing is lost that the ring still holds.
+        """
+        # Asked before the last look: whatever was committed before the end is taken below.
+        ended = self._reader.closed or self.life.ended()
+        flush = self._reader.flush_requested
+        while True:
+            taken = self._reader.take(_TAKE)
+            self._rows += taken
+            self.taken += taken
+            if self._rows >= WRITE_ROWS or (self._rows and ended):
+                self._write()
+            if taken < _TAKE:
+                break
+        self._tell_losses()
+        due = time.monotonic() - self._written_at >= WRITE_SECONDS
+        if (self._rows or len(self._events)) and (due or ended or flush != self._flush_answered):
+            self._write()
+        if flush != self._flush_answered:
+            self._answer_flush(flush)
+        if ended:
+            self.finish()
+
+    def _write(self) -> None:
+        through = self._reader.position
+        columns = self._reader.rows()
+        for name in columns:
+            if name not in self._writers:
+                self._writers[name] = TableWriter(self.folder, schema.TABLES[name])
+            self._writers[name].prepare()
+        if len(self._events):
+            self._events_writer.prepare()
+        # Nothing below fails halfway: a retry would write rows twice.
+        for name, raw in columns.items():
+            table = schema.TABLES[name]
+            if name == "samples":
+                rows = next(iter(raw.values()))[0]
+                raw = {**raw, "flags": (rows, 0, bytes(4 * rows), None)}
+            batch = self._tables.batch(table, raw, self._reader.texts)
+            self._writers[name].append(batch, through)
+        self._reader.clear()
+        self._rows = 0
+        if len(self._events):
+            self._events_writer.append(self._events.take())
+        self._written_at = time.monotonic()
+        self.push()
+
+    def push(self) -> None:
+        """Bring what is encoded to disk.
+
+        Raises:
+            OSError: there is no room for it yet.
+        """
+        for writer in (*self._writers.values(), self._events_writer):
+            writer.push()
+
+    def _answer_flush(self, ticket: int) -> None:
+        error = 0
+        try:
+            for writer in (*self._writers.values(), self._events_writer):
+                writer.sync()
+            self._write_process_file("live")
+        except OSError as failure:
+            error = failure.errno or 5
+        self.answer(ticket, error)
+
+    def answer(self, ticket: int, error: int) -> None:
+        """Tell the job how its flush went."""
+        self._reader.answer_flush(ticket, error)
+        self._flush_answered = ticket
+
+    def refuse_flush(self, error: int) -> None:
+        """Answer a waiting flush with ``error`` (the disk does not take anything)."""
+        ticket = self._reader.flush_requested
+        if ticket != self._flush_answered:
+            self.answer(ticket, error)
+
+    def _tell_losses(self) -> None:
+        losses = self._reader.losses
+        if losses != self._told_losses:
+            for cause, count in losses.items():
+                more = count - self._told_losses.get(cause, 0)
+                if more > 0:
+                    self.event("lost", _LOSS_TEXT[cause].format(more), {"cause": cause, "n": more})
+            self._told_losses = losses
+        moved = self._reader.wall_clock_moved_ns
+        if abs(moved - self._wall_clock_told) > 1_000_000:
+            self.event(
+                "clock",
+                f"the wall clock was set by {(moved - self._wall_clock_told) / 1e6:+.1f} ms; "
+                "times here go on as before",
+                {"moved_ns": moved},
+            )
+            self._wall_clock_told = moved
+
+    def finish(self) -> None:
+        """Close the files, tell how it ended and remove the ring."""
+        said_goodbye = self._reader.closed
+        if not self._finishing:
+            self._finishing = True
+            if said_goodbye:
+                self.event("exit", f"process {self.pid} stopped recording")
+            else:
+                self.event(
+                    "exit", f"process {self.pid} ended without a goodbye (killed or crashed)"
+                )
+        self._write()
+        for writer in (*self._writers.values(), self._events_writer):
+            writer.close()
+        self._write_process_file("closed" if said_goodbye else "died")
+        self.refuse_flush(0)
+        self.life.close()
+        self.ring.unlink(missing_ok=True)
+        self.ended = True
+
+
+_LOSS_TEXT: Final = {
+    "overwritten": "{} records were overwritten before they were read; a larger ring (ring_mib) "
+    "or a faster drain (drain_hz) keeps them",
+    "nested": "{} records came from a signal handler inside another record and were dropped",
+    "too_big": "{} records were larger than a chunk and were dropped",
+    "no_lane": "{} records came from more threads than the ring has lanes; a larger ring "
+    "(ring_mib) keeps them",
+    "names": "{} names did not fit into the ring's name table; a larger ring (ring_mib) keeps them",
+    "corrupt_chunks": "{} chunks made no sense and were skipped",
+    "unknown_records": "{} records were of a kind that this version does not know",
+}
+
+
+def _lost_records(losses: dict[str, int]) -> int:
+    return sum(losses[cause] for cause in ("overwritten", "nested", "too_big", "no_lane"))
+
+
+def rings_in(folder: Path) -> list[Path]:
+    """Return the ring files in ``folder``, oldest name first."""
+    with contextlib.suppress(OSError):
+        return sorted(p for p in folder.iterdir() if p.suffix == RING_SUFFIX)
+    return []

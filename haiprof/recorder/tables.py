@@ -1,0 +1,175 @@
+"""Builds record batches: from the columns of a ring, and from rows of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from haiprof import schema
+
+#: Numbers of ``ring::Category`` (src/ring/layout.h) in order; index 0 stands for a newer one.
+CATEGORIES: Final = (
+    "other",
+    "step",
+    "phase",
+    "op",
+    "runtime",
+    "python",
+    "module",
+    "user",
+    "dataloader",
+    "gc",
+    "checkpoint",
+    "job",
+)
+#: (rows, nulls, values, validity) as ``RingReader.rows`` gives them.
+RawColumn = tuple[int, int, bytes, "bytes | None"]
+
+
+class Texts:
+    """A dictionary that only grows at its end, as IPC dictionary deltas need it."""
+
+    def __init__(self, first: Sequence[str] = ()) -> None:
+        """Begin with the texts of ``first``."""
+        self._texts: list[str] = list(first)
+        self._index: dict[str, int] = {t: i for i, t in enumerate(self._texts)}
+        self._array: pa.Array | None = None
+
+    def __len__(self) -> int:
+        """How many texts there are."""
+        return len(self._texts)
+
+    def index(self, text: str) -> int:
+        """Return the index of ``text``, adding it when it is new."""
+        found = self._index.get(text)
+        if found is None:
+            found = self._index[text] = len(self._texts)
+            self._texts.append(text)
+        return found
+
+    def extend(self, texts: Sequence[str]) -> None:
+        """Append texts whose indices the caller counts itself (two may be equal)."""
+        self._texts += texts
+
+    def array(self) -> pa.Array:
+        """Return the texts as Arrow; the same object while nothing was added."""
+        if self._array is None or len(self._array) != len(self._texts):
+            self._array = pa.array(self._texts, pa.utf8())
+        return self._array
+
+
+class RingTables:
+    """Turns the columns of one ring into record batches."""
+
+    def __init__(self) -> None:
+        """Begin with empty dictionaries."""
+        self._texts: dict[tuple[str, str], Texts] = {}
+        self._categories = Texts(CATEGORIES)
+        self._kernel_kind = Texts(["kernel"])
+
+    def batch(
+        self,
+        table: schema.Table,
+        raw: Mapping[str, RawColumn],
+        texts: Callable[[str, str, int], Sequence[str]],
+    ) -> pa.RecordBatch:
+        """Return the rows ``raw`` as one batch.
+
+        Args:
+            table: the table they belong to.
+            raw: column name -> values; columns that are not there become null.
+            texts: ``RingReader.texts``: what a column's dictionary has gained behind an index.
+        """
+        rows = next(iter(raw.values()))[0]
+        arrays = [self._column(table, column, raw, rows, texts) for column in table.columns]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema.arrow_schema(table))
+
+    def _column(
+        self,
+        table: schema.Table,
+        column: schema.Column,
+        raw: Mapping[str, RawColumn],
+        rows: int,
+        texts: Callable[[str, str, int], Sequence[str]],
+    ) -> pa.Array:
+        if column.kind != "text":
+            made = schema.arrow_type(column.kind)
+            given = raw.get(column.name)
+            if given is None:
+                if column.nullable:
+                    return pa.nulls(rows, made)
+                return _zeros(made, rows)
+            return _from_buffers(made, given)
+        if (table.name, column.name) == ("spans", "category"):
+            numbers = raw["category"]
+            indices = _from_buffers(pa.uint32(), numbers)
+            known = pc.if_else(
+                pc.less(indices, len(CATEGORIES)), indices, pa.scalar(0, pa.uint32())
+            )
+            return pa.DictionaryArray.from_arrays(known, self._categories.array())
+        if (table.name, column.name) == ("kernels", "kind"):
+            return pa.DictionaryArray.from_arrays(
+                _zeros(pa.uint32(), rows), self._kernel_kind.array()
+            )
+        given = raw.get(column.name)
+        known_texts = self._texts.setdefault((table.name, column.name), Texts())
+        if given is None:
+            return pa.DictionaryArray.from_arrays(pa.nulls(rows, pa.uint32()), known_texts.array())
+        known_texts.extend(texts(table.name, column.name, len(known_texts)))
+        return pa.DictionaryArray.from_arrays(
+            _from_buffers(pa.uint32(), given), known_texts.array()
+        )
+
+
+def _from_buffers(kind: pa.DataType, raw: RawColumn) -> pa.Array:
+    rows, nulls, values, validity = raw
+    mask = None if validity is None else pa.py_buffer(validity)
+    return pa.Array.from_buffers(kind, rows, [mask, pa.py_buffer(values)], null_count=nulls)
+
+
+def _zeros(kind: pa.DataType, rows: int) -> pa.Array:
+    return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(bytes(8 * rows))])
+
+
+class RowTable:
+    """Rows of our own (host samples, events), collected until they are written."""
+
+    def __init__(self, table: schema.Table) -> None:
+        """Collect rows of ``table``."""
+        self._table = table
+        self._texts = {c.name: Texts() for c in table.columns if c.kind == "text"}
+        self._columns: list[list[Any]] = [[] for _ in table.columns]
+
+    def __len__(self) -> int:
+        """How many rows wait."""
+        return len(self._columns[0])
+
+    def add(self, *row: Any) -> None:
+        """Append one row, its values in the order of the table's columns; None is null."""
+        for column, values, value in zip(self._table.columns, self._columns, row, strict=True):
+            if value is not None and column.kind == "text":
+                value = self._texts[column.name].index(value)
+            values.append(value)
+
+    def take(self) -> pa.RecordBatch:
+        """Return the collected rows as one batch and forget them."""
+        arrays = []
+        for column, values in zip(self._table.columns, self._columns, strict=True):
+            if column.kind == "text":
+                indices = pa.array(values, pa.uint32())
+                texts = self._texts[column.name].array()
+                arrays.append(pa.DictionaryArray.from_arrays(indices, texts))
+            else:
+                arrays.append(pa.array(values, schema.arrow_type(column.kind)))
+            values.clear()
+        return pa.RecordBatch.from_arrays(arrays, schema=schema.arrow_schema(self._table))
+
+    def forget(self) -> int:
+        """Drop the collected rows; return how many there were."""
+        count = len(self)
+        for values in self._columns:
+            values.clear()
+        return count

@@ -1,0 +1,155 @@
+"""Contract 2: the tables that recorders write and every analysis reads.
+
+Times are int64 nanoseconds since the Unix epoch (UTC), durations int64 nanoseconds, sizes bytes.
+A value that is not known is null, never 0. This module is data only: it imports nothing heavy, so
+that a profiled process may look at it; :func:`arrow_schema` imports pyarrow where it is called.
+
+A reader accepts every ``MINOR`` of its own ``MAJOR``: a minor version only appends columns (absent
+ones read as null); a major version changes the meaning of one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MAJOR: Final = 1
+MINOR: Final = 0
+
+#: Arrow schema metadata keys.
+KEY_FORMAT: Final = "haiprof.format"
+KEY_TABLE: Final = "haiprof.table"
+KEY_VERSION: Final = "haiprof.version"
+#: Record-batch metadata: JSON object lane -> records of it that are on disk after this batch.
+KEY_THROUGH: Final = "haiprof.through"
+
+RUN_FILE: Final = "run.json"
+PROCESS_FILE: Final = "process.json"
+RUN_FORMAT: Final = "haiprof-run"
+PROCESS_FORMAT: Final = "haiprof-process"
+#: ``<table>-<n>.arrows`` while live (IPC stream), closed into ``<table>-<n>.arrow`` (zstd file).
+LIVE_SUFFIX: Final = ".arrows"
+CLOSED_SUFFIX: Final = ".arrow"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: ``kind`` is an Arrow type name; ``text`` means dictionary<uint32, utf8>."""
+
+    name: str
+    kind: str
+    meaning: str
+    nullable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table of contract 2."""
+
+    name: str
+    row: str
+    columns: tuple[Column, ...]
+
+
+def _columns(*rows: tuple[str, str, str] | tuple[str, str, str, bool]) -> tuple[Column, ...]:
+    return tuple(Column(*row) for row in rows)
+
+
+SPANS: Final = Table(
+    "spans",
+    "one host interval",
+    _columns(
+        ("start", "int64", "ns, UTC epoch"),
+        ("duration", "int64", "ns"),
+        ("category", "text", "step, phase, op, runtime, python, module, user, dataloader, gc, …"),
+        ("name", "text", "what ran"),
+        ("thread", "uint32", "kernel thread id"),
+        ("step", "uint32", "number of the step it belongs to", True),
+        ("correlation", "uint64", "joins with kernels", True),
+        ("attributes", "text", "JSON object", True),
+    ),
+)
+
+EVENTS: Final = Table(
+    "events",
+    "something that happened",
+    _columns(
+        ("time", "int64", "ns, UTC epoch"),
+        ("kind", "text", "mark, lost, fork, exit, disk, hook, clock, recorder, …"),
+        ("text", "text", "one plain sentence", True),
+        ("step", "uint32", "number of the step it happened in", True),
+        ("attributes", "text", "JSON object", True),
+    ),
+)
+
+SAMPLES: Final = Table(
+    "samples",
+    "one metric value",
+    _columns(
+        ("time", "int64", "ns, UTC epoch: the end of the interval that a rate covers"),
+        ("metric", "text", "<thing>.<quantity>.<unit>"),
+        ("instance", "text", "gpu0, node1, mlx5_0/1, cpu7, a pid, …", True),
+        ("value", "float64", "in the metric's unit"),
+        ("flags", "uint32", "0, or bits of FLAG_*"),
+    ),
+)
+
+KERNELS: Final = Table(
+    "kernels",
+    "one GPU activity",
+    _columns(
+        ("start", "int64", "ns, UTC epoch"),
+        ("duration", "int64", "ns"),
+        ("kind", "text", "kernel, memcpy, memset, sync, overhead"),
+        ("name", "text", "mangled as recorded"),
+        ("device", "uint16", "CUDA ordinal in the process", True),
+        ("stream", "uint32", "CUPTI stream id", True),
+        ("correlation", "uint64", "joins with runtime spans", True),
+        ("graph", "uint32", "CUDA graph id", True),
+        ("graph_node", "uint64", "CUDA graph node id", True),
+        ("grid_x", "uint32", "blocks", True),
+        ("grid_y", "uint32", "blocks", True),
+        ("grid_z", "uint32", "blocks", True),
+        ("block_x", "uint16", "threads", True),
+        ("block_y", "uint16", "threads", True),
+        ("block_z", "uint16", "threads", True),
+        ("registers", "uint16", "per thread", True),
+        ("shared_memory", "uint32", "bytes, static and dynamic", True),
+        ("bytes", "uint64", "bytes copied or set", True),
+        ("copy_kind", "text", "HtoD, DtoH, DtoD, PtoP, …", True),
+    ),
+)
+
+TABLES: Final[dict[str, Table]] = {t.name: t for t in (SPANS, EVENTS, SAMPLES, KERNELS)}
+
+#: ``samples.flags``: the value was scaled up from a counter that ran part of the time.
+FLAG_SCALED: Final = 1
+#: ``samples.flags``: the interval is longer than asked for (the machine or the recorder was late).
+FLAG_LATE: Final = 2
+
+
+def arrow_type(kind: str) -> pa.DataType:
+    """Return the Arrow type of a column kind of this module."""
+    import pyarrow as pa
+
+    if kind == "text":
+        return pa.dictionary(pa.uint32(), pa.utf8())
+    made: pa.DataType = getattr(pa, kind)()
+    return made
+
+
+def arrow_schema(table: Table) -> pa.Schema:
+    """Return the Arrow schema of ``table``, with the format and its version in the metadata."""
+    import pyarrow as pa
+
+    return pa.schema(
+        [pa.field(c.name, arrow_type(c.kind), nullable=c.nullable) for c in table.columns],
+        metadata={
+            KEY_FORMAT: "haiprof",
+            KEY_TABLE: table.name,
+            KEY_VERSION: f"{MAJOR}.{MINOR}",
+        },
+    )

@@ -1,0 +1,339 @@
+"""start / stop / flush in the profiled process.
+
+Nothing here may raise into the job, block it or end it: whatever fails is told once on stderr and
+the job goes on, unprofiled if need be.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from haiprof import _core
+from haiprof.launcher import Placement, placement
+from haiprof.options import Options, resolve
+from haiprof.places import RING_SUFFIX, make_private, node_name, ring_dir, ring_root
+from haiprof.recorder.election import recorder_running
+from haiprof.recorder.launch import ring_doorbell, start_recorder
+from haiprof.run_folder import made_up_name, open_run_folder, why_not
+
+#: How long ``stop()`` waits for the files to be closed, s. The job's end does not wait at all.
+_STOP_SECONDS: Final = 10.0
+
+_lock = threading.RLock()
+_active: Session | None = None
+_told: set[str] = set()
+
+
+def tell(text: str) -> None:
+    """Show the user one line on stderr, the same one once."""
+    if text in _told:
+        return
+    _told.add(text)
+    with contextlib.suppress(Exception):
+        print(f"haiprof: {text}", file=sys.stderr, flush=True)
+
+
+class Session:
+    """The recording of this process. ``start()`` makes it; it is the same until ``stop()``."""
+
+    def __init__(self, options: Options, place: Placement) -> None:
+        """Name the run and its folders; nothing is touched yet."""
+        self.options = options
+        self.run = options.run or made_up_name(_script(), place)
+        self.run_dir = Path(os.path.abspath(options.log_dir)) / self.run
+        self._place = place
+        self._ring_dir = ring_dir(self.run)
+        self._ring: Path | None = None
+        self._pid = os.getpid()
+
+    @property
+    def recording(self) -> bool:
+        """Whether records of this process are being kept."""
+        return self._ring is not None and self._pid == os.getpid() and _core.ring_open()
+
+    def open(self) -> bool:
+        """Make the ring and see to it that the run has a recorder. Tells what is in the way."""
+        with _lock:
+            if self.recording:
+                return True
+            try:
+                open_run_folder(self.run_dir, sys.orig_argv, self.options)
+                self._open_ring()
+            except OSError as error:
+                tell(why_not(error))
+                return False
+            self._pid = os.getpid()
+            self.see_to_recorder()
+            return True
+
+    def _open_ring(self) -> None:
+        for n in range(1000):
+            make_private(ring_root())
+            make_private(self._ring_dir)
+            name = f"{os.getpid()}{RING_SUFFIX}" if n == 0 else f"{os.getpid()}.{n}{RING_SUFFIX}"
+            path = self._ring_dir / name
+            try:
+                _core.open_ring(
+                    str(path),
+                    bytes=self.options.ring_mib << 20,
+                    rank=self._place.rank,
+                    local_rank=self._place.local_rank,
+                    world_size=self._place.world_size,
+                    attempt=self._place.attempt,
+                    host=os.uname().nodename,
+                    node=node_name(),
+                    run=self.run,
+                    run_dir=str(self.run_dir),
+                )
+            except (FileExistsError, FileNotFoundError):
+                # An earlier ring of this process or of one that had its pid; or the last recorder
+                # was just leaving and took the folder with it.
+                continue
+            self._ring = path
+            return
+        raise FileExistsError(17, "too many rings of one process", str(self._ring_dir))
+
+    def see_to_recorder(self) -> None:
+        """Start a recorder when the run has none."""
+        try:
+            if not recorder_running(self._ring_dir):
+                start_recorder(self._ring_dir, self.run_dir, self.options)
+            else:
+                ring_doorbell(self._ring_dir)
+        except OSError as error:
+            tell(
+                f"no recorder could be started ({error}); records stay in {self._ring} until "
+                "`haiprof recover` writes them"
+            )
+
+    def flush(self, timeout: float = 10.0) -> list[Path]:
+        """Bring everything recorded so far to disk.
+
+        Args:
+            timeout: how long to wait for the recorder, s.
+
+        Returns:
+            The Arrow files of this process, complete up to this call; what is there anyway, with a
+            line on stderr, when the recorder did not manage in time.
+        """
+        if not self.recording:
+            return self.files()
+        ticket = _core.request_flush()
+        error: int | None = None
+        until = time.monotonic() + timeout
+        while error is None and (left := until - time.monotonic()) > 0:
+            # Looked at again while waiting: a recorder that was just killed still holds its lock.
+            self.see_to_recorder()
+            error = _core.wait_flushed(ticket, min(left, 1.0))
+        if error is None:
+            tell(f"the recorder did not flush within {timeout:g} s; see {self._ring_dir}")
+        elif error != 0:
+            tell(f"flush: {self.run_dir}: {os.strerror(error)}; free some room there")
+        return self.files()
+
+    def files(self) -> list[Path]:
+        """Return the Arrow files of this process, oldest first."""
+        import json
+
+        for known in sorted(self.run_dir.glob("*/process.json")):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                content = json.loads(known.read_text(encoding="utf-8"))
+                if content.get("pid") == self._pid and (
+                    self._ring is None or content.get("ring") == self._ring.name
+                ):
+                    return sorted(p for p in known.parent.glob("*.arrow*"))
+        return []
+
+    def close(self, seconds: float) -> None:
+        """Stop recording; wait up to ``seconds`` for the recorder to close the files."""
+        with _lock:
+            ring = self._ring
+            if ring is None or self._pid != os.getpid():
+                return
+            with contextlib.suppress(Exception):
+                _core.phases_finish()
+            _core.close_ring()
+        ring_doorbell(self._ring_dir)
+        until = time.monotonic() + seconds
+        while seconds > 0 and ring.exists() and time.monotonic() < until:
+            if not recorder_running(self._ring_dir):
+                self.see_to_recorder()
+            time.sleep(0.005)
+
+    def in_forked_child(self) -> Session:
+        """Return this session as a child of fork has it: same run, its own ring to come."""
+        return Session(self.options, self._place)._named(self.run, self.run_dir)
+
+    def _named(self, run: str, run_dir: Path) -> Session:
+        self.run, self.run_dir, self._ring_dir = run, run_dir, ring_dir(run)
+        return self
+
+
+def _script() -> str:
+    return Path(sys.argv[0]).stem if sys.argv and sys.argv[0] not in ("", "-c", "-m") else "python"
+
+
+# -- the module's state -------------------------------------------------------------------------
+
+
+def start(
+    log_dir: str | os.PathLike[str] | None = None,
+    *,
+    run: str | None = None,
+    sample_hz: float | None = None,
+    drain_hz: float | None = None,
+    ring_mib: int | None = None,
+    hooks: bool | None = None,
+) -> Session:
+    """Begin to record this process. Calling it again returns the same session.
+
+    Every argument falls back to ``HAIPROF_<NAME>`` and then to its default.
+
+    Args:
+        log_dir: folder that runs are written to; default ``haiprof-logs``.
+        run: name of the run's folder in it; made up when not given.
+        sample_hz: how often the host is sampled, per second; default 1.
+        drain_hz: how often the ring is drained, per second; default 4.
+        ring_mib: shared memory of this process, MiB; default 16.
+        hooks: find steps and phases in torch; default true.
+
+    Returns:
+        The session. It records nothing, and stderr says why, when something is in the way.
+    """
+    given: dict[str, Any] = {
+        "log_dir": log_dir,
+        "run": run,
+        "sample_hz": sample_hz,
+        "drain_hz": drain_hz,
+        "ring_mib": ring_mib,
+        "hooks": hooks,
+    }
+    return _begin(given, lazily=False)
+
+
+def arm() -> Session:
+    """Begin when there is something to record: the way of ``HAIPROF_ENABLED=1``."""
+    return _begin({}, lazily=True)
+
+
+def _begin(given: dict[str, Any], *, lazily: bool) -> Session:
+    global _active
+    with _lock:
+        if _active is not None:
+            if not lazily:
+                if _active.recording:
+                    _active.see_to_recorder()
+                else:
+                    _active.open()
+            return _active
+        options, problems = resolve(given)
+        for problem in problems:
+            tell(problem)
+        session = Session(options, placement())
+        if not lazily and not session.open():
+            return session
+        _active = session
+        _register_once()
+        if lazily:
+            _core.set_opener(_open_for_first_record)
+        if options.hooks:
+            _install_hooks()
+        return session
+
+
+def _install_hooks() -> None:
+    try:
+        from haiprof import hooks
+
+        hooks.install(_report)
+    except Exception as error:  # a torch that we do not know
+        tell(f"steps and phases are not found by themselves: {error!r}; use haiprof.step()")
+
+
+def _report(kind: str, text: str) -> None:
+    with contextlib.suppress(Exception):
+        _core.event(kind, text)
+
+
+def _open_for_first_record() -> None:
+    """Open the ring at the first record, unless this process is somebody's helper."""
+    session = _active
+    if session is None or _is_dataloader_worker():
+        return
+    session.open()
+
+
+def _is_dataloader_worker() -> bool:
+    torch_data = sys.modules.get("torch.utils.data")
+    try:
+        return torch_data is not None and torch_data.get_worker_info() is not None
+    except Exception:
+        return False
+
+
+_registered = False
+
+
+def _register_once() -> None:
+    global _registered
+    if not _registered:
+        _registered = True
+        atexit.register(_at_exit)
+        os.register_at_fork(after_in_child=_after_fork)
+
+
+def _at_exit() -> None:
+    session = _active
+    if session is not None:
+        with contextlib.suppress(Exception):
+            session.close(0.0)
+
+
+def _after_fork() -> None:
+    """Give the child no ring until it records something itself."""
+    global _active, _lock
+    _lock = threading.RLock()  # the parent's may have been held by a thread that is not here
+    session = _active
+    if session is None:
+        return
+    with contextlib.suppress(Exception):
+        _core.phases_reset()
+        _active = session.in_forked_child()
+        _core.set_opener(_open_for_first_record)
+
+
+def stop() -> None:
+    """End the recording and wait (up to 10 s) until the files are closed. Safe to call anytime."""
+    global _active
+    with _lock:
+        session, _active = _active, None
+        _core.set_opener(None)
+        if session is None:
+            return
+        with contextlib.suppress(Exception):
+            hooks = sys.modules.get("haiprof.hooks")
+            if hooks is not None:
+                hooks.uninstall()
+    session.close(_STOP_SECONDS)
+
+
+def flush(timeout: float = 10.0) -> list[Path]:
+    """Bring everything recorded so far to disk and return this process's Arrow files.
+
+    Args:
+        timeout: how long to wait for the recorder, s.
+    """
+    session = _active
+    return session.flush(timeout) if session is not None else []
+
+
+def active() -> Session | None:
+    """Return the session of this process, or None."""
+    return _active

@@ -1,0 +1,182 @@
+// One switch over the record types.
+#include "drain/columns.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace haiprof::drain {
+namespace {
+
+using ring::kNone;
+
+template <typename Payload>
+bool payload_of(const ring::RecordView& record, Payload& payload) noexcept {
+  // A newer writer may have appended fields; an older one cannot lack any of this major version.
+  if (record.payload_bytes < sizeof(Payload)) return false;
+  std::memcpy(&payload, record.payload, sizeof(Payload));
+  return true;
+}
+
+}  // namespace
+
+void Validity::push(bool valid) {
+  if (rows_ % 8 == 0) bits_.push_back(0);
+  if (valid) {
+    bits_.back() |= static_cast<std::uint8_t>(1U << (rows_ % 8));
+  } else {
+    ++nulls_;
+  }
+  ++rows_;
+}
+
+void Validity::clear() noexcept {
+  bits_.clear();
+  rows_ = 0;
+  nulls_ = 0;
+}
+
+void TextColumn::push_text(std::uint32_t id) {
+  // Ids come from a file: one that cannot be an id must not size a table.
+  if (id == kNone || id > 0xFFFFFF) {
+    push_null();
+    return;
+  }
+  if (id >= local_.size()) local_.resize(id + 1, 0);
+  if (local_[id] == 0) {
+    texts.push_back(id);
+    local_[id] = static_cast<std::uint32_t>(texts.size());
+  }
+  push(local_[id] - 1);
+}
+
+ring::Refusal Drain::open(const std::string& path, const Through& through) {
+  ring::Refusal refusal = reader_.open(path);
+  if (!refusal.ok()) return refusal;
+  timeline_ = Timeline(reader_.super().ticks_per_second);
+  through_ = through;
+  std::map<std::uint32_t, std::uint64_t> furthest;
+  for (const auto& [table, lanes] : through_) {
+    for (const auto& [lane, number] : lanes) furthest[lane] = std::max(furthest[lane], number);
+  }
+  for (const auto& [lane, number] : furthest) reader_.resume(lane, number);
+  return refusal;
+}
+
+// The tables of one batch reach the disk one after the other, so a recorder that was killed between
+// two has written less of the later one: each table has its own position.
+bool Drain::on_disk(const char* table, const ring::RecordView& record) const {
+  const auto lanes = through_.find(table);
+  if (lanes == through_.end()) return false;
+  const auto number = lanes->second.find(record.lane);
+  return number != lanes->second.end() && record.number < number->second;
+}
+
+std::uint64_t Drain::drain(std::uint64_t most) {
+  for (const ring::ClockReading& reading : reader_.new_snapshots()) timeline_.add(reading);
+  // The same counter, read here: records newer than the writer's last snapshot lie before it.
+  if (reader_.super().time_base == ring::time_base()) timeline_.add(ring::read_clocks());
+  const std::uint64_t taken =
+      reader_.drain(most, [this](const ring::RecordView& record) { take(record); });
+  for (std::string& text : reader_.new_strings()) strings_.push_back(std::move(text));
+  return taken;
+}
+
+void Drain::take(const ring::RecordView& record) {
+  switch (static_cast<ring::RecordType>(record.type)) {
+    case ring::RecordType::span: {
+      ring::SpanPayload p;
+      if (!payload_of(record, p)) break;
+      if (on_disk("spans", record)) return;
+      const std::int64_t end = timeline_.utc_ns(record.ticks);
+      const std::int64_t start = timeline_.utc_ns(record.ticks - p.duration_ticks);
+      spans.start.push(start);
+      spans.duration.push(end - start);
+      spans.category.push(p.category);
+      spans.name.push_text(p.name);
+      spans.thread.push(record.thread);
+      spans.step.push_unless(p.step, kNone);
+      spans.correlation.push_unless(p.correlation, 0);
+      spans.attributes.push_text(p.attributes);
+      return;
+    }
+    case ring::RecordType::event: {
+      ring::EventPayload p;
+      if (!payload_of(record, p)) break;
+      if (on_disk("events", record)) return;
+      events.time.push(timeline_.utc_ns(record.ticks));
+      events.kind.push_text(p.kind);
+      events.text.push_text(p.text);
+      events.step.push_unless(p.step, kNone);
+      events.attributes.push_text(p.attributes);
+      return;
+    }
+    case ring::RecordType::value: {
+      ring::ValuePayload p;
+      if (!payload_of(record, p)) break;
+      if (on_disk("samples", record)) return;
+      values.time.push(timeline_.utc_ns(record.ticks));
+      values.metric.push_text(p.metric);
+      values.instance.push_text(p.instance);
+      values.value.push(p.value);
+      return;
+    }
+    case ring::RecordType::kernel: {
+      ring::KernelPayload p;
+      if (!payload_of(record, p)) break;
+      if (on_disk("kernels", record)) return;
+      const std::int64_t unit = (p.flags & ring::kLongDuration) != 0 ? 1024 : 1;
+      kernels.start.push(static_cast<std::int64_t>(p.start_ns));
+      kernels.duration.push(static_cast<std::int64_t>(p.duration) * unit);
+      kernels.name.push_text(p.name);
+      kernels.device.push(p.device);
+      kernels.stream.push(p.stream);
+      kernels.correlation.push_unless(p.correlation, 0);
+      kernels.grid_x.push(p.grid[0]);
+      kernels.grid_y.push(p.grid[1]);
+      kernels.grid_z.push(p.grid[2]);
+      kernels.block_x.push(p.block[0]);
+      kernels.block_y.push(p.block[1]);
+      kernels.block_z.push(p.block[2]);
+      kernels.registers.push(p.registers);
+      kernels.shared_memory.push(p.shared_bytes);
+      return;
+    }
+    case ring::RecordType::rebase:
+      return;
+  }
+  ++unknown_;  // a newer minor version's record, or a damaged one
+}
+
+namespace {
+
+template <typename Function>
+void each_column(Spans& t, Function&& f) {
+  f(t.start), f(t.duration), f(t.category), f(t.name), f(t.thread), f(t.step), f(t.correlation),
+      f(t.attributes);
+}
+template <typename Function>
+void each_column(Events& t, Function&& f) {
+  f(t.time), f(t.kind), f(t.text), f(t.step), f(t.attributes);
+}
+template <typename Function>
+void each_column(Values& t, Function&& f) {
+  f(t.time), f(t.metric), f(t.instance), f(t.value);
+}
+template <typename Function>
+void each_column(Kernels& t, Function&& f) {
+  f(t.start), f(t.duration), f(t.name), f(t.device), f(t.stream), f(t.correlation), f(t.grid_x),
+      f(t.grid_y), f(t.grid_z), f(t.block_x), f(t.block_y), f(t.block_z), f(t.registers),
+      f(t.shared_memory);
+}
+
+}  // namespace
+
+void Drain::clear() noexcept {
+  const auto clear_column = [](auto& column) { column.clear(); };
+  each_column(spans, clear_column);
+  each_column(events, clear_column);
+  each_column(values, clear_column);
+  each_column(kernels, clear_column);
+}
+
+}  // namespace haiprof::drain

@@ -1,0 +1,134 @@
+// Records of a ring as columns of the tables of contract 2 (haiprof/schema.py), ready for Arrow.
+//
+// A text column carries dictionary indices of its own: only the texts that it uses, in the order of
+// first use, so that a dictionary grows at its end and never changes.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "drain/timeline.h"
+#include "ring/reader.h"
+
+namespace haiprof::drain {
+
+// Arrow validity: one bit a row, least significant first.
+class Validity {
+ public:
+  void push(bool valid);
+  void clear() noexcept;
+  const std::vector<std::uint8_t>& bits() const noexcept { return bits_; }
+  std::size_t nulls() const noexcept { return nulls_; }
+
+ private:
+  std::vector<std::uint8_t> bits_;
+  std::size_t rows_ = 0;
+  std::size_t nulls_ = 0;
+};
+
+template <typename Value>
+struct Column {
+  std::vector<Value> values;
+  Validity validity;
+
+  void push(Value value) {
+    values.push_back(value);
+    validity.push(true);
+  }
+  void push_null() {
+    values.push_back(Value{});
+    validity.push(false);
+  }
+  void push_unless(Value value, Value null) {
+    if (value == null) {
+      push_null();
+    } else {
+      push(value);
+    }
+  }
+  void clear() noexcept {
+    values.clear();
+    validity.clear();
+  }
+};
+
+// Values are indices into `texts`.
+struct TextColumn : Column<std::uint32_t> {
+  void push_text(std::uint32_t id);
+  std::vector<std::uint32_t> texts;  // string table ids in dictionary order
+
+ private:
+  std::vector<std::uint32_t> local_;  // string table id -> index + 1; 0 = not used yet
+};
+
+struct Spans {
+  Column<std::int64_t> start, duration;
+  Column<std::uint32_t> category;  // ring::Category numbers
+  TextColumn name;
+  Column<std::uint32_t> thread, step;
+  Column<std::uint64_t> correlation;
+  TextColumn attributes;
+};
+
+struct Events {
+  Column<std::int64_t> time;
+  TextColumn kind, text;
+  Column<std::uint32_t> step;
+  TextColumn attributes;
+};
+
+struct Values {
+  Column<std::int64_t> time;
+  TextColumn metric, instance;
+  Column<double> value;
+};
+
+struct Kernels {
+  Column<std::int64_t> start, duration;
+  TextColumn name;
+  Column<std::uint16_t> device;
+  Column<std::uint32_t> stream;
+  Column<std::uint64_t> correlation;
+  Column<std::uint32_t> grid_x, grid_y, grid_z;
+  Column<std::uint16_t> block_x, block_y, block_z, registers;
+  Column<std::uint32_t> shared_memory;
+};
+
+// Drains one ring into columns.
+class Drain {
+ public:
+  // through: for each table, lane -> records that are already on disk.
+  using Through = std::map<std::string, std::map<std::uint32_t, std::uint64_t>>;
+
+  ring::Refusal open(const std::string& path, const Through& through);
+
+  // Appends what is new to the columns; at most about `most` records.
+  std::uint64_t drain(std::uint64_t most);
+
+  // Forgets the rows (not the dictionaries): they are on their way to disk.
+  void clear() noexcept;
+
+  ring::Reader& reader() noexcept { return reader_; }
+  Timeline& timeline() noexcept { return timeline_; }
+  const std::vector<std::string>& strings() const noexcept { return strings_; }
+  std::uint64_t unknown_records() const noexcept { return unknown_; }
+
+  Spans spans;
+  Events events;
+  Values values;
+  Kernels kernels;
+
+ private:
+  void take(const ring::RecordView& record);
+  bool on_disk(const char* table, const ring::RecordView& record) const;
+
+  ring::Reader reader_;
+  Timeline timeline_{0};
+  Through through_;
+  std::vector<std::string> strings_;
+  std::uint64_t unknown_ = 0;
+};
+
+}  // namespace haiprof::drain

@@ -1,0 +1,47 @@
+// Converts ticks to UTC nanoseconds through the clock readings collected so far.
+//
+// Between two readings time runs straight (linear interpolation of CLOCK_MONOTONIC, which NTP slews
+// but never steps); UTC is that plus one offset, taken once, so a step of the wall clock never
+// tears durations or order. How far the wall clock has moved since is reported instead.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "ring/clock.h"
+
+namespace haiprof::drain {
+
+class Timeline {
+ public:
+  explicit Timeline(std::uint64_t ticks_per_second) noexcept;
+
+  // Readings may come in any order; a reading wider than the ones around it is ignored.
+  void add(const ring::ClockReading& reading);
+
+  bool empty() const noexcept { return points_.empty(); }
+
+  // UTC nanoseconds; extrapolates beyond the first and the last reading. 0 without any reading.
+  std::int64_t utc_ns(std::uint64_t ticks) const noexcept;
+
+  // CLOCK_REALTIME minus what utc_ns says, at the newest reading: 0 unless the wall clock stepped.
+  std::int64_t wall_clock_moved_ns() const noexcept { return moved_ns_; }
+
+ private:
+  struct Point {
+    std::uint64_t ticks;
+    std::int64_t monotonic_ns;
+    double ns_per_tick;  // towards the next point
+  };
+
+  void set_slope(std::size_t i) noexcept;
+  void thin();
+
+  std::vector<Point> points_;
+  double nominal_ns_per_tick_;
+  std::int64_t utc_offset_ns_ = 0;
+  std::int64_t moved_ns_ = 0;
+  mutable std::size_t hint_ = 0;
+};
+
+}  // namespace haiprof::drain

@@ -1,0 +1,224 @@
+// RingReader: a ring as columns for pyarrow, without a copy of Arrow in the core.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstring>
+#include <memory>
+
+#include "drain/columns.h"
+#include "python/register.h"
+
+namespace py = pybind11;
+
+namespace haiprof::python {
+namespace {
+
+template <typename Value>
+py::bytes bytes_of(const std::vector<Value>& values) {
+  return py::bytes(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(Value));
+}
+
+py::object number_or_none(std::uint32_t value) {
+  if (value == ring::kNone) return py::none();
+  return py::int_(value);
+}
+
+// name -> (rows, nulls, values, validity); validity is None for a column without nulls.
+template <typename Value>
+void put(py::dict& table, const char* name, const drain::Column<Value>& column) {
+  const bool nulls = column.validity.nulls() > 0;
+  table[name] =
+      py::make_tuple(column.values.size(), column.validity.nulls(), bytes_of(column.values),
+                     nulls ? py::object(bytes_of(column.validity.bits())) : py::object(py::none()));
+}
+
+class RingReader {
+ public:
+  RingReader(std::string path, const drain::Drain::Through& through) : path_(std::move(path)) {
+    const ring::Refusal refusal = drain_.open(path_, through);
+    if (refusal.ok()) return;
+    const std::string text = path_ + ": " + refusal.reason;
+    PyErr_SetString(refusal.not_ready ? PyExc_BlockingIOError : PyExc_ValueError, text.c_str());
+    throw py::error_already_set();
+  }
+
+  py::dict header() {
+    const ring::SuperBlock& s = drain_.reader().super();
+    py::dict h;
+    h["layout"] = std::to_string(s.layout_major) + "." + std::to_string(s.layout_minor);
+    h["file_bytes"] = s.file_bytes;
+    h["pid"] = s.pid;
+    h["uid"] = s.uid;
+    h["start_time"] = s.start_time;
+    h["rank"] = number_or_none(s.rank);
+    h["local_rank"] = number_or_none(s.local_rank);
+    h["world_size"] = number_or_none(s.world_size);
+    h["attempt"] = s.attempt;
+    h["created_ns"] = s.created_ns;
+    h["boot_id"] = text(s.boot_id);
+    h["host"] = text(s.host);
+    h["node"] = text(s.node);
+    h["run"] = text(s.run);
+    h["run_dir"] = text(s.run_dir);
+    h["time_base"] = static_cast<std::uint32_t>(s.time_base);
+    return h;
+  }
+
+  bool closed() { return drain_.reader().state() == ring::RingState::closed; }
+
+  std::uint64_t take(std::uint64_t most) {
+    const py::gil_scoped_release release;
+    return drain_.drain(most);
+  }
+
+  py::dict rows() {
+    py::dict tables;
+    if (!drain_.spans.start.values.empty()) {
+      const drain::Spans& t = drain_.spans;
+      py::dict d;
+      put(d, "start", t.start);
+      put(d, "duration", t.duration);
+      put(d, "category", t.category);
+      put(d, "name", t.name);
+      put(d, "thread", t.thread);
+      put(d, "step", t.step);
+      put(d, "correlation", t.correlation);
+      put(d, "attributes", t.attributes);
+      tables["spans"] = d;
+    }
+    if (!drain_.events.time.values.empty()) {
+      const drain::Events& t = drain_.events;
+      py::dict d;
+      put(d, "time", t.time);
+      put(d, "kind", t.kind);
+      put(d, "text", t.text);
+      put(d, "step", t.step);
+      put(d, "attributes", t.attributes);
+      tables["events"] = d;
+    }
+    if (!drain_.values.time.values.empty()) {
+      const drain::Values& t = drain_.values;
+      py::dict d;
+      put(d, "time", t.time);
+      put(d, "metric", t.metric);
+      put(d, "instance", t.instance);
+      put(d, "value", t.value);
+      tables["samples"] = d;
+    }
+    if (!drain_.kernels.start.values.empty()) {
+      const drain::Kernels& t = drain_.kernels;
+      py::dict d;
+      put(d, "start", t.start);
+      put(d, "duration", t.duration);
+      put(d, "name", t.name);
+      put(d, "device", t.device);
+      put(d, "stream", t.stream);
+      put(d, "correlation", t.correlation);
+      put(d, "grid_x", t.grid_x);
+      put(d, "grid_y", t.grid_y);
+      put(d, "grid_z", t.grid_z);
+      put(d, "block_x", t.block_x);
+      put(d, "block_y", t.block_y);
+      put(d, "block_z", t.block_z);
+      put(d, "registers", t.registers);
+      put(d, "shared_memory", t.shared_memory);
+      tables["kernels"] = d;
+    }
+    return tables;
+  }
+
+  void clear() { drain_.clear(); }
+
+  // The texts of a column's dictionary behind the first `have`.
+  std::vector<py::str> texts(const std::string& table, const std::string& column,
+                             std::size_t have) {
+    const drain::TextColumn* t = text_column(table, column);
+    if (t == nullptr) throw py::key_error(table + "." + column);
+    std::vector<py::str> out;
+    const auto& strings = drain_.strings();
+    for (std::size_t i = have; i < t->texts.size(); ++i) {
+      // A damaged file may name a text that it does not hold.
+      out.push_back(t->texts[i] < strings.size() ? text(strings[t->texts[i]]) : py::str("?"));
+    }
+    return out;
+  }
+
+  std::map<std::uint32_t, std::uint64_t> position() {
+    std::map<std::uint32_t, std::uint64_t> at;
+    for (std::uint32_t lane = 0; lane < drain_.reader().lanes(); ++lane) {
+      at[lane] = drain_.reader().position(lane);
+    }
+    return at;
+  }
+
+  py::dict losses() {
+    ring::Reader& r = drain_.reader();
+    py::dict d;
+    d["overwritten"] = r.lost();
+    d["nested"] = r.dropped(ring::Drop::nested);
+    d["too_big"] = r.dropped(ring::Drop::too_big);
+    d["no_lane"] = r.dropped(ring::Drop::no_lane);
+    d["names"] = r.dropped(ring::Drop::no_name);
+    d["corrupt_chunks"] = r.corrupt_chunks();
+    d["unknown_records"] = drain_.unknown_records();
+    return d;
+  }
+
+  std::int64_t wall_clock_moved_ns() { return drain_.timeline().wall_clock_moved_ns(); }
+  std::uint32_t flush_requested() { return drain_.reader().flush_requested(); }
+  void answer_flush(std::uint32_t ticket, int error) {
+    drain_.reader().answer_flush(ticket, error);
+  }
+
+ private:
+  // Bytes from another process: never trusted to be UTF-8.
+  static py::str text(std::string_view raw) {
+    return py::reinterpret_steal<py::str>(
+        PyUnicode_DecodeUTF8(raw.data(), static_cast<Py_ssize_t>(raw.size()), "replace"));
+  }
+  template <std::size_t kBytes>
+  static py::str text(const char (&raw)[kBytes]) {
+    return text(std::string_view(raw, strnlen(raw, kBytes)));
+  }
+
+  const drain::TextColumn* text_column(const std::string& table, const std::string& column) const {
+    if (table == "spans") {
+      if (column == "name") return &drain_.spans.name;
+      if (column == "attributes") return &drain_.spans.attributes;
+    } else if (table == "events") {
+      if (column == "kind") return &drain_.events.kind;
+      if (column == "text") return &drain_.events.text;
+      if (column == "attributes") return &drain_.events.attributes;
+    } else if (table == "samples") {
+      if (column == "metric") return &drain_.values.metric;
+      if (column == "instance") return &drain_.values.instance;
+    } else if (table == "kernels") {
+      if (column == "name") return &drain_.kernels.name;
+    }
+    return nullptr;
+  }
+
+  std::string path_;
+  drain::Drain drain_;
+};
+
+}  // namespace
+
+void register_drain(py::module_& module) {
+  py::class_<RingReader>(module, "RingReader")
+      .def(py::init<std::string, const drain::Drain::Through&>(), py::arg("path"),
+           py::arg("through") = drain::Drain::Through{})
+      .def_property_readonly("header", &RingReader::header)
+      .def_property_readonly("closed", &RingReader::closed)
+      .def("take", &RingReader::take, py::arg("most") = std::uint64_t{1} << 20)
+      .def("rows", &RingReader::rows)
+      .def("clear", &RingReader::clear)
+      .def("texts", &RingReader::texts, py::arg("table"), py::arg("column"), py::arg("have") = 0)
+      .def_property_readonly("position", &RingReader::position)
+      .def_property_readonly("losses", &RingReader::losses)
+      .def_property_readonly("wall_clock_moved_ns", &RingReader::wall_clock_moved_ns)
+      .def_property_readonly("flush_requested", &RingReader::flush_requested)
+      .def("answer_flush", &RingReader::answer_flush, py::arg("ticket"), py::arg("error") = 0);
+}
+
+}  // namespace haiprof::python

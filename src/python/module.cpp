@@ -1,0 +1,14 @@
+// haiprof._core: puts the bindings together.
+#include <pybind11/pybind11.h>
+
+#include "python/register.h"
+
+PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
+  using namespace haiprof::python;
+  register_ring(module);
+  register_span(module);
+  register_drain(module);
+  register_host(module);
+  register_hooks(module);
+  register_spawn(module);
+}

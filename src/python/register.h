@@ -1,0 +1,15 @@
+// One function per binding file, called once by module.cpp.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace haiprof::python {
+
+void register_ring(pybind11::module_& module);
+void register_span(pybind11::module_& module);
+void register_drain(pybind11::module_& module);
+void register_host(pybind11::module_& module);
+void register_hooks(pybind11::module_& module);
+void register_spawn(pybind11::module_& module);
+
+}  // namespace haiprof::python

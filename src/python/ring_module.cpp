@@ -1,0 +1,152 @@
+// The cold API of the ring: open, close, names, events, flush; and push, the hot one.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cerrno>
+#include <chrono>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "phase/current.h"
+#include "python/opener.h"
+#include "python/register.h"
+#include "ring/writer.h"
+
+namespace py = pybind11;
+
+namespace haiprof::python {
+
+std::atomic<bool> armed{false};
+
+namespace {
+
+// Owned by the module; replaced and called with the GIL (or its free-threaded stand-in) held.
+PyObject* opener = nullptr;
+
+void set_opener(const py::object& callable) {
+  PyObject* const previous = opener;
+  opener = callable.is_none() ? nullptr : callable.inc_ref().ptr();
+  armed.store(opener != nullptr, std::memory_order_release);
+  Py_XDECREF(previous);
+}
+
+std::uint32_t or_none(std::optional<std::uint32_t> value) { return value.value_or(ring::kNone); }
+
+void open_ring(const std::string& path, std::size_t bytes, std::optional<std::uint32_t> rank,
+               std::optional<std::uint32_t> local_rank, std::optional<std::uint32_t> world_size,
+               std::uint32_t attempt, const std::string& host, const std::string& node,
+               const std::string& run, const std::string& run_dir) {
+  ring::Identity identity;
+  identity.rank = or_none(rank);
+  identity.local_rank = or_none(local_rank);
+  identity.world_size = or_none(world_size);
+  identity.attempt = attempt;
+  identity.host = host;
+  identity.node = node;
+  identity.run = run;
+  identity.run_dir = run_dir;
+  ring::Failure failure;
+  {
+    const py::gil_scoped_release release;
+    failure = ring::open(path, bytes, identity);
+  }
+  if (failure.ok()) return;
+  errno = failure.error;
+  PyErr_SetFromErrnoWithFilename(PyExc_OSError, path.c_str());
+  throw py::error_already_set();
+}
+
+void push_event(const std::string& kind, const std::string& text,
+                const std::optional<std::string>& attributes) {
+  if (!ready()) return;
+  const std::uint32_t kind_id = ring::intern(kind);
+  const std::uint32_t text_id = ring::intern(text);
+  const std::uint32_t attributes_id = attributes ? ring::intern(*attributes) : ring::kNone;
+  ring::push_event(kind_id, text_id, attributes_id, phase::current_step());
+}
+
+// Waits without the GIL until the recorder has answered. None: it did not within the time.
+std::optional<int> wait_flushed(std::uint32_t ticket, double seconds) {
+  const py::gil_scoped_release release;
+  const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  int error = 0;
+  while (!ring::flush_answered(ticket, error)) {
+    if (std::chrono::steady_clock::now() >= until) return std::nullopt;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return error;
+}
+
+py::dict losses() {
+  py::dict d;
+  d["nested"] = ring::dropped(ring::Drop::nested);
+  d["too_big"] = ring::dropped(ring::Drop::too_big);
+  d["no_lane"] = ring::dropped(ring::Drop::no_lane);
+  d["names"] = ring::dropped(ring::Drop::no_name);
+  return d;
+}
+
+// push(metric, value): pybind11 would cost three times the push itself.
+PyObject* push(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (count != 2) {
+    PyErr_SetString(PyExc_TypeError, "push() takes exactly 2 arguments: metric id and value");
+    return nullptr;
+  }
+  const unsigned long metric = PyLong_AsUnsignedLong(args[0]);
+  if (metric == static_cast<unsigned long>(-1) && PyErr_Occurred() != nullptr) return nullptr;
+  const double value = PyFloat_AsDouble(args[1]);
+  if (value == -1.0 && PyErr_Occurred() != nullptr) return nullptr;
+  if (metric < ring::kNone) {
+    ring::push_value(static_cast<std::uint32_t>(metric), ring::kNone, value);
+  }
+  Py_RETURN_NONE;
+}
+
+PyMethodDef push_definition = {
+    "push", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(push)), METH_FASTCALL,
+    "push(metric: int, value: float) -> None\n\nRecord one value under an interned name."};
+
+}  // namespace
+
+bool open_lazily() noexcept {
+  if (opener == nullptr) return false;
+  PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
+  PyErr_Fetch(&type, &value, &trace);  // a hook may run while an exception is on its way
+  armed.store(false, std::memory_order_release);
+  PyObject* result = PyObject_CallNoArgs(opener);
+  if (result == nullptr) {
+    PyErr_Clear();
+  } else {
+    Py_DECREF(result);
+  }
+  PyErr_Restore(type, value, trace);
+  return ring::is_open();
+}
+
+void register_ring(py::module_& module) {
+  module.def("open_ring", &open_ring, py::arg("path"), py::kw_only(),
+             py::arg("bytes") = ring::kDefaultRingBytes, py::arg("rank") = py::none(),
+             py::arg("local_rank") = py::none(), py::arg("world_size") = py::none(),
+             py::arg("attempt") = 0, py::arg("host") = "", py::arg("node") = "",
+             py::arg("run") = "", py::arg("run_dir") = "");
+  module.def("close_ring", &ring::close, py::call_guard<py::gil_scoped_release>());
+  module.def("ring_open", &ring::is_open);
+  module.def("ready", [] { return ready(); });
+  module.def("set_opener", &set_opener, py::arg("callable").none(true));
+  module.def("intern", [](const std::string& text) -> std::optional<std::uint32_t> {
+    const std::uint32_t id = ring::intern(text);
+    if (id == ring::kNone) return std::nullopt;
+    return id;
+  });
+  module.def("event", &push_event, py::arg("kind"), py::arg("text"),
+             py::arg("attributes") = py::none());
+  module.def("request_flush", &ring::request_flush);
+  module.def("wait_flushed", &wait_flushed, py::arg("ticket"), py::arg("seconds"));
+  module.def("losses", &losses);
+  module.attr("DEFAULT_RING_BYTES") = ring::kDefaultRingBytes;
+  module.attr("MIN_RING_BYTES") = ring::kMinRingBytes;
+  module.add_object("push", PyCFunction_NewEx(&push_definition, nullptr, nullptr));
+}
+
+}  // namespace haiprof::python

@@ -1,0 +1,248 @@
+// The ring file: contract 1 between the profiled process (writer) and everything that reads it.
+//
+// One file per process on tmpfs, mapped MAP_SHARED, so what a process has committed outlives it.
+//
+//   0        ┌──────────────────────────────────────────────┐
+//            │ SuperBlock   who wrote this, where things are │
+//            ├──────────────────────────────────────────────┤  super.clock_offset
+//            │ ClockSlot[clock_count]   (ticks, mono, real)  │
+//            ├──────────────────────────────────────────────┤  super.lane_offset
+//            │ LaneHeader[lane_capacity]   one per thread    │
+//            ├──────────────────────────────────────────────┤  super.string_offset
+//            │ string table: u32 bytes, text, pad to 4; …    │  append-only, id = ordinal
+//            ├──────────────────────────────────────────────┤  super.chunk_offset
+//            │ Chunk[chunk_count], 64 KiB each               │
+//            └──────────────────────────────────────────────┘  super.file_bytes
+//
+//   A lane owns chunk_count consecutive chunks and goes round them for ever:
+//
+//      chunk n            chunk n+1          chunk n+2
+//     ┌──────┬─────────┐ ┌──────┬─────────┐ ┌──────┬────┬────┐
+//     │header│rec rec …│ │header│rec rec …│ │header│rec │free│
+//     └──────┴─────────┘ └──────┴─────────┘ └──────┴────┴────┘
+//      sequence s-2        sequence s-1       sequence s     ▲ header + committed
+//
+//   Writing.  The lane's thread is its only writer. It opens a chunk by storing sequence 0, then
+//   the other header fields, then the new sequence (release). It writes a record after the
+//   committed bytes and only then stores the new committed length (release). It never reads
+//   anything that a reader writes, so a reader can neither block nor slow it: the oldest chunk is
+//   overwritten.
+//
+//   Reading.  Load sequence and committed (acquire), copy the bytes, load sequence again (after an
+//   acquire fence). When it changed, the copy is torn and is thrown away. Chunk.first_record counts
+//   the records of the lane before this chunk, so a gap between two chunks is an exact loss count.
+//
+//   Record: 8-byte header, then the payload; a record never crosses a chunk.
+//
+//     0        2        4                 8
+//     ┌────────┬────────┬─────────────────┬───────────────────────────────┐
+//     │ type   │ bytes  │ ticks (u32)     │ payload, (bytes - 8) octets    │
+//     └────────┴────────┴─────────────────┴───────────────────────────────┘
+//
+//   ticks counts from the chunk's base_ticks, or from the newest rebase record before it in the
+//   same chunk. Rebase records keep a quiet lane in one chunk, and a lane that changes hands too;
+//   they are not counted in first_record.
+//
+//   Time.  Records carry raw ticks of the time base named in the super block. Clock slots pair
+//   ticks with CLOCK_MONOTONIC and CLOCK_REALTIME about once a second; whoever reads converts, and
+//   nothing in the file is ever corrected afterwards.
+//
+//   Versions.  A reader refuses another layout_major. A higher layout_minor only appends: fields at
+//   the end of a header (whose size the super block states), new record types (skipped by their
+//   length). Offsets and strides are always taken from the super block, never from sizeof.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace haiprof::ring {
+
+inline constexpr std::uint64_t kMagic = 0x31474E4952494148ULL;  // "HAIRING1" in little-endian order
+inline constexpr std::uint16_t kLayoutMajor = 1;
+inline constexpr std::uint16_t kLayoutMinor = 0;
+
+inline constexpr std::size_t kChunkBytes = 64 * 1024;
+inline constexpr std::size_t kClockSlots = 64;
+inline constexpr std::size_t kLaneCapacity = 128;
+inline constexpr std::uint32_t kNone = 0xFFFFFFFFU;  // "no step", "no rank", "no text"
+
+enum class TimeBase : std::uint32_t {
+  tsc = 1,              // x86-64 time stamp counter, invariant
+  cntvct = 2,           // AArch64 CNTVCT_EL0
+  clock_monotonic = 3,  // nanoseconds; where no invariant counter exists
+};
+
+enum class RingState : std::uint32_t {
+  creating = 0,
+  live = 1,
+  closed = 2,  // the writer said goodbye; nothing more will be committed
+};
+
+// Why a record was dropped before it reached a lane. Index into SuperBlock::dropped.
+enum class Drop : std::uint32_t {
+  nested = 0,   // pushed from inside another push of the same thread (a signal handler)
+  too_big = 1,  // larger than a chunk
+  no_lane = 2,  // every lane is taken
+  no_name = 3,  // the string table is full: the record is kept, its name is lost
+  count = 8,
+};
+
+struct alignas(64) SuperBlock {
+  std::atomic<std::uint64_t> magic;  // stored last: a file without it is still being made
+  std::uint16_t layout_major;
+  std::uint16_t layout_minor;
+  std::uint32_t super_bytes;
+  std::uint64_t file_bytes;
+  std::uint64_t clock_offset;
+  std::uint32_t clock_stride;
+  std::uint32_t clock_count;
+  std::uint64_t lane_offset;
+  std::uint32_t lane_stride;
+  std::uint32_t lane_capacity;
+  std::uint64_t string_offset;
+  std::uint64_t string_bytes;
+  std::uint64_t chunk_offset;
+  std::uint32_t chunk_bytes;
+  std::uint32_t chunk_count;
+  std::uint32_t chunk_header_bytes;
+  TimeBase time_base;
+  std::uint64_t ticks_per_second;  // a first estimate; clock slots are the truth
+
+  std::uint32_t pid;
+  std::uint32_t uid;
+  std::uint64_t start_time;  // field 22 of /proc/<pid>/stat: tells a reused pid
+  std::uint32_t rank;        // kNone outside a launcher
+  std::uint32_t local_rank;
+  std::uint32_t world_size;
+  std::uint32_t attempt;  // restarts of this rank by an elastic launcher
+  std::uint64_t created_ns;  // CLOCK_REALTIME; with pid and boot id it names this ring for ever
+  char boot_id[40];
+  char host[256];
+  char node[256];  // the name that rank folders carry
+  char run[256];
+  char run_dir[1024];  // where the recorder writes this run
+
+  // What changes after creation stays off the lines above.
+  alignas(64) std::atomic<RingState> state;
+  std::atomic<std::uint32_t> lanes_used;
+  std::atomic<std::uint64_t> string_committed;  // bytes of the string table that may be read
+  std::atomic<std::uint64_t> clock_written;  // clock slots written so far; slot = n % clock_count
+  std::atomic<std::uint64_t> dropped[static_cast<std::size_t>(Drop::count)];
+
+  // The only words a reader writes: the recorder's answers to flush requests.
+  alignas(64) std::atomic<std::uint32_t> flush_requested;  // written by the job
+  alignas(64) std::atomic<std::uint32_t> flush_done;       // written by the recorder
+  std::atomic<std::uint32_t> flush_failed;  // errno of a flush that could not be kept
+};
+
+// A bracketed reading: the clocks were read between ticks_before and ticks_after.
+// version is odd while the slot is being written.
+struct alignas(64) ClockSlot {
+  std::atomic<std::uint64_t> version;
+  std::atomic<std::uint64_t> ticks_before;
+  std::atomic<std::uint64_t> monotonic_ns;
+  std::atomic<std::uint64_t> realtime_ns;
+  std::atomic<std::uint64_t> ticks_after;
+};
+
+struct alignas(64) LaneHeader {
+  std::atomic<std::uint32_t> first_chunk;
+  std::atomic<std::uint32_t> chunk_count;
+  std::atomic<std::uint32_t> claimed;        // 1 while a thread owns the lane
+  std::atomic<std::uint64_t> head_sequence;  // newest opened chunk; 0 before the first
+};
+
+struct alignas(64) ChunkHeader {
+  std::atomic<std::uint64_t> sequence;  // 0 while being opened; else 1, 2, 3 … along the lane
+  std::atomic<std::uint64_t> base_ticks;
+  std::atomic<std::uint64_t> first_record;
+  std::atomic<std::uint32_t> thread;     // whose records follow, until a rebase record says else
+  std::atomic<std::uint32_t> committed;  // bytes of whole records behind this header
+};
+
+enum class RecordType : std::uint16_t {
+  rebase = 1,
+  span = 2,
+  event = 3,
+  value = 4,
+  kernel = 16,
+};
+
+struct RecordHeader {
+  std::uint16_t type;
+  std::uint16_t bytes;  // whole record, a multiple of 8
+  std::uint32_t ticks;
+};
+
+struct RebasePayload {
+  std::uint64_t base_ticks;
+  std::uint32_t thread;  // whose records follow
+  std::uint32_t reserved;
+};
+
+// Numbers are part of the contract; names are what the tables show.
+enum class Category : std::uint16_t {
+  step = 1,
+  phase = 2,
+  op = 3,
+  runtime = 4,
+  python = 5,
+  module = 6,
+  user = 7,
+  dataloader = 8,
+  gc = 9,
+  checkpoint = 10,
+  job = 11,
+};
+
+// The record's own ticks are the span's end, so a lane is ordered by end time.
+struct SpanPayload {
+  std::uint64_t duration_ticks;
+  std::uint32_t name;
+  std::uint32_t step;  // kNone outside any step
+  std::uint16_t category;
+  std::uint16_t reserved;
+  std::uint32_t attributes;   // string id of a JSON object, or kNone
+  std::uint64_t correlation;  // 0 = none
+};
+
+struct EventPayload {
+  std::uint32_t kind;        // string id
+  std::uint32_t text;        // string id, or kNone
+  std::uint32_t attributes;  // string id of a JSON object, or kNone
+  std::uint32_t step;
+};
+
+struct ValuePayload {
+  std::uint32_t metric;    // string id
+  std::uint32_t instance;  // string id, or kNone
+  double value;
+};
+
+// One GPU activity in one cache line. start_ns is CUPTI's clock (CLOCK_REALTIME nanoseconds).
+struct KernelPayload {
+  std::uint64_t start_ns;
+  std::uint32_t duration;  // ns, or units of 1024 ns when flags has kLongDuration
+  std::uint32_t name;
+  std::uint64_t correlation;
+  std::uint32_t stream;
+  std::uint16_t device;
+  std::uint16_t registers;
+  std::uint32_t grid[3];
+  std::uint16_t block[3];
+  std::uint16_t flags;
+  std::uint32_t shared_bytes;  // static + dynamic
+};
+inline constexpr std::uint16_t kLongDuration = 1;
+
+static_assert(sizeof(RecordHeader) == 8);
+static_assert(sizeof(RebasePayload) == 16);
+static_assert(sizeof(SpanPayload) == 32);
+static_assert(sizeof(EventPayload) == 16);
+static_assert(sizeof(ValuePayload) == 16);
+static_assert(sizeof(KernelPayload) == 56);
+static_assert(sizeof(ChunkHeader) == 64 && sizeof(LaneHeader) == 64 && sizeof(ClockSlot) == 64);
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+
+}  // namespace haiprof::ring

@@ -1,0 +1,105 @@
+// The reading side of a ring file: any process, any time, also after the writer's death.
+//
+// A reader never trusts the file: offsets and lengths are checked against the mapping, and a chunk
+// that was overwritten while it was copied is thrown away and counted.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ring/clock.h"
+#include "ring/layout.h"
+
+namespace haiprof::ring {
+
+// Why a file could not be opened as a ring; empty = it was.
+struct Refusal {
+  std::string reason;
+  bool not_ready = false;  // the writer is still making it: look again later
+  bool ok() const noexcept { return reason.empty(); }
+};
+
+// One record as it was written, with its time base resolved. payload is valid during the call.
+struct RecordView {
+  std::uint32_t lane;
+  std::uint32_t thread;
+  std::uint64_t number;  // counted along the lane from 0
+  std::uint64_t ticks;
+  std::uint16_t type;
+  std::uint16_t payload_bytes;
+  const std::uint8_t* payload;
+};
+
+class Reader {
+ public:
+  Reader() = default;
+  ~Reader();
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+
+  Refusal open(const std::string& path);
+
+  const SuperBlock& super() const noexcept { return *super_; }
+  RingState state() const noexcept;
+
+  // An earlier reader took records [0, number) of `lane`: those that are gone are not lost. What of
+  // them is still there is delivered again; the caller knows which of it it has.
+  void resume(std::uint32_t lane, std::uint64_t number);
+
+  // Delivers every committed record behind the cursors, lane by lane, oldest first; stops early
+  // after about `most` records. Returns how many were delivered.
+  std::uint64_t drain(std::uint64_t most, const std::function<void(const RecordView&)>& take);
+
+  // The number of the next record along the lane.
+  std::uint64_t position(std::uint32_t lane) const noexcept;
+  std::uint32_t lanes() const noexcept;
+
+  // Records overwritten before they were read: exact.
+  std::uint64_t lost() const noexcept { return lost_; }
+  // Chunks that were overwritten while being copied, and chunks whose content made no sense.
+  std::uint64_t torn_chunks() const noexcept { return torn_; }
+  std::uint64_t corrupt_chunks() const noexcept { return corrupt_; }
+  std::uint64_t dropped(Drop reason) const noexcept;
+
+  // The texts appended since the last call, in the order of their ids.
+  std::vector<std::string> new_strings();
+
+  // The clock slots written since the last call.
+  std::vector<ClockReading> new_snapshots();
+
+  std::uint32_t flush_requested() const noexcept;
+  void answer_flush(std::uint32_t ticket, int error) noexcept;
+
+ private:
+  struct Cursor {
+    std::uint64_t sequence = 0;  // chunk to read next; 0 = not begun
+    std::uint32_t offset = 0;    // bytes of it already taken
+    std::uint64_t base_ticks = 0;
+    std::uint32_t thread = 0;
+    std::uint64_t number = 0;       // next record's number
+    std::uint64_t taken_below = 0;  // what resume() said
+  };
+
+  LaneHeader* lane_header(std::uint32_t lane) const noexcept;
+  std::uint64_t drain_lane(std::uint32_t lane, std::uint64_t most,
+                           const std::function<void(const RecordView&)>& take);
+  bool parse(std::uint32_t lane, Cursor& cursor, const std::uint8_t* bytes, std::size_t length,
+             const std::function<void(const RecordView&)>& take, std::uint64_t& delivered);
+
+  std::uint8_t* base_ = nullptr;
+  std::size_t bytes_ = 0;
+  SuperBlock* super_ = nullptr;
+  bool writable_ = false;
+  std::vector<Cursor> cursors_;
+  std::vector<std::uint64_t> scratch_;
+  std::uint64_t string_offset_ = 0;
+  std::uint64_t snapshots_taken_ = 0;
+  std::uint64_t lost_ = 0;
+  std::uint64_t torn_ = 0;
+  std::uint64_t corrupt_ = 0;
+};
+
+}  // namespace haiprof::ring

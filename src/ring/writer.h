@@ -1,0 +1,152 @@
+// The writing side of a ring file: one per process, one lane per thread.
+//
+// open(), close() and intern() are cold and take a lock; push_*() are hot: no lock, no allocation,
+// no system call, about the price of reading the clock. A push before open(), after close() or in a
+// forked child does nothing.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+#include "ring/clock.h"
+#include "ring/layout.h"
+
+namespace haiprof::ring {
+
+struct Identity {
+  std::uint32_t rank = kNone;
+  std::uint32_t local_rank = kNone;
+  std::uint32_t world_size = kNone;
+  std::uint32_t attempt = 0;
+  std::string host;
+  std::string node;
+  std::string run;
+  std::string run_dir;
+};
+
+// What went wrong while opening: errno and the call that set it. ok() when nothing did.
+struct Failure {
+  int error = 0;
+  const char* call = "";
+  bool ok() const noexcept { return error == 0; }
+};
+
+inline constexpr std::size_t kDefaultRingBytes = 16u << 20;
+inline constexpr std::size_t kMinRingBytes = 2u << 20;
+
+// Creates the file (never overwrites one), reserves and touches all its pages, and makes it this
+// process's ring. ENOSPC here means a full tmpfs; afterwards no page fault of ours can fail.
+Failure open(const std::string& path, std::size_t bytes, const Identity& identity) noexcept;
+
+// Marks the ring closed and unmaps it once no push can still be running. Idempotent.
+void close() noexcept;
+
+bool is_open() noexcept;
+
+// Reserves a lane for the calling thread; push does it by itself on a thread's first record.
+// chunks: how many 64 KiB chunks it should have (0 = the usual number).
+bool claim_lane(std::uint32_t chunks = 0) noexcept;
+
+// The id of a text, the same for equal texts, for as long as the ring is open. kNone when the
+// string table is full (counted) or no ring is open.
+std::uint32_t intern(std::string_view text) noexcept;
+
+// A number that changes whenever a ring is opened: ids cached under another number are stale.
+std::uint32_t generation() noexcept;
+
+std::uint64_t dropped(Drop reason) noexcept;
+
+// Asks the recorder for everything pushed so far to be on disk; returns the ticket to wait for.
+std::uint32_t request_flush() noexcept;
+// True once the recorder has answered that ticket. error: the errno of a flush it could not keep.
+bool flush_answered(std::uint32_t ticket, int& error) noexcept;
+
+// One thread's place in its lane. Private to the process; only the thread itself touches it, but
+// for tick_limit, which close() sets to 0 to send the thread the slow way.
+struct Lane {
+  std::uint8_t* at = nullptr;         // where the next record goes
+  std::uint8_t* chunk_end = nullptr;  // first byte behind the chunk
+  std::uint8_t* payload = nullptr;    // first byte behind the chunk header
+  ChunkHeader* chunk = nullptr;
+  std::uint64_t base_ticks = 0;
+  std::atomic<std::uint64_t> tick_limit{0};  // largest delta before a rebase (about a second)
+  std::uint64_t records = 0;
+  volatile bool busy = false;
+};
+
+// Initial-exec TLS: one load instead of a call. 8 bytes of the static TLS block.
+extern __thread Lane* tls_lane __attribute__((tls_model("initial-exec")));
+
+// The slow way of a push: claims a lane, opens the next chunk or rebases, so that `bytes` fit for a
+// record of time `now`. Returns the lane with busy set, or nullptr when the record is dropped.
+Lane* make_room(std::size_t bytes, std::uint64_t now) noexcept;
+void count_drop(Drop reason) noexcept;
+
+// Copies in 8-byte relaxed stores: as fast as memcpy at these sizes, and no data race with a reader
+// that copies a chunk while it is overwritten.
+template <std::size_t kBytes>
+inline void store_words(std::uint8_t* to, const void* from) noexcept {
+  static_assert(kBytes % 8 == 0);
+  std::uint64_t words[kBytes / 8];
+  std::memcpy(words, from, kBytes);
+  for (std::size_t i = 0; i < kBytes / 8; ++i) {
+    __atomic_store_n(reinterpret_cast<std::uint64_t*>(to) + i, words[i], __ATOMIC_RELAXED);
+  }
+}
+
+// Writes one record with the time `now`. The hot path of everything.
+template <typename Payload>
+inline void push_at(RecordType type, std::uint64_t now, const Payload& payload) noexcept {
+  constexpr std::size_t kBytes = sizeof(RecordHeader) + sizeof(Payload);
+  static_assert(kBytes % 8 == 0 && kBytes <= kChunkBytes - sizeof(ChunkHeader));
+  Lane* lane = tls_lane;
+  if (__builtin_expect(lane == nullptr, 0)) {
+    lane = make_room(kBytes, now);
+    if (lane == nullptr) return;
+  } else if (__builtin_expect(lane->busy, 0)) {
+    count_drop(Drop::nested);
+    return;
+  } else {
+    lane->busy = true;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    // A time before the base wraps to a huge delta and takes the slow way too.
+    if (__builtin_expect(
+            lane->at + kBytes > lane->chunk_end ||
+                now - lane->base_ticks > lane->tick_limit.load(std::memory_order_relaxed),
+            0)) {
+      lane = make_room(kBytes, now);
+      if (lane == nullptr) return;
+    }
+  }
+  const RecordHeader header{static_cast<std::uint16_t>(type), static_cast<std::uint16_t>(kBytes),
+                            static_cast<std::uint32_t>(now - lane->base_ticks)};
+  store_words<sizeof(RecordHeader)>(lane->at, &header);
+  store_words<sizeof(Payload)>(lane->at + sizeof(RecordHeader), &payload);
+  lane->at += kBytes;
+  ++lane->records;
+  lane->chunk->committed.store(static_cast<std::uint32_t>(lane->at - lane->payload),
+                               std::memory_order_release);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  lane->busy = false;
+}
+
+inline void push_span(std::uint64_t start, std::uint64_t end, std::uint32_t name, Category category,
+                      std::uint32_t step, std::uint32_t attributes = kNone,
+                      std::uint64_t correlation = 0) noexcept {
+  push_at(RecordType::span, end,
+          SpanPayload{end - start, name, step, static_cast<std::uint16_t>(category), 0, attributes,
+                      correlation});
+}
+
+inline void push_event(std::uint32_t kind, std::uint32_t text, std::uint32_t attributes,
+                       std::uint32_t step) noexcept {
+  push_at(RecordType::event, now_ticks(), EventPayload{kind, text, attributes, step});
+}
+
+inline void push_value(std::uint32_t metric, std::uint32_t instance, double value) noexcept {
+  push_at(RecordType::value, now_ticks(), ValuePayload{metric, instance, value});
+}
+
+}  // namespace haiprof::ring

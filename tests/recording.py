@@ -1,0 +1,91 @@
+"""Starts programs that record, and reads what lies on disk afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+
+def python(program: str, *arguments: str, **keywords: Any) -> subprocess.Popen[str]:
+    """Start a Python program given as text; its output is text too."""
+    keywords.setdefault("stdout", subprocess.PIPE)
+    keywords.setdefault("stderr", subprocess.PIPE)
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program), *arguments], text=True, **keywords
+    )
+
+
+def run_python(program: str, *arguments: str, **keywords: Any) -> str:
+    """Run a Python program to its successful end and return what it printed."""
+    process = python(program, *arguments, **keywords)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    return out
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 30.0, what: str = "it") -> Any:
+    """Wait until ``condition()`` is true and return what it returned."""
+    until = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < until, f"{what} did not happen within {seconds} s"
+        time.sleep(0.02)
+
+
+def read_table(folder: Path, name: str) -> pa.Table:
+    """Read all segments of one table of one folder; dictionaries become plain strings."""
+    parts = []
+    for path in sorted(folder.glob(f"{name}-*.arrow")):
+        parts.append(pa.ipc.open_file(str(path)).read_all())
+    for path in sorted(folder.glob(f"{name}-*.arrows")):
+        with path.open("rb") as file:
+            stream = pa.ipc.open_stream(file)
+            batches = []
+            while True:
+                try:
+                    batches.append(stream.read_next_batch())
+                except (StopIteration, pa.ArrowInvalid, OSError):
+                    break
+            parts.append(pa.Table.from_batches(batches, stream.schema))
+    plain = []
+    for part in parts:
+        columns = [c.cast(pa.utf8()) if pa.types.is_dictionary(c.type) else c for c in part.columns]
+        plain.append(pa.table(columns, names=part.column_names))
+    return pa.concat_tables(plain) if plain else pa.table({})
+
+
+def process_file(folder: Path) -> dict[str, Any]:
+    """Read ``process.json`` of a folder."""
+    content: dict[str, Any] = json.loads((folder / "process.json").read_text())
+    return content
+
+
+def recorders(shm: Path) -> list[int]:
+    """Return the pids of the recorders whose rings lie below ``shm``."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                command = (entry / "cmdline").read_bytes()
+                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+            except OSError:
+                continue
+            if b"haiprof.recorder" in command and os.fsencode(shm) in command and state != "Z":
+                found.append(int(entry.name))
+    return found
+
+
+def wait_recorded(shm: Path, seconds: float = 30.0) -> None:
+    """Wait until no recorder of ``shm`` is left."""
+    wait_for(lambda: not recorders(shm), seconds, "the recorder's end")
