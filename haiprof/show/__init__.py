@@ -1,0 +1,1 @@
+"""Answers drawn: for the notebook, the terminal and the one-file HTML report."""

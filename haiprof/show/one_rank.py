@@ -1,0 +1,264 @@
+"""One rank over time: phases, then every sampled metric, on one time axis, with events as marks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import plotly.graph_objects as go
+import polars as pl
+
+from haiprof import schema
+from haiprof.show.figures import (
+    COLOURS,
+    message,
+    panel_legends,
+    phase_colour,
+    safe,
+    seconds_since,
+    stacked,
+    unit_axis,
+    utc,
+    utc_clock,
+)
+from haiprof.show.overview import rank_grids
+from haiprof.show.shown import Shown
+from haiprof.sources.own import ROLE_NODE, Process
+from haiprof.views import steps as step_views
+from haiprof.views.intervals import Times
+from haiprof.views.overview import Summary, phase_names
+from haiprof.views.series import decimate
+
+if TYPE_CHECKING:
+    from haiprof.analyzer import Analyzer
+
+POINTS = 2_000
+_SERIES_PER_PANEL = 12
+#: What a hundred percent is, where that differs.
+_WHOLE = {"CPU of the job": "% of one core", "CPU of the node": "% of all cores"}
+_EVENTS = 2_000
+#: Which panel a metric belongs to, by how its name begins; the first that fits. In drawing order.
+_FAMILIES = (
+    ("CPU of the job", ("proc.cpu.",)),
+    ("CPU of the node", ("cpu.",)),
+    ("Memory of the job", ("proc.rss.", "proc.mem")),
+    ("Memory of the node", ("mem.",)),
+    ("IO of the job", ("io.",)),
+    ("Disks of the node", ("disk.",)),
+    ("Network", ("net.", "ib.")),
+    ("GPU", ("gpu.",)),
+    ("Pressure", ("psi.",)),
+    ("Control group", ("cgroup.",)),
+    ("Memory traffic", ("dram.", "numa.")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Series:
+    name: str
+    time: Times
+    value: npt.NDArray[np.float64]
+
+    @property
+    def greatest(self) -> float:
+        return float(np.abs(self.value).max())
+
+
+@dataclass(frozen=True, slots=True)
+class _Panel:
+    title: str
+    unit: str
+    series: list[_Series]
+
+
+def show(analyzer: Analyzer, processes: list[Process], points: int = POINTS) -> Shown:
+    """Show one rank: its attempts, if it had several, follow each other on the time axis."""
+    ranks, _ = analyzer.summaries()
+    own = [s for s in ranks if s.process in processes]
+    title = processes[0].label.capitalize()
+    where = sorted({f"{p.node}, pid {p.pid}" for p in processes})
+    lines = [f"{'; '.join(where)}; began {utc(analyzer.run.created_ns)} UTC"]
+    return Shown(title, lines, rank_grids(own), figure(analyzer, processes, own, points))
+
+
+def figure(
+    analyzer: Analyzer, processes: list[Process], own: list[Summary], points: int
+) -> go.Figure:
+    """Draw the panels of one rank, each series thinned to at most ``points`` points."""
+    origin = analyzer.run.created_ns
+    events = _events(analyzer, processes)
+    panels = _panels(_samples(analyzer, processes))
+    has_steps = any(summary.steps for summary in own)
+    titles = [
+        *(["Phases of each step"] if has_steps else []),
+        *(["Events"] if events.height else []),
+        *(panel.title for panel in panels),
+    ]
+    heights = [
+        *([260] if has_steps else []),
+        *([60 + 14 * events["kind"].n_unique()] if events.height else []),
+    ]
+    heights += [150] * len(panels)
+    if not titles:
+        return message("Nothing was recorded for this rank")
+    made = stacked(titles, heights, gap=56, shared_x=True)
+    row = 1
+    if has_steps:
+        _add_phases(made, row, analyzer, processes, phase_names(own), points)
+        row += 1
+    if events.height:
+        _add_events(made, row, events, origin)
+        row += 1
+    for panel in panels:
+        _add_panel(made, row, panel, origin, points)
+        row += 1
+    made.update_xaxes(title_text="seconds since the run began", row=len(titles), col=1)
+    made.update_xaxes(showticklabels=True)
+    made.update_layout(hovermode="x unified")
+    panel_legends(made, len(titles))
+    return made
+
+
+def _add_phases(
+    made: go.Figure,
+    row: int,
+    analyzer: Analyzer,
+    processes: list[Process],
+    names: list[str],
+    points: int,
+) -> None:
+    origin = analyzer.run.created_ns
+    spans = pl.concat([analyzer.read(p, schema.SPANS, step_views.COLUMNS) for p in processes])
+    steps = step_views.steps(spans)
+    found = step_views.bands(step_views.phases(spans, steps), steps, points)
+    for position, name in enumerate(names):
+        band = found.filter(pl.col("name") == name)
+        start = band["start"].to_numpy()
+        # One more point, so that the last step has its width too.
+        end = int(steps["start"][-1]) + int(steps["duration"][-1])
+        at = seconds_since(np.append(start, end), origin)
+        height = (band["duration"].to_numpy() / 1e6).astype(np.float32)
+        labels = [
+            f"{clock} UTC, step {first}" + (f" to {last}" if last != first else "")
+            for clock, first, last in zip(
+                utc_clock(start), band["first"], band["last"], strict=True
+            )
+        ]
+        made.add_trace(
+            go.Scatter(
+                x=at,
+                y=np.append(height, height[-1]),
+                name=safe(name),
+                mode="lines",
+                line={"width": 0, "shape": "hv", "color": phase_colour(name, position)},
+                fillcolor=phase_colour(name, position),
+                stackgroup="phases",
+                customdata=[*labels, labels[-1]] if position == 0 else None,
+                hovertemplate="%{y:.4g} ms" + (" (%{customdata})" if position == 0 else ""),
+            ),
+            row=row,
+            col=1,
+        )
+    made.update_yaxes(unit_axis("ms")[0], row=row, col=1)
+
+
+def _add_events(made: go.Figure, row: int, events: pl.DataFrame, origin: int) -> None:
+    for position, kind in enumerate(sorted(events["kind"].cast(pl.String).unique())):
+        some = events.filter(pl.col("kind").cast(pl.String) == kind).head(_EVENTS)
+        times = some["time"].to_numpy()
+        texts = [
+            f"{clock} UTC {safe(text or '')}"
+            for clock, text in zip(utc_clock(times), some["text"], strict=True)
+        ]
+        made.add_trace(
+            go.Scatter(
+                x=seconds_since(times, origin),
+                y=[safe(kind)] * some.height,
+                name=safe(kind),
+                mode="markers",
+                marker={"size": 9, "symbol": "diamond", "color": COLOURS[position % len(COLOURS)]},
+                customdata=texts,
+                hovertemplate="%{customdata}",
+                showlegend=False,
+            ),
+            row=row,
+            col=1,
+        )
+    made.update_yaxes(type="category", row=row, col=1)
+
+
+def _add_panel(made: go.Figure, row: int, panel: _Panel, origin: int, points: int) -> None:
+    axis, divisor = unit_axis(panel.unit, max(series.greatest for series in panel.series))
+    for position, series in enumerate(panel.series):
+        keep = decimate(series.time, series.value, points)
+        first = position == 0
+        made.add_trace(
+            go.Scatter(
+                x=seconds_since(series.time[keep], origin),
+                y=(series.value[keep] / divisor).astype(np.float32),
+                name=safe(series.name),
+                mode="lines" if len(keep) > 1 else "markers",
+                line={"width": 1.3, "color": COLOURS[position % len(COLOURS)]},
+                customdata=utc_clock(series.time[keep]) if first else None,
+                hovertemplate="%{y}" + (" (%{customdata} UTC)" if first else ""),
+            ),
+            row=row,
+            col=1,
+        )
+    made.update_yaxes(axis, row=row, col=1)
+
+
+def _samples(analyzer: Analyzer, processes: list[Process]) -> pl.DataFrame:
+    columns = ("time", "metric", "instance", "value")
+    nodes = {p.node for p in processes}
+    folders = [
+        *processes,
+        *(p for p in analyzer.run.processes if p.role == ROLE_NODE and p.node in nodes),
+    ]
+    frame = pl.concat([analyzer.read(p, schema.SAMPLES, columns) for p in folders])
+    return frame.filter(pl.col("value").is_not_null() & pl.col("value").is_finite()).with_columns(
+        pl.col("metric").cast(pl.String), pl.col("instance").cast(pl.String)
+    )
+
+
+def _events(analyzer: Analyzer, processes: list[Process]) -> pl.DataFrame:
+    columns = ("time", "kind", "text")
+    return pl.concat([analyzer.read(p, schema.EVENTS, columns) for p in processes]).sort("time")
+
+
+def _panels(samples: pl.DataFrame) -> list[_Panel]:
+    """Group series by what they measure and in which unit."""
+    groups: dict[tuple[int, str, bool, str], list[_Series]] = {}
+    whole = set(samples.filter(pl.col("instance").is_null())["metric"].unique())
+    for (metric, instance), frame in samples.group_by("metric", "instance", maintain_order=True):
+        position, family = _family(str(metric))
+        thing, _, unit = str(metric).rpartition(".")
+        name = thing if instance is None else f"{thing} · {instance}"
+        # Where a metric has a value for the whole, its parts (the cores of a CPU) would bury it.
+        is_part = instance is not None and metric in whole
+        ordered = frame.sort("time")
+        series = _Series(name, ordered["time"].to_numpy(), ordered["value"].to_numpy())
+        groups.setdefault((position, family, is_part, unit), []).append(series)
+    panels = []
+    order = sorted(groups, key=lambda key: (*key[:3], key[3] != "percent", key[3]))
+    for key in order:
+        (_, family, is_part, unit), found = key, groups[key]
+        written = unit.replace("per_s", "/s").replace("_/s", "/s").replace("percent", "%")
+        if unit == "percent":
+            written = _WHOLE.get(family, written)
+        greatest_first = sorted(found, key=lambda s: (-s.greatest, s.name))
+        shown = sorted(greatest_first[:_SERIES_PER_PANEL], key=lambda s: s.name)
+        title = f"{family}{', by part' if is_part else ''} ({written})"
+        if len(shown) < len(found):
+            title += f", the {len(shown)} greatest of {len(found)} series"
+        panels.append(_Panel(safe(title), unit, shown))
+    return panels
+
+
+def _family(metric: str) -> tuple[int, str]:
+    for position, (family, beginnings) in enumerate(_FAMILIES):
+        if metric.startswith(beginnings):
+            return position, family
+    return len(_FAMILIES), metric.split(".")[0]

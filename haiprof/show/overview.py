@@ -1,0 +1,198 @@
+"""All ranks side by side: tables of ranks and nodes, step times, phase shares."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import plotly.graph_objects as go
+
+from haiprof.show.figures import (
+    COLOURS,
+    message,
+    panel_legends,
+    phase_colour,
+    safe,
+    seconds_since,
+    stacked,
+)
+from haiprof.show.grid import Grid, frame_grid
+from haiprof.show.shown import Shown
+from haiprof.views.overview import (
+    Summary,
+    heat_map,
+    is_pressure,
+    node_table,
+    phase_names,
+    rank_table,
+    slowest_first,
+)
+
+if TYPE_CHECKING:
+    from haiprof.analyzer import Analyzer
+
+#: More ranks than this are not drawn one by one: a heat map, and the extremes.
+MANY_RANKS = 64
+_HEAT_ROWS = 512
+#: Half the thinned points of a series: fewer would leave holes where steps were.
+_HEAT_BINS = 96
+_SHARE_BARS = 24
+_LEGEND_NAMES = 8
+_MACHINE_UNITS = ("_percent", "_bytes", "_bytes_per_s", "_watts")
+
+
+def show(analyzer: Analyzer) -> Shown:
+    """Show all ranks and nodes of a run side by side."""
+    ranks, nodes = analyzer.summaries()
+    return Shown(
+        "Overview",
+        (),
+        [*rank_grids(ranks), *node_grids(nodes)],
+        figure(ranks, analyzer.run.created_ns),
+    )
+
+
+def rank_grids(ranks: list[Summary]) -> list[Grid]:
+    """Return the tables of ranks: their steps, and their process trees."""
+    if not ranks:
+        return []
+    shown = ranks
+    note = "Shares are of the time of all steps."
+    if len(ranks) > MANY_RANKS:
+        shown = _spread(ranks)
+        note += f" Of {len(ranks)} ranks, {len(shown)} from the slowest to the fastest."
+    table = rank_table(shown)
+    if _one_each(shown):
+        table = table.drop("pid", "attempt")
+    machine = [c for c in table.columns if c.endswith(_MACHINE_UNITS)]
+    made = [frame_grid("Steps", table.drop(machine), note)]
+    if machine:
+        who = [c for c in table.columns if c in ("node", "rank", "pid")]
+        rows = table.select(who + machine)
+        made.append(frame_grid("Process tree", rows, "CPU: 100 % is one core."))
+    return made
+
+
+def node_grids(nodes: list[Summary]) -> list[Grid]:
+    """Return the tables of nodes: their load, and how much their tasks were held up."""
+    shown = [node for node in nodes if node.stats]
+    if not shown:
+        return []
+    note = ""
+    if len(shown) > MANY_RANKS:
+        note = f"Of {len(shown)} nodes, the {MANY_RANKS} with the busiest CPUs."
+        shown = sorted(shown, key=_cpu_use, reverse=True)[:MANY_RANKS]
+    table = node_table(shown)
+    held_up = [c for c in table.columns if is_pressure(c)]
+    made = [frame_grid("Nodes", table.drop(held_up), note)]
+    if held_up:
+        told = "How much of the time tasks were held up, on average over the run."
+        made.append(frame_grid("Nodes: pressure", table.select("node", *held_up), told))
+    return made
+
+
+def figure(ranks: list[Summary], origin_ns: int) -> go.Figure:
+    """Draw step times, and how each rank's steps divide into phases."""
+    stepped = [s for s in ranks if s.steps]
+    if not stepped:
+        return message("No step was recorded")
+    many = len(stepped) > MANY_RANKS
+    titles = [
+        "Step time",
+        *(["Step time of all ranks over the run"] if many else []),
+        "Where the step time goes",
+    ]
+    bars = _spread(stepped) if many else stepped
+    heights = [300, *([380] if many else []), 70 + 26 * len(bars)]
+    made = stacked(titles, heights, gap=90)
+    _step_times(made, _extremes(stepped) if many else {s.process.label: s for s in stepped})
+    if many:
+        _heat(made, stepped, origin_ns)
+    _shares(made, bars, len(titles))
+    made.update_layout(barmode="stack")
+    panel_legends(made, len(titles))
+    return made
+
+
+def _step_times(made: go.Figure, lines: dict[str, Summary]) -> None:
+    for position, (label, summary) in enumerate(lines.items()):
+        made.add_trace(
+            go.Scatter(
+                x=summary.trend_step.astype(np.int32),
+                y=(summary.trend_ns / 1e6).astype(np.float32),
+                name=safe(label),
+                mode="lines",
+                line={"width": 1.2, "color": COLOURS[position % len(COLOURS)]},
+                hovertemplate="step %{x}: %{y:.4g} ms",
+                showlegend=1 < len(lines) <= _LEGEND_NAMES,
+            ),
+            row=1,
+            col=1,
+        )
+    made.update_xaxes(title_text="step", row=1, col=1)
+    made.update_yaxes(rangemode="tozero", ticksuffix=" ms", row=1, col=1)
+
+
+def _heat(made: go.Figure, stepped: list[Summary], origin_ns: int) -> None:
+    usual = sorted(len(s.trend_ns) for s in stepped)[len(stepped) // 2]
+    bins = max(1, min(_HEAT_BINS, usual // 2))
+    low, high = made.get_subplot(2, 1).yaxis.domain
+    labels, starts, values = heat_map(stepped, _HEAT_ROWS, bins)
+    made.add_trace(
+        go.Heatmap(
+            x=seconds_since(starts.astype(np.int64), origin_ns),
+            y=[safe(label) for label in labels],
+            z=values.astype(np.float32),
+            colorscale="Viridis",
+            colorbar={"title": "ms", "len": high - low, "y": low, "yanchor": "bottom"},
+            hovertemplate="%{y}, %{x} s: %{z:.4g} ms<extra></extra>",
+        ),
+        row=2,
+        col=1,
+    )
+    made.update_xaxes(title_text="seconds since the run began", row=2, col=1)
+    made.update_yaxes(autorange="reversed", type="category", nticks=16, row=2, col=1)
+
+
+def _shares(made: go.Figure, bars: list[Summary], row: int) -> None:
+    labels = [safe(s.process.label) for s in bars]
+    for position, name in enumerate(phase_names(bars)):
+        made.add_trace(
+            go.Bar(
+                x=[s.share(name) for s in bars],
+                y=labels,
+                name=safe(name),
+                orientation="h",
+                marker_color=phase_colour(name, position),
+                customdata=[s.phase_ns.get(name, 0) / s.steps / 1e6 for s in bars],
+                hovertemplate="%{x:.1%}: %{customdata:.4g} ms a step",
+            ),
+            row=row,
+            col=1,
+        )
+    made.update_xaxes(tickformat=".0%", range=[0, 1], row=row, col=1)
+    made.update_yaxes(autorange="reversed", type="category", row=row, col=1)
+
+
+def _extremes(stepped: list[Summary]) -> dict[str, Summary]:
+    order = slowest_first(stepped)
+    chosen = {"slowest": order[0], "median": order[len(order) // 2], "fastest": order[-1]}
+    return {f"{what}: {s.process.label}": s for what, s in chosen.items()}
+
+
+def _spread(ranks: list[Summary]) -> list[Summary]:
+    order = slowest_first(ranks)
+    picked = sorted(
+        {round(i) for i in np.linspace(0, len(order) - 1, min(_SHARE_BARS, len(order)))}
+    )
+    return [order[i] for i in picked]
+
+
+def _cpu_use(node: Summary) -> float:
+    stat = node.stats.get("cpu.util.percent")
+    return stat.mean if stat else 0.0
+
+
+def _one_each(ranks: list[Summary]) -> bool:
+    numbers = [s.process.rank for s in ranks]
+    return len(set(numbers)) == len(numbers)

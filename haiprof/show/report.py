@@ -1,0 +1,209 @@
+"""The report: one HTML file that says how a run went, and works without a network."""
+
+from __future__ import annotations
+
+import html
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from haiprof.errors import HaiprofError
+from haiprof.show import one_rank, overview
+from haiprof.show.figures import utc
+from haiprof.show.grid import NOTHING, Grid
+from haiprof.show.page import Page
+from haiprof.sources.own import ROLE_RANK
+from haiprof.views.headline import percent
+from haiprof.views.overview import Summary, slowest_first
+
+if TYPE_CHECKING:
+    from haiprof.analyzer import Analyzer
+
+#: Ranks that get a section of their own: of more, the slowest.
+_SECTIONS = 16
+#: Points of a series in a rank's section; fewer than in a notebook, where there is one rank only.
+_POINTS = 1_000
+_EVENT_ROWS = 200
+_COST = "haiprof.cost.ratio"
+#: Kinds of events that the user made: they are drawn with the ranks, and do not tell of trouble.
+_ORDINARY = ("mark",)
+
+
+def write(analyzer: Analyzer, path: Path) -> Path:
+    """Write the report to ``path``; a file of that name is replaced only by a whole new one.
+
+    Raises:
+        HaiprofError: the file cannot be written.
+    """
+    page = build(analyzer).to_html()
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as out:
+                out.write(page)
+            Path(name).chmod(0o644)
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise HaiprofError(
+            f"{path}: cannot be written ({error.strerror}): choose another file"
+        ) from None
+    return path
+
+
+def build(analyzer: Analyzer) -> Page:
+    """Put the report together."""
+    run = analyzer.run
+    ranks, _ = analyzer.summaries()
+    page = Page(f"haiprof: {run.name}")
+    command = " ".join(run.command)
+    facts = [
+        run.host,
+        f"{utc(run.created_ns)} UTC",
+        command if len(command) <= 300 else command[:299] + "…",
+    ]
+    page.add(f"<h1>{html.escape(run.name)}</h1>")
+    page.add(f'<p class="sub">{" · ".join(html.escape(fact) for fact in facts if fact)}</p>')
+    lines = "".join(f"<li>{html.escape(line)}</li>" for line in analyzer.headline())
+    page.card("", f'<ol class="headline">{lines}</ol>')
+
+    overview.show(analyzer).fill(page)
+    _add_ranks(page, analyzer, ranks)
+    _add_events(page, analyzer)
+    page.card("What was not collected, and why", _not_collected(analyzer))
+    page.card("What haiprof itself cost", _cost(analyzer))
+    problems = [*analyzer.problems(), *_losses(analyzer)]
+    if problems:
+        items = "".join(f"<li>{html.escape(problem)}</li>" for problem in problems[:_EVENT_ROWS])
+        page.card("What is missing from this report", f'<ul class="problems">{items}</ul>')
+    return page
+
+
+def _add_ranks(page: Page, analyzer: Analyzer, ranks: list[Summary]) -> None:
+    order = slowest_first(ranks)
+    if len(order) > _SECTIONS:
+        page.card("", f'<p class="note">Of {len(order)} ranks, the {_SECTIONS} slowest follow.</p>')
+        order = order[:_SECTIONS]
+    for summary in order:
+        one_rank.show(analyzer, [summary.process], _POINTS).fill(page)
+
+
+def _add_events(page: Page, analyzer: Analyzer) -> None:
+    kind = pl.col("kind").cast(pl.String)
+    events = (
+        analyzer.events()
+        .filter(kind.is_in(_ORDINARY).not_())
+        .sort("time")
+        .select("node", "rank", "pid", "time", "kind", "text")
+    )
+    processes = analyzer.run.processes
+    died = [p for p in processes if p.role == ROLE_RANK and p.state == "died"]
+    # An orderly end of each process is no news.
+    quiet = {(p.node, p.pid, "exit") for p in processes if p.state == "closed"}
+    rows = [
+        (time, _who(node, rank), str(what), text or "")
+        for node, rank, pid, time, what, text in events.iter_rows()
+        if (node, pid, what) not in quiet
+    ]
+    told = {(node, pid) for node, _, pid, _, what, _ in events.iter_rows() if what == "exit"}
+    rows += [
+        (
+            p.ended_ns or 0,
+            _who(p.node, p.rank),
+            "died",
+            "the process ended without closing its profile",
+        )
+        for p in died
+        if (p.node, p.pid) not in told
+    ]
+    rows.sort(key=lambda row: row[0])
+    note = f"The first {_EVENT_ROWS} of {len(rows)}." if len(rows) > _EVENT_ROWS else ""
+    if not rows:
+        page.card(
+            "Events", '<p class="note">No loss, death, full disk or failed hook was recorded.</p>'
+        )
+        return
+    cells = [
+        [utc(time) if time else NOTHING, who, what, text]
+        for time, who, what, text in rows[:_EVENT_ROWS]
+    ]
+    page.card(
+        "", Grid("Events", ["UTC", "where", "kind", "what happened"], cells, note=note).to_html()
+    )
+
+
+def _who(node: str, rank: int | None) -> str:
+    return f"{node}, rank {rank}" if rank is not None else node
+
+
+def _not_collected(analyzer: Analyzer) -> str:
+    missing: dict[tuple[str, str, str, str], list[str]] = {}
+    asked = 0
+    for process in analyzer.run.processes:
+        asked += len(process.sources)
+        for source in process.sources:
+            if source.state != "ok":
+                key = (source.name, source.state, source.reason, source.mend)
+                missing.setdefault(key, []).append(process.label)
+    if not asked:
+        return '<p class="note">The recorder left no list of its sources in this run.</p>'
+    if not missing:
+        return '<p class="note">Every source that was asked for could be read.</p>'
+    rows = [[*key, _few(where)] for key, where in sorted(missing.items())]
+    return Grid("", ["source", "state", "why", "what mends it", "where"], rows).to_html()
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _cost(analyzer: Analyzer) -> str:
+    samples = analyzer.samples(_COST).with_columns(pl.col("instance").cast(pl.String))
+    # Sources are read at intervals of their own, so each is averaged before they are added.
+    parts = (
+        samples.filter(pl.col("value").is_finite())
+        .group_by("node", "rank", "pid", "instance")
+        .agg(pl.col("value").mean())
+        .sort("value", descending=True)
+    )
+    if not parts.height:
+        return f'<p class="note">Not measured in this run: it holds no samples of {_COST}.</p>'
+    whole = (
+        parts.group_by("node", "rank", "pid")
+        .agg(pl.col("value").sum(), pl.col("instance").sort_by("value").last())
+        .sort("value", descending=True)
+    )
+    node, rank, _, most, source = whole.row(0)
+    mean = float(whole["value"].sum()) / whole.height
+    text = f"Measured while the job ran ({_COST}): {_fine(mean)} of one core"
+    if whole.height > 1:
+        text += f" on average, most on {_who(node, rank)} with {_fine(most)}"
+    if source is not None:
+        text += f"; the dearest part there was '{source}'"
+    return f"<p>{html.escape(text)}.</p>"
+
+
+def _fine(share: float) -> str:
+    return f"{share * 100:.2g} %" if share < 0.01 else percent(share)
+
+
+def _losses(analyzer: Analyzer) -> Iterable[str]:
+    for process in analyzer.run.processes:
+        causes = {what: count for what, count in process.lost.items() if count}
+        records = causes.pop("records", 0)
+        if records or causes:
+            why = ", ".join(f"{what.replace('_', ' ')} {count}" for what, count in causes.items())
+            yield f"{process.label}: {records} records were lost" + (f" ({why})" if why else "")
+    cut = analyzer.processes().filter(pl.col("cut_files") > 0)
+    if cut.height:
+        live = cut.filter(pl.col("state") == "live").height
+        yield (
+            f"{cut.height} processes have a file that ends within a batch "
+            f"({live} of them still run): its last rows are not here"
+        )

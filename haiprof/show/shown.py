@@ -1,0 +1,62 @@
+"""What the ``show_*`` functions return: one answer for a notebook, a terminal, or a program."""
+
+from __future__ import annotations
+
+import html
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from haiprof.show.grid import Grid, printable
+from haiprof.show.page import Page
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+#: Terminal text has no width of its own; this one suits a report in a log file.
+_COLUMNS = 180
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """An answer: ``title``, ``lines`` of words, ``grids`` (tables) and a plotly ``figure``."""
+
+    title: str
+    lines: Sequence[str]
+    grids: Sequence[Grid]
+    figure: go.Figure
+
+    def __str__(self) -> str:
+        """Return the words and tables as text for a terminal."""
+        out = io.StringIO()
+        console = Console(file=out, width=_COLUMNS, color_system=None, highlight=False)
+        for text in (self.title, *self.lines):
+            console.print(printable(text), markup=False, soft_wrap=True)
+        for grid in self.grids:
+            console.print()
+            console.print(grid.to_rich())
+        return out.getvalue().rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        """Return the answer for a notebook: a frame keeps its scripts apart."""
+        page = Page(self.title)
+        self.fill(page)
+        height = (
+            int(self.figure.layout.height or 450)
+            + 160
+            + sum(90 + 34 * len(g.rows) for g in self.grids)
+        )
+        return (
+            f'<iframe srcdoc="{html.escape(page.to_html())}" '
+            'sandbox="allow-scripts allow-downloads" '
+            f'style="width:100%;height:{min(height, 1400)}px;border:0"></iframe>'
+        )
+
+    def fill(self, page: Page) -> None:
+        """Add the answer to a page as one section."""
+        lines = "".join(f'<p class="note">{html.escape(line)}</p>' for line in self.lines)
+        tables = "".join(grid.to_html() for grid in self.grids)
+        page.card(self.title, lines, tables, page.figure(self.figure))

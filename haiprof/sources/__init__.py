@@ -1,0 +1,1 @@
+"""Where tables come from: one module per origin. None of them knows what is asked of the tables."""

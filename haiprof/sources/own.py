@@ -1,0 +1,311 @@
+"""A run that haiprof itself recorded: finds it, and reads who took part in it.
+
+Only ``run.json`` and ``process.json`` are read here; the tables beside them are read by
+:mod:`haiprof.sources.tables` when they are asked for.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from haiprof import schema
+from haiprof.errors import HaiprofError
+
+ROLE_RANK = "rank"
+ROLE_NODE = "node"
+ROLE_PROCESS = "process"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a recorder said of one source of samples: is it there, if not why, and the mend."""
+
+    name: str
+    state: str
+    reason: str
+    mend: str
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process folder of a run; ``role`` is ``rank``, ``process`` (fork, helper) or ``node``."""
+
+    folder: Path
+    role: str
+    node: str
+    host: str
+    rank: int | None
+    local_rank: int | None
+    world_size: int | None
+    attempt: int | None
+    pid: int | None
+    started_ns: int | None
+    ended_ns: int | None
+    state: str
+    lost: dict[str, int]
+    sources: tuple[Source, ...]
+    cpus: float | None
+
+    @property
+    def label(self) -> str:
+        """Name for people: ``rank 3``, ``rank 3, attempt 1``, ``rank 3 (pid 41)``, ``node n0``."""
+        if self.role == ROLE_NODE:
+            return f"node {self.node}"
+        if self.rank is None:
+            return f"pid {self.pid} on {self.node}"
+        if self.role != ROLE_RANK:
+            return f"rank {self.rank} (pid {self.pid})"
+        return f"rank {self.rank}" + (f", attempt {self.attempt}" if self.attempt else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run: who took part, and one line for each folder that could not be read."""
+
+    folder: Path
+    name: str
+    created_ns: int
+    command: tuple[str, ...]
+    host: str
+    processes: tuple[Process, ...]
+    problems: tuple[str, ...]
+
+
+def open_run(path: str | Path) -> Run:
+    """Open a run folder, or a log directory that holds exactly one run.
+
+    Raises:
+        HaiprofError: there is no run at ``path``, several, or one that this version cannot read.
+    """
+    folder = _run_folder(Path(path))
+    file = folder / schema.RUN_FILE
+    document = _read_json(file, schema.RUN_FORMAT)
+    command = document.get("command") or []
+    if not isinstance(command, list):
+        raise _wrong(file, "command", command, "a list of words")
+    processes, problems = _read_processes(folder)
+    if not processes and problems:
+        raise HaiprofError(problems[0])
+    if not processes:
+        raise HaiprofError(
+            f"{folder}: no process has recorded anything in this run: "
+            "see whether its job started and stayed alive long enough to record"
+        )
+    return Run(
+        folder=folder,
+        name=_text(document, "run", file) or folder.name,
+        created_ns=_need_whole(document, "created_ns", file),
+        command=tuple(str(word) for word in command),
+        host=_text(document, "host", file),
+        processes=tuple(processes),
+        problems=tuple(problems),
+    )
+
+
+def _run_folder(path: Path) -> Path:
+    try:
+        if (path / schema.RUN_FILE).is_file():
+            return path
+        if not path.exists():
+            raise HaiprofError(
+                f"{path}: no such folder: give a run folder or the log directory of one"
+            )
+        if not path.is_dir():
+            raise HaiprofError(
+                f"{path}: is a file: give the run folder that holds {schema.RUN_FILE}"
+            )
+        runs = [child for child in path.iterdir() if (child / schema.RUN_FILE).is_file()]
+    except OSError as error:
+        raise HaiprofError(
+            f"{path}: cannot be read ({error.strerror}): ask its owner for access"
+        ) from None
+    if not runs:
+        raise HaiprofError(
+            f"{path}: not a haiprof run, and none lies in it (no {schema.RUN_FILE}): "
+            "give the folder that a run wrote into"
+        )
+    if len(runs) > 1:
+        newest = sorted(runs, key=_made, reverse=True)
+        names = ", ".join(run.name for run in newest[:10])
+        more = f" and {len(newest) - 10} older ones" if len(newest) > 10 else ""
+        raise HaiprofError(
+            f"{path}: holds {len(runs)} runs, newest first: {names}{more}: give one of them"
+        )
+    return runs[0]
+
+
+def _made(run: Path) -> int:
+    try:
+        made = json.loads((run / schema.RUN_FILE).read_text("utf-8"))["created_ns"]
+        return made if isinstance(made, int) else 0
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+
+
+def _read_processes(run: Path) -> tuple[list[Process], list[str]]:
+    processes: list[Process] = []
+    problems: list[str] = []
+    try:
+        folders = sorted(child for child in run.iterdir() if child.is_dir())
+    except OSError as error:
+        raise HaiprofError(
+            f"{run}: cannot be read ({error.strerror}): ask its owner for access"
+        ) from None
+    for folder in folders:
+        try:
+            if _is_process_folder(folder):
+                processes.append(_read_process(folder))
+        except HaiprofError as error:
+            problems.append(str(error))
+    processes.sort(key=_order)
+    return processes, problems
+
+
+def _order(p: Process) -> tuple[bool, int, str, bool, int, int, int]:
+    helper = p.role != ROLE_RANK
+    begun = p.started_ns or 0
+    return p.rank is None, p.rank or 0, p.node, helper, p.attempt or 0, begun, p.pid or 0
+
+
+def _is_process_folder(folder: Path) -> bool:
+    if folder.name.startswith("."):
+        return False
+    try:
+        if "#" in folder.name or (folder / schema.PROCESS_FILE).exists():
+            return True
+        suffixes = {schema.LIVE_SUFFIX, schema.CLOSED_SUFFIX}
+        return any(file.suffix in suffixes for file in folder.iterdir())
+    except OSError as error:
+        raise HaiprofError(
+            f"{folder}: cannot be read ({error.strerror}) and is left out: ask its owner for access"
+        ) from None
+
+
+def _read_process(folder: Path) -> Process:
+    file = folder / schema.PROCESS_FILE
+    document = _read_json(file, schema.PROCESS_FORMAT)
+    rank = _whole(document, "rank", file)
+    role = _text(document, "role", file) or (ROLE_PROCESS if rank is None else ROLE_RANK)
+    node = _text(document, "node", file)
+    if not node:
+        raise _wrong(file, "node", document.get("node"), "a name")
+    lost = document.get("lost") or {}
+    if not isinstance(lost, dict):
+        raise _wrong(file, "lost", lost, "an object of counts")
+    return Process(
+        folder=folder,
+        role=role,
+        node=node,
+        host=_text(document, "host", file) or node,
+        rank=rank,
+        local_rank=_whole(document, "local_rank", file),
+        world_size=_whole(document, "world_size", file),
+        attempt=_whole(document, "attempt", file),
+        pid=_whole(document, "pid", file),
+        started_ns=_whole(document, "started_ns", file),
+        ended_ns=_whole(document, "ended_ns", file),
+        state=_text(document, "state", file) or "unknown",
+        lost={str(what): count for what, count in lost.items() if type(count) is int},
+        sources=_sources(document, file),
+        cpus=_cpus(document, file),
+    )
+
+
+def _sources(document: dict[str, Any], file: Path) -> tuple[Source, ...]:
+    rows = document.get("sources") or []
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise _wrong(file, "sources", rows, "a list of objects")
+    return tuple(
+        Source(*(str(row.get(field) or "") for field in ("name", "state", "reason", "mend")))
+        for row in rows
+    )
+
+
+def _cpus(document: dict[str, Any], file: Path) -> float | None:
+    value = document.get("cpus")
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
+        raise _wrong(file, "cpus", value, "a number above 0")
+    return float(value)
+
+
+def _read_json(file: Path, expected: str) -> dict[str, Any]:
+    try:
+        document = json.loads(file.read_text("utf-8"))
+    except FileNotFoundError:
+        raise HaiprofError(
+            f"{file}: missing, so its folder is left out: "
+            "copy the whole run again, or remove the folder"
+        ) from None
+    except OSError as error:
+        raise HaiprofError(
+            f"{file}: cannot be read ({error.strerror}): ask its owner for access"
+        ) from None
+    except (ValueError, RecursionError):
+        raise HaiprofError(
+            f"{file}: cut off or not JSON: copy it again from the node that wrote it, "
+            "or remove its folder"
+        ) from None
+    if not isinstance(document, dict) or document.get("format") != expected:
+        found = document.get("format") if isinstance(document, dict) else None
+        raise HaiprofError(
+            f"{file}: field 'format' is {found!r}, not '{expected}': haiprof did not write it; "
+            "give the folder of a haiprof run"
+        )
+    check_version(document.get("version"), file)
+    return document
+
+
+def check_version(version: object, file: Path) -> None:
+    """Accept every minor version of our own major one.
+
+    Raises:
+        HaiprofError: another major version, or none.
+    """
+    major = version.split(".")[0] if isinstance(version, str) else ""
+    if not major.isdecimal():
+        raise _wrong(file, "version", version, "of the form '1.0'")
+    if int(major) > schema.MAJOR:
+        raise HaiprofError(
+            f"{file}: field 'version' is {version}, and this haiprof reads {schema.MAJOR}.x: "
+            "update haiprof"
+        )
+    if int(major) < schema.MAJOR:
+        raise HaiprofError(
+            f"{file}: field 'version' is {version}, and this haiprof reads {schema.MAJOR}.x: "
+            "open it with the haiprof that wrote it"
+        )
+
+
+def _whole(document: dict[str, Any], field: str, file: Path) -> int | None:
+    value = document.get(field)
+    if value is not None and type(value) is not int:
+        raise _wrong(file, field, value, "a whole number or null")
+    return value
+
+
+def _need_whole(document: dict[str, Any], field: str, file: Path) -> int:
+    value = _whole(document, field, file)
+    if value is None:
+        raise _wrong(file, field, value, "a whole number")
+    return value
+
+
+def _text(document: dict[str, Any], field: str, file: Path) -> str:
+    value = document.get(field)
+    if value is not None and not isinstance(value, str):
+        raise _wrong(file, field, value, "text")
+    return value or ""
+
+
+def _wrong(file: Path, field: str, value: object, expected: str) -> HaiprofError:
+    shown = repr(value)
+    shown = shown if len(shown) <= 60 else shown[:57] + "..."
+    return HaiprofError(
+        f"{file}: field '{field}' is {shown}, not {expected}: "
+        "restore the file, or remove its folder"
+    )

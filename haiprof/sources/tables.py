@@ -1,0 +1,305 @@
+"""Reads the Arrow files of one process folder into polars frames.
+
+A live stream that ends in the middle of a batch (the recorder was killed, or is writing right now)
+gives every whole batch before the cut. A closed file without its footer is read in the same way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+
+from haiprof import schema
+from haiprof.errors import HaiprofError
+from haiprof.sources.own import check_version
+
+#: Text columns whose values hardly repeat: interning them would only cost.
+_PLAIN_TEXT = frozenset({"attributes", "text"})
+#: An IPC file is this many bytes of magic, then a stream, then the footer.
+_FILE_MAGIC_BYTES = 8
+_SEGMENT = re.compile(r"(?P<table>[a-z_]+)-(?P<number>\d+)\.(?P<kind>arrows?)")
+
+
+@dataclass(slots=True)
+class Read:
+    """A table of one process: its rows, files that end within a batch, and what was left out."""
+
+    frame: pl.DataFrame
+    cut: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+def read_table(
+    folder: Path,
+    table: schema.Table,
+    columns: Sequence[str] | None = None,
+    keep: Mapping[str, Collection[str]] | None = None,
+) -> Read:
+    """Read one table of a process folder; a file that cannot be read is left out and named.
+
+    Args:
+        folder: the process folder.
+        table: which table.
+        columns: names of the columns wanted; None for all. A nullable one that is absent is null.
+        keep: for text columns, the values whose rows are wanted.
+    """
+    wanted = [c for c in table.columns if columns is None or c.name in columns]
+    filtered = [c for c in table.columns if keep and c.name in keep and c not in wanted]
+    read = Read(empty(wanted))
+    frames = []
+    for segment in segments(folder, table.name, read.problems):
+        try:
+            arrow, cut = _read_segment(segment, table, [*wanted, *filtered])
+        except HaiprofError as error:
+            read.problems.append(str(error))
+            continue
+        read.cut += cut
+        frame = _to_frame(arrow, [*wanted, *filtered])
+        for name, values in (keep or {}).items():
+            frame = frame.filter(pl.col(name).is_in(list(values)))
+        frames.append(frame.select(c.name for c in wanted))
+    if frames:
+        read.frame = pl.concat(frames)
+    return read
+
+
+def count_cut(folder: Path) -> int:
+    """Count the live streams of a process folder that end within a batch, without decoding them."""
+    return sum(
+        _ends_within_batch(segment.live)
+        for name in schema.TABLES
+        for segment in segments(folder, name, [])
+        if segment.closed is None and segment.live is not None
+    )
+
+
+def check(folder: Path) -> list[str]:
+    """Name the files of a process folder that cannot be read, from their heads alone."""
+    problems: list[str] = []
+    for table in schema.TABLES.values():
+        for segment in segments(folder, table.name, problems):
+            try:
+                with _Opened(segment) as opened:
+                    _check_schema(opened.schema, table, table.columns, opened.file)
+            except HaiprofError as error:
+                problems.append(str(error))
+            except (OSError, pa.ArrowException):
+                # Cut before its first batch: nothing was in it, so nothing is missing.
+                continue
+    return problems
+
+
+@dataclass(slots=True)
+class Segment:
+    """The n-th file of a table: closed, live, or both while it is being closed."""
+
+    number: int
+    closed: Path | None = None
+    live: Path | None = None
+
+
+def segments(folder: Path, table: str, problems: list[str]) -> list[Segment]:
+    """List the files of one table in the order in which they were written."""
+    found: dict[int, Segment] = {}
+    try:
+        files = list(folder.iterdir())
+    except OSError as error:
+        problems.append(f"{folder}: cannot be read ({error.strerror}): ask its owner for access")
+        return []
+    for file in files:
+        match = _SEGMENT.fullmatch(file.name)
+        if match and match["table"] == table:
+            segment = found.setdefault(int(match["number"]), Segment(int(match["number"])))
+            if match["kind"] == "arrow":
+                segment.closed = file
+            else:
+                segment.live = file
+    return [found[number] for number in sorted(found)]
+
+
+def polars_type(column: schema.Column) -> pl.DataType:
+    """Return the polars type of a column of contract 2."""
+    if column.kind == "text":
+        return pl.String() if column.name in _PLAIN_TEXT else pl.Categorical()
+    made: pl.DataType = {
+        "int64": pl.Int64,
+        "uint64": pl.UInt64,
+        "uint32": pl.UInt32,
+        "uint16": pl.UInt16,
+        "float64": pl.Float64,
+    }[column.kind]()
+    return made
+
+
+def empty(columns: Sequence[schema.Column]) -> pl.DataFrame:
+    """Return a frame without rows that has the given columns."""
+    return pl.DataFrame(schema={c.name: polars_type(c) for c in columns})
+
+
+class _Opened:
+    """One segment opened to be read by batches; the closed file if whole, else the stream."""
+
+    def __init__(self, segment: Segment, columns: Sequence[str] | None = None) -> None:
+        self._segment = segment
+        self._columns = columns
+
+    def __enter__(self) -> _Opened:
+        closed, live = self._segment.closed, self._segment.live
+        if closed is None and live is not None and not live.exists():
+            closed = live.with_suffix(schema.CLOSED_SUFFIX)
+        if closed is not None:
+            try:
+                return self._open_file(closed)
+            except pa.ArrowInvalid:
+                if live is None or not live.exists():
+                    return self._open_stream(closed, _FILE_MAGIC_BYTES)
+        assert live is not None
+        return self._open_stream(live, 0)
+
+    def _open_file(self, file: Path) -> _Opened:
+        self.file = file
+        self.handle = pa.OSFile(str(file))
+        self.live = False
+        try:
+            self.reader = pa.ipc.open_file(self.handle)
+            self.schema = self.reader.schema
+            if self._columns is not None:
+                fields = [i for i, name in enumerate(self.schema.names) if name in self._columns]
+                options = pa.ipc.IpcReadOptions(included_fields=fields)
+                self.reader = pa.ipc.open_file(self.handle, options=options)
+        except BaseException:
+            self.handle.close()
+            raise
+        return self
+
+    def _open_stream(self, file: Path, offset: int) -> _Opened:
+        self.file = file
+        self.handle = pa.OSFile(str(file))
+        self.live = True
+        try:
+            self.handle.seek(offset)
+            self.reader = pa.ipc.open_stream(self.handle)
+            self.schema = self.reader.schema
+        except BaseException:
+            self.handle.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.handle.close()
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        if not self.live:
+            for number in range(self.reader.num_record_batches):
+                yield self.reader.get_batch(number)
+            return
+        while True:
+            try:
+                batch = self.reader.read_next_batch()
+            except StopIteration:
+                return
+            # A machine that crashed may have left pages of zeros in the middle of a stream.
+            batch.validate(full=True)
+            yield batch
+
+
+def _read_segment(
+    segment: Segment, table: schema.Table, columns: Sequence[schema.Column]
+) -> tuple[pa.Table, int]:
+    names = [c.name for c in columns]
+    batches: list[pa.RecordBatch] = []
+    cut = 0
+    try:
+        with _Opened(segment, names) as opened:
+            _check_schema(opened.schema, table, columns, opened.file)
+            found = [name for name in names if name in opened.schema.names]
+            picked = pa.schema([opened.schema.field(name) for name in found])
+            try:
+                batches.extend(batch.select(found) for batch in opened.batches())
+            except (OSError, pa.ArrowException):
+                if not opened.live:
+                    raise
+                cut = 1
+            return pa.Table.from_batches(batches, picked), cut
+    except PermissionError as error:
+        file = segment.closed or segment.live
+        raise HaiprofError(
+            f"{file}: cannot be read ({error.strerror}): ask its owner for access"
+        ) from None
+    except (OSError, pa.ArrowException) as error:
+        file = segment.closed or segment.live
+        assert file is not None
+        if segment.closed is None and not batches:
+            # Cut before its first batch: whole batches before the cut are none.
+            return pa.table({}), int(file.exists() and file.stat().st_size > 0)
+        reason = str(error).splitlines()[0][:120]
+        raise HaiprofError(
+            f"{file}: damaged ({reason}) and left out: copy it again from the node that wrote it"
+        ) from None
+
+
+def _check_schema(
+    found: pa.Schema, table: schema.Table, columns: Sequence[schema.Column], file: Path
+) -> None:
+    metadata = {key.decode(): value.decode() for key, value in (found.metadata or {}).items()}
+    name = metadata.get(schema.KEY_TABLE)
+    if metadata.get(schema.KEY_FORMAT) != "haiprof" or name != table.name:
+        raise HaiprofError(
+            f"{file}: field '{schema.KEY_TABLE}' is {name!r}, not '{table.name}': left out, "
+            "because haiprof did not write it under this name"
+        )
+    check_version(metadata.get(schema.KEY_VERSION), file)
+    for column in columns:
+        if column.name not in found.names:
+            if not column.nullable:
+                raise HaiprofError(
+                    f"{file}: column '{column.name}' is missing: copy the file again, or remove it"
+                )
+        elif not _fits(found.field(column.name).type, column):
+            raise HaiprofError(
+                f"{file}: column '{column.name}' is {found.field(column.name).type}, "
+                f"not {column.kind}: copy the file again, or remove it"
+            )
+
+
+def _fits(found: pa.DataType, column: schema.Column) -> bool:
+    if column.kind == "text":
+        value = found.value_type if pa.types.is_dictionary(found) else found
+        return bool(pa.types.is_string(value) or pa.types.is_large_string(value))
+    if column.kind == "float64":
+        return bool(pa.types.is_floating(found) or pa.types.is_integer(found))
+    return bool(pa.types.is_integer(found))
+
+
+def _to_frame(table: pa.Table, columns: Sequence[schema.Column]) -> pl.DataFrame:
+    if table.num_rows == 0:
+        return empty(columns)
+    read = pl.from_arrow(table)
+    assert isinstance(read, pl.DataFrame)
+    return read.select(
+        (pl.col(c.name) if c.name in read.columns else pl.lit(None))
+        .cast(polars_type(c), strict=False)
+        .alias(c.name)
+        for c in columns
+    )
+
+
+def _ends_within_batch(file: Path) -> int:
+    try:
+        if file.stat().st_size == 0:
+            return 0
+        with pa.OSFile(str(file)) as handle:
+            reader = pa.ipc.MessageReader.open_stream(handle)
+            while True:
+                reader.read_next_message()
+    except StopIteration:
+        return 0
+    except FileNotFoundError:
+        return 0
+    except (OSError, pa.ArrowException):
+        return 1

@@ -1,0 +1,279 @@
+"""The three sentences that tell most about a run. Every number in them comes from the tables."""
+
+from __future__ import annotations
+
+import statistics
+
+import polars as pl
+
+from haiprof.sources.own import ROLE_NODE, ROLE_RANK
+from haiprof.views.overview import Summary, is_pressure, phase_names
+
+#: From here on a share, a lag or a pressure is worth a sentence.
+_WAITING = 0.15
+_SLOWER = 1.10
+_PRESSURE = 0.10
+_UNCOVERED = 0.30
+_OPTIMIZER = 0.30
+_JITTER = 1.5
+
+
+def headline(ranks: list[Summary], nodes: list[Summary], events: pl.DataFrame) -> list[str]:
+    """Return three lines: the steps, the machine, and the most telling remark.
+
+    Args:
+        ranks: summaries of the rank processes (or of whichever processes had steps).
+        nodes: summaries of the node folders.
+        events: columns ``node``, ``rank``, ``kind``, ``text``.
+    """
+    return [_steps(ranks), _machine(ranks, nodes), _remark(ranks, nodes, events)]
+
+
+def milliseconds(ns: float) -> str:
+    """Format a duration: ``12.3 ms``, ``1.42 s``, ``830 µs``."""
+    if ns >= 1e9:
+        return f"{ns / 1e9:.3g} s" if ns < 1e12 else f"{ns / 1e9:,.0f} s".replace(",", " ")
+    return f"{ns / 1e6:.3g} ms" if ns >= 1e6 else f"{ns / 1e3:.3g} µs"
+
+
+def size(count: float) -> str:
+    """Format a number of bytes: ``640 MiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.3g} {unit}" if abs(count) < 1000 else f"{count:.0f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} TiB"
+
+
+def percent(share: float) -> str:
+    """Format a share of one: ``38 %``, and ``0.4 %`` when it is small."""
+    value = share * 100
+    return f"{value:.0f} %" if value >= 1 or value == 0 else f"{value:.1g} %"
+
+
+def _steps(ranks: list[Summary]) -> str:
+    stepped = [s for s in ranks if s.steps]
+    if not stepped:
+        states = {s.process.state for s in ranks}
+        if "live" in states:
+            why = "the job may not have finished its first one yet"
+        else:
+            why = (
+                "the job may have ended before its first one, or its loop uses neither an "
+                "optimizer nor a DataLoader of torch: mark steps with haiprof.step()"
+            )
+        return f"No step was recorded: {why}"
+    fewest, most = min(s.steps for s in stepped), max(s.steps for s in stepped)
+    counted = f"{most} steps" if fewest == most else f"{fewest} to {most} steps"
+    if most == 1:
+        counted = "1 step"
+    of = f" on each of {len(stepped)} ranks" if len(stepped) > 1 else ""
+    median = statistics.median(s.median_ns for s in stepped if s.median_ns is not None)
+    p95 = statistics.median(s.p95_ns for s in stepped if s.p95_ns is not None)
+    line = f"{counted}{of}, median {milliseconds(median)} (p95 {milliseconds(p95)})"
+    names = phase_names(stepped)
+    total = sum(s.step_ns for s in stepped)
+    shares = (
+        {name: sum(s.phase_ns.get(name, 0) for s in stepped) / total for name in names}
+        if total
+        else {}
+    )
+    if set(shares) - {"other"}:
+        largest = sorted((n for n in shares if n != "other"), key=lambda n: -shares[n])
+        parts = [f"{name} {percent(shares[name])}" for name in largest[:6]]
+        if "other" in shares:
+            parts.append(f"other {percent(shares['other'])}")
+        line += ": " + ", ".join(parts)
+    without = len(ranks) - len(stepped)
+    return line + (f"; {without} of {len(ranks)} ranks recorded no step" if without else "")
+
+
+def _machine(ranks: list[Summary], nodes: list[Summary]) -> str:
+    holders = [s for s in ranks if "proc.cpu.percent" in s.stats] or [
+        s for s in nodes if "proc.cpu.percent" in s.stats
+    ]
+    if not holders:
+        busy = [s.stats["cpu.util.percent"].mean for s in nodes if "cpu.util.percent" in s.stats]
+        if busy:
+            return (
+                f"The node's CPUs were {statistics.mean(busy):.0f} % busy; "
+                "the job's own part was not sampled"
+            )
+        return (
+            "CPU and memory of the job were not sampled: "
+            "'haiprof doctor' says what can be collected here"
+        )
+    cores = sum(s.stats["proc.cpu.percent"].mean for s in holders) / 100
+    used = {s.process.node for s in holders}
+    known = [count for s in nodes if s.process.node in used and (count := _cpus(s, holders))]
+    tree = "process tree" if len(holders) == 1 else f"{len(holders)} process trees"
+    line = f"The job's {tree} used {_cores(cores)} CPU cores"
+    if known and len(known) == len(used):
+        total = sum(known)
+        share = percent(cores / total)
+        line = f"The job's {tree} used {_cores(cores)} of {total:g} CPU cores ({share})"
+    if len(used) > 1:
+        line += f" on {len(used)} nodes"
+    largest = max(
+        (s for s in holders if "proc.rss.bytes" in s.stats),
+        key=lambda s: s.stats["proc.rss.bytes"].maximum,
+        default=None,
+    )
+    if largest is None:
+        return line
+    peak = size(largest.stats["proc.rss.bytes"].maximum)
+    if len(holders) == 1:
+        return f"{line}, {peak} RSS at peak"
+    return f"{line}; the largest, {largest.process.label}, had {peak} RSS at peak"
+
+
+def _cores(count: float) -> str:
+    return f"{count:.2g}" if count < 10 else f"{count:.0f}"
+
+
+def _cpus(node: Summary, holders: list[Summary]) -> float | None:
+    """CPUs that the job could use on a node: those sampled one by one, or its cgroup's limit."""
+    util = node.stats.get("cpu.util.percent")
+    cpus = node.process.cpus or (util.parts if util else None)
+    here = [s for s in holders if s.process.node == node.process.node]
+    # Whether several ranks share one limit cannot be seen from their samples.
+    limit = here[0].stats.get("cgroup.cpu_limit.cores") if len(here) == 1 else None
+    return min(cpus, limit.maximum) if cpus and limit else cpus
+
+
+def _remark(ranks: list[Summary], nodes: list[Summary], events: pl.DataFrame) -> str:
+    for remark in (
+        _deaths(ranks),
+        _disk(events),
+        _waiting(ranks),
+        _straggler(ranks),
+        _pressure(ranks, nodes),
+    ):
+        if remark:
+            return remark
+    return _losses(ranks) or _shape(ranks) or _nothing(ranks, nodes)
+
+
+def _deaths(ranks: list[Summary]) -> str:
+    died = [s.process.label for s in ranks if s.process.state == "died"]
+    if not died:
+        return ""
+    who = ", ".join(died[:5]) + (f" and {len(died) - 5} more" if len(died) > 5 else "")
+    return f"{who} died without closing the profile; what was recorded until then is here"
+
+
+def _disk(events: pl.DataFrame) -> str:
+    disk = events.filter(pl.col("kind") == "disk")
+    if not disk.height:
+        return ""
+    texts = [text or "it was full or too slow" for text in disk["text"]]
+    return f"The disk disturbed the recording: {texts[0]}" + (
+        f"; {texts[-1]}" if len(texts) > 1 else ""
+    )
+
+
+def _losses(ranks: list[Summary]) -> str:
+    lost = sum(s.lost for s in ranks)
+    if not lost:
+        return ""
+    worst = max(ranks, key=lambda s: s.lost)
+    where = f", {worst.lost} of them on {worst.process.label}" if len(ranks) > 1 else ""
+    return f"{lost} records were lost{where}: the rings were overwritten before they could be read"
+
+
+def _waiting(ranks: list[Summary]) -> str:
+    waiting = [(s.share("dataloader") or 0.0, s) for s in ranks if s.steps]
+    if not waiting:
+        return ""
+    total = sum(s.step_ns for _, s in waiting)
+    waited = sum(s.phase_ns.get("dataloader", 0) for _, s in waiting)
+    if not total or waited / total < _WAITING:
+        return ""
+    steps = sum(s.steps for _, s in waiting)
+    line = (
+        f"The training loop waited {percent(waited / total)} of the time for the DataLoader "
+        f"({milliseconds(waited / steps)} of each {milliseconds(total / steps)} step)"
+    )
+    share, worst = max(waiting, key=lambda pair: pair[0])
+    if len(waiting) > 1 and share > 1.2 * waited / total:
+        line += f", {worst.process.label} even {percent(share)}"
+    return line
+
+
+def _straggler(ranks: list[Summary]) -> str:
+    timed = [s for s in ranks if s.process.role == ROLE_RANK and s.median_ns]
+    if len(timed) < 2:
+        return ""
+    worst = max(timed, key=lambda s: s.median_ns or 0)
+    others = statistics.median(s.median_ns or 0 for s in timed if s is not worst)
+    slower = (worst.median_ns or 0) / others
+    if slower < _SLOWER:
+        return ""
+    return (
+        f"{worst.process.label.capitalize()} on {worst.process.node} is slower than the others by "
+        f"{percent(slower - 1)}: its median step takes {milliseconds(worst.median_ns or 0)}, "
+        f"theirs {milliseconds(others)}"
+    )
+
+
+def _pressure(ranks: list[Summary], nodes: list[Summary]) -> str:
+    worst = (0.0, "", "")
+    for summary in [*nodes, *ranks]:
+        where = summary.process.node if summary.process.role == ROLE_NODE else summary.process.label
+        for metric, stat in summary.stats.items():
+            unit = metric.rsplit(".", 1)[-1]
+            scale = {"ratio": 1.0, "percent": 0.01}.get(unit)
+            # A period counts as throttled however short the wait in it was.
+            if scale is not None and is_pressure(metric) and "periods" not in metric:
+                worst = max(worst, (stat.mean * scale, metric, where))
+    share, metric, where = worst
+    if share < _PRESSURE:
+        return ""
+    return f"On {where}, {_held_up(metric)} {percent(share)} of the time ({metric})"
+
+
+def _held_up(metric: str) -> str:
+    if "throttl" in metric:
+        return "the limit of the control group held the CPUs back"
+    who = "all tasks" if "_full" in metric else "some task"
+    for resource, name in (("cpu", "a CPU"), ("io", "storage"), ("memory", "memory")):
+        if f"{resource}_" in metric:
+            return f"{who} waited for {name}"
+    return "tasks were held up"
+
+
+def _shape(ranks: list[Summary]) -> str:
+    stepped = [s for s in ranks if s.steps and s.step_ns]
+    total = sum(s.step_ns for s in stepped)
+    if not total:
+        return ""
+    shares = {n: sum(s.phase_ns.get(n, 0) for s in stepped) / total for n in phase_names(stepped)}
+    if shares.get("other", 0) >= _UNCOVERED and len(shares) > 1:
+        return (
+            f"{percent(shares['other'])} of the step time lies outside forward, backward, "
+            "optimizer and DataLoader: haiprof.range() around the rest of the loop would name it"
+        )
+    if shares.get("optimizer", 0) >= _OPTIMIZER:
+        return f"The optimizer took {percent(shares['optimizer'])} of the step time"
+    uneven = max(stepped, key=lambda s: (s.p95_ns or 0) / (s.median_ns or 1))
+    ratio = (uneven.p95_ns or 0) / (uneven.median_ns or 1)
+    if ratio >= _JITTER and uneven.steps >= 20:
+        return (
+            f"Step times vary: one step in twenty took more than {ratio:.1f} times the median "
+            f"({milliseconds(uneven.p95_ns or 0)}, {uneven.process.label})"
+        )
+    return ""
+
+
+def _nothing(ranks: list[Summary], nodes: list[Summary]) -> str:
+    stepped = [s for s in ranks if s.steps]
+    if not stepped:
+        return "Without steps nothing can be said about a bottleneck"
+    seen = []
+    if any("dataloader" in s.phase_ns for s in stepped):
+        seen.append("the DataLoader kept up")
+    if len(stepped) > 1:
+        seen.append("no rank lags by 10 %")
+    if any(is_pressure(metric) for s in [*ranks, *nodes] for metric in s.stats):
+        seen.append("no pressure above 10 % was sampled")
+    return "No bottleneck stands out" + (": " + ", ".join(seen) if seen else "")

@@ -1,0 +1,215 @@
+"""All ranks side by side: each process is summed up alone, then the sums are put into tables.
+
+A summary is a few kilobytes, so ten thousand of them travel and fit in memory easily.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from haiprof.sources.own import Process
+from haiprof.views import steps as step_views
+from haiprof.views.intervals import Times
+from haiprof.views.series import Stat, decimate, stats
+
+#: Order in which the phases of a step are shown; user ranges follow, ``other`` is last.
+PHASE_ORDER = (
+    "dataloader",
+    "forward",
+    "recompute",
+    "backward",
+    "optimizer",
+    "eval",
+    "eval_dataloader",
+)
+
+#: Columns of the rank table that come from samples: name -> (metric, statistic).
+RANK_METRICS = {
+    "cpu_mean_percent": ("proc.cpu.percent", "mean"),
+    "cpu_max_percent": ("proc.cpu.percent", "max"),
+    "rss_max_bytes": ("proc.rss.bytes", "max"),
+    "syscall_read_bytes_per_s": ("io.syscall_read.bytes_per_s", "mean"),
+    "syscall_write_bytes_per_s": ("io.syscall_write.bytes_per_s", "mean"),
+    "storage_read_bytes_per_s": ("io.storage_read.bytes_per_s", "mean"),
+    "storage_write_bytes_per_s": ("io.storage_write.bytes_per_s", "mean"),
+}
+GPU_METRICS = {
+    "gpu_util_mean_percent": ("gpu.util.percent", "mean"),
+    "gpu_memory_max_bytes": ("gpu.memory_used.bytes", "max"),
+    "gpu_power_mean_watts": ("gpu.power.watts", "mean"),
+}
+NODE_METRICS = {
+    "cpu_mean_percent": ("cpu.util.percent", "mean"),
+    "cpu_max_percent": ("cpu.util.percent", "max"),
+    "mem_used_max_bytes": ("mem.used.bytes", "max"),
+    "net_rx_bytes_per_s": ("net.rx.bytes_per_s", "mean"),
+    "net_tx_bytes_per_s": ("net.tx.bytes_per_s", "mean"),
+    "ib_rx_bytes_per_s": ("ib.rx.bytes_per_s", "mean"),
+    "ib_tx_bytes_per_s": ("ib.tx.bytes_per_s", "mean"),
+}
+
+
+@dataclass(slots=True)
+class Summary:
+    """One process, summed up. ``trend_*`` is its step series, thinned; times in ns."""
+
+    process: Process
+    steps: int = 0
+    step_ns: int = 0
+    median_ns: float | None = None
+    p95_ns: float | None = None
+    phase_ns: dict[str, int] = field(default_factory=dict)
+    stats: dict[str, Stat] = field(default_factory=dict)
+    trend_step: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    trend_start: Times = field(default_factory=lambda: np.zeros(0, np.int64))
+    trend_ns: Times = field(default_factory=lambda: np.zeros(0, np.int64))
+    cut: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def lost(self) -> int:
+        """Records that the process lost."""
+        return self.process.lost.get("records", 0)
+
+    def share(self, phase: str) -> float | None:
+        """Part of the time of all steps that was spent in ``phase``; None without steps."""
+        return self.phase_ns.get(phase, 0) / self.step_ns if self.step_ns else None
+
+
+def summarise(process: Process, spans: pl.DataFrame, samples: pl.DataFrame, points: int) -> Summary:
+    """Sum up one process; its step series keeps at most ``points`` points."""
+    summary = Summary(process, stats=stats(samples))
+    found = step_views.steps(spans)
+    if not found.height:
+        return summary
+    duration = found["duration"].to_numpy()
+    parts = step_views.partition(step_views.phases(spans, found))
+    sums = parts.group_by("name").agg(pl.col("duration").sum())
+    keep = decimate(found["start"].to_numpy(), duration.astype(np.float64), points)
+    summary.steps = found.height
+    summary.step_ns = int(duration.sum())
+    summary.median_ns = float(np.median(duration))
+    summary.p95_ns = float(np.percentile(duration, 95))
+    summary.phase_ns = {str(name): int(ns) for name, ns in sums.iter_rows()}
+    summary.trend_step = found["step"].cast(pl.Int64).fill_null(-1).to_numpy()[keep]
+    summary.trend_start = found["start"].to_numpy()[keep]
+    summary.trend_ns = duration[keep]
+    return summary
+
+
+def phase_names(summaries: list[Summary]) -> list[str]:
+    """Phases that occur, in the order in which they are shown."""
+    total: dict[str, int] = {}
+    for summary in summaries:
+        for name, ns in summary.phase_ns.items():
+            total[name] = total.get(name, 0) + ns
+    known = [name for name in PHASE_ORDER if name in total]
+    rest = [
+        n
+        for n in sorted(total, key=lambda n: (-total[n], n))
+        if n not in known and n != step_views.OTHER
+    ]
+    return [*known, *rest, *([step_views.OTHER] if step_views.OTHER in total else [])]
+
+
+def rank_table(summaries: list[Summary]) -> pl.DataFrame:
+    """Return one row per rank process: steps, phase shares (0 to 1), CPU, memory, IO, losses.
+
+    Columns that no rank has a value for are absent, except the step columns.
+    """
+    columns: dict[str, list[object]] = {
+        "node": [s.process.node for s in summaries],
+        "rank": [s.process.rank for s in summaries],
+        "pid": [s.process.pid for s in summaries],
+        "attempt": [s.process.attempt for s in summaries],
+        "state": [s.process.state for s in summaries],
+        "steps": [s.steps for s in summaries],
+        "step_median_ms": [_ms(s.median_ns) for s in summaries],
+        "step_p95_ms": [_ms(s.p95_ns) for s in summaries],
+    }
+    for name in phase_names(summaries):
+        columns[f"{name}_share"] = [s.share(name) for s in summaries]
+    for name, (metric, statistic) in {**RANK_METRICS, **GPU_METRICS}.items():
+        values = [_stat(s, metric, statistic) for s in summaries]
+        if any(value is not None for value in values):
+            columns[name] = list(values)
+    columns["lost_records"] = [s.lost for s in summaries]
+    return pl.DataFrame(columns, infer_schema_length=None)
+
+
+def node_table(summaries: list[Summary]) -> pl.DataFrame:
+    """Return one row per node: CPU, memory, network, pressure, throttling, GPUs if any.
+
+    Pressure and throttling columns carry the metric's own name and are means over the run.
+    """
+    columns: dict[str, list[object]] = {"node": [s.process.node for s in summaries]}
+    for name, (metric, statistic) in {**NODE_METRICS, **GPU_METRICS}.items():
+        values = [_stat(s, metric, statistic) for s in summaries]
+        if any(value is not None for value in values):
+            columns[name] = list(values)
+    for metric in sorted({m for s in summaries for m in s.stats if is_pressure(m)}):
+        columns[metric] = [_stat(s, metric, "mean") for s in summaries]
+    return pl.DataFrame(columns, infer_schema_length=None)
+
+
+def is_pressure(metric: str) -> bool:
+    """Say whether a metric tells of tasks that were held up: PSI or CPU throttling."""
+    return (
+        metric.startswith("psi.") or ".psi" in metric or "pressure" in metric or "throttl" in metric
+    )
+
+
+def slowest_first(summaries: list[Summary]) -> list[Summary]:
+    """Order by median step time, the slowest first; those without steps last."""
+    return sorted(
+        summaries, key=lambda s: -1.0 if s.median_ns is None else s.median_ns, reverse=True
+    )
+
+
+def heat_map(
+    summaries: list[Summary], rows: int, bins: int
+) -> tuple[list[str], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return step time over time by rank: labels, bin starts (ns UTC), and ms as rows x bins.
+
+    Of more ranks than ``rows``, neighbours share a row, which shows the slowest of them. A bin
+    without a step is NaN.
+    """
+    with_steps = [s for s in summaries if s.steps]
+    if not with_steps:
+        return [], np.zeros(0), np.zeros((0, 0))
+    first = min(int(s.trend_start[0]) for s in with_steps)
+    last = max(int(s.trend_start[-1]) for s in with_steps)
+    edges = np.linspace(first, last + 1, bins + 1)
+    width = -(-len(with_steps) // rows)
+    count = -(-len(with_steps) // width)
+    values = np.full((count, bins), np.nan)
+    labels = []
+    for row in range(count):
+        members = with_steps[row * width : (row + 1) * width]
+        ends = sorted({members[0].process.label, members[-1].process.label}, key=len)
+        labels.append(
+            ends[0]
+            if len(ends) == 1
+            else f"{members[0].process.label} to {members[-1].process.label}"
+        )
+        for member in members:
+            bin_ = np.clip(
+                np.searchsorted(edges, member.trend_start, side="right") - 1, 0, bins - 1
+            )
+            np.fmax.at(values[row], bin_, member.trend_ns / 1e6)
+    return labels, edges[:-1], values
+
+
+def _stat(summary: Summary, metric: str, statistic: str) -> float | None:
+    stat = summary.stats.get(metric)
+    if stat is None:
+        return None
+    return stat.mean if statistic == "mean" else stat.maximum
+
+
+def _ms(ns: float | None) -> float | None:
+    return None if ns is None else ns / 1e6

@@ -1,0 +1,73 @@
+"""Samples as time series: thinned for the eye, and summed up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from haiprof.views.intervals import Index, Times
+
+#: Units whose instances add up to the whole; of the others (%, ratio, °C) a mean is taken.
+_ADDITIVE_UNITS = frozenset({"bytes", "bytes_per_s", "watts", "count", "count_per_s", "per_s"})
+#: Instances that are not part of the whole: loopback traffic never leaves the node.
+_NOT_ADDED = ("lo",)
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """One metric over a run, its instances taken together; ``parts`` is how many it has."""
+
+    mean: float
+    maximum: float
+    parts: int
+
+
+def decimate(x: Times, y: npt.NDArray[np.float64], points: int) -> Index:
+    """Return indices of at most ``points`` of the points, with the least and the greatest kept.
+
+    Args:
+        x: positions, ascending.
+        y: values, none of them NaN.
+        points: at least 4.
+    """
+    if len(x) <= points:
+        return np.arange(len(x))
+    buckets = (points - 2) // 2
+    span = max(int(x[-1]) - int(x[0]), 1)
+    bucket = np.minimum(((x - x[0]) / span * buckets).astype(np.int64), buckets - 1)
+    order = np.lexsort((y, bucket))
+    changes = np.flatnonzero(np.diff(bucket[order])) + 1
+    least = order[np.concatenate(([0], changes))]
+    greatest = order[np.concatenate((changes - 1, [len(order) - 1]))]
+    return np.unique(np.concatenate(([0], least, greatest, [len(x) - 1])))
+
+
+def stats(samples: pl.DataFrame) -> dict[str, Stat]:
+    """Sum up each metric over time.
+
+    Values without an instance are the whole, and instances its parts. Where a metric has only
+    parts, those of one instant are added or, for a unit that does not add up, averaged.
+    """
+    usable = samples.filter(pl.col("value").is_not_null() & pl.col("value").is_finite())
+    usable = usable.with_columns(
+        pl.col("metric").cast(pl.String), pl.col("instance").cast(pl.String)
+    )
+    usable = usable.filter(pl.col("instance").is_in(_NOT_ADDED).fill_null(False).not_())
+    parts = dict(
+        usable.group_by("metric").agg(pl.col("instance").drop_nulls().n_unique()).iter_rows()
+    )
+    has_whole = pl.col("instance").is_null().any().over("metric")
+    usable = usable.filter(pl.col("instance").is_null() | has_whole.not_())
+    instants = usable.group_by("metric", "time").agg(
+        pl.col("value").sum().alias("sum"), pl.col("value").mean().alias("mean")
+    )
+    additive = pl.col("metric").str.split(".").list.last().is_in(list(_ADDITIVE_UNITS))
+    adds = additive | (pl.col("metric") == "proc.cpu.percent")
+    whole = instants.with_columns(pl.when(adds).then("sum").otherwise("mean").alias("value"))
+    rows = whole.group_by("metric").agg(
+        pl.col("value").mean().alias("mean"), pl.col("value").max().alias("max")
+    )
+    return {metric: Stat(mean, top, parts[metric]) for metric, mean, top in rows.iter_rows()}

@@ -1,0 +1,162 @@
+"""Steps and phases of one process, from its spans."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from haiprof.views.intervals import Index, Times, covered_per_group, self_times
+
+#: Categories of spans that these views need.
+CATEGORIES = ("step", "phase", "user")
+#: Columns of spans that these views need.
+COLUMNS = ("start", "duration", "category", "name", "thread", "step")
+#: Name of the part of a step that no phase covers.
+OTHER = "other"
+
+STEPS_SCHEMA = {"step": pl.UInt32(), "start": pl.Int64(), "duration": pl.Int64()}
+PHASES_SCHEMA = {
+    "step": pl.UInt32(),
+    "name": pl.Categorical(),
+    "category": pl.Categorical(),
+    "duration": pl.Int64(),
+    "count": pl.UInt32(),
+    "start": pl.Int64(),
+}
+
+
+def steps(spans: pl.DataFrame) -> pl.DataFrame:
+    """Return one row per step that ended: ``step``, ``start`` (ns UTC), ``duration`` (ns)."""
+    return (
+        spans.filter(pl.col("category") == "step")
+        .select("step", "start", pl.col("duration").clip(lower_bound=0))
+        .sort("start")
+    )
+
+
+def phases(spans: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """Return one row per step and phase, for the steps that ended.
+
+    Columns: ``step``, ``name``, ``category`` (``phase``, ``user``, ``other``), ``duration`` (ns:
+    self time, that is without the phases, or user ranges, nested in it on its thread), ``count``
+    (spans) and ``start`` (ns UTC, of the first). The row ``other`` is the part of the step under
+    no phase - or, in a step without phases, under no user range.
+    """
+    if not steps.height:
+        return pl.DataFrame(schema=PHASES_SCHEMA)
+    spans = spans.filter(pl.col("category").is_in(["phase", "user"]))
+    start = spans["start"].to_numpy()
+    end = start + np.maximum(spans["duration"].to_numpy(), 0)
+    is_phase = (spans["category"] == "phase").to_numpy()
+    own = _self_times_by_thread(start, end, spans["thread"].to_numpy(), is_phase)
+    which = _step_of(spans, steps)
+    inside = which >= 0
+
+    named = (
+        spans.select("name", "category")
+        .with_columns(
+            pl.Series("which", which),
+            pl.Series("duration", own),
+            pl.Series("start", start),
+        )
+        .filter(pl.Series(inside))
+        .group_by("which", "category", "name")
+        .agg(
+            pl.col("duration").sum(), pl.len().cast(pl.UInt32).alias("count"), pl.col("start").min()
+        )
+    )
+
+    low = steps["start"].to_numpy()
+    high = low + steps["duration"].to_numpy()
+    has_phase = np.zeros(len(low), bool)
+    has_phase[which[inside & is_phase]] = True
+    counts = np.flatnonzero(inside)
+    counts = counts[is_phase[counts] | ~has_phase[which[counts]]]
+    covered = covered_per_group(which[counts], start[counts], end[counts], low, high)
+    rest = pl.DataFrame(
+        {
+            "which": np.arange(len(low)),
+            "category": pl.Series([OTHER], dtype=pl.Categorical()).new_from_index(0, len(low)),
+            "name": pl.Series([OTHER], dtype=pl.Categorical()).new_from_index(0, len(low)),
+            "duration": high - low - covered,
+            "count": pl.Series([0], dtype=pl.UInt32()).new_from_index(0, len(low)),
+            "start": pl.Series([None], dtype=pl.Int64()).new_from_index(0, len(low)),
+        }
+    )
+    order = ["which", "category", "name", "duration", "count", "start"]
+    rows = pl.concat([named.select(order), rest.select(order)]).sort(
+        "which", "start", nulls_last=True, maintain_order=True
+    )
+    numbers = steps["step"].gather(rows["which"])
+    return rows.with_columns(numbers.alias("step")).select(
+        pl.col(name).cast(kind) for name, kind in PHASES_SCHEMA.items()
+    )
+
+
+def partition(phases: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of ``phases`` that split each step without overlap.
+
+    Those are the torch phases and ``other``; in a step without phases, user ranges and ``other``.
+    """
+    without = ~(pl.col("category") == "phase").any().over("step")
+    return phases.filter((pl.col("category") != "user") | without)
+
+
+def bands(phases: pl.DataFrame, steps: pl.DataFrame, bins: int) -> pl.DataFrame:
+    """Return mean durations (ns a step) by phase over time, in at most ``bins`` groups of steps.
+
+    Columns: ``start`` (of the group's first step, ns UTC), ``first`` and ``last`` (step numbers),
+    ``name``, ``duration``. A phase that no step of the group had is 0 there.
+    """
+    width = -(-steps.height // bins) if steps.height else 1
+    numbered = steps.with_columns(pl.Series("bin", np.arange(steps.height) // width))
+    groups = numbered.group_by("bin").agg(
+        pl.col("start").min(),
+        pl.col("step").first().alias("first"),
+        pl.col("step").last().alias("last"),
+        pl.len().alias("steps"),
+    )
+    parts = partition(phases)
+    sums = (
+        parts.join(numbered.select("step", "bin").unique("step"), on="step")
+        .group_by("bin", "name")
+        .agg(pl.col("duration").sum())
+    )
+    names = sums.group_by("name").agg(pl.col("duration").sum()).sort("duration", descending=True)
+    return (
+        groups.join(names.select("name"), how="cross")
+        .join(sums, on=["bin", "name"], how="left")
+        .with_columns(pl.col("duration").fill_null(0) / pl.col("steps"))
+        .sort("bin", maintain_order=True)
+        .select("start", "first", "last", "name", "duration")
+    )
+
+
+def _self_times_by_thread(start: Times, end: Times, thread: Index, is_phase: np.ndarray) -> Times:
+    own = np.zeros(len(start), np.int64)
+    lane = thread.astype(np.int64) * 2 + is_phase
+    for key in np.unique(lane):
+        rows = np.flatnonzero(lane == key)
+        own[rows] = self_times(start[rows], end[rows])
+    return own
+
+
+def _step_of(spans: pl.DataFrame, steps: pl.DataFrame) -> Index:
+    """For each span the row of its step, or -1: by its number; without one, by when it started."""
+    number = spans["step"].cast(pl.Int64).fill_null(-1).to_numpy()
+    start = spans["start"].to_numpy()
+    step_number = steps["step"].cast(pl.Int64).fill_null(-2).to_numpy()
+    step_start = steps["start"].to_numpy()
+    step_end = step_start + steps["duration"].to_numpy()
+
+    by_time = np.searchsorted(step_start, start, side="right") - 1
+    in_time = (by_time >= 0) & (start < step_end[by_time])
+    by_number = np.argsort(step_number, kind="stable")
+    ordered = step_number[by_number]
+    if len(ordered) > 1 and np.any(ordered[1:] == ordered[:-1]):
+        # The job restarted its count: only the time tells two steps of one number apart.
+        agrees = (number == -1) | (number == step_number[by_time])
+        return np.where(in_time & agrees, by_time, -1)
+    place = np.minimum(np.searchsorted(ordered, number), len(ordered) - 1)
+    found = np.where(ordered[place] == number, by_number[place], -1)
+    return np.where(number == -1, np.where(in_time, by_time, -1), found)

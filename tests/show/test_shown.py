@@ -1,0 +1,108 @@
+"""What the show functions return: text, notebook HTML and a figure, for few ranks and for many."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import runs
+
+from haiprof import schema
+from haiprof.analyzer import Analyzer
+from haiprof.show.grid import cell
+from haiprof.show.one_rank import POINTS
+
+
+def test_the_overview_has_a_row_for_each_rank_and_node(tmp_path: Path) -> None:
+    shown = Analyzer(runs.make_run(tmp_path / "r", ranks=3, slow_rank=1)).show_overview()
+    text = str(shown)
+    assert text.count("18 ms") == 2
+    assert "640 MiB" in text
+    assert "psi.cpu_some" in text
+    assert "gpu" not in text
+    steps, tree, nodes, pressure = shown.grids
+    assert [len(g.rows) for g in (steps, tree, nodes, pressure)] == [3, 3, 1, 1]
+    lines = [t.name for t in shown.figure.data if t.type == "scatter"]
+    assert lines == ["rank 0", "rank 1", "rank 2"]
+
+
+def test_gpu_columns_stand_only_where_gpus_were_sampled(tmp_path: Path) -> None:
+    assert "gpu util" in str(Analyzer(runs.make_run(tmp_path / "r", gpus=2)).show_overview())
+
+
+def test_many_ranks_are_a_heat_map_and_the_extremes(tmp_path: Path) -> None:
+    run = runs.make_run(tmp_path / "r", ranks=70, steps=6, slow_rank=33)
+    shown = Analyzer(run).show_overview()
+    names = [t.name for t in shown.figure.data if t.type == "scatter"]
+    assert names[0] == "slowest: rank 33"
+    assert len(names) == 3
+    heat = next(t for t in shown.figure.data if t.type == "heatmap")
+    assert len(heat.y) == 70
+    assert len(shown.grids[0].rows) == 24
+
+
+def test_attempts_of_one_rank_are_two_rows(tmp_path: Path) -> None:
+    run = runs.make_run(tmp_path / "r")
+    (run / "n0#0").rename(run / "n0#0.1000")
+    runs.write_closed(runs.write_process(run, 0, attempt=1, pid=5), schema.SPANS, runs.loop(9))
+    analyzer = Analyzer(run)
+    assert analyzer.ranks == [0]
+    assert len(analyzer.show_overview().grids[0].rows) == 2
+    assert "9" in str(analyzer.show_one_rank(0))
+
+
+def test_one_rank_shows_every_kind_of_data_on_one_axis(tmp_path: Path) -> None:
+    run = runs.make_run(tmp_path / "r", ranks=2, gpus=1)
+    figure = Analyzer(run).show_one_rank(1).figure
+    titles = " ".join(a.text for a in figure.layout.annotations)
+    for title in ("Phases", "Events", "CPU", "Memory", "IO", "Network", "Pressure", "GPU"):
+        assert title in titles
+    names = {t.name for t in figure.data}
+    assert {"forward", "proc.cpu", "net.rx · eth0", "gpu.util · gpu0", "mark"} <= names
+
+
+def test_long_series_are_thinned_and_keep_their_peak(tmp_path: Path) -> None:
+    run = runs.write_run(tmp_path / "r")
+    folder = runs.write_process(run)
+    values = [runs.sample(s / 10, "proc.cpu.percent", 50.0) for s in range(9_000)]
+    values[4_321]["value"] = 999.0
+    runs.write_closed(folder, schema.SAMPLES, values)
+    runs.write_closed(folder, schema.SPANS, runs.loop(5_000))
+    figure = Analyzer(run).show_one_rank(0).figure
+    series = next(t for t in figure.data if t.name == "proc.cpu")
+    assert len(series.x) <= POINTS
+    assert max(series.y) == 999.0
+    bands = next(t for t in figure.data if t.name == "forward")
+    assert len(bands.x) <= POINTS + 1
+
+
+def test_the_notebook_gets_a_frame_of_its_own(tmp_path: Path) -> None:
+    html = Analyzer(runs.make_run(tmp_path / "r")).show_overview()._repr_html_()
+    assert html.startswith("<iframe srcdoc=")
+    assert "<script" not in html
+
+
+def test_a_name_cannot_drive_the_terminal(tmp_path: Path) -> None:
+    run = runs.make_run(tmp_path / "r")
+    runs.write_closed(run / "n0#0", schema.SPANS, runs.loop(3, [("\x1b[2Jwipe [red]", 2.0)]))
+    text = str(Analyzer(run).show_overview())
+    assert "\x1b" not in text
+    assert "wipe [red]" in text
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "written"),
+    [
+        ("step_median_ms", 12.34, "12.3 ms"),
+        ("step_median_ms", 1500.0, "1.5 s"),
+        ("forward_share", 0.384, "38 %"),
+        ("forward_share", 0.004, "0.4 %"),
+        ("rss_max_bytes", 640 * 2.0**20, "640 MiB"),
+        ("net_rx_bytes_per_s", 1010.0, "1010 B/s"),
+        ("cpu_mean_percent", None, "\N{EN DASH}"),
+        ("cpu_mean_percent", float("nan"), "\N{EN DASH}"),
+        ("lost_records", 3, "3"),
+    ],
+)
+def test_values_are_written_in_their_unit(column: str, value: float | None, written: str) -> None:
+    assert cell(column, value) == written

@@ -1,0 +1,157 @@
+"""Runs are found and read, and every broken one gives one line that names file, field and mend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import runs
+
+from haiprof.errors import HaiprofError
+from haiprof.sources.own import open_run
+
+
+def error_of(path: Path | str) -> str:
+    with pytest.raises(HaiprofError) as caught:
+        open_run(path)
+    line = str(caught.value)
+    assert "\n" not in line
+    return line
+
+
+def test_a_run_folder_opens_with_its_processes_in_rank_order(tmp_path: Path) -> None:
+    run = runs.make_run(tmp_path / "r", ranks=12)
+    opened = open_run(str(run))
+    assert opened.name == "r"
+    assert opened.command == ("python", "train.py")
+    assert [p.rank for p in opened.processes] == [*range(12), None]
+    assert opened.processes[-1].role == "node"
+    assert opened.problems == ()
+
+
+def test_a_log_folder_with_one_run_opens_that_run(tmp_path: Path) -> None:
+    run = runs.make_run(tmp_path / "logs" / "only")
+    (tmp_path / "logs" / "notes").mkdir()
+    assert open_run(tmp_path / "logs").folder == run
+
+
+def test_a_log_folder_with_several_runs_lists_them_newest_first(tmp_path: Path) -> None:
+    for name, age in (("old", 2), ("new", 0), ("middle", 1)):
+        runs.make_run(tmp_path / name)
+        runs.write_run(tmp_path / name, created_ns=runs.T0 - age)
+    assert "holds 3 runs, newest first: new, middle, old: give one of them" in error_of(tmp_path)
+
+
+def test_names_come_from_process_json_and_never_from_the_folder(tmp_path: Path) -> None:
+    run = runs.make_run(tmp_path / "r")
+    (run / "n0#0").rename(run / "renamed#7")
+    assert [p.rank for p in open_run(run).processes] == [0, None]
+
+
+def test_attempts_of_a_rank_and_its_helpers_stay_apart(tmp_path: Path) -> None:
+    run = runs.write_run(tmp_path / "r")
+    runs.write_process(run, 0)
+    (run / "n0#0").rename(run / "n0#0.77")
+    runs.write_process(run, 0, attempt=1, pid=78)
+    (run / "n0#0").rename(run / "n0#0.78")
+    runs.write_process(run, 0, role="process", pid=79)
+    runs.write_process(run, None, pid=80)
+    labels = [p.label for p in open_run(run).processes]
+    assert labels == ["rank 0", "rank 0, attempt 1", "rank 0 (pid 79)", "pid 80 on n0"]
+
+
+def test_a_missing_path_is_one_line(tmp_path: Path) -> None:
+    assert "no such folder" in error_of(tmp_path / "nowhere")
+
+
+def test_a_file_instead_of_a_folder_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    assert "is a file: give the run folder" in error_of(tmp_path / "file")
+
+
+def test_an_empty_folder_is_not_a_run(tmp_path: Path) -> None:
+    assert "not a haiprof run" in error_of(tmp_path)
+
+
+def test_a_run_nobody_recorded_into_says_so(tmp_path: Path) -> None:
+    assert "no process has recorded anything" in error_of(runs.write_run(tmp_path / "r"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"version": "2.0"}, "field 'version' is 2.0, and this haiprof reads 1.x: update haiprof"),
+        ({"version": "0.9"}, "open it with the haiprof that wrote it"),
+        ({"version": 3}, "field 'version' is 3, not of the form '1.0'"),
+        ({"format": "other"}, "field 'format' is 'other', not 'haiprof-run'"),
+        ({"created_ns": "yesterday"}, "field 'created_ns' is 'yesterday', not a whole number"),
+        ({"created_ns": None}, "field 'created_ns' is None, not a whole number"),
+        ({"created_ns": True}, "field 'created_ns' is True, not a whole number"),
+        ({"command": "python"}, "field 'command' is 'python', not a list of words"),
+        ({"run": 5}, "field 'run' is 5, not text"),
+    ],
+)
+def test_a_wrong_field_of_run_json_is_named(
+    tmp_path: Path, changes: dict[str, object], told: str
+) -> None:
+    run = runs.make_run(tmp_path / "r")
+    runs.write_run(run, **changes)
+    line = error_of(run)
+    assert told in line
+    assert line.startswith(f"{run}/run.json: ")
+
+
+def test_a_later_minor_version_with_unknown_fields_is_read(tmp_path: Path) -> None:
+    run = runs.make_run(tmp_path / "r")
+    runs.write_run(run, version="1.9", invented={"later": True})
+    assert open_run(run).name == "r"
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"format": "haiprof-run", "ver', "[]", "\xff", "null"])
+def test_a_truncated_run_json_is_one_line(tmp_path: Path, text: str) -> None:
+    run = runs.make_run(tmp_path / "r")
+    (run / "run.json").write_text(text, "latin-1")
+    assert error_of(run).startswith(f"{run}/run.json: ")
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"rank": "0"}, "field 'rank' is '0', not a whole number or null"),
+        ({"node": ""}, "field 'node' is '', not a name"),
+        ({"lost": [1]}, "field 'lost' is [1], not an object of counts"),
+        ({"sources": ["procfs"]}, "field 'sources' is ['procfs'], not a list of objects"),
+        ({"cpus": -1}, "field 'cpus' is -1, not a number above 0"),
+        ({"version": "2.1"}, "update haiprof"),
+    ],
+)
+def test_a_broken_rank_does_not_hide_the_others(
+    tmp_path: Path, changes: dict[str, object], told: str
+) -> None:
+    run = runs.make_run(tmp_path / "r", ranks=2)
+    document = {"format": "haiprof-process", "version": "1.0", "node": "n0", "rank": 1, "pid": 1}
+    runs.write_json(run / "n0#1" / "process.json", {**document, **changes})
+    opened = open_run(run)
+    assert [p.rank for p in opened.processes] == [0, None]
+    assert len(opened.problems) == 1
+    assert told in opened.problems[0]
+    assert str(run / "n0#1" / "process.json") in opened.problems[0]
+
+
+def test_a_rank_without_process_json_is_a_problem(tmp_path: Path) -> None:
+    run = runs.make_run(tmp_path / "r", ranks=2)
+    (run / "n0#1" / "process.json").unlink()
+    assert "missing, so its folder is left out" in open_run(run).problems[0]
+
+
+def test_a_run_whose_only_rank_is_broken_is_an_error(tmp_path: Path) -> None:
+    run = runs.write_run(tmp_path / "r")
+    (runs.write_process(run) / "process.json").write_text("{")
+    assert "cut off or not JSON" in error_of(run)
+
+
+def test_other_folders_of_a_run_are_ignored(tmp_path: Path) -> None:
+    run = runs.make_run(tmp_path / "r")
+    (run / "traces").mkdir()
+    (run / ".hidden#1").mkdir()
+    assert open_run(run).problems == ()

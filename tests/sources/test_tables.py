@@ -1,0 +1,167 @@
+"""Tables are read whole, live, cut, with columns missing or unknown; damage is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import runs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from haiprof import schema
+from haiprof.sources.tables import check, count_cut, read_table
+
+
+def spans(first: int, count: int) -> list[runs.Row]:
+    return [runs.span(i, 1, "phase", f"p{i % 3}", i) for i in range(first, first + count)]
+
+
+def starts(folder: Path) -> list[int]:
+    frame = read_table(folder, schema.SPANS).frame
+    return [(start - runs.T0) // runs.MS for start in frame["start"]]
+
+
+def test_segments_are_read_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    runs.write_live(tmp_path, schema.SPANS, [spans(20, 1)], number=10)
+    runs.write_closed(tmp_path, schema.SPANS, spans(10, 1), number=9)
+    runs.write_closed(tmp_path, schema.SPANS, spans(0, 2), number=0)
+    assert starts(tmp_path) == [0, 1, 10, 20]
+
+
+def test_batches_of_a_stream_may_each_bring_their_own_dictionary(tmp_path: Path) -> None:
+    runs.write_live(tmp_path, schema.SPANS, [spans(0, 2), spans(2, 1), spans(3, 3)])
+    names = read_table(tmp_path, schema.SPANS).frame["name"].to_list()
+    assert names == ["p0", "p1", "p2", "p0", "p1", "p2"]
+
+
+def test_a_closed_file_wins_over_the_stream_it_was_made_from(tmp_path: Path) -> None:
+    runs.write_closed(tmp_path, schema.SPANS, spans(0, 3))
+    runs.write_live(tmp_path, schema.SPANS, [spans(0, 3)])
+    assert starts(tmp_path) == [0, 1, 2]
+
+
+def test_a_stream_wins_over_a_closed_file_that_was_never_finished(tmp_path: Path) -> None:
+    closed = runs.write_closed(tmp_path, schema.SPANS, spans(0, 3))
+    closed.write_bytes(closed.read_bytes()[:100])
+    runs.write_live(tmp_path, schema.SPANS, [spans(0, 3)])
+    assert starts(tmp_path) == [0, 1, 2]
+
+
+def test_a_closed_file_without_its_footer_still_gives_its_batches(tmp_path: Path) -> None:
+    closed = runs.write_closed(tmp_path, schema.SPANS, spans(0, 3))
+    closed.write_bytes(closed.read_bytes()[:-20])
+    assert starts(tmp_path) == [0, 1, 2]
+
+
+@pytest.fixture(scope="module")
+def stream(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, list[int]]:
+    """A stream of three batches, and where each of its batches ends."""
+    folder = tmp_path_factory.mktemp("stream")
+    file = runs.write_live(folder, schema.SPANS, [spans(0, 4), spans(4, 4), spans(8, 4)])
+    content = file.read_bytes()
+    ends = []
+    with pa.BufferReader(content) as source:
+        reader = pa.ipc.open_stream(source)
+        for _ in range(3):
+            reader.read_next_batch()
+            ends.append(source.tell())
+    return content, ends
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.floats(0, 1))
+def test_a_stream_cut_anywhere_gives_every_whole_batch(
+    tmp_path_factory: pytest.TempPathFactory, stream: tuple[bytes, list[int]], where: float
+) -> None:
+    content, ends = stream
+    at = round(where * len(content))
+    folder = tmp_path_factory.mktemp("cut")
+    (folder / "spans-0.arrows").write_bytes(content[:at])
+    read = read_table(folder, schema.SPANS)
+    assert read.frame.height == 4 * sum(end <= at for end in ends)
+    assert read.problems == []
+    assert count_cut(folder) == read.cut
+
+
+def test_cuts_are_counted_and_whole_streams_are_not(tmp_path: Path) -> None:
+    whole = runs.write_live(tmp_path, schema.SPANS, [spans(0, 4)], number=0)
+    (tmp_path / "spans-1.arrows").write_bytes(whole.read_bytes()[:-20])
+    (tmp_path / "spans-2.arrows").write_bytes(b"")
+    assert count_cut(tmp_path) == 1
+    assert read_table(tmp_path, schema.SPANS).cut == 1
+
+
+def test_zeros_where_a_crashed_machine_lost_pages_do_not_raise(tmp_path: Path) -> None:
+    file = runs.write_live(tmp_path, schema.SPANS, [spans(0, 4), spans(4, 4)])
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2 :] = bytes(len(content) - len(content) // 2)
+    file.write_bytes(content)
+    assert starts(tmp_path) in ([], [0, 1, 2, 3])
+
+
+def test_a_missing_nullable_column_reads_as_null(tmp_path: Path) -> None:
+    full = schema.arrow_schema(schema.SPANS)
+    older = full.remove(full.get_field_index("step"))
+    runs.write_closed(tmp_path, schema.SPANS, spans(0, 2), arrow=older)
+    assert read_table(tmp_path, schema.SPANS).frame["step"].to_list() == [None, None]
+
+
+def test_an_unknown_column_and_an_unknown_table_are_ignored(tmp_path: Path) -> None:
+    newer = schema.arrow_schema(schema.SPANS).append(pa.field("colour", pa.int8()))
+    runs.write_closed(tmp_path, schema.SPANS, spans(0, 2), arrow=newer)
+    (tmp_path / "dreams-0.arrow").write_bytes(b"?")
+    read = read_table(tmp_path, schema.SPANS)
+    assert "colour" not in read.frame.columns
+    assert (read.frame.height, read.problems, check(tmp_path)) == (2, [], [])
+
+
+def test_a_missing_required_column_is_a_problem(tmp_path: Path) -> None:
+    full = schema.arrow_schema(schema.SPANS)
+    broken = full.remove(full.get_field_index("duration"))
+    runs.write_closed(tmp_path, schema.SPANS, spans(0, 2), arrow=broken)
+    read = read_table(tmp_path, schema.SPANS)
+    assert read.frame.height == 0
+    assert "spans-0.arrow: column 'duration' is missing" in read.problems[0]
+
+
+def test_a_column_of_another_type_is_a_problem(tmp_path: Path) -> None:
+    full = schema.arrow_schema(schema.SAMPLES)
+    broken = full.set(full.get_field_index("value"), pa.field("value", pa.utf8()))
+    rows = [{**runs.sample(1, "m.x.count", None), "value": "many"}]
+    runs.write_closed(tmp_path, schema.SAMPLES, rows, arrow=broken)
+    read = read_table(tmp_path, schema.SAMPLES)
+    assert "column 'value' is string, not float64" in read.problems[0]
+
+
+def test_a_file_of_another_major_version_is_a_problem_and_the_rest_is_read(tmp_path: Path) -> None:
+    full = schema.arrow_schema(schema.SPANS)
+    newer = full.with_metadata({**full.metadata, b"haiprof.version": b"2.0"})
+    runs.write_closed(tmp_path, schema.SPANS, spans(0, 2), number=0, arrow=newer)
+    runs.write_closed(tmp_path, schema.SPANS, spans(5, 1), number=1)
+    read = read_table(tmp_path, schema.SPANS)
+    assert read.frame.height == 1
+    assert "spans-0.arrow: field 'version' is 2.0" in read.problems[0]
+    assert check(tmp_path) == read.problems
+
+
+def test_a_file_that_is_not_arrow_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "spans-0.arrow").write_bytes(b"not arrow at all, and long enough to be a file")
+    problems = read_table(tmp_path, schema.SPANS).problems
+    assert len(problems) == 1
+    assert "spans-0.arrow: damaged" in problems[0]
+    assert "\n" not in problems[0]
+
+
+def test_only_the_wanted_columns_and_values_are_read(tmp_path: Path) -> None:
+    rows = [runs.span(0, 1, "op", "aten::mm"), runs.span(1, 1, "phase", "forward", 1)]
+    runs.write_closed(tmp_path, schema.SPANS, rows)
+    read = read_table(tmp_path, schema.SPANS, ["name"], {"category": ["phase"]})
+    assert read.frame.to_dict(as_series=False) == {"name": ["forward"]}
+
+
+def test_a_folder_without_the_table_gives_an_empty_frame(tmp_path: Path) -> None:
+    frame = read_table(tmp_path, schema.KERNELS).frame
+    assert frame.height == 0
+    assert frame.columns == [c.name for c in schema.KERNELS.columns]

@@ -1,0 +1,119 @@
+"""The Analyzer as a user meets it: frames, ranks, problems, executors, live runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import polars as pl
+import pytest
+import runs
+
+from haiprof import schema
+from haiprof.analyzer import Analyzer
+from haiprof.errors import HaiprofError
+
+
+@pytest.fixture
+def analyzer(tmp_path: Path) -> Analyzer:
+    return Analyzer(runs.make_run(tmp_path / "r", ranks=3))
+
+
+def test_frames_lead_with_who_and_follow_the_schema(analyzer: Analyzer) -> None:
+    leading = ["node", "rank", "pid"]
+    assert analyzer.ranks == [0, 1, 2]
+    assert analyzer.steps().columns == [*leading, "step", "start", "duration"]
+    phase_columns = ["step", "name", "category", "duration", "count", "start"]
+    assert analyzer.phases().columns == leading + phase_columns
+    for frame, table in (
+        (analyzer.spans(), schema.SPANS),
+        (analyzer.events(), schema.EVENTS),
+        (analyzer.samples(), schema.SAMPLES),
+        (analyzer.kernels(), schema.KERNELS),
+    ):
+        assert frame.columns == leading + [c.name for c in table.columns]
+
+
+def test_one_rank_is_that_rank_only(analyzer: Analyzer) -> None:
+    assert analyzer.steps(1).height == 118
+    assert analyzer.steps(1)["rank"].unique().to_list() == [1]
+    assert analyzer.phases(1).height == 118 * 5
+    assert analyzer.steps().height == 3 * 118
+
+
+def test_samples_are_chosen_by_name_and_by_prefix(analyzer: Analyzer) -> None:
+    assert analyzer.samples("proc.rss.bytes", 2).height == 10
+    found = analyzer.samples("psi.*")
+    assert found["metric"].cast(pl.String).unique().sort().to_list() == [
+        "psi.cpu_some.percent",
+        "psi.io_some.percent",
+    ]
+    assert found["rank"].null_count() == found.height
+
+
+def test_spans_events_and_kernels_are_chosen_by_kind(analyzer: Analyzer) -> None:
+    assert analyzer.spans(0, category="phase", name=["forward", "backward"]).height == 2 * 118
+    assert analyzer.events(kind="mark").height == 3
+    assert analyzer.events(kind="lost").height == 0
+    assert analyzer.kernels(kind="kernel").height == 0
+
+
+def test_a_rank_that_is_not_there_is_one_line(analyzer: Analyzer) -> None:
+    with pytest.raises(HaiprofError, match="has no rank 9: it has ranks 0 to 2"):
+        analyzer.steps(9)
+
+
+def test_a_run_without_ranks_is_still_read(tmp_path: Path) -> None:
+    run = runs.write_run(tmp_path / "r")
+    runs.write_closed(runs.write_process(run, None), schema.SPANS, runs.loop(7))
+    analyzer = Analyzer(run)
+    assert analyzer.ranks == []
+    assert analyzer.steps().height == 7
+    assert analyzer.headline()[0].startswith("7 steps")
+
+
+def test_a_broken_rank_is_a_problem_and_the_others_are_read(tmp_path: Path) -> None:
+    run = runs.make_run(tmp_path / "r", ranks=3)
+    (run / "n0#0" / "process.json").write_text("{")
+    (run / "n0#1" / "spans-0.arrow").write_bytes(b"x" * 200)
+    analyzer = Analyzer(run)
+    assert analyzer.ranks == [1, 2]
+    assert analyzer.steps()["rank"].unique().to_list() == [2]
+    problems = analyzer.problems()
+    assert [p.split(": ")[0] for p in problems] == [
+        str(run / "n0#0" / "process.json"),
+        str(run / "n0#1" / "spans-0.arrow"),
+    ]
+
+
+def test_another_process_can_do_the_work(tmp_path: Path) -> None:
+    run = runs.make_run(tmp_path / "r", ranks=3, slow_rank=1)
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        there = Analyzer(run, executor=pool)
+        here = Analyzer(run)
+        assert there.phases().equals(here.phases())
+        assert there.headline() == here.headline()
+
+
+def test_a_live_run_counts_the_batch_that_is_being_written(tmp_path: Path) -> None:
+    run = runs.write_run(tmp_path / "r")
+    folder = runs.write_process(run, 0, state="live", ended_ns=None)
+    stream = runs.write_live(folder, schema.SPANS, [runs.loop(3), runs.loop(3)])
+    stream.write_bytes(stream.read_bytes()[:-30])
+    analyzer = Analyzer(run)
+    assert analyzer.processes()["cut_files"].to_list() == [1]
+    assert analyzer.steps().height == 3
+    assert analyzer.problems() == []
+
+
+def test_analysis_imports_nothing_of_capture() -> None:
+    code = (
+        "import sys, haiprof.analyzer, haiprof.show.report\n"
+        "bad = {'haiprof._core', 'haiprof.session', 'haiprof.hooks', 'haiprof.recorder', 'torch'}\n"
+        "print(sorted(bad & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

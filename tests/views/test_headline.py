@@ -1,0 +1,99 @@
+"""The three lines say what the run shows, with its numbers, and nothing that it does not show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import runs
+
+from haiprof import schema
+from haiprof.analyzer import Analyzer
+
+SLOW_LOADER = (("dataloader", 5.0), ("forward", 4.0), ("backward", 2.0))
+
+
+def one_rank(folder: Path, spans: list[runs.Row], **process: object) -> Path:
+    run = runs.write_run(folder)
+    runs.write_closed(runs.write_process(run, **process), schema.SPANS, spans)
+    return run
+
+
+def test_an_ordinary_run_tells_steps_phases_and_the_machine(tmp_path: Path) -> None:
+    first, second, third = Analyzer(runs.make_run(tmp_path / "r")).headline()
+    assert first == (
+        "118 steps, median 12 ms (p95 12 ms): "
+        "backward 38 %, forward 33 %, optimizer 12 %, dataloader 8 %, other 8 %"
+    )
+    assert second == "The job's process tree used 1.7 of 2 CPU cores (85 %), 640 MiB RSS at peak"
+    assert third == (
+        "No bottleneck stands out: the DataLoader kept up, no pressure above 10 % was sampled"
+    )
+
+
+def test_waiting_for_the_dataloader_is_told_with_its_share(tmp_path: Path) -> None:
+    run = one_rank(tmp_path / "r", runs.loop(50, SLOW_LOADER))
+    assert Analyzer(run).headline()[2] == (
+        "The training loop waited 42 % of the time for the DataLoader (5 ms of each 12 ms step)"
+    )
+
+
+def test_a_rank_slower_than_the_others_is_named(tmp_path: Path) -> None:
+    third = Analyzer(runs.make_run(tmp_path / "r", ranks=4, slow_rank=2)).headline()[2]
+    assert third == (
+        "Rank 2 on n0 is slower than the others by 50 %: its median step takes 18 ms, theirs 12 ms"
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [("closed", "mark steps with haiprof.step()"), ("live", "may not have finished its first")],
+)
+def test_without_steps_it_says_so_and_why(tmp_path: Path, state: str, why: str) -> None:
+    lines = Analyzer(one_rank(tmp_path / "r", [], state=state)).headline()
+    assert lines[0].startswith("No step was recorded")
+    assert why in lines[0]
+    assert "not sampled" in lines[1]
+    assert lines[2] == "Without steps nothing can be said about a bottleneck"
+
+
+def test_a_dead_rank_comes_before_everything_else(tmp_path: Path) -> None:
+    run = one_rank(tmp_path / "r", runs.loop(50, SLOW_LOADER), state="died")
+    assert Analyzer(run).headline()[2].startswith("rank 0 died without closing the profile")
+
+
+def test_lost_records_are_counted(tmp_path: Path) -> None:
+    run = one_rank(tmp_path / "r", runs.loop(20), lost={"records": 1234, "overwritten": 1234})
+    assert Analyzer(run).headline()[2].startswith("1234 records were lost")
+
+
+def test_a_suspended_disk_is_told_in_the_recorders_words(tmp_path: Path) -> None:
+    run = runs.make_run(tmp_path / "r")
+    runs.write_closed(run / "n0", schema.EVENTS, [runs.event(1, "disk", "no space on /logs")])
+    assert Analyzer(run).headline()[2] == "The disk disturbed the recording: no space on /logs"
+
+
+def test_pressure_is_told_with_the_metric_that_shows_it(tmp_path: Path) -> None:
+    run = runs.make_run(tmp_path / "r")
+    runs.write_closed(run / "n0", schema.SAMPLES, runs.node_samples(10, pressure=0.4))
+    assert Analyzer(run).headline()[2] == (
+        "On n0, some task waited for a CPU 40 % of the time (psi.cpu_some.percent)"
+    )
+
+
+def test_time_under_no_phase_is_told(tmp_path: Path) -> None:
+    run = one_rank(tmp_path / "r", runs.loop(20, rest=11.0))
+    assert Analyzer(run).headline()[2].startswith("50 % of the step time lies outside")
+
+
+def test_ranks_without_steps_are_not_hidden_by_those_with_steps(tmp_path: Path) -> None:
+    run = one_rank(tmp_path / "r", runs.loop(20))
+    runs.write_process(run, 1)
+    assert Analyzer(run).headline()[0].endswith("; 1 of 2 ranks recorded no step")
+
+
+def test_the_limit_of_a_container_counts_as_its_cores(tmp_path: Path) -> None:
+    run = runs.make_run(tmp_path / "r")
+    limit = [runs.sample(s, "cgroup.cpu_limit.cores", 1.8) for s in range(1, 5)]
+    runs.write_closed(run / "n0#0", schema.SAMPLES, runs.host_samples(10) + limit)
+    assert "used 1.7 of 1.8 CPU cores (94 %)" in Analyzer(run).headline()[1]

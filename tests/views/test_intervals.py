@@ -1,0 +1,94 @@
+"""Interval algebra against a model that paints every instant by hand."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from haiprof.views.intervals import Times, covered_per_group, merge, self_times
+
+Pairs = list[tuple[int, int]]
+interval = st.tuples(st.integers(0, 30), st.integers(0, 30))
+intervals = st.lists(interval, max_size=12)
+
+
+def arrays(pairs: Pairs) -> tuple[Times, Times]:
+    table = np.array(pairs, np.int64).reshape(-1, 2)
+    return table[:, 0], table[:, 1]
+
+
+def painted(pairs: Pairs) -> set[int]:
+    return {instant for start, end in pairs for instant in range(start, end)}
+
+
+@given(intervals)
+def test_merged_intervals_cover_the_same_instants_and_never_touch(pairs: Pairs) -> None:
+    start, end = merge(*arrays(pairs))
+    made = list(zip(start.tolist(), end.tolist(), strict=True))
+    assert painted(made) == painted(pairs)
+    assert all(one[1] < two[0] for one, two in itertools.pairwise(made))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), interval), max_size=12),
+    st.lists(interval, min_size=4, max_size=4),
+)
+def test_coverage_of_each_group_is_clipped_to_its_window(
+    members: list[tuple[int, tuple[int, int]]], windows: Pairs
+) -> None:
+    windows = [(low, max(low, high)) for low, high in windows]
+    start, end = arrays([pair for _, pair in members])
+    group = np.array([g for g, _ in members], np.intp)
+    covered = covered_per_group(group, start, end, *arrays(windows))
+    for number, window in enumerate(windows):
+        inside = painted([pair for g, pair in members if g == number]) & painted([window])
+        assert covered[number] == len(inside)
+
+
+def innermost_by_hand(pairs: Pairs) -> list[int]:
+    own = [0] * len(pairs)
+    for instant in range(31):
+        open_ = [i for i, (start, end) in enumerate(pairs) if start <= instant < end]
+        if open_:
+            own[max(open_, key=lambda i: (pairs[i][0], -pairs[i][1], i))] += 1
+    return own
+
+
+@given(intervals)
+def test_each_instant_belongs_to_the_innermost_interval(pairs: Pairs) -> None:
+    assert self_times(*arrays(pairs)).tolist() == innermost_by_hand(pairs)
+
+
+@st.composite
+def calls(draw: st.DrawFn, low: int = 0, high: int = 40, depth: int = 4) -> Pairs:
+    """Draw intervals nested as function calls are."""
+    edges = sorted(draw(st.lists(st.integers(low, high), max_size=6)))
+    made: Pairs = []
+    for start, end in zip(edges[::2], edges[1::2], strict=False):
+        made.append((start, end))
+        if depth:
+            made += draw(calls(start, end, depth - 1))
+    return made
+
+
+@given(calls())
+def test_self_times_of_nested_calls_are_durations_less_the_calls_inside(pairs: Pairs) -> None:
+    own = self_times(*arrays(pairs))
+    assert own.sum() == len(painted(pairs))
+    assert (own >= 0).all()
+
+
+def test_nothing_gives_nothing() -> None:
+    start, end = arrays([])
+    assert self_times(start, end).tolist() == []
+    assert merge(start, end)[0].tolist() == []
+
+
+def test_times_as_large_as_epoch_nanoseconds_stay_exact() -> None:
+    base = 1_700_000_000_000_000_001
+    start = np.array([base, base + 1, base + 1], np.int64)
+    end = np.array([base + 10, base + 4, base + 2], np.int64)
+    assert self_times(start, end).tolist() == [7, 2, 1]
