@@ -6,7 +6,7 @@ SOURCES := $(shell find src haiprof -type f -not -name '*.pyc' 2>/dev/null) \
            CMakeLists.txt pyproject.toml haiprof.pth haiprof.start _haiprof_boot.py
 SANITIZE_BUILD := build/sanitize
 
-.PHONY: help demo test lint format bench sanitize clean
+.PHONY: help demo test lint format bench soak sanitize clean
 help:            ## show this list
 	@sed -n 's/^\([a-z]*\):.*##/\1:/p' $(MAKEFILE_LIST)
 
@@ -18,7 +18,11 @@ test: $(VENV)/installed  ## run all tests
 
 bench: $(VENV)/installed  ## run the benchmarks; results in build/bench.json
 	mkdir -p build
-	$(BIN)/pytest benchmarks --benchmark-json build/bench.json
+	$(BIN)/pytest benchmarks -m 'not soak' --benchmark-json build/bench.json
+
+soak: $(VENV)/installed  ## ten minutes of records; results in build/soak.json
+	mkdir -p build
+	$(BIN)/pytest benchmarks -m soak --benchmark-json build/soak.json
 
 lint: $(VENV)/linters    ## check style and types
 	$(BIN)/ruff check .

@@ -156,8 +156,8 @@ void open_chunk(OwnedLane& lane, std::uint64_t now) noexcept {
 void rebase(OwnedLane& lane, std::uint64_t now) noexcept {
   const RecordHeader header{static_cast<std::uint16_t>(RecordType::rebase), kRebaseBytes, 0};
   const RebasePayload payload{now, lane.thread, 0};
-  store_words<sizeof header>(lane.at, &header);
-  store_words<sizeof payload>(lane.at + sizeof header, &payload);
+  std::memcpy(lane.at, &header, sizeof header);
+  std::memcpy(lane.at + sizeof header, &payload, sizeof payload);
   lane.at += kRebaseBytes;
   lane.base_ticks = now;
 }

@@ -70,7 +70,8 @@ int main() {
     if (!ring::open(path, 2u << 20, {}).ok()) _exit(1);
     ring::claim_lane(2);
     for (std::uint64_t n = 0;; ++n) {
-      ring::push_at(ring::RecordType::span, ring::now_ticks(), test::checked_span(n));
+      ring::push_at<ring::SpanPayload>(ring::RecordType::span, ring::now_ticks(),
+ [&](auto& p) { p = test::checked_span(n); });
     }
   }
   ring::Reader reader;

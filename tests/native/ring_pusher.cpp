@@ -41,8 +41,8 @@ void push_commit_first(std::uint64_t now, const ring::SpanPayload& payload) {
   const ring::RecordHeader header{static_cast<std::uint16_t>(ring::RecordType::span),
                                   static_cast<std::uint16_t>(kBytes),
                                   static_cast<std::uint32_t>(now - lane->base_ticks)};
-  ring::store_words<8>(at, &header);
-  ring::store_words<sizeof payload>(at + 8, &payload);
+  std::memcpy(at, &header, sizeof header);
+  std::memcpy(at + sizeof header, &payload, sizeof payload);
   lane->busy = false;
 }
 
@@ -84,7 +84,8 @@ int main(int argc, char** argv) {
         if (broken) {
           push_commit_first(now, test::checked_span(n));
         } else {
-          ring::push_at(ring::RecordType::span, now, test::checked_span(n));
+          ring::push_at<ring::SpanPayload>(ring::RecordType::span, now,
+ [&](auto& p) { p = test::checked_span(n); });
         }
         acknowledged[t].store(n + 1, std::memory_order_release);
         if (paced && n % 16 == 15) {

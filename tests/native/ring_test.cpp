@@ -57,7 +57,8 @@ Seen drain(ring::Reader& reader, std::uint32_t lane = 0) {
 }
 
 void push(std::uint64_t n) {
-  ring::push_at(ring::RecordType::span, ring::now_ticks(), test::checked_span(n));
+  ring::push_at<ring::SpanPayload>(ring::RecordType::span, ring::now_ticks(),
+ [&](auto& p) { p = test::checked_span(n); });
 }
 
 void records_come_back_in_order_and_only_once() {
@@ -134,7 +135,8 @@ void times_survive_rebasing_and_back_dating() {
                                             now - 20 * second,
                                             now + 500 * second};
   for (std::size_t i = 0; i < times.size(); ++i) {
-    ring::push_at(ring::RecordType::span, times[i], test::checked_span(i));
+    ring::push_at<ring::SpanPayload>(ring::RecordType::span, times[i],
+ [&](auto& p) { p = test::checked_span(i); });
   }
   std::vector<std::uint64_t> got;
   reader.drain(~0ULL, [&](const ring::RecordView& record) { got.push_back(record.ticks); });
