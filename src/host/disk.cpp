@@ -1,0 +1,164 @@
+// Traffic of the node's disks, from /proc/diskstats.
+//
+// Only whole disks that stand for hardware: a byte written to a file on LVM on a partition appears
+// in the rows of the dm device, the partition and the disk, and is counted at the disk.
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "host/file.h"
+#include "host/name_table.h"
+#include "host/scan.h"
+#include "host/sources.h"
+#include "host/status.h"
+
+namespace haiprof::host {
+
+namespace {
+
+using sampler::Emit;
+using sampler::Kind;
+using sampler::SeriesId;
+using sampler::SeriesTable;
+using sampler::Status;
+
+constexpr std::string_view kRead = "disk.read.bytes_per_s";
+constexpr std::string_view kWrite = "disk.write.bytes_per_s";
+constexpr std::string_view kBusy = "disk.busy.percent";
+
+constexpr double kSector = 512.0;  // of /proc/diskstats, whatever the disk's own sector is
+
+// Made of memory, files or other disks.
+constexpr std::string_view kVirtual[] = {"loop", "ram", "zram", "dm-",    "md",
+                                         "sr",   "fd",  "zd",   "bcache", "drbd"};
+
+bool digits(std::string_view text) noexcept {
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+bool is_virtual(std::string_view name) noexcept {
+  return std::any_of(std::begin(kVirtual), std::end(kVirtual), [&](std::string_view prefix) {
+    return name.starts_with(prefix) &&
+           (prefix.back() == '-' || digits(name.substr(prefix.size(), 1)));
+  });
+}
+
+// nvme0c1n1: one path to the multipath disk nvme0n1, which has a row of its own.
+bool is_path(std::string_view name) noexcept {
+  return name.starts_with("nvme") && name.find('c', 4) != std::string_view::npos;
+}
+
+// sda1 is a partition of sda; nvme0n1p2, mmcblk0p1 of the names before the p, which end in a digit.
+// The name of the disk it would be a partition of; empty when the name is none of a partition.
+std::string_view disk_of(std::string_view name) noexcept {
+  const std::size_t last = name.find_last_not_of("0123456789");
+  if (last == std::string_view::npos || last + 1 == name.size()) return {};
+  std::string_view base = name.substr(0, last + 1);
+  if (base.size() > 1 && base.back() == 'p' && digits(base.substr(base.size() - 2, 1))) {
+    base.remove_suffix(1);
+  }
+  return base;
+}
+
+struct Disk {
+  bool counted;
+  SeriesId read = sampler::kNoSeries;
+  SeriesId write = sampler::kNoSeries;
+  SeriesId busy = sampler::kNoSeries;
+};
+
+class Disks final : public sampler::Source {
+ public:
+  explicit Disks(const Roots& roots)
+      : file_(roots.procfs + "/diskstats"), blocks_(roots.sysfs + "/block/") {}
+
+  std::string_view name() const noexcept override { return "disk"; }
+
+  Status open(SeriesTable&) override { return load(); }
+
+  Status read(SeriesTable& table) override {
+    Status status = load();
+    if (!status.ok()) return status;
+    disks_.rewind();
+    std::string_view text = buffer_.text();
+    std::string_view line;
+    while (next_line(text, line)) read_row(line, table);
+    return status;
+  }
+
+  std::vector<sampler::Part> describe(const Status& status) const override {
+    return {{std::string(name()), status, {kRead, kWrite, kBusy}}};
+  }
+
+ private:
+  Status load() {
+    const int error = file_.read(buffer_);
+    if (error == 0) return {};
+    return unreadable(file_.path(), error, "mount procfs where haiprof looks");
+  }
+
+  void read_row(std::string_view line, SeriesTable& table) {
+    std::uint64_t device[2];
+    std::string_view name;
+    if (next_numbers(line, device) < 2 || !next_word(line, name)) return;
+    // reads merged sectors ms, writes merged sectors ms, in flight, ms busy
+    std::uint64_t column[10] = {};
+    if (next_numbers(line, column) < 10) return;
+    Disk* disk = disks_.find(name);
+    if (disk == nullptr) disk = add(name, table);
+    if (disk == nullptr || !disk->counted) return;
+    table.rate(disk->read, column[2]);
+    table.rate(disk->write, column[6]);
+    table.share(disk->busy, column[9] * 1'000'000, table.now_ns());
+  }
+
+  Disk* add(std::string_view name, SeriesTable& table) {
+    Disk made;
+    made.counted = stands_for_hardware(name);
+    if (made.counted) {
+      made.read = table.add(Kind::rate, kRead, name, 0, kSector, Emit::once_moved);
+      made.write = table.add(Kind::rate, kWrite, name, 0, kSector, Emit::once_moved);
+      made.busy = table.add(Kind::share, kBusy, name, 0, 100.0, Emit::once_moved);
+    }
+    return disks_.add(name, made);
+  }
+
+  bool stands_for_hardware(std::string_view name) const {
+    if (is_virtual(name) || is_path(name)) return false;
+    const std::string_view whole = disk_of(name);
+    if (!whole.empty() && has_row(whole)) return false;
+    // Drivers that we do not know by name say in sysfs what their disk is made of.
+    std::error_code error;
+    const std::filesystem::directory_iterator slaves(blocks_ + std::string(name) + "/slaves",
+                                                     error);
+    return error || slaves == std::filesystem::directory_iterator{};
+  }
+
+  bool has_row(std::string_view name) const noexcept {
+    std::string_view text = buffer_.text();
+    std::string_view line;
+    while (next_line(text, line)) {
+      std::uint64_t device[2];
+      std::string_view other;
+      if (next_numbers(line, device) == 2 && next_word(line, other) && other == name) return true;
+    }
+    return false;
+  }
+
+  File file_;
+  std::string blocks_;
+  Buffer buffer_;
+  NameTable<Disk> disks_;
+};
+
+}  // namespace
+
+std::unique_ptr<sampler::Source> make_disk(const Roots& roots) {
+  return std::make_unique<Disks>(roots);
+}
+
+}  // namespace haiprof::host

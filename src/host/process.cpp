@@ -1,0 +1,202 @@
+// What each watched process and everything below it uses, from /proc/<pid>.
+//
+// Never smaps_rollup or numa_maps: they walk every page and hold the lock that the job's own
+// allocations need.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "host/file.h"
+#include "host/processes.h"
+#include "host/sources.h"
+#include "host/status.h"
+
+namespace haiprof::host {
+
+namespace {
+
+using sampler::Kind;
+using sampler::SeriesId;
+using sampler::SeriesTable;
+using sampler::State;
+using sampler::Status;
+
+constexpr std::string_view kResident = "proc.rss.bytes";
+constexpr std::string_view kThreads = "proc.threads.count";
+constexpr std::string_view kProcesses = "proc.processes.count";
+constexpr std::string_view kSwitches = "proc.context_switches.per_s";
+constexpr std::string_view kTotalNames[kTotals] = {
+    "proc.cpu.percent",
+    "proc.major_faults.per_s",
+    "io.syscall_read.bytes_per_s",
+    "io.syscall_write.bytes_per_s",
+    "io.storage_read.bytes_per_s",
+    "io.storage_write.bytes_per_s",
+};
+
+double scale_of(std::size_t total) noexcept {
+  return total == kCpuTicks ? 100.0 / static_cast<double>(sysconf(_SC_CLK_TCK)) : 1.0;
+}
+
+struct Watched {
+  pid_t pid;
+  bool was_alive = true;
+  int io_error = 0;
+  SeriesId totals[kTotals];
+  SeriesId resident;
+  SeriesId threads;
+  SeriesId processes;
+  SeriesId voluntary;
+  SeriesId involuntary;
+};
+
+class ProcessSource final : public sampler::Source {
+ public:
+  explicit ProcessSource(const Roots& roots)
+      : procfs_(roots.procfs), processes_(roots.procfs), page_(sysconf(_SC_PAGESIZE)) {}
+
+  std::string_view name() const noexcept override { return "process"; }
+
+  Status open(SeriesTable&) override {
+    if (exists(procfs_)) return {};
+    return unreadable(procfs_, ENOENT, "mount procfs where haiprof looks");
+  }
+
+  void watch(pid_t pid, SeriesTable& table) override {
+    unwatch(pid, table);
+    Watched made{};
+    made.pid = pid;
+    made.was_alive = true;
+    for (std::size_t k = 0; k < kTotals; ++k) {
+      made.totals[k] = table.add(Kind::rate, kTotalNames[k], {}, pid, scale_of(k));
+    }
+    made.resident = table.add(Kind::gauge, kResident, {}, pid, static_cast<double>(page_));
+    made.threads = table.add(Kind::gauge, kThreads, {}, pid);
+    made.processes = table.add(Kind::gauge, kProcesses, {}, pid);
+    made.voluntary = table.add(Kind::rate, kSwitches, "voluntary", pid);
+    made.involuntary = table.add(Kind::rate, kSwitches, "involuntary", pid);
+    watched_.push_back(made);
+    processes_.watch(pid);
+  }
+
+  void unwatch(pid_t pid, SeriesTable& table) noexcept override {
+    const auto at = std::find_if(watched_.begin(), watched_.end(),
+                                 [&](const Watched& watched) { return watched.pid == pid; });
+    if (at == watched_.end()) return;
+    for (const SeriesId id : at->totals) table.remove(id);
+    for (const SeriesId id :
+         {at->resident, at->threads, at->processes, at->voluntary, at->involuntary}) {
+      table.remove(id);
+    }
+    watched_.erase(at);
+    processes_.unwatch(pid);
+  }
+
+  Status read(SeriesTable& table) override {
+    processes_.update(table.now_ns());
+    for (const Tree& tree : processes_.trees()) {
+      const auto at = std::find_if(watched_.begin(), watched_.end(), [&](const Watched& watched) {
+        return watched.pid == tree.root;
+      });
+      if (at != watched_.end()) put(tree, *at, table);
+    }
+    return {};
+  }
+
+  std::vector<sampler::Part> describe(const Status& status) const override {
+    sampler::Part process{
+        std::string(name()), status, {kResident, kThreads, kProcesses, kSwitches}};
+    sampler::Part io{"process_io", status, {}};
+    for (std::size_t k = 0; k < kTotals; ++k) {
+      (k < kFirstIoTotal ? process : io).metrics.push_back(kTotalNames[k]);
+    }
+    if (status.ok()) {
+      process.status = watching();
+      io.status = process.status.ok() ? reading_io() : process.status;
+    }
+    return {std::move(process), std::move(io)};
+  }
+
+  void take_changes(std::vector<std::string>& changes) override {
+    changes.insert(changes.end(), changes_.begin(), changes_.end());
+    changes_.clear();
+  }
+
+ private:
+  void put(const Tree& tree, Watched& watched, SeriesTable& table) {
+    if (watched.was_alive && !tree.alive) {
+      changes_.push_back("process " + std::to_string(tree.root) + " is gone");
+    }
+    watched.was_alive = tree.alive;
+    if (tree.processes == 0) return;
+
+    if (tree.alive && tree.io_error != watched.io_error) {
+      watched.io_error = tree.io_error;
+      const Status status = io_status(watched);
+      changes_.push_back(status.ok() ? "the io of process " + std::to_string(tree.root) +
+                                           " can be read again"
+                                     : "source process_io: " + status.reason);
+    }
+    for (std::size_t k = 0; k < kTotals; ++k) {
+      if (k >= kFirstIoTotal && tree.io_error != 0) break;
+      table.rate(watched.totals[k], tree.totals[k]);
+    }
+    table.gauge(watched.resident, static_cast<double>(tree.resident_pages));
+    table.gauge(watched.threads, static_cast<double>(tree.threads));
+    table.gauge(watched.processes, static_cast<double>(tree.processes));
+    if (tree.alive && tree.has_switches) {
+      table.rate(watched.voluntary, tree.switches_voluntary);
+      table.rate(watched.involuntary, tree.switches_involuntary);
+    }
+  }
+
+  Status watching() const {
+    if (watched_.empty()) {
+      return {State::absent, "no process is watched", "start a job, or attach to one"};
+    }
+    for (const Watched& watched : watched_) {
+      if (watched.was_alive) return {};
+    }
+    return {State::absent, "process " + std::to_string(watched_.front().pid) + " is gone",
+            "start a job, or attach to one"};
+  }
+
+  Status reading_io() const {
+    for (const Watched& watched : watched_) {
+      Status status = io_status(watched);
+      if (!status.ok()) return status;
+    }
+    return {};
+  }
+
+  Status io_status(const Watched& watched) const {
+    if (watched.io_error == 0) return {};
+    const std::string path = procfs_ + "/" + std::to_string(watched.pid) + "/io";
+    if (watched.io_error == ENOENT) {
+      return {State::absent, path + " is not there: the kernel keeps no I/O accounts",
+              "use a kernel with CONFIG_TASK_IO_ACCOUNTING"};
+    }
+    return unreadable(path, watched.io_error,
+                      "sample as the job's user, or with the capability CAP_SYS_PTRACE");
+  }
+
+  std::string procfs_;
+  Processes processes_;
+  std::vector<Watched> watched_;
+  std::vector<std::string> changes_;
+  long page_;
+};
+
+}  // namespace
+
+std::unique_ptr<sampler::Source> make_process(const Roots& roots) {
+  return std::make_unique<ProcessSource>(roots);
+}
+
+}  // namespace haiprof::host

@@ -1,0 +1,25 @@
+// The sources of the host, one per file of this folder. None needs a privilege.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "sampler/source.h"
+
+namespace haiprof::host {
+
+// Where /proc and /sys are: a container may see the node's at another place, a test brings its own.
+struct Roots {
+  std::string procfs = "/proc";
+  std::string sysfs = "/sys";
+};
+
+std::unique_ptr<sampler::Source> make_cpu(const Roots& roots);
+std::unique_ptr<sampler::Source> make_memory(const Roots& roots);
+std::unique_ptr<sampler::Source> make_process(const Roots& roots);
+std::unique_ptr<sampler::Source> make_network(const Roots& roots);
+std::unique_ptr<sampler::Source> make_disk(const Roots& roots);
+std::unique_ptr<sampler::Source> make_pressure(const Roots& roots);
+std::unique_ptr<sampler::Source> make_cgroup(const Roots& roots);
+
+}  // namespace haiprof::host

@@ -1,0 +1,23 @@
+// How a file that cannot be read becomes the answer of a source.
+#pragma once
+
+#include <cerrno>
+#include <string>
+
+#include "host/file.h"
+#include "sampler/source.h"
+
+namespace haiprof::host {
+
+inline sampler::Status unreadable(const std::string& path, int error, const std::string& mend) {
+  const bool denied = error == EACCES || error == EPERM;
+  return {denied ? sampler::State::denied : sampler::State::absent, path + ": " + error_text(error),
+          mend};
+}
+
+inline sampler::Status unparsable(const std::string& path, const std::string& lacks) {
+  return {sampler::State::absent, path + " has no " + lacks,
+          "check that it is a Linux procfs (the procfs option)"};
+}
+
+}  // namespace haiprof::host

@@ -1,0 +1,135 @@
+// The binding of the host sampler. Files are read without the GIL; the lock is only ever waited for
+// without it, so a thread that holds the lock can always get the GIL back.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cmath>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "host/host_sampler.h"
+#include "python/register.h"
+
+namespace haiprof::python {
+
+namespace py = pybind11;
+
+namespace {
+
+class HostSampler {
+ public:
+  HostSampler(std::string procfs, std::string sysfs, double interval)
+      : sampler_(host::make_host_sampler({std::move(procfs), std::move(sysfs)}, in_ns(interval))) {}
+
+  void watch(std::int64_t pid) {
+    const pid_t checked = checked_pid(pid);
+    locked([&] { sampler_.watch(checked); });
+  }
+
+  void unwatch(std::int64_t pid) {
+    const pid_t checked = checked_pid(pid);
+    locked([&] { sampler_.unwatch(checked); });
+  }
+
+  py::list read(std::uint64_t now_ns) {
+    std::vector<sampler::Value> values;
+    locked([&] { values = sampler_.read(now_ns); });
+    // The texts of a value live as long as the sampler, so this needs no lock.
+    py::list rows(values.size());
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const sampler::Value& value = values[i];
+      rows[i] = py::make_tuple(value.target, text(value.metric), text(value.instance), value.value,
+                               value.flags);
+    }
+    return rows;
+  }
+
+  py::list sources() {
+    std::vector<sampler::Report> reports;
+    locked([&] { reports = sampler_.sources(); });
+    py::list rows;
+    for (const sampler::Report& report : reports) {
+      py::dict row;
+      row["name"] = report.part.name;
+      row["state"] = sampler::text(report.part.status.state);
+      row["reason"] = report.part.status.reason;
+      row["mend"] = report.part.status.mend;
+      row["metrics"] = py::cast(report.part.metrics);
+      row["interval_s"] = static_cast<double>(report.interval_ns) * 1e-9;
+      row["cost_us"] = static_cast<double>(report.cost_ns) * 1e-3;
+      rows.append(std::move(row));
+    }
+    return rows;
+  }
+
+  std::vector<std::string> changes() {
+    std::vector<std::string> sentences;
+    locked([&] { sentences = sampler_.take_changes(); });
+    return sentences;
+  }
+
+  std::uint64_t next_due_ns() {
+    std::uint64_t due = 0;
+    locked([&] { due = sampler_.next_due_ns(); });
+    return due;
+  }
+
+ private:
+  static constexpr double kMinInterval = 0.01;
+  static constexpr double kMaxInterval = 86400.0;
+
+  static std::uint64_t in_ns(double interval) {
+    if (!(interval >= kMinInterval && interval <= kMaxInterval)) {
+      throw py::value_error("interval must be between 0.01 and 86400 seconds, not " +
+                            std::to_string(interval));
+    }
+    return static_cast<std::uint64_t>(std::llround(interval * 1e9));
+  }
+
+  static pid_t checked_pid(std::int64_t pid) {
+    if (pid <= 0 || pid > (1 << 22)) {
+      throw py::value_error("pid must be between 1 and 4194304, not " + std::to_string(pid));
+    }
+    return static_cast<pid_t>(pid);
+  }
+
+  template <typename Work>
+  void locked(const Work& work) {
+    const py::gil_scoped_release without_gil;
+    const std::lock_guard lock(mutex_);
+    work();
+  }
+
+  // Names come from the kernel, and a broken one must not cost the whole reading.
+  static py::object text(const std::string* text) {
+    if (text == nullptr) return py::none();
+    PyObject* made =
+        PyUnicode_DecodeUTF8(text->data(), static_cast<Py_ssize_t>(text->size()), "replace");
+    if (made == nullptr) throw py::error_already_set();
+    return py::reinterpret_steal<py::object>(made);
+  }
+
+  std::mutex mutex_;
+  sampler::Sampler sampler_;
+};
+
+}  // namespace
+
+void register_host(py::module_& module) {
+  py::class_<HostSampler>(
+      module, "HostSampler",
+      "Samples the node and watched process trees from procfs, sysfs and cgroupfs.")
+      .def(py::init<std::string, std::string, double>(), py::kw_only(), py::arg("procfs") = "/proc",
+           py::arg("sysfs") = "/sys", py::arg("interval") = 1.0)
+      .def("watch", &HostSampler::watch, py::arg("pid"))
+      .def("unwatch", &HostSampler::unwatch, py::arg("pid"))
+      .def("sources", &HostSampler::sources)
+      .def("read", &HostSampler::read, py::arg("now_ns"))
+      .def("changes", &HostSampler::changes)
+      .def_property_readonly("next_due_ns", &HostSampler::next_due_ns);
+}
+
+}  // namespace haiprof::python

@@ -1,0 +1,157 @@
+#include "sampler/sampler.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <utility>
+
+#include "ring/clock.h"
+
+namespace haiprof::sampler {
+
+namespace {
+
+std::string seconds(std::uint64_t ns) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.4g s", static_cast<double>(ns) * 1e-9);
+  return text;
+}
+
+std::string percent(double ratio) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g %%", ratio * 100.0);
+  return text;
+}
+
+template <typename Call>
+Status guarded(const Call& call) {
+  try {
+    return call();
+  } catch (const std::exception& error) {
+    return {State::absent, std::string("it failed: ") + error.what(),
+            "report this, with the output of haiprof doctor"};
+  }
+}
+
+}  // namespace
+
+void Sampler::note(std::string sentence) {
+  if (changes_.size() == kMaxChanges) changes_.erase(changes_.begin());
+  changes_.push_back(std::move(sentence));
+}
+
+void Sampler::add(std::unique_ptr<Source> source, std::uint64_t interval_ns) {
+  Entry entry;
+  entry.source = std::move(source);
+  entry.base_ns = entry.interval_ns = interval_ns;
+  entry.status = guarded([&] { return entry.source->open(table_); });
+  entry.cost = table_.add(Kind::rate, kCostMetric, entry.source->name(), 0, 1e-9);
+  entries_.push_back(std::move(entry));
+}
+
+void Sampler::watch(pid_t pid) {
+  for (Entry& entry : entries_) entry.source->watch(pid, table_);
+}
+
+void Sampler::unwatch(pid_t pid) noexcept {
+  for (Entry& entry : entries_) entry.source->unwatch(pid, table_);
+}
+
+void Sampler::settle(Entry& entry, Status status) {
+  if (entry.status.ok() != status.ok()) {
+    const std::string name(entry.source->name());
+    note(status.ok() ? "source " + name + " is back"
+                     : "source " + name + " is " + text(status.state) + ": " + status.reason);
+  }
+  entry.status = std::move(status);
+  if (!entry.status.ok()) entry.last_ns = 0;
+}
+
+// On the grid of the interval while the caller keeps up, from now on when it does not.
+void Sampler::plan(Entry& entry, std::uint64_t now_ns) noexcept {
+  if (!entry.status.ok()) {
+    entry.due_ns = now_ns + std::max(kRetryNs, entry.interval_ns);
+    return;
+  }
+  entry.due_ns += entry.interval_ns;
+  if (entry.due_ns <= now_ns) entry.due_ns = now_ns + entry.interval_ns;
+}
+
+void Sampler::meter(Entry& entry, std::uint64_t cost_ns) {
+  entry.spent_ns += cost_ns;
+  entry.cost_ns = entry.cost_ns == 0 ? cost_ns : (entry.cost_ns * 3 + cost_ns) / 4;
+  table_.rate(entry.cost, entry.spent_ns);
+
+  const double allowed = share_ * static_cast<double>(entry.interval_ns);
+  const double cost = static_cast<double>(cost_ns);
+  entry.dear = cost > allowed ? entry.dear + 1 : 0;
+  entry.cheap = cost * 4 < allowed ? entry.cheap + 1 : 0;
+  const std::uint64_t before = entry.interval_ns;
+  if (entry.dear >= kDearReadings && before < entry.base_ns * kMaxSlowdown) {
+    entry.interval_ns *= 2;
+  } else if (entry.cheap >= kCheapReadings && before > entry.base_ns) {
+    entry.interval_ns /= 2;
+  } else {
+    return;
+  }
+  entry.dear = entry.cheap = 0;
+  const std::string name(entry.source->name());
+  const std::string spends = percent(cost / static_cast<double>(before)) + " of a core";
+  note(entry.interval_ns > before
+           ? "source " + name + " spends " + spends + ", more than its share of " +
+                 percent(share_) + ": it is now read every " + seconds(entry.interval_ns) +
+                 " instead of " + seconds(before)
+           : "source " + name + " spends only " + spends + ": it is again read every " +
+                 seconds(entry.interval_ns));
+}
+
+void Sampler::read_one(Entry& entry, std::uint64_t now_ns) {
+  if (!entry.status.ok()) {
+    settle(entry, guarded([&] { return entry.source->open(table_); }));
+    if (!entry.status.ok()) return;
+  }
+  table_.begin(now_ns, entry.last_ns, entry.interval_ns);
+  const std::uint64_t before = ring::clock_ns(CLOCK_THREAD_CPUTIME_ID);
+  Status status = guarded([&] { return entry.source->read(table_); });
+  const std::uint64_t after = ring::clock_ns(CLOCK_THREAD_CPUTIME_ID);
+  meter(entry, after - before);
+  entry.last_ns = now_ns;
+  entry.source->take_changes(changes_);
+  settle(entry, std::move(status));
+}
+
+const std::vector<Value>& Sampler::read(std::uint64_t now_ns) {
+  table_.clear_values();
+  for (Entry& entry : entries_) {
+    // A time far before the plan means another clock: start again on that one.
+    const std::uint64_t longest = std::max(kRetryNs, entry.interval_ns);
+    if (entry.due_ns > now_ns && entry.due_ns - now_ns > longest) entry.due_ns = now_ns;
+    if (entry.due_ns > now_ns) continue;
+    read_one(entry, now_ns);
+    plan(entry, now_ns);
+  }
+  if (changes_.size() > kMaxChanges) {
+    changes_.erase(changes_.begin(), changes_.end() - kMaxChanges);
+  }
+  return table_.values();
+}
+
+std::uint64_t Sampler::next_due_ns() const noexcept {
+  std::uint64_t next = ~std::uint64_t{0};
+  for (const Entry& entry : entries_) next = std::min(next, entry.due_ns);
+  return entries_.empty() ? 0 : next;
+}
+
+std::vector<Report> Sampler::sources() const {
+  std::vector<Report> reports;
+  for (const Entry& entry : entries_) {
+    for (Part& part : entry.source->describe(entry.status)) {
+      reports.push_back({std::move(part), entry.interval_ns, entry.cost_ns});
+    }
+  }
+  return reports;
+}
+
+std::vector<std::string> Sampler::take_changes() { return std::exchange(changes_, {}); }
+
+}  // namespace haiprof::sampler

@@ -1,0 +1,87 @@
+// Reads sources when they are due, meters what each one costs, and slows down those that cost more
+// than their share. Not thread-safe; the caller brings the clock.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sampler/series.h"
+#include "sampler/source.h"
+
+namespace haiprof::sampler {
+
+// Of one core, for each source: 2 ms of CPU time a second.
+inline constexpr double kShare = 0.002;
+
+// The metric of the sampler itself: CPU time of a source by time, one instance per source.
+inline constexpr const char* kCostMetric = "haiprof.cost.ratio";
+
+struct Report {
+  Part part;
+  std::uint64_t interval_ns;
+  std::uint64_t cost_ns;  // CPU time of one reading, smoothed; 0 before the first
+};
+
+class Sampler {
+ public:
+  // How many readings in a row must be too dear before the interval doubles, and how many must
+  // stay under half the share at half the interval before it is halved again.
+  static constexpr unsigned kDearReadings = 3;
+  static constexpr unsigned kCheapReadings = 10;
+  static constexpr std::uint64_t kMaxSlowdown = 64;
+  static constexpr std::uint64_t kRetryNs = 60'000'000'000;
+  static constexpr std::size_t kMaxChanges = 256;
+
+  explicit Sampler(double share = kShare) noexcept : share_(share) {}
+
+  // Opens the source. interval_ns must not be 0.
+  void add(std::unique_ptr<Source> source, std::uint64_t interval_ns);
+
+  void watch(pid_t pid);
+  void unwatch(pid_t pid) noexcept;
+
+  // Reads every source that is due at now_ns, a time of any clock that does not go backwards.
+  // The answer is good until the next call.
+  const std::vector<Value>& read(std::uint64_t now_ns);
+
+  // When read() has something to do next. 0: at once.
+  std::uint64_t next_due_ns() const noexcept;
+
+  std::vector<Report> sources() const;
+
+  // One sentence per change since the last call: slowed down, gone, back.
+  std::vector<std::string> take_changes();
+
+ private:
+  struct Entry {
+    std::unique_ptr<Source> source;
+    Status status;
+    std::uint64_t base_ns = 0;
+    std::uint64_t interval_ns = 0;
+    std::uint64_t due_ns = 0;
+    std::uint64_t last_ns = 0;  // of the last good reading; 0 = none
+    std::uint64_t spent_ns = 0;
+    std::uint64_t cost_ns = 0;
+    unsigned dear = 0;
+    unsigned cheap = 0;
+    SeriesId cost = kNoSeries;
+  };
+
+  void read_one(Entry& entry, std::uint64_t now_ns);
+  void plan(Entry& entry, std::uint64_t now_ns) noexcept;
+  void meter(Entry& entry, std::uint64_t cost_ns);
+  void settle(Entry& entry, Status status);
+  void note(std::string sentence);
+
+  double share_;
+  SeriesTable table_;
+  std::vector<Entry> entries_;
+  std::vector<std::string> changes_;
+};
+
+}  // namespace haiprof::sampler

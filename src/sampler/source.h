@@ -1,0 +1,76 @@
+// What every source of samples implements: open, read, describe.
+//
+// A source opens what it reads once and answers whether it is there; a source that is not there is
+// missing from the data, with the reason and the mend for whoever asks. It hands raw readings to
+// the series table and computes no rate itself. A source whose read() throws, or answers that it is
+// no longer there, is closed and tried again later; nothing it does ends the sampler.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sampler/series.h"
+
+namespace haiprof::sampler {
+
+enum class State : std::uint8_t { ok, absent, denied };
+
+constexpr const char* text(State state) noexcept {
+  switch (state) {
+    case State::ok:
+      return "ok";
+    case State::absent:
+      return "absent";
+    case State::denied:
+      return "denied";
+  }
+  return "absent";
+}
+
+struct Status {
+  State state = State::ok;
+  std::string reason;  // why not, in plain words; empty when ok
+  std::string mend;    // what the user can do about it
+
+  bool ok() const noexcept { return state == State::ok; }
+};
+
+// What one name in the list of sources stands for. Most sources are one part; a source whose files
+// need different rights is several.
+struct Part {
+  std::string name;
+  Status status;
+  std::vector<std::string_view> metrics;
+};
+
+class Source {
+ public:
+  Source() = default;
+  Source(const Source&) = delete;
+  Source& operator=(const Source&) = delete;
+  virtual ~Source() = default;
+
+  virtual std::string_view name() const noexcept = 0;
+
+  // Looks whether the source is here. Called again, now and then, while it is not.
+  virtual Status open(SeriesTable& table) = 0;
+
+  // Hands one reading to the table. Not ok: the source has gone.
+  virtual Status read(SeriesTable& table) = 0;
+
+  // status: the last answer of open() or read().
+  virtual std::vector<Part> describe(const Status& status) const = 0;
+
+  // For sources that follow processes; the others look at the node.
+  virtual void watch(pid_t, SeriesTable&) {}
+  virtual void unwatch(pid_t, SeriesTable&) noexcept {}
+
+  // Sentences about what changed inside the source since the last call.
+  virtual void take_changes(std::vector<std::string>&) {}
+};
+
+}  // namespace haiprof::sampler

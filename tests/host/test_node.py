@@ -1,0 +1,270 @@
+"""The sources of the whole node, on trees whose numbers are worked out by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from host_trees import STAT, Node, reason, states
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    made = Node(tmp_path)
+    made.write("stat", STAT)
+    return made
+
+
+# ---- cpu
+
+
+def test_cpu_shares_of_two_snapshots(node: Node) -> None:
+    sampler = node.sampler()
+    first = node.tick(sampler)
+    assert (0, "cpu.util.percent", None) not in first  # a baseline is no sample
+    assert first[0, "cpu.run_queue.threads", None] == 3.0
+    # +200 ticks in all: 60 user, 20 nice, 10 system, 5 irq, 5 softirq, 70 idle, 20 iowait, 10 steal
+    node.write(
+        "stat",
+        "cpu  160 20 60 870 70 5 5 10 0 0\n"
+        "cpu0 150 0 25 400 25 0 0 0 0 0\n"
+        "cpu1 50 0 25 500 25 0 0 0 0 0\n"
+        "ctxt 5000\nprocs_running 7\n",
+    )
+    values = node.tick(sampler, 2.0)
+    assert values[0, "cpu.util.percent", None] == pytest.approx(50.0)
+    assert values[0, "cpu.user.percent", None] == pytest.approx(40.0)
+    assert values[0, "cpu.system.percent", None] == pytest.approx(10.0)
+    assert values[0, "cpu.iowait.percent", None] == pytest.approx(10.0)
+    assert values[0, "cpu.steal.percent", None] == pytest.approx(5.0)
+    assert values[0, "cpu.util.percent", "cpu0"] == pytest.approx(100.0)
+    assert values[0, "cpu.util.percent", "cpu1"] == pytest.approx(0.0)
+    assert values[0, "cpu.context_switches.per_s", None] == pytest.approx(2000.0)
+    assert values[0, "cpu.run_queue.threads", None] == 7.0
+
+
+def test_guest_time_is_counted_once(node: Node) -> None:
+    sampler = node.sampler()
+    node.tick(sampler)
+    # The kernel's user column holds the 50 guest ticks already.
+    node.write("stat", "cpu  150 0 50 850 50 0 0 0 50 0\n")
+    assert node.tick(sampler)[0, "cpu.util.percent", None] == pytest.approx(50.0)
+
+
+def test_offline_core_is_absent_and_starts_anew_when_it_returns(node: Node) -> None:
+    sampler = node.sampler()
+    node.tick(sampler)
+    without = STAT.replace("cpu1 50 0 25 400 25 0 0 0 0 0\n", "")
+    node.write("stat", without.replace("cpu0 50", "cpu0 150"))
+    values = node.tick(sampler)
+    assert values[0, "cpu.util.percent", "cpu0"] == pytest.approx(100.0)
+    assert (0, "cpu.util.percent", "cpu1") not in values
+    node.write("stat", STAT.replace("cpu0 50", "cpu0 250").replace("cpu1 50", "cpu1 950"))
+    assert (0, "cpu.util.percent", "cpu1") not in node.tick(sampler)
+    node.write("stat", STAT.replace("cpu0 50", "cpu0 350").replace("cpu1 50", "cpu1 975"))
+    assert node.tick(sampler)[0, "cpu.util.percent", "cpu1"] == pytest.approx(100.0)
+
+
+def test_512_cores(node: Node) -> None:
+    def stat(user: int) -> str:
+        cores = "".join(
+            f"cpu{i} {user * (i % 2)} 0 0 {1000 + user} 0 0 0 0 0 0\n" for i in range(512)
+        )
+        return f"cpu  {user * 256} 0 0 {512 * (1000 + user)} 0 0 0 0 0 0\n{cores}ctxt 1\n"
+
+    node.write("stat", stat(0))
+    sampler = node.sampler()
+    node.tick(sampler)
+    node.write("stat", stat(100))
+    values = node.tick(sampler)
+    cores = {i: v for (_, metric, i), v in values.items() if metric == "cpu.util.percent" and i}
+    assert len(cores) == 512
+    assert cores["cpu510"] == pytest.approx(0.0)
+    assert cores["cpu511"] == pytest.approx(50.0)
+
+
+def test_counter_that_goes_backwards_gives_no_sample(node: Node) -> None:
+    sampler = node.sampler()
+    node.tick(sampler)
+    node.write("stat", "cpu  10 0 5 80 5 0 0 0\nctxt 10\nprocs_running 1\n")
+    values = node.tick(sampler)
+    assert (0, "cpu.util.percent", None) not in values
+    assert (0, "cpu.context_switches.per_s", None) not in values
+    node.write("stat", "cpu  20 0 5 90 5 0 0 0\nctxt 30\nprocs_running 1\n")
+    values = node.tick(sampler)
+    assert values[0, "cpu.util.percent", None] == pytest.approx(50.0)
+    assert values[0, "cpu.context_switches.per_s", None] == pytest.approx(20.0)
+
+
+def test_iowait_that_the_kernel_takes_back_leaves_the_others_alone(node: Node) -> None:
+    sampler = node.sampler()
+    node.tick(sampler)
+    node.write("stat", "cpu  200 0 50 800 40 0 0 0 0 0\n")
+    values = node.tick(sampler)
+    assert (0, "cpu.iowait.percent", None) not in values
+    assert values[0, "cpu.util.percent", None] == 100.0  # never above, though 100 of 90 ticks
+
+
+# ---- memory
+
+MEMINFO = """\
+MemTotal:       1000 kB
+MemFree:         100 kB
+MemAvailable:    400 kB
+Cached:          300 kB
+Dirty:            10 kB
+Shmem:            20 kB
+SwapTotal:       200 kB
+SwapFree:        150 kB
+HugePages_Total:       8
+HugePages_Free:        3
+Hugepagesize:       2048 kB
+"""
+
+
+def memory(values: dict[tuple[int, str, str | None], float]) -> dict[str, float]:
+    return {metric: v for (_, metric, _), v in values.items() if metric.startswith("mem.")}
+
+
+def test_memory(node: Node) -> None:
+    node.write("meminfo", MEMINFO)
+    assert memory(node.tick(node.sampler())) == {
+        "mem.total.bytes": 1000 * 1024,
+        "mem.used.bytes": 600 * 1024,
+        "mem.available.bytes": 400 * 1024,
+        "mem.cached.bytes": 300 * 1024,
+        "mem.dirty.bytes": 10 * 1024,
+        "mem.shmem.bytes": 20 * 1024,
+        "mem.swap_used.bytes": 50 * 1024,
+        "mem.hugepages_total.bytes": 8 * 2048 * 1024,
+        "mem.hugepages_used.bytes": 5 * 2048 * 1024,
+    }
+
+
+def test_memory_of_an_old_kernel_has_no_available_and_so_no_used(node: Node) -> None:
+    node.write("meminfo", "MemTotal:  1000 kB\nMemFree:  100 kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n")
+    assert memory(node.tick(node.sampler())) == {"mem.total.bytes": 1000 * 1024}
+
+
+# ---- network
+
+NET = """\
+Inter-|   Receive                                                |  Transmit
+ face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo
+    lo: {lo} 1 0 0 0 0 0 0 {lo} 1 0 0 0 0 0 0
+  eth0:{rx} 1 {errors} 0 0 0 0 0 {tx} 1 0 {drops} 0 0 0 0
+  ifb0: 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0
+vethab: 5 5 5 5 0 0 0 0 5 5 5 5 0 0 0 0
+"""
+
+
+def test_network_by_interface(node: Node) -> None:
+    node.write("net/dev", NET.format(lo=10, rx=1000, tx=2000, errors=0, drops=0))
+    sampler = node.sampler()
+    node.tick(sampler)
+    node.write("net/dev", NET.format(lo=10, rx=5000, tx=2500, errors=0, drops=6))
+    values = {k[1:]: v for k, v in node.tick(sampler, 2.0).items() if k[1].startswith("net.")}
+    assert values == {
+        ("net.rx.bytes_per_s", "lo"): 0.0,
+        ("net.tx.bytes_per_s", "lo"): 0.0,
+        ("net.rx.bytes_per_s", "eth0"): 2000.0,
+        ("net.tx.bytes_per_s", "eth0"): 250.0,
+        ("net.tx_drops.per_s", "eth0"): 3.0,  # errors never happened: no series
+    }
+
+
+def test_interface_that_appears_starts_with_a_baseline(node: Node) -> None:
+    node.write("net/dev", "  eth0: 1 0 0 0 0 0 0 0 1 0 0 0 0 0 0 0\n")
+    sampler = node.sampler()
+    node.tick(sampler)
+    late = "  ib0: 9000 0 0 0 0 0 0 0 1 0 0 0 0 0 0 0\n  eth0: 1 0 0 0 0 0 0 0 1 0 0 0 0 0 0 0\n"
+    node.write("net/dev", late)
+    assert (0, "net.rx.bytes_per_s", "ib0") not in node.tick(sampler)
+    node.write("net/dev", late.replace("9000", "9500"))
+    values = node.tick(sampler)
+    assert values[0, "net.rx.bytes_per_s", "ib0"] == 500.0
+    assert values[0, "net.rx.bytes_per_s", "eth0"] == 0.0
+
+
+def test_network_of_a_mounted_host_proc_is_that_of_its_first_process(node: Node) -> None:
+    row = "  eth0: {} 0 0 0 0 0 0 0 1 0 0 0 0 0 0 0\n"
+    node.write("net/dev", row.format(1))
+    node.write("1/net/dev", row.format(100))
+    sampler = node.sampler()
+    node.tick(sampler)
+    node.write("1/net/dev", row.format(300))
+    assert node.tick(sampler)[0, "net.rx.bytes_per_s", "eth0"] == 200.0
+
+
+# ---- disks
+
+
+def disk_row(major: int, name: str, read: int, written: int, busy: int) -> str:
+    return f" {major} 0 {name} 1 0 {read} 1 1 0 {written} 1 0 {busy} 1\n"
+
+
+def test_only_whole_disks_are_counted(node: Node) -> None:
+    names = [
+        *("sda", "sda1", "sda12", "nvme0n1", "nvme0n1p1", "nvme0c0n1", "mmcblk0", "mmcblk0p2"),
+        *("xvda1", "sdaa", "md127", "md127p1", "dm-0", "loop3", "ram0", "zram0", "sr0", "bcache0"),
+        *("fancy0", "vdb"),
+    ]
+    # A driver that is not known by name, on top of another disk.
+    node.write_sys("block/fancy0/slaves/vdb", "")
+    node.write("diskstats", "".join(disk_row(8, name, 1, 1, 1) for name in names))
+    sampler = node.sampler()
+    node.tick(sampler)
+    node.write("diskstats", "".join(disk_row(8, name, 3, 5, 251) for name in names))
+    values = node.tick(sampler)
+    assert {i for (_, metric, i) in values if metric == "disk.busy.percent"} == {
+        *("sda", "nvme0n1", "mmcblk0", "xvda1", "sdaa", "vdb")
+    }
+    assert values[0, "disk.read.bytes_per_s", "sda"] == 2 * 512
+    assert values[0, "disk.write.bytes_per_s", "sda"] == 4 * 512
+    assert values[0, "disk.busy.percent", "sda"] == pytest.approx(25.0)
+
+
+# ---- pressure
+
+
+def pressure(some: int, full: int | None = None) -> str:
+    rows = {"some": some, "full": full}
+    return "".join(
+        f"{name} avg10=0.00 avg60=0.00 avg300=0.00 total={total}\n"
+        for name, total in rows.items()
+        if total is not None
+    )
+
+
+def test_pressure_is_the_share_of_time_that_tasks_stood_still(node: Node) -> None:
+    node.write("pressure/cpu", pressure(1000))
+    node.write("pressure/io", pressure(5000, 3000))
+    node.write("pressure/memory", pressure(7000, 6000))
+    sampler = node.sampler()
+    node.tick(sampler)
+    node.write("pressure/cpu", pressure(501000))
+    node.write("pressure/io", pressure(205000, 103000))
+    node.write("pressure/memory", pressure(7000, 6000))
+    values = {k[1]: v for k, v in node.tick(sampler, 2.0).items() if k[1].startswith("psi.")}
+    assert values == {
+        "psi.cpu_some.percent": pytest.approx(25.0),
+        "psi.io_some.percent": pytest.approx(10.0),
+        "psi.io_full.percent": pytest.approx(5.0),
+        "psi.memory_some.percent": 0.0,
+        "psi.memory_full.percent": 0.0,
+    }
+
+
+def test_kernel_without_pressure_figures_says_how_to_get_them(node: Node) -> None:
+    sampler = node.sampler()
+    assert states(sampler)["pressure"] == "absent"
+    assert "psi=1" in reason(sampler, "pressure")
+
+
+def test_missing_files_are_absent_with_a_reason_and_a_mend(tmp_path: Path) -> None:
+    sampler = Node(tmp_path).sampler()
+    for row in sampler.sources():
+        assert row["state"] == "absent", row
+        assert row["reason"], row
+        assert row["mend"], row
+    assert "stat: No such file" in reason(sampler, "cpu")

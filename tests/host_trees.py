@@ -1,0 +1,159 @@
+"""Small /proc and /sys trees for the host tests, and the recorded trees of real machines."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from haiprof import _core
+
+SECOND = 1_000_000_000
+
+Key = tuple[int, str, str | None]
+
+STAT = """\
+cpu  100 0 50 800 50 0 0 0 0 0
+cpu0 50 0 25 400 25 0 0 0 0 0
+cpu1 50 0 25 400 25 0 0 0 0 0
+ctxt 1000
+procs_running 3
+"""
+
+# One healthy file of every kind that is read, for process 10.
+FILES: dict[str, bytes] = {
+    path: text.encode()
+    for path, text in {
+        "stat": STAT,
+        "loadavg": "0.1 0.2 0.3 1/100 4000\n",
+        "meminfo": "MemTotal: 1000 kB\nMemAvailable: 400 kB\nCached: 5 kB\nSwapTotal: 9 kB\n"
+        "SwapFree: 3 kB\nHugePages_Total: 8\nHugePages_Free: 3\nHugepagesize: 2048 kB\n",
+        "net/dev": "  eth0: 10 1 2 3 0 0 0 0 20 1 2 3 0 0 0 0\n",
+        "diskstats": " 8 0 sda 1 0 20 1 1 0 30 1 0 40 1\n 8 1 sda1 1 0 20 1 1 0 30 1 0 40 1\n",
+        "pressure/cpu": "some avg10=0.00 avg60=0.00 avg300=0.00 total=50\n",
+        "pressure/io": "some avg10=0.00 avg60=0.00 avg300=0.00 total=50\n"
+        "full avg10=0.00 avg60=0.00 avg300=0.00 total=30\n",
+        "10/stat": "10 (py thon) S 1 1 1 0 -1 4194304 100 50 3 0 7 8 9 10 20 0 4 0 500 1000 10 0\n",
+        "10/statm": "1000 10 5 1 0 20 0\n",
+        "10/io": "rchar: 1\nwchar: 2\nsyscr: 3\nsyscw: 4\nread_bytes: 5\nwrite_bytes: 6\n",
+        "10/status": "Name:\tx\nvoluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t6\n",
+        "10/cgroup": "4:memory:/job\n0::/job\n",
+        "11/stat": "11 (child) S 10 1 1 0 -1 4194304 9 0 3 0 7 8 0 0 20 0 1 0 600 1000 10 0 0\n",
+        "self/mountinfo": "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
+        "31 23 0:27 / /sys/fs/memory rw - cgroup cgroup rw,memory\n",
+        "sys/fs/cgroup/job/cgroup.type": "domain\n",
+        "sys/fs/cgroup/job/cpu.max": "150000 100000\n",
+        "sys/fs/cgroup/job/cpu.stat": "usage_usec 5\nnr_periods 9\nnr_throttled 2\n"
+        "throttled_usec 7\n",
+        "sys/fs/cgroup/job/cpu.pressure": "some avg10=0.00 avg60=0.00 avg300=0.00 total=50\n",
+        "sys/fs/memory/job/memory.usage_in_bytes": "5000\n",
+        "sys/fs/memory/job/memory.limit_in_bytes": "9000\n",
+        "sys/fs/memory/job/memory.stat": "total_inactive_file 70\nhierarchical_memory_limit 9000\n",
+        "sys/fs/memory/job/memory.oom_control": "oom_kill 1\n",
+    }.items()
+}
+
+
+class Node:
+    """A made-up machine in a folder, and a clock that only its tests move."""
+
+    def __init__(self, folder: Path) -> None:
+        self.procfs = folder / "proc"
+        self.sysfs = folder / "sys"
+        self.now = 1000 * SECOND
+        self.write("self/mountinfo", "")
+        self.sysfs.mkdir(parents=True)
+
+    def write(self, path: str, text: str | bytes) -> None:
+        """Write below proc/, in place: readers keep the file open, as they do in /proc."""
+        self._write(self.procfs / path, text)
+
+    def write_sys(self, path: str, text: str | bytes) -> None:
+        self._write(self.sysfs / path, text)
+
+    def _write(self, path: Path, text: str | bytes) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+
+    def process(
+        self,
+        pid: int,
+        parent: int = 1,
+        *,
+        ticks: int = 0,
+        start: int = 500,
+        faults: int = 100,
+        reaped_faults: int = 0,
+        threads: int = 1,
+        pages: int = 10,
+        state: str = "S",
+        name: str = "python",
+        io: tuple[int, int, int, int] | None = (0, 0, 0, 0),
+        switches: tuple[int, int] | None = None,
+    ) -> None:
+        """Write the files of one process. ``io``: rchar, wchar, read_bytes, write_bytes."""
+        self.write(
+            f"{pid}/stat",
+            f"{pid} ({name}) {state} {parent} 1 1 0 -1 4194304 {faults} {reaped_faults} 3 0 "
+            f"{ticks} 0 0 0 20 0 {threads} 0 {start} 1000 {pages} 0 0\n",
+        )
+        self.write(f"{pid}/statm", f"1000 {pages} 5 1 0 20 0\n")
+        if io is not None:
+            keys = ("rchar", "wchar", "read_bytes", "write_bytes")
+            self.write(f"{pid}/io", "".join(f"{k}: {v}\n" for k, v in zip(keys, io, strict=True)))
+        if switches is not None:
+            self.write(
+                f"{pid}/status",
+                f"Name:\t{name}\nvoluntary_ctxt_switches:\t{switches[0]}\n"
+                f"nonvoluntary_ctxt_switches:\t{switches[1]}\n",
+            )
+
+    def sampler(self, interval: float = 1.0) -> _core.HostSampler:
+        return _core.HostSampler(procfs=str(self.procfs), sysfs=str(self.sysfs), interval=interval)
+
+    def tick(self, sampler: _core.HostSampler, seconds: float = 1.0) -> dict[Key, float]:
+        """Let time pass and read. Every (target, metric, instance) comes at most once."""
+        self.now += round(seconds * SECOND)
+        rows = sampler.read(self.now)
+        values = {(target, metric, instance): value for target, metric, instance, value, _ in rows}
+        assert len(values) == len(rows)
+        return values
+
+
+def states(sampler: _core.HostSampler) -> dict[str, str]:
+    """Return the state of every source by its name."""
+    return {str(row["name"]): str(row["state"]) for row in sampler.sources()}
+
+
+def reason(sampler: _core.HostSampler, name: str) -> str:
+    """Return why a source is not there, and the mend, in one text."""
+    row = next(row for row in sampler.sources() if row["name"] == name)
+    return f"{row['reason']} — {row['mend']}"
+
+
+def _inside(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
+    """Leave out links that point into the machine that runs the tests (cwd, exe, root)."""
+    try:
+        return tarfile.data_filter(member, folder)
+    except tarfile.FilterError:
+        return None
+
+
+def recorded(name: str, folder: Path) -> Path:
+    """Unpack the recorded tree of a real machine; skip the test where there is none.
+
+    The recordings are not part of the package: ``HAIPROF_TEST_DATA`` names their folder, and
+    without it ``../shared/data`` beside the repository is looked at.
+    """
+    beside = Path(__file__).parents[2] / "shared" / "data"
+    data = Path(os.environ.get("HAIPROF_TEST_DATA", str(beside)))
+    archive = data / "host" / f"{name}.tar.gz"
+    if not archive.is_file():
+        pytest.skip(f"no recorded machine {archive}: set HAIPROF_TEST_DATA to their folder")
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, filter=_inside)
+    found = next(folder.rglob("proc"), None)
+    assert found is not None
+    return found.parent
