@@ -105,7 +105,8 @@ class NodeRecorder:
         target.write()
         target.writer.close()
         del self._targets[pid]
-        self._sampler.unwatch(pid)
+        if pid != self._command:
+            self._sampler.unwatch(pid)
 
     def sample(self) -> None:
         """Read the sources that are due; write when it is time.
@@ -119,8 +120,8 @@ class NodeRecorder:
             stamp = time.time_ns()
             for pid, metric, instance, value, flags in values:
                 if pid == self._command:
+                    # The command may be a rank itself, whose folder gets them as well.
                     self._targets[0].rows.add(stamp, metric, instance or "job", value, flags)
-                    continue
                 target = self._targets.get(pid)
                 if target is not None:
                     target.rows.add(stamp, metric, instance, value, flags)

@@ -217,7 +217,9 @@ def _row_groups(
     rows = 0
     for batch, _ in read_stream(path):
         columns = [
-            pa.DictionaryArray.from_arrays(batch.column(f.name).indices, dictionaries[f.name])
+            pa.DictionaryArray.from_arrays(
+                batch.column(f.name).indices, dictionaries[f.name], safe=False
+            )
             if f.name in dictionaries
             else batch.column(f.name)
             for f in target

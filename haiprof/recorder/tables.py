@@ -109,25 +109,26 @@ class RingTables:
             known = pc.if_else(
                 pc.less(indices, len(CATEGORIES)), indices, pa.scalar(0, pa.uint32())
             )
-            return pa.DictionaryArray.from_arrays(known, self._categories.array())
+            return _dictionary(known, self._categories.array())
         if (table.name, column.name) == ("kernels", "kind"):
-            return pa.DictionaryArray.from_arrays(
-                _zeros(pa.uint32(), rows), self._kernel_kind.array()
-            )
+            return _dictionary(_zeros(pa.uint32(), rows), self._kernel_kind.array())
         given = raw.get(column.name)
         known_texts = self._texts.setdefault((table.name, column.name), Texts())
         if given is None:
-            return pa.DictionaryArray.from_arrays(pa.nulls(rows, pa.uint32()), known_texts.array())
+            return _dictionary(pa.nulls(rows, pa.uint32()), known_texts.array())
         known_texts.extend(texts(table.name, column.name, len(known_texts)))
-        return pa.DictionaryArray.from_arrays(
-            _from_buffers(pa.uint32(), given), known_texts.array()
-        )
+        return _dictionary(_from_buffers(pa.uint32(), given), known_texts.array())
 
 
 def _from_buffers(kind: pa.DataType, raw: RawColumn) -> pa.Array:
     rows, nulls, values, validity = raw
     mask = None if validity is None else pa.py_buffer(validity)
     return pa.Array.from_buffers(kind, rows, [mask, pa.py_buffer(values)], null_count=nulls)
+
+
+def _dictionary(indices: pa.Array, texts: pa.Array) -> pa.Array:
+    # The core made the indices; checking each against the dictionary costs more than all the rest.
+    return pa.DictionaryArray.from_arrays(indices, texts, safe=False)
 
 
 def _zeros(kind: pa.DataType, rows: int) -> pa.Array:
@@ -161,7 +162,7 @@ class RowTable:
             if column.kind == "text":
                 indices = pa.array(values, pa.uint32())
                 texts = self._texts[column.name].array()
-                arrays.append(pa.DictionaryArray.from_arrays(indices, texts))
+                arrays.append(_dictionary(indices, texts))
             else:
                 arrays.append(pa.array(values, schema.arrow_type(column.kind)))
             values.clear()

@@ -1,5 +1,6 @@
 // Writer and reader of one ring, in one process: order, exact loss counts, lanes, names, fork.
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -233,6 +234,21 @@ void a_child_of_fork_writes_nothing_into_its_parents_ring() {
   CHECK_EQUAL(seen.bad, 0U);
 }
 
+// The control: a fork that runs no handlers, as fork would be without ours.
+void without_the_fork_handler_the_childs_records_are_in_the_parents_ring() {
+  OpenRing ring;
+  push(0);
+  const long child = syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr);
+  if (child == 0) {
+    for (std::uint64_t n = 1000; n < 2000; ++n) push(n);
+    _exit(0);
+  }
+  waitpid(static_cast<pid_t>(child), nullptr, 0);
+  ring::Reader reader;
+  CHECK(reader.open(ring.path).ok());
+  CHECK(drain(reader).numbers.size() > 1);
+}
+
 void a_ring_can_be_closed_under_pushing_threads_and_another_opened() {
   std::atomic<bool> go_home{false};
   std::vector<std::thread> threads;
@@ -330,6 +346,7 @@ int main() {
   records_of_threads_without_a_lane_are_counted();
   names_are_interned_by_content();
   a_child_of_fork_writes_nothing_into_its_parents_ring();
+  without_the_fork_handler_the_childs_records_are_in_the_parents_ring();
   a_ring_can_be_closed_under_pushing_threads_and_another_opened();
   a_push_inside_a_push_is_dropped_and_counted();
   a_ring_never_overwrites_a_file_and_is_private();
