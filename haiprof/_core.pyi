@@ -138,32 +138,38 @@ def phases_finish() -> None:
 def phases_reset() -> None:
     """Forget everything, as a forked child must."""
 
-def phases_progress() -> tuple[int, int]:
-    """Steps completed, and backward passes that no module call explains."""
-
-def module_enter(module: object, /) -> bool:
-    """Say that a module call begins; true when it is an outermost one."""
+def module_enter(module: object, /) -> None:
+    """Begin a module call, or a call of a compiled function."""
 
 def module_leave() -> None:
-    """Say that a module call ends."""
+    """End it."""
 
-def set_gradients_query(query: Callable[[], bool] | None, /) -> None:
-    """Give the function that tells whether gradients are enabled."""
+def optimizer_enter(arguments: tuple[Any, ...], /) -> None:
+    """Begin ``Optimizer.step``; the optimizer is the first argument."""
 
-def on_unexplained(callable: Callable[[], None] | None, /) -> None:
-    """Give the function to call when module calls are missing."""
+def optimizer_leave() -> None:
+    """End it."""
 
-def before_optimizer(optimizer: object, args: Any, keywords: Any, /) -> None:
-    """Torch calls this before every optimizer step."""
+def backward_enter(tensors: object, /) -> None:
+    """Begin ``torch.autograd.backward``, which prepares for the engine."""
 
-def after_optimizer(optimizer: object, args: Any, keywords: Any, /) -> None:
-    """Torch calls this after every optimizer step."""
+def backward_leave() -> None:
+    """End it."""
 
-# Python 3.12 and later
+def set_gradients_query(query: Callable[[], bool], /) -> None:
+    """Say whom to ask whether gradients are enabled."""
+
+# Only for Pythons that have sys.monitoring.
 def on_start(code: CodeType, offset: int, /) -> object: ...
 def on_return(code: CodeType, offset: int, value: object, /) -> object: ...
 def on_unwind(code: CodeType, offset: int, error: BaseException, /) -> object: ...
-def watch_code(module_call: CodeType | None, compiled_call: CodeType | None, /) -> None: ...
+def watch_code(
+    module: CodeType | None,
+    compiled: CodeType | None,
+    optimizer: CodeType | None,
+    backward: CodeType | None,
+    /,
+) -> None: ...
 
 # -- the host (src/sampler, src/host) ------------------------------------------------------------
 

@@ -1,0 +1,150 @@
+"""What haiprof attaches to torch to find steps and phases without a change in the job's code.
+
+Each hook stands alone: one that cannot be attached to this torch is reported and left out, the
+others work. docs/phases.md tells what is made of them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
+
+from haiprof import _core
+from haiprof.hooks.imports import AfterImport, imported
+
+if TYPE_CHECKING:
+    from haiprof.hooks.watch import Watcher
+
+__all__ = ["install", "status", "uninstall"]
+
+Report = Callable[[str, str], None]
+
+_NAMES: Final = ("modules", "compiled", "backward", "optimizer", "scaler", "dataloader")
+
+
+class Hook(Protocol):
+    """One thing attached to torch."""
+
+    name: str
+
+    def attach(self) -> str:
+        """Attach; return how, beginning with "on". Raises whatever torch makes it raise."""
+
+    def detach(self) -> None:
+        """Leave torch exactly as it was."""
+
+
+_lock = threading.RLock()
+_report: Report | None = None
+_waiting: AfterImport | None = None
+_watcher: Watcher | None = None
+_attached: list[Hook] = []
+_status: dict[str, str] = {}
+
+
+def install(report: Report | None = None) -> None:
+    """Attach to torch: now if it is imported, else right after its import.
+
+    Idempotent. Never raises.
+
+    Args:
+        report: called with a kind ("hook") and one sentence for each hook that cannot be attached.
+    """
+    global _report, _waiting
+    with _lock:
+        if _attached or _waiting is not None:
+            return
+        _report = report
+        if imported("torch") is not None:
+            _attach_all()
+        else:
+            _waiting = AfterImport("torch", lambda torch: _torch_imported())
+
+
+def uninstall() -> None:
+    """Take everything off torch again. Idempotent. Never raises."""
+    global _waiting, _watcher
+    with _lock:
+        if _waiting is not None:
+            _waiting.cancel()
+            _waiting = None
+        while _attached:
+            hook = _attached.pop()
+            try:
+                hook.detach()
+            except Exception as error:
+                _tell(f"{hook.name} could not be taken off torch: {error!r}")
+        if _watcher is not None:
+            try:
+                _watcher.undo()
+            except Exception as error:
+                _tell(f"calls could not be left unwatched: {error!r}")
+            _watcher = None
+        _status.clear()
+
+
+def status() -> dict[str, str]:
+    """Return for each hook "on: how", "waiting: for what" or "off: why"."""
+    with _lock:
+        if _waiting is not None:
+            return dict.fromkeys(_NAMES, "waiting: torch is not imported")
+        found = dict.fromkeys(_NAMES, "off: not installed") | _status
+        for hook in _attached:
+            state = getattr(hook, "state", None)
+            changed = state() if state is not None else None
+            if changed is not None:
+                found[hook.name] = changed
+        return found
+
+
+def _tell(text: str) -> None:
+    if _report is None:
+        return
+    try:
+        _report("hook", text)
+    except Exception:  # the listener's trouble is not the job's
+        return
+
+
+def _torch_imported() -> None:
+    global _waiting
+    with _lock:
+        _waiting = None
+        _attach_all()
+
+
+def _attach_all() -> None:
+    global _watcher
+    try:
+        hooks = _hooks()
+    except Exception as error:
+        _status.update(dict.fromkeys(_NAMES, f"off: {error!r}"))
+        _tell(f"nothing can be attached to this torch: {error!r}")
+        return
+    for hook in hooks:
+        try:
+            _status[hook.name] = hook.attach()
+            _attached.append(hook)
+        except Exception as error:
+            _status[hook.name] = f"off: {error!r}"
+            _tell(f"{hook.name} cannot be attached to this torch: {error!r}")
+
+
+def _hooks() -> list[Hook]:
+    global _watcher
+    import torch
+
+    from haiprof.hooks import calls, frames
+    from haiprof.hooks.watch import watcher
+
+    _core.set_gradients_query(torch.is_grad_enabled)
+    _watcher = watcher()
+    return [
+        frames.ModuleCalls(_watcher),
+        frames.CompiledCalls(_watcher, _tell),
+        frames.OptimizerCalls(_watcher),
+        calls.BackwardCalls(_watcher),
+        calls.ScalerCalls(),
+        calls.DataLoaderCalls(),
+    ]

@@ -1,0 +1,73 @@
+"""Do something right after a module has been imported for the first time."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+
+
+def imported(name: str) -> ModuleType | None:
+    """Return the module ``name`` if its import has finished, else None."""
+    module = sys.modules.get(name)
+    if module is None or getattr(getattr(module, "__spec__", None), "_initializing", False):
+        return None
+    return module
+
+
+class AfterImport(importlib.abc.MetaPathFinder):
+    """Calls ``then(module)`` once, right after ``name`` has been imported.
+
+    It stands first in ``sys.meta_path``, lets the other finders find the module, and lends the
+    module's loader a second step. Loader and path are as before when the import is over.
+    """
+
+    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
+        """Wait for the import of ``name``. ``then`` must not raise."""
+        self.name = name
+        self._then = then
+        sys.meta_path.insert(0, self)
+
+    def cancel(self) -> None:
+        """Wait no longer. Idempotent."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Find ``name`` as the other finders do; know nothing of other modules."""
+        if name != self.name:
+            return None
+        for finder in list(sys.meta_path):
+            find = getattr(finder, "find_spec", None)
+            if finder is self or find is None:
+                continue
+            spec: importlib.machinery.ModuleSpec | None = find(name, path, target)
+            if spec is not None:
+                if spec.loader is not None and hasattr(spec.loader, "exec_module"):
+                    spec.loader = _LoaderWithSequel(spec.loader, self._imported)
+                return spec
+        return None
+
+    def _imported(self, module: ModuleType) -> None:
+        self.cancel()
+        self._then(module)
+
+
+class _LoaderWithSequel(importlib.abc.Loader):
+    def __init__(self, loader: importlib.abc.Loader, sequel: Callable[[ModuleType], None]) -> None:
+        self._loader = loader
+        self._sequel = sequel
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._sequel(module)

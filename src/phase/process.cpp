@@ -1,0 +1,225 @@
+#include "phase/process.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <atomic>
+#include <iterator>
+
+#include "ring/writer.h"
+
+namespace haiprof::phase {
+
+__thread Thread this_thread __attribute__((tls_model("initial-exec"))) = {0, 0, 0};
+
+namespace {
+
+// Who may take the machine from whom.
+enum class Claim : std::uint8_t { none, fetching, training };
+
+// Held for some tens of ns, a few times a step, and hardly ever by two threads. A plain spin lock,
+// because a forked child must be able to free one that another thread held.
+class Lock {
+ public:
+  void lock() noexcept {
+    while (taken_.exchange(true, std::memory_order_acquire)) sched_yield();
+  }
+  void unlock() noexcept { taken_.store(false, std::memory_order_release); }
+
+ private:
+  std::atomic<bool> taken_{false};
+};
+
+class Guard {
+ public:
+  explicit Guard(Lock& lock) noexcept : lock_(lock) { lock_.lock(); }
+  ~Guard() { lock_.unlock(); }
+  Guard(const Guard&) = delete;
+  Guard& operator=(const Guard&) = delete;
+
+ private:
+  Lock& lock_;
+};
+
+// The names' ids in the ring that is open now. Each thread could intern for itself; one table under
+// the machine's lock is enough, because spans are pushed under it.
+class Names {
+ public:
+  std::uint32_t id(Name name) noexcept {
+    const std::uint32_t generation = ring::generation();
+    if (generation != generation_) {
+      for (std::size_t i = 0; i < std::size(ids_); ++i) ids_[i] = ring::intern(kNames[i]);
+      generation_ = generation;
+    }
+    return ids_[static_cast<std::size_t>(name)];
+  }
+
+ private:
+  std::uint32_t generation_ = 0;
+  std::uint32_t ids_[static_cast<std::size_t>(Name::count)] = {};
+};
+
+Lock lock;
+Names names;
+
+void push(void*, const Span& span) noexcept {
+  if (!ring::is_open()) return;
+  const auto category = span.name == Name::step ? ring::Category::step : ring::Category::phase;
+  ring::push_span(span.start, span.end, names.id(span.name), category, span.step);
+}
+
+Machine machine{Sink{push, nullptr}};
+std::atomic<const Thread*> owner{nullptr};
+Claim claim = Claim::none;
+std::atomic<bool> owner_in_backward{false};
+
+// A thread's end gives the machine away. What it left open is written by the next owner, or at the
+// end: at this point the thread's own lane may be gone already.
+void owner_ended(void* thread) noexcept {
+  const Thread* expected = static_cast<Thread*>(thread);
+  owner.compare_exchange_strong(expected, nullptr, std::memory_order_acq_rel);
+}
+
+pthread_key_t end_of_thread() noexcept {
+  static const pthread_key_t key = [] {
+    pthread_key_t made{};
+    pthread_key_create(&made, owner_ended);
+    return made;
+  }();
+  return key;
+}
+
+bool is_owner() noexcept { return owner.load(std::memory_order_acquire) == &this_thread; }
+
+// Under the lock.
+bool own(Claim wanted) noexcept {
+  const Thread* const present = owner.load(std::memory_order_acquire);
+  if (present == &this_thread) {
+    if (wanted > claim) claim = wanted;
+    return true;
+  }
+  if (present != nullptr && wanted <= claim) return false;
+  // The owner before, if any, has ended or only fetched.
+  if (claim != Claim::none) machine.hand_over();
+  claim = wanted;
+  pthread_setspecific(end_of_thread(), &this_thread);
+  owner.store(&this_thread, std::memory_order_release);
+  return true;
+}
+
+// Under the lock, after every change.
+void publish() noexcept {
+  current_step_number.store(machine.current_step(), std::memory_order_relaxed);
+  owner_in_backward.store(machine.in_backward(), std::memory_order_relaxed);
+}
+
+Claim claim_of(Kind kind, bool gradients) noexcept {
+  switch (kind) {
+    case Kind::iterate:
+    case Kind::fetch:
+      return Claim::fetching;
+    case Kind::forward:
+      return gradients ? Claim::training : Claim::fetching;
+    case Kind::backward:
+      return Claim::training;
+    case Kind::optimizer:
+    case Kind::scaler:
+      return Claim::training;
+  }
+  return Claim::none;
+}
+
+Token open(Kind kind, std::uint64_t key, bool gradients, std::uint32_t calls) noexcept {
+  std::uint64_t now = ring::now_ticks();
+  if (kind == Kind::backward && this_thread.backward_from != 0) {
+    now = this_thread.backward_from;
+    this_thread.backward_from = 0;
+  }
+  // The engine's device threads must not become owners while the owner waits for them.
+  if (owner_in_backward.load(std::memory_order_relaxed) && !is_owner()) {
+    if (kind == Kind::forward) this_thread.recompute_from = now;
+    return 0;
+  }
+  const Guard guard(lock);
+  if (!own(claim_of(kind, gradients))) return 0;
+  const Token token = machine.open(kind, now, key, gradients, calls);
+  publish();
+  return token;
+}
+
+}  // namespace
+
+Token open(Kind kind, std::uint64_t key, bool gradients) noexcept {
+  return open(kind, key, gradients, 0);
+}
+
+void close(Token token, End end, std::uint64_t key) noexcept {
+  if (token == 0 || !is_owner()) return;
+  const std::uint64_t now = ring::now_ticks();
+  const Guard guard(lock);
+  machine.close(token, now, end, key);
+  publish();
+}
+
+void open_forward(std::uint64_t key, bool gradients) noexcept {
+  open(Kind::forward, key, gradients, 0);
+}
+
+void close_forward() noexcept {
+  const std::uint64_t now = ring::now_ticks();
+  const std::uint64_t from = this_thread.recompute_from;
+  if (from != 0) {
+    this_thread.recompute_from = 0;
+    const Guard guard(lock);
+    push(nullptr, Span{from, now, Name::recompute, machine.current_step()});
+    return;
+  }
+  if (!is_owner()) return;
+  const Guard guard(lock);
+  machine.close_forward(now);
+  publish();
+}
+
+void open_optimizer(std::uint64_t key, bool gradients) noexcept {
+  const Token token = open(Kind::optimizer, key, gradients, this_thread.calls);
+  if (token != 0) this_thread.calls = 0;
+}
+
+void close_optimizer(End end) noexcept {
+  if (is_owner()) {
+    const std::uint64_t now = ring::now_ticks();
+    const Guard guard(lock);
+    std::uint32_t calls = 0;
+    if (machine.close_optimizer(now, end, calls)) this_thread.calls = calls;
+    publish();
+  } else if (end != End::raised && owner_in_backward.load(std::memory_order_relaxed)) {
+    const Guard guard(lock);
+    machine.stepped_in_backward();
+  }
+}
+
+void mark() noexcept {
+  const std::uint64_t now = ring::now_ticks();
+  const Guard guard(lock);
+  if (owner.load(std::memory_order_acquire) == nullptr) own(Claim::fetching);
+  machine.mark(now);
+  publish();
+}
+
+void finish() noexcept {
+  const Guard guard(lock);
+  machine.finish();
+  publish();
+}
+
+void reset() noexcept {
+  lock.unlock();
+  const Guard guard(lock);
+  machine.reset();
+  claim = Claim::none;
+  owner.store(nullptr, std::memory_order_release);
+  this_thread.recompute_from = 0;
+  publish();
+}
+
+}  // namespace haiprof::phase

@@ -1,0 +1,74 @@
+// The one step machine of this process: who feeds it, and what other threads may add.
+//
+// The machine belongs to the thread that trains. A thread that only fetches batches or evaluates
+// has it until another one calls a module with gradients or runs a backward pass; that one keeps it
+// until it ends. Of other threads only two things count: a module call while the owner is in its
+// backward pass is recomputation (the engine's device threads), and so does an optimizer that steps
+// there.
+//
+// open() and close() take a few tens of ns and are called a few times a step. Module calls inside
+// module calls are not tokens: they cost one increment of a thread-local count.
+#pragma once
+
+#include <cstdint>
+
+#include "phase/current.h"
+#include "phase/machine.h"
+#include "ring/clock.h"
+
+namespace haiprof::phase {
+
+struct Thread {
+  std::uint32_t calls;           // module calls open on this thread, since the last outer token
+  std::uint64_t recompute_from;  // ticks; 0 = not recomputing
+  std::uint64_t backward_from;   // ticks; 0 = not between torch.autograd.backward and the engine
+};
+
+extern __thread Thread this_thread __attribute__((tls_model("initial-exec")));
+
+// True when the call is an outermost one.
+inline bool enter_call() noexcept { return this_thread.calls++ == 0; }
+
+// True when an outermost call may have ended. Hooks that were attached in the middle of a call see
+// its end and not its beginning.
+inline bool leave_call() noexcept {
+  if (this_thread.calls > 1) {
+    --this_thread.calls;
+    return false;
+  }
+  this_thread.calls = 0;
+  return true;
+}
+
+// Module calls inside a token are counted on their own.
+class CallScope {
+ public:
+  CallScope() noexcept : outside_(this_thread.calls) { this_thread.calls = 0; }
+  ~CallScope() { this_thread.calls = outside_; }
+  CallScope(const CallScope&) = delete;
+  CallScope& operator=(const CallScope&) = delete;
+
+ private:
+  std::uint32_t outside_;
+};
+
+// torch.autograd.backward was called: the engine's backward pass that follows began here already.
+inline void enter_backward() noexcept { this_thread.backward_from = ring::now_ticks(); }
+inline void leave_backward() noexcept { this_thread.backward_from = 0; }
+
+Token open(Kind kind, std::uint64_t key, bool gradients) noexcept;
+void close(Token token, End end, std::uint64_t key = 0) noexcept;
+
+void open_forward(std::uint64_t key, bool gradients) noexcept;
+void close_forward() noexcept;
+void open_optimizer(std::uint64_t key, bool gradients) noexcept;
+void close_optimizer(End end) noexcept;
+
+// The user's own step boundary, from any thread.
+void mark() noexcept;
+
+// At stop and at exit: emits what is whole. In a forked child: forgets everything.
+void finish() noexcept;
+void reset() noexcept;
+
+}  // namespace haiprof::phase

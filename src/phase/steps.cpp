@@ -1,0 +1,233 @@
+// Where steps begin and end, and what leaves the machine.
+#include "phase/machine.h"
+
+namespace haiprof::phase {
+namespace {
+
+// A leader that did not come round in this many updates will not come: it is looked for anew. A
+// loader gets more, because an inner loop may well step often on one batch.
+constexpr std::uint32_t kLoaderPatience = 64;
+constexpr std::uint32_t kModulePatience = 16;
+// The lead optimizer has been put away when others stepped this often since.
+constexpr std::uint32_t kOptimizerPatience = 16;
+// So many outermost module calls without any backward pass are inference.
+constexpr std::uint32_t kInferenceCalls = 50;
+// So many rounds with a backward pass and never an update: the optimizer is none of torch's, and a
+// backward pass must do.
+constexpr std::uint32_t kCyclesWithoutUpdate = 64;
+
+}  // namespace
+
+void Machine::note_call_without_backward() noexcept {
+  if (trained_ || inference_ || !outermost()) return;
+  if (++calls_without_backward_ < kInferenceCalls) return;
+  settle_forward();
+  release(true);
+  inference_ = true;
+  lead_ = Lead::none;
+  if (!manual_) step_open_ = false;
+}
+
+void Machine::leave_inference() noexcept {
+  trained_ = true;
+  if (!inference_) return;
+  inference_ = false;
+  if (lead_ != Lead::loader) lead_ = Lead::none;
+}
+
+// A module call with gradients or a backward pass: the batches in hand are training batches.
+void Machine::training_seen() noexcept {
+  if (in_loop() && !manual_) {
+    for (std::size_t i = 0; i < held_count_; ++i) {
+      const Held held = held_[i];
+      if (held.what == Held::What::end) {
+        boundary(held.start);
+        break;
+      }
+      if (held.what == Held::What::batch && loader_may_lead()) {
+        // The first batch of the run leads: of two loaders read in turn, the one read first.
+        lead(Lead::loader, held.key, held_[0].start);
+        for (std::size_t j = i; j < held_count_; ++j) {
+          ahead_ += held_[j].what == Held::What::batch && held_[j].key == held.key;
+        }
+        break;
+      }
+    }
+  }
+  loaders_.trained();
+  release(false);
+}
+
+void Machine::count_update(std::uint64_t optimizer) noexcept {
+  update_seen_ = true;
+  updates_invisible_ = false;
+  ++updates_;
+  if (lead_optimizer_ == 0) lead_optimizer_ = optimizer;
+  if (optimizer == lead_optimizer_ || optimizer == kAnyOptimizer) {
+    ++lead_updates_;
+    other_updates_ = 0;
+  } else if (++other_updates_ >= kOptimizerPatience) {
+    lead_optimizer_ = optimizer;
+    ++lead_updates_;
+    other_updates_ = 0;
+  }
+  const bool stalled =
+      lead_ == Lead::loader ? updates_ >= kLoaderPatience : lead_updates_ >= kModulePatience;
+  if (stalled) lead_ = Lead::none;
+}
+
+bool Machine::may_end() const noexcept {
+  if (manual_ || !step_open_) return false;
+  if (inference_) return true;
+  if (updates_invisible_) return backwards_ > 0;
+  // Without a loader, two networks in turn are told apart by whose optimizer stepped.
+  return lead_ == Lead::loader || lead_ == Lead::none ? updates_ > 0 : lead_updates_ > 0;
+}
+
+bool Machine::loader_may_lead() const noexcept {
+  if (lead_ == Lead::none || lead_ended_) return true;
+  return lead_ != Lead::loader && (inference_ || completed_ == 0);
+}
+
+void Machine::lead(Lead kind, std::uint64_t key, std::uint64_t from) noexcept {
+  const bool due = may_end();
+  lead_ = kind;
+  lead_key_ = key;
+  lead_ended_ = false;
+  ahead_ = 0;
+  cycles_without_update_ = 0;
+  if (!step_open_) {
+    open_step(from);
+  } else if (due) {
+    boundary(from);
+  } else if (completed_ == 0 && backwards_ == 0) {
+    step_start_ = from;  // what came before was a trial run, not a step
+  }
+}
+
+void Machine::leader_recurs(std::uint64_t at) noexcept {
+  if (!step_open_) {
+    open_step(at);
+  } else if (may_end()) {
+    boundary(at);
+  } else if (backwards_ > 0 && !update_seen_ && ++cycles_without_update_ >= kCyclesWithoutUpdate) {
+    updates_invisible_ = true;
+    boundary(at);
+  }
+}
+
+void Machine::boundary(std::uint64_t at) noexcept {
+  if (step_open_) {
+    emit(Name::step, step_start_, at, number_);
+    ++number_;
+    ++completed_;
+  }
+  open_step(at);
+}
+
+void Machine::open_step(std::uint64_t at) noexcept {
+  step_open_ = true;
+  step_start_ = at;
+  updates_ = lead_updates_ = backwards_ = cycles_without_update_ = 0;
+  forward_in_step_ = false;
+}
+
+void Machine::mark(std::uint64_t now) noexcept {
+  if (!manual_) {
+    manual_ = true;
+    lead_ = Lead::none;
+  }
+  release(false);
+  const bool in_module = !outermost() && top()->role == Role::forward;
+  if (in_module || !envelope_.active()) {
+    interrupt(now, false);
+    boundary(now);
+    resume(now);
+  } else {
+    settle_forward();
+    boundary(now);
+  }
+  last_ = now;
+}
+
+void Machine::close_out() noexcept {
+  settle_forward();
+  release(false);
+  const bool whole =
+      manual_ ? last_ > step_start_ && (backwards_ > 0 || updates_ > 0 || forward_in_step_)
+              : inference_ || updates_ > 0 || (updates_invisible_ && backwards_ > 0);
+  if (step_open_ && whole) {
+    emit(Name::step, step_start_, last_, number_);
+    ++number_;
+    ++completed_;
+  }
+  step_open_ = false;
+  updates_ = lead_updates_ = backwards_ = 0;
+  depth_ = 0;
+  ++epoch_;
+  lost_forward_ = lost_optimizer_ = backward_depth_ = 0;
+  ahead_ = 0;
+  batch_ready_ = 0;
+  forward_in_step_ = stepped_in_backward_ = false;
+}
+
+void Machine::finish() noexcept {
+  close_out();
+  number_ = 0;
+  manual_ = false;
+}
+
+void Machine::hand_over() noexcept { close_out(); }
+
+void Machine::emit(Name name, std::uint64_t start, std::uint64_t end) noexcept {
+  emit(name, start, end, current_step());
+}
+
+void Machine::emit(Name name, std::uint64_t start, std::uint64_t end, std::uint32_t step) noexcept {
+  // An optimizer's pieces are told as they end, so whatever was told before them is not theirs,
+  // also where an exception has hidden the end of a call inside.
+  if (name == Name::optimizer && start < told_) start = told_;
+  if (end <= start) return;
+  if (name != Name::step && end > told_) told_ = end;
+  // A module's first call may be a trial run before the loop; a backward pass makes a step of it.
+  const bool trial = lead_ == Lead::module && completed_ == 0 && backwards_ == 0 && !inference_;
+  const bool before = step == number_ && end <= step_start_;
+  if (name != Name::step && (trial || before) && !manual_) step = ring::kNone;
+  sink_.take(sink_.context, Span{start, end, name, step});
+}
+
+void Machine::hold(Held::What what, std::uint64_t key, std::uint64_t start,
+                   std::uint64_t end) noexcept {
+  if (held_count_ == held_.size()) {
+    emit(held_[0].what == Held::What::evaluation ? Name::eval : Name::dataloader, held_[0].start,
+         held_[0].end);
+    for (std::size_t i = 1; i < held_count_; ++i) held_[i - 1] = held_[i];
+    --held_count_;
+  }
+  if (end > told_) told_ = end;
+  held_[held_count_++] = Held{what, key, start, end};
+}
+
+bool Machine::holds(Held::What what) const noexcept {
+  for (std::size_t i = 0; i < held_count_; ++i) {
+    if (held_[i].what == what) return true;
+  }
+  return false;
+}
+
+// evaluation: loaders that are not known yet turned out to feed evaluation.
+void Machine::release(bool evaluation) noexcept {
+  for (std::size_t i = 0; i < held_count_; ++i) {
+    const Held& held = held_[i];
+    const Use known = use(held.key);
+    const bool eval_fetch =
+        !inference_ && (known == Use::evaluation || (known == Use::unknown && evaluation));
+    const Name name = held.what == Held::What::evaluation ? Name::eval
+                      : eval_fetch                        ? Name::eval_dataloader
+                                                          : Name::dataloader;
+    emit(name, held.start, held.end);
+  }
+  held_count_ = 0;
+}
+
+}  // namespace haiprof::phase

@@ -1,0 +1,215 @@
+// WrappedCall: a callable that stands in for a function or method of torch and tells the step
+// machine when it is called and how it ends. Arguments, result and errors pass through untouched;
+// as a class attribute it binds like a function; it answers introspection as the original would.
+#include <Python.h>
+// Python.h first: structmember.h does not include what it needs.
+#include <structmember.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstring>
+
+#include "phase/process.h"
+#include "python/hook.h"
+#include "python/opener.h"
+
+namespace haiprof::python {
+namespace {
+
+struct WrappedCall {
+  PyObject_HEAD PyObject* original;
+  PyObject* weak_references;
+  vectorcallfunc call;
+  phase::Kind kind;
+  std::atomic<bool> enabled;
+};
+
+WrappedCall* as_wrapped(PyObject* object) { return reinterpret_cast<WrappedCall*>(object); }
+
+struct KindName {
+  const char* name;
+  phase::Kind kind;
+};
+constexpr KindName kKinds[] = {{"iterate", phase::Kind::iterate},
+                               {"fetch", phase::Kind::fetch},
+                               {"backward", phase::Kind::backward},
+                               {"scaler", phase::Kind::scaler}};
+
+std::uint64_t key_at_open(phase::Kind kind, PyObject* const* args, Py_ssize_t count) noexcept {
+  switch (kind) {
+    case phase::Kind::fetch:
+      return count > 0 ? loader_of(args[0]) : 0;
+    case phase::Kind::scaler:  // step(self, optimizer)
+      return count > 1 ? key_of(args[1]) : 0;
+    default:
+      return 0;
+  }
+}
+
+phase::End end_of(PyObject* result) noexcept {
+  if (result != nullptr) return phase::End::done;
+  return PyErr_ExceptionMatches(PyExc_StopIteration) ? phase::End::exhausted : phase::End::raised;
+}
+
+PyObject* call(PyObject* object, PyObject* const* args, std::size_t flagged, PyObject* keywords) {
+  WrappedCall* const self = as_wrapped(object);
+  PyObject* const original = self->original;
+  if (!self->enabled.load(std::memory_order_relaxed) || !ready()) {
+    const phase::CallScope scope;
+    return PyObject_Vectorcall(original, args, flagged, keywords);
+  }
+  const phase::Kind kind = self->kind;
+  const Py_ssize_t count = PyVectorcall_NARGS(flagged);
+  const phase::Token token = phase::open(kind, key_at_open(kind, args, count), gradients_enabled());
+  PyObject* result = nullptr;
+  {
+    const phase::CallScope scope;
+    result = PyObject_Vectorcall(original, args, flagged, keywords);
+  }
+  if (token != 0) {
+    const std::uint64_t key = kind == phase::Kind::iterate && result != nullptr && count > 0
+                                  ? loader_of_new_iterator(args[0], result)
+                                  : 0;
+    phase::close(token, end_of(result), key);
+  }
+  return result;
+}
+
+PyObject* make(PyTypeObject* type, PyObject* args, PyObject* keywords) {
+  static const char* names[] = {"original", "kind", nullptr};
+  PyObject* original = nullptr;
+  const char* kind = nullptr;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "Os", const_cast<char**>(names), &original,
+                                   &kind)) {
+    return nullptr;
+  }
+  const KindName* known = nullptr;
+  for (const KindName& candidate : kKinds) {
+    if (std::strcmp(candidate.name, kind) == 0) known = &candidate;
+  }
+  if (known == nullptr || PyCallable_Check(original) == 0) {
+    PyErr_SetString(PyExc_ValueError,
+                    "WrappedCall(original, kind): original must be callable and kind one of "
+                    "iterate, fetch, backward, scaler");
+    return nullptr;
+  }
+  PyObject* object = type->tp_alloc(type, 0);
+  if (object == nullptr) return nullptr;
+  WrappedCall* const self = as_wrapped(object);
+  Py_INCREF(original);
+  self->original = original;
+  self->call = call;
+  self->kind = known->kind;
+  self->enabled.store(true, std::memory_order_relaxed);
+  return object;
+}
+
+int traverse(PyObject* object, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(object));
+  Py_VISIT(as_wrapped(object)->original);
+  return 0;
+}
+
+// No tp_clear: a call in progress needs the original. What it holds are functions of modules, so no
+// cycle hangs on it alone.
+void dealloc(PyObject* object) {
+  PyTypeObject* const type = Py_TYPE(object);
+  PyObject_GC_UnTrack(object);
+  if (as_wrapped(object)->weak_references != nullptr) PyObject_ClearWeakRefs(object);
+  Py_XDECREF(as_wrapped(object)->original);
+  type->tp_free(object);
+  Py_DECREF(type);
+}
+
+PyObject* bind(PyObject* object, PyObject* instance, PyObject*) {
+  if (instance == nullptr || instance == Py_None) {
+    Py_INCREF(object);
+    return object;
+  }
+  return PyMethod_New(object, instance);
+}
+
+// Whatever is not ours is the original's: __name__, __doc__, __module__, __signature__, …
+PyObject* attribute(PyObject* object, PyObject* name) {
+  PyObject* found = nullptr;
+  if (PyUnicode_CompareWithASCIIString(name, "__doc__") != 0) {
+    found = PyObject_GenericGetAttr(object, name);
+    if (found != nullptr || !PyErr_ExceptionMatches(PyExc_AttributeError)) return found;
+    PyErr_Clear();
+  }
+  return PyObject_GetAttr(as_wrapped(object)->original, name);
+}
+
+PyObject* from_original(PyObject* object, void* name) {
+  return PyObject_GetAttrString(as_wrapped(object)->original, static_cast<const char*>(name));
+}
+
+PyObject* show(PyObject* object) {
+  return PyUnicode_FromFormat("<haiprof hook around %R>", as_wrapped(object)->original);
+}
+
+// Pickled as a function is: by name.
+PyObject* reduce(PyObject* object, PyObject*) {
+  return PyObject_GetAttrString(as_wrapped(object)->original, "__qualname__");
+}
+
+PyObject* disable(PyObject* object, PyObject*) {
+  as_wrapped(object)->enabled.store(false, std::memory_order_relaxed);
+  Py_RETURN_NONE;
+}
+
+PyMethodDef methods[] = {
+    {"__reduce__", reduce, METH_NOARGS, nullptr},
+    {"disable", disable, METH_NOARGS,
+     "disable() -> None\n\nFrom now on only pass calls through; for when it cannot be taken out."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyMemberDef members[] = {
+    {"__wrapped__", T_OBJECT_EX, offsetof(WrappedCall, original), READONLY, nullptr},
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(WrappedCall, call), READONLY, nullptr},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(WrappedCall, weak_references), READONLY, nullptr},
+    {nullptr, 0, 0, 0, nullptr},
+};
+
+char module_name[] = "__module__";
+PyGetSetDef properties[] = {
+    {module_name, from_original, nullptr, nullptr, module_name},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+
+template <typename Function>
+void* slot(Function* function) {
+  return reinterpret_cast<void*>(function);
+}
+
+PyType_Slot slots[] = {
+    {Py_tp_new, slot(make)},
+    {Py_tp_dealloc, slot(dealloc)},
+    {Py_tp_traverse, slot(traverse)},
+    {Py_tp_call, slot(PyVectorcall_Call)},
+    {Py_tp_descr_get, slot(bind)},
+    {Py_tp_getattro, slot(attribute)},
+    {Py_tp_repr, slot(show)},
+    {Py_tp_methods, methods},
+    {Py_tp_members, members},
+    {Py_tp_getset, properties},
+    {0, nullptr},
+};
+
+PyType_Spec spec = {"haiprof._core.WrappedCall", sizeof(WrappedCall), 0,
+                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL |
+                        Py_TPFLAGS_METHOD_DESCRIPTOR,
+                    slots};
+
+}  // namespace
+
+bool add_wrapped_call(PyObject* module) {
+  PyObject* const type = PyType_FromSpec(&spec);
+  if (type == nullptr) return false;
+  const bool added = PyObject_SetAttrString(module, "WrappedCall", type) == 0;
+  Py_DECREF(type);
+  return added;
+}
+
+}  // namespace haiprof::python

@@ -1,0 +1,60 @@
+// Which loader does this iterator belong to? Addresses only: nothing is kept alive, and an entry
+// whose iterator is gone is overwritten when its address or its place is used again.
+#include <array>
+#include <atomic>
+
+#include "phase/span.h"
+#include "python/hook.h"
+
+namespace haiprof::python {
+namespace {
+
+struct Entry {
+  std::atomic<std::uint64_t> iterator{0};
+  std::atomic<std::uint64_t> key{0};
+};
+
+std::array<Entry, 32> entries;
+std::atomic<std::uint32_t> next_entry{0};
+
+// _dataset is what every iterator of torch.utils.data has had since 1.2.
+std::uint64_t dataset_of(PyObject* iterator) noexcept {
+  PyObject* dataset = PyObject_GetAttrString(iterator, "_dataset");
+  if (dataset == nullptr) {
+    PyErr_Clear();
+    return key_of(iterator);
+  }
+  const std::uint64_t key = key_of(dataset);
+  Py_DECREF(dataset);
+  return key;
+}
+
+}  // namespace
+
+std::uint64_t loader_of_new_iterator(PyObject* loader, PyObject* iterator) noexcept {
+  const std::uint64_t key = phase::loader_key(key_of(loader), dataset_of(iterator));
+  Entry* place = nullptr;
+  for (Entry& entry : entries) {
+    if (entry.iterator.load(std::memory_order_relaxed) == key_of(iterator)) place = &entry;
+  }
+  if (place == nullptr) {
+    place = &entries[next_entry.fetch_add(1, std::memory_order_relaxed) % entries.size()];
+  }
+  place->iterator.store(0, std::memory_order_relaxed);
+  place->key.store(key, std::memory_order_release);
+  place->iterator.store(key_of(iterator), std::memory_order_release);
+  return key;
+}
+
+std::uint64_t loader_of(PyObject* iterator) noexcept {
+  for (const Entry& entry : entries) {
+    if (entry.iterator.load(std::memory_order_acquire) == key_of(iterator)) {
+      return entry.key.load(std::memory_order_relaxed);
+    }
+  }
+  // Its making was not seen (hooks attached in mid-epoch, or a loader with an __iter__ of its own):
+  // the data set alone stays the same from epoch to epoch.
+  return phase::loader_key(0, dataset_of(iterator));
+}
+
+}  // namespace haiprof::python
