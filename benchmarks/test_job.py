@@ -1,4 +1,4 @@
-"""What a training job notices of haiprof: import, memory, the recorder's CPU, the time of a step."""
+"""What a training job notices: import, memory, the recorder's CPU, the time of a step."""
 
 from __future__ import annotations
 
@@ -98,7 +98,9 @@ TRAINING = """
 
 
 def test_memory_added_to_the_job(benchmark: Any, shm: Path, tmp_path: Path) -> None:
-    program = TRAINING + """
+    program = (
+        TRAINING
+        + """
     train(2)
     before = rss()
     import haiprof
@@ -106,12 +108,16 @@ def test_memory_added_to_the_job(benchmark: Any, shm: Path, tmp_path: Path) -> N
     train(4)
     print(rss() - before)
     """
-    control = TRAINING + """
+    )
+    control = (
+        TRAINING
+        + """
     train(2)
     before = rss()
     train(4)
     print(rss() - before)
     """
+    )
 
     def measure() -> tuple[list[float], list[float]]:
         added = [float(printed(program, str(tmp_path / str(i)))) for i in range(3)]
@@ -127,11 +133,14 @@ def test_memory_added_to_the_job(benchmark: Any, shm: Path, tmp_path: Path) -> N
 
 
 def test_cpu_of_the_recorder_at_defaults(benchmark: Any, shm: Path, tmp_path: Path) -> None:
-    program = TRAINING + """
+    program = (
+        TRAINING
+        + """
     import haiprof
     haiprof.start(sys.argv[1], run="cpu")
     print(train(float(sys.argv[2])))
     """
+    )
     seconds = 40.0
 
     def measure() -> tuple[float, float, int]:

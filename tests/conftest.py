@@ -15,6 +15,14 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 
+@pytest.fixture(autouse=True)
+def away_from_the_checkout(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Programs that tests start import the installed package, not the sources beside it."""
+    monkeypatch.chdir(tmp_path_factory.mktemp("cwd"))
+
+
 @pytest.fixture
 def shm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder for rings that no other test and no real run sees."""

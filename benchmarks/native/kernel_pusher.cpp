@@ -51,8 +51,8 @@ int main(int argc, char** argv) {
   std::uniform_real_distribution<double> uniform(0, 1);
   for (int i = 0; i < kKernelsAStep; ++i) {
     // Few names make most of the launches.
-    const auto rank = static_cast<std::size_t>(
-        std::pow(static_cast<double>(names.size()), uniform(random)) - 1);
+    const auto rank =
+        static_cast<std::size_t>(std::pow(static_cast<double>(names.size()), uniform(random)) - 1);
     ring::KernelPayload p{};
     p.stream = uniform(random) < 0.9 ? 7 : 20;
     p.registers = static_cast<std::uint16_t>(16 + 8 * (random() % 28));
@@ -75,7 +75,7 @@ int main(int argc, char** argv) {
     p.duration = static_cast<std::uint32_t>(shape.duration * jitter(random));
     p.correlation = static_cast<std::uint64_t>(n) + 1;
     ring::push_at<ring::KernelPayload>(ring::RecordType::kernel, ring::now_ticks(),
- [&](auto& to) { to = p; });
+                                       [&](auto& to) { to = p; });
     expected.write(reinterpret_cast<const char*>(&p), sizeof p);
     now += p.duration + static_cast<std::uint64_t>(500 * jitter(random));
   }

@@ -1,10 +1,11 @@
-// What a push costs beside the least that it can cost: the clock and a store of 64 bytes into memory
-// that another process can see.
+// What a push costs beside the least that it can cost: the clock and a store of 64 bytes into
+// memory that another process can see.
 //
 //   push_cost RING RUN_DIR NODE ROUNDS OPERATIONS PAUSE_US
 //
 // Prints one JSON object with nanoseconds per record: medians over interleaved rounds of
-// OPERATIONS each with PAUSE_US between them, so that all see the same noise. The record is a kernel's, 64 bytes in all.
+// OPERATIONS each with PAUSE_US between them, so that all see the same noise. The record is a
+// kernel's, 64 bytes in all.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -96,7 +97,7 @@ int main(int argc, char** argv) {
     push.push_back(time_of(operations, [] {
       const std::uint64_t now = ring::now_ticks();
       ring::push_at<ring::KernelPayload>(ring::RecordType::kernel, now,
- [&](auto& p) { fill(p, now); });
+                                         [&](auto& p) { fill(p, now); });
     }));
     if (pause_us > 0) usleep(pause_us);
   }

@@ -6,72 +6,73 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 namespace haiprof::phase {
 
 enum class Use : std::uint8_t { unknown, training, evaluation };
 
+// A job has two or three loaders and asks at every token, so the entries are split: the keys, which
+// are searched, lie together; the rest is one bit each.
 class Loaders {
  public:
   Use use(std::uint64_t key) const noexcept {
-    for (const Entry& entry : entries_) {
-      if (entry.key == key) return entry.use;
+    for (std::size_t i = 0; i < count_; ++i) {
+      if (keys_[i] != key) continue;
+      return training_ >> i & 1     ? Use::training
+             : evaluation_ >> i & 1 ? Use::evaluation
+                                    : Use::unknown;
     }
     return Use::unknown;
   }
 
   void batch(std::uint64_t key) noexcept {
-    Entry& entry = of(key);
-    entry.fresh = true;
-    entry.tried = false;
+    const std::uint32_t bit = 1u << place(key);
+    fresh_ |= bit;
+    tried_ &= ~bit;
   }
 
-  void called_without_gradients() noexcept {
-    for (Entry& entry : entries_) entry.tried = entry.tried || entry.fresh;
-  }
+  void called_without_gradients() noexcept { tried_ |= fresh_; }
 
   void trained() noexcept {
-    for (Entry& entry : entries_) {
-      if (entry.fresh) entry.use = Use::training;
-      entry.fresh = entry.tried = false;
-    }
+    training_ |= fresh_;
+    evaluation_ &= ~fresh_;
+    fresh_ = tried_ = 0;
   }
 
   void next_fetch() noexcept {
-    for (Entry& entry : entries_) {
-      if (!entry.tried) continue;
-      entry.use = Use::evaluation;
-      entry.fresh = entry.tried = false;
-    }
+    evaluation_ |= tried_;
+    training_ &= ~tried_;
+    fresh_ &= ~tried_;
+    tried_ = 0;
   }
 
  private:
-  struct Entry {
-    std::uint64_t key = 0;
-    std::uint64_t met = 0;
-    Use use = Use::unknown;
-    bool fresh = false;  // its last batch was not used for training yet
-    bool tried = false;  // … but a module was called without gradients
-  };
+  static constexpr std::size_t kMost = 16;
 
-  Entry& of(std::uint64_t key) noexcept {
-    Entry* oldest = entries_.data();
-    for (Entry& entry : entries_) {
-      if (entry.key == key && entry.met != 0) {
-        entry.met = ++clock_;
-        return entry;
-      }
-      if (entry.met < oldest->met) oldest = &entry;
+  // Makes room by forgetting the loader that was met first.
+  std::size_t place(std::uint64_t key) noexcept {
+    for (std::size_t i = 0; i < count_; ++i) {
+      if (keys_[i] == key) return i;
     }
-    *oldest = Entry{};
-    oldest->key = key;
-    oldest->met = ++clock_;
-    return *oldest;
+    const std::size_t i = count_ < kMost ? count_++ : next_++ % kMost;
+    const std::uint32_t others = ~(1u << i);
+    training_ &= others;
+    evaluation_ &= others;
+    fresh_ &= others;
+    tried_ &= others;
+    keys_[i] = key;
+    return i;
   }
 
-  std::array<Entry, 16> entries_{};
-  std::uint64_t clock_ = 0;
+  std::uint32_t training_ = 0;
+  std::uint32_t evaluation_ = 0;
+  std::uint32_t fresh_ = 0;  // their last batch was not used for training yet
+  std::uint32_t tried_ = 0;  // … but a module was called without gradients
+  std::size_t count_ = 0;
+  std::size_t next_ = 0;
+  std::array<std::uint64_t, kMost> keys_{};
 };
 
 }  // namespace haiprof::phase

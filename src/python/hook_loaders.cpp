@@ -16,6 +16,7 @@ struct Entry {
 
 std::array<Entry, 32> entries;
 std::atomic<std::uint32_t> next_entry{0};
+std::atomic<std::uint32_t> last_found{0};  // most fetches come from the iterator of the one before
 
 // _dataset is what every iterator of torch.utils.data has had since 1.2.
 std::uint64_t dataset_of(PyObject* iterator) noexcept {
@@ -47,9 +48,12 @@ std::uint64_t loader_of_new_iterator(PyObject* loader, PyObject* iterator) noexc
 }
 
 std::uint64_t loader_of(PyObject* iterator) noexcept {
-  for (const Entry& entry : entries) {
-    if (entry.iterator.load(std::memory_order_acquire) == key_of(iterator)) {
-      return entry.key.load(std::memory_order_relaxed);
+  const std::uint32_t start = last_found.load(std::memory_order_relaxed);
+  for (std::uint32_t i = 0; i < entries.size(); ++i) {
+    const std::uint32_t place = (start + i) % entries.size();
+    if (entries[place].iterator.load(std::memory_order_acquire) == key_of(iterator)) {
+      if (i != 0) last_found.store(place, std::memory_order_relaxed);
+      return entries[place].key.load(std::memory_order_relaxed);
     }
   }
   // Its making was not seen (hooks attached in mid-epoch, or a loader with an __iter__ of its own):

@@ -115,7 +115,7 @@ struct alignas(64) SuperBlock {
   std::uint32_t rank;        // kNone outside a launcher
   std::uint32_t local_rank;
   std::uint32_t world_size;
-  std::uint32_t attempt;  // restarts of this rank by an elastic launcher
+  std::uint32_t attempt;     // restarts of this rank by an elastic launcher
   std::uint64_t created_ns;  // CLOCK_REALTIME; with pid and boot id it names this ring for ever
   char boot_id[40];
   char host[256];

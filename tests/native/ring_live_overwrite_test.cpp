@@ -71,7 +71,7 @@ int main() {
     ring::claim_lane(2);
     for (std::uint64_t n = 0;; ++n) {
       ring::push_at<ring::SpanPayload>(ring::RecordType::span, ring::now_ticks(),
- [&](auto& p) { p = test::checked_span(n); });
+                                       [&](auto& p) { p = test::checked_span(n); });
     }
   }
   ring::Reader reader;

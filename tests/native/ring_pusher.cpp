@@ -85,7 +85,7 @@ int main(int argc, char** argv) {
           push_commit_first(now, test::checked_span(n));
         } else {
           ring::push_at<ring::SpanPayload>(ring::RecordType::span, now,
- [&](auto& p) { p = test::checked_span(n); });
+                                           [&](auto& p) { p = test::checked_span(n); });
         }
         acknowledged[t].store(n + 1, std::memory_order_release);
         if (paced && n % 16 == 15) {

@@ -59,7 +59,7 @@ Seen drain(ring::Reader& reader, std::uint32_t lane = 0) {
 
 void push(std::uint64_t n) {
   ring::push_at<ring::SpanPayload>(ring::RecordType::span, ring::now_ticks(),
- [&](auto& p) { p = test::checked_span(n); });
+                                   [&](auto& p) { p = test::checked_span(n); });
 }
 
 void records_come_back_in_order_and_only_once() {
@@ -137,7 +137,7 @@ void times_survive_rebasing_and_back_dating() {
                                             now + 500 * second};
   for (std::size_t i = 0; i < times.size(); ++i) {
     ring::push_at<ring::SpanPayload>(ring::RecordType::span, times[i],
- [&](auto& p) { p = test::checked_span(i); });
+                                     [&](auto& p) { p = test::checked_span(i); });
   }
   std::vector<std::uint64_t> got;
   reader.drain(~0ULL, [&](const ring::RecordView& record) { got.push_back(record.ticks); });
