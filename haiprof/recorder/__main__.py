@@ -9,12 +9,6 @@ import os
 import sys
 from pathlib import Path
 
-# Columns are built in our own buffers; a pool that keeps freed pages would only look like a leak.
-os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-# Two cores of compression threads would sit idle beside the job for its whole life.
-os.environ.setdefault("ARROW_NUM_THREADS", "1")
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-
 
 def main(arguments: list[str] | None = None) -> int:
     """Become the recorder of a run, or leave quietly when it has one."""

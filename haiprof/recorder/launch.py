@@ -15,6 +15,17 @@ from haiprof.places import DOORBELL_NAME, RECORDER_LOG
 _PROGRAM = "import sys; sys.path[:] = {paths!r}; from haiprof.recorder.__main__ import main; main()"
 
 
+# Memory that a closed segment took goes back to the system, so that what the recorder holds does
+# not depend on how long the job runs. glibc raises both thresholds by itself unless they are set.
+_MEMORY = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": "131072",
+    "MALLOC_TRIM_THRESHOLD_": "131072",
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "OMP_NUM_THREADS": "1",
+}
+
+
 def _import_paths() -> list[str]:
     script = os.path.dirname(os.path.abspath(sys.argv[0])) if sys.argv and sys.argv[0] else ""
     unwanted = {"", ".", script, os.getcwd()}
@@ -53,11 +64,12 @@ def start_recorder(
     ]
     if watch is not None:
         arguments.append(f"--watch={watch}")
-    environment = [
-        f"{variable}={value}"
+    inherited = {
+        variable: value
         for variable, value in os.environ.items()
         if variable not in (ENABLED_VARIABLE, "LD_PRELOAD", "CUDA_INJECTION64_PATH")
-    ]
+    }
+    environment = [f"{variable}={value}" for variable, value in (inherited | _MEMORY).items()]
     log = os.open(
         ring_dir / RECORDER_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
     )

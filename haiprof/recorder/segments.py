@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 #: A live stream is closed into a file when it has grown to this many bytes.
 SEGMENT_BYTES: Final = 64 << 20
-_FILE_ROWS: Final = 1 << 17
+_FILE_ROWS: Final = 1 << 16
 _COMPRESSION: Final = "zstd"
 
 Through = dict[int, int]
