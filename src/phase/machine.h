@@ -60,6 +60,8 @@ class Machine {
   }
 
   std::uint32_t current_step() const noexcept { return step_open_ ? number_ : ring::kNone; }
+  // False while a loader leads: then no key of a module is looked at.
+  bool wants_modules() const noexcept { return lead_ != Lead::loader; }
   bool in_backward() const noexcept { return backward_depth_ != 0; }
   std::uint64_t completed() const noexcept { return completed_; }
 

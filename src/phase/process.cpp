@@ -72,6 +72,7 @@ Machine machine{Sink{push, nullptr}};
 std::atomic<const Thread*> owner{nullptr};
 Claim claim = Claim::none;
 std::atomic<bool> owner_in_backward{false};
+std::atomic<bool> modules_wanted{true};
 
 // A thread's end gives the machine away. What it left open is written by the next owner, or at the
 // end: at this point the thread's own lane may be gone already.
@@ -111,6 +112,7 @@ bool own(Claim wanted) noexcept {
 void publish() noexcept {
   current_step_number.store(machine.current_step(), std::memory_order_relaxed);
   owner_in_backward.store(machine.in_backward(), std::memory_order_relaxed);
+  modules_wanted.store(machine.wants_modules(), std::memory_order_relaxed);
 }
 
 Claim claim_of(Kind kind, bool gradients) noexcept {
@@ -161,6 +163,8 @@ void close(Token token, End end, std::uint64_t key) noexcept {
   publish();
 }
 
+bool wants_modules() noexcept { return modules_wanted.load(std::memory_order_relaxed); }
+
 void open_forward(std::uint64_t key, bool gradients) noexcept {
   open(Kind::forward, key, gradients, 0);
 }
@@ -180,8 +184,8 @@ void close_forward() noexcept {
   publish();
 }
 
-void open_optimizer(std::uint64_t key, bool gradients) noexcept {
-  const Token token = open(Kind::optimizer, key, gradients, this_thread.calls);
+void open_optimizer(std::uint64_t key) noexcept {
+  const Token token = open(Kind::optimizer, key, true, this_thread.calls);
   if (token != 0) this_thread.calls = 0;
 }
 

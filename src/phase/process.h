@@ -59,9 +59,11 @@ inline void leave_backward() noexcept { this_thread.backward_from = 0; }
 Token open(Kind kind, std::uint64_t key, bool gradients) noexcept;
 void close(Token token, End end, std::uint64_t key = 0) noexcept;
 
+// Whether it matters which module is called; else open_forward() may be given any key.
+bool wants_modules() noexcept;
 void open_forward(std::uint64_t key, bool gradients) noexcept;
 void close_forward() noexcept;
-void open_optimizer(std::uint64_t key, bool gradients) noexcept;
+void open_optimizer(std::uint64_t key) noexcept;
 void close_optimizer(End end) noexcept;
 
 // The user's own step boundary, from any thread.

@@ -60,7 +60,9 @@ PyObject* call(PyObject* object, PyObject* const* args, std::size_t flagged, PyO
   }
   const phase::Kind kind = self->kind;
   const Py_ssize_t count = PyVectorcall_NARGS(flagged);
-  const phase::Token token = phase::open(kind, key_at_open(kind, args, count), gradients_enabled());
+  const bool fetches = kind == phase::Kind::iterate || kind == phase::Kind::fetch;
+  const phase::Token token =
+      phase::open(kind, key_at_open(kind, args, count), !fetches || gradients_enabled());
   PyObject* result = nullptr;
   {
     const phase::CallScope scope;

@@ -38,7 +38,7 @@ PyObject* module_leave(PyObject*, PyObject*) {
 // optimizer_enter(args): what Optimizer.step's wrapper was called with, the optimizer first.
 PyObject* optimizer_enter(PyObject*, PyObject* args) {
   if (PyTuple_Check(args) && PyTuple_GET_SIZE(args) > 0 && ready()) {
-    phase::open_optimizer(key_of(PyTuple_GET_ITEM(args, 0)), gradients_enabled());
+    phase::open_optimizer(key_of(PyTuple_GET_ITEM(args, 0)));
   }
   Py_RETURN_NONE;
 }
@@ -89,8 +89,11 @@ PyObject* on_start(PyObject*, PyObject* const* args, Py_ssize_t) {
   } else if (code == backward_code.load(std::memory_order_relaxed)) {
     phase::enter_backward();
   } else if (phase::enter_call() && ready()) {
-    const bool compiled = code == compiled_code.load(std::memory_order_relaxed);
-    PyObject* const called = variable(compiled ? function_name : self_name);
+    PyObject* called = nullptr;
+    if (phase::wants_modules()) {
+      const bool compiled = code == compiled_code.load(std::memory_order_relaxed);
+      called = variable(compiled ? function_name : self_name);
+    }
     phase::open_forward(key_of(called), gradients_enabled());
     Py_XDECREF(called);
   }

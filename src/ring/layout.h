@@ -196,7 +196,8 @@ enum class Category : std::uint16_t {
   job = 11,
 };
 
-// The record's own ticks are the span's end, so a lane is ordered by end time.
+// The record's own ticks are the span's end. A span that was held back until it could be named is
+// pushed late, so a lane is ordered by end time only nearly.
 struct SpanPayload {
   std::uint64_t duration_ticks;
   std::uint32_t name;
