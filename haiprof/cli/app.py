@@ -1,0 +1,82 @@
+"""The commands as typer knows them. Each imports what it needs when it is called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="haiprof",
+    help="The profiler that every PyTorch training job runs with, all the time.",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from haiprof import __version__
+
+        print(f"haiprof {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Show the version and leave.", callback=_show_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Stand for what all commands share."""
+
+
+@app.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
+def run(words: Annotated[list[str] | None, typer.Argument(metavar="[--] CMD...")] = None) -> None:
+    """Run a command under haiprof, with no change to its code."""
+    from haiprof.cli import run as command
+
+    command.main(words or [])
+
+
+@app.command()
+def report(
+    run: Annotated[Path, typer.Argument(help="A run's folder.", metavar="RUN")],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The file to write [RUN/report.html].", metavar="FILE"),
+    ] = None,
+) -> None:
+    """Write a run's report: one HTML file that works without a network."""
+    from haiprof.cli.report import write_report
+
+    write_report(run, output)
+
+
+@app.command()
+def recover(
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Folders of runs to close too, or a log directory.", metavar="PATH"),
+    ] = None,
+) -> None:
+    """Write out what is left of runs whose job and recorder are gone."""
+    from haiprof.cli.recover import recover_all
+
+    raise typer.Exit(recover_all(paths or []))
+
+
+@app.command()
+def doctor(
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")] = False,
+) -> None:
+    """Say what can be collected here; for what cannot: why, and the mend."""
+    from haiprof.cli.doctor import examine
+
+    raise typer.Exit(examine(as_json=json))

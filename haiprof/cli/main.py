@@ -1,0 +1,69 @@
+"""The ``haiprof`` command: finds the command that is meant; what goes wrong is said in one line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, NoReturn
+
+from haiprof.cli.console import say
+from haiprof.errors import HaiprofError
+
+_INTERRUPTED = 130
+_BROKEN_PIPE = 141
+
+
+def main() -> NoReturn:
+    """Run the command line of this process, and exit."""
+    words = sys.argv[1:]
+    if words[:1] == ["run"]:  # before typer is imported: a command waits
+        from haiprof.cli import run
+
+        run.main(words[1:])
+    sys.exit(_run_app(words or ["--help"]))
+
+
+def _run_app(words: list[str]) -> int:
+    import typer
+
+    # Of the click that this typer uses: newer ones bring their own.
+    click_error: type[Exception] = typer.BadParameter.__mro__[2]
+    try:
+        from haiprof.cli.app import app
+
+        # Not app(): it has its own ideas of Ctrl-C and of broken pipes.
+        command = typer.main.get_command(app)
+        with command.make_context("haiprof", words) as context:
+            command.invoke(context)
+        sys.stdout.flush()
+    except typer.Exit as end:
+        return end.exit_code
+    except HaiprofError as error:
+        say(str(error))
+        return 1
+    except (KeyboardInterrupt, typer.Abort):
+        say("interrupted")
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # The reader has seen enough; what is buffered must not fail again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return _BROKEN_PIPE
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        say(f"{where}{error.strerror or error}")
+        return 1
+    except click_error as error:
+        say(_one_line(error))
+        return int(getattr(error, "exit_code", 2))
+    return 0
+
+
+def _one_line(error: Any) -> str:
+    text = " ".join(str(error.format_message()).split())
+    context = getattr(error, "ctx", None)
+    where = context.command_path if context is not None else "haiprof"
+    return f"{text.rstrip('.')}; see {where} --help"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""``haiprof recover``: writes out what is left of runs whose job and recorder are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from haiprof.cli.console import spinner
+
+if TYPE_CHECKING:
+    from haiprof.recorder.recover import Recovered
+
+
+def recover_all(paths: Sequence[Path]) -> int:
+    """Recover this machine's rings, then the folders ``paths``; print a line for each run.
+
+    Returns:
+        The exit code: 1 when something had to be left.
+
+    Raises:
+        HaiprofError: one of ``paths`` is no run.
+    """
+    with spinner("recovering"):
+        from haiprof.recorder.recover import recover_folder, recover_rings
+
+        outcomes = list(recover_rings())
+    said = _tell(outcomes)
+    for path in paths:
+        with spinner(f"closing {path}"):
+            outcomes += (more := list(recover_folder(path)))
+        said += _tell(more)
+    if not said:
+        print("nothing to recover: every ring in shared memory has its recorder")
+    return 1 if any(o.failed for o in outcomes) else 0
+
+
+def _tell(outcomes: Iterable[Recovered]) -> int:
+    said = 0
+    for outcome in outcomes:
+        print(outcome)
+        said += 1
+    return said

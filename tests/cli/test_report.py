@@ -1,0 +1,190 @@
+"""``haiprof report`` and what all commands share: one line for whatever is wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from commands import HAIPROF, haiprof, only_line, start_haiprof
+from recording import wait_for
+from runs import make_run, write_json, write_process, write_run
+
+pytestmark = pytest.mark.usefixtures("shm")
+
+
+def test_the_report_lies_in_the_run_and_three_lines_say_most(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    done = haiprof("report", run)
+    assert (done.returncode, done.stderr) == (0, "")
+    path, *lines = done.stdout.splitlines()
+    assert Path(path) == run / "report.html"
+    assert Path(path).stat().st_size > 1000
+    assert len(lines) == 3
+
+
+def test_the_report_goes_where_it_is_wanted(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    done = haiprof("report", run, "-o", tmp_path / "mine.html")
+    assert done.returncode == 0
+    assert (tmp_path / "mine.html").exists()
+    assert not (run / "report.html").exists()
+
+
+def test_a_report_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    done = haiprof("report", run, "-o", tmp_path / "nowhere" / "mine.html")
+    assert done.returncode == 1
+    assert "nowhere/mine.html" in only_line(done)
+
+
+def nothing_there(folder: Path) -> None:
+    """Leave the path free."""
+
+
+def a_file(folder: Path) -> None:
+    folder.write_text("x")
+
+
+def an_empty_folder(folder: Path) -> None:
+    folder.mkdir()
+
+
+def a_truncated_run(folder: Path) -> None:
+    write_run(folder)
+    file = folder / "run.json"
+    file.write_text(file.read_text()[:40])
+
+
+def a_newer_run(folder: Path) -> None:
+    write_run(folder, version="2.0")
+    write_process(folder)
+
+
+def somebody_elses_run(folder: Path) -> None:
+    write_json(folder / "run.json", {"format": "other"})
+
+
+def a_run_without_processes(folder: Path) -> None:
+    write_run(folder)
+
+
+def several_runs(folder: Path) -> None:
+    make_run(folder / "a")
+    make_run(folder / "b")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        nothing_there,
+        a_file,
+        an_empty_folder,
+        a_truncated_run,
+        a_newer_run,
+        somebody_elses_run,
+        a_run_without_processes,
+        several_runs,
+    ],
+)
+def test_what_is_no_run_is_one_line_that_names_it(tmp_path: Path, make: object) -> None:
+    folder = tmp_path / "run"
+    assert callable(make)
+    make(folder)
+    done = haiprof("report", folder)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert only_line(done).startswith(f"haiprof: {folder}")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["frobnicate"], "frobnicate"),
+        (["--frobnicate"], "--frobnicate"),
+        (["report"], "RUN"),
+        (["report", "a", "b"], "b"),
+        (["report", "run", "--frobnicate"], "--frobnicate"),
+        (["report", "run", "-o"], "-o"),
+        (["doctor", "--json=x"], "--json"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line_and_code_2(words: list[str], told: str) -> None:
+    done = haiprof(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert told in only_line(done)
+    assert "see haiprof" in only_line(done)
+
+
+def test_without_a_command_the_commands_are_listed() -> None:
+    done = haiprof()
+    assert (done.returncode, done.stderr) == (0, "")
+    for command in ("run", "report", "recover", "doctor"):
+        assert f"\n  {command} " in done.stdout
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    import haiprof as package
+
+    done = haiprof("--version")
+    assert (done.returncode, done.stdout) == (0, f"haiprof {package.__version__}\n")
+
+
+@pytest.mark.parametrize("command", ["run", "report", "recover", "doctor"])
+def test_every_command_explains_itself(command: str) -> None:
+    done = haiprof(command, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"Usage: haiprof {command}")
+
+
+def test_ctrl_c_is_one_line_and_code_130(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    (run / "n0#0").mkdir()
+    blocks = run / "n0#0" / "process.json"
+    os.mkfifo(blocks)
+    process = start_haiprof("report", run)
+    writer: list[int] = []
+
+    def reading() -> bool:
+        with contextlib.suppress(OSError):  # nobody reads yet
+            writer.append(os.open(blocks, os.O_WRONLY | os.O_NONBLOCK))
+        return bool(writer)
+
+    wait_for(reading, what="the reading of the run")
+
+    def interrupted() -> bool:
+        # One that comes just before the read begins is only seen at the next.
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(1)
+        return process.poll() is not None
+
+    wait_for(interrupted, what="the end")
+    _, said = process.communicate(timeout=60)
+    os.close(writer[0])
+    assert (process.returncode, said) == (130, "haiprof: interrupted\n")
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    process = subprocess.Popen(
+        [*HAIPROF, "report", str(run)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    said = process.stderr.read()
+    process.stderr.close()
+    assert (process.wait(60), said) == (141, b"")
+
+
+def test_the_command_of_a_hostile_run_is_only_text(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    file = run / "run.json"
+    hostile = {**json.loads(file.read_text()), "command": ["<script>alert(1)</script>"]}
+    file.write_text(json.dumps(hostile))
+    assert haiprof("report", run).returncode == 0
+    assert "<script>alert(1)" not in (run / "report.html").read_text()

@@ -1,0 +1,58 @@
+"""The run's folder: its name and ``run.json``."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from haiprof.launcher import Placement
+from haiprof.options import Options
+from haiprof.run_folder import made_up_name, open_run_folder, why_not
+
+ALONE = Placement(rank=0, local_rank=None, world_size=None, attempt=0, job=None, launched=False)
+LAUNCHED = replace(ALONE, rank=3, launched=True)
+
+
+def test_ranks_of_one_job_make_up_one_name() -> None:
+    assert made_up_name("train", replace(LAUNCHED, job="42")) == "train-42"
+    assert made_up_name("train", LAUNCHED) == made_up_name("train", replace(LAUNCHED, rank=0))
+
+
+def test_a_process_of_its_own_has_a_name_of_its_own() -> None:
+    name = made_up_name("train", replace(ALONE, job="42"))
+    assert name.startswith("train-20")
+    assert name.endswith(f"-{os.getpid()}")
+
+
+def test_a_name_is_one_harmless_part_of_a_path() -> None:
+    name = made_up_name("../a b\n" + "x" * 300, replace(LAUNCHED, job="../.."))
+    assert "/" not in name
+    assert len(name) <= 120
+
+
+def test_the_first_to_come_writes_the_file(tmp_path: Path) -> None:
+    run = tmp_path / "logs" / "run"
+    open_run_folder(run, ["first"], Options())
+    open_run_folder(run, ["second"], Options())
+    assert json.loads((run / "run.json").read_text())["command"] == ["first"]
+    assert run.stat().st_mode & 0o777 == 0o700
+    assert [p.name for p in run.iterdir()] == ["run.json"]
+
+
+def test_a_command_that_is_not_utf8_is_kept(tmp_path: Path) -> None:
+    odd = os.fsdecode(b"\xff")
+    open_run_folder(tmp_path / "run", [odd], Options())
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["command"] == [odd]
+
+
+def test_a_folder_that_cannot_be_made_is_told_with_a_mend(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError) as raised:
+        open_run_folder(tmp_path / "file" / "logs" / "run", ["x"], Options())
+    line = why_not(raised.value)
+    assert str(tmp_path / "file") in line
+    assert "HAIPROF_LOG_DIR" in line
