@@ -7,9 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-# What is installed, and not the source tree that tests are started in.
-PROGRAM = "import sys; sys.path.remove(''); from haiprof.cli.main import main; main()"
-HAIPROF = [sys.executable, "-c", PROGRAM]
+HAIPROF = [sys.executable, "-m", "haiprof.cli.main"]
 
 
 def haiprof(*words: str | Path, **keywords: Any) -> subprocess.CompletedProcess[str]:
