@@ -26,10 +26,15 @@ class Placement:
     launched: bool
 
 
+def _says_nothing(name: str) -> bool:
+    """Return whether a variable is only the batch script's: SLURM sets some before any srun."""
+    return name.startswith("SLURM_") and "SLURM_STEP_ID" not in os.environ
+
+
 def _number(names: tuple[str, ...]) -> int | None:
     for name in names:
         text = os.environ.get(name, "")
-        if text.isdecimal():
+        if text.isdecimal() and not _says_nothing(name):
             return int(text)
     return None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import math
 import os
 import sys
 import threading
@@ -25,6 +26,9 @@ from haiprof.run_folder import made_up_name, open_run_folder, why_not
 
 #: How long ``stop()`` waits for the files to be closed, s. The job's end does not wait at all.
 _STOP_SECONDS: Final = 10.0
+
+#: How long a recorder may take from its start to its lock, s.
+_RECORDER_START_SECONDS: Final = 2.0
 
 _lock = threading.RLock()
 _active: Session | None = None
@@ -51,6 +55,7 @@ class Session:
         self._place = place
         self._ring_dir = ring_dir(self.run)
         self._ring: Path | None = None
+        self._recorder_started = -math.inf
         self._pid = os.getpid()
 
     @property
@@ -68,6 +73,9 @@ class Session:
                 self._open_ring()
             except OSError as error:
                 tell(why_not(error))
+                return False
+            except Exception as error:  # a path that is no UTF-8, an options object of a newer kind
+                tell(f"not recording: {error!r}. The job goes on without")
                 return False
             self._pid = os.getpid()
             self.see_to_recorder()
@@ -104,7 +112,10 @@ class Session:
         """Start a recorder when the run has none."""
         try:
             if not recorder_running(self._ring_dir):
-                start_recorder(self._ring_dir, self.run_dir, self.options)
+                # One that was just started may not have its lock yet.
+                if time.monotonic() - self._recorder_started > _RECORDER_START_SECONDS:
+                    self._recorder_started = time.monotonic()
+                    start_recorder(self._ring_dir, self.run_dir, self.options)
             else:
                 ring_doorbell(self._ring_dir)
         except OSError as error:
@@ -162,8 +173,11 @@ class Session:
             _core.close_ring()
         ring_doorbell(self._ring_dir)
         until = time.monotonic() + seconds
-        while seconds > 0 and ring.exists() and time.monotonic() < until:
-            if not recorder_running(self._ring_dir):
+        look = 0.0
+        while seconds > 0 and ring.exists() and (now := time.monotonic()) < until:
+            # Once a second: a recorder that cannot run here must not be started in a circle.
+            if now >= look:
+                look = now + 1.0
                 self.see_to_recorder()
             time.sleep(0.005)
 

@@ -54,21 +54,25 @@ class _Source:
     """The syntax of one function and what of its surroundings the compiler looks at."""
 
     def __init__(self, function: FunctionType) -> None:
-        lines, _ = inspect.findsource(function)
-        module = ast.parse("".join(lines))
+        # Only the function is parsed: the syntax tree of a whole torch file takes megabytes, which
+        # the allocator keeps.
+        lines, start = inspect.findsource(function)
+        block = inspect.getblock(lines[start:])
         self._function = function
         self._path = function.__qualname__.split(".")
         # What is imported is called in another way than what is not.
-        self._imports = list(_imports(module.body))
-        first = function.__code__.co_firstlineno
-        for node in ast.walk(module):
-            if isinstance(node, ast.FunctionDef) and node.name == self._path[-1]:
-                decorators = [d.lineno for d in node.decorator_list]
-                if min([node.lineno, *decorators]) == first:
-                    self.definition = node
-                    node.decorator_list = []
-                    return
-        raise OSError(f"the source of {function.__qualname__} is not where it should be")
+        self._imports = ast.parse("\n".join(_imports(lines))).body
+        # Under a condition its indentation, and so every column, stays what it is.
+        module = ast.parse(
+            "if True:\n" + "".join(block) if block[0][0].isspace() else "".join(block)
+        )
+        outer = module.body[0]
+        found = outer.body[0] if isinstance(outer, ast.If) else outer
+        if not isinstance(found, ast.FunctionDef) or found.name != self._path[-1]:
+            raise OSError(f"the source of {function.__qualname__} is not where it should be")
+        ast.increment_lineno(found, start - (1 if isinstance(outer, ast.If) else 0))
+        found.decorator_list = []
+        self.definition = found
 
     def compile(self) -> CodeType:
         # Inside classes of the same names, so that qualified and private names come out the same.
@@ -91,13 +95,25 @@ class _Source:
         return code
 
 
-def _imports(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    for statement in body:
-        if isinstance(statement, (ast.Import, ast.ImportFrom)):
-            yield statement
-        elif isinstance(statement, (ast.If, ast.Try)):
-            yield from _imports(statement.body)
-            yield from _imports(statement.orelse)
+def _imports(lines: list[str]) -> Iterator[str]:
+    """Yield the import statements of a file that run when it is imported."""
+    inside = False  # a function or class
+    statement = ""
+    for line in lines:
+        words = line.split(None, 1)
+        if statement:
+            statement += line
+        elif not words or words[0].startswith("#"):
+            continue
+        else:
+            if not line[0].isspace():
+                inside = words[0] in ("def", "class", "async") or words[0].startswith("@")
+            if inside or words[0] not in ("import", "from"):
+                continue
+            statement = line
+        if statement.count("(") <= statement.count(")") and not line.endswith("\\\n"):
+            yield statement.strip()
+            statement = ""
 
 
 def _inner(function: ast.FunctionDef, names: tuple[str, ...]) -> ast.FunctionDef:

@@ -7,7 +7,19 @@ import contextlib
 import logging
 import os
 import sys
+import time
 from pathlib import Path
+
+from haiprof.places import make_private
+from haiprof.recorder.election import Election
+from haiprof.recorder.life import process_is_alive
+
+
+def _stand(election: Election, ring_dir: Path) -> bool:
+    # The recorder that leaves takes the empty folder with it.
+    make_private(ring_dir.parent)
+    make_private(ring_dir)
+    return election.win()
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -25,12 +37,17 @@ def main(arguments: list[str] | None = None) -> int:
         stream=sys.stderr,
     )
 
-    from haiprof.recorder.election import Election
-
     election = Election(options.ring_dir)
+    watched = None
+    if options.watch:
+        pid, _, start_time = options.watch.partition(":")
+        watched = (int(pid), int(start_time))
     try:
-        if not election.win():
-            return 0
+        # A rank may have been first. Its recorder leaves with the last ring, the command may go on.
+        while not _stand(election, options.ring_dir):
+            if watched is None or not process_is_alive(*watched):
+                return 0
+            time.sleep(0.5)
     except OSError as error:
         logging.error("%s: %s", error.filename, error.strerror)
         return 1
@@ -50,9 +67,8 @@ def main(arguments: list[str] | None = None) -> int:
         sample_hz=options.sample_hz,
         drain_hz=options.drain_hz,
     )
-    if options.watch:
-        pid, _, start_time = options.watch.partition(":")
-        recorder.watch_command(int(pid), int(start_time))
+    if watched is not None:
+        recorder.watch_command(*watched)
     try:
         recorder.run(election)
     except Exception:

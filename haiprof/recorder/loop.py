@@ -14,8 +14,9 @@ from typing import Final
 
 from haiprof.places import DOORBELL_NAME, LOCK_NAME, RECORDER_LOG
 from haiprof.recorder.election import Election
+from haiprof.recorder.life import Life
 from haiprof.recorder.node import NodeRecorder
-from haiprof.recorder.process import Life, RecordedProcess, rings_in
+from haiprof.recorder.process import RecordedProcess, rings_in
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,6 @@ import contextlib
 import json
 import logging
 import os
-import select
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +13,7 @@ from typing import Any, Final
 from haiprof import schema
 from haiprof._core import RingReader
 from haiprof.places import RING_SUFFIX, safe_name
+from haiprof.recorder.life import Life
 from haiprof.recorder.segments import TableWriter, close_stream, reached
 from haiprof.recorder.tables import RingTables, RowTable
 
@@ -37,49 +37,6 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     except OSError:
         partial.unlink(missing_ok=True)
         raise
-
-
-def process_is_alive(pid: int, start_time: int) -> bool:
-    """Return whether that very process runs: a reused pid has another start time."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    fields = text.rpartition(")")[2].split()
-    return len(fields) > 19 and fields[0] not in "ZX" and int(fields[19]) == start_time
-
-
-class Life:
-    """Tells when a process has ended: by pidfd, else by looking into /proc."""
-
-    def __init__(self, pid: int, start_time: int) -> None:
-        """Watch the process ``pid`` that started at ``start_time`` (field 22 of its stat)."""
-        self.pid = pid
-        self._start_time = start_time
-        self.fd: int | None = None
-        self._ended = not process_is_alive(pid, start_time)
-        if not self._ended:
-            with contextlib.suppress(OSError, AttributeError):
-                self.fd = os.pidfd_open(pid)
-            # The pid may have been reused between the look and the open.
-            self._ended = not process_is_alive(pid, start_time)
-
-    def ended(self) -> bool:
-        """Return whether the process is gone."""
-        if not self._ended:
-            if self.fd is not None:
-                poll = select.poll()
-                poll.register(self.fd, select.POLLIN)
-                self._ended = bool(poll.poll(0))
-            else:
-                self._ended = not process_is_alive(self.pid, self._start_time)
-        return self._ended
-
-    def close(self) -> None:
-        """Give the descriptor back."""
-        if self.fd is not None:
-            os.close(self.fd)
-            self.fd = None
 
 
 class RecordedProcess:

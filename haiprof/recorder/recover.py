@@ -22,8 +22,9 @@ from haiprof.options import Options, resolve
 from haiprof.places import node_name, ring_root
 from haiprof.recorder.election import Election, recorder_running
 from haiprof.recorder.launch import start_recorder
+from haiprof.recorder.life import process_is_alive
 from haiprof.recorder.loop import tidy
-from haiprof.recorder.process import RecordedProcess, process_is_alive, rings_in, write_json
+from haiprof.recorder.process import RecordedProcess, rings_in, write_json
 from haiprof.recorder.segments import close_stream
 
 #: An unfinished ring, or a ring folder without rings, this old (s) has lost its maker.
