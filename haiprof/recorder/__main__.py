@@ -10,16 +10,8 @@ import sys
 import time
 from pathlib import Path
 
-from haiprof.places import make_private
 from haiprof.recorder.election import Election
 from haiprof.recorder.life import process_is_alive
-
-
-def _stand(election: Election, ring_dir: Path) -> bool:
-    # The recorder that leaves takes the empty folder with it.
-    make_private(ring_dir.parent)
-    make_private(ring_dir)
-    return election.win()
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -44,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
         watched = (int(pid), int(start_time))
     try:
         # A rank may have been first. Its recorder leaves with the last ring, the command may go on.
-        while not _stand(election, options.ring_dir):
+        while not election.win():
             if watched is None or not process_is_alive(*watched):
                 return 0
             time.sleep(0.5)

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from haiprof.places import LOCK_NAME
+from haiprof.places import LOCK_NAME, make_private
 
 
 def recorder_running(ring_dir: Path) -> bool:
@@ -37,7 +37,7 @@ class Election:
 
     def win(self, patience: float = 0.5) -> bool:
         """Try to become the recorder. Waits a little: somebody may only be asking."""
-        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = self._open()
         until = time.monotonic() + patience
         while True:
             try:
@@ -53,7 +53,13 @@ class Election:
                     return True
                 # The last recorder removed the file between our open and our lock.
                 os.close(fd)
-                fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                fd = self._open()
+
+    def _open(self) -> int:
+        # The recorder that leaves takes the empty folder with it.
+        make_private(self._path.parent.parent)
+        make_private(self._path.parent)
+        return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def _is_the_file(self, fd: int) -> bool:
         try:
