@@ -24,7 +24,7 @@ soak: $(VENV)/installed  ## ten minutes of records; results in build/soak.json
 	mkdir -p build
 	$(BIN)/pytest benchmarks -m soak --benchmark-json build/soak.json
 
-lint: $(VENV)/linters    ## check style and types
+lint: $(VENV)/linters $(VENV)/installed  ## check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
