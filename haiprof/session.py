@@ -182,7 +182,7 @@ class Session:
             time.sleep(0.005)
 
     def in_forked_child(self) -> Session:
-        """Return this session as a child of fork has it: same run, its own ring to come."""
+        """Return what a child of fork has of it: the same run, a ring of its own to come."""
         return Session(self.options, self._place)._named(self.run, self.run_dir)
 
     def _named(self, run: str, run_dir: Path) -> Session:

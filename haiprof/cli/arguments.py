@@ -98,7 +98,7 @@ def _default(option: Option) -> Any:
 
 
 def _table() -> list[tuple[str, str, str]]:
-    """Return (flags, placeholder, meaning) of every option."""
+    """Return (flags, operand, meaning) of every option."""
     rows = []
     for option in OPTIONS.values():
         flag = "--" + option.name.replace("_", "-")
@@ -107,9 +107,9 @@ def _table() -> list[tuple[str, str, str]]:
             shown = "on" if default else "off"
             rows.append((f"{flag}/--no-{flag[2:]}", "", f"{option.meaning} [{shown}]"))
         else:
-            placeholder = option.parse.__name__.upper().replace("STR", "NAME")
+            operand = option.parse.__name__.upper().replace("STR", "NAME")
             shown = f" [{default}]" if str(default) else ""
-            rows.append((flag, placeholder, f"{option.meaning}{shown}"))
+            rows.append((flag, operand, f"{option.meaning}{shown}"))
     rows.append((f"--{_REPORT}", "", _REPORT_MEANING))
     return rows
 
@@ -117,7 +117,7 @@ def _table() -> list[tuple[str, str, str]]:
 def help_text() -> str:
     """Return what ``haiprof run --help`` prints."""
     rows = [
-        (f"  {flag} {placeholder}".rstrip(), meaning) for flag, placeholder, meaning in _table()
+        (f"  {flag} {operand}".rstrip(), meaning) for flag, operand, meaning in _table()
     ]
     rows.append(("  --help", "show this and leave"))
     width = max(len(left) for left, _ in rows) + 2
