@@ -116,9 +116,7 @@ def _table() -> list[tuple[str, str, str]]:
 
 def help_text() -> str:
     """Return what ``haiprof run --help`` prints."""
-    rows = [
-        (f"  {flag} {operand}".rstrip(), meaning) for flag, operand, meaning in _table()
-    ]
+    rows = [(f"  {flag} {operand}".rstrip(), meaning) for flag, operand, meaning in _table()]
     rows.append(("  --help", "show this and leave"))
     width = max(len(left) for left, _ in rows) + 2
     options = "\n".join(f"{left:<{width}}{meaning}" for left, meaning in rows)
