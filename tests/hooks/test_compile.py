@@ -9,12 +9,10 @@ import sys
 from typing import Any
 
 import pytest
+import torch
 from recording import run_python
-
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 WAYS = ("wrapped model", "model.compile()", "compiled function")
 

@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from recording import run_python
+from torch import nn
+from torch.utils.data import dataloader
 
 from haiprof import _core, hooks
-
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-from torch.utils.data import dataloader  # noqa: E402
 
 
 def surface() -> dict[str, Any]:

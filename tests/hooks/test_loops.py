@@ -7,14 +7,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
-from torch.utils.data import DataLoader, Dataset, TensorDataset  # noqa: E402
-
-from haiprof import _core  # noqa: E402
+from haiprof import _core
 
 BATCHES = 12
 BATCH = 128

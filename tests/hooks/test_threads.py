@@ -8,16 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
+import torch
 from phases import read_spans
 from recording import run_python
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
-
-from haiprof import _core  # noqa: E402
+from haiprof import _core
 
 
 def loader(batches: int = 6) -> Any:
