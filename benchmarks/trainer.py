@@ -1,0 +1,60 @@
+"""A small training job."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+class Training:
+    """A convolutional network of 136 000 weights and its data, one step at a time."""
+
+    def __init__(self) -> None:
+        import torch
+        from torch import nn
+
+        torch.manual_seed(0)
+        torch.set_num_threads(1)
+        self.data = torch.utils.data.TensorDataset(
+            torch.randn(4096, 1, 16, 16), torch.randint(10, (4096,))
+        )
+        self.model = nn.Sequential(
+            nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(),
+            nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32 * 64, 64), nn.ReLU(), nn.Linear(64, 10),
+        )  # fmt: skip
+        self.loss = nn.CrossEntropyLoss()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
+        self.batches = self.endless()
+
+    def endless(self) -> Iterator[Any]:
+        import torch
+
+        while True:
+            yield from torch.utils.data.DataLoader(self.data, batch_size=64)
+
+    def steps(self, count: int) -> list[float]:
+        """Run ``count`` steps and return the time of each, s."""
+        times = []
+        for _ in range(count):
+            begin = time.perf_counter()
+            x, y = next(self.batches)
+            self.optimizer.zero_grad()
+            self.loss(self.model(x), y).backward()
+            self.optimizer.step()
+            times.append(time.perf_counter() - begin)
+        return times
+
+    def run(self, seconds: float) -> int:
+        """Train for ``seconds`` and return the number of steps."""
+        steps, until = 0, time.monotonic() + seconds
+        while time.monotonic() < until:
+            steps += len(self.steps(1))
+        return steps
+
+
+def rss_mib() -> float:
+    """This process's resident memory, MiB."""
+    rollup = Path("/proc/self/smaps_rollup").read_text()
+    return int(rollup.partition("Rss:")[2].split()[0]) / 1024
