@@ -10,7 +10,7 @@ import sys
 
 def arm() -> None:
     """Wait for torch to be imported, then hook it; without torch nothing ever happens."""
-    if os.environ.get("HAIPROF_ENABLED", "0") in ("", "0"):
+    if os.environ.get("HAIPROF_ENABLED", "0").strip().lower() in ("", "0", "false", "no", "off"):
         return
     if hasattr(sys, "_haiprof_armed"):  # both files may be honoured by one interpreter
         return

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import cpu_seconds, recorder_of, rss_mib, wait_gone
+from processes import cpu_seconds, recorder_of, rss_mib
+from recording import wait_recorded
 
 SOAK_SECONDS = 600
 HERE = Path(__file__).parent
@@ -88,7 +89,7 @@ def test_memory_added_to_the_job(benchmark: Any, shm: Path, tmp_path: Path) -> N
         return added, [float(printed(program)) for _ in range(3)]
 
     added, anyway = benchmark.pedantic(measure, rounds=1, iterations=1)
-    wait_gone(shm)
+    wait_recorded(shm, 120)
     mib = statistics.median(added) - statistics.median(anyway)
     benchmark.extra_info.update(
         added_mib=mib, with_haiprof_mib=added, without_mib=anyway, target_mib=24
@@ -117,7 +118,7 @@ def test_cpu_of_the_recorder_at_defaults(benchmark: Any, shm: Path, tmp_path: Pa
         return share, memory, int(out)
 
     share, memory, steps = benchmark.pedantic(measure, rounds=1, iterations=1)
-    wait_gone(shm)
+    wait_recorded(shm, 120)
     benchmark.extra_info.update(
         recorder_core_share=share, recorder_rss_mib=memory, steps=steps, target_core_share=0.01
     )
@@ -154,7 +155,7 @@ def test_memory_of_the_recorder_after_ten_minutes(
         return int(out)
 
     records = benchmark.pedantic(measure, rounds=1, iterations=1)
-    wait_gone(shm)
+    wait_recorded(shm, 120)
     at = dict(mib)
     benchmark.extra_info.update(records=records, rss_mib=mib, target_difference_mib=5)
     assert records >= 5000 * SOAK_SECONDS

@@ -19,10 +19,10 @@ BURSTS = ("300", "1000", "18000")
 
 
 def push_cost(
-    native_build: Path, ring: Path, run_dir: Path, load: tuple[str, str, str]
+    native_programs: Path, ring: Path, run_dir: Path, load: tuple[str, str, str]
 ) -> dict[str, float]:
     done = subprocess.run(
-        [native_build / "push_cost", ring, run_dir, "node", *load],
+        [native_programs / "push_cost", ring, run_dir, "node", *load],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     costs: dict[str, float] = json.loads(done.stdout)
@@ -30,10 +30,10 @@ def push_cost(
 
 
 def test_push_with_nobody_reading(
-    benchmark: Any, native_build: Path, shm: Path, tmp_path: Path
+    benchmark: Any, native_programs: Path, shm: Path, tmp_path: Path
 ) -> None:
     costs = benchmark.pedantic(
-        push_cost, (native_build, shm / "alone.ring", tmp_path, FLAT_OUT), rounds=1, iterations=1
+        push_cost, (native_programs, shm / "alone.ring", tmp_path, FLAT_OUT), rounds=1, iterations=1
     )
     ratio = costs["push_ns"] / costs["floor_ns"]
     benchmark.extra_info.update(costs, ratio=ratio, target=1.35)
@@ -41,12 +41,12 @@ def test_push_with_nobody_reading(
 
 
 def test_push_with_the_recorder_draining(
-    benchmark: Any, native_build: Path, shm: Path, tmp_path: Path
+    benchmark: Any, native_programs: Path, shm: Path, tmp_path: Path
 ) -> None:
     recorder = KeptRecorder(shm, tmp_path / "bench")
     costs = benchmark.pedantic(
         push_cost,
-        (native_build, recorder.rings / "1.ring", tmp_path / "bench", BURSTS),
+        (native_programs, recorder.rings / "1.ring", tmp_path / "bench", BURSTS),
         rounds=1,
         iterations=1,
     )

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from processes import KeptRecorder, cpu_seconds, wait_gone
+from processes import KeptRecorder, cpu_seconds
+from recording import wait_recorded
 
 RECORDS = 1_000_000
 PAYLOAD = np.dtype(
@@ -46,7 +47,7 @@ def kernel_names() -> tuple[list[str], str]:
 
 
 def test_a_million_kernel_records(
-    benchmark: Any, native_build: Path, shm: Path, tmp_path: Path
+    benchmark: Any, native_programs: Path, shm: Path, tmp_path: Path
 ) -> None:
     names, origin = kernel_names()
     (tmp_path / "names").write_text("\n".join(names) + "\n")
@@ -55,8 +56,8 @@ def test_a_million_kernel_records(
     def record() -> float:
         before = cpu_seconds(recorder.pid)
         pusher = subprocess.Popen(
-            [native_build / "kernel_pusher", recorder.rings / "1.ring", tmp_path / "bench", "node",
-             tmp_path / "names", tmp_path / "expected", str(RECORDS)],
+            [native_programs / "kernel_pusher", recorder.rings / "1.ring", tmp_path / "bench",
+             "node", tmp_path / "names", tmp_path / "expected", str(RECORDS)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
         pusher.communicate(b"\n")
@@ -67,7 +68,7 @@ def test_a_million_kernel_records(
 
     seconds = benchmark.pedantic(record, rounds=1, iterations=1)
     recorder.release()
-    wait_gone(shm)
+    wait_recorded(shm, 120)
 
     files = sorted(tmp_path.glob("bench/node#0/kernels-*.arrow"), key=lambda p: len(p.name))
     table = pa.concat_tables(

@@ -20,7 +20,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from processes import recorder_of, wait_gone
+from processes import recorder_of
+from recording import wait_recorded
 from trainer import Training
 
 import haiprof
@@ -111,7 +112,7 @@ def group(training: Training, shm: Path, log_dir: Path) -> dict[str, list[float]
     os.kill(recorder, signal.SIGCONT)
     for trainer in trainers.values():
         trainer.end()
-    wait_gone(shm)
+    wait_recorded(shm, 120)
     return {kind: trainer.times for kind, trainer in trainers.items()}
 
 

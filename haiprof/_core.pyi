@@ -85,7 +85,12 @@ class RingReader:
         BlockingIOError: it is still being made by its writer.
     """
 
-    def __init__(self, path: str, through: Mapping[str, Mapping[int, int]] = ...) -> None: ...
+    def __init__(
+        self,
+        path: str,
+        through: Mapping[str, Mapping[int, int]] = ...,
+        utc_offset_ns: int | None = ...,
+    ) -> None: ...
     @property
     def header(self) -> dict[str, Any]:
         """What the super block says about the writer."""
@@ -106,6 +111,9 @@ class RingReader:
     @property
     def losses(self) -> dict[str, int]:
         """Records that will never be read, by cause; exact."""
+    @property
+    def utc_offset_ns(self) -> int | None:
+        """UTC minus CLOCK_MONOTONIC as all times here have it; None before the first record."""
     @property
     def wall_clock_moved_ns(self) -> int:
         """How far the wall clock was set since the ring was opened."""
@@ -138,11 +146,17 @@ def phases_finish() -> None:
 def phases_reset() -> None:
     """Forget everything, as a forked child must."""
 
+def hooks_detached() -> None:
+    """Say that calls which are open now will not be seen to end, on any thread."""
+
 def module_enter(module: object, /) -> None:
-    """Begin a module call, or a call of a compiled function."""
+    """Begin a module call."""
+
+def compiled_enter(function: object, /) -> None:
+    """Begin a call of a compiled function."""
 
 def module_leave() -> None:
-    """End it."""
+    """End either."""
 
 def optimizer_enter(arguments: tuple[Any, ...], /) -> None:
     """Begin ``Optimizer.step``; the optimizer is the first argument."""

@@ -50,17 +50,27 @@ def _boolean(text: str) -> bool:
     raise ValueError("not 0 or 1")
 
 
-def _between(low: float, high: float, unit: str) -> Callable[[Any], str | None]:
+def _between(
+    low: float, high: float, unit: str, whole: bool = False
+) -> Callable[[Any], str | None]:
     def check(value: Any) -> str | None:
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            return f"must be a number ({unit})"
+        if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+            return f"must be a {'whole ' if whole else ''}number ({unit})"
         return None if low <= value <= high else f"must be between {low:g} and {high:g} {unit}"
 
     return check
 
 
 def _check_path(value: Any) -> str | None:
-    return None if isinstance(value, (str, Path)) and str(value) else "must be a path"
+    if not isinstance(value, (str, os.PathLike)) or not isinstance(os.fspath(value), str):
+        return "must be a path"
+    if not os.fspath(value):
+        return "must not be empty"
+    try:
+        Path(value).expanduser()
+    except RuntimeError:
+        return "names a home folder that is not known"
+    return None
 
 
 def _check_run(value: Any) -> str | None:
@@ -84,7 +94,9 @@ OPTIONS: Final[dict[str, Option]] = {
             "sample_hz", "how often the host is sampled", float, _between(0.01, 100, "per second")
         ),
         Option("drain_hz", "how often rings are drained", float, _between(0.5, 100, "per second")),
-        Option("ring_mib", "shared memory of one process", int, _between(2, 1024, "MiB")),
+        Option(
+            "ring_mib", "shared memory of one process", int, _between(2, 1024, "MiB", whole=True)
+        ),
         Option("hooks", "find steps and phases in torch by itself", _boolean, _check_boolean),
     )
 }

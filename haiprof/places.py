@@ -12,6 +12,8 @@ RING_SUFFIX: Final = ".ring"
 LOCK_NAME: Final = "recorder.lock"
 DOORBELL_NAME: Final = "doorbell"
 RECORDER_LOG: Final = "recorder.log"
+#: PROC_PID_INIT_INO of Linux: the namespace outside all containers.
+_FIRST_NAMESPACE: Final = 0xEFFFFFFC
 
 
 def ring_root() -> Path:
@@ -21,8 +23,20 @@ def ring_root() -> Path:
 
 
 def ring_dir(run: str) -> Path:
-    """Return the folder of the rings of one run on this machine."""
-    return ring_root() / run
+    """Return the folder of the rings of one run on this machine.
+
+    Containers may share /dev/shm (``--ipc=host``) and a run, but a recorder only sees the processes
+    of its own pid namespace; so each namespace has its own folder, and its own recorder.
+    """
+    namespace = _pid_namespace()
+    return ring_root() / (run if namespace in (None, _FIRST_NAMESPACE) else f"{run}@{namespace:x}")
+
+
+def _pid_namespace() -> int | None:
+    try:
+        return Path("/proc/self/ns/pid").stat().st_ino
+    except OSError:
+        return None
 
 
 def make_private(folder: Path) -> None:

@@ -39,7 +39,10 @@ def _json(attributes: dict[str, Any]) -> str | None:
         return None
     import json
 
-    return json.dumps(attributes, default=str)
+    try:
+        return json.dumps(attributes, default=str)
+    except (TypeError, ValueError, RecursionError):  # what JSON cannot say is left out
+        return None
 
 
 class range(_core.Span):
@@ -57,7 +60,7 @@ class range(_core.Span):
 
     def __init__(self, name: str, **attributes: Any) -> None:
         """Name the interval."""
-        super().__init__(name, attributes=_json(attributes))
+        super().__init__(str(name), attributes=_json(attributes))
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return ``function`` with every call recorded."""

@@ -14,6 +14,7 @@ from haiprof import schema
 from haiprof.launcher import Placement
 from haiprof.options import Options
 from haiprof.places import RING_SUFFIX, safe_name
+from haiprof.recorder.life import start_time_of
 
 
 def made_up_name(command: str, place: Placement) -> str:
@@ -104,13 +105,11 @@ def _stamp(seconds: float) -> str:
 def _start_time_of(pid: int) -> float:
     """Return when a process started, seconds since the epoch, to about a second."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         boot = next(
             int(line.split()[1])
             for line in Path("/proc/stat").read_text(encoding="utf-8").splitlines()
             if line.startswith("btime")
         )
-        ticks = int(text.rpartition(")")[2].split()[19])
-        return boot + ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError, StopIteration):
+        return boot + (start_time_of(pid) or 0) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, StopIteration):
         return 0.0

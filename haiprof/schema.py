@@ -25,6 +25,8 @@ KEY_TABLE: Final = "haiprof.table"
 KEY_VERSION: Final = "haiprof.version"
 #: Record-batch metadata: JSON object lane -> records of it that are on disk after this batch.
 KEY_THROUGH: Final = "haiprof.through"
+#: Record-batch metadata: JSON object cause -> records that the ring had lost until then.
+KEY_LOST: Final = "haiprof.lost"
 
 RUN_FILE: Final = "run.json"
 PROCESS_FILE: Final = "process.json"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import math
 import os
 import sys
@@ -18,13 +19,16 @@ from typing import Any, Final
 
 from haiprof import _core
 from haiprof.launcher import Placement, placement
-from haiprof.options import Options, resolve
+from haiprof.options import ENABLED_VARIABLE, Options, resolve
 from haiprof.places import RING_SUFFIX, make_private, node_name, ring_dir, ring_root
 from haiprof.recorder.election import recorder_running
 from haiprof.recorder.launch import ring_doorbell, start_recorder
+from haiprof.recorder.life import start_time_of
 from haiprof.run_folder import made_up_name, open_run_folder, why_not
+from haiprof.schema import PROCESS_FILE
 
-#: How long ``stop()`` waits for the files to be closed, s. The job's end does not wait at all.
+#: How long ``stop()`` waits for the files to be closed, s. The end of the job does not wait, unless
+#: a container ends with it.
 _STOP_SECONDS: Final = 10.0
 
 #: How long a recorder may take from its start to its lock, s.
@@ -37,7 +41,7 @@ _told: set[str] = set()
 
 def tell(text: str) -> None:
     """Show the user one line on stderr, the same one once."""
-    if text in _told:
+    if text in _told or sys.stderr is None:
         return
     _told.add(text)
     with contextlib.suppress(Exception):
@@ -51,7 +55,7 @@ class Session:
         """Name the run and its folders; nothing is touched yet."""
         self.options = options
         self.run = options.run or made_up_name(_script(), place)
-        self.run_dir = Path(os.path.abspath(options.log_dir)) / self.run
+        self.run_dir = _absolute(options.log_dir) / self.run
         self._place = place
         self._ring_dir = ring_dir(self.run)
         self._ring: Path | None = None
@@ -90,7 +94,7 @@ class Session:
             try:
                 _core.open_ring(
                     str(path),
-                    bytes=self.options.ring_mib << 20,
+                    bytes=self._ring_bytes(),
                     rank=self._place.rank,
                     local_rank=self._place.local_rank,
                     world_size=self._place.world_size,
@@ -107,6 +111,24 @@ class Session:
             self._ring = path
             return
         raise FileExistsError(17, "too many rings of one process", str(self._ring_dir))
+
+    def _ring_bytes(self) -> int:
+        """Return the size of the ring: what was asked for, or half of what shared memory has left.
+
+        The other half is the job's: its DataLoader workers and NCCL die without.
+        """
+        wanted = self.options.ring_mib << 20
+        found = os.statvfs(self._ring_dir)
+        free = found.f_bavail * found.f_frsize
+        if wanted <= free // 2:
+            return wanted
+        if free // 2 < _core.MIN_RING_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._ring_dir))
+        tell(
+            f"{self._ring_dir} has {free >> 20} MiB left, so the ring takes {free >> 21} MiB of it "
+            f"instead of {self.options.ring_mib}; a larger /dev/shm makes losses less likely"
+        )
+        return free // 2
 
     def see_to_recorder(self) -> None:
         """Start a recorder when the run has none."""
@@ -153,12 +175,13 @@ class Session:
         """Return the Arrow files of this process, oldest first."""
         import json
 
-        for known in sorted(self.run_dir.glob("*/process.json")):
+        me = {"pid": self._pid, "host": os.uname().nodename, "start_time": start_time_of(self._pid)}
+        if self._ring is not None:
+            me["ring"] = self._ring.name
+        for known in sorted(self.run_dir.glob(f"{node_name()}#*/{PROCESS_FILE}")):
             with contextlib.suppress(OSError, ValueError, AttributeError):
                 content = json.loads(known.read_text(encoding="utf-8"))
-                if content.get("pid") == self._pid and (
-                    self._ring is None or content.get("ring") == self._ring.name
-                ):
+                if all(content.get(key) == value for key, value in me.items()):
                     return sorted(p for p in known.parent.glob("*.arrow*"))
         return []
 
@@ -188,6 +211,13 @@ class Session:
     def _named(self, run: str, run_dir: Path) -> Session:
         self.run, self.run_dir, self._ring_dir = run, run_dir, ring_dir(run)
         return self
+
+
+def _absolute(path: Path) -> Path:
+    try:
+        return Path(os.path.abspath(path))
+    except FileNotFoundError:  # the current folder is gone; making the run's says so
+        return path
 
 
 def _script() -> str:
@@ -242,6 +272,7 @@ def _begin(given: dict[str, Any], *, lazily: bool) -> Session:
     with _lock:
         if _active is not None:
             if not lazily:
+                _tell_ignored(given, _active.options)
                 if _active.recording:
                     _active.see_to_recorder()
                 else:
@@ -260,6 +291,19 @@ def _begin(given: dict[str, Any], *, lazily: bool) -> Session:
         if options.hooks:
             _install_hooks()
         return session
+
+
+def _tell_ignored(given: dict[str, Any], used: Options) -> None:
+    ignored = [
+        f"{name}={value!r}"
+        for name, value in given.items()
+        if value is not None and str(value) != str(getattr(used, name, value))
+    ]
+    if ignored:
+        tell(
+            f"start({', '.join(ignored)}) changes nothing: an earlier start(), `haiprof run` or "
+            f"{ENABLED_VARIABLE} has begun this recording; give it there"
+        )
 
 
 def _install_hooks() -> None:
@@ -306,8 +350,10 @@ def _register_once() -> None:
 def _at_exit() -> None:
     session = _active
     if session is not None:
+        # With the first process of a pid namespace the kernel ends all others, the recorder too.
+        last = 1 in (os.getpid(), os.getppid())
         with contextlib.suppress(Exception):
-            session.close(0.0)
+            session.close(_STOP_SECONDS if last else 0.0)
 
 
 def _after_fork() -> None:

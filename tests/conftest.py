@@ -1,50 +1,5 @@
-"""What all tests share: a private place for rings, and the native test programs."""
+"""What all tests share."""
 
-from __future__ import annotations
+from fixtures import away_from_the_checkout, native_build, shm
 
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
-ROOT = Path(__file__).resolve().parent.parent
-
-
-@pytest.fixture(autouse=True)
-def away_from_the_checkout(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Programs that tests start import the installed package, not the sources beside it."""
-    monkeypatch.chdir(tmp_path_factory.mktemp("cwd"))
-
-
-@pytest.fixture
-def shm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder for rings that no other test and no real run sees."""
-    folder = Path(tempfile.mkdtemp(prefix="haiprof-test-", dir="/dev/shm"))
-    monkeypatch.setenv("HAIPROF_SHM_DIR", str(folder))
-    for name in list(os.environ):
-        if name.startswith("HAIPROF_") and name != "HAIPROF_SHM_DIR":
-            monkeypatch.delenv(name)
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-@pytest.fixture(scope="session")
-def native_build() -> Path:
-    """The folder of the native test programs, built."""
-    build = ROOT / "build" / "native"
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    for command in (
-        ["cmake", "-S", str(ROOT), "-B", str(build), "-G", "Ninja", "-DHAIPROF_PYTHON=OFF",
-         "-DHAIPROF_TESTS=ON"],
-        ["cmake", "--build", str(build)],
-    ):  # fmt: skip
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    return build
+__all__ = ["away_from_the_checkout", "native_build", "shm"]

@@ -49,6 +49,8 @@ def read_table(folder: Path, name: str) -> pa.Table:
     for path in sorted(folder.glob(f"{name}-*.arrow")):
         parts.append(pa.ipc.open_file(str(path)).read_all())
     for path in sorted(folder.glob(f"{name}-*.arrows")):
+        if path.stat().st_size == 0:
+            continue  # just made
         with path.open("rb") as file:
             stream = pa.ipc.open_stream(file)
             batches = []

@@ -50,9 +50,11 @@ def main(arguments: list[str] | None = None) -> int:
 
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
-    # Below the job in every contest for a core.
+    # Below the job in every contest for a core, and on any core that the control group allows: the
+    # rank that started it may be bound to a few, and needs them.
     with contextlib.suppress(OSError):
         os.nice(5)
+        os.sched_setaffinity(0, range(os.sysconf("SC_NPROCESSORS_CONF")))
     recorder = Recorder(
         options.ring_dir,
         options.run_dir,

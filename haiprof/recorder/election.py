@@ -20,6 +20,8 @@ def recorder_running(ring_dir: Path) -> bool:
     try:
         # Shared, so that two askers never take each other for a recorder.
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        # Let go by name: a child that another thread forks just now holds the descriptor too.
+        fcntl.flock(fd, fcntl.LOCK_UN)
     except OSError:
         return True
     finally:

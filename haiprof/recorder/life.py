@@ -10,12 +10,24 @@ from pathlib import Path
 
 def process_is_alive(pid: int, start_time: int) -> bool:
     """Return whether that very process runs: a reused pid has another start time."""
+    fields = _stat(pid)
+    return fields is not None and fields[0] not in "ZX" and int(fields[19]) == start_time
+
+
+def start_time_of(pid: int) -> int | None:
+    """Return when a process started, clock ticks since boot; None when there is no such process."""
+    fields = _stat(pid)
+    return None if fields is None else int(fields[19])
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Return ``/proc/<pid>/stat`` from field 3 on; the name before may hold spaces and brackets."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return False
+        return None
     fields = text.rpartition(")")[2].split()
-    return len(fields) > 19 and fields[0] not in "ZX" and int(fields[19]) == start_time
+    return fields if len(fields) > 19 else None
 
 
 class Life:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import functools
 import logging
 import os
 import select
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -24,6 +27,7 @@ log = logging.getLogger(__name__)
 _UNFINISHED_SECONDS: Final = 10.0
 #: How often a full disk is tried again, s.
 _RETRY_SECONDS: Final = 1.0
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 #: With every process dead, a disk that stays full this long (s) is left to ``haiprof recover``.
 _GIVE_UP_SECONDS: Final = 600.0
 
@@ -55,45 +59,61 @@ class Recorder:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self._run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         doorbell = self._open_doorbell()
+        try:
+            while self._record(doorbell):
+                tidy(self._ring_dir, self._run_dir)
+                # Let go first, then look again: a ring that was made meanwhile either sees a free
+                # lock or is seen here.
+                election.resign()
+                if not rings_in(self._ring_dir) or not election.win(patience=0):
+                    return
+                os.close(doorbell)
+                doorbell = self._open_doorbell()
+        finally:
+            os.close(doorbell)
+
+    def _record(self, doorbell: int) -> bool:
+        """Record until nothing is left, and close all files; False when something had to stay."""
         node = NodeRecorder(self._run_dir, self._sample_hz)
         if self._watched is not None:
             node.watch_command(self._watched.pid)
         try:
             while True:
-                self._tick(node)
+                self._turn(node)
                 if self._terminations > 1:
-                    break
+                    return False
                 if self._hopeless():
                     log.error("the disk stayed full; `haiprof recover` writes the rings later")
-                    break
+                    return False
                 if not self._work_left():
-                    tidy(self._ring_dir, self._run_dir)
-                    # Let go first, then look again: a ring that was made meanwhile either sees a
-                    # free lock or is seen here.
-                    election.resign()
-                    if not rings_in(self._ring_dir) or not election.win(patience=0):
-                        break
-                    os.close(doorbell)
-                    doorbell = self._open_doorbell()
-                    continue
+                    return True
                 self._sleep(doorbell, node)
         finally:
+            # While the lock is held: the next recorder opens the same files.
             with contextlib.suppress(OSError):
                 node.close()
-            os.close(doorbell)
 
     # -- one turn --------------------------------------------------------------------------------
 
-    def _tick(self, node: NodeRecorder) -> None:
-        if self._paused_since is not None and not self._resume(node):
-            return
-        try:
-            self._find_rings(node)
-            for process in list(self._processes.values()):
-                self._drain(process, node)
-            node.sample()
-        except OSError as error:
-            self._pause(node, error)
+    def _turn(self, node: NodeRecorder) -> None:
+        if self._paused_since is not None:
+            for process in self._processes.values():
+                process.refuse_flush(self._pause_error)
+        failed: OSError | None = None
+        parts: list[Callable[[], None]] = [
+            lambda: self._find_rings(node),
+            *(functools.partial(self._drain, p, node) for p in list(self._processes.values())),
+            lambda: self._sample(node),
+        ]
+        for part in parts:
+            try:
+                part()
+            except OSError as error:
+                failed = failed or error
+        if failed is not None:
+            self._pause(node, failed)
+        elif self._paused_since is not None:
+            self._go_on(node)
 
     def _drain(self, process: RecordedProcess, node: NodeRecorder) -> None:
         try:
@@ -107,10 +127,16 @@ class Recorder:
             self._refused[process.ring] = str(error)
             process.ended = True
         if process.ended:
-            node.unwatch(process.pid)
+            node.unwatch(process.pid, process.folder)
             del self._processes[process.ring]
 
+    def _sample(self, node: NodeRecorder) -> None:
+        if self._paused_since is not None:
+            node.write()  # what waits comes first; until it is written nothing is added
+        node.sample()
+
     def _find_rings(self, node: NodeRecorder) -> None:
+        failed: OSError | None = None
         for path in rings_in(self._ring_dir):
             if path in self._processes or path in self._refused:
                 continue
@@ -125,12 +151,16 @@ class Recorder:
                 log.error("%s", error)
                 node.event("recorder", f"a ring could not be read: {error}")
                 continue
-            except FileNotFoundError:
+            except OSError as error:
+                if path.exists():  # else its process has taken it away
+                    failed = failed or error
                 continue
             self._processes[path] = process
             # A fork or a helper is already in the tree of its rank.
             if process.role == "rank":
                 node.watch(process.pid, process.folder)
+        if failed is not None:
+            raise failed
 
     @staticmethod
     def _drop_if_unfinished(path: Path) -> None:
@@ -158,30 +188,24 @@ class Recorder:
     # -- a disk that does not take it ------------------------------------------------------------
 
     def _pause(self, node: NodeRecorder, error: OSError) -> None:
+        self._pause_error = error.errno or errno.EIO
+        if self._paused_since is not None:
+            return
         self._paused_since = time.monotonic()
-        self._pause_error = error.errno or 5
+        until = "until there is room" if self._pause_error in _FULL else "and tried again"
         text = (
-            f"{self._run_dir}: {os.strerror(self._pause_error)}; writing is paused until there is "
-            "room, the job is not affected"
+            f"{error.filename or self._run_dir}: {os.strerror(self._pause_error)}; writing is "
+            f"paused {until}, the job is not affected"
         )
         log.error("%s", text)
         node.event("disk", text, {"errno": self._pause_error})
 
-    def _resume(self, node: NodeRecorder) -> bool:
-        for process in self._processes.values():
-            process.refuse_flush(self._pause_error)
-        try:
-            node.write()
-            for process in self._processes.values():
-                process.push()
-        except OSError:
-            return False
+    def _go_on(self, node: NodeRecorder) -> None:
         assert self._paused_since is not None
         seconds = time.monotonic() - self._paused_since
         self._paused_since = None
         log.warning("writing goes on after %.1f s", seconds)
         node.event("disk", f"writing goes on after a pause of {seconds:.1f} s", {"s": seconds})
-        return True
 
     # -- waiting ---------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from haiprof import schema
 from haiprof._core import HostSampler
@@ -17,6 +17,9 @@ from haiprof.recorder.process import WRITE_SECONDS, write_json
 from haiprof.recorder.segments import TableWriter, close_stream
 from haiprof.recorder.tables import RowTable
 
+if TYPE_CHECKING:
+    from haiprof._core import SourceReport
+
 log = logging.getLogger(__name__)
 
 
@@ -24,14 +27,26 @@ class _Folder:
     """Samples of one target on their way to one folder."""
 
     def __init__(self, folder: Path) -> None:
+        self.path = folder
         self.rows = RowTable(schema.SAMPLES)
         self.writer = TableWriter(folder, schema.SAMPLES)
 
     def write(self) -> None:
+        if not self.path.exists():
+            self.rows.forget()  # somebody has removed the folder, so nobody wants them
+            return
         if len(self.rows):
             self.writer.prepare()
             self.writer.append(self.rows.take())
         self.writer.push()
+
+    def close(self) -> None:
+        self.write()
+        self.writer.close()
+
+
+def _answers(sources: list[SourceReport]) -> list[tuple[str, str, str]]:
+    return [(source["name"], source["state"], source["reason"]) for source in sources]
 
 
 class NodeRecorder:
@@ -52,11 +67,33 @@ class NodeRecorder:
         self._events = RowTable(schema.EVENTS)
         self._events_writer = TableWriter(self.folder, schema.EVENTS)
         self._command: int | None = None
-        self._begun = time.time_ns()
+        # Rings take the distance of the two clocks once too; a wall clock that is set would tear
+        # the samples from their steps.
+        self._utc_offset_ns = time.time_ns() - time.monotonic_ns()
+        self._begun = self._now_ns()
         self._written_at = time.monotonic()
-        self._write_node_file("live")
+        self._sources = self._sampler.sources()
+        self._write_node_file("live", self._sources)
 
-    def _write_node_file(self, state: str) -> None:
+    def _now_ns(self) -> int:
+        return time.monotonic_ns() + self._utc_offset_ns
+
+    def _look_at_sources(self) -> None:
+        """Keep what the sources say while a watched process lives; else most say that none does.
+
+        Raises:
+            OSError: the node's file cannot be written; the next reading tries again.
+        """
+        sources = self._sampler.sources()
+        if not any(s["name"] == "process" and s["state"] == "ok" for s in sources):
+            return
+        if _answers(sources) != _answers(self._sources):
+            self._write_node_file("live", sources)
+        self._sources = sources
+
+    def _write_node_file(self, state: str, sources: list[SourceReport]) -> None:
+        if not self.folder.exists():
+            return
         path = self.folder / schema.PROCESS_FILE
         begun = self._begun
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
@@ -71,9 +108,9 @@ class NodeRecorder:
                 "rank": None,
                 "pid": None,
                 "started_ns": begun,
-                "ended_ns": None if state == "live" else time.time_ns(),
+                "ended_ns": None if state == "live" else self._now_ns(),
                 "state": state,
-                "sources": self._sampler.sources(),
+                "sources": sources,
                 "lost": {"records": 0},
             },
         )
@@ -81,29 +118,39 @@ class NodeRecorder:
     def event(self, kind: str, text: str, attributes: Mapping[str, Any] | None = None) -> None:
         """Append one row to the node's events."""
         told = json.dumps(attributes) if attributes else None
-        self._events.add(time.time_ns(), kind, text, None, told)
+        self._events.add(self._now_ns(), kind, text, None, told)
 
     def watch_command(self, pid: int) -> None:
-        """Sample the whole tree of a launched command too, as instance ``job`` of the node."""
+        """Sample a launched command too, as instance ``command`` of the node.
+
+        Whatever is below it counts, but for the ranks, which have their own samples.
+        """
         self._command = pid
         self._sampler.watch(pid)
 
     def watch(self, pid: int, folder: Path) -> None:
-        """Sample the process tree below ``pid`` into ``folder``."""
+        """Sample the process tree below ``pid`` into ``folder`` from now on, and into no other.
+
+        Raises:
+            OSError: there is no room to write the last samples of the folder before.
+        """
+        before = self._targets.get(pid)
         self._sampler.watch(pid)
         self._targets[pid] = _Folder(folder)
+        if before is not None:
+            before.close()
 
-    def unwatch(self, pid: int) -> None:
-        """Stop sampling ``pid`` and close its samples.
+    def unwatch(self, pid: int, folder: Path) -> None:
+        """Stop sampling ``pid`` into ``folder`` and close its samples.
 
         Raises:
             OSError: there is no room to write the last of them.
         """
         target = self._targets.get(pid)
-        if target is None:
+        # A process may begin a new ring while its old one is still being written out.
+        if target is None or target.path != folder:
             return
-        target.write()
-        target.writer.close()
+        target.close()
         del self._targets[pid]
         if pid != self._command:
             self._sampler.unwatch(pid)
@@ -117,17 +164,19 @@ class NodeRecorder:
         now = time.monotonic_ns()
         if now >= self._sampler.next_due_ns:
             values = self._sampler.read(now)
-            stamp = time.time_ns()
+            stamp = now + self._utc_offset_ns
             for pid, metric, instance, value, flags in values:
                 if pid == self._command:
                     # The command may be a rank itself, whose folder gets them as well.
-                    self._targets[0].rows.add(stamp, metric, instance or "job", value, flags)
+                    part = "command" if instance is None else f"command {instance}"
+                    self._targets[0].rows.add(stamp, metric, part, value, flags)
                 target = self._targets.get(pid)
                 if target is not None:
                     target.rows.add(stamp, metric, instance, value, flags)
             for text in self._sampler.changes():
                 log.info("%s", text)
                 self.event("source", text)
+            self._look_at_sources()
         if time.monotonic() - self._written_at >= WRITE_SECONDS:
             self.write()
 
@@ -135,11 +184,6 @@ class NodeRecorder:
     def next_due_ns(self) -> int:
         """When :meth:`sample` should be called next (CLOCK_MONOTONIC, ns)."""
         return int(self._sampler.next_due_ns)
-
-    @property
-    def waiting(self) -> bool:
-        """Whether something encoded is not on disk yet."""
-        return self._events_writer.waiting or any(t.writer.waiting for t in self._targets.values())
 
     def write(self) -> None:
         """Bring all samples to disk.
@@ -150,6 +194,9 @@ class NodeRecorder:
         self._written_at = time.monotonic()
         for target in self._targets.values():
             target.write()
+        if not self.folder.exists():
+            self._events.forget()
+            return
         if len(self._events):
             self._events_writer.prepare()
             self._events_writer.append(self._events.take())
@@ -165,4 +212,4 @@ class NodeRecorder:
         for target in self._targets.values():
             target.writer.close()
         self._events_writer.close()
-        self._write_node_file("closed")
+        self._write_node_file("closed", self._sources)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -14,7 +15,7 @@ from haiprof import schema
 from haiprof._core import RingReader
 from haiprof.places import RING_SUFFIX, safe_name
 from haiprof.recorder.life import Life
-from haiprof.recorder.segments import TableWriter, close_stream, reached
+from haiprof.recorder.segments import Reach, TableWriter, close_stream, reached
 from haiprof.recorder.tables import RingTables, RowTable
 
 log = logging.getLogger(__name__)
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 WRITE_SECONDS: Final = 1.0
 WRITE_ROWS: Final = 16384
 _TAKE: Final = 1 << 18
+#: Takes in one turn; a job that pushes faster than that must not keep the others waiting.
+_TAKES: Final = 4
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
@@ -55,54 +58,63 @@ class RecordedProcess:
         self.pid: int = header["pid"]
         self.rank: int | None = header["rank"]
         self.start_time: int = header["start_time"]
-        self.life = Life(self.pid, self.start_time)
         self.ended = False
         #: Records taken from the ring so far.
         self.taken = 0
         self._header = header
         self._begun = time.time_ns()
-        self.folder, self._takeover = self._find_folder(run_dir)
-        through = {
-            name: reach
-            for name, table in schema.TABLES.items()
-            if (reach := reached(self.folder, table))
-        }
+        utc_offset_ns = None
+        self.folder, known = self._find_folder(run_dir)
+        if known is not None:
+            self._begun = known.get("started_ns", self._begun)
+            utc_offset_ns = known.get("utc_offset_ns")
+        through = {}
+        before = Reach()
+        for name, table in schema.TABLES.items():
+            reach = reached(self.folder, table)
+            before.merge(Reach(lost=reach.lost))
+            if reach.lanes:
+                through[name] = reach.lanes
         for left in sorted(self.folder.glob(f"*{schema.LIVE_SUFFIX}")):
             close_stream(left)
-        self._reader = RingReader(str(ring), through)
+        self._reader = RingReader(str(ring), through, utc_offset_ns)
+        #: What an earlier recorder's reader lost; the ring itself counts the other causes.
+        self._lost_before = {c: n for c, n in before.lost.items() if c in _READERS_CAUSES}
         self._tables = RingTables()
         self._writers: dict[str, TableWriter] = {}
         self._events = RowTable(schema.EVENTS)
         self._events_writer = TableWriter(self.folder, schema.EVENTS)
         self._rows = 0
         self._written_at = time.monotonic()
-        self._told_losses: dict[str, int] = {}
+        self._told_losses = before.lost
         self._wall_clock_told = 0
         self._flush_answered = 0
         self._finishing = False
-        if self._takeover:
+        self._dropping = False
+        if known is not None:
             self.event("recorder", "a new recorder took over; the ring was kept meanwhile")
         self._write_process_file("live")
+        self.life = Life(self.pid, self.start_time)
 
     # -- where -----------------------------------------------------------------------------------
 
-    def _find_folder(self, run_dir: Path) -> tuple[Path, bool]:
-        """Return this process's folder and whether an earlier recorder began it."""
+    def _find_folder(self, run_dir: Path) -> tuple[Path, dict[str, Any] | None]:
+        """Return this process's folder, and what an earlier recorder that began it said there."""
+        run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         node = safe_name(self._header["node"]) or "node"
         plain = run_dir / f"{node}#{self.rank if self.rank is not None else '-'}"
         own = plain.with_name(f"{plain.name}.{self.pid}")
-        for folder in (plain, own):
+        for folder in (plain, *run_dir.glob(f"{own.name}*")):
             known = self._read_process_file(folder)
             if known is not None and self._is_mine(known):
-                self._begun = known.get("started_ns", self._begun)
                 self.role = known.get("role", "rank")
-                return folder, True
+                return folder, known
         # The first process of a rank is the rank; a fork of it or a helper stands beside it.
         with contextlib.suppress(FileExistsError):
             plain.mkdir(mode=0o700)
         if not (plain / schema.PROCESS_FILE).exists():
             self.role = "rank"
-            return plain, False
+            return plain, None
         for n in range(1000):
             with contextlib.suppress(FileExistsError):
                 folder = own if n == 0 else own.with_name(f"{own.name}.{n}")
@@ -111,7 +123,7 @@ class RecordedProcess:
                 again = before.get("state") != "live" or before.get("pid") == self.pid
                 newer = self._header["attempt"] > before.get("attempt", 0)
                 self.role = "rank" if again or newer else "process"
-                return folder, False
+                return folder, None
         raise FileExistsError(17, "no free folder name for this process", str(own))
 
     def _is_mine(self, known: dict[str, Any]) -> bool:
@@ -131,7 +143,7 @@ class RecordedProcess:
         return content if isinstance(content, dict) else None
 
     def _write_process_file(self, state: str) -> None:
-        losses = self._reader.losses
+        losses = self._losses()
         write_json(
             self.folder / schema.PROCESS_FILE,
             {
@@ -150,7 +162,8 @@ class RecordedProcess:
                 "ring": self.ring.name,
                 "created_ns": self._header["created_ns"],
                 "started_ns": self._begun,
-                "ended_ns": None if state == "live" else time.time_ns(),
+                "ended_ns": None if state == "live" else self._now(),
+                "utc_offset_ns": self._reader.utc_offset_ns,
                 "state": state,
                 "lost": {"records": _lost_records(losses), **losses},
             },
@@ -161,12 +174,21 @@ class RecordedProcess:
     def event(self, kind: str, text: str, attributes: dict[str, Any] | None = None) -> None:
         """Append one row to the process's events."""
         told = json.dumps(attributes) if attributes else None
-        self._events.add(time.time_ns(), kind, text, None, told)
+        self._events.add(self._now(), kind, text, None, told)
+
+    def _now(self) -> int:
+        """Return the time as the ring's records have it: not moved by who sets the wall clock."""
+        offset = self._reader.utc_offset_ns
+        return time.time_ns() if offset is None else time.monotonic_ns() + offset
+
+    def _losses(self) -> dict[str, int]:
+        losses = self._reader.losses
+        return {cause: n + self._lost_before.get(cause, 0) for cause, n in losses.items()}
 
     @property
     def lost(self) -> int:
         """Records that the ring lost."""
-        return _lost_records(self._reader.losses)
+        return _lost_records(self._losses())
 
     @property
     def waiting(self) -> bool:
@@ -182,25 +204,37 @@ class RecordedProcess:
         # Asked before the last look: whatever was committed before the end is taken below.
         ended = self._reader.closed or self.life.ended()
         flush = self._reader.flush_requested
-        while True:
+        if not self.folder.exists():
+            self._drop(ended)
+            return
+        # What the disk did not take the last time comes first: until then nothing more is taken.
+        if self.waiting:
+            self.push()
+        if self._rows >= WRITE_ROWS:
+            self._write()
+        all_taken = False
+        for _ in range(_TAKES):
             taken = self._reader.take(_TAKE)
             self._rows += taken
             self.taken += taken
             if self._rows >= WRITE_ROWS or (self._rows and ended):
                 self._write()
-            if taken < _TAKE:
+            all_taken = taken < _TAKE
+            if all_taken:
                 break
         self._tell_losses()
         due = time.monotonic() - self._written_at >= WRITE_SECONDS
         if (self._rows or len(self._events)) and (due or ended or flush != self._flush_answered):
             self._write()
+        if not all_taken:
+            return
         if flush != self._flush_answered:
             self._answer_flush(flush)
         if ended:
             self.finish()
 
     def _write(self) -> None:
-        through = self._reader.position
+        reach = Reach(self._reader.position, self._losses())
         columns = self._reader.rows()
         for name in columns:
             if name not in self._writers:
@@ -215,7 +249,7 @@ class RecordedProcess:
                 rows = next(iter(raw.values()))[0]
                 raw = {**raw, "flags": (rows, 0, bytes(4 * rows), None)}
             batch = self._tables.batch(table, raw, self._reader.texts)
-            self._writers[name].append(batch, through)
+            self._writers[name].append(batch, reach)
         self._reader.clear()
         self._rows = 0
         if len(self._events):
@@ -254,7 +288,7 @@ class RecordedProcess:
             self.answer(ticket, error)
 
     def _tell_losses(self) -> None:
-        losses = self._reader.losses
+        losses = self._losses()
         if losses != self._told_losses:
             for cause, count in losses.items():
                 more = count - self._told_losses.get(cause, 0)
@@ -271,6 +305,21 @@ class RecordedProcess:
             )
             self._wall_clock_told = moved
 
+    def _drop(self, ended: bool) -> None:
+        """Throw away what is new: somebody has removed the folder, so nobody wants it."""
+        if not self._dropping:
+            self._dropping = True
+            log.warning("%s was removed; what comes from it is thrown away", self.folder)
+        for _ in range(_TAKES):
+            taken = self._reader.take(_TAKE)
+            self._reader.clear()
+            if taken < _TAKE:
+                break
+        self._rows = 0
+        self.refuse_flush(errno.ENOENT)
+        if ended:
+            self._end()
+
     def finish(self) -> None:
         """Close the files, tell how it ended and remove the ring."""
         said_goodbye = self._reader.closed
@@ -286,11 +335,17 @@ class RecordedProcess:
         for writer in (*self._writers.values(), self._events_writer):
             writer.close()
         self._write_process_file("closed" if said_goodbye else "died")
+        self._end()
+
+    def _end(self) -> None:
         self.refuse_flush(0)
         self.life.close()
         self.ring.unlink(missing_ok=True)
         self.ended = True
 
+
+#: Counted by whoever reads the ring; a new reader begins at 0.
+_READERS_CAUSES: Final = frozenset({"overwritten", "corrupt_chunks", "unknown_records"})
 
 _LOSS_TEXT: Final = {
     "overwritten": "{} records were overwritten before they were read; a larger ring (ring_mib) "
@@ -299,7 +354,8 @@ _LOSS_TEXT: Final = {
     "too_big": "{} records were larger than a chunk and were dropped",
     "no_lane": "{} records came from more threads than the ring has lanes; a larger ring "
     "(ring_mib) keeps them",
-    "names": "{} names did not fit into the ring's name table; a larger ring (ring_mib) keeps them",
+    "names": "{} names or attributes did not fit into the ring's string table; a larger ring "
+    "(ring_mib) keeps them",
     "corrupt_chunks": "{} chunks made no sense and were skipped",
     "unknown_records": "{} records were of a kind that this version does not know",
 }

@@ -19,7 +19,7 @@ from haiprof import schema
 from haiprof._core import RingReader
 from haiprof.errors import HaiprofError
 from haiprof.options import Options, resolve
-from haiprof.places import node_name, ring_root
+from haiprof.places import node_name, ring_dir, ring_root
 from haiprof.recorder.election import Election, recorder_running
 from haiprof.recorder.launch import start_recorder
 from haiprof.recorder.life import process_is_alive
@@ -76,13 +76,13 @@ def recover_rings() -> Iterator[Recovered]:
 
     Yields one outcome for each run of this user that had no recorder.
     """
-    for ring_dir in _ring_dirs():
-        if recorder_running(ring_dir):
+    for rings in _ring_dirs():
+        if recorder_running(rings):
             continue
-        if not rings_in(ring_dir):
-            _drop_empty(ring_dir)
+        if not rings_in(rings):
+            _drop_empty(rings)
             continue
-        yield recover_ring_dir(ring_dir)
+        yield recover_ring_dir(rings)
 
 
 def recover_ring_dir(ring_dir: Path) -> Recovered:
@@ -229,10 +229,10 @@ def _why_busy(run_dir: Path) -> str | None:
     owner = run_dir.stat().st_uid
     if owner != os.getuid():
         return f"belongs to user {owner}, who can recover it"
-    ring_dir = ring_root() / run_dir.name
-    if recorder_running(ring_dir):
+    rings = ring_dir(run_dir.name)
+    if recorder_running(rings):
         return "is being recorded; left alone"
-    if rings_in(ring_dir):
+    if rings_in(rings):
         return "rings of it are still in shared memory; left alone"
     return None
 

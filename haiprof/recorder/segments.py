@@ -12,6 +12,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +27,40 @@ SEGMENT_BYTES: Final = 64 << 20
 _FILE_ROWS: Final = 1 << 16
 _COMPRESSION: Final = "zstd"
 
-Through = dict[int, int]
+
+@dataclass(slots=True)
+class Reach:
+    """How far what is on disk goes: what the next recorder of a ring has to know.
+
+    It travels with each batch, so it is true whenever the batch is there.
+    """
+
+    #: Lane -> number of its first record that is not on disk yet.
+    lanes: dict[int, int] = field(default_factory=dict)
+    #: Cause -> records lost before that point.
+    lost: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[bytes, bytes] | None) -> Reach:
+        """Read it from Arrow metadata; empty when there is none."""
+        known = metadata or {}
+        lanes = json.loads(known.get(schema.KEY_THROUGH.encode(), b"{}"))
+        lost = json.loads(known.get(schema.KEY_LOST.encode(), b"{}"))
+        return cls({int(lane): int(number) for lane, number in lanes.items()}, lost)
+
+    def to_metadata(self) -> dict[str, str]:
+        """Return it as Arrow metadata."""
+        return {
+            schema.KEY_THROUGH: json.dumps(self.lanes),
+            schema.KEY_LOST: json.dumps(self.lost),
+        }
+
+    def merge(self, other: Reach) -> None:
+        """Take the further of both."""
+        for lane, number in other.lanes.items():
+            self.lanes[lane] = max(number, self.lanes.get(lane, 0))
+        for cause, count in other.lost.items():
+            self.lost[cause] = max(count, self.lost.get(cause, 0))
 
 
 class _Outbox:
@@ -69,6 +103,7 @@ class Segment:
         self.path = folder / f"{table.name}-{number}{schema.LIVE_SUFFIX}"
         self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self._written = 0
+        self._synced = False
         self._outbox = _Outbox()
         self._stream = pa.ipc.new_stream(
             pa.PythonFile(self._outbox, mode="w"),
@@ -86,10 +121,9 @@ class Segment:
         """Whether something is not on disk yet."""
         return bool(self._outbox.waiting)
 
-    def append(self, batch: pa.RecordBatch, through: Mapping[int, int] | None = None) -> None:
+    def append(self, batch: pa.RecordBatch, reach: Reach | None = None) -> None:
         """Encode ``batch``; :meth:`push` brings it to disk."""
-        told = {schema.KEY_THROUGH: json.dumps(through)} if through else None
-        self._stream.write_batch(batch, custom_metadata=told)
+        self._stream.write_batch(batch, custom_metadata=reach.to_metadata() if reach else None)
 
     def push(self) -> None:
         """Write what waits, all or nothing.
@@ -116,6 +150,7 @@ class Segment:
         """Write what waits and bring the file to stable storage."""
         self.push()
         os.fdatasync(self._fd)
+        self._synced = True
 
     def close(self) -> None:
         """Close into ``.arrow``; where there is no room for that, leave the whole ``.arrows``.
@@ -129,12 +164,12 @@ class Segment:
         self.push()
         os.close(self._fd)
         try:
-            close_stream(self.path)
+            close_stream(self.path, durably=self._synced)
         except OSError as error:
             log.warning("%s stays a stream: %s", self.path, error.strerror)
 
 
-def read_stream(path: Path) -> Iterator[tuple[pa.RecordBatch, Through]]:
+def read_stream(path: Path) -> Iterator[tuple[pa.RecordBatch, Reach]]:
     """Yield the whole batches of a stream, however it ends, with what each says it reaches."""
     with path.open("rb") as file:
         try:
@@ -146,24 +181,18 @@ def read_stream(path: Path) -> Iterator[tuple[pa.RecordBatch, Through]]:
                 batch, metadata = stream.read_next_batch_with_custom_metadata()
             except (StopIteration, pa.ArrowInvalid, OSError, EOFError):
                 return
-            yield batch, _through((metadata or {}).get(schema.KEY_THROUGH.encode()))
+            yield batch, Reach.from_metadata(metadata)
 
 
-def _through(text: bytes | None) -> Through:
-    if not text:
-        return {}
-    return {int(lane): int(number) for lane, number in json.loads(text).items()}
-
-
-def _merge(into: Through, more: Mapping[int, int]) -> None:
-    for lane, number in more.items():
-        into[lane] = max(number, into.get(lane, 0))
-
-
-def close_stream(path: Path) -> Path:
+def close_stream(path: Path, *, durably: bool = False) -> Path:
     """Rewrite ``<name>.arrows`` as ``<name>.arrow`` and remove it. Memory does not grow with it.
 
     The file takes the place of the stream in one rename, so a reader sees the one or the other.
+
+    Args:
+        path: the stream.
+        durably: bring the file to stable storage before the stream goes; where somebody was
+            promised that for the stream.
 
     Returns:
         The path of the file.
@@ -177,20 +206,18 @@ def close_stream(path: Path) -> Path:
         return closed
     # Every batch's dictionary begins with the one before it, so the last one serves them all.
     dictionaries: dict[str, pa.Array] = {}
-    through: Through = {}
+    reach = Reach()
     found: pa.Schema | None = None
-    for batch, reached in read_stream(path):
+    for batch, told in read_stream(path):
         found = batch.schema
-        _merge(through, reached)
+        reach.merge(told)
         for column in batch.schema.names:
             if pa.types.is_dictionary(batch.schema.field(column).type):
                 dictionaries[column] = batch.column(column).dictionary
     if found is None:
         path.unlink(missing_ok=True)
         return closed
-    metadata = dict(found.metadata or {})
-    metadata[schema.KEY_THROUGH.encode()] = json.dumps(through).encode()
-    target = found.with_metadata(metadata)
+    target = found.with_metadata({**(found.metadata or {}), **reach.to_metadata()})
     partial = path.with_suffix(".partial")
     try:
         with (
@@ -202,12 +229,24 @@ def close_stream(path: Path) -> Path:
             for table in _row_groups(path, dictionaries, target):
                 file.write_table(table, max_chunksize=_FILE_ROWS)
         partial.chmod(0o600)
+        if durably:
+            _sync(partial)
         partial.replace(closed)
+        if durably:
+            _sync(path.parent)
     except (OSError, pa.ArrowException):
         partial.unlink(missing_ok=True)
         raise
     path.unlink(missing_ok=True)
     return closed
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _row_groups(
@@ -233,18 +272,17 @@ def _row_groups(
         yield pa.Table.from_batches(batches).combine_chunks()
 
 
-def reached(folder: Path, table: schema.Table) -> Through:
-    """Return how far into the lanes what is on disk of ``table`` reaches."""
-    through: Through = {}
+def reached(folder: Path, table: schema.Table) -> Reach:
+    """Return how far what is on disk of ``table`` goes."""
+    reach = Reach()
     for path in folder.glob(f"{table.name}-*{schema.CLOSED_SUFFIX}"):
         with contextlib.suppress(OSError, pa.ArrowException), pa.OSFile(str(path)) as file:
-            metadata = pa.ipc.open_file(file).schema.metadata or {}
-            _merge(through, _through(metadata.get(schema.KEY_THROUGH.encode())))
+            reach.merge(Reach.from_metadata(pa.ipc.open_file(file).schema.metadata))
     for path in folder.glob(f"{table.name}-*{schema.LIVE_SUFFIX}"):
         with contextlib.suppress(OSError):
             for _, told in read_stream(path):
-                _merge(through, told)
-    return through
+                reach.merge(told)
+    return reach
 
 
 def next_number(folder: Path, table: schema.Table) -> int:
@@ -281,10 +319,10 @@ class TableWriter:
             number = next_number(self._folder, self._table)
             self._segment = Segment(self._folder, self._table, number)
 
-    def append(self, batch: pa.RecordBatch, through: Mapping[int, int] | None = None) -> None:
+    def append(self, batch: pa.RecordBatch, reach: Reach | None = None) -> None:
         """Encode ``batch``; it reaches the disk with :meth:`push`. :meth:`prepare` comes first."""
         assert self._segment is not None
-        self._segment.append(batch, through)
+        self._segment.append(batch, reach)
 
     def push(self) -> None:
         """Write what waits; close the segment when it has grown large.

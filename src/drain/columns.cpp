@@ -9,6 +9,9 @@ namespace {
 
 using ring::kNone;
 
+// Ids come from a file: one that cannot be an id must not size a table.
+constexpr std::uint32_t kLargestId = 0xFFFFFF;
+
 template <typename Payload>
 bool payload_of(const ring::RecordView& record, Payload& payload) noexcept {
   // A newer writer may have appended fields; an older one cannot lack any of this major version.
@@ -36,8 +39,7 @@ void Validity::clear() noexcept {
 }
 
 void TextColumn::push_text(std::uint32_t id) {
-  // Ids come from a file: one that cannot be an id must not size a table.
-  if (id == kNone || id > 0xFFFFFF) {
+  if (id > kLargestId) {
     push_null();
     return;
   }
@@ -49,10 +51,21 @@ void TextColumn::push_text(std::uint32_t id) {
   push(local_[id] - 1);
 }
 
-ring::Refusal Drain::open(const std::string& path, const Through& through) {
+void TextColumn::push_name(std::uint32_t id) {
+  if (id <= kLargestId) return push_text(id);
+  if (nameless_ == 0) {
+    texts.push_back(kNone);
+    nameless_ = static_cast<std::uint32_t>(texts.size());
+  }
+  push(nameless_ - 1);
+}
+
+ring::Refusal Drain::open(const std::string& path, const Through& through,
+                          std::optional<std::int64_t> utc_offset_ns) {
   ring::Refusal refusal = reader_.open(path);
   if (!refusal.ok()) return refusal;
-  timeline_ = Timeline(reader_.super().ticks_per_second);
+  timeline_ = Timeline(reader_.super().ticks_per_second, utc_offset_ns);
+  for (const ring::ClockReading& reading : reader_.new_snapshots()) timeline_.add(reading);
   through_ = through;
   std::map<std::uint32_t, std::uint64_t> furthest;
   for (const auto& [table, lanes] : through_) {
@@ -92,7 +105,7 @@ void Drain::take(const ring::RecordView& record) {
       spans.start.push(start);
       spans.duration.push(end - start);
       spans.category.push(p.category);
-      spans.name.push_text(p.name);
+      spans.name.push_name(p.name);
       spans.thread.push(record.thread);
       spans.step.push_unless(p.step, kNone);
       spans.correlation.push_unless(p.correlation, 0);
@@ -104,7 +117,7 @@ void Drain::take(const ring::RecordView& record) {
       if (!payload_of(record, p)) break;
       if (on_disk("events", record)) return;
       events.time.push(timeline_.utc_ns(record.ticks));
-      events.kind.push_text(p.kind);
+      events.kind.push_name(p.kind);
       events.text.push_text(p.text);
       events.step.push_unless(p.step, kNone);
       events.attributes.push_text(p.attributes);
@@ -115,7 +128,7 @@ void Drain::take(const ring::RecordView& record) {
       if (!payload_of(record, p)) break;
       if (on_disk("samples", record)) return;
       values.time.push(timeline_.utc_ns(record.ticks));
-      values.metric.push_text(p.metric);
+      values.metric.push_name(p.metric);
       values.instance.push_text(p.instance);
       values.value.push(p.value);
       return;
@@ -127,7 +140,7 @@ void Drain::take(const ring::RecordView& record) {
       const std::int64_t unit = (p.flags & ring::kLongDuration) != 0 ? 1024 : 1;
       kernels.start.push(static_cast<std::int64_t>(p.start_ns));
       kernels.duration.push(static_cast<std::int64_t>(p.duration) * unit);
-      kernels.name.push_text(p.name);
+      kernels.name.push_name(p.name);
       kernels.device.push(p.device);
       kernels.stream.push(p.stream);
       kernels.correlation.push_unless(p.correlation, 0);

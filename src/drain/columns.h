@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -57,10 +58,13 @@ struct Column {
 // Values are indices into `texts`.
 struct TextColumn : Column<std::uint32_t> {
   void push_text(std::uint32_t id);
+  // For a column without nulls: a text that found no room in the string table is kNone in `texts`.
+  void push_name(std::uint32_t id);
   std::vector<std::uint32_t> texts;  // string table ids in dictionary order
 
  private:
   std::vector<std::uint32_t> local_;  // string table id -> index + 1; 0 = not used yet
+  std::uint32_t nameless_ = 0;        // index + 1 of kNone
 };
 
 struct Spans {
@@ -102,7 +106,9 @@ class Drain {
   // through: for each table, lane -> records that are already on disk.
   using Through = std::map<std::string, std::map<std::uint32_t, std::uint64_t>>;
 
-  ring::Refusal open(const std::string& path, const Through& through);
+  // utc_offset_ns: UTC minus CLOCK_MONOTONIC as an earlier drain of the same ring had it.
+  ring::Refusal open(const std::string& path, const Through& through,
+                     std::optional<std::int64_t> utc_offset_ns);
 
   // Appends what is new to the columns; at most about `most` records.
   std::uint64_t drain(std::uint64_t most);

@@ -13,9 +13,11 @@ constexpr double kWidestBracketNs = 20'000;
 
 }  // namespace
 
-Timeline::Timeline(std::uint64_t ticks_per_second) noexcept
+Timeline::Timeline(std::uint64_t ticks_per_second,
+                   std::optional<std::int64_t> utc_offset_ns) noexcept
     : nominal_ns_per_tick_(ticks_per_second > 0 ? 1e9 / static_cast<double>(ticks_per_second)
-                                                : 1.0) {}
+                                                : 1.0),
+      utc_offset_ns_(utc_offset_ns) {}
 
 void Timeline::add(const ring::ClockReading& reading) {
   const double width =
@@ -25,12 +27,12 @@ void Timeline::add(const ring::ClockReading& reading) {
                     nominal_ns_per_tick_};
   const auto offset = static_cast<std::int64_t>(reading.realtime_ns) -
                       static_cast<std::int64_t>(point.monotonic_ns);
-  if (points_.empty()) utc_offset_ns_ = offset;
+  if (!utc_offset_ns_) utc_offset_ns_ = offset;
 
   auto at = std::lower_bound(points_.begin(), points_.end(), point.ticks,
                              [](const Point& p, std::uint64_t t) { return p.ticks < t; });
   if (at != points_.end() && at->ticks == point.ticks) return;
-  if (at == points_.end()) moved_ns_ = offset - utc_offset_ns_;
+  if (at == points_.end()) moved_ns_ = offset - *utc_offset_ns_;
   // Two brackets closer than a millisecond say more about their own width than about the rate.
   const double nearest = 1e6 / nominal_ns_per_tick_;
   if (at != points_.begin() && static_cast<double>(point.ticks - (at - 1)->ticks) < nearest) return;
@@ -80,7 +82,7 @@ std::int64_t Timeline::utc_ns(std::uint64_t ticks) const noexcept {
   const Point& p = points_[i];
   const double distance = ticks >= p.ticks ? static_cast<double>(ticks - p.ticks)
                                            : -static_cast<double>(p.ticks - ticks);
-  return p.monotonic_ns + utc_offset_ns_ + std::llround(distance * p.ns_per_tick);
+  return p.monotonic_ns + *utc_offset_ns_ + std::llround(distance * p.ns_per_tick);
 }
 
 }  // namespace haiprof::drain

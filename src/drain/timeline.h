@@ -2,10 +2,12 @@
 //
 // Between two readings time runs straight (linear interpolation of CLOCK_MONOTONIC, which NTP slews
 // but never steps); UTC is that plus one offset, taken once, so a step of the wall clock never
-// tears durations or order. How far the wall clock has moved since is reported instead.
+// tears durations or order. How far the wall clock has moved since is reported instead. Whoever
+// goes on with somebody else's tables takes their offset too.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "ring/clock.h"
@@ -14,7 +16,8 @@ namespace haiprof::drain {
 
 class Timeline {
  public:
-  explicit Timeline(std::uint64_t ticks_per_second) noexcept;
+  explicit Timeline(std::uint64_t ticks_per_second,
+                    std::optional<std::int64_t> utc_offset_ns = std::nullopt) noexcept;
 
   // Readings may come in any order; a reading wider than the ones around it is ignored.
   void add(const ring::ClockReading& reading);
@@ -23,6 +26,9 @@ class Timeline {
 
   // UTC nanoseconds; extrapolates beyond the first and the last reading. 0 without any reading.
   std::int64_t utc_ns(std::uint64_t ticks) const noexcept;
+
+  // UTC minus CLOCK_MONOTONIC; nothing before the first reading, unless it was given.
+  std::optional<std::int64_t> utc_offset_ns() const noexcept { return utc_offset_ns_; }
 
   // CLOCK_REALTIME minus what utc_ns says, at the newest reading: 0 unless the wall clock stepped.
   std::int64_t wall_clock_moved_ns() const noexcept { return moved_ns_; }
@@ -39,7 +45,7 @@ class Timeline {
 
   std::vector<Point> points_;
   double nominal_ns_per_tick_;
-  std::int64_t utc_offset_ns_ = 0;
+  std::optional<std::int64_t> utc_offset_ns_;
   std::int64_t moved_ns_ = 0;
   mutable std::size_t hint_ = 0;
 };

@@ -20,7 +20,6 @@ namespace haiprof::host {
 
 namespace {
 
-using sampler::Kind;
 using sampler::kNoSeries;
 using sampler::SeriesId;
 using sampler::SeriesTable;
@@ -139,13 +138,13 @@ struct Series {
 
 Series add_series(SeriesTable& table, pid_t pid) {
   Series made;
-  made.cpu_limit = table.add(Kind::gauge, kCpuLimit, {}, pid);
-  made.cpu_used = table.add(Kind::rate, kCpuUsed, {}, pid, 1e-9);
-  made.throttled = table.add(Kind::rate, kThrottled, {}, pid, 1e-7);
-  made.throttled_periods = table.add(Kind::share, kThrottledPeriods, {}, pid);
-  made.memory_limit = table.add(Kind::gauge, kMemoryLimit, {}, pid);
-  made.memory_used = table.add(Kind::gauge, kMemoryUsed, {}, pid);
-  made.oom_kills = table.add(Kind::gauge, kOomKills, {}, pid);
+  made.cpu_limit = table.add(kCpuLimit, {}, pid);
+  made.cpu_used = table.add(kCpuUsed, {}, pid, 1e-9);
+  made.throttled = table.add(kThrottled, {}, pid, 1e-7);
+  made.throttled_periods = table.add(kThrottledPeriods, {}, pid);
+  made.memory_limit = table.add(kMemoryLimit, {}, pid);
+  made.memory_used = table.add(kMemoryUsed, {}, pid);
+  made.oom_kills = table.add(kOomKills, {}, pid);
   made.pressure = add_pressure(table, "cgroup.psi_", pid);
   return made;
 }
@@ -176,11 +175,7 @@ class CgroupSource final : public sampler::Source {
 
   std::string_view name() const noexcept override { return "cgroup"; }
 
-  Status open(SeriesTable&) override {
-    const int error = mountinfo_.read(buffer_);
-    if (error == 0) return {};
-    return unreadable(mountinfo_.path(), error, "mount procfs where haiprof looks");
-  }
+  Status open(SeriesTable&) override { return read_procfs(mountinfo_, buffer_); }
 
   void watch(pid_t pid, SeriesTable& table) override {
     unwatch(pid, table);

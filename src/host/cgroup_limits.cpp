@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "host/pressure.h"
 #include "host/scan.h"
 
 namespace haiprof::host {
@@ -138,18 +139,17 @@ void view_memory(const CgroupFolders& folders, CgroupView& view, Buffer& buffer)
   view.files.memory_events = own + (v2 ? "/memory.events" : "/memory.oom_control");
 }
 
-void view_pressure(const CgroupFolders& folders, CgroupView& view) {
+void view_pressure(const CgroupFolders& folders, CgroupView& view, Buffer& buffer) {
   const CgroupFolder& unified = folders.unified;
   if (!unified) {
     view.pressure = {State::absent, "control groups of version 1 keep no pressure figures",
                      "boot with systemd.unified_cgroup_hierarchy=1"};
   } else if (is_root(unified)) {
     view.pressure = in_root("v2");
-  } else if (!exists(unified.folder + "/cpu.pressure")) {
-    view.pressure = {State::absent, "the kernel keeps no pressure figures of control groups",
-                     "boot with psi=1, on a kernel with CONFIG_PSI"};
   } else {
-    view.files.pressure = unified.folder;
+    File file(unified.folder + "/cpu.pressure");
+    view.pressure = find_pressure(file, buffer, kMountThem);
+    if (view.pressure.ok()) view.files.pressure = unified.folder;
   }
 }
 
@@ -159,7 +159,7 @@ CgroupView view_cgroup(const CgroupFolders& folders, Buffer& buffer) {
   CgroupView view;
   view_cpu(folders, view, buffer);
   view_memory(folders, view, buffer);
-  view_pressure(folders, view);
+  view_pressure(folders, view, buffer);
   return view;
 }
 

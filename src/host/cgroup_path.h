@@ -22,7 +22,6 @@ struct CgroupFolder {
   bool v2 = false;
 
   explicit operator bool() const noexcept { return !folder.empty(); }
-  bool operator==(const CgroupFolder&) const = default;
 };
 
 struct CgroupFolders {
@@ -30,8 +29,6 @@ struct CgroupFolders {
   CgroupFolder cpuacct;  // CPU time; with v2 the same as cpu
   CgroupFolder memory;
   CgroupFolder unified;  // the v2 hierarchy, where there is one: pressure
-
-  bool operator==(const CgroupFolders&) const = default;
 };
 
 // sysfs: what stands for /sys in mount points.

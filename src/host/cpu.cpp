@@ -13,7 +13,6 @@ namespace haiprof::host {
 
 namespace {
 
-using sampler::Kind;
 using sampler::kNoSeries;
 using sampler::SeriesId;
 using sampler::SeriesTable;
@@ -62,13 +61,13 @@ class Cpu final : public sampler::Source {
   Status open(SeriesTable& table) override {
     const Status status = load();
     if (!status.ok() || util_ != kNoSeries) return status;
-    util_ = table.add(Kind::share, kUtil, {}, 0, 100.0);
-    user_ = table.add(Kind::share, kUser, {}, 0, 100.0);
-    system_ = table.add(Kind::share, kSystem, {}, 0, 100.0);
-    iowait_ = table.add(Kind::share, kIowait, {}, 0, 100.0);
-    steal_ = table.add(Kind::share, kSteal, {}, 0, 100.0);
-    switches_ = table.add(Kind::rate, kSwitches);
-    run_queue_ = table.add(Kind::gauge, kRunQueue);
+    util_ = table.add(kUtil, {}, 0, 100.0);
+    user_ = table.add(kUser, {}, 0, 100.0);
+    system_ = table.add(kSystem, {}, 0, 100.0);
+    iowait_ = table.add(kIowait, {}, 0, 100.0);
+    steal_ = table.add(kSteal, {}, 0, 100.0);
+    switches_ = table.add(kSwitches);
+    run_queue_ = table.add(kRunQueue);
     return status;
   }
 
@@ -89,8 +88,8 @@ class Cpu final : public sampler::Source {
 
  private:
   Status load() {
-    const int error = file_.read(buffer_);
-    if (error != 0) return unreadable(file_.path(), error, "mount procfs where haiprof looks");
+    Status status = read_procfs(file_, buffer_);
+    if (!status.ok()) return status;
     if (!buffer_.text().starts_with("cpu ")) return unparsable(file_.path(), "line 'cpu'");
     return {};
   }
@@ -121,7 +120,7 @@ class Cpu final : public sampler::Source {
     } else if (to_number(core, number) && number < kMaxCores) {
       if (number >= cores_.size()) cores_.resize(number + 1, kNoSeries);
       SeriesId& id = cores_[number];
-      if (id == kNoSeries) id = table.add(Kind::share, kUtil, core_name(number), 0, 100.0);
+      if (id == kNoSeries) id = table.add(kUtil, core_name(number), 0, 100.0);
       table.share(id, times.busy(), times.whole);
     }
   }

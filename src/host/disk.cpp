@@ -21,7 +21,6 @@ namespace haiprof::host {
 namespace {
 
 using sampler::Emit;
-using sampler::Kind;
 using sampler::SeriesId;
 using sampler::SeriesTable;
 using sampler::Status;
@@ -78,10 +77,10 @@ class Disks final : public sampler::Source {
 
   std::string_view name() const noexcept override { return "disk"; }
 
-  Status open(SeriesTable&) override { return load(); }
+  Status open(SeriesTable&) override { return read_procfs(file_, buffer_); }
 
   Status read(SeriesTable& table) override {
-    Status status = load();
+    Status status = read_procfs(file_, buffer_);
     if (!status.ok()) return status;
     disks_.rewind();
     std::string_view text = buffer_.text();
@@ -95,12 +94,6 @@ class Disks final : public sampler::Source {
   }
 
  private:
-  Status load() {
-    const int error = file_.read(buffer_);
-    if (error == 0) return {};
-    return unreadable(file_.path(), error, "mount procfs where haiprof looks");
-  }
-
   void read_row(std::string_view line, SeriesTable& table) {
     std::uint64_t device[2];
     std::string_view name;
@@ -120,9 +113,9 @@ class Disks final : public sampler::Source {
     Disk made;
     made.counted = stands_for_hardware(name);
     if (made.counted) {
-      made.read = table.add(Kind::rate, kRead, name, 0, kSector, Emit::once_moved);
-      made.write = table.add(Kind::rate, kWrite, name, 0, kSector, Emit::once_moved);
-      made.busy = table.add(Kind::share, kBusy, name, 0, 100.0, Emit::once_moved);
+      made.read = table.add(kRead, name, 0, kSector, Emit::once_moved);
+      made.write = table.add(kWrite, name, 0, kSector, Emit::once_moved);
+      made.busy = table.add(kBusy, name, 0, 100.0, Emit::once_moved);
     }
     return disks_.add(name, made);
   }

@@ -14,7 +14,6 @@ namespace haiprof::host {
 
 namespace {
 
-using sampler::Kind;
 using sampler::SeriesId;
 using sampler::SeriesTable;
 using sampler::Status;
@@ -68,7 +67,7 @@ class Memory final : public sampler::Source {
   Status open(SeriesTable& table) override {
     const Status status = load();
     if (!status.ok() || has_series_) return status;
-    for (std::size_t i = 0; i < kMetrics; ++i) series_[i] = table.add(Kind::gauge, kNames[i]);
+    for (std::size_t i = 0; i < kMetrics; ++i) series_[i] = table.add(kNames[i]);
     has_series_ = true;
     return status;
   }
@@ -102,8 +101,8 @@ class Memory final : public sampler::Source {
 
  private:
   Status load() {
-    const int error = file_.read(buffer_);
-    if (error != 0) return unreadable(file_.path(), error, "mount procfs where haiprof looks");
+    Status status = read_procfs(file_, buffer_);
+    if (!status.ok()) return status;
     std::fill(std::begin(has_), std::end(has_), false);
     std::string_view text = buffer_.text();
     std::string_view line;

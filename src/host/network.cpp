@@ -18,7 +18,6 @@ namespace haiprof::host {
 namespace {
 
 using sampler::Emit;
-using sampler::Kind;
 using sampler::SeriesId;
 using sampler::SeriesTable;
 using sampler::Status;
@@ -53,10 +52,10 @@ class Network final : public sampler::Source {
 
   std::string_view name() const noexcept override { return "network"; }
 
-  Status open(SeriesTable&) override { return load(); }
+  Status open(SeriesTable&) override { return read_procfs(file_, buffer_); }
 
   Status read(SeriesTable& table) override {
-    Status status = load();
+    Status status = read_procfs(file_, buffer_);
     if (!status.ok()) return status;
     interfaces_.rewind();
     std::string_view text = buffer_.text();
@@ -70,12 +69,6 @@ class Network final : public sampler::Source {
   }
 
  private:
-  Status load() {
-    const int error = file_.read(buffer_);
-    if (error == 0) return {};
-    return unreadable(file_.path(), error, "mount procfs where haiprof looks");
-  }
-
   void read_row(std::string_view line, SeriesTable& table) {
     // Names may hold colons (aliases of old kernels) and old drivers print no blank behind the
     // last one.
@@ -96,7 +89,7 @@ class Network final : public sampler::Source {
   Interface* add(std::string_view name, SeriesTable& table) {
     Interface made;
     for (std::size_t i = 0; i < kMetrics; ++i) {
-      made.series[i] = table.add(Kind::rate, kNames[i], name, 0, 1.0, Emit::once_moved);
+      made.series[i] = table.add(kNames[i], name, 0, 1.0, Emit::once_moved);
     }
     return interfaces_.add(name, made);
   }

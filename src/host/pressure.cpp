@@ -11,18 +11,25 @@
 
 namespace haiprof::host {
 
-using sampler::Kind;
 using sampler::kNoSeries;
 using sampler::SeriesTable;
 using sampler::Status;
+
+Status find_pressure(File& file, Buffer& buffer, const char* mend) {
+  const int error = file.read(buffer);
+  if (error == 0) return {};
+  if (error != ENOENT && error != EOPNOTSUPP) return unreadable(file.path(), error, mend);
+  return {sampler::State::absent,
+          file.path() + " is not there: the kernel keeps no pressure figures",
+          "boot with psi=1, on a kernel with CONFIG_PSI"};
+}
 
 PressureSeries add_pressure(SeriesTable& table, std::string_view prefix, pid_t target) {
   PressureSeries made;
   for (std::size_t i = 0; i < kPressureFiles; ++i) {
     const std::string name = std::string(prefix) + std::string(kPressureNames[i]);
-    made.some[i] = table.add(Kind::share, name + "_some.percent", {}, target, 100.0);
-    made.full[i] =
-        i == 0 ? kNoSeries : table.add(Kind::share, name + "_full.percent", {}, target, 100.0);
+    made.some[i] = table.add(name + "_some.percent", {}, target, 100.0);
+    made.full[i] = i == 0 ? kNoSeries : table.add(name + "_full.percent", {}, target, 100.0);
   }
   return made;
 }
@@ -75,16 +82,11 @@ class Pressure final : public sampler::Source {
   std::string_view name() const noexcept override { return "pressure"; }
 
   Status open(SeriesTable& table) override {
-    const int error = files_[0].read(buffer_);
-    if (error == ENOENT || error == EOPNOTSUPP) {
-      return {sampler::State::absent,
-              files_[0].path() + " is not there: the kernel keeps no pressure figures",
-              "boot with psi=1, on a kernel with CONFIG_PSI"};
-    }
-    if (error != 0) return unreadable(files_[0].path(), error, "mount procfs where haiprof looks");
-    if (!has_series_) series_ = add_pressure(table, "psi.", 0);
+    Status status = find_pressure(files_[0], buffer_, kMountProcfs);
+    if (!status.ok() || has_series_) return status;
+    series_ = add_pressure(table, "psi.", 0);
     has_series_ = true;
-    return {};
+    return status;
   }
 
   Status read(SeriesTable& table) override {
@@ -93,7 +95,7 @@ class Pressure final : public sampler::Source {
       if (error == 0) {
         put_pressure(table, series_, i, parse_pressure(buffer_.text()));
       } else if (i == 0) {
-        return unreadable(files_[i].path(), error, "mount procfs where haiprof looks");
+        return unreadable(files_[i].path(), error, kMountProcfs);
       }
     }
     return {};

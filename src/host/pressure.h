@@ -10,6 +10,7 @@
 
 #include "host/file.h"
 #include "sampler/series.h"
+#include "sampler/source.h"
 
 namespace haiprof::host {
 
@@ -21,6 +22,9 @@ struct PressureSeries {
   sampler::SeriesId some[kPressureFiles];
   sampler::SeriesId full[kPressureFiles];  // of the CPU: none, its meaning differs by kernel
 };
+
+// Whether such a file is there: booted without PSI, the kernel may make it and refuse to read it.
+sampler::Status find_pressure(File& file, Buffer& buffer, const char* mend);
 
 // prefix: "psi." or "cgroup.psi_".
 PressureSeries add_pressure(sampler::SeriesTable& table, std::string_view prefix, pid_t target);

@@ -21,7 +21,6 @@ namespace haiprof::host {
 
 namespace {
 
-using sampler::Kind;
 using sampler::SeriesId;
 using sampler::SeriesTable;
 using sampler::State;
@@ -65,7 +64,7 @@ class ProcessSource final : public sampler::Source {
 
   Status open(SeriesTable&) override {
     if (exists(procfs_)) return {};
-    return unreadable(procfs_, ENOENT, "mount procfs where haiprof looks");
+    return unreadable(procfs_, ENOENT, kMountProcfs);
   }
 
   void watch(pid_t pid, SeriesTable& table) override {
@@ -74,13 +73,13 @@ class ProcessSource final : public sampler::Source {
     made.pid = pid;
     made.was_alive = true;
     for (std::size_t k = 0; k < kTotals; ++k) {
-      made.totals[k] = table.add(Kind::rate, kTotalNames[k], {}, pid, scale_of(k));
+      made.totals[k] = table.add(kTotalNames[k], {}, pid, scale_of(k));
     }
-    made.resident = table.add(Kind::gauge, kResident, {}, pid, static_cast<double>(page_));
-    made.threads = table.add(Kind::gauge, kThreads, {}, pid);
-    made.processes = table.add(Kind::gauge, kProcesses, {}, pid);
-    made.voluntary = table.add(Kind::rate, kSwitches, "voluntary", pid);
-    made.involuntary = table.add(Kind::rate, kSwitches, "involuntary", pid);
+    made.resident = table.add(kResident, {}, pid, static_cast<double>(page_));
+    made.threads = table.add(kThreads, {}, pid);
+    made.processes = table.add(kProcesses, {}, pid);
+    made.voluntary = table.add(kSwitches, "voluntary", pid);
+    made.involuntary = table.add(kSwitches, "involuntary", pid);
     watched_.push_back(made);
     processes_.watch(pid);
   }

@@ -69,6 +69,13 @@ Processes::Process* Processes::find(pid_t pid) noexcept {
   return at == places_.end() ? nullptr : &processes_[at->second];
 }
 
+Processes::Listed* Processes::find_listed(pid_t pid) noexcept {
+  const auto at =
+      std::lower_bound(listed_.begin(), listed_.end(), pid,
+                       [](const Listed& entry, pid_t wanted) { return entry.pid < wanted; });
+  return at != listed_.end() && at->pid == pid ? &*at : nullptr;
+}
+
 Tree* Processes::tree_of(pid_t root) noexcept {
   const auto at = std::find_if(trees_.begin(), trees_.end(),
                                [&](const Tree& tree) { return tree.root == root; });
@@ -76,18 +83,15 @@ Tree* Processes::tree_of(pid_t root) noexcept {
 }
 
 void Processes::watch(pid_t root) {
-  Tree* tree = tree_of(root);
-  if (tree != nullptr && (tree->alive || !tree->listed)) return;
-  if (tree != nullptr) unwatch(root);
   trees_.emplace_back().root = root;
   look_at_all_ = true;
 }
 
 void Processes::unwatch(pid_t root) noexcept {
   std::erase_if(trees_, [&](const Tree& tree) { return tree.root == root; });
+  put_in_order();  // a tree around this one takes them over, as they were counted
   for (Process& process : processes_) process.gone |= process.root == root;
   forget_gone();
-  look_at_all_ = true;  // they may belong to a tree around this one
 }
 
 void Processes::update(std::uint64_t now_ns) {
@@ -155,9 +159,10 @@ void Processes::look_up_parents() {
     if ((!entry.fresh && !look_at_all_) || find(entry.pid) != nullptr) continue;
     ProcessStat stat;
     File file(procfs_ + "/" + std::to_string(entry.pid) + "/stat");
-    if (file.read(buffer_) == 0 && parse_process_stat(buffer_.text(), stat)) {
-      entry.parent = stat.parent;
-    }
+    if (file.read(buffer_) != 0 || !parse_process_stat(buffer_.text(), stat)) continue;
+    entry.parent = stat.parent;
+    // Born under the listing with a smaller number than its child: look at the child again.
+    if (stat.parent != 0 && find_listed(stat.parent) == nullptr) entry.inode = 0;
   }
   look_at_all_ = false;
 }
@@ -217,7 +222,9 @@ void Processes::put_in_order() {
     } else if (parent != nullptr) {
       process.root = parent->root;
     }
-    if (process.root == process.pid && !process.status) {
+    if (process.root != process.pid) {
+      process.status = File();
+    } else if (!process.status) {
       process.status = File(procfs_ + "/" + std::to_string(process.pid) + "/status");
     }
   }
@@ -237,8 +244,9 @@ bool Processes::read_all() {
 }
 
 void Processes::read_process(Process& process) {
-  if (process.stat.read(buffer_) != 0) {
-    process.gone = true;
+  if (const int error = process.stat.read(buffer_); error != 0) {
+    // A lack of descriptors or memory says nothing about the process.
+    process.gone = error == ESRCH || error == ENOENT;
     return;
   }
   ProcessStat stat;
@@ -325,12 +333,13 @@ void Processes::count() {
   for (std::size_t i = 0; i < processes_.size(); ++i) {
     Process& process = processes_[i];
     Tree* tree = tree_of(process.root);
-    if (process.gone || !process.seen || tree == nullptr) continue;
+    if (process.gone || tree == nullptr) continue;
+    const bool zombie = process.state == 'Z' || process.state == 'X';
+    tree->alive |= process.pid == process.root && !zombie;
+    if (!process.seen) continue;
     process.counted = process.latest;
     for (std::size_t k = 0; k < kTotals; ++k) tree->totals[k] += grown_[i].totals[k];
-    const bool zombie = process.state == 'Z' || process.state == 'X';
     if (zombie) continue;
-    tree->alive |= process.pid == process.root;
     ++tree->processes;
     tree->threads += process.threads;
     tree->resident_pages += process.resident_pages;
@@ -357,10 +366,7 @@ void Processes::forget_gone() noexcept {
     if (!process.gone) continue;
     places_.erase(process.pid);
     // Its number may come back, in front of us, as a child's.
-    const auto at =
-        std::lower_bound(listed_.begin(), listed_.end(), process.pid,
-                         [](const Listed& entry, pid_t pid) { return entry.pid < pid; });
-    if (at != listed_.end() && at->pid == process.pid) at->inode = 0;
+    if (Listed* entry = find_listed(process.pid); entry != nullptr) entry->inode = 0;
   }
   std::erase_if(processes_, [](const Process& process) { return process.gone; });
   for (std::size_t i = 0; i < processes_.size(); ++i) places_.find(processes_[i].pid)->second = i;

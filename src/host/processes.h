@@ -69,7 +69,7 @@ class Processes {
  public:
   explicit Processes(std::string procfs);
 
-  void watch(pid_t root);
+  void watch(pid_t root);  // one that is not watched
   void unwatch(pid_t root) noexcept;
 
   // Brings every tree up to date. now_ns paces the listing of /proc.
@@ -125,6 +125,7 @@ class Processes {
   void take_over(const Process& gone);
   void forget_gone() noexcept;
   Process* find(pid_t pid) noexcept;
+  Listed* find_listed(pid_t pid) noexcept;
   Tree* tree_of(pid_t root) noexcept;
 
   std::string procfs_;

@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <memory>
+#include <optional>
 
 #include "drain/columns.h"
 #include "python/register.h"
@@ -34,8 +35,10 @@ void put(py::dict& table, const char* name, const drain::Column<Value>& column) 
 
 class RingReader {
  public:
-  RingReader(std::string path, const drain::Drain::Through& through) : path_(std::move(path)) {
-    const ring::Refusal refusal = drain_.open(path_, through);
+  RingReader(std::string path, const drain::Drain::Through& through,
+             std::optional<std::int64_t> utc_offset_ns)
+      : path_(std::move(path)) {
+    const ring::Refusal refusal = drain_.open(path_, through, utc_offset_ns);
     if (refusal.ok()) return;
     const std::string text = path_ + ": " + refusal.reason;
     PyErr_SetString(refusal.not_ready ? PyExc_BlockingIOError : PyExc_ValueError, text.c_str());
@@ -137,8 +140,8 @@ class RingReader {
     std::vector<py::str> out;
     const auto& strings = drain_.strings();
     for (std::size_t i = have; i < t->texts.size(); ++i) {
-      // A damaged file may name a text that it does not hold.
-      out.push_back(t->texts[i] < strings.size() ? text(strings[t->texts[i]]) : py::str("?"));
+      // There was no room for the text, or a damaged file names one that it does not hold.
+      out.push_back(t->texts[i] < strings.size() ? text(strings[t->texts[i]]) : py::str("(lost)"));
     }
     return out;
   }
@@ -164,6 +167,7 @@ class RingReader {
     return d;
   }
 
+  std::optional<std::int64_t> utc_offset_ns() { return drain_.timeline().utc_offset_ns(); }
   std::int64_t wall_clock_moved_ns() { return drain_.timeline().wall_clock_moved_ns(); }
   std::uint32_t flush_requested() { return drain_.reader().flush_requested(); }
   void answer_flush(std::uint32_t ticket, int error) {
@@ -206,8 +210,9 @@ class RingReader {
 
 void register_drain(py::module_& module) {
   py::class_<RingReader>(module, "RingReader")
-      .def(py::init<std::string, const drain::Drain::Through&>(), py::arg("path"),
-           py::arg("through") = drain::Drain::Through{})
+      .def(py::init<std::string, const drain::Drain::Through&, std::optional<std::int64_t>>(),
+           py::arg("path"), py::arg("through") = drain::Drain::Through{},
+           py::arg("utc_offset_ns") = py::none())
       .def_property_readonly("header", &RingReader::header)
       .def_property_readonly("closed", &RingReader::closed)
       .def("take", &RingReader::take, py::arg("most") = std::uint64_t{1} << 20)
@@ -216,6 +221,7 @@ void register_drain(py::module_& module) {
       .def("texts", &RingReader::texts, py::arg("table"), py::arg("column"), py::arg("have") = 0)
       .def_property_readonly("position", &RingReader::position)
       .def_property_readonly("losses", &RingReader::losses)
+      .def_property_readonly("utc_offset_ns", &RingReader::utc_offset_ns)
       .def_property_readonly("wall_clock_moved_ns", &RingReader::wall_clock_moved_ns)
       .def_property_readonly("flush_requested", &RingReader::flush_requested)
       .def("answer_flush", &RingReader::answer_flush, py::arg("ticket"), py::arg("error") = 0);

@@ -61,8 +61,8 @@ void push_event(const std::string& kind, const std::string& text,
                 const std::optional<std::string>& attributes) {
   if (!ready()) return;
   const std::uint32_t kind_id = ring::intern(kind);
-  const std::uint32_t text_id = ring::intern(text);
-  const std::uint32_t attributes_id = attributes ? ring::intern(*attributes) : ring::kNone;
+  const std::uint32_t text_id = ring::intern_detail(text);
+  const std::uint32_t attributes_id = attributes ? ring::intern_detail(*attributes) : ring::kNone;
   ring::push_event(kind_id, text_id, attributes_id, phase::current_step());
 }
 
@@ -116,6 +116,8 @@ bool open_lazily() noexcept {
   armed.store(false, std::memory_order_release);
   PyObject* result = PyObject_CallNoArgs(opener);
   if (result == nullptr) {
+    // A Ctrl-C that came while the ring was opened belongs to the job.
+    if (PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();
     PyErr_Clear();
   } else {
     Py_DECREF(result);

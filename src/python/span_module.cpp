@@ -48,7 +48,7 @@ bool resolve(Span* self) noexcept {
   const std::uint32_t generation = ring::generation();
   self->name_id = ring::intern(text_of(self->name));
   self->attributes_id =
-      self->attributes == Py_None ? ring::kNone : ring::intern(text_of(self->attributes));
+      self->attributes == Py_None ? ring::kNone : ring::intern_detail(text_of(self->attributes));
   self->generation = generation;
   return true;
 }

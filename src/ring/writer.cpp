@@ -354,16 +354,20 @@ void close() noexcept {
   ring->super->state.store(RingState::closed, std::memory_order_release);
   // Other threads may be in the middle of a push. Their lanes are sent the slow way, where they see
   // that the ring is gone; until then they write into private memory that nobody reads.
-  const std::size_t own = tls_lane != nullptr ? 1 : 0;
-  if (ring->live_lanes > own) {
+  OwnedLane* mine = static_cast<OwnedLane*>(tls_lane);
+  // This thread may not have noticed yet that an earlier ring was closed: that lane is not of this
+  // one, and is given up when the thread pushes again or ends.
+  if (mine != nullptr && mine->ring != ring) mine = nullptr;
+  if (ring->live_lanes > (mine != nullptr ? 1 : 0)) {
     mmap(ring->base, ring->bytes, PROT_READ | PROT_WRITE,
          MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
   } else {
     munmap(ring->base, ring->bytes);
   }
-  OwnedLane* mine = static_cast<OwnedLane*>(tls_lane);
-  tls_lane = nullptr;
-  if (mine != nullptr) pthread_setspecific(lane_key(), nullptr);
+  if (mine != nullptr) {
+    tls_lane = nullptr;
+    pthread_setspecific(lane_key(), nullptr);
+  }
   for (auto& lane : ring->owned) {
     const bool idle = lane.get() == mine || std::find(ring->released.begin(), ring->released.end(),
                                                       lane.get()) != ring->released.end();
@@ -387,7 +391,10 @@ bool claim_lane(std::uint32_t chunks) noexcept {
 
 std::uint32_t generation() noexcept { return generation_number.load(std::memory_order_acquire); }
 
-std::uint32_t intern(std::string_view text) noexcept try {
+namespace {
+
+// quarters: of the string table that a new text may lie in.
+std::uint32_t intern_within(std::uint64_t quarters, std::string_view text) noexcept try {
   const std::lock_guard guard(mutex);
   Ring* ring = current.load(std::memory_order_relaxed);
   if (ring == nullptr) return kNone;
@@ -395,7 +402,7 @@ std::uint32_t intern(std::string_view text) noexcept try {
   if (const auto found = ring->ids.find(key); found != ring->ids.end()) return found->second;
   const std::uint64_t at = ring->super->string_committed.load(std::memory_order_relaxed);
   const std::uint64_t next = align_up(at + 4 + text.size(), 4);
-  if (next > ring->super->string_bytes || text.size() > 0xFFFFFF) {
+  if (next > ring->super->string_bytes / 4 * quarters || text.size() > 0xFFFFFF) {
     ring->super->dropped[static_cast<std::size_t>(Drop::no_name)].fetch_add(
         1, std::memory_order_relaxed);
     return kNone;
@@ -410,6 +417,12 @@ std::uint32_t intern(std::string_view text) noexcept try {
 } catch (...) {
   return kNone;
 }
+
+}  // namespace
+
+std::uint32_t intern(std::string_view text) noexcept { return intern_within(4, text); }
+
+std::uint32_t intern_detail(std::string_view text) noexcept { return intern_within(3, text); }
 
 std::uint64_t dropped(Drop reason) noexcept {
   const std::lock_guard guard(mutex);

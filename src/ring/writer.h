@@ -53,6 +53,9 @@ bool claim_lane(std::uint32_t chunks = 0) noexcept;
 // The id of a text, the same for equal texts, for as long as the ring is open. kNone when the
 // string table is full (counted) or no ring is open.
 std::uint32_t intern(std::string_view text) noexcept;
+// The same for texts that may differ from record to record. They leave the last quarter of the
+// string table to names: a detail that is gone costs little, a name the whole record.
+std::uint32_t intern_detail(std::string_view text) noexcept;
 
 // A number that changes whenever a ring is opened: ids cached under another number are stale.
 std::uint32_t generation() noexcept;

@@ -45,7 +45,7 @@ void Sampler::add(std::unique_ptr<Source> source, std::uint64_t interval_ns) {
   entry.source = std::move(source);
   entry.base_ns = entry.interval_ns = interval_ns;
   entry.status = guarded([&] { return entry.source->open(table_); });
-  entry.cost = table_.add(Kind::rate, kCostMetric, entry.source->name(), 0, 1e-9);
+  entry.cost = table_.add(kCostMetric, entry.source->name(), 0, 1e-9);
   entries_.push_back(std::move(entry));
 }
 

@@ -13,13 +13,12 @@ const std::string* SeriesTable::text(std::string_view text) {
   return &*texts_.emplace(text).first;
 }
 
-SeriesId SeriesTable::add(Kind kind, std::string_view metric, std::string_view instance,
-                          pid_t target, double scale, Emit emit) {
+SeriesId SeriesTable::add(std::string_view metric, std::string_view instance, pid_t target,
+                          double scale, Emit emit) {
   Series made;
   made.metric = text(metric);
   made.instance = instance.empty() ? nullptr : text(instance);
   if (made.metric == nullptr || (!instance.empty() && made.instance == nullptr)) return kNoSeries;
-  made.kind = kind;
   made.target = target;
   made.scale = scale;
   made.silent = emit == Emit::once_moved;

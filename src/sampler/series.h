@@ -29,12 +29,6 @@ struct Value {
   std::uint32_t flags;
 };
 
-enum class Kind : std::uint8_t {
-  gauge,  // the value itself
-  rate,   // growth of a counter per second of the reader's clock, times scale
-  share,  // growth of a counter by growth of another, times scale; never above scale
-};
-
 enum class Emit : std::uint8_t {
   always,
   once_moved,  // silent for as long as the counter has never been anything but 0
@@ -50,7 +44,7 @@ class SeriesTable {
   static constexpr std::size_t kMaxTexts = 16384;
 
   // kNoSeries, which every other call ignores, once kMaxTexts is reached.
-  SeriesId add(Kind kind, std::string_view metric, std::string_view instance = {}, pid_t target = 0,
+  SeriesId add(std::string_view metric, std::string_view instance = {}, pid_t target = 0,
                double scale = 1.0, Emit emit = Emit::always);
   void remove(SeriesId id) noexcept;
 
@@ -58,8 +52,13 @@ class SeriesTable {
   void begin(std::uint64_t now_ns, std::uint64_t last_ns, std::uint64_t interval_ns) noexcept;
   std::uint64_t now_ns() const noexcept { return now_ns_; }
 
+  // The value itself, times scale.
   void gauge(SeriesId id, double value);
+
+  // Growth of a counter per second of the reader's clock, times scale.
   void rate(SeriesId id, std::uint64_t counter);
+
+  // Growth of a counter by growth of another, times scale; never above scale.
   void share(SeriesId id, std::uint64_t part, std::uint64_t whole);
 
   const std::vector<Value>& values() const noexcept { return values_; }
@@ -75,7 +74,6 @@ class SeriesTable {
     std::uint64_t whole = 0;
     double scale = 1.0;
     pid_t target = 0;
-    Kind kind = Kind::gauge;
     bool silent = false;
   };
 

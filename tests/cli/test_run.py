@@ -189,8 +189,8 @@ def test_a_command_without_torch_still_gives_host_samples(tmp_path: Path) -> Non
     node = next(p.parent for p in run.glob("*/process.json"))
     assert process_file(node)["state"] == "closed"
     samples = read_table(node, "samples").to_pylist()
-    assert sum(s["metric"] == "cpu.util.percent" and s["instance"] is None for s in samples) > 5
-    assert sum(s["metric"] == "proc.rss.bytes" and s["instance"] == "job" for s in samples) > 5
+    assert sum(s["metric"] == "cpu.util.percent" and s["instance"] is None for s in samples) > 2
+    assert sum(s["metric"] == "proc.rss.bytes" and s["instance"] == "command" for s in samples) > 2
 
 
 def test_a_command_that_is_a_rank_itself_is_sampled_as_both(tmp_path: Path, script: Path) -> None:
@@ -200,7 +200,7 @@ def test_a_command_that_is_a_rank_itself_is_sampled_as_both(tmp_path: Path, scri
     (rank,) = run.glob("*#0")
     assert "proc.rss.bytes" in read_table(rank, "samples")["metric"].to_pylist()
     node = read_table(run / rank.name.partition("#")[0], "samples").to_pylist()
-    assert any(s["metric"] == "proc.rss.bytes" and s["instance"] == "job" for s in node)
+    assert any(s["metric"] == "proc.rss.bytes" and s["instance"] == "command" for s in node)
 
 
 def test_a_report_is_written_when_asked_for(tmp_path: Path, script: Path) -> None:

@@ -267,6 +267,22 @@ def test_the_node_root_of_v2_has_no_limits(node: Node) -> None:
     assert {s for n, s in states(sampler).items() if n.startswith("cgroup")} == {"absent"}
 
 
+def test_a_pressure_file_that_cannot_be_read_is_not_there(node: Node) -> None:
+    node.write("self/mountinfo", V2_MOUNT.format(root="/"))
+    node.write(f"{PID}/cgroup", "0::/job\n")
+    v2_group(node, "/job", cpu="100000 100000")
+    # With psi=0 the kernel makes the file and refuses to read it; so does a folder.
+    pressure = node.sysfs / "fs/cgroup/job/cpu.pressure"
+    pressure.unlink()
+    pressure.mkdir()
+    sampler = node.sampler()
+    sampler.watch(PID)
+    node.tick(sampler)
+    assert states(sampler)["cgroup_cpu"] == "ok"
+    assert states(sampler)["cgroup_pressure"] == "absent"
+    assert "cpu.pressure" in reason(sampler, "cgroup_pressure")
+
+
 def test_a_process_outside_our_cgroup_namespace_is_not_visible(node: Node) -> None:
     node.write("self/mountinfo", V2_MOUNT.format(root="/"))
     node.write(f"{PID}/cgroup", "0::/../other\n")

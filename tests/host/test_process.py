@@ -1,4 +1,4 @@
-"""Process trees: real ones whose work is known, and made-up ones for what is hard to provoke."""
+"""Real process trees whose work is known."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from host_trees import SECOND, Key, Node, reason, states
+from host_trees import SECOND, reason, states
 
 from haiprof import _core
 
@@ -379,120 +378,3 @@ def test_io_of_another_users_process_is_denied_and_the_rest_goes_on(worker: Work
     rates = [r[3] for r in sampler.read(now + 3 * SECOND) if r[1] == "io.syscall_read.bytes_per_s"]
     assert rates == [0.0]
     assert row["mend"]
-
-
-# ---- made-up trees
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Node:
-    return Node(tmp_path)
-
-
-def of(values: dict[Key, float], pid: int) -> dict[tuple[str, str | None], float]:
-    return {
-        (metric, instance): v for (target, metric, instance), v in values.items() if target == pid
-    }
-
-
-def test_a_tree_worked_out_by_hand(node: Node) -> None:
-    node.process(10, ticks=100, threads=5, pages=1000, io=(1000, 100, 50, 5), switches=(10, 20))
-    node.process(11, 10, ticks=50, threads=2, pages=500, name="a ) (b", io=(10, 0, 0, 0))
-    node.process(12, 11, state="Z", threads=1, pages=0)
-    node.process(99, 1, ticks=7000)
-    sampler = node.sampler()
-    sampler.watch(10)
-    node.tick(sampler)
-    node.process(10, ticks=150, threads=5, pages=1000, io=(3000, 500, 50, 405), switches=(30, 26))
-    node.process(11, 10, ticks=100, threads=2, pages=500, name="a ) (b", io=(1010, 0, 0, 0))
-    hertz = os.sysconf("SC_CLK_TCK")
-    page = os.sysconf("SC_PAGE_SIZE")
-    assert of(node.tick(sampler, 2.0), 10) == {
-        ("proc.cpu.percent", None): pytest.approx(100 * (100 / hertz) / 2.0),
-        ("proc.major_faults.per_s", None): 0.0,
-        ("proc.rss.bytes", None): 1500.0 * page,
-        ("proc.threads.count", None): 7.0,
-        ("proc.processes.count", None): 2.0,  # a zombie is none
-        ("proc.context_switches.per_s", "voluntary"): 10.0,
-        ("proc.context_switches.per_s", "involuntary"): 3.0,
-        ("io.syscall_read.bytes_per_s", None): 1500.0,
-        ("io.syscall_write.bytes_per_s", None): 200.0,
-        ("io.storage_read.bytes_per_s", None): 0.0,
-        ("io.storage_write.bytes_per_s", None): 200.0,
-    }
-
-
-def test_a_reused_pid_is_another_process(node: Node) -> None:
-    node.process(10)
-    node.process(11, 10, io=(0, 1000, 0, 0))
-    sampler = node.sampler()
-    sampler.watch(10)
-    node.tick(sampler)
-    node.process(11, 1, start=9999, io=(0, 90000, 0, 0))
-    assert of(node.tick(sampler), 10)["io.syscall_write.bytes_per_s", None] == 0.0
-    assert of(node.tick(sampler), 10)["proc.processes.count", None] == 1.0
-
-
-def test_a_reused_pid_of_a_new_child_is_found(node: Node) -> None:
-    node.process(10)
-    node.process(11, 10)
-    sampler = node.sampler()
-    sampler.watch(10)
-    node.tick(sampler)
-    node.process(11, 10, start=9999, io=(0, 500, 0, 0))
-    total = sum(
-        of(node.tick(sampler, 20.0), 10)["io.syscall_write.bytes_per_s", None] * 20
-        for _ in range(3)
-    )
-    assert total == pytest.approx(500)
-
-
-def test_a_kernel_without_io_accounts(node: Node) -> None:
-    node.process(10, io=None)
-    sampler = node.sampler()
-    sampler.watch(10)
-    node.tick(sampler)
-    values = of(node.tick(sampler), 10)
-    assert ("proc.cpu.percent", None) in values
-    assert not any(metric.startswith("io.") for metric, _ in values)
-    assert states(sampler)["process_io"] == "absent"
-    assert "CONFIG_TASK_IO_ACCOUNTING" in reason(sampler, "process_io")
-
-
-@pytest.mark.parametrize("outer_first", [True, False])
-def test_a_watched_process_below_a_watched_one_is_counted_at_the_inner(
-    node: Node, outer_first: bool
-) -> None:
-    for pid, parent in ((10, 1), (11, 10), (12, 11), (13, 10)):
-        node.process(pid, parent)
-    sampler = node.sampler()
-    for pid in (10, 11) if outer_first else (11, 10):
-        sampler.watch(pid)
-        node.tick(sampler, 20.0)
-    node.process(12, 11, io=(0, 700, 0, 0))
-    node.process(13, 10, io=(0, 30, 0, 0))
-    values = node.tick(sampler)
-    assert of(values, 10)["io.syscall_write.bytes_per_s", None] == 30.0
-    assert of(values, 11)["io.syscall_write.bytes_per_s", None] == 700.0
-    assert of(values, 10)["proc.processes.count", None] == 2.0
-    sampler.unwatch(11)
-    node.tick(sampler, 20.0)
-    values = node.tick(sampler, 20.0)
-    assert of(values, 11) == {}
-    assert of(values, 10)["proc.processes.count", None] == 4.0
-    assert of(values, 10)["io.syscall_write.bytes_per_s", None] == 0.0
-
-
-def test_watching_twice_is_watching_once(node: Node) -> None:
-    node.process(10)
-    sampler = node.sampler()
-    sampler.watch(10)
-    sampler.watch(10)
-    node.tick(sampler)
-    assert of(node.tick(sampler), 10)["proc.processes.count", None] == 1.0
-
-
-def test_nothing_watched_is_said_so(node: Node) -> None:
-    sampler = node.sampler()
-    assert states(sampler)["process"] == "absent"
-    assert "no process is watched" in reason(sampler, "process")

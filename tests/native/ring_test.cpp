@@ -9,6 +9,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -209,6 +210,18 @@ void names_are_interned_by_content() {
   CHECK_EQUAL(ring::intern("gemm"), a);  // what is known stays known
 }
 
+void details_leave_room_for_names() {
+  OpenRing ring;
+  const std::string large(1 << 16, 'x');
+  std::uint32_t last = 0;
+  for (int i = 0; i < 100 && last != ring::kNone; ++i) {
+    last = ring::intern_detail(large + std::to_string(i));
+  }
+  CHECK_EQUAL(last, ring::kNone);
+  CHECK(ring::dropped(ring::Drop::no_name) > 0);
+  CHECK(ring::intern("a name") != ring::kNone);
+}
+
 void a_child_of_fork_writes_nothing_into_its_parents_ring() {
   OpenRing ring;
   push(0);
@@ -272,6 +285,34 @@ void a_ring_can_be_closed_under_pushing_threads_and_another_opened() {
   }
   go_home = true;
   for (auto& thread : threads) thread.join();
+}
+
+// A thread that has only ever pushed into the first ring closes the second one under a pusher.
+void a_ring_can_be_closed_by_a_thread_with_a_lane_of_an_earlier_one() {
+  for (int round = 0; round < 30; ++round) {
+    auto first = std::make_unique<OpenRing>();
+    push(0);
+    std::thread([&] { first.reset(); }).join();
+    std::atomic<bool> pushing{false}, go_home{false};
+    {
+      OpenRing second;
+      std::thread pusher([&] {
+        for (std::uint64_t n = 0; !go_home; ++n) {
+          push(n);
+          pushing = true;
+        }
+      });
+      while (!pushing) std::this_thread::yield();
+      ring::close();
+      go_home = true;
+      pusher.join();
+    }
+    OpenRing third;
+    push(7);
+    ring::Reader reader;
+    CHECK(reader.open(third.path).ok());
+    CHECK_EQUAL(drain(reader).numbers.size(), 1U);
+  }
 }
 
 volatile bool in_handler = false;
@@ -345,9 +386,11 @@ int main() {
   every_thread_has_its_lane_and_a_dead_threads_lane_is_used_again();
   records_of_threads_without_a_lane_are_counted();
   names_are_interned_by_content();
+  details_leave_room_for_names();
   a_child_of_fork_writes_nothing_into_its_parents_ring();
   without_the_fork_handler_the_childs_records_are_in_the_parents_ring();
   a_ring_can_be_closed_under_pushing_threads_and_another_opened();
+  a_ring_can_be_closed_by_a_thread_with_a_lane_of_an_earlier_one();
   a_push_inside_a_push_is_dropped_and_counted();
   a_ring_never_overwrites_a_file_and_is_private();
   damaged_files_are_refused_or_skipped();

@@ -36,7 +36,7 @@ class Scripted final : public Source {
 
   Status open(SeriesTable& table) override {
     ++script_.opened;
-    if (script_.open.ok()) series_ = table.add(Kind::gauge, "test.reads.count", name_);
+    if (script_.open.ok()) series_ = table.add("test.reads.count", name_);
     return script_.open;
   }
 

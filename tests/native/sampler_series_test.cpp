@@ -31,7 +31,7 @@ struct Reader {
 
 void rate_needs_a_baseline_and_never_is_negative() {
   Reader reader;
-  const SeriesId id = reader.table.add(Kind::rate, "a.b.per_s", {}, 0, 2.0);
+  const SeriesId id = reader.table.add("a.b.per_s", {}, 0, 2.0);
   const auto after = [&](std::uint64_t counter, std::uint64_t seconds = 1) {
     reader.begin(seconds);
     reader.table.rate(id, counter);
@@ -49,7 +49,7 @@ void rate_needs_a_baseline_and_never_is_negative() {
 
 void a_missed_reading_starts_a_new_baseline() {
   Reader reader;
-  const SeriesId id = reader.table.add(Kind::rate, "a.b.per_s");
+  const SeriesId id = reader.table.add("a.b.per_s");
   reader.begin();
   reader.table.rate(id, 10);
   reader.begin();
@@ -63,7 +63,7 @@ void a_missed_reading_starts_a_new_baseline() {
 
 void share_stays_between_nothing_and_all() {
   Reader reader;
-  const SeriesId id = reader.table.add(Kind::share, "a.b.percent", {}, 0, 100.0);
+  const SeriesId id = reader.table.add("a.b.percent", {}, 0, 100.0);
   const auto after = [&](std::uint64_t part, std::uint64_t whole) {
     reader.begin();
     reader.table.share(id, part, whole);
@@ -80,7 +80,7 @@ void share_stays_between_nothing_and_all() {
 
 void the_same_instant_twice_is_no_interval() {
   Reader reader;
-  const SeriesId id = reader.table.add(Kind::rate, "a.b.per_s");
+  const SeriesId id = reader.table.add("a.b.per_s");
   reader.begin();
   reader.table.rate(id, 1);
   reader.begin(0);
@@ -90,7 +90,7 @@ void the_same_instant_twice_is_no_interval() {
 
 void silent_until_it_moves() {
   Reader reader;
-  const SeriesId id = reader.table.add(Kind::rate, "a.b.per_s", "x", 0, 1.0, Emit::once_moved);
+  const SeriesId id = reader.table.add("a.b.per_s", "x", 0, 1.0, Emit::once_moved);
   for (const std::uint64_t counter : {0, 0, 0}) {
     reader.begin();
     reader.table.rate(id, counter);
@@ -105,7 +105,7 @@ void silent_until_it_moves() {
 
 void late_readings_are_flagged() {
   Reader reader;
-  const SeriesId id = reader.table.add(Kind::rate, "a.b.per_s");
+  const SeriesId id = reader.table.add("a.b.per_s");
   for (const std::uint64_t seconds : {1, 1, 2}) {
     reader.begin(seconds);
     reader.table.rate(id, reader.now);
@@ -115,7 +115,7 @@ void late_readings_are_flagged() {
 
 void values_carry_names_and_targets_and_no_infinities() {
   Reader reader;
-  const SeriesId id = reader.table.add(Kind::gauge, "a.b.bytes", "node0", 42, 1024.0);
+  const SeriesId id = reader.table.add("a.b.bytes", "node0", 42, 1024.0);
   reader.begin();
   reader.table.gauge(id, 2.0);
   reader.table.gauge(id, std::numeric_limits<double>::infinity());
@@ -130,12 +130,12 @@ void values_carry_names_and_targets_and_no_infinities() {
 
 void a_removed_series_is_ignored_and_its_place_given_again() {
   Reader reader;
-  const SeriesId first = reader.table.add(Kind::rate, "a.b.per_s");
+  const SeriesId first = reader.table.add("a.b.per_s");
   reader.begin();
   reader.table.rate(first, 100);
   reader.table.remove(first);
   reader.table.remove(first);
-  const SeriesId second = reader.table.add(Kind::rate, "c.d.per_s");
+  const SeriesId second = reader.table.add("c.d.per_s");
   CHECK_EQUAL(second, first);
   CHECK_EQUAL(reader.table.size(), 1U);
   reader.begin();
@@ -151,11 +151,11 @@ void a_removed_series_is_ignored_and_its_place_given_again() {
 void texts_are_bounded() {
   SeriesTable table;
   for (std::size_t i = 0; i < SeriesTable::kMaxTexts + 10; ++i) {
-    table.add(Kind::gauge, "a.b.count", "x" + std::to_string(i));
+    table.add("a.b.count", "x" + std::to_string(i));
   }
   CHECK_EQUAL(table.size(), SeriesTable::kMaxTexts - 1);
-  CHECK(table.add(Kind::gauge, "new.metric.count") == kNoSeries);
-  CHECK(table.add(Kind::gauge, "a.b.count", "x5") != kNoSeries);
+  CHECK(table.add("new.metric.count") == kNoSeries);
+  CHECK(table.add("a.b.count", "x5") != kNoSeries);
 }
 
 }  // namespace

@@ -292,7 +292,8 @@ def test_a_subinterpreter_gets_a_clear_refusal_and_the_main_one_records_on(
         import _xxsubinterpreters as subinterpreters
     other = subinterpreters.create()
     try:
-        subinterpreters.run_string(other, "try:\\n import haiprof._core\\nexcept ImportError: pass")
+        failed = subinterpreters.run_string(other, "import haiprof._core")
+        print(failed.msg if failed is not None else "imported")
     except Exception as error:
         print(error)
     with haiprof.range("main"):
@@ -300,7 +301,55 @@ def test_a_subinterpreter_gets_a_clear_refusal_and_the_main_one_records_on(
     haiprof.stop()
     """
     )
-    run_python(program, str(tmp_path))
+    printed = run_python(program, str(tmp_path))
+    assert "does not support loading in subinterpreters" in printed
     wait_recorded(shm)
     spans = read_table(next(tmp_path.glob("run/*#0")), "spans")
     assert spans["name"].to_pylist() == ["main"]
+
+
+def test_what_start_cannot_use_is_one_line_and_never_an_error(shm: Path, tmp_path: Path) -> None:
+    program = """
+    import haiprof, os, pathlib, sys
+    gone = pathlib.Path(sys.argv[1]) / "gone"
+    gone.mkdir()
+    os.chdir(gone)
+    gone.rmdir()
+    assert not haiprof.start("relative").recording
+    haiprof.stop()
+    os.chdir(sys.argv[1])
+    class Folder:
+        def __fspath__(self):
+            return sys.argv[1]
+    session = haiprof.start(Folder(), run="run", ring_mib=32.0, hooks=False)
+    assert session.recording and session.options.ring_mib == 16
+    circular = {}
+    circular["itself"] = circular
+    with haiprof.range(5, a=circular):
+        pass
+    haiprof.start(log_dir="elsewhere")
+    haiprof.stop()
+    """
+    job = python(program, str(tmp_path))
+    _, err = job.communicate(timeout=60)
+    assert job.returncode == 0, err
+    lines = err.splitlines()
+    assert len(lines) == 3, err
+    assert "relative" in lines[0]
+    assert "ring_mib=32.0 must be a whole number" in lines[1]
+    assert "start(log_dir='elsewhere') changes nothing" in lines[2]
+    wait_recorded(shm)
+    spans = read_table(next(tmp_path.glob("run/*#0")), "spans")
+    assert spans["name"].to_pylist() == ["5"]
+
+
+@pytest.mark.parametrize("off", ["0", "false", "No", " off "])
+def test_what_says_no_in_the_environment_means_no(
+    off: str, shm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HAIPROF_ENABLED", off)
+    assert run_python("import sys; print('haiprof.session' in sys.modules)") == "False\n"
+    import _haiprof_boot
+
+    _haiprof_boot.arm()
+    assert not hasattr(sys, "_haiprof_armed")
