@@ -14,10 +14,10 @@ import polars as pl
 from haiprof import schema
 from haiprof.errors import HaiprofError
 from haiprof.sources import own, tables
-from haiprof.sources.own import ROLE_NODE, ROLE_RANK, Process, Run
+from haiprof.sources.own import ROLE_NODE, ROLE_RANK, Process, Run, readable
 from haiprof.views import headline as headline_view
 from haiprof.views import steps as step_views
-from haiprof.views.overview import Summary, summarise
+from haiprof.views.overview import Summary, fold_ranges, summarise
 
 if TYPE_CHECKING:
     from haiprof.show.shown import Shown
@@ -97,7 +97,7 @@ class Analyzer:
                 "state": [p.state for p in processes],
                 "lost_records": [p.lost.get("records", 0) for p in processes],
                 "cut_files": list(self._map(_count_cut, processes)),
-                "folder": [str(p.folder) for p in processes],
+                "folder": [readable(str(p.folder)) for p in processes],
             }
         )
 
@@ -119,14 +119,11 @@ class Analyzer:
 
         With ``rank``, those of that rank's processes; those of its node have a null rank.
         """
-        frame = self._table(schema.SAMPLES, rank, {})
-        if metric is None:
-            return frame
-        name = pl.col("metric").cast(pl.String)
-        prefix = metric.removesuffix("*")
-        return frame.filter(
-            name.str.starts_with(prefix) if metric.endswith("*") else name == metric
-        )
+        if metric is None or not metric.endswith("*"):
+            return self._table(schema.SAMPLES, rank, {"metric": metric})
+        read = functools.partial(_samples_beneath, prefix=metric.removesuffix("*"))
+        columns = {c.name: tables.polars_type(c) for c in schema.SAMPLES.columns}
+        return self._frames(read, self._choose(rank), columns)
 
     def spans(
         self,
@@ -161,20 +158,32 @@ class Analyzer:
         """
         if self._summaries is None:
             processes = [p for p in self._run.processes if p.rank is None or p.role == ROLE_RANK]
-            low, high = _TREND_POINTS_RANK
-            points = max(low, min(high, _TREND_POINTS // max(len(processes), 1)))
-            made = list(self._map(functools.partial(_summarise, points=points), processes))
-            for summary in made:
-                self._note(summary.problems)
+            made = self._summed_up(processes)
             nodes = [s for s in made if s.process.role == ROLE_NODE]
             others = [s for s in made if s.process.role != ROLE_NODE]
             self._summaries = ([s for s in others if s.process.role == ROLE_RANK or s.steps], nodes)
         return self._summaries
 
+    def summaries_of(self, processes: Sequence[Process]) -> list[Summary]:
+        """Return the summed-up ``processes``, without reading any other."""
+        if self._summaries is None:
+            return self._summed_up(processes)
+        folders = {p.folder for p in processes}
+        return [s for s in self._summaries[0] if s.process.folder in folders]
+
+    def _summed_up(self, processes: Sequence[Process]) -> list[Summary]:
+        low, high = _TREND_POINTS_RANK
+        points = max(low, min(high, _TREND_POINTS // max(len(processes), 1)))
+        made = list(self._map(functools.partial(_summarise, points=points), processes))
+        for summary in made:
+            self._note(summary.problems)
+        fold_ranges(made)
+        return made
+
     def headline(self) -> list[str]:
         """Return the three most telling lines about this run."""
         ranks, nodes = self.summaries()
-        return headline_view.headline(ranks, nodes, self.events())
+        return headline_view.headline(ranks, nodes, self.events(kind="disk"))
 
     def show_overview(self) -> Shown:
         """Show all ranks and nodes side by side."""
@@ -285,6 +294,12 @@ def _read(
     process: Process, table: schema.Table, keep: Mapping[str, Collection[str]]
 ) -> tables.Read:
     return tables.read_table(process.folder, table, keep=keep)
+
+
+def _samples_beneath(process: Process, prefix: str) -> tables.Read:
+    read = tables.read_table(process.folder, schema.SAMPLES)
+    read.frame = read.frame.filter(pl.col("metric").cat.starts_with(prefix))
+    return read
 
 
 def _read_phase_spans(process: Process) -> tables.Read:

@@ -39,6 +39,18 @@ def _pid_namespace() -> int | None:
         return None
 
 
+def room_for_ring(folder: Path, wanted: int) -> int:
+    """Return how many bytes a ring in ``folder`` may take: ``wanted``, or half of what is free.
+
+    The other half is the job's: its DataLoader workers and NCCL die without shared memory.
+
+    Raises:
+        OSError: ``folder`` cannot be looked at.
+    """
+    found = os.statvfs(folder)
+    return min(wanted, found.f_bavail * found.f_frsize // 2)
+
+
 def make_private(folder: Path) -> None:
     """Create ``folder`` with mode 0700, and refuse one that somebody else prepared.
 

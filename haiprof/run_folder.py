@@ -91,9 +91,10 @@ def why_not(error: OSError) -> str:
     where = str(error.filename or "a ring")
     mend = "give --log-dir, start(log_dir=…) or HAIPROF_LOG_DIR a folder that can be written"
     if where.endswith(RING_SUFFIX) or f"haiprof-{os.getuid()}" in where:
-        mend = "give the container a larger /dev/shm, or HAIPROF_RING_MIB a smaller number"
+        elsewhere = "set HAIPROF_SHM_DIR to another folder on tmpfs"
+        mend = f"give the container a larger /dev/shm, or {elsewhere}"
         if isinstance(error, PermissionError):
-            mend = "remove it, or set HAIPROF_SHM_DIR to another folder on tmpfs"
+            mend = f"remove it, or {elsewhere}"
     reason = error.strerror or str(error)
     return f"not recording: {where}: {reason}; {mend}. The job goes on without"
 

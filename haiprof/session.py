@@ -20,7 +20,14 @@ from typing import Any, Final
 from haiprof import _core
 from haiprof.launcher import Placement, placement
 from haiprof.options import ENABLED_VARIABLE, Options, resolve
-from haiprof.places import RING_SUFFIX, make_private, node_name, ring_dir, ring_root
+from haiprof.places import (
+    RING_SUFFIX,
+    make_private,
+    node_name,
+    ring_dir,
+    ring_root,
+    room_for_ring,
+)
 from haiprof.recorder.election import recorder_running
 from haiprof.recorder.launch import ring_doorbell, start_recorder
 from haiprof.recorder.life import start_time_of
@@ -83,6 +90,9 @@ class Session:
                 return False
             self._pid = os.getpid()
             self.see_to_recorder()
+            hooks = sys.modules.get("haiprof.hooks")
+            if hooks is not None:
+                hooks.report_kept()
             return True
 
     def _open_ring(self) -> None:
@@ -113,22 +123,16 @@ class Session:
         raise FileExistsError(17, "too many rings of one process", str(self._ring_dir))
 
     def _ring_bytes(self) -> int:
-        """Return the size of the ring: what was asked for, or half of what shared memory has left.
-
-        The other half is the job's: its DataLoader workers and NCCL die without.
-        """
         wanted = self.options.ring_mib << 20
-        found = os.statvfs(self._ring_dir)
-        free = found.f_bavail * found.f_frsize
-        if wanted <= free // 2:
-            return wanted
-        if free // 2 < _core.MIN_RING_BYTES:
+        room = room_for_ring(self._ring_dir, wanted)
+        if room < _core.MIN_RING_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._ring_dir))
-        tell(
-            f"{self._ring_dir} has {free >> 20} MiB left, so the ring takes {free >> 21} MiB of it "
-            f"instead of {self.options.ring_mib}; a larger /dev/shm makes losses less likely"
-        )
-        return free // 2
+        if room < wanted:
+            tell(
+                f"{self._ring_dir} has {room >> 19} MiB left, so the ring takes {room >> 20} MiB "
+                f"instead of {self.options.ring_mib}; a larger /dev/shm makes losses less likely"
+            )
+        return room
 
     def see_to_recorder(self) -> None:
         """Start a recorder when the run has none."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -15,6 +17,7 @@ import runs
 from haiprof import schema
 from haiprof.analyzer import Analyzer
 from haiprof.errors import HaiprofError
+from haiprof.sources import tables
 
 
 @pytest.fixture
@@ -52,6 +55,44 @@ def test_samples_are_chosen_by_name_and_by_prefix(analyzer: Analyzer) -> None:
         "psi.io_some.percent",
     ]
     assert found["rank"].null_count() == found.height
+
+
+def test_one_metric_is_picked_while_it_is_read(
+    analyzer: Analyzer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    whole = tables.read_table
+
+    def counting(*words: Any, **more: Any) -> tables.Read:
+        made = whole(*words, **more)
+        read.append(made.frame.height)
+        return made
+
+    monkeypatch.setattr(tables, "read_table", counting)
+    assert analyzer.samples("proc.rss.bytes").height == sum(read) == 30
+
+
+def test_one_rank_is_shown_without_reading_the_others(
+    analyzer: Analyzer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: set[str] = set()
+    whole = tables.read_table
+
+    def noting(folder: Path, *words: Any, **more: Any) -> tables.Read:
+        read.add(folder.name)
+        return whole(folder, *words, **more)
+
+    monkeypatch.setattr(tables, "read_table", noting)
+    analyzer.show_one_rank(1)
+    assert read == {"n0#1", "n0"}
+
+
+def test_a_run_in_a_folder_that_is_not_utf8_is_read(tmp_path: Path) -> None:
+    run = runs.make_run(tmp_path / "r")
+    analyzer = Analyzer(run.rename(os.fsdecode(os.fsencode(run) + b"\xff")))
+    assert analyzer.steps().height == 118
+    assert analyzer.processes()["folder"].str.contains("/r?/", literal=True).all()
+    assert "118 steps" in analyzer.report(tmp_path / "report.html").read_text("utf-8")
 
 
 def test_spans_events_and_kernels_are_chosen_by_kind(analyzer: Analyzer) -> None:

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator
 from typing import Any, Final
 
+from haiprof.printable import printable
+
 #: What takes longer than this, s, gets a spinner.
 _PATIENCE: Final = 1.0
+#: As a shell reports death by SIGPIPE.
+_BROKEN_PIPE: Final = 141
 
 
 def say(line: str) -> None:
     """Print one line of ours on stderr; a stderr that is gone is no reason to fail."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        print(f"haiprof: {line}", file=sys.stderr, flush=True)
+    if sys.stderr is None:  # print would take stdout, which is the command's
+        return
+    with contextlib.suppress(OSError, ValueError):
+        print(f"haiprof: {printable(line)}", file=sys.stderr, flush=True)
+
+
+def reader_gone() -> int:
+    """Give up on a stdout whose reader has seen enough; return the exit code for that."""
+    # What is buffered must not fail again at exit.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return _BROKEN_PIPE
 
 
 @contextlib.contextmanager

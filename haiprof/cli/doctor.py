@@ -15,12 +15,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from haiprof.options import ENABLED_VARIABLE, Options, resolve
-from haiprof.places import ring_root
+from haiprof.places import ring_root, room_for_ring
+from haiprof.printable import printable
 
 OK: Final = "ok"
 ABSENT: Final = "absent"
 DENIED: Final = "denied"
 BROKEN: Final = "broken"
+#: As src/ring/writer.h has it; the core may not be there to ask.
+_SMALLEST_RING: Final = 2 << 20
 #: How long one record may take from a ring to a file, s.
 _TRIP_SECONDS: Final = 20.0
 #: How long an interpreter may take to import torch, s.
@@ -57,7 +60,8 @@ def examine(*, as_json: bool) -> int:
         _print_table(findings)
     else:
         for f in findings:
-            print(f"{f.state:<8}{f.what}: {f.found}{f'; mend: {f.mend}' if f.mend else ''}")
+            mend = f"; mend: {f.mend}" if f.mend else ""
+            print(printable(f"{f.state:<8}{f.what}: {f.found}{mend}"))
     return 0 if works else 1
 
 
@@ -76,7 +80,9 @@ def _findings() -> Iterator[Finding]:
         try:
             yield from check()
         except Exception as error:  # one check that fails must not hide the others
-            yield Finding(check.__name__.strip("_").replace("_", " "), BROKEN, repr(error))
+            name = check.__name__.strip("_").replace("_", " ")
+            core = check in (_shared_memory, _recording)
+            yield Finding(name, BROKEN, repr(error), "report this as a bug of haiprof", core=core)
 
 
 def _options() -> Iterator[Finding]:
@@ -96,6 +102,8 @@ def _shared_memory() -> Iterator[Finding]:
     room = os.statvfs(base)
     size, free = room.f_frsize * room.f_blocks, room.f_frsize * room.f_bavail
     found = f"{base}: {_mib(free)} free of {_mib(size)}"
+    wanted = resolve({})[0].ring_mib << 20
+    takes = room_for_ring(base, wanted)
     mine = ring_root()
     if mine.exists() and mine.lstat().st_uid != os.getuid():
         owner = mine.lstat().st_uid
@@ -104,12 +112,20 @@ def _shared_memory() -> Iterator[Finding]:
         )
     elif not os.access(base, os.W_OK | os.X_OK):
         yield Finding(what, DENIED, f"{base} cannot be written", elsewhere, core=True)
-    elif free < Options().ring_mib << 20:
+    elif takes < _SMALLEST_RING:
         yield Finding(
             what,
             BROKEN,
-            f"{found}; one process takes {Options().ring_mib} MiB",
-            "give the container a larger /dev/shm, or HAIPROF_RING_MIB a smaller number",
+            f"{found}; a ring takes half of what is free, which must be {_mib(_SMALLEST_RING)}",
+            f"give the container a larger /dev/shm, or {elsewhere}",
+            core=True,
+        )
+    elif takes < wanted:
+        yield Finding(
+            what,
+            OK,
+            f"{found}; the next ring takes half of that instead of {_mib(wanted)}",
+            "a larger /dev/shm makes losses less likely",
             core=True,
         )
     else:
@@ -165,13 +181,16 @@ def _recorder(rings: Path, ring: Path, folder: Path) -> Finding:
     from haiprof.recorder.launch import start_recorder
 
     begun = time.monotonic()
-    start_recorder(rings, folder, Options())
-    log = rings / RECORDER_LOG
+    recorder = start_recorder(rings, folder, Options())
+    said = ""
     while time.monotonic() - begun < _TRIP_SECONDS:
-        if not ring.exists() and not rings.exists():
+        alive = Path(f"/proc/{recorder}").exists()
+        with contextlib.suppress(OSError):  # it goes with the folder
+            said = (rings / RECORDER_LOG).read_text(encoding="utf-8", errors="replace")
+        if not rings.exists():
             break
-        if log.exists() and b"Error" in (said := log.read_bytes()):
-            lines = said.decode(errors="replace").strip().splitlines()
+        if not alive:
+            lines = said.strip().splitlines() or ["it ended at once and said nothing"]
             return Finding(
                 "recorder", BROKEN, lines[-1], "reinstall haiprof and pyarrow here", core=True
             )
@@ -306,5 +325,6 @@ def _print_table(findings: list[Finding]) -> None:
         table.add_column(heading, overflow="fold")
     for f in findings:
         state: Any = Text(f.state, style=colours.get(f.state, ""))
-        table.add_row(Text(f.what), state, Text(f.found), Text(f.mend))
+        what, found, mend = (Text(printable(text)) for text in (f.what, f.found, f.mend))
+        table.add_row(what, state, found, mend)
     Console().print(table)

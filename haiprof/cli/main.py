@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import os
+import io
 import sys
 from typing import Any, NoReturn
 
-from haiprof.cli.console import say
+from haiprof.cli.console import reader_gone, say
 from haiprof.errors import HaiprofError
 
 _INTERRUPTED = 130
-_BROKEN_PIPE = 141
 
 
 def main() -> NoReturn:
     """Run the command line of this process, and exit."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # its encoding may lack what a run's names hold
+        sys.stdout.reconfigure(errors="backslashreplace")
     words = sys.argv[1:]
     if words[:1] == ["run"]:  # before typer is imported: a command waits
         from haiprof.cli import run
@@ -33,11 +34,15 @@ def _run_app(words: list[str]) -> int:
 
         # Not app(): it has its own ideas of Ctrl-C and of broken pipes.
         command = typer.main.get_command(app)
-        with command.make_context("haiprof", words) as context:
-            command.invoke(context)
-        sys.stdout.flush()
-    except typer.Exit as end:
-        return end.exit_code
+        code = 0
+        try:
+            with command.make_context("haiprof", words) as context:
+                command.invoke(context)
+        except typer.Exit as end:
+            code = end.exit_code
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
     except HaiprofError as error:
         say(str(error))
         return 1
@@ -45,9 +50,7 @@ def _run_app(words: list[str]) -> int:
         say("interrupted")
         return _INTERRUPTED
     except BrokenPipeError:
-        # The reader has seen enough; what is buffered must not fail again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return _BROKEN_PIPE
+        return reader_gone()
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         say(f"{where}{error.strerror or error}")
@@ -55,7 +58,6 @@ def _run_app(words: list[str]) -> int:
     except click_error as error:
         say(_one_line(error))
         return int(getattr(error, "exit_code", 2))
-    return 0
 
 
 def _one_line(error: Any) -> str:

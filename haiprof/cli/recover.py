@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from haiprof.cli.console import spinner
+from haiprof.printable import printable
 
 if TYPE_CHECKING:
     from haiprof.recorder.recover import Recovered
@@ -38,6 +39,6 @@ def recover_all(paths: Sequence[Path]) -> int:
 def _tell(outcomes: Iterable[Recovered]) -> int:
     said = 0
     for outcome in outcomes:
-        print(outcome)
+        print(printable(str(outcome)))
         said += 1
     return said

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from haiprof.cli.console import spinner
+from haiprof.printable import printable
 
 if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
@@ -41,6 +42,6 @@ def write_report(run: Path, output: Path | None) -> None:
         lines = opened.headline()
     with spinner("writing the report"):
         written = opened.report(output or opened.run.folder / "report.html")
-    print(written)
+    print(printable(str(written)))
     for line in lines:
-        print(f"  {line}")
+        print(f"  {printable(line)}")

@@ -15,16 +15,19 @@ from typing import Final, NoReturn
 from haiprof import schema
 from haiprof.cli.arguments import UsageError, help_text, parse
 from haiprof.cli.child import Child, end_like
-from haiprof.cli.console import say, spinner
+from haiprof.cli.console import reader_gone, say, spinner
 from haiprof.launcher import Placement, placement
 from haiprof.options import ENABLED_VARIABLE, OPTIONS, Options, resolve
 from haiprof.places import make_private, ring_dir, ring_root
 from haiprof.recorder.election import recorder_running
 from haiprof.recorder.launch import start_recorder
+from haiprof.recorder.life import start_time_of
 from haiprof.run_folder import made_up_name, open_run_folder, why_not
 
 #: How long the recorder may take to close the files after the command has ended, s.
 _CLOSING_SECONDS: Final = 30.0
+#: A run of more processes is not read again before the command's end is passed on.
+_SUMMED_UP: Final = 64
 #: Exit codes of shells for a command that does not exist, and for one that cannot be executed.
 _NOT_FOUND: Final = 127
 _NOT_EXECUTABLE: Final = 126
@@ -38,7 +41,10 @@ def main(words: Sequence[str]) -> NoReturn:
         say(str(error))
         sys.exit(2)
     if arguments.help:
-        print(help_text(), end="")
+        try:
+            print(help_text(), end="", flush=True)
+        except BrokenPipeError:
+            sys.exit(reader_gone())
         sys.exit(0)
     options, problems = resolve(arguments.given)
     for problem in problems:
@@ -106,6 +112,8 @@ class _Recording:
         self._place = place
         self._recorder: int | None = None
         self._made: list[Path] = []
+        # The recorder of a `haiprof run` around us goes on after our command, and sums it all up.
+        self._within = self._inherited() and self._ring_dir.is_dir()
         self.possible = False
         try:
             self.run_dir = self.run_dir.absolute()
@@ -118,6 +126,10 @@ class _Recording:
             say(why_not(error))
         except Exception as error:  # whatever it is, the command must run
             say(f"not recording: {error!r}. The job goes on without")
+
+    def _inherited(self) -> bool:
+        told = os.environ.get
+        return told(ENABLED_VARIABLE) == "1" and told(OPTIONS["run"].variable) == self.run
 
     def environment(self) -> dict[str, str]:
         """Return the environment in which the command's processes join the run."""
@@ -139,7 +151,7 @@ class _Recording:
             # An earlier recorder of the same run may just be leaving with the folder.
             make_private(self._ring_dir)
             recorder = start_recorder(
-                self._ring_dir, self.run_dir, self.options, f"{pid}:{_start_time(pid)}"
+                self._ring_dir, self.run_dir, self.options, f"{pid}:{start_time_of(pid)}"
             )
         except Exception as error:  # the command runs already and is not to notice
             say(f"no recorder could be started ({error}); steps are recorded, the host is not")
@@ -162,7 +174,8 @@ class _Recording:
 
         Of several ranks that run in commands of their own only the first does, for all.
         """
-        if not self.possible or (self._place.launched and self._place.rank != 0):
+        others = self._place.launched and self._place.rank != 0
+        if not self.possible or self._within or others:
             return
         with spinner("closing the run's files"):
             closed = self._wait_closed(time.monotonic() + _CLOSING_SECONDS)
@@ -194,6 +207,10 @@ class _Recording:
     def _summarise(self, report: bool) -> None:
         from haiprof.errors import HaiprofError
 
+        took_part = sum("#" in entry.name for entry in os.scandir(self.run_dir))
+        if took_part > _SUMMED_UP and not report:
+            say(f"  {took_part} processes took part, too many to sum them up here")
+            return
         try:
             with spinner("reading the run"):
                 from haiprof.cli.report import open_run
@@ -208,12 +225,6 @@ class _Recording:
                 say(f"report {written}")
         except HaiprofError as error:
             say(str(error))
-
-
-def _start_time(pid: int) -> int:
-    """Return field 22 of a process's stat, which tells it from a later one with its pid."""
-    text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    return int(text.rpartition(")")[2].split()[19])
 
 
 def _from_here(path: Path) -> str:

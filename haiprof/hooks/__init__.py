@@ -6,7 +6,9 @@ others work. docs/phases.md tells what is made of them.
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -16,11 +18,12 @@ from haiprof.hooks.imports import AfterImport, imported
 if TYPE_CHECKING:
     from haiprof.hooks.watch import Watcher
 
-__all__ = ["install", "status", "uninstall"]
+__all__ = ["install", "report_kept", "status", "uninstall"]
 
 Report = Callable[[str, str], None]
 
-_NAMES: Final = ("modules", "compiled", "backward", "optimizer", "scaler", "dataloader")
+_FRAMES: Final = ("modules", "compiled", "optimizer")
+_NAMES: Final = (*_FRAMES, "backward", "scaler", "dataloader")
 
 
 class Hook(Protocol):
@@ -41,6 +44,7 @@ _waiting: AfterImport | None = None
 _watcher: Watcher | None = None
 _attached: list[Hook] = []
 _status: dict[str, str] = {}
+_kept: deque[str] = deque()
 
 
 def install(report: Report | None = None) -> None:
@@ -49,17 +53,20 @@ def install(report: Report | None = None) -> None:
     Idempotent. Never raises.
 
     Args:
-        report: called with a kind ("hook") and one sentence for each hook that cannot be attached.
+        report: called with a kind ("hook") and one sentence for each hook that cannot be attached,
+            as soon as a ring is open (see ``report_kept``).
     """
     global _report, _waiting
     with _lock:
         if _attached or _waiting is not None:
             return
         _report = report
+        _kept.clear()
         if imported("torch") is not None:
             _attach_all()
         else:
             _waiting = AfterImport("torch", lambda torch: _torch_imported())
+    report_kept()
 
 
 def uninstall() -> None:
@@ -74,14 +81,16 @@ def uninstall() -> None:
             try:
                 hook.detach()
             except Exception as error:
-                _tell(f"{hook.name} could not be taken off torch: {error!r}")
+                _kept.append(f"{hook.name} could not be taken off torch: {error!r}")
         if _watcher is not None:
             try:
                 _watcher.undo()
             except Exception as error:
-                _tell(f"calls could not be left unwatched: {error!r}")
+                _kept.append(f"calls could not be left unwatched: {error!r}")
             _watcher = None
+        _core.hooks_detached()
         _status.clear()
+    report_kept()
 
 
 def status() -> dict[str, str]:
@@ -98,29 +107,37 @@ def status() -> dict[str, str]:
         return found
 
 
-def _tell(text: str) -> None:
-    if _report is None:
-        return
-    try:
-        _report("hook", text)
-    except Exception:  # the listener's trouble is not the job's
-        return
+def report_kept() -> None:
+    """Report what could not be attached, if a ring is open; else it is kept for the next call.
+
+    It is worth no ring of its own: a process that only imports torch records nothing. Never raises.
+    """
+    # Not under the lock: a listener may wait for a lock whose holder is about to call us.
+    while _core.ring_open() and _report is not None:
+        try:
+            text = _kept.popleft()
+        except IndexError:
+            return
+        with contextlib.suppress(Exception):  # the listener's trouble is not the job's
+            _report("hook", text)
 
 
 def _torch_imported() -> None:
     global _waiting
     with _lock:
+        if _attached:
+            return
         _waiting = None
         _attach_all()
+    report_kept()
 
 
 def _attach_all() -> None:
-    global _watcher
     try:
         hooks = _hooks()
     except Exception as error:
         _status.update(dict.fromkeys(_NAMES, f"off: {error!r}"))
-        _tell(f"nothing can be attached to this torch: {error!r}")
+        _kept.append(f"nothing can be attached to this torch: {error!r}")
         return
     for hook in hooks:
         try:
@@ -128,7 +145,7 @@ def _attach_all() -> None:
             _attached.append(hook)
         except Exception as error:
             _status[hook.name] = f"off: {error!r}"
-            _tell(f"{hook.name} cannot be attached to this torch: {error!r}")
+            _kept.append(f"{hook.name} cannot be attached to this torch: {error!r}")
 
 
 def _hooks() -> list[Hook]:
@@ -139,12 +156,26 @@ def _hooks() -> list[Hook]:
     from haiprof.hooks.watch import watcher
 
     _core.set_gradients_query(torch.is_grad_enabled)
-    _watcher = watcher()
+    hooks: list[Hook] = []
+    try:
+        _watcher = watcher()
+    except Exception as error:
+        _status.update(dict.fromkeys(_FRAMES, f"off: {error!r}"))
+        _kept.append(f"{', '.join(_FRAMES)} cannot be attached to this torch: {error!r}")
+    else:
+        hooks += [
+            frames.ModuleCalls(_watcher),
+            frames.CompiledCalls(_watcher, _trouble),
+            frames.OptimizerCalls(_watcher),
+        ]
     return [
-        frames.ModuleCalls(_watcher),
-        frames.CompiledCalls(_watcher, _tell),
-        frames.OptimizerCalls(_watcher),
-        calls.BackwardCalls(_watcher),
+        *hooks,
+        calls.BackwardCalls(_watcher, _kept.append),
         calls.ScalerCalls(),
         calls.DataLoaderCalls(),
     ]
+
+
+def _trouble(text: str) -> None:
+    _kept.append(text)
+    report_kept()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
@@ -92,9 +92,15 @@ class BackwardCalls:
 
     name = "backward"
 
-    def __init__(self, watcher: Watcher) -> None:
-        """``watcher`` reports ``torch.autograd.backward``; it is undone by its owner."""
+    def __init__(self, watcher: Watcher | None, trouble: Callable[[str], None]) -> None:
+        """Nothing is touched yet.
+
+        Args:
+            watcher: reports ``torch.autograd.backward``, if there is one; its owner undoes it.
+            trouble: is told why that cannot be watched.
+        """
         self._watcher = watcher
+        self._trouble = trouble
         self._original: Any = None
         self._engine: Any = None
         self._wrapped: Any = None
@@ -117,9 +123,12 @@ class BackwardCalls:
         # too; where it cannot be watched they count as forward.
         from torch import autograd
 
-        if isinstance(autograd.backward, FunctionType):
-            with contextlib.suppress(OSError):
-                self._watcher.watch(Place("backward", autograd.backward))
+        if self._watcher is None or not isinstance(autograd.backward, FunctionType):
+            return
+        try:
+            self._watcher.watch(Place("backward", autograd.backward))
+        except Exception as error:  # whatever reading its source may raise
+            self._trouble(f"the beginning of backward is taken for forward: {error!r}")
 
     def detach(self) -> None:
         """Put the engine back."""

@@ -53,6 +53,9 @@ class AfterImport(importlib.abc.MetaPathFinder):
         return None
 
     def _imported(self, module: ModuleType) -> None:
+        # A finder that asks all finders once more has us lend the loader a second step twice.
+        if self not in sys.meta_path:
+            return
         self.cancel()
         self._then(module)
 

@@ -136,11 +136,12 @@ def _wrap(function: ast.FunctionDef, argument: str) -> None:
 
     traced = statement("if torch.compiler.is_compiling(): pass")
     assert isinstance(traced, ast.If)
-    traced.body = copy.deepcopy(function.body)
+    traced.body = [*copy.deepcopy(function.body), statement("return")]
     guarded = statement(f"try: pass\nfinally: {_LEAVE!r}()")
     assert isinstance(guarded, ast.Try)
-    guarded.body = function.body
-    function.body = [traced, statement(f"{_ENTER!r}({argument})"), guarded]
+    # Inside, because a Ctrl-C comes right after a call: one that was entered is left, too.
+    guarded.body = [statement(f"{_ENTER!r}({argument})"), *function.body]
+    function.body = [traced, guarded]
 
 
 def _same(a: CodeType, b: CodeType) -> bool:

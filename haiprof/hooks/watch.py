@@ -131,18 +131,25 @@ class Monitoring:
 
 
 class Rewriting:
-    """Gives the functions code that reports the calls."""
+    """Gives the functions code that reports the calls.
+
+    Raises:
+        AttributeError: this torch has no ``torch.compiler.is_compiling``, which that code asks.
+    """
 
     how = "rewritten code"
     _CALLS: Final = {
         "module": ("self", _core.module_enter, _core.module_leave),
-        "compiled": ("fn", _core.module_enter, _core.module_leave),
+        "compiled": ("fn", _core.compiled_enter, _core.module_leave),
         "optimizer": ("args", _core.optimizer_enter, _core.optimizer_leave),
         "backward": ("tensors", _core.backward_enter, _core.backward_leave),
     }
 
     def __init__(self) -> None:
         """Nothing is rewritten yet."""
+        import torch
+
+        _ = torch.compiler.is_compiling
         self._rewritten: list[tuple[Place, CodeType, CodeType]] = []
 
     def watch(self, place: Place) -> None:

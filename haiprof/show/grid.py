@@ -11,6 +11,7 @@ import polars as pl
 from rich.table import Table
 from rich.text import Text
 
+from haiprof.printable import printable
 from haiprof.views.headline import milliseconds, percent, size
 
 #: Longer texts from a trace are cut here: a report is for reading.
@@ -101,17 +102,14 @@ def cell(column: str, value: object) -> str:
 
 
 def _head(column: str) -> str:
+    if column.endswith("_share"):  # of a phase or range, whose name is the user's
+        return column.removesuffix("_share")
     if "." in column:
         return column.rsplit(".", 1)[0]
-    for unit in ("_bytes_per_s", "_percent", "_bytes", "_watts", "_share", "_ms"):
+    for unit in ("_bytes_per_s", "_percent", "_bytes", "_watts", "_ms"):
         column = column.removesuffix(unit)
     return column.replace("_", " ")
 
 
 def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
-
-
-def printable(text: str) -> str:
-    """Replace control characters: in a name from a trace they could drive the terminal."""
-    return "".join(c if c.isprintable() else "�" for c in text)

@@ -28,7 +28,7 @@ from haiprof.show.shown import Shown
 from haiprof.sources.own import ROLE_NODE, Process
 from haiprof.views import steps as step_views
 from haiprof.views.intervals import Times
-from haiprof.views.overview import Summary, phase_names
+from haiprof.views.overview import SMALLER, Summary, phase_names
 from haiprof.views.series import decimate
 
 if TYPE_CHECKING:
@@ -75,9 +75,9 @@ class _Panel:
 
 def show(analyzer: Analyzer, processes: list[Process], points: int = POINTS) -> Shown:
     """Show one rank: its attempts, if it had several, follow each other on the time axis."""
-    ranks, _ = analyzer.summaries()
-    own = [s for s in ranks if s.process in processes]
-    title = processes[0].label.capitalize()
+    own = analyzer.summaries_of(processes)
+    label = processes[0].label
+    title = label[:1].upper() + label[1:] if len(processes) == 1 else f"Rank {processes[0].rank}"
     where = sorted({f"{p.node}, pid {p.pid}" for p in processes})
     lines = [f"{'; '.join(where)}; began {utc(analyzer.run.created_ns)} UTC"]
     return Shown(title, lines, rank_grids(own), figure(analyzer, processes, own, points))
@@ -93,7 +93,7 @@ def figure(
     has_steps = any(summary.steps for summary in own)
     titles = [
         *(["Phases of each step"] if has_steps else []),
-        *(["Events"] if events.height else []),
+        *([_events_title(events)] if events.height else []),
         *(panel.title for panel in panels),
     ]
     heights = [
@@ -106,7 +106,7 @@ def figure(
     made = stacked(titles, heights, gap=56, shared_x=True)
     row = 1
     if has_steps:
-        _add_phases(made, row, analyzer, processes, phase_names(own), points)
+        _add_phases(made, row, analyzer, own, points)
         row += 1
     if events.height:
         _add_events(made, row, events, origin)
@@ -125,21 +125,16 @@ def _add_phases(
     made: go.Figure,
     row: int,
     analyzer: Analyzer,
-    processes: list[Process],
-    names: list[str],
+    own: list[Summary],
     points: int,
 ) -> None:
-    origin = analyzer.run.created_ns
-    spans = pl.concat([analyzer.read(p, schema.SPANS, step_views.COLUMNS) for p in processes])
-    steps = step_views.steps(spans)
-    found = step_views.bands(step_views.phases(spans, steps), steps, points)
+    names = phase_names(own)
+    stepped = [s.process for s in own if s.steps]
+    bands = [_bands(analyzer, p, names, max(points // len(stepped), 1)) for p in stepped]
+    found = pl.concat(bands).sort("start", maintain_order=True)
     for position, name in enumerate(names):
         band = found.filter(pl.col("name") == name)
         start = band["start"].to_numpy()
-        # One more point, so that the last step has its width too.
-        end = int(steps["start"][-1]) + int(steps["duration"][-1])
-        at = seconds_since(np.append(start, end), origin)
-        height = (band["duration"].to_numpy() / 1e6).astype(np.float32)
         labels = [
             f"{clock} UTC, step {first}" + (f" to {last}" if last != first else "")
             for clock, first, last in zip(
@@ -148,14 +143,14 @@ def _add_phases(
         ]
         made.add_trace(
             go.Scatter(
-                x=at,
-                y=np.append(height, height[-1]),
+                x=seconds_since(start, analyzer.run.created_ns),
+                y=(band["duration"].to_numpy() / 1e6).astype(np.float32),
                 name=safe(name),
                 mode="lines",
                 line={"width": 0, "shape": "hv", "color": phase_colour(name, position)},
                 fillcolor=phase_colour(name, position),
                 stackgroup="phases",
-                customdata=[*labels, labels[-1]] if position == 0 else None,
+                customdata=labels if position == 0 else None,
                 hovertemplate="%{y:.4g} ms" + (" (%{customdata})" if position == 0 else ""),
             ),
             row=row,
@@ -164,9 +159,31 @@ def _add_phases(
     made.update_yaxes(unit_axis("ms")[0], row=row, col=1)
 
 
+def _bands(analyzer: Analyzer, process: Process, names: list[str], points: int) -> pl.DataFrame:
+    """Return the bands of one process; where its last step ends they fall to 0."""
+    spans = analyzer.read(process, schema.SPANS, step_views.COLUMNS)
+    steps = step_views.steps(spans)
+    parts = step_views.parts(spans, steps).with_columns(
+        pl.when(pl.col("name").is_in(names)).then("name").otherwise(pl.lit(SMALLER)).alias("name")
+    )
+    bands = step_views.bands(parts, steps, names, points)
+    end = int(steps["start"][-1]) + int(steps["duration"][-1])
+    closing = bands.tail(len(names)).with_columns(
+        pl.lit(end).alias("start"), pl.lit(0.0).alias("duration")
+    )
+    return pl.concat([bands, closing])
+
+
+def _events_title(events: pl.DataFrame) -> str:
+    more = sum(max(count - _EVENTS, 0) for count in events["kind"].value_counts()["count"])
+    if not more:
+        return "Events"
+    return f"Events, the first {_EVENTS:,} of each kind ({more:,} more are not drawn)"
+
+
 def _add_events(made: go.Figure, row: int, events: pl.DataFrame, origin: int) -> None:
-    for position, kind in enumerate(sorted(events["kind"].cast(pl.String).unique())):
-        some = events.filter(pl.col("kind").cast(pl.String) == kind).head(_EVENTS)
+    for position, kind in enumerate(sorted(events["kind"].unique())):
+        some = events.filter(pl.col("kind") == kind).head(_EVENTS)
         times = some["time"].to_numpy()
         texts = [
             f"{clock} UTC {safe(text or '')}"
@@ -217,15 +234,27 @@ def _samples(analyzer: Analyzer, processes: list[Process]) -> pl.DataFrame:
         *processes,
         *(p for p in analyzer.run.processes if p.role == ROLE_NODE and p.node in nodes),
     ]
-    frame = pl.concat([analyzer.read(p, schema.SAMPLES, columns) for p in folders])
-    return frame.filter(pl.col("value").is_not_null() & pl.col("value").is_finite()).with_columns(
+    frame = pl.concat(
+        [
+            analyzer.read(p, schema.SAMPLES, columns).with_columns(
+                pl.lit(p.role == ROLE_NODE).alias("of_node")
+            )
+            for p in folders
+        ]
+    )
+    usable = frame.filter(pl.col("value").is_not_null() & pl.col("value").is_finite())
+    usable = usable.with_columns(
         pl.col("metric").cast(pl.String), pl.col("instance").cast(pl.String)
     )
+    # The node's folder has these of the launched command, of which the rank is a part itself.
+    mine = usable.filter(pl.col("of_node").not_())["metric"].unique()
+    return usable.filter((pl.col("of_node") & pl.col("metric").is_in(mine.implode())).not_())
 
 
 def _events(analyzer: Analyzer, processes: list[Process]) -> pl.DataFrame:
     columns = ("time", "kind", "text")
-    return pl.concat([analyzer.read(p, schema.EVENTS, columns) for p in processes]).sort("time")
+    events = pl.concat([analyzer.read(p, schema.EVENTS, columns) for p in processes])
+    return events.with_columns(pl.col("kind").cast(pl.String)).sort("time")
 
 
 def _panels(samples: pl.DataFrame) -> list[_Panel]:

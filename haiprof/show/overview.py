@@ -83,10 +83,14 @@ def node_grids(nodes: list[Summary]) -> list[Grid]:
         note = f"Of {len(shown)} nodes, the {MANY_RANKS} with the busiest CPUs."
         shown = sorted(shown, key=_cpu_use, reverse=True)[:MANY_RANKS]
     table = node_table(shown)
+    if any(c.startswith("net_busiest") for c in table.columns):
+        note = f"{note} Net: the interface with the most traffic.".lstrip()
     held_up = [c for c in table.columns if is_pressure(c)]
     made = [frame_grid("Nodes", table.drop(held_up), note)]
     if held_up:
         told = "How much of the time tasks were held up, on average over the run."
+        if any("throttled" in c and c.endswith("percent") for c in held_up):
+            told += " Throttled is no share of it: 100 % is one core held back all the time."
         made.append(frame_grid("Nodes: pressure", table.select("node", *held_up), told))
     return made
 

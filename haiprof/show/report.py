@@ -19,6 +19,7 @@ from haiprof.show.page import Page
 from haiprof.sources.own import ROLE_RANK
 from haiprof.views.headline import percent
 from haiprof.views.overview import Summary, slowest_first
+from haiprof.views.series import mean_over_time
 
 if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
@@ -40,20 +41,24 @@ def write(analyzer: Analyzer, path: Path) -> Path:
         HaiprofError: the file cannot be written.
     """
     page = build(analyzer).to_html()
+    # A path may hold bytes that are not UTF-8.
+    content = page.encode("utf-8", "replace")
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        target = path.resolve()
+        if target.exists() and not target.is_file() and not target.is_dir():
+            target.write_bytes(content)  # a pipe or a device
+            return path
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=".report-")
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as out:
-                out.write(page)
-            Path(name).chmod(0o644)
-            Path(name).replace(path)
+            with os.fdopen(handle, "wb") as out:
+                out.write(content)
+            Path(name).replace(target)
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
-    except OSError as error:
-        raise HaiprofError(
-            f"{path}: cannot be written ({error.strerror}): choose another file"
-        ) from None
+    except (OSError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise HaiprofError(f"{path}: cannot be written ({reason}): choose another file") from None
     return path
 
 
@@ -77,10 +82,13 @@ def build(analyzer: Analyzer) -> Page:
     _add_ranks(page, analyzer, ranks)
     _add_events(page, analyzer)
     page.card("What was not collected, and why", _not_collected(analyzer))
-    page.card("What haiprof itself cost", _cost(analyzer))
+    page.card("What the sampling cost", _cost(analyzer))
     problems = [*analyzer.problems(), *_losses(analyzer)]
     if problems:
-        items = "".join(f"<li>{html.escape(problem)}</li>" for problem in problems[:_EVENT_ROWS])
+        shown = problems[:_EVENT_ROWS]
+        if len(problems) > len(shown):
+            shown.append(f"and {len(problems) - len(shown)} more")
+        items = "".join(f"<li>{html.escape(problem)}</li>" for problem in shown)
         page.card("What is missing from this report", f'<ul class="problems">{items}</ul>')
     return page
 
@@ -168,8 +176,9 @@ def _cost(analyzer: Analyzer) -> str:
     # Sources are read at intervals of their own, so each is averaged before they are added.
     parts = (
         samples.filter(pl.col("value").is_finite())
+        .sort("time")
         .group_by("node", "rank", "pid", "instance")
-        .agg(pl.col("value").mean())
+        .agg(mean_over_time("value"))
         .sort("value", descending=True)
     )
     if not parts.height:
@@ -181,7 +190,8 @@ def _cost(analyzer: Analyzer) -> str:
     )
     node, rank, _, most, source = whole.row(0)
     mean = float(whole["value"].sum()) / whole.height
-    text = f"Measured while the job ran ({_COST}): {_fine(mean)} of one core"
+    text = f"The sampling thread alone, measured while the job ran ({_COST}): "
+    text += f"{_fine(mean)} of one core"
     if whole.height > 1:
         text += f" on average, most on {_who(node, rank)} with {_fine(most)}"
     if source is not None:

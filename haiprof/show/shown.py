@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from haiprof.show.grid import Grid, printable
+from haiprof.printable import printable
+from haiprof.show.grid import Grid
 from haiprof.show.page import Page
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ class Shown:
     def __str__(self) -> str:
         """Return the words and tables as text for a terminal."""
         out = io.StringIO()
-        console = Console(file=out, width=_COLUMNS, color_system=None, highlight=False)
+        console = Console(
+            file=out, width=_COLUMNS, color_system=None, highlight=False, force_jupyter=False
+        )
         for text in (self.title, *self.lines):
             console.print(printable(text), markup=False, soft_wrap=True)
         for grid in self.grids:

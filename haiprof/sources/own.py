@@ -7,9 +7,10 @@ Only ``run.json`` and ``process.json`` are read here; the tables beside them are
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from haiprof import schema
 from haiprof.errors import HaiprofError
@@ -47,18 +48,8 @@ class Process:
     state: str
     lost: dict[str, int]
     sources: tuple[Source, ...]
-    cpus: float | None
-
-    @property
-    def label(self) -> str:
-        """Name for people: ``rank 3``, ``rank 3, attempt 1``, ``rank 3 (pid 41)``, ``node n0``."""
-        if self.role == ROLE_NODE:
-            return f"node {self.node}"
-        if self.rank is None:
-            return f"pid {self.pid} on {self.node}"
-        if self.role != ROLE_RANK:
-            return f"rank {self.rank} (pid {self.pid})"
-        return f"rank {self.rank}" + (f", attempt {self.attempt}" if self.attempt else "")
+    #: Name for people, unique in the run: ``rank 3``, ``rank 3, attempt 1``, ``rank 3, pid 41``.
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +89,7 @@ def open_run(path: str | Path) -> Run:
         folder=folder,
         name=_text(document, "run", file) or folder.name,
         created_ns=_need_whole(document, "created_ns", file),
-        command=tuple(str(word) for word in command),
+        command=tuple(readable(str(word)) for word in command),
         host=_text(document, "host", file),
         processes=tuple(processes),
         problems=tuple(problems),
@@ -161,7 +152,32 @@ def _read_processes(run: Path) -> tuple[list[Process], list[str]]:
         except HaiprofError as error:
             problems.append(str(error))
     processes.sort(key=_order)
-    return processes, problems
+    labels = _labels(processes)
+    return [replace(p, label=label) for p, label in zip(processes, labels, strict=True)], problems
+
+
+def _labels(processes: list[Process]) -> list[str]:
+    labels = [_label(p) for p in processes]
+    # A rank that was started again, nodes that each have a rank 0, one pid that recorded twice.
+    for more in ("pid {p.pid}", "on {p.node}", "in {p.folder.name}"):
+        times = Counter(labels)
+        labels = [
+            f"{label}, {told}"
+            if times[label] > 1 and (told := readable(more.format(p=p))) not in label
+            else label
+            for label, p in zip(labels, processes, strict=True)
+        ]
+    return labels
+
+
+def _label(p: Process) -> str:
+    if p.role == ROLE_NODE:
+        return f"node {p.node}"
+    if p.rank is None:
+        return f"pid {p.pid} on {p.node}"
+    if p.role != ROLE_RANK:
+        return f"rank {p.rank} (pid {p.pid})"
+    return f"rank {p.rank}" + (f", attempt {p.attempt}" if p.attempt else "")
 
 
 def _order(p: Process) -> tuple[bool, int, str, bool, int, int, int]:
@@ -208,9 +224,8 @@ def _read_process(folder: Path) -> Process:
         started_ns=_whole(document, "started_ns", file),
         ended_ns=_whole(document, "ended_ns", file),
         state=_text(document, "state", file) or "unknown",
-        lost={str(what): count for what, count in lost.items() if type(count) is int},
+        lost={readable(what): count for what, count in lost.items() if _is_whole(count)},
         sources=_sources(document, file),
-        cpus=_cpus(document, file),
     )
 
 
@@ -219,18 +234,9 @@ def _sources(document: dict[str, Any], file: Path) -> tuple[Source, ...]:
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise _wrong(file, "sources", rows, "a list of objects")
     return tuple(
-        Source(*(str(row.get(field) or "") for field in ("name", "state", "reason", "mend")))
+        Source(*(readable(str(row.get(f) or "")) for f in ("name", "state", "reason", "mend")))
         for row in rows
     )
-
-
-def _cpus(document: dict[str, Any], file: Path) -> float | None:
-    value = document.get("cpus")
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
-        raise _wrong(file, "cpus", value, "a number above 0")
-    return float(value)
 
 
 def _read_json(file: Path, expected: str) -> dict[str, Any]:
@@ -283,9 +289,13 @@ def check_version(version: object, file: Path) -> None:
 
 def _whole(document: dict[str, Any], field: str, file: Path) -> int | None:
     value = document.get(field)
-    if value is not None and type(value) is not int:
-        raise _wrong(file, field, value, "a whole number or null")
+    if value is not None and not _is_whole(value):
+        raise _wrong(file, field, value, "a whole number of 64 bits or null")
     return value
+
+
+def _is_whole(value: object) -> TypeGuard[int]:
+    return type(value) is int and -(2**63) <= value < 2**63
 
 
 def _need_whole(document: dict[str, Any], field: str, file: Path) -> int:
@@ -299,7 +309,12 @@ def _text(document: dict[str, Any], field: str, file: Path) -> str:
     value = document.get(field)
     if value is not None and not isinstance(value, str):
         raise _wrong(file, field, value, "text")
-    return value or ""
+    return readable(value or "")
+
+
+def readable(text: str) -> str:
+    """Replace what no file could hold: bytes of a command or a path that are not UTF-8."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _wrong(file: Path, field: str, value: object, expected: str) -> HaiprofError:

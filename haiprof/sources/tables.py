@@ -6,6 +6,7 @@ gives every whole batch before the cut. A closed file without its footer is read
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -163,7 +164,7 @@ class _Opened:
 
     def _open_file(self, file: Path) -> _Opened:
         self.file = file
-        self.handle = pa.OSFile(str(file))
+        self.handle = pa.OSFile(os.fsencode(file))
         self.live = False
         try:
             self.reader = pa.ipc.open_file(self.handle)
@@ -179,7 +180,7 @@ class _Opened:
 
     def _open_stream(self, file: Path, offset: int) -> _Opened:
         self.file = file
-        self.handle = pa.OSFile(str(file))
+        self.handle = pa.OSFile(os.fsencode(file))
         self.live = True
         try:
             self.handle.seek(offset)
@@ -293,7 +294,7 @@ def _ends_within_batch(file: Path) -> int:
     try:
         if file.stat().st_size == 0:
             return 0
-        with pa.OSFile(str(file)) as handle:
+        with pa.OSFile(os.fsencode(file)) as handle:
             reader = pa.ipc.MessageReader.open_stream(handle)
             while True:
                 reader.read_next_message()

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterable
 
+import numpy as np
 import polars as pl
 
 from haiprof.sources.own import ROLE_NODE, ROLE_RANK
+from haiprof.views.intervals import merge
 from haiprof.views.overview import Summary, is_pressure, phase_names
+from haiprof.views.series import Stat
+
+_THROTTLED = "cgroup.throttled.percent"
+_CPU_LIMIT = "cgroup.cpu_limit.cores"
 
 #: From here on a share, a lag or a pressure is worth a sentence.
 _WAITING = 0.15
@@ -18,29 +25,31 @@ _OPTIMIZER = 0.30
 _JITTER = 1.5
 
 
-def headline(ranks: list[Summary], nodes: list[Summary], events: pl.DataFrame) -> list[str]:
+def headline(ranks: list[Summary], nodes: list[Summary], disk: pl.DataFrame) -> list[str]:
     """Return three lines: the steps, the machine, and the most telling remark.
 
     Args:
         ranks: summaries of the rank processes (or of whichever processes had steps).
         nodes: summaries of the node folders.
-        events: columns ``node``, ``rank``, ``kind``, ``text``.
+        disk: the events of kind ``disk``.
     """
-    return [_steps(ranks), _machine(ranks, nodes), _remark(ranks, nodes, events)]
+    return [_steps(ranks), _machine(ranks, nodes), _remark(ranks, nodes, disk)]
 
 
 def milliseconds(ns: float) -> str:
     """Format a duration: ``12.3 ms``, ``1.42 s``, ``830 µs``."""
-    if ns >= 1e9:
-        return f"{ns / 1e9:.3g} s" if ns < 1e12 else f"{ns / 1e9:,.0f} s".replace(",", " ")
-    return f"{ns / 1e6:.3g} ms" if ns >= 1e6 else f"{ns / 1e3:.3g} µs"
+    if ns >= 999.5e9:
+        return f"{ns / 1e9:,.0f} s".replace(",", " ")
+    if ns >= 999.5e6:
+        return f"{ns / 1e9:.3g} s"
+    return f"{ns / 1e6:.3g} ms" if ns >= 999.5e3 else f"{ns / 1e3:.3g} µs"
 
 
 def size(count: float) -> str:
     """Format a number of bytes: ``640 MiB``."""
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1024:
-            return f"{count:.3g} {unit}" if abs(count) < 1000 else f"{count:.0f} {unit}"
+        if abs(count) < 1023.5:
+            return f"{count:.3g} {unit}" if abs(count) < 999.5 else f"{count:.0f} {unit}"
         count /= 1024
     return f"{count:,.1f} TiB"
 
@@ -63,11 +72,16 @@ def _steps(ranks: list[Summary]) -> str:
                 "optimizer nor a DataLoader of torch: mark steps with haiprof.step()"
             )
         return f"No step was recorded: {why}"
-    fewest, most = min(s.steps for s in stepped), max(s.steps for s in stepped)
+    counts: dict[object, int] = {}
+    for summary in stepped:
+        counts[summary.rank] = counts.get(summary.rank, 0) + summary.steps
+    fewest, most = min(counts.values()), max(counts.values())
     counted = f"{most} steps" if fewest == most else f"{fewest} to {most} steps"
     if most == 1:
         counted = "1 step"
-    of = f" on each of {len(stepped)} ranks" if len(stepped) > 1 else ""
+    of = f" on each of {len(counts)} ranks" if len(counts) > 1 else ""
+    if len(stepped) > len(counts):
+        of += f" in {len(stepped)} processes"
     median = statistics.median(s.median_ns for s in stepped if s.median_ns is not None)
     p95 = statistics.median(s.p95_ns for s in stepped if s.p95_ns is not None)
     line = f"{counted}{of}, median {milliseconds(median)} (p95 {milliseconds(p95)})"
@@ -84,8 +98,9 @@ def _steps(ranks: list[Summary]) -> str:
         if "other" in shares:
             parts.append(f"other {percent(shares['other'])}")
         line += ": " + ", ".join(parts)
-    without = len(ranks) - len(stepped)
-    return line + (f"; {without} of {len(ranks)} ranks recorded no step" if without else "")
+    every = {s.rank for s in ranks}
+    without = len(every) - len(counts)
+    return line + (f"; {without} of {len(every)} ranks recorded no step" if without else "")
 
 
 def _machine(ranks: list[Summary], nodes: list[Summary]) -> str:
@@ -103,7 +118,7 @@ def _machine(ranks: list[Summary], nodes: list[Summary]) -> str:
             "CPU and memory of the job were not sampled: "
             "'haiprof doctor' says what can be collected here"
         )
-    cores = sum(s.stats["proc.cpu.percent"].mean for s in holders) / 100
+    cores = _at_once([s.stats["proc.cpu.percent"] for s in holders]) / 100
     used = {s.process.node for s in holders}
     known = [count for s in nodes if s.process.node in used and (count := _cpus(s, holders))]
     tree = "process tree" if len(holders) == 1 else f"{len(holders)} process trees"
@@ -127,6 +142,13 @@ def _machine(ranks: list[Summary], nodes: list[Summary]) -> str:
     return f"{line}; the largest, {largest.process.label}, had {peak} RSS at peak"
 
 
+def _at_once(stats: Iterable[Stat]) -> float:
+    """Add means of processes up, each for as long as it ran, over the time in which any did."""
+    found = list(stats)
+    begin, end = merge(np.array([s.begin for s in found]), np.array([s.end for s in found]))
+    return sum(s.mean * (s.end - s.begin) for s in found) / float((end - begin).sum())
+
+
 def _cores(count: float) -> str:
     return f"{count:.2g}" if count < 10 else f"{count:.0f}"
 
@@ -134,17 +156,17 @@ def _cores(count: float) -> str:
 def _cpus(node: Summary, holders: list[Summary]) -> float | None:
     """CPUs that the job could use on a node: those sampled one by one, or its cgroup's limit."""
     util = node.stats.get("cpu.util.percent")
-    cpus = node.process.cpus or (util.parts if util else None)
+    cpus = util.parts if util else None
     here = [s for s in holders if s.process.node == node.process.node]
     # Whether several ranks share one limit cannot be seen from their samples.
-    limit = here[0].stats.get("cgroup.cpu_limit.cores") if len(here) == 1 else None
+    limit = here[0].stats.get(_CPU_LIMIT) if len({s.rank for s in here}) == 1 else None
     return min(cpus, limit.maximum) if cpus and limit else cpus
 
 
-def _remark(ranks: list[Summary], nodes: list[Summary], events: pl.DataFrame) -> str:
+def _remark(ranks: list[Summary], nodes: list[Summary], disk: pl.DataFrame) -> str:
     for remark in (
         _deaths(ranks),
-        _disk(events),
+        _disk(disk),
         _waiting(ranks),
         _straggler(ranks),
         _pressure(ranks, nodes),
@@ -162,8 +184,7 @@ def _deaths(ranks: list[Summary]) -> str:
     return f"{who} died without closing the profile; what was recorded until then is here"
 
 
-def _disk(events: pl.DataFrame) -> str:
-    disk = events.filter(pl.col("kind") == "disk")
+def _disk(disk: pl.DataFrame) -> str:
     if not disk.height:
         return ""
     texts = [text or "it was full or too slow" for text in disk["text"]]
@@ -201,7 +222,13 @@ def _waiting(ranks: list[Summary]) -> str:
 
 
 def _straggler(ranks: list[Summary]) -> str:
-    timed = [s for s in ranks if s.process.role == ROLE_RANK and s.median_ns]
+    # A rank that was started again is as fast as it is now.
+    latest = {
+        s.rank: s
+        for s in sorted(ranks, key=lambda s: (s.process.started_ns or 0, s.process.attempt or 0))
+        if s.process.role == ROLE_RANK and s.median_ns
+    }
+    timed = list(latest.values())
     if len(timed) < 2:
         return ""
     worst = max(timed, key=lambda s: s.median_ns or 0)
@@ -210,7 +237,7 @@ def _straggler(ranks: list[Summary]) -> str:
     if slower < _SLOWER:
         return ""
     return (
-        f"{worst.process.label.capitalize()} on {worst.process.node} is slower than the others by "
+        f"Rank {worst.process.rank} on {worst.process.node} is slower than the others by "
         f"{percent(slower - 1)}: its median step takes {milliseconds(worst.median_ns or 0)}, "
         f"theirs {milliseconds(others)}"
     )
@@ -221,20 +248,31 @@ def _pressure(ranks: list[Summary], nodes: list[Summary]) -> str:
     for summary in [*nodes, *ranks]:
         where = summary.process.node if summary.process.role == ROLE_NODE else summary.process.label
         for metric, stat in summary.stats.items():
-            unit = metric.rsplit(".", 1)[-1]
-            scale = {"ratio": 1.0, "percent": 0.01}.get(unit)
-            # A period counts as throttled however short the wait in it was.
-            if scale is not None and is_pressure(metric) and "periods" not in metric:
-                worst = max(worst, (stat.mean * scale, metric, where))
-    share, metric, where = worst
-    if share < _PRESSURE:
-        return ""
-    return f"On {where}, {_held_up(metric)} {percent(share)} of the time ({metric})"
+            if metric == _THROTTLED:
+                worst = max(worst, _throttled(summary, where))
+            elif metric.endswith(".percent") and is_pressure(metric):
+                share = stat.mean / 100
+                told = f"{_held_up(metric)} {percent(share)} of the time ({metric})"
+                worst = max(worst, (share, where, told))
+    share, where, told = worst
+    return f"On {where}, {told}" if share >= _PRESSURE else ""
+
+
+def _throttled(summary: Summary, where: str) -> tuple[float, str, str]:
+    """Say what the quota held back; it weighs as much as its part of what the quota gives."""
+    cores = summary.stats[_THROTTLED].mean / 100
+    limit = summary.stats.get(_CPU_LIMIT)
+    if limit is None or limit.mean <= 0:
+        return 0.0, "", ""
+    told = (
+        f"the control group's limit of {limit.mean:.3g} CPU cores held {cores:.2g} more back "
+        f"on average ({_THROTTLED})"
+    )
+    # Many threads on a small quota are held back many times over, which is no more than always.
+    return min(cores / limit.mean, 1.0), where, told
 
 
 def _held_up(metric: str) -> str:
-    if "throttl" in metric:
-        return "the limit of the control group held the CPUs back"
     who = "all tasks" if "_full" in metric else "some task"
     for resource, name in (("cpu", "a CPU"), ("io", "storage"), ("memory", "memory")):
         if f"{resource}_" in metric:
@@ -272,7 +310,7 @@ def _nothing(ranks: list[Summary], nodes: list[Summary]) -> str:
     seen = []
     if any("dataloader" in s.phase_ns for s in stepped):
         seen.append("the DataLoader kept up")
-    if len(stepped) > 1:
+    if len({s.rank for s in stepped}) > 1:
         seen.append("no rank lags by 10 %")
     if any(is_pressure(metric) for s in [*ranks, *nodes] for metric in s.stats):
         seen.append("no pressure above 10 % was sampled")

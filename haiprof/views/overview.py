@@ -26,6 +26,10 @@ PHASE_ORDER = (
     "eval",
     "eval_dataloader",
 )
+#: How many user ranges are shown by name: of more, the longest.
+MOST_RANGES = 20
+#: Name of all other user ranges together.
+SMALLER = "smaller ranges"
 
 #: Columns of the rank table that come from samples: name -> (metric, statistic).
 RANK_METRICS = {
@@ -46,8 +50,8 @@ NODE_METRICS = {
     "cpu_mean_percent": ("cpu.util.percent", "mean"),
     "cpu_max_percent": ("cpu.util.percent", "max"),
     "mem_used_max_bytes": ("mem.used.bytes", "max"),
-    "net_rx_bytes_per_s": ("net.rx.bytes_per_s", "mean"),
-    "net_tx_bytes_per_s": ("net.tx.bytes_per_s", "mean"),
+    "net_busiest_rx_bytes_per_s": ("net.rx.bytes_per_s", "mean"),
+    "net_busiest_tx_bytes_per_s": ("net.tx.bytes_per_s", "mean"),
     "ib_rx_bytes_per_s": ("ib.rx.bytes_per_s", "mean"),
     "ib_tx_bytes_per_s": ("ib.tx.bytes_per_s", "mean"),
 }
@@ -71,6 +75,12 @@ class Summary:
     problems: list[str] = field(default_factory=list)
 
     @property
+    def rank(self) -> tuple[str, int | None, int | None]:
+        """What the processes of one rank have in common: attempts, or runs one after another."""
+        process = self.process
+        return process.node, process.rank, process.pid if process.rank is None else None
+
+    @property
     def lost(self) -> int:
         """Records that the process lost."""
         return self.process.lost.get("records", 0)
@@ -87,8 +97,7 @@ def summarise(process: Process, spans: pl.DataFrame, samples: pl.DataFrame, poin
     if not found.height:
         return summary
     duration = found["duration"].to_numpy()
-    parts = step_views.partition(step_views.phases(spans, found))
-    sums = parts.group_by("name").agg(pl.col("duration").sum())
+    sums = step_views.parts(spans, found).group_by("name").agg(pl.col("duration").sum())
     keep = decimate(found["start"].to_numpy(), duration.astype(np.float64), points)
     summary.steps = found.height
     summary.step_ns = int(duration.sum())
@@ -101,12 +110,34 @@ def summarise(process: Process, spans: pl.DataFrame, samples: pl.DataFrame, poin
     return summary
 
 
-def phase_names(summaries: list[Summary]) -> list[str]:
-    """Phases that occur, in the order in which they are shown."""
+def fold_ranges(summaries: list[Summary]) -> None:
+    """Put all but the longest user ranges of these processes together as :data:`SMALLER`.
+
+    Names made by a program can be thousands, of which no table or figure makes sense.
+    """
+    total = _totals(summaries)
+    ranges = [name for name in total if name not in PHASE_ORDER and name != step_views.OTHER]
+    if len(ranges) <= MOST_RANGES:
+        return
+    ranges.sort(key=lambda name: (-total[name], name))
+    small = set(ranges[MOST_RANGES:])
+    for summary in summaries:
+        kept = {name: ns for name, ns in summary.phase_ns.items() if name not in small}
+        folded = sum(ns for name, ns in summary.phase_ns.items() if name in small)
+        summary.phase_ns = {**kept, SMALLER: kept.get(SMALLER, 0) + folded}
+
+
+def _totals(summaries: list[Summary]) -> dict[str, int]:
     total: dict[str, int] = {}
     for summary in summaries:
         for name, ns in summary.phase_ns.items():
             total[name] = total.get(name, 0) + ns
+    return total
+
+
+def phase_names(summaries: list[Summary]) -> list[str]:
+    """Phases that occur, in the order in which they are shown."""
+    total = _totals(summaries)
     known = [name for name in PHASE_ORDER if name in total]
     rest = [
         n

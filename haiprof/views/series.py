@@ -12,17 +12,26 @@ from haiprof.views.intervals import Index, Times
 
 #: Units whose instances add up to the whole; of the others (%, ratio, °C) a mean is taken.
 _ADDITIVE_UNITS = frozenset({"bytes", "bytes_per_s", "watts", "count", "count_per_s", "per_s"})
-#: Instances that are not part of the whole: loopback traffic never leaves the node.
-_NOT_ADDED = ("lo",)
+#: A packet passes several interfaces (a bond and its members, a VLAN), so these are not added.
+_INTERFACES = "net."
+#: Traffic on it never leaves the node.
+_LOOPBACK = "lo"
+#: How long a value counts that is the only one, ns: the sampler reads once a second.
+_ALONE_NS = 10**9
 
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """One metric over a run, its instances taken together; ``parts`` is how many it has."""
+    """One metric over a run, its instances taken together; ``parts`` is how many it has.
+
+    ``mean`` is over the time from ``begin`` to ``end`` (ns UTC), which the samples cover.
+    """
 
     mean: float
     maximum: float
     parts: int
+    begin: int
+    end: int
 
 
 def decimate(x: Times, y: npt.NDArray[np.float64], points: int) -> Index:
@@ -49,13 +58,14 @@ def stats(samples: pl.DataFrame) -> dict[str, Stat]:
     """Sum up each metric over time.
 
     Values without an instance are the whole, and instances its parts. Where a metric has only
-    parts, those of one instant are added or, for a unit that does not add up, averaged.
+    parts, those of one instant are added or, for a unit that does not add up, averaged; of network
+    interfaces the busiest stands for all.
     """
     usable = samples.filter(pl.col("value").is_not_null() & pl.col("value").is_finite())
     usable = usable.with_columns(
         pl.col("metric").cast(pl.String), pl.col("instance").cast(pl.String)
     )
-    usable = usable.filter(pl.col("instance").is_in(_NOT_ADDED).fill_null(False).not_())
+    usable = _busiest_interface(usable)
     parts = dict(
         usable.group_by("metric").agg(pl.col("instance").drop_nulls().n_unique()).iter_rows()
     )
@@ -67,7 +77,45 @@ def stats(samples: pl.DataFrame) -> dict[str, Stat]:
     additive = pl.col("metric").str.split(".").list.last().is_in(list(_ADDITIVE_UNITS))
     adds = additive | (pl.col("metric") == "proc.cpu.percent")
     whole = instants.with_columns(pl.when(adds).then("sum").otherwise("mean").alias("value"))
-    rows = whole.group_by("metric").agg(
-        pl.col("value").mean().alias("mean"), pl.col("value").max().alias("max")
+    rows = (
+        whole.sort("time")
+        .group_by("metric")
+        .agg(
+            mean_over_time("value").alias("mean"),
+            pl.col("value").max().alias("max"),
+            pl.col("time").first() - _weight().first(),
+            pl.col("time").last().alias("end"),
+        )
     )
-    return {metric: Stat(mean, top, parts[metric]) for metric, mean, top in rows.iter_rows()}
+    return {
+        metric: Stat(mean, top, parts[metric], begin, end)
+        for metric, mean, top, begin, end in rows.iter_rows()
+    }
+
+
+def mean_over_time(column: str) -> pl.Expr:
+    """Average ``column`` of rows sorted by ``time``, each for the time since the row before it.
+
+    A source that costs too much is read less often: its values stand for longer.
+    """
+    return (pl.col(column) * _weight()).sum() / _weight().sum()
+
+
+def _weight() -> pl.Expr:
+    distance = pl.col("time").diff()
+    usual = distance.median().cast(pl.Int64)
+    return distance.fill_null(usual).fill_null(_ALONE_NS).clip(lower_bound=1)
+
+
+def _busiest_interface(samples: pl.DataFrame) -> pl.DataFrame:
+    of_interfaces = pl.col("metric").str.starts_with(_INTERFACES) & pl.col("instance").is_not_null()
+    found = samples.filter(of_interfaces & (pl.col("instance") != _LOOPBACK))
+    busiest = (
+        found.sort("time")
+        .group_by("metric", "instance")
+        .agg(mean_over_time("value"))
+        .sort("value", "instance", descending=[True, False])
+        .unique("metric", keep="first", maintain_order=True)
+    )
+    chosen = found.join(busiest.select("metric", "instance"), on=["metric", "instance"])
+    return pl.concat([samples.filter(of_interfaces.not_()), chosen])

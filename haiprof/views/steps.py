@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import polars as pl
 
@@ -42,8 +44,28 @@ def phases(spans: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     (spans) and ``start`` (ns UTC, of the first). The row ``other`` is the part of the step under
     no phase - or, in a step without phases, under no user range.
     """
+    rows = _phases_by_row(spans, steps)
+    numbers = steps["step"].gather(rows["row"])
+    return rows.with_columns(numbers.alias("step")).select(
+        pl.col(name).cast(kind) for name, kind in PHASES_SCHEMA.items()
+    )
+
+
+def parts(spans: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """Return what splits each step without overlap: ``row`` of the step, ``name``, ``duration``.
+
+    Those are the torch phases and ``other``; in a step without phases, user ranges and ``other``.
+    """
+    rows = _phases_by_row(spans, steps)
+    without = ~(pl.col("category") == "phase").any().over("row")
+    split = rows.filter((pl.col("category") != "user") | without)
+    return split.select("row", pl.col("name").cast(pl.String), "duration")
+
+
+def _phases_by_row(spans: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """As :func:`phases`, with the step's ``row`` in ``steps``: numbers may begin anew."""
     if not steps.height:
-        return pl.DataFrame(schema=PHASES_SCHEMA)
+        return pl.DataFrame(schema={"row": pl.Int64(), **PHASES_SCHEMA}).drop("step")
     spans = spans.filter(pl.col("category").is_in(["phase", "user"]))
     start = spans["start"].to_numpy()
     end = start + np.maximum(spans["duration"].to_numpy(), 0)
@@ -55,12 +77,12 @@ def phases(spans: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     named = (
         spans.select("name", "category")
         .with_columns(
-            pl.Series("which", which),
+            pl.Series("row", which),
             pl.Series("duration", own),
             pl.Series("start", start),
         )
         .filter(pl.Series(inside))
-        .group_by("which", "category", "name")
+        .group_by("row", "category", "name")
         .agg(
             pl.col("duration").sum(), pl.len().cast(pl.UInt32).alias("count"), pl.col("start").min()
         )
@@ -75,7 +97,7 @@ def phases(spans: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     covered = covered_per_group(which[counts], start[counts], end[counts], low, high)
     rest = pl.DataFrame(
         {
-            "which": np.arange(len(low)),
+            "row": np.arange(len(low)),
             "category": pl.Series([OTHER], dtype=pl.Categorical()).new_from_index(0, len(low)),
             "name": pl.Series([OTHER], dtype=pl.Categorical()).new_from_index(0, len(low)),
             "duration": high - low - covered,
@@ -83,30 +105,20 @@ def phases(spans: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
             "start": pl.Series([None], dtype=pl.Int64()).new_from_index(0, len(low)),
         }
     )
-    order = ["which", "category", "name", "duration", "count", "start"]
-    rows = pl.concat([named.select(order), rest.select(order)]).sort(
-        "which", "start", nulls_last=True, maintain_order=True
-    )
-    numbers = steps["step"].gather(rows["which"])
-    return rows.with_columns(numbers.alias("step")).select(
-        pl.col(name).cast(kind) for name, kind in PHASES_SCHEMA.items()
+    order = ["row", "category", "name", "duration", "count", "start"]
+    return pl.concat([named.select(order), rest.select(order)]).sort(
+        "row", "start", nulls_last=True, maintain_order=True
     )
 
 
-def partition(phases: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows of ``phases`` that split each step without overlap.
-
-    Those are the torch phases and ``other``; in a step without phases, user ranges and ``other``.
-    """
-    without = ~(pl.col("category") == "phase").any().over("step")
-    return phases.filter((pl.col("category") != "user") | without)
-
-
-def bands(phases: pl.DataFrame, steps: pl.DataFrame, bins: int) -> pl.DataFrame:
+def bands(
+    parts: pl.DataFrame, steps: pl.DataFrame, names: Sequence[str], bins: int
+) -> pl.DataFrame:
     """Return mean durations (ns a step) by phase over time, in at most ``bins`` groups of steps.
 
-    Columns: ``start`` (of the group's first step, ns UTC), ``first`` and ``last`` (step numbers),
-    ``name``, ``duration``. A phase that no step of the group had is 0 there.
+    ``parts`` is what :func:`parts` gives for ``steps``. Columns: ``start`` (of the group's first
+    step, ns UTC), ``first`` and ``last`` (step numbers), ``name``, ``duration``: in each group all
+    of ``names`` in their order. A phase that no step of the group had is 0 there.
     """
     width = -(-steps.height // bins) if steps.height else 1
     numbered = steps.with_columns(pl.Series("bin", np.arange(steps.height) // width))
@@ -116,15 +128,13 @@ def bands(phases: pl.DataFrame, steps: pl.DataFrame, bins: int) -> pl.DataFrame:
         pl.col("step").last().alias("last"),
         pl.len().alias("steps"),
     )
-    parts = partition(phases)
     sums = (
-        parts.join(numbered.select("step", "bin").unique("step"), on="step")
+        parts.with_columns((pl.col("row") // width).alias("bin"))
         .group_by("bin", "name")
         .agg(pl.col("duration").sum())
     )
-    names = sums.group_by("name").agg(pl.col("duration").sum()).sort("duration", descending=True)
     return (
-        groups.join(names.select("name"), how="cross")
+        groups.join(pl.DataFrame({"name": names}, {"name": pl.String()}), how="cross")
         .join(sums, on=["bin", "name"], how="left")
         .with_columns(pl.col("duration").fill_null(0) / pl.col("steps"))
         .sort("bin", maintain_order=True)

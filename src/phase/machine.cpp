@@ -2,11 +2,16 @@
 #include "phase/machine.h"
 
 namespace haiprof::phase {
+namespace {
+
+bool is_call(Kind kind) noexcept { return kind == Kind::forward || kind == Kind::compiled; }
+
+}  // namespace
 
 Token Machine::open(Kind kind, std::uint64_t now, std::uint64_t key, bool gradients,
                     std::uint32_t calls) noexcept {
   if (depth_ == kDepth) {
-    if (kind == Kind::forward) ++lost_forward_;
+    if (is_call(kind)) ++lost_forward_;
     if (kind == Kind::optimizer) ++lost_optimizer_;
     return 0;
   }
@@ -27,7 +32,7 @@ void Machine::close_forward(std::uint64_t now) noexcept {
     --lost_forward_;
     return;
   }
-  const std::size_t index = innermost(Kind::forward);
+  const std::size_t index = innermost(false);
   if (index < depth_) close_at(index, now, End::done, 0);
 }
 
@@ -36,7 +41,7 @@ bool Machine::close_optimizer(std::uint64_t now, End end, std::uint32_t& calls) 
     --lost_optimizer_;
     return false;
   }
-  const std::size_t index = innermost(Kind::optimizer);
+  const std::size_t index = innermost(true);
   if (index >= depth_) return false;
   calls = frames_[index].calls;
   close_at(index, now, end, 0);
@@ -45,12 +50,20 @@ bool Machine::close_optimizer(std::uint64_t now, End end, std::uint32_t& calls) 
 
 // The call of a kind that carries no token which can have ended. Others of such a kind above it may
 // have lost their ends; a call with a token is still running, and so is what is below it.
-std::size_t Machine::innermost(Kind kind) const noexcept {
+std::size_t Machine::innermost(bool optimizer) const noexcept {
   for (std::size_t i = depth_; i-- > 0;) {
-    if (frames_[i].kind == kind) return i;
-    if (frames_[i].kind != Kind::forward && frames_[i].kind != Kind::optimizer) break;
+    const Kind kind = frames_[i].kind;
+    if (optimizer ? kind == Kind::optimizer : is_call(kind)) return i;
+    if (kind != Kind::optimizer && !is_call(kind)) break;
   }
   return kDepth;
+}
+
+bool Machine::in_backward_since(std::uint64_t then) const noexcept {
+  for (std::size_t i = 0; i < depth_; ++i) {
+    if (frames_[i].inside == Inside::backward) return frames_[i].start <= then;
+  }
+  return false;
 }
 
 void Machine::close_at(std::size_t index, std::uint64_t now, End end, std::uint64_t key) noexcept {
@@ -75,9 +88,13 @@ void Machine::close_at(std::size_t index, std::uint64_t now, End end, std::uint6
 void Machine::opened(Frame& frame) noexcept {
   const Inside around = outermost() ? Inside::normal : frames_[depth_ - 1].inside;
   if (around == Inside::nothing) return;
+  // A compiled function that takes no gradients is a part of the optimizer (Muon's, say) or of the
+  // custom backward that calls it. With gradients it is a closure's forward, or a recomputation.
+  if (frame.kind == Kind::compiled && !frame.gradients && around != Inside::normal) return;
   if (around == Inside::backward) {
     switch (frame.kind) {
       case Kind::forward:
+      case Kind::compiled:
         frame.role = Role::recompute;
         return;
       case Kind::backward:  // a re-entrant checkpoint
@@ -92,7 +109,7 @@ void Machine::opened(Frame& frame) noexcept {
         return;
     }
   }
-  if (frame.kind == Kind::forward && !outermost() && top()->role == Role::forward) {
+  if (is_call(frame.kind) && !outermost() && top()->role == Role::forward) {
     frame.inside = around;  // a part of the call around it
     return;
   }
@@ -101,6 +118,7 @@ void Machine::opened(Frame& frame) noexcept {
     case Kind::fetch:
       return open_fetch(frame);
     case Kind::forward:
+    case Kind::compiled:
       return open_forward(frame);
     case Kind::backward:
       return open_backward(frame);

@@ -35,7 +35,8 @@ class Machine {
   // key: of a loader, which is known only now when its iterator was made by the call.
   void close(Token token, std::uint64_t now, End end, std::uint64_t key = 0) noexcept;
 
-  // For calls that are seen through callbacks and carry no token: the innermost one ends.
+  // For calls that are seen through callbacks and carry no token: the innermost one ends. The first
+  // is for modules and compiled functions.
   void close_forward(std::uint64_t now) noexcept;
   // False when no such call is open; else calls is what open() was given.
   bool close_optimizer(std::uint64_t now, End end, std::uint32_t& calls) noexcept;
@@ -63,6 +64,8 @@ class Machine {
   // False while a loader leads: then no key of a module is looked at.
   bool wants_modules() const noexcept { return lead_ != Lead::loader; }
   bool in_backward() const noexcept { return backward_depth_ != 0; }
+  // Whether the backward pass that runs now was running at that time already.
+  bool in_backward_since(std::uint64_t then) const noexcept;
   std::uint64_t completed() const noexcept { return completed_; }
 
  private:
@@ -103,7 +106,7 @@ class Machine {
     std::uint64_t end;
   };
 
-  std::size_t innermost(Kind kind) const noexcept;
+  std::size_t innermost(bool optimizer) const noexcept;
   void opened(Frame& frame) noexcept;
   void closed(const Frame& frame, std::uint64_t now, End end) noexcept;
   void close_at(std::size_t index, std::uint64_t now, End end, std::uint64_t key) noexcept;
@@ -187,7 +190,9 @@ class Machine {
   bool lead_ended_ = false;  // its loader is exhausted or replaced: another may take over
   std::uint32_t ahead_ = 0;  // the leader's batches that no backward pass has used yet
   std::uint64_t lead_optimizer_ = 0;
-  std::uint32_t other_updates_ = 0;  // since the lead optimizer stepped
+  // Since the lead optimizer stepped: the first other one that did, and how often.
+  std::uint64_t other_optimizer_ = 0;
+  std::uint32_t other_updates_ = 0;
 
   bool manual_ = false;
   bool inference_ = false;

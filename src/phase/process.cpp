@@ -10,7 +10,8 @@
 
 namespace haiprof::phase {
 
-__thread Thread this_thread __attribute__((tls_model("initial-exec"))) = {0, 0, 0};
+__thread Thread this_thread __attribute__((tls_model("initial-exec"))) = {0, 0, 0, 0};
+std::atomic<std::uint32_t> attachments{0};
 
 namespace {
 
@@ -121,6 +122,7 @@ Claim claim_of(Kind kind, bool gradients) noexcept {
     case Kind::fetch:
       return Claim::fetching;
     case Kind::forward:
+    case Kind::compiled:
       return gradients ? Claim::training : Claim::fetching;
     case Kind::backward:
       return Claim::training;
@@ -133,13 +135,15 @@ Claim claim_of(Kind kind, bool gradients) noexcept {
 
 Token open(Kind kind, std::uint64_t key, bool gradients, std::uint32_t calls) noexcept {
   std::uint64_t now = ring::now_ticks();
+  forget_unended();
   if (kind == Kind::backward && this_thread.backward_from != 0) {
     now = this_thread.backward_from;
     this_thread.backward_from = 0;
   }
   // The engine's device threads must not become owners while the owner waits for them.
   if (owner_in_backward.load(std::memory_order_relaxed) && !is_owner()) {
-    if (kind == Kind::forward) this_thread.recompute_from = now;
+    const bool recomputes = kind == Kind::forward || (kind == Kind::compiled && gradients);
+    if (recomputes) this_thread.recompute_from = now;
     return 0;
   }
   const Guard guard(lock);
@@ -165,8 +169,8 @@ void close(Token token, End end, std::uint64_t key) noexcept {
 
 bool wants_modules() noexcept { return modules_wanted.load(std::memory_order_relaxed); }
 
-void open_forward(std::uint64_t key, bool gradients) noexcept {
-  open(Kind::forward, key, gradients, 0);
+void open_forward(Kind kind, std::uint64_t key, bool gradients) noexcept {
+  open(kind, key, gradients, 0);
 }
 
 void close_forward() noexcept {
@@ -175,11 +179,15 @@ void close_forward() noexcept {
   if (from != 0) {
     this_thread.recompute_from = 0;
     const Guard guard(lock);
-    push(nullptr, Span{from, now, Name::recompute, machine.current_step()});
+    // The engine waits for its threads: what outlives the backward pass was no part of it.
+    if (machine.in_backward_since(from)) {
+      push(nullptr, Span{from, now, Name::recompute, machine.current_step()});
+    }
     return;
   }
   if (!is_owner()) return;
   const Guard guard(lock);
+  if (!is_owner()) return;  // another thread began to train meanwhile
   machine.close_forward(now);
   publish();
 }
@@ -193,12 +201,13 @@ void close_optimizer(End end) noexcept {
   if (is_owner()) {
     const std::uint64_t now = ring::now_ticks();
     const Guard guard(lock);
+    if (!is_owner()) return;  // another thread began to train meanwhile
     std::uint32_t calls = 0;
     if (machine.close_optimizer(now, end, calls)) this_thread.calls = calls;
     publish();
   } else if (end != End::raised && owner_in_backward.load(std::memory_order_relaxed)) {
     const Guard guard(lock);
-    machine.stepped_in_backward();
+    if (machine.in_backward()) machine.stepped_in_backward();
   }
 }
 
@@ -222,8 +231,10 @@ void reset() noexcept {
   machine.reset();
   claim = Claim::none;
   owner.store(nullptr, std::memory_order_release);
-  this_thread.recompute_from = 0;
+  detached();
   publish();
 }
+
+void detached() noexcept { attachments.fetch_add(1, std::memory_order_relaxed); }
 
 }  // namespace haiprof::phase

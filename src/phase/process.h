@@ -10,6 +10,7 @@
 // module calls are not tokens: they cost one increment of a thread-local count.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include "phase/current.h"
@@ -19,6 +20,7 @@
 namespace haiprof::phase {
 
 struct Thread {
+  std::uint32_t attachment;      // what attachments was when the rest was true
   std::uint32_t calls;           // module calls open on this thread, since the last outer token
   std::uint64_t recompute_from;  // ticks; 0 = not recomputing
   std::uint64_t backward_from;   // ticks; 0 = not between torch.autograd.backward and the engine
@@ -26,8 +28,19 @@ struct Thread {
 
 extern __thread Thread this_thread __attribute__((tls_model("initial-exec")));
 
+// How often the hooks were taken off. Calls that were open then never end for us, on any thread.
+extern std::atomic<std::uint32_t> attachments;
+
+inline void forget_unended() noexcept {
+  const std::uint32_t present = attachments.load(std::memory_order_relaxed);
+  if (this_thread.attachment != present) this_thread = {present, 0, 0, 0};
+}
+
 // True when the call is an outermost one.
-inline bool enter_call() noexcept { return this_thread.calls++ == 0; }
+inline bool enter_call() noexcept {
+  forget_unended();
+  return this_thread.calls++ == 0;
+}
 
 // True when an outermost call may have ended. Hooks that were attached in the middle of a call see
 // its end and not its beginning.
@@ -53,7 +66,10 @@ class CallScope {
 };
 
 // torch.autograd.backward was called: the engine's backward pass that follows began here already.
-inline void enter_backward() noexcept { this_thread.backward_from = ring::now_ticks(); }
+inline void enter_backward() noexcept {
+  forget_unended();
+  this_thread.backward_from = ring::now_ticks();
+}
 inline void leave_backward() noexcept { this_thread.backward_from = 0; }
 
 Token open(Kind kind, std::uint64_t key, bool gradients) noexcept;
@@ -61,7 +77,8 @@ void close(Token token, End end, std::uint64_t key = 0) noexcept;
 
 // Whether it matters which module is called; else open_forward() may be given any key.
 bool wants_modules() noexcept;
-void open_forward(std::uint64_t key, bool gradients) noexcept;
+// kind: forward or compiled; close_forward() closes both.
+void open_forward(Kind kind, std::uint64_t key, bool gradients) noexcept;
 void close_forward() noexcept;
 void open_optimizer(std::uint64_t key) noexcept;
 void close_optimizer(End end) noexcept;
@@ -72,5 +89,8 @@ void mark() noexcept;
 // At stop and at exit: emits what is whole. In a forked child: forgets everything.
 void finish() noexcept;
 void reset() noexcept;
+
+// The hooks were taken off.
+void detached() noexcept;
 
 }  // namespace haiprof::phase

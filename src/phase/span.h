@@ -11,7 +11,8 @@ namespace haiprof::phase {
 enum class Kind : std::uint8_t {
   iterate,    // DataLoader.__iter__
   fetch,      // next() on a DataLoader's iterator
-  forward,    // an outermost module call, or a call of a compiled function
+  forward,    // an outermost module call
+  compiled,   // an outermost call of a function that torch.compile made
   backward,   // the autograd engine
   optimizer,  // Optimizer.step
   scaler,     // GradScaler.step

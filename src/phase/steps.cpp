@@ -7,9 +7,7 @@ namespace {
 // A leader that did not come round in this many updates will not come: it is looked for anew. A
 // loader gets more, because an inner loop may well step often on one batch.
 constexpr std::uint32_t kLoaderPatience = 64;
-constexpr std::uint32_t kModulePatience = 16;
-// The lead optimizer has been put away when others stepped this often since.
-constexpr std::uint32_t kOptimizerPatience = 16;
+constexpr std::uint32_t kPatience = 16;
 // So many outermost module calls without any backward pass are inference.
 constexpr std::uint32_t kInferenceCalls = 50;
 // So many rounds with a backward pass and never an update: the optimizer is none of torch's, and a
@@ -65,15 +63,21 @@ void Machine::count_update(std::uint64_t optimizer) noexcept {
   if (lead_optimizer_ == 0) lead_optimizer_ = optimizer;
   if (optimizer == lead_optimizer_ || optimizer == kAnyOptimizer) {
     ++lead_updates_;
+    other_optimizer_ = 0;
     other_updates_ = 0;
-  } else if (++other_updates_ >= kOptimizerPatience) {
-    lead_optimizer_ = optimizer;
-    ++lead_updates_;
-    other_updates_ = 0;
+  } else {
+    // Only one is counted: a loop may step many optimizers in turn.
+    if (other_optimizer_ == 0) other_optimizer_ = optimizer;
+    if (optimizer == other_optimizer_) ++other_updates_;
   }
-  const bool stalled =
-      lead_ == Lead::loader ? updates_ >= kLoaderPatience : lead_updates_ >= kModulePatience;
-  if (stalled) lead_ = Lead::none;
+  const bool stalled = lead_ == Lead::loader
+                           ? updates_ >= kLoaderPatience
+                           : lead_updates_ >= kPatience || other_updates_ >= kPatience;
+  if (!stalled) return;
+  lead_ = Lead::none;
+  lead_optimizer_ = optimizer;
+  other_optimizer_ = 0;
+  other_updates_ = 0;
 }
 
 bool Machine::may_end() const noexcept {
@@ -175,6 +179,11 @@ void Machine::finish() noexcept {
   close_out();
   number_ = 0;
   manual_ = false;
+  // The loop may have been broken off and another be recorded next. A loader that comes back leads
+  // at once, because it is known to feed training.
+  lead_ = Lead::none;
+  lead_optimizer_ = other_optimizer_ = 0;
+  other_updates_ = 0;
 }
 
 void Machine::hand_over() noexcept { close_out(); }

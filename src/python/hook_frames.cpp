@@ -26,7 +26,16 @@ PyObject* set_gradients_query(PyObject*, PyObject* callable) {
 }
 
 PyObject* module_enter(PyObject*, PyObject* module) {
-  if (phase::enter_call() && ready()) phase::open_forward(key_of(module), gradients_enabled());
+  if (phase::enter_call() && ready()) {
+    phase::open_forward(phase::Kind::forward, key_of(module), gradients_enabled());
+  }
+  Py_RETURN_NONE;
+}
+
+PyObject* compiled_enter(PyObject*, PyObject* function) {
+  if (phase::enter_call() && ready()) {
+    phase::open_forward(phase::Kind::compiled, key_of(function), gradients_enabled());
+  }
   Py_RETURN_NONE;
 }
 
@@ -89,12 +98,11 @@ PyObject* on_start(PyObject*, PyObject* const* args, Py_ssize_t) {
   } else if (code == backward_code.load(std::memory_order_relaxed)) {
     phase::enter_backward();
   } else if (phase::enter_call() && ready()) {
+    const bool compiled = code == compiled_code.load(std::memory_order_relaxed);
     PyObject* called = nullptr;
-    if (phase::wants_modules()) {
-      const bool compiled = code == compiled_code.load(std::memory_order_relaxed);
-      called = variable(compiled ? function_name : self_name);
-    }
-    phase::open_forward(key_of(called), gradients_enabled());
+    if (phase::wants_modules()) called = variable(compiled ? function_name : self_name);
+    phase::open_forward(compiled ? phase::Kind::compiled : phase::Kind::forward, key_of(called),
+                        gradients_enabled());
     Py_XDECREF(called);
   }
   Py_RETURN_NONE;
@@ -145,7 +153,10 @@ PyObject* watch_code(PyObject*, PyObject* const* args, Py_ssize_t count) {
 
 PyMethodDef functions[] = {
     {"module_enter", module_enter, METH_O, "module_enter(module) -> None\n\nA module call begins."},
-    {"module_leave", module_leave, METH_NOARGS, "module_leave() -> None\n\nA module call ends."},
+    {"compiled_enter", compiled_enter, METH_O,
+     "compiled_enter(function) -> None\n\nA call of a compiled function begins."},
+    {"module_leave", module_leave, METH_NOARGS,
+     "module_leave() -> None\n\nA module call ends, or a call of a compiled function."},
     {"optimizer_enter", optimizer_enter, METH_O,
      "optimizer_enter(args) -> None\n\nOptimizer.step begins; the optimizer is args[0]."},
     {"optimizer_leave", optimizer_leave, METH_NOARGS,

@@ -26,6 +26,7 @@ void register_hooks(py::module_& module) {
   });
   module.def("phases_finish", &phase::finish);
   module.def("phases_reset", &phase::reset);
+  module.def("hooks_detached", &phase::detached);
 }
 
 }  // namespace haiprof::python

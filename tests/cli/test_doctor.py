@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from commands import haiprof
 
+from haiprof.cli import doctor
+
 STATES = {"ok", "absent", "denied", "broken"}
 
 
@@ -77,6 +79,64 @@ def test_rings_without_a_recorder_are_named(shm: Path) -> None:
     assert code == 0
     assert "forgotten" in found["left over"]["found"]
     assert found["left over"]["mend"] == "haiprof recover"
+
+
+@pytest.fixture
+def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spare the interpreters that ask for torch, which take seconds."""
+    monkeypatch.setattr(doctor, "_ask_python", lambda *_: (1, "", "No module named 'torch'"))
+
+
+@pytest.mark.usefixtures("no_torch")
+def test_the_size_that_a_ring_is_asked_for_is_the_one_that_must_fit(
+    shm: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def room(mib: int) -> os.statvfs_result:
+        blocks = mib * 2**20 // 4096
+        return os.statvfs_result((4096, 4096, blocks, blocks, blocks, 1, 1, 1, 0, 255))
+
+    monkeypatch.setenv("HAIPROF_RING_MIB", "200")
+    monkeypatch.setattr(os, "statvfs", lambda _: room(100))
+    doctor.examine(as_json=False)
+    told = capsys.readouterr().out
+    assert "100 MiB free of 100 MiB; the next ring takes half of that instead of 200 MiB" in told
+    monkeypatch.setattr(os, "statvfs", lambda _: room(3))
+    assert doctor.examine(as_json=False) == 1
+    assert "which must be 2 MiB" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("no_torch")
+def test_a_check_of_the_core_that_fails_is_no_success(
+    shm: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("no ring today")
+
+    monkeypatch.setattr("haiprof._core.open_ring", fails)
+    assert doctor.examine(as_json=True) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert not told["ok"]
+    (found,) = (f for f in told["findings"] if "no ring today" in f["found"])
+    assert (found["state"], found["core"]) == ("broken", True)
+
+
+def test_a_harmless_word_of_the_recorders_python_is_no_failure(shm: Path, tmp_path: Path) -> None:
+    # Python says such a thing of every broken .pth file, and goes on.
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys; sys.stderr.write('Error processing line 1 of x.pth:\\n')"
+    )
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    done = haiprof("doctor", "--json", env={**os.environ, "PYTHONPATH": path})
+    found = {f["what"]: f for f in json.loads(done.stdout)["findings"]}
+    assert found["recorder"]["state"] == "ok"
+
+
+def test_a_recorder_that_cannot_start_is_told_in_its_last_words(shm: Path, tmp_path: Path) -> None:
+    (tmp_path / "pyarrow.py").write_text("raise ImportError('pyarrow is broken here')")
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    code, found = findings(PYTHONPATH=path)
+    assert code == 1
+    assert found["recorder"]["found"] == "ImportError: pyarrow is broken here"
 
 
 def test_a_wrong_variable_is_named(shm: Path) -> None:

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 from commands import HAIPROF, haiprof, only_line, start_haiprof
 from recording import wait_for
-from runs import make_run, write_json, write_process, write_run
+from runs import loop, make_run, write_closed, write_json, write_process, write_run
+
+from haiprof import schema
 
 pytestmark = pytest.mark.usefixtures("shm")
 
@@ -179,6 +181,67 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
     said = process.stderr.read()
     process.stderr.close()
     assert (process.wait(60), said) == (141, b"")
+
+
+@pytest.mark.parametrize("words", [["--version"], ["--help"], ["run", "--help"]])
+def test_a_reader_that_is_gone_is_no_error_of_short_commands(words: list[str]) -> None:
+    process = subprocess.Popen([*HAIPROF, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    said = process.stderr.read()
+    process.stderr.close()
+    assert (process.wait(60), said) == (141, b"")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "gbk"])
+def test_a_terminal_of_another_encoding_gets_what_it_can_show(
+    tmp_path: Path, encoding: str
+) -> None:
+    run = write_run(tmp_path / "run")
+    steps = [{**row, "duration": row["duration"] // 100} for row in loop(20)]
+    write_closed(write_process(run), schema.SPANS, steps)
+    done = subprocess.run(
+        [*HAIPROF, "report", str(run)],
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+        capture_output=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"120 \\xb5s" in done.stdout
+
+
+def test_a_command_that_is_not_utf8_gives_a_report(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    write_run(run, command=["train.py", "\udcff"])
+    assert haiprof("report", run).returncode == 0
+    assert "train.py ?" in (run / "report.html").read_text("utf-8")
+
+
+def test_a_time_beyond_every_calendar_is_one_line(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    write_run(run, created_ns=10**30)
+    done = haiprof("report", run)
+    assert done.returncode == 1
+    assert "field 'created_ns'" in only_line(done)
+
+
+def test_a_name_from_a_run_cannot_drive_the_terminal(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    spans = loop(20, [("\x1b[2Jwipe", 9.0)])
+    write_closed(write_process(run), schema.SPANS, spans)
+    done = haiprof("report", run)
+    assert "[2Jwipe 90 %" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_without_a_stderr_nothing_of_ours_goes_to_stdout(tmp_path: Path) -> None:
+    words = [*HAIPROF, "report", str(tmp_path / "nowhere")]
+    program = 'exec "$@" 2>&-'
+    done = subprocess.run(
+        ["sh", "-c", program, "sh", *words], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (1, "")
 
 
 def test_the_command_of_a_hostile_run_is_only_text(tmp_path: Path) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -184,7 +186,7 @@ def test_the_run_says_what_was_run(tmp_path: Path, script: Path) -> None:
 
 
 def test_a_command_without_torch_still_gives_host_samples(tmp_path: Path) -> None:
-    haiprof("run", "--log-dir", tmp_path, "--sample-hz=10", "sleep", "1.5")
+    haiprof("run", "--log-dir", tmp_path, "--sample-hz=10", "sleep", "3")
     run = the_run(tmp_path)
     node = next(p.parent for p in run.glob("*/process.json"))
     assert process_file(node)["state"] == "closed"
@@ -220,6 +222,28 @@ def test_ranks_of_one_launch_share_a_run_and_the_first_tells(tmp_path: Path, shm
     assert the_run(tmp_path).name == "true-job7"
     assert "haiprof: run " in done[0].stderr
     assert done[1].stderr == ""
+
+
+def test_a_run_within_a_run_leaves_the_summary_to_the_outer_one(tmp_path: Path) -> None:
+    inner = f"{shlex.join(HAIPROF)} run sh -c 'exit 4'"
+    script = f"sleep 1; {inner}; echo $?; {inner}; echo $?"
+    begun = time.monotonic()
+    done = haiprof("run", "--log-dir", tmp_path, "sh", "-c", script)
+    assert time.monotonic() - begun < 15
+    assert done.stdout == "4\n4\n"
+    assert done.stderr.count("haiprof: run ") == 1
+    assert done.stderr.splitlines()[0] == f"haiprof: run {the_run(tmp_path)}"
+
+
+def test_a_run_of_many_processes_is_not_read_before_the_end_is_passed_on(tmp_path: Path) -> None:
+    folders = "for i in $(seq 65); do mkdir $HAIPROF_LOG_DIR/$HAIPROF_RUN/n#$i; done"
+    done = haiprof("run", "--log-dir", tmp_path, "sh", "-c", folders)
+    run = the_run(tmp_path)
+    assert done.stderr.splitlines() == [
+        f"haiprof: run {run}",
+        "haiprof:   65 processes took part, too many to sum them up here",
+        f"haiprof: see it with: haiprof report {run}",
+    ]
 
 
 # -- nothing can be recorded ---------------------------------------------------------------------

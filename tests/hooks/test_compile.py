@@ -14,6 +14,8 @@ from recording import run_python
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from haiprof import hooks
+
 WAYS = ("wrapped model", "model.compile()", "compiled function")
 
 #: Prints, for each way to compile and each model, what Dynamo counted.
@@ -162,18 +164,62 @@ def test_inductor(recorded: Any) -> None:
     assert len(recorded.steps()) == 4
 
 
-def test_forward_compiled_before_the_hooks_came(recorded: Any) -> None:
-    program = """
-        import torch
-        from torch import nn
-        function = torch.compile(nn.Linear(4, 4), backend="eager")
-        function(torch.ones(1, 4))
-        from haiprof import hooks
-        hooks.install(lambda kind, text: print(kind, text))
-        function(torch.ones(1, 4))
-        print(hooks.status()["compiled"])
-    """
-    assert run_python(program).startswith("on: ")
+@pytest.mark.parametrize(
+    "compiled",
+    [
+        nn.Linear(4, 4),
+        pytest.param(
+            torch.sin,
+            marks=pytest.mark.skipif(sys.version_info < (3, 12), reason="not seen: docs/phases.md"),
+        ),
+    ],
+)
+def test_forward_compiled_before_the_hooks_came(recorded: Any, compiled: Any) -> None:
+    hooks.uninstall()
+    torch._dynamo.reset()
+    function = torch.compile(compiled, backend="eager")
+    function(torch.ones(1, 4))
+    hooks.install(lambda kind, text: recorded.reports.append((kind, text)))
+    function(torch.ones(1, 4))
+    assert [row.name for row in recorded.spans()] == ["forward"]
+
+
+@torch.compile(backend="eager")
+def scaled(x: Any) -> Any:
+    return x * 0.01
+
+
+class Muon(torch.optim.Optimizer):
+    """Its update is compiled, as Muon's is."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {})
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            parameter -= scaled(parameter.grad)
+
+
+class CompiledBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, x: Any) -> Any:
+        return x * 0.01
+
+    @staticmethod
+    def backward(context: Any, gradient: Any) -> Any:
+        return scaled(gradient)
+
+
+def test_compiled_parts_of_optimizer_and_backward_belong_to_them(recorded: Any) -> None:
+    torch._dynamo.reset()
+    model = nn.Linear(4, 1)
+    optimizer = Muon(model.parameters())
+    for x in DataLoader(torch.ones(6, 4)):
+        CompiledBackward.apply(model(x)).sum().backward()
+        optimizer.step()
+    assert len(recorded.steps()) == 6
+    assert recorded.counts(3) == {"dataloader": 1, "forward": 1, "backward": 1, "optimizer": 1}
 
 
 def test_compile_wrapper_is_awaited_not_imported() -> None:

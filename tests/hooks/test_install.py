@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from phases import read_spans
 from recording import run_python
 from torch import nn
 from torch.utils.data import dataloader
@@ -87,21 +88,123 @@ def test_a_torch_that_cannot_be_imported_fails_as_ever(tmp_path: Path) -> None:
     assert run_python(program, str(tmp_path)) == "broken build\n" * 2
 
 
-def test_an_unknown_torch_is_reported_hook_by_hook(tmp_path: Path) -> None:
+@pytest.fixture
+def unknown_torch(tmp_path: Path) -> str:
+    """A folder with a torch that no hook can be attached to."""
     (tmp_path / "torch.py").write_text("is_grad_enabled = bool\n")
+    return str(tmp_path)
+
+
+def test_an_unknown_torch_is_reported_hook_by_hook(unknown_torch: str, shm: Path) -> None:
     program = """
         import sys
         sys.path.insert(0, sys.argv[1])
-        from haiprof import hooks
+        from haiprof import _core, hooks
+        _core.open_ring(sys.argv[2] + "/test.ring")
         reports = []
         hooks.install(lambda kind, text: reports.append(text))
         import torch
-        assert len(reports) == 5, reports
-        assert hooks.status()["dataloader"].startswith("off: "), hooks.status()
+        off = [name for name, state in hooks.status().items() if state.startswith("off: ")]
+        assert {"modules", "backward", "optimizer", "scaler", "dataloader"} <= set(off), off
+        for name in off:
+            assert sum(name in text.partition(" cannot ")[0] for text in reports) == 1, reports
         hooks.uninstall()
         print("done")
     """
-    assert run_python(program, str(tmp_path)) == "done\n"
+    assert run_python(program, unknown_torch, str(shm)) == "done\n"
+
+
+def test_a_torch_that_nothing_is_attached_to_opens_no_ring(unknown_torch: str, shm: Path) -> None:
+    program = """
+        import sys
+        sys.path.insert(0, sys.argv[1])
+        from haiprof import _core, hooks
+        reports, opened = [], []
+        _core.set_opener(lambda: opened.append(True))
+        hooks.install(lambda kind, text: reports.append(text) or _core.event(kind, text))
+        import torch
+        hooks.report_kept()
+        assert (reports, opened) == ([], []), (reports, opened)
+        _core.open_ring(sys.argv[2] + "/test.ring")
+        hooks.report_kept()
+        print(len(reports) > 3)
+    """
+    assert run_python(program, unknown_torch, str(shm)) == "True\n"
+
+
+def test_a_report_may_wait_for_a_thread_that_waits_for_the_hooks(
+    unknown_torch: str, shm: Path
+) -> None:
+    program = """
+        import sys, threading
+        sys.path.insert(0, sys.argv[1])
+        from haiprof import _core, hooks
+        _core.open_ring(sys.argv[2] + "/test.ring")
+        session, reporting, got = threading.Lock(), threading.Event(), []
+
+        def report(kind, text):
+            reporting.set()
+            got.append(session.acquire(timeout=5))
+            session.release()
+
+        hooks.install(report)
+        importer = threading.Thread(target=lambda: __import__("torch"))
+        with session:
+            importer.start()
+            assert reporting.wait(10)
+            hooks.status()
+        importer.join()
+        print(len(got) > 3, all(got))
+    """
+    assert run_python(program, unknown_torch, str(shm)) == "True True\n"
+
+
+def test_a_torch_that_does_not_say_when_it_traces_keeps_the_other_hooks(
+    rewriting: None, shm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(torch.compiler, "is_compiling")
+    reports: list[str] = []
+    _core.phases_reset()
+    _core.open_ring(str(shm / "test.ring"))
+    try:
+        hooks.install(lambda kind, text: reports.append(text))
+        assert {n for n, s in hooks.status().items() if s.startswith("off")} == {
+            "modules", "compiled", "optimizer",
+        }  # fmt: skip
+        assert len(reports) == 1
+        assert "is_compiling" in reports[0]
+        for (x,) in dataloader.DataLoader([(torch.ones(2, requires_grad=True),)], batch_size=None):
+            x.sum().backward()
+        _core.phases_finish()
+    finally:
+        hooks.uninstall()
+        _core.close_ring()
+        _core.phases_reset()
+    assert {"dataloader", "backward"} <= {row.name for row in read_spans(shm / "test.ring")}
+
+
+def test_a_backward_whose_source_cannot_be_read_is_left_as_it_was(
+    rewriting: None, shm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, reports = surface(), []
+    find = inspect.findsource
+
+    def findsource(of: Any) -> Any:
+        if of is torch.autograd.backward:
+            raise IndexError("somebody edited the file meanwhile")
+        return find(of)
+
+    monkeypatch.setattr(inspect, "findsource", findsource)
+    _core.open_ring(str(shm / "test.ring"))
+    try:
+        hooks.install(lambda kind, text: reports.append(text))
+        assert hooks.status()["backward"] == "on: autograd engine"
+        assert len(reports) == 1
+        assert "somebody edited" in reports[0]
+    finally:
+        hooks.uninstall()
+        _core.close_ring()
+    assert surface() == before
 
 
 def test_importing_hooks_imports_no_torch_and_is_quick() -> None:
@@ -198,28 +301,16 @@ def test_tracebacks_are_the_same() -> None:
         hooks.uninstall()
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="needs sys.monitoring")
-def test_busy_monitoring_tools_are_left_alone(recorded: Any) -> None:
-    hooks.uninstall()
-    monitoring = sys.monitoring
-    for tool in (3, 4):
-        monitoring.use_tool_id(tool, "somebody")
-    try:
-        hooks.install()
-        assert hooks.status()["modules"] == "on: rewritten code"
-        model = nn.Linear(4, 1)
-        optimizer = torch.optim.SGD(model.parameters())
-        for _ in range(4):
-            model(torch.ones(4)).sum().backward()
-            optimizer.step()
-        assert len(recorded.steps()) == 4
-        assert recorded.counts(2) == {"forward": 1, "backward": 1, "optimizer": 1}
-        hooks.uninstall()
-        assert monitoring.get_tool(3) == "somebody"
-    finally:
-        hooks.uninstall()
-        for tool in (3, 4):
-            monitoring.free_tool_id(tool)
+def test_busy_monitoring_tools_are_left_alone(recorded: Any, rewriting: None) -> None:
+    hooks.install()
+    assert hooks.status()["modules"] == "on: rewritten code"
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters())
+    for _ in range(4):
+        model(torch.ones(4)).sum().backward()
+        optimizer.step()
+    assert len(recorded.steps()) == 4
+    assert recorded.counts(2) == {"forward": 1, "backward": 1, "optimizer": 1}
 
 
 def test_nothing_is_recorded_without_a_ring() -> None:

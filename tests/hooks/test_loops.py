@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
+from phases import assert_agreement
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset, TensorDataset
@@ -28,12 +30,9 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def data(batches: int = BATCHES) -> Any:
-    return TensorDataset(torch.randn(batches * BATCH, WIDTH), torch.randn(batches * BATCH, 1))
-
-
-def loader(batches: int = BATCHES, workers: int = 0) -> Any:
-    return DataLoader(data(batches), batch_size=BATCH, num_workers=workers)
+def loader(batches: int = BATCHES, workers: int = 0, size: int = BATCH) -> Any:
+    data = TensorDataset(torch.randn(batches * size, WIDTH), torch.randn(batches * size, 1))
+    return DataLoader(data, batch_size=size, num_workers=workers)
 
 
 def network() -> Any:
@@ -79,10 +78,19 @@ def test_each_step_begins_where_the_one_before_ends(recorded: Any, by_hand: Any)
 def test_accumulation_over_four_batches(
     recorded: Any, by_hand: Any, agree: Callable[..., None]
 ) -> None:
+    model, batches = network(), loader(32, size=4 * BATCH)
+    train(model, torch.optim.AdamW(model.parameters()), by_hand, batches, every=4)
+    assert len(recorded.steps()) == 8
+    agree(by_hand.merged(4))
+
+
+def test_compiled_model(recorded: Any, by_hand: Any, agree: Callable[..., None]) -> None:
+    torch._dynamo.reset()
     model = network()
-    train(model, torch.optim.AdamW(model.parameters()), by_hand, loader(), every=4)
-    assert len(recorded.steps()) == BATCHES // 4
-    agree(by_hand.merged(4), skip=0, calls=4)
+    compiled = torch.compile(model, backend="aot_eager")
+    train(compiled, torch.optim.AdamW(model.parameters()), by_hand, loader())
+    agree(by_hand)
+    torch._dynamo.reset()
 
 
 def test_two_optimizers_of_a_gan(recorded: Any, by_hand: Any, agree: Callable[..., None]) -> None:
@@ -334,6 +342,23 @@ def test_users_own_steps_without_loader_and_optimizer(recorded: Any) -> None:
     names = {row.name for row in recorded.spans()}
     assert names == {"step"}
     assert len(recorded.steps()) == 4
+
+
+def test_users_own_steps_and_ranges(recorded: Any, by_hand: Any) -> None:
+    weight = torch.randn(WIDTH, WIDTH)
+    work = _core.Span("work")
+    begin = time.perf_counter_ns()
+    _core.step_mark()
+    for _ in range(BATCHES):
+        by_hand.step()
+        with by_hand.phase("work"), work:
+            weight = torch.tanh(weight @ weight)
+        now = time.perf_counter_ns()
+        _core.step_mark()
+        by_hand.steps[-1]["step"] = now - begin
+        begin = now
+    found = [phases for step, phases in sorted(recorded.sums().items())]
+    assert_agreement(by_hand.steps, found, ("step", "work"))
 
 
 def test_users_own_steps_win_over_the_loader(recorded: Any) -> None:

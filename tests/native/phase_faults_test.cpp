@@ -93,6 +93,26 @@ void steps_count_from_zero_after_a_finish_and_the_leader_is_remembered() {
   CHECK_EQUAL(s.machine().current_step(), 0U);
 }
 
+void a_loop_broken_off_does_not_lead_after_a_finish() {
+  Script s;
+  s.run("Ia( Ia)").run(3, "Da( Da) F( F) B( B) O( O)");
+  s.machine().finish();
+  s.run("Ib( Ib)").run(20, "Db( Db) F( F) B( B) O( O)");
+  CHECK_EQUAL(s.count(), 3U + 20U);
+}
+
+void a_loop_without_a_loader_leads_at_once_after_a_finish() {
+  Script s;
+  s.run(3, "Fa( Fa) B( B) Oa( Oa)");
+  s.machine().finish();
+  s.run(20, "Fb( Fb) B( B) Ob( Ob)");
+  s.machine().finish();
+  s.run("I( I)").run(3, kIteration);
+  s.machine().finish();
+  s.run(20, "Fc( Fc) B( B) Oc( Oc)");
+  CHECK_EQUAL(s.count(), 3U + 20U + 3U + 20U);
+}
+
 void a_reset_forgets_everything() {
   Script s;
   s.run(3, kIteration).run("D( D) F(");
@@ -122,9 +142,10 @@ void calls_deeper_than_the_stack_stay_balanced() {
 }
 
 // Any order of tokens at all: nothing crashes, phases never overlap, steps follow each other.
-void random_tokens_never_overlap() {
-  const char* const words[] = {"D(", "D)", "D$", "D!", "I(", "I)",  "F(",  "F)",  "f(",  "f)", "B(",
-                               "B)", "O(", "O)", "S(", "S)", "Fz(", "Da(", "Oz(", "Oz)", "|",  "&"};
+void random_tokens_make_no_nonsense() {
+  const char* const words[] = {"D(", "D)", "D$",  "D!",  "I(",  "I)",  "F(", "F)", "f(",
+                               "f)", "C(", "C)",  "c(",  "c)",  "B(",  "B)", "O(", "O)",
+                               "S(", "S)", "Fz(", "Da(", "Oz(", "Oz)", "|",  "&"};
   for (unsigned seed = 0; seed < 300; ++seed) {
     std::mt19937 random(seed);
     Script s;
@@ -142,6 +163,7 @@ void random_tokens_never_overlap() {
       s.run(word);
     }
     CHECK(s.disjoint());
+    CHECK(s.in_order());
   }
 }
 
@@ -158,9 +180,11 @@ int main() {
   endings_without_beginnings_are_ignored();
   tokens_from_before_a_finish_are_worthless();
   steps_count_from_zero_after_a_finish_and_the_leader_is_remembered();
+  a_loop_broken_off_does_not_lead_after_a_finish();
+  a_loop_without_a_loader_leads_at_once_after_a_finish();
   a_reset_forgets_everything();
   an_incomplete_last_step_is_not_written();
   calls_deeper_than_the_stack_stay_balanced();
-  random_tokens_never_overlap();
+  random_tokens_make_no_nonsense();
   return haiprof::test::result();
 }

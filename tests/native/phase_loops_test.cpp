@@ -242,6 +242,59 @@ void a_leader_that_never_comes_back_is_replaced() {
   CHECK_EQUAL(s.count(), 4U + 80U - 63U);
 }
 
+void a_second_loop_without_a_loader_is_found_after_sixteen_updates() {
+  Script s;
+  s.run(4, "Fa( Fa) B( B) Oa( Oa)").run(40, "Fb( Fb) B( B) Ob( Ob)");
+  CHECK_EQUAL(s.count(), 4U + 40U - 16U);
+}
+
+void twenty_optimizers_in_turn_are_one_step_a_round() {
+  Script s;
+  std::string all = "F( F) B( B)";
+  for (char key = 'a'; key < 'a' + 20; ++key) all += std::string(" O") + key + "( O" + key + ")";
+  s.run(5, all);
+  CHECK_EQUAL(s.count(), 5U);
+  CHECK_EQUAL(s.steps(2, 2), "2 [88,132) backward=1 forward=2 optimizer=20\n");
+}
+
+void a_compiled_function_is_forward() {
+  Script s;
+  s.run(3, "D( D) C( F( F) C) B( B) O( O)");
+  CHECK_EQUAL(s.steps(1, 1), "1 [10,20) backward=1 dataloader=1 forward=4 optimizer=1\n");
+  CHECK_EQUAL(s.count(), 3U);
+}
+
+void a_compiled_function_without_gradients_is_evaluation() {
+  Script s;
+  s.run(3, "D( D) c( c) F( F) B( B) O( O)");
+  CHECK_EQUAL(s.steps(1, 1), "1 [10,20) backward=1 dataloader=1 eval=1 forward=2 optimizer=1\n");
+}
+
+void a_compiled_function_of_the_optimizer_is_the_optimizers() {
+  Script s;
+  s.run(3, "D( D) F( F) B( B) O( c( f( f) c) . c( c) O)");
+  CHECK_EQUAL(s.steps(1, 1), "1 [15,30) backward=1 dataloader=1 forward=2 optimizer=8\n");
+}
+
+void a_compiled_function_of_a_custom_backward_is_backward() {
+  Script s;
+  s.run(3, "D( D) F( F) B( c( c) B) O( O)");
+  CHECK_EQUAL(s.steps(1, 1), "1 [10,20) backward=3 dataloader=1 forward=2 optimizer=1\n");
+}
+
+void a_compiled_function_in_a_closure_is_forward() {
+  Script s;
+  s.run(3, "D( D) O( C( C) B( B) c( c) O)");
+  CHECK_EQUAL(s.steps(1, 1), "1 [10,20) backward=1 dataloader=1 forward=2 optimizer=4\n");
+}
+
+void a_compiled_checkpoint_is_recomputed() {
+  Script s;
+  s.run(3, "D( D) F( F) B( C( C) B) O( O)");
+  CHECK_EQUAL(s.steps(1, 1),
+              "1 [10,20) backward=3 dataloader=1 forward=2 optimizer=1 recompute=1\n");
+}
+
 void an_optimizer_that_is_not_seen_is_guessed() {
   Script s;
   s.run(100, "D( D) F( F) B( B) .");
@@ -328,6 +381,14 @@ int main() {
   a_batch_fetched_between_forward_and_backward_splits_forward();
   a_loader_made_anew_each_epoch_leads_again();
   a_leader_that_never_comes_back_is_replaced();
+  a_second_loop_without_a_loader_is_found_after_sixteen_updates();
+  twenty_optimizers_in_turn_are_one_step_a_round();
+  a_compiled_function_is_forward();
+  a_compiled_function_without_gradients_is_evaluation();
+  a_compiled_function_of_the_optimizer_is_the_optimizers();
+  a_compiled_function_of_a_custom_backward_is_backward();
+  a_compiled_function_in_a_closure_is_forward();
+  a_compiled_checkpoint_is_recomputed();
   an_optimizer_that_is_not_seen_is_guessed();
   a_seen_optimizer_ends_the_guessing();
   inference_over_a_loader_is_a_step_a_batch();

@@ -2,8 +2,8 @@
 //
 // A script is a row of words, one unit of time apart:
 //
-//   I D     DataLoader.__iter__, next()        F C     module call, with gradients
-//   i d     the same without gradients         f       module call without gradients
+//   I D     DataLoader.__iter__, next()        F C     call of a module, of a compiled function
+//   i d     the same without gradients         f c     the same without gradients
 //   B O S   backward, Optimizer.step, GradScaler.step
 //
 //   followed by a key (one letter, optional; of a loader "a1" is loader a of data set 1) and by
@@ -86,7 +86,21 @@ class Script {
         spans_.begin(), spans_.end(), [](const auto& s) { return s.name == phase::Name::step; }));
   }
 
-  // Spans of the owner's phases may touch but never overlap; recompute lies inside backward.
+  // Steps count up by one and may touch but never overlap.
+  bool in_order() {
+    machine_.finish();
+    std::uint32_t number = 0;
+    std::uint64_t end = 0;
+    for (const phase::Span& s : spans_) {
+      if (s.name != phase::Name::step) continue;
+      if (s.step != number || s.start < end || s.end <= s.start) return false;
+      ++number;
+      end = s.end;
+    }
+    return true;
+  }
+
+  // Phases of one thread may touch but never overlap; its recompute lies inside backward.
   bool disjoint() {
     machine_.finish();
     std::vector<std::pair<std::uint64_t, std::uint64_t>> all;
@@ -127,15 +141,16 @@ class Script {
                   : letter;
     const bool gradients = what >= 'A' && what <= 'Z';
     const phase::Kind kind = kind_of(what);
+    const bool is_call = kind == phase::Kind::forward || kind == phase::Kind::compiled;
     if (how == '(') {
       const phase::Token token =
           machine_.open(kind, now, kind == phase::Kind::iterate ? 0 : key, gradients);
-      if (kind != phase::Kind::forward && kind != phase::Kind::optimizer) {
+      if (!is_call && kind != phase::Kind::optimizer) {
         tokens_.push_back(token);
       }
       return;
     }
-    if (kind == phase::Kind::forward) return machine_.close_forward(now);
+    if (is_call) return machine_.close_forward(now);
     if (kind == phase::Kind::optimizer) {
       std::uint32_t calls = 0;
       machine_.close_optimizer(now, how == '!' ? phase::End::raised : phase::End::done, calls);
@@ -157,6 +172,9 @@ class Script {
       case 'D':
       case 'd':
         return phase::Kind::fetch;
+      case 'C':
+      case 'c':
+        return phase::Kind::compiled;
       case 'B':
         return phase::Kind::backward;
       case 'O':

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,7 @@ def test_the_report_holds_every_part(tmp_path: Path) -> None:
         "40 records gone",
         "What was not collected, and why",
         "add the device",
+        "What the sampling cost",
         "haiprof.cost.ratio): 0.12 % of one core",
     ):
         assert part in text
@@ -122,6 +125,42 @@ def test_a_place_that_cannot_be_written_is_one_line_and_leaves_nothing(tmp_path:
     with pytest.raises(HaiprofError, match="cannot be written"):
         analyzer.report(tmp_path / "taken")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["r", "taken"]
+
+
+def test_problems_that_are_not_listed_are_counted(tmp_path: Path) -> None:
+    run = runs.make_run(tmp_path / "r")
+    for pid in range(203):
+        (run / f"n0#1.{pid}").mkdir()
+    text = without_scripts(page_of(run, tmp_path))
+    assert text.count("process.json: missing") == 200
+    assert "<li>and 3 more</li>" in text
+
+
+def test_a_run_whose_command_is_not_utf8_gives_a_report(tmp_path: Path) -> None:
+    run = runs.make_run(tmp_path / "r")
+    runs.write_run(run, command=["train.py", "--name", "\udcff"])
+    assert "train.py --name ?" in page_of(run, tmp_path)
+
+
+def test_a_report_is_its_owners_only(tmp_path: Path) -> None:
+    report = Analyzer(runs.make_run(tmp_path / "r")).report(tmp_path / "report.html")
+    assert report.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_report_goes_through_a_link_and_into_a_pipe(tmp_path: Path) -> None:
+    analyzer = Analyzer(runs.make_run(tmp_path / "r"))
+    (tmp_path / "real.html").write_text("old")
+    (tmp_path / "link.html").symlink_to("real.html")
+    analyzer.report(tmp_path / "link.html")
+    assert (tmp_path / "link.html").is_symlink()
+    assert "118 steps" in (tmp_path / "real.html").read_text("utf-8")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit(pipe.read_text, "utf-8")
+        analyzer.report(pipe)
+        assert "118 steps" in read.result(60)
+    assert pipe.is_fifo()
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no chromium on PATH: install it to test the page")

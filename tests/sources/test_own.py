@@ -60,6 +60,29 @@ def test_attempts_of_a_rank_and_its_helpers_stay_apart(tmp_path: Path) -> None:
     assert labels == ["rank 0", "rank 0, attempt 1", "rank 0 (pid 79)", "pid 80 on n0"]
 
 
+def test_labels_tell_processes_of_one_rank_apart(tmp_path: Path) -> None:
+    run = runs.write_run(tmp_path / "r")
+    for folder, node, pid in (("a#0.6", "a", 6), ("a#0.6.1", "a", 6), ("a#0.5", "a", 5)):
+        runs.write_process(run, 0, node, pid=pid).rename(run / "made")
+        (run / "made").rename(run / folder)
+    runs.write_process(run, 1, "a")
+    runs.write_process(run, 0, "b", pid=5)
+    labels = {p.folder.name: p.label for p in open_run(run).processes}
+    assert labels == {
+        "a#0.5": "rank 0, pid 5, on a",
+        "a#0.6": "rank 0, pid 6, on a, in a#0.6",
+        "a#0.6.1": "rank 0, pid 6, on a, in a#0.6.1",
+        "a#1": "rank 1",
+        "b#0": "rank 0, pid 5, on b",
+    }
+
+
+def test_a_command_that_is_not_utf8_is_read_as_text(tmp_path: Path) -> None:
+    run = runs.make_run(tmp_path / "r")
+    runs.write_run(run, command=["train.py", "\udcff\udcfe"])
+    assert open_run(run).command == ("train.py", "??")
+
+
 def test_a_missing_path_is_one_line(tmp_path: Path) -> None:
     assert "no such folder" in error_of(tmp_path / "nowhere")
 
@@ -87,6 +110,7 @@ def test_a_run_nobody_recorded_into_says_so(tmp_path: Path) -> None:
         ({"created_ns": "yesterday"}, "field 'created_ns' is 'yesterday', not a whole number"),
         ({"created_ns": None}, "field 'created_ns' is None, not a whole number"),
         ({"created_ns": True}, "field 'created_ns' is True, not a whole number"),
+        ({"created_ns": 10**30}, "not a whole number of 64 bits"),
         ({"command": "python"}, "field 'command' is 'python', not a list of words"),
         ({"run": 5}, "field 'run' is 5, not text"),
     ],
@@ -117,11 +141,10 @@ def test_a_truncated_run_json_is_one_line(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"rank": "0"}, "field 'rank' is '0', not a whole number or null"),
+        ({"rank": "0"}, "field 'rank' is '0', not a whole number of 64 bits or null"),
         ({"node": ""}, "field 'node' is '', not a name"),
         ({"lost": [1]}, "field 'lost' is [1], not an object of counts"),
         ({"sources": ["procfs"]}, "field 'sources' is ['procfs'], not a list of objects"),
-        ({"cpus": -1}, "field 'cpus' is -1, not a number above 0"),
         ({"version": "2.1"}, "update haiprof"),
     ],
 )

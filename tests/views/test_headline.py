@@ -92,6 +92,65 @@ def test_ranks_without_steps_are_not_hidden_by_those_with_steps(tmp_path: Path) 
     assert Analyzer(run).headline()[0].endswith("; 1 of 2 ranks recorded no step")
 
 
+def runs_one_after_another(run: Path, count: int = 3, slow: int | None = None) -> Path:
+    """Make a sweep: processes of rank 0, ten seconds each, none of them at the same time."""
+    runs.write_run(run)
+    for number in range(count):
+        pid = 50 + number
+        began = runs.T0 + number * 20 * runs.SECOND
+        folder = runs.write_process(run, 0, pid=pid, started_ns=began)
+        folder = folder.rename(run / f"n0#0.{pid}")
+        shift = began - runs.T0
+        phases = [(name, ms * (2 if number == slow else 1)) for name, ms in runs.PHASES]
+        spans = [{**row, "start": row["start"] + shift} for row in runs.loop(20, phases)]
+        samples = [{**row, "time": row["time"] + shift} for row in runs.host_samples(10)]
+        runs.write_closed(folder, schema.SPANS, spans)
+        runs.write_closed(folder, schema.SAMPLES, samples)
+    runs.write_closed(runs.write_node(run), schema.SAMPLES, runs.node_samples(10))
+    return run
+
+
+def test_processes_that_ran_one_after_another_are_one_rank(tmp_path: Path) -> None:
+    first, second, _ = Analyzer(runs_one_after_another(tmp_path / "r")).headline()
+    assert first.startswith("60 steps in 3 processes, median 12 ms")
+    assert second.startswith("The job's 3 process trees used 1.7 of 2 CPU cores (85 %); the")
+
+
+def test_a_rank_is_not_compared_with_its_own_earlier_processes(tmp_path: Path) -> None:
+    third = Analyzer(runs_one_after_another(tmp_path / "r", slow=2)).headline()[2]
+    assert "slower" not in third
+    assert "no rank lags" not in third
+
+
+def test_ranks_that_run_together_use_their_cores_together(tmp_path: Path) -> None:
+    second = Analyzer(runs.make_run(tmp_path / "r", ranks=2)).headline()[1]
+    assert second.startswith("The job's 2 process trees used 1.7 of 2 CPU cores (85 %)")
+
+
+def throttled(run: Path, percent: float, limit: float) -> str:
+    rows = [runs.sample(s, "cgroup.throttled.percent", percent) for s in range(1, 5)]
+    rows += [runs.sample(s, "cgroup.cpu_limit.cores", limit) for s in range(1, 5)]
+    runs.write_closed(run / "n0#0", schema.SAMPLES, runs.host_samples(10) + rows)
+    return Analyzer(run).headline()[2]
+
+
+def test_throttling_is_told_in_cores(tmp_path: Path) -> None:
+    assert throttled(runs.make_run(tmp_path / "r"), 640.0, 8.0) == (
+        "On rank 0, the control group's limit of 8 CPU cores held 6.4 more back on average "
+        "(cgroup.throttled.percent)"
+    )
+
+
+def test_a_core_of_many_held_back_now_and_then_is_no_news(tmp_path: Path) -> None:
+    assert "control group" not in throttled(runs.make_run(tmp_path / "r"), 50.0, 16.0)
+
+
+def test_throttling_weighs_no_more_than_pressure_all_the_time(tmp_path: Path) -> None:
+    run = runs.make_run(tmp_path / "r")
+    runs.write_closed(run / "n0", schema.SAMPLES, runs.node_samples(10, pressure=0.9))
+    assert "psi.cpu_some.percent" in throttled(run, 400.0, 8.0)
+
+
 def test_the_limit_of_a_container_counts_as_its_cores(tmp_path: Path) -> None:
     run = runs.make_run(tmp_path / "r")
     limit = [runs.sample(s, "cgroup.cpu_limit.cores", 1.8) for s in range(1, 5)]

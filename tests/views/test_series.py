@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
+import pytest
 import runs
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,9 +35,36 @@ def frame(rows: list[runs.Row]) -> pl.DataFrame:
     return pl.DataFrame([{k: row[k] for k in columns} for row in rows], schema=columns)
 
 
-def test_bytes_of_instances_add_up_and_loopback_is_not_traffic() -> None:
-    rows = [runs.sample(1, "net.rx.bytes_per_s", v, i) for v, i in ((1, "a"), (2, "b"), (50, "lo"))]
-    assert stats(frame(rows))["net.rx.bytes_per_s"].mean == 3
+def test_bytes_of_instances_add_up() -> None:
+    rows = [runs.sample(1, "disk.read.bytes_per_s", v, i) for v, i in ((1, "sda"), (2, "sdb"))]
+    assert stats(frame(rows))["disk.read.bytes_per_s"].mean == 3
+
+
+def test_a_bond_is_not_added_to_its_members_and_loopback_is_not_traffic() -> None:
+    shares = (("bond0", 30), ("eth0", 20), ("eth1", 10), ("lo", 500))
+    rows = [runs.sample(s, "net.rx.bytes_per_s", v, i) for s in (1, 2) for i, v in shares]
+    rows.append(runs.sample(2.5, "net.rx.bytes_per_s", 45, "eth0"))
+    found = stats(frame(rows))["net.rx.bytes_per_s"]
+    assert (found.mean, found.maximum, found.parts) == (30, 30, 1)
+
+
+def test_a_source_that_is_read_less_often_weighs_as_long_as_it_stood_for() -> None:
+    often = [runs.sample(s, "proc.rss.bytes", 100) for s in range(1, 5)]
+    found = stats(frame([*often, runs.sample(8, "proc.rss.bytes", 200)]))["proc.rss.bytes"]
+    assert found.mean == (4 * 100 + 4 * 200) / 8
+    assert (found.begin, found.end) == (runs.T0, runs.T0 + 8 * runs.SECOND)
+
+
+def test_one_value_alone_is_the_mean() -> None:
+    found = stats(frame([runs.sample(5, "proc.rss.bytes", 100)]))["proc.rss.bytes"]
+    assert (found.mean, found.maximum) == (100, 100)
+    assert found.begin < found.end
+
+
+@given(st.lists(st.floats(0, 1e9), min_size=2, max_size=50))
+def test_values_at_equal_distances_weigh_the_same(values: list[float]) -> None:
+    rows = [runs.sample(s, "cpu.util.percent", v) for s, v in enumerate(values)]
+    assert stats(frame(rows))["cpu.util.percent"].mean == pytest.approx(np.mean(values))
 
 
 def test_percentages_of_instances_are_averaged() -> None:

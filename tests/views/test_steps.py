@@ -23,6 +23,11 @@ def phases(rows: list[runs.Row]) -> pl.DataFrame:
     return views.phases(spans, views.steps(spans))
 
 
+def parts(rows: list[runs.Row]) -> pl.DataFrame:
+    spans = frame(rows)
+    return views.parts(spans, views.steps(spans))
+
+
 def by_name(rows: list[runs.Row]) -> dict[tuple[int, str], float]:
     """Duration in ms by step and name."""
     found = phases(rows).select("step", "name", "duration").iter_rows()
@@ -75,13 +80,20 @@ def test_user_ranges_do_not_reduce_phases_but_each_other() -> None:
         (1, "softmax"): 2,
         (1, "other"): 2,
     }
-    assert views.partition(phases(rows))["duration"].sum() == 10 * runs.MS
+    assert parts(rows)["duration"].sum() == 10 * runs.MS
 
 
 def test_in_a_step_without_phases_user_ranges_stand_for_them() -> None:
     rows = [runs.span(0, 10, "step", "step", 1), runs.span(1, 6, "user", "solve", 1)]
     assert by_name(rows) == {(1, "solve"): 6, (1, "other"): 4}
-    assert views.partition(phases(rows))["duration"].sum() == 10 * runs.MS
+    assert parts(rows)["duration"].sum() == 10 * runs.MS
+
+
+def test_each_step_is_split_by_itself_though_a_count_starts_anew() -> None:
+    with_phases = [runs.span(0, 10, "step", "step", 0), runs.span(0, 6, "phase", "forward", 0)]
+    without = [runs.span(20, 10, "step", "step", 0), runs.span(20, 6, "user", "solve", 0)]
+    found = parts([*with_phases, *without]).select("row", "name").rows()
+    assert found == [(0, "forward"), (0, "other"), (1, "solve"), (1, "other")]
 
 
 def test_a_span_without_a_step_number_goes_where_it_started() -> None:
@@ -125,16 +137,25 @@ def test_the_parts_of_a_step_cover_it_exactly_when_one_thread_runs_it(
     for start, duration, category in drawn:
         start = min(start, length)
         rows.append(runs.span(start, min(duration, length - start), category, f"x{start}", 1))
-    parts = views.partition(phases(rows))
-    assert parts["duration"].sum() == length * runs.MS
-    assert parts["duration"].min() >= 0
+    found = parts(rows)["duration"]
+    assert found.sum() == length * runs.MS
+    assert found.min() >= 0
 
 
 def test_bands_keep_the_mean_step_when_steps_share_a_bin() -> None:
     spans_ = frame(runs.loop(10))
     steps = views.steps(spans_)
-    found = views.bands(views.phases(spans_, steps), steps, bins=3)
+    found = views.bands(views.parts(spans_, steps), steps, ["forward", "none"], bins=3)
     assert found["first"].unique().sort().to_list() == [0, 4, 8]
     assert found["last"].unique().sort().to_list() == [3, 7, 9]
     forward = found.filter(pl.col("name") == "forward")["duration"]
     assert forward.to_list() == pytest.approx([4 * runs.MS] * 3)
+    assert found.filter(pl.col("name") == "none")["duration"].to_list() == [0, 0, 0]
+
+
+def test_bands_of_a_count_that_starts_anew_have_each_step_once() -> None:
+    later = [{**row, "start": row["start"] + runs.SECOND} for row in runs.loop(4)]
+    spans_ = frame([*runs.loop(4), *later])
+    steps = views.steps(spans_)
+    found = views.bands(views.parts(spans_, steps), steps, ["forward"], bins=100)
+    assert found["duration"].to_list() == [4 * runs.MS] * 8

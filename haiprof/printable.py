@@ -1,0 +1,8 @@
+"""Makes text from outside harmless: a name from a run could drive the terminal that shows it."""
+
+from __future__ import annotations
+
+
+def printable(text: str) -> str:
+    """Replace control characters, line ends, and bytes that are not UTF-8."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -1,0 +1,54 @@
+"""Being told of an import."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from haiprof.hooks.imports import AfterImport
+
+
+class AsksAllOnceMore:
+    """A finder as wrapt has one: it lets all finders find the module, itself left out."""
+
+    def __init__(self) -> None:
+        self.busy = False
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if self.busy or name != "awaited":
+            return None
+        self.busy = True
+        try:
+            return importlib.util.find_spec(name)
+        finally:
+            self.busy = False
+
+
+@pytest.fixture
+def awaited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[ModuleType]:
+    """What has been told of the import of ``awaited``; nothing is awaited yet."""
+    (tmp_path / "awaited.py").write_text("there = True\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.delitem(sys.modules, "awaited", raising=False)
+    return []
+
+
+def test_told_once_when_another_finder_asks_all_once_more(awaited: list[ModuleType]) -> None:
+    sys.meta_path.insert(0, AsksAllOnceMore())
+    AfterImport("awaited", awaited.append)
+    module = importlib.import_module("awaited")
+    assert awaited == [module]
+    assert module.there
+
+
+def test_not_told_after_cancel(awaited: list[ModuleType]) -> None:
+    AfterImport("awaited", awaited.append).cancel()
+    importlib.import_module("awaited")
+    assert awaited == []
