@@ -75,12 +75,9 @@ Claim claim = Claim::none;
 std::atomic<bool> owner_in_backward{false};
 std::atomic<bool> modules_wanted{true};
 
-// A thread's end gives the machine away. What it left open is written by the next owner, or at the
-// end: at this point the thread's own lane may be gone already.
-void owner_ended(void* thread) noexcept {
-  const Thread* expected = static_cast<Thread*>(thread);
-  owner.compare_exchange_strong(expected, nullptr, std::memory_order_acq_rel);
-}
+std::atomic<Owned> owned{nullptr};
+
+void owner_ended(void* thread) noexcept { ended(*static_cast<Thread*>(thread)); }
 
 pthread_key_t end_of_thread() noexcept {
   static const pthread_key_t key = [] {
@@ -146,10 +143,17 @@ Token open(Kind kind, std::uint64_t key, bool gradients, std::uint32_t calls) no
     if (recomputes) this_thread.recompute_from = now;
     return 0;
   }
-  const Guard guard(lock);
-  if (!own(claim_of(kind, gradients))) return 0;
-  const Token token = machine.open(kind, now, key, gradients, calls);
-  publish();
+  const bool was_owner = is_owner();
+  Token token = 0;
+  {
+    const Guard guard(lock);
+    if (!own(claim_of(kind, gradients))) return 0;
+    token = machine.open(kind, now, key, gradients, calls);
+    publish();
+  }
+  if (!was_owner) {
+    if (const Owned tell = owned.load(std::memory_order_relaxed)) tell(this_thread);
+  }
   return token;
 }
 
@@ -233,6 +237,15 @@ void reset() noexcept {
   owner.store(nullptr, std::memory_order_release);
   detached();
   publish();
+}
+
+void tell_owners(Owned tell) noexcept { owned.store(tell, std::memory_order_relaxed); }
+
+// Gives the machine away. What the thread left open is written by the next owner, or at the end:
+// the thread's own lane may be gone already.
+void ended(const Thread& thread) noexcept {
+  const Thread* expected = &thread;
+  owner.compare_exchange_strong(expected, nullptr, std::memory_order_acq_rel);
 }
 
 void detached() noexcept { attachments.fetch_add(1, std::memory_order_relaxed); }

@@ -93,4 +93,11 @@ void reset() noexcept;
 // The hooks were taken off.
 void detached() noexcept;
 
+// Told about each thread that becomes the owner, on that thread and outside the lock, so that it
+// can see to it that ended() is called as soon as the thread's Python ends: whoever waits for that
+// may start the next training thread before the thread itself is gone.
+using Owned = void (*)(Thread& thread) noexcept;
+void tell_owners(Owned owned) noexcept;
+void ended(const Thread& thread) noexcept;
+
 }  // namespace haiprof::phase

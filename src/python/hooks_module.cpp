@@ -11,11 +11,36 @@
 namespace py = pybind11;
 
 namespace haiprof::python {
+namespace {
+
+void thread_ended(PyObject* capsule) {
+  const void* thread = PyCapsule_GetPointer(capsule, nullptr);
+  if (thread != nullptr) phase::ended(*static_cast<const phase::Thread*>(thread));
+}
+
+// What lies in a thread's dictionary goes before Thread.join() returns.
+void see_to_end_of(phase::Thread& thread) noexcept {
+  PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
+  PyErr_Fetch(&type, &value, &trace);
+  constexpr const char* kName = "haiprof.steps";
+  PyObject* const kept = PyThreadState_GetDict();
+  // One that is replaced would end the thread here and now.
+  if (kept != nullptr && PyDict_GetItemString(kept, kName) == nullptr) {
+    PyObject* const capsule = PyCapsule_New(&thread, nullptr, thread_ended);
+    if (capsule != nullptr) PyDict_SetItemString(kept, kName, capsule);
+    Py_XDECREF(capsule);
+  }
+  PyErr_Clear();
+  PyErr_Restore(type, value, trace);
+}
+
+}  // namespace
 
 void register_hooks(py::module_& module) {
   if (!add_wrapped_call(module.ptr()) || !add_frame_hooks(module.ptr())) {
     throw py::error_already_set();
   }
+  phase::tell_owners(see_to_end_of);
   module.def("step_mark", [] {
     if (ready()) phase::mark();
   });
