@@ -4,8 +4,9 @@ Four processes train the same network, turn and turn about, a few steps at a tim
 profiler, one with haiprof, one with torch.profiler. Each keeps its state from its start to its end,
 as a job does, so nothing is attached or detached between what is compared. They are forks of one
 process and bound to one core: where things lie in memory, and which core of a virtual machine it
-is, moves the time of a step by more than haiprof does. The recorder runs where it likes. Such a
-group gives one ratio, and the interval is that of the ratios of all groups.
+is, moves the time of a step by more than haiprof does. The recorder runs where it likes. Even the
+order in which they were forked moves it, so each kind has each place in that order equally often,
+and what a place adds is taken off. Each group gives one ratio, and the interval is that of all.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from trainer import Training
 
 import haiprof
 
-GROUPS = 36
-ROUNDS = 8
+GROUPS = 32
+ROUNDS = 6
 STEPS = 25
 FIRST_STEPS = 100
 WARM_UP = 5
 KINDS = ["off", "haiprof", "torch_profiler", "off_again"]
-#: Student's t of 95 % for 36 values.
-T = 2.03
+#: Student's t of 95 % for 32 values.
+T = 2.04
 
 FORK = multiprocessing.get_context("fork")
 
@@ -95,15 +96,22 @@ class Trainer:
         assert self._process.exitcode == 0
 
 
-def group(training: Training, shm: Path, log_dir: Path) -> dict[str, list[float]]:
+def order(number: int) -> list[str]:
+    """The kinds in the order in which the processes of one group are forked."""
+    first = number % len(KINDS)
+    return KINDS[first:] + KINDS[:first]
+
+
+def group(training: Training, shm: Path, log_dir: Path, number: int) -> dict[str, list[float]]:
     """Step times, s, of each kind in one group of processes."""
-    trainers = {kind: Trainer(training, kind, log_dir) for kind in KINDS}
+    kinds = order(number)
+    trainers = {kind: Trainer(training, kind, log_dir) for kind in kinds}
     for trainer in trainers.values():
         trainer.steps(FIRST_STEPS)
     recorder = recorder_of(shm)
     os.kill(recorder, signal.SIGSTOP)
     for turn in range(ROUNDS):
-        for kind in KINDS if turn % 2 == 0 else reversed(KINDS):
+        for kind in kinds if turn % 2 == 0 else reversed(kinds):
             # The recorder works for haiprof's process alone, and on its time alone.
             if kind == "haiprof":
                 os.kill(recorder, signal.SIGCONT)
@@ -115,6 +123,20 @@ def group(training: Training, shm: Path, log_dir: Path) -> dict[str, list[float]
         trainer.end()
     wait_recorded(shm, 120)
     return {kind: trainer.times for kind, trainer in trainers.items()}
+
+
+def logarithms(groups: list[dict[str, list[float]]], statistic: Any) -> dict[str, list[float]]:
+    """Logarithm of each kind's step time in each group, less what its place in the order adds."""
+    logs = [{kind: math.log(statistic(times)) for kind, times in g.items()} for g in groups]
+    means = [statistics.mean(values.values()) for values in logs]
+    place = [
+        statistics.mean(logs[i][order(i)[at]] - means[i] for i in range(len(logs)))
+        for at in range(len(KINDS))
+    ]
+    return {
+        kind: [logs[i][kind] - place[order(i).index(kind)] for i in range(len(logs))]
+        for kind in KINDS
+    }
 
 
 def interval(values: list[float]) -> tuple[float, float]:
@@ -132,7 +154,7 @@ def test_time_of_a_step(benchmark: Any, shm: Path, tmp_path: Path) -> None:
 
     def run() -> None:
         for i in range(GROUPS):
-            groups.append(group(training, shm, tmp_path / str(i)))
+            groups.append(group(training, shm, tmp_path / str(i), i))
 
     benchmark.pedantic(run, rounds=1, iterations=1)
     os.sched_setaffinity(0, allowed)
@@ -148,11 +170,12 @@ def test_time_of_a_step(benchmark: Any, shm: Path, tmp_path: Path) -> None:
         "target_percent": 0.5,
     }
     for statistic in (statistics.median, statistics.mean):
+        logs = logarithms(groups, statistic)
         for kind in KINDS[1:]:
             bases = ["off"] if kind == "off_again" else ["off", "off_again"]
             ratios = [
-                statistic(g[kind]) / statistics.mean(statistic(g[base]) for base in bases) - 1
-                for g in groups
+                math.expm1(logs[kind][i] - statistics.mean(logs[base][i] for base in bases))
+                for i in range(GROUPS)
             ]
             mean, half = interval(ratios)
             label = f"{kind}_percent_of_{statistic.__name__}s"
