@@ -110,9 +110,9 @@ class RecordedProcess:
                 self.role = known.get("role", "rank")
                 return folder, known
         # The first process of a rank is the rank; a fork of it or a helper stands beside it.
+        # Whoever makes the folder has it: containers with one host name may have a recorder each.
         with contextlib.suppress(FileExistsError):
             plain.mkdir(mode=0o700)
-        if not (plain / schema.PROCESS_FILE).exists():
             self.role = "rank"
             return plain, None
         for n in range(1000):
