@@ -51,6 +51,19 @@ def room_for_ring(folder: Path, wanted: int) -> int:
     return min(wanted, found.f_bavail * found.f_frsize // 2)
 
 
+def removed(folder: Path) -> bool:
+    """Return whether somebody has removed ``folder``.
+
+    Raises:
+        OSError: it cannot be told, as on a file system that is away for a while.
+    """
+    try:
+        folder.stat()
+    except FileNotFoundError:
+        return True
+    return False
+
+
 def make_private(folder: Path) -> None:
     """Create ``folder`` with mode 0700, and refuse one that somebody else prepared.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from haiprof import schema
 from haiprof._core import HostSampler
-from haiprof.places import node_name
+from haiprof.places import node_name, removed
 from haiprof.recorder.process import WRITE_SECONDS, write_json
 from haiprof.recorder.segments import TableWriter, close_stream
 from haiprof.recorder.tables import RowTable
@@ -32,7 +32,7 @@ class _Folder:
         self.writer = TableWriter(folder, schema.SAMPLES)
 
     def write(self) -> None:
-        if not self.path.exists():
+        if removed(self.path):
             self.rows.forget()  # somebody has removed the folder, so nobody wants them
             return
         if len(self.rows):
@@ -92,7 +92,7 @@ class NodeRecorder:
         self._sources = sources
 
     def _write_node_file(self, state: str, sources: list[SourceReport]) -> None:
-        if not self.folder.exists():
+        if removed(self.folder):
             return
         path = self.folder / schema.PROCESS_FILE
         begun = self._begun
@@ -194,7 +194,7 @@ class NodeRecorder:
         self._written_at = time.monotonic()
         for target in self._targets.values():
             target.write()
-        if not self.folder.exists():
+        if removed(self.folder):
             self._events.forget()
             return
         if len(self._events):

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from haiprof import schema
 from haiprof._core import RingReader
-from haiprof.places import RING_SUFFIX, safe_name
+from haiprof.places import RING_SUFFIX, removed, safe_name
 from haiprof.recorder.life import Life
 from haiprof.recorder.segments import Reach, TableWriter, close_stream, reached
 from haiprof.recorder.tables import RingTables, RowTable
@@ -204,7 +204,7 @@ class RecordedProcess:
         # Asked before the last look: whatever was committed before the end is taken below.
         ended = self._reader.closed or self.life.ended()
         flush = self._reader.flush_requested
-        if not self.folder.exists():
+        if removed(self.folder):
             self._drop(ended)
             return
         # What the disk did not take the last time comes first: until then nothing more is taken.
