@@ -117,7 +117,11 @@ def test_an_impossible_pid_is_refused(pid: int) -> None:
 
 
 def test_unwatching_what_was_never_watched_is_nothing() -> None:
-    _core.HostSampler().unwatch(12345)
+    sampler = _core.HostSampler()
+    sampler.unwatch(12345)
+    sampler.watch(os.getpid())
+    sampler.read(1)
+    assert "proc.rss.bytes" in {row[1] for row in sampler.read(2_000_000_000)}
 
 
 def test_threads_may_share_a_sampler() -> None:
