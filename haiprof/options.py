@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 ENABLED_VARIABLE: Final = "HAIPROF_ENABLED"
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(NamedTuple):
     """The options of one run, checked."""
 
     log_dir: Path = Path("haiprof-logs")
@@ -26,8 +24,7 @@ class Options:
     hooks: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(NamedTuple):
     """How one field of :class:`Options` is given from outside."""
 
     name: str
@@ -100,7 +97,7 @@ OPTIONS: Final[dict[str, Option]] = {
         Option("hooks", "find steps and phases in torch by itself", _boolean, _check_boolean),
     )
 }
-assert set(OPTIONS) == {f.name for f in fields(Options)}
+assert set(OPTIONS) == set(Options._fields)
 
 
 def resolve(

@@ -6,7 +6,6 @@ import contextlib
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +73,7 @@ def _document(run: str, command: Sequence[str], options: Options) -> str:
         "host": os.uname().nodename,
         "cwd": _current_folder(),
         "haiprof": __version__,
-        "options": {**asdict(options), "log_dir": str(options.log_dir)},
+        "options": {**options._asdict(), "log_dir": str(options.log_dir)},
     }
     return json.dumps(told, indent=1) + "\n"
 

@@ -10,8 +10,7 @@ ones read as null); a major version changes the meaning of one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,8 +36,7 @@ LIVE_SUFFIX: Final = ".arrows"
 CLOSED_SUFFIX: Final = ".arrow"
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """One column: ``kind`` is an Arrow type name; ``text`` means dictionary<uint32, utf8>."""
 
     name: str
@@ -47,8 +45,7 @@ class Column:
     nullable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(NamedTuple):
     """One table of contract 2."""
 
     name: str

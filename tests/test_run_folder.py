@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,22 +13,22 @@ from haiprof.options import Options
 from haiprof.run_folder import made_up_name, open_run_folder, why_not
 
 ALONE = Placement(rank=0, local_rank=None, world_size=None, attempt=0, job=None, launched=False)
-LAUNCHED = replace(ALONE, rank=3, launched=True)
+LAUNCHED = ALONE._replace(rank=3, launched=True)
 
 
 def test_ranks_of_one_job_make_up_one_name() -> None:
-    assert made_up_name("train", replace(LAUNCHED, job="42")) == "train-42"
-    assert made_up_name("train", LAUNCHED) == made_up_name("train", replace(LAUNCHED, rank=0))
+    assert made_up_name("train", LAUNCHED._replace(job="42")) == "train-42"
+    assert made_up_name("train", LAUNCHED) == made_up_name("train", LAUNCHED._replace(rank=0))
 
 
 def test_a_process_of_its_own_has_a_name_of_its_own() -> None:
-    name = made_up_name("train", replace(ALONE, job="42"))
+    name = made_up_name("train", ALONE._replace(job="42"))
     assert name.startswith("train-20")
     assert name.endswith(f"-{os.getpid()}")
 
 
 def test_a_name_is_one_harmless_part_of_a_path() -> None:
-    name = made_up_name("../a b\n" + "x" * 300, replace(LAUNCHED, job="../.."))
+    name = made_up_name("../a b\n" + "x" * 300, LAUNCHED._replace(job="../.."))
     assert "/" not in name
     assert len(name) <= 120
 

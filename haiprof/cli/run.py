@@ -8,7 +8,6 @@ import select
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -135,7 +134,7 @@ class _Recording:
         """Return the environment in which the command's processes join the run."""
         if not self.possible:
             return {**os.environ, ENABLED_VARIABLE: "0"}
-        told = {f.name: getattr(self.options, f.name) for f in fields(Options)}
+        told = self.options._asdict()
         told.update(log_dir=self.run_dir.parent, run=self.run)
         texts = {
             OPTIONS[name].variable: str(int(value) if isinstance(value, bool) else value)

@@ -303,8 +303,8 @@ def test_ctrl_c_on_the_process_group_does_not_end_the_recorder(shm: Path, tmp_pa
         START
         + """
     haiprof.flush()
-    print("ready", flush=True)
     try:
+        print("ready", flush=True)
         time.sleep(30)
     except KeyboardInterrupt:
         with haiprof.range("after ctrl-c"):
