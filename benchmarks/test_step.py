@@ -1,24 +1,21 @@
 """What a step of a training job costs more under haiprof, and under torch.profiler beside it.
 
-Four processes train the same network, turn and turn about, a few steps at a time: two without a
-profiler, one with haiprof, one with torch.profiler. Each keeps its state from its start to its end,
-as a job does, so nothing is attached or detached between what is compared. They are forks of one
-process and bound to one core: where things lie in memory, and which core of a virtual machine it
-is, moves the time of a step by more than haiprof does. The recorder runs where it likes. Even the
-order in which they were forked moves it, so each kind has each place in that order equally often,
-and what a place adds is taken off. Each group gives one ratio, and the interval is that of all.
+One process trains all the time. haiprof is on for a few steps between a few steps without it: its
+hooks are attached and its recorder goes on, then they are detached and it is stopped. The blocks
+are short because the speed of a machine wanders; the longer they are, the more of that lies between
+what is compared. The first steps of each block are not counted.
+
+Two processes instead, one with and one without, differ by more than haiprof costs: by where their
+memory happens to lie.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import math
-import multiprocessing
 import os
 import signal
 import statistics
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -27,24 +24,25 @@ from recording import wait_recorded
 from trainer import Training
 
 import haiprof
+from haiprof import hooks
 
-GROUPS = 32
-ROUNDS = 6
-STEPS = 25
-FIRST_STEPS = 100
-WARM_UP = 5
-KINDS = ["off", "haiprof", "torch_profiler", "off_again"]
-#: Student's t of 95 % for 32 values.
-T = 2.04
+#: Rounds of three blocks: off, haiprof, off.
+ROUNDS = 1000
+STEPS = 4
+SETTLE = 2
+#: The same for torch.profiler, whose start and stop take longer.
+PROFILER_ROUNDS = 32
+PROFILER_STEPS = 20
+PROFILER_SETTLE = 5
 
-FORK = multiprocessing.get_context("fork")
+Round = tuple[float, float, float]
 
 
 def keep_freed_memory() -> None:
     """Have malloc keep what is freed.
 
-    Else whether a tensor costs page faults in every step depends on what lies above it in the heap
-    by chance, and moves the time of a step by 10 %.
+    Else what a tensor costs in page faults depends on what lies above it in the heap by chance, and
+    the time of a step jumps by 10 % whenever anything else is allocated or freed.
     """
     trim_threshold, top_pad, mmap_threshold = -1, -2, -3
     libc = ctypes.CDLL(None)
@@ -52,134 +50,82 @@ def keep_freed_memory() -> None:
         assert libc.mallopt(parameter, size) == 1
 
 
-def serve(training: Training, kind: str, log_dir: Path, orders: Connection) -> None:
-    """Run the numbers of steps that are ordered and send their times, until 0 is ordered."""
-    around: Any = contextlib.nullcontext
-    if kind == "haiprof":
-        haiprof.start(log_dir, run="steps")
-    elif kind == "torch_profiler":
-        from torch.profiler import ProfilerActivity, profile
-
-        def around() -> Any:
-            return profile(activities=[ProfilerActivity.CPU])
-
-    while count := orders.recv():
-        with around():
-            training.steps(WARM_UP)
-            times = training.steps(count)
-        orders.send(times)
-    if kind == "haiprof":
-        haiprof.stop()
+def block(training: Training, settle: int, steps: int) -> float:
+    """Mean time, s, of ``steps`` steps after ``settle`` others."""
+    training.steps(settle)
+    return statistics.mean(training.steps(steps))
 
 
-class Trainer:
-    """A fork of this process that trains when it is told to, and rests until then."""
-
-    def __init__(self, training: Training, kind: str, log_dir: Path) -> None:
-        """Fork."""
-        self.times: list[float] = []
-        self._orders, theirs = FORK.Pipe()
-        self._process = FORK.Process(target=serve, args=(training, kind, log_dir, theirs))
-        self._process.start()
-        theirs.close()
-
-    def steps(self, count: int) -> list[float]:
-        """Have it run ``count`` steps; return the time of each, s."""
-        self._orders.send(count)
-        times: list[float] = self._orders.recv()
-        return times
-
-    def end(self) -> None:
-        """Have it leave."""
-        self._orders.send(0)
-        self._process.join()
-        assert self._process.exitcode == 0
-
-
-def order(number: int) -> list[str]:
-    """The kinds in the order in which the processes of one group are forked."""
-    first = number % len(KINDS)
-    return KINDS[first:] + KINDS[:first]
-
-
-def group(training: Training, shm: Path, log_dir: Path, number: int) -> dict[str, list[float]]:
-    """Step times, s, of each kind in one group of processes."""
-    kinds = order(number)
-    trainers = {kind: Trainer(training, kind, log_dir) for kind in kinds}
-    for trainer in trainers.values():
-        trainer.steps(FIRST_STEPS)
-    recorder = recorder_of(shm)
-    os.kill(recorder, signal.SIGSTOP)
-    for turn in range(ROUNDS):
-        for kind in kinds if turn % 2 == 0 else reversed(kinds):
-            # The recorder works for haiprof's process alone, and on its time alone.
-            if kind == "haiprof":
-                os.kill(recorder, signal.SIGCONT)
-            trainers[kind].times += trainers[kind].steps(STEPS)
-            if kind == "haiprof":
-                os.kill(recorder, signal.SIGSTOP)
+def haiprof_round(training: Training, recorder: int) -> Round:
+    """Step times, s: off, with haiprof, off. It is off before and after."""
+    before = block(training, SETTLE, STEPS)
     os.kill(recorder, signal.SIGCONT)
-    for trainer in trainers.values():
-        trainer.end()
-    wait_recorded(shm, 120)
-    return {kind: trainer.times for kind, trainer in trainers.items()}
+    hooks.install()
+    during = block(training, SETTLE, STEPS)
+    hooks.uninstall()
+    os.kill(recorder, signal.SIGSTOP)
+    return before, during, block(training, SETTLE, STEPS)
 
 
-def logarithms(groups: list[dict[str, list[float]]], statistic: Any) -> dict[str, list[float]]:
-    """Logarithm of each kind's step time in each group, less what its place in the order adds."""
-    logs = [{kind: math.log(statistic(times)) for kind, times in g.items()} for g in groups]
-    means = [statistics.mean(values.values()) for values in logs]
-    place = [
-        statistics.mean(logs[i][order(i)[at]] - means[i] for i in range(len(logs)))
-        for at in range(len(KINDS))
-    ]
+def profiler_round(training: Training) -> Round:
+    """Step times, s: off, with torch.profiler, off."""
+    from torch.profiler import ProfilerActivity, profile
+
+    before = block(training, PROFILER_SETTLE, PROFILER_STEPS)
+    with profile(activities=[ProfilerActivity.CPU]):
+        during = block(training, PROFILER_SETTLE, PROFILER_STEPS)
+    return before, during, block(training, PROFILER_SETTLE, PROFILER_STEPS)
+
+
+def summary(ratios: list[float]) -> dict[str, Any]:
+    """Mean of what the ratios add to 1, its 95 % confidence interval, and their number."""
+    mean = statistics.mean(ratios) - 1
+    half = 1.96 * statistics.stdev(ratios) / math.sqrt(len(ratios))
     return {
-        kind: [logs[i][kind] - place[order(i).index(kind)] for i in range(len(logs))]
-        for kind in KINDS
+        "percent": mean * 100,
+        "percent_95": [(mean - half) * 100, (mean + half) * 100],
+        "pairs": len(ratios),
     }
 
 
-def interval(values: list[float]) -> tuple[float, float]:
-    """Mean and half-width of its 95 % confidence interval."""
-    return statistics.mean(values), T * statistics.stdev(values) / math.sqrt(len(values))
+def added(rounds: list[Round]) -> dict[str, Any]:
+    """Summarise the middle block against the blocks around it."""
+    return summary([2 * during / (before + after) for before, during, after in rounds])
 
 
 def test_time_of_a_step(benchmark: Any, shm: Path, tmp_path: Path) -> None:
     keep_freed_memory()
     allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {max(allowed)})
     training = Training()
-    training.steps(FIRST_STEPS)
-    groups: list[dict[str, list[float]]] = []
+    haiprof.start(tmp_path, run="steps")
+    recorder = recorder_of(shm)
+    # One core of a virtual machine may be faster than another; the recorder runs where it likes.
+    os.sched_setaffinity(0, {max(allowed)})
+    training.steps(100)
+    hooks.uninstall()
+    os.kill(recorder, signal.SIGSTOP)
+    training.steps(100)
 
-    def run() -> None:
-        for i in range(GROUPS):
-            groups.append(group(training, shm, tmp_path / str(i), i))
+    def run() -> tuple[list[Round], list[Round]]:
+        ours = [haiprof_round(training, recorder) for _ in range(ROUNDS)]
+        return ours, [profiler_round(training) for _ in range(PROFILER_ROUNDS)]
 
-    benchmark.pedantic(run, rounds=1, iterations=1)
-    os.sched_setaffinity(0, allowed)
-    # They did record: every step that was timed, and those before.
-    for i in range(GROUPS):
-        recorded = haiprof.Analyzer(tmp_path / str(i) / "steps").steps()
-        assert recorded.height >= FIRST_STEPS + ROUNDS * STEPS
+    try:
+        ours, profilers = benchmark.pedantic(run, rounds=1, iterations=1)
+    finally:
+        os.kill(recorder, signal.SIGCONT)
+        os.sched_setaffinity(0, allowed)
+        haiprof.stop()
+    wait_recorded(shm, 120)
+    # It did record: every step of its blocks.
+    assert haiprof.Analyzer(tmp_path / "steps").steps().height >= ROUNDS * (SETTLE + STEPS)
 
-    info: dict[str, Any] = {
-        "pairs": GROUPS,
-        "steps_a_process": ROUNDS * STEPS,
-        "step_ms": statistics.median(t for g in groups for t in g["off"]) * 1e3,
-        "target_percent": 0.5,
-    }
-    for statistic in (statistics.median, statistics.mean):
-        logs = logarithms(groups, statistic)
-        for kind in KINDS[1:]:
-            bases = ["off"] if kind == "off_again" else ["off", "off_again"]
-            ratios = [
-                math.expm1(logs[kind][i] - statistics.mean(logs[base][i] for base in bases))
-                for i in range(GROUPS)
-            ]
-            mean, half = interval(ratios)
-            label = f"{kind}_percent_of_{statistic.__name__}s"
-            info[label] = mean * 100
-            info[f"{label}_95"] = [(mean - half) * 100, (mean + half) * 100]
-    benchmark.extra_info.update(info)
-    assert info["haiprof_percent_of_medians"] <= 0.5
+    cost = added(ours)
+    benchmark.extra_info.update(
+        step_ms=statistics.median(before for before, _, _ in ours) * 1e3,
+        haiprof=cost,
+        torch_profiler=added(profilers),
+        nothing=summary([after / before for before, _, after in ours]),
+        target_percent=0.5,
+    )
+    assert cost["percent"] <= 0.5

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 
 class Training:
@@ -26,13 +24,9 @@ class Training:
         )  # fmt: skip
         self.loss = nn.CrossEntropyLoss()
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
-        self.batches = self.endless()
-
-    def endless(self) -> Iterator[Any]:
-        import torch
-
-        while True:
-            yield from torch.utils.data.DataLoader(self.data, batch_size=64)
+        # One epoch that does not end.
+        draws = torch.utils.data.RandomSampler(self.data, replacement=True, num_samples=1 << 40)
+        self.batches = iter(torch.utils.data.DataLoader(self.data, batch_size=64, sampler=draws))
 
     def steps(self, count: int) -> list[float]:
         """Run ``count`` steps and return the time of each, s."""

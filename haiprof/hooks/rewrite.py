@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import functools
 import inspect
 import warnings
 from collections.abc import Callable, Iterator
@@ -39,13 +40,27 @@ def with_calls(
         OSError: the source cannot be read, or is not that of the running function.
         LookupError: no function named in ``inner`` is defined inside.
     """
+    return _rewritten(function, function.__code__, argument, enter, leave, inner)
+
+
+# Kept, because attaching again should cost a job nothing that it notices: the source of torch takes
+# ten ms to read and compile.
+@functools.cache
+def _rewritten(
+    function: FunctionType,
+    running: CodeType,
+    argument: str,
+    enter: Callable[[Any], object],
+    leave: Callable[[], object],
+    inner: tuple[str, ...],
+) -> CodeType:
     source = _Source(function)
-    if not _same(source.compile(), function.__code__):
+    if not _same(source.compile(), running):
         raise OSError(f"the source of {function.__qualname__} is not what runs")
     body = source.definition if not inner else _inner(source.definition, inner)
     _wrap(body, argument)
     code = source.compile()
-    if code.co_freevars != function.__code__.co_freevars:
+    if code.co_freevars != running.co_freevars:
         raise OSError(f"{function.__qualname__} closes over other names than its source")
     return _with_constants(code, {_ENTER: enter, _LEAVE: leave})
 
@@ -134,7 +149,7 @@ def _wrap(function: ast.FunctionDef, argument: str) -> None:
                 node.col_offset = node.end_col_offset = 0
         return made
 
-    traced = statement("if torch.compiler.is_compiling(): pass")
+    traced = statement("if torch.compiler.is_dynamo_compiling(): pass")
     assert isinstance(traced, ast.If)
     traced.body = [*copy.deepcopy(function.body), statement("return")]
     guarded = statement(f"try: pass\nfinally: {_LEAVE!r}()")

@@ -134,7 +134,8 @@ class Rewriting:
     """Gives the functions code that reports the calls.
 
     Raises:
-        AttributeError: this torch has no ``torch.compiler.is_compiling``, which that code asks.
+        AttributeError: this torch has no ``torch.compiler.is_dynamo_compiling``, which that code
+            asks.
     """
 
     how = "rewritten code"
@@ -149,7 +150,7 @@ class Rewriting:
         """Nothing is rewritten yet."""
         import torch
 
-        _ = torch.compiler.is_compiling
+        _ = torch.compiler.is_dynamo_compiling
         self._rewritten: list[tuple[Place, CodeType, CodeType]] = []
 
     def watch(self, place: Place) -> None:

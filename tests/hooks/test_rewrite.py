@@ -42,7 +42,7 @@ def test_the_calls_lie_around_the_body() -> None:
 def test_a_body_without_a_return_runs_once_while_torch_traces(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    monkeypatch.setattr(torch.compiler, "is_dynamo_compiling", lambda: True)
     rewritten(with_calls(falls_off_its_end, "value", enter, leave))(7)
     assert seen == [7]
 
