@@ -27,7 +27,7 @@ TRACE = "traces/param_resnet/worker0.pt.trace.json.gz"
 
 def kernel_names() -> tuple[list[str], str]:
     """Demangled kernel names of a real trace; made-up ones of the same kind where there is none."""
-    data = os.environ.get("HAIPROF_TEST_DATA") or Path(__file__).parents[2] / "shared" / "data"
+    data = os.environ.get("TEST_DATA") or Path(__file__).parents[2] / "shared" / "data"
     trace = Path(data) / TRACE
     if trace.exists():
         with gzip.open(trace) as file:

@@ -199,10 +199,13 @@ class SourceReport(TypedDict):
     cost_us: float
 
 class HostSampler:
-    """Samples the node and watched process trees from procfs, sysfs and cgroupfs."""
+    """Samples the node and watched process trees from procfs, sysfs and cgroupfs.
+
+    ``basic`` and ``io`` are how often the sources of each recorder are read, s; 0 leaves them out.
+    """
 
     def __init__(
-        self, *, procfs: str = "/proc", sysfs: str = "/sys", interval: float = 1.0
+        self, *, procfs: str = "/proc", sysfs: str = "/sys", basic: float = 1.0, io: float = 1.0
     ) -> None: ...
     def watch(self, pid: int) -> None:
         """Sample the process tree below ``pid`` as well."""
@@ -216,7 +219,7 @@ class HostSampler:
         """Plain sentences since the last call: a source that slowed down, failed, came back."""
     @property
     def next_due_ns(self) -> int:
-        """When the next source is due, in the clock that ``read`` is given."""
+        """When the next source is due, in the clock that ``read`` is given; 2**64 - 1 for never."""
 
 # -- starting the recorder -----------------------------------------------------------------------
 

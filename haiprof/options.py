@@ -12,6 +12,11 @@ from typing import Any, Final, NamedTuple
 
 ENABLED_VARIABLE: Final = "HAIPROF_ENABLED"
 
+#: What a user may name in ``recorders``: groups of sources. This version has those of the host.
+RECORDERS: Final = ("basic", "gpu", "ib", "mem", "power", "io", "trace")
+HOST_RECORDERS: Final = ("basic", "io")
+ALL: Final = "all"
+
 
 class Options(NamedTuple):
     """The options of one run, checked."""
@@ -22,6 +27,20 @@ class Options(NamedTuple):
     drain_hz: float = 4.0
     ring_mib: int = 16
     hooks: bool = True
+    warmup: float = 0.0
+    time: float = 0.0
+    recorders: str = ALL
+    basic_interval: float = 0.0
+    io_interval: float = 0.0
+
+    def intervals(self) -> dict[str, float]:
+        """Return how often each recorder of the host is to read its sources, s."""
+        chosen = RECORDERS if self.recorders == ALL else self.recorders.split(",")
+        return {
+            name: getattr(self, f"{name}_interval") or 1.0 / self.sample_hz
+            for name in HOST_RECORDERS
+            if name in chosen
+        }
 
 
 class Option(NamedTuple):
@@ -78,6 +97,23 @@ def _check_run(value: Any) -> str | None:
     return None
 
 
+def _recorders(text: str) -> str:
+    return text.replace(" ", "").lower()
+
+
+def _check_recorders(value: Any) -> str | None:
+    if not isinstance(value, str):
+        return "must be a str"
+    unknown = [name for name in value.split(",") if name not in (ALL, *RECORDERS)]
+    if unknown or (ALL in value.split(",") and value != ALL):
+        return f"must be {ALL} or some of {','.join(RECORDERS)}"
+    return None
+
+
+def _check_interval(value: Any) -> str | None:
+    return None if value == 0 else _between(0.01, 86400, "seconds")(value)
+
+
 def _check_boolean(value: Any) -> str | None:
     return None if isinstance(value, bool) else "must be True or False"
 
@@ -95,8 +131,29 @@ OPTIONS: Final[dict[str, Option]] = {
             "ring_mib", "shared memory of one process", int, _between(2, 1024, "MiB", whole=True)
         ),
         Option("hooks", "find steps and phases in torch by itself", _boolean, _check_boolean),
+        Option("warmup", "seconds before the recording begins", float, _between(0, 1e9, "seconds")),
+        Option(
+            "time",
+            "seconds after which it ends (0: with the job)",
+            float,
+            _between(0, 1e9, "seconds"),
+        ),
+        Option("recorders", "what is sampled", _recorders, _check_recorders),
+        *(
+            Option(
+                f"{name}_interval",
+                f"seconds between samples of {name} (0: as sample_hz says)",
+                float,
+                _check_interval,
+            )
+            for name in HOST_RECORDERS
+        ),
     )
 }
+#: Variables that are no options: read in haiprof.places, haiprof.launcher and haiprof.run_folder.
+_OTHER_VARIABLES: Final = frozenset(
+    {ENABLED_VARIABLE, "HAIPROF_SHM_DIR", "HAIPROF_TASK_ID", "HAIPROF_USER_ID"}
+)
 assert set(OPTIONS) == set(Options._fields)
 
 
@@ -137,6 +194,12 @@ def resolve(
                 values[option.name] = value
             else:
                 problems.append(f"{option.name}={value!r} {wrong}; using the default")
+    familiar = {option.variable for option in OPTIONS.values()} | _OTHER_VARIABLES
+    problems += [
+        f"{variable}={text!r} is not known to this version and changes nothing"
+        for variable, text in environment.items()
+        if variable.startswith("HAIPROF_") and variable not in familiar and text not in ("", "0")
+    ]
     if "log_dir" in values:
         values["log_dir"] = Path(values["log_dir"]).expanduser()
     return Options(**values), problems

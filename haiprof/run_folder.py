@@ -70,6 +70,8 @@ def _document(run: str, command: Sequence[str], options: Options) -> str:
         "run": run,
         "created_ns": time.time_ns(),
         "command": list(command),
+        "task": os.environ.get("HAIPROF_TASK_ID"),
+        "user": os.environ.get("HAIPROF_USER_ID"),
         "host": os.uname().nodename,
         "cwd": _current_folder(),
         "haiprof": __version__,

@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -68,17 +69,45 @@ class Session:
         self._ring: Path | None = None
         self._recorder_started = -math.inf
         self._pid = os.getpid()
+        #: When it begins and ends (CLOCK_MONOTONIC, s); the end is known once it has begun.
+        self._begins = time.monotonic() + options.warmup
+        self._ends: float | None = None
+        self._timer: threading.Timer | None = None
 
     @property
     def recording(self) -> bool:
         """Whether records of this process are being kept."""
         return self._ring is not None and self._pid == os.getpid() and _core.ring_open()
 
+    @property
+    def warming_up(self) -> bool:
+        """Whether the recording is to begin later."""
+        return time.monotonic() < self._begins
+
+    def later(self, when: float, what: Callable[[Session], None]) -> None:
+        """Call ``what(self)`` at a time (CLOCK_MONOTONIC, s), on a thread of its own."""
+        self.forget_timer()
+        self._timer = threading.Timer(max(0.0, when - time.monotonic()), what, (self,))
+        self._timer.daemon = True
+        self._timer.start()
+
+    def forget_timer(self) -> None:
+        """Do not call what :meth:`later` was given."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def wait_for_beginning(self, begin: Callable[[Session], None]) -> None:
+        """Call ``begin(self)`` when the recording is to begin."""
+        self.later(self._begins, begin)
+
     def open(self) -> bool:
         """Make the ring and see to it that the run has a recorder. Tells what is in the way."""
         with _lock:
             if self.recording:
                 return True
+            if self._ends is not None and time.monotonic() >= self._ends:
+                return False
             try:
                 open_run_folder(self.run_dir, sys.orig_argv, self.options)
                 self._open_ring()
@@ -89,6 +118,9 @@ class Session:
                 tell(f"not recording: {error!r}. The job goes on without")
                 return False
             self._pid = os.getpid()
+            if self.options.time:
+                self._ends = self._ends or time.monotonic() + self.options.time
+                self.later(self._ends, _stop)
             self.see_to_recorder()
             hooks = sys.modules.get("haiprof.hooks")
             if hooks is not None:
@@ -210,11 +242,10 @@ class Session:
 
     def in_forked_child(self) -> Session:
         """Return what a child of fork has of it: the same run, a ring of its own to come."""
-        return Session(self.options, self._place)._named(self.run, self.run_dir)
-
-    def _named(self, run: str, run_dir: Path) -> Session:
-        self.run, self.run_dir, self._ring_dir = run, run_dir, ring_dir(run)
-        return self
+        child = Session(self.options, self._place)
+        child.run, child.run_dir, child._ring_dir = self.run, self.run_dir, self._ring_dir
+        child._begins, child._ends = self._begins, self._ends
+        return child
 
 
 def _absolute(path: Path) -> Path:
@@ -239,6 +270,11 @@ def start(
     drain_hz: float | None = None,
     ring_mib: int | None = None,
     hooks: bool | None = None,
+    warmup: float | None = None,
+    time: float | None = None,
+    recorders: str | None = None,
+    basic_interval: float | None = None,
+    io_interval: float | None = None,
 ) -> Session:
     """Begin to record this process. Calling it again returns the same session.
 
@@ -251,6 +287,12 @@ def start(
         drain_hz: how often the ring is drained, per second; default 4.
         ring_mib: shared memory of this process, MiB; default 16.
         hooks: find steps and phases in torch; default true.
+        warmup: seconds before the recording begins; default 0.
+        time: seconds after which the recording of each process ends; default 0, with the process.
+        recorders: what is sampled: ``all`` (the default) or names with commas between,
+            ``basic`` and ``io`` in this version.
+        basic_interval: seconds between two samples of it; default 0, as ``sample_hz`` says.
+        io_interval: the same for block devices.
 
     Returns:
         The session. It records nothing, and stderr says why, when something is in the way.
@@ -262,6 +304,11 @@ def start(
         "drain_hz": drain_hz,
         "ring_mib": ring_mib,
         "hooks": hooks,
+        "warmup": warmup,
+        "time": time,
+        "recorders": recorders,
+        "basic_interval": basic_interval,
+        "io_interval": io_interval,
     }
     return _begin(given, lazily=False)
 
@@ -279,22 +326,44 @@ def _begin(given: dict[str, Any], *, lazily: bool) -> Session:
                 _tell_ignored(given, _active.options)
                 if _active.recording:
                     _active.see_to_recorder()
-                else:
+                elif not _active.warming_up:
                     _active.open()
             return _active
         options, problems = resolve(given)
         for problem in problems:
             tell(problem)
-        session = Session(options, placement())
-        if not lazily and not session.open():
-            return session
-        _active = session
+        session = _active = Session(options, placement())
         _register_once()
-        if lazily:
-            _core.set_opener(_open_for_first_record)
-        if options.hooks:
-            _install_hooks()
+        if session.warming_up:
+            session.wait_for_beginning(_record_lazily if lazily else _record)
+        elif lazily:
+            _record_lazily(session)
+        else:
+            _record(session)
         return session
+
+
+def _record(session: Session) -> None:
+    """Begin to record now. Where that is not possible a later start() may try again."""
+    global _active
+    with _lock:
+        if _active is not session:
+            return  # it was stopped before its time
+        if not session.open():
+            _active = None
+            return
+        if session.options.hooks:
+            _install_hooks()
+
+
+def _record_lazily(session: Session) -> None:
+    """Begin to record when there is something to record."""
+    with _lock:
+        if _active is not session:
+            return
+        _core.set_opener(_open_for_first_record)
+        if session.options.hooks:
+            _install_hooks()
 
 
 def _tell_ignored(given: dict[str, Any], used: Options) -> None:
@@ -328,6 +397,9 @@ def _open_for_first_record() -> None:
     """Open the ring at the first record, unless this process is somebody's helper."""
     session = _active
     if session is None or _is_dataloader_worker():
+        return
+    if session.warming_up:  # a forked child has no timer of its own yet
+        session.wait_for_beginning(_record_lazily)
         return
     session.open()
 
@@ -375,12 +447,19 @@ def _after_fork() -> None:
 
 def stop() -> None:
     """End the recording and wait (up to 10 s) until the files are closed. Safe to call anytime."""
+    session = _active
+    if session is not None:
+        _stop(session)
+
+
+def _stop(session: Session) -> None:
     global _active
     with _lock:
-        session, _active = _active, None
-        _core.set_opener(None)
-        if session is None:
+        if _active is not session:
             return
+        _active = None
+        _core.set_opener(None)
+        session.forget_timer()
         with contextlib.suppress(Exception):
             hooks = sys.modules.get("haiprof.hooks")
             if hooks is not None:

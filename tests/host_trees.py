@@ -111,7 +111,9 @@ class Node:
             )
 
     def sampler(self, interval: float = 1.0) -> _core.HostSampler:
-        return _core.HostSampler(procfs=str(self.procfs), sysfs=str(self.sysfs), interval=interval)
+        return _core.HostSampler(
+            procfs=str(self.procfs), sysfs=str(self.sysfs), basic=interval, io=interval
+        )
 
     def tick(self, sampler: _core.HostSampler, seconds: float = 1.0) -> dict[Key, float]:
         """Let time pass and read. Every (target, metric, instance) comes at most once."""
@@ -144,14 +146,14 @@ def _inside(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
 def recorded(name: str, folder: Path) -> Path:
     """Unpack the recorded tree of a real machine; skip the test where there is none.
 
-    The recordings are not part of the package: ``HAIPROF_TEST_DATA`` names their folder, and
+    The recordings are not part of the package: ``TEST_DATA`` names their folder, and
     without it ``../shared/data`` beside the repository is looked at.
     """
     beside = Path(__file__).parents[2] / "shared" / "data"
-    data = Path(os.environ.get("HAIPROF_TEST_DATA", str(beside)))
+    data = Path(os.environ.get("TEST_DATA", str(beside)))
     archive = data / "host" / f"{name}.tar.gz"
     if not archive.is_file():
-        pytest.skip(f"no recorded machine {archive}: set HAIPROF_TEST_DATA to their folder")
+        pytest.skip(f"no recorded machine {archive}: set TEST_DATA to their folder")
     with tarfile.open(archive) as tar:
         tar.extractall(folder, filter=_inside)
     found = next(folder.rglob("proc"), None)

@@ -107,7 +107,7 @@ def _table() -> list[tuple[str, str, str]]:
             shown = "on" if default else "off"
             rows.append((f"{flag}/--no-{flag[2:]}", "", f"{option.meaning} [{shown}]"))
         else:
-            operand = option.parse.__name__.upper().replace("STR", "NAME")
+            operand = option.parse.__name__.strip("_").upper().replace("STR", "NAME")
             shown = f" [{default}]" if str(default) else ""
             rows.append((flag, operand, f"{option.meaning}{shown}"))
     rows.append((f"--{_REPORT}", "", _REPORT_MEANING))

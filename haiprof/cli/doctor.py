@@ -270,7 +270,7 @@ def _ask_python(program: str, variable: str, value: str) -> tuple[int, str, str]
 def _host_sources() -> Iterator[Finding]:
     from haiprof._core import HostSampler
 
-    sampler = HostSampler(interval=1.0)
+    sampler = HostSampler()
     sampler.watch(os.getpid())  # some sources are those of a process
     sampler.read(time.monotonic_ns())
     for source in sampler.sources():

@@ -143,8 +143,11 @@ class _Recording:
         return {**os.environ, **texts, ENABLED_VARIABLE: "1"}
 
     def start(self, pid: int) -> None:
-        """Start the recorder, which stays until the command ends."""
-        if not self.possible:
+        """Start the recorder, which stays until the command ends.
+
+        A recording that begins later or ends earlier is left to the ranks: each knows when.
+        """
+        if not self.possible or self.options.warmup or self.options.time:
             return
         try:
             # An earlier recorder of the same run may just be leaving with the folder.
@@ -178,6 +181,8 @@ class _Recording:
             return
         with spinner("closing the run's files"):
             closed = self._wait_closed(time.monotonic() + _CLOSING_SECONDS)
+        with contextlib.suppress(OSError):
+            self._ring_dir.rmdir()  # where no recorder came by
         shown = _from_here(self.run_dir)
         say(f"run {self.run_dir}")
         if not closed:

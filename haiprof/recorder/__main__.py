@@ -19,7 +19,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="haiprof.recorder")
     parser.add_argument("--ring-dir", type=Path, required=True)
     parser.add_argument("--run-dir", type=Path, required=True)
-    parser.add_argument("--sample-hz", type=float, required=True)
+    parser.add_argument(
+        "--interval", action="append", default=[], type=_interval, metavar="RECORDER=SECONDS"
+    )
     parser.add_argument("--drain-hz", type=float, required=True)
     parser.add_argument("--watch", help="PID:START_TIME of a command to stay for")
     options = parser.parse_args(arguments)
@@ -58,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
     recorder = Recorder(
         options.ring_dir,
         options.run_dir,
-        sample_hz=options.sample_hz,
+        intervals=dict(options.interval),
         drain_hz=options.drain_hz,
     )
     if watched is not None:
@@ -69,6 +71,11 @@ def main(arguments: list[str] | None = None) -> int:
         logging.exception("the recorder failed; what it wrote so far is whole")
         return 1
     return 0
+
+
+def _interval(text: str) -> tuple[str, float]:
+    recorder, _, seconds = text.partition("=")
+    return recorder, float(seconds)
 
 
 if __name__ == "__main__":

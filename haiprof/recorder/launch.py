@@ -59,7 +59,7 @@ def start_recorder(
         _PROGRAM.format(paths=_import_paths()),
         f"--ring-dir={ring_dir}",
         f"--run-dir={run_dir}",
-        f"--sample-hz={options.sample_hz!r}",
+        *(f"--interval={name}={seconds!r}" for name, seconds in options.intervals().items()),
         f"--drain-hz={options.drain_hz!r}",
     ]
     if watch is not None:

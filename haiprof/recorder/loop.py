@@ -10,7 +10,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -35,12 +35,14 @@ _GIVE_UP_SECONDS: Final = 600.0
 class Recorder:
     """Records one run on one node."""
 
-    def __init__(self, ring_dir: Path, run_dir: Path, *, sample_hz: float, drain_hz: float) -> None:
+    def __init__(
+        self, ring_dir: Path, run_dir: Path, *, intervals: Mapping[str, float], drain_hz: float
+    ) -> None:
         """Prepare; nothing is touched before :meth:`run`."""
         self._ring_dir = ring_dir
         self._run_dir = run_dir
         self._drain_seconds = 1.0 / drain_hz
-        self._sample_hz = sample_hz
+        self._intervals = intervals
         self._processes: dict[Path, RecordedProcess] = {}
         self._refused: dict[Path, str] = {}
         self._watched: Life | None = None
@@ -74,7 +76,7 @@ class Recorder:
 
     def _record(self, doorbell: int) -> bool:
         """Record until nothing is left, and close all files; False when something had to stay."""
-        node = NodeRecorder(self._run_dir, self._sample_hz)
+        node = NodeRecorder(self._run_dir, self._intervals)
         if self._watched is not None:
             node.watch_command(self._watched.pid)
         try:

@@ -52,8 +52,12 @@ def _answers(sources: list[SourceReport]) -> list[tuple[str, str, str]]:
 class NodeRecorder:
     """Samples the node once for all its ranks."""
 
-    def __init__(self, run_dir: Path, sample_hz: float) -> None:
+    def __init__(self, run_dir: Path, intervals: Mapping[str, float]) -> None:
         """Make the node's folder and open the sources.
+
+        Args:
+            run_dir: folder of the run.
+            intervals: how often each recorder's sources are read, s; those not named are not.
 
         Raises:
             OSError: the folder cannot be made.
@@ -62,7 +66,7 @@ class NodeRecorder:
         self.folder.mkdir(mode=0o700, exist_ok=True)
         for left in sorted(self.folder.glob(f"*{schema.LIVE_SUFFIX}")):
             close_stream(left)
-        self._sampler = HostSampler(interval=1.0 / sample_hz)
+        self._sampler = HostSampler(basic=intervals.get("basic", 0.0), io=intervals.get("io", 0.0))
         self._targets: dict[int, _Folder] = {0: _Folder(self.folder)}
         self._events = RowTable(schema.EVENTS)
         self._events_writer = TableWriter(self.folder, schema.EVENTS)

@@ -18,7 +18,7 @@ from typing import Any, Final
 from haiprof import schema
 from haiprof._core import RingReader
 from haiprof.errors import HaiprofError
-from haiprof.options import Options, resolve
+from haiprof.options import OPTIONS, Options, resolve
 from haiprof.places import node_name, ring_dir, ring_root
 from haiprof.recorder.election import Election, recorder_running
 from haiprof.recorder.launch import start_recorder
@@ -177,10 +177,10 @@ def _drop_unfinished(ring: Path, told: Recovered) -> None:
 def _options_of(run_dir: Path) -> Options:
     """Return the options that the run was started with; defaults for what cannot be read."""
     known: dict[str, Any] = {}
-    with contextlib.suppress(OSError, ValueError, AttributeError):
+    with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
         document = json.loads((run_dir / schema.RUN_FILE).read_text(encoding="utf-8"))
         told = document.get("options")
-        known = {name: told[name] for name in ("sample_hz", "drain_hz") if name in told}
+        known = {name: told[name] for name in OPTIONS if name in told and name != "log_dir"}
     options, _ = resolve(known)
     return options
 

@@ -291,15 +291,19 @@ def _to_frame(table: pa.Table, columns: Sequence[schema.Column]) -> pl.DataFrame
 
 
 def _ends_within_batch(file: Path) -> int:
+    dictionaries = wanted = 0
     try:
         if file.stat().st_size == 0:
             return 0
         with pa.OSFile(os.fsencode(file)) as handle:
             reader = pa.ipc.MessageReader.open_stream(handle)
+            found = pa.ipc.read_schema(reader.read_next_message())
+            wanted = sum(pa.types.is_dictionary(field.type) for field in found)
             while True:
-                reader.read_next_message()
+                dictionaries += reader.read_next_message().type == "dictionary"
     except StopIteration:
-        return 0
+        # A reader wants all dictionaries with the first batch; later ones come alone.
+        return int(0 < dictionaries < wanted)
     except FileNotFoundError:
         return 0
     except (OSError, pa.ArrowException):

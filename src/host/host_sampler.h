@@ -1,4 +1,4 @@
-// The sampler of one node: every source of this folder, read at one interval.
+// The sampler of one node: the sources of this folder, each read at its recorder's interval.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,12 @@
 
 namespace haiprof::host {
 
-sampler::Sampler make_host_sampler(const Roots& roots, std::uint64_t interval_ns);
+// Of each recorder, which is what a user names a group of sources by. 0 leaves it out.
+struct Intervals {
+  std::uint64_t basic_ns;
+  std::uint64_t io_ns;
+};
+
+sampler::Sampler make_host_sampler(const Roots& roots, const Intervals& intervals);
 
 }  // namespace haiprof::host

@@ -21,8 +21,9 @@ namespace {
 
 class HostSampler {
  public:
-  HostSampler(std::string procfs, std::string sysfs, double interval)
-      : sampler_(host::make_host_sampler({std::move(procfs), std::move(sysfs)}, in_ns(interval))) {}
+  HostSampler(std::string procfs, std::string sysfs, double basic, double io)
+      : sampler_(host::make_host_sampler({std::move(procfs), std::move(sysfs)},
+                                         {in_ns(basic), in_ns(io)})) {}
 
   void watch(std::int64_t pid) {
     const pid_t checked = checked_pid(pid);
@@ -82,8 +83,9 @@ class HostSampler {
   static constexpr double kMaxInterval = 86400.0;
 
   static std::uint64_t in_ns(double interval) {
+    if (interval == 0.0) return 0;
     if (!(interval >= kMinInterval && interval <= kMaxInterval)) {
-      throw py::value_error("interval must be between 0.01 and 86400 seconds, not " +
+      throw py::value_error("an interval must be 0 or between 0.01 and 86400 seconds, not " +
                             std::to_string(interval));
     }
     return static_cast<std::uint64_t>(std::llround(interval * 1e9));
@@ -122,8 +124,9 @@ void register_host(py::module_& module) {
   py::class_<HostSampler>(
       module, "HostSampler",
       "Samples the node and watched process trees from procfs, sysfs and cgroupfs.")
-      .def(py::init<std::string, std::string, double>(), py::kw_only(), py::arg("procfs") = "/proc",
-           py::arg("sysfs") = "/sys", py::arg("interval") = 1.0)
+      .def(py::init<std::string, std::string, double, double>(), py::kw_only(),
+           py::arg("procfs") = "/proc", py::arg("sysfs") = "/sys", py::arg("basic") = 1.0,
+           py::arg("io") = 1.0)
       .def("watch", &HostSampler::watch, py::arg("pid"))
       .def("unwatch", &HostSampler::unwatch, py::arg("pid"))
       .def("sources", &HostSampler::sources)

@@ -139,7 +139,7 @@ const std::vector<Value>& Sampler::read(std::uint64_t now_ns) {
 std::uint64_t Sampler::next_due_ns() const noexcept {
   std::uint64_t next = ~std::uint64_t{0};
   for (const Entry& entry : entries_) next = std::min(next, entry.due_ns);
-  return entries_.empty() ? 0 : next;
+  return next;
 }
 
 std::vector<Report> Sampler::sources() const {

@@ -49,7 +49,7 @@ class Sampler {
   // The answer is good until the next call.
   const std::vector<Value>& read(std::uint64_t now_ns);
 
-  // When read() has something to do next. 0: at once.
+  // When read() has something to do next. 0: at once; the largest number: never.
   std::uint64_t next_due_ns() const noexcept;
 
   std::vector<Report> sources() const;

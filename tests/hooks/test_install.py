@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils.data import dataloader
 
 from haiprof import _core, hooks
+from haiprof.hooks import watch
 
 
 def surface() -> dict[str, Any]:
@@ -187,14 +188,14 @@ def test_a_backward_whose_source_cannot_be_read_is_left_as_it_was(
     rewriting: None, shm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, reports = surface(), []
-    find = inspect.findsource
+    rewritten = watch.with_calls
 
-    def findsource(of: Any) -> Any:
-        if of is torch.autograd.backward:
+    def with_calls(function: Any, *others: Any) -> Any:
+        if function is torch.autograd.backward:
             raise IndexError("somebody edited the file meanwhile")
-        return find(of)
+        return rewritten(function, *others)
 
-    monkeypatch.setattr(inspect, "findsource", findsource)
+    monkeypatch.setattr(watch, "with_calls", with_calls)
     _core.open_ring(str(shm / "test.ring"))
     try:
         hooks.install(lambda kind, text: reports.append(text))

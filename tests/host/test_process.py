@@ -69,7 +69,7 @@ class Worker:
             env={**os.environ, "WORKER": WORKER},
         )
         self.do("ready")
-        self.sampler = _core.HostSampler(interval=20.0)
+        self.sampler = _core.HostSampler(basic=20.0)
         self.now = time.monotonic_ns()
         self.sampler.watch(self.process.pid)
         self.tick()
@@ -141,7 +141,7 @@ def test_a_child_that_nobody_saw_is_counted_at_its_parent(worker: Worker) -> Non
 def test_a_child_from_before_the_watch_is_not_counted_for_its_past(worker: Worker) -> None:
     worker.do("child a")
     worker.do(f"a write {32 * MB}")
-    late = _core.HostSampler(interval=20.0)
+    late = _core.HostSampler(basic=20.0)
     late.watch(worker.process.pid)
     now = worker.now
 
@@ -212,7 +212,7 @@ def test_cpu_time_of_a_reaped_child_is_counted_once() -> None:
     )
     assert parent.stdin is not None
     assert parent.stdout is not None
-    sampler = _core.HostSampler(interval=20.0)
+    sampler = _core.HostSampler(basic=20.0)
     sampler.watch(parent.pid)
     now = time.monotonic_ns()
     sampler.read(now)
@@ -276,7 +276,7 @@ def test_a_busy_tree_is_counted_to_the_byte(seed: int) -> None:
     )
     assert tree.stdin is not None
     assert tree.stdout is not None
-    sampler = _core.HostSampler(interval=20.0)
+    sampler = _core.HostSampler(basic=20.0)
     sampler.watch(tree.pid)
     now = time.monotonic_ns()
     sampler.read(now)
@@ -328,7 +328,7 @@ def test_processes_that_come_and_go_under_the_reading() -> None:
 
     thread = threading.Thread(target=churn)
     thread.start()
-    sampler = _core.HostSampler(interval=0.01)
+    sampler = _core.HostSampler(basic=0.01)
     sampler.watch(os.getpid())
     try:
         end = time.monotonic() + 1.5

@@ -21,7 +21,7 @@ HOUR_NS = 3_600_000_000_000
 
 @pytest.fixture
 def node(tmp_path: Path) -> NodeRecorder:
-    return NodeRecorder(tmp_path, sample_hz=100.0)
+    return NodeRecorder(tmp_path, {"basic": 0.01, "io": 0.01})
 
 
 @pytest.fixture
@@ -139,3 +139,28 @@ def test_a_folder_that_is_not_watched_is_nothing_to_end(node: NodeRecorder, tmp_
     sample(node)
     node.close()
     assert (node.folder.name, process_file(node.folder)["role"]) == (node_name(), "node")
+
+
+def test_a_recorder_that_is_not_named_is_left_out(tmp_path: Path) -> None:
+    node = NodeRecorder(tmp_path, {"basic": 0.01})
+    sample(node)
+    node.close()
+    assert "disk" not in states(node)
+    assert {row["metric"] for row in rows(node.folder)} & {"cpu.busy.percent", "mem.total.bytes"}
+
+
+def test_each_recorder_has_an_interval_of_its_own(tmp_path: Path) -> None:
+    node = NodeRecorder(tmp_path, {"basic": 0.01, "io": 3600.0})
+    sample(node)
+    assert node.next_due_ns - time.monotonic_ns() < 1e9
+    told = {source["name"]: source["interval_s"] for source in process_file(node.folder)["sources"]}
+    assert (told["cpu"], told["disk"]) == (0.01, 3600.0)
+    node.close()
+
+
+def test_a_node_that_is_not_sampled_waits_for_nothing(tmp_path: Path) -> None:
+    node = NodeRecorder(tmp_path, {})
+    assert node.next_due_ns > time.monotonic_ns() + HOUR_NS
+    node.sample()
+    node.close()
+    assert process_file(node.folder)["sources"] == []

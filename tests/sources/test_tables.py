@@ -85,6 +85,22 @@ def test_a_stream_cut_anywhere_gives_every_whole_batch(
     assert count_cut(folder) == read.cut
 
 
+def test_a_stream_cut_between_its_dictionaries_is_cut(
+    tmp_path: Path, stream: tuple[bytes, list[int]]
+) -> None:
+    content, _ = stream
+    with pa.BufferReader(content) as source:
+        reader = pa.ipc.MessageReader.open_stream(source)
+        kinds, ends = [], []
+        for _ in range(3):
+            kinds.append(reader.read_next_message().type)
+            ends.append(source.tell())
+    assert kinds == ["schema", "dictionary", "dictionary"]
+    for at, cut in zip(ends, (0, 1, 1), strict=True):
+        (tmp_path / "spans-0.arrows").write_bytes(content[:at])
+        assert read_table(tmp_path, schema.SPANS).cut == count_cut(tmp_path) == cut
+
+
 def test_cuts_are_counted_and_whole_streams_are_not(tmp_path: Path) -> None:
     whole = runs.write_live(tmp_path, schema.SPANS, [spans(0, 4)], number=0)
     (tmp_path / "spans-1.arrows").write_bytes(whole.read_bytes()[:-20])

@@ -1,0 +1,60 @@
+"""Options: from arguments and the environment, checked."""
+
+from __future__ import annotations
+
+import pytest
+
+from haiprof.options import Options, resolve
+
+
+def test_what_is_given_wins_over_the_environment_and_that_over_the_default() -> None:
+    options, problems = resolve({"time": 5.0}, {"HAIPROF_TIME": "7", "HAIPROF_WARMUP": "120"})
+    assert (options.time, options.warmup, options.drain_hz) == (5.0, 120.0, 4.0)
+    assert problems == []
+
+
+@pytest.mark.parametrize(
+    ("environment", "intervals"),
+    [
+        ({}, {"basic": 1.0, "io": 1.0}),
+        ({"HAIPROF_RECORDERS": "all"}, {"basic": 1.0, "io": 1.0}),
+        ({"HAIPROF_RECORDERS": "basic,gpu"}, {"basic": 1.0}),
+        ({"HAIPROF_RECORDERS": " IO, mem"}, {"io": 1.0}),
+        ({"HAIPROF_RECORDERS": "gpu"}, {}),
+        ({"HAIPROF_SAMPLE_HZ": "4"}, {"basic": 0.25, "io": 0.25}),
+        ({"HAIPROF_SAMPLE_HZ": "4", "HAIPROF_IO_INTERVAL": "10"}, {"basic": 0.25, "io": 10.0}),
+    ],
+)
+def test_each_recorder_of_the_host_has_its_interval(
+    environment: dict[str, str], intervals: dict[str, float]
+) -> None:
+    options, problems = resolve({}, environment)
+    assert problems == []
+    assert options.intervals() == intervals
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"HAIPROF_TIME": "-1"},
+        {"HAIPROF_WARMUP": "soon"},
+        {"HAIPROF_RECORDERS": "basic,disk"},
+        {"HAIPROF_RECORDERS": "all,io"},
+        {"HAIPROF_BASIC_INTERVAL": "0.001"},
+        {"HAIPROF_TRACE": "1"},
+        {"HAIPROF_SAMPEL_HZ": "4"},
+    ],
+)
+def test_what_cannot_be_used_is_told_in_one_line_that_names_it(environment: dict[str, str]) -> None:
+    options, problems = resolve({}, environment)
+    assert options == Options()
+    [line] = problems
+    [(variable, text)] = environment.items()
+    assert line.startswith(f"{variable}={text!r} ")
+
+
+def test_a_platform_that_asks_for_nothing_special_is_told_nothing() -> None:
+    told = {"ENABLED": "1", "TIME": "0", "WARMUP": "0", "TRACE": "0", "RECORDERS": "all"}
+    told |= {"LOG_DIR": "logs", "TASK_ID": "42", "USER_ID": "7", "BASIC_INTERVAL": "1"}
+    _, problems = resolve({}, {f"HAIPROF_{name}": text for name, text in told.items()})
+    assert problems == []
