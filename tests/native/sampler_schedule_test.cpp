@@ -205,7 +205,7 @@ void watching_reaches_every_source() {
 void an_empty_sampler_has_nothing_to_do() {
   Sampler sampler;
   CHECK(sampler.read(kSecond).empty());
-  CHECK_EQUAL(sampler.next_due_ns(), 0U);
+  CHECK_EQUAL(sampler.next_due_ns(), ~std::uint64_t{0});
   CHECK(sampler.sources().empty());
 }
 
