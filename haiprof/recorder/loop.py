@@ -76,7 +76,7 @@ class Recorder:
 
     def _record(self, doorbell: int) -> bool:
         """Record until nothing is left, and close all files; False when something had to stay."""
-        node = NodeRecorder(self._run_dir, self._intervals)
+        node = self._open_node()
         if self._watched is not None:
             node.watch_command(self._watched.pid)
         try:
@@ -94,6 +94,25 @@ class Recorder:
             # While the lock is held: the next recorder opens the same files.
             with contextlib.suppress(OSError):
                 node.close()
+
+    def _open_node(self) -> NodeRecorder:
+        """Make the node's folder; where it cannot be had now, try until it can."""
+        since = time.monotonic()
+        told = False
+        while True:
+            try:
+                return NodeRecorder(self._run_dir, self._intervals)
+            except OSError as error:
+                if self._terminations > 1 or time.monotonic() - since > _GIVE_UP_SECONDS:
+                    raise
+                if not told:
+                    told = True
+                    log.error(
+                        "%s: %s; recording begins when it can be written, the rings are kept",
+                        error.filename or self._run_dir,
+                        os.strerror(error.errno or errno.EIO),
+                    )
+                time.sleep(_RETRY_SECONDS)
 
     # -- one turn --------------------------------------------------------------------------------
 

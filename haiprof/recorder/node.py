@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import logging
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -45,6 +47,26 @@ class _Folder:
         self.writer.close()
 
 
+def _claim_folder(run_dir: Path) -> tuple[Path, int]:
+    """Return a folder for the node that no other living recorder writes, and what holds it.
+
+    Containers that share a host name and a run have a recorder each; the second has ``<node>.2``.
+    """
+    for n in range(1, 1000):
+        folder = run_dir / (node_name() if n == 1 else f"{node_name()}.{n}")
+        folder.mkdir(mode=0o700, exist_ok=True)
+        claim = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(claim)
+            continue
+        except OSError:  # a file system without locks; there two write into one folder
+            pass
+        return folder, claim
+    raise FileExistsError(17, "no free folder for this node", str(run_dir / node_name()))
+
+
 def _answers(sources: list[SourceReport]) -> list[tuple[str, str, str]]:
     return [(source["name"], source["state"], source["reason"]) for source in sources]
 
@@ -62,8 +84,7 @@ class NodeRecorder:
         Raises:
             OSError: the folder cannot be made.
         """
-        self.folder = run_dir / node_name()
-        self.folder.mkdir(mode=0o700, exist_ok=True)
+        self.folder, self._claim = _claim_folder(run_dir)
         for left in sorted(self.folder.glob(f"*{schema.LIVE_SUFFIX}")):
             close_stream(left)
         self._sampler = HostSampler(basic=intervals.get("basic", 0.0), io=intervals.get("io", 0.0))
@@ -212,8 +233,11 @@ class NodeRecorder:
         Raises:
             OSError: there is no room; what was written stays readable.
         """
-        self.write()
-        for target in self._targets.values():
-            target.writer.close()
-        self._events_writer.close()
-        self._write_node_file("closed", self._sources)
+        try:
+            self.write()
+            for target in self._targets.values():
+                target.writer.close()
+            self._events_writer.close()
+            self._write_node_file("closed", self._sources)
+        finally:
+            os.close(self._claim)

@@ -164,3 +164,20 @@ def test_a_node_that_is_not_sampled_waits_for_nothing(tmp_path: Path) -> None:
     node.sample()
     node.close()
     assert process_file(node.folder)["sources"] == []
+
+
+def test_two_recorders_of_one_host_name_have_a_folder_each(tmp_path: Path) -> None:
+    first = NodeRecorder(tmp_path, {"basic": 0.01})
+    second = NodeRecorder(tmp_path, {"basic": 0.01})
+    assert second.folder.name == f"{first.folder.name}.2"
+    sample(first)
+    sample(second)
+    first.close()
+    # Its folder is free again, for a recorder that takes over.
+    third = NodeRecorder(tmp_path, {"basic": 0.01})
+    assert third.folder == first.folder
+    sample(third)
+    for node in (second, third):
+        node.close()
+        assert rows(node.folder)
+        assert process_file(node.folder)["state"] == "closed"
