@@ -129,9 +129,16 @@ def test_a_lost_terminal_hangs_the_command_up_once(tmp_path: Path) -> None:
 
 def test_ctrl_z_stops_both_and_fg_goes_on(tmp_path: Path) -> None:
     told = tmp_path / "told"
-    run = shlex.join([*HAIPROF, "run", "--log-dir", str(tmp_path / "logs"), "--", "sh", "-c"])
-    job = f"'echo ready >{told}; sleep 1; exit 5'"
-    shell = f"set -m; {run} {job}; echo status $?; fg; echo status $?"
+    # No shell: one that is just starting a program cannot be stopped until that runs, by nobody.
+    job = [
+        "import pathlib, sys, time",
+        f"pathlib.Path({str(told)!r}).write_text('ready')",
+        "time.sleep(1)",
+        "sys.exit(5)",
+    ]
+    command = ["--", sys.executable, "-c", "\n".join(job)]
+    run = shlex.join([*HAIPROF, "run", "--log-dir", str(tmp_path / "logs"), *command])
+    shell = f"set -m; {run}; echo status $?; fg; echo status $?"
     process, master = on_terminal(["bash", "-c", shell])
     wait_for(told.exists, what="the command's start")
     os.write(master, b"\x1a")
