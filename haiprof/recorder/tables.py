@@ -25,6 +25,18 @@ CATEGORIES: Final = (
     "checkpoint",
     "job",
 )
+#: Numbers of ``ring::ActivityKind`` in order.
+ACTIVITY_KINDS: Final = ("other", "kernel", "memcpy", "memset", "sync", "overhead")
+#: CUPTI's numbers of the directions of a copy in order: H(ost), D(evice), A(rray), P(eer).
+COPY_KINDS: Final = (
+    "unknown", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP",
+)  # fmt: skip
+#: Columns whose values are numbers with a name each.
+_NUMBERED: Final = {
+    ("spans", "category"): CATEGORIES,
+    ("kernels", "kind"): ACTIVITY_KINDS,
+    ("kernels", "copy_kind"): COPY_KINDS,
+}
 #: (rows, nulls, values, validity) as ``RingReader.rows`` gives them.
 RawColumn = tuple[int, int, bytes, "bytes | None"]
 
@@ -67,8 +79,7 @@ class RingTables:
     def __init__(self) -> None:
         """Begin with empty dictionaries."""
         self._texts: dict[tuple[str, str], Texts] = {}
-        self._categories = Texts(CATEGORIES)
-        self._kernel_kind = Texts(["kernel"])
+        self._numbered = {column: Texts(texts) for column, texts in _NUMBERED.items()}
 
     def batch(
         self,
@@ -103,16 +114,13 @@ class RingTables:
                     return pa.nulls(rows, made)
                 return _zeros(made, rows)
             return _from_buffers(made, given)
-        if (table.name, column.name) == ("spans", "category"):
-            numbers = raw["category"]
-            indices = _from_buffers(pa.uint32(), numbers)
-            known = pc.if_else(
-                pc.less(indices, len(CATEGORIES)), indices, pa.scalar(0, pa.uint32())
-            )
-            return _dictionary(known, self._categories.array())
-        if (table.name, column.name) == ("kernels", "kind"):
-            return _dictionary(_zeros(pa.uint32(), rows), self._kernel_kind.array())
+        numbered = self._numbered.get((table.name, column.name))
         given = raw.get(column.name)
+        if numbered is not None and given is not None:
+            indices = _from_buffers(pa.uint32(), given)
+            newer = pa.scalar(0, pa.uint32())
+            known = pc.if_else(pc.less(indices, len(numbered)), indices, newer)
+            return _dictionary(known, numbered.array())
         known_texts = self._texts.setdefault((table.name, column.name), Texts())
         if given is None:
             return _dictionary(pa.nulls(rows, pa.uint32()), known_texts.array())

@@ -20,6 +20,10 @@ bool payload_of(const ring::RecordView& record, Payload& payload) noexcept {
   return true;
 }
 
+std::int64_t duration_ns(std::uint32_t duration, std::uint16_t flags) noexcept {
+  return static_cast<std::int64_t>(duration) * ((flags & ring::kLongDuration) != 0 ? 1024 : 1);
+}
+
 }  // namespace
 
 void Validity::push(bool valid) {
@@ -137,27 +141,79 @@ void Drain::take(const ring::RecordView& record) {
       ring::KernelPayload p;
       if (!payload_of(record, p)) break;
       if (on_disk("kernels", record)) return;
-      const std::int64_t unit = (p.flags & ring::kLongDuration) != 0 ? 1024 : 1;
-      kernels.start.push(static_cast<std::int64_t>(p.start_ns));
-      kernels.duration.push(static_cast<std::int64_t>(p.duration) * unit);
-      kernels.name.push_name(p.name);
-      kernels.device.push(p.device);
-      kernels.stream.push(p.stream);
-      kernels.correlation.push_unless(p.correlation, 0);
-      kernels.grid_x.push(p.grid[0]);
-      kernels.grid_y.push(p.grid[1]);
-      kernels.grid_z.push(p.grid[2]);
-      kernels.block_x.push(p.block[0]);
-      kernels.block_y.push(p.block[1]);
-      kernels.block_z.push(p.block[2]);
-      kernels.registers.push(p.registers);
-      kernels.shared_memory.push(p.shared_bytes);
+      take_kernel(p, 0, 0);
+      return;
+    }
+    case ring::RecordType::graph_kernel: {
+      ring::GraphKernelPayload p;
+      if (!payload_of(record, p)) break;
+      if (on_disk("kernels", record)) return;
+      take_kernel(p.kernel, p.graph, p.graph_node);
+      return;
+    }
+    case ring::RecordType::activity: {
+      ring::ActivityPayload p;
+      if (!payload_of(record, p)) break;
+      if (on_disk("kernels", record)) return;
+      take_activity(p);
       return;
     }
     case ring::RecordType::rebase:
       return;
   }
   ++unknown_;  // a newer minor version's record, or a damaged one
+}
+
+void Drain::take_kernel(const ring::KernelPayload& p, std::uint32_t graph,
+                        std::uint64_t graph_node) {
+  kernels.start.push(static_cast<std::int64_t>(p.start_ns));
+  kernels.duration.push(duration_ns(p.duration, p.flags));
+  kernels.kind.push(static_cast<std::uint32_t>(ring::ActivityKind::kernel));
+  kernels.name.push_name(p.name);
+  kernels.device.push(p.device);
+  kernels.stream.push(p.stream);
+  kernels.correlation.push_unless(p.correlation, 0);
+  kernels.graph.push_unless(graph, 0);
+  kernels.graph_node.push_unless(graph_node, 0);
+  kernels.grid_x.push(p.grid[0]);
+  kernels.grid_y.push(p.grid[1]);
+  kernels.grid_z.push(p.grid[2]);
+  kernels.block_x.push(p.block[0]);
+  kernels.block_y.push(p.block[1]);
+  kernels.block_z.push(p.block[2]);
+  kernels.registers.push(p.registers);
+  kernels.shared_memory.push(p.shared_bytes);
+  kernels.bytes.push_null();
+  kernels.copy_kind.push_null();
+}
+
+void Drain::take_activity(const ring::ActivityPayload& p) {
+  const bool copies = p.kind == ring::ActivityKind::memcpy;
+  kernels.start.push(static_cast<std::int64_t>(p.start_ns));
+  kernels.duration.push(duration_ns(p.duration, p.flags));
+  kernels.kind.push(static_cast<std::uint32_t>(p.kind));
+  kernels.name.push_name(p.name);
+  kernels.device.push_unless(p.device, ring::kNoDevice);
+  kernels.stream.push_unless(p.stream, kNone);
+  kernels.correlation.push_unless(p.correlation, 0);
+  kernels.graph.push_unless(p.graph, 0);
+  kernels.graph_node.push_unless(p.graph_node, 0);
+  for (auto* column : {&kernels.grid_x, &kernels.grid_y, &kernels.grid_z, &kernels.shared_memory}) {
+    column->push_null();
+  }
+  for (auto* column : {&kernels.block_x, &kernels.block_y, &kernels.block_z, &kernels.registers}) {
+    column->push_null();
+  }
+  if (copies || p.kind == ring::ActivityKind::memset) {
+    kernels.bytes.push(p.bytes);
+  } else {
+    kernels.bytes.push_null();
+  }
+  if (copies) {
+    kernels.copy_kind.push(p.copy_kind);
+  } else {
+    kernels.copy_kind.push_null();
+  }
 }
 
 namespace {
@@ -177,9 +233,9 @@ void each_column(Values& t, Function&& f) {
 }
 template <typename Function>
 void each_column(Kernels& t, Function&& f) {
-  f(t.start), f(t.duration), f(t.name), f(t.device), f(t.stream), f(t.correlation), f(t.grid_x),
-      f(t.grid_y), f(t.grid_z), f(t.block_x), f(t.block_y), f(t.block_z), f(t.registers),
-      f(t.shared_memory);
+  f(t.start), f(t.duration), f(t.kind), f(t.name), f(t.device), f(t.stream), f(t.correlation),
+      f(t.graph), f(t.graph_node), f(t.grid_x), f(t.grid_y), f(t.grid_z), f(t.block_x),
+      f(t.block_y), f(t.block_z), f(t.registers), f(t.shared_memory), f(t.bytes), f(t.copy_kind);
 }
 
 }  // namespace

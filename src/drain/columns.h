@@ -91,13 +91,18 @@ struct Values {
 
 struct Kernels {
   Column<std::int64_t> start, duration;
+  Column<std::uint32_t> kind;  // ring::ActivityKind numbers
   TextColumn name;
   Column<std::uint16_t> device;
   Column<std::uint32_t> stream;
   Column<std::uint64_t> correlation;
+  Column<std::uint32_t> graph;
+  Column<std::uint64_t> graph_node;
   Column<std::uint32_t> grid_x, grid_y, grid_z;
   Column<std::uint16_t> block_x, block_y, block_z, registers;
   Column<std::uint32_t> shared_memory;
+  Column<std::uint64_t> bytes;
+  Column<std::uint32_t> copy_kind;  // CUPTI's numbers
 };
 
 // Drains one ring into columns.
@@ -128,6 +133,8 @@ class Drain {
 
  private:
   void take(const ring::RecordView& record);
+  void take_kernel(const ring::KernelPayload& p, std::uint32_t graph, std::uint64_t graph_node);
+  void take_activity(const ring::ActivityPayload& p);
   bool on_disk(const char* table, const ring::RecordView& record) const;
 
   ring::Reader reader_;

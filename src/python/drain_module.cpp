@@ -113,10 +113,13 @@ class RingReader {
       py::dict d;
       put(d, "start", t.start);
       put(d, "duration", t.duration);
+      put(d, "kind", t.kind);
       put(d, "name", t.name);
       put(d, "device", t.device);
       put(d, "stream", t.stream);
       put(d, "correlation", t.correlation);
+      put(d, "graph", t.graph);
+      put(d, "graph_node", t.graph_node);
       put(d, "grid_x", t.grid_x);
       put(d, "grid_y", t.grid_y);
       put(d, "grid_z", t.grid_z);
@@ -125,6 +128,8 @@ class RingReader {
       put(d, "block_z", t.block_z);
       put(d, "registers", t.registers);
       put(d, "shared_memory", t.shared_memory);
+      put(d, "bytes", t.bytes);
+      put(d, "copy_kind", t.copy_kind);
       tables["kernels"] = d;
     }
     return tables;

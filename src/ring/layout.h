@@ -60,7 +60,7 @@ namespace haiprof::ring {
 
 inline constexpr std::uint64_t kMagic = 0x31474E4952494148ULL;  // "HAIRING1" in little-endian order
 inline constexpr std::uint16_t kLayoutMajor = 1;
-inline constexpr std::uint16_t kLayoutMinor = 0;
+inline constexpr std::uint16_t kLayoutMinor = 1;
 
 inline constexpr std::size_t kChunkBytes = 64 * 1024;
 inline constexpr std::size_t kClockSlots = 64;
@@ -167,6 +167,8 @@ enum class RecordType : std::uint16_t {
   event = 3,
   value = 4,
   kernel = 16,
+  graph_kernel = 17,  // a kernel that a CUDA graph launched; since layout 1.1
+  activity = 18,      // any other activity of a GPU; since layout 1.1
 };
 
 struct RecordHeader {
@@ -237,12 +239,48 @@ struct KernelPayload {
 };
 inline constexpr std::uint16_t kLongDuration = 1;
 
+struct GraphKernelPayload {
+  KernelPayload kernel;
+  std::uint64_t graph_node;
+  std::uint32_t graph;
+  std::uint32_t reserved;
+};
+
+// Numbers are part of the contract; names are what the tables show.
+enum class ActivityKind : std::uint8_t {
+  kernel = 1,
+  memcpy = 2,
+  memset = 3,
+  sync = 4,
+  overhead = 5,
+};
+
+// Whatever a GPU, or the library that traces it, did that is no kernel. Times as in KernelPayload.
+struct ActivityPayload {
+  std::uint64_t start_ns;
+  std::uint64_t correlation;  // 0 = none
+  std::uint64_t bytes;        // copied or set; 0 for what does neither
+  std::uint64_t graph_node;
+  std::uint32_t duration;
+  std::uint32_t name;
+  std::uint32_t stream;  // kNone = of no stream
+  std::uint32_t graph;   // 0 = none
+  std::uint16_t device;  // kNoDevice = of no device
+  std::uint16_t flags;
+  ActivityKind kind;
+  std::uint8_t copy_kind;  // CUPTI's number; 0 = unknown, or no copy
+  std::uint16_t reserved;
+};
+inline constexpr std::uint16_t kNoDevice = 0xFFFF;
+
 static_assert(sizeof(RecordHeader) == 8);
 static_assert(sizeof(RebasePayload) == 16);
 static_assert(sizeof(SpanPayload) == 32);
 static_assert(sizeof(EventPayload) == 16);
 static_assert(sizeof(ValuePayload) == 16);
 static_assert(sizeof(KernelPayload) == 56);
+static_assert(sizeof(GraphKernelPayload) == 72);
+static_assert(sizeof(ActivityPayload) == 56);
 static_assert(sizeof(ChunkHeader) == 64 && sizeof(LaneHeader) == 64 && sizeof(ClockSlot) == 64);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 

@@ -1,0 +1,228 @@
+#include "gpu/decode.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "ring/writer.h"
+
+namespace haiprof::gpu {
+namespace {
+
+// The texts that torch.profiler shows, so that names are equal in both.
+constexpr const char* kDirections[] = {"Unknown", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA",
+                                       "AtoD",    "DtoA", "DtoD", "HtoH", "PtoP"};
+constexpr const char* kMemories[] = {"Unknown", "Pageable", "Pinned",        "Device",
+                                     "Array",   "Managed",  "Device Static", "Managed Static"};
+constexpr const char* kWaits[] = {"Unknown", "Event Sync", "Stream Wait Event", "Stream Sync",
+                                  "Context Sync"};
+constexpr const char* kOverheads[] = {"Unknown",
+                                      "Buffer Flush",
+                                      "Instrumentation",
+                                      "Resource",
+                                      "Runtime Triggered Module Loading",
+                                      "Lazy Function Loading",
+                                      "Command Buffer Full",
+                                      "Activity Buffer Request",
+                                      "UVM Activity Initialization"};
+
+template <std::size_t kCount>
+const char* text_of(const char* const (&texts)[kCount], std::size_t number) noexcept {
+  return number < kCount ? texts[number] : "Unknown";
+}
+
+struct Duration {
+  std::uint32_t units;
+  std::uint16_t flags;
+};
+
+Duration duration(std::uint64_t ns) noexcept {
+  if (ns <= UINT32_MAX) return {static_cast<std::uint32_t>(ns), 0};
+  const std::uint64_t units = std::min<std::uint64_t>((ns + 512) / 1024, UINT32_MAX);
+  return {static_cast<std::uint32_t>(units), ring::kLongDuration};
+}
+
+template <typename Small>
+Small at_most(std::uint32_t value) noexcept {
+  return static_cast<Small>(std::min<std::uint32_t>(value, Small(~Small{0})));
+}
+
+// CUPTI leaves both at 0 for what it could not time.
+bool timed(std::uint64_t start, std::uint64_t end) noexcept { return start != 0 && end >= start; }
+
+void push(const ring::ActivityPayload& activity, std::uint64_t now) noexcept {
+  ring::push_at<ring::ActivityPayload>(ring::RecordType::activity, now,
+                                       [&](ring::ActivityPayload& p) { p = activity; });
+}
+
+}  // namespace
+
+Decoded Decoder::decode(std::uint8_t* buffer, std::size_t valid) noexcept {
+  Decoded told;
+  if (generation_ != ring::generation()) {
+    made_.fill(0);
+    generation_ = ring::generation();
+  }
+  // The ring's own time of a GPU record says only when it was taken over.
+  const std::uint64_t now = ring::now_ticks();
+  std::uint8_t* record = nullptr;
+  cupti::Result result = cupti::kSuccess;
+  while ((result = next_(buffer, valid, &record)) == cupti::kSuccess) take(record, now, told);
+  told.damaged = result != cupti::kMaxLimitReached;
+  return told;
+}
+
+void Decoder::take(const std::uint8_t* record, std::uint64_t now, Decoded& told) noexcept {
+  switch (cupti::RecordKind::of(record)) {
+    case cupti::kConcurrentKernel:
+      return take_kernel(record, now, told);
+    case cupti::kMemcpy:
+      return take_copy<cupti::Memcpy>(record, now, told);
+    case cupti::kMemcpyPtoP:
+      return take_copy<cupti::MemcpyPtoP>(record, now, told);
+    case cupti::kMemset:
+      return take_set(record, now, told);
+    case cupti::kSynchronization:
+      return take_sync(record, now, told);
+    case cupti::kOverhead:
+      return take_overhead(record, now, told);
+    default:
+      ++told.unknown;
+  }
+}
+
+void Decoder::take_kernel(const std::uint8_t* record, std::uint64_t now, Decoded& told) noexcept {
+  using K = cupti::Kernel;
+  const std::uint64_t start = K::Start::of(record);
+  const std::uint64_t end = K::End::of(record);
+  if (!timed(start, end)) {
+    ++told.timeless;
+    return;
+  }
+  ++told.kernels;
+  const std::uint32_t name = names_.id(K::Name::of(record));
+  const std::uint64_t correlation = correlations_.widen(K::Correlation::of(record));
+  const std::uint32_t graph = K::Graph::of(record);
+  const auto fill = [&](ring::KernelPayload& p) {
+    const Duration took = duration(end - start);
+    const auto grid = K::Grid::of(record);
+    const auto block = K::Block::of(record);
+    p.start_ns = start;
+    p.duration = took.units;
+    p.name = name;
+    p.correlation = correlation;
+    p.stream = K::Stream::of(record);
+    p.device = at_most<std::uint16_t>(K::Device::of(record));
+    p.registers = K::Registers::of(record);
+    for (std::size_t i = 0; i < 3; ++i) {
+      p.grid[i] = grid[i];
+      p.block[i] = at_most<std::uint16_t>(block[i]);
+    }
+    p.flags = took.flags;
+    p.shared_bytes = K::StaticShared::of(record) + K::DynamicShared::of(record);
+  };
+  if (graph == 0) {
+    ring::push_at<ring::KernelPayload>(ring::RecordType::kernel, now, fill);
+    return;
+  }
+  ring::push_at<ring::GraphKernelPayload>(ring::RecordType::graph_kernel, now,
+                                          [&](ring::GraphKernelPayload& p) {
+                                            fill(p.kernel);
+                                            p.graph_node = K::GraphNode::of(record);
+                                            p.graph = graph;
+                                            p.reserved = 0;
+                                          });
+}
+
+template <typename Fields>
+bool Decoder::begin(const std::uint8_t* record, ring::ActivityKind kind,
+                    ring::ActivityPayload& activity, Decoded& told) noexcept {
+  const std::uint64_t start = Fields::Start::of(record);
+  const std::uint64_t end = Fields::End::of(record);
+  if (!timed(start, end)) {
+    ++told.timeless;
+    return false;
+  }
+  ++told.others;
+  const Duration took = duration(end - start);
+  activity = {};
+  activity.start_ns = start;
+  activity.duration = took.units;
+  activity.flags = took.flags;
+  activity.kind = kind;
+  activity.stream = ring::kNone;
+  activity.device = ring::kNoDevice;
+  return true;
+}
+
+// What copies and sets have beyond that.
+template <typename Fields>
+void Decoder::place(const std::uint8_t* record, ring::ActivityPayload& activity) noexcept {
+  activity.correlation = correlations_.widen(Fields::Correlation::of(record));
+  activity.bytes = Fields::Bytes::of(record);
+  activity.graph_node = Fields::GraphNode::of(record);
+  activity.graph = Fields::Graph::of(record);
+  activity.stream = Fields::Stream::of(record);
+  activity.device = at_most<std::uint16_t>(Fields::Device::of(record));
+}
+
+template <typename Copy>
+void Decoder::take_copy(const std::uint8_t* record, std::uint64_t now, Decoded& told) noexcept {
+  ring::ActivityPayload copy;
+  if (!begin<Copy>(record, ring::ActivityKind::memcpy, copy, told)) return;
+  place<Copy>(record, copy);
+  const std::size_t direction = Copy::CopyKind::of(record);
+  const std::size_t source = Copy::SourceKind::of(record);
+  const std::size_t target = Copy::TargetKind::of(record);
+  const std::size_t slot = (std::min<std::size_t>(direction, 15) * 8 + source % 8) * 8 + target % 8;
+  copy.copy_kind = static_cast<std::uint8_t>(direction);
+  copy.name = made_name(slot, "Memcpy %s (%s -> %s)", text_of(kDirections, direction),
+                        text_of(kMemories, source), text_of(kMemories, target));
+  push(copy, now);
+}
+
+void Decoder::take_set(const std::uint8_t* record, std::uint64_t now, Decoded& told) noexcept {
+  ring::ActivityPayload set;
+  if (!begin<cupti::Memset>(record, ring::ActivityKind::memset, set, told)) return;
+  place<cupti::Memset>(record, set);
+  const std::size_t memory = cupti::Memset::MemoryKind::of(record);
+  set.name = made_name(kSetSlots + memory % 8, "Memset (%s)", text_of(kMemories, memory));
+  push(set, now);
+}
+
+void Decoder::take_sync(const std::uint8_t* record, std::uint64_t now, Decoded& told) noexcept {
+  using Fields = cupti::Synchronization;
+  ring::ActivityPayload sync;
+  if (!begin<Fields>(record, ring::ActivityKind::sync, sync, told)) return;
+  const std::size_t type = Fields::Type::of(record);
+  sync.correlation = correlations_.widen(Fields::Correlation::of(record));
+  sync.stream = Fields::Stream::of(record);
+  sync.name = made_name(kSyncSlots + std::min<std::size_t>(type, 7), "%s", text_of(kWaits, type));
+  push(sync, now);
+}
+
+void Decoder::take_overhead(const std::uint8_t* record, std::uint64_t now, Decoded& told) noexcept {
+  using Fields = cupti::Overhead;
+  ring::ActivityPayload overhead;
+  if (!begin<Fields>(record, ring::ActivityKind::overhead, overhead, told)) return;
+  told.overhead_ns += Fields::End::of(record) - Fields::Start::of(record);
+  // The driver's own number is 1, CUPTI's lie in the upper half.
+  const std::uint32_t number = Fields::OverheadKind::of(record);
+  const std::size_t kind = std::min<std::size_t>(number == 1 ? 1 : (number >> 16) * 2, 31);
+  overhead.name = made_name(kOverheadSlots + kind, "%s",
+                            kind == 1 ? "Driver Compiler" : text_of(kOverheads, number >> 16));
+  push(overhead, now);
+}
+
+template <typename... Texts>
+std::uint32_t Decoder::made_name(std::size_t slot, const char* format, Texts... texts) noexcept {
+  if (made_[slot] == 0) {
+    char text[96];
+    const int bytes = std::snprintf(text, sizeof text, format, texts...);
+    const std::uint32_t id = ring::intern({text, static_cast<std::size_t>(bytes)});
+    if (id == ring::kNone) return id;  // the next one may find room in another ring
+    made_[slot] = id + 1;
+  }
+  return made_[slot] - 1;
+}
+
+}  // namespace haiprof::gpu

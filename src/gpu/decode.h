@@ -1,0 +1,63 @@
+// Turns a buffer of CUPTI's activity records into records of the ring.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "gpu/correlations.h"
+#include "gpu/cupti_abi.h"
+#include "gpu/names.h"
+#include "ring/layout.h"
+
+namespace haiprof::gpu {
+
+// What became of the records of one buffer.
+struct Decoded {
+  std::uint64_t kernels = 0;
+  std::uint64_t others = 0;       // copies, sets, synchronisations, overheads
+  std::uint64_t timeless = 0;     // without a time: CUPTI had no room to measure it; not pushed
+  std::uint64_t unknown = 0;      // of a kind that was not asked for; not pushed
+  std::uint64_t overhead_ns = 0;  // what CUPTI says that it took itself
+  bool damaged = false;           // the walk ended before the end of the buffer
+};
+
+// Not thread-safe: one thread decodes, and pushes into its own lane.
+class Decoder {
+ public:
+  // next: CUPTI's own iterator, which knows how long the records of its version are.
+  explicit Decoder(cupti::ActivityGetNextRecord next) noexcept : next_(next) {}
+
+  Decoded decode(std::uint8_t* buffer, std::size_t valid) noexcept;
+
+ private:
+  void take(const std::uint8_t* record, std::uint64_t now, Decoded& told) noexcept;
+  void take_kernel(const std::uint8_t* record, std::uint64_t now, Decoded& told) noexcept;
+  template <typename Copy>
+  void take_copy(const std::uint8_t* record, std::uint64_t now, Decoded& told) noexcept;
+  void take_set(const std::uint8_t* record, std::uint64_t now, Decoded& told) noexcept;
+  void take_sync(const std::uint8_t* record, std::uint64_t now, Decoded& told) noexcept;
+  void take_overhead(const std::uint8_t* record, std::uint64_t now, Decoded& told) noexcept;
+  template <typename Fields>
+  bool begin(const std::uint8_t* record, ring::ActivityKind kind, ring::ActivityPayload& activity,
+             Decoded& told) noexcept;
+  template <typename Fields>
+  void place(const std::uint8_t* record, ring::ActivityPayload& activity) noexcept;
+  // The id of a name that is put together here; made once a ring for each slot.
+  template <typename... Texts>
+  std::uint32_t made_name(std::size_t slot, const char* format, Texts... texts) noexcept;
+
+  // Copies by direction, source and target; sets by memory; waits; overheads.
+  static constexpr std::size_t kSetSlots = 16 * 8 * 8;
+  static constexpr std::size_t kSyncSlots = kSetSlots + 8;
+  static constexpr std::size_t kOverheadSlots = kSyncSlots + 8;
+  static constexpr std::size_t kSlots = kOverheadSlots + 32;
+
+  cupti::ActivityGetNextRecord next_;
+  Names names_;
+  Correlations correlations_;
+  std::array<std::uint32_t, kSlots> made_{};  // id + 1; 0 = not made yet
+  std::uint32_t generation_ = 0;
+};
+
+}  // namespace haiprof::gpu

@@ -1,0 +1,146 @@
+#include "gpu/library.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace haiprof::gpu {
+namespace {
+
+// Of CUDA 11.8: the oldest whose records have the layout that cupti_abi.h knows.
+constexpr std::uint32_t kOldest = 18;
+
+using CuInit = int (*)(unsigned flags);
+using CuGetErrorString = int (*)(int error, const char** text);
+
+template <typename Function>
+bool find(void* library, const char* name, Function& function) noexcept {
+  function = reinterpret_cast<Function>(dlsym(library, name));
+  return function != nullptr;
+}
+
+std::string loader_error() {
+  const char* const error = dlerror();
+  return error != nullptr ? error : "unknown error";
+}
+
+Refusal load_driver() {
+  void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+  if (driver == nullptr) {
+    return {"no NVIDIA driver: " + loader_error(),
+            "install the driver; in a container, start it with the NVIDIA runtime (--gpus all)"};
+  }
+  CuInit initialise = nullptr;
+  if (!find(driver, "cuInit", initialise)) {
+    return {"libcuda.so.1 has no cuInit", "install the driver anew"};
+  }
+  const int error = initialise(0);
+  if (error == 0) return {};
+  CuGetErrorString describe = nullptr;
+  const char* text = nullptr;
+  if (find(driver, "cuGetErrorString", describe)) describe(error, &text);
+  return {"the NVIDIA driver does not start: " +
+              (text != nullptr ? std::string(text) : "error " + std::to_string(error)),
+          "see what nvidia-smi says; CUDA_VISIBLE_DEVICES may hide every GPU"};
+}
+
+// The newest first. Only a name: a copy beside the one that torch uses would be a second CUPTI.
+constexpr const char* kNames[] = {"libcupti.so.13", "libcupti.so.12", "libcupti.so.11.8",
+                                  "libcupti.so"};
+
+// Looks for libcupti in one place after the other.
+class Search {
+ public:
+  // place: a folder with its slash, or nothing for where the loader looks.
+  bool in(const std::string& place) {
+    for (const char* name : kNames) {
+      found = dlopen((place + name).c_str(), RTLD_NOW | RTLD_LOCAL);
+      if (found != nullptr) return true;
+      const std::string why = loader_error();
+      const bool there = why.find("cannot open shared object file") == std::string::npos;
+      if (error.empty() || (there && !told_)) error = why;
+      told_ = told_ || there;
+    }
+    return false;
+  }
+
+  void* found = nullptr;
+  std::string error;  // the most telling one
+
+ private:
+  bool told_ = false;
+};
+
+void look_everywhere(Search& search, const std::string& folders) {
+  for (const char* name : kNames) {
+    search.found = dlopen(name, RTLD_NOW | RTLD_NOLOAD);
+    if (search.found != nullptr) return;
+  }
+  for (std::size_t at = 0; at < folders.size();) {
+    const std::size_t end = std::min(folders.find(':', at), folders.size());
+    if (end > at && search.in(folders.substr(at, end - at) + "/")) return;
+    at = end + 1;
+  }
+  if (search.in("")) return;
+  for (const char* variable : {"CUDA_HOME", "CUDA_PATH"}) {
+    const char* const home = std::getenv(variable);
+    if (home != nullptr && search.in(std::string(home) + "/extras/CUPTI/lib64/")) return;
+  }
+  search.in("/usr/local/cuda/extras/CUPTI/lib64/");
+}
+
+}  // namespace
+
+std::string Cupti::text_of(cupti::Result result) const {
+  const char* text = nullptr;
+  if (get_result_string != nullptr && get_result_string(result, &text) == cupti::kSuccess &&
+      text != nullptr) {
+    return text;
+  }
+  return "error " + std::to_string(result);
+}
+
+Refusal load(const std::string& folders, Cupti& found) noexcept try {
+  Refusal refusal = load_driver();
+  if (!refusal.ok()) return refusal;
+  Search search;
+  look_everywhere(search, folders);
+  void* const library = search.found;
+  if (library == nullptr) {
+    return {"no libcupti: " + search.error,
+            "pip install the nvidia-cuda-cupti package of your CUDA, or set CUDA_HOME"};
+  }
+  Cupti made;
+  const bool whole = find(library, "cuptiGetVersion", made.get_version) &&
+                     find(library, "cuptiGetTimestamp", made.get_timestamp) &&
+                     find(library, "cuptiActivityRegisterCallbacks", made.register_callbacks) &&
+                     find(library, "cuptiActivityEnable", made.enable) &&
+                     find(library, "cuptiActivityDisable", made.disable) &&
+                     find(library, "cuptiActivityFlushAll", made.flush_all) &&
+                     find(library, "cuptiActivitySetAttribute", made.set_attribute) &&
+                     find(library, "cuptiActivityGetNextRecord", made.next_record) &&
+                     find(library, "cuptiActivityGetNumDroppedRecords", made.dropped_records);
+  find(library, "cuptiGetResultString", made.get_result_string);
+  Dl_info info{};
+  if (made.get_version != nullptr &&
+      dladdr(reinterpret_cast<void*>(made.get_version), &info) != 0 && info.dli_fname != nullptr) {
+    made.path = info.dli_fname;
+  }
+  const std::string upgrade = "install a libcupti of CUDA 11.8 or newer";
+  if (!whole) return {made.path + " is no CUPTI with an activity API", upgrade};
+  const cupti::Result result = made.get_version(&made.version);
+  if (result != cupti::kSuccess) {
+    return {made.path + " does not work with this driver: " + made.text_of(result),
+            "install a newer driver, or a libcupti that is not newer than it"};
+  }
+  if (made.version < kOldest) {
+    return {made.path + " is too old (API version " + std::to_string(made.version) + ")", upgrade};
+  }
+  found = made;
+  return {};
+} catch (...) {
+  return {"out of memory", ""};
+}
+
+}  // namespace haiprof::gpu

@@ -1,0 +1,118 @@
+"""Kernels from CUPTI to the ring, with libraries that stand in for NVIDIA's."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from haiprof import _core
+
+DRIVER, CUPTI, BROKEN = "cuda", "cupti", "broken"
+
+
+def run(
+    native_build: Path, ring: Path, libraries: list[Path], *, kernels: int, threads: int,
+    **environment: str,
+) -> dict[str, Any]:  # fmt: skip
+    path = ":".join(map(str, libraries))
+    done = subprocess.run(
+        [native_build / "tests" / "native" / "gpu_job", ring, str(kernels), str(threads)],
+        env={**os.environ, "LD_LIBRARY_PATH": path, **environment},
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+@pytest.fixture
+def doubles(native_build: Path, tmp_path: Path) -> dict[str, Path]:
+    """Folders of libraries: those that stand in for NVIDIA's, and empty files of their names."""
+    broken = tmp_path / BROKEN
+    broken.mkdir()
+    for name in ("libcuda.so.1", "libcupti.so", *(f"libcupti.so.{n}" for n in (13, 12, 11.8))):
+        (broken / name).touch()
+    folders = {name: native_build / "tests" / "native" / name for name in (DRIVER, CUPTI)}
+    return {**folders, BROKEN: broken}
+
+
+def names(ring: Path) -> Counter[str]:
+    reader = _core.RingReader(str(ring))
+    reader.take()
+    assert reader.losses["overwritten"] == 0
+    rows, _, values, _ = reader.rows()["kernels"]["name"]
+    texts = [str(text) for text in reader.texts("kernels", "name", 0)]
+    indices = memoryview(values).cast("I")
+    assert len(indices) == rows
+    return Counter(texts[i] for i in indices)
+
+
+def test_every_kernel_of_every_thread_is_recorded_until_the_end(
+    native_build: Path, doubles: dict[str, Path], shm: Path
+) -> None:
+    ring = shm / "job.ring"
+    told = run(native_build, ring, [doubles[DRIVER], doubles[CUPTI]], kernels=10_000, threads=4)
+    assert told["flushed"]
+    assert told["kernels_when_flushed"] == 40_000
+    assert told["kernels"] == 40_010
+    assert told["dropped"] == told["spilled"] == told["damaged"] == told["dirty"] == 0
+    assert not told["collecting"]
+    assert told["version"] == 130001
+    assert told["thread_ns"] > 0
+    assert names(ring) == {"even": 20_000, "odd": 20_000, "late": 10}
+
+
+def test_a_rush_is_counted_and_never_a_hang(
+    native_build: Path, doubles: dict[str, Path], shm: Path
+) -> None:
+    # More than all buffers hold, faster than they are emptied: what is not kept is whole buffers.
+    kernels = 400_000
+    libraries = [doubles[DRIVER], doubles[CUPTI]]
+    told = run(native_build, shm / "job.ring", libraries, kernels=kernels, threads=4)
+    a_buffer = (1 << 20) // 216
+    missing = 4 * kernels + 10 - told["kernels"]
+    assert 0 <= missing <= told["spilled"] * a_buffer
+    assert told["dropped"] == told["damaged"] == 0
+
+
+@pytest.mark.parametrize(
+    ("which", "environment", "words"),
+    [
+        ([], {}, ["no NVIDIA driver", "libcuda.so.1", "cannot open"]),
+        ([BROKEN, CUPTI], {}, ["no NVIDIA driver", "libcuda.so.1", "too short"]),
+        ([DRIVER, BROKEN], {}, ["no libcupti", "too short"]),
+        ([DRIVER, CUPTI], {"FAKE_CUDA_INIT": "100"}, ["no CUDA-capable device"]),
+        ([DRIVER, CUPTI], {"FAKE_CUPTI_VERSION": "17"}, ["too old", "17"]),
+        ([DRIVER, CUPTI], {"FAKE_CUPTI_ANSWERS": "cuptiGetVersion=999"}, ["does not work with"]),
+        (
+            [DRIVER, CUPTI],
+            {"FAKE_CUPTI_ANSWERS": "cuptiActivityEnable=39"},
+            ["another tool is using CUPTI", "MULTIPLE_SUBSCRIBERS"],
+        ),
+        (
+            [DRIVER, CUPTI],
+            {"FAKE_CUPTI_ANSWERS": "cuptiActivityRegisterCallbacks=15"},
+            ["cannot record kernels"],
+        ),
+        ([DRIVER, CUPTI], {"FAKE_CUPTI_ANSWERS": "cuptiActivityEnable=35"}, ["not allowed"]),
+    ],
+)
+def test_what_is_in_the_way_is_told_with_a_mend(
+    native_build: Path, doubles: dict[str, Path], shm: Path, which: list[str],
+    environment: dict[str, str], words: list[str],
+) -> None:  # fmt: skip
+    libraries = [doubles[name] for name in which]
+    told = run(
+        native_build, shm / "job.ring", libraries, kernels=10, threads=1,
+        CUDA_HOME="/nowhere", **environment,
+    )  # fmt: skip
+    for word in words:
+        assert word in told["reason"], told
+    assert told["mend"]
+    assert not told["collecting"]

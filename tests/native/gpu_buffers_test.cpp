@@ -1,0 +1,118 @@
+// The pool that CUPTI fills: every buffer comes back, in order, zeroed; a rush costs only itself.
+#include <algorithm>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+#include "gpu/buffers.h"
+
+namespace {
+
+using namespace haiprof;
+using gpu::Buffers;
+
+bool zeroed(const std::uint8_t* buffer) {
+  return std::all_of(buffer, buffer + Buffers::kBytes, [](std::uint8_t byte) { return byte == 0; });
+}
+
+std::vector<std::uint8_t> contents(Buffers& buffers) {
+  std::vector<std::uint8_t> found;
+  buffers.each_full([&](const Buffers::Full& full) { found.push_back(full.data[0]); });
+  return found;
+}
+
+void full_ones_are_read_in_their_order_and_come_back_zeroed() {
+  Buffers buffers;
+  CHECK(buffers.map());
+  CHECK(buffers.map());  // once is enough
+  std::vector<std::uint8_t*> taken;
+  for (std::uint8_t i = 1; i <= 5; ++i) {
+    taken.push_back(buffers.take());
+    CHECK(zeroed(taken.back()));
+    std::fill_n(taken.back(), 1000, i);
+  }
+  for (const std::size_t i : {2, 0, 4, 1, 3}) CHECK(buffers.complete(taken[i], 1000));
+  CHECK(buffers.pressing());
+  CHECK((contents(buffers) == std::vector<std::uint8_t>{3, 1, 5, 2, 4}));
+  CHECK(!buffers.pressing());
+  CHECK(contents(buffers).empty());
+  for (std::uint32_t i = 0; i < Buffers::kPool; ++i) CHECK(zeroed(buffers.take()));
+}
+
+void an_empty_one_comes_back_too() {
+  Buffers buffers;
+  CHECK(buffers.map());
+  for (std::uint32_t i = 0; i < 3 * Buffers::kPool; ++i) CHECK(buffers.complete(buffers.take(), 0));
+  CHECK(buffers.each_full([](const Buffers::Full& full) { CHECK_EQUAL(full.valid, 0U); }) ==
+        Buffers::kPool);
+  CHECK_EQUAL(buffers.spilled(), 0U);  // nothing was in those beyond
+}
+
+void beyond_the_pool_what_comes_is_counted_and_thrown_away() {
+  Buffers buffers;
+  CHECK(buffers.map());
+  std::vector<std::uint8_t*> taken;
+  for (std::uint32_t i = 0; i < Buffers::kPool + Buffers::kSpares + 5; ++i) {
+    taken.push_back(buffers.take());
+    CHECK(taken.back() != nullptr);
+    taken.back()[0] = 1;
+  }
+  // The last one is lent to several.
+  CHECK_EQUAL(std::set<std::uint8_t*>(taken.begin(), taken.end()).size(),
+              Buffers::kPool + Buffers::kSpares + 1U);
+  for (std::uint8_t* buffer : taken) CHECK(buffers.complete(buffer, 8));
+  CHECK_EQUAL(buffers.spilled(), Buffers::kSpares + 5U);
+  CHECK_EQUAL(contents(buffers).size(), static_cast<std::size_t>(Buffers::kPool));
+}
+
+void buffers_of_others_are_left_alone() {
+  Buffers buffers;
+  std::uint8_t other[64] = {7};
+  CHECK(!buffers.complete(other, 8));
+  CHECK(buffers.map());
+  CHECK(!buffers.complete(other, 8));
+  CHECK(!buffers.complete(nullptr, 8));
+  std::uint8_t* const ours = buffers.take();
+  CHECK(!buffers.complete(ours + 8, 8));
+  CHECK_EQUAL(buffers.foreign(), 4U);
+  CHECK_EQUAL(other[0], 7);
+}
+
+void threads_may_fill_while_one_reads() {
+  Buffers buffers;
+  CHECK(buffers.map());
+  constexpr int kThreads = 4, kRounds = 2000;
+  std::atomic<bool> filling{true};
+  std::uint64_t read = 0;
+  std::thread reader([&] {
+    const auto count = [&](const Buffers::Full& full) { read += full.data[0]; };
+    while (filling) buffers.each_full(count);
+    buffers.each_full(count);
+  });
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&] {
+      for (int round = 0; round < kRounds; ++round) {
+        std::uint8_t* const buffer = buffers.take();
+        buffer[0] = 1;
+        buffers.complete(buffer, 8);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  filling = false;
+  reader.join();
+  CHECK_EQUAL(read + buffers.spilled(), static_cast<std::uint64_t>(kThreads * kRounds));
+}
+
+}  // namespace
+
+int main() {
+  full_ones_are_read_in_their_order_and_come_back_zeroed();
+  an_empty_one_comes_back_too();
+  beyond_the_pool_what_comes_is_counted_and_thrown_away();
+  buffers_of_others_are_left_alone();
+  threads_may_fill_while_one_reads();
+  return haiprof::test::result();
+}

@@ -1,0 +1,301 @@
+// CUPTI's records into tables: every size that they have had, what has no time, ends and wraps.
+#include <unistd.h>
+
+#include <string>
+
+#include "check.h"
+#include "cupti_buffers.h"
+#include "drain/columns.h"
+#include "gpu/decode.h"
+#include "ring/writer.h"
+
+namespace {
+
+using namespace haiprof;
+using namespace haiprof::test;
+namespace cupti = gpu::cupti;
+
+constexpr std::uint64_t kStart = 1'750'000'000'000'000'000;
+
+// A ring of its own, and what was drained from it.
+class Taken {
+ public:
+  Taken() {
+    static int number = 0;
+    path_ = "/tmp/haiprof-gpu-" + std::to_string(getpid()) + "-" + std::to_string(++number);
+    CHECK(ring::open(path_, 4u << 20, {}).ok());
+  }
+  ~Taken() {
+    ring::close();
+    unlink(path_.c_str());
+  }
+  Taken(const Taken&) = delete;
+  Taken& operator=(const Taken&) = delete;
+
+  const drain::Kernels& kernels() {
+    if (!drained_) {
+      CHECK(drain_.open(path_, {}, std::nullopt).ok());
+      drain_.drain(1u << 20);
+      drained_ = true;
+    }
+    return drain_.kernels;
+  }
+  std::string name(std::size_t row) {
+    const std::uint32_t id = kernels().name.texts.at(kernels().name.values.at(row));
+    return id == ring::kNone ? "(lost)" : drain_.strings().at(id);
+  }
+
+ private:
+  std::string path_;
+  drain::Drain drain_;
+  bool drained_ = false;
+};
+
+template <typename Value>
+bool null(const drain::Column<Value>& column, std::size_t row) {
+  return (column.validity.bits().at(row / 8) >> (row % 8) & 1) == 0;
+}
+
+std::uint8_t* add_kernel(Buffer& buffer, const char* name, std::uint64_t start, std::uint64_t ns,
+                         std::uint32_t correlation) {
+  using K = cupti::Kernel;
+  std::uint8_t* const record = buffer.add(cupti::kConcurrentKernel);
+  put<K::Start>(record, start);
+  put<K::End>(record, start + ns);
+  put<K::Name>(record, name);
+  put<K::Correlation>(record, correlation);
+  put<K::Device>(record, 3);
+  put<K::Stream>(record, 7);
+  put<K::Registers>(record, 96);
+  put<K::Grid>(record, {1024, 2, 1});
+  put<K::Block>(record, {128, 4, 1});
+  put<K::StaticShared>(record, 1024);
+  put<K::DynamicShared>(record, 512);
+  put<K::Graph>(record, 0);
+  return record;
+}
+
+template <typename Fields>
+std::uint8_t* add_placed(Buffer& buffer, std::uint32_t kind, std::uint64_t start) {
+  std::uint8_t* const record = buffer.add(kind);
+  put<typename Fields::Start>(record, start);
+  put<typename Fields::End>(record, start + 500);
+  put<typename Fields::Bytes>(record, 1u << 20);
+  put<typename Fields::Device>(record, 1);
+  put<typename Fields::Stream>(record, 9);
+  put<typename Fields::Correlation>(record, 77);
+  put<typename Fields::Graph>(record, 0);
+  put<typename Fields::GraphNode>(record, 0);
+  return record;
+}
+
+template <typename Fields>
+void set_directions(std::uint8_t* record, std::uint8_t kind, std::uint8_t from, std::uint8_t to) {
+  put<typename Fields::CopyKind>(record, kind);
+  put<typename Fields::SourceKind>(record, from);
+  put<typename Fields::TargetKind>(record, to);
+}
+
+void every_release_gives_the_same_rows() {
+  for (const Sizes& sizes : kReleases) {
+    release = &sizes;
+    Taken taken;
+    Buffer buffer;
+    add_kernel(buffer, "gemm", kStart, 4000, 41);
+    std::uint8_t* const in_graph = add_kernel(buffer, "relu", kStart + 5000, 1000, 42);
+    put<cupti::Kernel::Graph>(in_graph, 6);
+    put<cupti::Kernel::GraphNode>(in_graph, 0x600000005ULL);
+    set_directions<cupti::Memcpy>(add_placed<cupti::Memcpy>(buffer, cupti::kMemcpy, kStart), 1, 2,
+                                  3);
+    set_directions<cupti::MemcpyPtoP>(
+        add_placed<cupti::MemcpyPtoP>(buffer, cupti::kMemcpyPtoP, kStart), cupti::kCopyPtoP, 3, 3);
+    put<cupti::Memset::MemoryKind>(add_placed<cupti::Memset>(buffer, cupti::kMemset, kStart), 3);
+    std::uint8_t* const sync = buffer.add(cupti::kSynchronization);
+    put<cupti::Synchronization::Start>(sync, kStart);
+    put<cupti::Synchronization::End>(sync, kStart + 10);
+    put<cupti::Synchronization::Type>(sync, 4);
+    put<cupti::Synchronization::Stream>(sync, cupti::kNoStream);
+    put<cupti::Synchronization::Correlation>(sync, 78);
+    std::uint8_t* const overhead = buffer.add(cupti::kOverhead);
+    put<cupti::Overhead::Start>(overhead, kStart);
+    put<cupti::Overhead::End>(overhead, kStart + 2500);
+    put<cupti::Overhead::OverheadKind>(overhead, 6u << 16);
+    buffer.add(3);
+
+    gpu::Decoder decoder(next_record);
+    const gpu::Decoded told = decoder.decode(buffer.data(), buffer.size());
+    CHECK_EQUAL(told.kernels, 2U);
+    CHECK_EQUAL(told.others, 5U);
+    CHECK_EQUAL(told.unknown, 1U);
+    CHECK_EQUAL(told.timeless, 0U);
+    CHECK_EQUAL(told.overhead_ns, 2500U);
+    CHECK(!told.damaged);
+
+    const drain::Kernels& rows = taken.kernels();
+    const char* const names[] = {"gemm",
+                                 "relu",
+                                 "Memcpy HtoD (Pinned -> Device)",
+                                 "Memcpy PtoP (Device -> Device)",
+                                 "Memset (Device)",
+                                 "Context Sync",
+                                 "Command Buffer Full"};
+    const std::uint32_t kinds[] = {1, 1, 2, 2, 3, 4, 5};
+    CHECK_EQUAL(rows.start.values.size(), 7U);
+    if (rows.start.values.size() != 7) return;
+    for (std::size_t i = 0; i < 7; ++i) {
+      CHECK_EQUAL(taken.name(i), names[i]);
+      CHECK_EQUAL(rows.kind.values[i], kinds[i]);
+      CHECK_EQUAL(null(rows.copy_kind, i), kinds[i] != 2);
+      CHECK_EQUAL(null(rows.bytes, i), kinds[i] != 2 && kinds[i] != 3);
+      CHECK_EQUAL(null(rows.grid_x, i), kinds[i] != 1);
+      CHECK_EQUAL(null(rows.graph, i), i != 1);
+      CHECK_EQUAL(null(rows.device, i), kinds[i] >= 4);
+      CHECK_EQUAL(null(rows.stream, i), kinds[i] >= 4);
+      CHECK_EQUAL(null(rows.correlation, i), kinds[i] == 5);
+    }
+    CHECK_EQUAL(rows.start.values[0], static_cast<std::int64_t>(kStart));
+    CHECK_EQUAL(rows.duration.values[0], 4000);
+    CHECK_EQUAL(rows.correlation.values[0], 41U);
+    CHECK_EQUAL(rows.device.values[0], 3U);
+    CHECK_EQUAL(rows.stream.values[0], 7U);
+    CHECK_EQUAL(rows.registers.values[0], 96U);
+    CHECK_EQUAL(rows.grid_x.values[0], 1024U);
+    CHECK_EQUAL(rows.grid_y.values[0], 2U);
+    CHECK_EQUAL(rows.block_x.values[0], 128U);
+    CHECK_EQUAL(rows.block_y.values[0], 4U);
+    CHECK_EQUAL(rows.shared_memory.values[0], 1536U);
+    CHECK_EQUAL(rows.graph.values[1], 6U);
+    CHECK_EQUAL(rows.graph_node.values[1], 0x600000005ULL);
+    CHECK_EQUAL(rows.copy_kind.values[2], 1U);
+    CHECK_EQUAL(rows.bytes.values[2], 1U << 20);
+    CHECK_EQUAL(rows.copy_kind.values[3], 10U);
+    CHECK_EQUAL(rows.correlation.values[3], 77U);
+    CHECK_EQUAL(rows.stream.values[4], 9U);
+  }
+  release = &kReleases[0];
+}
+
+void what_has_no_time_is_counted_and_left_out() {
+  Taken taken;
+  Buffer buffer;
+  add_kernel(buffer, "no room", 0, 0, 1);
+  add_kernel(buffer, "never ended", kStart, 0 - kStart, 2);  // end = 0
+  add_kernel(buffer, "whole", kStart, 1, 3);
+  gpu::Decoder decoder(next_record);
+  const gpu::Decoded told = decoder.decode(buffer.data(), buffer.size());
+  CHECK_EQUAL(told.timeless, 2U);
+  CHECK_EQUAL(told.kernels, 1U);
+  CHECK_EQUAL(taken.kernels().start.values.size(), 1U);
+  CHECK_EQUAL(taken.name(0), "whole");
+}
+
+void a_damaged_buffer_gives_what_lies_before_the_damage() {
+  Taken taken;
+  Buffer buffer;
+  add_kernel(buffer, "whole", kStart, 1, 1);
+  add_kernel(buffer, "cut", kStart, 1, 2);
+  gpu::Decoder decoder(next_record);
+  const gpu::Decoded told = decoder.decode(buffer.data(), buffer.size() - 8);
+  CHECK(told.damaged);
+  CHECK_EQUAL(told.kernels, 1U);
+  CHECK_EQUAL(taken.kernels().start.values.size(), 1U);
+  CHECK(!decoder.decode(buffer.data(), 0).damaged);  // CUPTI hands back empty ones, too
+}
+
+void a_long_kernel_keeps_its_length_to_a_microsecond() {
+  Taken taken;
+  Buffer buffer;
+  const std::uint64_t hour = 3'600'000'000'000;
+  add_kernel(buffer, "forever", kStart, hour, 1);
+  gpu::Decoder decoder(next_record);
+  decoder.decode(buffer.data(), buffer.size());
+  const std::int64_t off = taken.kernels().duration.values.at(0) - static_cast<std::int64_t>(hour);
+  CHECK(off <= 512 && off >= -512);
+}
+
+void another_module_may_load_its_names_where_the_first_had_them() {
+  Taken taken;
+  char address[16] = "first";
+  gpu::Decoder decoder(next_record);
+  const auto launch = [&](std::uint64_t n) {
+    Buffer buffer;
+    add_kernel(buffer, address, kStart + n, 1, 1);
+    decoder.decode(buffer.data(), buffer.size());
+  };
+  launch(0);
+  launch(1);
+  std::strcpy(address, "firs");
+  launch(2);
+  std::strcpy(address, "first_and_more");
+  launch(3);
+  std::strcpy(address, "first");
+  launch(4);
+  const char* const names[] = {"first", "first", "firs", "first_and_more", "first"};
+  for (std::size_t i = 0; i < 5; ++i) CHECK_EQUAL(taken.name(i), names[i]);
+  CHECK_EQUAL(taken.kernels().name.texts.size(), 3U);
+}
+
+void names_of_an_earlier_ring_are_not_taken_for_those_of_the_next() {
+  gpu::Decoder decoder(next_record);
+  Buffer buffer;
+  add_kernel(buffer, "kernel", kStart, 1, 1);
+  put<cupti::Memset::MemoryKind>(add_placed<cupti::Memset>(buffer, cupti::kMemset, kStart), 3);
+  for (int i = 0; i < 2; ++i) {
+    Taken taken;
+    for (int other = 0; other < i * 5; ++other) ring::intern("other " + std::to_string(other));
+    decoder.decode(buffer.data(), buffer.size());
+    CHECK_EQUAL(taken.name(0), "kernel");
+    CHECK_EQUAL(taken.name(1), "Memset (Device)");
+  }
+}
+
+void a_kernel_without_a_name_is_a_kernel() {
+  Taken taken;
+  Buffer buffer;
+  add_kernel(buffer, nullptr, kStart, 1, 1);
+  gpu::Decoder decoder(next_record);
+  CHECK_EQUAL(decoder.decode(buffer.data(), buffer.size()).kernels, 1U);
+  CHECK_EQUAL(taken.name(0), "(lost)");
+}
+
+void correlation_ids_go_on_past_32_bits() {
+  gpu::Correlations ids;
+  CHECK_EQUAL(ids.widen(0), 0U);
+  CHECK_EQUAL(ids.widen(5), 5U);
+  CHECK_EQUAL(ids.widen(0x70000000), 0x70000000U);
+  CHECK_EQUAL(ids.widen(0xE0000000), 0xE0000000U);
+  CHECK_EQUAL(ids.widen(0xFFFFFFFF), 0xFFFFFFFFU);
+  CHECK_EQUAL(ids.widen(1), 0x100000001U);
+  CHECK_EQUAL(ids.widen(0xFFFFFFF0), 0xFFFFFFF0U);  // late
+  CHECK_EQUAL(ids.widen(2), 0x100000002U);
+  CHECK_EQUAL(ids.widen(0), 0U);
+  CHECK_EQUAL(ids.widen(0x80000000), 0x180000000U);
+  CHECK_EQUAL(ids.widen(0xFFFFFFFF), 0x1FFFFFFFFU);
+  CHECK_EQUAL(ids.widen(1), 0x200000001U);
+
+  gpu::Correlations late_start;  // attached when half of the range was used up
+  CHECK_EQUAL(late_start.widen(0xF0000000), 0xF0000000U);
+  CHECK_EQUAL(late_start.widen(3), 0x100000003U);
+}
+
+void without_a_ring_nothing_happens() {
+  Buffer buffer;
+  add_kernel(buffer, "kernel", kStart, 1, 1);
+  gpu::Decoder decoder(next_record);
+  CHECK_EQUAL(decoder.decode(buffer.data(), buffer.size()).kernels, 1U);
+}
+
+}  // namespace
+
+int main() {
+  without_a_ring_nothing_happens();
+  every_release_gives_the_same_rows();
+  what_has_no_time_is_counted_and_left_out();
+  a_damaged_buffer_gives_what_lies_before_the_damage();
+  a_long_kernel_keeps_its_length_to_a_microsecond();
+  another_module_may_load_its_names_where_the_first_had_them();
+  names_of_an_earlier_ring_are_not_taken_for_those_of_the_next();
+  a_kernel_without_a_name_is_a_kernel();
+  correlation_ids_go_on_past_32_bits();
+  return result();
+}

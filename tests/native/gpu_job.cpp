@@ -1,0 +1,56 @@
+// A job that launches kernels on a GPU that is not there, recorded by the collector.
+//
+//   gpu_job RING KERNELS THREADS
+//
+// Prints one JSON object: why it was refused, or what was counted.
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gpu/collector.h"
+#include "ring/writer.h"
+
+using namespace haiprof;
+
+int main(int argc, char** argv) {
+  if (argc != 4 || !ring::open(argv[1], ring::kDefaultRingBytes, {}).ok()) return 2;
+  const gpu::Refusal refusal = gpu::start_collecting("", {});
+  if (!refusal.ok()) {
+    std::printf("{\"reason\": \"%s\", \"mend\": \"%s\", \"collecting\": %s}\n",
+                refusal.reason.c_str(), refusal.mend.c_str(), gpu::collecting() ? "true" : "false");
+    return 0;
+  }
+  using Launch = void (*)(const char*, std::uint64_t);
+  void* const library = dlopen("libcupti.so.13", RTLD_NOW | RTLD_NOLOAD);
+  const auto launch = reinterpret_cast<Launch>(dlsym(library, "fake_launch"));
+  if (launch == nullptr) return 1;
+  const auto dirty = reinterpret_cast<std::uint64_t (*)()>(dlsym(library, "fake_dirty"));
+  const std::uint64_t kernels = std::strtoull(argv[2], nullptr, 10);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < std::atoi(argv[3]); ++i) {
+    threads.emplace_back([=] { launch(i % 2 == 0 ? "even" : "odd", kernels); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const bool flushed = gpu::flush_collected(10);
+  const gpu::Counts early = gpu::counts();
+  launch("late", 10);
+  gpu::stop_collecting(10);
+  launch("after the end", 10);
+  const gpu::Counts told = gpu::counts();
+  std::printf(
+      "{\"flushed\": %s, \"kernels_when_flushed\": %llu, \"kernels\": %llu, "
+      "\"dropped\": %llu, \"dirty\": %llu, \"spilled\": %llu, \"damaged\": %llu, \"thread_ns\": "
+      "%llu, "
+      "\"collecting\": %s, \"version\": %u}\n",
+      flushed ? "true" : "false", static_cast<unsigned long long>(early.kernels),
+      static_cast<unsigned long long>(told.kernels), static_cast<unsigned long long>(told.dropped),
+      static_cast<unsigned long long>(dirty()), static_cast<unsigned long long>(told.spilled),
+      static_cast<unsigned long long>(told.damaged),
+      static_cast<unsigned long long>(told.thread_ns), gpu::collecting() ? "true" : "false",
+      gpu::library_version());
+  ring::close();
+}
