@@ -185,6 +185,43 @@ def watch_code(
     /,
 ) -> None: ...
 
+# -- GPU activity (src/gpu) -----------------------------------------------------------------------
+
+def gpu_start(
+    folders: str = "", *, synchronization: bool = False, overhead: bool = True
+) -> tuple[str, str] | None:
+    """Record GPU activity from now on; initialises the driver.
+
+    Args:
+        folders: where a libcupti may lie that nobody has loaded yet; colons between them.
+        synchronization: record the host's waits too.
+        overhead: record what CUPTI says that it takes itself.
+
+    Returns:
+        Why not, and what the user can do about it; None when it records.
+    """
+
+def gpu_flush(seconds: float) -> bool:
+    """Bring all activity that has ended into the ring; False when that took longer."""
+
+def gpu_stop(seconds: float) -> None:
+    """Record no more, and bring the rest into the ring, for so long at most."""
+
+def gpu_collecting() -> bool:
+    """Whether GPU activity is being recorded."""
+
+def gpu_driver_initialised() -> bool:
+    """Whether this process has initialised the CUDA driver. Loads nothing."""
+
+def gpu_counts() -> dict[str, int]:
+    """What was recorded and lost since the process began, and what it cost (ns)."""
+
+def gpu_probe(folders: str = "") -> tuple[str, str, int]:
+    """Return (libcupti's file, "", its API version), or (reason, mend, 0).
+
+    Initialises the driver.
+    """
+
 # -- the host (src/sampler, src/host) ------------------------------------------------------------
 
 class SourceReport(TypedDict):

@@ -16,6 +16,8 @@ ENABLED_VARIABLE: Final = "HAIPROF_ENABLED"
 RECORDERS: Final = ("basic", "gpu", "ib", "mem", "power", "io", "trace")
 HOST_RECORDERS: Final = ("basic", "io")
 ALL: Final = "all"
+#: Which GPU activity is recorded.
+KERNELS: Final = ("off", "all")
 
 
 class Options(NamedTuple):
@@ -27,6 +29,7 @@ class Options(NamedTuple):
     drain_hz: float = 4.0
     ring_mib: int = 16
     hooks: bool = True
+    kernels: str = "off"
     warmup: float = 0.0
     time: float = 0.0
     recorders: str = ALL
@@ -110,6 +113,10 @@ def _check_recorders(value: Any) -> str | None:
     return None
 
 
+def _check_kernels(value: Any) -> str | None:
+    return None if value in KERNELS else f"must be {' or '.join(KERNELS)}"
+
+
 def _check_interval(value: Any) -> str | None:
     return None if value == 0 else _between(0.01, 86400, "seconds")(value)
 
@@ -131,6 +138,7 @@ OPTIONS: Final[dict[str, Option]] = {
             "ring_mib", "shared memory of one process", int, _between(2, 1024, "MiB", whole=True)
         ),
         Option("hooks", "find steps and phases in torch by itself", _boolean, _check_boolean),
+        Option("kernels", f"GPU activity: {' or '.join(KERNELS)}", str, _check_kernels),
         Option("warmup", "seconds before the recording begins", float, _between(0, 1e9, "seconds")),
         Option(
             "time",

@@ -39,6 +39,9 @@ from haiprof.schema import PROCESS_FILE
 #: a container ends with it.
 _STOP_SECONDS: Final = 10.0
 
+#: How long CUPTI may take to hand over its last records, s.
+_KERNELS_SECONDS: Final = 1.0
+
 #: How long a recorder may take from its start to its lock, s.
 _RECORDER_START_SECONDS: Final = 2.0
 
@@ -194,6 +197,7 @@ class Session:
         """
         if not self.recording:
             return self.files()
+        _core.gpu_flush(timeout)
         ticket = _core.request_flush()
         error: int | None = None
         until = time.monotonic() + timeout
@@ -227,6 +231,7 @@ class Session:
             ring = self._ring
             if ring is None or self._pid != os.getpid():
                 return
+            _stop_kernels()
             with contextlib.suppress(Exception):
                 _core.phases_finish()
             _core.close_ring()
@@ -270,6 +275,7 @@ def start(
     drain_hz: float | None = None,
     ring_mib: int | None = None,
     hooks: bool | None = None,
+    kernels: str | None = None,
     warmup: float | None = None,
     time: float | None = None,
     recorders: str | None = None,
@@ -287,6 +293,7 @@ def start(
         drain_hz: how often the ring is drained, per second; default 4.
         ring_mib: shared memory of this process, MiB; default 16.
         hooks: find steps and phases in torch; default true.
+        kernels: ``all`` records every GPU activity, ``off`` (the default) none.
         warmup: seconds before the recording begins; default 0.
         time: seconds after which the recording of each process ends; default 0, with the process.
         recorders: what is sampled: ``all`` (the default) or names with commas between,
@@ -304,6 +311,7 @@ def start(
         "drain_hz": drain_hz,
         "ring_mib": ring_mib,
         "hooks": hooks,
+        "kernels": kernels,
         "warmup": warmup,
         "time": time,
         "recorders": recorders,
@@ -352,8 +360,7 @@ def _record(session: Session) -> None:
         if not session.open():
             _active = None
             return
-        if session.options.hooks:
-            _install_hooks()
+        _install_hooks(session.options)
 
 
 def _record_lazily(session: Session) -> None:
@@ -362,8 +369,7 @@ def _record_lazily(session: Session) -> None:
         if _active is not session:
             return
         _core.set_opener(_open_for_first_record)
-        if session.options.hooks:
-            _install_hooks()
+        _install_hooks(session.options)
 
 
 def _tell_ignored(given: dict[str, Any], used: Options) -> None:
@@ -379,13 +385,26 @@ def _tell_ignored(given: dict[str, Any], used: Options) -> None:
         )
 
 
-def _install_hooks() -> None:
+def _install_hooks(options: Options) -> None:
     try:
-        from haiprof import hooks
+        if options.hooks:
+            from haiprof import hooks
 
-        hooks.install(_report)
+            hooks.install(_report)
     except Exception as error:  # a torch that we do not know
         tell(f"steps and phases are not found by themselves: {error!r}; use haiprof.step()")
+    if options.kernels != "off":
+        from haiprof.hooks import cuda
+
+        cuda.install(_report)
+
+
+def _stop_kernels() -> None:
+    """Take over what the GPU has done; the ring must still be open."""
+    cuda = sys.modules.get("haiprof.hooks.cuda")
+    if cuda is not None:
+        with contextlib.suppress(Exception):
+            cuda.uninstall(_KERNELS_SECONDS)
 
 
 def _report(kind: str, text: str) -> None:

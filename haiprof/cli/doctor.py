@@ -280,25 +280,22 @@ def _host_sources() -> Iterator[Finding]:
 
 
 def _gpu() -> Iterator[Finding]:
-    driver = Path("/proc/driver/nvidia/version")
-    if driver.exists():
-        with contextlib.suppress(OSError, IndexError):
-            line = driver.read_text(encoding="utf-8", errors="replace").splitlines()[0]
-            found = next((w for w in line.split() if w[0].isdigit()), "of unknown version")
-            yield Finding(
-                "GPU", ABSENT, f"NVIDIA driver {found}; this version records no GPU activity"
-            )
-            return
-    import ctypes
-
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        yield Finding("GPU", ABSENT, "no NVIDIA driver here")
-    else:
+    # In an interpreter of its own: a driver or a libcupti that is broken may take it along.
+    program = (
+        "import json; from haiprof import _core; from haiprof.hooks.cuda import libcupti_folders; "
+        "print(json.dumps(_core.gpu_probe(':'.join(libcupti_folders()))))"
+    )
+    code, said, error = _ask_python(program, ENABLED_VARIABLE, "0")
+    if code != 0:
         yield Finding(
-            "GPU", ABSENT, "libcuda.so.1 without its driver; this version records no GPU activity"
+            "GPU kernels", BROKEN, f"asking CUPTI ended with {code}: {error}", "install it anew"
         )
+        return
+    found, mend, version = json.loads(said.splitlines()[-1])
+    if version == 0:
+        yield Finding("GPU kernels", ABSENT, found, mend)
+    else:
+        yield Finding("GPU kernels", OK, f"{found}, API version {version}; --kernels all")
 
 
 def _stale_runs() -> Iterator[Finding]:

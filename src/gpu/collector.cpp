@@ -34,7 +34,11 @@ class Collector {
   Refusal start(const std::string& folders, Kinds kinds);
   bool flush(double seconds);
   void stop(double seconds);
-  bool running() const noexcept { return running_.load(std::memory_order_relaxed); }
+  // False in a forked child, which has neither the thread nor CUDA, and must not wait for a lock
+  // that somebody held when it was forked.
+  bool running() const noexcept {
+    return running_.load(std::memory_order_relaxed) && !forked_.load(std::memory_order_relaxed);
+  }
   Counts told();
   // From CUPTI's threads: no lock, so a wake-up may be lost, and the period bounds that.
   void press() noexcept { wake_.notify_one(); }
@@ -123,8 +127,11 @@ void Collector::disable() noexcept {
 }
 
 Refusal Collector::start(const std::string& folders, Kinds kinds) {
+  if (forked_.load(std::memory_order_relaxed)) {
+    return {"CUDA cannot be used in a forked child", "start workers with spawn"};
+  }
   const std::lock_guard guard(mutex_);
-  if (running() || forked_.load(std::memory_order_relaxed)) return {};
+  if (running()) return {};
   if (cupti_.next_record == nullptr) {
     Refusal refusal = load(folders, cupti_);
     if (!refusal.ok()) return refusal;
@@ -196,8 +203,9 @@ void Collector::collect(std::uint32_t flags) {
 }
 
 bool Collector::flush(double seconds) {
+  if (!running()) return true;
   std::unique_lock lock(mutex_);
-  if (!running() || forked_.load(std::memory_order_relaxed)) return true;
+  if (!running()) return true;
   const std::uint64_t ticket = ++asked_;
   wake_.notify_all();
   return done_.wait_for(lock, std::chrono::duration<double>(seconds),
@@ -205,8 +213,9 @@ bool Collector::flush(double seconds) {
 }
 
 void Collector::stop(double seconds) {
+  if (!running()) return;
   std::unique_lock lock(mutex_);
-  if (!running() || forked_.load(std::memory_order_relaxed)) return;
+  if (!running()) return;
   disable();
   leave_ = true;
   wake_.notify_all();

@@ -92,6 +92,14 @@ void look_everywhere(Search& search, const std::string& folders) {
 
 }  // namespace
 
+bool driver_initialised() noexcept {
+  void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  int (*count_devices)(int*) = nullptr;
+  int count = 0;
+  return driver != nullptr && find(driver, "cuDeviceGetCount", count_devices) &&
+         count_devices(&count) == 0;
+}
+
 std::string Cupti::text_of(cupti::Result result) const {
   const char* text = nullptr;
   if (get_result_string != nullptr && get_result_string(result, &text) == cupti::kSuccess &&

@@ -40,4 +40,7 @@ struct Cupti {
 // job is about to do so itself.
 Refusal load(const std::string& folders, Cupti& found) noexcept;
 
+// Whether this process has initialised the driver already. Loads nothing.
+bool driver_initialised() noexcept;
+
 }  // namespace haiprof::gpu

@@ -31,7 +31,7 @@ def test_here_the_core_works_and_every_finding_is_whole(shm: Path) -> None:
         assert f["state"] in STATES
         assert f["found"], what
         assert f["state"] not in ("denied", "broken") or f["mend"], what
-    assert {"start file", "torch", "host cpu", "host memory", "GPU"} <= set(found)
+    assert {"start file", "torch", "host cpu", "host memory", "GPU kernels"} <= set(found)
     assert not list(shm.glob("*/*"))
     assert not list(shm.glob("*/.*"))
 

@@ -3,11 +3,22 @@
 //   FAKE_CUDA_INIT   what cuInit answers (0)
 #include <cstdlib>
 
+namespace {
+bool initialised = false;
+}
+
 extern "C" {
 
 int cuInit(unsigned) {
   const char* const answer = std::getenv("FAKE_CUDA_INIT");
-  return answer != nullptr ? std::atoi(answer) : 0;
+  const int error = answer != nullptr ? std::atoi(answer) : 0;
+  initialised = initialised || error == 0;
+  return error;
+}
+
+int cuDeviceGetCount(int* count) {
+  *count = initialised ? 1 : 0;
+  return initialised ? 0 : 3;
 }
 
 int cuGetErrorString(int error, const char** text) {

@@ -1,0 +1,131 @@
+"""GPU activity of a Python job, from the library that stands in for CUPTI to the Analyzer."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import polars as pl
+import pytest
+from recording import python, wait_recorded
+
+import haiprof
+
+JOB = """
+    import ctypes, os, sys, haiprof
+    if "LD_LIBRARY_PATH" in os.environ:
+        cupti = ctypes.CDLL("libcupti.so.13")  # as a torch with CUDA has it
+    def launch(name, count):
+        cupti.fake_launch.argtypes = [ctypes.c_char_p, ctypes.c_uint64]
+        cupti.fake_launch(name, count)
+    def use_cuda():
+        import torch
+        original = torch.cuda._lazy_init
+        try:
+            torch.cuda._lazy_init()
+        except AssertionError:
+            pass  # this torch has no CUDA
+        return original, torch.cuda._lazy_init
+"""
+
+
+def run(program: str, log_dir: Path, native_build: Path | None) -> str:
+    """Run a job with the stand-ins in its library path; return what it wrote on stderr."""
+    environment = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
+    if native_build is not None:
+        places = (native_build / "tests" / "native" / name for name in ("cuda", "cupti"))
+        environment["LD_LIBRARY_PATH"] = ":".join(map(str, places))
+    job = python(JOB + program, str(log_dir), env=environment)
+    _, err = job.communicate(timeout=120)
+    assert job.returncode == 0, err
+    return str(err)
+
+
+def kernels(log_dir: Path) -> dict[str, int]:
+    found = haiprof.Analyzer(log_dir / "run").kernels()
+    assert set(found["kind"].to_list()) <= {"kernel"}
+    return dict(found.group_by("name").len().iter_rows())
+
+
+def texts(log_dir: Path, kind: str) -> list[str]:
+    events = haiprof.Analyzer(log_dir / "run").events()
+    return events.filter(pl.col("kind") == kind)["text"].to_list()
+
+
+def test_kernels_are_recorded_from_the_first_use_of_cuda_to_the_end(
+    shm: Path, tmp_path: Path, native_build: Path
+) -> None:
+    program = """
+    haiprof.start(sys.argv[1], run="run", hooks=False, kernels="all")
+    before, after = use_cuda()
+    assert before is not after and after.__module__ == "torch.cuda"
+    launch(b"gemm", 1000)
+    files = haiprof.flush()
+    assert any(f.name.startswith("kernels") for f in files), files
+    launch(b"softmax", 500)
+    """
+    assert run(program, tmp_path, native_build) == ""
+    wait_recorded(shm)
+    assert kernels(tmp_path) == {"gemm": 1000, "softmax": 500}
+    [told] = texts(tmp_path, "gpu")
+    assert told.startswith("1500 kernels and 0 other GPU activities; ")
+    assert texts(tmp_path, "lost") == []
+
+
+def test_a_driver_that_the_job_has_initialised_already_is_used_at_once(
+    shm: Path, tmp_path: Path, native_build: Path
+) -> None:
+    program = """
+    assert ctypes.CDLL("libcuda.so.1").cuInit(0) == 0
+    haiprof.start(sys.argv[1], run="run", hooks=False, kernels="all")
+    launch(b"gemm", 10)
+    haiprof.stop()
+    launch(b"not recorded", 10)
+    haiprof.start(sys.argv[1], run="run", hooks=False, kernels="all")
+    launch(b"again", 10)
+    """
+    assert run(program, tmp_path, native_build) == ""
+    wait_recorded(shm)
+    assert kernels(tmp_path) == {"gemm": 10, "again": 10}
+
+
+def test_a_forked_child_leaves_the_gpu_alone(shm: Path, tmp_path: Path, native_build: Path) -> None:
+    program = """
+    haiprof.start(sys.argv[1], run="run", hooks=False, kernels="all")
+    use_cuda()
+    launch(b"parent", 100)
+    pid = os.fork()
+    if pid == 0:
+        with haiprof.range("child"):
+            pass
+        haiprof.flush()
+        haiprof.stop()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    launch(b"parent", 100)
+    """
+    assert run(program, tmp_path, native_build) == ""
+    wait_recorded(shm)
+    assert kernels(tmp_path) == {"parent": 200}
+    assert "child" in haiprof.Analyzer(tmp_path / "run").spans()["name"].to_list()
+
+
+@pytest.mark.parametrize("how", ["off", "no driver"])
+def test_nothing_is_recorded_where_nothing_is_asked_for_or_there(
+    shm: Path, tmp_path: Path, native_build: Path, how: str
+) -> None:
+    program = f"""
+    haiprof.start(sys.argv[1], run="run", hooks=False, kernels={"off" if how == "off" else "all"!r})
+    use_cuda()
+    if {how == "off"}:
+        launch(b"gemm", 10)
+    with haiprof.range("work"):
+        pass
+    """
+    assert run(program, tmp_path, native_build if how == "off" else None) == ""
+    wait_recorded(shm)
+    assert kernels(tmp_path) == {}
+    assert haiprof.Analyzer(tmp_path / "run").spans()["name"].to_list() == ["work"]
+    told = texts(tmp_path, "hook")
+    assert len(told) == (0 if how == "off" else 1)
+    assert all("no NVIDIA driver" in text for text in told)
