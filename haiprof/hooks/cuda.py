@@ -40,6 +40,7 @@ class CudaCalls:
         self._original: Any = None
         self._wrapped: Any = None
         self._begun = False
+        self._before: dict[str, int] = {}
         if _core.gpu_driver_initialised():
             self._begin()
             return
@@ -73,6 +74,7 @@ class CudaCalls:
         if self._begun or not _core.ready():
             return
         self._begun = True
+        self._before = _core.gpu_counts()
         refused = _core.gpu_start(":".join(libcupti_folders()))
         if refused is not None:
             reason, mend = refused
@@ -87,7 +89,7 @@ class CudaCalls:
         if not _core.gpu_collecting():
             return
         _core.gpu_stop(seconds)
-        counts = _core.gpu_counts()
+        counts = {what: n - self._before[what] for what, n in _core.gpu_counts().items()}
         self._report(
             "gpu",
             f"{counts['kernels']} kernels and {counts['others']} other GPU activities; taking them "

@@ -60,6 +60,7 @@ class Collector {
   Cupti cupti_;
   Kinds kinds_;
   std::unique_ptr<Decoder> decoder_;
+  std::uint64_t earlier_ns_ = 0;  // CPU time of the threads before this one
   std::mutex counts_mutex_;
   Counts counts_;
 };
@@ -158,6 +159,7 @@ Refusal Collector::start(const std::string& folders, Kinds kinds) {
 void Collector::work() {
   // Half of the ring: a busy GPU makes more records than all the job's threads together.
   ring::claim_lane(static_cast<std::uint32_t>(ring::kDefaultRingBytes / ring::kChunkBytes / 2));
+  earlier_ns_ = told().thread_ns;
   std::unique_lock lock(mutex_);
   for (bool last = false; !last;) {
     wake_.wait_for(lock, kPeriod,
@@ -198,7 +200,7 @@ void Collector::collect(std::uint32_t flags) {
   counts_.overhead_ns += more.overhead_ns;
   counts_.damaged += more.damaged;
   counts_.dropped += dropped;
-  counts_.thread_ns = static_cast<std::uint64_t>(spent.tv_sec) * 1'000'000'000 +
+  counts_.thread_ns = earlier_ns_ + static_cast<std::uint64_t>(spent.tv_sec) * 1'000'000'000 +
                       static_cast<std::uint64_t>(spent.tv_nsec);
 }
 

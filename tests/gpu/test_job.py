@@ -87,6 +87,9 @@ def test_a_driver_that_the_job_has_initialised_already_is_used_at_once(
     assert run(program, tmp_path, native_build) == ""
     wait_recorded(shm)
     assert kernels(tmp_path) == {"gemm": 10, "again": 10}
+    told = texts(tmp_path, "gpu")
+    assert len(told) == 2
+    assert all(text.startswith("10 kernels ") for text in told)
 
 
 def test_a_forked_child_leaves_the_gpu_alone(shm: Path, tmp_path: Path, native_build: Path) -> None:
