@@ -92,7 +92,10 @@ class Session:
         self.forget_timer()
         self._timer = threading.Timer(max(0.0, when - time.monotonic()), what, (self,))
         self._timer.daemon = True
-        self._timer.start()
+        try:
+            self._timer.start()
+        except RuntimeError as error:  # the process may have no more threads
+            tell(f"warmup and time are not kept: {error}")
 
     def forget_timer(self) -> None:
         """Do not call what :meth:`later` was given."""
@@ -228,10 +231,12 @@ class Session:
     def close(self, seconds: float) -> None:
         """Stop recording; wait up to ``seconds`` for the recorder to close the files."""
         with _lock:
-            ring = self._ring
-            if ring is None or self._pid != os.getpid():
+            if self._pid != os.getpid():
                 return
             _stop_kernels()
+            ring = self._ring
+            if ring is None:
+                return
             with contextlib.suppress(Exception):
                 _core.phases_finish()
             _core.close_ring()

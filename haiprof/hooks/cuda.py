@@ -75,7 +75,10 @@ class CudaCalls:
             return
         self._begun = True
         self._before = _core.gpu_counts()
-        refused = _core.gpu_start(":".join(libcupti_folders()))
+        try:
+            refused = _core.gpu_start(":".join(libcupti_folders()))
+        except Exception as error:  # torch is about to use CUDA, and must not notice
+            refused = (repr(error), "report this as a bug of haiprof")
         if refused is not None:
             reason, mend = refused
             self._report("hook", f"kernels are not recorded: {reason}; {mend}")

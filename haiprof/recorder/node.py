@@ -85,6 +85,13 @@ class NodeRecorder:
             OSError: the folder cannot be made.
         """
         self.folder, self._claim = _claim_folder(run_dir)
+        try:
+            self._open(intervals)
+        except BaseException:
+            os.close(self._claim)  # whoever tries again must be able to have it
+            raise
+
+    def _open(self, intervals: Mapping[str, float]) -> None:
         for left in sorted(self.folder.glob(f"*{schema.LIVE_SUFFIX}")):
             close_stream(left)
         self._sampler = HostSampler(basic=intervals.get("basic", 0.0), io=intervals.get("io", 0.0))

@@ -100,6 +100,27 @@ def test_a_driver_that_the_job_has_initialised_already_is_used_at_once(
 
 
 @needs_cpu_torch
+def test_a_recording_that_was_stopped_before_it_began_is_not_in_the_way(
+    shm: Path, tmp_path: Path, native_build: Path
+) -> None:
+    program = """
+    from haiprof.session import arm
+    os.environ.update(HAIPROF_LOG_DIR=sys.argv[1], HAIPROF_KERNELS="all", HAIPROF_HOOKS="0")
+    arm()
+    haiprof.stop()
+    before, after = use_cuda()
+    assert before is after
+    launch(b"not recorded", 10)
+    haiprof.start(sys.argv[1], run="run")
+    use_cuda()
+    launch(b"gemm", 10)
+    """
+    assert run(program, tmp_path, native_build) == ""
+    wait_recorded(shm)
+    assert kernels(tmp_path) == {"gemm": 10}
+
+
+@needs_cpu_torch
 def test_a_forked_child_leaves_the_gpu_alone(shm: Path, tmp_path: Path, native_build: Path) -> None:
     program = """
     haiprof.start(sys.argv[1], run="run", hooks=False, kernels="all")

@@ -181,3 +181,19 @@ def test_two_recorders_of_one_host_name_have_a_folder_each(tmp_path: Path) -> No
         node.close()
         assert rows(node.folder)
         assert process_file(node.folder)["state"] == "closed"
+
+
+def test_a_folder_that_could_not_be_opened_is_free_for_the_next_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(NodeRecorder, "_write_node_file", full)
+        for _ in range(3):
+            with pytest.raises(OSError, match="No space"):
+                NodeRecorder(tmp_path, {"basic": 0.01})
+    node = NodeRecorder(tmp_path, {"basic": 0.01})
+    assert [path.name for path in tmp_path.iterdir()] == [node.folder.name] == [node_name()]
+    node.close()
