@@ -100,11 +100,17 @@ class RingReader:
     def take(self, most: int = ...) -> int:
         """Append what is new to the columns; returns how many records that were."""
     def rows(self) -> dict[str, dict[str, tuple[int, int, bytes, bytes | None]]]:
-        """Table -> column -> (rows, nulls, values, validity bits) of what was taken."""
+        """Table -> column -> (rows, nulls, values, validity bits) of what was taken.
+
+        Tables without rows and columns without a value are left out.
+        """
     def clear(self) -> None:
         """Forget the rows, not the dictionaries."""
     def texts(self, table: str, column: str, have: int = 0) -> list[str]:
         """The dictionary of a text column behind its first ``have`` texts."""
+    @property
+    def devices(self) -> list[dict[str, Any]]:
+        """The GPUs that the process uses: device (ordinal), uuid, name, memory_bytes."""
     @property
     def position(self) -> dict[int, int]:
         """Lane -> number of its next record."""

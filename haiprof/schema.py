@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MAJOR: Final = 1
-MINOR: Final = 0
+MINOR: Final = 1
 
 #: Arrow schema metadata keys.
 KEY_FORMAT: Final = "haiprof.format"
@@ -122,7 +122,25 @@ KERNELS: Final = Table(
     ),
 )
 
-TABLES: Final[dict[str, Table]] = {t.name: t for t in (SPANS, EVENTS, SAMPLES, KERNELS)}
+DEVICE_SPANS: Final = Table(
+    "device_spans",
+    "one interval on a stream, between two CUDA events",
+    _columns(
+        ("start", "int64", "ns, UTC epoch"),
+        ("duration", "int64", "ns, idle time of the stream included"),
+        ("category", "text", "phase, user"),
+        ("name", "text", "forward, backward, optimizer, or the range's"),
+        ("device", "uint16", "CUDA ordinal in the process"),
+        ("stream", "uint32", "joins with kernels", True),
+        ("step", "uint32", "number of the step it belongs to", True),
+        ("microbatch", "uint32", "as the range was given it", True),
+        ("uncertainty", "uint32", "ns that the start may be off by", True),
+    ),
+)
+
+TABLES: Final[dict[str, Table]] = {
+    t.name: t for t in (SPANS, EVENTS, SAMPLES, KERNELS, DEVICE_SPANS)
+}
 
 #: ``samples.flags``: the value was scaled up from a counter that ran part of the time.
 FLAG_SCALED: Final = 1

@@ -63,11 +63,13 @@ class RecordedProcess:
         self.taken = 0
         self._header = header
         self._begun = time.time_ns()
+        self._gpus: dict[int, dict[str, Any]] = {}
         utc_offset_ns = None
         self.folder, known = self._find_folder(run_dir)
         if known is not None:
             self._begun = known.get("started_ns", self._begun)
             utc_offset_ns = known.get("utc_offset_ns")
+            self._gpus = {gpu["device"]: gpu for gpu in known.get("gpus", ())}
         through = {}
         before = Reach()
         for name, table in schema.TABLES.items():
@@ -164,6 +166,7 @@ class RecordedProcess:
                 "started_ns": self._begun,
                 "ended_ns": None if state == "live" else self._now(),
                 "utc_offset_ns": self._reader.utc_offset_ns,
+                "gpus": self.gpus,
                 "state": state,
                 "lost": {"records": _lost_records(losses), **losses},
             },
@@ -184,6 +187,12 @@ class RecordedProcess:
     def _losses(self) -> dict[str, int]:
         losses = self._reader.losses
         return {cause: n + self._lost_before.get(cause, 0) for cause, n in losses.items()}
+
+    @property
+    def gpus(self) -> list[dict[str, Any]]:
+        """The GPUs that the process uses: device (ordinal), uuid, name, memory_bytes."""
+        self._gpus.update((gpu["device"], gpu) for gpu in self._reader.devices)
+        return [self._gpus[device] for device in sorted(self._gpus)]
 
     @property
     def lost(self) -> int:

@@ -36,6 +36,7 @@ _NUMBERED: Final = {
     ("spans", "category"): CATEGORIES,
     ("kernels", "kind"): ACTIVITY_KINDS,
     ("kernels", "copy_kind"): COPY_KINDS,
+    ("device_spans", "category"): CATEGORIES,
 }
 #: (rows, nulls, values, validity) as ``RingReader.rows`` gives them.
 RawColumn = tuple[int, int, bytes, "bytes | None"]
@@ -116,7 +117,9 @@ class RingTables:
             return _from_buffers(made, given)
         numbered = self._numbered.get((table.name, column.name))
         given = raw.get(column.name)
-        if numbered is not None and given is not None:
+        if numbered is not None:
+            if given is None:
+                return _dictionary(pa.nulls(rows, pa.uint32()), numbered.array())
             indices = _from_buffers(pa.uint32(), given)
             newer = pa.scalar(0, pa.uint32())
             known = pc.if_else(pc.less(indices, len(numbered)), indices, newer)

@@ -158,6 +158,27 @@ void Drain::take(const ring::RecordView& record) {
       take_activity(p);
       return;
     }
+    case ring::RecordType::device_span: {
+      ring::DeviceSpanPayload p;
+      if (!payload_of(record, p)) break;
+      if (on_disk("device_spans", record)) return;
+      device_spans.start.push(timeline_.utc_of_realtime(p.start_ns));
+      device_spans.duration.push(static_cast<std::int64_t>(p.duration_ns));
+      device_spans.category.push(p.category);
+      device_spans.name.push_name(p.name);
+      device_spans.device.push(p.device);
+      device_spans.stream.push_unless(p.stream, kNone);
+      device_spans.step.push_unless(p.step, kNone);
+      device_spans.microbatch.push_unless(p.microbatch, kNone);
+      device_spans.uncertainty.push(p.uncertainty_ns);
+      return;
+    }
+    case ring::RecordType::device: {
+      ring::DevicePayload p;
+      if (!payload_of(record, p)) break;
+      devices[p.device] = p;
+      return;
+    }
     case ring::RecordType::rebase:
       return;
   }
@@ -166,7 +187,7 @@ void Drain::take(const ring::RecordView& record) {
 
 void Drain::take_kernel(const ring::KernelPayload& p, std::uint32_t graph,
                         std::uint64_t graph_node) {
-  kernels.start.push(static_cast<std::int64_t>(p.start_ns));
+  kernels.start.push(timeline_.utc_of_realtime(p.start_ns));
   kernels.duration.push(duration_ns(p.duration, p.flags));
   kernels.kind.push(static_cast<std::uint32_t>(ring::ActivityKind::kernel));
   kernels.name.push_name(p.name);
@@ -189,7 +210,7 @@ void Drain::take_kernel(const ring::KernelPayload& p, std::uint32_t graph,
 
 void Drain::take_activity(const ring::ActivityPayload& p) {
   const bool copies = p.kind == ring::ActivityKind::memcpy;
-  kernels.start.push(static_cast<std::int64_t>(p.start_ns));
+  kernels.start.push(timeline_.utc_of_realtime(p.start_ns));
   kernels.duration.push(duration_ns(p.duration, p.flags));
   kernels.kind.push(static_cast<std::uint32_t>(p.kind));
   kernels.name.push_name(p.name);
@@ -237,6 +258,11 @@ void each_column(Kernels& t, Function&& f) {
       f(t.graph), f(t.graph_node), f(t.grid_x), f(t.grid_y), f(t.grid_z), f(t.block_x),
       f(t.block_y), f(t.block_z), f(t.registers), f(t.shared_memory), f(t.bytes), f(t.copy_kind);
 }
+template <typename Function>
+void each_column(DeviceSpans& t, Function&& f) {
+  f(t.start), f(t.duration), f(t.category), f(t.name), f(t.device), f(t.stream), f(t.step),
+      f(t.microbatch), f(t.uncertainty);
+}
 
 }  // namespace
 
@@ -246,6 +272,7 @@ void Drain::clear() noexcept {
   each_column(events, clear_column);
   each_column(values, clear_column);
   each_column(kernels, clear_column);
+  each_column(device_spans, clear_column);
 }
 
 }  // namespace haiprof::drain

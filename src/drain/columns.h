@@ -105,6 +105,14 @@ struct Kernels {
   Column<std::uint32_t> copy_kind;  // CUPTI's numbers
 };
 
+struct DeviceSpans {
+  Column<std::int64_t> start, duration;
+  Column<std::uint32_t> category;  // ring::Category numbers
+  TextColumn name;
+  Column<std::uint16_t> device;
+  Column<std::uint32_t> stream, step, microbatch, uncertainty;
+};
+
 // Drains one ring into columns.
 class Drain {
  public:
@@ -130,6 +138,9 @@ class Drain {
   Events events;
   Values values;
   Kernels kernels;
+  DeviceSpans device_spans;
+  // By ordinal; texts are string table ids. No table of its own: the process file tells them.
+  std::map<std::uint16_t, ring::DevicePayload> devices;
 
  private:
   void take(const ring::RecordView& record);

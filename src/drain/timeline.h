@@ -27,6 +27,13 @@ class Timeline {
   // UTC nanoseconds; extrapolates beyond the first and the last reading. 0 without any reading.
   std::int64_t utc_ns(std::uint64_t ticks) const noexcept;
 
+  // The same for a time of CLOCK_REALTIME, which a wall clock that was set has moved.
+  std::int64_t utc_of_realtime(std::uint64_t realtime_ns) const noexcept {
+    const std::int64_t utc = static_cast<std::int64_t>(realtime_ns);
+    const bool set = moved_ns_ > kSetNs || moved_ns_ < -kSetNs;
+    return set ? utc - moved_ns_ : utc;
+  }
+
   // UTC minus CLOCK_MONOTONIC; nothing before the first reading, unless it was given.
   std::optional<std::int64_t> utc_offset_ns() const noexcept { return utc_offset_ns_; }
 
@@ -39,6 +46,9 @@ class Timeline {
     std::int64_t monotonic_ns;
     double ns_per_tick;  // towards the next point
   };
+
+  // Less is the time between reading the two clocks.
+  static constexpr std::int64_t kSetNs = 1'000'000;
 
   void set_slope(std::size_t i) noexcept;
   void thin();

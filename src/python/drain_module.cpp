@@ -24,10 +24,12 @@ py::object number_or_none(std::uint32_t value) {
   return py::int_(value);
 }
 
-// name -> (rows, nulls, values, validity); validity is None for a column without nulls.
+// name -> (rows, nulls, values, validity); validity is None for a column without nulls, and a column
+// that has nothing else is left out.
 template <typename Value>
 void put(py::dict& table, const char* name, const drain::Column<Value>& column) {
   const bool nulls = column.validity.nulls() > 0;
+  if (nulls && column.validity.nulls() == column.values.size()) return;
   table[name] =
       py::make_tuple(column.values.size(), column.validity.nulls(), bytes_of(column.values),
                      nulls ? py::object(bytes_of(column.validity.bits())) : py::object(py::none()));
@@ -132,6 +134,20 @@ class RingReader {
       put(d, "copy_kind", t.copy_kind);
       tables["kernels"] = d;
     }
+    if (!drain_.device_spans.start.values.empty()) {
+      const drain::DeviceSpans& t = drain_.device_spans;
+      py::dict d;
+      put(d, "start", t.start);
+      put(d, "duration", t.duration);
+      put(d, "category", t.category);
+      put(d, "name", t.name);
+      put(d, "device", t.device);
+      put(d, "stream", t.stream);
+      put(d, "step", t.step);
+      put(d, "microbatch", t.microbatch);
+      put(d, "uncertainty", t.uncertainty);
+      tables["device_spans"] = d;
+    }
     return tables;
   }
 
@@ -147,6 +163,19 @@ class RingReader {
     for (std::size_t i = have; i < t->texts.size(); ++i) {
       // There was no room for the text, or a damaged file names one that it does not hold.
       out.push_back(t->texts[i] < strings.size() ? text(strings[t->texts[i]]) : py::str("(lost)"));
+    }
+    return out;
+  }
+
+  std::vector<py::dict> devices() {
+    std::vector<py::dict> out;
+    for (const auto& [ordinal, device] : drain_.devices) {
+      py::dict d;
+      d["device"] = ordinal;
+      d["uuid"] = text_or_none(device.uuid);
+      d["name"] = text_or_none(device.name);
+      d["memory_bytes"] = device.memory_bytes;
+      out.push_back(d);
     }
     return out;
   }
@@ -190,6 +219,12 @@ class RingReader {
     return text(std::string_view(raw, strnlen(raw, kBytes)));
   }
 
+  py::object text_or_none(std::uint32_t id) const {
+    const auto& strings = drain_.strings();
+    if (id >= strings.size()) return py::none();
+    return text(strings[id]);
+  }
+
   const drain::TextColumn* text_column(const std::string& table, const std::string& column) const {
     if (table == "spans") {
       if (column == "name") return &drain_.spans.name;
@@ -203,6 +238,8 @@ class RingReader {
       if (column == "instance") return &drain_.values.instance;
     } else if (table == "kernels") {
       if (column == "name") return &drain_.kernels.name;
+    } else if (table == "device_spans") {
+      if (column == "name") return &drain_.device_spans.name;
     }
     return nullptr;
   }
@@ -224,6 +261,7 @@ void register_drain(py::module_& module) {
       .def("rows", &RingReader::rows)
       .def("clear", &RingReader::clear)
       .def("texts", &RingReader::texts, py::arg("table"), py::arg("column"), py::arg("have") = 0)
+      .def_property_readonly("devices", &RingReader::devices)
       .def_property_readonly("position", &RingReader::position)
       .def_property_readonly("losses", &RingReader::losses)
       .def_property_readonly("utc_offset_ns", &RingReader::utc_offset_ns)

@@ -60,7 +60,7 @@ namespace haiprof::ring {
 
 inline constexpr std::uint64_t kMagic = 0x31474E4952494148ULL;  // "HAIRING1" in little-endian order
 inline constexpr std::uint16_t kLayoutMajor = 1;
-inline constexpr std::uint16_t kLayoutMinor = 1;
+inline constexpr std::uint16_t kLayoutMinor = 2;
 
 inline constexpr std::size_t kChunkBytes = 64 * 1024;
 inline constexpr std::size_t kClockSlots = 64;
@@ -169,6 +169,8 @@ enum class RecordType : std::uint16_t {
   kernel = 16,
   graph_kernel = 17,  // a kernel that a CUDA graph launched; since layout 1.1
   activity = 18,      // any other activity of a GPU; since layout 1.1
+  device_span = 19,   // an interval on a stream of a GPU; since layout 1.2
+  device = 20,        // a GPU that this process uses; since layout 1.2
 };
 
 struct RecordHeader {
@@ -273,6 +275,28 @@ struct ActivityPayload {
 };
 inline constexpr std::uint16_t kNoDevice = 0xFFFF;
 
+// An interval between two CUDA events of one stream.
+struct DeviceSpanPayload {
+  std::uint64_t start_ns;  // CLOCK_REALTIME, as kernels have it
+  std::uint64_t duration_ns;
+  std::uint32_t name;
+  std::uint32_t step;            // kNone outside any step
+  std::uint32_t microbatch;      // kNone = of none
+  std::uint32_t stream;          // CUPTI's id of it; kNone = unknown
+  std::uint32_t uncertainty_ns;  // start may be off by so much; the duration is not
+  std::uint16_t device;
+  std::uint16_t category;  // Category: phase or user
+};
+
+// A GPU that this process has begun to use.
+struct DevicePayload {
+  std::uint64_t memory_bytes;
+  std::uint32_t uuid;  // string id: GPU-… or MIG-…, as nvidia-smi writes it
+  std::uint32_t name;
+  std::uint16_t device;  // CUDA ordinal in the process
+  std::uint16_t reserved[3];
+};
+
 static_assert(sizeof(RecordHeader) == 8);
 static_assert(sizeof(RebasePayload) == 16);
 static_assert(sizeof(SpanPayload) == 32);
@@ -281,6 +305,8 @@ static_assert(sizeof(ValuePayload) == 16);
 static_assert(sizeof(KernelPayload) == 56);
 static_assert(sizeof(GraphKernelPayload) == 72);
 static_assert(sizeof(ActivityPayload) == 56);
+static_assert(sizeof(DeviceSpanPayload) == 40);
+static_assert(sizeof(DevicePayload) == 24);
 static_assert(sizeof(ChunkHeader) == 64 && sizeof(LaneHeader) == 64 && sizeof(ClockSlot) == 64);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 

@@ -66,6 +66,9 @@ int main() {
   for (int s = 0; s < 10; ++s) stepped.add(reading(s, 0, s >= 5 ? -3'000'000'000 : 0));
   CHECK(close_to(stepped.utc_ns(ticks_at(8.5)), utc_at(8.5), 5));
   CHECK_EQUAL(stepped.wall_clock_moved_ns(), -3'000'000'000);
+  // A time that was read from the wall clock is moved back; one of a clock that was not set is not.
+  CHECK_EQUAL(stepped.utc_of_realtime(reading(8, 0, -3'000'000'000).realtime_ns), utc_at(8));
+  CHECK_EQUAL(one.utc_of_realtime(reading(8).realtime_ns), utc_at(8));
 
   // A day of readings at 4 Hz: bounded memory must not cost order or precision.
   drain::Timeline day(kTicks);
