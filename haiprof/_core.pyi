@@ -194,17 +194,22 @@ def watch_code(
 # -- GPU activity (src/gpu) -----------------------------------------------------------------------
 
 def gpu_start(
-    folders: str = "", *, synchronization: bool = False, overhead: bool = True
+    folders: str = "",
+    *,
+    kernels: str = "windows",
+    synchronization: bool = False,
+    overhead: bool = True,
 ) -> tuple[str, str] | None:
     """Record GPU activity from now on; initialises the driver.
 
     Args:
         folders: where a libcupti may lie that nobody has loaded yet; colons between them.
+        kernels: "off", "windows" or "all".
         synchronization: record the host's waits too.
         overhead: record what CUPTI says that it takes itself.
 
     Returns:
-        Why not, and what the user can do about it; None when it records.
+        Why kernels cannot be recorded, and what the user can do about it; None when they can.
     """
 
 def gpu_flush(seconds: float) -> bool:
@@ -214,7 +219,10 @@ def gpu_stop(seconds: float) -> None:
     """Record no more, and bring the rest into the ring, for so long at most."""
 
 def gpu_collecting() -> bool:
-    """Whether GPU activity is being recorded."""
+    """Whether the collector's thread runs."""
+
+def gpu_tracing() -> bool:
+    """Whether it can record kernels."""
 
 def gpu_driver_initialised() -> bool:
     """Whether this process has initialised the CUDA driver. Loads nothing."""

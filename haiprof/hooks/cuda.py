@@ -76,7 +76,7 @@ class CudaCalls:
         self._begun = True
         self._before = _core.gpu_counts()
         try:
-            refused = _core.gpu_start(":".join(libcupti_folders()))
+            refused = _core.gpu_start(":".join(libcupti_folders()), kernels="all")
         except Exception as error:  # torch is about to use CUDA, and must not notice
             refused = (repr(error), "report this as a bug of haiprof")
         if refused is not None:

@@ -63,7 +63,34 @@ class Names {
 Lock lock;
 Names names;
 
+// The stream timer, the windows, the allocator's series.
+constexpr std::size_t kMostListeners = 4;
+std::atomic<const Listener*> listeners[kMostListeners];
+
+// Fetching a batch is no work for a GPU.
+void tell_boundary(Kind kind, std::uint64_t ticks) noexcept {
+  if (kind == Kind::iterate || kind == Kind::fetch) return;
+  for (const auto& listener : listeners) {
+    const Listener* const told = listener.load(std::memory_order_acquire);
+    if (told == nullptr) return;
+    if (told->boundary != nullptr) told->boundary(ticks);
+  }
+}
+
+void tell_step() noexcept {
+  for (const auto& listener : listeners) {
+    const Listener* const told = listener.load(std::memory_order_acquire);
+    if (told == nullptr) return;
+    if (told->stepped != nullptr) told->stepped();
+  }
+}
+
 void push(void*, const Span& span) noexcept {
+  for (const auto& listener : listeners) {
+    const Listener* const told = listener.load(std::memory_order_acquire);
+    if (told == nullptr) break;
+    if (told->span != nullptr) told->span(span);
+  }
   if (!ring::is_open()) return;
   const auto category = span.name == Name::step ? ring::Category::step : ring::Category::phase;
   ring::push_span(span.start, span.end, names.id(span.name), category, span.step);
@@ -113,6 +140,22 @@ void publish() noexcept {
   modules_wanted.store(machine.wants_modules(), std::memory_order_relaxed);
 }
 
+// Changes the machine under the lock, and tells of the step that this ended. What `make` answers.
+template <typename Make>
+bool change(Make&& make) noexcept {
+  bool made = false;
+  std::uint64_t steps = 0;
+  {
+    const Guard guard(lock);
+    steps = machine.completed();
+    made = make();
+    steps = machine.completed() - steps;
+    if (made) publish();
+  }
+  if (steps != 0) tell_step();
+  return made;
+}
+
 Claim claim_of(Kind kind, bool gradients) noexcept {
   switch (kind) {
     case Kind::iterate:
@@ -133,7 +176,8 @@ Claim claim_of(Kind kind, bool gradients) noexcept {
 Token open(Kind kind, std::uint64_t key, bool gradients, std::uint32_t calls) noexcept {
   std::uint64_t now = ring::now_ticks();
   forget_unended();
-  if (kind == Kind::backward && this_thread.backward_from != 0) {
+  const bool prepared = kind == Kind::backward && this_thread.backward_from != 0;
+  if (prepared) {
     now = this_thread.backward_from;
     this_thread.backward_from = 0;
   }
@@ -144,13 +188,14 @@ Token open(Kind kind, std::uint64_t key, bool gradients, std::uint32_t calls) no
     return 0;
   }
   const bool was_owner = is_owner();
+  if (was_owner && !prepared) tell_boundary(kind, now);
   Token token = 0;
-  {
-    const Guard guard(lock);
-    if (!own(claim_of(kind, gradients))) return 0;
+  const bool owns = change([&] {
+    if (!own(claim_of(kind, gradients))) return false;
     token = machine.open(kind, now, key, gradients, calls);
-    publish();
-  }
+    return true;
+  });
+  if (!owns) return 0;
   if (!was_owner) {
     if (const Owned tell = owned.load(std::memory_order_relaxed)) tell(this_thread);
   }
@@ -163,12 +208,14 @@ Token open(Kind kind, std::uint64_t key, bool gradients) noexcept {
   return open(kind, key, gradients, 0);
 }
 
-void close(Token token, End end, std::uint64_t key) noexcept {
+void close(Kind kind, Token token, End end, std::uint64_t key) noexcept {
   if (token == 0 || !is_owner()) return;
   const std::uint64_t now = ring::now_ticks();
-  const Guard guard(lock);
-  machine.close(token, now, end, key);
-  publish();
+  tell_boundary(kind, now);
+  change([&] {
+    machine.close(token, now, end, key);
+    return true;
+  });
 }
 
 bool wants_modules() noexcept { return modules_wanted.load(std::memory_order_relaxed); }
@@ -190,10 +237,12 @@ void close_forward() noexcept {
     return;
   }
   if (!is_owner()) return;
-  const Guard guard(lock);
-  if (!is_owner()) return;  // another thread began to train meanwhile
-  machine.close_forward(now);
-  publish();
+  tell_boundary(Kind::forward, now);
+  change([&] {
+    if (!is_owner()) return false;  // another thread began to train meanwhile
+    machine.close_forward(now);
+    return true;
+  });
 }
 
 void open_optimizer(std::uint64_t key) noexcept {
@@ -204,23 +253,32 @@ void open_optimizer(std::uint64_t key) noexcept {
 void close_optimizer(End end) noexcept {
   if (is_owner()) {
     const std::uint64_t now = ring::now_ticks();
-    const Guard guard(lock);
-    if (!is_owner()) return;  // another thread began to train meanwhile
-    std::uint32_t calls = 0;
-    if (machine.close_optimizer(now, end, calls)) this_thread.calls = calls;
-    publish();
+    tell_boundary(Kind::optimizer, now);
+    change([&] {
+      if (!is_owner()) return false;  // another thread began to train meanwhile
+      std::uint32_t calls = 0;
+      if (machine.close_optimizer(now, end, calls)) this_thread.calls = calls;
+      return true;
+    });
   } else if (end != End::raised && owner_in_backward.load(std::memory_order_relaxed)) {
     const Guard guard(lock);
     if (machine.in_backward()) machine.stepped_in_backward();
   }
 }
 
+void enter_backward() noexcept {
+  forget_unended();
+  this_thread.backward_from = ring::now_ticks();
+  if (is_owner()) tell_boundary(Kind::backward, this_thread.backward_from);
+}
+
 void mark() noexcept {
   const std::uint64_t now = ring::now_ticks();
-  const Guard guard(lock);
-  if (owner.load(std::memory_order_acquire) == nullptr) own(Claim::fetching);
-  machine.mark(now);
-  publish();
+  change([&] {
+    if (owner.load(std::memory_order_acquire) == nullptr) own(Claim::fetching);
+    machine.mark(now);
+    return true;
+  });
 }
 
 void finish() noexcept {
@@ -237,6 +295,13 @@ void reset() noexcept {
   owner.store(nullptr, std::memory_order_release);
   detached();
   publish();
+}
+
+void listen(const Listener& listener) noexcept {
+  for (auto& place : listeners) {
+    const Listener* expected = nullptr;
+    if (place.compare_exchange_strong(expected, &listener) || expected == &listener) return;
+  }
 }
 
 void tell_owners(Owned tell) noexcept { owned.store(tell, std::memory_order_relaxed); }

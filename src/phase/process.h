@@ -15,7 +15,7 @@
 
 #include "phase/current.h"
 #include "phase/machine.h"
-#include "ring/clock.h"
+#include "phase/span.h"
 
 namespace haiprof::phase {
 
@@ -66,14 +66,11 @@ class CallScope {
 };
 
 // torch.autograd.backward was called: the engine's backward pass that follows began here already.
-inline void enter_backward() noexcept {
-  forget_unended();
-  this_thread.backward_from = ring::now_ticks();
-}
+void enter_backward() noexcept;
 inline void leave_backward() noexcept { this_thread.backward_from = 0; }
 
 Token open(Kind kind, std::uint64_t key, bool gradients) noexcept;
-void close(Token token, End end, std::uint64_t key = 0) noexcept;
+void close(Kind kind, Token token, End end, std::uint64_t key = 0) noexcept;
 
 // Whether it matters which module is called; else open_forward() may be given any key.
 bool wants_modules() noexcept;
@@ -92,6 +89,20 @@ void reset() noexcept;
 
 // The hooks were taken off.
 void detached() noexcept;
+
+// Who wants to know what the machine is told and what it makes of it.
+struct Listener {
+  // The owner opens or closes a call that may give work to a GPU. Before the machine hears of it,
+  // so that the span that ends here finds the boundary known.
+  void (*boundary)(std::uint64_t ticks) noexcept = nullptr;
+  // A span was emitted, which may be long after its end. Under the lock, so it may not wait.
+  void (*span)(const Span& span) noexcept = nullptr;
+  // A step has ended. On the owner, outside the lock.
+  void (*stepped)() noexcept = nullptr;
+};
+
+// For good: a listener that has heard enough does nothing. It must outlive the process.
+void listen(const Listener& listener) noexcept;
 
 // Told about each thread that becomes the owner, on that thread and outside the lock, so that it
 // can see to it that ended() is called as soon as the thread's Python ends: whoever waits for that

@@ -14,11 +14,17 @@ namespace py = pybind11;
 namespace {
 
 // (reason, mend), or None when it records.
-py::object start(const std::string& folders, bool synchronization, bool overhead) {
+py::object start(const std::string& folders, const std::string& kernels, bool synchronization,
+                 bool overhead) {
   gpu::Refusal refusal;
+  gpu::Wanted wanted;
+  wanted.kernels = kernels == "off"   ? gpu::Mode::off
+                   : kernels == "all" ? gpu::Mode::all
+                                      : gpu::Mode::windows;
+  wanted.kinds = {synchronization, overhead};
   {
     const py::gil_scoped_release without_gil;
-    refusal = gpu::start_collecting(folders, {synchronization, overhead});
+    refusal = gpu::start_collecting(folders, wanted);
   }
   if (refusal.ok()) return py::none();
   return py::make_tuple(refusal.reason, refusal.mend);
@@ -36,17 +42,19 @@ py::dict counts() {
   told["foreign_buffers"] = now.foreign;
   told["damaged_buffers"] = now.damaged;
   told["overhead_ns"] = now.overhead_ns;
-  told["thread_ns"] = now.thread_ns;
+  told["thread_ns"] = gpu::thread_ns();
   return told;
 }
 
 // (file, API version), or the refusal's (reason, mend) with version 0.
 py::tuple probe(const std::string& folders) {
+  gpu::Driver driver;
   gpu::Cupti cupti;
   gpu::Refusal refusal;
   {
     const py::gil_scoped_release without_gil;
-    refusal = gpu::load(folders, cupti);
+    refusal = gpu::start(driver);
+    if (refusal.ok()) refusal = gpu::load(folders, cupti);
   }
   if (refusal.ok()) return py::make_tuple(cupti.path, "", cupti.version);
   return py::make_tuple(refusal.reason, refusal.mend, 0);
@@ -56,12 +64,14 @@ py::tuple probe(const std::string& folders) {
 
 void register_gpu(py::module_& module) {
   module.def("gpu_start", &start, py::arg("folders") = "", py::kw_only(),
-             py::arg("synchronization") = false, py::arg("overhead") = true);
+             py::arg("kernels") = "windows", py::arg("synchronization") = false,
+             py::arg("overhead") = true);
   module.def("gpu_flush", &gpu::flush_collected, py::arg("seconds"),
              py::call_guard<py::gil_scoped_release>());
   module.def("gpu_stop", &gpu::stop_collecting, py::arg("seconds"),
              py::call_guard<py::gil_scoped_release>());
   module.def("gpu_collecting", &gpu::collecting);
+  module.def("gpu_tracing", &gpu::tracing);
   module.def("gpu_driver_initialised", &gpu::driver_initialised);
   module.def("gpu_counts", &counts);
   module.def("gpu_probe", &probe, py::arg("folders") = "");

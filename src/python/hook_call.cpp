@@ -72,7 +72,7 @@ PyObject* call(PyObject* object, PyObject* const* args, std::size_t flagged, PyO
     const std::uint64_t key = kind == phase::Kind::iterate && result != nullptr && count > 0
                                   ? loader_of_new_iterator(args[0], result)
                                   : 0;
-    phase::close(token, end_of(result), key);
+    phase::close(kind, token, end_of(result), key);
   }
   return result;
 }

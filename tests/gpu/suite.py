@@ -140,7 +140,7 @@ def overhead(model: str) -> dict[str, Any]:
         ratios: dict[str, list[float]] = {"all": [], "torch_profiler": []}
         before = statistics.median(train(10))
         for _ in range(40):
-            if _core.gpu_start() is not None:
+            if _core.gpu_start(kernels="all") is not None:
                 raise RuntimeError("kernels cannot be recorded")
             train(2)
             during = statistics.median(train(10))

@@ -18,10 +18,11 @@ using namespace haiprof;
 
 int main(int argc, char** argv) {
   if (argc != 4 || !ring::open(argv[1], ring::kDefaultRingBytes, {}).ok()) return 2;
-  const gpu::Refusal refusal = gpu::start_collecting("", {});
+  const gpu::Refusal refusal = gpu::start_collecting("", {gpu::Mode::all, {}});
   if (!refusal.ok()) {
     std::printf("{\"reason\": \"%s\", \"mend\": \"%s\", \"collecting\": %s}\n",
-                refusal.reason.c_str(), refusal.mend.c_str(), gpu::collecting() ? "true" : "false");
+                refusal.reason.c_str(), refusal.mend.c_str(), gpu::tracing() ? "true" : "false");
+    gpu::stop_collecting(10);
     return 0;
   }
   using Launch = void (*)(const char*, std::uint64_t);
@@ -50,7 +51,7 @@ int main(int argc, char** argv) {
       static_cast<unsigned long long>(told.kernels), static_cast<unsigned long long>(told.dropped),
       static_cast<unsigned long long>(dirty()), static_cast<unsigned long long>(told.spilled),
       static_cast<unsigned long long>(told.damaged),
-      static_cast<unsigned long long>(told.thread_ns), gpu::collecting() ? "true" : "false",
+      static_cast<unsigned long long>(gpu::thread_ns()), gpu::collecting() ? "true" : "false",
       gpu::library_version());
   ring::close();
 }

@@ -1,20 +1,14 @@
-// libcuda and libcupti, found at run time. Nothing here is linked, and nothing of CUPTI is called
-// before the driver is there: some releases crash without it.
+// libcupti, found at run time. Nothing of it is called before the driver has started: some releases
+// crash without it.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
 #include "gpu/cupti_abi.h"
+#include "gpu/driver.h"
 
 namespace haiprof::gpu {
-
-// Why kernels cannot be recorded here, and what the user can do about it.
-struct Refusal {
-  std::string reason;
-  std::string mend;
-  bool ok() const noexcept { return reason.empty(); }
-};
 
 // The functions of one libcupti. Never unloaded.
 struct Cupti {
@@ -34,13 +28,8 @@ struct Cupti {
   std::string text_of(cupti::Result result) const;
 };
 
-// Loads the driver and initialises it, then finds libcupti: the one that this process has mapped
-// already, else that of `folders` (colon between them), of the loader's paths, of a toolkit.
-// Initialising the driver settles which devices this process sees, so nobody calls this before the
-// job is about to do so itself.
+// Finds libcupti: the one that this process has mapped already, else that of `folders` (colon
+// between them), of the loader's paths, of a toolkit. The driver must have started.
 Refusal load(const std::string& folders, Cupti& found) noexcept;
-
-// Whether this process has initialised the driver already. Loads nothing.
-bool driver_initialised() noexcept;
 
 }  // namespace haiprof::gpu

@@ -1,49 +1,17 @@
-#include "gpu/library.h"
+#include "gpu/cupti.h"
 
 #include <dlfcn.h>
 
 #include <algorithm>
 #include <cstdlib>
 
+#include "gpu/symbols.h"
+
 namespace haiprof::gpu {
 namespace {
 
 // Of CUDA 11.8: the oldest whose records have the layout that cupti_abi.h knows.
 constexpr std::uint32_t kOldest = 18;
-
-using CuInit = int (*)(unsigned flags);
-using CuGetErrorString = int (*)(int error, const char** text);
-
-template <typename Function>
-bool find(void* library, const char* name, Function& function) noexcept {
-  function = reinterpret_cast<Function>(dlsym(library, name));
-  return function != nullptr;
-}
-
-std::string loader_error() {
-  const char* const error = dlerror();
-  return error != nullptr ? error : "unknown error";
-}
-
-Refusal load_driver() {
-  void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
-  if (driver == nullptr) {
-    return {"no NVIDIA driver: " + loader_error(),
-            "install the driver; in a container, start it with the NVIDIA runtime (--gpus all)"};
-  }
-  CuInit initialise = nullptr;
-  if (!find(driver, "cuInit", initialise)) {
-    return {"libcuda.so.1 has no cuInit", "install the driver anew"};
-  }
-  const int error = initialise(0);
-  if (error == 0) return {};
-  CuGetErrorString describe = nullptr;
-  const char* text = nullptr;
-  if (find(driver, "cuGetErrorString", describe)) describe(error, &text);
-  return {"the NVIDIA driver does not start: " +
-              (text != nullptr ? std::string(text) : "error " + std::to_string(error)),
-          "see what nvidia-smi says; CUDA_VISIBLE_DEVICES may hide every GPU"};
-}
 
 // The newest first. Only a name: a copy beside the one that torch uses would be a second CUPTI.
 constexpr const char* kNames[] = {"libcupti.so.13", "libcupti.so.12", "libcupti.so.11.8",
@@ -92,14 +60,6 @@ void look_everywhere(Search& search, const std::string& folders) {
 
 }  // namespace
 
-bool driver_initialised() noexcept {
-  void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-  int (*count_devices)(int*) = nullptr;
-  int count = 0;
-  return driver != nullptr && find(driver, "cuDeviceGetCount", count_devices) &&
-         count_devices(&count) == 0;
-}
-
 std::string Cupti::text_of(cupti::Result result) const {
   const char* text = nullptr;
   if (get_result_string != nullptr && get_result_string(result, &text) == cupti::kSuccess &&
@@ -110,8 +70,6 @@ std::string Cupti::text_of(cupti::Result result) const {
 }
 
 Refusal load(const std::string& folders, Cupti& found) noexcept try {
-  Refusal refusal = load_driver();
-  if (!refusal.ok()) return refusal;
   Search search;
   look_everywhere(search, folders);
   void* const library = search.found;
