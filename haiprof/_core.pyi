@@ -197,6 +197,8 @@ def gpu_start(
     folders: str = "",
     *,
     kernels: str = "windows",
+    budget: float = 0.0,
+    period: float = 60.0,
     synchronization: bool = False,
     overhead: bool = True,
 ) -> tuple[str, str] | None:
@@ -205,6 +207,8 @@ def gpu_start(
     Args:
         folders: where a libcupti may lie that nobody has loaded yet; colons between them.
         kernels: "off", "windows" or "all".
+        budget: the share of the job's time that it may take; 0 for any.
+        period: how long after the beginning of a window the next one begins, s.
         synchronization: record the host's waits too.
         overhead: record what CUPTI says that it takes itself.
 

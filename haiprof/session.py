@@ -281,6 +281,8 @@ def start(
     ring_mib: int | None = None,
     hooks: bool | None = None,
     kernels: str | None = None,
+    kernels_period: float | None = None,
+    budget: float | None = None,
     warmup: float | None = None,
     time: float | None = None,
     recorders: str | None = None,
@@ -298,7 +300,11 @@ def start(
         drain_hz: how often the ring is drained, per second; default 4.
         ring_mib: shared memory of this process, MiB; default 16.
         hooks: find steps and phases in torch; default true.
-        kernels: ``all`` records every GPU activity, ``off`` (the default) none.
+        kernels: which GPU activity is recorded: in ``windows`` of a few whole steps (the default),
+            ``all``, or none (``off``).
+        kernels_period: seconds from one window to the next; default 60.
+        budget: share of the job's time that recording kernels may take before it is done less;
+            default 0.005, 0 for any.
         warmup: seconds before the recording begins; default 0.
         time: seconds after which the recording of each process ends; default 0, with the process.
         recorders: what is sampled: ``all`` (the default) or names with commas between,
@@ -317,6 +323,8 @@ def start(
         "ring_mib": ring_mib,
         "hooks": hooks,
         "kernels": kernels,
+        "kernels_period": kernels_period,
+        "budget": budget,
         "warmup": warmup,
         "time": time,
         "recorders": recorders,
@@ -401,7 +409,7 @@ def _install_hooks(options: Options) -> None:
     if options.kernels != "off":
         from haiprof.hooks import cuda
 
-        cuda.install(_report)
+        cuda.install(_report, options)
 
 
 def _stop_kernels() -> None:

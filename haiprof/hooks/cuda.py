@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from haiprof import _core
 from haiprof.hooks.imports import AfterImport, imported
+from haiprof.options import Options
 
 Report = Callable[[str, str], None]
 
@@ -32,9 +33,10 @@ _attached: CudaCalls | None = None
 class CudaCalls:
     """``torch.cuda``'s initialisation, and recording from there on."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Report, options: Options) -> None:
         """Attach now, or right after ``torch.cuda`` has been imported."""
         self._report = report
+        self._options = options
         self._waiting: AfterImport | None = None
         self._module: ModuleType | None = None
         self._original: Any = None
@@ -76,7 +78,12 @@ class CudaCalls:
         self._begun = True
         self._before = _core.gpu_counts()
         try:
-            refused = _core.gpu_start(":".join(libcupti_folders()), kernels="all")
+            refused = _core.gpu_start(
+                ":".join(libcupti_folders()),
+                kernels=self._options.kernels,
+                budget=self._options.budget,
+                period=self._options.kernels_period,
+            )
         except Exception as error:  # torch is about to use CUDA, and must not notice
             refused = (repr(error), "report this as a bug of haiprof")
         if refused is not None:
@@ -120,13 +127,18 @@ def libcupti_folders() -> list[str]:
     return found
 
 
-def install(report: Report) -> None:
-    """Record GPU activity from the first use of CUDA on. Idempotent. Never raises."""
+def install(report: Report, options: Options) -> None:
+    """Record GPU activity from the first use of CUDA on. Idempotent. Never raises.
+
+    Args:
+        report: called with the kind of an event and its text.
+        options: which kernels, how often, at what cost.
+    """
     global _attached
     with _lock:
         if _attached is None:
             try:
-                _attached = CudaCalls(report)
+                _attached = CudaCalls(report, options)
             except Exception as error:
                 report("hook", f"kernels are not recorded: {error!r}")
 

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <thread>
 
+#include "phase/process.h"
 #include "ring/writer.h"
 
 namespace haiprof::gpu {
@@ -19,6 +20,8 @@ using std::chrono::milliseconds;
 
 // CUPTI itself delivers only full buffers, so a quiet GPU would be seen seconds late.
 constexpr milliseconds kPeriod{100};
+// What was launched before tracing ended may end later: so many turns more are looked at.
+constexpr unsigned kTurnsAfter = 20;
 
 // From CUPTI's threads: no lock, so a wake-up may be lost, and the period bounds that.
 void wake() noexcept;
@@ -37,6 +40,9 @@ class Collector {
   std::uint64_t thread_ns() const noexcept { return thread_ns_.load(std::memory_order_relaxed); }
   void press() noexcept { wake_.notify_one(); }
   void forked() noexcept { forked_.store(true, std::memory_order_relaxed); }
+  void stepped(const phase::Span& step) noexcept {
+    if (running()) schedule_.steps.put({step.start, step.end, step.step});
+  }
   const Tracer& tracer() const noexcept { return tracer_; }
 
  private:
@@ -55,12 +61,18 @@ class Collector {
   std::atomic<std::uint64_t> thread_ns_{0};
   Driver driver_;
   Tracer tracer_{wake};
+  Schedule schedule_{tracer_};
+  unsigned turns_left_ = 0;
 };
 
 // Never destroyed: its thread may outlive main().
 Collector& collector = *new Collector;
 
 void wake() noexcept { collector.press(); }
+
+void hear(const phase::Span& span) noexcept {
+  if (span.name == phase::Name::step) collector.stepped(span);
+}
 
 Refusal Collector::start(const std::string& folders, const Wanted& wanted) {
   if (forked_.load(std::memory_order_relaxed)) {
@@ -72,6 +84,8 @@ Refusal Collector::start(const std::string& folders, const Wanted& wanted) {
   if (!refusal.ok()) return refusal;
   static const int registered = pthread_atfork(nullptr, nullptr, [] { collector.forked(); });
   (void)registered;
+  static constexpr phase::Listener listener{.span = hear};
+  phase::listen(listener);
   refusal = trace(folders, wanted);
   tracing_.store(wanted.kernels != Mode::off && refusal.ok(), std::memory_order_relaxed);
   leave_ = false;
@@ -85,7 +99,7 @@ Refusal Collector::start(const std::string& folders, const Wanted& wanted) {
     pthread_setname_np(thread_.native_handle(), "haiprof-gpu");
   } catch (...) {
     running_.store(false, std::memory_order_relaxed);
-    tracer_.disable();
+    schedule_.stop();
     refusal = {"no thread can be made for it", ""};
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
@@ -95,8 +109,8 @@ Refusal Collector::start(const std::string& folders, const Wanted& wanted) {
 Refusal Collector::trace(const std::string& folders, const Wanted& wanted) {
   if (wanted.kernels == Mode::off) return {};
   Refusal refusal = tracer_.open(folders, wanted.kinds);
-  // At once: what is traced from before the first context costs least.
-  return refusal.ok() ? tracer_.enable() : refusal;
+  if (!refusal.ok()) return refusal;
+  return schedule_.start(wanted.kernels, wanted.budget, wanted.period);
 }
 
 void Collector::work() {
@@ -121,8 +135,15 @@ void Collector::work() {
 }
 
 void Collector::turn(bool last) {
-  if (last) tracer_.disable();
+  if (last) {
+    schedule_.stop();
+  } else {
+    schedule_.turn(thread_ns() - earlier_ns_);
+  }
+  if (tracer_.enabled()) turns_left_ = kTurnsAfter;
+  if (turns_left_ == 0 && !last) return;
   tracer_.take(last);
+  if (turns_left_ > 0) --turns_left_;
 }
 
 void Collector::meter() noexcept {

@@ -14,13 +14,15 @@ namespace py = pybind11;
 namespace {
 
 // (reason, mend), or None when it records.
-py::object start(const std::string& folders, const std::string& kernels, bool synchronization,
-                 bool overhead) {
+py::object start(const std::string& folders, const std::string& kernels, double budget,
+                 double period, bool synchronization, bool overhead) {
   gpu::Refusal refusal;
   gpu::Wanted wanted;
   wanted.kernels = kernels == "off"   ? gpu::Mode::off
                    : kernels == "all" ? gpu::Mode::all
                                       : gpu::Mode::windows;
+  wanted.budget = budget;
+  wanted.period = period;
   wanted.kinds = {synchronization, overhead};
   {
     const py::gil_scoped_release without_gil;
@@ -64,8 +66,8 @@ py::tuple probe(const std::string& folders) {
 
 void register_gpu(py::module_& module) {
   module.def("gpu_start", &start, py::arg("folders") = "", py::kw_only(),
-             py::arg("kernels") = "windows", py::arg("synchronization") = false,
-             py::arg("overhead") = true);
+             py::arg("kernels") = "windows", py::arg("budget") = 0.0, py::arg("period") = 60.0,
+             py::arg("synchronization") = false, py::arg("overhead") = true);
   module.def("gpu_flush", &gpu::flush_collected, py::arg("seconds"),
              py::call_guard<py::gil_scoped_release>());
   module.def("gpu_stop", &gpu::stop_collecting, py::arg("seconds"),
