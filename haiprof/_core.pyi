@@ -147,7 +147,7 @@ def current_step() -> int | None:
     """The number of the step that the process is in."""
 
 def phases_finish() -> None:
-    """Emit what is open: the last step and its phases."""
+    """Emit what is open: the last step, its phases, and figures that are told now and then."""
 
 def phases_reset() -> None:
     """Forget everything, as a forked child must."""
@@ -178,6 +178,12 @@ def backward_leave() -> None:
 
 def set_gradients_query(query: Callable[[], bool], /) -> None:
     """Say whom to ask whether gradients are enabled."""
+
+def collection(phase: str, information: dict[str, int], /) -> None:
+    """What ``gc.callbacks`` calls: a collection begins ("start") or ends ("stop")."""
+
+def watch_collections(on: bool, /) -> None:
+    """Say whether ``collection`` records anything."""
 
 # Only for Pythons that have sys.monitoring.
 def on_start(code: CodeType, offset: int, /) -> object: ...

@@ -37,7 +37,8 @@ void see_to_end_of(phase::Thread& thread) noexcept {
 }  // namespace
 
 void register_hooks(py::module_& module) {
-  if (!add_wrapped_call(module.ptr()) || !add_frame_hooks(module.ptr())) {
+  if (!add_wrapped_call(module.ptr()) || !add_frame_hooks(module.ptr()) ||
+      !add_pause_hook(module.ptr())) {
     throw py::error_already_set();
   }
   phase::tell_owners(see_to_end_of);
@@ -49,7 +50,10 @@ void register_hooks(py::module_& module) {
     if (step == ring::kNone) return std::nullopt;
     return step;
   });
-  module.def("phases_finish", &phase::finish);
+  module.def("phases_finish", [] {
+    phase::finish();
+    tell_pauses();
+  });
   module.def("phases_reset", &phase::reset);
   module.def("hooks_detached", &phase::detached);
 }
