@@ -185,6 +185,15 @@ def collection(phase: str, information: dict[str, int], /) -> None:
 def watch_collections(on: bool, /) -> None:
     """Say whether ``collection`` records anything."""
 
+def watch_allocator(core: object, cuda: object, /) -> None:
+    """Record the figures of torch's CUDA allocator after steps, from torch._C and torch.cuda."""
+
+def leave_allocator() -> None:
+    """Record them once more, and then no longer."""
+
+def allocator_state() -> str:
+    """Return "on: …", "waiting: …" or "off: why"."""
+
 # Only for Pythons that have sys.monitoring.
 def on_start(code: CodeType, offset: int, /) -> object: ...
 def on_return(code: CodeType, offset: int, value: object, /) -> object: ...

@@ -299,8 +299,8 @@ def start(
         sample_hz: how often the host is sampled, per second; default 1.
         drain_hz: how often the ring is drained, per second; default 4.
         ring_mib: shared memory of this process, MiB; default 16.
-        hooks: find steps and phases in torch, and record the garbage collector's
-            pauses; default true.
+        hooks: find steps and phases in torch, and record its allocator and the garbage
+            collector; default true.
         kernels: which GPU activity is recorded: in ``windows`` of a few whole steps (the default),
             ``all``, or none (``off``).
         kernels_period: seconds from one window to the next; default 60.

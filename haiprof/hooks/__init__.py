@@ -24,7 +24,7 @@ __all__ = ["install", "report_kept", "status", "uninstall"]
 Report = Callable[[str, str], None]
 
 _FRAMES: Final = ("modules", "compiled", "optimizer")
-_OF_TORCH: Final = (*_FRAMES, "backward", "scaler", "dataloader")
+_OF_TORCH: Final = (*_FRAMES, "backward", "scaler", "dataloader", "allocator")
 _NAMES: Final = (*_OF_TORCH, CollectorPauses.name)
 
 
@@ -159,7 +159,7 @@ def _hooks() -> list[Hook]:
     global _watcher
     import torch
 
-    from haiprof.hooks import calls, frames
+    from haiprof.hooks import allocator, calls, frames
     from haiprof.hooks.watch import watcher
 
     _core.set_gradients_query(torch.is_grad_enabled)
@@ -180,6 +180,7 @@ def _hooks() -> list[Hook]:
         calls.BackwardCalls(_watcher, _kept.append),
         calls.ScalerCalls(),
         calls.DataLoaderCalls(),
+        allocator.AllocatorFigures(),
     ]
 
 

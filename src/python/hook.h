@@ -26,8 +26,13 @@ std::uint64_t loader_of(PyObject* iterator) noexcept;
 bool add_wrapped_call(PyObject* module);
 bool add_frame_hooks(PyObject* module);
 bool add_pause_hook(PyObject* module);
+bool add_allocator_hook(PyObject* module);
 
 // Record what is not recorded yet, before the recording ends. With the GIL.
 void tell_pauses() noexcept;
+void tell_allocator() noexcept;
+
+// A thread has begun to train: the allocator is to be observed before it can run out of memory.
+void look_for_cuda() noexcept;
 
 }  // namespace haiprof::python
