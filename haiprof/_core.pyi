@@ -301,3 +301,8 @@ def spawn_detached(
     Raises:
         OSError: it cannot be started.
     """
+
+# -- names of kernels -----------------------------------------------------------------------------
+
+def demangle(name: str) -> str:
+    """A C++ name as its author wrote it; what is none, or too long (1024 characters), unchanged."""

@@ -6,6 +6,7 @@ import functools
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,9 +16,12 @@ from haiprof import schema
 from haiprof.errors import HaiprofError
 from haiprof.sources import own, tables
 from haiprof.sources.own import ROLE_NODE, ROLE_RANK, Process, Run, readable
+from haiprof.views import gpus as gpu_views
 from haiprof.views import headline as headline_view
+from haiprof.views import kernels as kernel_views
+from haiprof.views import overhead as overhead_view
 from haiprof.views import steps as step_views
-from haiprof.views.overview import Summary, fold_ranges, summarise
+from haiprof.views.overview import Summary, add_gpus, fold_ranges, summarise
 
 if TYPE_CHECKING:
     from haiprof.show.shown import Shown
@@ -28,6 +32,23 @@ _SUMMARY_SAMPLES = ("time", "metric", "instance", "value")
 #: Points of all step series of an overview together; each rank has between these two.
 _TREND_POINTS = 40_000
 _TREND_POINTS_RANK = (400, 2_000)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuTables:
+    """What one process recorded of its GPUs, and of the host beside them.
+
+    ``kernels`` has the columns of :data:`haiprof.views.kernels.COLUMNS` and ``stream``; it is only
+    read if the ``intervals`` in which kernels were recorded hold any. ``phases`` are the device
+    phases, ``spans`` the host's steps and phases.
+    """
+
+    kernels: pl.DataFrame
+    phases: pl.DataFrame
+    intervals: pl.DataFrame
+    spans: pl.DataFrame
+    cut: int
+    problems: list[str]
 
 
 class Analyzer:
@@ -148,8 +169,61 @@ class Analyzer:
         kind: str | Collection[str] | None = None,
         name: str | Collection[str] | None = None,
     ) -> pl.DataFrame:
-        """Return GPU activities, of the given kinds and (mangled) names only if any are given."""
-        return self._table(schema.KERNELS, rank, {"kind": kind, "name": name})
+        """Return GPU activities, of the given kinds and (mangled) names only if any are given.
+
+        Further columns: ``step`` and ``phase`` (of the device phase in which it starts),
+        ``demangled`` and ``short``, its name for people. See
+        :func:`haiprof.views.kernels.described`.
+        """
+        read = functools.partial(_kernels, keep=_kept({"kind": kind, "name": name}))
+        columns = {c.name: tables.polars_type(c) for c in schema.KERNELS.columns}
+        columns.update(kernel_views.DESCRIBED_SCHEMA)
+        return self._frames(read, self._choose(rank), columns)
+
+    def device_spans(
+        self,
+        rank: int | None = None,
+        *,
+        category: str | Collection[str] | None = None,
+        name: str | Collection[str] | None = None,
+    ) -> pl.DataFrame:
+        """Return intervals on streams, of the given categories and names only if any are given."""
+        return self._table(schema.DEVICE_SPANS, rank, {"category": category, "name": name})
+
+    def device_phases(self, rank: int | None = None) -> pl.DataFrame:
+        """Return one row per step and device phase: how long it took, and how busy the GPU was.
+
+        Columns: ``step``, ``name``, ``device``, ``stream``, ``start``, ``duration``, ``busy``,
+        ``idle``, ``kernels``; the last three are null in steps in which kernels were not recorded.
+        See :func:`haiprof.views.kernels.device_phases`.
+        """
+        return self._frames(_device_phases, self._choose(rank), kernel_views.PHASES_SCHEMA)
+
+    def kernel_totals(self, rank: int | None = None) -> pl.DataFrame:
+        """Return one row per process and name of GPU activity, those with most time first.
+
+        Columns: ``kind``, ``demangled``, ``calls``, ``total``, ``mean``, ``min``, ``max`` (ns),
+        ``share``, ``phases``. See :func:`haiprof.views.kernels.totals`.
+        """
+        return self._frames(_kernel_totals, self._choose(rank), kernel_views.TOTALS_SCHEMA)
+
+    def kernels_recorded(self, rank: int | None = None) -> pl.DataFrame:
+        """Return when kernels were recorded, and the whole steps within each such interval.
+
+        Columns: ``start``, ``end`` (null while it lasts), ``mode``, ``begun_by``, ``ended_by``
+        (null if the process ended first), ``first_step``, ``last_step``, ``steps``. See
+        :func:`haiprof.views.kernels.recorded`.
+        """
+        return self._frames(_recorded, self._choose(rank), kernel_views.RECORDED_SCHEMA)
+
+    def overhead(self, rank: int | None = None) -> pl.DataFrame:
+        """Return the newest measured overhead of each process that measured it.
+
+        Columns: ``time``, ``overhead``, ``low``, ``high`` (shares of one), ``confidence``,
+        ``windows``, ``steps_inside``, ``steps_outside``, ``budget``, ``mode``,
+        ``stepped_down_to``, ``cost_thread_ns``, ``cost_cupti_ns``, ``text``.
+        """
+        return self._frames(_overhead, self._choose(rank), overhead_view.SCHEMA)
 
     def summaries(self) -> tuple[list[Summary], list[Summary]]:
         """Return the summed-up rank processes and nodes; read once, then kept.
@@ -161,13 +235,17 @@ class Analyzer:
             made = self._summed_up(processes)
             nodes = [s for s in made if s.process.role == ROLE_NODE]
             others = [s for s in made if s.process.role != ROLE_NODE]
+            add_gpus(others, nodes)
             self._summaries = ([s for s in others if s.process.role == ROLE_RANK or s.steps], nodes)
         return self._summaries
 
     def summaries_of(self, processes: Sequence[Process]) -> list[Summary]:
         """Return the summed-up ``processes``, without reading any other."""
         if self._summaries is None:
-            return self._summed_up(processes)
+            around = self.gpu_instances(processes)
+            made = self._summed_up([*processes, *around])
+            add_gpus(made[: len(processes)], made[len(processes) :])
+            return made[: len(processes)]
         folders = {p.folder for p in processes}
         return [s for s in self._summaries[0] if s.process.folder in folders]
 
@@ -210,6 +288,22 @@ class Analyzer:
         self._note(read.problems)
         return read.frame
 
+    def read_gpu(self, process: Process) -> GpuTables:
+        """Read what one process recorded of its GPUs."""
+        made = _read_gpu(process)
+        self._note(made.problems)
+        return made
+
+    def gpu_instances(self, processes: Sequence[Process]) -> dict[Process, list[str]]:
+        """Return the GPUs of these processes as their nodes name them: node -> ``gpu0``, …."""
+        found: dict[Process, list[str]] = {}
+        nodes = {p.folder.name: p for p in self._run.processes if p.role == ROLE_NODE}
+        for process in processes:
+            for folder, names in gpu_views.instances(process, nodes.values()).items():
+                known = found.setdefault(nodes[folder], [])
+                known += [name for name in names if name not in known]
+        return found
+
     def _choose(self, rank: int | None) -> list[Process]:
         if rank is None:
             return list(self._run.processes)
@@ -224,15 +318,9 @@ class Analyzer:
         rank: int | None,
         keep: Mapping[str, str | Collection[str] | None],
     ) -> pl.DataFrame:
-        kept = {
-            name: frozenset([values] if isinstance(values, str) else values)
-            for name, values in keep.items()
-            if values is not None
-        }
         columns = {c.name: tables.polars_type(c) for c in table.columns}
-        return self._frames(
-            functools.partial(_read, table=table, keep=kept), self._choose(rank), columns
-        )
+        read = functools.partial(_read, table=table, keep=_kept(keep))
+        return self._frames(read, self._choose(rank), columns)
 
     def _frames(
         self,
@@ -277,6 +365,16 @@ def _describe(ranks: list[int]) -> str:
     listed = ", ".join(map(str, ranks[:20]))
     more = " and more" if len(ranks) > 20 else ""
     return f"it has {'rank' if len(ranks) == 1 else 'ranks'} {listed}{more}"
+
+
+def _kept(
+    keep: Mapping[str, str | Collection[str] | None],
+) -> dict[str, Collection[str]]:
+    return {
+        name: frozenset([values] if isinstance(values, str) else values)
+        for name, values in keep.items()
+        if values is not None
+    }
 
 
 # What runs on an executor stands at the top level, so that another process can import it.
@@ -326,4 +424,86 @@ def _summarise(process: Process, points: int) -> Summary:
     summary = summarise(process, spans.frame, samples.frame, points)
     summary.cut = spans.cut + samples.cut
     summary.problems = [*spans.problems, *samples.problems]
+    if process.role != ROLE_NODE:
+        gpu = _read_gpu(process, spans)
+        if gpu.intervals.height or gpu.phases.height:
+            summary.gpu = kernel_views.use(gpu.kernels, gpu.spans, gpu.phases, gpu.intervals)
+        measured = _overhead(process)
+        summary.overhead = next(iter(measured.frame.to_dicts()), None)
+        summary.cut += gpu.cut
+        summary.problems += [*gpu.problems, *measured.problems]
     return summary
+
+
+def _read_phases(process: Process) -> tables.Read:
+    columns, keep = kernel_views.SPAN_COLUMNS, {"category": ("phase",)}
+    read = tables.read_table(process.folder, schema.DEVICE_SPANS, columns, keep)
+    read.frame = kernel_views.segments(read.frame)
+    return read
+
+
+def _read_events(process: Process, kind: str) -> tables.Read:
+    columns = ("time", "kind", "text", "attributes")
+    return tables.read_table(process.folder, schema.EVENTS, columns, {"kind": (kind,)})
+
+
+def _read_gpu(process: Process, spans: tables.Read | None = None) -> GpuTables:
+    spans = spans or _read_phase_spans(process)
+    phases, events = _read_phases(process), _read_events(process, kernel_views.EVENT_KIND)
+    columns = (*kernel_views.COLUMNS, "stream")
+    if events.frame.height:
+        kernels = tables.read_table(process.folder, schema.KERNELS, columns)
+    else:
+        wanted = [c for c in schema.KERNELS.columns if c.name in columns]
+        kernels = tables.Read(tables.empty(wanted))
+    reads = [phases, events, kernels]
+    return GpuTables(
+        kernels.frame,
+        phases.frame,
+        kernel_views.recorded(
+            events.frame,
+            kernel_views.host_steps(spans.frame),
+            kernel_views.device_steps(phases.frame),
+            process.ended_ns,
+            kernel_views.last_end(kernels.frame),
+        ),
+        spans.frame,
+        sum(read.cut for read in reads),
+        [problem for read in reads for problem in read.problems],
+    )
+
+
+def _kernels(process: Process, keep: Mapping[str, Collection[str]]) -> tables.Read:
+    read = tables.read_table(process.folder, schema.KERNELS, keep=keep)
+    if read.frame.height:
+        phases = _read_phases(process)
+        read.frame = kernel_views.described(read.frame, phases.frame)
+        read.problems += phases.problems
+    return read
+
+
+def _device_phases(process: Process) -> tables.Read:
+    gpu = _read_gpu(process)
+    on_device = kernel_views.device_steps(gpu.phases)
+    told = kernel_views.windows(gpu.intervals, on_device)
+    frame = kernel_views.device_phases(gpu.kernels, gpu.phases, told)
+    return tables.Read(frame, gpu.cut, gpu.problems)
+
+
+def _kernel_totals(process: Process) -> tables.Read:
+    read = tables.read_table(process.folder, schema.KERNELS, kernel_views.COLUMNS)
+    phases = _read_phases(process)
+    read.frame = kernel_views.totals(read.frame, phases.frame)
+    read.problems += phases.problems
+    return read
+
+
+def _recorded(process: Process) -> tables.Read:
+    gpu = _read_gpu(process)
+    return tables.Read(gpu.intervals, gpu.cut, gpu.problems)
+
+
+def _overhead(process: Process) -> tables.Read:
+    read = _read_events(process, overhead_view.EVENT_KIND)
+    read.frame = overhead_view.newest(read.frame)
+    return read

@@ -6,15 +6,18 @@ A summary is a few kilobytes, so ten thousand of them travel and fit in memory e
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from haiprof.sources.own import Process
+from haiprof.sources.own import ROLE_NODE, Process
+from haiprof.views import gpus
 from haiprof.views import steps as step_views
 from haiprof.views.intervals import Times
-from haiprof.views.series import Stat, decimate, stats
+from haiprof.views.kernels import Use
+from haiprof.views.series import Stat, decimate, stats, stats_by_instance
 
 #: Order in which the phases of a step are shown; user ranges follow, ``other`` is last.
 PHASE_ORDER = (
@@ -71,6 +74,12 @@ class Summary:
     trend_step: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     trend_start: Times = field(default_factory=lambda: np.zeros(0, np.int64))
     trend_ns: Times = field(default_factory=lambda: np.zeros(0, np.int64))
+    #: What device phases and kernels tell; None where neither was recorded.
+    gpu: Use | None = None
+    #: The newest row of :func:`haiprof.views.overhead.newest`.
+    overhead: dict[str, Any] | None = None
+    #: Of a node: what was sampled of each of its GPUs. Of a rank: of its own GPUs, by name.
+    gpu_stats: dict[str, dict[str, Stat]] = field(default_factory=dict)
     cut: int = 0
     problems: list[str] = field(default_factory=list)
 
@@ -93,6 +102,9 @@ class Summary:
 def summarise(process: Process, spans: pl.DataFrame, samples: pl.DataFrame, points: int) -> Summary:
     """Sum up one process; its step series keeps at most ``points`` points."""
     summary = Summary(process, stats=stats(samples))
+    if process.role == ROLE_NODE:
+        of_gpus = samples.filter(pl.col("metric").cast(pl.String).str.starts_with("gpu."))
+        summary.gpu_stats = stats_by_instance(of_gpus)
     found = step_views.steps(spans)
     if not found.height:
         return summary
@@ -108,6 +120,19 @@ def summarise(process: Process, spans: pl.DataFrame, samples: pl.DataFrame, poin
     summary.trend_start = found["start"].to_numpy()[keep]
     summary.trend_ns = duration[keep]
     return summary
+
+
+def add_gpus(ranks: list[Summary], nodes: list[Summary]) -> None:
+    """Give each rank what was sampled of its own GPUs, which its node's recorder did."""
+    by_folder = {s.process.folder.name: s for s in nodes}
+    by_node: dict[str, list[Process]] = {}
+    for node in nodes:
+        by_node.setdefault(node.process.node, []).append(node.process)
+    for rank in ranks:
+        around = by_node.get(rank.process.node, [])
+        for folder, names in gpus.instances(rank.process, around).items():
+            found = by_folder[folder].gpu_stats
+            rank.gpu_stats.update({name: found[name] for name in names if name in found})
 
 
 def fold_ranges(summaries: list[Summary]) -> None:
