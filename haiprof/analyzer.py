@@ -242,12 +242,13 @@ class Analyzer:
     def summaries_of(self, processes: Sequence[Process]) -> list[Summary]:
         """Return the summed-up ``processes``, without reading any other."""
         if self._summaries is None:
-            around = self.gpu_instances(processes)
+            folders = self.gpu_instances(processes)
+            around = [p for p in self._run.processes if p.folder.name in folders]
             made = self._summed_up([*processes, *around])
             add_gpus(made[: len(processes)], made[len(processes) :])
             return made[: len(processes)]
-        folders = {p.folder for p in processes}
-        return [s for s in self._summaries[0] if s.process.folder in folders]
+        chosen = {p.folder for p in processes}
+        return [s for s in self._summaries[0] if s.process.folder in chosen]
 
     def _summed_up(self, processes: Sequence[Process]) -> list[Summary]:
         low, high = _TREND_POINTS_RANK
@@ -294,13 +295,12 @@ class Analyzer:
         self._note(made.problems)
         return made
 
-    def gpu_instances(self, processes: Sequence[Process]) -> dict[Process, list[str]]:
-        """Return the GPUs of these processes as their nodes name them: node -> ``gpu0``, …."""
-        found: dict[Process, list[str]] = {}
-        nodes = {p.folder.name: p for p in self._run.processes if p.role == ROLE_NODE}
+    def gpu_instances(self, processes: Sequence[Process]) -> dict[str, list[str]]:
+        """Return the GPUs of these processes as their nodes name them: folder -> ``gpu0``, …."""
+        found: dict[str, list[str]] = {}
         for process in processes:
-            for folder, names in gpu_views.instances(process, nodes.values()).items():
-                known = found.setdefault(nodes[folder], [])
+            for folder, names in gpu_views.instances(process, self._run.processes).items():
+                known = found.setdefault(folder, [])
                 known += [name for name in names if name not in known]
         return found
 

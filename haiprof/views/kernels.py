@@ -12,7 +12,8 @@ the host's waits and CUPTI's overhead keep no GPU busy.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -92,10 +93,13 @@ DESCRIBED_SCHEMA = {
 class Use:
     """How the GPUs of a process were used, summed up; times of several GPUs are added."""
 
-    #: Device phases, of all steps: how many steps, their time, and the time of each phase.
+    #: Device phases, of all steps: how many steps (each device has its own), their time, and the
+    #: time of each phase.
     steps: int = 0
     step_ns: int = 0
     phase_ns: dict[str, int] = field(default_factory=dict)
+    #: How often recording kernels began.
+    intervals: int = 0
     #: Recorded steps: how many, their time, how much of it some activity, communication, and
     #: communication without any computing ran.
     recorded: int = 0
@@ -112,6 +116,25 @@ class Use:
     def share(self, ns: int) -> float | None:
         """Part of the time of recorded steps; None without any."""
         return ns / self.recorded_ns if self.recorded_ns else None
+
+    @property
+    def between_ns(self) -> int:
+        """Time of all steps between device phases."""
+        return self.step_ns - sum(self.phase_ns.values())
+
+
+def added(uses: Iterable[Use]) -> Use:
+    """Add what several processes used up."""
+    made = Use()
+    for one in uses:
+        for item in fields(Use):
+            mine, more = getattr(made, item.name), getattr(one, item.name)
+            if isinstance(more, dict):
+                for name, ns in more.items():
+                    mine[name] = mine.get(name, 0) + ns
+            else:
+                setattr(made, item.name, mine + more)
+    return made
 
 
 def segments(spans: pl.DataFrame) -> pl.DataFrame:
@@ -517,9 +540,9 @@ def use(
         phases: what :func:`segments` returns.
         intervals: what :func:`recorded` returns.
     """
-    made = Use(recorded=int(intervals["steps"].fill_null(0).sum()))
+    made = Use(intervals=intervals.height, recorded=int(intervals["steps"].fill_null(0).sum()))
     every = device_steps(phases)
-    made.steps = every["step"].len() // max(every["device"].n_unique(), 1)
+    made.steps = every.height
     made.step_ns = int((every["end"] - every["start"]).sum())
     stepped = phases.filter(pl.col("step").is_not_null())
     sums = stepped.group_by("name").agg((pl.col("end") - pl.col("start")).sum())
@@ -553,6 +576,31 @@ def use(
             made.recorded_phase_ns[name] = made.recorded_phase_ns.get(name, 0) + phase
             made.busy_phase_ns[name] = made.busy_phase_ns.get(name, 0) + part
     return made
+
+
+def busy_by_step(kernels: pl.DataFrame, recorded_steps: pl.DataFrame) -> pl.DataFrame:
+    """Return how busy each device was in each recorded step.
+
+    Columns: those of ``recorded_steps`` (what :func:`windows` returns), ``duration``, ``busy`` and
+    ``exposed`` (communication alone), in ns.
+    """
+    busy, computing = busy_times(kernels), computing_times(kernels)
+    none = (np.zeros(0, np.int64), np.zeros(0, np.int64))
+    made = []
+    for device in recorded_steps["device"].unique().sort().to_list():
+        mine = recorded_steps.filter(pl.col("device") == device)
+        low, high = mine["start"].to_numpy(), mine["end"].to_numpy()
+        ran = covered(*busy.get(device, none), low, high)
+        computed = covered(*computing.get(device, none), low, high)
+        made.append(
+            mine.with_columns(
+                pl.Series("duration", high - low),
+                pl.Series("busy", ran),
+                pl.Series("exposed", ran - computed),
+            )
+        )
+    further = {"duration": pl.Int64(), "busy": pl.Int64(), "exposed": pl.Int64()}
+    return pl.concat([pl.DataFrame(schema={**WINDOWS_SCHEMA, **further}), *made])
 
 
 def _by_name(phases: pl.DataFrame) -> list[tuple[str, Times, Times]]:
