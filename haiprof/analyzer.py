@@ -283,9 +283,15 @@ class Analyzer:
 
         return report.write(self, Path(path))
 
-    def read(self, process: Process, table: schema.Table, columns: Sequence[str]) -> pl.DataFrame:
-        """Read some columns of one table of one process."""
-        read = tables.read_table(process.folder, table, columns)
+    def read(
+        self,
+        process: Process,
+        table: schema.Table,
+        columns: Sequence[str],
+        keep: Mapping[str, Collection[str]] | None = None,
+    ) -> pl.DataFrame:
+        """Read some columns of one table of one process; of text columns the values to ``keep``."""
+        read = tables.read_table(process.folder, table, columns, keep)
         self._note(read.problems)
         return read.frame
 

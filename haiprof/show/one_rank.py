@@ -263,14 +263,17 @@ def _events(analyzer: Analyzer, processes: list[Process]) -> pl.DataFrame:
 
 def _pauses(analyzer: Analyzer, processes: list[Process]) -> list[_Panel]:
     """Return a panel of the pauses that Python's garbage collection made, if there are any."""
-    columns = ("start", "duration", "category")
-    spans = pl.concat([analyzer.read(p, schema.SPANS, columns) for p in processes])
-    found = spans.filter(pl.col("category") == "gc").sort("start")
+    columns, keep = ("start", "duration", "name"), {"category": ("gc",)}
+    spans = [analyzer.read(p, schema.SPANS, columns, keep) for p in processes]
+    found = pl.concat(spans).sort("start")
     if not found.height:
         return []
-    pauses = found["duration"].to_numpy() / 1e6
-    series = _Series("pause", found["start"].to_numpy(), pauses)
-    return [_Panel("Pauses for Python's garbage collection (ms)", "ms", [series], "markers")]
+    series = [
+        _Series(str(name), rows["start"].to_numpy(), rows["duration"].to_numpy() / 1e6)
+        for (name,), rows in found.group_by("name", maintain_order=True)
+    ]
+    shown = sorted(series, key=lambda s: s.name)[:_SERIES_PER_PANEL]
+    return [_Panel("Pauses for Python's garbage collection (ms)", "ms", shown, "markers")]
 
 
 def _panels(samples: pl.DataFrame) -> list[_Panel]:

@@ -34,8 +34,8 @@ _POINTS = 1_000
 _EVENT_ROWS = 200
 _COST = "haiprof.cost.ratio"
 #: Kinds of events that are drawn with the ranks, and do not tell of trouble: what the user made,
-#: and when kernels were recorded.
-_ORDINARY = ("mark", kernel_views.EVENT_KIND)
+#: when kernels were recorded, and how many at the end.
+_ORDINARY = ("mark", kernel_views.EVENT_KIND, "gpu")
 
 
 def write(analyzer: Analyzer, path: Path) -> Path:

@@ -17,6 +17,13 @@ from haiprof.views.series import Stat
 _THROTTLED = "cgroup.throttled.percent"
 _CPU_LIMIT = "cgroup.cpu_limit.cores"
 
+#: Lower clocks for a fault of the machine; a power limit is how a GPU at full work is.
+_SLOWED_BY = {
+    "gpu.throttle_thermal.percent": "because it was hot",
+    "gpu.throttle_hw_thermal.percent": "because it was too hot",
+    "gpu.throttle_power_brake.percent": "because the power supply asked for it",
+}
+
 #: From here on a share, a lag or a pressure is worth a sentence.
 _WAITING = 0.15
 _SLOWER = 1.10
@@ -172,6 +179,7 @@ def _remark(ranks: list[Summary], nodes: list[Summary], disk: pl.DataFrame) -> s
         _deaths(ranks),
         _disk(disk),
         _idle(ranks) or _waiting(ranks),
+        _slowed(nodes),
         _straggler(ranks),
         _pressure(ranks, nodes),
     ):
@@ -269,6 +277,19 @@ def _meanwhile(phase: str) -> str:
     if phase == "other":
         return "while the loop was in no phase"
     return f"while the host was in {phase}"
+
+
+def _slowed(nodes: list[Summary]) -> str:
+    worst = (0.0, "", "", "")
+    for node in nodes:
+        for gpu, stats in node.gpu_stats.items():
+            for metric in _SLOWED_BY.keys() & stats.keys():
+                worst = max(worst, (stats[metric].mean / 100, node.process.node, gpu, metric))
+    share, where, gpu, metric = worst
+    if share < _PRESSURE:
+        return ""
+    why = _SLOWED_BY[metric]
+    return f"{gpu} on {where} ran at lower clocks {percent(share)} of the time, {why} ({metric})"
 
 
 def _straggler(ranks: list[Summary]) -> str:

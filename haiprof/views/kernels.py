@@ -260,22 +260,22 @@ def windows(intervals: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     Args:
         intervals: what :func:`recorded` returns.
         steps: ``device``, ``group``, ``step``, ``start``, ``end``. A step that began before the
-            recording is told of only from there on.
+            recording is told of only from there on. One that the GPU ended after it is left out:
+            what still ran then may not have been recorded.
     """
     made = [steps.clear()]
     rows = intervals.select("start", "end", "first_step", "last_step").rows()
-    for number, (start, _, first, last) in enumerate(rows):
+    for number, (start, end, first, last) in enumerate(rows):
         if first is None:
             continue
         begin = start if start is not None else (rows[number - 1][1] if number else None)
-        following = rows[number + 1][0] if number + 1 < len(rows) else None
         chosen = steps.filter(pl.col("step").is_between(first, last))
         if begin is not None:
             chosen = chosen.filter(pl.col("end") > begin).with_columns(
                 pl.col("start").clip(lower_bound=begin)
             )
-        if following is not None:
-            chosen = chosen.filter(pl.col("start") < following)
+        if end is not None:
+            chosen = chosen.filter(pl.col("end") <= end)
         made.append(chosen)
     return pl.concat(made).sort("device", "start")
 

@@ -18,6 +18,8 @@ SCHEMA = {
     "windows": pl.Int64(),
     "steps_inside": pl.Int64(),
     "steps_outside": pl.Int64(),
+    "share": pl.Float64(),
+    "spent": pl.Float64(),
     "budget": pl.Float64(),
     "mode": pl.String(),
     "stepped_down_to": pl.String(),
@@ -30,9 +32,11 @@ SCHEMA = {
 def newest(events: pl.DataFrame) -> pl.DataFrame:
     """Return the newest measurement as one row, or no row without one.
 
-    ``overhead`` is a share of the time of a step (0.004 is 0.4 %), ``low`` and ``high`` bound it
-    with probability ``confidence``; they are null until enough windows were seen. A value of
-    another type than it should have is null.
+    ``overhead`` is by how much steps are longer while kernels are recorded (0.004 is 0.4 %),
+    ``low`` and ``high`` bound it with probability ``confidence``; they are null until enough
+    windows were seen. ``share`` is the part of the time in which kernels are recorded. Where they
+    always are, there is nothing to compare with, and ``spent`` is the part of the time that was
+    metered. A value of another type than it should have is null.
 
     Args:
         events: ``time``, ``kind``, ``text`` and ``attributes``.
@@ -51,13 +55,18 @@ def newest(events: pl.DataFrame) -> pl.DataFrame:
 
 def in_words(row: dict[str, Any]) -> str:
     """Say a row of :func:`newest`: ``measured overhead 0.4 % (95 %: 0.1 … 0.7 %)``."""
-    if row["overhead"] is None:
+    if row["overhead"] is not None:
+        told = f"measured overhead {_figure(row['overhead'])} %"
+        if None not in (row["low"], row["high"], row["confidence"]):
+            bounds = f"{_figure(row['low'])} … {_figure(row['high'])} %"
+            told += f" ({row['confidence'] * 100:g} %: {bounds})"
+        if row["share"] is not None and row["share"] < 1:
+            told += f" in the {_figure(row['share'])} % of the time with kernels recorded"
+    elif row["spent"] is not None:
+        told = f"CUPTI and haiprof's thread took {_figure(row['spent'])} % of the time"
+    else:
         seen = row["windows"] or 0
-        return f"overhead not measured yet ({seen} window{'' if seen == 1 else 's'} so far)"
-    told = f"measured overhead {_figure(row['overhead'])} %"
-    if None not in (row["low"], row["high"], row["confidence"]):
-        bounds = f"{_figure(row['low'])} … {_figure(row['high'])} %"
-        told += f" ({row['confidence'] * 100:g} %: {bounds})"
+        told = f"overhead not measured yet ({seen} window{'' if seen == 1 else 's'} so far)"
     if row["stepped_down_to"]:
         told += f", so kernels are now recorded less (--kernels {row['stepped_down_to']})"
     return told

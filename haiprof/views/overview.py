@@ -316,6 +316,8 @@ def node_table(summaries: list[Summary]) -> pl.DataFrame:
 
 def is_pressure(metric: str) -> bool:
     """Say whether a metric tells of tasks that were held up: PSI or CPU throttling."""
+    if metric.startswith("gpu."):  # a GPU lowers its clocks, and holds up nothing
+        return False
     return (
         metric.startswith("psi.") or ".psi" in metric or "pressure" in metric or "throttl" in metric
     )

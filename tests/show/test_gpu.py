@@ -198,12 +198,12 @@ def test_the_allocator_and_pauses_for_garbage_are_series(tmp_path: Path) -> None
     of_torch = [("torch.allocated.bytes", 2.0**30), ("torch.alloc_retries.count", 3.0)]
     rows = [runs.sample(s, m, v, "gpu0") for s in (1, 2, 3) for m, v in of_torch]
     replace(folder, schema.SAMPLES, runs.host_samples(5) + rows)
-    pauses = [runs.span(100 * n, 3, "gc", "generation 2") for n in range(4)]
+    pauses = [runs.span(100 * n, 3, "gc", "gc 2") for n in range(4)]
     replace(folder, schema.SPANS, runs.loop(118) + pauses)
     shown = Analyzer(run).show_one_rank(0)
     for title in ("Allocator of torch (bytes)", "Allocator of torch (count)"):
         assert title in titles(shown)
-    pause = next(t for t in shown.figure.data if t.name == "pause")
+    pause = next(t for t in shown.figure.data if t.name == "gc 2")
     assert (pause.mode, list(pause.y)) == ("markers", [3.0] * 4)
     table = grid(shown, "GPUs")
     assert (column(table, "torch allocated max"), column(table, "torch alloc retries")) == (

@@ -215,6 +215,19 @@ def test_a_rank_whose_gpu_idles_more_than_the_others_is_named(tmp_path: Path) ->
     assert third.endswith("; rank 2 busy only 30 %")
 
 
+def test_a_hot_gpu_is_told_and_one_at_its_power_limit_is_not(tmp_path: Path) -> None:
+    run = runs.make_run(tmp_path / "r", gpus=2)
+    limit = [runs.sample(s, "gpu.throttle_power.percent", 99, "gpu0") for s in (1, 2)]
+    runs.write_closed(run / "n0", schema.SAMPLES, runs.node_samples(5) + limit)
+    assert "gpu" not in Analyzer(run).headline()[2].lower()
+    hot = [runs.sample(s, "gpu.throttle_thermal.percent", 34, "gpu1") for s in (1, 2)]
+    runs.write_closed(run / "n0", schema.SAMPLES, runs.node_samples(5) + limit + hot)
+    assert Analyzer(run).headline()[2] == (
+        "gpu1 on n0 ran at lower clocks 34 % of the time, because it was hot "
+        "(gpu.throttle_thermal.percent)"
+    )
+
+
 def test_without_recorded_kernels_nothing_is_said_of_how_busy_a_gpu_was(tmp_path: Path) -> None:
     run = gpu_run(tmp_path / "r", wait_ms=8)
     (run / "n0#0" / "events-0.arrow").unlink()

@@ -281,6 +281,13 @@ def test_a_pause_before_a_recorded_step_is_told_of_from_the_recording_on() -> No
     assert made.recorded_ns == 23.5 * runs.MS
 
 
+def test_a_step_that_the_gpu_ends_after_the_recording_is_left_out() -> None:
+    lagging = [{**row, "start": row["start"] + 3 * runs.MS} for row in runs.device_loop(6)]
+    made = use_of(runs.kernel_loop(2, 3), runs.loop(6), lagging, WINDOW)
+    assert made.recorded_ns == 12 * runs.MS
+    assert set(made.recorded_phase_ns.values()) == {4 * runs.MS, 5 * runs.MS, 1 * runs.MS}
+
+
 def test_a_count_that_starts_anew_has_only_the_recorded_steps_of_its_number() -> None:
     again = [{**row, "start": row["start"] + runs.SECOND} for row in runs.device_loop(6)]
     made = use_of(
