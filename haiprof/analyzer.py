@@ -431,13 +431,13 @@ def _summarise(process: Process, points: int) -> Summary:
     summary.cut = spans.cut + samples.cut
     summary.problems = [*spans.problems, *samples.problems]
     if process.role != ROLE_NODE:
-        gpu = _read_gpu(process, spans)
+        events = _read_events(process, kernel_views.EVENT_KIND, overhead_view.EVENT_KIND)
+        gpu = _read_gpu(process, spans, events)
         if gpu.intervals.height or gpu.phases.height:
             summary.gpu = kernel_views.use(gpu.kernels, gpu.spans, gpu.phases, gpu.intervals)
-        measured = _overhead(process)
-        summary.overhead = next(iter(measured.frame.to_dicts()), None)
+        summary.overhead = next(iter(overhead_view.newest(events.frame).to_dicts()), None)
         summary.cut += gpu.cut
-        summary.problems += [*gpu.problems, *measured.problems]
+        summary.problems += gpu.problems
     return summary
 
 
@@ -448,16 +448,19 @@ def _read_phases(process: Process) -> tables.Read:
     return read
 
 
-def _read_events(process: Process, kind: str) -> tables.Read:
+def _read_events(process: Process, *kinds: str) -> tables.Read:
     columns = ("time", "kind", "text", "attributes")
-    return tables.read_table(process.folder, schema.EVENTS, columns, {"kind": (kind,)})
+    return tables.read_table(process.folder, schema.EVENTS, columns, {"kind": kinds})
 
 
-def _read_gpu(process: Process, spans: tables.Read | None = None) -> GpuTables:
+def _read_gpu(
+    process: Process, spans: tables.Read | None = None, events: tables.Read | None = None
+) -> GpuTables:
     spans = spans or _read_phase_spans(process)
-    phases, events = _read_phases(process), _read_events(process, kernel_views.EVENT_KIND)
+    events = events or _read_events(process, kernel_views.EVENT_KIND)
+    phases = _read_phases(process)
     columns = (*kernel_views.COLUMNS, "stream")
-    if events.frame.height:
+    if (events.frame["kind"] == kernel_views.EVENT_KIND).any():
         kernels = tables.read_table(process.folder, schema.KERNELS, columns)
     else:
         wanted = [c for c in schema.KERNELS.columns if c.name in columns]

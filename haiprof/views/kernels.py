@@ -641,4 +641,4 @@ def _word(value: object) -> str | None:
 
 
 def _number(value: object) -> int | None:
-    return value if type(value) is int and 0 <= value < 2**32 else None
+    return value if type(value) is int and 0 <= value < 2**32 - 1 else None

@@ -187,6 +187,17 @@ def test_an_interval_cut_by_a_crash_has_the_steps_whose_kernels_all_arrived() ->
     assert found["end"] == runs.T0 + 130 * runs.MS
 
 
+def test_a_step_that_only_the_host_had_ended_before_a_crash_is_not_whole() -> None:
+    host = runs.loop(10)
+    # The GPU ends step 3 at 3 * 12 + 14.5 ms, 2.5 ms after the host.
+    lagging = [{**row, "start": row["start"] + 3 * runs.MS} for row in runs.device_loop(10)]
+    for last_ms, last_step in ((49, 2), (50.5, 3)):
+        found = intervals(WINDOW[:1], host, lagging, ended_ms=60, last_ms=last_ms)
+        assert found["last_step"].to_list() == [last_step]
+    found = intervals(WINDOW[:1], host, [], ended_ms=60, last_ms=49)
+    assert found["last_step"].to_list() == [3]
+
+
 def test_an_interval_that_nothing_arrived_of_has_no_steps() -> None:
     found = intervals(WINDOW[:1], runs.loop(10), runs.device_loop(10)).row(0, named=True)
     assert (found["end"], found["steps"]) == (None, None)
@@ -205,7 +216,9 @@ def test_an_event_that_cannot_be_read_is_passed_over(text: str | None) -> None:
     assert intervals([WINDOW[0], broken, WINDOW[1]])["steps"].to_list() == [2]
 
 
-@pytest.mark.parametrize("steps", [(-1, 3), (5, 3), (2, 2**40), (True, 3), ("2", 3)])
+@pytest.mark.parametrize(
+    "steps", [(-1, 3), (5, 3), (0, 2**32 - 1), (2, 2**40), (True, 3), ("2", 3)]
+)
 def test_numbers_of_steps_that_make_no_sense_are_unknown(steps: tuple[int, int]) -> None:
     found = intervals([WINDOW[0], runs.recording_ends(48, *steps)])
     assert found["steps"].to_list() == [None]
