@@ -16,10 +16,14 @@ from haiprof import schema
 from haiprof.errors import HaiprofError
 from haiprof.sources import own, tables
 from haiprof.sources.own import ROLE_NODE, ROLE_RANK, Process, Run, readable
+from haiprof.views import busy as busy_views
+from haiprof.views import device_steps as device_views
+from haiprof.views import gpu_use as use_views
 from haiprof.views import gpus as gpu_views
 from haiprof.views import headline as headline_view
 from haiprof.views import kernels as kernel_views
 from haiprof.views import overhead as overhead_view
+from haiprof.views import recorded as recorded_views
 from haiprof.views import steps as step_views
 from haiprof.views.overview import Summary, add_gpus, fold_ranges, summarise
 
@@ -212,9 +216,9 @@ class Analyzer:
 
         Columns: ``start``, ``end`` (null while it lasts), ``mode``, ``begun_by``, ``ended_by``
         (null if the process ended first), ``first_step``, ``last_step``, ``steps``. See
-        :func:`haiprof.views.kernels.recorded`.
+        :func:`haiprof.views.recorded.recorded`.
         """
-        return self._frames(_recorded, self._choose(rank), kernel_views.RECORDED_SCHEMA)
+        return self._frames(_recorded, self._choose(rank), recorded_views.RECORDED_SCHEMA)
 
     def overhead(self, rank: int | None = None) -> pl.DataFrame:
         """Return the newest measured overhead of each process that measured it.
@@ -431,10 +435,10 @@ def _summarise(process: Process, points: int) -> Summary:
     summary.cut = spans.cut + samples.cut
     summary.problems = [*spans.problems, *samples.problems]
     if process.role != ROLE_NODE:
-        events = _read_events(process, kernel_views.EVENT_KIND, overhead_view.EVENT_KIND)
+        events = _read_events(process, recorded_views.EVENT_KIND, overhead_view.EVENT_KIND)
         gpu = _read_gpu(process, spans, events)
         if gpu.intervals.height or gpu.phases.height:
-            summary.gpu = kernel_views.use(gpu.kernels, gpu.spans, gpu.phases, gpu.intervals)
+            summary.gpu = use_views.use(gpu.kernels, gpu.spans, gpu.phases, gpu.intervals)
         summary.overhead = next(iter(overhead_view.newest(events.frame).to_dicts()), None)
         summary.cut += gpu.cut
         summary.problems += gpu.problems
@@ -442,9 +446,9 @@ def _summarise(process: Process, points: int) -> Summary:
 
 
 def _read_phases(process: Process) -> tables.Read:
-    columns, keep = kernel_views.SPAN_COLUMNS, {"category": ("phase",)}
+    columns, keep = device_views.SPAN_COLUMNS, {"category": ("phase",)}
     read = tables.read_table(process.folder, schema.DEVICE_SPANS, columns, keep)
-    read.frame = kernel_views.segments(read.frame)
+    read.frame = device_views.segments(read.frame)
     return read
 
 
@@ -457,10 +461,10 @@ def _read_gpu(
     process: Process, spans: tables.Read | None = None, events: tables.Read | None = None
 ) -> GpuTables:
     spans = spans or _read_phase_spans(process)
-    events = events or _read_events(process, kernel_views.EVENT_KIND)
+    events = events or _read_events(process, recorded_views.EVENT_KIND)
     phases = _read_phases(process)
     columns = (*kernel_views.COLUMNS, "stream")
-    if (events.frame["kind"] == kernel_views.EVENT_KIND).any():
+    if (events.frame["kind"] == recorded_views.EVENT_KIND).any():
         kernels = tables.read_table(process.folder, schema.KERNELS, columns)
     else:
         wanted = [c for c in schema.KERNELS.columns if c.name in columns]
@@ -469,12 +473,12 @@ def _read_gpu(
     return GpuTables(
         kernels.frame,
         phases.frame,
-        kernel_views.recorded(
+        recorded_views.recorded(
             events.frame,
-            kernel_views.host_steps(spans.frame),
-            kernel_views.device_steps(phases.frame),
+            recorded_views.host_steps(spans.frame),
+            device_views.device_steps(phases.frame),
             process.ended_ns,
-            kernel_views.last_end(kernels.frame),
+            busy_views.last_end(kernels.frame),
         ),
         spans.frame,
         sum(read.cut for read in reads),
@@ -493,8 +497,8 @@ def _kernels(process: Process, keep: Mapping[str, Collection[str]]) -> tables.Re
 
 def _device_phases(process: Process) -> tables.Read:
     gpu = _read_gpu(process)
-    on_device = kernel_views.device_steps(gpu.phases)
-    told = kernel_views.windows(gpu.intervals, on_device)
+    on_device = device_views.device_steps(gpu.phases)
+    told = recorded_views.windows(gpu.intervals, on_device)
     frame = kernel_views.device_phases(gpu.kernels, gpu.phases, told)
     return tables.Read(frame, gpu.cut, gpu.problems)
 

@@ -21,7 +21,11 @@ from haiprof.show.figures import (
     utc_clock,
 )
 from haiprof.show.grid import Grid, frame_grid
+from haiprof.views import busy as busy_views
+from haiprof.views import device_steps as device_views
+from haiprof.views import gpu_use as use_views
 from haiprof.views import kernels as kernel_views
+from haiprof.views import recorded as recorded_views
 from haiprof.views import steps as step_views
 from haiprof.views.headline import milliseconds
 from haiprof.views.kernel_names import short_name
@@ -58,8 +62,8 @@ class Gpu:
 
 def gpu(label: str, origin: int, tables: GpuTables) -> Gpu:
     """Make what the functions here draw."""
-    on_host = kernel_views.host_steps(tables.spans)
-    found = kernel_views.all_windows(tables.intervals, tables.phases, on_host, tables.kernels)
+    on_host = recorded_views.host_steps(tables.spans)
+    found = recorded_views.all_windows(tables.intervals, tables.phases, on_host, tables.kernels)
     return Gpu(label, origin, tables, found)
 
 
@@ -76,7 +80,7 @@ def grids(own: list[Summary], gpus: list[Gpu]) -> list[Grid]:
     """Return the tables of device phases and of kernels; of several processes, kernels of each."""
     made = []
     uses = [s.gpu for s in own if s.gpu is not None]
-    phases = phase_table(kernel_views.added(uses))
+    phases = phase_table(use_views.added(uses))
     if phases.height:
         note = "On the main stream, idle time included."
         if "busy_share" in phases.columns:
@@ -114,14 +118,14 @@ def _kernels(totals: pl.DataFrame, intervals: pl.DataFrame, title: str) -> Grid:
 def panels(gpus: list[Gpu], points: int) -> list[Panel]:
     """Return the panels over time: device phases, and how busy the GPU was in recorded steps."""
     made = []
-    steps = [(gpu, kernel_views.device_steps(gpu.tables.phases)) for gpu in gpus]
+    steps = [(gpu, device_views.device_steps(gpu.tables.phases)) for gpu in gpus]
     devices = sorted({d for _, found in steps for d in found["device"].unique()})
     for device in devices[:_DEVICES]:
         of = f" of GPU {device}" if len(devices) > 1 else ""
         found = [(gpu, s.filter(pl.col("device") == device)) for gpu, s in steps]
         made.append(_phases_panel([(g, s) for g, s in found if s.height], of, points))
     busy = [
-        kernel_views.busy_by_step(gpu.tables.kernels, gpu.recorded_steps)
+        busy_views.busy_by_step(gpu.tables.kernels, gpu.recorded_steps)
         for gpu in gpus
         if gpu.tables.intervals.height
     ]
@@ -136,7 +140,7 @@ def _phases_panel(found: list[tuple[Gpu, pl.DataFrame]], of: str, points: int) -
     names: list[str] = []
     for gpu, steps in found:
         phases = gpu.tables.phases.filter(pl.col("group").is_in(steps["group"].implode()))
-        use = kernel_views.Use()
+        use = use_views.Use()
         parts = _parts(phases, steps)
         for name, ns in parts.group_by("name").agg(pl.col("duration").sum()).iter_rows():
             use.phase_ns[name] = ns

@@ -18,8 +18,8 @@ from haiprof.show.grid import NOTHING, Grid
 from haiprof.show.page import Page
 from haiprof.sources.own import ROLE_RANK
 from haiprof.views import gpu_words
-from haiprof.views import kernels as kernel_views
 from haiprof.views import overhead as overhead_view
+from haiprof.views import recorded as recorded_views
 from haiprof.views.headline import percent
 from haiprof.views.overview import Summary, slowest_first
 from haiprof.views.series import mean_over_time
@@ -35,7 +35,7 @@ _EVENT_ROWS = 200
 _COST = "haiprof.cost.ratio"
 #: Kinds of events that are drawn with the ranks, and do not tell of trouble: what the user made,
 #: when kernels were recorded, and how many at the end.
-_ORDINARY = ("mark", kernel_views.EVENT_KIND, "gpu")
+_ORDINARY = ("mark", recorded_views.EVENT_KIND, "gpu")
 
 
 def write(analyzer: Analyzer, path: Path) -> Path:

@@ -6,7 +6,7 @@ Of a job without GPUs nothing is said.
 from __future__ import annotations
 
 from haiprof.views import overhead
-from haiprof.views.kernels import added
+from haiprof.views.gpu_use import added
 from haiprof.views.overview import Summary
 
 NO_KERNELS = (

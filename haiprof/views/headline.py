@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 
 from haiprof.sources.own import ROLE_NODE, ROLE_RANK
+from haiprof.views.gpu_use import added
 from haiprof.views.intervals import merge
-from haiprof.views.kernels import added
 from haiprof.views.overview import Summary, is_pressure, phase_names
 from haiprof.views.series import Stat
 

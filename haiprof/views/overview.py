@@ -16,8 +16,8 @@ import polars as pl
 from haiprof.sources.own import ROLE_NODE, Process
 from haiprof.views import gpus
 from haiprof.views import steps as step_views
+from haiprof.views.gpu_use import Use, added
 from haiprof.views.intervals import Times
-from haiprof.views.kernels import Use, added
 from haiprof.views.series import Stat, decimate, stats, stats_by_instance
 
 #: Order in which the phases of a step are shown; user ranges follow, ``other`` is last.

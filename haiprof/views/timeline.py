@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from haiprof.views.busy import BUSY_KINDS
 from haiprof.views.intervals import Index, Times
 from haiprof.views.kernel_names import communicates, demangled, short_name
-from haiprof.views.kernels import BUSY_KINDS
 
 #: Streams of one device with a lane of their own: of more, those with most activity.
 _MOST_STREAMS = 5
@@ -52,8 +52,8 @@ def typical_step(
 
     Args:
         kernels: activities, with their ``stream``.
-        phases: what :func:`haiprof.views.kernels.segments` returns.
-        recorded_steps: what :func:`haiprof.views.kernels.windows` returns.
+        phases: what :func:`haiprof.views.device_steps.segments` returns.
+        recorded_steps: what :func:`haiprof.views.recorded.windows` returns.
         shapes: at least as many as lanes.
     """
     if not recorded_steps.height:

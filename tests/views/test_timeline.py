@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from haiprof import schema
 from haiprof.sources.tables import polars_type
+from haiprof.views import device_steps as device_views
 from haiprof.views import kernels as kernel_views
 from haiprof.views.timeline import LANES_SCHEMA, OTHERS, Timeline, typical_step
 
@@ -25,11 +26,11 @@ def timeline(
     kinds = {
         c.name: polars_type(c)
         for c in schema.DEVICE_SPANS.columns
-        if c.name in kernel_views.SPAN_COLUMNS
+        if c.name in device_views.SPAN_COLUMNS
     }
     spans = pl.DataFrame([{k: row[k] for k in kinds} for row in device], schema=kinds)
-    segments = kernel_views.segments(spans)
-    return typical_step(rows, segments, kernel_views.device_steps(segments), shapes)
+    segments = device_views.segments(spans)
+    return typical_step(rows, segments, device_views.device_steps(segments), shapes)
 
 
 def test_the_step_that_is_shown_is_the_median_one() -> None:
