@@ -285,8 +285,11 @@ class HostSampler:
         """What can be read here, and for what cannot: why, and the mend."""
     def read(self, now_ns: int) -> list[tuple[int, str, str | None, float, int]]:
         """Read what is due: (pid or 0 for the node, metric, instance, value, flags)."""
-    def changes(self) -> list[str]:
-        """Plain sentences since the last call: a source that slowed down, failed, came back."""
+    def changes(self) -> list[tuple[str, str, dict[str, Any]]]:
+        """What happened since the last call: (kind, one plain sentence, attributes).
+
+        ``source``: a source slowed down, failed, came back.
+        """
     @property
     def next_due_ns(self) -> int:
         """When the next source is due, in the clock that ``read`` is given; 2**64 - 1 for never."""

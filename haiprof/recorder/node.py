@@ -205,9 +205,9 @@ class NodeRecorder:
                 target = self._targets.get(pid)
                 if target is not None:
                     target.rows.add(stamp, metric, instance, value, flags)
-            for text in self._sampler.changes():
+            for kind, text, attributes in self._sampler.changes():
                 log.info("%s", text)
-                self.event("source", text)
+                self.event(kind, text, attributes)
             self._look_at_sources()
         if time.monotonic() - self._written_at >= WRITE_SECONDS:
             self.write()

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "host/host_sampler.h"
@@ -66,10 +67,14 @@ class HostSampler {
     return rows;
   }
 
-  std::vector<std::string> changes() {
-    std::vector<std::string> sentences;
-    locked([&] { sentences = sampler_.take_changes(); });
-    return sentences;
+  py::list changes() {
+    std::vector<sampler::Change> changes;
+    locked([&] { changes = sampler_.take_changes(); });
+    py::list rows;
+    for (const sampler::Change& change : changes) {
+      rows.append(py::make_tuple(change.kind, text(&change.text), as_dict(change.attributes)));
+    }
+    return rows;
   }
 
   std::uint64_t next_due_ns() {
@@ -112,6 +117,18 @@ class HostSampler {
         PyUnicode_DecodeUTF8(text->data(), static_cast<Py_ssize_t>(text->size()), "replace");
     if (made == nullptr) throw py::error_already_set();
     return py::reinterpret_steal<py::object>(made);
+  }
+
+  static py::dict as_dict(const sampler::Attributes& attributes) {
+    struct Caster {
+      py::object operator()(std::monostate) const { return py::none(); }
+      py::object operator()(std::int64_t value) const { return py::int_(value); }
+      py::object operator()(double value) const { return py::float_(value); }
+      py::object operator()(const std::string& value) const { return text(&value); }
+    };
+    py::dict made;
+    for (const auto& [name, value] : attributes) made[name.c_str()] = std::visit(Caster{}, value);
+    return made;
   }
 
   std::mutex mutex_;
