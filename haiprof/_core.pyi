@@ -255,6 +255,12 @@ def gpu_probe(folders: str = "") -> tuple[str, str, int]:
     Initialises the driver.
     """
 
+def gpu_list() -> tuple[list[str], str, str, str]:
+    """Return (uuids of all GPUs and MIG devices, state, reason, mend), as NVML tells.
+
+    Loads NVML and initialises it; state is that of a source: ok, absent, denied.
+    """
+
 # -- the host (src/sampler, src/host) ------------------------------------------------------------
 
 class SourceReport(TypedDict):
@@ -269,18 +275,38 @@ class SourceReport(TypedDict):
     cost_us: float
 
 class HostSampler:
-    """Samples the node and watched process trees from procfs, sysfs and cgroupfs.
+    """Samples the node, watched process trees (procfs, sysfs, cgroupfs) and GPUs (NVML).
 
-    ``basic`` and ``io`` are how often the sources of each recorder are read, s; 0 leaves them out.
+    ``basic``, ``gpu`` and ``io`` are how often the sources of each recorder are read, s; 0 leaves
+    them out.
     """
 
     def __init__(
-        self, *, procfs: str = "/proc", sysfs: str = "/sys", basic: float = 1.0, io: float = 1.0
+        self,
+        *,
+        procfs: str = "/proc",
+        sysfs: str = "/sys",
+        basic: float = 1.0,
+        gpu: float = 1.0,
+        io: float = 1.0,
     ) -> None: ...
     def watch(self, pid: int) -> None:
         """Sample the process tree below ``pid`` as well."""
     def unwatch(self, pid: int) -> None:
         """Stop sampling that tree."""
+    def use_gpu(self, uuid: str) -> None:
+        """Sample that GPU (``GPU-…`` or ``MIG-…``) from the next reading on.
+
+        NVML is not loaded before the first.
+        """
+    def unuse_gpu(self, uuid: str) -> None:
+        """Stop sampling it."""
+    def gpus(self) -> list[dict[str, Any]]:
+        """What is constant of each GPU that is sampled.
+
+        instance, index, mig (or None), uuid, name, driver, memory_bytes, and what NVML tells of
+        power_limit_w, pci, parent_uuid.
+        """
     def sources(self) -> list[SourceReport]:
         """What can be read here, and for what cannot: why, and the mend."""
     def read(self, now_ns: int) -> list[tuple[int, str, str | None, float, int]]:
@@ -288,7 +314,8 @@ class HostSampler:
     def changes(self) -> list[tuple[str, str, dict[str, Any]]]:
         """What happened since the last call: (kind, one plain sentence, attributes).
 
-        ``source``: a source slowed down, failed, came back.
+        ``source``: a source slowed down, failed, came back; ``throttle``, ``xid``, ``ecc`` and
+        ``gpu_lost``: what a GPU said.
         """
     @property
     def next_due_ns(self) -> int:

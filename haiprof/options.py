@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple
 
 ENABLED_VARIABLE: Final = "HAIPROF_ENABLED"
 
-#: What a user may name in ``recorders``: groups of sources. This version has those of the host.
+#: What a user may name in ``recorders``: groups of sources. This version has those of the node.
 RECORDERS: Final = ("basic", "gpu", "ib", "mem", "power", "io", "trace")
-HOST_RECORDERS: Final = ("basic", "io")
+HOST_RECORDERS: Final = ("basic", "gpu", "io")
 ALL: Final = "all"
 #: Which GPU activity is recorded.
 KERNELS: Final = ("off", "windows", "all")
@@ -36,6 +36,7 @@ class Options(NamedTuple):
     time: float = 0.0
     recorders: str = ALL
     basic_interval: float = 0.0
+    gpu_interval: float = 0.0
     io_interval: float = 0.0
 
     def intervals(self) -> dict[str, float]:

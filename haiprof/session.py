@@ -287,6 +287,7 @@ def start(
     time: float | None = None,
     recorders: str | None = None,
     basic_interval: float | None = None,
+    gpu_interval: float | None = None,
     io_interval: float | None = None,
 ) -> Session:
     """Begin to record this process. Calling it again returns the same session.
@@ -309,8 +310,9 @@ def start(
         warmup: seconds before the recording begins; default 0.
         time: seconds after which the recording of each process ends; default 0, with the process.
         recorders: what is sampled: ``all`` (the default) or names with commas between,
-            ``basic`` and ``io`` in this version.
+            ``basic``, ``gpu`` and ``io`` in this version.
         basic_interval: seconds between two samples of it; default 0, as ``sample_hz`` says.
+        gpu_interval: the same for the GPUs that the job uses.
         io_interval: the same for block devices.
 
     Returns:
@@ -330,6 +332,7 @@ def start(
         "time": time,
         "recorders": recorders,
         "basic_interval": basic_interval,
+        "gpu_interval": gpu_interval,
         "io_interval": io_interval,
     }
     return _begin(given, lazily=False)

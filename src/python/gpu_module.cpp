@@ -1,10 +1,14 @@
-// The binding of the kernel collector. Whatever may take long runs without the GIL.
+// The binding of the kernel collector and of what finds GPUs. Whatever may take long runs without
+// the GIL.
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "gpu/collector.h"
+#include "gpu/nvml.h"
 #include "python/register.h"
 
 namespace haiprof::python {
@@ -62,6 +66,17 @@ py::tuple probe(const std::string& folders) {
   return py::make_tuple(refusal.reason, refusal.mend, 0);
 }
 
+// (uuids, state, reason, mend)
+py::tuple list_gpus() {
+  std::vector<std::string> uuids;
+  sampler::Status status;
+  {
+    const py::gil_scoped_release without_gil;
+    status = gpu::list_gpus(uuids);
+  }
+  return py::make_tuple(uuids, sampler::text(status.state), status.reason, status.mend);
+}
+
 }  // namespace
 
 void register_gpu(py::module_& module) {
@@ -77,6 +92,7 @@ void register_gpu(py::module_& module) {
   module.def("gpu_driver_initialised", &gpu::driver_initialised);
   module.def("gpu_counts", &counts);
   module.def("gpu_probe", &probe, py::arg("folders") = "");
+  module.def("gpu_list", &list_gpus);
 }
 
 }  // namespace haiprof::python
