@@ -13,6 +13,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from commands import haiprof as command
 from recording import process_file, recorders, run_python, wait_for, wait_recorded
 
 import haiprof
@@ -570,3 +571,33 @@ def test_gpus_of_the_ranks_are_sampled_once_into_the_node_until_the_last_has_gon
     assert events.filter(pl.col("kind").cast(pl.String) == "xid").height == 1
     sources = {source["name"]: source["state"] for source in node()["sources"]}
     assert sources["gpu"] == sources["gpu_counters"] == "ok"
+
+
+def doctor(place: Path, **environment: str) -> dict[str, dict[str, Any]]:
+    done = command(
+        "doctor",
+        "--json",
+        env={
+            **os.environ,
+            "LD_LIBRARY_PATH": str(place / "nvidia-ml"),
+            "FAKE_NVML_CLOCK": "real",
+            **environment,
+        },
+    )
+    return {f["what"]: f for f in json.loads(done.stdout)["findings"]}
+
+
+def test_the_doctor_looks_at_all_gpus(place: Path, shm: Path) -> None:
+    found = doctor(place, FAKE_NVML_GPUS="2")
+    assert found["GPU sampling"]["state"] == found["GPU counters"]["state"] == "ok"
+    told = found["GPU sampling"]["found"]
+    assert told.startswith("driver 580.65.06, gpu0 FAKE H100, gpu1 FAKE H100: gpu.util.percent, ")
+    assert "gpu.tensor_active.ratio" in found["GPU counters"]["found"]
+    assert "host gpu" not in found
+
+
+def test_the_doctor_says_why_gpus_cannot_be_sampled(place: Path, shm: Path) -> None:
+    found = doctor(place, FAKE_NVML_ANSWERS="nvmlInit_v2=18")
+    assert found["GPU sampling"]["state"] == "absent"
+    assert "reboot" in found["GPU sampling"]["mend"]
+    assert "GPU counters" not in found
