@@ -83,6 +83,7 @@ def test_the_commands_environment_says_where_the_run_is(tmp_path: Path) -> None:
         "HAIPROF_TIME": "0.0",
         "HAIPROF_RECORDERS": "all",
         "HAIPROF_BASIC_INTERVAL": "0.0",
+        "HAIPROF_GPU_INTERVAL": "0.0",
         "HAIPROF_IO_INTERVAL": "0.0",
     }
 
