@@ -3,6 +3,8 @@
 #include <dlfcn.h>
 #include <time.h>
 
+#include <cstdio>
+
 #include "ring/clock.h"
 
 namespace haiprof::gpu {
@@ -69,6 +71,18 @@ void find_optional(void* library, Nvml& made) noexcept {
   find(library, "nvmlGpmSampleGet", made.gpm_sample);
   find(library, "nvmlGpmMigSampleGet", made.gpm_mig_sample);
   find(library, "nvmlGpmMetricsGet", made.gpm_metrics);
+}
+
+// By the driver's version, because a field that is asked for by another release's number answers
+// with something else. NVIDIA's known issues of NVML name the second release of 580 as the turn;
+// the releases around it are left out.
+std::uint32_t thermal_field_of(const std::string& driver) noexcept {
+  unsigned major = 0;
+  unsigned minor = 0;
+  if (std::sscanf(driver.c_str(), "%u.%u", &major, &minor) != 2) return 0;
+  if (major > 580 || (major == 580 && minor >= 82)) return nvml::kThrottleThermalOf580;
+  const bool first = (major >= 575 && major < 580) || (major == 580 && minor <= 65);
+  return first ? nvml::kThrottleThermalOf575 : 0;
 }
 
 Status not_loaded() {
@@ -151,6 +165,7 @@ Status load(std::shared_ptr<const Nvml>& found) {
   if (made->driver_version != nullptr &&
       made->driver_version(version, sizeof version) == nvml::kSuccess) {
     made->driver = version;
+    made->thermal_field = thermal_field_of(made->driver);
   }
   found = made;
   return {};

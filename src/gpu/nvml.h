@@ -68,8 +68,9 @@ struct Nvml {
            gpm_sample != nullptr && gpm_metrics != nullptr;
   }
 
-  std::string path;    // of the file that it is
-  std::string driver;  // its version; empty = not told
+  std::string path;                 // of the file that it is
+  std::string driver;               // its version; empty = not told
+  std::uint32_t thermal_field = 0;  // the first field of throttling by heat; 0 = it has none
   std::uint64_t init_ns = 0;
   bool initialised = false;
 

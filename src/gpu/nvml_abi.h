@@ -1,8 +1,9 @@
 // The part of NVML's binary interface that haiprof uses: functions, structs and constants.
 //
-// NVML only ever adds: a struct that changes gets a new version, which the caller names in its
-// first field or in the function's name, and numbers of fields and metrics are never used again.
-// Sources are named by where nvml.h (API 13, and nvidia-ml-py 13.615) defines them. Nothing of
+// A struct that changes gets a new version, which the caller names in its first field or in the
+// function's name. Numbers of fields and metrics stay what they are, but for fields 251 to 273,
+// which two releases have renumbered. Each definition names the one of nvml.h that it stands for;
+// tests/gpu/check_abi.py compares this file with the headers of several releases. Nothing of
 // NVIDIA's is included or linked.
 #pragma once
 
@@ -144,26 +145,28 @@ static_assert(offsetof(GpmMetrics, metrics) == 24);
 // -- constants ------------------------------------------------------------------------------------
 
 // NVML_FI_DEV_*
-inline constexpr std::uint32_t kEccCorrected = 3;          // ECC_SBE_VOL_TOTAL
-inline constexpr std::uint32_t kEccUncorrected = 4;        // ECC_DBE_VOL_TOTAL
-inline constexpr std::uint32_t kThrottlePower = 74;        // CLOCKS_EVENT_REASON_SW_POWER_CAP, ns
-inline constexpr std::uint32_t kThrottleSyncBoost = 76;    // CLOCKS_EVENT_REASON_SYNC_BOOST, ns
-inline constexpr std::uint32_t kMemoryTemperature = 82;    // MEMORY_TEMP
-inline constexpr std::uint32_t kEnergy = 83;               // TOTAL_ENERGY_CONSUMPTION, mJ
-inline constexpr std::uint32_t kNvlinkCount = 91;          // NVLINK_LINK_COUNT
-inline constexpr std::uint32_t kNvlinkTx = 138;            // NVLINK_THROUGHPUT_DATA_TX, KiB
-inline constexpr std::uint32_t kNvlinkRx = 139;            // NVLINK_THROUGHPUT_DATA_RX, KiB
-inline constexpr std::uint32_t kPowerAverage = 185;        // POWER_AVERAGE, mW
-inline constexpr std::uint32_t kPowerInstant = 186;        // POWER_INSTANT, mW
-inline constexpr std::uint32_t kPcieTx = 197;              // PCIE_COUNT_TX_BYTES
-inline constexpr std::uint32_t kPcieRx = 198;              // PCIE_COUNT_RX_BYTES
-inline constexpr std::uint32_t kNvlink5Tx = 202;           // NVLINK_COUNT_XMIT_BYTES
-inline constexpr std::uint32_t kNvlink5Rx = 204;           // NVLINK_COUNT_RCV_BYTES
-inline constexpr std::uint32_t kThrottleThermal = 269;     // ..._SW_THERM_SLOWDOWN, ns
-inline constexpr std::uint32_t kThrottleHwThermal = 270;   // ..._HW_THERM_SLOWDOWN, ns
-inline constexpr std::uint32_t kThrottlePowerBrake = 271;  // ..._HW_POWER_BRAKE_SLOWDOWN, ns
+inline constexpr std::uint32_t kEccCorrected = 3;        // ECC_SBE_VOL_TOTAL
+inline constexpr std::uint32_t kEccUncorrected = 4;      // ECC_DBE_VOL_TOTAL
+inline constexpr std::uint32_t kThrottlePower = 74;      // CLOCKS_EVENT_REASON_SW_POWER_CAP, ns
+inline constexpr std::uint32_t kThrottleSyncBoost = 76;  // CLOCKS_EVENT_REASON_SYNC_BOOST, ns
+inline constexpr std::uint32_t kMemoryTemperature = 82;  // MEMORY_TEMP
+inline constexpr std::uint32_t kEnergy = 83;             // TOTAL_ENERGY_CONSUMPTION, mJ
+inline constexpr std::uint32_t kNvlinkCount = 91;        // NVLINK_LINK_COUNT
+inline constexpr std::uint32_t kNvlinkTx = 138;          // NVLINK_THROUGHPUT_DATA_TX, KiB
+inline constexpr std::uint32_t kNvlinkRx = 139;          // NVLINK_THROUGHPUT_DATA_RX, KiB
+inline constexpr std::uint32_t kPowerAverage = 185;      // POWER_AVERAGE, mW
+inline constexpr std::uint32_t kPowerInstant = 186;      // POWER_INSTANT, mW
+inline constexpr std::uint32_t kPcieTx = 197;            // PCIE_COUNT_TX_BYTES
+inline constexpr std::uint32_t kPcieRx = 198;            // PCIE_COUNT_RX_BYTES
+inline constexpr std::uint32_t kNvlink5Tx = 202;         // NVLINK_COUNT_XMIT_BYTES
+inline constexpr std::uint32_t kNvlink5Rx = 204;         // NVLINK_COUNT_RCV_BYTES
 inline constexpr std::uint32_t kAllLinks = ~std::uint32_t{0};  // scope: the sum over all links
 inline constexpr std::uint32_t kMostLinks = 36;                // NVML_NVLINK_MAX_LINKS
+
+// CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN, ns; HW_THERM_SLOWDOWN and HW_POWER_BRAKE_SLOWDOWN follow
+// it. CUDA 12.9 to 13.0 have them where 12.8 and 13.0 update 1 have fields of power smoothing.
+inline constexpr std::uint32_t kThrottleThermalOf575 = 251;
+inline constexpr std::uint32_t kThrottleThermalOf580 = 269;
 
 // nvmlClocksEventReason*
 inline constexpr std::uint64_t kReasonHwSlowdown = 0x08;

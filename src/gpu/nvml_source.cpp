@@ -112,17 +112,10 @@ struct Field {
 };
 
 constexpr Field kAlways[] = {
-    {nvml::kEnergy, 0, kEnergySlot},
-    {nvml::kPowerInstant, 0, kPowerNowSlot},
-    {nvml::kPowerAverage, 0, kPowerMeanSlot},
-    {nvml::kMemoryTemperature, 0, kMemoryCelsiusSlot},
-    {nvml::kThrottlePower, 0, kCappedSlot},
-    {nvml::kThrottleSyncBoost, 0, kBoostedSlot},
-    {nvml::kThrottleThermal, 0, kHotSlot},
-    {nvml::kThrottleHwThermal, 0, kHardwareHotSlot},
-    {nvml::kThrottlePowerBrake, 0, kBrakedSlot},
-    {nvml::kEccCorrected, 0, kCorrectedSlot},
-    {nvml::kEccUncorrected, 0, kUncorrectedSlot},
+    {nvml::kEnergy, 0, kEnergySlot},          {nvml::kPowerInstant, 0, kPowerNowSlot},
+    {nvml::kPowerAverage, 0, kPowerMeanSlot}, {nvml::kMemoryTemperature, 0, kMemoryCelsiusSlot},
+    {nvml::kThrottlePower, 0, kCappedSlot},   {nvml::kThrottleSyncBoost, 0, kBoostedSlot},
+    {nvml::kEccCorrected, 0, kCorrectedSlot}, {nvml::kEccUncorrected, 0, kUncorrectedSlot},
 };
 constexpr Field kOfPcie[] = {{nvml::kPcieTx, 0, kSentPcieSlot}, {nvml::kPcieRx, 0, kGotPcieSlot}};
 constexpr Field kOfNvlink[] = {
@@ -304,6 +297,11 @@ class NvmlSource final : public sampler::Source {
       made->gone[kMemoryCall] = false;
     }
     for (const Field& field : kAlways) made->ask(field);
+    if (const std::uint32_t thermal = nvml().thermal_field; thermal != 0) {
+      made->ask({thermal, 0, kHotSlot});
+      made->ask({thermal + 1, 0, kHardwareHotSlot});
+      made->ask({thermal + 2, 0, kBrakedSlot});
+    }
     listen(*gpu);
     read_.push_back(std::move(made));
   }

@@ -187,7 +187,7 @@ def test_nvml_is_not_loaded_before_a_gpu_is_used(run: Callable[..., Any]) -> Non
             "mig": None,
             "uuid": "GPU-00000000-0000-0000-0000-000000000000",
             "name": "FAKE H100",
-            "driver": "580.65.06",
+            "driver": "580.95.05",
             "memory_bytes": 80 << 30,
             "pci": "00000000:01:00.0",
             "power_limit_w": 700.0,
@@ -293,7 +293,7 @@ def test_what_nvml_costs_is_told_once_for_each_gpu(run: Callable[..., Any]) -> N
         FAKE_NVML_GPUS="2",
     )
     start, *costs = [attributes for _, _, attributes in changes]
-    assert start["driver"] == "580.65.06"
+    assert start["driver"] == "580.95.05"
     assert start["init_us"] > 0
     assert len(costs) == 4
     fields = [cost for cost in costs if "field_values_us" in cost]
@@ -312,6 +312,23 @@ def test_readings_that_make_the_driver_wait_are_made_less_often(run: Callable[..
     assert interval >= 2.0
     [slowed] = [text for text in texts if text.startswith("source gpu spends")][:1]
     assert "of the time" in slowed
+
+
+@pytest.mark.parametrize(
+    ("driver", "share"),
+    [("535.54.03", None), ("570.86.15", None), ("575.51.03", 50.0), ("580.65.06", 50.0),
+     ("580.76.05", None), ("580.82.07", 50.0), ("590.44.01", 50.0), ("odd", None)],
+)  # fmt: skip
+def test_fields_that_releases_renumbered_are_asked_for_by_the_numbers_of_this_one(
+    run: Callable[..., Any], driver: str, share: float | None
+) -> None:
+    values = run(
+        "sampler.use_gpu(gpu(0)); [tick() for _ in range(3)]; answer(tick())",
+        FAKE_NVML_DRIVER=driver,
+    )
+    assert values.get("gpu.throttle_thermal.percent gpu0") == share
+    assert "gpu.throttle_hw_thermal.percent gpu0" not in values
+    assert "gpu.throttle_power_brake.percent gpu0" not in values
 
 
 def test_power_without_an_energy_counter_is_the_drivers_mean(run: Callable[..., Any]) -> None:
@@ -591,7 +608,7 @@ def test_the_doctor_looks_at_all_gpus(place: Path, shm: Path) -> None:
     found = doctor(place, FAKE_NVML_GPUS="2")
     assert found["GPU sampling"]["state"] == found["GPU counters"]["state"] == "ok"
     told = found["GPU sampling"]["found"]
-    assert told.startswith("driver 580.65.06, gpu0 FAKE H100, gpu1 FAKE H100: gpu.util.percent, ")
+    assert told.startswith("driver 580.95.05, gpu0 FAKE H100, gpu1 FAKE H100: gpu.util.percent, ")
     assert "gpu.tensor_active.ratio" in found["GPU counters"]["found"]
     assert "host gpu" not in found
 

@@ -4,6 +4,7 @@
 // nothing more.
 //
 //   FAKE_NVML_GPUS         how many there are (1)
+//   FAKE_NVML_DRIVER       its version (580.95.05), which says what fields 251 to 273 are
 //   FAKE_NVML_MIG          MIG devices on each of them (0)
 //   FAKE_NVML_HOPPER       0: GPUs without activity counters (1)
 //   FAKE_NVML_ANSWERS      NAME=RESULT, … for any function
@@ -118,6 +119,11 @@ Result copy(const std::string& text, char* to, std::uint32_t bytes) {
   return kSuccess;
 }
 
+std::string driver() {
+  const char* const told = std::getenv("FAKE_NVML_DRIVER");
+  return told != nullptr ? told : "580.95.05";
+}
+
 // Power in W is 300 + index; each direction of a link carries 1 MiB/s.
 Result value_of(const Board& board, FieldValue& field) {
   const auto counter = [&](double per_second) {
@@ -142,11 +148,7 @@ Result value_of(const Board& board, FieldValue& field) {
     case kThrottlePower:
       return counter(0.25e9);
     case kThrottleSyncBoost:
-    case kThrottleHwThermal:
-    case kThrottlePowerBrake:
       return counter(0);
-    case kThrottleThermal:
-      return counter(0.5e9);
     case kEccCorrected:
       return gauge(seconds > 102 ? 2 : 0);
     case kEccUncorrected:
@@ -165,8 +167,16 @@ Result value_of(const Board& board, FieldValue& field) {
     case kNvlink5Rx:
       return field.scope < 2 ? counter(1048576.0) : kInvalidArgument;
     default:
-      return kInvalidArgument;
+      break;
   }
+  if (field.field < 251 || field.field > 273) return kInvalidArgument;
+  const bool newer = driver() >= "580.82";
+  const std::uint32_t thermal = newer ? kThrottleThermalOf580 : kThrottleThermalOf575;
+  if (driver() >= "575" && field.field == thermal) return counter(0.5e9);
+  if (driver() >= "575" && (field.field == thermal + 1 || field.field == thermal + 2)) {
+    return counter(0);
+  }
+  return counter(0.125e9);  // power smoothing and others: no share of time
 }
 
 }  // namespace
@@ -234,7 +244,7 @@ const char* nvmlErrorString(Result result) {
 Result nvmlSystemGetDriverVersion(char* text, std::uint32_t bytes) {
   const std::lock_guard guard(mutex);
   const Result result = entered("nvmlSystemGetDriverVersion");
-  return result != kSuccess ? result : copy("580.65.06", text, bytes);
+  return result != kSuccess ? result : copy(driver(), text, bytes);
 }
 
 Result nvmlDeviceGetCount_v2(std::uint32_t* count) {
