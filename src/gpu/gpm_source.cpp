@@ -281,8 +281,8 @@ class GpmSource final : public sampler::Source {
     changes_.push_back({sampler::kSourceChange,
                         text,
                         {{"instance", one.gpu->instance},
-                         {"gpm_sample_us", static_cast<double>(one.sample_ns) * 1e-3},
-                         {"gpm_metrics_us", static_cast<double>(metrics_ns) * 1e-3}}});
+                         {"gpm_sample_us", static_cast<double>(one.sample_ns) / 1e3},
+                         {"gpm_metrics_us", static_cast<double>(metrics_ns) / 1e3}}});
   }
 
   std::shared_ptr<SampledGpus> gpus_;

@@ -589,7 +589,7 @@ class NvmlSource final : public sampler::Source {
       if (one.took_ns[call] == 0) continue;
       total += one.took_ns[call];
       told.emplace_back(std::string(kCallNames[call]) + "_us",
-                        static_cast<double>(one.took_ns[call]) * 1e-3);
+                        static_cast<double>(one.took_ns[call]) / 1e3);
     }
     if (!one.gone[kFieldsCall]) {
       for (const nvml::FieldValue& value : one.fields) {
