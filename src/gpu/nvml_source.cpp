@@ -7,14 +7,15 @@
 #include <array>
 #include <cstdio>
 #include <iterator>
-#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "gpu/fields.h"
 #include "gpu/sampled.h"
+#include "gpu/throttle.h"
 #include "gpu/xid.h"
 #include "ring/clock.h"
 
@@ -25,7 +26,6 @@ using sampler::Emit;
 using sampler::kNoSeries;
 using sampler::SeriesId;
 using sampler::SeriesTable;
-using sampler::State;
 using sampler::Status;
 
 enum Metric : std::size_t {
@@ -84,46 +84,6 @@ constexpr std::array<Named, kMetrics> kNames = {{
     {"gpu.ecc_uncorrected.count", 1.0},
 }};
 
-// What one field, or the sum of several, stands for.
-enum Slot : std::size_t {
-  kEnergySlot,
-  kPowerNowSlot,
-  kPowerMeanSlot,
-  kMemoryCelsiusSlot,
-  kCappedSlot,
-  kBoostedSlot,
-  kHotSlot,
-  kHardwareHotSlot,
-  kBrakedSlot,
-  kCorrectedSlot,
-  kUncorrectedSlot,
-  kSentPcieSlot,
-  kGotPcieSlot,
-  kSentNvlinkSlot,
-  kGotNvlinkSlot,
-  kNvlinkCountSlot,
-  kSlots,
-};
-
-struct Field {
-  std::uint32_t field;
-  std::uint32_t scope;
-  Slot slot;
-};
-
-constexpr Field kAlways[] = {
-    {nvml::kEnergy, 0, kEnergySlot},          {nvml::kPowerInstant, 0, kPowerNowSlot},
-    {nvml::kPowerAverage, 0, kPowerMeanSlot}, {nvml::kMemoryTemperature, 0, kMemoryCelsiusSlot},
-    {nvml::kThrottlePower, 0, kCappedSlot},   {nvml::kThrottleSyncBoost, 0, kBoostedSlot},
-    {nvml::kEccCorrected, 0, kCorrectedSlot}, {nvml::kEccUncorrected, 0, kUncorrectedSlot},
-};
-constexpr Field kOfPcie[] = {{nvml::kPcieTx, 0, kSentPcieSlot}, {nvml::kPcieRx, 0, kGotPcieSlot}};
-constexpr Field kOfNvlink[] = {
-    {nvml::kNvlinkTx, nvml::kAllLinks, kSentNvlinkSlot},
-    {nvml::kNvlinkRx, nvml::kAllLinks, kGotNvlinkSlot},
-    {nvml::kNvlinkCount, 0, kNvlinkCountSlot},
-};
-
 enum Call : std::size_t {
   kFieldsCall,
   kUtilizationCall,
@@ -140,44 +100,9 @@ constexpr std::array<const char*, kCalls> kCallNames = {
     "sm_clock",     "memory_clock", "clock_reasons", "power",
 };
 
-// The reasons for lower clocks that are told as events. A power cap by software is how a GPU at
-// work is, and application clocks are somebody's wish.
-struct Reason {
-  std::uint64_t bit;
-  const char* word;
-  const char* text;
-};
-constexpr Reason kReasons[] = {
-    {nvml::kReasonSwThermal, "thermal", "it or its memory is as hot as it may be"},
-    {nvml::kReasonHwThermal, "hw_thermal", "it is too hot: clocks are halved or worse"},
-    {nvml::kReasonPowerBrake, "power_brake",
-     "the power supply asserted the brake: clocks are halved or worse"},
-    {nvml::kReasonHwSlowdown, "hw_slowdown", "the hardware protects itself"},
-};
-constexpr std::uint64_t kTold = nvml::kReasonSwThermal | nvml::kReasonHwThermal |
-                                nvml::kReasonPowerBrake | nvml::kReasonHwSlowdown;
-
-std::uint64_t whole(const nvml::FieldValue& value) noexcept {
-  switch (value.type) {
-    case nvml::kUnsignedInt:
-      return value.value.ui;
-    case nvml::kUnsignedShort:
-      return value.value.us;
-    case nvml::kSignedInt:
-      return value.value.si < 0 ? 0 : static_cast<std::uint64_t>(value.value.si);
-    case nvml::kSignedLongLong:
-      return value.value.sll < 0 ? 0 : static_cast<std::uint64_t>(value.value.sll);
-    case nvml::kDouble:
-      return value.value.d > 0 ? static_cast<std::uint64_t>(value.value.d) : 0;
-    default:
-      return value.value.ull;
-  }
-}
-
 class NvmlSource final : public sampler::Source {
  public:
   explicit NvmlSource(const std::shared_ptr<SampledGpus>& gpus) : gpus_(gpus) {}
-  ~NvmlSource() override { free_events(); }
 
   std::string_view name() const noexcept override { return "gpu"; }
 
@@ -204,7 +129,7 @@ class NvmlSource final : public sampler::Source {
         if (find(*gpu) == nullptr) begin(gpu);
       }
       for (const auto& one : read_) read_one(*one, table);
-      read_events();
+      xids_.take(gpus_->gpus(), changes_);
       for (const auto& one : read_) {
         if (one->lost != nvml::kSuccess) gpus_->lose(one->gpu, one->lost);
       }
@@ -239,37 +164,20 @@ class NvmlSource final : public sampler::Source {
   struct Read {
     std::shared_ptr<Gpu> gpu;
     std::array<SeriesId, kMetrics> series;
-    std::vector<nvml::FieldValue> fields;
-    std::vector<Slot> slots;  // of each field
+    Fields fields;
     std::array<bool, kCalls> gone{};
     std::array<std::uint64_t, kCalls> took_ns{};
     nvml::Result lost = nvml::kSuccess;
     unsigned readings = 0;
-    bool asks_pcie = false;
-    bool asks_nvlink = false;
     std::uint64_t energy = 0;  // the counter at the last reading; 0 = before the first
     std::uint64_t used = 0;    // since the first
-    std::uint64_t reasons = 0;
-    std::uint64_t told_reasons = 0;
+    Throttle throttle;
     std::array<std::uint64_t, 2> errors{};  // corrected, uncorrected
     bool knows_errors = false;
 
-    void ask(const Field& field) {
-      nvml::FieldValue value{};
-      value.field = field.field;
-      value.scope = field.scope;
-      fields.push_back(value);
-      slots.push_back(field.slot);
+    Read(const std::shared_ptr<Gpu>& one, const Nvml& nvml) : gpu(one), fields(nvml) {
+      series.fill(kNoSeries);
     }
-  };
-
-  // Sums of the fields that answered.
-  struct Answers {
-    std::array<std::uint64_t, kSlots> sum{};
-    std::array<bool, kSlots> here{};
-    std::array<bool, kSlots> torn{};  // a part of the sum is missing this time
-
-    bool has(Slot slot) const noexcept { return here[slot] && !torn[slot]; }
   };
 
   const Nvml& nvml() const noexcept { return *gpus_->nvml(); }
@@ -281,9 +189,7 @@ class NvmlSource final : public sampler::Source {
   }
 
   void begin(const std::shared_ptr<Gpu>& gpu) {
-    auto made = std::make_unique<Read>();
-    made->gpu = gpu;
-    made->series.fill(kNoSeries);
+    auto made = std::make_unique<Read>(gpu, nvml());
     made->gone[kFieldsCall] = nvml().field_values == nullptr;
     made->gone[kUtilizationCall] = nvml().utilization == nullptr;
     made->gone[kMemoryCall] = nvml().memory == nullptr && nvml().memory2 == nullptr;
@@ -296,13 +202,7 @@ class NvmlSource final : public sampler::Source {
       made->gone.fill(true);
       made->gone[kMemoryCall] = false;
     }
-    for (const Field& field : kAlways) made->ask(field);
-    if (const std::uint32_t thermal = nvml().thermal_field; thermal != 0) {
-      made->ask({thermal, 0, kHotSlot});
-      made->ask({thermal + 1, 0, kHardwareHotSlot});
-      made->ask({thermal + 2, 0, kBrakedSlot});
-    }
-    listen(*gpu);
+    xids_.listen(gpus_->nvml(), *gpu);
     read_.push_back(std::move(made));
   }
 
@@ -315,8 +215,7 @@ class NvmlSource final : public sampler::Source {
     });
   }
 
-  // -- one reading of one GPU
-  // -----------------------------------------------------------------------
+  // -- one reading of one GPU ---------------------------------------------------------------------
 
   template <typename Function>
   bool ask(Read& one, Call call, const Function& function) {
@@ -370,7 +269,9 @@ class NvmlSource final : public sampler::Source {
     }
     std::uint64_t reasons = 0;
     if (ask(one, kReasonsCall, [&] { return nvml().clock_reasons(device, &reasons); })) {
-      look_at_reasons(one, reasons & kTold);
+      if (auto change = one.throttle.look(one.gpu->instance, reasons)) {
+        changes_.push_back(std::move(*change));
+      }
     }
     // The first reading of a GPU wakes parts of the driver; the second is what each costs.
     if (++one.readings == 2 && one.lost == nvml::kSuccess) tell_latencies(one);
@@ -403,67 +304,20 @@ class NvmlSource final : public sampler::Source {
     return result;
   }
 
-  // -- fields
-  // -----------------------------------------------------------------------------------------
+  // -- fields -------------------------------------------------------------------------------------
 
   void read_fields(Read& one, SeriesTable& table) {
     if (one.gone[kFieldsCall]) return read_power(one, {}, table);
-    follow_tellers(one);
+    // What passed PCIe and NVLink once it is clear that nobody else tells.
+    if (one.gpu->pcie == Teller::fields) one.fields.ask_pcie();
+    if (one.gpu->nvlink == Teller::fields) one.fields.ask_nvlink();
     Answers answers;
-    const bool answered = ask(one, kFieldsCall, [&] {
-      return nvml().field_values(one.gpu->handle, static_cast<int>(one.fields.size()),
-                                 one.fields.data());
-    });
-    if (answered) {
-      add_up(one, answers);
+    if (ask(one, kFieldsCall, [&] { return one.fields.call(nvml(), one.gpu->handle); })) {
+      answers = one.fields.take();
+      if (answers.lost != nvml::kSuccess) one.lost = answers.lost;
       put(one, answers, table);
     }
     read_power(one, answers, table);
-  }
-
-  // Asks for what passed PCIe and NVLink once it is clear that nobody else tells.
-  void follow_tellers(Read& one) {
-    if (!one.asks_pcie && one.gpu->pcie == Teller::fields) {
-      one.asks_pcie = true;
-      for (const Field& field : kOfPcie) one.ask(field);
-    }
-    if (!one.asks_nvlink && one.gpu->nvlink == Teller::fields) {
-      one.asks_nvlink = true;
-      for (const Field& field : kOfNvlink) one.ask(field);
-    }
-  }
-
-  void add_up(Read& one, Answers& answers) {
-    std::size_t kept = 0;
-    bool nvlink_refused = false;
-    for (std::size_t i = 0; i < one.fields.size(); ++i) {
-      const nvml::FieldValue& value = one.fields[i];
-      const Slot slot = one.slots[i];
-      if (value.result == nvml::kSuccess) {
-        const bool in_kib = value.field == nvml::kNvlinkTx || value.field == nvml::kNvlinkRx;
-        answers.sum[slot] += whole(value) * (in_kib ? 1024 : 1);
-        answers.here[slot] = true;
-      } else {
-        answers.torn[slot] = true;
-        if (is_lost(value.result)) one.lost = value.result;
-        nvlink_refused |= value.field == nvml::kNvlinkTx && is_final(value.result);
-      }
-      // Asked once; and what never will be there is not asked for again.
-      if (slot == kNvlinkCountSlot || is_final(value.result)) continue;
-      one.fields[kept] = value;
-      one.slots[kept++] = slot;
-    }
-    one.fields.resize(kept);
-    one.slots.resize(kept);
-    // A newer generation of NVLink counts by link.
-    if (nvlink_refused && answers.here[kNvlinkCountSlot]) {
-      const std::uint64_t links = answers.sum[kNvlinkCountSlot];
-      for (std::uint32_t link = 0; link < std::min<std::uint64_t>(links, nvml::kMostLinks);
-           ++link) {
-        one.ask({nvml::kNvlink5Tx, link, kSentNvlinkSlot});
-        one.ask({nvml::kNvlink5Rx, link, kGotNvlinkSlot});
-      }
-    }
   }
 
   void put(Read& one, const Answers& answers, SeriesTable& table) {
@@ -503,7 +357,7 @@ class NvmlSource final : public sampler::Source {
       one.energy = counter;
       rate(one, kPower, counter, table);
       gauge(one, kEnergyUsed, static_cast<double>(one.used), table);
-      drop(one, kPowerMeanSlot);
+      one.fields.drop(kPowerMeanSlot);
       return;
     }
     if (one.energy != 0) return;  // it counts, and did not answer this time
@@ -517,16 +371,7 @@ class NvmlSource final : public sampler::Source {
     }
   }
 
-  static void drop(Read& one, Slot slot) {
-    for (std::size_t i = one.slots.size(); i-- > 0;) {
-      if (one.slots[i] != slot) continue;
-      one.slots.erase(one.slots.begin() + static_cast<std::ptrdiff_t>(i));
-      one.fields.erase(one.fields.begin() + static_cast<std::ptrdiff_t>(i));
-    }
-  }
-
-  // -- what is told as events
-  // -------------------------------------------------------------------------
+  // -- what is told as events ---------------------------------------------------------------------
 
   void look_at_errors(Read& one, const Answers& answers, SeriesTable& table) {
     constexpr struct {
@@ -555,33 +400,6 @@ class NvmlSource final : public sampler::Source {
     one.knows_errors = true;
   }
 
-  void look_at_reasons(Read& one, std::uint64_t reasons) {
-    const std::uint64_t before = std::exchange(one.reasons, reasons);
-    // A change of clocks may show as this alone, for a moment.
-    const bool settled = reasons != nvml::kReasonHwSlowdown || before == reasons;
-    if (!settled || reasons == one.told_reasons) return;
-    one.told_reasons = reasons;
-    std::string words;
-    std::string texts;
-    for (const Reason& reason : kReasons) {
-      if ((reasons & reason.bit) == 0) continue;
-      // The general reason says nothing beside the particular ones.
-      if (reason.bit == nvml::kReasonHwSlowdown && !words.empty() &&
-          (reasons & (nvml::kReasonHwThermal | nvml::kReasonPowerBrake)) != 0) {
-        continue;
-      }
-      if (!words.empty()) words += ",";
-      words += reason.word;
-      if (!texts.empty()) texts += "; ";
-      texts += reason.text;
-    }
-    changes_.push_back(
-        {"throttle",
-         reasons == 0 ? one.gpu->instance + " is no longer slowed down by heat or the hardware"
-                      : one.gpu->instance + " is slowed down: " + texts,
-         {{"instance", one.gpu->instance}, {"reasons", words}}});
-  }
-
   void tell_latencies(const Read& one) {
     sampler::Attributes told{{"instance", one.gpu->instance}};
     std::uint64_t total = 0;
@@ -592,7 +410,7 @@ class NvmlSource final : public sampler::Source {
                         static_cast<double>(one.took_ns[call]) / 1e3);
     }
     if (!one.gone[kFieldsCall]) {
-      for (const nvml::FieldValue& value : one.fields) {
+      for (const nvml::FieldValue& value : one.fields.values()) {
         std::string name = "field_" + std::to_string(value.field);
         if (value.field == nvml::kNvlink5Tx || value.field == nvml::kNvlink5Rx) {
           name += "_" + std::to_string(value.scope);
@@ -606,64 +424,10 @@ class NvmlSource final : public sampler::Source {
     changes_.push_back({sampler::kSourceChange, text, std::move(told)});
   }
 
-  // -- Xids
-  // -------------------------------------------------------------------------------------------
-
-  void listen(const Gpu& gpu) {
-    if (nvml().event_set_create == nullptr || nvml().event_set_free == nullptr ||
-        nvml().register_events == nullptr || nvml().event_set_wait == nullptr || deaf_) {
-      return;
-    }
-    listened_ = gpus_->nvml();
-    if (events_ == nullptr && nvml().event_set_create(&events_) != nvml::kSuccess) {
-      events_ = nullptr;
-      deaf_ = true;
-      return;
-    }
-    const nvml::Result result = nvml().register_events(gpu.parent, nvml::kEventXid, events_);
-    if (result == nvml::kSuccess || is_final(result)) return;
-    // The set is in no defined state then.
-    free_events();
-    deaf_ = true;
-  }
-
-  void free_events() noexcept {
-    if (events_ != nullptr) listened_->event_set_free(std::exchange(events_, nullptr));
-  }
-
-  void read_events() {
-    // A storm of them is told in parts.
-    for (int i = 0; events_ != nullptr && i < kMostEvents; ++i) {
-      nvml::EventData data{};
-      if (nvml().event_set_wait(events_, &data, 0) != nvml::kSuccess) return;
-      if (data.type != nvml::kEventXid) continue;
-      for (const auto& one : read_) tell_xid(*one->gpu, data);
-    }
-  }
-
-  void tell_xid(const Gpu& gpu, const nvml::EventData& data) {
-    if (gpu.parent != data.device) return;
-    const bool elsewhere =
-        gpu.mig && data.gpu_instance != nvml::kNoInstance && data.gpu_instance != gpu.gpu_instance;
-    if (elsewhere) return;
-    const char* const meaning = xid_meaning(data.data);
-    std::string text = gpu.instance + ": Xid " + std::to_string(data.data);
-    if (meaning != nullptr) text += std::string(", ") + meaning;
-    changes_.push_back({"xid",
-                        std::move(text),
-                        {{"instance", gpu.instance},
-                         {"uuid", gpu.uuid},
-                         {"xid", static_cast<std::int64_t>(data.data)}}});
-  }
-
-  static constexpr int kMostEvents = 16;
-
   std::shared_ptr<SampledGpus> gpus_;
   std::vector<std::unique_ptr<Read>> read_;
   std::vector<sampler::Change> changes_;
-  std::shared_ptr<const Nvml> listened_;
-  nvml::EventSet events_ = nullptr;
-  bool deaf_ = false;  // this NVML gives no events
+  XidEvents xids_;
 };
 
 }  // namespace

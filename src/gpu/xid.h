@@ -1,48 +1,32 @@
-// What the more common Xids mean: numbers of errors that the driver reports of a GPU.
+// Xids: errors that the driver reports of a GPU by number, from one set of NVML's events.
 #pragma once
 
-#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "gpu/sampled.h"
 
 namespace haiprof::gpu {
 
-// In words for whoever owns the job; null for one that is not among them.
-constexpr const char* xid_meaning(std::uint64_t xid) noexcept {
-  switch (xid) {
-    case 13:
-      return "an exception in a kernel: an illegal address or instruction, or broken hardware";
-    case 31:
-      return "a memory page fault: a kernel or a copy used an address that is not mapped";
-    case 43:
-      return "the GPU stopped working for a process, mostly after an error of the job";
-    case 45:
-      return "the work of a process was removed, mostly after another error or a kill";
-    case 48:
-      return "a memory error that cannot be corrected (double bit ECC)";
-    case 61:
-      return "the GPU's internal controller reported a warning";
-    case 62:
-      return "the GPU's internal controller halted";
-    case 63:
-      return "a broken memory row was marked for remapping, or a page for retirement";
-    case 64:
-      return "a broken memory row or page could not be marked for replacement";
-    case 74:
-      return "an NVLink error";
-    case 79:
-      return "the GPU has fallen off the bus";
-    case 92:
-      return "many corrected memory errors (single bit ECC)";
-    case 94:
-      return "a contained memory error: the process that used that memory fails";
-    case 95:
-      return "an uncontained memory error: everything on the GPU fails";
-    case 119:
-      return "the GPU's system processor (GSP) did not answer in time";
-    case 120:
-      return "an error of the GPU's system processor (GSP)";
-    default:
-      return nullptr;
-  }
-}
+class XidEvents {
+ public:
+  XidEvents() = default;
+  XidEvents(const XidEvents&) = delete;
+  XidEvents& operator=(const XidEvents&) = delete;
+  ~XidEvents() { stop(); }
+
+  // From now on those of this GPU come, too.
+  void listen(const std::shared_ptr<const Nvml>& nvml, const Gpu& gpu);
+
+  // Appends one change for each that came of these GPUs. Waits for none.
+  void take(const std::vector<std::shared_ptr<Gpu>>& gpus, std::vector<sampler::Change>& changes);
+
+ private:
+  void stop() noexcept;
+
+  std::shared_ptr<const Nvml> nvml_;
+  nvml::EventSet events_ = nullptr;
+  bool deaf_ = false;  // this NVML gives no events
+};
 
 }  // namespace haiprof::gpu
