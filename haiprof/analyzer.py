@@ -151,6 +151,19 @@ class Analyzer:
         """Return GPU activities, of the given kinds and (mangled) names only if any are given."""
         return self._table(schema.KERNELS, rank, {"kind": kind, "name": name})
 
+    def device_spans(
+        self,
+        rank: int | None = None,
+        *,
+        category: str | Collection[str] | None = None,
+        name: str | Collection[str] | None = None,
+    ) -> pl.DataFrame:
+        """Return intervals on GPU streams, of the given categories and names only if any are given.
+
+        They come from CUDA events, so a stream's idle time within an interval is part of it.
+        """
+        return self._table(schema.DEVICE_SPANS, rank, {"category": category, "name": name})
+
     def summaries(self) -> tuple[list[Summary], list[Summary]]:
         """Return the summed-up rank processes and nodes; read once, then kept.
 
