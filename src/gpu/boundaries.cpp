@@ -7,6 +7,15 @@
 #include "ring/clock.h"
 
 namespace haiprof::gpu {
+namespace {
+
+// An estimate is enough here, and asking for it each time would cost more than all the rest.
+std::uint64_t second() noexcept {
+  static const std::uint64_t ticks = ring::ticks_per_second();
+  return ticks;
+}
+
+}  // namespace
 
 bool Ration::admit(phase::Kind kind) noexcept {
   if (!timed_ || left_ < -kSaved) return false;
@@ -20,14 +29,13 @@ bool Ration::admit(phase::Kind kind) noexcept {
 // An evaluation is no step, and may be long. After forward it is too late: backward has begun.
 void Ration::phase_told(const phase::Span& span) noexcept {
   calls_ = 0;
-  const bool late = span.end > since_ && span.end - since_ > ring::ticks_per_second() / 10;
+  const bool late = span.end > since_ && span.end - since_ > second() / 10;
   if (late && span.name != phase::Name::forward) renew(span.end);
 }
 
 void Ration::renew(std::uint64_t ticks) noexcept {
   if (ticks <= since_) return;
-  const double seconds =
-      static_cast<double>(ticks - since_) / static_cast<double>(ring::ticks_per_second());
+  const double seconds = static_cast<double>(ticks - since_) / static_cast<double>(second());
   left_ = std::min(kSaved, left_ + seconds * kPerSecond);
   since_ = ticks;
   timed_ = left_ > 0;

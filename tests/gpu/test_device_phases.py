@@ -339,7 +339,7 @@ def test_two_devices_of_one_process_and_their_names(
 ) -> None:
     run_job(
         """
-    haiprof.start(sys.argv[1], run="run", hooks=False, kernels="all")
+    haiprof.start(sys.argv[1], run="run")
     use_cuda(0)
     with haiprof.range("first", device=True):
         work("first", MS)
@@ -361,6 +361,33 @@ def test_two_devices_of_one_process_and_their_names(
         "device": 2, "uuid": "MIG-20212223-2425-2627-2829-2a2b2c2d2e2f",
         "name": "Fake GPU MIG 1g.5gb", "memory_bytes": 80 << 30,
     }  # fmt: skip
+
+
+def test_their_streams_are_those_of_the_kernels(
+    shm: Path, tmp_path: Path, native_build: Path
+) -> None:
+    run_job(
+        """
+    cupti = ctypes.CDLL("libcupti.so.13")  # as a torch with CUDA has it
+    haiprof.start(sys.argv[1], run="run", kernels="all")
+    use_cuda()
+    cupti.fake_launch(b"gemm", ctypes.c_uint64(10))
+    train(2)
+    here.stream = new_stream()
+    for _ in range(2):
+        with haiprof.range("side", device=True):
+            pass
+    """,
+        tmp_path, native_build,
+    )  # fmt: skip
+    wait_recorded(shm)
+    streams = dict(device_spans(tmp_path).unique("name").select("name", "stream").iter_rows())
+    assert streams == {"forward": 7, "backward": 7, "optimizer": 7, "side": 13}
+    kernels = haiprof.Analyzer(tmp_path / "run").kernels()
+    assert set(kernels["stream"].to_list()) == {7}
+    told = texts(tmp_path, "gpu")
+    assert told[0].startswith("10 kernels and 0 other GPU activities; ")
+    assert told[1:] == ["8 intervals timed on the GPU"]
 
 
 def test_a_second_recording_is_timed_as_the_first(
