@@ -95,10 +95,12 @@ class range(_core.Span):
                 device=True,
                 microbatch=_microbatch(microbatch),
             )
-            return
-        if microbatch is not None:
-            attributes["microbatch"] = microbatch
-        super().__init__(str(name), attributes=_json(attributes))
+        elif attributes or microbatch is not None:
+            if microbatch is not None:
+                attributes["microbatch"] = microbatch
+            super().__init__(str(name), attributes=_json(attributes))
+        else:
+            super().__init__(str(name))
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return ``function`` with every call recorded."""
