@@ -61,11 +61,23 @@ def losses() -> dict[str, int]:
 class Span:
     """Record the time between entering and leaving as one span."""
 
-    def __init__(self, name: str, category: int = 7, attributes: str | None = None) -> None: ...
+    def __init__(
+        self,
+        name: str,
+        category: int = 7,
+        attributes: str | None = None,
+        *,
+        device: bool = False,
+        microbatch: int = 4294967295,
+    ) -> None: ...
     @property
     def name(self) -> str: ...
     @property
     def attributes(self) -> str | None: ...
+    @property
+    def device(self) -> bool: ...
+    @property
+    def microbatch(self) -> int | None: ...
     def __enter__(self) -> Span: ...
     def __exit__(
         self,
@@ -229,6 +241,12 @@ def gpu_start(
 
     Returns:
         Why kernels cannot be recorded, and what the user can do about it; None when they can.
+    """
+
+def gpu_set_stream_query(query: Callable[[int], int]) -> None:
+    """Say how to ask for the stream (its handle) that a thread gives a device's work to.
+
+    Without it no phase and no range is timed on a GPU.
     """
 
 def gpu_flush(seconds: float) -> bool:

@@ -6,10 +6,13 @@ All of it may be called at any time, recording or not, and never raises.
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from haiprof import _core
+
+_NO_MICROBATCH: Final = 0xFFFFFFFF
 
 
 def step() -> None:
@@ -45,6 +48,24 @@ def _json(attributes: dict[str, Any]) -> str | None:
         return None
 
 
+def _microbatch(given: Any) -> int:
+    """Return a microbatch's number as the core takes it."""
+    if given is None:
+        return _NO_MICROBATCH
+    with contextlib.suppress(Exception):
+        number = operator.index(given)
+        if 0 <= number < _NO_MICROBATCH and not isinstance(given, bool):
+            return number
+    with contextlib.suppress(Exception):
+        from haiprof.session import tell
+
+        tell(
+            f"range(): microbatch must be a whole number from 0 to {_NO_MICROBATCH - 1}, and is "
+            f"{given!r}; it is left out"
+        )
+    return _NO_MICROBATCH
+
+
 class range(_core.Span):
     """A named interval: ``with haiprof.range("load"): …`` or ``@haiprof.range("load")``.
 
@@ -53,34 +74,56 @@ class range(_core.Span):
 
     Args:
         name: what the interval is called.
+        device: time it on the GPU, too: from one CUDA event to another on the stream that is
+            current when it begins, as a row of ``device_spans``. Without a GPU in use it is the
+            host's interval only, and so it is when it ends on another stream.
+        microbatch: of the row in ``device_spans``, 0 to 4294967294; without ``device`` it is an
+            attribute like any other.
         attributes: anything JSON can say about it, kept with the span.
     """
 
     __slots__ = ()
 
-    def __init__(self, name: str, **attributes: Any) -> None:
+    def __init__(
+        self, name: str, *, device: bool = False, microbatch: int | None = None, **attributes: Any
+    ) -> None:
         """Name the interval."""
-        super().__init__(str(name), attributes=_json(attributes))
+        if device:
+            super().__init__(
+                str(name),
+                attributes=_json(attributes),
+                device=True,
+                microbatch=_microbatch(microbatch),
+            )
+        elif attributes or microbatch is not None:
+            if microbatch is not None:
+                attributes["microbatch"] = microbatch
+            super().__init__(str(name), attributes=_json(attributes))
+        else:
+            super().__init__(str(name))
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return ``function`` with every call recorded."""
         import functools
         import inspect
 
-        name, attributes = self.name, self.attributes
+        name = self.name
+        given: dict[str, Any] = {"attributes": self.attributes}
+        if self.device:
+            given |= {"device": True, "microbatch": _microbatch(self.microbatch)}
 
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
             async def recorded_coroutine(*args: Any, **keywords: Any) -> Any:
-                with _core.Span(name, attributes=attributes):
+                with _core.Span(name, **given):
                     return await function(*args, **keywords)
 
             return recorded_coroutine
 
         @functools.wraps(function)
         def recorded(*args: Any, **keywords: Any) -> Any:
-            with _core.Span(name, attributes=attributes):
+            with _core.Span(name, **given):
                 return function(*args, **keywords)
 
         return recorded

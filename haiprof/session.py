@@ -233,12 +233,12 @@ class Session:
         with _lock:
             if self._pid != os.getpid():
                 return
+            with contextlib.suppress(Exception):
+                _core.phases_finish()  # what it tells may have been timed on a GPU
             _stop_kernels()
             ring = self._ring
             if ring is None:
                 return
-            with contextlib.suppress(Exception):
-                _core.phases_finish()
             _core.close_ring()
         ring_doorbell(self._ring_dir)
         until = time.monotonic() + seconds
@@ -410,7 +410,7 @@ def _install_hooks(options: Options) -> None:
             hooks.install(_report)
     except Exception as error:  # a torch that we do not know
         tell(f"steps and phases are not found by themselves: {error!r}; use haiprof.step()")
-    if options.kernels != "off":
+    if options.hooks or options.kernels != "off":
         from haiprof.hooks import cuda
 
         cuda.install(_report, options)

@@ -1,4 +1,4 @@
-"""When to begin recording GPU activity: right before torch initialises CUDA.
+"""When to begin recording the GPU: right before torch initialises CUDA.
 
 Not earlier: initialising the driver settles which devices the process sees, and the job may still
 set CUDA_VISIBLE_DEVICES. Not later: what is traced from before the first context costs least.
@@ -6,8 +6,9 @@ set CUDA_VISIBLE_DEVICES. Not later: what is traced from before the first contex
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -18,12 +19,22 @@ from haiprof.options import Options
 
 Report = Callable[[str, str], None]
 
-_LOSSES: Final = {
+_KERNEL_LOSSES: Final = {
     "dropped": "records that CUPTI had no buffer for",
     "spilled_buffers": "buffers in a rush",
     "foreign_buffers": "buffers of another user of CUPTI",
     "timeless": "records that CUPTI could not time",
     "damaged_buffers": "buffers that could not be read to their end",
+}
+_SPAN_LOSSES: Final = {
+    "boundaries_exhausted": "ends that found all events in use",
+    "spans_with_one_end": "intervals with one end that was not timed",
+    "spans_apart": "intervals that ended on another stream than they began on",
+    "spans_unresolved": "intervals that the GPU was not through with",
+}
+_SPANS_LEFT_OUT: Final = {
+    "boundaries_left_out": "ends of phases to keep the cost down",
+    "boundaries_capturing": "inside the capture of a graph",
 }
 
 _lock = threading.Lock()
@@ -43,30 +54,39 @@ class CudaCalls:
         self._wrapped: Any = None
         self._begun = False
         self._before: dict[str, int] = {}
+        then = self._wrap
         if _core.gpu_driver_initialised():
             self._begin()
-            return
+            then = self._find_streams
         module = imported("torch.cuda")
         if module is not None:
-            self._wrap(module)
+            then(module)
         else:
-            self._waiting = AfterImport("torch.cuda", self._wrap)
+            self._waiting = AfterImport("torch.cuda", then)
 
     def _wrap(self, module: ModuleType) -> None:
         self._waiting = None
         original = getattr(module, "_lazy_init", None)
         if original is None:
-            self._report("hook", "kernels are not recorded: this torch.cuda has no _lazy_init")
+            self._report("hook", "the GPU is not recorded: this torch.cuda has no _lazy_init")
             return
 
         def _lazy_init() -> Any:
             # Once is enough, and nobody who looks at the function later should find ours.
             self._restore()
+            self._find_streams(module)
             self._begin()
             return original()
 
         self._module, self._original, self._wrapped = module, original, _lazy_init
         module._lazy_init = _lazy_init  # type: ignore[attr-defined]
+
+    def _find_streams(self, module: ModuleType) -> None:
+        """Phases and ranges are timed on torch's current stream; a torch without CUDA has none."""
+        self._waiting = None
+        query = getattr(sys.modules.get("torch._C"), "_cuda_getCurrentRawStream", None)
+        if query is not None:
+            _core.gpu_set_stream_query(query)
 
     def _restore(self) -> None:
         if self._module is not None and self._module._lazy_init is self._wrapped:
@@ -88,7 +108,13 @@ class CudaCalls:
             refused = (repr(error), "report this as a bug of haiprof")
         if refused is not None:
             reason, mend = refused
-            self._report("hook", f"kernels are not recorded: {reason}; {mend}")
+            if not _core.gpu_collecting():
+                what = "the GPU is"
+            elif self._options.kernels != "off" and not _core.gpu_tracing():
+                what = "kernels are"
+            else:
+                what = "phases on the GPU are"
+            self._report("hook", f"{what} not recorded: {reason}; {mend}")
 
     def detach(self, seconds: float) -> None:
         """Stop, take over what is left, and give torch its function back."""
@@ -100,15 +126,23 @@ class CudaCalls:
             return
         _core.gpu_stop(seconds)
         counts = {what: n - self._before[what] for what, n in _core.gpu_counts().items()}
-        self._report(
-            "gpu",
-            f"{counts['kernels']} kernels and {counts['others']} other GPU activities; taking them "
-            f"over took {counts['thread_ns'] / 1e6:.1f} ms of CPU time",
-        )
-        lost = {cause: counts[cause] for cause in _LOSSES if counts[cause]}
-        if lost:
-            told = ", ".join(f"{count} {_LOSSES[cause]}" for cause, count in lost.items())
-            self._report("lost", f"GPU activity was lost: {told}")
+        if self._options.kernels != "off":
+            self._report(
+                "gpu",
+                f"{counts['kernels']} kernels and {counts['others']} other GPU activities; taking "
+                f"them over took {counts['thread_ns'] / 1e6:.1f} ms of CPU time",
+            )
+        timed, left_out = counts["device_spans"], _told(counts, _SPANS_LEFT_OUT)
+        if timed or left_out:
+            told = f"; left out: {left_out}" if left_out else ""
+            self._report("gpu", f"{timed} intervals timed on the GPU{told}")
+        for what, causes in (("activity", _KERNEL_LOSSES), ("intervals", _SPAN_LOSSES)):
+            if lost := _told(counts, causes):
+                self._report("lost", f"GPU {what} lost: {lost}")
+
+
+def _told(counts: Mapping[str, int], causes: Mapping[str, str]) -> str:
+    return ", ".join(f"{counts[cause]} {text}" for cause, text in causes.items() if counts[cause])
 
 
 def libcupti_folders() -> list[str]:
@@ -128,7 +162,7 @@ def libcupti_folders() -> list[str]:
 
 
 def install(report: Report, options: Options) -> None:
-    """Record GPU activity from the first use of CUDA on. Idempotent. Never raises.
+    """Record the GPU from the first use of CUDA on. Idempotent. Never raises.
 
     Args:
         report: called with the kind of an event and its text.
@@ -140,7 +174,7 @@ def install(report: Report, options: Options) -> None:
             try:
                 _attached = CudaCalls(report, options)
             except Exception as error:
-                report("hook", f"kernels are not recorded: {error!r}")
+                report("hook", f"the GPU is not recorded: {error!r}")
 
 
 def uninstall(seconds: float) -> None:

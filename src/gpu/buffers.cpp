@@ -6,34 +6,6 @@
 
 namespace haiprof::gpu {
 
-void Buffers::Stack::push(Buffers& all, std::uint32_t slot) noexcept {
-  std::uint64_t top = top_.load(std::memory_order_relaxed);
-  std::uint64_t wanted = 0;
-  do {
-    all.slots_[slot].next.store(static_cast<std::uint32_t>(top), std::memory_order_relaxed);
-    wanted = ((top >> 32) + 1) << 32 | slot;
-  } while (!top_.compare_exchange_weak(top, wanted, std::memory_order_release,
-                                       std::memory_order_relaxed));
-}
-
-std::uint32_t Buffers::Stack::pop(Buffers& all) noexcept {
-  std::uint64_t top = top_.load(std::memory_order_acquire);
-  while (static_cast<std::uint32_t>(top) != kNobody) {
-    const std::uint32_t slot = static_cast<std::uint32_t>(top);
-    const std::uint64_t wanted =
-        ((top >> 32) + 1) << 32 | all.slots_[slot].next.load(std::memory_order_relaxed);
-    if (top_.compare_exchange_weak(top, wanted, std::memory_order_acquire,
-                                   std::memory_order_acquire)) {
-      return slot;
-    }
-  }
-  return kNobody;
-}
-
-std::uint32_t Buffers::Stack::take_all() noexcept {
-  return static_cast<std::uint32_t>(top_.exchange(kNobody, std::memory_order_acquire));
-}
-
 bool Buffers::map() noexcept {
   if (memory_ != nullptr) return true;
   void* const mapped = mmap(nullptr, kSlots * kBytes, PROT_READ | PROT_WRITE,
@@ -44,14 +16,14 @@ bool Buffers::map() noexcept {
   madvise(memory_, kSlots * kBytes, MADV_DONTFORK);
   // The pool is touched now, not in the launch that needs it; the spares only if they are used.
   std::memset(memory_, 0, kPool * kBytes);
-  for (std::uint32_t slot = kPool; slot-- > 0;) free_.push(*this, slot);
-  for (std::uint32_t slot = kPool + kSpares; slot-- > kPool;) spares_.push(*this, slot);
+  for (std::uint32_t slot = kPool; slot-- > 0;) free_.push(slots_, slot);
+  for (std::uint32_t slot = kPool + kSpares; slot-- > kPool;) spares_.push(slots_, slot);
   return true;
 }
 
 std::uint8_t* Buffers::take() noexcept {
-  std::uint32_t slot = free_.pop(*this);
-  if (slot == kNobody) slot = spares_.pop(*this);
+  std::uint32_t slot = free_.pop(slots_);
+  if (slot == kNobody) slot = spares_.pop(slots_);
   return at(slot == kNobody ? kSlots - 1 : slot);
 }
 
@@ -64,11 +36,11 @@ bool Buffers::complete(std::uint8_t* buffer, std::size_t valid) noexcept {
   const auto slot = static_cast<std::uint32_t>(offset / kBytes);
   if (slot >= kPool) {
     if (valid > 0) spilled_.fetch_add(1, std::memory_order_relaxed);
-    if (slot < kSlots - 1) spares_.push(*this, slot);
+    if (slot < kSlots - 1) spares_.push(slots_, slot);
     return true;
   }
   slots_[slot].valid = valid;
-  full_.push(*this, slot);
+  full_.push(slots_, slot);
   full_count_.fetch_add(1, std::memory_order_relaxed);
   return true;
 }
@@ -90,7 +62,7 @@ void Buffers::empty(std::uint32_t slot) noexcept {
   // CUPTI is told that it gets zeroed memory, so it does not zero a whole buffer in a launch.
   std::memset(at(slot), 0, slots_[slot].valid);
   full_count_.fetch_sub(1, std::memory_order_relaxed);
-  free_.push(*this, slot);
+  free_.push(slots_, slot);
 }
 
 }  // namespace haiprof::gpu

@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "gpu/index_stack.h"
+
 namespace haiprof::gpu {
 
 class Buffers {
@@ -53,7 +55,7 @@ class Buffers {
   }
 
  private:
-  static constexpr std::uint32_t kNobody = 0xFFFFFFFF;
+  static constexpr std::uint32_t kNobody = IndexStack::kNobody;
   // The last is handed out again and again when nothing else is left.
   static constexpr std::uint32_t kSlots = kPool + kSpares + 1;
 
@@ -62,24 +64,13 @@ class Buffers {
     std::size_t valid = 0;
   };
 
-  // A stack of slots: the index of its top, and a count against a top that went and came back.
-  class Stack {
-   public:
-    void push(Buffers& all, std::uint32_t slot) noexcept;
-    std::uint32_t pop(Buffers& all) noexcept;
-    std::uint32_t take_all() noexcept;
-
-   private:
-    std::atomic<std::uint64_t> top_{kNobody};
-  };
-
   std::uint8_t* at(std::uint32_t slot) const noexcept { return memory_ + slot * kBytes; }
   std::uint32_t oldest_full() noexcept;
   void empty(std::uint32_t slot) noexcept;
 
   std::uint8_t* memory_ = nullptr;
   std::array<Slot, kSlots> slots_;
-  Stack free_, spares_, full_;
+  IndexStack free_, spares_, full_;
   std::atomic<std::uint64_t> spilled_{0}, foreign_{0};
   std::atomic<std::uint32_t> full_count_{0};
 };

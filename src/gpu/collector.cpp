@@ -10,6 +10,8 @@
 #include <mutex>
 #include <thread>
 
+#include "gpu/devices.h"
+#include "gpu/stream_timer.h"
 #include "phase/process.h"
 #include "ring/writer.h"
 
@@ -22,6 +24,10 @@ using std::chrono::milliseconds;
 constexpr milliseconds kPeriod{100};
 // What was launched before tracing ended may end later: so many turns more are looked at.
 constexpr unsigned kTurnsAfter = 20;
+// How often clocks are compared, and devices looked for.
+constexpr std::uint64_t kLook = 1'000'000'000;  // ns
+// How long the end waits for what the GPU has yet to do, of the phases that are timed.
+constexpr double kLastPhases = 0.2;  // s
 
 // From CUPTI's threads: no lock, so a wake-up may be lost, and the period bounds that.
 void wake() noexcept;
@@ -39,7 +45,10 @@ class Collector {
   bool tracing() const noexcept { return running() && tracing_.load(std::memory_order_relaxed); }
   std::uint64_t thread_ns() const noexcept { return thread_ns_.load(std::memory_order_relaxed); }
   void press() noexcept { wake_.notify_one(); }
-  void forked() noexcept { forked_.store(true, std::memory_order_relaxed); }
+  void forked() noexcept {
+    forked_.store(true, std::memory_order_relaxed);
+    stream_timer().abandon();
+  }
   void stepped(const phase::Span& step) noexcept {
     if (running()) schedule_.steps.put({step.start, step.end, step.step});
   }
@@ -63,6 +72,8 @@ class Collector {
   Tracer tracer_{wake};
   Schedule schedule_{tracer_};
   unsigned turns_left_ = 0;
+  Devices devices_;
+  std::uint64_t looked_ = 0;
 };
 
 // Never destroyed: its thread may outlive main().
@@ -88,6 +99,8 @@ Refusal Collector::start(const std::string& folders, const Wanted& wanted) {
   phase::listen(listener);
   refusal = trace(folders, wanted);
   tracing_.store(wanted.kernels != Mode::off && refusal.ok(), std::memory_order_relaxed);
+  const Refusal untimed = stream_timer().arm(driver_, tracer_.cupti());
+  if (refusal.ok()) refusal = untimed;
   leave_ = false;
   // The job's signals are the job's threads' business.
   sigset_t all, before;
@@ -100,6 +113,7 @@ Refusal Collector::start(const std::string& folders, const Wanted& wanted) {
   } catch (...) {
     running_.store(false, std::memory_order_relaxed);
     schedule_.stop();
+    stream_timer().disarm();
     refusal = {"no thread can be made for it", ""};
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
@@ -115,7 +129,10 @@ Refusal Collector::trace(const std::string& folders, const Wanted& wanted) {
 
 void Collector::work() {
   // Half of the ring: a busy GPU makes more records than all the job's threads together.
-  ring::claim_lane(static_cast<std::uint32_t>(ring::kDefaultRingBytes / ring::kChunkBytes / 2));
+  constexpr auto kHalf =
+      static_cast<std::uint32_t>(ring::kDefaultRingBytes / ring::kChunkBytes / 2);
+  ring::claim_lane(tracing_.load(std::memory_order_relaxed) ? kHalf : 0);
+  stream_timer().begin_thread();
   earlier_ns_ = thread_ns();
   std::unique_lock lock(mutex_);
   for (bool last = false; !last;) {
@@ -141,9 +158,15 @@ void Collector::turn(bool last) {
     schedule_.turn(thread_ns() - earlier_ns_);
   }
   if (tracer_.enabled()) turns_left_ = kTurnsAfter;
-  if (turns_left_ == 0 && !last) return;
-  tracer_.take(last);
+  if (turns_left_ > 0 || last) tracer_.take(last);
   if (turns_left_ > 0) --turns_left_;
+  const std::uint64_t now = ring::clock_ns(CLOCK_MONOTONIC);
+  if (last || now - looked_ >= kLook) {
+    looked_ = now;
+    devices_.tell(driver_);
+    stream_timer().anchor();
+  }
+  stream_timer().take(last ? kLastPhases : 0.0);
 }
 
 void Collector::meter() noexcept {
@@ -168,6 +191,7 @@ void Collector::stop(double seconds) {
   if (!running()) return;
   std::unique_lock lock(mutex_);
   if (!running()) return;
+  stream_timer().disarm();
   leave_ = true;
   wake_.notify_all();
   const bool left =

@@ -22,8 +22,9 @@ struct Cupti {
   cupti::ActivitySetAttribute set_attribute = nullptr;
   cupti::ActivityGetNextRecord next_record = nullptr;
   cupti::ActivityGetNumDroppedRecords dropped_records = nullptr;
-  std::string path;           // of the file that it is
-  std::uint32_t version = 0;  // CUPTI_API_VERSION
+  cupti::GetStreamIdEx get_stream_id = nullptr;  // may be missing
+  std::string path;                              // of the file that it is
+  std::uint32_t version = 0;                     // CUPTI_API_VERSION
 
   std::string text_of(cupti::Result result) const;
 };

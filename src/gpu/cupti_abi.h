@@ -44,6 +44,8 @@ using ActivityGetNextRecord = Result (*)(std::uint8_t* buffer, std::size_t valid
                                          std::uint8_t** record);
 using ActivityGetNumDroppedRecords = Result (*)(Context context, std::uint32_t stream,
                                                 std::size_t* dropped);
+using GetStreamIdEx = Result (*)(Context context, void* stream, std::uint8_t per_thread,
+                                 std::uint32_t* id);
 
 inline constexpr std::uint32_t kFlushForced = 1;
 

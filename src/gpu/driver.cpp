@@ -6,6 +6,14 @@
 
 namespace haiprof::gpu {
 
+std::string Driver::text_of(cuda::Result result) const {
+  const char* text = nullptr;
+  if (error_text != nullptr && error_text(result, &text) == cuda::kSuccess && text != nullptr) {
+    return text;
+  }
+  return "error " + std::to_string(result);
+}
+
 Refusal load(Driver& found) noexcept try {
   void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
@@ -33,6 +41,7 @@ Refusal load(Driver& found) noexcept try {
   find(library, "cuEventElapsedTime", made.elapsed);
   find(library, "cuStreamCreate", made.create_stream);
   find(library, "cuStreamIsCapturing", made.is_capturing);
+  find(library, "cuThreadExchangeStreamCaptureMode", made.exchange_capture_mode);
   found = made;
   return {};
 } catch (...) {
@@ -44,10 +53,7 @@ Refusal start(Driver& found) noexcept try {
   if (!refusal.ok()) return refusal;
   const cuda::Result error = found.initialise(0);
   if (error == cuda::kSuccess) return {};
-  const char* text = nullptr;
-  if (found.error_text != nullptr) found.error_text(error, &text);
-  return {"the NVIDIA driver does not start: " +
-              (text != nullptr ? std::string(text) : "error " + std::to_string(error)),
+  return {"the NVIDIA driver does not start: " + found.text_of(error),
           "see what nvidia-smi says; CUDA_VISIBLE_DEVICES may hide every GPU"};
 } catch (...) {
   return {"out of memory", ""};

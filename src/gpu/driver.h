@@ -32,6 +32,11 @@ struct Uuid {
 inline constexpr Result kSuccess = 0;
 inline constexpr Result kNotReady = 600;
 inline constexpr unsigned kStreamNonBlocking = 1;
+inline constexpr int kNotCapturing = 0;        // CUstreamCaptureStatus
+inline constexpr int kCaptureModeRelaxed = 2;  // CUstreamCaptureMode
+
+// What a call may answer because a graph is being captured, on this stream or another.
+inline bool is_of_capture(Result result) noexcept { return result >= 900 && result <= 908; }
 
 }  // namespace cuda
 
@@ -54,6 +59,9 @@ struct Driver {
   cuda::Result (*elapsed)(float* milliseconds, cuda::Event from, cuda::Event to) = nullptr;
   cuda::Result (*create_stream)(cuda::Stream*, unsigned flags) = nullptr;
   cuda::Result (*is_capturing)(cuda::Stream, int* status) = nullptr;
+  cuda::Result (*exchange_capture_mode)(int* mode) = nullptr;
+
+  std::string text_of(cuda::Result result) const;
 };
 
 // Loads the driver, but does not initialise it.

@@ -73,7 +73,7 @@ void tell_boundary(Kind kind, std::uint64_t ticks) noexcept {
   for (const auto& listener : listeners) {
     const Listener* const told = listener.load(std::memory_order_acquire);
     if (told == nullptr) return;
-    if (told->boundary != nullptr) told->boundary(ticks);
+    if (told->boundary != nullptr) told->boundary(kind, ticks);
   }
 }
 

@@ -94,7 +94,7 @@ void detached() noexcept;
 struct Listener {
   // The owner opens or closes a call that may give work to a GPU. Before the machine hears of it,
   // so that the span that ends here finds the boundary known.
-  void (*boundary)(std::uint64_t ticks) noexcept = nullptr;
+  void (*boundary)(Kind kind, std::uint64_t ticks) noexcept = nullptr;
   // A span was emitted, which may be long after its end. Under the lock, so it may not wait.
   void (*span)(const Span& span) noexcept = nullptr;
   // A step has ended. On the owner, outside the lock.

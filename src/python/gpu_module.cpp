@@ -9,7 +9,9 @@
 
 #include "gpu/collector.h"
 #include "gpu/nvml.h"
+#include "gpu/stream_timer.h"
 #include "python/register.h"
+#include "python/stream_query.h"
 
 namespace haiprof::python {
 
@@ -49,6 +51,14 @@ py::dict counts() {
   told["damaged_buffers"] = now.damaged;
   told["overhead_ns"] = now.overhead_ns;
   told["thread_ns"] = gpu::thread_ns();
+  const gpu::TimerCounts timed = gpu::stream_timer().counts();
+  told["device_spans"] = timed.spans;
+  told["boundaries_left_out"] = timed.left_out;
+  told["boundaries_capturing"] = timed.capturing;
+  told["boundaries_exhausted"] = timed.exhausted;
+  told["spans_with_one_end"] = timed.one_end;
+  told["spans_apart"] = timed.apart;
+  told["spans_unresolved"] = timed.unresolved;
   return told;
 }
 
@@ -89,6 +99,8 @@ void register_gpu(py::module_& module) {
              py::call_guard<py::gil_scoped_release>());
   module.def("gpu_collecting", &gpu::collecting);
   module.def("gpu_tracing", &gpu::tracing);
+  module.def("gpu_set_stream_query",
+             [](const py::object& query) { set_stream_query(query.ptr()); });
   module.def("gpu_driver_initialised", &gpu::driver_initialised);
   module.def("gpu_counts", &counts);
   module.def("gpu_probe", &probe, py::arg("folders") = "");

@@ -330,7 +330,7 @@ void stepped() noexcept {
 }
 
 // What ends the job is often the first step, so its calls are a reason to look, too.
-void boundary(std::uint64_t now) noexcept {
+void boundary(phase::Kind, std::uint64_t now) noexcept {
   if (!on.load(std::memory_order_relaxed) || seen.load(std::memory_order_relaxed) ||
       !ring::is_open()) {
     return;

@@ -8,8 +8,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <new>
 #include <string_view>
 
+#include "gpu/stream_timer.h"
 #include "phase/current.h"
 #include "python/opener.h"
 #include "python/register.h"
@@ -21,6 +23,12 @@ namespace {
 constexpr unsigned kDeepest =
     16;  // entries of one object inside itself; deeper ones are not recorded
 
+// What a span has beyond that when it is timed on the GPU, too.
+struct OnDevice {
+  std::uint32_t microbatch;
+  gpu::Event* start[kDeepest];
+};
+
 struct Span {
   PyObject_HEAD PyObject* name;  // str
   PyObject* attributes;          // str (JSON) or None
@@ -29,6 +37,7 @@ struct Span {
   std::uint32_t generation;  // of the ring that the ids belong to
   std::uint16_t category;
   std::uint32_t depth;
+  OnDevice* on_device;  // or null
   std::uint64_t start[kDeepest];
 };
 
@@ -53,13 +62,36 @@ bool resolve(Span* self) noexcept {
   return true;
 }
 
+void forget_device(Span* self) noexcept {
+  if (self->on_device == nullptr) return;
+  for (gpu::Event* const event : self->on_device->start) gpu::release(event);
+  delete self->on_device;
+  self->on_device = nullptr;
+}
+
+// Outside of the host's two readings of the clock, so what it costs is not in the host's interval.
+void enter_device(Span* self, std::uint32_t depth) noexcept {
+  if (depth < kDeepest) self->on_device->start[depth] = gpu::stream_timer().record();
+}
+
+void exit_device(Span* self, std::uint32_t depth) noexcept {
+  gpu::Event*& start = self->on_device->start[depth];
+  if (start == nullptr) return;
+  gpu::stream_timer().time(
+      start, gpu::stream_timer().record(),
+      {self->name_id, self->generation, phase::current_step(), self->on_device->microbatch});
+  start = nullptr;
+}
+
 int span_init(PyObject* object, PyObject* args, PyObject* keywords) {
-  static const char* names[] = {"name", "category", "attributes", nullptr};
+  static const char* names[] = {"name", "category", "attributes", "device", "microbatch", nullptr};
   PyObject* name = nullptr;
   unsigned short category = static_cast<unsigned short>(ring::Category::user);
   PyObject* attributes = Py_None;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "U|HO", const_cast<char**>(names), &name,
-                                   &category, &attributes)) {
+  int device = 0;
+  unsigned microbatch = ring::kNone;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "U|HO$pI", const_cast<char**>(names), &name,
+                                   &category, &attributes, &device, &microbatch)) {
     return -1;
   }
   if (attributes != Py_None && !PyUnicode_Check(attributes)) {
@@ -67,6 +99,14 @@ int span_init(PyObject* object, PyObject* args, PyObject* keywords) {
     return -1;
   }
   auto* self = reinterpret_cast<Span*>(object);
+  forget_device(self);
+  if (device != 0) {
+    self->on_device = new (std::nothrow) OnDevice{microbatch, {}};
+    if (self->on_device == nullptr) {
+      PyErr_NoMemory();
+      return -1;
+    }
+  }
   Py_INCREF(name);
   Py_XSETREF(self->name, name);
   Py_INCREF(attributes);
@@ -80,6 +120,7 @@ int span_init(PyObject* object, PyObject* args, PyObject* keywords) {
 void span_dealloc(PyObject* object) {
   auto* self = reinterpret_cast<Span*>(object);
   PyTypeObject* type = Py_TYPE(object);
+  forget_device(self);
   Py_XDECREF(self->name);
   Py_XDECREF(self->attributes);
   type->tp_free(object);
@@ -89,6 +130,7 @@ void span_dealloc(PyObject* object) {
 PyObject* span_enter(PyObject* object, PyObject*) {
   auto* self = reinterpret_cast<Span*>(object);
   const std::uint32_t depth = self->depth++;
+  if (__builtin_expect(self->on_device != nullptr, 0)) enter_device(self, depth);
   if (depth < kDeepest) self->start[depth] = ring::now_ticks();
   Py_INCREF(object);
   return object;
@@ -105,6 +147,9 @@ PyObject* span_exit(PyObject* object, PyObject* const*, Py_ssize_t) {
                       static_cast<ring::Category>(self->category), phase::current_step(),
                       self->attributes_id);
     }
+    if (__builtin_expect(self->on_device != nullptr, 0) && depth < kDeepest) {
+      exit_device(self, depth);
+    }
   }
   Py_RETURN_NONE;
 }
@@ -116,6 +161,22 @@ PyMethodDef span_methods[] = {
     {nullptr, nullptr, 0, nullptr},
 };
 
+PyObject* span_device(PyObject* object, void*) {
+  return PyBool_FromLong(reinterpret_cast<Span*>(object)->on_device != nullptr);
+}
+
+PyObject* span_microbatch(PyObject* object, void*) {
+  const OnDevice* const device = reinterpret_cast<Span*>(object)->on_device;
+  if (device == nullptr || device->microbatch == ring::kNone) Py_RETURN_NONE;
+  return PyLong_FromUnsignedLong(device->microbatch);
+}
+
+PyGetSetDef span_properties[] = {
+    {"device", span_device, nullptr, "Whether it is timed on the GPU, too.", nullptr},
+    {"microbatch", span_microbatch, nullptr, "Of the interval on the GPU, or None.", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+
 PyMemberDef span_members[] = {
     {"name", T_OBJECT, offsetof(Span, name), READONLY, "What ran."},
     {"attributes", T_OBJECT, offsetof(Span, attributes), READONLY, "JSON object or None."},
@@ -123,13 +184,15 @@ PyMemberDef span_members[] = {
 };
 
 PyType_Slot span_slots[] = {
-    {Py_tp_doc, const_cast<char*>("Span(name, category=7, attributes=None)\n\n"
+    {Py_tp_doc, const_cast<char*>("Span(name, category=7, attributes=None, *, device=False, "
+                                  "microbatch=4294967295)\n\n"
                                   "Record the time between entering and leaving as one span.")},
     {Py_tp_new, reinterpret_cast<void*>(PyType_GenericNew)},
     {Py_tp_init, reinterpret_cast<void*>(span_init)},
     {Py_tp_dealloc, reinterpret_cast<void*>(span_dealloc)},
     {Py_tp_methods, span_methods},
     {Py_tp_members, span_members},
+    {Py_tp_getset, span_properties},
     {0, nullptr},
 };
 

@@ -59,12 +59,14 @@ def job(*words: str, seconds: float = 120) -> dict[str, Any]:
     return told
 
 
-def recorded(log_dir: Path, begin: int = 0, end: int = 2**63 - 1) -> list[dict[str, Any]]:
-    """Rows of the kernels table that began in an interval (UTC ns)."""
+def recorded(
+    log_dir: Path, begin: int = 0, end: int = 2**63 - 1, table: str = "kernels"
+) -> list[dict[str, Any]]:
+    """Rows of a table of the GPU that began in an interval (UTC ns)."""
     import pyarrow as pa
 
     rows: list[dict[str, Any]] = []
-    for file in sorted(log_dir.glob("run/*#0/kernels-*.arrow")):
+    for file in sorted(log_dir.glob(f"run/*#0/{table}-*.arrow")):
         rows += pa.ipc.open_file(str(file)).read_all().to_pylist()
     return [row for row in rows if begin <= row["start"] < end]
 
@@ -170,6 +172,68 @@ def overhead(model: str) -> dict[str, Any]:
         "counts": counts,
         **{kind: told(values) for kind, values in ratios.items()},
     }
+
+
+def device_phases(model: str) -> dict[str, Any]:
+    """Phases on the GPU beside events of torch's own, and beside the kernels within them."""
+    program = f"""
+import json, sys
+sys.path.insert(0, {str(HERE)!r})
+import time
+import haiprof, jobs, torch
+haiprof.start(sys.argv[1], run="run", kernels="all")
+model, loss = jobs.MODELS[{model!r}]()
+optimizer = torch.optim.SGD(model.parameters(), 1e-4)
+found = []
+for _ in range({3 * STEPS}):
+    at = [torch.cuda.Event(enable_timing=True) for _ in range(4)]
+    at[0].record()
+    value = loss()
+    at[1].record()
+    value.backward()
+    at[2].record()
+    optimizer.step()
+    at[3].record()
+    found.append(at)
+    time.sleep(0.02)  # of shorter steps some are left out
+torch.cuda.synchronize()
+times = [[1e6 * a.elapsed_time(b) for a, b in zip(at, at[1:])] for at in found[{STEPS}:]]
+haiprof.stop()
+print(json.dumps(times))
+"""
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, "-c", program, folder], capture_output=True, text=True, timeout=120
+        )
+        if done.returncode != 0:
+            return {"failed": True, "stderr": done.stderr[-2000:]}
+        spans = recorded(Path(folder), table="device_spans")
+        kernels = recorded(Path(folder))
+        said = events(Path(folder))
+    theirs = json.loads(done.stdout.splitlines()[-1])
+    result: dict[str, Any] = {"spans": len(spans), "events": said, "failed": False}
+    for place, name in enumerate(("forward", "backward", "optimizer")):
+        ours = [span["duration"] for span in spans if span["name"] == name][-2 * STEPS :]
+        result[f"{name}_us"] = statistics.median(ours) / 1e3 if ours else 0.0
+        result[f"{name}_torch_us"] = statistics.median(step[place] for step in theirs) / 1e3
+        apart = abs(result[f"{name}_us"] - result[f"{name}_torch_us"])
+        result["failed"] |= apart > max(50, 0.05 * result[f"{name}_torch_us"])
+    if not spans:
+        return result
+    result["uncertainty_us"] = statistics.median(span["uncertainty"] for span in spans) / 1e3
+    # What the main stream ran between its first phase and its last lies in one of them.
+    stream = {span["stream"] for span in spans}
+    ends = sorted((s["start"], s["start"] + s["duration"], s["uncertainty"]) for s in spans)
+    mine = [k for k in kernels if k["stream"] in stream and k["start"] >= ends[0][0]]
+    within = [
+        any(begin - off <= k["start"] and k["start"] + k["duration"] <= end + off
+            for begin, end, off in ends)
+        for k in mine
+    ]  # fmt: skip
+    result["kernels"] = len(mine)
+    result["kernels_within_a_phase"] = sum(within)
+    result["failed"] |= not mine or sum(within) < 0.95 * len(mine)
+    return result
 
 
 def after_torch_profiler() -> dict[str, Any]:
@@ -289,6 +353,7 @@ def main() -> int:
         "machine": machine,
         "transformer beside torch.profiler": lambda: beside_torch_profiler("transformer"),
         "convolutions beside torch.profiler": lambda: beside_torch_profiler("convolutions"),
+        "transformer's phases": lambda: device_phases("transformer"),
         "torch.profiler meanwhile": after_torch_profiler,
         "ends": ends,
         "sampling": lambda: sampling("transformer"),

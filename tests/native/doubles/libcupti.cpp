@@ -145,6 +145,12 @@ cupti::Result cuptiActivityGetNextRecord(std::uint8_t* buffer, std::size_t valid
   return test::next_record(buffer, valid, record);
 }
 
+// The kernels of fake_launch() run on the null stream.
+cupti::Result cuptiGetStreamIdEx(cupti::Context, void* stream, std::uint8_t, std::uint32_t* id) {
+  *id = stream == nullptr ? 7 : 13;
+  return answer("cuptiGetStreamIdEx");
+}
+
 // Runs `count` kernels of 1 us each.
 void fake_launch(const char* name, std::uint64_t count) {
   for (std::uint64_t i = 0; i < count; ++i) {

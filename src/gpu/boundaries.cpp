@@ -1,0 +1,102 @@
+#include "gpu/boundaries.h"
+
+#include <algorithm>
+#include <mutex>
+
+#include "phase/process.h"
+#include "ring/clock.h"
+
+namespace haiprof::gpu {
+namespace {
+
+// An estimate is enough here, and asking for it each time would cost more than all the rest.
+std::uint64_t second() noexcept {
+  static const std::uint64_t ticks = ring::ticks_per_second();
+  return ticks;
+}
+
+}  // namespace
+
+bool Ration::admit(phase::Kind kind) noexcept {
+  if (!timed_ || left_ < -kSaved) return false;
+  const bool is_call = kind == phase::Kind::forward || kind == phase::Kind::compiled;
+  if (is_call && calls_ == kCalls) return false;
+  calls_ += is_call;
+  left_ -= 1;
+  return true;
+}
+
+// An evaluation is no step, and may be long. After forward it is too late: backward has begun.
+void Ration::phase_told(const phase::Span& span) noexcept {
+  calls_ = 0;
+  const bool late = span.end > since_ && span.end - since_ > second() / 10;
+  if (late && span.name != phase::Name::forward) renew(span.end);
+}
+
+void Ration::renew(std::uint64_t ticks) noexcept {
+  if (ticks <= since_) return;
+  const double seconds = static_cast<double>(ticks - since_) / static_cast<double>(second());
+  left_ = std::min(kSaved, left_ + seconds * kPerSecond);
+  since_ = ticks;
+  timed_ = left_ > 0;
+}
+
+bool Boundaries::admit(phase::Kind kind) noexcept {
+  const std::lock_guard guard(lock_);
+  return ration_.admit(kind);
+}
+
+void Boundaries::stepped(std::uint64_t ticks) noexcept {
+  const std::lock_guard guard(lock_);
+  ration_.stepped(ticks);
+}
+
+void Boundaries::add(std::uint64_t ticks, Event* event) noexcept {
+  const std::lock_guard guard(lock_);
+  // Found by bisection: times of two threads would not be in order.
+  if (thread_ != &phase::this_thread) forget();
+  thread_ = &phase::this_thread;
+  Boundary& place = kept_[count_ % kKept];
+  release(place.event);
+  place = {ticks, event};
+  ++count_;
+}
+
+Event* Boundaries::find(std::uint64_t ticks) const noexcept {
+  std::size_t low = oldest(), high = count_;
+  while (low < high) {
+    const std::size_t middle = low + (high - low) / 2;
+    if (kept_[middle % kKept].ticks < ticks) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  const Boundary& found = kept_[low % kKept];
+  return low < count_ && found.ticks == ticks ? found.event : nullptr;
+}
+
+Boundaries::Ends Boundaries::of(const phase::Span& span) noexcept {
+  const std::lock_guard guard(lock_);
+  ration_.phase_told(span);
+  const Ends ends{find(span.start), find(span.end)};
+  for (Event* event : {ends.from, ends.to}) {
+    if (event != nullptr) keep(*event);
+  }
+  return ends;
+}
+
+void Boundaries::clear() noexcept {
+  const std::lock_guard guard(lock_);
+  forget();
+}
+
+void Boundaries::forget() noexcept {
+  for (Boundary& boundary : kept_) {
+    release(boundary.event);
+    boundary = {};
+  }
+  count_ = 0;
+}
+
+}  // namespace haiprof::gpu

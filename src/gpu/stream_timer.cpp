@@ -1,0 +1,367 @@
+#include "gpu/stream_timer.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <new>
+#include <string>
+
+#include "ring/writer.h"
+
+namespace haiprof::gpu {
+namespace {
+
+StreamTimer& the_timer = *new StreamTimer;
+
+constexpr std::uint64_t kLook = 2'000'000;       // ns between two looks at the end
+constexpr std::uint64_t kLeaving = 100'000'000;  // ns that a thread may be in the driver at stop
+
+void count(std::atomic<std::uint64_t>& counter) noexcept {
+  counter.fetch_add(1, std::memory_order_relaxed);
+}
+
+bool is_timed(phase::Name name) noexcept {
+  return name == phase::Name::forward || name == phase::Name::backward ||
+         name == phase::Name::optimizer || name == phase::Name::eval;
+}
+
+void sleep_ns(std::uint64_t ns) noexcept {
+  const timespec pause{0, static_cast<long>(ns)};
+  nanosleep(&pause, nullptr);
+}
+
+}  // namespace
+
+StreamTimer& stream_timer() noexcept { return the_timer; }
+
+const phase::Listener StreamTimer::kListener{
+    [](phase::Kind kind, std::uint64_t ticks) noexcept { the_timer.boundary(kind, ticks); },
+    [](const phase::Span& span) noexcept { the_timer.span(span); },
+    []() noexcept { the_timer.stepped(); }};
+
+void StreamTimer::set_caller(const Caller* caller) noexcept {
+  caller_.store(caller, std::memory_order_release);
+}
+
+Refusal StreamTimer::arm(const Driver& driver, const Cupti& cupti) noexcept try {
+  if (armed_.load(std::memory_order_relaxed)) return {};
+  if (driver.current_context == nullptr || driver.set_current_context == nullptr ||
+      driver.current_device == nullptr || driver.create_event == nullptr ||
+      driver.record_event == nullptr || driver.query_event == nullptr ||
+      driver.elapsed == nullptr || driver.create_stream == nullptr ||
+      driver.is_capturing == nullptr || driver.exchange_capture_mode == nullptr) {
+    return {"the NVIDIA driver is too old to time phases on the GPU", "install a newer driver"};
+  }
+  driver_ = &driver;
+  cupti_ = &cupti;
+  if (!listening_.exchange(true)) {
+    waiting_.reserve(kPending);
+    busy_.reserve(kPending);
+    for (std::uint32_t i = kPending; i-- > 0;) free_.push(pending_, i);
+    phase::listen(kListener);
+  }
+  failure_.store(cuda::kSuccess, std::memory_order_relaxed);
+  armed_.store(true, std::memory_order_release);
+  return {};
+} catch (...) {
+  return {"no memory to time phases on the GPU", ""};
+}
+
+void StreamTimer::disarm() noexcept {
+  armed_.store(false, std::memory_order_seq_cst);
+  // A thread that came back while the interpreter ends would never be let in again.
+  for (std::uint64_t waited = 0;
+       recording_.load(std::memory_order_seq_cst) != 0 && waited < kLeaving; waited += 100'000) {
+    sleep_ns(100'000);
+  }
+  boundaries_.clear();
+}
+
+// -- the threads that give work to the GPU --------------------------------------------------------
+
+void StreamTimer::boundary(phase::Kind kind, std::uint64_t ticks) noexcept {
+  if (!armed_.load(std::memory_order_relaxed)) return;
+  if (!boundaries_.admit(kind)) {
+    count(counters_.left_out);
+    return;
+  }
+  if (Event* const event = record()) boundaries_.add(ticks, event);
+}
+
+void StreamTimer::stepped() noexcept {
+  if (armed_.load(std::memory_order_relaxed)) boundaries_.stepped(ring::now_ticks());
+}
+
+Event* StreamTimer::record() noexcept {
+  if (!armed_.load(std::memory_order_acquire)) return nullptr;
+  const Caller* const caller = caller_.load(std::memory_order_acquire);
+  cuda::Context context = nullptr;
+  if (caller == nullptr || driver_->current_context(&context) != cuda::kSuccess ||
+      context == nullptr) {
+    return nullptr;
+  }
+  EventPool* const pool = pool_of(context);
+  cuda::Stream stream = nullptr;
+  if (pool == nullptr || !caller->current_stream(pool->device, stream)) return nullptr;
+  recording_.fetch_add(1, std::memory_order_seq_cst);
+  Event* event = nullptr;
+  if (armed_.load(std::memory_order_seq_cst)) {
+    // The driver may have it wait for room among the launches.
+    void* const left = caller->leave();
+    event = record_on(stream, *pool);
+    caller->enter(left);
+  }
+  recording_.fetch_sub(1, std::memory_order_release);
+  return event;
+}
+
+Event* StreamTimer::record_on(cuda::Stream stream, EventPool& pool) noexcept {
+  int status = cuda::kNotCapturing;
+  cuda::Result error = driver_->is_capturing(stream, &status);
+  const char* call = "cuStreamIsCapturing";
+  Event* event = nullptr;
+  if (error == cuda::kSuccess && status == cuda::kNotCapturing) {
+    call = "cuEventRecord";
+    event = pool.record(*driver_, stream, error);
+  }
+  if (status != cuda::kNotCapturing || cuda::is_of_capture(error)) {
+    count(counters_.capturing);
+  } else if (error != cuda::kSuccess) {
+    fail(call, error);
+  } else if (event == nullptr) {
+    count(counters_.exhausted);
+  } else {
+    event->stream_id = pool.id_of(stream, cupti_->get_stream_id);
+  }
+  return event;
+}
+
+EventPool* StreamTimer::pool_of(cuda::Context context) noexcept {
+  for (auto& place : pools_) {
+    EventPool* known = place.load(std::memory_order_acquire);
+    if (known == nullptr) {
+      cuda::Device device = 0;
+      if (driver_->current_device(&device) != cuda::kSuccess) return nullptr;
+      std::unique_ptr<EventPool> made(new (std::nothrow) EventPool(context, device));
+      if (made == nullptr) return nullptr;
+      if (place.compare_exchange_strong(known, made.get(), std::memory_order_acq_rel)) {
+        return made.release();
+      }
+    }
+    if (known->context == context) return known;
+  }
+  return nullptr;
+}
+
+// Under the machine's lock.
+void StreamTimer::span(const phase::Span& span) noexcept {
+  if (!armed_.load(std::memory_order_relaxed) || !is_timed(span.name)) return;
+  const Boundaries::Ends ends = boundaries_.of(span);
+  pend(ends.from, ends.to, ring::Category::phase, span.name, {ring::kNone, 0, span.step});
+}
+
+void StreamTimer::time(Event* from, Event* to, const Range& range) noexcept {
+  pend(from, to, ring::Category::user, phase::Name::count, range);
+}
+
+void StreamTimer::pend(Event* from, Event* to, ring::Category category, phase::Name phase,
+                       const Range& range) noexcept {
+  std::uint32_t index = IndexStack::kNobody;
+  if (from != nullptr && to != nullptr) {
+    if (from->pool != to->pool || from->stream != to->stream) {
+      count(counters_.apart);
+    } else if (armed_.load(std::memory_order_relaxed)) {
+      index = free_.pop(pending_);
+      if (index == IndexStack::kNobody) count(counters_.unresolved);
+    }
+  } else if (from != nullptr || to != nullptr) {
+    count(counters_.one_end);
+  }
+  if (index == IndexStack::kNobody) {
+    release(from);
+    release(to);
+    return;
+  }
+  Pending& pending = pending_[index];
+  pending.from = from;
+  pending.to = to;
+  pending.category = category;
+  pending.phase = phase;
+  pending.range = range;
+  told_.push(pending_, index);
+}
+
+void StreamTimer::fail(const char* call, cuda::Result result) noexcept {
+  armed_.store(false, std::memory_order_relaxed);
+  failed_call_.store(call, std::memory_order_relaxed);
+  failure_.store(result, std::memory_order_release);
+}
+
+// -- the collector's thread -----------------------------------------------------------------------
+
+void StreamTimer::begin_thread() noexcept {
+  entered_ = nullptr;
+  // Asking for an event is no reason to break off a graph that another thread captures.
+  int mode = cuda::kCaptureModeRelaxed;
+  if (driver_ != nullptr && driver_->exchange_capture_mode != nullptr) {
+    driver_->exchange_capture_mode(&mode);
+  }
+}
+
+bool StreamTimer::enter(const EventPool& pool) noexcept {
+  if (entered_ == pool.context) return true;
+  const cuda::Result result = driver_->set_current_context(pool.context);
+  entered_ = result == cuda::kSuccess ? pool.context : nullptr;
+  if (result != cuda::kSuccess) fail("cuCtxSetCurrent", result);
+  return result == cuda::kSuccess;
+}
+
+void StreamTimer::anchor() noexcept {
+  for (auto& place : pools_) {
+    EventPool* const pool = place.load(std::memory_order_acquire);
+    if (pool == nullptr || !armed_.load(std::memory_order_relaxed)) return;
+    if (!pool->used_since() || !enter(*pool)) continue;
+    const cuda::Result result = pool->anchors.renew(*driver_);
+    if (result != cuda::kSuccess && !cuda::is_of_capture(result))
+      fail("an event of the timer's own", result);
+  }
+}
+
+void StreamTimer::take(double seconds) noexcept {
+  if (driver_ == nullptr) return;
+  fetch_told();
+  resolve();
+  const std::uint64_t begin = ring::clock_ns(CLOCK_MONOTONIC);
+  while (!waiting_.empty() && failure_.load(std::memory_order_relaxed) == cuda::kSuccess &&
+         static_cast<double>(ring::clock_ns(CLOCK_MONOTONIC) - begin) < seconds * 1e9) {
+    sleep_ns(kLook);
+    resolve();
+  }
+  if (seconds > 0 || failure_.load(std::memory_order_relaxed) != cuda::kSuccess) {
+    for (const std::uint32_t index : waiting_) {
+      count(counters_.unresolved);
+      put_back(index);
+    }
+    waiting_.clear();
+  }
+  tell_failure();
+}
+
+// What was told since, in the order in which it was.
+void StreamTimer::fetch_told() noexcept {
+  const std::size_t before = waiting_.size();
+  for (std::uint32_t index = told_.take_all(); index != IndexStack::kNobody;
+       index = pending_[index].next.load(std::memory_order_relaxed)) {
+    waiting_.push_back(index);
+  }
+  std::reverse(waiting_.begin() + static_cast<std::ptrdiff_t>(before), waiting_.end());
+}
+
+void StreamTimer::resolve() noexcept {
+  busy_.clear();
+  std::size_t left = 0;
+  for (const std::uint32_t index : waiting_) {
+    if (settle(pending_[index])) {
+      put_back(index);
+    } else {
+      waiting_[left++] = index;
+    }
+  }
+  waiting_.resize(left);
+}
+
+bool StreamTimer::settle(const Pending& pending) noexcept {
+  if (failure_.load(std::memory_order_relaxed) != cuda::kSuccess) return false;
+  EventPool& pool = *pending.to->pool;
+  // A stream that has not come so far has not come further either.
+  const Stream stream{&pool, pending.to->stream};
+  if (std::find(busy_.begin(), busy_.end(), stream) != busy_.end()) return false;
+  if (!enter(pool)) return false;
+  const char* call = "cuEventQuery";
+  cuda::Result result = driver_->query_event(pending.to->handle);
+  if (result == cuda::kNotReady) {
+    busy_.push_back(stream);
+    return false;
+  }
+  Moment start;
+  float milliseconds = 0;
+  bool known = true;
+  if (result == cuda::kSuccess) {
+    call = "cuEventElapsedTime";
+    result = driver_->elapsed(&milliseconds, pending.from->handle, pending.to->handle);
+  }
+  if (result == cuda::kSuccess) {
+    result = pool.anchors.time_of(*driver_, pending.from->handle, start, known);
+  }
+  if (result == cuda::kSuccess && !known) {
+    call = "an event of the timer's own";
+    result = pool.anchors.renew(*driver_);
+    if (result == cuda::kSuccess) {
+      result = pool.anchors.time_of(*driver_, pending.from->handle, start, known);
+    }
+  }
+  if (result != cuda::kSuccess) {
+    fail(call, result);
+    return false;
+  }
+  if (!known) {  // the device is too busy for an anchor yet
+    busy_.push_back(stream);
+    return false;
+  }
+  push(pending, start, milliseconds);
+  return true;
+}
+
+void StreamTimer::push(const Pending& pending, const Moment& start, float milliseconds) noexcept {
+  const bool is_phase = pending.category == ring::Category::phase;
+  if (!is_phase && pending.range.generation != ring::generation()) {
+    count(counters_.unresolved);  // its name is of a ring that was closed
+    return;
+  }
+  const std::uint32_t name =
+      is_phase ? ring::intern(phase::kNames[static_cast<std::size_t>(pending.phase)])
+               : pending.range.name;
+  ring::push_at<ring::DeviceSpanPayload>(
+      ring::RecordType::device_span, ring::now_ticks(), [&](ring::DeviceSpanPayload& p) {
+        p.start_ns = start.realtime_ns;
+        p.duration_ns =
+            static_cast<std::uint64_t>(std::llround(std::max(0.0F, milliseconds) * 1e6));
+        p.name = name;
+        p.step = pending.range.step;
+        p.microbatch = pending.range.microbatch;
+        p.stream = pending.from->stream_id;
+        p.uncertainty_ns = start.uncertainty_ns;
+        p.device = static_cast<std::uint16_t>(pending.from->pool->device);
+        p.category = static_cast<std::uint16_t>(pending.category);
+      });
+  count(counters_.spans);
+}
+
+void StreamTimer::put_back(std::uint32_t index) noexcept {
+  release(pending_[index].from);
+  release(pending_[index].to);
+  free_.push(pending_, index);
+}
+
+void StreamTimer::tell_failure() noexcept try {
+  const char* const call = failed_call_.exchange(nullptr, std::memory_order_relaxed);
+  if (call == nullptr) return;
+  const std::string text = "phases are no longer timed on the GPU: " + std::string(call) + ": " +
+                           driver_->text_of(failure_.load(std::memory_order_acquire));
+  ring::push_event(ring::intern("hook"), ring::intern_detail(text), ring::kNone,
+                   phase::current_step());
+} catch (...) {  // no memory to tell it with
+}
+
+TimerCounts StreamTimer::counts() const noexcept {
+  const auto value = [](const std::atomic<std::uint64_t>& counter) {
+    return counter.load(std::memory_order_relaxed);
+  };
+  return {value(counters_.spans),     value(counters_.left_out), value(counters_.capturing),
+          value(counters_.exhausted), value(counters_.one_end),  value(counters_.apart),
+          value(counters_.unresolved)};
+}
+
+}  // namespace haiprof::gpu

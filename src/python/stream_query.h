@@ -1,0 +1,11 @@
+// The stream that a Python thread gives its work to, as torch knows it.
+#pragma once
+
+#include <Python.h>
+
+namespace haiprof::python {
+
+// query(device: int) -> int: torch._C._cuda_getCurrentRawStream. Never given back.
+void set_stream_query(PyObject* query) noexcept;
+
+}  // namespace haiprof::python

@@ -1,0 +1,94 @@
+// When an event was, on the host's clock: with clocks that run apart, and one that is set.
+#include <unistd.h>
+
+#include <cmath>
+
+#include "check.h"
+#include "gpu/anchors.h"
+#include "timed_driver.h"
+
+namespace {
+
+using namespace haiprof;
+
+// How far from the truth an event of now is told, and how far at most by what is told with it.
+struct Error {
+  double ns;
+  double uncertainty_ns;
+};
+
+Error error_of_now(const gpu::Driver& driver, const gpu::Anchors& anchors) {
+  static gpu::cuda::Event event = nullptr;
+  if (event == nullptr) driver.create_event(&event, 0);
+  const std::uint64_t before = ring::clock_ns(CLOCK_REALTIME);
+  driver.record_event(event, nullptr);
+  const std::uint64_t after = ring::clock_ns(CLOCK_REALTIME);
+  gpu::Moment moment;
+  bool known = false;
+  CHECK_EQUAL(anchors.time_of(driver, event, moment, known), gpu::cuda::kSuccess);
+  CHECK(known);
+  const double half = static_cast<double>(after - before) / 2;
+  const auto off = static_cast<double>(static_cast<std::int64_t>(moment.realtime_ns - before));
+  return {std::max(0.0, std::abs(off - half) - half), static_cast<double>(moment.uncertainty_ns)};
+}
+
+void nothing_is_known_without_an_anchor() {
+  const gpu::Anchors anchors;
+  gpu::Moment moment;
+  bool known = true;
+  CHECK_EQUAL(anchors.time_of(test::timed_driver(), nullptr, moment, known), gpu::cuda::kSuccess);
+  CHECK(!known);
+}
+
+void the_time_of_an_event_is_within_its_uncertainty_and_drift_is_measured() {
+  const gpu::Driver driver = test::timed_driver();
+  gpu::Anchors anchors;
+  test::speed = 1.0 + 40e-6;
+  CHECK_EQUAL(anchors.renew(driver), gpu::cuda::kSuccess);
+  usleep(300'000);
+  const Error first = error_of_now(driver, anchors);
+  CHECK(first.ns <= first.uncertainty_ns);
+  usleep(4'000'000);
+  CHECK_EQUAL(anchors.renew(driver), gpu::cuda::kSuccess);
+  usleep(500'000);
+  const Error later = error_of_now(driver, anchors);
+  CHECK(later.ns <= later.uncertainty_ns);
+  // Unmeasured, half a second would be off by 20 us.
+  CHECK(later.uncertainty_ns < 15'000 + first.uncertainty_ns);
+}
+
+void a_clock_that_was_set_is_believed_from_then_on() {
+  const gpu::Driver driver = test::timed_driver();
+  gpu::Anchors anchors;
+  test::speed = 1.0;
+  for (int i = 0; i < 3; ++i) CHECK_EQUAL(anchors.renew(driver), gpu::cuda::kSuccess);
+  test::set_by = 3'600'000'000'000;
+  CHECK_EQUAL(anchors.renew(driver), gpu::cuda::kSuccess);
+  const Error error = error_of_now(driver, anchors);
+  CHECK(error.ns <= error.uncertainty_ns);
+}
+
+void a_device_that_is_too_busy_costs_some_ms_and_no_anchor_is_lost() {
+  const gpu::Driver driver = test::timed_driver();
+  gpu::Anchors anchors;
+  CHECK_EQUAL(anchors.renew(driver), gpu::cuda::kSuccess);
+  test::hangs = true;
+  const std::uint64_t begin = ring::clock_ns(CLOCK_MONOTONIC);
+  for (int i = 0; i < 3; ++i) CHECK_EQUAL(anchors.renew(driver), gpu::cuda::kSuccess);
+  CHECK(ring::clock_ns(CLOCK_MONOTONIC) - begin < 1'000'000'000);
+  test::hangs = false;
+  const Error error = error_of_now(driver, anchors);
+  CHECK(error.ns <= error.uncertainty_ns);
+  for (int i = 0; i < 200; ++i) CHECK_EQUAL(anchors.renew(driver), gpu::cuda::kSuccess);
+  CHECK(error_of_now(driver, anchors).ns < 1e9);
+}
+
+}  // namespace
+
+int main() {
+  nothing_is_known_without_an_anchor();
+  the_time_of_an_event_is_within_its_uncertainty_and_drift_is_measured();
+  a_clock_that_was_set_is_believed_from_then_on();
+  a_device_that_is_too_busy_costs_some_ms_and_no_anchor_is_lost();
+  return test::result();
+}
