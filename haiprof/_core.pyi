@@ -199,6 +199,8 @@ def gpu_start(
     kernels: str = "windows",
     synchronization: bool = False,
     overhead: bool = True,
+    shared: bool = False,
+    in_use: bool = False,
 ) -> tuple[str, str] | None:
     """Record GPU activity from now on; initialises the driver.
 
@@ -207,6 +209,9 @@ def gpu_start(
         kernels: "off", "windows" or "all".
         synchronization: record the host's waits too.
         overhead: record what CUPTI says that it takes itself.
+        shared: torch.profiler uses CUPTI in this process when it is asked to; refused where haiprof
+            would not see that.
+        in_use: torch.profiler may be recording now, and is given way until it has ended.
 
     Returns:
         Why kernels cannot be recorded, and what the user can do about it; None when they can.

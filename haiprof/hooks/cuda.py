@@ -22,6 +22,7 @@ _LOSSES: Final = {
     "spilled_buffers": "buffers in a rush",
     "foreign_buffers": "buffers of another user of CUPTI",
     "timeless": "records that CUPTI could not time",
+    "clockless": "records with a time of no clock",
     "damaged_buffers": "buffers that could not be read to their end",
 }
 
@@ -76,7 +77,10 @@ class CudaCalls:
         self._begun = True
         self._before = _core.gpu_counts()
         try:
-            refused = _core.gpu_start(":".join(libcupti_folders()), kernels="all")
+            shared, in_use = torch_profiler()
+            refused = _core.gpu_start(
+                ":".join(libcupti_folders()), kernels="all", shared=shared, in_use=in_use
+            )
         except Exception as error:  # torch is about to use CUDA, and must not notice
             refused = (repr(error), "report this as a bug of haiprof")
         if refused is not None:
@@ -102,6 +106,15 @@ class CudaCalls:
         if lost:
             told = ", ".join(f"{count} {_LOSSES[cause]}" for cause, count in lost.items())
             self._report("lost", f"GPU activity was lost: {told}")
+
+
+def torch_profiler() -> tuple[bool, bool]:
+    """Return whether torch.profiler records GPU activity when asked to, and whether it may now."""
+    torch = imported("torch")
+    if torch is None or getattr(torch.version, "cuda", None) is None:
+        return False, False
+    shared = torch.profiler.ProfilerActivity.CUDA in torch.profiler.supported_activities()
+    return shared, torch._C._autograd._profiler_enabled()
 
 
 def libcupti_folders() -> list[str]:

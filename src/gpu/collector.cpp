@@ -7,9 +7,12 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
 #include <mutex>
 #include <thread>
 
+#include "gpu/handover.h"
+#include "phase/current.h"
 #include "ring/writer.h"
 
 namespace haiprof::gpu {
@@ -43,6 +46,7 @@ class Collector {
   Refusal trace(const std::string& folders, const Wanted& wanted);
   void work();
   void turn(bool last);
+  void tell_turns();
   void meter() noexcept;
 
   std::mutex mutex_;  // of start, stop and what the thread is told
@@ -51,6 +55,7 @@ class Collector {
   bool leave_ = false;
   std::thread thread_;
   std::atomic<bool> running_{false}, tracing_{false}, forked_{false};
+  Mode mode_ = Mode::off;
   std::uint64_t earlier_ns_ = 0;  // CPU time of the threads before this one
   std::atomic<std::uint64_t> thread_ns_{0};
   Driver driver_;
@@ -94,9 +99,18 @@ Refusal Collector::start(const std::string& folders, const Wanted& wanted) {
 
 Refusal Collector::trace(const std::string& folders, const Wanted& wanted) {
   if (wanted.kernels == Mode::off) return {};
+  mode_ = wanted.kernels;
   Refusal refusal = tracer_.open(folders, wanted.kinds);
+  if (!refusal.ok()) return refusal;
+  // Both at once would lose GPU activity in both, and the other's is what the user looks at now.
+  if (!tracer_.watch() && wanted.shared) {
+    return {
+        "torch.profiler and haiprof cannot take turns with this torch, which has CUPTI in itself",
+        "use a torch that is linked with libcupti.so, as the wheels of PyTorch are"};
+  }
+  if (wanted.in_use) handover().assume();
   // At once: what is traced from before the first context costs least.
-  return refusal.ok() ? tracer_.enable() : refusal;
+  return tracer_.enable();
 }
 
 void Collector::work() {
@@ -121,8 +135,54 @@ void Collector::work() {
 }
 
 void Collector::turn(bool last) {
-  if (last) tracer_.disable();
+  if (last) {
+    tracer_.disable();
+  } else {
+    tracer_.follow();
+  }
   tracer_.take(last);
+  tell_turns();
+}
+
+void Collector::tell_turns() {
+  const auto push = [](const Turn& turn, const char* kind, const std::string& text,
+                       const char* attributes) {
+    const std::uint32_t ids[] = {ring::intern(kind), ring::intern_detail(text),
+                                 ring::intern_detail(attributes)};
+    ring::push_at<ring::EventPayload>(
+        ring::RecordType::event, turn.ticks,
+        [&](ring::EventPayload& p) { p = {ids[0], ids[1], ids[2], phase::current_step()}; });
+  };
+  const char* const modes[] = {"off", "windows", "all"};
+  for (const Turn& turn : tracer_.turns()) {
+    char away[64], recording[96];
+    std::snprintf(away, sizeof away, "{\"seconds\": %.3f}",
+                  static_cast<double>(turn.away_ns) / 1e9);
+    std::snprintf(
+        recording, sizeof recording, "{\"recording\": %s, \"why\": \"handover\", \"mode\": \"%s\"}",
+        turn.what == Turn::took_over ? "true" : "false", modes[static_cast<std::size_t>(mode_)]);
+    switch (turn.what) {
+      case Turn::yielded:
+        push(turn, "handover", "another profiler (Kineto) records GPU activity; haiprof pauses",
+             "{}");
+        break;
+      case Turn::took_over:
+        push(turn, "handover", "the other profiler has ended; haiprof records GPU activity again",
+             away);
+        break;
+      case Turn::failed:
+        push(turn, "handover",
+             "the other profiler has ended, but haiprof cannot go on: " + turn.refusal.reason +
+                 "; " + turn.refusal.mend,
+             away);
+        break;
+    }
+    if (turn.what != Turn::failed) {
+      push(turn, "kernels",
+           turn.what == Turn::yielded ? "kernels are not recorded" : "kernels are recorded",
+           recording);
+    }
+  }
 }
 
 void Collector::meter() noexcept {
@@ -178,6 +238,7 @@ void stop_collecting(double seconds) noexcept try { collector.stop(seconds); } c
 
 bool collecting() noexcept { return collector.running(); }
 bool tracing() noexcept { return collector.tracing(); }
+bool yielded() noexcept { return collector.tracer().yielded(); }
 Counts counts() noexcept { return collector.tracer().counts(); }
 std::uint64_t thread_ns() noexcept { return collector.thread_ns(); }
 std::string library_path() { return collector.tracer().cupti().path; }

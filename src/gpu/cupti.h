@@ -22,6 +22,9 @@ struct Cupti {
   cupti::ActivitySetAttribute set_attribute = nullptr;
   cupti::ActivityGetNextRecord next_record = nullptr;
   cupti::ActivityGetNumDroppedRecords dropped_records = nullptr;
+  // Only others call these; an old CUPTI may lack them.
+  cupti::ActivityRegisterTimestampCallback register_clock = nullptr;
+  cupti::Finalize finalize = nullptr;
   std::string path;           // of the file that it is
   std::uint32_t version = 0;  // CUPTI_API_VERSION
 

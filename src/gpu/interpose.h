@@ -32,6 +32,11 @@ class Interposer {
   // the loader looks for most functions in their first call only.
   bool used(const void* theirs) noexcept;
 
+  // Around a fork: the child could not load anything if the loader's lock were held by a thread in
+  // apply(), which it has not.
+  void hold() noexcept { mutex_.lock(); }
+  void release() noexcept { mutex_.unlock(); }
+
   // Puts back what was in the slots, where nobody has put something else there since.
   void restore() noexcept;
 

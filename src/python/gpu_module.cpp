@@ -15,13 +15,15 @@ namespace {
 
 // (reason, mend), or None when it records.
 py::object start(const std::string& folders, const std::string& kernels, bool synchronization,
-                 bool overhead) {
+                 bool overhead, bool shared, bool in_use) {
   gpu::Refusal refusal;
   gpu::Wanted wanted;
   wanted.kernels = kernels == "off"   ? gpu::Mode::off
                    : kernels == "all" ? gpu::Mode::all
                                       : gpu::Mode::windows;
   wanted.kinds = {synchronization, overhead};
+  wanted.shared = shared;
+  wanted.in_use = in_use;
   {
     const py::gil_scoped_release without_gil;
     refusal = gpu::start_collecting(folders, wanted);
@@ -36,6 +38,7 @@ py::dict counts() {
   told["kernels"] = now.kernels;
   told["others"] = now.others;
   told["timeless"] = now.timeless;
+  told["clockless"] = now.clockless;
   told["unknown"] = now.unknown;
   told["dropped"] = now.dropped;
   told["spilled_buffers"] = now.spilled;
@@ -65,7 +68,7 @@ py::tuple probe(const std::string& folders) {
 void register_gpu(py::module_& module) {
   module.def("gpu_start", &start, py::arg("folders") = "", py::kw_only(),
              py::arg("kernels") = "windows", py::arg("synchronization") = false,
-             py::arg("overhead") = true);
+             py::arg("overhead") = true, py::arg("shared") = false, py::arg("in_use") = false);
   module.def("gpu_flush", &gpu::flush_collected, py::arg("seconds"),
              py::call_guard<py::gil_scoped_release>());
   module.def("gpu_stop", &gpu::stop_collecting, py::arg("seconds"),
