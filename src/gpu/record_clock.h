@@ -18,7 +18,12 @@ class RecordClock {
   // Makes both ns of CLOCK_REALTIME. False: they are of no clock.
   bool settle(std::uint64_t& start, std::uint64_t& end) const noexcept {
     if (__builtin_expect(start >= earliest_ && end <= latest_, 1)) return true;
-    return from_ticks(start, end);
+    // Copies: what a call may change could not stay in registers.
+    std::uint64_t from = start, to = end;
+    if (!from_ticks(from, to)) return false;
+    start = from;
+    end = to;
+    return true;
   }
 
  private:

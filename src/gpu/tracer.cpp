@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "gpu/buffers.h"
@@ -222,12 +223,15 @@ void Tracer::turn(Turn::What what, std::uint64_t ticks, Refusal refusal) noexcep
 
 // In the other's thread, before its call.
 void Tracer::yield(bool finalize) noexcept {
-  // In the call that ends CUPTI the job's launch waits for us, and CUPTI perhaps for the launch.
   std::unique_lock lock(mutex_, std::defer_lock);
   if (!finalize) {
     lock.lock();
-  } else if (!lock.try_lock_for(std::chrono::milliseconds(100))) {
-    return;  // follow() will see it
+  } else {
+    // In the call that ends CUPTI the job's launch waits for us, and CUPTI perhaps for the launch.
+    for (int ms = 0; !lock.try_lock(); ++ms) {
+      if (ms == 100) return;  // follow() will see it
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
   }
   if (!registered_) return;
   const SignalsBlocked blocked;

@@ -90,7 +90,7 @@ class Tracer {
   void disable_kinds() noexcept;
   void turn(Turn::What what, std::uint64_t ticks, Refusal refusal = {}) noexcept;
 
-  mutable std::timed_mutex mutex_;  // of everything but take()'s own work
+  mutable std::mutex mutex_;  // of everything but take()'s own work
   Cupti cupti_;
   Kinds kinds_;
   std::atomic<bool> enabled_{false}, yielded_{false};

@@ -7,9 +7,10 @@
 //   after      haiprof begins, then the sessions, some of them right after the other
 //   before     the first session has begun when haiprof begins, which is told so
 //   running    a kernel runs from before each session into it
+//   alone      the same, and nobody else launches anything
 //   long       a kernel runs from before each session until after it
 //   slow       Kineto takes its time before it flushes
-//   toggled    each session is disabled twice
+//   toggled    each session is switched off, and stopped when haiprof records again
 //   stopped    haiprof stops and begins again while the session lasts
 //   forked     the process forks while the session lasts; the child stops both
 //   skewed     some of haiprof's records have times of no clock
@@ -64,12 +65,14 @@ struct Kineto {
         warm_up(find<void (*)()>(path, "kineto_warm_up")),
         start(find<void (*)()>(path, "kineto_start")),
         stop(find<void (*)()>(path, "kineto_stop")),
+        toggle_off(find<void (*)()>(path, "kineto_toggle_off")),
         process(find<std::size_t (*)(std::uint32_t*, std::size_t)>(path, "kineto_process")),
         unknown_buffers(find<std::uint64_t (*)()>(path, "kineto_unknown_buffers")) {}
   void (*prepare)();
   void (*warm_up)();
   void (*start)();
   void (*stop)();
+  void (*toggle_off)();
   std::size_t (*process)(std::uint32_t*, std::size_t);
   std::uint64_t (*unknown_buffers)();
 };
@@ -101,7 +104,7 @@ void print(const char* name, const std::vector<std::uint64_t>& values, const cha
 class Job {
  public:
   Job(const char* kineto, std::string scenario) : kineto_(kineto), scenario_(std::move(scenario)) {
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < (scenario_ == "alone" ? 0 : 4); ++i) {
       threads_.emplace_back([this, i] {
         while (!over_) {
           launch(i % 2 == 0 ? "even" : "odd", 2);
@@ -125,7 +128,7 @@ class Job {
 
   void session(int number) {
     Session all;
-    const bool runs = scenario_ == "running" || scenario_ == "long";
+    const bool runs = scenario_ == "running" || scenario_ == "alone" || scenario_ == "long";
     const std::uint32_t id = runs ? begin_kernel("across") : 0;
     // The session's thread has launched, so that CUPTI may have a buffer for it already.
     launch("main", 1);
@@ -138,18 +141,18 @@ class Job {
     all.first = newest() + 1;
     launch("main", 3);
     if (number == 0 && scenario_ == "before") record(true);
-    if (scenario_ == "running") end_kernel(id);
+    if (runs && scenario_ != "long") end_kernel(id);
     middle(number);
     sleep(30);
     launch("main", 3);
     all.last = newest();
     sleep(5);
+    if (scenario_ == "toggled") {
+      kineto_.toggle_off();
+      wait();
+    }
     kineto_.stop();
     if (scenario_ == "slow") sleep(4000);
-    if (scenario_ == "toggled") {
-      sleep(800);
-      kineto_.stop();
-    }
     std::vector<std::uint32_t> ids(100'000);
     ids.resize(std::min(kineto_.process(ids.data(), ids.size()), ids.size()));
     all.after = newest();

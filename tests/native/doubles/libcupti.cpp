@@ -193,6 +193,8 @@ void end(const Kernel& kernel, std::uint64_t ns) {
   test::put<K::End>(kernel.record, start + ns);
 }
 
+[[maybe_unused]] const bool release_set = (test::release = &test::kReleases[4]) != nullptr;  // 13.0
+
 // A child that was forked finds its lock open.
 [[maybe_unused]] const int forks =
     pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, [] { mutex.unlock(); });
@@ -231,7 +233,6 @@ cupti::Result cuptiGetResultString(cupti::Result result, const char** text) {
 cupti::Result cuptiActivityRegisterCallbacks(cupti::BufferRequested ask,
                                              cupti::BufferCompleted give) {
   const std::lock_guard guard(mutex);
-  test::release = &test::kReleases[4];  // 13.0
   const cupti::Result result = answer("cuptiActivityRegisterCallbacks");
   if (result == cupti::kSuccess) {
     requested = ask;

@@ -189,6 +189,12 @@ void kineto_stop() {
   for (const int kind : kKinds) CUPTI(cuptiActivityDisable)(kind);
 }
 
+// GenericActivityProfiler::toggleCollectionDynamic(false); kineto_stop() comes after it.
+void kineto_toggle_off() {
+  kineto_stop();
+  CUPTI(cuptiActivityFlushAll)(0);  // CuptiActivityApi::flushActivities
+}
+
 // CuptiActivityProfiler::processGpuActivities (CuptiActivityApi::activityBuffers and outOfRange),
 // then GenericActivityProfiler::resetInternal. Gives the correlation ids of the kernels, at most
 // `room`; returns how many there are.
