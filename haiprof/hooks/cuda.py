@@ -114,7 +114,9 @@ def torch_profiler() -> tuple[bool, bool]:
     if torch is None or getattr(torch.version, "cuda", None) is None:
         return False, False
     shared = torch.profiler.ProfilerActivity.CUDA in torch.profiler.supported_activities()
-    return shared, torch._C._autograd._profiler_enabled()
+    # The first is this thread's, the second everybody's, but not every torch has it.
+    profiling = torch._C._autograd._profiler_enabled()
+    return shared, profiling or getattr(torch.autograd.profiler, "_is_profiler_enabled", False)
 
 
 def libcupti_folders() -> list[str]:

@@ -108,7 +108,7 @@ Refusal Collector::trace(const std::string& folders, const Wanted& wanted) {
         "torch.profiler and haiprof cannot take turns with this torch, which has CUPTI in itself",
         "use a torch that is linked with libcupti.so, as the wheels of PyTorch are"};
   }
-  if (wanted.in_use) handover().assume();
+  handover().look_back(wanted.in_use);
   // At once: what is traced from before the first context costs least.
   return tracer_.enable();
 }

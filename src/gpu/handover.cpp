@@ -174,8 +174,10 @@ void Handover::unwatch() noexcept {
   if (lasts()) interposer_.apply();  // one that began just then
 }
 
-void Handover::assume() noexcept {
-  if (!interposer_.used(reinterpret_cast<void*>(cupti_.register_callbacks))) return;
+void Handover::look_back(bool hint) noexcept {
+  const bool began = interposer_.used(reinterpret_cast<void*>(cupti_.register_callbacks));
+  const bool ended = interposer_.used(reinterpret_cast<void*>(cupti_.disable));
+  if (!began || (ended && !hint)) return;
   const std::lock_guard guard(mutex_);
   if (lasts()) return;
   lasts_.store(true, std::memory_order_release);

@@ -42,9 +42,10 @@ class Handover {
 
   // Whether a session lasts: from before its first call until take_back().
   bool lasts() const noexcept { return lasts_.load(std::memory_order_acquire); }
-  // It may be that a session began before we watched: it did if the other has ever registered
-  // buffers. Over when the other disables kernels.
-  void assume() noexcept;
+  // Finds out whether a session began before we watched. It did if the other has registered buffers
+  // and never disabled anything; if it has done both, `hint` decides. Over when the other disables
+  // kernels.
+  void look_back(bool hint) noexcept;
   // Whether it is over: all that the other enabled is disabled, and it has been quiet for a while.
   bool over() noexcept;
   // Ends a session that is over. False: it is not, or goes on.

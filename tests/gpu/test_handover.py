@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from recording import python, wait_recorded
 
 import haiprof
+from haiprof.hooks.cuda import torch_profiler
 from haiprof.options import Options
 from haiprof.recorder.process import RecordedProcess
 from haiprof.run_folder import open_run_folder
@@ -144,6 +146,8 @@ def test_without_taking_turns_both_would_lose(
     ("scenario", "environment", "kineto"),
     [
         ("before", {}, "lazy"),
+        ("told", {}, "lazy"),
+        ("told", {}, "now"),
         ("after", {}, "now"),
         ("after", {"TEARDOWN_CUPTI": "1"}, "lazy"),
         ("running", {"FAKE_CUPTI_PLACE": "launch"}, "lazy"),
@@ -183,6 +187,19 @@ def test_stopping_and_beginning_again_does_not_disturb_a_session(
     outcome = run_job(native_build, shm, tmp_path, "stopped", 4)
     check_kineto(outcome)
     assert outcome.kernels["correlation"].max() > outcome.told["sessions"][-1]["after"]
+
+
+def test_torch_is_asked_whether_it_profiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert torch_profiler() == (False, False) or torch.version.cuda is not None
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    answers = []
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        answers.append(torch_profiler()[1])
+        other = threading.Thread(target=lambda: answers.append(torch_profiler()[1]))
+        other.start()
+        other.join()
+    answers.append(torch_profiler()[1])
+    assert answers == [True, True, False]
 
 
 JOB = """
