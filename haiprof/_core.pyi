@@ -228,6 +228,8 @@ def gpu_start(
     period: float = 60.0,
     synchronization: bool = False,
     overhead: bool = True,
+    shared: bool = False,
+    in_use: bool = False,
 ) -> tuple[str, str] | None:
     """Record GPU activity from now on; initialises the driver.
 
@@ -238,6 +240,9 @@ def gpu_start(
         period: how long after the beginning of a window the next one begins, s.
         synchronization: record the host's waits too.
         overhead: record what CUPTI says that it takes itself.
+        shared: torch.profiler uses CUPTI in this process when it is asked to; refused where haiprof
+            would not see that.
+        in_use: torch.profiler may be recording now, and is given way until it has ended.
 
     Returns:
         Why kernels cannot be recorded, and what the user can do about it; None when they can.

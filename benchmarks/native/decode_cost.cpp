@@ -48,7 +48,7 @@ int main(int argc, char** argv) {
     using K = cupti::Kernel;
     std::uint8_t* const record = buffer.add(cupti::kConcurrentKernel);
     std::memset(record + 4, 0, release->kernel - 4);
-    const std::uint64_t start = 1'750'000'000'000'000'000 + records * 6000;
+    const std::uint64_t start = ring::clock_ns(CLOCK_REALTIME) - 1'000'000'000 + records * 6000;
     put<K::Start>(record, start);
     put<K::End>(record, start + 4000 + records % 100);
     put<K::Name>(record, names[records % kNames].c_str());

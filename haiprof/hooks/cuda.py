@@ -24,6 +24,7 @@ _KERNEL_LOSSES: Final = {
     "spilled_buffers": "buffers in a rush",
     "foreign_buffers": "buffers of another user of CUPTI",
     "timeless": "records that CUPTI could not time",
+    "clockless": "records with a time of no clock",
     "damaged_buffers": "buffers that could not be read to their end",
 }
 _SPAN_LOSSES: Final = {
@@ -98,11 +99,14 @@ class CudaCalls:
         self._begun = True
         self._before = _core.gpu_counts()
         try:
+            shared, in_use = torch_profiler()
             refused = _core.gpu_start(
                 ":".join(libcupti_folders()),
                 kernels=self._options.kernels,
                 budget=self._options.budget,
                 period=self._options.kernels_period,
+                shared=shared,
+                in_use=in_use,
             )
         except Exception as error:  # torch is about to use CUDA, and must not notice
             refused = (repr(error), "report this as a bug of haiprof")
@@ -143,6 +147,17 @@ class CudaCalls:
 
 def _told(counts: Mapping[str, int], causes: Mapping[str, str]) -> str:
     return ", ".join(f"{counts[cause]} {text}" for cause, text in causes.items() if counts[cause])
+
+
+def torch_profiler() -> tuple[bool, bool]:
+    """Return whether torch.profiler records GPU activity when asked to, and whether it may now."""
+    torch = imported("torch")
+    if torch is None or getattr(torch.version, "cuda", None) is None:
+        return False, False
+    shared = torch.profiler.ProfilerActivity.CUDA in torch.profiler.supported_activities()
+    # The first is this thread's, the second everybody's, but not every torch has it.
+    profiling = torch._C._autograd._profiler_enabled()
+    return shared, profiling or getattr(torch.autograd.profiler, "_is_profiler_enabled", False)
 
 
 def libcupti_folders() -> list[str]:

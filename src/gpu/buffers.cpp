@@ -24,7 +24,9 @@ bool Buffers::map() noexcept {
 std::uint8_t* Buffers::take() noexcept {
   std::uint32_t slot = free_.pop(slots_);
   if (slot == kNobody) slot = spares_.pop(slots_);
-  return at(slot == kNobody ? kSlots - 1 : slot);
+  if (slot == kNobody) return at(kSlots - 1);
+  away_.fetch_add(1, std::memory_order_relaxed);
+  return at(slot);
 }
 
 bool Buffers::complete(std::uint8_t* buffer, std::size_t valid) noexcept {
@@ -34,6 +36,7 @@ bool Buffers::complete(std::uint8_t* buffer, std::size_t valid) noexcept {
     return false;
   }
   const auto slot = static_cast<std::uint32_t>(offset / kBytes);
+  if (slot < kSlots - 1) away_.fetch_sub(1, std::memory_order_relaxed);
   if (slot >= kPool) {
     if (valid > 0) spilled_.fetch_add(1, std::memory_order_relaxed);
     if (slot < kSlots - 1) spares_.push(slots_, slot);

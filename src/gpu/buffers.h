@@ -21,6 +21,11 @@ class Buffers {
   // Maps the pool's memory, touched and zeroed, once. False when there is none.
   bool map() noexcept;
 
+  // Whether it lies in the pool.
+  bool owns(const std::uint8_t* buffer) const noexcept {
+    return memory_ != nullptr && buffer >= memory_ && buffer < memory_ + kSlots * kBytes;
+  }
+
   // For CUPTI's threads. Never null once map() was true.
   std::uint8_t* take() noexcept;
   // False when the buffer is none of ours.
@@ -47,6 +52,8 @@ class Buffers {
 
   // Buffers whose records were thrown away because the pool was used up.
   std::uint64_t spilled() const noexcept { return spilled_.load(std::memory_order_relaxed); }
+  // How many CUPTI has, of those that are given to it once.
+  std::int32_t away() const noexcept { return away_.load(std::memory_order_relaxed); }
   // Buffers that came back and are not ours.
   std::uint64_t foreign() const noexcept { return foreign_.load(std::memory_order_relaxed); }
   // Whether so many are full that they should be emptied soon.
@@ -73,6 +80,7 @@ class Buffers {
   IndexStack free_, spares_, full_;
   std::atomic<std::uint64_t> spilled_{0}, foreign_{0};
   std::atomic<std::uint32_t> full_count_{0};
+  std::atomic<std::int32_t> away_{0};
 };
 
 }  // namespace haiprof::gpu

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "gpu/devices.h"
+#include "gpu/handover.h"
 #include "gpu/stream_timer.h"
 #include "phase/process.h"
 #include "ring/writer.h"
@@ -124,6 +125,13 @@ Refusal Collector::trace(const std::string& folders, const Wanted& wanted) {
   if (wanted.kernels == Mode::off) return {};
   Refusal refusal = tracer_.open(folders, wanted.kinds);
   if (!refusal.ok()) return refusal;
+  // Both at once would lose GPU activity in both, and the other's is what the user looks at now.
+  if (!tracer_.watch() && wanted.shared) {
+    return {
+        "torch.profiler and haiprof cannot take turns with this torch, which has CUPTI in itself",
+        "use a torch that is linked with libcupti.so, as the wheels of PyTorch are"};
+  }
+  handover().look_back(wanted.in_use);
   return schedule_.start(wanted.kernels, wanted.budget, wanted.period);
 }
 
@@ -223,6 +231,7 @@ void stop_collecting(double seconds) noexcept try { collector.stop(seconds); } c
 
 bool collecting() noexcept { return collector.running(); }
 bool tracing() noexcept { return collector.tracing(); }
+bool yielded() noexcept { return collector.tracer().yielded(); }
 Counts counts() noexcept { return collector.tracer().counts(); }
 std::uint64_t thread_ns() noexcept { return collector.thread_ns(); }
 std::string library_path() { return collector.tracer().cupti().path; }

@@ -16,6 +16,8 @@ struct Wanted {
   double budget = 0;   // the share of the job's time that this may take; 0 = any
   double period = 60;  // s from one window to the next
   Kinds kinds;
+  bool shared = false;  // torch.profiler uses CUPTI in this process, when it is asked to
+  bool in_use = false;  // and may be doing so now
 };
 
 // Begins. Starts the driver, so the job must be about to do so itself. Not ok: kernels are not
@@ -31,6 +33,8 @@ void stop_collecting(double seconds) noexcept;
 // Whether the thread runs, and whether it can record kernels.
 bool collecting() noexcept;
 bool tracing() noexcept;
+// Whether another user of CUPTI records, and haiprof waits for its end.
+bool yielded() noexcept;
 
 Counts counts() noexcept;
 // CPU time of the collector's thread since the process began, ns.

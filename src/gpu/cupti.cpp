@@ -89,6 +89,8 @@ Refusal load(const std::string& folders, Cupti& found) noexcept try {
                      find(library, "cuptiActivityGetNumDroppedRecords", made.dropped_records);
   find(library, "cuptiGetResultString", made.get_result_string);
   find(library, "cuptiGetStreamIdEx", made.get_stream_id);
+  find(library, "cuptiActivityRegisterTimestampCallback", made.register_clock);
+  find(library, "cuptiFinalize", made.finalize);
   Dl_info info{};
   if (made.get_version != nullptr &&
       dladdr(reinterpret_cast<void*>(made.get_version), &info) != 0 && info.dli_fname != nullptr) {

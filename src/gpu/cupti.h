@@ -23,8 +23,11 @@ struct Cupti {
   cupti::ActivityGetNextRecord next_record = nullptr;
   cupti::ActivityGetNumDroppedRecords dropped_records = nullptr;
   cupti::GetStreamIdEx get_stream_id = nullptr;  // may be missing
-  std::string path;                              // of the file that it is
-  std::uint32_t version = 0;                     // CUPTI_API_VERSION
+  // Only others call these; an old CUPTI may lack them.
+  cupti::ActivityRegisterTimestampCallback register_clock = nullptr;
+  cupti::Finalize finalize = nullptr;
+  std::string path;           // of the file that it is
+  std::uint32_t version = 0;  // CUPTI_API_VERSION
 
   std::string text_of(cupti::Result result) const;
 };

@@ -42,6 +42,8 @@ using ActivityFlushAll = Result (*)(std::uint32_t flags);
 using ActivitySetAttribute = Result (*)(int attribute, std::size_t* bytes, void* value);
 using ActivityGetNextRecord = Result (*)(std::uint8_t* buffer, std::size_t valid,
                                          std::uint8_t** record);
+using ActivityRegisterTimestampCallback = Result (*)(std::uint64_t (*now)());
+using Finalize = Result (*)();
 using ActivityGetNumDroppedRecords = Result (*)(Context context, std::uint32_t stream,
                                                 std::size_t* dropped);
 using GetStreamIdEx = Result (*)(Context context, void* stream, std::uint8_t per_thread,
@@ -54,6 +56,8 @@ inline constexpr std::uint32_t kFlushForced = 1;
 enum Kind : std::uint32_t {
   kMemcpy = 1,
   kMemset = 2,
+  kDriver = 4,
+  kRuntime = 5,
   kConcurrentKernel = 10,
   kOverhead = 17,
   kMemcpyPtoP = 22,
@@ -150,6 +154,11 @@ struct Synchronization {
   using End = Field<std::uint64_t, 16>;
   using Correlation = Field<std::uint32_t, 24>;
   using Stream = Field<std::uint32_t, 32>;
+};
+
+// Of the runtime (kind 5) or the driver (kind 4).
+struct Api {
+  using Start = Field<std::uint64_t, 8>;
 };
 
 struct Overhead {

@@ -52,9 +52,6 @@ Small at_most(std::uint32_t value) noexcept {
   return static_cast<Small>(std::min<std::uint32_t>(value, Small(~Small{0})));
 }
 
-// CUPTI leaves both at 0 for what it could not time.
-bool timed(std::uint64_t start, std::uint64_t end) noexcept { return start != 0 && end >= start; }
-
 void push(const ring::ActivityPayload& activity, std::uint64_t now) noexcept {
   ring::push_at<ring::ActivityPayload>(ring::RecordType::activity, now,
                                        [&](ring::ActivityPayload& p) { p = activity; });
@@ -70,6 +67,7 @@ Decoded Decoder::decode(std::uint8_t* buffer, std::size_t valid) noexcept {
   }
   // The ring's own time of a GPU record says only when it was taken over.
   const std::uint64_t now = ring::now_ticks();
+  clock_.read();
   std::uint8_t* record = nullptr;
   cupti::Result result = cupti::kSuccess;
   while ((result = next_(buffer, valid, &record)) == cupti::kSuccess) take(record, now, told);
@@ -96,14 +94,22 @@ void Decoder::take(const std::uint8_t* record, std::uint64_t now, Decoded& told)
   }
 }
 
+bool Decoder::settle(std::uint64_t& start, std::uint64_t& end, Decoded& told) const noexcept {
+  // CUPTI leaves both at 0 for what it could not time.
+  if (start == 0 || end < start) {
+    ++told.timeless;
+    return false;
+  }
+  if (clock_.settle(start, end)) return true;
+  ++told.clockless;
+  return false;
+}
+
 void Decoder::take_kernel(const std::uint8_t* record, std::uint64_t now, Decoded& told) noexcept {
   using K = cupti::Kernel;
-  const std::uint64_t start = K::Start::of(record);
-  const std::uint64_t end = K::End::of(record);
-  if (!timed(start, end)) {
-    ++told.timeless;
-    return;
-  }
+  std::uint64_t start = K::Start::of(record);
+  std::uint64_t end = K::End::of(record);
+  if (!settle(start, end, told)) return;
   ++told.kernels;
   const std::uint32_t name = names_.id(K::Name::of(record));
   const std::uint64_t correlation = correlations_.widen(K::Correlation::of(record));
@@ -142,12 +148,9 @@ void Decoder::take_kernel(const std::uint8_t* record, std::uint64_t now, Decoded
 template <typename Fields>
 bool Decoder::begin(const std::uint8_t* record, ring::ActivityKind kind,
                     ring::ActivityPayload& activity, Decoded& told) noexcept {
-  const std::uint64_t start = Fields::Start::of(record);
-  const std::uint64_t end = Fields::End::of(record);
-  if (!timed(start, end)) {
-    ++told.timeless;
-    return false;
-  }
+  std::uint64_t start = Fields::Start::of(record);
+  std::uint64_t end = Fields::End::of(record);
+  if (!settle(start, end, told)) return false;
   ++told.others;
   const Duration took = duration(end - start);
   activity = {};
@@ -213,7 +216,7 @@ void Decoder::take_overhead(const std::uint8_t* record, std::uint64_t now, Decod
   // The driver's own number is 1, CUPTI's lie in the upper half.
   const std::uint32_t number = Fields::OverheadKind::of(record);
   if (is_cost(number >> 16)) {
-    told.overhead_ns += Fields::End::of(record) - Fields::Start::of(record);
+    told.overhead_ns += overhead.flags == 0 ? overhead.duration : overhead.duration * 1024ULL;
   }
   const std::size_t kind = std::min<std::size_t>(number == 1 ? 1 : (number >> 16) * 2, 31);
   overhead.name = made_name(kOverheadSlots + kind, "%s",

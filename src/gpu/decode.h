@@ -8,6 +8,7 @@
 #include "gpu/correlations.h"
 #include "gpu/cupti_abi.h"
 #include "gpu/names.h"
+#include "gpu/record_clock.h"
 #include "ring/layout.h"
 
 namespace haiprof::gpu {
@@ -17,6 +18,7 @@ struct Decoded {
   std::uint64_t kernels = 0;
   std::uint64_t others = 0;       // copies, sets, synchronisations, overheads
   std::uint64_t timeless = 0;     // without a time: CUPTI had no room to measure it; not pushed
+  std::uint64_t clockless = 0;    // with a time of no clock of this machine; not pushed
   std::uint64_t unknown = 0;      // of a kind that was not asked for; not pushed
   std::uint64_t overhead_ns = 0;  // what CUPTI says that it took itself
   bool damaged = false;           // the walk ended before the end of the buffer
@@ -38,6 +40,8 @@ class Decoder {
   void take_set(const std::uint8_t* record, std::uint64_t now, Decoded& told) noexcept;
   void take_sync(const std::uint8_t* record, std::uint64_t now, Decoded& told) noexcept;
   void take_overhead(const std::uint8_t* record, std::uint64_t now, Decoded& told) noexcept;
+  // Whether they are times; then of CLOCK_REALTIME. Else counted.
+  bool settle(std::uint64_t& start, std::uint64_t& end, Decoded& told) const noexcept;
   template <typename Fields>
   bool begin(const std::uint8_t* record, ring::ActivityKind kind, ring::ActivityPayload& activity,
              Decoded& told) noexcept;
@@ -56,6 +60,7 @@ class Decoder {
   cupti::ActivityGetNextRecord next_;
   Names names_;
   Correlations correlations_;
+  RecordClock clock_;
   std::array<std::uint32_t, kSlots> made_{};  // id + 1; 0 = not made yet
   std::uint32_t generation_ = 0;
 };

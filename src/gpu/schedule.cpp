@@ -54,14 +54,18 @@ Refusal Schedule::start(Mode mode, double budget, double period) {
   started_ = last_metered_ = ring::now_ticks();
   cupti_ns_before_ = tracer_.counts().overhead_ns;
   // The first steps of a job are longer by themselves.
-  windows_.begin(started_, false);
-  tell_kernels(true, "start");
+  if (!tracer_.yielded()) {
+    windows_.begin(started_, false);
+    tell_kernels(true, "start", started_);
+  }
   return refusal;
 }
 
 void Schedule::turn(std::uint64_t thread_ns) {
   const std::uint64_t now = ring::now_ticks();
   const bool measured = hear_of_steps();
+  tracer_.follow();
+  hear_of_others();
   if (mode_ == Mode::windows) {
     follow_windows(now);
     if (measured) keep_budget_of_windows(now, thread_ns);
@@ -76,21 +80,53 @@ bool Schedule::hear_of_steps() {
   return measured;
 }
 
+void Schedule::hear_of_others() {
+  for (const Turn& turn : tracer_.turns()) {
+    const std::string away =
+        "{\"seconds\": " + number(static_cast<double>(turn.away_ns) / kNsPerSecond) + "}";
+    switch (turn.what) {
+      case Turn::yielded:
+        tell("handover", "another profiler (Kineto) records GPU activity; haiprof pauses", "{}",
+             turn.ticks);
+        if (!windows_.open()) break;
+        windows_.end(turn.ticks);
+        tell_kernels(false, "handover", turn.ticks);
+        break;
+      case Turn::took_over:
+        tell("handover", "the other profiler has ended; haiprof records GPU activity again", away,
+             turn.ticks);
+        windows_.begin(turn.ticks, false);
+        tell_kernels(true, "handover", turn.ticks);
+        break;
+      case Turn::failed:
+        tell("handover",
+             "the other profiler has ended, but haiprof cannot go on: " + turn.refusal.reason +
+                 "; " + turn.refusal.mend,
+             away, turn.ticks);
+        if (mode_ == Mode::all) mode_ = Mode::off;
+        break;
+    }
+  }
+}
+
 void Schedule::follow_windows(std::uint64_t now) {
   if (windows_.ends(now, phase::current_step() != ring::kNone)) {
     tracer_.disable();
-    windows_.end(now);
-    tell_kernels(false, "window");
-  } else if (windows_.begins(now)) {
+    const std::uint64_t end = ring::now_ticks();
+    windows_.end(end);
+    tell_kernels(false, "window", end);
+  } else if (!tracer_.enabled() && windows_.begins(now)) {
     const Refusal refusal = tracer_.enable();
     if (!refusal.ok()) {
       tell("hook", "kernels are no longer recorded: " + refusal.reason + "; " + refusal.mend, "{}");
       mode_ = Mode::off;
       return;
     }
+    if (tracer_.yielded()) return;  // it begins when the other profiler has ended
     // Tracing has begun before the window does: a step in it is traced from its first kernel on.
-    windows_.begin(ring::now_ticks(), true);
-    tell_kernels(true, "window");
+    const std::uint64_t begin = ring::now_ticks();
+    windows_.begin(begin, true);
+    tell_kernels(true, "window", begin);
   }
 }
 
@@ -160,7 +196,7 @@ void Schedule::step_down(Mode mode, const std::string& text, const std::string& 
   if (tracer_.enabled()) {
     tracer_.disable();
     windows_.end(now);
-    tell_kernels(false, "budget");
+    tell_kernels(false, "budget", now);
   }
   mode_ = mode;
   windows_ = Windows(ring::ticks_per_second(), period_);
@@ -168,15 +204,19 @@ void Schedule::step_down(Mode mode, const std::string& text, const std::string& 
 
 void Schedule::stop() {
   hear_of_steps();
+  hear_of_others();
   if (tracer_.enabled()) {
     tracer_.disable();
-    windows_.end(ring::now_ticks());
-    tell_kernels(false, "stop");
+    const std::uint64_t now = ring::now_ticks();
+    if (windows_.open()) {
+      windows_.end(now);
+      tell_kernels(false, "stop", now);
+    }
   }
   mode_ = Mode::off;
 }
 
-void Schedule::tell_kernels(bool recording, const char* why) const {
+void Schedule::tell_kernels(bool recording, const char* why, std::uint64_t ticks) const {
   const std::uint32_t first = windows_.first_step();
   const std::uint32_t last = windows_.last_step();
   std::string text = "kernels are recorded from here on";
@@ -190,7 +230,8 @@ void Schedule::tell_kernels(bool recording, const char* why) const {
        std::string("{\"recording\": ") + (recording ? "true" : "false") + ", \"why\": \"" + why +
            "\", \"mode\": \"" + name_of(mode_) +
            "\", \"first_step\": " + (recording ? "null" : step_or_null(first)) +
-           ", \"last_step\": " + (recording ? "null" : step_or_null(last)) + "}");
+           ", \"last_step\": " + (recording ? "null" : step_or_null(last)) + "}",
+       ticks);
 }
 
 }  // namespace haiprof::gpu

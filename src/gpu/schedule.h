@@ -1,6 +1,7 @@
 // Turns tracing on and off: as the mode says, in windows, and less when it costs more than its
 // budget. Whatever it does becomes rows of the events table: `kernels` for each beginning and end
-// of tracing, `budget` for what it was found to cost.
+// of tracing, `handover` when another profiler is given way, `budget` for what it was found to
+// cost.
 #pragma once
 
 #include <atomic>
@@ -58,11 +59,12 @@ class Schedule {
 
  private:
   bool hear_of_steps();
+  void hear_of_others();
   void follow_windows(std::uint64_t now);
   void keep_budget_of_all(std::uint64_t now, std::uint64_t thread_ns);
   void keep_budget_of_windows(std::uint64_t now, std::uint64_t thread_ns);
   void step_down(Mode mode, const std::string& text, const std::string& attributes);
-  void tell_kernels(bool recording, const char* why) const;
+  void tell_kernels(bool recording, const char* why, std::uint64_t ticks) const;
   std::string costs(std::uint64_t thread_ns) const;
 
   Tracer& tracer_;

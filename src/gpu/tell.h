@@ -1,12 +1,16 @@
 // Rows of the events table from the collector's thread.
 #pragma once
 
+#include <cstdint>
 #include <string>
+
+#include "ring/clock.h"
 
 namespace haiprof::gpu {
 
-// attributes: a JSON object.
-void tell(const char* kind, const std::string& text, const std::string& attributes);
+// attributes: a JSON object. ticks: when it happened.
+void tell(const char* kind, const std::string& text, const std::string& attributes,
+          std::uint64_t ticks = ring::now_ticks());
 
 // A number as JSON and people write it; "null" for what is none.
 std::string number(double value);

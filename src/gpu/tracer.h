@@ -2,14 +2,17 @@
 // them into the lane of whoever calls take().
 //
 // There is one, because CUPTI's callbacks carry no context. CUPTI's global activity API is used
-// without a subscription, so torch.profiler can use it as well (at another time). cuptiFinalize is
-// never called: it may hang or crash, and CUPTI is of no use to the process afterwards.
+// without a subscription, so torch.profiler can use it as well: while a session of its lasts, the
+// tracer has yielded, and calls nothing of CUPTI. cuptiFinalize is never called: it may hang or
+// crash, and CUPTI is of no use to the process afterwards.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "gpu/cupti.h"
 #include "gpu/decode.h"
@@ -27,12 +30,21 @@ struct Counts {
   std::uint64_t kernels = 0;
   std::uint64_t others = 0;
   std::uint64_t timeless = 0;     // CUPTI had no room to time them
+  std::uint64_t clockless = 0;    // with a time of no clock of this machine
   std::uint64_t unknown = 0;      // of a kind that was not asked for
   std::uint64_t dropped = 0;      // CUPTI had no buffer for them
   std::uint64_t spilled = 0;      // buffers thrown away because the pool was used up
   std::uint64_t foreign = 0;      // buffers of another user of CUPTI
   std::uint64_t damaged = 0;      // buffers that could not be read to their end
   std::uint64_t overhead_ns = 0;  // what CUPTI says that it took in the job's threads
+};
+
+// The tracer yielded to another user of CUPTI, or took over again.
+struct Turn {
+  enum What : std::uint8_t { yielded, took_over, failed } what = yielded;
+  std::uint64_t ticks = 0;    // when
+  std::uint64_t away_ns = 0;  // how long it had been away; 0 for one that has yielded
+  Refusal refusal;            // why it failed: nothing is recorded until enable() is called again
 };
 
 class Tracer {
@@ -42,12 +54,24 @@ class Tracer {
 
   // Finds libcupti. The driver must have started.
   Refusal open(const std::string& folders, Kinds kinds);
+  // Yields from now on to others that use CUPTI. False: nobody who could was found so far. Goes on
+  // after disable(): a session that begins then must be known when enable() is called again.
+  bool watch() noexcept;
   bool is_open() const noexcept { return decoder_ != nullptr; }
 
-  // Records from now on. Not ok: nothing has changed, and why. Idempotent.
+  // Records from now on, or yields at once. Not ok: nothing has changed, and why. Idempotent.
   Refusal enable();
+  // Leaves everything as it is while another records.
   void disable() noexcept;
+  // Whether it records, or would if it had not yielded.
   bool enabled() const noexcept { return enabled_; }
+  bool yielded() const noexcept { return yielded_; }
+
+  // Looks for others that were loaded since, and takes over again from one that has ended. By the
+  // thread that calls take(), now and then.
+  void follow() noexcept;
+  // What became of it since the last call, in order. By the same thread.
+  std::vector<Turn> turns() noexcept;
 
   // Takes over what CUPTI has; not_ended: also what has not ended yet, which then is lost. By one
   // thread only.
@@ -60,11 +84,19 @@ class Tracer {
 
  private:
   Refusal refusal_of(cupti::Result result) const;
+  void yield(bool finalize) noexcept;
+  // These three under the lock.
+  cupti::Result record() noexcept;
+  void disable_kinds() noexcept;
+  void turn(Turn::What what, std::uint64_t ticks, Refusal refusal = {}) noexcept;
 
   mutable std::mutex mutex_;  // of everything but take()'s own work
   Cupti cupti_;
   Kinds kinds_;
-  bool enabled_ = false;
+  std::atomic<bool> enabled_{false}, yielded_{false};
+  bool registered_ = false;       // CUPTI asks us for buffers
+  std::uint64_t yielded_at_ = 0;  // CLOCK_MONOTONIC, ns
+  std::vector<Turn> turns_;
   std::unique_ptr<Decoder> decoder_;
   mutable std::mutex counts_mutex_;
   Counts counts_;

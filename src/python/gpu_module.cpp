@@ -21,7 +21,7 @@ namespace {
 
 // (reason, mend), or None when it records.
 py::object start(const std::string& folders, const std::string& kernels, double budget,
-                 double period, bool synchronization, bool overhead) {
+                 double period, bool synchronization, bool overhead, bool shared, bool in_use) {
   gpu::Refusal refusal;
   gpu::Wanted wanted;
   wanted.kernels = kernels == "off"   ? gpu::Mode::off
@@ -30,6 +30,8 @@ py::object start(const std::string& folders, const std::string& kernels, double 
   wanted.budget = budget;
   wanted.period = period;
   wanted.kinds = {synchronization, overhead};
+  wanted.shared = shared;
+  wanted.in_use = in_use;
   {
     const py::gil_scoped_release without_gil;
     refusal = gpu::start_collecting(folders, wanted);
@@ -44,6 +46,7 @@ py::dict counts() {
   told["kernels"] = now.kernels;
   told["others"] = now.others;
   told["timeless"] = now.timeless;
+  told["clockless"] = now.clockless;
   told["unknown"] = now.unknown;
   told["dropped"] = now.dropped;
   told["spilled_buffers"] = now.spilled;
@@ -92,7 +95,8 @@ py::tuple list_gpus() {
 void register_gpu(py::module_& module) {
   module.def("gpu_start", &start, py::arg("folders") = "", py::kw_only(),
              py::arg("kernels") = "windows", py::arg("budget") = 0.0, py::arg("period") = 60.0,
-             py::arg("synchronization") = false, py::arg("overhead") = true);
+             py::arg("synchronization") = false, py::arg("overhead") = true,
+             py::arg("shared") = false, py::arg("in_use") = false);
   module.def("gpu_flush", &gpu::flush_collected, py::arg("seconds"),
              py::call_guard<py::gil_scoped_release>());
   module.def("gpu_stop", &gpu::stop_collecting, py::arg("seconds"),

@@ -40,11 +40,12 @@ int main() {
   const char* const names[] = {"gemm", "softmax",
                                "a_name_that_is_longer_than_a_small_string_holds"};
   Buffer buffer;
+  const std::uint64_t begin = ring::clock_ns(CLOCK_REALTIME) - 1'000'000'000;
   std::uint32_t correlation = 0;
   while (buffer.size() + release->kernel <= gpu::Buffers::kBytes) {
     std::uint8_t* const record = buffer.add(cupti::kConcurrentKernel);
-    put<K::Start>(record, 1'750'000'000'000'000'000 + correlation * 2000);
-    put<K::End>(record, 1'750'000'000'000'000'000 + correlation * 2000 + 1000);
+    put<K::Start>(record, begin + correlation * 2000);
+    put<K::End>(record, begin + correlation * 2000 + 1000);
     put<K::Name>(record, names[correlation % 3]);
     put<K::Correlation>(record, ++correlation);
     put<K::Graph>(record, 0);

@@ -1,6 +1,7 @@
 // CUPTI's records into tables: every size that they have had, what has no time, ends and wraps.
 #include <unistd.h>
 
+#include <cstdlib>
 #include <string>
 
 #include "check.h"
@@ -15,7 +16,9 @@ using namespace haiprof;
 using namespace haiprof::test;
 namespace cupti = gpu::cupti;
 
-constexpr std::uint64_t kStart = 1'750'000'000'000'000'000;
+constexpr std::uint64_t kHour = 3'600'000'000'000;
+// What CUPTI hands over is not old.
+const std::uint64_t kStart = ring::clock_ns(CLOCK_REALTIME) - 2 * kHour;
 
 // A ring of its own, and what was drained from it.
 class Taken {
@@ -196,6 +199,40 @@ void what_has_no_time_is_counted_and_left_out() {
   CHECK_EQUAL(taken.name(0), "whole");
 }
 
+// Both of what a torch.profiler leaves behind: CUPTI's times are ticks, and some of them neither.
+void times_of_both_clocks_are_told_apart() {
+  Taken taken;
+  Buffer buffer;
+  ring::ClockReading now = ring::read_clocks();
+  const std::uint64_t second = ring::ticks_per_second();
+  now = ring::read_clocks();
+  const std::uint64_t day = 24 * kHour;
+  add_kernel(buffer, "ns", now.realtime_ns - 3'000'000'000, 2000, 1);
+  add_kernel(buffer, "ticks", now.ticks() - 3 * second, second / 1'000'000, 2);
+  add_kernel(buffer, "old ticks", now.ticks() - 7000 * second, 3600 * second, 3);
+  add_kernel(buffer, "lost", now.realtime_ns - 4 * day, 2000, 4);
+  add_kernel(buffer, "lost", now.realtime_ns + 4 * day, 2000, 5);
+  add_kernel(buffer, "lost", now.realtime_ns - 1000, 4 * day, 6);
+  add_kernel(buffer, "lost", now.ticks() + 4 * 86400 * second, 2000, 7);
+  put<cupti::Memset::MemoryKind>(
+      add_placed<cupti::Memset>(buffer, cupti::kMemset, now.realtime_ns - 4 * day), 3);
+  gpu::Decoder decoder(next_record);
+  const gpu::Decoded told = decoder.decode(buffer.data(), buffer.size());
+  CHECK_EQUAL(told.kernels, 3U);
+  CHECK_EQUAL(told.clockless, 5U);
+  CHECK_EQUAL(told.timeless + told.others + told.unknown, 0U);
+  const drain::Kernels& rows = taken.kernels();
+  CHECK_EQUAL(rows.start.values().size(), 3U);
+  const auto off = [&](std::size_t row, std::uint64_t wanted) {
+    return std::llabs(rows.start.values().at(row) - static_cast<std::int64_t>(wanted));
+  };
+  CHECK_EQUAL(off(0, now.realtime_ns - 3'000'000'000), 0);
+  CHECK(off(1, now.realtime_ns - 3'000'000'000) < 100'000'000);
+  CHECK(off(2, now.realtime_ns - 7'000'000'000'000) < 100'000'000'000);
+  CHECK(rows.duration.values().at(1) > 900 && rows.duration.values().at(1) < 1100);
+  CHECK(rows.duration.values().at(2) > 3'500'000'000'000);
+}
+
 void a_damaged_buffer_gives_what_lies_before_the_damage() {
   Taken taken;
   Buffer buffer;
@@ -212,12 +249,11 @@ void a_damaged_buffer_gives_what_lies_before_the_damage() {
 void a_long_kernel_keeps_its_length_to_a_microsecond() {
   Taken taken;
   Buffer buffer;
-  const std::uint64_t hour = 3'600'000'000'000;
-  add_kernel(buffer, "forever", kStart, hour, 1);
+  add_kernel(buffer, "forever", kStart, kHour, 1);
   gpu::Decoder decoder(next_record);
   decoder.decode(buffer.data(), buffer.size());
   const std::int64_t off =
-      taken.kernels().duration.values().at(0) - static_cast<std::int64_t>(hour);
+      taken.kernels().duration.values().at(0) - static_cast<std::int64_t>(kHour);
   CHECK(off <= 512 && off >= -512);
 }
 
@@ -299,6 +335,7 @@ int main() {
   without_a_ring_nothing_happens();
   every_release_gives_the_same_rows();
   what_has_no_time_is_counted_and_left_out();
+  times_of_both_clocks_are_told_apart();
   a_damaged_buffer_gives_what_lies_before_the_damage();
   a_long_kernel_keeps_its_length_to_a_microsecond();
   another_module_may_load_its_names_where_the_first_had_them();

@@ -1,0 +1,205 @@
+#include "gpu/handover.h"
+
+#include <pthread.h>
+
+#include <utility>
+#include <vector>
+
+#include "ring/clock.h"
+
+namespace haiprof::gpu {
+namespace {
+
+// Kineto flushes last. Where CUPTI has no buffer of its it does not flush at all, and before it
+// does, it may work for seconds on what it has of the host; late buffers still go to it.
+constexpr std::uint64_t kQuietAfterFlush = 300'000'000;
+constexpr std::uint64_t kQuiet = 3'000'000'000;
+
+// Kinds have small numbers. One beyond would not be followed.
+std::uint64_t bit(int kind) noexcept {
+  return kind >= 0 && kind < 64 ? std::uint64_t{1} << kind : 0;
+}
+
+}  // namespace
+
+Handover& handover() noexcept {
+  static Handover& only = *new Handover;
+  return only;
+}
+
+// A call of the other's: counted from before it until it has returned.
+class Handover::Call {
+ public:
+  enum Meaning { begins, goes_on, finalizes };
+
+  explicit Call(Meaning meaning) noexcept : all_(handover()) {
+    seen_ = !all_.forked_.load(std::memory_order_relaxed);
+    if (!seen_) return;
+    {
+      const std::lock_guard guard(all_.mutex_);
+      ++all_.inside_;
+      if (meaning != goes_on) {
+        all_.lasts_.store(true, std::memory_order_release);
+        all_.flushed_ = false;
+      }
+    }
+    // Each time: a second thread has to wait for the first one's, too.
+    if (meaning != goes_on) all_.tracer_.yield(meaning == finalizes);
+  }
+  ~Call() {
+    if (!seen_) return;
+    const std::lock_guard guard(all_.mutex_);
+    --all_.inside_;
+    all_.last_ns_ = ring::clock_ns(CLOCK_MONOTONIC);
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  // Puts down what came of it.
+  template <typename Note>
+  void note(Note&& note) const noexcept {
+    if (!seen_) return;
+    const std::lock_guard guard(all_.mutex_);
+    note(all_);
+  }
+
+  Handover& all() const noexcept { return all_; }
+  const Cupti& real() const noexcept { return all_.cupti_; }
+
+ private:
+  Handover& all_;
+  bool seen_;
+};
+
+// What stands in the slots.
+struct Trampolines {
+  using Call = Handover::Call;
+
+  static cupti::Result register_callbacks(cupti::BufferRequested ask,
+                                          cupti::BufferCompleted give) noexcept {
+    const Call call(Call::begins);
+    if (ask == nullptr || give == nullptr) return call.real().register_callbacks(ask, give);
+    Handover& all = call.all();
+    all.ask_.store(ask, std::memory_order_release);
+    all.give_.store(give, std::memory_order_release);
+    return call.real().register_callbacks(ask, all.tracer_.completed);
+  }
+
+  static cupti::Result register_clock(std::uint64_t (*now)()) noexcept {
+    const Call call(Call::begins);
+    return call.real().register_clock(now);
+  }
+
+  static cupti::Result enable(int kind) noexcept {
+    const Call call(Call::begins);
+    const cupti::Result result = call.real().enable(kind);
+    call.note([&](Handover& all) {
+      if (result == cupti::kSuccess) all.kinds_ |= bit(kind);
+    });
+    return result;
+  }
+
+  static cupti::Result disable(int kind) noexcept {
+    const Call call(Call::goes_on);
+    // Once more after the end, as after torch.profiler's toggle_collection_dynamic.
+    if (!call.all().lasts() && call.all().ours_.load(std::memory_order_acquire)) {
+      return cupti::kSuccess;
+    }
+    const cupti::Result result = call.real().disable(kind);
+    bool last = false;
+    call.note([&](Handover& all) {
+      last = all.kinds_ == bit(kind);
+      all.kinds_ &= ~bit(kind);
+    });
+    // CUPTI may have written into a buffer of ours instead of asking for one of the other's, which
+    // then would not know that there is something to flush.
+    if (last && call.all().tracer_.holds()) {
+      call.real().flush_all(cupti::kFlushForced);
+      call.note([](Handover& all) { all.flushed_ = true; });
+    }
+    return result;
+  }
+
+  static cupti::Result flush_all(std::uint32_t flags) noexcept {
+    const Call call(Call::goes_on);
+    const cupti::Result result = call.real().flush_all(flags);
+    call.note([](Handover& all) { all.flushed_ = all.kinds_ == 0; });
+    return result;
+  }
+
+  static cupti::Result finalize() noexcept {
+    const Call call(Call::finalizes);
+    const cupti::Result result = call.real().finalize();
+    call.note([](Handover& all) {
+      all.kinds_ = 0;
+      all.flushed_ = true;
+    });
+    return result;
+  }
+};
+
+std::size_t Handover::watch(const Cupti& cupti, const Tracer& tracer) noexcept try {
+  if (cupti_.enable == nullptr) {
+    tracer_ = tracer;
+    cupti_ = cupti;
+    std::vector<Replacement> all;
+    const auto add = [&](const char* name, auto theirs, auto ours) {
+      if (theirs == nullptr) return;
+      all.push_back({name, reinterpret_cast<void*>(theirs), reinterpret_cast<void*>(ours)});
+    };
+    using T = Trampolines;
+    add("cuptiActivityRegisterCallbacks", cupti_.register_callbacks, &T::register_callbacks);
+    add("cuptiActivityRegisterTimestampCallback", cupti_.register_clock, &T::register_clock);
+    add("cuptiActivityEnable", cupti_.enable, &T::enable);
+    add("cuptiActivityDisable", cupti_.disable, &T::disable);
+    add("cuptiActivityFlushAll", cupti_.flush_all, &T::flush_all);
+    add("cuptiFinalize", cupti_.finalize, &T::finalize);
+    interposer_.replace(std::move(all));
+    pthread_atfork([] { handover().interposer_.hold(); }, [] { handover().interposer_.release(); },
+                   [] {
+                     handover().interposer_.release();
+                     handover().forked_.store(true, std::memory_order_relaxed);
+                   });
+  }
+  return interposer_.apply();
+} catch (...) {
+  return 0;
+}
+
+void Handover::watch_more() noexcept { interposer_.apply(); }
+
+void Handover::unwatch() noexcept {
+  if (lasts()) return;
+  interposer_.restore();
+  if (lasts()) interposer_.apply();  // one that began just then
+}
+
+void Handover::look_back(bool hint) noexcept {
+  const bool began = interposer_.used(reinterpret_cast<void*>(cupti_.register_callbacks));
+  const bool ended = interposer_.used(reinterpret_cast<void*>(cupti_.disable));
+  if (!began || (ended && !hint)) return;
+  const std::lock_guard guard(mutex_);
+  if (lasts()) return;
+  lasts_.store(true, std::memory_order_release);
+  flushed_ = false;
+  kinds_ = bit(cupti::kConcurrentKernel);  // no session that needs the GPU is without
+}
+
+bool Handover::over_now() const noexcept {
+  const std::uint64_t quiet = ring::clock_ns(CLOCK_MONOTONIC) - last_ns_;
+  return lasts() && kinds_ == 0 && inside_ == 0 && quiet >= (flushed_ ? kQuietAfterFlush : kQuiet);
+}
+
+bool Handover::over() noexcept {
+  const std::lock_guard guard(mutex_);
+  return over_now();
+}
+
+bool Handover::take_back() noexcept {
+  const std::lock_guard guard(mutex_);
+  if (!over_now()) return false;
+  lasts_.store(false, std::memory_order_release);
+  return true;
+}
+
+}  // namespace haiprof::gpu

@@ -1,0 +1,268 @@
+#include "gpu/interpose.h"
+
+#include <elf.h>
+#include <link.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <utility>
+
+namespace haiprof::gpu {
+namespace {
+
+#if defined(__x86_64__)
+constexpr std::uint32_t kJumpSlot = R_X86_64_JUMP_SLOT, kGlobDat = R_X86_64_GLOB_DAT;
+#elif defined(__aarch64__)
+constexpr std::uint32_t kJumpSlot = R_AARCH64_JUMP_SLOT, kGlobDat = R_AARCH64_GLOB_DAT;
+#else
+constexpr std::uint32_t kJumpSlot = UINT32_MAX, kGlobDat = UINT32_MAX;
+#endif
+
+std::uintptr_t address_of(const void* pointer) noexcept {
+  return reinterpret_cast<std::uintptr_t>(pointer);
+}
+
+void* load(void** slot) noexcept {
+  return std::atomic_ref<void*>(*slot).load(std::memory_order_relaxed);
+}
+
+// False: the memory cannot be written.
+bool store(void** slot, void* value, bool guarded) noexcept {
+  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  void* const from = reinterpret_cast<void*>(address_of(slot) / page * page);
+  if (guarded && mprotect(from, page, PROT_READ | PROT_WRITE) != 0) return false;
+  std::atomic_ref<void*>(*slot).store(value, std::memory_order_release);
+  if (guarded) mprotect(from, page, PROT_READ);
+  return true;
+}
+
+}  // namespace
+
+// What the loader says of one object, and the parts of it that lead to its slots.
+struct Interposer::Image {
+  explicit Image(const dl_phdr_info& told) noexcept : info(told), base(told.dlpi_addr) {
+    for (int i = 0; i < info.dlpi_phnum; ++i) {
+      const ElfW(Phdr) & header = info.dlpi_phdr[i];
+      if (header.p_type == PT_DYNAMIC) {
+        read(reinterpret_cast<const ElfW(Dyn)*>(base + header.p_vaddr));
+      }
+    }
+  }
+
+  void read(const ElfW(Dyn) * entry) noexcept {
+    for (; entry->d_tag != DT_NULL; ++entry) {
+      // glibc has made these addresses, other loaders leave them as they are in the file.
+      const std::uintptr_t value = entry->d_un.d_val;
+      const std::uintptr_t address = value < base ? base + value : value;
+      switch (entry->d_tag) {
+        case DT_SYMTAB:
+          symbols = reinterpret_cast<const ElfW(Sym)*>(address);
+          break;
+        case DT_STRTAB:
+          texts = reinterpret_cast<const char*>(address);
+          break;
+        case DT_STRSZ:
+          texts_bytes = value;
+          break;
+        case DT_JMPREL:
+          calls = reinterpret_cast<const ElfW(Rela)*>(address);
+          break;
+        case DT_PLTRELSZ:
+          calls_count = value / sizeof(ElfW(Rela));
+          break;
+        case DT_RELA:
+          others = reinterpret_cast<const ElfW(Rela)*>(address);
+          break;
+        case DT_RELASZ:
+          others_count = value / sizeof(ElfW(Rela));
+          break;
+        case DT_RELACOUNT:
+          relative = value;
+          break;
+        case DT_SONAME:
+          own_name = value;
+          break;
+        case DT_NEEDED:
+          needed.push_back(value);
+          break;
+      }
+    }
+  }
+
+  const char* text(std::uintptr_t at) const noexcept {
+    return texts != nullptr && at < texts_bytes ? texts + at : "";
+  }
+
+  bool has(const void* pointer) const noexcept {
+    for (int i = 0; i < info.dlpi_phnum; ++i) {
+      const ElfW(Phdr) & header = info.dlpi_phdr[i];
+      const std::uintptr_t at = address_of(pointer) - base - header.p_vaddr;
+      if (header.p_type == PT_LOAD && at < header.p_memsz) return true;
+    }
+    return false;
+  }
+
+  // Whether the loader has made that place read-only after it had put everything there.
+  bool guards(const void* pointer) const noexcept {
+    const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+    for (int i = 0; i < info.dlpi_phnum; ++i) {
+      const ElfW(Phdr) & header = info.dlpi_phdr[i];
+      if (header.p_type != PT_GNU_RELRO) continue;
+      const std::uintptr_t begin = base + header.p_vaddr;
+      const std::uintptr_t end = (begin + header.p_memsz) / page * page;
+      if (address_of(pointer) >= begin / page * page && address_of(pointer) < end) return true;
+    }
+    return false;
+  }
+
+  const dl_phdr_info& info;
+  std::uintptr_t base;
+  const ElfW(Sym) * symbols = nullptr;
+  const char* texts = nullptr;
+  std::size_t texts_bytes = 0;
+  const ElfW(Rela) * calls = nullptr;
+  std::size_t calls_count = 0;
+  const ElfW(Rela) * others = nullptr;
+  std::size_t others_count = 0, relative = 0;
+  std::uintptr_t own_name = 0;
+  std::vector<std::uintptr_t> needed;
+};
+
+// One walk over the loaded objects. The loader unloads nothing while it lasts.
+struct Interposer::Walk {
+  Interposer& all;
+  std::size_t count = 0;  // slots that hold one of ours
+  bool first = true;
+  std::vector<Object> found;
+};
+
+void Interposer::replace(std::vector<Replacement> functions) {
+  const std::lock_guard guard(mutex_);
+  if (!functions_.empty() || functions.empty()) return;
+  functions_ = std::move(functions);
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, std::size_t, void* self) {
+        Interposer& all = *static_cast<Interposer*>(self);
+        const Image image(*info);
+        if (!image.has(all.functions_[0].theirs)) return 0;
+        all.library_ = image.text(image.own_name);
+        return 1;
+      },
+      this);
+}
+
+void Interposer::find_slots(const Image& image, std::vector<Slot>& slots) const {
+  if (image.symbols == nullptr || image.has(functions_[0].theirs) ||
+      image.has(functions_[0].ours)) {
+    return;
+  }
+  for (const std::uintptr_t at : image.needed) {
+    const char* const needed = image.text(at);
+    // Of two releases in one process, the object may use the other one.
+    if (std::strncmp(needed, "libcupti.so", 11) == 0 && library_ != needed) return;
+  }
+  const auto look = [&](const ElfW(Rela) & entry) {
+    const auto type = static_cast<std::uint32_t>(ELF64_R_TYPE(entry.r_info));
+    if (type != kJumpSlot && type != kGlobDat) return;
+    const ElfW(Sym) & symbol = image.symbols[ELF64_R_SYM(entry.r_info)];
+    if (symbol.st_shndx != SHN_UNDEF) return;
+    const char* const name = image.text(symbol.st_name);
+    for (const Replacement& function : functions_) {
+      if (std::strcmp(name, function.name) != 0) continue;
+      void** const place = reinterpret_cast<void**>(image.base + entry.r_offset);
+      void* const before = load(place);
+      // A call that was not made yet goes through a stub of the object's own. Anything else is
+      // another copy of the library, or of somebody who had our idea before.
+      if (before == function.theirs || (type == kJumpSlot && image.has(before))) {
+        slots.push_back({place, before, function.ours, image.guards(place)});
+      }
+    }
+  };
+  for (std::size_t i = 0; i < image.calls_count; ++i) look(image.calls[i]);
+  for (std::size_t i = image.relative; i < image.others_count; ++i) look(image.others[i]);
+}
+
+void Interposer::visit(Walk& walk, const dl_phdr_info& info) {
+  const char* const name = info.dlpi_name != nullptr ? info.dlpi_name : "";
+  const auto known = std::find_if(objects_.begin(), objects_.end(), [&](const Object& object) {
+    return object.base == info.dlpi_addr && object.name == name;
+  });
+  if (known != objects_.end()) {
+    walk.found.push_back(std::move(*known));
+    objects_.erase(known);
+  } else {
+    Object object{info.dlpi_addr, name, {}};
+    find_slots(Image(info), object.slots);
+    walk.found.push_back(std::move(object));
+  }
+  walk.count += fill(walk.found.back());
+}
+
+std::size_t Interposer::fill(const Object& object) noexcept {
+  return static_cast<std::size_t>(
+      std::count_if(object.slots.begin(), object.slots.end(), [](const Slot& slot) {
+        // The loader may have written it once more: for a first call that had begun before us.
+        return load(slot.place) == slot.ours || store(slot.place, slot.ours, slot.guarded);
+      }));
+}
+
+std::size_t Interposer::apply() noexcept {
+  const std::lock_guard guard(mutex_);
+  if (functions_.empty()) return 0;
+  Walk walk{*this, 0, true, {}};
+  const int unchanged = dl_iterate_phdr(
+      [](dl_phdr_info* info, std::size_t, void* pointer) {
+        Walk& now = *static_cast<Walk*>(pointer);
+        Interposer& all = now.all;
+        if (std::exchange(now.first, false)) {
+          if (info->dlpi_adds == all.loaded_ && info->dlpi_subs == all.unloaded_) {
+            for (const Object& object : all.objects_) now.count += fill(object);
+            return 1;
+          }
+          all.loaded_ = info->dlpi_adds;
+          all.unloaded_ = info->dlpi_subs;
+        }
+        try {
+          all.visit(now, *info);
+        } catch (...) {
+          all.loaded_ = 0;  // out of memory: once more, the next time
+        }
+        return 0;
+      },
+      &walk);
+  if (unchanged == 0) objects_.swap(walk.found);
+  return walk.count;
+}
+
+bool Interposer::used(const void* theirs) noexcept {
+  const std::lock_guard guard(mutex_);
+  return std::any_of(objects_.begin(), objects_.end(), [&](const Object& object) {
+    return std::any_of(object.slots.begin(), object.slots.end(),
+                       [&](const Slot& slot) { return slot.before == theirs; });
+  });
+}
+
+void Interposer::restore() noexcept {
+  const std::lock_guard guard(mutex_);
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, std::size_t, void* self) {
+        Interposer& all = *static_cast<Interposer*>(self);
+        // Slots of what was unloaded since are gone.
+        for (const Object& object : all.objects_) {
+          if (object.base != info->dlpi_addr) continue;
+          if (object.name != (info->dlpi_name != nullptr ? info->dlpi_name : "")) continue;
+          for (const Slot& slot : object.slots) {
+            if (load(slot.place) == slot.ours) store(slot.place, slot.before, slot.guarded);
+          }
+        }
+        return 0;
+      },
+      this);
+  objects_.clear();
+  loaded_ = unloaded_ = 0;
+}
+
+}  // namespace haiprof::gpu

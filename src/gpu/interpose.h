@@ -1,0 +1,69 @@
+// Puts functions of ours in the place of a library's, for every loaded object that imports them: in
+// the slots that its calls go through (the GOT). The library itself, and we, keep the library's.
+#pragma once
+
+#include <link.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace haiprof::gpu {
+
+// One function of the library, and ours.
+struct Replacement {
+  const char* name;
+  void* theirs;
+  void* ours;
+};
+
+class Interposer {
+ public:
+  // What to replace, all of one library that is loaded. The first call counts.
+  void replace(std::vector<Replacement> functions);
+
+  // Finds the slots of objects that were not loaded the last time, and puts ours into all of them
+  // again. Returns how many hold one of ours. Microseconds when nothing was loaded or unloaded.
+  std::size_t apply() noexcept;
+
+  // Whether a function was called through any of them before ours was there, as far as one can see:
+  // the loader looks for most functions in their first call only.
+  bool used(const void* theirs) noexcept;
+
+  // Around a fork: the child could not load anything if the loader's lock were held by a thread in
+  // apply(), which it has not.
+  void hold() noexcept { mutex_.lock(); }
+  void release() noexcept { mutex_.unlock(); }
+
+  // Puts back what was in the slots, where nobody has put something else there since.
+  void restore() noexcept;
+
+ private:
+  struct Slot {
+    void** place;
+    void* before;
+    void* ours;
+    bool guarded;  // lies in memory that the loader has made read-only
+  };
+  struct Object {
+    std::uintptr_t base;
+    std::string name;
+    std::vector<Slot> slots;
+  };
+  struct Walk;
+  struct Image;
+
+  void visit(Walk& walk, const dl_phdr_info& info);
+  void find_slots(const Image& image, std::vector<Slot>& slots) const;
+  static std::size_t fill(const Object& object) noexcept;
+
+  std::mutex mutex_;
+  std::vector<Replacement> functions_;
+  std::string library_;  // the name by which objects ask for theirs
+  std::vector<Object> objects_;
+  unsigned long long loaded_ = 0, unloaded_ = 0;
+};
+
+}  // namespace haiprof::gpu

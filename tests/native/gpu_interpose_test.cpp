@@ -1,0 +1,119 @@
+// Slots of loaded objects: found, filled, given back, and left alone where they are not ours.
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <climits>
+#include <string>
+
+#include "check.h"
+#include "gpu/cupti_abi.h"
+#include "gpu/interpose.h"
+
+namespace {
+
+using namespace haiprof;
+using namespace haiprof::test;
+
+int flushes = 0, enables = 0;
+gpu::cupti::Result flush(std::uint32_t) { return ++flushes, 0; }
+gpu::cupti::Result enable(int) { return ++enables, 0; }
+
+std::string beside_this(const std::string& name) {
+  char path[PATH_MAX] = {};
+  const ssize_t bytes = readlink("/proc/self/exe", path, sizeof path - 1);
+  const std::string self(path, static_cast<std::size_t>(bytes));
+  return self.substr(0, self.rfind('/') + 1) + name;
+}
+
+void* open(const char* kind, int flags) {
+  return dlopen(beside_this(std::string("kineto_") + kind + "/libkineto.so").c_str(), flags);
+}
+
+// A loader may keep what nobody has opened any more.
+bool loaded(const char* kind) {
+  void* const handle = open(kind, RTLD_LAZY | RTLD_NOLOAD);
+  if (handle != nullptr) dlclose(handle);
+  return handle != nullptr;
+}
+
+// An object that calls CUPTI.
+struct Kineto {
+  explicit Kineto(const char* kind) : handle(open(kind, RTLD_LAZY | RTLD_LOCAL)) {
+    CHECK(handle != nullptr);
+    prepare = reinterpret_cast<void (*)()>(dlsym(handle, "kineto_prepare"));
+    stop = reinterpret_cast<void (*)()>(dlsym(handle, "kineto_stop"));
+  }
+  void* handle;
+  void (*prepare)() = nullptr;
+  void (*stop)() = nullptr;
+};
+
+void objects_come_and_go() {
+  void* const cupti = dlopen(beside_this("cupti/libcupti.so.13").c_str(), RTLD_NOW | RTLD_LOCAL);
+  CHECK(cupti != nullptr);
+  void* const real = dlsym(cupti, "cuptiActivityEnable");
+  gpu::Interposer interposer;
+  CHECK_EQUAL(interposer.apply(), 0U);  // nothing to replace
+  interposer.replace({{"cuptiActivityFlushAll", dlsym(cupti, "cuptiActivityFlushAll"),
+                       reinterpret_cast<void*>(flush)},
+                      {"cuptiActivityEnable", real, reinterpret_cast<void*>(enable)}});
+  CHECK_EQUAL(interposer.apply(), 0U);  // nobody imports them
+
+  const Kineto lazy("lazy");
+  CHECK_EQUAL(interposer.apply(), 2U);
+  CHECK_EQUAL(interposer.apply(), 2U);
+  CHECK(!interposer.used(real));
+  lazy.prepare();
+  CHECK_EQUAL(enables, 6);
+
+  const Kineto now("now");  // its slots are read-only
+  now.prepare();
+  CHECK_EQUAL(enables, 6);
+  CHECK_EQUAL(interposer.apply(), 4U);
+  CHECK(interposer.used(real));  // as far as one can see
+  now.prepare();
+  CHECK_EQUAL(enables, 12);
+
+  interposer.restore();
+  lazy.prepare();
+  now.prepare();
+  CHECK_EQUAL(enables, 12);
+
+  CHECK_EQUAL(interposer.apply(), 4U);
+  now.stop();
+  dlclose(now.handle);
+  CHECK_EQUAL(interposer.apply(), 2U + (loaded("now") ? 2U : 0U));
+  lazy.prepare();
+  CHECK_EQUAL(enables, 18);
+  lazy.stop();
+  dlclose(lazy.handle);
+  interposer.restore();  // into what is left
+  CHECK_EQUAL(interposer.apply(), (loaded("lazy") ? 2U : 0U) + (loaded("now") ? 2U : 0U));
+  interposer.restore();
+}
+
+void what_somebody_else_has_put_there_stays() {
+  void* const cupti = dlopen(beside_this("cupti/libcupti.so.13").c_str(), RTLD_NOW | RTLD_LOCAL);
+  void* const real = dlsym(cupti, "cuptiActivityEnable");
+  const Kineto lazy("lazy");
+  gpu::Interposer first, second;
+  first.replace({{"cuptiActivityEnable", real, reinterpret_cast<void*>(enable)}});
+  second.replace({{"cuptiActivityEnable", real, reinterpret_cast<void*>(flush)}});
+  CHECK_EQUAL(first.apply(), 1U);
+  CHECK_EQUAL(second.apply(), 0U);
+  second.restore();
+  const int before = enables;
+  lazy.prepare();
+  CHECK_EQUAL(enables, before + 6);
+  first.restore();
+  CHECK_EQUAL(second.apply(), 1U);
+  second.restore();
+}
+
+}  // namespace
+
+int main() {
+  objects_come_and_go();
+  what_somebody_else_has_put_there_stays();
+  return result();
+}
