@@ -216,12 +216,13 @@ def gpu_start(
 
     Args:
         folders: where a libcupti may lie that nobody has loaded yet; colons between them.
-        kernels: "off", "windows" or "all".
+        kernels: "off", "windows" or "all"; phases, ranges and devices are recorded with each.
         synchronization: record the host's waits too.
         overhead: record what CUPTI says that it takes itself.
 
     Returns:
-        Why kernels cannot be recorded, and what the user can do about it; None when they can.
+        What cannot be recorded, because of what (reason, mend); None when everything can. With
+        ``gpu_collecting()`` it is only kernels, or only phases, that cannot.
     """
 
 def gpu_set_stream_query(query: Callable[[int], int]) -> None:

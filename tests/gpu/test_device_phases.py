@@ -529,10 +529,10 @@ def test_many_calls_a_step_are_not_all_paid_for(
     )  # fmt: skip
     wait_recorded(shm)
     found = device_spans(tmp_path)
-    assert told["recorded"] < 400 + 1100 * told["took"]
+    assert told["recorded"] < 700 + 1050 * told["took"]
     steps = {name: set(rows["step"].to_list()) for (name,), rows in found.group_by("name")}
     assert steps["forward"] == steps["backward"] == steps["optimizer"]
-    assert 5 < len(steps["forward"]) < 52
+    assert len(steps["forward"]) > 5
     assert texts(tmp_path, "lost") == []
     [gpu] = texts(tmp_path, "gpu")
     assert "ends of phases to keep the cost down" in gpu
