@@ -221,8 +221,8 @@ def gpu_start(
         overhead: record what CUPTI says that it takes itself.
 
     Returns:
-        What cannot be recorded, because of what (reason, mend); None when everything can. With
-        ``gpu_collecting()`` it is only kernels, or only phases, that cannot.
+        Why it cannot be recorded, and what the user can do about it; None when all of it can.
+        Where ``gpu_collecting()`` is true nevertheless, only kernels or only phases cannot.
     """
 
 def gpu_set_stream_query(query: Callable[[int], int]) -> None:
