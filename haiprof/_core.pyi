@@ -159,7 +159,7 @@ def current_step() -> int | None:
     """The number of the step that the process is in."""
 
 def phases_finish() -> None:
-    """Emit what is open: the last step and its phases."""
+    """Emit what is open: the last step, its phases, and figures that are told now and then."""
 
 def phases_reset() -> None:
     """Forget everything, as a forked child must."""
@@ -191,6 +191,21 @@ def backward_leave() -> None:
 def set_gradients_query(query: Callable[[], bool], /) -> None:
     """Say whom to ask whether gradients are enabled."""
 
+def collection(phase: str, information: dict[str, int], /) -> None:
+    """What ``gc.callbacks`` calls: a collection begins ("start") or ends ("stop")."""
+
+def watch_collections(on: bool, /) -> None:
+    """Say whether ``collection`` records anything."""
+
+def watch_allocator(core: object, cuda: object, /) -> None:
+    """Record the figures of torch's CUDA allocator after steps, from torch._C and torch.cuda."""
+
+def leave_allocator() -> None:
+    """Record them once more, and then no longer."""
+
+def allocator_state() -> str:
+    """Return "on: …", "waiting: …" or "off: why"."""
+
 # Only for Pythons that have sys.monitoring.
 def on_start(code: CodeType, offset: int, /) -> object: ...
 def on_return(code: CodeType, offset: int, value: object, /) -> object: ...
@@ -209,6 +224,8 @@ def gpu_start(
     folders: str = "",
     *,
     kernels: str = "windows",
+    budget: float = 0.0,
+    period: float = 60.0,
     synchronization: bool = False,
     overhead: bool = True,
 ) -> tuple[str, str] | None:
@@ -217,6 +234,8 @@ def gpu_start(
     Args:
         folders: where a libcupti may lie that nobody has loaded yet; colons between them.
         kernels: "off", "windows" or "all"; phases, ranges and devices are recorded with each.
+        budget: the share of the job's time that it may take; 0 for any.
+        period: how long after the beginning of a window the next one begins, s.
         synchronization: record the host's waits too.
         overhead: record what CUPTI says that it takes itself.
 
@@ -255,6 +274,12 @@ def gpu_probe(folders: str = "") -> tuple[str, str, int]:
     Initialises the driver.
     """
 
+def gpu_list() -> tuple[list[str], str, str, str]:
+    """Return (uuids of all GPUs and MIG devices, state, reason, mend), as NVML tells.
+
+    Loads NVML and initialises it; state is that of a source: ok, absent, denied.
+    """
+
 # -- the host (src/sampler, src/host) ------------------------------------------------------------
 
 class SourceReport(TypedDict):
@@ -269,24 +294,48 @@ class SourceReport(TypedDict):
     cost_us: float
 
 class HostSampler:
-    """Samples the node and watched process trees from procfs, sysfs and cgroupfs.
+    """Samples the node, watched process trees (procfs, sysfs, cgroupfs) and GPUs (NVML).
 
-    ``basic`` and ``io`` are how often the sources of each recorder are read, s; 0 leaves them out.
+    ``basic``, ``gpu`` and ``io`` are how often the sources of each recorder are read, s; 0 leaves
+    them out.
     """
 
     def __init__(
-        self, *, procfs: str = "/proc", sysfs: str = "/sys", basic: float = 1.0, io: float = 1.0
+        self,
+        *,
+        procfs: str = "/proc",
+        sysfs: str = "/sys",
+        basic: float = 1.0,
+        gpu: float = 1.0,
+        io: float = 1.0,
     ) -> None: ...
     def watch(self, pid: int) -> None:
         """Sample the process tree below ``pid`` as well."""
     def unwatch(self, pid: int) -> None:
         """Stop sampling that tree."""
+    def use_gpu(self, uuid: str) -> None:
+        """Sample that GPU (``GPU-…`` or ``MIG-…``) from the next reading on.
+
+        NVML is not loaded before the first.
+        """
+    def unuse_gpu(self, uuid: str) -> None:
+        """Stop sampling it."""
+    def gpus(self) -> list[dict[str, Any]]:
+        """What is constant of each GPU that is sampled.
+
+        instance, index, mig (or None), uuid, name, driver, memory_bytes, and what NVML tells of
+        power_limit_w, pci, parent_uuid.
+        """
     def sources(self) -> list[SourceReport]:
         """What can be read here, and for what cannot: why, and the mend."""
     def read(self, now_ns: int) -> list[tuple[int, str, str | None, float, int]]:
         """Read what is due: (pid or 0 for the node, metric, instance, value, flags)."""
-    def changes(self) -> list[str]:
-        """Plain sentences since the last call: a source that slowed down, failed, came back."""
+    def changes(self) -> list[tuple[str, str, dict[str, Any]]]:
+        """What happened since the last call: (kind, one plain sentence, attributes).
+
+        ``source``: a source slowed down, failed, came back; ``throttle``, ``xid``, ``ecc`` and
+        ``gpu_lost``: what a GPU said.
+        """
     @property
     def next_due_ns(self) -> int:
         """When the next source is due, in the clock that ``read`` is given; 2**64 - 1 for never."""
@@ -301,3 +350,8 @@ def spawn_detached(
     Raises:
         OSError: it cannot be started.
     """
+
+# -- names of kernels -----------------------------------------------------------------------------
+
+def demangle(name: str) -> str:
+    """A C++ name as its author wrote it; what is none, or too long (1024 characters), unchanged."""

@@ -6,6 +6,7 @@ import functools
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,9 +16,16 @@ from haiprof import schema
 from haiprof.errors import HaiprofError
 from haiprof.sources import own, tables
 from haiprof.sources.own import ROLE_NODE, ROLE_RANK, Process, Run, readable
+from haiprof.views import busy as busy_views
+from haiprof.views import device_steps as device_views
+from haiprof.views import gpu_use as use_views
+from haiprof.views import gpus as gpu_views
 from haiprof.views import headline as headline_view
+from haiprof.views import kernels as kernel_views
+from haiprof.views import overhead as overhead_view
+from haiprof.views import recorded as recorded_views
 from haiprof.views import steps as step_views
-from haiprof.views.overview import Summary, fold_ranges, summarise
+from haiprof.views.overview import Summary, add_gpus, fold_ranges, summarise
 
 if TYPE_CHECKING:
     from haiprof.show.shown import Shown
@@ -28,6 +36,23 @@ _SUMMARY_SAMPLES = ("time", "metric", "instance", "value")
 #: Points of all step series of an overview together; each rank has between these two.
 _TREND_POINTS = 40_000
 _TREND_POINTS_RANK = (400, 2_000)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuTables:
+    """What one process recorded of its GPUs, and of the host beside them.
+
+    ``kernels`` has the columns of :data:`haiprof.views.kernels.COLUMNS` and ``stream``; it is only
+    read if the ``intervals`` in which kernels were recorded hold any. ``phases`` are the device
+    phases, ``spans`` the host's steps and phases.
+    """
+
+    kernels: pl.DataFrame
+    phases: pl.DataFrame
+    intervals: pl.DataFrame
+    spans: pl.DataFrame
+    cut: int
+    problems: list[str]
 
 
 class Analyzer:
@@ -148,8 +173,16 @@ class Analyzer:
         kind: str | Collection[str] | None = None,
         name: str | Collection[str] | None = None,
     ) -> pl.DataFrame:
-        """Return GPU activities, of the given kinds and (mangled) names only if any are given."""
-        return self._table(schema.KERNELS, rank, {"kind": kind, "name": name})
+        """Return GPU activities, of the given kinds and (mangled) names only if any are given.
+
+        Further columns: ``step`` and ``phase`` (of the device phase in which it starts),
+        ``demangled`` and ``short``, its name for people. See
+        :func:`haiprof.views.kernels.described`.
+        """
+        read = functools.partial(_kernels, keep=_kept({"kind": kind, "name": name}))
+        columns = {c.name: tables.polars_type(c) for c in schema.KERNELS.columns}
+        columns.update(kernel_views.DESCRIBED_SCHEMA)
+        return self._frames(read, self._choose(rank), columns)
 
     def device_spans(
         self,
@@ -158,11 +191,43 @@ class Analyzer:
         category: str | Collection[str] | None = None,
         name: str | Collection[str] | None = None,
     ) -> pl.DataFrame:
-        """Return intervals on GPU streams, of the given categories and names only if any are given.
-
-        They come from CUDA events, so a stream's idle time within an interval is part of it.
-        """
+        """Return intervals on streams, of the given categories and names only if any are given."""
         return self._table(schema.DEVICE_SPANS, rank, {"category": category, "name": name})
+
+    def device_phases(self, rank: int | None = None) -> pl.DataFrame:
+        """Return one row per step and device phase: how long it took, and how busy the GPU was.
+
+        Columns: ``step``, ``name``, ``device``, ``stream``, ``start``, ``duration``, ``busy``,
+        ``idle``, ``kernels``; the last three are null in steps in which kernels were not recorded.
+        See :func:`haiprof.views.kernels.device_phases`.
+        """
+        return self._frames(_device_phases, self._choose(rank), kernel_views.PHASES_SCHEMA)
+
+    def kernel_totals(self, rank: int | None = None) -> pl.DataFrame:
+        """Return one row per process and name of GPU activity, those with most time first.
+
+        Columns: ``kind``, ``demangled``, ``calls``, ``total``, ``mean``, ``min``, ``max`` (ns),
+        ``share``, ``phases``. See :func:`haiprof.views.kernels.totals`.
+        """
+        return self._frames(_kernel_totals, self._choose(rank), kernel_views.TOTALS_SCHEMA)
+
+    def kernels_recorded(self, rank: int | None = None) -> pl.DataFrame:
+        """Return when kernels were recorded, and the whole steps within each such interval.
+
+        Columns: ``start``, ``end`` (null while it lasts), ``mode``, ``begun_by``, ``ended_by``
+        (null if the process ended first), ``first_step``, ``last_step``, ``steps``. See
+        :func:`haiprof.views.recorded.recorded`.
+        """
+        return self._frames(_recorded, self._choose(rank), recorded_views.RECORDED_SCHEMA)
+
+    def overhead(self, rank: int | None = None) -> pl.DataFrame:
+        """Return the newest measured overhead of each process that measured it.
+
+        Columns: ``time``, ``overhead``, ``low``, ``high`` (shares of one), ``confidence``,
+        ``windows``, ``steps_inside``, ``steps_outside``, ``budget``, ``mode``,
+        ``stepped_down_to``, ``cost_thread_ns``, ``cost_cupti_ns``, ``text``.
+        """
+        return self._frames(_overhead, self._choose(rank), overhead_view.SCHEMA)
 
     def summaries(self) -> tuple[list[Summary], list[Summary]]:
         """Return the summed-up rank processes and nodes; read once, then kept.
@@ -174,15 +239,20 @@ class Analyzer:
             made = self._summed_up(processes)
             nodes = [s for s in made if s.process.role == ROLE_NODE]
             others = [s for s in made if s.process.role != ROLE_NODE]
+            add_gpus(others, nodes)
             self._summaries = ([s for s in others if s.process.role == ROLE_RANK or s.steps], nodes)
         return self._summaries
 
     def summaries_of(self, processes: Sequence[Process]) -> list[Summary]:
         """Return the summed-up ``processes``, without reading any other."""
         if self._summaries is None:
-            return self._summed_up(processes)
-        folders = {p.folder for p in processes}
-        return [s for s in self._summaries[0] if s.process.folder in folders]
+            folders = self.gpu_instances(processes)
+            around = [p for p in self._run.processes if p.folder.name in folders]
+            made = self._summed_up([*processes, *around])
+            add_gpus(made[: len(processes)], made[len(processes) :])
+            return made[: len(processes)]
+        chosen = {p.folder for p in processes}
+        return [s for s in self._summaries[0] if s.process.folder in chosen]
 
     def _summed_up(self, processes: Sequence[Process]) -> list[Summary]:
         low, high = _TREND_POINTS_RANK
@@ -217,11 +287,32 @@ class Analyzer:
 
         return report.write(self, Path(path))
 
-    def read(self, process: Process, table: schema.Table, columns: Sequence[str]) -> pl.DataFrame:
-        """Read some columns of one table of one process."""
-        read = tables.read_table(process.folder, table, columns)
+    def read(
+        self,
+        process: Process,
+        table: schema.Table,
+        columns: Sequence[str],
+        keep: Mapping[str, Collection[str]] | None = None,
+    ) -> pl.DataFrame:
+        """Read some columns of one table of one process; of text columns the values to ``keep``."""
+        read = tables.read_table(process.folder, table, columns, keep)
         self._note(read.problems)
         return read.frame
+
+    def read_gpu(self, process: Process) -> GpuTables:
+        """Read what one process recorded of its GPUs."""
+        made = _read_gpu(process)
+        self._note(made.problems)
+        return made
+
+    def gpu_instances(self, processes: Sequence[Process]) -> dict[str, list[str]]:
+        """Return the GPUs of these processes as their nodes name them: folder -> ``gpu0``, …."""
+        found: dict[str, list[str]] = {}
+        for process in processes:
+            for folder, names in gpu_views.instances(process, self._run.processes).items():
+                known = found.setdefault(folder, [])
+                known += [name for name in names if name not in known]
+        return found
 
     def _choose(self, rank: int | None) -> list[Process]:
         if rank is None:
@@ -237,15 +328,9 @@ class Analyzer:
         rank: int | None,
         keep: Mapping[str, str | Collection[str] | None],
     ) -> pl.DataFrame:
-        kept = {
-            name: frozenset([values] if isinstance(values, str) else values)
-            for name, values in keep.items()
-            if values is not None
-        }
         columns = {c.name: tables.polars_type(c) for c in table.columns}
-        return self._frames(
-            functools.partial(_read, table=table, keep=kept), self._choose(rank), columns
-        )
+        read = functools.partial(_read, table=table, keep=_kept(keep))
+        return self._frames(read, self._choose(rank), columns)
 
     def _frames(
         self,
@@ -290,6 +375,16 @@ def _describe(ranks: list[int]) -> str:
     listed = ", ".join(map(str, ranks[:20]))
     more = " and more" if len(ranks) > 20 else ""
     return f"it has {'rank' if len(ranks) == 1 else 'ranks'} {listed}{more}"
+
+
+def _kept(
+    keep: Mapping[str, str | Collection[str] | None],
+) -> dict[str, Collection[str]]:
+    return {
+        name: frozenset([values] if isinstance(values, str) else values)
+        for name, values in keep.items()
+        if values is not None
+    }
 
 
 # What runs on an executor stands at the top level, so that another process can import it.
@@ -339,4 +434,89 @@ def _summarise(process: Process, points: int) -> Summary:
     summary = summarise(process, spans.frame, samples.frame, points)
     summary.cut = spans.cut + samples.cut
     summary.problems = [*spans.problems, *samples.problems]
+    if process.role != ROLE_NODE:
+        events = _read_events(process, recorded_views.EVENT_KIND, overhead_view.EVENT_KIND)
+        gpu = _read_gpu(process, spans, events)
+        if gpu.intervals.height or gpu.phases.height:
+            summary.gpu = use_views.use(gpu.kernels, gpu.spans, gpu.phases, gpu.intervals)
+        summary.overhead = next(iter(overhead_view.newest(events.frame).to_dicts()), None)
+        summary.cut += gpu.cut
+        summary.problems += gpu.problems
     return summary
+
+
+def _read_phases(process: Process) -> tables.Read:
+    columns, keep = device_views.SPAN_COLUMNS, {"category": ("phase",)}
+    read = tables.read_table(process.folder, schema.DEVICE_SPANS, columns, keep)
+    read.frame = device_views.segments(read.frame)
+    return read
+
+
+def _read_events(process: Process, *kinds: str) -> tables.Read:
+    columns = ("time", "kind", "text", "attributes")
+    return tables.read_table(process.folder, schema.EVENTS, columns, {"kind": kinds})
+
+
+def _read_gpu(
+    process: Process, spans: tables.Read | None = None, events: tables.Read | None = None
+) -> GpuTables:
+    spans = spans or _read_phase_spans(process)
+    events = events or _read_events(process, recorded_views.EVENT_KIND)
+    phases = _read_phases(process)
+    columns = (*kernel_views.COLUMNS, "stream")
+    if (events.frame["kind"] == recorded_views.EVENT_KIND).any():
+        kernels = tables.read_table(process.folder, schema.KERNELS, columns)
+    else:
+        wanted = [c for c in schema.KERNELS.columns if c.name in columns]
+        kernels = tables.Read(tables.empty(wanted))
+    reads = [phases, events, kernels]
+    return GpuTables(
+        kernels.frame,
+        phases.frame,
+        recorded_views.recorded(
+            events.frame,
+            recorded_views.host_steps(spans.frame),
+            device_views.device_steps(phases.frame),
+            process.ended_ns,
+            busy_views.last_end(kernels.frame),
+        ),
+        spans.frame,
+        sum(read.cut for read in reads),
+        [problem for read in reads for problem in read.problems],
+    )
+
+
+def _kernels(process: Process, keep: Mapping[str, Collection[str]]) -> tables.Read:
+    read = tables.read_table(process.folder, schema.KERNELS, keep=keep)
+    if read.frame.height:
+        phases = _read_phases(process)
+        read.frame = kernel_views.described(read.frame, phases.frame)
+        read.problems += phases.problems
+    return read
+
+
+def _device_phases(process: Process) -> tables.Read:
+    gpu = _read_gpu(process)
+    on_device = device_views.device_steps(gpu.phases)
+    told = recorded_views.windows(gpu.intervals, on_device)
+    frame = kernel_views.device_phases(gpu.kernels, gpu.phases, told)
+    return tables.Read(frame, gpu.cut, gpu.problems)
+
+
+def _kernel_totals(process: Process) -> tables.Read:
+    read = tables.read_table(process.folder, schema.KERNELS, kernel_views.COLUMNS)
+    phases = _read_phases(process)
+    read.frame = kernel_views.totals(read.frame, phases.frame)
+    read.problems += phases.problems
+    return read
+
+
+def _recorded(process: Process) -> tables.Read:
+    gpu = _read_gpu(process)
+    return tables.Read(gpu.intervals, gpu.cut, gpu.problems)
+
+
+def _overhead(process: Process) -> tables.Read:
+    read = _read_events(process, overhead_view.EVENT_KIND)
+    read.frame = overhead_view.newest(read.frame)
+    return read

@@ -12,12 +12,12 @@ from typing import Any, Final, NamedTuple
 
 ENABLED_VARIABLE: Final = "HAIPROF_ENABLED"
 
-#: What a user may name in ``recorders``: groups of sources. This version has those of the host.
+#: What a user may name in ``recorders``: groups of sources. This version has those of the node.
 RECORDERS: Final = ("basic", "gpu", "ib", "mem", "power", "io", "trace")
-HOST_RECORDERS: Final = ("basic", "io")
+HOST_RECORDERS: Final = ("basic", "gpu", "io")
 ALL: Final = "all"
 #: Which GPU activity is recorded.
-KERNELS: Final = ("off", "all")
+KERNELS: Final = ("off", "windows", "all")
 
 
 class Options(NamedTuple):
@@ -29,11 +29,14 @@ class Options(NamedTuple):
     drain_hz: float = 4.0
     ring_mib: int = 16
     hooks: bool = True
-    kernels: str = "off"
+    kernels: str = "windows"
+    kernels_period: float = 60.0
+    budget: float = 0.005
     warmup: float = 0.0
     time: float = 0.0
     recorders: str = ALL
     basic_interval: float = 0.0
+    gpu_interval: float = 0.0
     io_interval: float = 0.0
 
     def intervals(self) -> dict[str, float]:
@@ -139,6 +142,18 @@ OPTIONS: Final[dict[str, Option]] = {
         ),
         Option("hooks", "find steps and phases in torch by itself", _boolean, _check_boolean),
         Option("kernels", f"GPU activity: {' or '.join(KERNELS)}", str, _check_kernels),
+        Option(
+            "kernels_period",
+            "seconds from one window of kernels to the next",
+            float,
+            _between(1, 86400, "seconds"),
+        ),
+        Option(
+            "budget",
+            "share of the job's time that it may take (0: any)",
+            float,
+            _between(0, 1, "of the time"),
+        ),
         Option("warmup", "seconds before the recording begins", float, _between(0, 1e9, "seconds")),
         Option(
             "time",

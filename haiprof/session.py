@@ -281,10 +281,13 @@ def start(
     ring_mib: int | None = None,
     hooks: bool | None = None,
     kernels: str | None = None,
+    kernels_period: float | None = None,
+    budget: float | None = None,
     warmup: float | None = None,
     time: float | None = None,
     recorders: str | None = None,
     basic_interval: float | None = None,
+    gpu_interval: float | None = None,
     io_interval: float | None = None,
 ) -> Session:
     """Begin to record this process. Calling it again returns the same session.
@@ -297,13 +300,19 @@ def start(
         sample_hz: how often the host is sampled, per second; default 1.
         drain_hz: how often the ring is drained, per second; default 4.
         ring_mib: shared memory of this process, MiB; default 16.
-        hooks: find steps and phases in torch; default true.
-        kernels: ``all`` records every GPU activity, ``off`` (the default) none.
+        hooks: find steps and phases in torch, and record its allocator and the garbage
+            collector; default true.
+        kernels: which GPU activity is recorded: in ``windows`` of a few whole steps (the default),
+            ``all``, or none (``off``).
+        kernels_period: seconds from one window to the next; default 60.
+        budget: share of the job's time that recording kernels may take before it is done less;
+            default 0.005, 0 for any.
         warmup: seconds before the recording begins; default 0.
         time: seconds after which the recording of each process ends; default 0, with the process.
         recorders: what is sampled: ``all`` (the default) or names with commas between,
-            ``basic`` and ``io`` in this version.
+            ``basic``, ``gpu`` and ``io`` in this version.
         basic_interval: seconds between two samples of it; default 0, as ``sample_hz`` says.
+        gpu_interval: the same for the GPUs that the job uses.
         io_interval: the same for block devices.
 
     Returns:
@@ -317,10 +326,13 @@ def start(
         "ring_mib": ring_mib,
         "hooks": hooks,
         "kernels": kernels,
+        "kernels_period": kernels_period,
+        "budget": budget,
         "warmup": warmup,
         "time": time,
         "recorders": recorders,
         "basic_interval": basic_interval,
+        "gpu_interval": gpu_interval,
         "io_interval": io_interval,
     }
     return _begin(given, lazily=False)
@@ -401,7 +413,7 @@ def _install_hooks(options: Options) -> None:
     if options.hooks or options.kernels != "off":
         from haiprof.hooks import cuda
 
-        cuda.install(_report, options.kernels)
+        cuda.install(_report, options)
 
 
 def _stop_kernels() -> None:

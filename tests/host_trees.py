@@ -124,6 +124,11 @@ class Node:
         return values
 
 
+def sentences(sampler: _core.HostSampler) -> list[str]:
+    """Return what sources said since the last call, without kinds and attributes."""
+    return [text for _, text, _ in sampler.changes()]
+
+
 def states(sampler: _core.HostSampler) -> dict[str, str]:
     """Return the state of every source by its name."""
     return {str(row["name"]): str(row["state"]) for row in sampler.sources()}

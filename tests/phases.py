@@ -8,11 +8,13 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
 from haiprof import _core
 
+_GC = 9  # ring::Category
 PHASES = ("dataloader", "forward", "backward", "optimizer", "eval", "eval_dataloader")
 
 
@@ -31,7 +33,7 @@ class Row:
 
 
 def read_spans(ring: Path) -> list[Row]:
-    """Return all spans of a ring file, in the order of their starts."""
+    """Return all spans of a ring file but the garbage collector's, in the order of their starts."""
     reader = _core.RingReader(str(ring))
     reader.take()
     table = reader.rows().get("spans")
@@ -51,7 +53,8 @@ def read_spans(ring: Path) -> list[Row]:
     rows = zip(
         names, column("start", "q"), column("duration", "q"), column("step", "I"), strict=True
     )
-    return sorted((Row(*row) for row in rows), key=lambda row: row.start)
+    wanted = [n != _GC for n in column("category", "I")]
+    return sorted((Row(*row) for row in compress(rows, wanted)), key=lambda row: row.start)
 
 
 def assert_agreement(

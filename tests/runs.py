@@ -159,9 +159,69 @@ def sample(second: float, metric: str, value: float | None, instance: str | None
     return {**row, "instance": instance}
 
 
-def event(second: float, kind: str, text: str, step: int | None = None) -> Row:
+def event(
+    second: float,
+    kind: str,
+    text: str,
+    step: int | None = None,
+    attributes: dict[str, Any] | None = None,
+) -> Row:
     """Make an event, ``second`` after T0."""
-    return {"time": T0 + round(second * SECOND), "kind": kind, "text": text, "step": step}
+    row = {"time": T0 + round(second * SECOND), "kind": kind, "text": text, "step": step}
+    return {**row, "attributes": None if attributes is None else json.dumps(attributes)}
+
+
+def activity(
+    start: float,
+    duration: float,
+    name: str = "gemm",
+    kind: str = "kernel",
+    device: int | None = 0,
+    stream: int = 7,
+    **more: object,
+) -> Row:
+    """Make a GPU activity; ``start`` (after T0) and ``duration`` in ms."""
+    row: Row = {"kind": kind, "name": name, "device": device, "stream": stream}
+    row.update(start=T0 + round(start * MS), duration=round(duration * MS))
+    return {**row, **more}
+
+
+def device_span(
+    start: float,
+    duration: float,
+    name: str,
+    step: int | None,
+    device: int = 0,
+    category: str = "phase",
+) -> Row:
+    """Make an interval on a stream; ``start`` (after T0) and ``duration`` in ms."""
+    row: Row = {"category": category, "name": name, "device": device, "stream": 7, "step": step}
+    row.update(start=T0 + round(start * MS), duration=round(duration * MS), uncertainty=500)
+    return row
+
+
+def recording_begins(ms: float, why: str = "window", mode: str = "windows") -> Row:
+    """Make the event that kernels are recorded from ``ms`` after T0 on."""
+    told = {"recording": True, "why": why, "mode": mode, "first_step": None, "last_step": None}
+    return event(ms / 1e3, "kernels", "Kernels are recorded from now on", None, told)
+
+
+def recording_ends(
+    ms: float, first: int | None, last: int | None, why: str = "window", mode: str = "windows"
+) -> Row:
+    """Make the event that kernels were recorded until ``ms`` after T0, in these whole steps."""
+    told = {"recording": False, "why": why, "mode": mode, "first_step": first, "last_step": last}
+    return event(ms / 1e3, "kernels", "Kernels are not recorded any more", None, told)
+
+
+def measured(second: float, overhead: float | None = 0.004, **more: object) -> Row:
+    """Make the event that tells the measured overhead."""
+    told: Row = {"overhead": overhead, "low": None, "high": None, "confidence": 0.95}
+    if overhead is not None:
+        told.update(low=overhead - 0.003, high=overhead + 0.003)
+    told.update(windows=12, steps_inside=120, steps_outside=4000, budget=0.005, mode="windows")
+    told.update(cost_thread_ns=1_000, cost_cupti_ns=2_000)
+    return event(second, "budget", "Kernels cost little", None, {**told, **more})
 
 
 def loop(
@@ -241,4 +301,52 @@ def make_run(
         write_closed(process, schema.SAMPLES, host_samples(10, cpu=170 / ranks))
         write_closed(process, schema.EVENTS, [event(0.01, "mark", "begin")])
     write_closed(write_node(run), schema.SAMPLES, node_samples(10, gpus=gpus))
+    return run
+
+
+#: Device phases of a usual step, in ms after the host's step of 12 ms began.
+DEVICE_PHASES = (("forward", 1.5, 4.0), ("backward", 5.5, 5.0), ("optimizer", 10.5, 1.0))
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+#: Kernels of that step: of its 12 ms the GPU is busy for 9, 1 of them with all-reduce alone.
+STEP_KERNELS = (
+    *((1.5 + i, 0.75, "_ZN2at6native12layer_kernelIfEEvPT_i", 7) for i in range(4)),
+    (5.5, 4.0, "_ZN2at6native15backward_kernelIfEEvPT_i", 7),
+    (8.5, 2.0, ALL_REDUCE, 20),
+    (10.5, 1.0, "_ZN2at6native11adam_kernelIfEEvPT_", 7),
+)
+
+
+def device_loop(steps: int, device: int = 0) -> list[Row]:
+    """Make the device phases of :func:`loop`."""
+    return [
+        device_span(12 * number + start, duration, name, number, device)
+        for number in range(steps)
+        for name, start, duration in DEVICE_PHASES
+    ]
+
+
+def kernel_loop(first: int, last: int, device: int = 0) -> list[Row]:
+    """Make the kernels of the steps ``first`` to ``last`` of :func:`loop`."""
+    return [
+        activity(12 * number + start, duration, name, device=device, stream=stream)
+        for number in range(first, last + 1)
+        for start, duration, name, stream in STEP_KERNELS
+    ]
+
+
+def make_gpu_run(folder: Path, ranks: int = 1, steps: int = 118, windows: bool = True) -> Path:
+    """Make a run with a GPU for each rank, in which steps 10 to 19 have kernels if ``windows``."""
+    run = make_run(folder, ranks, steps, gpus=ranks)
+    write_node(
+        run,
+        gpus=[{"instance": f"gpu{n}", "index": n, "uuid": f"GPU-{n:08x}"} for n in range(ranks)],
+    )
+    for rank in range(ranks):
+        gpu = {"device": 0, "uuid": f"GPU-{rank:08x}", "name": "NVIDIA H100"}
+        process = write_process(run, rank, world_size=ranks, gpus=[gpu])
+        write_closed(process, schema.DEVICE_SPANS, device_loop(steps))
+        if windows:
+            told = [recording_begins(120.0), recording_ends(240.0, 10, 19), measured(1)]
+            write_closed(process, schema.EVENTS, told)
+            write_closed(process, schema.KERNELS, kernel_loop(10, 19))
     return run

@@ -35,9 +35,12 @@ def test_frames_lead_with_who_and_follow_the_schema(analyzer: Analyzer) -> None:
         (analyzer.spans(), schema.SPANS),
         (analyzer.events(), schema.EVENTS),
         (analyzer.samples(), schema.SAMPLES),
-        (analyzer.kernels(), schema.KERNELS),
+        (analyzer.device_spans(), schema.DEVICE_SPANS),
     ):
         assert frame.columns == leading + [c.name for c in table.columns]
+    described = [c.name for c in schema.KERNELS.columns]
+    described += ["step", "phase", "demangled", "short"]
+    assert analyzer.kernels().columns == leading + described
 
 
 def test_one_rank_is_that_rank_only(analyzer: Analyzer) -> None:
@@ -100,6 +103,72 @@ def test_spans_events_and_kernels_are_chosen_by_kind(analyzer: Analyzer) -> None
     assert analyzer.events(kind="mark").height == 3
     assert analyzer.events(kind="lost").height == 0
     assert analyzer.kernels(kind="kernel").height == 0
+
+
+@pytest.fixture
+def on_gpus(tmp_path: Path) -> Analyzer:
+    return Analyzer(runs.make_gpu_run(tmp_path / "g", ranks=2))
+
+
+def test_gpu_frames_are_of_each_rank_and_keep_their_columns_when_empty(
+    on_gpus: Analyzer, analyzer: Analyzer
+) -> None:
+    kernels = len(runs.STEP_KERNELS)
+    for question, rows in (
+        (Analyzer.kernels, 10 * kernels),
+        (Analyzer.device_phases, 118 * 3),
+        (Analyzer.device_spans, 118 * 3),
+        (Analyzer.kernel_totals, 4),
+        (Analyzer.kernels_recorded, 1),
+        (Analyzer.overhead, 1),
+    ):
+        assert question(on_gpus).height == 2 * rows
+        assert question(on_gpus, 1)["rank"].to_list() == [1] * rows
+        assert question(analyzer).schema == question(on_gpus).schema
+        assert question(analyzer).height == 0
+
+
+def test_kernels_have_their_step_phase_and_readable_name(on_gpus: Analyzer) -> None:
+    found = on_gpus.kernels(0, name="_ZN2at6native11adam_kernelIfEEvPT_")
+    assert found["step"].to_list() == list(range(10, 20))
+    assert found["phase"].cast(pl.String).unique().to_list() == ["optimizer"]
+    assert found["demangled"][0] == "void at::native::adam_kernel<float>(float*)"
+    assert found["short"][0] == "at::native::adam_kernel<float>"
+    assert on_gpus.kernels(0, kind="memcpy").height == 0
+
+
+def test_kernels_of_a_rank_that_crashed_are_told_of_up_to_the_last_whole_step(
+    tmp_path: Path,
+) -> None:
+    run = runs.make_gpu_run(tmp_path / "g")
+    folder = runs.write_process(run, state="died", ended_ns=runs.T0 + 1416 * runs.MS)
+    runs.write_closed(folder, schema.EVENTS, [runs.recording_begins(120)])
+    (folder / "kernels-0.arrow").unlink()
+    batches = [runs.kernel_loop(10, 12), runs.kernel_loop(13, 15)]
+    stream = runs.write_live(folder, schema.KERNELS, batches)
+    stream.write_bytes(stream.read_bytes()[:-30])
+    analyzer = Analyzer(run)
+    found = analyzer.kernels_recorded().row(0, named=True)
+    assert (found["first_step"], found["last_step"], found["ended_by"]) == (10, 12, None)
+    known = analyzer.device_phases().filter(pl.col("busy").is_not_null())
+    assert known["step"].unique().sort().to_list() == [10, 11, 12]
+    assert analyzer.processes().filter(pl.col("rank") == 0)["cut_files"].to_list() == [1]
+
+
+def test_kernels_are_only_read_for_a_summary_when_they_were_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    whole = tables.read_table
+
+    def noting(folder: Path, table: schema.Table, *words: Any, **more: Any) -> tables.Read:
+        read.append(table.name)
+        return whole(folder, table, *words, **more)
+
+    monkeypatch.setattr(tables, "read_table", noting)
+    Analyzer(runs.make_gpu_run(tmp_path / "g", windows=False)).headline()
+    assert "kernels" not in read
+    assert "device_spans" in read
 
 
 def test_a_rank_that_is_not_there_is_one_line(analyzer: Analyzer) -> None:

@@ -16,13 +16,16 @@ def test_what_is_given_wins_over_the_environment_and_that_over_the_default() -> 
 @pytest.mark.parametrize(
     ("environment", "intervals"),
     [
-        ({}, {"basic": 1.0, "io": 1.0}),
-        ({"HAIPROF_RECORDERS": "all"}, {"basic": 1.0, "io": 1.0}),
-        ({"HAIPROF_RECORDERS": "basic,gpu"}, {"basic": 1.0}),
+        ({}, {"basic": 1.0, "gpu": 1.0, "io": 1.0}),
+        ({"HAIPROF_RECORDERS": "all"}, {"basic": 1.0, "gpu": 1.0, "io": 1.0}),
+        ({"HAIPROF_RECORDERS": "basic,gpu"}, {"basic": 1.0, "gpu": 1.0}),
         ({"HAIPROF_RECORDERS": " IO, mem"}, {"io": 1.0}),
-        ({"HAIPROF_RECORDERS": "gpu"}, {}),
-        ({"HAIPROF_SAMPLE_HZ": "4"}, {"basic": 0.25, "io": 0.25}),
-        ({"HAIPROF_SAMPLE_HZ": "4", "HAIPROF_IO_INTERVAL": "10"}, {"basic": 0.25, "io": 10.0}),
+        ({"HAIPROF_RECORDERS": "ib"}, {}),
+        ({"HAIPROF_SAMPLE_HZ": "4"}, {"basic": 0.25, "gpu": 0.25, "io": 0.25}),
+        (
+            {"HAIPROF_SAMPLE_HZ": "4", "HAIPROF_IO_INTERVAL": "10", "HAIPROF_GPU_INTERVAL": "2"},
+            {"basic": 0.25, "gpu": 2.0, "io": 10.0},
+        ),
     ],
 )
 def test_each_recorder_of_the_host_has_its_interval(

@@ -74,6 +74,7 @@ def _findings() -> Iterator[Finding]:
         _start_file,
         _host_sources,
         _gpu,
+        _gpu_sampling,
         _stale_runs,
     )
     for check in checks:
@@ -270,7 +271,7 @@ def _ask_python(program: str, variable: str, value: str) -> tuple[int, str, str]
 def _host_sources() -> Iterator[Finding]:
     from haiprof._core import HostSampler
 
-    sampler = HostSampler()
+    sampler = HostSampler(gpu=0.0)  # GPUs are looked at in a process of their own
     sampler.watch(os.getpid())  # some sources are those of a process
     sampler.read(time.monotonic_ns())
     for source in sampler.sources():
@@ -296,6 +297,29 @@ def _gpu() -> Iterator[Finding]:
         yield Finding("GPU kernels", ABSENT, found, mend)
     else:
         yield Finding("GPU kernels", OK, f"{found}, API version {version}; --kernels all")
+
+
+def _gpu_sampling() -> Iterator[Finding]:
+    what, counters = "GPU sampling", "GPU counters"
+    program = "import json; from haiprof.cli.gpus import look; print(json.dumps(look()))"
+    code, said, error = _ask_python(program, ENABLED_VARIABLE, "0")
+    if code != 0:
+        yield Finding(what, BROKEN, f"asking NVML ended with {code}: {error}", "see nvidia-smi")
+        return
+    told = json.loads(said.splitlines()[-1])
+    if told["state"] != OK:
+        yield Finding(what, told["state"], told["reason"], told["mend"])
+        return
+    sources = {source["name"]: source for source in told["sources"]}
+    gpus = ", ".join(f"{gpu['instance']} {gpu['name']}" for gpu in told["gpus"])
+    driver = next((gpu["driver"] for gpu in told["gpus"]), "")
+    for name, source in ((what, sources["gpu"]), (counters, sources["gpu_counters"])):
+        if source["state"] != OK:
+            yield Finding(name, source["state"], source["reason"], source["mend"])
+            continue
+        metrics = ", ".join(source["metrics"])
+        found = f"driver {driver}, {gpus}: {metrics}" if name == what else metrics
+        yield Finding(name, OK, found)
 
 
 def _stale_runs() -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""What haiprof attaches to torch to find steps and phases without a change in the job's code.
+"""What haiprof attaches to torch and Python to record a job without a change in its code.
 
 Each hook stands alone: one that cannot be attached to this torch is reported and left out, the
 others work. docs/phases.md tells what is made of them.
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from haiprof import _core
 from haiprof.hooks.imports import AfterImport, imported
+from haiprof.hooks.pauses import CollectorPauses
 
 if TYPE_CHECKING:
     from haiprof.hooks.watch import Watcher
@@ -23,11 +24,12 @@ __all__ = ["install", "report_kept", "status", "uninstall"]
 Report = Callable[[str, str], None]
 
 _FRAMES: Final = ("modules", "compiled", "optimizer")
-_NAMES: Final = (*_FRAMES, "backward", "scaler", "dataloader")
+_OF_TORCH: Final = (*_FRAMES, "backward", "scaler", "dataloader", "allocator")
+_NAMES: Final = (*_OF_TORCH, CollectorPauses.name)
 
 
 class Hook(Protocol):
-    """One thing attached to torch."""
+    """One thing attached to torch or Python."""
 
     name: str
 
@@ -35,7 +37,7 @@ class Hook(Protocol):
         """Attach; return how, beginning with "on". Raises whatever torch makes it raise."""
 
     def detach(self) -> None:
-        """Leave torch exactly as it was."""
+        """Leave it exactly as it was."""
 
 
 _lock = threading.RLock()
@@ -48,7 +50,7 @@ _kept: deque[str] = deque()
 
 
 def install(report: Report | None = None) -> None:
-    """Attach to torch: now if it is imported, else right after its import.
+    """Attach to Python, and to torch: now if it is imported, else right after its import.
 
     Idempotent. Never raises.
 
@@ -62,6 +64,7 @@ def install(report: Report | None = None) -> None:
             return
         _report = report
         _kept.clear()
+        _attach(CollectorPauses())
         if imported("torch") is not None:
             _attach_all()
         else:
@@ -96,9 +99,9 @@ def uninstall() -> None:
 def status() -> dict[str, str]:
     """Return for each hook "on: how", "waiting: for what" or "off: why"."""
     with _lock:
-        if _waiting is not None:
-            return dict.fromkeys(_NAMES, "waiting: torch is not imported")
         found = dict.fromkeys(_NAMES, "off: not installed") | _status
+        if _waiting is not None:
+            found |= dict.fromkeys(_OF_TORCH, "waiting: torch is not imported")
         for hook in _attached:
             state = getattr(hook, "state", None)
             changed = state() if state is not None else None
@@ -125,7 +128,7 @@ def report_kept() -> None:
 def _torch_imported() -> None:
     global _waiting
     with _lock:
-        if _attached:
+        if _waiting is None:
             return
         _waiting = None
         _attach_all()
@@ -136,23 +139,27 @@ def _attach_all() -> None:
     try:
         hooks = _hooks()
     except Exception as error:
-        _status.update(dict.fromkeys(_NAMES, f"off: {error!r}"))
+        _status.update(dict.fromkeys(_OF_TORCH, f"off: {error!r}"))
         _kept.append(f"nothing can be attached to this torch: {error!r}")
         return
     for hook in hooks:
-        try:
-            _status[hook.name] = hook.attach()
-            _attached.append(hook)
-        except Exception as error:
-            _status[hook.name] = f"off: {error!r}"
-            _kept.append(f"{hook.name} cannot be attached to this torch: {error!r}")
+        _attach(hook)
+
+
+def _attach(hook: Hook) -> None:
+    try:
+        _status[hook.name] = hook.attach()
+        _attached.append(hook)
+    except Exception as error:
+        _status[hook.name] = f"off: {error!r}"
+        _kept.append(f"{hook.name} cannot be attached to this torch: {error!r}")
 
 
 def _hooks() -> list[Hook]:
     global _watcher
     import torch
 
-    from haiprof.hooks import calls, frames
+    from haiprof.hooks import allocator, calls, frames
     from haiprof.hooks.watch import watcher
 
     _core.set_gradients_query(torch.is_grad_enabled)
@@ -173,6 +180,7 @@ def _hooks() -> list[Hook]:
         calls.BackwardCalls(_watcher, _kept.append),
         calls.ScalerCalls(),
         calls.DataLoaderCalls(),
+        allocator.AllocatorFigures(),
     ]
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from haiprof import _core
 from haiprof.hooks.imports import AfterImport, imported
+from haiprof.options import Options
 
 Report = Callable[[str, str], None]
 
@@ -43,10 +44,10 @@ _attached: CudaCalls | None = None
 class CudaCalls:
     """``torch.cuda``'s initialisation, and recording from there on."""
 
-    def __init__(self, report: Report, kernels: str) -> None:
+    def __init__(self, report: Report, options: Options) -> None:
         """Attach now, or right after ``torch.cuda`` has been imported."""
         self._report = report
-        self._kernels = kernels
+        self._options = options
         self._waiting: AfterImport | None = None
         self._module: ModuleType | None = None
         self._original: Any = None
@@ -97,14 +98,19 @@ class CudaCalls:
         self._begun = True
         self._before = _core.gpu_counts()
         try:
-            refused = _core.gpu_start(":".join(libcupti_folders()), kernels=self._kernels)
+            refused = _core.gpu_start(
+                ":".join(libcupti_folders()),
+                kernels=self._options.kernels,
+                budget=self._options.budget,
+                period=self._options.kernels_period,
+            )
         except Exception as error:  # torch is about to use CUDA, and must not notice
             refused = (repr(error), "report this as a bug of haiprof")
         if refused is not None:
             reason, mend = refused
             if not _core.gpu_collecting():
                 what = "the GPU is"
-            elif self._kernels != "off" and not _core.gpu_tracing():
+            elif self._options.kernels != "off" and not _core.gpu_tracing():
                 what = "kernels are"
             else:
                 what = "phases on the GPU are"
@@ -120,7 +126,7 @@ class CudaCalls:
             return
         _core.gpu_stop(seconds)
         counts = {what: n - self._before[what] for what, n in _core.gpu_counts().items()}
-        if self._kernels != "off":
+        if self._options.kernels != "off":
             self._report(
                 "gpu",
                 f"{counts['kernels']} kernels and {counts['others']} other GPU activities; taking "
@@ -155,18 +161,18 @@ def libcupti_folders() -> list[str]:
     return found
 
 
-def install(report: Report, kernels: str) -> None:
+def install(report: Report, options: Options) -> None:
     """Record the GPU from the first use of CUDA on. Idempotent. Never raises.
 
     Args:
-        report: called with a kind of event and its text.
-        kernels: which kernels are recorded; "off" leaves phases, ranges and devices.
+        report: called with the kind of an event and its text.
+        options: which kernels, how often, at what cost; phases, ranges and devices always.
     """
     global _attached
     with _lock:
         if _attached is None:
             try:
-                _attached = CudaCalls(report, kernels)
+                _attached = CudaCalls(report, options)
             except Exception as error:
                 report("hook", f"the GPU is not recorded: {error!r}")
 

@@ -139,6 +139,7 @@ class Recorder:
     def _drain(self, process: RecordedProcess, node: NodeRecorder) -> None:
         try:
             process.drain()
+            node.use_gpus(process.folder, process.gpu_uuids)
         except OSError:
             raise
         except Exception as error:
@@ -148,6 +149,7 @@ class Recorder:
             self._refused[process.ring] = str(error)
             process.ended = True
         if process.ended:
+            node.unuse_gpus(process.folder)
             node.unwatch(process.pid, process.folder)
             del self._processes[process.ring]
 

@@ -1,4 +1,4 @@
-"""The node itself: host samples into the node's folder and into those of its ranks."""
+"""The node itself: samples of it and its GPUs into its folder, of its ranks into theirs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,11 +94,17 @@ class NodeRecorder:
     def _open(self, intervals: Mapping[str, float]) -> None:
         for left in sorted(self.folder.glob(f"*{schema.LIVE_SUFFIX}")):
             close_stream(left)
-        self._sampler = HostSampler(basic=intervals.get("basic", 0.0), io=intervals.get("io", 0.0))
+        self._sampler = HostSampler(
+            basic=intervals.get("basic", 0.0),
+            gpu=intervals.get("gpu", 0.0),
+            io=intervals.get("io", 0.0),
+        )
         self._targets: dict[int, _Folder] = {0: _Folder(self.folder)}
         self._events = RowTable(schema.EVENTS)
         self._events_writer = TableWriter(self.folder, schema.EVENTS)
         self._command: int | None = None
+        self._gpu_users: dict[str, set[Path]] = {}
+        self._gpus: dict[str, dict[str, Any]] = {}
         # Rings take the distance of the two clocks once too; a wall clock that is set would tear
         # the samples from their steps.
         self._utc_offset_ns = time.time_ns() - time.monotonic_ns()
@@ -128,8 +134,11 @@ class NodeRecorder:
             return
         path = self.folder / schema.PROCESS_FILE
         begun = self._begun
+        gpus = self._gpus
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            begun = min(begun, json.loads(path.read_text(encoding="utf-8"))["started_ns"])
+            before = json.loads(path.read_text(encoding="utf-8"))
+            begun = min(begun, before["started_ns"])
+            gpus = {gpu["uuid"]: gpu for gpu in before.get("gpus", ())} | gpus
         write_json(
             path,
             {
@@ -143,6 +152,7 @@ class NodeRecorder:
                 "ended_ns": None if state == "live" else self._now_ns(),
                 "state": state,
                 "sources": sources,
+                "gpus": sorted(gpus.values(), key=lambda gpu: str(gpu.get("instance"))),
                 "lost": {"records": 0},
             },
         )
@@ -187,6 +197,37 @@ class NodeRecorder:
         if pid != self._command:
             self._sampler.unwatch(pid)
 
+    def use_gpus(self, folder: Path, uuids: Iterable[str]) -> None:
+        """Sample these GPUs, too, as long as the process of ``folder`` is there."""
+        for uuid in uuids:
+            users = self._gpu_users.setdefault(uuid, set())
+            if not users:
+                self._sampler.use_gpu(uuid)
+            users.add(folder)
+
+    def unuse_gpus(self, folder: Path) -> None:
+        """Sample no longer what only the process of ``folder`` has used."""
+        for uuid, users in list(self._gpu_users.items()):
+            users.discard(folder)
+            if not users:
+                self._sampler.unuse_gpu(uuid)
+                del self._gpu_users[uuid]
+
+    def _look_at_gpus(self) -> None:
+        """Keep what is constant of each GPU that was ever sampled.
+
+        Raises:
+            OSError: the node's file cannot be written; the next reading tries again.
+        """
+        known = self._gpus | {gpu["uuid"]: gpu for gpu in self._sampler.gpus()}
+        if known != self._gpus:
+            before, self._gpus = self._gpus, known
+            try:
+                self._write_node_file("live", self._sources)
+            except OSError:
+                self._gpus = before
+                raise
+
     def sample(self) -> None:
         """Read the sources that are due; write when it is time.
 
@@ -205,10 +246,11 @@ class NodeRecorder:
                 target = self._targets.get(pid)
                 if target is not None:
                     target.rows.add(stamp, metric, instance, value, flags)
-            for text in self._sampler.changes():
+            for kind, text, attributes in self._sampler.changes():
                 log.info("%s", text)
-                self.event("source", text)
+                self.event(kind, text, attributes)
             self._look_at_sources()
+            self._look_at_gpus()
         if time.monotonic() - self._written_at >= WRITE_SECONDS:
             self.write()
 

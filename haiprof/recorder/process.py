@@ -195,6 +195,11 @@ class RecordedProcess:
         return [self._gpus[device] for device in sorted(self._gpus)]
 
     @property
+    def gpu_uuids(self) -> list[str]:
+        """The names of those GPUs that told theirs."""
+        return [gpu["uuid"] for gpu in self.gpus if gpu["uuid"]]
+
+    @property
     def lost(self) -> int:
         """Records that the ring lost."""
         return _lost_records(self._losses())

@@ -11,6 +11,8 @@ import numpy.typing as npt
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from haiprof.views.overview import BETWEEN
+
 #: One colour per phase, the same in every figure.
 PHASE_COLOURS = {
     "dataloader": "#e8833a",
@@ -21,6 +23,7 @@ PHASE_COLOURS = {
     "eval": "#8a94a6",
     "eval_dataloader": "#c2925c",
     "other": "#b9c1cc",
+    BETWEEN: "#b9c1cc",
 }
 #: For series and user ranges, which have no colour of their own.
 COLOURS = (

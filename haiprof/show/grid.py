@@ -106,7 +106,7 @@ def _head(column: str) -> str:
         return column.removesuffix("_share")
     if "." in column:
         return column.rsplit(".", 1)[0]
-    for unit in ("_bytes_per_s", "_percent", "_bytes", "_watts", "_ms"):
+    for unit in ("_bytes_per_s", "_percent", "_bytes", "_watts", "_ms", "_ratio"):
         column = column.removesuffix(unit)
     return column.replace("_", " ")
 

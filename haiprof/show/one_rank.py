@@ -11,11 +11,12 @@ import plotly.graph_objects as go
 import polars as pl
 
 from haiprof import schema
+from haiprof.show import one_gpu
+from haiprof.show.bands import add_bands, closed
 from haiprof.show.figures import (
     COLOURS,
     message,
     panel_legends,
-    phase_colour,
     safe,
     seconds_since,
     stacked,
@@ -23,10 +24,13 @@ from haiprof.show.figures import (
     utc,
     utc_clock,
 )
+from haiprof.show.one_gpu import Gpu
 from haiprof.show.overview import rank_grids
 from haiprof.show.shown import Shown
 from haiprof.sources.own import ROLE_NODE, Process
+from haiprof.views import gpu_words
 from haiprof.views import steps as step_views
+from haiprof.views.gpus import parent
 from haiprof.views.intervals import Times
 from haiprof.views.overview import SMALLER, Summary, phase_names
 from haiprof.views.series import decimate
@@ -48,6 +52,7 @@ _FAMILIES = (
     ("IO of the job", ("io.",)),
     ("Disks of the node", ("disk.",)),
     ("Network", ("net.", "ib.")),
+    ("Allocator of torch", ("torch.",)),
     ("GPU", ("gpu.",)),
     ("Pressure", ("psi.",)),
     ("Control group", ("cgroup.",)),
@@ -71,6 +76,7 @@ class _Panel:
     title: str
     unit: str
     series: list[_Series]
+    mode: str = "lines"
 
 
 def show(analyzer: Analyzer, processes: list[Process], points: int = POINTS) -> Shown:
@@ -80,24 +86,37 @@ def show(analyzer: Analyzer, processes: list[Process], points: int = POINTS) -> 
     title = label[:1].upper() + label[1:] if len(processes) == 1 else f"Rank {processes[0].rank}"
     where = sorted({f"{p.node}, pid {p.pid}" for p in processes})
     lines = [f"{'; '.join(where)}; began {utc(analyzer.run.created_ns)} UTC"]
-    return Shown(title, lines, rank_grids(own), figure(analyzer, processes, own, points))
+    lines += gpu_words.lines(own)
+    origin = analyzer.run.created_ns
+    on_gpu = [s.process for s in own if s.gpu is not None]
+    gpus = [one_gpu.gpu(p.label, origin, analyzer.read_gpu(p)) for p in on_gpu]
+    return Shown(
+        title,
+        lines,
+        [*rank_grids(own), *one_gpu.grids(own, gpus)],
+        figure(analyzer, processes, own, gpus, points),
+        one_gpu.details(gpus, points),
+    )
 
 
 def figure(
-    analyzer: Analyzer, processes: list[Process], own: list[Summary], points: int
+    analyzer: Analyzer, processes: list[Process], own: list[Summary], gpus: list[Gpu], points: int
 ) -> go.Figure:
     """Draw the panels of one rank, each series thinned to at most ``points`` points."""
     origin = analyzer.run.created_ns
     events = _events(analyzer, processes)
-    panels = _panels(_samples(analyzer, processes))
+    panels = [*_pauses(analyzer, processes), *_panels(_samples(analyzer, processes))]
     has_steps = any(summary.steps for summary in own)
+    of_gpus = one_gpu.panels(gpus, points)
     titles = [
-        *(["Phases of each step"] if has_steps else []),
+        *(["Phases of each step" + (" (host)" if of_gpus else "")] if has_steps else []),
+        *(panel.title for panel in of_gpus),
         *([_events_title(events)] if events.height else []),
         *(panel.title for panel in panels),
     ]
     heights = [
         *([260] if has_steps else []),
+        *(panel.height for panel in of_gpus),
         *([60 + 14 * events["kind"].n_unique()] if events.height else []),
     ]
     heights += [150] * len(panels)
@@ -107,6 +126,9 @@ def figure(
     row = 1
     if has_steps:
         _add_phases(made, row, analyzer, own, points)
+        row += 1
+    for of_gpu in of_gpus:
+        of_gpu.add(made, row)
         row += 1
     if events.height:
         _add_events(made, row, events, origin)
@@ -132,31 +154,7 @@ def _add_phases(
     stepped = [s.process for s in own if s.steps]
     bands = [_bands(analyzer, p, names, max(points // len(stepped), 1)) for p in stepped]
     found = pl.concat(bands).sort("start", maintain_order=True)
-    for position, name in enumerate(names):
-        band = found.filter(pl.col("name") == name)
-        start = band["start"].to_numpy()
-        labels = [
-            f"{clock} UTC, step {first}" + (f" to {last}" if last != first else "")
-            for clock, first, last in zip(
-                utc_clock(start), band["first"], band["last"], strict=True
-            )
-        ]
-        made.add_trace(
-            go.Scatter(
-                x=seconds_since(start, analyzer.run.created_ns),
-                y=(band["duration"].to_numpy() / 1e6).astype(np.float32),
-                name=safe(name),
-                mode="lines",
-                line={"width": 0, "shape": "hv", "color": phase_colour(name, position)},
-                fillcolor=phase_colour(name, position),
-                stackgroup="phases",
-                customdata=labels if position == 0 else None,
-                hovertemplate="%{y:.4g} ms" + (" (%{customdata})" if position == 0 else ""),
-            ),
-            row=row,
-            col=1,
-        )
-    made.update_yaxes(unit_axis("ms")[0], row=row, col=1)
+    add_bands(made, row, found, names, analyzer.run.created_ns)
 
 
 def _bands(analyzer: Analyzer, process: Process, names: list[str], points: int) -> pl.DataFrame:
@@ -166,12 +164,7 @@ def _bands(analyzer: Analyzer, process: Process, names: list[str], points: int) 
     parts = step_views.parts(spans, steps).with_columns(
         pl.when(pl.col("name").is_in(names)).then("name").otherwise(pl.lit(SMALLER)).alias("name")
     )
-    bands = step_views.bands(parts, steps, names, points)
-    end = int(steps["start"][-1]) + int(steps["duration"][-1])
-    closing = bands.tail(len(names)).with_columns(
-        pl.lit(end).alias("start"), pl.lit(0.0).alias("duration")
-    )
-    return pl.concat([bands, closing])
+    return closed(step_views.bands(parts, steps, names, points), steps)
 
 
 def _events_title(events: pl.DataFrame) -> str:
@@ -216,7 +209,7 @@ def _add_panel(made: go.Figure, row: int, panel: _Panel, origin: int, points: in
                 x=seconds_since(series.time[keep], origin),
                 y=(series.value[keep] / divisor).astype(np.float32),
                 name=safe(series.name),
-                mode="lines" if len(keep) > 1 else "markers",
+                mode=panel.mode if len(keep) > 1 else "markers",
                 line={"width": 1.3, "color": COLOURS[position % len(COLOURS)]},
                 customdata=utc_clock(series.time[keep]) if first else None,
                 hovertemplate="%{y}" + (" (%{customdata} UTC)" if first else ""),
@@ -248,13 +241,39 @@ def _samples(analyzer: Analyzer, processes: list[Process]) -> pl.DataFrame:
     )
     # The node's folder has these of the launched command, of which the rank is a part itself.
     mine = usable.filter(pl.col("of_node").not_())["metric"].unique()
-    return usable.filter((pl.col("of_node") & pl.col("metric").is_in(mine.implode())).not_())
+    usable = usable.filter((pl.col("of_node") & pl.col("metric").is_in(mine.implode())).not_())
+    own = analyzer.gpu_instances(processes)
+    if not own:
+        return usable
+    # A part of a GPU has no power or temperature of its own: those of the whole are shown.
+    names = {name for found in own.values() for name in found}
+    sampled = usable.filter(pl.col("instance").is_in(list(names)))["metric"].unique()
+    whole = pl.col("instance").is_in([parent(name) for name in names]) & ~pl.col("metric").is_in(
+        sampled.implode()
+    )
+    kept = pl.col("instance").is_in(list(names)) | whole
+    return usable.filter(pl.col("metric").str.starts_with("gpu.").not_() | kept)
 
 
 def _events(analyzer: Analyzer, processes: list[Process]) -> pl.DataFrame:
     columns = ("time", "kind", "text")
     events = pl.concat([analyzer.read(p, schema.EVENTS, columns) for p in processes])
     return events.with_columns(pl.col("kind").cast(pl.String)).sort("time")
+
+
+def _pauses(analyzer: Analyzer, processes: list[Process]) -> list[_Panel]:
+    """Return a panel of the pauses that Python's garbage collection made, if there are any."""
+    columns, keep = ("start", "duration", "name"), {"category": ("gc",)}
+    spans = [analyzer.read(p, schema.SPANS, columns, keep) for p in processes]
+    found = pl.concat(spans).sort("start")
+    if not found.height:
+        return []
+    series = [
+        _Series(str(name), rows["start"].to_numpy(), rows["duration"].to_numpy() / 1e6)
+        for (name,), rows in found.group_by("name", maintain_order=True)
+    ]
+    shown = sorted(series, key=lambda s: s.name)[:_SERIES_PER_PANEL]
+    return [_Panel("Pauses for Python's garbage collection (ms)", "ms", shown, "markers")]
 
 
 def _panels(samples: pl.DataFrame) -> list[_Panel]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import plotly.graph_objects as go
+import polars as pl
 
 from haiprof.show.figures import (
     COLOURS,
@@ -18,8 +19,13 @@ from haiprof.show.figures import (
 )
 from haiprof.show.grid import Grid, frame_grid
 from haiprof.show.shown import Shown
+from haiprof.views import gpu_words
 from haiprof.views.overview import (
+    BETWEEN,
     Summary,
+    device_phase_names,
+    device_table,
+    gpu_table,
     heat_map,
     is_pressure,
     node_table,
@@ -46,7 +52,7 @@ def show(analyzer: Analyzer) -> Shown:
     ranks, nodes = analyzer.summaries()
     return Shown(
         "Overview",
-        (),
+        gpu_words.lines(ranks),
         [*rank_grids(ranks), *node_grids(nodes)],
         figure(ranks, analyzer.run.created_ns),
     )
@@ -70,7 +76,27 @@ def rank_grids(ranks: list[Summary]) -> list[Grid]:
         who = [c for c in table.columns if c in ("node", "rank", "pid")]
         rows = table.select(who + machine)
         made.append(frame_grid("Process tree", rows, "CPU: 100 % is one core."))
+    return [*made, *gpu_grids(shown)]
+
+
+def gpu_grids(ranks: list[Summary]) -> list[Grid]:
+    """Return the tables of ranks' GPUs: device times, and what was sampled of them."""
+    made = []
+    times, sampled = device_table(ranks), gpu_table(ranks)
+    if times.height:
+        note = "On the GPU's main stream, idle time included; shares are of all steps there."
+        if "busy_share" in times.columns:
+            note += " Busy, and communication alone (exposed), are of the recorded steps."
+        made.append(frame_grid("Steps on the GPU", _named(times, ranks), note))
+    if sampled.height:
+        note = "Of several GPUs memory and power are added, percentages averaged."
+        several = any(len(s.gpu_stats) > 1 for s in ranks)
+        made.append(frame_grid("GPUs", _named(sampled, ranks), note if several else ""))
     return made
+
+
+def _named(table: pl.DataFrame, ranks: list[Summary]) -> pl.DataFrame:
+    return table.drop("pid", strict=False) if _one_each(ranks) else table
 
 
 def node_grids(nodes: list[Summary]) -> list[Grid]:
@@ -101,18 +127,23 @@ def figure(ranks: list[Summary], origin_ns: int) -> go.Figure:
     if not stepped:
         return message("No step was recorded")
     many = len(stepped) > MANY_RANKS
+    bars = _spread(stepped) if many else stepped
+    on_device = [s for s in bars if s.gpu is not None and s.gpu.step_ns]
     titles = [
         "Step time",
         *(["Step time of all ranks over the run"] if many else []),
-        "Where the step time goes",
+        "Where the step time goes" + (" (host)" if on_device else ""),
+        *(["Where the time of the GPU's main stream goes"] if on_device else []),
     ]
-    bars = _spread(stepped) if many else stepped
     heights = [300, *([380] if many else []), 70 + 26 * len(bars)]
+    heights += [70 + 26 * len(on_device)] if on_device else []
     made = stacked(titles, heights, gap=90)
     _step_times(made, _extremes(stepped) if many else {s.process.label: s for s in stepped})
     if many:
         _heat(made, stepped, origin_ns)
-    _shares(made, bars, len(titles))
+    _shares(made, bars, 3 if many else 2)
+    if on_device:
+        _device_shares(made, on_device, len(titles))
     made.update_layout(barmode="stack")
     panel_legends(made, len(titles))
     return made
@@ -160,15 +191,37 @@ def _heat(made: go.Figure, stepped: list[Summary], origin_ns: int) -> None:
 
 def _shares(made: go.Figure, bars: list[Summary], row: int) -> None:
     labels = [safe(s.process.label) for s in bars]
-    for position, name in enumerate(phase_names(bars)):
+    parts = {
+        name: [(s.phase_ns.get(name, 0), s.step_ns, s.steps) for s in bars]
+        for name in phase_names(bars)
+    }
+    _stacked_bars(made, labels, parts, row)
+
+
+def _device_shares(made: go.Figure, bars: list[Summary], row: int) -> None:
+    labels = [safe(s.process.label) for s in bars]
+    uses = [s.gpu for s in bars if s.gpu is not None]
+    parts = {
+        name: [(u.phase_ns.get(name, 0), u.step_ns, u.steps) for u in uses]
+        for name in device_phase_names(uses)
+    }
+    parts[BETWEEN] = [(u.between_ns, u.step_ns, u.steps) for u in uses]
+    _stacked_bars(made, labels, parts, row)
+
+
+def _stacked_bars(
+    made: go.Figure, labels: list[str], parts: dict[str, list[tuple[int, int, int]]], row: int
+) -> None:
+    """Draw shares; a part is (its time, the time of all steps, how many they are) for each bar."""
+    for position, (name, values) in enumerate(parts.items()):
         made.add_trace(
             go.Bar(
-                x=[s.share(name) for s in bars],
+                x=[ns / whole if whole else None for ns, whole, _ in values],
                 y=labels,
                 name=safe(name),
                 orientation="h",
                 marker_color=phase_colour(name, position),
-                customdata=[s.phase_ns.get(name, 0) / s.steps / 1e6 for s in bars],
+                customdata=[ns / steps / 1e6 for ns, _, steps in values],
                 hovertemplate="%{x:.1%}: %{customdata:.4g} ms a step",
             ),
             row=row,

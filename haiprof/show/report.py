@@ -17,6 +17,9 @@ from haiprof.show.figures import utc
 from haiprof.show.grid import NOTHING, Grid
 from haiprof.show.page import Page
 from haiprof.sources.own import ROLE_RANK
+from haiprof.views import gpu_words
+from haiprof.views import overhead as overhead_view
+from haiprof.views import recorded as recorded_views
 from haiprof.views.headline import percent
 from haiprof.views.overview import Summary, slowest_first
 from haiprof.views.series import mean_over_time
@@ -30,8 +33,9 @@ _SECTIONS = 16
 _POINTS = 1_000
 _EVENT_ROWS = 200
 _COST = "haiprof.cost.ratio"
-#: Kinds of events that the user made: they are drawn with the ranks, and do not tell of trouble.
-_ORDINARY = ("mark",)
+#: Kinds of events that are drawn with the ranks, and do not tell of trouble: what the user made,
+#: when kernels were recorded, and how many at the end.
+_ORDINARY = ("mark", recorded_views.EVENT_KIND, "gpu")
 
 
 def write(analyzer: Analyzer, path: Path) -> Path:
@@ -82,7 +86,8 @@ def build(analyzer: Analyzer) -> Page:
     _add_ranks(page, analyzer, ranks)
     _add_events(page, analyzer)
     page.card("What was not collected, and why", _not_collected(analyzer))
-    page.card("What the sampling cost", _cost(analyzer))
+    measured = gpu_words.measured_overhead(ranks)
+    page.card("What the sampling cost", _cost(analyzer), _recording_cost(measured))
     problems = [*analyzer.problems(), *_losses(analyzer)]
     if problems:
         shown = problems[:_EVENT_ROWS]
@@ -104,9 +109,12 @@ def _add_ranks(page: Page, analyzer: Analyzer, ranks: list[Summary]) -> None:
 
 def _add_events(page: Page, analyzer: Analyzer) -> None:
     kind = pl.col("kind").cast(pl.String)
+    # A measurement of the overhead is news when something follows from it.
+    measured = kind == overhead_view.EVENT_KIND
+    followed = pl.col("attributes").str.contains("stepped_down_to", literal=True).fill_null(False)
     events = (
         analyzer.events()
-        .filter(kind.is_in(_ORDINARY).not_())
+        .filter(kind.is_in(_ORDINARY).not_(), measured.not_() | followed)
         .sort("time")
         .select("node", "rank", "pid", "time", "kind", "text")
     )
@@ -197,6 +205,13 @@ def _cost(analyzer: Analyzer) -> str:
     if source is not None:
         text += f"; the dearest part there was '{source}'"
     return f"<p>{html.escape(text)}.</p>"
+
+
+def _recording_cost(measured: str) -> str:
+    if not measured:
+        return ""
+    text = f"Recording kernels, by comparing steps with and without it: {measured}."
+    return f"<p>{html.escape(text)}</p>"
 
 
 def _fine(share: float) -> str:

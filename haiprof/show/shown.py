@@ -23,12 +23,16 @@ _COLUMNS = 180
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """An answer: ``title``, ``lines`` of words, ``grids`` (tables) and a plotly ``figure``."""
+    """An answer: ``title``, ``lines`` of words, ``grids`` (tables) and a plotly ``figure``.
+
+    ``details`` are figures beside it that have another axis.
+    """
 
     title: str
     lines: Sequence[str]
     grids: Sequence[Grid]
     figure: go.Figure
+    details: Sequence[go.Figure] = ()
 
     def __str__(self) -> str:
         """Return the words and tables as text for a terminal."""
@@ -48,7 +52,7 @@ class Shown:
         page = Page(self.title)
         self.fill(page)
         height = (
-            int(self.figure.layout.height or 450)
+            sum(int(figure.layout.height or 450) for figure in (self.figure, *self.details))
             + 160
             + sum(90 + 34 * len(g.rows) for g in self.grids)
         )
@@ -62,4 +66,5 @@ class Shown:
         """Add the answer to a page as one section."""
         lines = "".join(f'<p class="note">{html.escape(line)}</p>' for line in self.lines)
         tables = "".join(grid.to_html() for grid in self.grids)
-        page.card(self.title, lines, tables, page.figure(self.figure))
+        figures = [page.figure(figure) for figure in (self.figure, *self.details)]
+        page.card(self.title, lines, tables, *figures)

@@ -31,6 +31,17 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU that a rank used (``device`` is its CUDA ordinal) or that a node has (``instance``)."""
+
+    uuid: str
+    name: str
+    device: int | None
+    instance: str
+    memory_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Process:
     """One process folder of a run; ``role`` is ``rank``, ``process`` (fork, helper) or ``node``."""
 
@@ -48,6 +59,7 @@ class Process:
     state: str
     lost: dict[str, int]
     sources: tuple[Source, ...]
+    gpus: tuple[Gpu, ...] = ()
     #: Name for people, unique in the run: ``rank 3``, ``rank 3, attempt 1``, ``rank 3, pid 41``.
     label: str = ""
 
@@ -226,6 +238,7 @@ def _read_process(folder: Path) -> Process:
         state=_text(document, "state", file) or "unknown",
         lost={readable(what): count for what, count in lost.items() if _is_whole(count)},
         sources=_sources(document, file),
+        gpus=_gpus(document, file),
     )
 
 
@@ -235,6 +248,22 @@ def _sources(document: dict[str, Any], file: Path) -> tuple[Source, ...]:
         raise _wrong(file, "sources", rows, "a list of objects")
     return tuple(
         Source(*(readable(str(row.get(f) or "")) for f in ("name", "state", "reason", "mend")))
+        for row in rows
+    )
+
+
+def _gpus(document: dict[str, Any], file: Path) -> tuple[Gpu, ...]:
+    rows = document.get("gpus") or []
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise _wrong(file, "gpus", rows, "a list of objects")
+    return tuple(
+        Gpu(
+            uuid=_text(row, "uuid", file),
+            name=_text(row, "name", file),
+            device=_whole(row, "device", file),
+            instance=_text(row, "instance", file),
+            memory_bytes=_whole(row, "memory_bytes", file),
+        )
         for row in rows
     )
 

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from haiprof.sources.own import ROLE_NODE, ROLE_RANK
+from haiprof.views.gpu_use import added
 from haiprof.views.intervals import merge
 from haiprof.views.overview import Summary, is_pressure, phase_names
 from haiprof.views.series import Stat
@@ -16,10 +17,19 @@ from haiprof.views.series import Stat
 _THROTTLED = "cgroup.throttled.percent"
 _CPU_LIMIT = "cgroup.cpu_limit.cores"
 
+#: Lower clocks for a fault of the machine; a power limit is how a GPU at full work is.
+_SLOWED_BY = {
+    "gpu.throttle_thermal.percent": "because it was hot",
+    "gpu.throttle_hw_thermal.percent": "because it was too hot",
+    "gpu.throttle_power_brake.percent": "because the power supply asked for it",
+}
+
 #: From here on a share, a lag or a pressure is worth a sentence.
 _WAITING = 0.15
 _SLOWER = 1.10
 _PRESSURE = 0.10
+#: Of idle time, a reason is named from here on.
+_REASON = 0.05
 _UNCOVERED = 0.30
 _OPTIMIZER = 0.30
 _JITTER = 1.5
@@ -33,7 +43,8 @@ def headline(ranks: list[Summary], nodes: list[Summary], disk: pl.DataFrame) -> 
         nodes: summaries of the node folders.
         disk: the events of kind ``disk``.
     """
-    return [_steps(ranks), _machine(ranks, nodes), _remark(ranks, nodes, disk)]
+    machine = _machine(ranks, nodes) + _gpus(ranks)
+    return [_steps(ranks), machine, _remark(ranks, nodes, disk)]
 
 
 def milliseconds(ns: float) -> str:
@@ -167,7 +178,8 @@ def _remark(ranks: list[Summary], nodes: list[Summary], disk: pl.DataFrame) -> s
     for remark in (
         _deaths(ranks),
         _disk(disk),
-        _waiting(ranks),
+        _idle(ranks) or _waiting(ranks),
+        _slowed(nodes),
         _straggler(ranks),
         _pressure(ranks, nodes),
     ):
@@ -219,6 +231,65 @@ def _waiting(ranks: list[Summary]) -> str:
     if len(waiting) > 1 and share > 1.2 * waited / total:
         line += f", {worst.process.label} even {percent(share)}"
     return line
+
+
+def _gpus(ranks: list[Summary]) -> str:
+    recorded = [s.gpu for s in ranks if s.gpu is not None and s.gpu.recorded_ns]
+    if not recorded:
+        return ""
+    told = added(recorded)
+    who = "its GPU was" if len(recorded) == 1 else f"the GPUs of {len(recorded)} processes were"
+    steps = "1 step" if told.recorded == 1 else f"{told.recorded} steps"
+    return f"; {who} busy {percent(told.busy_ns / told.recorded_ns)} of the {steps} recorded"
+
+
+def _idle(ranks: list[Summary]) -> str:
+    """Say why the GPUs were idle, or what communication alone they waited for."""
+    recorded = [
+        (s.gpu.busy_ns / s.gpu.recorded_ns, s) for s in ranks if s.gpu and s.gpu.recorded_ns
+    ]
+    told = added(s.gpu for _, s in recorded if s.gpu)
+    if not told.recorded_ns:
+        return ""
+    busy, alone = told.busy_ns / told.recorded_ns, told.exposed_ns / told.recorded_ns
+    if 1 - busy < _WAITING and alone < _WAITING:
+        return ""
+    line = f"GPU busy {percent(busy)} of a step"
+    if alone >= _REASON:
+        line += f", {percent(alone)} with communication alone"
+    reasons = sorted(
+        ((ns / told.recorded_ns, name) for name, ns in told.idle_ns.items()), reverse=True
+    )
+    line += "".join(
+        f"; {percent(share)} idle {_meanwhile(name)}"
+        for share, name in reasons[:2]
+        if share >= _REASON
+    )
+    least, worst = min(recorded, key=lambda pair: pair[0])
+    if len(recorded) > 1 and least < busy / 1.2:
+        line += f"; {worst.process.label} busy only {percent(least)}"
+    return line
+
+
+def _meanwhile(phase: str) -> str:
+    if phase in ("dataloader", "eval_dataloader"):
+        return "while waiting for the dataloader"
+    if phase == "other":
+        return "while the loop was in no phase"
+    return f"while the host was in {phase}"
+
+
+def _slowed(nodes: list[Summary]) -> str:
+    worst = (0.0, "", "", "")
+    for node in nodes:
+        for gpu, stats in node.gpu_stats.items():
+            for metric in _SLOWED_BY.keys() & stats.keys():
+                worst = max(worst, (stats[metric].mean / 100, node.process.node, gpu, metric))
+    share, where, gpu, metric = worst
+    if share < _PRESSURE:
+        return ""
+    why = _SLOWED_BY[metric]
+    return f"{gpu} on {where} ran at lower clocks {percent(share)} of the time, {why} ({metric})"
 
 
 def _straggler(ranks: list[Summary]) -> str:

@@ -28,6 +28,69 @@ def merge(start: Times, end: Times) -> tuple[Times, Times]:
     return start[first], end[last]
 
 
+def intersect(
+    start: Times, end: Times, other_start: Times, other_end: Times
+) -> tuple[Times, Times]:
+    """Return the instants that two sets share; each as :func:`merge` returns it, and so is this."""
+    first = np.searchsorted(other_end, start, side="right")
+    count = np.maximum(np.searchsorted(other_start, end, side="left") - first, 0)
+    mine = np.repeat(np.arange(len(start)), count)
+    nth = np.arange(len(mine)) - np.repeat(np.cumsum(count) - count, count)
+    theirs = first[mine] + nth
+    return (
+        np.maximum(start[mine], other_start[theirs]),
+        np.minimum(end[mine], other_end[theirs]),
+    )
+
+
+def covered(start: Times, end: Times, low: Times, high: Times) -> Times:
+    """Return how much of each ``[low, high)`` intervals cover that :func:`merge` returned."""
+    return np.where(
+        high > low, _covered_before(start, end, high) - _covered_before(start, end, low), 0
+    )
+
+
+def _covered_before(start: Times, end: Times, instant: Times) -> Times:
+    if not len(start):
+        return np.zeros(len(instant), np.int64)
+    sums = np.concatenate(([0], np.cumsum(end - start)))
+    begun = np.searchsorted(start, instant, side="right")
+    ahead = np.where(begun > 0, np.maximum(end[begun - 1] - instant, 0), 0)
+    return sums[begun] - ahead
+
+
+def innermost(start: Times, end: Times) -> tuple[Times, Times, Index]:
+    """Cut intervals into disjoint pieces: ``start``, ``end`` and the interval each belongs to.
+
+    Each instant belongs to the open interval that started last (of those, to the one that ends
+    first). Pieces are sorted; those that touch belong to different intervals.
+    """
+    some = np.flatnonzero(end > start)
+    order = some[np.lexsort((-end[some], start[some]))]
+    begin, finish = start[order], end[order]
+    if not np.any(begin[1:] < finish[:-1]):
+        return begin, finish, order
+    pieces: list[tuple[int, int, int]] = []
+    open_: list[int] = []
+    begins, finishes = begin.tolist(), finish.tolist()
+    instants = sorted({*begins, *finishes})
+    upcoming = 0
+    for now, until in itertools.pairwise(instants):
+        while upcoming < len(begins) and begins[upcoming] <= now:
+            open_.append(upcoming)
+            upcoming += 1
+        while open_ and finishes[open_[-1]] <= now:
+            open_.pop()
+        if not open_:
+            continue
+        if pieces and pieces[-1][2] == open_[-1] and pieces[-1][1] == now:
+            pieces[-1] = (pieces[-1][0], until, open_[-1])
+        else:
+            pieces.append((now, until, open_[-1]))
+    cut = np.array(pieces, np.int64).reshape(-1, 3)
+    return cut[:, 0], cut[:, 1], order[cut[:, 2]]
+
+
 def covered_per_group(group: Index, start: Times, end: Times, low: Times, high: Times) -> Times:
     """Return, per group g, how much of ``[low[g], high[g])`` the union of its intervals covers.
 

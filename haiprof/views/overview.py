@@ -5,16 +5,20 @@ A summary is a few kilobytes, so ten thousand of them travel and fit in memory e
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from haiprof.sources.own import Process
+from haiprof.sources.own import ROLE_NODE, Process
+from haiprof.views import gpus
 from haiprof.views import steps as step_views
+from haiprof.views.gpu_use import Use, added
 from haiprof.views.intervals import Times
-from haiprof.views.series import Stat, decimate, stats
+from haiprof.views.series import Stat, decimate, stats, stats_by_instance
 
 #: Order in which the phases of a step are shown; user ranges follow, ``other`` is last.
 PHASE_ORDER = (
@@ -28,6 +32,8 @@ PHASE_ORDER = (
 )
 #: How many user ranges are shown by name: of more, the longest.
 MOST_RANGES = 20
+#: Name of what lies between the phases of a device.
+BETWEEN = "between phases"
 #: Name of all other user ranges together.
 SMALLER = "smaller ranges"
 
@@ -45,6 +51,20 @@ GPU_METRICS = {
     "gpu_util_mean_percent": ("gpu.util.percent", "mean"),
     "gpu_memory_max_bytes": ("gpu.memory_used.bytes", "max"),
     "gpu_power_mean_watts": ("gpu.power.watts", "mean"),
+}
+#: Of one rank's own GPUs there is room for more.
+RANK_GPU_METRICS = {
+    **GPU_METRICS,
+    "gpu_sm_active_mean_ratio": ("gpu.sm_active.ratio", "mean"),
+    "gpu_tensor_active_mean_ratio": ("gpu.tensor_active.ratio", "mean"),
+    "gpu_dram_active_mean_ratio": ("gpu.dram_active.ratio", "mean"),
+}
+#: What torch's allocator tells, of all devices of the process.
+TORCH_METRICS = {
+    "torch_allocated_max_bytes": ("torch.allocated.bytes", "max"),
+    "torch_reserved_max_bytes": ("torch.reserved.bytes", "max"),
+    "torch_alloc_retries": ("torch.alloc_retries.count", "max"),
+    "torch_ooms": ("torch.ooms.count", "max"),
 }
 NODE_METRICS = {
     "cpu_mean_percent": ("cpu.util.percent", "mean"),
@@ -71,6 +91,12 @@ class Summary:
     trend_step: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     trend_start: Times = field(default_factory=lambda: np.zeros(0, np.int64))
     trend_ns: Times = field(default_factory=lambda: np.zeros(0, np.int64))
+    #: What device phases and kernels tell; None where neither was recorded.
+    gpu: Use | None = None
+    #: The newest row of :func:`haiprof.views.overhead.newest`.
+    overhead: dict[str, Any] | None = None
+    #: Of a node: what was sampled of each of its GPUs. Of a rank: of its own GPUs, by name.
+    gpu_stats: dict[str, dict[str, Stat]] = field(default_factory=dict)
     cut: int = 0
     problems: list[str] = field(default_factory=list)
 
@@ -93,6 +119,9 @@ class Summary:
 def summarise(process: Process, spans: pl.DataFrame, samples: pl.DataFrame, points: int) -> Summary:
     """Sum up one process; its step series keeps at most ``points`` points."""
     summary = Summary(process, stats=stats(samples))
+    if process.role == ROLE_NODE:
+        of_gpus = samples.filter(pl.col("metric").cast(pl.String).str.starts_with("gpu."))
+        summary.gpu_stats = stats_by_instance(of_gpus)
     found = step_views.steps(spans)
     if not found.height:
         return summary
@@ -108,6 +137,19 @@ def summarise(process: Process, spans: pl.DataFrame, samples: pl.DataFrame, poin
     summary.trend_start = found["start"].to_numpy()[keep]
     summary.trend_ns = duration[keep]
     return summary
+
+
+def add_gpus(ranks: list[Summary], nodes: list[Summary]) -> None:
+    """Give each rank what was sampled of its own GPUs, which its node's recorder did."""
+    by_folder = {s.process.folder.name: s for s in nodes}
+    by_node: dict[str, list[Process]] = {}
+    for node in nodes:
+        by_node.setdefault(node.process.node, []).append(node.process)
+    for rank in ranks:
+        around = by_node.get(rank.process.node, [])
+        for folder, names in gpus.instances(rank.process, around).items():
+            found = by_folder[folder].gpu_stats
+            rank.gpu_stats.update({name: found[name] for name in names if name in found})
 
 
 def fold_ranges(summaries: list[Summary]) -> None:
@@ -172,6 +214,91 @@ def rank_table(summaries: list[Summary]) -> pl.DataFrame:
     return pl.DataFrame(columns, infer_schema_length=None)
 
 
+def device_table(summaries: list[Summary]) -> pl.DataFrame:
+    """Return one row per rank process with device times: its steps on the GPU, and how busy it was.
+
+    Shares of device phases are of the time of all steps on the GPU; ``busy`` and ``exposed
+    communication`` are of the steps in which kernels were recorded.
+    """
+    found = [(s, s.gpu) for s in summaries if s.gpu is not None]
+    columns: dict[str, list[object]] = _who([s for s, _ in found])
+    columns["device_step_mean_ms"] = [
+        _ms(u.step_ns / u.steps if u.steps else None) for _, u in found
+    ]
+    for name in device_phase_names([u for _, u in found]):
+        columns[f"{name}_share"] = [
+            u.phase_ns.get(name, 0) / u.step_ns if u.step_ns else None for _, u in found
+        ]
+    columns["between phases_share"] = [
+        u.between_ns / u.step_ns if u.step_ns else None for _, u in found
+    ]
+    columns["recorded_steps"] = [u.recorded if u.intervals else None for _, u in found]
+    columns["busy_share"] = [u.share(u.busy_ns) for _, u in found]
+    columns["exposed communication_share"] = [
+        u.share(u.exposed_ns) if u.communication_ns else None for _, u in found
+    ]
+    return _filled(columns)
+
+
+def phase_table(told: Use) -> pl.DataFrame:
+    """Return one row per device phase of one rank, and one for what lies between them.
+
+    ``mean_ms`` and ``step_share`` are of all steps on the GPU; ``busy_share`` and ``idle_share``
+    are parts of the phase in the steps in which kernels were recorded.
+    """
+    between = {BETWEEN: told.between_ns} if told.step_ns else {}
+    recorded = {BETWEEN: told.recorded_ns - sum(told.recorded_phase_ns.values())}
+    busy = {BETWEEN: told.busy_ns - sum(told.busy_phase_ns.values())}
+    recorded.update(told.recorded_phase_ns)
+    busy.update(told.busy_phase_ns)
+    parts = {**{name: told.phase_ns[name] for name in device_phase_names([told])}, **between}
+    shares = [busy[n] / recorded[n] if recorded.get(n, 0) > 0 else None for n in parts]
+    return _filled(
+        {
+            "phase": list(parts),
+            "mean_ms": [_ms(ns / told.steps) for ns in parts.values()],
+            "step_share": [ns / told.step_ns if told.step_ns else None for ns in parts.values()],
+            "busy_share": list(shares),
+            "idle_share": [None if share is None else 1 - share for share in shares],
+        }
+    )
+
+
+def device_phase_names(uses: Iterable[Use]) -> list[str]:
+    """Device phases that occur, in the order in which they are shown."""
+    total = added(uses).phase_ns
+    known = [name for name in PHASE_ORDER if name in total]
+    return [*known, *sorted((n for n in total if n not in known), key=lambda n: (-total[n], n))]
+
+
+def gpu_table(summaries: list[Summary]) -> pl.DataFrame:
+    """Return one row per rank process whose own GPUs or allocator were sampled."""
+    of_torch = [metric for metric, _ in TORCH_METRICS.values()]
+    found = [s for s in summaries if s.gpu_stats or any(m in s.stats for m in of_torch)]
+    columns: dict[str, list[object]] = _who(found)
+    columns["gpu"] = [", ".join(s.gpu_stats) or None for s in found]
+    own = [gpus.together(s.gpu_stats.values()) for s in found]
+    for name, (metric, statistic) in RANK_GPU_METRICS.items():
+        columns[name] = [_of(stats, metric, statistic) for stats in own]
+    for name, (metric, statistic) in TORCH_METRICS.items():
+        columns[name] = [_stat(s, metric, statistic) for s in found]
+    return _filled(columns)
+
+
+def _who(summaries: list[Summary]) -> dict[str, list[object]]:
+    return {
+        "node": [s.process.node for s in summaries],
+        "rank": [s.process.rank for s in summaries],
+        "pid": [s.process.pid for s in summaries],
+    }
+
+
+def _filled(columns: dict[str, list[object]]) -> pl.DataFrame:
+    """Make a table of the columns that hold a value."""
+    kept = {name: values for name, values in columns.items() if any(v is not None for v in values)}
+    return pl.DataFrame(kept, infer_schema_length=None)
+
+
 def node_table(summaries: list[Summary]) -> pl.DataFrame:
     """Return one row per node: CPU, memory, network, pressure, throttling, GPUs if any.
 
@@ -189,6 +316,8 @@ def node_table(summaries: list[Summary]) -> pl.DataFrame:
 
 def is_pressure(metric: str) -> bool:
     """Say whether a metric tells of tasks that were held up: PSI or CPU throttling."""
+    if metric.startswith("gpu."):  # a GPU lowers its clocks, and holds up nothing
+        return False
     return (
         metric.startswith("psi.") or ".psi" in metric or "pressure" in metric or "throttl" in metric
     )
@@ -236,7 +365,11 @@ def heat_map(
 
 
 def _stat(summary: Summary, metric: str, statistic: str) -> float | None:
-    stat = summary.stats.get(metric)
+    return _of(summary.stats, metric, statistic)
+
+
+def _of(stats: dict[str, Stat], metric: str, statistic: str) -> float | None:
+    stat = stats.get(metric)
     if stat is None:
         return None
     return stat.mean if statistic == "mean" else stat.maximum

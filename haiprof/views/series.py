@@ -11,7 +11,7 @@ import polars as pl
 from haiprof.views.intervals import Index, Times
 
 #: Units whose instances add up to the whole; of the others (%, ratio, °C) a mean is taken.
-_ADDITIVE_UNITS = frozenset({"bytes", "bytes_per_s", "watts", "count", "count_per_s", "per_s"})
+ADDITIVE_UNITS = frozenset({"bytes", "bytes_per_s", "watts", "count", "count_per_s", "per_s"})
 #: A packet passes several interfaces (a bond and its members, a VLAN), so these are not added.
 _INTERFACES = "net."
 #: Traffic on it never leaves the node.
@@ -59,38 +59,57 @@ def stats(samples: pl.DataFrame) -> dict[str, Stat]:
 
     Values without an instance are the whole, and instances its parts. Where a metric has only
     parts, those of one instant are added or, for a unit that does not add up, averaged; of network
-    interfaces the busiest stands for all.
+    interfaces the busiest stands for all, and a part of a part (``gpu0/mig1`` of ``gpu0``) is in it
+    already.
     """
     usable = samples.filter(pl.col("value").is_not_null() & pl.col("value").is_finite())
     usable = usable.with_columns(
         pl.col("metric").cast(pl.String), pl.col("instance").cast(pl.String)
     )
-    usable = _busiest_interface(usable)
+    usable = _busiest_interface(_without_nested(usable))
     parts = dict(
         usable.group_by("metric").agg(pl.col("instance").drop_nulls().n_unique()).iter_rows()
     )
     has_whole = pl.col("instance").is_null().any().over("metric")
     usable = usable.filter(pl.col("instance").is_null() | has_whole.not_())
-    instants = usable.group_by("metric", "time").agg(
+    return {
+        metric: Stat(mean, top, parts[metric], begin, end)
+        for metric, mean, top, begin, end in _summed(usable, ["metric"]).iter_rows()
+    }
+
+
+def stats_by_instance(samples: pl.DataFrame) -> dict[str, dict[str, Stat]]:
+    """Sum up each metric of each instance over time: instance -> metric -> statistics."""
+    usable = samples.filter(
+        pl.col("value").is_not_null() & pl.col("value").is_finite(),
+        pl.col("instance").is_not_null(),
+    ).with_columns(pl.col("metric").cast(pl.String), pl.col("instance").cast(pl.String))
+    made: dict[str, dict[str, Stat]] = {}
+    for instance, metric, mean, top, begin, end in _summed(
+        usable, ["instance", "metric"]
+    ).iter_rows():
+        made.setdefault(instance, {})[metric] = Stat(mean, top, 1, begin, end)
+    return made
+
+
+def _summed(samples: pl.DataFrame, by: list[str]) -> pl.DataFrame:
+    """Return ``by``, ``mean`` over time, ``max``, ``begin`` and ``end``; instants are added up."""
+    instants = samples.group_by(*by, "time").agg(
         pl.col("value").sum().alias("sum"), pl.col("value").mean().alias("mean")
     )
-    additive = pl.col("metric").str.split(".").list.last().is_in(list(_ADDITIVE_UNITS))
+    additive = pl.col("metric").str.split(".").list.last().is_in(list(ADDITIVE_UNITS))
     adds = additive | (pl.col("metric") == "proc.cpu.percent")
     whole = instants.with_columns(pl.when(adds).then("sum").otherwise("mean").alias("value"))
-    rows = (
+    return (
         whole.sort("time")
-        .group_by("metric")
+        .group_by(by)
         .agg(
             mean_over_time("value").alias("mean"),
             pl.col("value").max().alias("max"),
-            pl.col("time").first() - _weight().first(),
+            (pl.col("time").first() - _weight().first()).alias("begin"),
             pl.col("time").last().alias("end"),
         )
     )
-    return {
-        metric: Stat(mean, top, parts[metric], begin, end)
-        for metric, mean, top, begin, end in rows.iter_rows()
-    }
 
 
 def mean_over_time(column: str) -> pl.Expr:
@@ -105,6 +124,18 @@ def _weight() -> pl.Expr:
     distance = pl.col("time").diff()
     usual = distance.median().cast(pl.Int64)
     return distance.fill_null(usual).fill_null(_ALONE_NS).clip(lower_bound=1)
+
+
+def _without_nested(samples: pl.DataFrame) -> pl.DataFrame:
+    nested = pl.col("instance").str.contains("/", literal=True).fill_null(False)
+    if not samples.select(nested.any()).item():
+        return samples
+    outer = samples.select("metric", pl.col("instance").alias("outer")).unique()
+    parts = samples.filter(nested).with_columns(
+        pl.col("instance").str.split("/").list.first().alias("outer")
+    )
+    alone = parts.join(outer, on=["metric", "outer"], how="anti").drop("outer")
+    return pl.concat([samples.filter(nested.not_()), alone])
 
 
 def _busiest_interface(samples: pl.DataFrame) -> pl.DataFrame:

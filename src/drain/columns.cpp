@@ -26,22 +26,6 @@ std::int64_t duration_ns(std::uint32_t duration, std::uint16_t flags) noexcept {
 
 }  // namespace
 
-void Validity::push(bool valid) {
-  if (rows_ % 8 == 0) bits_.push_back(0);
-  if (valid) {
-    bits_.back() |= static_cast<std::uint8_t>(1U << (rows_ % 8));
-  } else {
-    ++nulls_;
-  }
-  ++rows_;
-}
-
-void Validity::clear() noexcept {
-  bits_.clear();
-  rows_ = 0;
-  nulls_ = 0;
-}
-
 void TextColumn::push_text(std::uint32_t id) {
   if (id > kLargestId) {
     push_null();
@@ -82,6 +66,7 @@ ring::Refusal Drain::open(const std::string& path, const Through& through,
 // The tables of one batch reach the disk one after the other, so a recorder that was killed between
 // two has written less of the later one: each table has its own position.
 bool Drain::on_disk(const char* table, const ring::RecordView& record) const {
+  if (through_.empty()) return false;
   const auto lanes = through_.find(table);
   if (lanes == through_.end()) return false;
   const auto number = lanes->second.find(record.lane);

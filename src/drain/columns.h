@@ -15,32 +15,24 @@
 
 namespace haiprof::drain {
 
-// Arrow validity: one bit a row, least significant first.
-class Validity {
- public:
-  void push(bool valid);
-  void clear() noexcept;
-  const std::vector<std::uint8_t>& bits() const noexcept { return bits_; }
-  std::size_t nulls() const noexcept { return nulls_; }
-
- private:
-  std::vector<std::uint8_t> bits_;
-  std::size_t rows_ = 0;
-  std::size_t nulls_ = 0;
-};
-
+// Values, some of them null. Validity bits (Arrow's: one a row, least significant first) are there
+// only once a column has both; one that has only nulls so far is a count.
 template <typename Value>
-struct Column {
-  std::vector<Value> values;
-  Validity validity;
-
+class Column {
+ public:
   void push(Value value) {
-    values.push_back(value);
-    validity.push(true);
+    if (nulls_ != 0) {
+      if (values_.empty()) become_nulls();
+      push_bit(true);
+    }
+    values_.push_back(value);
   }
   void push_null() {
-    values.push_back(Value{});
-    validity.push(false);
+    ++nulls_;
+    if (values_.empty()) return;
+    if (bits_.empty()) become_valid();
+    push_bit(false);
+    values_.push_back(Value{});
   }
   void push_unless(Value value, Value null) {
     if (value == null) {
@@ -50,9 +42,38 @@ struct Column {
     }
   }
   void clear() noexcept {
-    values.clear();
-    validity.clear();
+    values_.clear();
+    bits_.clear();
+    nulls_ = 0;
   }
+
+  std::size_t rows() const noexcept { return values_.empty() ? nulls_ : values_.size(); }
+  std::size_t nulls() const noexcept { return nulls_; }
+  // Empty when all rows are null.
+  const std::vector<Value>& values() const noexcept { return values_; }
+  // Empty unless there are both nulls and values.
+  const std::vector<std::uint8_t>& bits() const noexcept { return bits_; }
+
+ private:
+  void become_nulls() {
+    values_.resize(nulls_);
+    bits_.assign((nulls_ + 7) / 8, 0);
+  }
+  void become_valid() {
+    const std::size_t rows = values_.size();
+    bits_.assign((rows + 7) / 8, 0xFF);
+    if (rows % 8 != 0) bits_.back() = static_cast<std::uint8_t>((1U << (rows % 8)) - 1);
+  }
+  // Of the row that the next value makes.
+  void push_bit(bool valid) {
+    const std::size_t row = values_.size();
+    if (row % 8 == 0) bits_.push_back(0);
+    if (valid) bits_.back() |= static_cast<std::uint8_t>(1U << (row % 8));
+  }
+
+  std::vector<Value> values_;
+  std::vector<std::uint8_t> bits_;
+  std::size_t nulls_ = 0;
 };
 
 // Values are indices into `texts`.

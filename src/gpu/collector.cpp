@@ -12,6 +12,7 @@
 
 #include "gpu/devices.h"
 #include "gpu/stream_timer.h"
+#include "phase/process.h"
 #include "ring/writer.h"
 
 namespace haiprof::gpu {
@@ -25,6 +26,8 @@ constexpr milliseconds kPeriod{100};
 constexpr std::uint64_t kLook = 1'000'000'000;  // ns
 // How long the end waits for what the GPU has yet to do, of the phases that are timed.
 constexpr double kLastPhases = 0.2;  // s
+// What was launched before tracing ended may end later: so many turns more are looked at.
+constexpr unsigned kTurnsAfter = 20;
 
 // From CUPTI's threads: no lock, so a wake-up may be lost, and the period bounds that.
 void wake() noexcept;
@@ -46,6 +49,9 @@ class Collector {
     forked_.store(true, std::memory_order_relaxed);
     stream_timer().abandon();
   }
+  void stepped(const phase::Span& step) noexcept {
+    if (running()) schedule_.steps.put({step.start, step.end, step.step});
+  }
   const Tracer& tracer() const noexcept { return tracer_; }
 
  private:
@@ -66,12 +72,18 @@ class Collector {
   Tracer tracer_{wake};
   Devices devices_;
   std::uint64_t looked_ = 0;
+  Schedule schedule_{tracer_};
+  unsigned turns_left_ = 0;
 };
 
 // Never destroyed: its thread may outlive main().
 Collector& collector = *new Collector;
 
 void wake() noexcept { collector.press(); }
+
+void hear(const phase::Span& span) noexcept {
+  if (span.name == phase::Name::step) collector.stepped(span);
+}
 
 Refusal Collector::start(const std::string& folders, const Wanted& wanted) {
   if (forked_.load(std::memory_order_relaxed)) {
@@ -83,6 +95,8 @@ Refusal Collector::start(const std::string& folders, const Wanted& wanted) {
   if (!refusal.ok()) return refusal;
   static const int registered = pthread_atfork(nullptr, nullptr, [] { collector.forked(); });
   (void)registered;
+  static constexpr phase::Listener listener{.span = hear};
+  phase::listen(listener);
   refusal = trace(folders, wanted);
   tracing_.store(wanted.kernels != Mode::off && refusal.ok(), std::memory_order_relaxed);
   const Refusal untimed = stream_timer().arm(driver_, tracer_.cupti());
@@ -98,7 +112,7 @@ Refusal Collector::start(const std::string& folders, const Wanted& wanted) {
     pthread_setname_np(thread_.native_handle(), "haiprof-gpu");
   } catch (...) {
     running_.store(false, std::memory_order_relaxed);
-    tracer_.disable();
+    schedule_.stop();
     stream_timer().disarm();
     refusal = {"no thread can be made for it", ""};
   }
@@ -109,8 +123,8 @@ Refusal Collector::start(const std::string& folders, const Wanted& wanted) {
 Refusal Collector::trace(const std::string& folders, const Wanted& wanted) {
   if (wanted.kernels == Mode::off) return {};
   Refusal refusal = tracer_.open(folders, wanted.kinds);
-  // At once: what is traced from before the first context costs least.
-  return refusal.ok() ? tracer_.enable() : refusal;
+  if (!refusal.ok()) return refusal;
+  return schedule_.start(wanted.kernels, wanted.budget, wanted.period);
 }
 
 void Collector::work() {
@@ -138,8 +152,14 @@ void Collector::work() {
 }
 
 void Collector::turn(bool last) {
-  if (last) tracer_.disable();
-  tracer_.take(last);
+  if (last) {
+    schedule_.stop();
+  } else {
+    schedule_.turn(thread_ns() - earlier_ns_);
+  }
+  if (tracer_.enabled()) turns_left_ = kTurnsAfter;
+  if (turns_left_ != 0 || last) tracer_.take(last);
+  if (turns_left_ > 0) --turns_left_;
   const std::uint64_t now = ring::clock_ns(CLOCK_MONOTONIC);
   if (last || now - looked_ >= kLook) {
     looked_ = now;

@@ -6,15 +6,15 @@
 #include <string>
 
 #include "gpu/driver.h"
+#include "gpu/schedule.h"
 #include "gpu/tracer.h"
 
 namespace haiprof::gpu {
 
-// When kernels are recorded. Numbers as haiprof/options.py has the names.
-enum class Mode : std::uint8_t { off, windows, all };
-
 struct Wanted {
   Mode kernels = Mode::windows;
+  double budget = 0;   // the share of the job's time that this may take; 0 = any
+  double period = 60;  // s from one window to the next
   Kinds kinds;
 };
 

@@ -25,6 +25,12 @@ constexpr const char* kOverheads[] = {"Unknown",
                                       "Activity Buffer Request",
                                       "UVM Activity Initialization"};
 
+// Compiling, loading and waiting for room in a launch queue would take their time without CUPTI
+// too.
+constexpr bool is_cost(std::size_t overhead) noexcept {
+  return (overhead >= 1 && overhead <= 3) || overhead == 7 || overhead == 8;
+}
+
 template <std::size_t kCount>
 const char* text_of(const char* const (&texts)[kCount], std::size_t number) noexcept {
   return number < kCount ? texts[number] : "Unknown";
@@ -204,9 +210,11 @@ void Decoder::take_overhead(const std::uint8_t* record, std::uint64_t now, Decod
   using Fields = cupti::Overhead;
   ring::ActivityPayload overhead;
   if (!begin<Fields>(record, ring::ActivityKind::overhead, overhead, told)) return;
-  told.overhead_ns += Fields::End::of(record) - Fields::Start::of(record);
   // The driver's own number is 1, CUPTI's lie in the upper half.
   const std::uint32_t number = Fields::OverheadKind::of(record);
+  if (is_cost(number >> 16)) {
+    told.overhead_ns += Fields::End::of(record) - Fields::Start::of(record);
+  }
   const std::size_t kind = std::min<std::size_t>(number == 1 ? 1 : (number >> 16) * 2, 31);
   overhead.name = made_name(kOverheadSlots + kind, "%s",
                             kind == 1 ? "Driver Compiler" : text_of(kOverheads, number >> 16));

@@ -122,8 +122,10 @@ class ProcessSource final : public sampler::Source {
     return {std::move(process), std::move(io)};
   }
 
-  void take_changes(std::vector<std::string>& changes) override {
-    changes.insert(changes.end(), changes_.begin(), changes_.end());
+  void take_changes(std::vector<sampler::Change>& changes) override {
+    for (std::string& text : changes_) {
+      changes.push_back({sampler::kSourceChange, std::move(text), {}});
+    }
     changes_.clear();
   }
 

@@ -24,15 +24,14 @@ py::object number_or_none(std::uint32_t value) {
   return py::int_(value);
 }
 
-// name -> (rows, nulls, values, validity); validity is None for a column without nulls, and a column
-// that has nothing else is left out.
+// name -> (rows, nulls, values, validity); validity is None for a column without nulls, and a
+// column that has nothing else is left out.
 template <typename Value>
 void put(py::dict& table, const char* name, const drain::Column<Value>& column) {
-  const bool nulls = column.validity.nulls() > 0;
-  if (nulls && column.validity.nulls() == column.values.size()) return;
-  table[name] =
-      py::make_tuple(column.values.size(), column.validity.nulls(), bytes_of(column.values),
-                     nulls ? py::object(bytes_of(column.validity.bits())) : py::object(py::none()));
+  if (column.nulls() == column.rows()) return;
+  table[name] = py::make_tuple(
+      column.rows(), column.nulls(), bytes_of(column.values()),
+      column.nulls() > 0 ? py::object(bytes_of(column.bits())) : py::object(py::none()));
 }
 
 class RingReader {
@@ -78,7 +77,7 @@ class RingReader {
 
   py::dict rows() {
     py::dict tables;
-    if (!drain_.spans.start.values.empty()) {
+    if (drain_.spans.start.rows() > 0) {
       const drain::Spans& t = drain_.spans;
       py::dict d;
       put(d, "start", t.start);
@@ -91,7 +90,7 @@ class RingReader {
       put(d, "attributes", t.attributes);
       tables["spans"] = d;
     }
-    if (!drain_.events.time.values.empty()) {
+    if (drain_.events.time.rows() > 0) {
       const drain::Events& t = drain_.events;
       py::dict d;
       put(d, "time", t.time);
@@ -101,7 +100,7 @@ class RingReader {
       put(d, "attributes", t.attributes);
       tables["events"] = d;
     }
-    if (!drain_.values.time.values.empty()) {
+    if (drain_.values.time.rows() > 0) {
       const drain::Values& t = drain_.values;
       py::dict d;
       put(d, "time", t.time);
@@ -110,7 +109,7 @@ class RingReader {
       put(d, "value", t.value);
       tables["samples"] = d;
     }
-    if (!drain_.kernels.start.values.empty()) {
+    if (drain_.kernels.start.rows() > 0) {
       const drain::Kernels& t = drain_.kernels;
       py::dict d;
       put(d, "start", t.start);
@@ -134,7 +133,7 @@ class RingReader {
       put(d, "copy_kind", t.copy_kind);
       tables["kernels"] = d;
     }
-    if (!drain_.device_spans.start.values.empty()) {
+    if (drain_.device_spans.start.rows() > 0) {
       const drain::DeviceSpans& t = drain_.device_spans;
       py::dict d;
       put(d, "start", t.start);

@@ -1,10 +1,14 @@
-// The binding of the kernel collector. Whatever may take long runs without the GIL.
+// The binding of the kernel collector and of what finds GPUs. Whatever may take long runs without
+// the GIL.
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "gpu/collector.h"
+#include "gpu/nvml.h"
 #include "gpu/stream_timer.h"
 #include "python/register.h"
 #include "python/stream_query.h"
@@ -16,13 +20,15 @@ namespace py = pybind11;
 namespace {
 
 // (reason, mend), or None when it records.
-py::object start(const std::string& folders, const std::string& kernels, bool synchronization,
-                 bool overhead) {
+py::object start(const std::string& folders, const std::string& kernels, double budget,
+                 double period, bool synchronization, bool overhead) {
   gpu::Refusal refusal;
   gpu::Wanted wanted;
   wanted.kernels = kernels == "off"   ? gpu::Mode::off
                    : kernels == "all" ? gpu::Mode::all
                                       : gpu::Mode::windows;
+  wanted.budget = budget;
+  wanted.period = period;
   wanted.kinds = {synchronization, overhead};
   {
     const py::gil_scoped_release without_gil;
@@ -70,12 +76,23 @@ py::tuple probe(const std::string& folders) {
   return py::make_tuple(refusal.reason, refusal.mend, 0);
 }
 
+// (uuids, state, reason, mend)
+py::tuple list_gpus() {
+  std::vector<std::string> uuids;
+  sampler::Status status;
+  {
+    const py::gil_scoped_release without_gil;
+    status = gpu::list_gpus(uuids);
+  }
+  return py::make_tuple(uuids, sampler::text(status.state), status.reason, status.mend);
+}
+
 }  // namespace
 
 void register_gpu(py::module_& module) {
   module.def("gpu_start", &start, py::arg("folders") = "", py::kw_only(),
-             py::arg("kernels") = "windows", py::arg("synchronization") = false,
-             py::arg("overhead") = true);
+             py::arg("kernels") = "windows", py::arg("budget") = 0.0, py::arg("period") = 60.0,
+             py::arg("synchronization") = false, py::arg("overhead") = true);
   module.def("gpu_flush", &gpu::flush_collected, py::arg("seconds"),
              py::call_guard<py::gil_scoped_release>());
   module.def("gpu_stop", &gpu::stop_collecting, py::arg("seconds"),
@@ -87,6 +104,7 @@ void register_gpu(py::module_& module) {
   module.def("gpu_driver_initialised", &gpu::driver_initialised);
   module.def("gpu_counts", &counts);
   module.def("gpu_probe", &probe, py::arg("folders") = "");
+  module.def("gpu_list", &list_gpus);
 }
 
 }  // namespace haiprof::python

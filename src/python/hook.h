@@ -21,8 +21,18 @@ inline std::uint64_t key_of(const PyObject* object) noexcept {
 std::uint64_t loader_of_new_iterator(PyObject* loader, PyObject* iterator) noexcept;
 std::uint64_t loader_of(PyObject* iterator) noexcept;
 
-// Adds the type WrappedCall, and the functions for Python frames. False with a Python error set.
+// Adds the type WrappedCall, and the functions of one hook file each. False with a Python error
+// set.
 bool add_wrapped_call(PyObject* module);
 bool add_frame_hooks(PyObject* module);
+bool add_pause_hook(PyObject* module);
+bool add_allocator_hook(PyObject* module);
+
+// Record what is not recorded yet, before the recording ends. With the GIL.
+void tell_pauses() noexcept;
+void tell_allocator() noexcept;
+
+// A thread has begun to train: the allocator is to be observed before it can run out of memory.
+void look_for_cuda() noexcept;
 
 }  // namespace haiprof::python

@@ -34,13 +34,19 @@ void see_to_end_of(phase::Thread& thread) noexcept {
   PyErr_Restore(type, value, trace);
 }
 
+void owned(phase::Thread& thread) noexcept {
+  see_to_end_of(thread);
+  look_for_cuda();
+}
+
 }  // namespace
 
 void register_hooks(py::module_& module) {
-  if (!add_wrapped_call(module.ptr()) || !add_frame_hooks(module.ptr())) {
+  if (!add_wrapped_call(module.ptr()) || !add_frame_hooks(module.ptr()) ||
+      !add_pause_hook(module.ptr()) || !add_allocator_hook(module.ptr())) {
     throw py::error_already_set();
   }
-  phase::tell_owners(see_to_end_of);
+  phase::tell_owners(owned);
   module.def("step_mark", [] {
     if (ready()) phase::mark();
   });
@@ -49,7 +55,11 @@ void register_hooks(py::module_& module) {
     if (step == ring::kNone) return std::nullopt;
     return step;
   });
-  module.def("phases_finish", &phase::finish);
+  module.def("phases_finish", [] {
+    phase::finish();
+    tell_pauses();
+    tell_allocator();
+  });
   module.def("phases_reset", &phase::reset);
   module.def("hooks_detached", &phase::detached);
 }

@@ -1,5 +1,6 @@
-// The binding of the host sampler. Files are read without the GIL; the lock is only ever waited for
-// without it, so a thread that holds the lock can always get the GIL back.
+// The binding of the node's sampler: the sources of the host and those of its GPUs. They are read
+// without the GIL; the lock is only ever waited for without it, so a thread that holds the lock can
+// always get the GIL back.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -8,8 +9,10 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
+#include "gpu/sources.h"
 #include "host/host_sampler.h"
 #include "python/register.h"
 
@@ -21,9 +24,13 @@ namespace {
 
 class HostSampler {
  public:
-  HostSampler(std::string procfs, std::string sysfs, double basic, double io)
+  HostSampler(std::string procfs, std::string sysfs, double basic, double gpu, double io)
       : sampler_(host::make_host_sampler({std::move(procfs), std::move(sysfs)},
-                                         {in_ns(basic), in_ns(io)})) {}
+                                         {in_ns(basic), in_ns(io)})) {
+    const std::uint64_t gpu_ns = in_ns(gpu);
+    if (gpu_ns == 0) return;
+    for (auto& source : gpu::make_sources()) sampler_.add(std::move(source), gpu_ns);
+  }
 
   void watch(std::int64_t pid) {
     const pid_t checked = checked_pid(pid);
@@ -33,6 +40,22 @@ class HostSampler {
   void unwatch(std::int64_t pid) {
     const pid_t checked = checked_pid(pid);
     locked([&] { sampler_.unwatch(checked); });
+  }
+
+  void use_gpu(const std::string& uuid) {
+    locked([&] { sampler_.use(uuid); });
+  }
+
+  void unuse_gpu(const std::string& uuid) {
+    locked([&] { sampler_.unuse(uuid); });
+  }
+
+  py::list gpus() {
+    std::vector<sampler::Attributes> found;
+    locked([&] { found = sampler_.devices(); });
+    py::list rows;
+    for (const sampler::Attributes& gpu : found) rows.append(as_dict(gpu));
+    return rows;
   }
 
   py::list read(std::uint64_t now_ns) {
@@ -66,10 +89,14 @@ class HostSampler {
     return rows;
   }
 
-  std::vector<std::string> changes() {
-    std::vector<std::string> sentences;
-    locked([&] { sentences = sampler_.take_changes(); });
-    return sentences;
+  py::list changes() {
+    std::vector<sampler::Change> changes;
+    locked([&] { changes = sampler_.take_changes(); });
+    py::list rows;
+    for (const sampler::Change& change : changes) {
+      rows.append(py::make_tuple(change.kind, text(&change.text), as_dict(change.attributes)));
+    }
+    return rows;
   }
 
   std::uint64_t next_due_ns() {
@@ -114,6 +141,18 @@ class HostSampler {
     return py::reinterpret_steal<py::object>(made);
   }
 
+  static py::dict as_dict(const sampler::Attributes& attributes) {
+    struct Caster {
+      py::object operator()(std::monostate) const { return py::none(); }
+      py::object operator()(std::int64_t value) const { return py::int_(value); }
+      py::object operator()(double value) const { return py::float_(value); }
+      py::object operator()(const std::string& value) const { return text(&value); }
+    };
+    py::dict made;
+    for (const auto& [name, value] : attributes) made[name.c_str()] = std::visit(Caster{}, value);
+    return made;
+  }
+
   std::mutex mutex_;
   sampler::Sampler sampler_;
 };
@@ -121,14 +160,16 @@ class HostSampler {
 }  // namespace
 
 void register_host(py::module_& module) {
-  py::class_<HostSampler>(
-      module, "HostSampler",
-      "Samples the node and watched process trees from procfs, sysfs and cgroupfs.")
-      .def(py::init<std::string, std::string, double, double>(), py::kw_only(),
+  py::class_<HostSampler>(module, "HostSampler",
+                          "Samples the node, watched process trees and the GPUs that are used.")
+      .def(py::init<std::string, std::string, double, double, double>(), py::kw_only(),
            py::arg("procfs") = "/proc", py::arg("sysfs") = "/sys", py::arg("basic") = 1.0,
-           py::arg("io") = 1.0)
+           py::arg("gpu") = 1.0, py::arg("io") = 1.0)
       .def("watch", &HostSampler::watch, py::arg("pid"))
       .def("unwatch", &HostSampler::unwatch, py::arg("pid"))
+      .def("use_gpu", &HostSampler::use_gpu, py::arg("uuid"))
+      .def("unuse_gpu", &HostSampler::unuse_gpu, py::arg("uuid"))
+      .def("gpus", &HostSampler::gpus)
       .def("sources", &HostSampler::sources)
       .def("read", &HostSampler::read, py::arg("now_ns"))
       .def("changes", &HostSampler::changes)

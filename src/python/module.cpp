@@ -12,4 +12,5 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   register_host(module);
   register_hooks(module);
   register_spawn(module);
+  register_names(module);
 }

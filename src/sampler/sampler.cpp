@@ -1,5 +1,7 @@
 #include "sampler/sampler.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <exception>
@@ -33,11 +35,31 @@ Status guarded(const Call& call) {
   }
 }
 
+// What the calling thread has spent so far.
+struct Spent {
+  std::uint64_t cpu_ns;
+  std::uint64_t wall_ns;
+  long preemptions;
+
+  static Spent now() noexcept {
+    rusage usage{};
+    getrusage(RUSAGE_THREAD, &usage);
+    return {ring::clock_ns(CLOCK_THREAD_CPUTIME_ID), ring::clock_ns(CLOCK_MONOTONIC),
+            usage.ru_nivcsw};
+  }
+
+  // A wait in which the kernel gave the core to somebody else is not the source's own.
+  std::uint64_t cost_since(const Spent& before, bool waits) const noexcept {
+    const bool own = waits && preemptions == before.preemptions;
+    return own ? wall_ns - before.wall_ns : cpu_ns - before.cpu_ns;
+  }
+};
+
 }  // namespace
 
 void Sampler::note(std::string sentence) {
   if (changes_.size() == kMaxChanges) changes_.erase(changes_.begin());
-  changes_.push_back(std::move(sentence));
+  changes_.push_back({kSourceChange, std::move(sentence), {}});
 }
 
 void Sampler::add(std::unique_ptr<Source> source, std::uint64_t interval_ns) {
@@ -57,8 +79,21 @@ void Sampler::unwatch(pid_t pid) noexcept {
   for (Entry& entry : entries_) entry.source->unwatch(pid, table_);
 }
 
+void Sampler::use(std::string_view device) {
+  for (Entry& entry : entries_) {
+    if (!entry.source->use(device) || entry.status.ok()) continue;
+    entry.awaited = true;
+    entry.due_ns = 0;
+  }
+}
+
+void Sampler::unuse(std::string_view device) noexcept {
+  for (Entry& entry : entries_) entry.source->unuse(device, table_);
+}
+
 void Sampler::settle(Entry& entry, Status status) {
-  if (entry.status.ok() != status.ok()) {
+  const bool awaited = std::exchange(entry.awaited, false);
+  if (awaited ? !status.ok() : entry.status.ok() != status.ok()) {
     const std::string name(entry.source->name());
     note(status.ok() ? "source " + name + " is back"
                      : "source " + name + " is " + text(status.state) + ": " + status.reason);
@@ -82,7 +117,8 @@ void Sampler::meter(Entry& entry, std::uint64_t cost_ns) {
   entry.cost_ns = entry.cost_ns == 0 ? cost_ns : (entry.cost_ns * 3 + cost_ns) / 4;
   table_.rate(entry.cost, entry.spent_ns);
 
-  const double allowed = share_ * static_cast<double>(entry.interval_ns);
+  const double share = share_ * std::max(entry.source->units(), 1U);
+  const double allowed = share * static_cast<double>(entry.interval_ns);
   const double cost = static_cast<double>(cost_ns);
   entry.dear = cost > allowed ? entry.dear + 1 : 0;
   entry.cheap = cost * 4 < allowed ? entry.cheap + 1 : 0;
@@ -96,11 +132,12 @@ void Sampler::meter(Entry& entry, std::uint64_t cost_ns) {
   }
   entry.dear = entry.cheap = 0;
   const std::string name(entry.source->name());
-  const std::string spends = percent(cost / static_cast<double>(before)) + " of a core";
+  const std::string spends = percent(cost / static_cast<double>(before)) +
+                             (entry.source->waits() ? " of the time" : " of a core");
   note(entry.interval_ns > before
-           ? "source " + name + " spends " + spends + ", more than its share of " +
-                 percent(share_) + ": it is now read every " + seconds(entry.interval_ns) +
-                 " instead of " + seconds(before)
+           ? "source " + name + " spends " + spends + ", more than its share of " + percent(share) +
+                 ": it is now read every " + seconds(entry.interval_ns) + " instead of " +
+                 seconds(before)
            : "source " + name + " spends only " + spends + ": it is again read every " +
                  seconds(entry.interval_ns));
 }
@@ -111,10 +148,9 @@ void Sampler::read_one(Entry& entry, std::uint64_t now_ns) {
     if (!entry.status.ok()) return;
   }
   table_.begin(now_ns, entry.last_ns, entry.interval_ns);
-  const std::uint64_t before = ring::clock_ns(CLOCK_THREAD_CPUTIME_ID);
+  const Spent before = Spent::now();
   Status status = guarded([&] { return entry.source->read(table_); });
-  const std::uint64_t after = ring::clock_ns(CLOCK_THREAD_CPUTIME_ID);
-  meter(entry, after - before);
+  meter(entry, Spent::now().cost_since(before, entry.source->waits()));
   entry.last_ns = now_ns;
   entry.source->take_changes(changes_);
   settle(entry, std::move(status));
@@ -152,6 +188,12 @@ std::vector<Report> Sampler::sources() const {
   return reports;
 }
 
-std::vector<std::string> Sampler::take_changes() { return std::exchange(changes_, {}); }
+std::vector<Attributes> Sampler::devices() const {
+  std::vector<Attributes> found;
+  for (const Entry& entry : entries_) entry.source->devices(found);
+  return found;
+}
+
+std::vector<Change> Sampler::take_changes() { return std::exchange(changes_, {}); }
 
 }  // namespace haiprof::sampler

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "sampler/series.h"
@@ -15,16 +16,17 @@
 
 namespace haiprof::sampler {
 
-// Of one core, for each source: 2 ms of CPU time a second.
+// Of one core, for each source and each device that it reads: 2 ms a second.
 inline constexpr double kShare = 0.002;
 
-// The metric of the sampler itself: CPU time of a source by time, one instance per source.
+// The metric of the sampler itself: cost of a source by time, one instance per source. The cost is
+// CPU time, and of a source that makes others wait all the time that a reading took.
 inline constexpr const char* kCostMetric = "haiprof.cost.ratio";
 
 struct Report {
   Part part;
   std::uint64_t interval_ns;
-  std::uint64_t cost_ns;  // CPU time of one reading, smoothed; 0 before the first
+  std::uint64_t cost_ns;  // of one reading, smoothed; 0 before the first
 };
 
 class Sampler {
@@ -45,6 +47,10 @@ class Sampler {
   void watch(pid_t pid);
   void unwatch(pid_t pid) noexcept;
 
+  // Follows a device, by the name that its sources know it by.
+  void use(std::string_view device);
+  void unuse(std::string_view device) noexcept;
+
   // Reads every source that is due at now_ns, a time of any clock that does not go backwards.
   // The answer is good until the next call.
   const std::vector<Value>& read(std::uint64_t now_ns);
@@ -54,8 +60,12 @@ class Sampler {
 
   std::vector<Report> sources() const;
 
-  // One sentence per change since the last call: slowed down, gone, back.
-  std::vector<std::string> take_changes();
+  // What is constant of each device that is followed.
+  std::vector<Attributes> devices() const;
+
+  // What happened since the last call: sources that slowed down, are gone, are back, and what they
+  // have seen.
+  std::vector<Change> take_changes();
 
  private:
   struct Entry {
@@ -70,6 +80,7 @@ class Sampler {
     unsigned dear = 0;
     unsigned cheap = 0;
     SeriesId cost = kNoSeries;
+    bool awaited = false;  // it was asked for a device since its last answer
   };
 
   void read_one(Entry& entry, std::uint64_t now_ns);
@@ -81,7 +92,7 @@ class Sampler {
   double share_;
   SeriesTable table_;
   std::vector<Entry> entries_;
-  std::vector<std::string> changes_;
+  std::vector<Change> changes_;
 };
 
 }  // namespace haiprof::sampler

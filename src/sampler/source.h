@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "sampler/series.h"
@@ -38,6 +40,19 @@ struct Status {
 
   bool ok() const noexcept { return state == State::ok; }
 };
+
+// Named values beside a text: a flat JSON object in the tables.
+using Attribute = std::variant<std::monostate, std::int64_t, double, std::string>;
+using Attributes = std::vector<std::pair<std::string, Attribute>>;
+
+// Something that happened, on its way to the table `events`.
+struct Change {
+  std::string kind;
+  std::string text;  // one plain sentence
+  Attributes attributes;
+};
+
+inline constexpr const char* kSourceChange = "source";  // the kind of what concerns a source itself
 
 // What one name in the list of sources stands for. Most sources are one part; a source whose files
 // need different rights is several.
@@ -69,8 +84,21 @@ class Source {
   virtual void watch(pid_t, SeriesTable&) {}
   virtual void unwatch(pid_t, SeriesTable&) noexcept {}
 
-  // Sentences about what changed inside the source since the last call.
-  virtual void take_changes(std::vector<std::string>&) {}
+  // For sources that follow devices. True: this is such a source, and is to be opened at once.
+  virtual bool use(std::string_view) { return false; }
+  virtual void unuse(std::string_view, SeriesTable&) noexcept {}
+
+  // What is constant of each device that is followed.
+  virtual void devices(std::vector<Attributes>&) const {}
+
+  // How many devices one reading reads; each has a share of the budget of its own.
+  virtual unsigned units() const noexcept { return 1; }
+
+  // Whether the time that a reading waits is part of its cost: it holds what others wait for.
+  virtual bool waits() const noexcept { return false; }
+
+  // What happened since the last call.
+  virtual void take_changes(std::vector<Change>&) {}
 };
 
 }  // namespace haiprof::sampler

@@ -16,6 +16,8 @@ import pytest
 from commands import HAIPROF, haiprof, only_line, the_run
 from recording import process_file, read_table, wait_recorded
 
+from haiprof import schema
+
 pytestmark = pytest.mark.usefixtures("shm")
 
 RECORDS = """
@@ -74,11 +76,14 @@ def test_the_commands_environment_says_where_the_run_is(tmp_path: Path) -> None:
         "HAIPROF_DRAIN_HZ": "4.0",
         "HAIPROF_RING_MIB": "4",
         "HAIPROF_HOOKS": "0",
-        "HAIPROF_KERNELS": "off",
+        "HAIPROF_KERNELS": "windows",
+        "HAIPROF_KERNELS_PERIOD": "60.0",
+        "HAIPROF_BUDGET": "0.005",
         "HAIPROF_WARMUP": "0.0",
         "HAIPROF_TIME": "0.0",
         "HAIPROF_RECORDERS": "all",
         "HAIPROF_BASIC_INTERVAL": "0.0",
+        "HAIPROF_GPU_INTERVAL": "0.0",
         "HAIPROF_IO_INTERVAL": "0.0",
     }
 
@@ -181,7 +186,7 @@ def test_the_run_says_what_was_run(tmp_path: Path, script: Path) -> None:
     run = the_run(tmp_path / "logs")
     told = json.loads((run / "run.json").read_text())
     assert told["format"] == "haiprof-run"
-    assert told["version"] == "1.0"
+    assert told["version"] == f"{schema.MAJOR}.{schema.MINOR}"
     assert told["run"] == run.name
     assert run.name.startswith("train-")
     assert told["command"] == ["train.py", "--lr", "1"]

@@ -1,9 +1,10 @@
-"""Compares src/gpu/cupti_abi.h with NVIDIA's headers of many CUPTI releases.
+"""Compares src/gpu/cupti_abi.h and nvml_abi.h with NVIDIA's headers of many releases.
 
     python tests/gpu/check_abi.py [FOLDER]
 
 Downloads the header wheels into FOLDER (default build/abi, about 150 MB) and compiles check_abi.cpp
-against each; for whoever touches cupti_abi.h or meets a new release, not for every test run.
+and check_nvml_abi.cpp against each; for whoever touches those headers or meets a new release, not
+for every test run.
 """
 
 from __future__ import annotations
@@ -29,6 +30,12 @@ RELEASES = [
     ("13.1.115", CU13, 11, 6, 4, True),
     ("13.3.75", CU13, 12, 6, 4, True),
     ("13.5.25", CU13, 13, 7, 5, True),
+]
+#: Releases of NVML, and which of the two numberings of fields each has.
+NVML_RELEASES = [
+    ("nvidia-nvml-dev-cu12==12.9.79", "kThrottleThermalOf575"),
+    ("nvidia-nvml-dev==13.0.87", "kThrottleThermalOf580"),
+    ("nvidia-nvml-dev==13.5.37", "kThrottleThermalOf580"),
 ]
 #: What cuda.h wants of the compiler's own package, which weighs 40 MB.
 HOST_DEFINES = """
@@ -73,6 +80,21 @@ def headers(package: str, folder: Path) -> list[Path]:
     return sorted(p for p in place.glob("nvidia/*/include"))
 
 
+def agrees(name: str, program: str, folders: list[Path], *flags: str) -> bool:
+    """Compile one program against the headers in some folders, and tell."""
+    done = subprocess.run(
+        [
+            "c++", "-std=c++20", "-fsyntax-only", f"-I{SOURCE}",
+            *(f"-isystem{path}" for path in folders), *flags, str(HERE / program),
+        ],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    errors = [line for line in done.stderr.splitlines() if "error" in line]
+    print(f"{name}: {'agrees' if done.returncode == 0 else 'differs'}")
+    print("".join(f"  {line}\n" for line in errors[:20]), end="")
+    return done.returncode == 0
+
+
 def main() -> int:
     """Compile against every release; return how many disagree."""
     folder = Path(sys.argv[1]) if sys.argv[1:] else HERE.parent.parent / "build" / "abi"
@@ -87,22 +109,23 @@ def main() -> int:
             print(f"{release}: its wheels cannot be had")
             wrong += 1
             continue
-        done = subprocess.run(
-            [
-                "c++", "-std=c++20", "-fsyntax-only", f"-I{SOURCE}", f"-I{stub.parent}",
-                *(f"-isystem{path}" for path in found),
-                f"-DKERNEL=CUpti_ActivityKernel{kernel}",
-                f"-DMEMCPY=CUpti_ActivityMemcpy{copy}",
-                f"-DMEMSET=CUpti_ActivityMemset{fill}",
-                *(["-DHAS_PER_THREAD"] if per_thread else []),
-                str(HERE / "check_abi.cpp"),
-            ],
-            capture_output=True, text=True,
-        )  # fmt: skip
-        errors = [line for line in done.stderr.splitlines() if "error" in line]
-        print(f"{release}: {'agrees' if done.returncode == 0 else 'differs'}")
-        print("".join(f"  {line}\n" for line in errors[:20]), end="")
-        wrong += done.returncode != 0
+        wrong += not agrees(
+            release,
+            "check_abi.cpp",
+            [stub.parent, *found],
+            f"-DKERNEL=CUpti_ActivityKernel{kernel}",
+            f"-DMEMCPY=CUpti_ActivityMemcpy{copy}",
+            f"-DMEMSET=CUpti_ActivityMemset{fill}",
+            *(["-DHAS_PER_THREAD"] if per_thread else []),
+        )
+    for package, thermal in NVML_RELEASES:
+        try:
+            found = headers(package, folder)
+        except subprocess.CalledProcessError:
+            print(f"{package}: its wheel cannot be had")
+            wrong += 1
+            continue
+        wrong += not agrees(package, "check_nvml_abi.cpp", found, f"-DTHERMAL_FIELD={thermal}")
     return wrong
 
 

@@ -271,6 +271,49 @@ print(json.dumps(dict(before=before, theirs=theirs, ours_meanwhile=during,
     return {**told, "failed": told["theirs"] == 0}
 
 
+def sampling(model: str, seconds: float = 15.0) -> dict[str, Any]:
+    """What NVML tells of the GPU while it works, once a second, and how long each reading takes."""
+    sys.path.insert(0, str(HERE))
+    import jobs
+
+    from haiprof import _core
+
+    uuids, state, reason, mend = _core.gpu_list()
+    sampler = _core.HostSampler(basic=0.0, io=0.0, gpu=1.0)
+    for uuid in uuids:
+        sampler.use_gpu(uuid)
+    train = jobs.trainer(model)
+    train(10)
+    took_ms: list[float] = []
+    values: dict[str, float] = {}
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        train(5)
+        if time.monotonic_ns() < sampler.next_due_ns:
+            continue
+        begin = time.perf_counter()
+        rows = sampler.read(time.monotonic_ns())
+        took_ms.append((time.perf_counter() - begin) * 1e3)
+        values = {f"{metric} {instance}": value for _, metric, instance, value, _ in rows}
+    sources = {
+        source["name"]: (source["state"], source["reason"], source["interval_s"])
+        for source in sampler.sources()
+    }
+    instances = [gpu["instance"] for gpu in sampler.gpus()]
+    return {
+        "nvml": (state, reason, mend),
+        "gpus": sampler.gpus(),
+        "sources": sources,
+        "first_ms": took_ms[0],
+        "median_ms": statistics.median(took_ms[1:]),
+        "longest_ms": max(took_ms[1:]),
+        "values": values,
+        "changes": sampler.changes(),
+        "failed": not instances
+        or not any(values.get(f"gpu.util.percent {instance}") for instance in instances),
+    }
+
+
 ENDS = {
     "return": ("", 0),
     "sys.exit": ("import sys; sys.exit(3)", 3),
@@ -313,6 +356,7 @@ def main() -> int:
         "transformer's phases": lambda: device_phases("transformer"),
         "torch.profiler meanwhile": after_torch_profiler,
         "ends": ends,
+        "sampling": lambda: sampling("transformer"),
         "transformer overhead": lambda: overhead("transformer"),
         "convolutions overhead": lambda: overhead("convolutions"),
     }

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import polars as pl
 import pytest
 import torch
-from recording import python, wait_recorded
+from gpu_jobs import run
+from recording import wait_recorded
 
 import haiprof
 
@@ -16,35 +16,6 @@ import haiprof
 needs_cpu_torch = pytest.mark.skipif(
     torch.version.cuda is not None, reason="needs a torch without CUDA"
 )
-
-JOB = """
-    import ctypes, os, sys, haiprof
-    if "LD_LIBRARY_PATH" in os.environ:
-        cupti = ctypes.CDLL("libcupti.so.13")  # as a torch with CUDA has it
-    def launch(name, count):
-        cupti.fake_launch.argtypes = [ctypes.c_char_p, ctypes.c_uint64]
-        cupti.fake_launch(name, count)
-    def use_cuda():
-        import torch
-        original = torch.cuda._lazy_init
-        try:
-            torch.cuda._lazy_init()
-        except (AssertionError, RuntimeError):
-            pass  # this torch has no CUDA, or this machine has none
-        return original, torch.cuda._lazy_init
-"""
-
-
-def run(program: str, log_dir: Path, native_build: Path | None) -> str:
-    """Run a job with the stand-ins in its library path; return what it wrote on stderr."""
-    environment = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
-    if native_build is not None:
-        places = (native_build / "tests" / "native" / name for name in ("cuda", "cupti"))
-        environment["LD_LIBRARY_PATH"] = ":".join(map(str, places))
-    job = python(JOB + program, str(log_dir), env=environment)
-    _, err = job.communicate(timeout=120)
-    assert job.returncode == 0, err
-    return str(err)
 
 
 def kernels(log_dir: Path) -> dict[str, int]:

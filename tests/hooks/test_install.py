@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import pickle
 import sys
@@ -32,6 +33,7 @@ def surface() -> dict[str, Any]:
         "GradScaler.step": torch.amp.GradScaler.__dict__["step"],
         "DataLoader.__iter__": dataloader.DataLoader.__dict__["__iter__"],
         "next": dataloader._BaseDataLoaderIter.__dict__["__next__"],
+        "gc callbacks": list(gc.callbacks),
         "meta path": list(sys.meta_path),
         "tools": [sys.monitoring.get_tool(n) for n in range(6)]
         if sys.version_info >= (3, 12)
@@ -61,7 +63,9 @@ def test_install_before_torch_is_imported() -> None:
         path = list(sys.meta_path)
         hooks.install(lambda kind, text: print(kind, text))
         assert "torch" not in sys.modules
-        assert set(hooks.status().values()) == {"waiting: torch is not imported"}, hooks.status()
+        found = hooks.status()
+        assert found.pop("gc") == "on: gc.callbacks", found
+        assert set(found.values()) == {"waiting: torch is not imported"}, found
         import json, torch
         assert hooks.status()["modules"].startswith("on"), hooks.status()
         assert type(torch.__loader__).__name__ == "SourceFileLoader", torch.__loader__

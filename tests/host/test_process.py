@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from host_trees import SECOND, reason, states
+from host_trees import SECOND, reason, sentences, states
 
 from haiprof import _core
 
@@ -314,7 +314,7 @@ def test_a_process_that_vanishes_is_reported_and_its_series_end(worker: Worker) 
     worker.stop()
     for _ in range(3):
         assert worker.tick() == {}
-    assert worker.sampler.changes() == [f"process {pid} is gone"]
+    assert sentences(worker.sampler) == [f"process {pid} is gone"]
     assert states(worker.sampler)["process"] == "absent"
     assert f"process {pid} is gone" in reason(worker.sampler, "process")
 
@@ -349,7 +349,7 @@ def test_a_pid_that_never_existed_is_reported() -> None:
     gone.wait()
     sampler.watch(gone.pid)
     assert [r for r in sampler.read(time.monotonic_ns()) if r[0] == gone.pid] == []
-    assert sampler.changes() == [f"process {gone.pid} is gone"]
+    assert sentences(sampler) == [f"process {gone.pid} is gone"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives up root to be refused")
@@ -369,12 +369,12 @@ def test_io_of_another_users_process_is_denied_and_the_rest_goes_on(worker: Work
     assert states(sampler)["process"] == "ok"
     assert states(sampler)["process_io"] == "denied"
     assert "CAP_SYS_PTRACE" in reason(sampler, "process_io")
-    [change] = sampler.changes()
+    [change] = sentences(sampler)
     assert "Permission denied" in change
     # With the right back there is a baseline first, and no jump.
     [row] = [r for r in sampler.sources() if r["name"] == "process_io"]
     assert sampler.read(now + 2 * SECOND)
-    assert sampler.changes() == [f"the io of process {worker.process.pid} can be read again"]
+    assert sentences(sampler) == [f"the io of process {worker.process.pid} can be read again"]
     rates = [r[3] for r in sampler.read(now + 3 * SECOND) if r[1] == "io.syscall_read.bytes_per_s"]
     assert rates == [0.0]
     assert row["mend"]

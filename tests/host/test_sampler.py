@@ -74,7 +74,7 @@ def test_a_source_that_appears_later_is_picked_up_and_reported(node: Node) -> No
     node.write("meminfo", "MemTotal: 1000 kB\n")
     assert (0, "mem.total.bytes", None) not in node.tick(sampler)  # tried again once a minute
     assert node.tick(sampler, 60.0)[0, "mem.total.bytes", None] == 1000 * 1024
-    assert sampler.changes() == ["source memory is back"]
+    assert sampler.changes() == [("source", "source memory is back", {})]
     assert sampler.changes() == []
     assert states(sampler)["memory"] == "ok"
 
@@ -86,7 +86,7 @@ def test_a_source_that_breaks_is_reported_once_and_the_others_go_on(node: Node) 
     node.write("stat", "nothing of the kind\n")
     for _ in range(5):
         assert node.tick(sampler)[0, "mem.total.bytes", None] == 1000 * 1024
-    [change] = sampler.changes()
+    [(_, change, _)] = sampler.changes()
     assert change.startswith("source cpu is absent: ")
     assert str(node.procfs / "stat") in change
 

@@ -18,7 +18,7 @@ using namespace haiprof;
 
 int main(int argc, char** argv) {
   if (argc != 4 || !ring::open(argv[1], ring::kDefaultRingBytes, {}).ok()) return 2;
-  const gpu::Refusal refusal = gpu::start_collecting("", {gpu::Mode::all, {}});
+  const gpu::Refusal refusal = gpu::start_collecting("", {gpu::Mode::all, 0, 60, {}});
   if (!refusal.ok()) {
     std::printf("{\"reason\": \"%s\", \"mend\": \"%s\", \"collecting\": %s}\n",
                 refusal.reason.c_str(), refusal.mend.c_str(), gpu::tracing() ? "true" : "false");

@@ -22,6 +22,11 @@ struct Script {
   Status open;
   Status read;
   std::uint64_t burn_ns = 0;
+  std::uint64_t sleep_ns = 0;
+  bool waits = false;
+  unsigned units = 1;
+  std::string device;  // the one that it knows
+  bool has_device = true;
   bool throws = false;
   int opened = 0;
   int reads = 0;
@@ -45,6 +50,10 @@ class Scripted final : public Source {
     const std::uint64_t end = haiprof::ring::clock_ns(CLOCK_THREAD_CPUTIME_ID) + script_.burn_ns;
     while (haiprof::ring::clock_ns(CLOCK_THREAD_CPUTIME_ID) < end) {
     }
+    if (script_.sleep_ns != 0) {
+      const timespec pause{0, static_cast<long>(script_.sleep_ns)};
+      nanosleep(&pause, nullptr);
+    }
     if (script_.throws) throw std::bad_alloc();
     table.gauge(series_, script_.reads);
     return script_.read;
@@ -55,6 +64,15 @@ class Scripted final : public Source {
   }
 
   void watch(pid_t pid, SeriesTable&) override { script_.watched.push_back(pid); }
+
+  bool use(std::string_view device) override {
+    if (device != script_.device) return false;
+    if (script_.has_device) script_.open = {};
+    return true;
+  }
+
+  unsigned units() const noexcept override { return script_.units; }
+  bool waits() const noexcept override { return script_.waits; }
 
  private:
   std::string name_;
@@ -104,10 +122,12 @@ void a_dear_source_slows_down_and_recovers() {
   sampler.add(scripted("other", other), kSecond);
   std::uint64_t now = 100 * kSecond;
   for (unsigned i = 0; i < Sampler::kDearReadings; ++i) sampler.read(now += kSecond);
-  std::vector<std::string> changes = sampler.take_changes();
+  std::vector<Change> changes = sampler.take_changes();
   CHECK_EQUAL(changes.size(), 1U);
-  CHECK(contains(changes.at(0), "source dear spends 0.5"));
-  CHECK(contains(changes.at(0), "every 2 s instead of 1 s"));
+  CHECK_EQUAL(changes.at(0).kind, "source");
+  CHECK(contains(changes.at(0).text, "source dear spends 0.5"));
+  CHECK(contains(changes.at(0).text, "of a core"));
+  CHECK(contains(changes.at(0).text, "every 2 s instead of 1 s"));
   CHECK_EQUAL(sampler.sources().at(0).interval_ns, 2 * kSecond);
   CHECK(sampler.sources().at(0).cost_ns >= 5'000'000);
 
@@ -122,7 +142,7 @@ void a_dear_source_slows_down_and_recovers() {
   CHECK_EQUAL(sampler.sources().at(0).interval_ns, kSecond);
   changes = sampler.take_changes();
   CHECK_EQUAL(changes.size(), 2U);
-  CHECK(contains(changes.at(1), "again read every 1 s"));
+  CHECK(contains(changes.at(1).text, "again read every 1 s"));
 }
 
 void one_dear_reading_changes_nothing() {
@@ -162,7 +182,7 @@ void an_absent_source_is_tried_again_once_a_minute() {
   script.open = {};
   sampler.read(300 * kSecond);
   CHECK_EQUAL(script.reads, 1);
-  CHECK_EQUAL(sampler.take_changes().at(0), "source one is back");
+  CHECK_EQUAL(sampler.take_changes().at(0).text, "source one is back");
 }
 
 void a_source_that_throws_is_left_alone_for_a_while() {
@@ -175,9 +195,9 @@ void a_source_that_throws_is_left_alone_for_a_while() {
   for (std::uint64_t second = 100; second < 110; ++second) sampler.read(second * kSecond);
   CHECK_EQUAL(broken.reads, 1);
   CHECK_EQUAL(whole.reads, 10);
-  const std::vector<std::string> changes = sampler.take_changes();
+  const std::vector<Change> changes = sampler.take_changes();
   CHECK_EQUAL(changes.size(), 1U);
-  CHECK(contains(changes.at(0), "source broken is absent: it failed"));
+  CHECK(contains(changes.at(0).text, "source broken is absent: it failed"));
 }
 
 void sentences_are_bounded() {
@@ -202,6 +222,64 @@ void watching_reaches_every_source() {
   CHECK_EQUAL(script.watched.at(0), 7);
 }
 
+// Whether a source that sleeps for 5 ms in each reading slows down, with a share of 2 ms a device.
+bool slows_down_when_asleep(bool waits, unsigned units) {
+  Sampler sampler(0.002);
+  Script script;
+  script.sleep_ns = 5'000'000;
+  script.waits = waits;
+  script.units = units;
+  sampler.add(scripted("one", script), kSecond);
+  std::uint64_t now = 100 * kSecond;
+  // More than it takes: a reading in which somebody else got the core does not count.
+  for (int i = 0; i < 20; ++i) sampler.read(now += kSecond);
+  const std::vector<Change> changes = sampler.take_changes();
+  if (changes.empty()) return false;
+  CHECK(contains(changes.at(0).text, "of the time"));
+  return true;
+}
+
+void waiting_costs_only_a_source_that_makes_others_wait() {
+  CHECK(!slows_down_when_asleep(false, 1));
+  CHECK(slows_down_when_asleep(true, 1));
+}
+
+void every_device_has_a_share_of_its_own() { CHECK(!slows_down_when_asleep(true, 1000)); }
+
+void a_source_is_opened_as_soon_as_its_device_is_used() {
+  Sampler sampler;
+  Script script;
+  Script other;
+  script.open = other.open = {State::absent, "no device", ""};
+  script.device = "GPU-1";
+  sampler.add(scripted("one", script), kSecond);
+  sampler.add(scripted("other", other), kSecond);
+  sampler.read(100 * kSecond);
+  sampler.use("GPU-2");
+  CHECK_EQUAL(sampler.next_due_ns(), 160 * kSecond);
+  sampler.use("GPU-1");
+  CHECK_EQUAL(sampler.next_due_ns(), 0U);
+  sampler.read(101 * kSecond);
+  CHECK_EQUAL(script.reads, 1);
+  CHECK_EQUAL(other.opened, 2);
+  CHECK_EQUAL(sampler.next_due_ns(), 102 * kSecond);
+  CHECK(sampler.take_changes().empty());  // who asked for it expects it
+}
+
+void a_source_that_has_nothing_of_its_device_says_so() {
+  Sampler sampler;
+  Script script;
+  script.open = {State::absent, "no device", ""};
+  script.device = "GPU-1";
+  script.has_device = false;
+  sampler.add(scripted("one", script), kSecond);
+  sampler.use("GPU-1");
+  for (std::uint64_t second = 100; second < 110; ++second) sampler.read(second * kSecond);
+  const std::vector<Change> changes = sampler.take_changes();
+  CHECK_EQUAL(changes.size(), 1U);
+  CHECK_EQUAL(changes.at(0).text, "source one is absent: no device");
+}
+
 void an_empty_sampler_has_nothing_to_do() {
   Sampler sampler;
   CHECK(sampler.read(kSecond).empty());
@@ -221,6 +299,10 @@ int main() {
   a_source_that_throws_is_left_alone_for_a_while();
   sentences_are_bounded();
   watching_reaches_every_source();
+  waiting_costs_only_a_source_that_makes_others_wait();
+  every_device_has_a_share_of_its_own();
+  a_source_is_opened_as_soon_as_its_device_is_used();
+  a_source_that_has_nothing_of_its_device_says_so();
   an_empty_sampler_has_nothing_to_do();
   return haiprof::test::result();
 }

@@ -156,3 +156,81 @@ def test_the_limit_of_a_container_counts_as_its_cores(tmp_path: Path) -> None:
     limit = [runs.sample(s, "cgroup.cpu_limit.cores", 1.8) for s in range(1, 5)]
     runs.write_closed(run / "n0#0", schema.SAMPLES, runs.host_samples(10) + limit)
     assert "used 1.7 of 1.8 CPU cores (94 %)" in Analyzer(run).headline()[1]
+
+
+def shifted(rows: list[runs.Row], every_ms: float) -> list[runs.Row]:
+    """Make room for ``every_ms`` before each step."""
+    return [
+        {**row, "start": row["start"] + round((row["step"] + 1) * every_ms * runs.MS)}
+        for row in rows
+    ]
+
+
+def gpu_run(folder: Path, wait_ms: float = 0.0) -> Path:
+    """Make a run in which each step fetches its batch for ``wait_ms`` longer."""
+    run = runs.write_run(folder)
+    rank = runs.write_process(run)
+    step = 12 + wait_ms
+    phases = [("dataloader", 1 + wait_ms), *runs.PHASES[1:]]
+    runs.write_closed(rank, schema.SPANS, runs.loop(20, phases))
+    runs.write_closed(rank, schema.DEVICE_SPANS, shifted(runs.device_loop(20), wait_ms))
+    busy = [{**row, "step": n // 7 + 2} for n, row in enumerate(runs.kernel_loop(2, 5))]
+    runs.write_closed(rank, schema.KERNELS, shifted(busy, wait_ms))
+    told = [runs.recording_begins(2 * step), runs.recording_ends(6 * step, 2, 5)]
+    runs.write_closed(rank, schema.EVENTS, told)
+    return run
+
+
+def test_why_the_gpu_is_idle_is_told_where_kernels_and_phases_tell_it(tmp_path: Path) -> None:
+    _, second, third = Analyzer(gpu_run(tmp_path / "r", wait_ms=8)).headline()
+    assert second.endswith("; its GPU was busy 45 % of the 4 steps recorded")
+    assert third == (
+        "GPU busy 45 % of a step, 5 % with communication alone; "
+        "45 % idle while waiting for the dataloader; 6 % idle while the host was in forward"
+    )
+
+
+def test_a_gpu_that_waits_for_the_host_within_a_phase_says_so(tmp_path: Path) -> None:
+    third = Analyzer(gpu_run(tmp_path / "r")).headline()[2]
+    assert third.startswith(
+        "GPU busy 76 % of a step, 8 % with communication alone; 11 % idle while"
+    )
+    assert "idle while the host was in forward" in third
+
+
+def test_a_busy_gpu_is_no_remark(tmp_path: Path) -> None:
+    run = gpu_run(tmp_path / "r", wait_ms=8)
+    rows = [runs.activity(40, 80)]
+    runs.write_closed(run / "n0#0", schema.KERNELS, rows)
+    _, second, third = Analyzer(run).headline()
+    assert second.endswith("; its GPU was busy 100 % of the 4 steps recorded")
+    assert not third.startswith("GPU")
+
+
+def test_a_rank_whose_gpu_idles_more_than_the_others_is_named(tmp_path: Path) -> None:
+    run = runs.make_gpu_run(tmp_path / "r", ranks=3)
+    runs.write_closed(run / "n0#2", schema.KERNELS, runs.kernel_loop(10, 13))
+    _, second, third = Analyzer(run).headline()
+    assert second.endswith("; the GPUs of 3 processes were busy 60 % of the 30 steps recorded")
+    assert third.endswith("; rank 2 busy only 30 %")
+
+
+def test_a_hot_gpu_is_told_and_one_at_its_power_limit_is_not(tmp_path: Path) -> None:
+    run = runs.make_run(tmp_path / "r", gpus=2)
+    limit = [runs.sample(s, "gpu.throttle_power.percent", 99, "gpu0") for s in (1, 2)]
+    runs.write_closed(run / "n0", schema.SAMPLES, runs.node_samples(5) + limit)
+    assert "gpu" not in Analyzer(run).headline()[2].lower()
+    hot = [runs.sample(s, "gpu.throttle_thermal.percent", 34, "gpu1") for s in (1, 2)]
+    runs.write_closed(run / "n0", schema.SAMPLES, runs.node_samples(5) + limit + hot)
+    assert Analyzer(run).headline()[2] == (
+        "gpu1 on n0 ran at lower clocks 34 % of the time, because it was hot "
+        "(gpu.throttle_thermal.percent)"
+    )
+
+
+def test_without_recorded_kernels_nothing_is_said_of_how_busy_a_gpu_was(tmp_path: Path) -> None:
+    run = gpu_run(tmp_path / "r", wait_ms=8)
+    (run / "n0#0" / "events-0.arrow").unlink()
+    lines = Analyzer(run).headline()
+    assert not [line for line in lines if "GPU" in line]
+    assert lines[2].startswith("The training loop waited 45 % of the time for the DataLoader")

@@ -8,7 +8,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haiprof.views.intervals import Times, covered_per_group, merge, self_times
+from haiprof.views.intervals import (
+    Times,
+    covered,
+    covered_per_group,
+    innermost,
+    intersect,
+    merge,
+    self_times,
+)
 
 Pairs = list[tuple[int, int]]
 interval = st.tuples(st.integers(0, 30), st.integers(0, 30))
@@ -92,3 +100,28 @@ def test_times_as_large_as_epoch_nanoseconds_stay_exact() -> None:
     start = np.array([base, base + 1, base + 1], np.int64)
     end = np.array([base + 10, base + 4, base + 2], np.int64)
     assert self_times(start, end).tolist() == [7, 2, 1]
+
+
+@given(intervals, intervals)
+def test_shared_instants_are_those_in_both(one: Pairs, two: Pairs) -> None:
+    start, end = intersect(*merge(*arrays(one)), *merge(*arrays(two)))
+    made = list(zip(start.tolist(), end.tolist(), strict=True))
+    assert painted(made) == painted(one) & painted(two)
+    assert all(low < high for low, high in made)
+
+
+@given(intervals, intervals)
+def test_coverage_of_windows_that_overlap_is_that_of_each(pairs: Pairs, windows: Pairs) -> None:
+    found = covered(*merge(*arrays(pairs)), *arrays(windows)).tolist()
+    assert found == [len(painted(pairs) & painted([window])) for window in windows]
+
+
+@given(intervals)
+def test_pieces_belong_to_the_innermost_interval_and_never_overlap(pairs: Pairs) -> None:
+    start, end, owner = (a.tolist() for a in innermost(*arrays(pairs)))
+    own = [0] * len(pairs)
+    for low, high, which in zip(start, end, owner, strict=True):
+        assert pairs[which][0] <= low < high <= pairs[which][1]
+        own[which] += high - low
+    assert all(one <= two for one, two in zip(end, start[1:], strict=False))
+    assert own == innermost_by_hand(pairs)

@@ -58,6 +58,13 @@ def test_a_phase_inside_a_phase_is_taken_out_of_the_outer_one() -> None:
     assert by_name(rows) == {(1, "backward"): 5, (1, "recompute"): 3, (1, "other"): 2}
 
 
+def test_pauses_of_the_garbage_collector_are_no_part_of_a_step() -> None:
+    rows = runs.loop(2)
+    pauses = [runs.span(start, 1, "gc", "gc 2", 0) for start in (2, 11.5)]
+    assert by_name([*rows, *pauses]) == by_name(rows)
+    assert parts([*rows, *pauses]).equals(parts(rows))
+
+
 def test_a_phase_on_another_thread_is_not_nested() -> None:
     rows = [
         runs.span(0, 10, "step", "step", 1),

@@ -171,6 +171,12 @@ void fake_launch(const char* name, std::uint64_t count) {
   }
 }
 
+// Whether kernels leave records now.
+int fake_enabled() {
+  const std::lock_guard guard(mutex);
+  return enabled.count(cupti::kConcurrentKernel) != 0 ? 1 : 0;
+}
+
 std::uint64_t fake_dirty() {
   const std::lock_guard guard(mutex);
   return dirty;

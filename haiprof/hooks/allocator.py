@@ -1,0 +1,26 @@
+"""The figures of torch's CUDA allocator, recorded after steps."""
+
+from __future__ import annotations
+
+from haiprof import _core
+
+
+class AllocatorFigures:
+    """What ``torch.cuda.memory_stats()`` tells, and each running out of memory."""
+
+    name = "allocator"
+
+    def attach(self) -> str:
+        """Have the core ask torch after steps; return how. CUDA is left as it is."""
+        import torch
+
+        _core.watch_allocator(torch._C, torch.cuda)
+        return _core.allocator_state()
+
+    def state(self) -> str:
+        """Return whether CUDA is in use, or why nothing is recorded any more."""
+        return _core.allocator_state()
+
+    def detach(self) -> None:
+        """Ask once more, and no longer."""
+        _core.leave_allocator()

@@ -1,0 +1,32 @@
+"""Pauses of Python's cyclic garbage collector."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+
+from haiprof import _core
+
+
+class CollectorPauses:
+    """What ``gc.callbacks`` tells; torch is not needed for it."""
+
+    name = "gc"
+
+    def attach(self) -> str:
+        """Add ours to the callbacks; return how."""
+        gc.callbacks.append(_core.collection)
+        _core.watch_collections(True)
+        return "on: gc.callbacks"
+
+    def state(self) -> str | None:
+        """Return what has changed since attach(), if anything."""
+        if any(callback is _core.collection for callback in gc.callbacks):
+            return None
+        return "off: the job has removed it from gc.callbacks"
+
+    def detach(self) -> None:
+        """Take ours out. One that somebody has kept, and may put back, does nothing."""
+        _core.watch_collections(False)
+        with contextlib.suppress(ValueError):
+            gc.callbacks.remove(_core.collection)

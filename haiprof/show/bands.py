@@ -1,0 +1,57 @@
+"""The stacked bands of a step's parts over time, of the host and of a GPU alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+import polars as pl
+
+from haiprof.show.figures import phase_colour, safe, seconds_since, unit_axis, utc_clock
+
+
+def closed(bands: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """Let bands fall to 0 where the last step ends.
+
+    Args:
+        bands: what :func:`haiprof.views.steps.bands` returns for ``steps``.
+        steps: ``start`` and ``duration``, sorted.
+    """
+    names = bands["name"].n_unique()
+    end = int(steps["start"][-1]) + int(steps["duration"][-1])
+    closing = bands.tail(names).with_columns(
+        pl.lit(end).alias("start"), pl.lit(0.0).alias("duration")
+    )
+    return pl.concat([bands, closing])
+
+
+def add_bands(
+    made: go.Figure, row: int, bands: pl.DataFrame, names: Sequence[str], origin: int
+) -> None:
+    """Draw bands as a stack, in the order of ``names``."""
+    for position, name in enumerate(names):
+        band = bands.filter(pl.col("name") == name)
+        start = band["start"].to_numpy()
+        labels = [
+            f"{clock} UTC, step {first}" + (f" to {last}" if last != first else "")
+            for clock, first, last in zip(
+                utc_clock(start), band["first"], band["last"], strict=True
+            )
+        ]
+        made.add_trace(
+            go.Scatter(
+                x=seconds_since(start, origin),
+                y=(band["duration"].to_numpy() / 1e6).astype(np.float32),
+                name=safe(name),
+                mode="lines",
+                line={"width": 0, "shape": "hv", "color": phase_colour(name, position)},
+                fillcolor=phase_colour(name, position),
+                stackgroup="phases",
+                customdata=labels if position == 0 else None,
+                hovertemplate="%{y:.4g} ms" + (" (%{customdata})" if position == 0 else ""),
+            ),
+            row=row,
+            col=1,
+        )
+    made.update_yaxes(unit_axis("ms")[0], row=row, col=1)

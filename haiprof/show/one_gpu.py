@@ -1,0 +1,308 @@
+"""What one rank did on its GPUs: device phases over time, how busy, one step in lanes, kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import plotly.graph_objects as go
+import polars as pl
+
+from haiprof.show.bands import add_bands, closed
+from haiprof.show.figures import (
+    COLOURS,
+    finish,
+    phase_colour,
+    safe,
+    seconds_since,
+    unit_axis,
+    utc_clock,
+)
+from haiprof.show.grid import Grid, frame_grid
+from haiprof.views import busy as busy_views
+from haiprof.views import device_steps as device_views
+from haiprof.views import gpu_use as use_views
+from haiprof.views import kernels as kernel_views
+from haiprof.views import recorded as recorded_views
+from haiprof.views import steps as step_views
+from haiprof.views.headline import milliseconds
+from haiprof.views.kernel_names import short_name
+from haiprof.views.overview import BETWEEN, Summary, device_phase_names, phase_table
+from haiprof.views.series import decimate
+from haiprof.views.timeline import PHASES, Timeline, typical_step
+
+if TYPE_CHECKING:
+    from haiprof.analyzer import GpuTables
+
+_KERNELS = 20
+#: Panels of device phases and of busy shares: a process with more devices is seldom.
+_DEVICES = 8
+_COLOURS = {
+    "kernel": "#35b0c4",
+    "communication": "#c4508a",
+    "memcpy": "#e8833a",
+    "memset": "#8a94a6",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """What one process recorded of its GPUs; ``origin`` is when the run began, ns UTC.
+
+    ``recorded_steps`` are those in which kernels were recorded.
+    """
+
+    label: str
+    origin: int
+    tables: GpuTables
+    recorded_steps: pl.DataFrame
+
+
+def gpu(label: str, origin: int, tables: GpuTables) -> Gpu:
+    """Make what the functions here draw."""
+    on_host = recorded_views.host_steps(tables.spans)
+    found = recorded_views.all_windows(tables.intervals, tables.phases, on_host, tables.kernels)
+    return Gpu(label, origin, tables, found)
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """A panel of the rank's figure; ``add`` draws it into a row."""
+
+    title: str
+    height: int
+    add: Callable[[go.Figure, int], None]
+
+
+def grids(own: list[Summary], gpus: list[Gpu]) -> list[Grid]:
+    """Return the tables of device phases and of kernels; of several processes, kernels of each."""
+    made = []
+    uses = [s.gpu for s in own if s.gpu is not None]
+    phases = phase_table(use_views.added(uses))
+    if phases.height:
+        note = "On the main stream, idle time included."
+        if "busy_share" in phases.columns:
+            note += " Busy and idle are parts of the phase in the steps with kernels recorded."
+        made.append(frame_grid("Device phases, a step", phases, note))
+    for gpu in gpus:
+        totals = kernel_views.totals(gpu.tables.kernels, gpu.tables.phases)
+        if totals.height:
+            of = f" ({gpu.label})" if len(gpus) > 1 else ""
+            made.append(_kernels(totals, gpu.tables.intervals, f"Kernels and copies{of}"))
+    return made
+
+
+def _kernels(totals: pl.DataFrame, intervals: pl.DataFrame, title: str) -> Grid:
+    shown = totals.head(_KERNELS)
+    steps = int(intervals["steps"].fill_null(0).sum())
+    note = f"Of the time in which kernels were recorded: {steps} whole steps."
+    if totals.height > shown.height:
+        note = f"The {shown.height} of {totals.height} names with most time. {note}"
+    table = pl.DataFrame(
+        {
+            "name": [None if n is None else short_name(n) for n in shown["demangled"]],
+            "calls": shown["calls"],
+            "total_ms": shown["total"] / 1e6,
+            "of the time_share": shown["share"],
+            "mean_ms": shown["mean"] / 1e6,
+            "min_ms": shown["min"] / 1e6,
+            "max_ms": shown["max"] / 1e6,
+            "phases": [", ".join(phases) or None for phases in shown["phases"]],
+        }
+    )
+    return frame_grid(title, table, note)
+
+
+def panels(gpus: list[Gpu], points: int) -> list[Panel]:
+    """Return the panels over time: device phases, and how busy the GPU was in recorded steps."""
+    made = []
+    steps = [(gpu, device_views.device_steps(gpu.tables.phases)) for gpu in gpus]
+    devices = sorted({d for _, found in steps for d in found["device"].unique()})
+    for device in devices[:_DEVICES]:
+        of = f" of GPU {device}" if len(devices) > 1 else ""
+        found = [(gpu, s.filter(pl.col("device") == device)) for gpu, s in steps]
+        made.append(_phases_panel([(g, s) for g, s in found if s.height], of, points))
+    busy = [
+        busy_views.busy_by_step(gpu.tables.kernels, gpu.recorded_steps)
+        for gpu in gpus
+        if gpu.tables.intervals.height
+    ]
+    told = pl.concat(busy).filter(pl.col("duration") > 0) if busy else None
+    if told is not None and told.height:
+        made.append(_busy_panel(told.sort("start"), gpus[0].origin, points))
+    return made
+
+
+def _phases_panel(found: list[tuple[Gpu, pl.DataFrame]], of: str, points: int) -> Panel:
+    bands = []
+    names: list[str] = []
+    for gpu, steps in found:
+        phases = gpu.tables.phases.filter(pl.col("group").is_in(steps["group"].implode()))
+        use = use_views.Use()
+        parts = _parts(phases, steps)
+        for name, ns in parts.group_by("name").agg(pl.col("duration").sum()).iter_rows():
+            use.phase_ns[name] = ns
+        use.phase_ns.pop(BETWEEN, None)
+        names += [name for name in device_phase_names([use]) if name not in names]
+        timed = steps.with_columns((pl.col("end") - pl.col("start")).alias("duration"))
+        shown = [*device_phase_names([use]), BETWEEN]
+        share = max(points // len(found), 1)
+        bands.append(closed(step_views.bands(parts, timed, shown, share), timed))
+    everything = pl.concat(bands).sort("start", maintain_order=True)
+    origin = found[0][0].origin
+
+    def add(made: go.Figure, row: int) -> None:
+        add_bands(made, row, everything, [*names, BETWEEN], origin)
+
+    return Panel(f"Device phases of each step{of} (main stream, idle time included)", 220, add)
+
+
+def _parts(phases: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """Split each step of a device into its phases and what lies between them."""
+    rows = steps.with_row_index("row").select(
+        "group", "row", (pl.col("end") - pl.col("start")).alias("whole")
+    )
+    named = phases.select(
+        "group", pl.col("name").cast(pl.String), (pl.col("end") - pl.col("start")).alias("duration")
+    ).join(rows, on="group")
+    rest = rows.join(
+        named.group_by("row").agg(pl.col("duration").sum()), on="row", how="left"
+    ).select(
+        "row",
+        pl.lit(BETWEEN).alias("name"),
+        (pl.col("whole") - pl.col("duration").fill_null(0)).alias("duration"),
+    )
+    return pl.concat([named.select("row", "name", "duration"), rest])
+
+
+def _busy_panel(told: pl.DataFrame, origin: int, points: int) -> Panel:
+    devices = told["device"].unique().sort().to_list()[:_DEVICES]
+
+    def add(made: go.Figure, row: int) -> None:
+        place = 0
+        for device in devices:
+            mine = told.filter(pl.col("device") == device)
+            of = f" (GPU {device})" if len(devices) > 1 else ""
+            for name, column in (("busy", "busy"), ("communication alone", "exposed")):
+                if column == "exposed" and not mine["exposed"].sum():
+                    continue
+                _add_shares(made, row, mine, column, (name + of, place), origin, points)
+                place += 1
+        axis = {"tickformat": ".0%", "range": [0, 1.02]}
+        made.update_yaxes(axis, row=row, col=1)
+
+    return Panel("How busy the GPU was in the steps with kernels recorded", 150, add)
+
+
+def _add_shares(
+    made: go.Figure,
+    row: int,
+    steps: pl.DataFrame,
+    column: str,
+    look: tuple[str, int],
+    origin: int,
+    points: int,
+) -> None:
+    share = (steps[column] / steps["duration"]).to_numpy()
+    start = steps["start"].to_numpy()
+    keep = decimate(start, share, max(points, 4))
+    labels = [
+        f"step {step}, {clock} UTC"
+        for step, clock in zip(steps["step"].to_numpy()[keep], utc_clock(start[keep]), strict=True)
+    ]
+    made.add_trace(
+        go.Scatter(
+            x=seconds_since(start[keep], origin),
+            y=share[keep].astype(np.float32),
+            name=safe(look[0]),
+            mode="markers",
+            marker={"size": 5, "color": COLOURS[look[1] % len(COLOURS)]},
+            customdata=labels if look[1] == 0 else None,
+            hovertemplate="%{y:.1%}" + (" (%{customdata})" if look[1] == 0 else ""),
+        ),
+        row=row,
+        col=1,
+    )
+
+
+def details(gpus: list[Gpu], points: int) -> list[go.Figure]:
+    """Return the lanes of one recorded step, of the last process that recorded any."""
+    for gpu in reversed(gpus):
+        if not gpu.tables.intervals.height:
+            continue
+        tables = gpu.tables
+        found = typical_step(tables.kernels, tables.phases, gpu.recorded_steps, points)
+        if found is not None and found.shapes.height:
+            return [_lanes(found)]
+    return []
+
+
+def _lanes(found: Timeline) -> go.Figure:
+    devices = found.shapes["device"].n_unique()
+    lane = pl.col("lane")
+    named = pl.format("GPU {}: {}", "device", lane) if devices > 1 else lane
+    shapes = found.shapes.with_columns(named.alias("label"))
+    order = (
+        shapes.group_by("device", "label", (lane != PHASES).alias("below"))
+        .agg((pl.col("end") - pl.col("start")).sum().alias("ns"))
+        .sort("device", "below", "ns", "label", descending=[False, False, True, False])["label"]
+        .to_list()
+    )
+    made = go.Figure()
+    for (what, colour), rows in _coloured(shapes):
+        start = rows["start"].to_numpy()
+        length = (rows["end"] - rows["start"]).to_numpy()
+        made.add_trace(
+            go.Bar(
+                base=np.round((start - found.start) / 1e6, 4),
+                x=np.round(length / 1e6, 4),
+                y=[safe(label) for label in rows["label"]],
+                name=safe(what),
+                orientation="h",
+                marker_color=colour,
+                marker_line_width=0,
+                customdata=[_told(row) for row in rows.iter_rows(named=True)],
+                hovertemplate="%{customdata}",
+            )
+        )
+    made.update_layout(
+        title={
+            "text": f"Step {found.step} on the GPU: {milliseconds(found.duration)}, the median of "
+            "the steps with kernels recorded",
+            "font": {"size": 13},
+            "x": 0,
+            "xref": "paper",
+        },
+        barmode="overlay",
+        legend={"orientation": "h", "x": 1, "xanchor": "right", "y": 1, "yanchor": "bottom"},
+    )
+    axis, _ = unit_axis("ms")
+    whole = {"range": [0, found.duration / 1e6]}
+    made.update_xaxes(title_text="since the step began there", **axis, **whole)
+    made.update_yaxes(
+        type="category", categoryorder="array", categoryarray=[safe(o) for o in reversed(order)]
+    )
+    return finish(made, 170 + 34 * len(order))
+
+
+def _coloured(shapes: pl.DataFrame) -> list[tuple[tuple[str, str], pl.DataFrame]]:
+    """Return what is drawn in one colour: each device phase, and each kind of activity."""
+    phases = shapes.filter(pl.col("what") == "phase")
+    made = [
+        ((name, phase_colour(name, place)), rows)
+        for place, ((name,), rows) in enumerate(phases.group_by("name", maintain_order=True))
+    ]
+    for what, colour in _COLOURS.items():
+        rows = shapes.filter(pl.col("what") == what)
+        if rows.height:
+            made.append(((what, colour), rows))
+    return made
+
+
+def _told(row: dict[str, object]) -> str:
+    lasted = milliseconds(int(str(row["end"])) - int(str(row["start"])))
+    name = safe(str(row["name"] or "unknown"))
+    more = int(str(row["count"])) - 1
+    return f"{name}: {lasted}" if not more else f"{name} and {more} more: {lasted}"

@@ -1,0 +1,69 @@
+"""What is said of GPUs in words: how many steps have kernels, what that cost, what would show more.
+
+Of a job without GPUs nothing is said.
+"""
+
+from __future__ import annotations
+
+from haiprof.views import overhead
+from haiprof.views.gpu_use import added
+from haiprof.views.overview import Summary
+
+NO_KERNELS = (
+    "Kernels were not recorded: --kernels windows records those of some steps each minute, "
+    "which tells how busy the GPU is and why not"
+)
+NO_WHOLE_STEP = (
+    "Kernels were recorded, but in no whole step, so how busy the GPU was is not known: "
+    "--kernels windows records whole steps"
+)
+NO_PHASES = (
+    "Kernels are not divided into phases, because no device phases were recorded: "
+    "'haiprof doctor' says what can be collected here"
+)
+
+
+def lines(ranks: list[Summary]) -> list[str]:
+    """Return a few lines on the GPUs of these ranks; none if they used none."""
+    on_gpu = [s for s in ranks if _uses_gpu(s)]
+    if not on_gpu:
+        return []
+    uses = [s.gpu for s in on_gpu if s.gpu is not None]
+    told = added(uses)
+    measured = measured_overhead(on_gpu)
+    if not told.intervals:
+        return [NO_KERNELS, *([_sentence(measured)] if measured else [])]
+    if not told.recorded:
+        return [NO_WHOLE_STEP, *([_sentence(measured)] if measured else [])]
+    most, fewest = (f(u.recorded for u in uses) for f in (max, min))
+    counted = f"{most} steps" if fewest == most else f"{fewest} to {most} steps"
+    line = f"Kernels recorded in {'1 step' if fewest == most == 1 else counted}"
+    if len(uses) > 1:
+        line += f" of each of {len(uses)} processes"
+    made = [line + (f"; {measured}" if measured else "")]
+    return made if told.phase_ns else [*made, NO_PHASES]
+
+
+def measured_overhead(ranks: list[Summary]) -> str:
+    """Say the measured overhead: of several processes, the greatest."""
+    rows = [(s, s.overhead) for s in ranks if s.overhead is not None]
+    if not rows:
+        return ""
+    known = [(s, row) for s, row in rows if row["overhead"] is not None]
+    if not known:
+        return overhead.in_words(rows[0][1])
+    summary, row = max(known, key=lambda pair: float(pair[1]["overhead"]))
+    most = f", the most of {len(rows)} processes: {summary.process.label}" if len(rows) > 1 else ""
+    return overhead.in_words(row) + most
+
+
+def _uses_gpu(summary: Summary) -> bool:
+    return (
+        summary.gpu is not None
+        or bool(summary.process.gpus)
+        or any(metric.startswith("torch.") for metric in summary.stats)
+    )
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]

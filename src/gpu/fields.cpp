@@ -1,0 +1,112 @@
+#include "gpu/fields.h"
+
+#include <algorithm>
+
+namespace haiprof::gpu {
+namespace {
+
+std::uint64_t whole(const nvml::FieldValue& value) noexcept {
+  switch (value.type) {
+    case nvml::kUnsignedInt:
+      return value.value.ui;
+    case nvml::kUnsignedShort:
+      return value.value.us;
+    case nvml::kSignedInt:
+      return value.value.si < 0 ? 0 : static_cast<std::uint64_t>(value.value.si);
+    case nvml::kSignedLongLong:
+      return value.value.sll < 0 ? 0 : static_cast<std::uint64_t>(value.value.sll);
+    case nvml::kDouble:
+      return value.value.d > 0 ? static_cast<std::uint64_t>(value.value.d) : 0;
+    default:
+      return value.value.ull;
+  }
+}
+
+}  // namespace
+
+Fields::Fields(const Nvml& nvml) {
+  ask(nvml::kEnergy, kEnergySlot);
+  ask(nvml::kPowerInstant, kPowerNowSlot);
+  ask(nvml::kPowerAverage, kPowerMeanSlot);
+  ask(nvml::kMemoryTemperature, kMemoryCelsiusSlot);
+  ask(nvml::kThrottlePower, kCappedSlot);
+  ask(nvml::kThrottleSyncBoost, kBoostedSlot);
+  ask(nvml::kEccCorrected, kCorrectedSlot);
+  ask(nvml::kEccUncorrected, kUncorrectedSlot);
+  if (const std::uint32_t thermal = nvml.thermal_field; thermal != 0) {
+    ask(thermal, kHotSlot);
+    ask(thermal + 1, kHardwareHotSlot);
+    ask(thermal + 2, kBrakedSlot);
+  }
+}
+
+void Fields::ask(std::uint32_t field, Slot slot, std::uint32_t scope) {
+  nvml::FieldValue value{};
+  value.field = field;
+  value.scope = scope;
+  values_.push_back(value);
+  slots_.push_back(slot);
+}
+
+void Fields::ask_pcie() {
+  if (pcie_) return;
+  pcie_ = true;
+  ask(nvml::kPcieTx, kSentPcieSlot);
+  ask(nvml::kPcieRx, kGotPcieSlot);
+}
+
+void Fields::ask_nvlink() {
+  if (nvlink_) return;
+  nvlink_ = true;
+  ask(nvml::kNvlinkTx, kSentNvlinkSlot, nvml::kAllLinks);
+  ask(nvml::kNvlinkRx, kGotNvlinkSlot, nvml::kAllLinks);
+  ask(nvml::kNvlinkCount, kNvlinkCountSlot);
+}
+
+void Fields::drop(Slot slot) {
+  for (std::size_t i = slots_.size(); i-- > 0;) {
+    if (slots_[i] != slot) continue;
+    slots_.erase(slots_.begin() + static_cast<std::ptrdiff_t>(i));
+    values_.erase(values_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+}
+
+nvml::Result Fields::call(const Nvml& nvml, nvml::Device device) {
+  return nvml.field_values(device, static_cast<int>(values_.size()), values_.data());
+}
+
+Answers Fields::take() {
+  Answers answers;
+  std::size_t kept = 0;
+  bool nvlink_refused = false;
+  for (std::size_t i = 0; i < values_.size(); ++i) {
+    const nvml::FieldValue& value = values_[i];
+    const Slot slot = slots_[i];
+    if (value.result == nvml::kSuccess) {
+      const bool in_kib = value.field == nvml::kNvlinkTx || value.field == nvml::kNvlinkRx;
+      answers.sum[slot] += whole(value) * (in_kib ? 1024 : 1);
+      answers.here[slot] = true;
+    } else {
+      answers.torn[slot] = true;
+      if (is_lost(value.result)) answers.lost = value.result;
+      nvlink_refused |= value.field == nvml::kNvlinkTx && is_final(value.result);
+    }
+    // How many links there are is asked once.
+    if (slot == kNvlinkCountSlot || is_final(value.result)) continue;
+    values_[kept] = value;
+    slots_[kept++] = slot;
+  }
+  values_.resize(kept);
+  slots_.resize(kept);
+  // A newer generation of NVLink counts by link.
+  if (nvlink_refused && answers.here[kNvlinkCountSlot]) {
+    const std::uint64_t links = answers.sum[kNvlinkCountSlot];
+    for (std::uint32_t link = 0; link < std::min<std::uint64_t>(links, nvml::kMostLinks); ++link) {
+      ask(nvml::kNvlink5Tx, kSentNvlinkSlot, link);
+      ask(nvml::kNvlink5Rx, kGotNvlinkSlot, link);
+    }
+  }
+  return answers;
+}
+
+}  // namespace haiprof::gpu

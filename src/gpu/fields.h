@@ -1,0 +1,68 @@
+// What is asked of one GPU in the one call for fields, and the sums of what came.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "gpu/nvml.h"
+
+namespace haiprof::gpu {
+
+// What one field, or the sum of several, stands for.
+enum Slot : std::size_t {
+  kEnergySlot,
+  kPowerNowSlot,
+  kPowerMeanSlot,
+  kMemoryCelsiusSlot,
+  kCappedSlot,
+  kBoostedSlot,
+  kHotSlot,
+  kHardwareHotSlot,
+  kBrakedSlot,
+  kCorrectedSlot,
+  kUncorrectedSlot,
+  kSentPcieSlot,
+  kGotPcieSlot,
+  kSentNvlinkSlot,
+  kGotNvlinkSlot,
+  kNvlinkCountSlot,
+  kSlots,
+};
+
+struct Answers {
+  std::array<std::uint64_t, kSlots> sum{};
+  std::array<bool, kSlots> here{};
+  std::array<bool, kSlots> torn{};  // a part of the sum is missing this time
+  nvml::Result lost = nvml::kSuccess;
+
+  bool has(Slot slot) const noexcept { return here[slot] && !torn[slot]; }
+};
+
+class Fields {
+ public:
+  explicit Fields(const Nvml& nvml);
+
+  // From the next call on; more than once is once.
+  void ask_pcie();
+  void ask_nvlink();
+  void drop(Slot slot);
+
+  nvml::Result call(const Nvml& nvml, nvml::Device device);
+
+  // Of the last call. What never will be there is not asked for again.
+  Answers take();
+
+  const std::vector<nvml::FieldValue>& values() const noexcept { return values_; }
+
+ private:
+  void ask(std::uint32_t field, Slot slot, std::uint32_t scope = 0);
+
+  std::vector<nvml::FieldValue> values_;
+  std::vector<Slot> slots_;  // of each
+  bool pcie_ = false;
+  bool nvlink_ = false;
+};
+
+}  // namespace haiprof::gpu

@@ -1,0 +1,213 @@
+#include "gpu/nvml.h"
+
+#include <dlfcn.h>
+#include <time.h>
+
+#include <cstdio>
+
+#include "ring/clock.h"
+
+namespace haiprof::gpu {
+namespace {
+
+using sampler::State;
+using sampler::Status;
+
+constexpr const char* kLibrary = "libnvidia-ml.so.1";
+constexpr const char* kContainer =
+    "in a container, start it with the NVIDIA runtime (--gpus all, and "
+    "NVIDIA_DRIVER_CAPABILITIES with utility in it)";
+
+template <typename Function>
+bool find(void* library, const char* name, Function& function) noexcept {
+  function = reinterpret_cast<Function>(dlsym(library, name));
+  return function != nullptr;
+}
+
+// A function that has a newer name too.
+template <typename Function>
+bool find(void* library, const char* name, const char* older, Function& function) noexcept {
+  return find(library, name, function) || find(library, older, function);
+}
+
+void find_optional(void* library, Nvml& made) noexcept {
+  find(library, "nvmlShutdown", made.shutdown);
+  find(library, "nvmlErrorString", made.error_string);
+  find(library, "nvmlSystemGetDriverVersion", made.driver_version);
+  find(library, "nvmlDeviceGetCount_v2", made.device_count);
+  find(library, "nvmlDeviceGetHandleByIndex_v2", made.device_by_index);
+  find(library, "nvmlDeviceGetName", made.device_name);
+  find(library, "nvmlDeviceGetUUID", made.device_uuid);
+  find(library, "nvmlDeviceGetCudaComputeCapability", made.compute_capability);
+  find(library, "nvmlDeviceGetPciInfo_v3", made.pci_info);
+  find(library, "nvmlDeviceGetEnforcedPowerLimit", made.power_limit);
+
+  find(library, "nvmlDeviceIsMigDeviceHandle", made.is_mig);
+  find(library, "nvmlDeviceGetMaxMigDeviceCount", made.most_migs);
+  find(library, "nvmlDeviceGetMigDeviceHandleByIndex", made.mig_by_index);
+  find(library, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle", made.parent_of);
+  find(library, "nvmlDeviceGetGpuInstanceId", made.gpu_instance_of);
+
+  find(library, "nvmlDeviceGetFieldValues", made.field_values);
+  find(library, "nvmlDeviceGetUtilizationRates", made.utilization);
+  find(library, "nvmlDeviceGetMemoryInfo", made.memory);
+  find(library, "nvmlDeviceGetMemoryInfo_v2", made.memory2);
+  find(library, "nvmlDeviceGetTemperature", made.temperature);
+  find(library, "nvmlDeviceGetTemperatureV", made.temperature1);
+  find(library, "nvmlDeviceGetClockInfo", made.clock);
+  find(library, "nvmlDeviceGetPowerUsage", made.power);
+  find(library, "nvmlDeviceGetCurrentClocksEventReasons",
+       "nvmlDeviceGetCurrentClocksThrottleReasons", made.clock_reasons);
+
+  find(library, "nvmlEventSetCreate", made.event_set_create);
+  find(library, "nvmlEventSetFree", made.event_set_free);
+  find(library, "nvmlDeviceRegisterEvents", made.register_events);
+  // The first version of it gives a shorter struct.
+  find(library, "nvmlEventSetWait_v2", made.event_set_wait);
+
+  find(library, "nvmlGpmQueryDeviceSupport", made.gpm_support);
+  find(library, "nvmlGpmSampleAlloc", made.gpm_alloc);
+  find(library, "nvmlGpmSampleFree", made.gpm_free);
+  find(library, "nvmlGpmSampleGet", made.gpm_sample);
+  find(library, "nvmlGpmMigSampleGet", made.gpm_mig_sample);
+  find(library, "nvmlGpmMetricsGet", made.gpm_metrics);
+}
+
+// By the driver's version, because a field that is asked for by another release's number answers
+// with something else. NVIDIA's known issues of NVML name the second release of 580 as the turn;
+// the releases around it are left out.
+std::uint32_t thermal_field_of(const std::string& driver) noexcept {
+  unsigned major = 0;
+  unsigned minor = 0;
+  if (std::sscanf(driver.c_str(), "%u.%u", &major, &minor) != 2) return 0;
+  if (major > 580 || (major == 580 && minor >= 82)) return nvml::kThrottleThermalOf580;
+  const bool first = (major >= 575 && major < 580) || (major == 580 && minor <= 65);
+  return first ? nvml::kThrottleThermalOf575 : 0;
+}
+
+Status not_loaded() {
+  const char* const error = dlerror();
+  const std::string why = error != nullptr ? error : "unknown error";
+  if (why.find("cannot open shared object file") != std::string::npos) {
+    return {State::absent, "no NVIDIA driver: " + why,
+            std::string("install the driver; ") + kContainer};
+  }
+  return {State::absent, "the driver's library is broken: " + why, "install the driver anew"};
+}
+
+}  // namespace
+
+Nvml::~Nvml() {
+  if (initialised && shutdown != nullptr) shutdown();
+}
+
+std::string Nvml::text_of(nvml::Result result) const {
+  const char* const text = error_string != nullptr ? error_string(result) : nullptr;
+  return text != nullptr ? text : "error " + std::to_string(result);
+}
+
+Status Nvml::status_of(nvml::Result result, const std::string& what) const {
+  const std::string reason = what + ": " + text_of(result);
+  switch (result) {
+    case nvml::kSuccess:
+      return {};
+    case nvml::kDriverNotLoaded:
+      return {State::absent, reason,
+              std::string("load the kernel module (modprobe nvidia); ") + kContainer};
+    case nvml::kVersionMismatch:
+      return {State::absent, reason,
+              "the driver was updated under the running kernel module: reboot, or unload and load "
+              "the nvidia modules"};
+    case nvml::kNoPermission:
+      return {State::denied, reason,
+              std::string("let this user open /dev/nvidiactl and the GPU's /dev/nvidia*; ") +
+                  kContainer};
+    case nvml::kOperatingSystem:
+      return {State::denied, reason,
+              "let the control group of this process use the GPU's device file"};
+    case nvml::kNotFound:
+    case nvml::kGpuNotFound:
+    case nvml::kInvalidArgument:
+      return {State::absent, reason,
+              std::string("see whether nvidia-smi -L lists it where haiprof runs; ") + kContainer};
+    case nvml::kGpuIsLost:
+    case nvml::kResetRequired:
+      return {State::absent, reason, "see dmesg for its Xid; it needs a reset or a reboot"};
+    default:
+      return {State::absent, reason, "see what nvidia-smi says"};
+  }
+}
+
+Status load(std::shared_ptr<const Nvml>& found) {
+  const std::uint64_t before = ring::clock_ns(CLOCK_MONOTONIC);
+  void* const library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return not_loaded();
+  const auto made = std::make_shared<Nvml>();
+  const bool whole = find(library, "nvmlInit_v2", made->init) &&
+                     find(library, "nvmlDeviceGetHandleByUUID", made->device_by_uuid) &&
+                     find(library, "nvmlDeviceGetIndex", made->device_index);
+  find_optional(library, *made);
+  Dl_info info{};
+  made->path = kLibrary;
+  if (made->init != nullptr && dladdr(reinterpret_cast<void*>(made->init), &info) != 0 &&
+      info.dli_fname != nullptr) {
+    made->path = info.dli_fname;
+  }
+  if (!whole) {
+    return {State::absent, made->path + " is no NVML that haiprof can use, or far too old",
+            "install a newer driver"};
+  }
+  const nvml::Result result = made->init();
+  if (result != nvml::kSuccess) return made->status_of(result, "NVML does not start");
+  made->initialised = true;
+  made->init_ns = ring::clock_ns(CLOCK_MONOTONIC) - before;
+  char version[nvml::kNameBytes] = {};
+  if (made->driver_version != nullptr &&
+      made->driver_version(version, sizeof version) == nvml::kSuccess) {
+    made->driver = version;
+    made->thermal_field = thermal_field_of(made->driver);
+  }
+  found = made;
+  return {};
+}
+
+Status list_gpus(std::vector<std::string>& uuids) {
+  std::shared_ptr<const Nvml> nvml;
+  const Status status = load(nvml);
+  if (!status.ok()) return status;
+  std::uint32_t count = 0;
+  if (nvml->device_count == nullptr || nvml->device_by_index == nullptr ||
+      nvml->device_uuid == nullptr) {
+    return {State::absent, nvml->path + " cannot list GPUs", "install a newer driver"};
+  }
+  nvml::Result result = nvml->device_count(&count);
+  if (result != nvml::kSuccess) return nvml->status_of(result, "the GPUs cannot be counted");
+  if (count == 0) return nvml->status_of(nvml::kGpuNotFound, "NVML lists no GPU");
+  Status failed;
+  const auto add = [&](nvml::Device device) {
+    char uuid[nvml::kNameBytes] = {};
+    if (nvml->device_uuid(device, uuid, sizeof uuid) == nvml::kSuccess) uuids.emplace_back(uuid);
+  };
+  for (std::uint32_t index = 0; index < count; ++index) {
+    nvml::Device device = nullptr;
+    result = nvml->device_by_index(index, &device);
+    if (result != nvml::kSuccess) {
+      failed = nvml->status_of(result, "GPU " + std::to_string(index));
+      continue;
+    }
+    std::uint32_t migs = 0;
+    if (nvml->most_migs == nullptr || nvml->mig_by_index == nullptr ||
+        nvml->most_migs(device, &migs) != nvml::kSuccess) {
+      migs = 0;
+    }
+    const std::size_t before = uuids.size();
+    for (std::uint32_t mig = 0; mig < migs; ++mig) {
+      nvml::Device part = nullptr;
+      if (nvml->mig_by_index(device, mig, &part) == nvml::kSuccess) add(part);
+    }
+    if (uuids.size() == before) add(device);
+  }
+  return uuids.empty() ? failed : Status{};
+}
+
+}  // namespace haiprof::gpu

@@ -1,0 +1,439 @@
+// What NVML tells of each GPU, in a handful of cheap calls a reading.
+//
+// Most of it is one call for all fields. The calls that look at the processes of a GPU, at its fans
+// or at PCIe for 20 ms are never made: NVML holds the driver's lock meanwhile, and the job's own
+// calls wait for it.
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "gpu/fields.h"
+#include "gpu/sampled.h"
+#include "gpu/throttle.h"
+#include "gpu/xid.h"
+#include "ring/clock.h"
+
+namespace haiprof::gpu {
+namespace {
+
+using sampler::Emit;
+using sampler::kNoSeries;
+using sampler::SeriesId;
+using sampler::SeriesTable;
+using sampler::Status;
+
+enum Metric : std::size_t {
+  kUtil,
+  kMemoryUtil,
+  kMemoryUsed,
+  kPower,
+  kPowerNow,
+  kEnergyUsed,
+  kCelsius,
+  kMemoryCelsius,
+  kSmHertz,
+  kMemoryHertz,
+  kCapped,
+  kBoosted,
+  kHot,
+  kHardwareHot,
+  kBraked,
+  kSentPcie,
+  kGotPcie,
+  kSentNvlink,
+  kGotNvlink,
+  kCorrected,
+  kUncorrected,
+  kMetrics,
+};
+
+struct Named {
+  std::string_view name;
+  double scale;
+  Emit emit = Emit::always;
+};
+
+constexpr double kPercent = 100.0;
+constexpr std::array<Named, kMetrics> kNames = {{
+    {"gpu.util.percent", 1.0},
+    {"gpu.mem_util.percent", 1.0},
+    {"gpu.memory_used.bytes", 1.0},
+    {"gpu.power.watts", 1e-3},
+    {"gpu.power_instant.watts", 1e-3},
+    {"gpu.energy.joules", 1e-3},
+    {"gpu.temperature.celsius", 1.0},
+    {"gpu.memory_temperature.celsius", 1.0},
+    {"gpu.sm_clock.hertz", 1e6},
+    {"gpu.memory_clock.hertz", 1e6},
+    {"gpu.throttle_power.percent", kPercent, Emit::once_moved},
+    {"gpu.throttle_sync_boost.percent", kPercent, Emit::once_moved},
+    {"gpu.throttle_thermal.percent", kPercent, Emit::once_moved},
+    {"gpu.throttle_hw_thermal.percent", kPercent, Emit::once_moved},
+    {"gpu.throttle_power_brake.percent", kPercent, Emit::once_moved},
+    {"gpu.pcie_tx.bytes_per_s", 1.0},
+    {"gpu.pcie_rx.bytes_per_s", 1.0},
+    {"gpu.nvlink_tx.bytes_per_s", 1.0},
+    {"gpu.nvlink_rx.bytes_per_s", 1.0},
+    {"gpu.ecc_corrected.count", 1.0},
+    {"gpu.ecc_uncorrected.count", 1.0},
+}};
+
+enum Call : std::size_t {
+  kFieldsCall,
+  kUtilizationCall,
+  kMemoryCall,
+  kTemperatureCall,
+  kSmClockCall,
+  kMemoryClockCall,
+  kReasonsCall,
+  kPowerCall,
+  kCalls,
+};
+constexpr std::array<const char*, kCalls> kCallNames = {
+    "field_values", "utilization",  "memory",        "temperature",
+    "sm_clock",     "memory_clock", "clock_reasons", "power",
+};
+
+class NvmlSource final : public sampler::Source {
+ public:
+  explicit NvmlSource(const std::shared_ptr<SampledGpus>& gpus) : gpus_(gpus) {}
+
+  std::string_view name() const noexcept override { return "gpu"; }
+
+  Status open(SeriesTable&) override { return gpus_->open(true); }
+
+  bool use(std::string_view uuid) override {
+    gpus_->use(uuid);
+    return true;
+  }
+
+  void unuse(std::string_view uuid, SeriesTable& table) noexcept override {
+    gpus_->unuse(uuid);
+    forget_gone(table);
+  }
+
+  unsigned units() const noexcept override { return static_cast<unsigned>(read_.size()); }
+  bool waits() const noexcept override { return true; }
+
+  Status read(SeriesTable& table) override {
+    if (!gpus_->wanted()) return {};  // the last that used one has gone; another may come
+    Status status = gpus_->open(false);
+    if (status.ok()) {
+      for (const std::shared_ptr<Gpu>& gpu : gpus_->gpus()) {
+        if (find(*gpu) == nullptr) begin(gpu);
+      }
+      for (const auto& one : read_) read_one(*one, table);
+      xids_.take(gpus_->gpus(), changes_);
+      for (const auto& one : read_) {
+        if (one->lost != nvml::kSuccess) gpus_->lose(one->gpu, one->lost);
+      }
+      if (gpus_->gpus().empty()) status = gpus_->open(false);
+    }
+    forget_gone(table);
+    return status;
+  }
+
+  std::vector<sampler::Part> describe(const Status& status) const override {
+    sampler::Part part{std::string(name()), status, {}};
+    for (std::size_t metric = 0; metric < kMetrics; ++metric) {
+      const bool here = std::any_of(read_.begin(), read_.end(), [&](const auto& one) {
+        return one->series[metric] != kNoSeries;
+      });
+      if (here || read_.empty()) part.metrics.push_back(kNames[metric].name);
+    }
+    return {std::move(part)};
+  }
+
+  void devices(std::vector<sampler::Attributes>& devices) const override {
+    for (const std::shared_ptr<Gpu>& gpu : gpus_->gpus()) devices.push_back(gpu->constants);
+  }
+
+  void take_changes(std::vector<sampler::Change>& changes) override {
+    gpus_->take_changes(changes);
+    std::move(changes_.begin(), changes_.end(), std::back_inserter(changes));
+    changes_.clear();
+  }
+
+ private:
+  struct Read {
+    std::shared_ptr<Gpu> gpu;
+    std::array<SeriesId, kMetrics> series;
+    Fields fields;
+    std::array<bool, kCalls> gone{};
+    std::array<std::uint64_t, kCalls> took_ns{};
+    nvml::Result lost = nvml::kSuccess;
+    unsigned readings = 0;
+    std::uint64_t energy = 0;  // the counter at the last reading; 0 = before the first
+    std::uint64_t used = 0;    // since the first
+    Throttle throttle;
+    std::array<std::uint64_t, 2> errors{};  // corrected, uncorrected
+    bool knows_errors = false;
+
+    Read(const std::shared_ptr<Gpu>& one, const Nvml& nvml) : gpu(one), fields(nvml) {
+      series.fill(kNoSeries);
+    }
+  };
+
+  const Nvml& nvml() const noexcept { return *gpus_->nvml(); }
+
+  Read* find(const Gpu& gpu) const noexcept {
+    const auto at = std::find_if(read_.begin(), read_.end(),
+                                 [&](const auto& one) { return one->gpu.get() == &gpu; });
+    return at == read_.end() ? nullptr : at->get();
+  }
+
+  void begin(const std::shared_ptr<Gpu>& gpu) {
+    auto made = std::make_unique<Read>(gpu, nvml());
+    made->gone[kFieldsCall] = nvml().field_values == nullptr;
+    made->gone[kUtilizationCall] = nvml().utilization == nullptr;
+    made->gone[kMemoryCall] = nvml().memory == nullptr && nvml().memory2 == nullptr;
+    made->gone[kTemperatureCall] = nvml().temperature == nullptr && nvml().temperature1 == nullptr;
+    made->gone[kSmClockCall] = made->gone[kMemoryClockCall] = nvml().clock == nullptr;
+    made->gone[kReasonsCall] = nvml().clock_reasons == nullptr;
+    made->gone[kPowerCall] = nvml().power == nullptr;
+    if (gpu->mig) {
+      // The rest is the whole GPU's, which others use as well.
+      made->gone.fill(true);
+      made->gone[kMemoryCall] = false;
+    }
+    xids_.listen(gpus_->nvml(), *gpu);
+    read_.push_back(std::move(made));
+  }
+
+  void forget_gone(SeriesTable& table) noexcept {
+    std::erase_if(read_, [&](const auto& one) {
+      const auto& open = gpus_->gpus();
+      if (std::find(open.begin(), open.end(), one->gpu) != open.end()) return false;
+      for (const SeriesId id : one->series) table.remove(id);
+      return true;
+    });
+  }
+
+  // -- one reading of one GPU ---------------------------------------------------------------------
+
+  template <typename Function>
+  bool ask(Read& one, Call call, const Function& function) {
+    if (one.gone[call] || one.lost != nvml::kSuccess) return false;
+    const std::uint64_t before = ring::clock_ns(CLOCK_MONOTONIC);
+    const nvml::Result result = function();
+    one.took_ns[call] = ring::clock_ns(CLOCK_MONOTONIC) - before;
+    if (is_lost(result)) one.lost = result;
+    if (is_final(result)) one.gone[call] = true;
+    return result == nvml::kSuccess;
+  }
+
+  SeriesId series(Read& one, Metric metric, SeriesTable& table) {
+    SeriesId& id = one.series[metric];
+    const Named& named = kNames[metric];
+    if (id == kNoSeries) id = table.add(named.name, one.gpu->instance, 0, named.scale, named.emit);
+    return id;
+  }
+
+  void gauge(Read& one, Metric metric, double value, SeriesTable& table) {
+    table.gauge(series(one, metric, table), value);
+  }
+
+  void rate(Read& one, Metric metric, std::uint64_t counter, SeriesTable& table) {
+    table.rate(series(one, metric, table), counter);
+  }
+
+  void read_one(Read& one, SeriesTable& table) {
+    const nvml::Device device = one.gpu->handle;
+    read_fields(one, table);
+    nvml::Utilization utilization{};
+    if (ask(one, kUtilizationCall, [&] { return nvml().utilization(device, &utilization); })) {
+      gauge(one, kUtil, utilization.gpu, table);
+      gauge(one, kMemoryUtil, utilization.memory, table);
+    }
+    std::uint64_t used = 0;
+    if (ask(one, kMemoryCall, [&] { return memory_used(device, used); })) {
+      gauge(one, kMemoryUsed, static_cast<double>(used), table);
+    }
+    std::int32_t celsius = 0;
+    if (ask(one, kTemperatureCall, [&] { return temperature(device, celsius); })) {
+      gauge(one, kCelsius, celsius, table);
+    }
+    std::uint32_t mhz = 0;
+    if (ask(one, kSmClockCall, [&] { return nvml().clock(device, nvml::kClockSm, &mhz); })) {
+      gauge(one, kSmHertz, mhz, table);
+    }
+    if (ask(one, kMemoryClockCall,
+            [&] { return nvml().clock(device, nvml::kClockMemory, &mhz); })) {
+      gauge(one, kMemoryHertz, mhz, table);
+    }
+    std::uint64_t reasons = 0;
+    if (ask(one, kReasonsCall, [&] { return nvml().clock_reasons(device, &reasons); })) {
+      if (auto change = one.throttle.look(one.gpu->instance, reasons)) {
+        changes_.push_back(std::move(*change));
+      }
+    }
+    // The first reading of a GPU wakes parts of the driver; the second is what each costs.
+    if (++one.readings == 2 && one.lost == nvml::kSuccess) tell_latencies(one);
+  }
+
+  nvml::Result memory_used(nvml::Device device, std::uint64_t& used) const {
+    if (nvml().memory2 != nullptr) {
+      nvml::Memory2 memory{};
+      memory.version = nvml::version_of<nvml::Memory2>(2);
+      const nvml::Result result = nvml().memory2(device, &memory);
+      used = memory.used;
+      if (!is_final(result) || nvml().memory == nullptr) return result;
+    }
+    nvml::Memory memory{};
+    const nvml::Result result = nvml().memory(device, &memory);
+    used = memory.used;
+    return result;
+  }
+
+  nvml::Result temperature(nvml::Device device, std::int32_t& celsius) const {
+    if (nvml().temperature1 != nullptr) {
+      nvml::Temperature told{nvml::version_of<nvml::Temperature>(1), nvml::kSensorGpu, 0};
+      const nvml::Result result = nvml().temperature1(device, &told);
+      celsius = told.celsius;
+      if (!is_final(result) || nvml().temperature == nullptr) return result;
+    }
+    std::uint32_t told = 0;
+    const nvml::Result result = nvml().temperature(device, nvml::kSensorGpu, &told);
+    celsius = static_cast<std::int32_t>(told);
+    return result;
+  }
+
+  // -- fields -------------------------------------------------------------------------------------
+
+  void read_fields(Read& one, SeriesTable& table) {
+    if (one.gone[kFieldsCall]) return read_power(one, {}, table);
+    // What passed PCIe and NVLink once it is clear that nobody else tells.
+    if (one.gpu->pcie == Teller::fields) one.fields.ask_pcie();
+    if (one.gpu->nvlink == Teller::fields) one.fields.ask_nvlink();
+    Answers answers;
+    if (ask(one, kFieldsCall, [&] { return one.fields.call(nvml(), one.gpu->handle); })) {
+      answers = one.fields.take();
+      if (answers.lost != nvml::kSuccess) one.lost = answers.lost;
+      put(one, answers, table);
+    }
+    read_power(one, answers, table);
+  }
+
+  void put(Read& one, const Answers& answers, SeriesTable& table) {
+    if (answers.has(kPowerNowSlot)) {
+      gauge(one, kPowerNow, static_cast<double>(answers.sum[kPowerNowSlot]), table);
+    }
+    if (answers.has(kMemoryCelsiusSlot)) {
+      gauge(one, kMemoryCelsius, static_cast<double>(answers.sum[kMemoryCelsiusSlot]), table);
+    }
+    constexpr std::pair<Slot, Metric> kShares[] = {
+        {kCappedSlot, kCapped},           {kBoostedSlot, kBoosted}, {kHotSlot, kHot},
+        {kHardwareHotSlot, kHardwareHot}, {kBrakedSlot, kBraked},
+    };
+    for (const auto& [slot, metric] : kShares) {
+      if (!answers.has(slot)) continue;
+      table.share(series(one, metric, table), answers.sum[slot], table.now_ns());
+    }
+    constexpr std::pair<Slot, Metric> kRates[] = {
+        {kSentPcieSlot, kSentPcie},
+        {kGotPcieSlot, kGotPcie},
+        {kSentNvlinkSlot, kSentNvlink},
+        {kGotNvlinkSlot, kGotNvlink},
+    };
+    for (const auto& [slot, metric] : kRates) {
+      if (answers.has(slot)) rate(one, metric, answers.sum[slot], table);
+    }
+    if (answers.has(kCorrectedSlot) || answers.has(kUncorrectedSlot)) {
+      look_at_errors(one, answers, table);
+    }
+  }
+
+  // The mean over the interval where the GPU counts energy, else what it says of the last second.
+  void read_power(Read& one, const Answers& answers, SeriesTable& table) {
+    if (answers.has(kEnergySlot)) {
+      const std::uint64_t counter = answers.sum[kEnergySlot];
+      if (one.energy != 0 && counter > one.energy) one.used += counter - one.energy;
+      one.energy = counter;
+      rate(one, kPower, counter, table);
+      gauge(one, kEnergyUsed, static_cast<double>(one.used), table);
+      one.fields.drop(kPowerMeanSlot);
+      return;
+    }
+    if (one.energy != 0) return;  // it counts, and did not answer this time
+    if (answers.has(kPowerMeanSlot)) {
+      gauge(one, kPower, static_cast<double>(answers.sum[kPowerMeanSlot]), table);
+      return;
+    }
+    std::uint32_t milliwatts = 0;
+    if (ask(one, kPowerCall, [&] { return nvml().power(one.gpu->handle, &milliwatts); })) {
+      gauge(one, kPower, milliwatts, table);
+    }
+  }
+
+  // -- what is told as events ---------------------------------------------------------------------
+
+  void look_at_errors(Read& one, const Answers& answers, SeriesTable& table) {
+    constexpr struct {
+      Slot slot;
+      Metric metric;
+      const char* kind;
+    } kKinds[] = {{kCorrectedSlot, kCorrected, "corrected"},
+                  {kUncorrectedSlot, kUncorrected, "uncorrected"}};
+    for (std::size_t i = 0; i < one.errors.size(); ++i) {
+      if (!answers.has(kKinds[i].slot)) continue;
+      const std::uint64_t count = answers.sum[kKinds[i].slot];
+      if (count != 0) gauge(one, kKinds[i].metric, static_cast<double>(count), table);
+      if (one.knows_errors && count > one.errors[i]) {
+        const std::uint64_t more = count - one.errors[i];
+        changes_.push_back({"ecc",
+                            one.gpu->instance + ": " + std::to_string(more) + " " + kKinds[i].kind +
+                                " memory errors, " + std::to_string(count) +
+                                " since the driver was loaded",
+                            {{"instance", one.gpu->instance},
+                             {"type", std::string(kKinds[i].kind)},
+                             {"n", static_cast<std::int64_t>(more)},
+                             {"total", static_cast<std::int64_t>(count)}}});
+      }
+      one.errors[i] = count;
+    }
+    one.knows_errors = true;
+  }
+
+  void tell_latencies(const Read& one) {
+    sampler::Attributes told{{"instance", one.gpu->instance}};
+    std::uint64_t total = 0;
+    for (std::size_t call = 0; call < kCalls; ++call) {
+      if (one.took_ns[call] == 0) continue;
+      total += one.took_ns[call];
+      told.emplace_back(std::string(kCallNames[call]) + "_us",
+                        static_cast<double>(one.took_ns[call]) / 1e3);
+    }
+    if (!one.gone[kFieldsCall]) {
+      for (const nvml::FieldValue& value : one.fields.values()) {
+        std::string name = "field_" + std::to_string(value.field);
+        if (value.field == nvml::kNvlink5Tx || value.field == nvml::kNvlink5Rx) {
+          name += "_" + std::to_string(value.scope);
+        }
+        told.emplace_back(name + "_us", std::int64_t{value.latency_us});
+      }
+    }
+    char text[96];
+    std::snprintf(text, sizeof text, "reading %s took NVML %.0f us", one.gpu->instance.c_str(),
+                  static_cast<double>(total) * 1e-3);
+    changes_.push_back({sampler::kSourceChange, text, std::move(told)});
+  }
+
+  std::shared_ptr<SampledGpus> gpus_;
+  std::vector<std::unique_ptr<Read>> read_;
+  std::vector<sampler::Change> changes_;
+  XidEvents xids_;
+};
+
+}  // namespace
+
+std::unique_ptr<sampler::Source> make_nvml(const std::shared_ptr<SampledGpus>& gpus) {
+  return std::make_unique<NvmlSource>(gpus);
+}
+
+}  // namespace haiprof::gpu

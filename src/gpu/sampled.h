@@ -1,0 +1,71 @@
+// The GPUs that the run uses, shared by the sources that read them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gpu/nvml.h"
+#include "sampler/source.h"
+
+namespace haiprof::gpu {
+
+// Who tells what passed PCIe or NVLink: one metric has one source, the counters (GPM) where they
+// do.
+enum class Teller : std::uint8_t { undecided, fields, counters };
+
+// A GPU, or a part of one that MIG made.
+struct Gpu {
+  std::string uuid;
+  std::string instance;  // gpu0, gpu0/mig1
+  std::string name;
+  nvml::Device handle = nullptr;
+  nvml::Device parent = nullptr;  // of a MIG device; else the handle
+  std::uint32_t gpu_instance = nvml::kNoInstance;
+  bool mig = false;
+  sampler::Attributes constants;
+  Teller pcie = Teller::undecided;
+  Teller nvlink = Teller::undecided;
+};
+
+class SampledGpus {
+ public:
+  void use(std::string_view uuid);
+  void unuse(std::string_view uuid) noexcept;
+
+  // Loads NVML once a GPU is used, and opens what was not tried yet; with `again` what failed, too.
+  // Not ok: there is nothing to read, and why.
+  sampler::Status open(bool again);
+
+  // Takes out a GPU that answers no more.
+  void lose(const std::shared_ptr<Gpu>& gpu, nvml::Result result);
+
+  const std::vector<std::shared_ptr<Gpu>>& gpus() const noexcept { return open_; }
+  const std::shared_ptr<const Nvml>& nvml() const noexcept { return nvml_; }
+  bool wanted() const noexcept { return !wanted_.empty(); }
+
+  void take_changes(std::vector<sampler::Change>& changes);
+
+ private:
+  struct Wanted {
+    std::string uuid;
+    sampler::Status status;
+    bool tried = false;
+    bool lost = false;
+  };
+
+  sampler::Status open_one(const std::string& uuid);
+  bool is_open(std::string_view uuid) const noexcept;
+
+  std::shared_ptr<const Nvml> nvml_;
+  std::vector<Wanted> wanted_;
+  std::vector<std::shared_ptr<Gpu>> open_;
+  std::vector<sampler::Change> changes_;
+};
+
+std::unique_ptr<sampler::Source> make_nvml(const std::shared_ptr<SampledGpus>& gpus);
+std::unique_ptr<sampler::Source> make_gpm(const std::shared_ptr<SampledGpus>& gpus);
+
+}  // namespace haiprof::gpu

@@ -1,0 +1,78 @@
+// Turns tracing on and off: as the mode says, in windows, and less when it costs more than its
+// budget. Whatever it does becomes rows of the events table: `kernels` for each beginning and end
+// of tracing, `budget` for what it was found to cost.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "gpu/tracer.h"
+#include "gpu/windows.h"
+
+namespace haiprof::gpu {
+
+// When kernels are recorded. Numbers as haiprof/options.py has the names.
+enum class Mode : std::uint8_t { off, windows, all };
+
+// The steps that have ended, on their way from the thread that trains.
+class StepFeed {
+ public:
+  // By one thread at a time; a step that finds no room is left out.
+  void put(const Step& step) noexcept {
+    const std::uint32_t written = written_.load(std::memory_order_relaxed);
+    if (written - read_.load(std::memory_order_acquire) == kRoom) return;
+    steps_[written % kRoom] = step;
+    written_.store(written + 1, std::memory_order_release);
+  }
+  bool take(Step& step) noexcept {
+    const std::uint32_t read = read_.load(std::memory_order_relaxed);
+    if (read == written_.load(std::memory_order_acquire)) return false;
+    step = steps_[read % kRoom];
+    read_.store(read + 1, std::memory_order_release);
+    return true;
+  }
+
+ private:
+  static constexpr std::uint32_t kRoom = 1024;
+  Step steps_[kRoom];
+  std::atomic<std::uint32_t> written_{0}, read_{0};
+};
+
+// By the collector's thread, but for start().
+class Schedule {
+ public:
+  explicit Schedule(Tracer& tracer) noexcept;
+
+  // Begins to trace at once: what is traced from before the first context costs least.
+  // budget: the share of a job's time that recording kernels may take; 0 = any.
+  // period: seconds from one window to the next, and between two looks at what `all` costs.
+  Refusal start(Mode mode, double budget, double period);
+
+  // thread_ns: CPU time of the collector's thread since start().
+  void turn(std::uint64_t thread_ns);
+  void stop();
+
+  StepFeed steps;
+
+ private:
+  bool hear_of_steps();
+  void follow_windows(std::uint64_t now);
+  void keep_budget_of_all(std::uint64_t now, std::uint64_t thread_ns);
+  void keep_budget_of_windows(std::uint64_t now, std::uint64_t thread_ns);
+  void step_down(Mode mode, const std::string& text, const std::string& attributes);
+  void tell_kernels(bool recording, const char* why) const;
+  std::string costs(std::uint64_t thread_ns) const;
+
+  Tracer& tracer_;
+  Mode mode_ = Mode::off;
+  double budget_ = 0;
+  Windows windows_;
+  std::uint64_t period_ = 0;        // ticks
+  std::uint64_t started_ = 0;       // ticks
+  std::uint64_t last_metered_ = 0;  // ticks
+  std::uint64_t cupti_ns_before_ = 0;
+};
+
+}  // namespace haiprof::gpu

@@ -1,0 +1,24 @@
+#include "gpu/tell.h"
+
+#include <cmath>
+#include <cstdio>
+
+#include "phase/current.h"
+#include "ring/writer.h"
+
+namespace haiprof::gpu {
+
+void tell(const char* kind, const std::string& text, const std::string& attributes) {
+  if (!ring::is_open()) return;
+  ring::push_event(ring::intern(kind), ring::intern_detail(text), ring::intern_detail(attributes),
+                   phase::current_step());
+}
+
+std::string number(double value) {
+  if (!std::isfinite(value)) return "null";
+  char text[32];
+  std::snprintf(text, sizeof text, "%.6g", value);
+  return text;
+}
+
+}  // namespace haiprof::gpu

@@ -1,0 +1,51 @@
+#include "gpu/throttle.h"
+
+#include <utility>
+
+#include "gpu/nvml_abi.h"
+
+namespace haiprof::gpu {
+namespace {
+
+struct Reason {
+  std::uint64_t bit;
+  const char* word;
+  const char* text;
+};
+// A power cap by software is how a GPU at work is, and application clocks are somebody's wish. The
+// general reason of the hardware comes last: it says nothing beside the particular ones.
+constexpr Reason kReasons[] = {
+    {nvml::kReasonSwThermal, "thermal", "it or its memory is as hot as it may be"},
+    {nvml::kReasonHwThermal, "hw_thermal", "it is too hot: clocks are halved or worse"},
+    {nvml::kReasonPowerBrake, "power_brake",
+     "the power supply asserted the brake: clocks are halved or worse"},
+    {nvml::kReasonHwSlowdown, "hw_slowdown", "the hardware protects itself"},
+};
+constexpr std::uint64_t kParticular = nvml::kReasonHwThermal | nvml::kReasonPowerBrake;
+constexpr std::uint64_t kTold = kParticular | nvml::kReasonSwThermal | nvml::kReasonHwSlowdown;
+
+}  // namespace
+
+std::optional<sampler::Change> Throttle::look(const std::string& instance, std::uint64_t reasons) {
+  reasons &= kTold;
+  if ((reasons & kParticular) != 0) reasons &= ~nvml::kReasonHwSlowdown;
+  const std::uint64_t before = std::exchange(seen_, reasons);
+  // A change of clocks may show as this alone, for a moment.
+  const bool settled = reasons != nvml::kReasonHwSlowdown || before == reasons;
+  if (!settled || reasons == told_) return std::nullopt;
+  told_ = reasons;
+  std::string words;
+  std::string texts;
+  for (const Reason& reason : kReasons) {
+    if ((reasons & reason.bit) == 0) continue;
+    words += (words.empty() ? "" : ",") + std::string(reason.word);
+    texts += (texts.empty() ? "" : "; ") + std::string(reason.text);
+  }
+  return sampler::Change{"throttle",
+                         reasons == 0
+                             ? instance + " is no longer slowed down by heat or the hardware"
+                             : instance + " is slowed down: " + texts,
+                         {{"instance", instance}, {"reasons", words}}};
+}
+
+}  // namespace haiprof::gpu

@@ -1,0 +1,22 @@
+// The reasons for lower clocks that are no normal state, told when they change.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "sampler/source.h"
+
+namespace haiprof::gpu {
+
+class Throttle {
+ public:
+  // reasons: NVML's mask at one reading of the GPU.
+  std::optional<sampler::Change> look(const std::string& instance, std::uint64_t reasons);
+
+ private:
+  std::uint64_t seen_ = 0;
+  std::uint64_t told_ = 0;
+};
+
+}  // namespace haiprof::gpu

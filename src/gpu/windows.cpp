@@ -1,0 +1,97 @@
+#include "gpu/windows.h"
+
+#include <algorithm>
+
+namespace haiprof::gpu {
+namespace {
+
+// A window lasts at least so much of the period, and holds so many whole steps; of steps that take
+// this many seconds, one is enough.
+constexpr std::uint64_t kShortest = 30;
+constexpr std::uint32_t kWholeSteps = 3;
+constexpr std::uint64_t kSlow = 30;
+// Windows that last long come more rarely, so that they take no more than a tenth of the time.
+constexpr std::uint64_t kRest = 9;
+// As many steps of each side are compared.
+constexpr std::size_t kCompared = 64;
+
+void keep_newest(std::vector<std::uint64_t>& durations, std::uint64_t duration) {
+  if (durations.size() == kCompared) durations.erase(durations.begin());
+  durations.push_back(duration);
+}
+
+}  // namespace
+
+bool Windows::begins(std::uint64_t now) const noexcept { return !open_ && (!any_ || now >= due_); }
+
+bool Windows::ends(std::uint64_t now, bool in_step) const noexcept {
+  if (!open_ || now < began_ + period_ / kShortest) return false;
+  if (whole_ >= kWholeSteps) return true;
+  if (whole_ > 0) return now >= began_ + kSlow * second_;
+  return !in_step;  // a job without steps, or between two epochs
+}
+
+void Windows::begin(std::uint64_t now, bool comparable) {
+  if (!any_) origin_ = now;
+  any_ = open_ = true;
+  comparing_ = false;
+  comparable_ = comparable;
+  began_ = now;
+  whole_ = 0;
+  first_ = last_ = ring::kNone;
+  inside_.clear();
+  after_.clear();
+}
+
+void Windows::end(std::uint64_t now) {
+  if (!open_) return;
+  open_ = false;
+  ended_ = now;
+  inside_ticks_ += now - began_;
+  due_ = std::max(began_ + period_, now + kRest * (now - began_));
+  comparing_ = comparable_ && !inside_.empty();
+  if (!comparing_) before_.clear();
+}
+
+bool Windows::step(const Step& step) {
+  const std::uint64_t duration = step.end - step.start;
+  if (!any_) return false;
+  if (step.start >= began_ && (open_ || step.end <= ended_)) {
+    ++whole_;
+    if (first_ == ring::kNone) first_ = step.number;
+    last_ = step.number;
+    keep_newest(inside_, duration);
+    return false;
+  }
+  if (open_ || step.start < ended_) return false;
+  if (!comparing_) {
+    keep_newest(before_, duration);
+    return false;
+  }
+  after_.push_back(duration);
+  if (after_.size() < std::min(std::max<std::size_t>(inside_.size(), kWholeSteps), kCompared)) {
+    return false;
+  }
+  return compare();
+}
+
+bool Windows::compare() {
+  comparing_ = false;
+  // One side alone would take a job's own trend for a cost.
+  if (before_.empty()) {
+    before_ = after_;
+    return false;
+  }
+  std::vector<std::uint64_t> outside = before_;
+  outside.insert(outside.end(), after_.begin(), after_.end());
+  before_ = after_;
+  return overhead_.add(inside_, outside);
+}
+
+double Windows::share(std::uint64_t now) const noexcept {
+  if (!any_ || now <= origin_) return 0;
+  const std::uint64_t inside = inside_ticks_ + (open_ ? now - began_ : 0);
+  return static_cast<double>(inside) / static_cast<double>(now - origin_);
+}
+
+}  // namespace haiprof::gpu

@@ -1,0 +1,32 @@
+// Xids: errors that the driver reports of a GPU by number, from one set of NVML's events.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "gpu/sampled.h"
+
+namespace haiprof::gpu {
+
+class XidEvents {
+ public:
+  XidEvents() = default;
+  XidEvents(const XidEvents&) = delete;
+  XidEvents& operator=(const XidEvents&) = delete;
+  ~XidEvents() { stop(); }
+
+  // From now on those of this GPU come, too.
+  void listen(const std::shared_ptr<const Nvml>& nvml, const Gpu& gpu);
+
+  // Appends one change for each that came of these GPUs. Waits for none.
+  void take(const std::vector<std::shared_ptr<Gpu>>& gpus, std::vector<sampler::Change>& changes);
+
+ private:
+  void stop() noexcept;
+
+  std::shared_ptr<const Nvml> nvml_;
+  nvml::EventSet events_ = nullptr;
+  bool deaf_ = false;  // this NVML gives no events
+};
+
+}  // namespace haiprof::gpu

@@ -1,0 +1,44 @@
+"""Python jobs on a GPU that is not there: libraries stand in for NVIDIA's."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from recording import python
+
+JOB = """
+    import ctypes, os, sys, haiprof
+    if "LD_LIBRARY_PATH" in os.environ:
+        cupti = ctypes.CDLL("libcupti.so.13")  # as a torch with CUDA has it
+    def launch(name, count):
+        cupti.fake_launch.argtypes = [ctypes.c_char_p, ctypes.c_uint64]
+        cupti.fake_launch(name, count)
+    def use_cuda():
+        import torch
+        original = torch.cuda._lazy_init
+        try:
+            torch.cuda._lazy_init()
+        except (AssertionError, RuntimeError):
+            pass  # this torch has no CUDA, or this machine has none
+        return original, torch.cuda._lazy_init
+"""
+
+
+def run(program: str, log_dir: Path, native_build: Path | None, **variables: str) -> str:
+    """Run a job with the stand-ins in its library path; return what it wrote on stderr.
+
+    Args:
+        program: what the job does, after the lines of ``JOB``.
+        log_dir: its first argument.
+        native_build: where the stand-ins were built; None for none.
+        variables: more of its environment.
+    """
+    environment = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"} | variables
+    if native_build is not None:
+        places = (native_build / "tests" / "native" / name for name in ("cuda", "cupti"))
+        environment["LD_LIBRARY_PATH"] = ":".join(map(str, places))
+    job = python(JOB + program, str(log_dir), env=environment)
+    _, err = job.communicate(timeout=120)
+    assert job.returncode == 0, err
+    return str(err)
