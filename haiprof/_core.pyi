@@ -235,7 +235,7 @@ def gpu_start(
 
     Args:
         folders: where a libcupti may lie that nobody has loaded yet; colons between them.
-        kernels: "off", "windows" or "all".
+        kernels: "off", "windows" or "all"; phases, ranges and devices are recorded with each.
         budget: the share of the job's time that it may take; 0 for any.
         period: how long after the beginning of a window the next one begins, s.
         synchronization: record the host's waits too.
@@ -245,7 +245,8 @@ def gpu_start(
         in_use: torch.profiler may be recording now, and is given way until it has ended.
 
     Returns:
-        Why kernels cannot be recorded, and what the user can do about it; None when they can.
+        Why it cannot be recorded, and what the user can do about it; None when all of it can.
+        Where ``gpu_collecting()`` is true nevertheless, only kernels or only phases cannot.
     """
 
 def gpu_set_stream_query(query: Callable[[int], int]) -> None:

@@ -85,17 +85,18 @@ int main(int argc, char** argv) {
   timer.arm(driver, cupti);
   // Every event is made once.
   for (int i = 0; i < 1100; ++i) gpu::release(timer.record());
-  const std::uint64_t before = test::recorded;
+  const gpu::TimerCounts before = timer.counts();
   const double timed = boundary_ns(30, 250'000, nothing);
-  const std::uint64_t events = test::recorded - before;
+  timer.take(0);
+  const std::uint64_t spans = timer.counts().spans - before.spans;
   std::vector<double> asked;
   for (int i = 0; i < 30; ++i) asked.push_back(per_call(kBurst, ask_driver));
   const double left_out = boundary_ns(300, 0, [] { per_call(kBurst, step); });
   std::printf(
       "{\"alone_ns\": %.2f, \"unused_ns\": %.2f, \"timed_ns\": %.1f, \"left_out_ns\": %.1f, "
-      "\"events\": %llu}\n",
+      "\"spans\": %llu}\n",
       alone, unused - alone, timed - alone - median(asked), left_out - alone,
-      static_cast<unsigned long long>(events));
+      static_cast<unsigned long long>(spans));
   timer.disarm();
   ring::close();
 }

@@ -181,7 +181,7 @@ def install(report: Report, options: Options) -> None:
 
     Args:
         report: called with the kind of an event and its text.
-        options: which kernels, how often, at what cost.
+        options: which kernels, how often, at what cost; phases, ranges and devices always.
     """
     global _attached
     with _lock:

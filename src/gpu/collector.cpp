@@ -23,12 +23,12 @@ using std::chrono::milliseconds;
 
 // CUPTI itself delivers only full buffers, so a quiet GPU would be seen seconds late.
 constexpr milliseconds kPeriod{100};
-// What was launched before tracing ended may end later: so many turns more are looked at.
-constexpr unsigned kTurnsAfter = 20;
-// How often clocks are compared, and devices looked for.
+// How often devices are looked for.
 constexpr std::uint64_t kLook = 1'000'000'000;  // ns
 // How long the end waits for what the GPU has yet to do, of the phases that are timed.
 constexpr double kLastPhases = 0.2;  // s
+// What was launched before tracing ended may end later: so many turns more are looked at.
+constexpr unsigned kTurnsAfter = 20;
 
 // From CUPTI's threads: no lock, so a wake-up may be lost, and the period bounds that.
 void wake() noexcept;
@@ -172,7 +172,6 @@ void Collector::turn(bool last) {
   if (last || now - looked_ >= kLook) {
     looked_ = now;
     devices_.tell(driver_);
-    stream_timer().anchor();
   }
   stream_timer().take(last ? kLastPhases : 0.0);
 }

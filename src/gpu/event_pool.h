@@ -50,7 +50,9 @@ class EventPool {
 
   const cuda::Context context;
   const cuda::Device device;
-  Anchors anchors;  // the collector's thread's
+  // The collector's thread's.
+  Anchors anchors;
+  std::uint64_t anchored_ns = 0;  // CLOCK_MONOTONIC
 
  private:
   friend void release(Event* event) noexcept;

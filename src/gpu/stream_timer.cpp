@@ -15,8 +15,9 @@ namespace {
 
 StreamTimer& the_timer = *new StreamTimer;
 
-constexpr std::uint64_t kLook = 2'000'000;       // ns between two looks at the end
-constexpr std::uint64_t kLeaving = 100'000'000;  // ns that a thread may be in the driver at stop
+constexpr std::uint64_t kAnchored = 1'000'000'000;  // ns between two anchors of a device in use
+constexpr std::uint64_t kLook = 2'000'000;          // ns between two looks at the end
+constexpr std::uint64_t kLeaving = 100'000'000;     // ns that a thread may be in the driver at stop
 
 void count(std::atomic<std::uint64_t>& counter) noexcept {
   counter.fetch_add(1, std::memory_order_relaxed);
@@ -218,11 +219,14 @@ bool StreamTimer::enter(const EventPool& pool) noexcept {
   return result == cuda::kSuccess;
 }
 
+// For the devices in use: one that rests is not woken.
 void StreamTimer::anchor() noexcept {
+  const std::uint64_t now = ring::clock_ns(CLOCK_MONOTONIC);
   for (auto& place : pools_) {
     EventPool* const pool = place.load(std::memory_order_acquire);
     if (pool == nullptr || !armed_.load(std::memory_order_relaxed)) return;
-    if (!pool->used_since() || !enter(*pool)) continue;
+    if (now - pool->anchored_ns < kAnchored || !pool->used_since() || !enter(*pool)) continue;
+    pool->anchored_ns = now;
     const cuda::Result result = pool->anchors.renew(*driver_);
     if (result != cuda::kSuccess && !cuda::is_of_capture(result))
       fail("an event of the timer's own", result);
@@ -231,6 +235,7 @@ void StreamTimer::anchor() noexcept {
 
 void StreamTimer::take(double seconds) noexcept {
   if (driver_ == nullptr) return;
+  anchor();
   fetch_told();
   resolve();
   const std::uint64_t begin = ring::clock_ns(CLOCK_MONOTONIC);

@@ -66,12 +66,10 @@ class StreamTimer {
   // What lies between two events of record(), of which the caller lets go; either may be null.
   void time(Event* from, Event* to, const Range& range) noexcept;
 
-  // For the collector's thread, which calls them when it begins, each time, and about once a
-  // second.
+  // For the collector's thread: when it begins, and each time.
   void begin_thread() noexcept;
   // seconds: how long it may wait for what the device has not reached yet, which then is lost.
   void take(double seconds) noexcept;
-  void anchor() noexcept;
 
   TimerCounts counts() const noexcept;
 
@@ -108,6 +106,7 @@ class StreamTimer {
             const Range& range) noexcept;
   void fail(const char* call, cuda::Result result) noexcept;
 
+  void anchor() noexcept;
   void fetch_told() noexcept;
   void resolve() noexcept;
   // True when it is done with, one way or the other.

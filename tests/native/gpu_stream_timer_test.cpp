@@ -60,8 +60,7 @@ void all_at_once() {
   std::atomic<bool> over{false};
   std::thread collector([&] {
     stream_timer().begin_thread();
-    for (int turn = 0; !over; ++turn) {
-      if (turn % 50 == 0) stream_timer().anchor();
+    while (!over) {
       stream_timer().take(0);
       usleep(200);
     }
