@@ -12,15 +12,19 @@ from typing import Any
 from gpu.recorded import RUN
 from recording import recorders
 
+from gpu import jobs
+
 
 class Haiprof:
     """A session that can be put on and off between two blocks of steps.
 
     Off, nothing of it runs: no hook is attached, no kernel recorded, and its recorder is stopped.
+    As in any job, CUPTI is there before the first CUDA context.
     """
 
-    def __init__(self, log_dir: Path) -> None:
+    def __init__(self, log_dir: Path, device: str) -> None:
         self._log_dir = log_dir
+        self._device = device
         self._recorder = 0
 
     def __enter__(self) -> Haiprof:
@@ -29,10 +33,11 @@ class Haiprof:
 
         self._options = Options()._replace(budget=0.0)
         haiprof.start(
-            self._log_dir, run=RUN, hooks=False, kernels="off", budget=0.0, ring_mib=64
+            self._log_dir, run=RUN, hooks=False, kernels="all", budget=0.0, ring_mib=64
         )  # fmt: skip
         try:
             self._find_recorder(20)
+            self.machine = jobs.Machine(self._device)
         except Exception:
             haiprof.stop()
             raise

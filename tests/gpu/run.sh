@@ -5,7 +5,8 @@
 #
 # Writes gpu.json, gpu.md and buffers/ into the folder RESULTS. Wants torch with CUDA, pyarrow,
 # pybind11, scikit-build-core, cmake, ninja and a C++ compiler in the Python that PYTHON names
-# (python3). SECONDS_IN_ALL (540) is what it may take, from here to the end.
+# (python3). SECONDS_IN_ALL (540) is what it may take, from here to the end; GPU_SUITE_COMMIT names
+# the commit of a copy that has no .git.
 set -euo pipefail
 until=$(($(date +%s) + ${SECONDS_IN_ALL:-540}))
 mkdir -p "${1:?the folder for the results}"

@@ -82,9 +82,13 @@ def _haiprof(device: str, words: Sequence[str]) -> dict[str, Any]:
         training = jobs.training(words[0], machine)
         training.steps(WARM)
         machine.wait()
+        # Apart from what came before by more than the clocks of host and GPU may differ.
+        time.sleep(0.02)
         begin = time.time_ns()
+        time.sleep(0.02)
         training.steps(STEPS)
         machine.wait()
+        time.sleep(0.02)
         end = time.time_ns()
         haiprof.stop()
         if not recorded.closed(Path(folder), 20):

@@ -12,29 +12,30 @@ from gpu.part import Part, main, scratch
 
 from gpu import cupti, jobs, modes
 
-PERIODS = (0.1, 0.01, 1.0, 0.05)
+#: Seconds between two calls, and the share of the time that it is looked at.
+PERIODS = {0.1: 0.18, 0.01: 0.18, 0.05: 0.18, 1.0: 0.46}
 LAUNCHES = 20_000
 BLOCK = 0.5
 
 
 def measure(part: Part) -> None:
-    with scratch() as folder, modes.Haiprof(Path(folder)) as haiprof:
-        machine = jobs.Machine(part.device)
+    with scratch() as folder, modes.Haiprof(Path(folder), part.device) as haiprof:
+        machine = haiprof.machine
         launches = jobs.Launches(machine)
         machine.wait()
         library, probe = cupti.loaded(), cupti.Probe()
         haiprof.on("all", hooks=False)
-        for at, period in enumerate(PERIODS):
+        left = part.left()
+        for period, share in PERIODS.items():
             what = f"every {period * 1e3:g} ms"
-            seconds = part.left() / (len(PERIODS) - at)
-            part.piece(what, one, part, what, period, seconds, launches, library, probe)
+            part.piece(what, one, part, what, period, share * left, launches, library, probe)
 
 
 def one(
     part: Part, what: str, period: float, seconds: float, launches: jobs.Launches,
     library: cupti.Cupti, probe: cupti.Probe,
 ) -> None:  # fmt: skip
-    block = max(BLOCK, 1.5 * period)
+    block = max(BLOCK, 1.2 * period)
     going = part.spend(seconds - 2 * block)
     during: list[float] = []
     without: list[float] = []

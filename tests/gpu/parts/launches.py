@@ -19,8 +19,8 @@ FASTEST = 50_000
 
 
 def measure(part: Part) -> None:
-    with scratch() as folder, modes.Haiprof(Path(folder)) as haiprof:
-        machine = jobs.Machine(part.device)
+    with scratch() as folder, modes.Haiprof(Path(folder), part.device) as haiprof:
+        machine = haiprof.machine
         work = Work(machine)
         each = part.left() / 7
         part.piece("eager", eager, part, haiprof, work, 2 * each)

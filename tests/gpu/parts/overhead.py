@@ -28,8 +28,8 @@ FEWEST_KERNELS = 10_000
 
 def measure(part: Part) -> None:
     [model] = part.options
-    with scratch() as folder, modes.Haiprof(Path(folder)) as haiprof:
-        machine = jobs.Machine(part.device)
+    with scratch() as folder, modes.Haiprof(Path(folder), part.device) as haiprof:
+        machine = haiprof.machine
         blocks = Blocks(jobs.training(model, machine), haiprof)
         while part.left() > PROFILER + 8 or len(blocks.times["off"]) < 2:
             blocks.round()

@@ -32,8 +32,8 @@ def one(part: Part, model: str, seconds: float) -> None:
     events: list[Times] = []
     waits: list[Times] = []
     with scratch() as folder:
-        with modes.Haiprof(Path(folder)) as haiprof:
-            machine = jobs.Machine(part.device)
+        with modes.Haiprof(Path(folder), part.device) as haiprof:
+            machine = haiprof.machine
             training = jobs.training(model, machine)
             training.steps(10)
             machine.wait()

@@ -16,7 +16,7 @@ from gpu import jobs, modes, recorded
 
 FEWEST, WANTED = 10_000_000, 25_000_000
 POINTS = 10
-REPLAYS, EAGER = 50, 2_000
+REPLAYS, EAGER = 200, 5_000
 #: Growth from the second point to the last, MiB, that is none.
 FLAT = 32.0
 LOST = ("timeless", "dropped", "spilled_buffers", "foreign_buffers", "damaged_buffers")
@@ -46,7 +46,7 @@ def measure(part: Part) -> None:
 def run(part: Part, launches: jobs.Launches) -> list[dict[str, float]]:
     """Launch until enough, or until the time is nearly over; what was seen after each round."""
     machine = launches.machine
-    going = part.spend(part.left() - 16)
+    going = part.spend(part.left() - 12)
     # From before the first context on CUPTI has traced; setting up is not part of the soak.
     machine.wait()
     before = modes.counts()["kernels"]
@@ -58,12 +58,13 @@ def run(part: Part, launches: jobs.Launches) -> list[dict[str, float]]:
         launches.eager(EAGER)
         machine.wait()
         launched += REPLAYS * launches.NODES + EAGER
+        counts = modes.counts()
         samples.append({
             "launched": launched,
             "seconds": time.monotonic() - begin,
             "rss_mib": rss_mib(),
             "gpu_mib": gpu_mib(machine),
-            **{cause: modes.counts()[cause] for cause in LOST},
+            **{cause: counts[cause] for cause in LOST},
         })  # fmt: skip
     if samples:
         samples[-1]["recorded"] = modes.counts()["kernels"] - before
