@@ -202,6 +202,9 @@ def main() -> int:
     shm = tempfile.mkdtemp(prefix="haiprof-gpu-", dir="/dev/shm")
     environment = {k: v for k, v in os.environ.items() if not k.startswith("HAIPROF_")}
     environment |= {"HAIPROF_SHM_DIR": shm, "GPU_SUITE_RESULTS": str(results)}
+    if given.device == "cpu":
+        # Many jobs on few cores would wait for each other's threads.
+        environment["OMP_NUM_THREADS"] = "1"
     suite = Suite(results, given.until, given.device, environment, machine)
     try:
         suite.run(tuple(part for part in PLAN if part.name in wanted))
