@@ -62,6 +62,7 @@ PLAN = (
     Planned("refusals", "B12 No buffer, and buffers thrown away", "refusals", 60, beside=True),
     Planned("capture", "C Recorded buffers", "capture", 60, beside=True),
     Planned("soak", "A5, B4 Many millions of kernels", "soak", 55),
+    Planned("sampling", "haiprof's own sampler of GPUs", "sampling", 18),
     Planned("toggling", "B11 What is left after recording ended", "toggling", 32),
     Planned("flushes", "B3 FlushAll(0)", "flushes", 26),
     Planned("nvml", "B7 NVML and GPM", "nvml", 28),
