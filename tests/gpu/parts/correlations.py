@@ -1,0 +1,137 @@
+"""Whether correlation ids grow in the order of launches.
+
+If so, one that is taken at the boundary of two phases tells the kernels of both apart. Looked at
+with kernels alone recorded, and with one call of the runtime.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from gpu.cupti import Call, Kernel
+from gpu.part import Part, main
+
+from gpu import cupti, jobs
+
+STEPS = 20
+#: What each boundary launches, and nothing else of the job.
+MARKER = "bitwise_not"
+
+
+def measure(part: Part) -> None:
+    part.piece("kernels alone", one, part, "alone")
+    part.piece("kernels and cudaEventRecord", one, part, "calls")
+
+
+def one(part: Part, how: str) -> None:
+    told = part.child(how, seconds=30)
+    note = f"{told['kernels']} kernels, {told['markers']} boundaries"
+    what = "kernels alone" if how == "alone" else "with calls of cudaEventRecord"
+    part.row(f"{what}: kernels whose id is not greater than of the one launched before",
+             told["inversions"], "kernels", target="= 0",
+             met=told["inversions"] == 0, note=note)  # fmt: skip
+    part.row(f"{what}: kernels without an id", told["without"], "kernels", target="= 0",
+             met=told["without"] == 0)  # fmt: skip
+    part.row(f"{what}: kernels on the wrong side of a marker kernel's id", told["astray"],
+             "kernels", target="= 0", met=told["astray"] == 0, note=note)  # fmt: skip
+    if how == "calls":
+        part.row(f"{what}: kernels on the wrong side of a call's id", told["astray_of_calls"],
+                 "kernels", target="= 0", met=told["astray_of_calls"] == 0,
+                 note=f"{told['calls']} calls at {told['markers']} boundaries")  # fmt: skip
+    part.fact(f"{what}: streams", told["streams"])
+
+
+def inversions(kernels: Sequence[Kernel]) -> int:
+    """Of kernels in the order in which they ran on one stream, those whose id does not grow."""
+    return sum(b.correlation <= a.correlation for a, b in itertools.pairwise(kernels))
+
+
+def astray(kernels: Sequence[Kernel], marks: Sequence[int], ids: Sequence[int]) -> int:
+    """Kernels that ids put between other boundaries than time does.
+
+    Args:
+        kernels: in the order in which they ran.
+        marks: where in it the marker kernels are.
+        ids: the id of each boundary, in order.
+    """
+    wrong = 0
+    boundary = 0
+    places = set(marks)
+    for at, kernel in enumerate(kernels):
+        if at in places:
+            boundary += 1
+        elif boundary != sum(kernel.correlation > watermark for watermark in ids):
+            wrong += 1
+    return wrong
+
+
+def _run(device: str, calls: bool) -> dict[str, Any]:
+    import torch
+
+    machine = jobs.Machine(device)
+    training = jobs.training("small", machine)
+    training.steps(5)
+    flag = torch.zeros(32, dtype=torch.int8, device=device)
+    machine.wait()
+    library, probe = cupti.loaded(), cupti.Probe()
+    cupti.begin_recording(library, probe, cupti.KERNEL)
+    if calls:
+        for cbid in cupti.EVENT_RECORD:
+            library.must("cuptiActivityEnableRuntimeApi", cbid, 1)
+
+    def boundary() -> None:
+        flag.bitwise_not_()
+        machine.marker()
+
+    for _ in range(STEPS):
+        boundary()
+        loss = training.forward()
+        boundary()
+        loss.backward()
+        boundary()
+        training.optimizer.step()
+        boundary()
+        training.optimizer.zero_grad()
+    machine.wait()
+    cupti.end_recording(library, cupti.KERNEL)
+    kernels, api, _ = cupti.read(library, probe.buffers())
+    if not kernels:
+        raise RuntimeError("CUPTI recorded no kernel")
+    return _told(library, kernels, [call for call in api if call.cbid in cupti.EVENT_RECORD])
+
+
+def _told(library: cupti.Cupti, kernels: list[Kernel], calls: list[Call]) -> dict[str, Any]:
+    names = library.names_of(kernels)
+    streams: dict[int, int] = {}
+    for kernel in kernels:
+        streams[kernel.stream] = streams.get(kernel.stream, 0) + 1
+    busiest = max(streams, key=lambda stream: streams[stream])
+    ordered = sorted((k for k in kernels if k.stream == busiest), key=lambda k: k.start)
+    marks = [at for at, k in enumerate(ordered) if MARKER in names.get(k.name, "")]
+    calls = sorted(calls, key=lambda call: call.start)
+    return {
+        "kernels": len(kernels),
+        "markers": len(marks),
+        "calls": len(calls),
+        "streams": streams,
+        "without": sum(kernel.correlation == 0 for kernel in kernels),
+        "inversions": inversions(ordered),
+        "astray": astray(ordered, marks, [ordered[at].correlation for at in marks])
+        if marks else len(ordered),
+        "astray_of_calls": astray(ordered, marks, [call.correlation for call in calls])
+        if calls else len(ordered),
+    }  # fmt: skip
+
+
+def _alone(device: str, words: Sequence[str]) -> dict[str, Any]:
+    return _run(device, calls=False)
+
+
+def _calls(device: str, words: Sequence[str]) -> dict[str, Any]:
+    return _run(device, calls=True)
+
+
+if __name__ == "__main__":
+    main(measure, {"alone": _alone, "calls": _calls})
