@@ -276,7 +276,7 @@ def gpu_counts() -> dict[str, int]:
 def gpu_probe(folders: str = "") -> tuple[str, str, int]:
     """Return (libcupti's file, "", its API version), or (reason, mend, 0).
 
-    Initialises the driver.
+    Initialises the driver, and enables and disables kernels: not for a process that uses CUPTI.
     """
 
 def gpu_list() -> tuple[list[str], str, str, str]:

@@ -296,7 +296,7 @@ def _gpu() -> Iterator[Finding]:
     if version == 0:
         yield Finding("GPU kernels", ABSENT, found, mend)
     else:
-        yield Finding("GPU kernels", OK, f"{found}, API version {version}; --kernels all")
+        yield Finding("GPU kernels", OK, f"{found}, API version {version}")
 
 
 def _gpu_sampling() -> Iterator[Finding]:

@@ -112,4 +112,27 @@ Refusal load(const std::string& folders, Cupti& found) noexcept try {
   return {"out of memory", ""};
 }
 
+Refusal refusal_of(const Cupti& used, cupti::Result result) {
+  const std::string told = used.path + ": " + used.text_of(result);
+  switch (result) {
+    case cupti::kMultipleSubscribers:
+    case cupti::kNotCompatible:
+      return {"another tool is using CUPTI (" + told + ")",
+              "end it (Nsight, compute-sanitizer, another profiler) to have kernels recorded"};
+    case cupti::kInsufficientPrivileges:
+      return {"tracing the GPU is not allowed here (" + told + ")",
+              "ask for NVreg_RestrictProfilingToAdminUsers=0"};
+    default:
+      return {"CUPTI cannot record kernels (" + told + ")",
+              "install a driver and a libcupti of the same CUDA release"};
+  }
+}
+
+Refusal try_out(const Cupti& used) {
+  const cupti::Result result = used.enable(cupti::kConcurrentKernel);
+  if (result != cupti::kSuccess) return refusal_of(used, result);
+  used.disable(cupti::kConcurrentKernel);
+  return {};
+}
+
 }  // namespace haiprof::gpu

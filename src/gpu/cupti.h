@@ -36,4 +36,10 @@ struct Cupti {
 // between them), of the loader's paths, of a toolkit. The driver must have started.
 Refusal load(const std::string& folders, Cupti& found) noexcept;
 
+// Why CUPTI does not record, in words.
+Refusal refusal_of(const Cupti& used, cupti::Result result);
+
+// Whether it would, found out by asking it to. Not in a process in which anybody uses it.
+Refusal try_out(const Cupti& used);
+
 }  // namespace haiprof::gpu

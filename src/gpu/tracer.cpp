@@ -146,7 +146,7 @@ Refusal Tracer::enable() {
   const cupti::Result result = record();
   if (result != cupti::kSuccess) {
     handover().unwatch();
-    return refusal_of(result);
+    return refusal_of(cupti_, result);
   }
   enabled_ = true;
   return {};
@@ -174,22 +174,6 @@ cupti::Result Tracer::record() noexcept {
   if (kinds_.overhead) cupti_.enable(cupti::kOverhead);
   handover().ours(true);
   return result;
-}
-
-Refusal Tracer::refusal_of(cupti::Result result) const {
-  const std::string told = cupti_.path + ": " + cupti_.text_of(result);
-  switch (result) {
-    case cupti::kMultipleSubscribers:
-    case cupti::kNotCompatible:
-      return {"another tool is using CUPTI (" + told + ")",
-              "end it (Nsight, compute-sanitizer, another profiler) to have kernels recorded"};
-    case cupti::kInsufficientPrivileges:
-      return {"tracing the GPU is not allowed here (" + told + ")",
-              "ask for NVreg_RestrictProfilingToAdminUsers=0"};
-    default:
-      return {"CUPTI cannot record kernels (" + told + ")",
-              "install a driver and a libcupti of the same CUDA release"};
-  }
 }
 
 void Tracer::disable() noexcept {
@@ -262,7 +246,7 @@ void Tracer::follow() noexcept {
   if (result == cupti::kSuccess) return turn(Turn::took_over, ring::now_ticks());
   enabled_ = false;
   try {
-    turn(Turn::failed, ring::now_ticks(), refusal_of(result));
+    turn(Turn::failed, ring::now_ticks(), refusal_of(cupti_, result));
   } catch (...) {
     turn(Turn::failed, ring::now_ticks());
   }

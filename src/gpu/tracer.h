@@ -83,7 +83,6 @@ class Tracer {
   const Cupti& cupti() const noexcept { return cupti_; }
 
  private:
-  Refusal refusal_of(cupti::Result result) const;
   void yield(bool finalize) noexcept;
   // These three under the lock.
   cupti::Result record() noexcept;

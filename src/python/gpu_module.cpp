@@ -74,6 +74,7 @@ py::tuple probe(const std::string& folders) {
     const py::gil_scoped_release without_gil;
     refusal = gpu::start(driver);
     if (refusal.ok()) refusal = gpu::load(folders, cupti);
+    if (refusal.ok() && !gpu::tracing()) refusal = gpu::try_out(cupti);
   }
   if (refusal.ok()) return py::make_tuple(cupti.path, "", cupti.version);
   return py::make_tuple(refusal.reason, refusal.mend, 0);

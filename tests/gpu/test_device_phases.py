@@ -270,7 +270,7 @@ def test_ranges_are_timed_on_the_gpu_when_asked_for(
     [(name, batch, duration)] = rows[4:]
     assert (name, batch) == ("thread", None)
     assert 4 <= duration < 50
-    hosts = haiprof.Analyzer(tmp_path / "run").spans().sort("start")
+    hosts = haiprof.Analyzer(tmp_path / "run").spans(category="user").sort("start")
     assert sorted(hosts["name"].to_list()) == [
         "F", "F", "decorated", "decorated", "early", "host", "thread"
     ]  # fmt: skip
