@@ -44,10 +44,11 @@ def wait_for(condition: Callable[[], Any], seconds: float = 30.0, what: str = "i
         time.sleep(0.02)
 
 
-def read_table(folder: Path, name: str) -> pa.Table:
+def read_table(folder: Path, name: str, *, pauses: bool = False) -> pa.Table:
     """Read all segments of one table of one folder; dictionaries become plain strings.
 
-    Without pauses of the garbage collector, which come when they want.
+    Spans of the garbage collector's pauses, which come when they want, are left out unless
+    ``pauses`` are wanted.
     """
     parts = []
     for path in sorted(folder.glob(f"{name}-*.arrow")):
@@ -69,7 +70,9 @@ def read_table(folder: Path, name: str) -> pa.Table:
         columns = [c.cast(pa.utf8()) if pa.types.is_dictionary(c.type) else c for c in part.columns]
         plain.append(pa.table(columns, names=part.column_names))
     table = pa.concat_tables(plain) if plain else pa.table({})
-    return table.filter(pc.field("category") != "gc") if name == "spans" and plain else table
+    if pauses or name != "spans" or not plain:
+        return table
+    return table.filter(pc.field("category") != "gc")
 
 
 def process_file(folder: Path) -> dict[str, Any]:

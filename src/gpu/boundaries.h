@@ -5,30 +5,15 @@
 // than the one that trains (at stop, at the user's mark); it is as good as never contended.
 #pragma once
 
-#include <sched.h>
-
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
 #include "gpu/event_pool.h"
 #include "phase/span.h"
+#include "phase/spin_lock.h"
 
 namespace haiprof::gpu {
-
-// A plain spin lock, held for some ns: nobody is left to free it in a forked child, where nobody
-// takes it either.
-class SpinLock {
- public:
-  void lock() noexcept {
-    while (taken_.exchange(true, std::memory_order_acquire)) sched_yield();
-  }
-  void unlock() noexcept { taken_.store(false, std::memory_order_release); }
-
- private:
-  std::atomic<bool> taken_{false};
-};
 
 // Which boundaries are worth an event. An event costs the job 1 to 2.5 us, so a thousand a second
 // are 0.2 % of its time at most. Whole steps are left out rather than ends of phases.
@@ -84,7 +69,7 @@ class Boundaries {
   std::size_t oldest() const noexcept { return count_ - (count_ < kKept ? count_ : kKept); }
   void forget() noexcept;
 
-  SpinLock lock_;
+  phase::SpinLock lock_;
   Ration ration_;
   std::array<Boundary, kKept> kept_{};
   std::size_t count_ = 0;

@@ -21,7 +21,18 @@ struct Decoded {
   std::uint64_t clockless = 0;    // with a time of no clock of this machine; not pushed
   std::uint64_t unknown = 0;      // of a kind that was not asked for; not pushed
   std::uint64_t overhead_ns = 0;  // what CUPTI says that it took itself
-  bool damaged = false;           // the walk ended before the end of the buffer
+  std::uint64_t damaged = 0;      // 1: the walk ended before the end of the buffer
+
+  Decoded& operator+=(const Decoded& more) noexcept {
+    kernels += more.kernels;
+    others += more.others;
+    timeless += more.timeless;
+    clockless += more.clockless;
+    unknown += more.unknown;
+    overhead_ns += more.overhead_ns;
+    damaged += more.damaged;
+    return *this;
+  }
 };
 
 // Not thread-safe: one thread decodes, and pushes into its own lane.

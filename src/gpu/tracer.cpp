@@ -267,25 +267,12 @@ void Tracer::take(bool not_ended) noexcept {
       cupti_.dropped_records(nullptr, 0, &dropped);
     }
   }
-  Counts more;
   buffers.each_full([&](const Buffers::Full& full) {
     const Decoded decoded = decoder_->decode(full.data, full.valid);
-    more.kernels += decoded.kernels;
-    more.others += decoded.others;
-    more.timeless += decoded.timeless;
-    more.clockless += decoded.clockless;
-    more.unknown += decoded.unknown;
-    more.overhead_ns += decoded.overhead_ns;
-    more.damaged += decoded.damaged;
+    const std::lock_guard guard(counts_mutex_);
+    counts_ += decoded;
   });
   const std::lock_guard guard(counts_mutex_);
-  counts_.kernels += more.kernels;
-  counts_.others += more.others;
-  counts_.timeless += more.timeless;
-  counts_.clockless += more.clockless;
-  counts_.unknown += more.unknown;
-  counts_.overhead_ns += more.overhead_ns;
-  counts_.damaged += more.damaged;
   counts_.dropped += dropped;
 }
 

@@ -26,17 +26,10 @@ struct Kinds {
 };
 
 // Since the process began.
-struct Counts {
-  std::uint64_t kernels = 0;
-  std::uint64_t others = 0;
-  std::uint64_t timeless = 0;     // CUPTI had no room to time them
-  std::uint64_t clockless = 0;    // with a time of no clock of this machine
-  std::uint64_t unknown = 0;      // of a kind that was not asked for
-  std::uint64_t dropped = 0;      // CUPTI had no buffer for them
-  std::uint64_t spilled = 0;      // buffers thrown away because the pool was used up
-  std::uint64_t foreign = 0;      // buffers of another user of CUPTI
-  std::uint64_t damaged = 0;      // buffers that could not be read to their end
-  std::uint64_t overhead_ns = 0;  // what CUPTI says that it took in the job's threads
+struct Counts : Decoded {
+  std::uint64_t dropped = 0;  // CUPTI had no buffer for them
+  std::uint64_t spilled = 0;  // buffers thrown away because the pool was used up
+  std::uint64_t foreign = 0;  // buffers of another user of CUPTI
 };
 
 // The tracer yielded to another user of CUPTI, or took over again.

@@ -1,11 +1,12 @@
 #include "phase/process.h"
 
 #include <pthread.h>
-#include <sched.h>
 
 #include <atomic>
 #include <iterator>
+#include <mutex>
 
+#include "phase/spin_lock.h"
 #include "ring/writer.h"
 
 namespace haiprof::phase {
@@ -18,29 +19,7 @@ namespace {
 // Who may take the machine from whom.
 enum class Claim : std::uint8_t { none, fetching, training };
 
-// Held for some tens of ns, a few times a step, and hardly ever by two threads. A plain spin lock,
-// because a forked child must be able to free one that another thread held.
-class Lock {
- public:
-  void lock() noexcept {
-    while (taken_.exchange(true, std::memory_order_acquire)) sched_yield();
-  }
-  void unlock() noexcept { taken_.store(false, std::memory_order_release); }
-
- private:
-  std::atomic<bool> taken_{false};
-};
-
-class Guard {
- public:
-  explicit Guard(Lock& lock) noexcept : lock_(lock) { lock_.lock(); }
-  ~Guard() { lock_.unlock(); }
-  Guard(const Guard&) = delete;
-  Guard& operator=(const Guard&) = delete;
-
- private:
-  Lock& lock_;
-};
+using Guard = std::lock_guard<SpinLock>;
 
 // The names' ids in the ring that is open now. Each thread could intern for itself; one table under
 // the machine's lock is enough, because spans are pushed under it.
@@ -60,7 +39,7 @@ class Names {
   std::uint32_t ids_[static_cast<std::size_t>(Name::count)] = {};
 };
 
-Lock lock;
+SpinLock lock;
 Names names;
 
 // The stream timer, the windows, the allocator's series.

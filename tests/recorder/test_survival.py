@@ -57,7 +57,7 @@ CATEGORIES = [
 
 def torn_and_missing(folder: Path, acknowledged: list[int]) -> tuple[int, int]:
     """Count records of a killed pusher that are wrong, and acknowledged ones that are not there."""
-    spans = read_table(folder, "spans")
+    spans = read_table(folder, "spans", pauses=True)
     torn = missing = 0
     if spans.num_rows == 0:
         return 0, sum(acknowledged)
