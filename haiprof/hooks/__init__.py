@@ -7,6 +7,7 @@ others work. docs/phases.md tells what is made of them.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -123,6 +124,14 @@ def report_kept() -> None:
             return
         with contextlib.suppress(Exception):  # the listener's trouble is not the job's
             _report("hook", text)
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.RLock()  # the parent's may have been held by a thread that is not here
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _torch_imported() -> None:

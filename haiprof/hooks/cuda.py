@@ -6,6 +6,7 @@ set CUDA_VISIBLE_DEVICES. Not later: what is traced from before the first contex
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -38,6 +39,9 @@ _SPANS_LEFT_OUT: Final = {
     "boundaries_capturing": "inside the capture of a graph",
 }
 
+#: How long a start that was stopped meanwhile may take to end, s.
+_LATE_SECONDS: Final = 1.0
+
 _lock = threading.Lock()
 _attached: CudaCalls | None = None
 
@@ -53,7 +57,7 @@ class CudaCalls:
         self._module: ModuleType | None = None
         self._original: Any = None
         self._wrapped: Any = None
-        self._begun = False
+        self._begun = self._detached = False
         self._before: dict[str, int] = {}
         then = self._wrap
         if _core.gpu_driver_initialised():
@@ -110,7 +114,9 @@ class CudaCalls:
             )
         except Exception as error:  # torch is about to use CUDA, and must not notice
             refused = (repr(error), "report this as a bug of haiprof")
-        if refused is not None:
+        if self._detached:  # by another thread meanwhile, which found nothing to stop
+            _core.gpu_stop(_LATE_SECONDS)
+        elif refused is not None:
             reason, mend = refused
             if not _core.gpu_collecting():
                 what = "the GPU is"
@@ -125,7 +131,7 @@ class CudaCalls:
         if self._waiting is not None:
             self._waiting.cancel()
         self._restore()
-        self._begun = True
+        self._begun = self._detached = True
         if not _core.gpu_collecting():
             return
         _core.gpu_stop(seconds)
@@ -158,6 +164,14 @@ def torch_profiler() -> tuple[bool, bool]:
     # The first is this thread's, the second everybody's, but not every torch has it.
     profiling = torch._C._autograd._profiler_enabled()
     return shared, profiling or getattr(torch.autograd.profiler, "_is_profiler_enabled", False)
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()  # the parent's may have been held by a thread that is not here
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def libcupti_folders() -> list[str]:

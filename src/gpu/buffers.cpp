@@ -29,7 +29,7 @@ std::uint8_t* Buffers::take() noexcept {
   return at(slot);
 }
 
-bool Buffers::complete(std::uint8_t* buffer, std::size_t valid) noexcept {
+bool Buffers::complete(std::uint8_t* buffer, std::size_t valid, std::uint64_t border) noexcept {
   const auto offset = static_cast<std::size_t>(buffer - memory_);
   if (memory_ == nullptr || buffer < memory_ || offset >= kSlots * kBytes || offset % kBytes != 0) {
     foreign_.fetch_add(1, std::memory_order_relaxed);
@@ -43,6 +43,7 @@ bool Buffers::complete(std::uint8_t* buffer, std::size_t valid) noexcept {
     return true;
   }
   slots_[slot].valid = valid;
+  slots_[slot].border = border;
   full_.push(slots_, slot);
   full_count_.fetch_add(1, std::memory_order_relaxed);
   return true;

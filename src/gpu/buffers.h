@@ -29,11 +29,13 @@ class Buffers {
   // For CUPTI's threads. Never null once map() was true.
   std::uint8_t* take() noexcept;
   // False when the buffer is none of ours.
-  bool complete(std::uint8_t* buffer, std::size_t valid) noexcept;
+  // border: what began after it (CLOCK_REALTIME, ns) is another's, 0 for none.
+  bool complete(std::uint8_t* buffer, std::size_t valid, std::uint64_t border = 0) noexcept;
 
   struct Full {
     std::uint8_t* data;
     std::size_t valid;
+    std::uint64_t border;
     std::uint32_t slot;
   };
   // For the one thread that reads: calls read(Full) for each full buffer in the order in which they
@@ -43,7 +45,7 @@ class Buffers {
     std::size_t count = 0;
     for (std::uint32_t slot = oldest_full(); slot != kNobody; ++count) {
       const std::uint32_t next = slots_[slot].next.load(std::memory_order_relaxed);
-      read(Full{at(slot), slots_[slot].valid, slot});
+      read(Full{at(slot), slots_[slot].valid, slots_[slot].border, slot});
       empty(slot);
       slot = next;
     }
@@ -69,6 +71,7 @@ class Buffers {
   struct Slot {
     std::atomic<std::uint32_t> next{kNobody};
     std::size_t valid = 0;
+    std::uint64_t border = 0;
   };
 
   std::uint8_t* at(std::uint32_t slot) const noexcept { return memory_ + slot * kBytes; }

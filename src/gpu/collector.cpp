@@ -13,6 +13,7 @@
 #include "gpu/devices.h"
 #include "gpu/handover.h"
 #include "gpu/stream_timer.h"
+#include "gpu/tell.h"
 #include "phase/process.h"
 #include "ring/writer.h"
 
@@ -51,7 +52,7 @@ class Collector {
     stream_timer().abandon();
   }
   void stepped(const phase::Span& step) noexcept {
-    if (running()) schedule_.steps.put({step.start, step.end, step.step});
+    if (running()) schedule_.steps.put({step.start, step.end});
   }
   const Tracer& tracer() const noexcept { return tracer_; }
 
@@ -59,6 +60,7 @@ class Collector {
   Refusal trace(const std::string& folders, const Wanted& wanted);
   void work();
   void turn(bool last);
+  void tell_losses();
   void meter() noexcept;
 
   std::mutex mutex_;  // of start, stop and what the thread is told
@@ -75,6 +77,7 @@ class Collector {
   unsigned turns_left_ = 0;
   Devices devices_;
   std::uint64_t looked_ = 0;
+  std::uint64_t lost_ = 0;  // when that was told
 };
 
 // Never destroyed: its thread may outlive main().
@@ -91,11 +94,15 @@ Refusal Collector::start(const std::string& folders, const Wanted& wanted) {
     return {"CUDA cannot be used in a forked child", "start workers with spawn"};
   }
   const std::lock_guard guard(mutex_);
-  if (running()) return {};
-  Refusal refusal = gpu::start(driver_);
-  if (!refusal.ok()) return refusal;
+  if (running()) {
+    if (!leave_) return {};
+    return {"the recording before has not ended yet", "start again later"};
+  }
+  // Before the driver is touched: what is forked meanwhile must not touch it.
   static const int registered = pthread_atfork(nullptr, nullptr, [] { collector.forked(); });
   (void)registered;
+  Refusal refusal = gpu::start(driver_);
+  if (!refusal.ok()) return refusal;
   static constexpr phase::Listener listener{.span = hear};
   phase::listen(listener);
   refusal = trace(folders, wanted);
@@ -149,7 +156,10 @@ void Collector::work() {
     const std::uint64_t asked = asked_;
     last = leave_;
     lock.unlock();
-    turn(last);
+    try {
+      turn(last);
+    } catch (...) {  // no memory for a sentence
+    }
     meter();
     lock.lock();
     answered_ = asked;
@@ -165,15 +175,30 @@ void Collector::turn(bool last) {
   } else {
     schedule_.turn(thread_ns() - earlier_ns_);
   }
-  if (tracer_.enabled()) turns_left_ = kTurnsAfter;
+  tracing_.store(schedule_.on(), std::memory_order_relaxed);
+  if (tracer_.enabled() || Tracer::pressing()) turns_left_ = kTurnsAfter;
   if (turns_left_ > 0 || last) tracer_.take(last);
   if (turns_left_ > 0) --turns_left_;
   const std::uint64_t now = ring::clock_ns(CLOCK_MONOTONIC);
   if (last || now - looked_ >= kLook) {
     looked_ = now;
     devices_.tell(driver_);
+    tell_losses();
   }
   stream_timer().take(last ? kLastPhases : 0.0);
+}
+
+// A job that crashes tells of them no more. Only when twice as much is lost: the ring keeps texts.
+void Collector::tell_losses() {
+  const Counts now = tracer_.counts();
+  const std::uint64_t records = now.dropped + now.timeless + now.clockless;
+  const std::uint64_t whole = now.spilled + now.damaged;
+  if (records + whole == 0 || records + whole < 2 * lost_) return;
+  lost_ = records + whole;
+  tell("lost",
+       "GPU activity was lost so far: " + std::to_string(records) + " records and " +
+           std::to_string(whole) + " buffers",
+       "{}");
 }
 
 void Collector::meter() noexcept {

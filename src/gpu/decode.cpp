@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "gpu/passing.h"
 #include "ring/writer.h"
 
 namespace haiprof::gpu {
@@ -59,7 +60,7 @@ void push(const ring::ActivityPayload& activity, std::uint64_t now) noexcept {
 
 }  // namespace
 
-Decoded Decoder::decode(std::uint8_t* buffer, std::size_t valid) noexcept {
+Decoded Decoder::decode(std::uint8_t* buffer, std::size_t valid, std::uint64_t border) noexcept {
   Decoded told;
   if (generation_ != ring::generation()) {
     made_.fill(0);
@@ -70,7 +71,9 @@ Decoded Decoder::decode(std::uint8_t* buffer, std::size_t valid) noexcept {
   clock_.read();
   std::uint8_t* record = nullptr;
   cupti::Result result = cupti::kSuccess;
-  while ((result = next_(buffer, valid, &record)) == cupti::kSuccess) take(record, now, told);
+  while ((result = next_(buffer, valid, &record)) == cupti::kSuccess) {
+    if (border == 0 || !began_after(record, border, clock_)) take(record, now, told);
+  }
   told.damaged = result != cupti::kMaxLimitReached;
   return told;
 }

@@ -41,7 +41,8 @@ class Decoder {
   // next: CUPTI's own iterator, which knows how long the records of its version are.
   explicit Decoder(cupti::ActivityGetNextRecord next) noexcept : next_(next) {}
 
-  Decoded decode(std::uint8_t* buffer, std::size_t valid) noexcept;
+  // border: records that began after it (CLOCK_REALTIME, ns) are another's; 0: all are ours.
+  Decoded decode(std::uint8_t* buffer, std::size_t valid, std::uint64_t border = 0) noexcept;
 
  private:
   void take(const std::uint8_t* record, std::uint64_t now, Decoded& told) noexcept;

@@ -171,10 +171,13 @@ void Handover::watch_more() noexcept { interposer_.apply(); }
 void Handover::unwatch() noexcept {
   if (lasts()) return;
   interposer_.restore();
+  looked_back_ = false;
   if (lasts()) interposer_.apply();  // one that began just then
 }
 
 void Handover::look_back(bool hint) noexcept {
+  // From then on every call was seen, and a slot tells no more of those before.
+  if (std::exchange(looked_back_, true)) return;
   const bool began = interposer_.used(reinterpret_cast<void*>(cupti_.register_callbacks));
   const bool ended = interposer_.used(reinterpret_cast<void*>(cupti_.disable));
   if (!began || (ended && !hint)) return;

@@ -73,6 +73,7 @@ class Handover {
   std::mutex mutex_;           // of what follows
   std::uint64_t kinds_ = 0;    // that the other has enabled, a bit each
   int inside_ = 0;             // calls that have not returned
+  bool looked_back_ = false;   // by the tracer alone
   bool flushed_ = false;       // since the last of its kinds was disabled
   std::uint64_t last_ns_ = 0;  // when its last call returned, CLOCK_MONOTONIC
 };

@@ -7,9 +7,6 @@
 namespace haiprof::gpu {
 namespace {
 
-// Of each side. The median of fewer steps is one odd step.
-constexpr std::size_t kFewestSteps = 3;
-
 double median(std::vector<std::uint64_t>& values) {
   std::sort(values.begin(), values.end());
   const std::size_t half = values.size() / 2;
@@ -31,7 +28,7 @@ double student(std::uint32_t freedom) noexcept {
 }  // namespace
 
 bool Overhead::add(std::vector<std::uint64_t>& inside, std::vector<std::uint64_t>& outside) {
-  if (inside.size() < kFewestSteps || outside.size() < kFewestSteps) return false;
+  if (inside.empty() || outside.empty()) return false;
   const double usual = median(outside);
   if (usual <= 0) return false;
   const double longer = median(inside) / usual - 1;

@@ -14,7 +14,7 @@ class Overhead {
   static constexpr std::uint32_t kFewest = 5;
   static constexpr double kConfidence = 0.95;
 
-  // Durations in any unit; the vectors are sorted in place. False: too few steps to compare.
+  // Durations in any unit; the vectors are sorted in place. False: there is nothing to compare.
   bool add(std::vector<std::uint64_t>& inside, std::vector<std::uint64_t>& outside);
 
   std::uint32_t windows() const noexcept { return windows_; }

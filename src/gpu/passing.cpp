@@ -35,4 +35,10 @@ bool lies(const std::uint8_t* record, Side side, std::uint64_t moment,
   return before == (side == Side::before);
 }
 
+bool began_after(const std::uint8_t* record, std::uint64_t moment,
+                 const RecordClock& clock) noexcept {
+  std::uint64_t start = start_of(record), end = start;
+  return start != 0 && clock.settle(start, end) && start >= moment;
+}
+
 }  // namespace haiprof::gpu

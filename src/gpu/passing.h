@@ -17,6 +17,10 @@ enum class Side { before, after };
 bool lies(const std::uint8_t* record, Side side, std::uint64_t moment,
           const RecordClock& clock) noexcept;
 
+// Whether it is known to have begun at that moment or later.
+bool began_after(const std::uint8_t* record, std::uint64_t moment,
+                 const RecordClock& clock) noexcept;
+
 // Calls take(record, bytes) for each record on that side.
 template <typename Take>
 void each_on(Side side, std::uint64_t moment, cupti::ActivityGetNextRecord next,

@@ -30,10 +30,6 @@ std::string percent(double ratio) {
   return text;
 }
 
-std::string step_or_null(std::uint32_t step) {
-  return step == ring::kNone ? "null" : std::to_string(step);
-}
-
 }  // namespace
 
 Schedule::Schedule(Tracer& tracer) noexcept
@@ -42,6 +38,7 @@ Schedule::Schedule(Tracer& tracer) noexcept
 Refusal Schedule::start(Mode mode, double budget, double period) {
   mode_ = mode;
   budget_ = budget;
+  tracer_.turns();  // what an earlier recording did not hear
   if (mode == Mode::off) return {};
   Refusal refusal = tracer_.enable();
   if (!refusal.ok()) {
@@ -52,6 +49,8 @@ Refusal Schedule::start(Mode mode, double budget, double period) {
   period_ = static_cast<std::uint64_t>(period * static_cast<double>(second));
   windows_ = Windows(second, period_);
   started_ = last_metered_ = ring::now_ticks();
+  compared_ = metered_ = tell_from_ = 0;
+  newest_ = {};
   cupti_ns_before_ = tracer_.counts().overhead_ns;
   // The first steps of a job are longer by themselves.
   if (!tracer_.yielded()) {
@@ -63,21 +62,17 @@ Refusal Schedule::start(Mode mode, double budget, double period) {
 
 void Schedule::turn(std::uint64_t thread_ns) {
   const std::uint64_t now = ring::now_ticks();
-  const bool measured = hear_of_steps();
+  hear_of_steps();
   tracer_.follow();
   hear_of_others();
-  if (mode_ == Mode::windows) {
-    follow_windows(now);
-    if (measured) keep_budget_of_windows(now, thread_ns);
-  } else if (mode_ == Mode::all) {
-    keep_budget_of_all(now, thread_ns);
-  }
+  if (mode_ == Mode::windows) follow_windows(now);
+  if (mode_ != Mode::off && !tracer_.yielded()) keep_budget(now, thread_ns);
 }
 
-bool Schedule::hear_of_steps() {
-  bool measured = false;
-  for (Step step{}; steps.take(step);) measured = windows_.step(step) || measured;
-  return measured;
+void Schedule::hear_of_steps() {
+  // What another profiler makes longer says nothing of us.
+  if (tracer_.shared()) windows_.disturb();
+  for (Step step{}; steps.take(step);) windows_.step(step);
 }
 
 void Schedule::hear_of_others() {
@@ -90,6 +85,7 @@ void Schedule::hear_of_others() {
              turn.ticks);
         if (!windows_.open()) break;
         windows_.end(turn.ticks);
+        windows_.disturb();
         tell_kernels(false, "handover", turn.ticks);
         break;
       case Turn::took_over:
@@ -110,12 +106,13 @@ void Schedule::hear_of_others() {
 }
 
 void Schedule::follow_windows(std::uint64_t now) {
-  if (windows_.ends(now, phase::current_step() != ring::kNone)) {
+  const bool in_step = phase::current_step() != ring::kNone;
+  if (windows_.ends(now, in_step)) {
     tracer_.disable();
     const std::uint64_t end = ring::now_ticks();
     windows_.end(end);
     tell_kernels(false, "window", end);
-  } else if (!tracer_.enabled() && windows_.begins(now)) {
+  } else if (!tracer_.enabled() && windows_.begins(now, in_step)) {
     const Refusal refusal = tracer_.enable();
     if (!refusal.ok()) {
       tell("hook", "kernels are no longer recorded: " + refusal.reason + "; " + refusal.mend, "{}");
@@ -130,107 +127,118 @@ void Schedule::follow_windows(std::uint64_t now) {
   }
 }
 
-std::string Schedule::costs(std::uint64_t thread_ns) const {
-  return "\"budget\": " + number(budget_) + ", \"mode\": \"" + name_of(mode_) +
-         "\", \"cost_thread_ns\": " + std::to_string(thread_ns) +
-         ", \"cost_cupti_ns\": " + std::to_string(tracer_.counts().overhead_ns - cupti_ns_before_);
+// Before enough windows were compared there is only what is metered; with `all` always.
+void Schedule::keep_budget(std::uint64_t now, std::uint64_t thread_ns) {
+  const std::uint32_t windows = windows_.overhead().windows();
+  if (windows_.overhead().known()) {
+    if (windows == compared_) return;
+    if (compared_ == 0) tell_from_ = 0;
+    compared_ = windows;
+    judge(compared(now, thread_ns), windows);
+  } else if (now >= last_metered_ + period_) {
+    last_metered_ = now;
+    judge(metered(now, thread_ns), ++metered_);
+  }
 }
 
-void Schedule::keep_budget_of_windows(std::uint64_t now, std::uint64_t thread_ns) {
+void Schedule::judge(const Verdict& found, std::uint32_t evidence) {
+  if (budget_ > 0 && found.cost > budget_) {
+    const Mode next = mode_ == Mode::all ? Mode::windows : Mode::off;
+    tell("budget",
+         found.text + "; that is over the budget of " + percent(budget_) +
+             " %: " + (next == Mode::off ? "it ends" : "only windows from now on"),
+         found.attributes + ", \"stepped_down_to\": \"" + name_of(next) + "\"}");
+    return step_down(next);
+  }
+  // Each time that twice as much is known: the ring keeps every text for as long as it is open.
+  newest_ = found;
+  if (evidence < tell_from_) return;
+  tell_from_ = 2 * evidence;
+  tell_newest();
+}
+
+void Schedule::tell_newest() {
+  if (newest_.text.empty()) return;
+  tell("budget", newest_.text, newest_.attributes + "}");
+  newest_ = {};
+}
+
+Schedule::Verdict Schedule::compared(std::uint64_t now, std::uint64_t thread_ns) const {
   const Overhead& overhead = windows_.overhead();
   const double share = windows_.share(now);
-  const bool known = overhead.known();
   const double mean = overhead.mean();
   const double half = overhead.half_width();
-  std::string attributes = "{\"overhead\": " + (known ? number(mean) : "null") +
-                           ", \"low\": " + (known ? number(mean - half) : "null") +
-                           ", \"high\": " + (known ? number(mean + half) : "null") +
-                           ", \"confidence\": " + number(Overhead::kConfidence) +
-                           ", \"windows\": " + std::to_string(overhead.windows()) +
-                           ", \"steps_inside\": " + std::to_string(overhead.steps_inside()) +
-                           ", \"steps_outside\": " + std::to_string(overhead.steps_outside()) +
-                           ", \"share\": " + number(share) + ", " + costs(thread_ns);
-  if (!known) {
-    tell("budget",
-         "what recording kernels costs is not known yet: " + std::to_string(overhead.windows()) +
-             " of " + std::to_string(Overhead::kFewest) + " windows",
-         attributes + "}");
-    return;
-  }
-  std::string text = "recording kernels makes steps " + percent(mean) +
-                     " % longer (95 %: " + percent(mean - half) + " to " + percent(mean + half) +
-                     ", " + std::to_string(overhead.windows()) + " windows), in " + percent(share) +
-                     " % of the time";
-  if (budget_ > 0 && (mean - half) * share > budget_) {
-    text += ", which is over the budget of " + percent(budget_) + " %: it ends";
-    return step_down(Mode::off, text, attributes);
-  }
-  tell("budget", text, attributes + "}");
+  Verdict found;
+  found.cost = (mean - half) * share;
+  found.text = "recording kernels makes steps " + percent(mean) +
+               " % longer (95 %: " + percent(mean - half) + " to " + percent(mean + half) + ", " +
+               std::to_string(overhead.windows()) + " windows), in " + percent(share) +
+               " % of the time";
+  found.attributes = "{\"overhead\": " + number(mean) + ", \"low\": " + number(mean - half) +
+                     ", \"high\": " + number(mean + half) +
+                     ", \"confidence\": " + number(Overhead::kConfidence) + ", " +
+                     both(share, thread_ns);
+  return found;
 }
 
-// There is nothing to compare with, only what is metered.
-void Schedule::keep_budget_of_all(std::uint64_t now, std::uint64_t thread_ns) {
-  if (now < last_metered_ + period_) return;
-  last_metered_ = now;
+Schedule::Verdict Schedule::metered(std::uint64_t now, std::uint64_t thread_ns) const {
   const double elapsed_ns = kNsPerSecond * static_cast<double>(now - started_) /
                             static_cast<double>(ring::ticks_per_second());
   const auto cupti_ns = static_cast<double>(tracer_.counts().overhead_ns - cupti_ns_before_);
-  const double spent = (cupti_ns + static_cast<double>(thread_ns)) / elapsed_ns;
-  const std::string attributes =
-      "{\"overhead\": null, \"low\": null, \"high\": null, \"confidence\": null, \"windows\": 0, "
-      "\"steps_inside\": 0, \"steps_outside\": 0, \"share\": 1, \"spent\": " +
-      number(spent) + ", " + costs(thread_ns);
-  std::string text = "recording all kernels takes " + percent(spent) +
-                     " % of the time in CUPTI and in haiprof's thread; what it takes in each "
-                     "launch shows only beside steps without it (windows)";
-  if (budget_ > 0 && spent > budget_) {
-    text += "; that is over the budget of " + percent(budget_) + " %: only windows from now on";
-    return step_down(Mode::windows, text, attributes);
-  }
-  tell("budget", text, attributes + "}");
+  Verdict found;
+  found.cost = (cupti_ns + static_cast<double>(thread_ns)) / elapsed_ns;
+  found.text =
+      "recording kernels takes " + percent(found.cost) +
+      " % of the time in CUPTI and in haiprof's thread; what it takes in each launch shows "
+      "only where steps with it and without it were compared";
+  found.attributes =
+      "{\"overhead\": null, \"low\": null, \"high\": null, \"confidence\": null, \"spent\": " +
+      number(found.cost) + ", " + both(windows_.share(now), thread_ns);
+  return found;
 }
 
-void Schedule::step_down(Mode mode, const std::string& text, const std::string& attributes) {
+std::string Schedule::both(double share, std::uint64_t thread_ns) const {
+  const Overhead& overhead = windows_.overhead();
+  return "\"windows\": " + std::to_string(overhead.windows()) +
+         ", \"steps_inside\": " + std::to_string(overhead.steps_inside()) +
+         ", \"steps_outside\": " + std::to_string(overhead.steps_outside()) +
+         ", \"share\": " + number(share) + ", \"budget\": " + number(budget_) + ", \"mode\": \"" +
+         name_of(mode_) + "\", \"cost_thread_ns\": " + std::to_string(thread_ns) +
+         ", \"cost_cupti_ns\": " + std::to_string(tracer_.counts().overhead_ns - cupti_ns_before_);
+}
+
+void Schedule::step_down(Mode mode) {
   const std::uint64_t now = ring::now_ticks();
-  tell("budget", text, attributes + ", \"stepped_down_to\": \"" + name_of(mode) + "\"}");
-  if (tracer_.enabled()) {
-    tracer_.disable();
+  if (windows_.open()) {
     windows_.end(now);
     tell_kernels(false, "budget", now);
   }
+  tracer_.disable();
   mode_ = mode;
+  compared_ = metered_ = tell_from_ = 0;
+  newest_ = {};
   windows_ = Windows(ring::ticks_per_second(), period_);
 }
 
 void Schedule::stop() {
   hear_of_steps();
   hear_of_others();
-  if (tracer_.enabled()) {
-    tracer_.disable();
+  tell_newest();
+  tracer_.disable();
+  if (windows_.open()) {
     const std::uint64_t now = ring::now_ticks();
-    if (windows_.open()) {
-      windows_.end(now);
-      tell_kernels(false, "stop", now);
-    }
+    windows_.end(now);
+    tell_kernels(false, "stop", now);
   }
   mode_ = Mode::off;
 }
 
+// Few texts, and the same again and again: the ring keeps each one once.
 void Schedule::tell_kernels(bool recording, const char* why, std::uint64_t ticks) const {
-  const std::uint32_t first = windows_.first_step();
-  const std::uint32_t last = windows_.last_step();
-  std::string text = "kernels are recorded from here on";
-  if (!recording) {
-    text = first == ring::kNone ? "kernels were recorded up to here, of no whole step"
-           : first == last      ? "kernels of step " + std::to_string(first) + " were recorded"
-                                : "kernels of steps " + std::to_string(first) + " to " +
-                                      std::to_string(last) + " were recorded";
-  }
-  tell("kernels", text,
+  tell("kernels",
+       recording ? "kernels are recorded from here on" : "kernels were recorded up to here",
        std::string("{\"recording\": ") + (recording ? "true" : "false") + ", \"why\": \"" + why +
-           "\", \"mode\": \"" + name_of(mode_) +
-           "\", \"first_step\": " + (recording ? "null" : step_or_null(first)) +
-           ", \"last_step\": " + (recording ? "null" : step_or_null(last)) + "}",
+           "\", \"mode\": \"" + name_of(mode_) + "\"}",
        ticks);
 }
 

@@ -54,18 +54,30 @@ class Schedule {
   // thread_ns: CPU time of the collector's thread since start().
   void turn(std::uint64_t thread_ns);
   void stop();
+  bool on() const noexcept { return mode_ != Mode::off; }
 
   StepFeed steps;
 
  private:
-  bool hear_of_steps();
+  // What recording kernels was found to cost.
+  struct Verdict {
+    double cost = 0;         // share of the job's time
+    std::string text;        // a sentence without its full stop
+    std::string attributes;  // a JSON object without its last brace
+  };
+
+  void hear_of_steps();
   void hear_of_others();
   void follow_windows(std::uint64_t now);
-  void keep_budget_of_all(std::uint64_t now, std::uint64_t thread_ns);
-  void keep_budget_of_windows(std::uint64_t now, std::uint64_t thread_ns);
-  void step_down(Mode mode, const std::string& text, const std::string& attributes);
+  void keep_budget(std::uint64_t now, std::uint64_t thread_ns);
+  Verdict compared(std::uint64_t now, std::uint64_t thread_ns) const;
+  Verdict metered(std::uint64_t now, std::uint64_t thread_ns) const;
+  std::string both(double share, std::uint64_t thread_ns) const;
+  // evidence: how much it rests on.
+  void judge(const Verdict& found, std::uint32_t evidence);
+  void tell_newest();
+  void step_down(Mode mode);
   void tell_kernels(bool recording, const char* why, std::uint64_t ticks) const;
-  std::string costs(std::uint64_t thread_ns) const;
 
   Tracer& tracer_;
   Mode mode_ = Mode::off;
@@ -75,6 +87,10 @@ class Schedule {
   std::uint64_t started_ = 0;       // ticks
   std::uint64_t last_metered_ = 0;  // ticks
   std::uint64_t cupti_ns_before_ = 0;
+  std::uint32_t compared_ = 0;   // windows that the newest verdict rests on
+  std::uint32_t metered_ = 0;    // verdicts before there were any
+  std::uint32_t tell_from_ = 0;  // of either, when the next is told
+  Verdict newest_;               // that was not told
 };
 
 }  // namespace haiprof::gpu

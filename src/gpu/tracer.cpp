@@ -83,7 +83,7 @@ void buffer_completed(cupti::Context context, std::uint32_t stream, std::uint8_t
         });
   }
   if (!ours && give != nullptr) return give(context, stream, buffer, bytes, valid);
-  if (buffers.complete(buffer, valid) && buffers.pressing()) tell_pressure.load()();
+  if (buffers.complete(buffer, valid, border) && buffers.pressing()) tell_pressure.load()();
 }
 
 template <typename Value>
@@ -128,6 +128,8 @@ Refusal Tracer::open(const std::string& folders, Kinds kinds) {
   decoder_ = std::make_unique<Decoder>(cupti_.next_record);
   return {};
 }
+
+bool Tracer::shared() const noexcept { return handover().lasts(); }
 
 bool Tracer::watch() noexcept {
   return handover().watch(cupti_,
@@ -180,7 +182,7 @@ void Tracer::disable() noexcept {
   const std::lock_guard guard(mutex_);
   if (!enabled_) return;
   // What is enabled while the other records is the other's.
-  if (!yielded_ && !handover().lasts()) disable_kinds();
+  if (registered_ && !yielded_) disable_kinds();
   enabled_ = yielded_ = false;
 }
 
@@ -192,6 +194,12 @@ void Tracer::disable_kinds() noexcept {
   if (kinds_.synchronization) cupti_.disable(cupti::kSynchronization);
   if (kinds_.overhead) cupti_.disable(cupti::kOverhead);
   handover().ours(false);
+}
+
+// The other's buffers need not be zeroed, and it wants as few of them as it can have.
+void Tracer::leave_attributes() noexcept {
+  set_attribute(cupti_, cupti::kZeroedOutActivityBuffer, std::uint8_t{0});
+  set_attribute(cupti_, cupti::kPerThreadActivityBuffer, std::uint8_t{0});
 }
 
 void Tracer::turn(Turn::What what, std::uint64_t ticks, Refusal refusal) noexcept {
@@ -224,6 +232,7 @@ void Tracer::yield(bool finalize) noexcept {
   // By force only before the end of CUPTI, because that throws away what has not ended yet.
   // Else what comes late still finds its owner in buffer_completed.
   cupti_.flush_all(finalize ? cupti::kFlushForced : 0);
+  leave_attributes();
   registered_ = false;
   yielded_ns.store(ring::clock_ns(CLOCK_REALTIME));
   if (enabled_) turn(Turn::yielded, ticks);
@@ -234,6 +243,7 @@ void Tracer::follow() noexcept {
   handover().watch_more();
   const std::lock_guard guard(mutex_);
   if (handover().lasts() && registered_) {
+    leave_attributes();
     registered_ = false;
     handover().ours(false);
     if (enabled_) turn(Turn::yielded, ring::now_ticks());
@@ -268,7 +278,7 @@ void Tracer::take(bool not_ended) noexcept {
     }
   }
   buffers.each_full([&](const Buffers::Full& full) {
-    const Decoded decoded = decoder_->decode(full.data, full.valid);
+    const Decoded decoded = decoder_->decode(full.data, full.valid, full.border);
     const std::lock_guard guard(counts_mutex_);
     counts_ += decoded;
   });

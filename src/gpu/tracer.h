@@ -59,6 +59,8 @@ class Tracer {
   // Whether it records, or would if it had not yielded.
   bool enabled() const noexcept { return enabled_; }
   bool yielded() const noexcept { return yielded_; }
+  // Whether another uses CUPTI now, or may still do.
+  bool shared() const noexcept;
 
   // Looks for others that were loaded since, and takes over again from one that has ended. By the
   // thread that calls take(), now and then.
@@ -77,9 +79,10 @@ class Tracer {
 
  private:
   void yield(bool finalize) noexcept;
-  // These three under the lock.
+  // These four under the lock.
   cupti::Result record() noexcept;
   void disable_kinds() noexcept;
+  void leave_attributes() noexcept;
   void turn(Turn::What what, std::uint64_t ticks, Refusal refusal = {}) noexcept;
 
   mutable std::mutex mutex_;  // of everything but take()'s own work

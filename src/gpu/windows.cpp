@@ -22,7 +22,10 @@ void keep_newest(std::vector<std::uint64_t>& durations, std::uint64_t duration) 
 
 }  // namespace
 
-bool Windows::begins(std::uint64_t now) const noexcept { return !open_ && (!any_ || now >= due_); }
+// The first steps of a job that took its time to come to them are not waited for.
+bool Windows::begins(std::uint64_t now, bool in_step) const noexcept {
+  return !open_ && (!any_ || now >= due_ || (!met_ && in_step));
+}
 
 bool Windows::ends(std::uint64_t now, bool in_step) const noexcept {
   if (!open_ || now < began_ + period_ / kShortest) return false;
@@ -38,7 +41,6 @@ void Windows::begin(std::uint64_t now, bool comparable) {
   comparable_ = comparable;
   began_ = now;
   whole_ = 0;
-  first_ = last_ = ring::kNone;
   inside_.clear();
   after_.clear();
 }
@@ -53,13 +55,17 @@ void Windows::end(std::uint64_t now) {
   if (!comparing_) before_.clear();
 }
 
+void Windows::disturb() noexcept {
+  comparable_ = comparing_ = false;
+  before_.clear();
+}
+
 bool Windows::step(const Step& step) {
   const std::uint64_t duration = step.end - step.start;
   if (!any_) return false;
   if (step.start >= began_ && (open_ || step.end <= ended_)) {
     ++whole_;
-    if (first_ == ring::kNone) first_ = step.number;
-    last_ = step.number;
+    met_ = true;
     keep_newest(inside_, duration);
     return false;
   }

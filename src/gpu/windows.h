@@ -15,14 +15,12 @@
 #include <vector>
 
 #include "gpu/overhead.h"
-#include "ring/layout.h"
 
 namespace haiprof::gpu {
 
 struct Step {
   std::uint64_t start;
   std::uint64_t end;
-  std::uint32_t number;
 };
 
 class Windows {
@@ -32,7 +30,7 @@ class Windows {
       : second_(ticks_per_second), period_(period) {}
 
   // Whether a window is due to begin, or the open one has seen enough. in_step: a step is open.
-  bool begins(std::uint64_t now) const noexcept;
+  bool begins(std::uint64_t now, bool in_step) const noexcept;
   bool ends(std::uint64_t now, bool in_step) const noexcept;
 
   // The caller began or ended to record. comparable: no other reason made the steps around it
@@ -40,13 +38,11 @@ class Windows {
   void begin(std::uint64_t now, bool comparable);
   void end(std::uint64_t now);
   bool open() const noexcept { return open_; }
+  // Something else makes steps longer now: the window, and the steps around it, are not compared.
+  void disturb() noexcept;
 
   // A step has ended; in the order in which they do. True: the overhead has become better known.
   bool step(const Step& step);
-
-  // Of the window that is open or was the last one; kNone before the first.
-  std::uint32_t first_step() const noexcept { return first_; }
-  std::uint32_t last_step() const noexcept { return last_; }
 
   const Overhead& overhead() const noexcept { return overhead_; }
   // The share of the time since the first window that windows took.
@@ -59,16 +55,15 @@ class Windows {
   std::uint64_t period_;
   bool open_ = false;
   bool any_ = false;  // a window has begun
+  bool met_ = false;  // a step was in one, from its beginning to its end
   bool comparable_ = false;
   bool comparing_ = false;    // closed, and steps after it are still wanted
   std::uint64_t origin_ = 0;  // when the first window began
   std::uint64_t began_ = 0;
   std::uint64_t ended_ = 0;
   std::uint64_t due_ = 0;
-  std::uint64_t inside_ticks_ = 0;  // of all windows that ended
-  std::uint32_t whole_ = 0;         // steps in the window
-  std::uint32_t first_ = ring::kNone;
-  std::uint32_t last_ = ring::kNone;
+  std::uint64_t inside_ticks_ = 0;                      // of all windows that ended
+  std::uint32_t whole_ = 0;                             // steps in the window
   std::vector<std::uint64_t> before_, inside_, after_;  // durations
   Overhead overhead_;
 };

@@ -69,6 +69,7 @@ std::vector<std::uint64_t> launched;  // when, ns, by correlation id
 std::size_t dropped = 0;
 std::uint32_t correlation = 0;
 std::uint32_t skewed = 0;  // records that will have a wrong time
+std::uint8_t zeroed = 0;   // whether buffers come zeroed
 std::uint64_t dirty = 0;   // buffers that were not zeroed
 
 Times now() {
@@ -150,9 +151,12 @@ std::uint8_t* room(std::uint32_t kind, std::size_t number) {
       ++dropped;
       return nullptr;
     }
-    // The job promised zeroed memory; what it left there would be taken for a record's fields.
     const std::uint8_t* const end = buffer.data + buffer.bytes;
-    if (std::any_of<const std::uint8_t*>(buffer.data, end, [](auto byte) { return byte != 0; })) {
+    if (zeroed == 0) {
+      std::memset(buffer.data, 0, buffer.bytes);
+    } else if (std::any_of<const std::uint8_t*>(buffer.data, end,
+                                                [](auto byte) { return byte != 0; })) {
+      // Promised to be zeroed: what was left there would be taken for a record's fields.
       ++dirty;
     }
   }
@@ -275,6 +279,7 @@ cupti::Result cuptiActivitySetAttribute(int attribute, std::size_t*, void* value
   if (attribute == cupti::kPerThreadActivityBuffer) {
     per_thread = *static_cast<std::uint8_t*>(value);
   }
+  if (attribute == cupti::kZeroedOutActivityBuffer) zeroed = *static_cast<std::uint8_t*>(value);
   return answer("cuptiActivitySetAttribute");
 }
 
@@ -327,6 +332,7 @@ cupti::Result cuptiFinalize() {
   subscriber = nullptr;
   api_calls = false;
   per_thread = 1;  // the default of 13.0
+  zeroed = 0;
   return cupti::kSuccess;
 }
 

@@ -104,7 +104,8 @@ const Pair loaded = measured();
 
 void buffer_requested(std::uint8_t** buffer, std::size_t* bytes, std::size_t* most) {
   const std::lock_guard guard(mutex);
-  Buffer made(new std::uint8_t[kBufferBytes]());
+  Buffer made(new std::uint8_t[kBufferBytes]);
+  std::memset(made.get(), 0xCC, kBufferBytes);  // as memory that was used before
   *buffer = made.get();
   *bytes = kBufferBytes;
   *most = 0;
