@@ -108,8 +108,9 @@ void Schedule::hear_of_others() {
 void Schedule::follow_windows(std::uint64_t now) {
   const bool in_step = phase::current_step() != ring::kNone;
   if (windows_.ends(now, in_step)) {
-    tracer_.disable();
+    // A step that ends while tracing does is not told as whole.
     const std::uint64_t end = ring::now_ticks();
+    tracer_.disable();
     windows_.end(end);
     tell_kernels(false, "window", end);
   } else if (!tracer_.enabled() && windows_.begins(now, in_step)) {
@@ -224,9 +225,9 @@ void Schedule::stop() {
   hear_of_steps();
   hear_of_others();
   tell_newest();
+  const std::uint64_t now = ring::now_ticks();
   tracer_.disable();
   if (windows_.open()) {
-    const std::uint64_t now = ring::now_ticks();
     windows_.end(now);
     tell_kernels(false, "stop", now);
   }
