@@ -498,7 +498,8 @@ def _kernels(process: Process, keep: Mapping[str, Collection[str]]) -> tables.Re
 def _device_phases(process: Process) -> tables.Read:
     gpu = _read_gpu(process)
     on_device = device_views.device_steps(gpu.phases)
-    told = recorded_views.windows(gpu.intervals, on_device)
+    on_host = recorded_views.host_steps(gpu.spans)
+    told = recorded_views.windows(gpu.intervals, on_device, on_host)
     frame = kernel_views.device_phases(gpu.kernels, gpu.phases, told)
     return tables.Read(frame, gpu.cut, gpu.problems)
 

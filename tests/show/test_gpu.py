@@ -177,7 +177,7 @@ def test_attempts_of_one_rank_are_added(tmp_path: Path) -> None:
         (schema.SPANS, runs.loop(30)),
         (schema.DEVICE_SPANS, runs.device_loop(30)),
         (schema.KERNELS, runs.kernel_loop(10, 19)),
-        (schema.EVENTS, [runs.recording_begins(120), runs.recording_ends(240, 10, 19)]),
+        (schema.EVENTS, [runs.recording_begins(120), runs.recording_ends(240)]),
     ):
         later = [
             {**row, **{k: row[k] + 9 * runs.SECOND for k in ("start", "time") if k in row}}
@@ -235,7 +235,7 @@ def without_scripts(page: str) -> str:
 
 def test_the_report_tells_the_measured_overhead_and_what_followed_from_it(tmp_path: Path) -> None:
     run = runs.make_gpu_run(tmp_path / "r")
-    told = [runs.recording_begins(120), runs.recording_ends(240, 10, 19), runs.measured(1)]
+    told = [runs.recording_begins(120), runs.recording_ends(240), runs.measured(1)]
     down = runs.measured(2, 0.04, stepped_down_to="off")
     replace(run / "n0#0", schema.EVENTS, [*told, {**down, "text": "Too dear"}])
     text = without_scripts(Analyzer(run).report(tmp_path / "x.html").read_text())
