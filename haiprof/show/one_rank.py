@@ -86,7 +86,7 @@ def show(analyzer: Analyzer, processes: list[Process], points: int = POINTS) -> 
     title = label[:1].upper() + label[1:] if len(processes) == 1 else f"Rank {processes[0].rank}"
     where = sorted({f"{p.node}, pid {p.pid}" for p in processes})
     lines = [f"{'; '.join(where)}; began {utc(analyzer.run.created_ns)} UTC"]
-    lines += gpu_words.lines(own)
+    lines += gpu_words.lines(own, analyzer.run.kernels)
     origin = analyzer.run.created_ns
     on_gpu = [s.process for s in own if s.gpu is not None]
     gpus = [one_gpu.gpu(p.label, origin, analyzer.read_gpu(p)) for p in on_gpu]

@@ -75,9 +75,33 @@ def test_without_kernels_one_line_says_what_would_show_them(tmp_path: Path) -> N
     assert not [t for t in titles(shown) if "busy" in t]
 
 
+def test_a_run_that_recorded_no_kernels_though_asked_to_points_to_what_was_in_the_way(
+    tmp_path: Path,
+) -> None:
+    run = runs.make_gpu_run(tmp_path / "r", windows=False)
+    for kernels, line in (
+        ("windows", gpu_words.REFUSED.format(kernels="windows")),
+        ("all", gpu_words.REFUSED.format(kernels="all")),
+        ("off", gpu_words.NO_KERNELS),
+        (None, gpu_words.NO_KERNELS),
+        (7, gpu_words.NO_KERNELS),
+    ):
+        runs.write_run(run, options={"kernels": kernels})
+        for shown in (Analyzer(run).show_overview(), Analyzer(run).show_one_rank(0)):
+            assert line in shown.lines
+    runs.write_run(run, options=["kernels"])
+    assert gpu_words.NO_KERNELS in Analyzer(run).show_overview().lines
+    runs.write_run(run, options={"kernels": "windows"})
+    told = [runs.recording_begins(120), runs.recording_ends(125, why="handover")]
+    replace(run / "n0#0", schema.EVENTS, told)
+    line = gpu_words.REFUSED_WHOLE_STEP.format(kernels="windows")
+    assert line in Analyzer(run).show_overview().lines
+    assert "--kernels windows records" not in line
+
+
 def test_kernels_in_no_whole_step_tell_no_share(tmp_path: Path) -> None:
     run = runs.make_gpu_run(tmp_path / "r")
-    told = [runs.recording_begins(120), runs.recording_ends(125, None, None, "handover")]
+    told = [runs.recording_begins(120), runs.recording_ends(125, why="handover")]
     replace(run / "n0#0", schema.EVENTS, told)
     shown = Analyzer(run).show_one_rank(0)
     assert gpu_words.NO_WHOLE_STEP in shown.lines
