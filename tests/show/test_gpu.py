@@ -270,6 +270,24 @@ def test_the_report_tells_the_measured_overhead_and_what_followed_from_it(tmp_pa
     assert "Kernels are recorded from now on" not in text
 
 
+def test_a_cost_that_was_only_metered_is_not_told_as_a_comparison_of_steps(tmp_path: Path) -> None:
+    run = runs.make_gpu_run(tmp_path / "r")
+    for event, told in (
+        (
+            runs.measured(2, None, windows=0, share=1, spent=0.0021, mode="all"),
+            "Recording kernels: CUPTI and haiprof&#x27;s thread took 0.21 % of the time.",
+        ),
+        (runs.measured(2, None, windows=1), "overhead not measured yet (1 window so far)"),
+    ):
+        replace(run / "n0#0", schema.EVENTS, [event])
+        text = without_scripts(Analyzer(run).report(tmp_path / "x.html").read_text())
+        assert told in text
+        assert "by comparing steps" not in text
+    replace(run / "n0#0", schema.EVENTS, [runs.measured(2)])
+    text = without_scripts(Analyzer(run).report(tmp_path / "x.html").read_text())
+    assert "by comparing steps with and without it: measured overhead 0.4 %" in text
+
+
 def test_names_of_kernels_are_data(tmp_path: Path) -> None:
     run = runs.make_gpu_run(tmp_path / "r")
     replace(run / "n0#0", schema.KERNELS, [runs.activity(130, 1, HOSTILE)])
