@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -173,6 +174,29 @@ def test_a_part_of_a_gpu_is_shown_with_what_only_the_whole_has(tmp_path: Path) -
     names = {t.name for t in shown.figure.data if t.name.startswith("gpu.")}
     assert names == {"gpu.util · gpu0/mig1", "gpu.power · gpu0"}
     assert column(grid(shown, "GPUs"), "gpu") == ["gpu0/mig1"]
+
+
+def test_another_node_folder_of_the_same_host_names_other_gpus(tmp_path: Path) -> None:
+    run = runs.make_gpu_run(tmp_path / "r", ranks=2)
+    node = {"gpus": [{"instance": "gpu0", "uuid": "GPU-other"}]}
+    process = run / "n0" / schema.PROCESS_FILE
+    runs.write_json(run / "n0.2" / schema.PROCESS_FILE, {**json.loads(process.read_text()), **node})
+    foreign = [
+        runs.sample(s, metric, 99, instance)
+        for s in (1, 2, 3)
+        for metric, instance in (
+            ("gpu.util.percent", "gpu0"),
+            ("gpu.power.watts", "gpu0"),
+            ("gpu.util.percent", "gpu1"),
+        )
+    ]
+    runs.write_closed(run / "n0.2", schema.SAMPLES, foreign)
+    drawn = {t.name: t for t in Analyzer(run).show_one_rank(0).figure.data}
+    assert {n for n in drawn if n.startswith("gpu.")} == {
+        "gpu.util · gpu0",
+        "gpu.memory_used · gpu0",
+    }
+    assert max(drawn["gpu.util · gpu0"].y) == 64
 
 
 def test_two_gpus_of_one_rank_each_have_their_panel_and_lanes(tmp_path: Path) -> None:
