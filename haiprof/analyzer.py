@@ -224,8 +224,10 @@ class Analyzer:
         """Return the newest measured overhead of each process that measured it.
 
         Columns: ``time``, ``overhead``, ``low``, ``high`` (shares of one), ``confidence``,
-        ``windows``, ``steps_inside``, ``steps_outside``, ``budget``, ``mode``,
-        ``stepped_down_to``, ``cost_thread_ns``, ``cost_cupti_ns``, ``text``.
+        ``windows``, ``steps_inside``, ``steps_outside``, ``share`` (of the time, in which kernels
+        are recorded), ``spent`` (part of the time that was metered, where there is nothing to
+        compare with), ``budget``, ``mode``, ``stepped_down_to``, ``cost_thread_ns``,
+        ``cost_cupti_ns``, ``text``. See :func:`haiprof.views.overhead.newest`.
         """
         return self._frames(_overhead, self._choose(rank), overhead_view.SCHEMA)
 
