@@ -224,8 +224,10 @@ class Analyzer:
         """Return the newest measured overhead of each process that measured it.
 
         Columns: ``time``, ``overhead``, ``low``, ``high`` (shares of one), ``confidence``,
-        ``windows``, ``steps_inside``, ``steps_outside``, ``budget``, ``mode``,
-        ``stepped_down_to``, ``cost_thread_ns``, ``cost_cupti_ns``, ``text``.
+        ``windows``, ``steps_inside``, ``steps_outside``, ``share`` (of the time, in which kernels
+        are recorded), ``spent`` (part of the time that was metered, where there is nothing to
+        compare with), ``budget``, ``mode``, ``stepped_down_to``, ``cost_thread_ns``,
+        ``cost_cupti_ns``, ``text``. See :func:`haiprof.views.overhead.newest`.
         """
         return self._frames(_overhead, self._choose(rank), overhead_view.SCHEMA)
 
@@ -498,7 +500,8 @@ def _kernels(process: Process, keep: Mapping[str, Collection[str]]) -> tables.Re
 def _device_phases(process: Process) -> tables.Read:
     gpu = _read_gpu(process)
     on_device = device_views.device_steps(gpu.phases)
-    told = recorded_views.windows(gpu.intervals, on_device)
+    on_host = recorded_views.host_steps(gpu.spans)
+    told = recorded_views.windows(gpu.intervals, on_device, on_host)
     frame = kernel_views.device_phases(gpu.kernels, gpu.phases, told)
     return tables.Read(frame, gpu.cut, gpu.problems)
 

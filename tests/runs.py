@@ -202,15 +202,24 @@ def device_span(
 
 def recording_begins(ms: float, why: str = "window", mode: str = "windows") -> Row:
     """Make the event that kernels are recorded from ``ms`` after T0 on."""
-    told = {"recording": True, "why": why, "mode": mode, "first_step": None, "last_step": None}
+    told = {"recording": True, "why": why, "mode": mode}
     return event(ms / 1e3, "kernels", "Kernels are recorded from now on", None, told)
 
 
 def recording_ends(
-    ms: float, first: int | None, last: int | None, why: str = "window", mode: str = "windows"
+    ms: float,
+    first: int | None = None,
+    last: int | None = None,
+    why: str = "window",
+    mode: str = "windows",
 ) -> Row:
-    """Make the event that kernels were recorded until ``ms`` after T0, in these whole steps."""
-    told = {"recording": False, "why": why, "mode": mode, "first_step": first, "last_step": last}
+    """Make the event that kernels were recorded until ``ms`` after T0.
+
+    With ``first`` and ``last`` it carries the whole steps, as events once did.
+    """
+    told: Row = {"recording": False, "why": why, "mode": mode}
+    if first is not None:
+        told.update(first_step=first, last_step=last)
     return event(ms / 1e3, "kernels", "Kernels are not recorded any more", None, told)
 
 
@@ -346,7 +355,7 @@ def make_gpu_run(folder: Path, ranks: int = 1, steps: int = 118, windows: bool =
         process = write_process(run, rank, world_size=ranks, gpus=[gpu])
         write_closed(process, schema.DEVICE_SPANS, device_loop(steps))
         if windows:
-            told = [recording_begins(120.0), recording_ends(240.0, 10, 19), measured(1)]
+            told = [recording_begins(120.0), recording_ends(240.0), measured(1)]
             write_closed(process, schema.EVENTS, told)
             write_closed(process, schema.KERNELS, kernel_loop(10, 19))
     return run

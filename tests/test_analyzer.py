@@ -155,6 +155,12 @@ def test_kernels_of_a_rank_that_crashed_are_told_of_up_to_the_last_whole_step(
     assert analyzer.processes().filter(pl.col("rank") == 0)["cut_files"].to_list() == [1]
 
 
+def test_every_column_of_the_overhead_is_documented(on_gpus: Analyzer) -> None:
+    documented = Analyzer.overhead.__doc__ or ""
+    columns = [name for name in on_gpus.overhead().columns if name not in ("node", "rank", "pid")]
+    assert [name for name in columns if f"``{name}``" not in documented] == []
+
+
 def test_kernels_are_only_read_for_a_summary_when_they_were_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,7 +86,7 @@ def show(analyzer: Analyzer, processes: list[Process], points: int = POINTS) -> 
     title = label[:1].upper() + label[1:] if len(processes) == 1 else f"Rank {processes[0].rank}"
     where = sorted({f"{p.node}, pid {p.pid}" for p in processes})
     lines = [f"{'; '.join(where)}; began {utc(analyzer.run.created_ns)} UTC"]
-    lines += gpu_words.lines(own)
+    lines += gpu_words.lines(own, analyzer.run.kernels)
     origin = analyzer.run.created_ns
     on_gpu = [s.process for s in own if s.gpu is not None]
     gpus = [one_gpu.gpu(p.label, origin, analyzer.read_gpu(p)) for p in on_gpu]
@@ -227,32 +227,31 @@ def _samples(analyzer: Analyzer, processes: list[Process]) -> pl.DataFrame:
         *processes,
         *(p for p in analyzer.run.processes if p.role == ROLE_NODE and p.node in nodes),
     ]
-    frame = pl.concat(
-        [
-            analyzer.read(p, schema.SAMPLES, columns).with_columns(
-                pl.lit(p.role == ROLE_NODE).alias("of_node")
-            )
-            for p in folders
-        ]
-    )
+    own = analyzer.gpu_instances(processes)
+    frames = []
+    for p in folders:
+        of_node = p.role == ROLE_NODE
+        read = analyzer.read(p, schema.SAMPLES, columns).with_columns(
+            pl.lit(of_node).alias("of_node"), pl.col("metric", "instance").cast(pl.String)
+        )
+        # Each node folder names its GPUs itself: gpu0 of another container is another one.
+        frames.append(_of_gpus(read, own.get(p.folder.name, [])) if of_node and own else read)
+    frame = pl.concat(frames)
     usable = frame.filter(pl.col("value").is_not_null() & pl.col("value").is_finite())
-    usable = usable.with_columns(
-        pl.col("metric").cast(pl.String), pl.col("instance").cast(pl.String)
-    )
     # The node's folder has these of the launched command, of which the rank is a part itself.
     mine = usable.filter(pl.col("of_node").not_())["metric"].unique()
-    usable = usable.filter((pl.col("of_node") & pl.col("metric").is_in(mine.implode())).not_())
-    own = analyzer.gpu_instances(processes)
-    if not own:
-        return usable
+    return usable.filter((pl.col("of_node") & pl.col("metric").is_in(mine.implode())).not_())
+
+
+def _of_gpus(samples: pl.DataFrame, names: list[str]) -> pl.DataFrame:
+    """Keep, of what a node sampled of GPUs, that of those with these names."""
     # A part of a GPU has no power or temperature of its own: those of the whole are shown.
-    names = {name for found in own.values() for name in found}
-    sampled = usable.filter(pl.col("instance").is_in(list(names)))["metric"].unique()
+    own = pl.col("instance").is_in(names)
+    sampled = samples.filter(own, pl.col("value").is_finite())["metric"].unique()
     whole = pl.col("instance").is_in([parent(name) for name in names]) & ~pl.col("metric").is_in(
         sampled.implode()
     )
-    kept = pl.col("instance").is_in(list(names)) | whole
-    return usable.filter(pl.col("metric").str.starts_with("gpu.").not_() | kept)
+    return samples.filter(pl.col("metric").str.starts_with("gpu.").not_() | own | whole)
 
 
 def _events(analyzer: Analyzer, processes: list[Process]) -> pl.DataFrame:

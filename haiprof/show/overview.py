@@ -52,7 +52,7 @@ def show(analyzer: Analyzer) -> Shown:
     ranks, nodes = analyzer.summaries()
     return Shown(
         "Overview",
-        gpu_words.lines(ranks),
+        gpu_words.lines(ranks, analyzer.run.kernels),
         [*rank_grids(ranks), *node_grids(nodes)],
         figure(ranks, analyzer.run.created_ns),
     )

@@ -33,6 +33,19 @@ _SECTIONS = 16
 _POINTS = 1_000
 _EVENT_ROWS = 200
 _COST = "haiprof.cost.ratio"
+#: What is kept first where there are more events, the most important first.
+_FIRST = (
+    "xid",
+    "gpu_lost",
+    "died",
+    "exit",
+    "ecc",
+    "lost",
+    overhead_view.EVENT_KIND,
+    "disk",
+    "throttle",
+    "hook",
+)
 #: Kinds of events that are drawn with the ranks, and do not tell of trouble: what the user made,
 #: when kernels were recorded, and how many at the end.
 _ORDINARY = ("mark", recorded_views.EVENT_KIND, "gpu")
@@ -86,8 +99,7 @@ def build(analyzer: Analyzer) -> Page:
     _add_ranks(page, analyzer, ranks)
     _add_events(page, analyzer)
     page.card("What was not collected, and why", _not_collected(analyzer))
-    measured = gpu_words.measured_overhead(ranks)
-    page.card("What the sampling cost", _cost(analyzer), _recording_cost(measured))
+    page.card("What the sampling cost", _cost(analyzer), _recording_cost(ranks))
     problems = [*analyzer.problems(), *_losses(analyzer)]
     if problems:
         shown = problems[:_EVENT_ROWS]
@@ -112,9 +124,11 @@ def _add_events(page: Page, analyzer: Analyzer) -> None:
     # A measurement of the overhead is news when something follows from it.
     measured = kind == overhead_view.EVENT_KIND
     followed = pl.col("attributes").str.contains("stepped_down_to", literal=True).fill_null(False)
+    # How long a source of samples takes to read is told once, by attributes in microseconds.
+    latency = (kind == "source") & pl.col("attributes").str.contains(r'_us"\s*:').fill_null(False)
     events = (
         analyzer.events()
-        .filter(kind.is_in(_ORDINARY).not_(), measured.not_() | followed)
+        .filter(kind.is_in(_ORDINARY).not_(), measured.not_() | followed, latency.not_())
         .sort("time")
         .select("node", "rank", "pid", "time", "kind", "text")
     )
@@ -139,19 +153,23 @@ def _add_events(page: Page, analyzer: Analyzer) -> None:
         if (p.node, p.pid) not in told
     ]
     rows.sort(key=lambda row: row[0])
-    note = f"The first {_EVENT_ROWS} of {len(rows)}." if len(rows) > _EVENT_ROWS else ""
+    note = ""
+    if len(rows) > _EVENT_ROWS:
+        note = f"{_EVENT_ROWS} of {len(rows)}: those that tell most, and of these the first."
+        rows = sorted(sorted(rows, key=_importance)[:_EVENT_ROWS], key=lambda row: row[0])
     if not rows:
         page.card(
             "Events", '<p class="note">No loss, death, full disk or failed hook was recorded.</p>'
         )
         return
-    cells = [
-        [utc(time) if time else NOTHING, who, what, text]
-        for time, who, what, text in rows[:_EVENT_ROWS]
-    ]
+    cells = [[utc(time) if time else NOTHING, who, what, text] for time, who, what, text in rows]
     page.card(
         "", Grid("Events", ["UTC", "where", "kind", "what happened"], cells, note=note).to_html()
     )
+
+
+def _importance(row: tuple[int, str, str, str]) -> int:
+    return _FIRST.index(row[2]) if row[2] in _FIRST else len(_FIRST)
 
 
 def _who(node: str, rank: int | None) -> str:
@@ -207,10 +225,13 @@ def _cost(analyzer: Analyzer) -> str:
     return f"<p>{html.escape(text)}.</p>"
 
 
-def _recording_cost(measured: str) -> str:
+def _recording_cost(ranks: list[Summary]) -> str:
+    measured = gpu_words.measured_overhead(ranks)
     if not measured:
         return ""
-    text = f"Recording kernels, by comparing steps with and without it: {measured}."
+    compared = any(s.overhead is not None and s.overhead["overhead"] is not None for s in ranks)
+    by = ", by comparing steps with and without it" if compared else ""
+    text = f"Recording kernels{by}: {measured}."
     return f"<p>{html.escape(text)}</p>"
 
 

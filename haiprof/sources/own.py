@@ -75,6 +75,8 @@ class Run:
     host: str
     processes: tuple[Process, ...]
     problems: tuple[str, ...]
+    #: Which kernels the job was asked to record (the option ``kernels``); empty if unknown.
+    kernels: str = ""
 
 
 def open_run(path: str | Path) -> Run:
@@ -105,7 +107,14 @@ def open_run(path: str | Path) -> Run:
         host=_text(document, "host", file),
         processes=tuple(processes),
         problems=tuple(problems),
+        kernels=_option(document, "kernels"),
     )
+
+
+def _option(document: dict[str, Any], name: str) -> str:
+    options = document.get("options")
+    value = options.get(name) if isinstance(options, dict) else None
+    return readable(value) if isinstance(value, str) else ""
 
 
 def _run_folder(path: Path) -> Path:

@@ -62,13 +62,16 @@ def device_steps(phases: pl.DataFrame) -> pl.DataFrame:
     """Return the steps of each device from its :func:`segments`.
 
     A step of a device lasts from the end of the last phase of the step before to the end of its
-    own last phase, so that waiting for a batch belongs to the step that waits, as on the host. The
-    first one begins with its first phase.
+    own last phase, so that waiting for a batch belongs to the step that waits, as on the host. One
+    whose step before was not timed begins with its own first phase: where that step ended is not
+    known.
     """
     grouped = phases.group_by("device", "group", "step", maintain_order=True).agg(
         pl.col("start").min(), pl.col("end").max()
     )
-    before = pl.col("end").shift(1).over("device")
+    number = pl.col("step").cast(pl.Int64)
+    follows = (number == number.shift(1) + 1).over("device")
+    before = pl.when(follows).then(pl.col("end").shift(1).over("device"))
     return (
         grouped.with_columns(pl.coalesce(before, "start").alias("start"))
         .filter(pl.col("step").is_not_null())

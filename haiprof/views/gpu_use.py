@@ -30,8 +30,8 @@ class Use:
     phase_ns: dict[str, int] = field(default_factory=dict)
     #: How often recording kernels began.
     intervals: int = 0
-    #: Recorded steps: how many, their time, how much of it some activity, communication, and
-    #: communication without any computing ran.
+    #: Recorded steps: how many (on the device that has most of them), their time, how much of it
+    #: some activity, communication, and communication without any computing ran.
     recorded: int = 0
     recorded_ns: int = 0
     busy_ns: int = 0
@@ -85,7 +85,7 @@ def use(
         phases: what :func:`haiprof.views.device_steps.segments` returns.
         intervals: what :func:`haiprof.views.recorded.recorded` returns.
     """
-    made = Use(intervals=intervals.height, recorded=int(intervals["steps"].fill_null(0).sum()))
+    made = Use(intervals=intervals.height)
     every = device_steps(phases)
     made.steps = every.height
     made.step_ns = int((every["end"] - every["start"]).sum())
@@ -103,6 +103,7 @@ def use(
         window = merge(mine["start"].to_numpy(), mine["end"].to_numpy())
         ran = intersect(*busy.get(device, none), *window)
         time, work = _length(window), _length(ran)
+        made.recorded = max(made.recorded, mine.height)
         made.recorded_ns += time
         made.busy_ns += work
         made.communication_ns += _length(intersect(*communicating.get(device, none), *window))

@@ -17,24 +17,42 @@ NO_WHOLE_STEP = (
     "Kernels were recorded, but in no whole step, so how busy the GPU was is not known: "
     "--kernels windows records whole steps"
 )
+#: The same where the job was asked to record them: then something was in the way.
+REFUSED = (
+    "Kernels were not recorded, although --kernels {kernels} asks for them: events of kind hook or "
+    "handover say what was in the way, and 'haiprof doctor' what can be recorded here"
+)
+REFUSED_WHOLE_STEP = (
+    "Kernels were recorded, but in no whole step, so how busy the GPU was is not known, although "
+    "--kernels {kernels} asks for whole steps: events of kind hook or handover say what was in the "
+    "way, and 'haiprof doctor' what can be recorded here"
+)
 NO_PHASES = (
     "Kernels are not divided into phases, because no device phases were recorded: "
     "'haiprof doctor' says what can be collected here"
 )
 
 
-def lines(ranks: list[Summary]) -> list[str]:
-    """Return a few lines on the GPUs of these ranks; none if they used none."""
+def lines(ranks: list[Summary], kernels: str) -> list[str]:
+    """Return a few lines on the GPUs of these ranks; none if they used none.
+
+    Args:
+        ranks: summaries of the rank processes.
+        kernels: which kernels the run was asked to record; empty if unknown.
+    """
     on_gpu = [s for s in ranks if _uses_gpu(s)]
     if not on_gpu:
         return []
     uses = [s.gpu for s in on_gpu if s.gpu is not None]
     told = added(uses)
     measured = measured_overhead(on_gpu)
-    if not told.intervals:
-        return [NO_KERNELS, *([_sentence(measured)] if measured else [])]
     if not told.recorded:
-        return [NO_WHOLE_STEP, *([_sentence(measured)] if measured else [])]
+        asked = kernels not in ("", "off")
+        if told.intervals:
+            line = REFUSED_WHOLE_STEP if asked else NO_WHOLE_STEP
+        else:
+            line = REFUSED if asked else NO_KERNELS
+        return [line.format(kernels=kernels), *([_sentence(measured)] if measured else [])]
     most, fewest = (f(u.recorded for u in uses) for f in (max, min))
     counted = f"{most} steps" if fewest == most else f"{fewest} to {most} steps"
     line = f"Kernels recorded in {'1 step' if fewest == most == 1 else counted}"

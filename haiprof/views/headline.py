@@ -284,12 +284,24 @@ def _slowed(nodes: list[Summary]) -> str:
     for node in nodes:
         for gpu, stats in node.gpu_stats.items():
             for metric in _SLOWED_BY.keys() & stats.keys():
-                worst = max(worst, (stats[metric].mean / 100, node.process.node, gpu, metric))
+                share = stats[metric].mean / 100 * _covered(stats[metric], node, stats)
+                worst = max(worst, (share, node.process.node, gpu, metric))
     share, where, gpu, metric = worst
     if share < _PRESSURE:
         return ""
     why = _SLOWED_BY[metric]
     return f"{gpu} on {where} ran at lower clocks {percent(share)} of the time, {why} ({metric})"
+
+
+def _covered(stat: Stat, node: Summary, gpu: dict[str, Stat]) -> float:
+    """Return the part of the time in which a GPU was sampled that ``stat`` covers.
+
+    A counter of what seldom happens is written from its first growth on; before that it was 0.
+    """
+    util = gpu.get("gpu.util.percent")
+    around: list[Stat] = [stat, util] if util else [stat, *node.stats.values()]
+    whole = max(s.end for s in around) - min(s.begin for s in around)
+    return (stat.end - stat.begin) / whole
 
 
 def _straggler(ranks: list[Summary]) -> str:

@@ -39,9 +39,13 @@ def recorded(
 ) -> pl.DataFrame:
     """Return when kernels were recorded: one row per interval, with the whole steps within it.
 
-    An interval without an end lasted until the process ended. The steps within it are then those
-    that began after it did and ended before the last activity that was recorded: what the GPU did
-    later may not have reached the disk.
+    Those are the steps that the host began and ended within it. An interval without an end lasted
+    until the process ended. The steps within it are then those that began after it did and ended
+    before the last activity that was recorded: what the GPU did later may not have reached the
+    disk. Of an interval without a beginning no step is known, unless its event tells them.
+
+    ``first_step`` and ``last_step`` are those of the first and the last whole step in time: where
+    the job began to count anew in between, the last may be less than the first.
 
     Args:
         events: ``time``, ``kind`` and ``attributes`` of events; only those of kind ``kernels``
@@ -67,15 +71,28 @@ def recorded(
                 rows.append({"start": None, "mode": _word(told.get("mode"))})
             rows[-1]["end"] = time
             rows[-1]["ended_by"] = _word(told.get("why"))
-            first, last = _number(told.get("first_step")), _number(told.get("last_step"))
-            if first is not None and last is not None and first <= last:
-                rows[-1].update(first_step=first, last_step=last, steps=last - first + 1)
+            if "first_step" in told:
+                first, last = _number(told["first_step"]), _number(told.get("last_step"))
+                if first is not None and last is not None and first <= last:
+                    rows[-1].update(first_step=first, last_step=last, steps=last - first + 1)
+            elif open_:
+                _add_whole(rows[-1], on_host)
             open_ = False
     if open_:
         _close(rows[-1], on_host, on_device, ended_ns, last_ns)
     return pl.DataFrame(
         [{name: row.get(name) for name in RECORDED_SCHEMA} for row in rows], schema=RECORDED_SCHEMA
     )
+
+
+def _add_whole(row: dict[str, Any], on_host: pl.DataFrame) -> None:
+    """Add to a closed interval the steps that the host began and ended within it."""
+    whole = on_host.filter(
+        pl.col("start") >= row["start"], pl.col("end") <= row["end"], pl.col("step").is_not_null()
+    )
+    if whole.height:
+        first, last = int(whole["step"][0]), int(whole["step"][-1])
+        row.update(first_step=first, last_step=last, steps=whole.height)
 
 
 def _close(
@@ -109,7 +126,7 @@ def host_steps(spans: pl.DataFrame) -> pl.DataFrame:
     return found.select("step", "start", (pl.col("start") + pl.col("duration")).alias("end"))
 
 
-def windows(intervals: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+def windows(intervals: pl.DataFrame, steps: pl.DataFrame, on_host: pl.DataFrame) -> pl.DataFrame:
     """Return those of ``steps`` (of devices, or of the host) in which kernels were recorded.
 
     Args:
@@ -117,22 +134,52 @@ def windows(intervals: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
         steps: ``device``, ``group``, ``step``, ``start``, ``end``. A step that began before the
             recording is told of only from there on. One that the GPU ended after it is left out:
             what still ran then may not have been recorded.
+        on_host: what :func:`host_steps` returns.
     """
     made = [steps.clear()]
-    rows = intervals.select("start", "end", "first_step", "last_step").rows()
-    for number, (start, end, first, last) in enumerate(rows):
+    placed = _with_host(steps, on_host)
+    rows = intervals.select("start", "end", "first_step", "last_step", "steps").rows()
+    for number, (start, end, first, last, count) in enumerate(rows):
         if first is None:
             continue
         begin = start if start is not None else (rows[number - 1][1] if number else None)
-        chosen = steps.filter(pl.col("step").is_between(first, last))
+        chosen, on_time = placed, pl.col("begun_on_host").is_not_null()
         if begin is not None:
             chosen = chosen.filter(pl.col("end") > begin).with_columns(
                 pl.col("start").clip(lower_bound=begin)
             )
+            on_time &= pl.col("begun_on_host") >= begin
         if end is not None:
             chosen = chosen.filter(pl.col("end") <= end)
-        made.append(chosen)
+            on_time &= pl.col("ended_on_host") <= end
+        if count == last - first + 1:
+            # The numbers name each step once; those of steps that the host's spans lack, too.
+            lacking = pl.col("begun_on_host").is_null()
+            on_time = (on_time | lacking) & pl.col("step").is_between(first, last)
+        made.append(chosen.filter(on_time).select(steps.columns))
     return pl.concat(made).sort("device", "start")
+
+
+def _with_host(steps: pl.DataFrame, on_host: pl.DataFrame) -> pl.DataFrame:
+    """Add when the host began and ended each step; null where its spans do not tell.
+
+    Of several with one number (a job that counted anew) that is the last one that the host had
+    begun when the device ended its own, since a device is behind the host.
+    """
+    host = on_host.select(
+        "step",
+        pl.col("start").alias("begun_on_host"),
+        pl.col("end").alias("ended_on_host"),
+    ).drop_nulls("step")
+    return steps.sort("end").join_asof(
+        host.sort("begun_on_host"),
+        left_on="end",
+        right_on="begun_on_host",
+        by="step",
+        allow_exact_matches=False,
+        coalesce=False,
+        check_sortedness=False,
+    )
 
 
 def all_windows(
@@ -143,7 +190,7 @@ def all_windows(
     A device without phases of its own has the host's steps: the GPU runs behind the host, so what
     it does at the ends of a recorded interval is then a little off.
     """
-    own = windows(intervals, device_steps(phases))
+    own = windows(intervals, device_steps(phases), on_host)
     used = kernels.filter(pl.col("kind").is_in(list(BUSY_KINDS)))["device"].drop_nulls().unique()
     others = sorted(set(used) - set(phases["device"].unique()))
     made = [own]
@@ -152,7 +199,7 @@ def all_windows(
             pl.lit(device).alias("device"), "group", "step", "start", "end"
         )
         cast = steps.select(pl.col(name).cast(kind) for name, kind in STEPS_SCHEMA.items())
-        made.append(windows(intervals, cast))
+        made.append(windows(intervals, cast, on_host))
     return pl.concat(made)
 
 

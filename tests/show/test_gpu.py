@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -75,9 +76,33 @@ def test_without_kernels_one_line_says_what_would_show_them(tmp_path: Path) -> N
     assert not [t for t in titles(shown) if "busy" in t]
 
 
+def test_a_run_that_recorded_no_kernels_though_asked_to_points_to_what_was_in_the_way(
+    tmp_path: Path,
+) -> None:
+    run = runs.make_gpu_run(tmp_path / "r", windows=False)
+    for kernels, line in (
+        ("windows", gpu_words.REFUSED.format(kernels="windows")),
+        ("all", gpu_words.REFUSED.format(kernels="all")),
+        ("off", gpu_words.NO_KERNELS),
+        (None, gpu_words.NO_KERNELS),
+        (7, gpu_words.NO_KERNELS),
+    ):
+        runs.write_run(run, options={"kernels": kernels})
+        for shown in (Analyzer(run).show_overview(), Analyzer(run).show_one_rank(0)):
+            assert line in shown.lines
+    runs.write_run(run, options=["kernels"])
+    assert gpu_words.NO_KERNELS in Analyzer(run).show_overview().lines
+    runs.write_run(run, options={"kernels": "windows"})
+    told = [runs.recording_begins(120), runs.recording_ends(125, why="handover")]
+    replace(run / "n0#0", schema.EVENTS, told)
+    line = gpu_words.REFUSED_WHOLE_STEP.format(kernels="windows")
+    assert line in Analyzer(run).show_overview().lines
+    assert "--kernels windows records" not in line
+
+
 def test_kernels_in_no_whole_step_tell_no_share(tmp_path: Path) -> None:
     run = runs.make_gpu_run(tmp_path / "r")
-    told = [runs.recording_begins(120), runs.recording_ends(125, None, None, "handover")]
+    told = [runs.recording_begins(120), runs.recording_ends(125, why="handover")]
     replace(run / "n0#0", schema.EVENTS, told)
     shown = Analyzer(run).show_one_rank(0)
     assert gpu_words.NO_WHOLE_STEP in shown.lines
@@ -151,6 +176,29 @@ def test_a_part_of_a_gpu_is_shown_with_what_only_the_whole_has(tmp_path: Path) -
     assert column(grid(shown, "GPUs"), "gpu") == ["gpu0/mig1"]
 
 
+def test_another_node_folder_of_the_same_host_names_other_gpus(tmp_path: Path) -> None:
+    run = runs.make_gpu_run(tmp_path / "r", ranks=2)
+    node = {"gpus": [{"instance": "gpu0", "uuid": "GPU-other"}]}
+    process = run / "n0" / schema.PROCESS_FILE
+    runs.write_json(run / "n0.2" / schema.PROCESS_FILE, {**json.loads(process.read_text()), **node})
+    foreign = [
+        runs.sample(s, metric, 99, instance)
+        for s in (1, 2, 3)
+        for metric, instance in (
+            ("gpu.util.percent", "gpu0"),
+            ("gpu.power.watts", "gpu0"),
+            ("gpu.util.percent", "gpu1"),
+        )
+    ]
+    runs.write_closed(run / "n0.2", schema.SAMPLES, foreign)
+    drawn = {t.name: t for t in Analyzer(run).show_one_rank(0).figure.data}
+    assert {n for n in drawn if n.startswith("gpu.")} == {
+        "gpu.util · gpu0",
+        "gpu.memory_used · gpu0",
+    }
+    assert max(drawn["gpu.util · gpu0"].y) == 64
+
+
 def test_two_gpus_of_one_rank_each_have_their_panel_and_lanes(tmp_path: Path) -> None:
     run = runs.make_gpu_run(tmp_path / "r", ranks=2)
     gpus = [{"device": n, "uuid": f"GPU-{n:08x}"} for n in range(2)]
@@ -177,7 +225,7 @@ def test_attempts_of_one_rank_are_added(tmp_path: Path) -> None:
         (schema.SPANS, runs.loop(30)),
         (schema.DEVICE_SPANS, runs.device_loop(30)),
         (schema.KERNELS, runs.kernel_loop(10, 19)),
-        (schema.EVENTS, [runs.recording_begins(120), runs.recording_ends(240, 10, 19)]),
+        (schema.EVENTS, [runs.recording_begins(120), runs.recording_ends(240)]),
     ):
         later = [
             {**row, **{k: row[k] + 9 * runs.SECOND for k in ("start", "time") if k in row}}
@@ -235,7 +283,7 @@ def without_scripts(page: str) -> str:
 
 def test_the_report_tells_the_measured_overhead_and_what_followed_from_it(tmp_path: Path) -> None:
     run = runs.make_gpu_run(tmp_path / "r")
-    told = [runs.recording_begins(120), runs.recording_ends(240, 10, 19), runs.measured(1)]
+    told = [runs.recording_begins(120), runs.recording_ends(240), runs.measured(1)]
     down = runs.measured(2, 0.04, stepped_down_to="off")
     replace(run / "n0#0", schema.EVENTS, [*told, {**down, "text": "Too dear"}])
     text = without_scripts(Analyzer(run).report(tmp_path / "x.html").read_text())
@@ -244,6 +292,24 @@ def test_the_report_tells_the_measured_overhead_and_what_followed_from_it(tmp_pa
     assert "Too dear" in text
     assert "Kernels cost little" not in text
     assert "Kernels are recorded from now on" not in text
+
+
+def test_a_cost_that_was_only_metered_is_not_told_as_a_comparison_of_steps(tmp_path: Path) -> None:
+    run = runs.make_gpu_run(tmp_path / "r")
+    for event, told in (
+        (
+            runs.measured(2, None, windows=0, share=1, spent=0.0021, mode="all"),
+            "Recording kernels: CUPTI and haiprof&#x27;s thread took 0.21 % of the time.",
+        ),
+        (runs.measured(2, None, windows=1), "overhead not measured yet (1 window so far)"),
+    ):
+        replace(run / "n0#0", schema.EVENTS, [event])
+        text = without_scripts(Analyzer(run).report(tmp_path / "x.html").read_text())
+        assert told in text
+        assert "by comparing steps" not in text
+    replace(run / "n0#0", schema.EVENTS, [runs.measured(2)])
+    text = without_scripts(Analyzer(run).report(tmp_path / "x.html").read_text())
+    assert "by comparing steps with and without it: measured overhead 0.4 %" in text
 
 
 def test_names_of_kernels_are_data(tmp_path: Path) -> None:

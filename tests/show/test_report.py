@@ -136,6 +136,35 @@ def test_problems_that_are_not_listed_are_counted(tmp_path: Path) -> None:
     assert "<li>and 3 more</li>" in text
 
 
+def test_what_tells_most_is_kept_of_too_many_events_and_latencies_are_none(tmp_path: Path) -> None:
+    run = runs.make_run(tmp_path / "r")
+    node = run / "n0"
+    read = {"instance": "gpu0", "power_us": 12.5}
+    rows = [runs.event(0.1, "source", "reading gpu0 took NVML 90 us", None, read)]
+    rows += [runs.event(1 + n, "source", f"source {n} is gone") for n in range(300)]
+    rows += [runs.event(500 + n, "hook", f"hook {n} failed") for n in range(3)]
+    rows += [runs.event(600, "ecc", "2 errors"), runs.event(601, "gpu_lost", "gpu1 is lost")]
+    runs.write_closed(node, schema.EVENTS, [*rows, runs.event(700, "xid", "Xid 79 on gpu1")])
+    text = without_scripts(page_of(run, tmp_path))
+    assert "took NVML" not in text
+    places = [
+        text.find(told)
+        for told in ("source 0 is", "source 193 is", "hook 2 failed", "2 errors", "is lost", "Xid")
+    ]
+    assert -1 not in places
+    assert places == sorted(places)
+    assert "source 194 is" not in text
+    assert "200 of 306" in text
+
+
+def test_a_run_with_nothing_but_latencies_has_no_events(tmp_path: Path) -> None:
+    run = runs.make_run(tmp_path / "r")
+    read = {"instance": "gpu0", "gpm_sample_us": 3.0, "gpm_metrics_us": 9.5}
+    told = runs.event(1, "source", "reading the activity counters took NVML 12 us", None, read)
+    runs.write_closed(run / "n0", schema.EVENTS, [told])
+    assert "No loss, death, full disk or failed hook" in page_of(run, tmp_path)
+
+
 def test_a_run_whose_command_is_not_utf8_gives_a_report(tmp_path: Path) -> None:
     run = runs.make_run(tmp_path / "r")
     runs.write_run(run, command=["train.py", "--name", "\udcff"])

@@ -95,7 +95,7 @@ def test_a_pause_before_a_recorded_step_is_told_of_from_the_recording_on() -> No
             for row in rows
         ]
 
-    told = [runs.recording_begins(1024), runs.recording_ends(1048, 2, 3)]
+    told = [runs.recording_begins(1024), runs.recording_ends(1048)]
     busy = [{**row, "start": row["start"] + runs.SECOND} for row in runs.kernel_loop(2, 3)]
     made = use_of(busy, later(runs.loop(6)), later(runs.device_loop(6)), told)
     assert made.recorded_ns == 23.5 * runs.MS
@@ -104,7 +104,7 @@ def test_a_pause_before_a_recorded_step_is_told_of_from_the_recording_on() -> No
 def test_a_step_that_the_gpu_ends_after_the_recording_is_left_out() -> None:
     lagging = [{**row, "start": row["start"] + 3 * runs.MS} for row in runs.device_loop(6)]
     made = use_of(runs.kernel_loop(2, 3), runs.loop(6), lagging, WINDOW)
-    assert made.recorded_ns == 12 * runs.MS
+    assert (made.recorded, made.recorded_ns) == (1, 12 * runs.MS)
     assert set(made.recorded_phase_ns.values()) == {4 * runs.MS, 5 * runs.MS, 1 * runs.MS}
 
 
@@ -114,13 +114,44 @@ def test_a_count_that_starts_anew_has_only_the_recorded_steps_of_its_number() ->
         runs.kernel_loop(2, 3),
         runs.loop(6),
         runs.device_loop(6) + again,
-        [*WINDOW, runs.recording_begins(1_500), runs.recording_ends(1_501, None, None)],
+        [*WINDOW, runs.recording_begins(1_500), runs.recording_ends(1_501)],
     )
     assert made.busy_ns == 18 * runs.MS
     table = recorded_views.windows(
-        intervals(WINDOW), device_views.device_steps(phases(runs.device_loop(6)))
+        intervals(WINDOW),
+        device_views.device_steps(phases(runs.device_loop(6))),
+        recorded_views.host_steps(spans(runs.loop(6))),
     )
     assert table["step"].to_list() == [2, 3]
+
+
+def test_a_count_that_starts_anew_while_kernels_are_recorded_has_all_its_whole_steps() -> None:
+    def twice(rows: list[runs.Row]) -> list[runs.Row]:
+        return rows + [{**row, "start": row["start"] + 72 * runs.MS} for row in rows]
+
+    host, device = twice(runs.loop(6)), twice(runs.device_loop(6))
+    # Steps 4 and 5, then 0 to 5 again: 4 and 5 are whole both times, and so are those between.
+    told = [runs.recording_begins(48), runs.recording_ends(144)]
+    found = intervals(told, host).row(0, named=True)
+    assert (found["first_step"], found["last_step"], found["steps"]) == (4, 5, 8)
+    made = use_of(runs.kernel_loop(4, 11), host, device, told)
+    assert (made.recorded, made.busy_ns) == (8, 72 * runs.MS)
+    # Steps 5 and 0 alone: the last number is less than the first.
+    told = [runs.recording_begins(60), runs.recording_ends(84)]
+    made = use_of(runs.kernel_loop(5, 6), host, device, told)
+    assert (made.recorded, made.busy_ns) == (2, 18 * runs.MS)
+
+
+def test_a_step_of_an_earlier_count_that_the_gpu_ends_in_a_recording_is_not_recorded() -> None:
+    # The GPU is 20 ms behind, so step 2 of the first count ends after the recording has begun.
+    host = runs.loop(3) + [{**row, "start": row["start"] + 36 * runs.MS} for row in runs.loop(6)]
+    lagging = [{**row, "start": row["start"] + 20 * runs.MS} for row in runs.device_loop(3)]
+    lagging += [{**row, "start": row["start"] + 56 * runs.MS} for row in runs.device_loop(6)]
+    told = [runs.recording_begins(36), runs.recording_ends(108)]
+    made = use_of([runs.activity(36, 72)], host, lagging, told)
+    # Of the six steps that are whole on the host, the GPU ends the last two later.
+    assert made.recorded == 4
+    assert made.recorded_phase_ns["forward"] == 4 * 4 * runs.MS
 
 
 drawn_activity = st.tuples(
@@ -146,7 +177,7 @@ def test_busy_exposed_and_idle_time_are_those_painted_by_hand(
     device = [
         runs.device_span(20 * s + 5, 15, "forward", s, device=d) for d in (0, 1) for s in (0, 1)
     ]
-    told = [runs.recording_begins(0), runs.recording_ends(60, 0, 1)]
+    told = [runs.recording_begins(0), runs.recording_ends(60)]
     made = use_of(rows, host, device, told)
 
     busy = exposed = communication = waiting = 0

@@ -176,7 +176,7 @@ def gpu_run(folder: Path, wait_ms: float = 0.0) -> Path:
     runs.write_closed(rank, schema.DEVICE_SPANS, shifted(runs.device_loop(20), wait_ms))
     busy = [{**row, "step": n // 7 + 2} for n, row in enumerate(runs.kernel_loop(2, 5))]
     runs.write_closed(rank, schema.KERNELS, shifted(busy, wait_ms))
-    told = [runs.recording_begins(2 * step), runs.recording_ends(6 * step, 2, 5)]
+    told = [runs.recording_begins(2 * step), runs.recording_ends(6 * step)]
     runs.write_closed(rank, schema.EVENTS, told)
     return run
 
@@ -220,12 +220,24 @@ def test_a_hot_gpu_is_told_and_one_at_its_power_limit_is_not(tmp_path: Path) -> 
     limit = [runs.sample(s, "gpu.throttle_power.percent", 99, "gpu0") for s in (1, 2)]
     runs.write_closed(run / "n0", schema.SAMPLES, runs.node_samples(5) + limit)
     assert "gpu" not in Analyzer(run).headline()[2].lower()
-    hot = [runs.sample(s, "gpu.throttle_thermal.percent", 34, "gpu1") for s in (1, 2)]
+    hot = [runs.sample(s, "gpu.throttle_thermal.percent", 34, "gpu1") for s in range(1, 6)]
     runs.write_closed(run / "n0", schema.SAMPLES, runs.node_samples(5) + limit + hot)
     assert Analyzer(run).headline()[2] == (
         "gpu1 on n0 ran at lower clocks 34 % of the time, because it was hot "
         "(gpu.throttle_thermal.percent)"
     )
+
+
+@pytest.mark.parametrize("gpus", [2, 0])
+def test_a_gpu_that_was_hot_for_the_last_quarter_was_so_for_a_quarter_of_the_time(
+    tmp_path: Path, gpus: int
+) -> None:
+    run = runs.make_run(tmp_path / "r")
+    hot = [runs.sample(s, "gpu.throttle_thermal.percent", 80, "gpu1") for s in range(76, 101)]
+    runs.write_closed(run / "n0", schema.SAMPLES, runs.node_samples(100, gpus=gpus) + hot)
+    assert "gpu1 on n0 ran at lower clocks 20 % of the time" in Analyzer(run).headline()[2]
+    runs.write_closed(run / "n0", schema.SAMPLES, runs.node_samples(100, gpus=gpus) + hot[-9:])
+    assert "lower clocks" not in Analyzer(run).headline()[2]
 
 
 def test_without_recorded_kernels_nothing_is_said_of_how_busy_a_gpu_was(tmp_path: Path) -> None:

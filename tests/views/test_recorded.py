@@ -8,7 +8,7 @@ from gpu_frames import WINDOW, intervals
 
 
 def test_recorded_intervals_have_their_whole_steps() -> None:
-    rows = [*WINDOW, runs.recording_begins(100), runs.recording_ends(101, None, None, "handover")]
+    rows = [*WINDOW, runs.recording_begins(100), runs.recording_ends(101, why="handover")]
     found = intervals(rows).to_dicts()
     assert [(r["first_step"], r["last_step"], r["steps"]) for r in found] == [
         (2, 3, 2),
@@ -19,6 +19,37 @@ def test_recorded_intervals_have_their_whole_steps() -> None:
         ("window", "handover"),
     ]
     assert found[0]["end"] - found[0]["start"] == 24 * runs.MS
+
+
+def test_an_interval_has_the_steps_that_the_host_began_and_ended_within_it() -> None:
+    host = runs.loop(10)
+    for begin, end, steps in (
+        (24, 48, (2, 3, 2)),
+        (24.001, 48, (3, 3, 1)),
+        (24, 47.999, (2, 2, 1)),
+        (25, 47, (None, None, None)),
+        (-50, 500, (0, 9, 10)),
+    ):
+        rows = [runs.recording_begins(begin), runs.recording_ends(end)]
+        found = intervals(rows, host).row(0, named=True)
+        assert (found["first_step"], found["last_step"], found["steps"]) == steps
+
+
+def test_steps_that_an_event_carries_count_as_it_tells_them() -> None:
+    found = intervals([WINDOW[0], runs.recording_ends(60, 2, 3)], runs.loop(10))
+    assert found.select("first_step", "last_step", "steps").row(0) == (2, 3, 2)
+
+
+def test_an_interval_whose_beginning_was_lost_has_no_steps() -> None:
+    found = intervals([runs.recording_ends(48)], runs.loop(10)).row(0, named=True)
+    assert (found["start"], found["steps"]) == (None, None)
+
+
+def test_a_step_whose_span_was_lost_is_not_counted() -> None:
+    host = [row for row in runs.loop(10) if row["step"] != 4]
+    rows = [runs.recording_begins(24), runs.recording_ends(84)]
+    found = intervals(rows, host).row(0, named=True)
+    assert (found["first_step"], found["last_step"], found["steps"]) == (2, 6, 4)
 
 
 def test_an_interval_cut_by_a_crash_has_the_steps_whose_kernels_all_arrived() -> None:
