@@ -41,6 +41,7 @@ class _Folder:
             self.writer.prepare()
             self.writer.append(self.rows.take())
         self.writer.push()
+        self.rows.renew(self.writer)
 
     def close(self) -> None:
         self.write()
@@ -275,6 +276,7 @@ class NodeRecorder:
             self._events_writer.prepare()
             self._events_writer.append(self._events.take())
         self._events_writer.push()
+        self._events.renew(self._events_writer)
 
     def close(self) -> None:
         """Write the rest and close the files.
