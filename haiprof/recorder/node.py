@@ -41,6 +41,7 @@ class _Folder:
             self.writer.prepare()
             self.writer.append(self.rows.take())
         self.writer.push()
+        self.rows.renew(self.writer)
 
     def close(self) -> None:
         self.write()
@@ -228,6 +229,11 @@ class NodeRecorder:
                 self._gpus = before
                 raise
 
+    def _keep_changes(self) -> None:
+        for kind, text, attributes in self._sampler.changes():
+            log.info("%s", text)
+            self.event(kind, text, attributes)
+
     def sample(self) -> None:
         """Read the sources that are due; write when it is time.
 
@@ -246,9 +252,7 @@ class NodeRecorder:
                 target = self._targets.get(pid)
                 if target is not None:
                     target.rows.add(stamp, metric, instance, value, flags)
-            for kind, text, attributes in self._sampler.changes():
-                log.info("%s", text)
-                self.event(kind, text, attributes)
+            self._keep_changes()
             self._look_at_sources()
             self._look_at_gpus()
         if time.monotonic() - self._written_at >= WRITE_SECONDS:
@@ -275,6 +279,7 @@ class NodeRecorder:
             self._events_writer.prepare()
             self._events_writer.append(self._events.take())
         self._events_writer.push()
+        self._events.renew(self._events_writer)
 
     def close(self) -> None:
         """Write the rest and close the files.
@@ -283,6 +288,8 @@ class NodeRecorder:
             OSError: there is no room; what was written stays readable.
         """
         try:
+            # The last GPUs were let go after the last reading; what ended their user is told here.
+            self._keep_changes()
             self.write()
             for target in self._targets.values():
                 target.writer.close()

@@ -279,6 +279,7 @@ class RecordedProcess:
         """
         for writer in (*self._writers.values(), self._events_writer):
             writer.push()
+        self._events.renew(self._events_writer)
 
     def _answer_flush(self, ticket: int) -> None:
         error = 0

@@ -121,6 +121,11 @@ class Segment:
         """Whether something is not on disk yet."""
         return bool(self._outbox.waiting)
 
+    @property
+    def ended(self) -> bool:
+        """Whether no batch can follow: :meth:`close` was called, and there was no room for it."""
+        return self._outbox.closed
+
     def append(self, batch: pa.RecordBatch, reach: Reach | None = None) -> None:
         """Encode ``batch``; :meth:`push` brings it to disk."""
         self._stream.write_batch(batch, custom_metadata=reach.to_metadata() if reach else None)
@@ -313,8 +318,10 @@ class TableWriter:
         """Have a file ready, so that :meth:`append` cannot fail.
 
         Raises:
-            OSError: no file can be created.
+            OSError: no file can be created, or the one before cannot be closed yet.
         """
+        if self._segment is not None and self._segment.ended:
+            self.close()
         if self._segment is None:
             number = next_number(self._folder, self._table)
             self._segment = Segment(self._folder, self._table, number)

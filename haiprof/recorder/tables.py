@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from haiprof import schema
+
+if TYPE_CHECKING:
+    from haiprof.recorder.segments import TableWriter
 
 #: Numbers of ``ring::Category`` (src/ring/layout.h) in order; index 0 stands for a newer one.
 CATEGORIES: Final = (
@@ -38,6 +41,8 @@ _NUMBERED: Final = {
     ("kernels", "copy_kind"): COPY_KINDS,
     ("device_spans", "category"): CATEGORIES,
 }
+#: With so many texts in one column, rows of our own go on in a new file without them.
+MOST_TEXTS: Final = 1 << 13
 #: (rows, nulls, values, validity) as ``RingReader.rows`` gives them.
 RawColumn = tuple[int, int, bytes, "bytes | None"]
 
@@ -152,7 +157,7 @@ class RowTable:
     def __init__(self, table: schema.Table) -> None:
         """Collect rows of ``table``."""
         self._table = table
-        self._texts = {c.name: Texts() for c in table.columns if c.kind == "text"}
+        self._texts = self._no_texts()
         self._columns: list[list[Any]] = [[] for _ in table.columns]
 
     def __len__(self) -> int:
@@ -178,6 +183,25 @@ class RowTable:
                 arrays.append(pa.array(values, schema.arrow_type(column.kind)))
             values.clear()
         return pa.RecordBatch.from_arrays(arrays, schema=schema.arrow_schema(self._table))
+
+    def renew(self, writer: TableWriter) -> None:
+        """Once the texts are too many, close the file that needs them and begin without any.
+
+        Texts that hardly repeat would cost more with every write. Waiting rows put it off.
+
+        Args:
+            writer: what wrote all batches of these rows.
+
+        Raises:
+            OSError: the file cannot be closed now; the next call tries again.
+        """
+        if len(self) or all(len(texts) < MOST_TEXTS for texts in self._texts.values()):
+            return
+        writer.close()
+        self._texts = self._no_texts()
+
+    def _no_texts(self) -> dict[str, Texts]:
+        return {c.name: Texts() for c in self._table.columns if c.kind == "text"}
 
     def forget(self) -> int:
         """Drop the collected rows; return how many there were."""

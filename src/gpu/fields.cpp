@@ -46,6 +46,7 @@ void Fields::ask(std::uint32_t field, Slot slot, std::uint32_t scope) {
   value.scope = scope;
   values_.push_back(value);
   slots_.push_back(slot);
+  answered_ = 0;
 }
 
 void Fields::ask_pcie() {
@@ -76,6 +77,7 @@ nvml::Result Fields::call(const Nvml& nvml, nvml::Device device) {
 }
 
 Answers Fields::take() {
+  ++answered_;
   Answers answers;
   std::size_t kept = 0;
   bool nvlink_refused = false;

@@ -56,6 +56,9 @@ class Fields {
 
   const std::vector<nvml::FieldValue>& values() const noexcept { return values_; }
 
+  // How many calls in a row were answered with all that is asked now among them.
+  unsigned answered() const noexcept { return answered_; }
+
  private:
   void ask(std::uint32_t field, Slot slot, std::uint32_t scope = 0);
 
@@ -63,6 +66,7 @@ class Fields {
   std::vector<Slot> slots_;  // of each
   bool pcie_ = false;
   bool nvlink_ = false;
+  unsigned answered_ = 0;
 };
 
 }  // namespace haiprof::gpu

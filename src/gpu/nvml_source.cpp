@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <exception>
 #include <iterator>
 #include <memory>
 #include <string>
@@ -109,12 +110,19 @@ class NvmlSource final : public sampler::Source {
   Status open(SeriesTable&) override { return gpus_->open(true); }
 
   bool use(std::string_view uuid) override {
+    xids_.take(gpus_->gpus(), changes_);  // what came before is none of the new user's
     gpus_->use(uuid);
     return true;
   }
 
   void unuse(std::string_view uuid, SeriesTable& table) noexcept override {
+    try {
+      xids_.take(gpus_->gpus(), changes_);  // among them may be what ended the user
+    } catch (const std::exception&) {
+      // There is no memory to tell them; the GPU is to be let go all the same.
+    }
     gpus_->unuse(uuid);
+    if (!gpus_->wanted()) xids_.stop();
     forget_gone(table);
   }
 
@@ -169,11 +177,12 @@ class NvmlSource final : public sampler::Source {
     std::array<std::uint64_t, kCalls> took_ns{};
     nvml::Result lost = nvml::kSuccess;
     unsigned readings = 0;
+    bool told = false;         // the latencies
     std::uint64_t energy = 0;  // the counter at the last reading; 0 = before the first
     std::uint64_t used = 0;    // since the first
     Throttle throttle;
     std::array<std::uint64_t, 2> errors{};  // corrected, uncorrected
-    bool knows_errors = false;
+    std::array<bool, 2> knows_errors{};     // of each, once it was told
 
     Read(const std::shared_ptr<Gpu>& one, const Nvml& nvml) : gpu(one), fields(nvml) {
       series.fill(kNoSeries);
@@ -273,8 +282,15 @@ class NvmlSource final : public sampler::Source {
         changes_.push_back(std::move(*change));
       }
     }
-    // The first reading of a GPU wakes parts of the driver; the second is what each costs.
-    if (++one.readings == 2 && one.lost == nvml::kSuccess) tell_latencies(one);
+    ++one.readings;
+    if (!one.told && one.lost == nvml::kSuccess && is_settled(one)) tell_latencies(one);
+  }
+
+  // The first call for anything wakes parts of the driver; the second is what it costs.
+  static bool is_settled(const Read& one) noexcept {
+    const Gpu& gpu = *one.gpu;
+    if (gpu.pcie == Teller::undecided || gpu.nvlink == Teller::undecided) return false;
+    return one.gone[kFieldsCall] ? one.readings >= 2 : one.fields.answered() >= 2;
   }
 
   nvml::Result memory_used(nvml::Device device, std::uint64_t& used) const {
@@ -384,7 +400,7 @@ class NvmlSource final : public sampler::Source {
       if (!answers.has(kKinds[i].slot)) continue;
       const std::uint64_t count = answers.sum[kKinds[i].slot];
       if (count != 0) gauge(one, kKinds[i].metric, static_cast<double>(count), table);
-      if (one.knows_errors && count > one.errors[i]) {
+      if (one.knows_errors[i] && count > one.errors[i]) {
         const std::uint64_t more = count - one.errors[i];
         changes_.push_back({"ecc",
                             one.gpu->instance + ": " + std::to_string(more) + " " + kKinds[i].kind +
@@ -396,11 +412,12 @@ class NvmlSource final : public sampler::Source {
                              {"total", static_cast<std::int64_t>(count)}}});
       }
       one.errors[i] = count;
+      one.knows_errors[i] = true;
     }
-    one.knows_errors = true;
   }
 
-  void tell_latencies(const Read& one) {
+  void tell_latencies(Read& one) {
+    one.told = true;
     sampler::Attributes told{{"instance", one.gpu->instance}};
     std::uint64_t total = 0;
     for (std::size_t call = 0; call < kCalls; ++call) {

@@ -6,8 +6,8 @@
 namespace haiprof::gpu {
 namespace {
 
-// A storm of them is told in parts.
-constexpr int kMostEvents = 16;
+// A storm of them is told in parts. One fault of a job may be a few on each of its GPUs.
+constexpr int kMostEvents = 64;
 
 // In words for whoever owns the job; null for one that is not among them.
 constexpr const char* meaning_of(std::uint64_t xid) noexcept {

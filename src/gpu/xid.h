@@ -21,9 +21,10 @@ class XidEvents {
   // Appends one change for each that came of these GPUs. Waits for none.
   void take(const std::vector<std::shared_ptr<Gpu>>& gpus, std::vector<sampler::Change>& changes);
 
- private:
+  // From now on none comes. NVML would keep them, and they would be told of who listens next.
   void stop() noexcept;
 
+ private:
   std::shared_ptr<const Nvml> nvml_;
   nvml::EventSet events_ = nullptr;
   bool deaf_ = false;  // this NVML gives no events

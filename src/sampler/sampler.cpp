@@ -194,6 +194,10 @@ std::vector<Attributes> Sampler::devices() const {
   return found;
 }
 
-std::vector<Change> Sampler::take_changes() { return std::exchange(changes_, {}); }
+std::vector<Change> Sampler::take_changes() {
+  // A source that let go of a device may have something to tell that no reading comes for.
+  for (Entry& entry : entries_) entry.source->take_changes(changes_);
+  return std::exchange(changes_, {});
+}
 
 }  // namespace haiprof::sampler

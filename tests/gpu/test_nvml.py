@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 import pytest
 from commands import haiprof as command
-from recording import process_file, recorders, run_python, wait_for, wait_recorded
+from recording import process_file, read_table, recorders, run_python, wait_for, wait_recorded
 
 import haiprof
 
@@ -265,6 +265,54 @@ def test_an_xid_is_an_event_with_its_meaning(run: Callable[..., Any]) -> None:
     assert (attributes["instance"], attributes["xid"]) == ("gpu0", 31)
 
 
+XID_AT_THE_END = """
+import pathlib
+from haiprof.recorder.node import NodeRecorder
+node = NodeRecorder(pathlib.Path(sys.argv[1]), {"gpu": 1.0})
+ranks = [node.folder / name for name in "ab"]
+for index, rank in enumerate(ranks):
+    node.use_gpus(rank, [gpu(index)])
+node.sample()
+for index, xid in XIDS:
+    nvml().fake_xid(index, xid)
+for rank in ranks:
+    node.unuse_gpus(rank)
+node.close()
+answer(None)
+"""
+
+
+def test_the_xid_that_ended_the_last_rank_is_in_the_events(place: Path, tmp_path: Path) -> None:
+    run_python(
+        PROGRAM + "XIDS = [(0, 31), (1, 43)]" + XID_AT_THE_END,
+        str(tmp_path),
+        env={
+            **os.environ,
+            "LD_LIBRARY_PATH": str(place / "nvidia-ml"),
+            "FAKE_NVML_GPUS": "2",
+        },
+    )
+    [folder] = tmp_path.iterdir()
+    xids = [row for row in read_table(folder, "events").to_pylist() if row["kind"] == "xid"]
+    assert [json.loads(row["attributes"])["xid"] for row in xids] == [31, 43]
+    assert xids[0]["text"].startswith("gpu0: Xid 31, a memory page fault")
+    assert xids[1]["text"].startswith("gpu1: Xid 43, ")
+
+
+@pytest.mark.parametrize("others", [[], [1]])
+def test_an_xid_of_a_gpu_that_nobody_used_is_not_told_of_the_next_user(
+    run: Callable[..., Any], others: list[int]
+) -> None:
+    changes = run(
+        f"[sampler.use_gpu(gpu(i)) for i in [0, *{others}]]; tick(); sampler.unuse_gpu(gpu(0))\n"
+        "nvml().fake_xid(0, 31); nvml().fake_xid(1, 74); sampler.use_gpu(gpu(0)); tick()\n"
+        "nvml().fake_xid(0, 79); tick(); answer(told('xid'))",
+        FAKE_NVML_GPUS="2",
+    )
+    told = [(attributes["instance"], attributes["xid"]) for _, _, attributes in changes]
+    assert told == [*(("gpu1", 74) for _ in others), ("gpu0", 79)]
+
+
 def test_only_a_change_of_a_reason_that_is_not_normal_is_an_event(run: Callable[..., Any]) -> None:
     changes = run(
         "sampler.use_gpu(gpu(0)); [tick() for _ in range(12)]; answer(told('throttle'))",
@@ -284,6 +332,45 @@ def test_memory_errors_that_grow_are_an_event(run: Callable[..., Any]) -> None:
     )
     assert text == "gpu0: 2 corrected memory errors, 2 since the driver was loaded"
     assert attributes == {"instance": "gpu0", "type": "corrected", "n": 2, "total": 2}
+
+
+def test_a_count_of_memory_errors_that_came_late_is_no_new_error(run: Callable[..., Any]) -> None:
+    first, values, changes = run(
+        "nvml().fake_advance(5); sampler.use_gpu(gpu(0)); first = tick()\n"
+        "os.environ['FAKE_NVML_FIELDS'] = ''; tick(); answer([first, tick(), told('ecc')])",
+        FAKE_NVML_FIELDS="3=999",
+    )
+    assert "gpu.ecc_corrected.count gpu0" not in first
+    assert values["gpu.ecc_corrected.count gpu0"] == 2
+    assert changes == []
+
+
+@pytest.mark.parametrize(
+    ("environment", "asked_later"),
+    [
+        ({}, set()),
+        ({"FAKE_NVML_METRICS": "60=3,61=3"}, {"138", "139"}),
+        ({"FAKE_NVML_HOPPER": "0"}, {"138", "139", "197", "198"}),
+        (
+            {"FAKE_NVML_HOPPER": "0", "FAKE_NVML_FIELDS": "138=3,139=3"},
+            {"197", "198", "202_0", "202_1", "204_0", "204_1"},
+        ),
+    ],
+)
+def test_the_cost_of_each_field_is_told_once_it_is_clear_which_are_read(
+    run: Callable[..., Any], environment: dict[str, str], asked_later: set[str]
+) -> None:
+    changes = run(
+        "sampler.use_gpu(gpu(0)); [tick() for _ in range(6)]; answer(told('source'))",
+        **environment,
+    )
+    [cost] = [told for _, _, told in changes if "field_values_us" in told]
+    fields = {name: us for name, us in cost.items() if name.startswith("field_")}
+    del fields["field_values_us"]
+    assert set(fields.values()) == {3}  # as the stand-in says of each field that it was asked for
+    later = {f"field_{number}_us" for number in ("138", "139", "197", "198", "202_0", "202_1",
+                                                 "204_0", "204_1")}  # fmt: skip
+    assert later & set(fields) == {f"field_{number}_us" for number in asked_later}
 
 
 def test_what_nvml_costs_is_told_once_for_each_gpu(run: Callable[..., Any]) -> None:

@@ -16,14 +16,18 @@
 //   FAKE_NVML_SLEEP_US     how long reading the fields waits
 //   FAKE_NVML_CLOCK        real: time goes by itself
 //
-// Else time is what fake_advance() makes of it. fake_calls() tells how often a function was called.
+// Else time is what fake_advance() makes of it. fake_calls() tells how often a function was called,
+// fake_xid() is an Xid of a GPU now.
 // Built with FAKE_NVML_OLD it is one of a driver that lacks what came with 450 and later.
 #include <time.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <string>
@@ -54,9 +58,11 @@ struct Sample {
   double at = -1;
 };
 
+// The one set of events there can be. It keeps what came of registered GPUs until somebody looks.
 struct Events {
   int looks = 0;
   bool registered[kMostGpus] = {};
+  std::deque<EventData> waiting;
 } events;
 
 int number(const char* variable, int otherwise) {
@@ -186,6 +192,13 @@ extern "C" {
 void fake_advance(double by) {
   const std::lock_guard guard(mutex);
   seconds += by;
+}
+
+void fake_xid(int gpu, int xid) {
+  const std::lock_guard guard(mutex);
+  if (!events.registered[gpu]) return;
+  const std::uint64_t number = static_cast<std::uint64_t>(xid);
+  events.waiting.push_back({&boards[gpu][0], kEventXid, number, kNoInstance, kNoInstance});
 }
 
 // Calls of a function, or with "" of all, since fake_forget_calls().
@@ -408,6 +421,8 @@ Result nvmlEventSetCreate(EventSet* set) {
 
 Result nvmlEventSetFree(EventSet) {
   const std::lock_guard guard(mutex);
+  std::fill(std::begin(events.registered), std::end(events.registered), false);
+  events.waiting.clear();
   return entered("nvmlEventSetFree");
 }
 
@@ -426,6 +441,11 @@ Result nvmlEventSetWait_v2(EventSet set, EventData* data, std::uint32_t) {
   const Result result = entered("nvmlEventSetWait_v2");
   if (result != kSuccess) return result;
   if (set != &events) return kInvalidArgument;
+  if (!events.waiting.empty()) {
+    *data = events.waiting.front();
+    events.waiting.pop_front();
+    return kSuccess;
+  }
   const char* const wanted = std::getenv("FAKE_NVML_XID");
   int xid = 0;
   int look = 0;
