@@ -25,13 +25,16 @@ JOB = """
 """
 
 
-def run(program: str, log_dir: Path, native_build: Path | None, **variables: str) -> str:
+def run(
+    program: str, log_dir: Path, native_build: Path | None, *, code: int = 0, **variables: str
+) -> str:
     """Run a job with the stand-ins in its library path; return what it wrote on stderr.
 
     Args:
         program: what the job does, after the lines of ``JOB``.
         log_dir: its first argument.
         native_build: where the stand-ins were built; None for none.
+        code: what it is to end with.
         variables: more of its environment.
     """
     environment = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"} | variables
@@ -40,5 +43,5 @@ def run(program: str, log_dir: Path, native_build: Path | None, **variables: str
         environment["LD_LIBRARY_PATH"] = ":".join(map(str, places))
     job = python(JOB + program, str(log_dir), env=environment)
     _, err = job.communicate(timeout=120)
-    assert job.returncode == 0, err
+    assert job.returncode == code, err
     return str(err)

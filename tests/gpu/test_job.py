@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import polars as pl
@@ -111,6 +112,35 @@ def test_a_forked_child_leaves_the_gpu_alone(shm: Path, tmp_path: Path, native_b
     wait_recorded(shm)
     assert kernels(tmp_path) == {"parent": 200}
     assert "child" in haiprof.Analyzer(tmp_path / "run").spans()["name"].to_list()
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ("", 0),
+        ("sys.exit(3)", 3),
+        ("raise RuntimeError", 1),
+        ("os._exit(4)", 4),
+        ("os.kill(os.getpid(), 15)", -15),
+        ("import atexit; atexit.register(lambda: 1 / 0)", 0),
+    ],
+)
+def test_however_a_job_ends_it_ends_as_without_and_its_kernels_are_there(
+    shm: Path, tmp_path: Path, native_build: Path, end: str, code: int
+) -> None:
+    program = f"""
+    import time
+    assert ctypes.CDLL("libcuda.so.1").cuInit(0) == 0
+    haiprof.start(sys.argv[1], run="run", hooks=False, kernels="all")
+    launch(b"gemm", 1000)
+    time.sleep(0.5)  # longer than kernels lie in CUPTI
+    {end}
+    """
+    begin = time.monotonic()
+    run(program, tmp_path, native_build, code=code)
+    assert time.monotonic() - begin < 20
+    wait_recorded(shm)
+    assert kernels(tmp_path) == {"gemm": 1000}
 
 
 @pytest.mark.parametrize("how", [pytest.param("off", marks=needs_cpu_torch), "no driver"])
