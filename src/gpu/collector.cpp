@@ -24,6 +24,8 @@ using std::chrono::milliseconds;
 
 // CUPTI itself delivers only full buffers, so a quiet GPU would be seen seconds late.
 constexpr milliseconds kPeriod{100};
+// CUPTI's API version of CUDA 12.6. Before it, jobs with CUDA graphs were seen to hang.
+constexpr std::uint32_t kSafeWithGraphs = 24;
 // How often devices are looked for.
 constexpr std::uint64_t kLook = 1'000'000'000;  // ns
 // How long the end waits for what the GPU has yet to do, of the phases that are timed.
@@ -132,6 +134,10 @@ Refusal Collector::trace(const std::string& folders, const Wanted& wanted) {
   if (wanted.kernels == Mode::off) return {};
   Refusal refusal = tracer_.open(folders, wanted.kinds);
   if (!refusal.ok()) return refusal;
+  if (wanted.kernels == Mode::windows && tracer_.cupti().version < kSafeWithGraphs) {
+    return {tracer_.cupti().path + " is older than CUDA 12.6 and may hang a job with CUDA graphs",
+            "use a torch with CUDA 12.6 or newer, or ask for kernels=\"all\" where there are none"};
+  }
   // Both at once would lose GPU activity in both, and the other's is what the user looks at now.
   if (!tracer_.watch() && wanted.shared) {
     return {
