@@ -33,7 +33,7 @@ std::uint32_t free_events(gpu::EventPool& pool) {
 }
 
 void a_span_finds_the_events_at_its_ends() {
-  auto& pool = *new gpu::EventPool(nullptr, 0);
+  static gpu::EventPool pool(nullptr, 0);
   Boundaries boundaries;
   std::vector<Event*> events;
   for (std::uint64_t ticks = 100; ticks < 110; ++ticks) {
@@ -55,7 +55,7 @@ void a_span_finds_the_events_at_its_ends() {
 }
 
 void the_oldest_are_forgotten_and_their_events_used_again() {
-  auto& pool = *new gpu::EventPool(nullptr, 0);
+  static gpu::EventPool pool(nullptr, 0);
   Boundaries boundaries;
   constexpr std::uint64_t kMany = 10 * gpu::EventPool::kEvents;
   for (std::uint64_t ticks = 1; ticks <= kMany; ++ticks) {
@@ -69,7 +69,7 @@ void the_oldest_are_forgotten_and_their_events_used_again() {
 }
 
 void another_threads_boundaries_are_not_mixed_with_the_first_ones() {
-  auto& pool = *new gpu::EventPool(nullptr, 0);
+  static gpu::EventPool pool(nullptr, 0);
   Boundaries boundaries;
   boundaries.add(1000, event_of(pool));
   std::thread([&] {

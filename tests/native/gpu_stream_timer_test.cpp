@@ -104,7 +104,7 @@ void a_second_time_all_events_are_there_again() {
 }
 
 void an_error_ends_it_and_is_told_once() {
-  gpu::Driver& broken = *new gpu::Driver(driver);
+  static gpu::Driver broken = driver;
   broken.query_event = [](gpu::cuda::Event) { return 700; };
   CHECK(stream_timer().arm(broken, cupti).ok());
   CHECK_EQUAL(ranges(10), 10U);
