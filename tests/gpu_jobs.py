@@ -41,7 +41,7 @@ def run(
     if native_build is not None:
         places = (native_build / "tests" / "native" / name for name in ("cuda", "cupti"))
         environment["LD_LIBRARY_PATH"] = ":".join(map(str, places))
-    job = python(JOB + program, str(log_dir), env=environment)
+    job = python(JOB + program, str(log_dir), env=environment, cwd=log_dir)
     _, err = job.communicate(timeout=120)
     assert job.returncode == code, err
     return str(err)

@@ -65,8 +65,8 @@ def environment_with(
             (broken / name).touch()
         # Hides the libcupti of an installed package.
         hiding = tmp_path / "hiding"
-        (hiding / "nvidia").mkdir(parents=True)
-        (hiding / "nvidia" / "__init__.py").touch()
+        hiding.mkdir()
+        (hiding / "sitecustomize.py").write_text("import sys; sys.modules['nvidia'] = None")
         built = {name: native_build / "tests" / "native" / name for name in (DRIVER, CUPTI)}
         places = {BROKEN: broken, **built}
         path = [str(hiding), *filter(None, [os.environ.get("PYTHONPATH")])]
