@@ -10,6 +10,9 @@ namespace {
 constexpr std::uint64_t kShortest = 30;
 constexpr std::uint32_t kWholeSteps = 3;
 constexpr std::uint64_t kSlow = 30;
+// Seconds that a window waits for the end of a step. One that stays open, as the last of a loop
+// does while the job goes on with something else, must not make it last for ever.
+constexpr std::uint64_t kPatience = 300;
 // Windows that last long come more rarely, so that they take no more than a tenth of the time.
 constexpr std::uint64_t kRest = 9;
 // As many steps of each side are compared.
@@ -31,11 +34,13 @@ bool Windows::ends(std::uint64_t now, bool in_step) const noexcept {
   if (!open_ || now < began_ + period_ / kShortest) return false;
   if (whole_ >= kWholeSteps) return true;
   if (whole_ > 0) return now >= began_ + kSlow * second_;
-  return !in_step;  // a job without steps, or between two epochs
+  // Else a job without steps, or between two epochs.
+  return !in_step || now >= began_ + kPatience * second_;
 }
 
 void Windows::begin(std::uint64_t now, bool comparable) {
   if (!any_) origin_ = now;
+  met_ = any_;  // one window is all that may come early
   any_ = open_ = true;
   comparing_ = false;
   comparable_ = comparable;

@@ -55,7 +55,7 @@ class Windows {
   std::uint64_t period_;
   bool open_ = false;
   bool any_ = false;  // a window has begun
-  bool met_ = false;  // a step was in one, from its beginning to its end
+  bool met_ = false;  // the first steps are no longer waited for
   bool comparable_ = false;
   bool comparing_ = false;    // closed, and steps after it are still wanted
   std::uint64_t origin_ = 0;  // when the first window began

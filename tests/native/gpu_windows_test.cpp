@@ -103,6 +103,16 @@ void a_job_that_loads_for_long_has_its_first_steps() {
   CHECK(job.whole_steps(job.open[1].first, job.open[1].second) >= 3);
 }
 
+void a_step_that_never_ends_does_not_keep_a_window_open() {
+  Job job;
+  job.run(100, kSecond / 10);
+  job.wait(20'000 * kSecond, true);
+  CHECK(job.windows.share(job.now) < 0.12);
+  Job never;
+  never.wait(20'000 * kSecond, true);
+  CHECK(never.windows.share(never.now) < 0.15);
+}
+
 void a_job_without_steps_has_short_windows() {
   Job job;
   job.wait(100 * kSecond, false);
@@ -181,6 +191,7 @@ int main() {
   windows_hold_whole_steps_once_a_minute();
   slow_steps_are_waited_for_and_windows_become_rarer();
   a_job_that_loads_for_long_has_its_first_steps();
+  a_step_that_never_ends_does_not_keep_a_window_open();
   a_job_without_steps_has_short_windows();
   the_cost_is_found_with_its_uncertainty();
   a_job_that_slows_down_by_itself_is_no_cost();
