@@ -6,6 +6,7 @@ set CUDA_VISIBLE_DEVICES. Not later: what is traced from before the first contex
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -79,8 +80,9 @@ class CudaCalls:
         def _lazy_init() -> Any:
             # Once is enough, and nobody who looks at the function later should find ours.
             self._restore()
-            self._find_streams(module)
-            self._begin()
+            with contextlib.suppress(Exception):  # the job must not notice
+                self._find_streams(module)
+                self._begin()
             return original()
 
         self._module, self._original, self._wrapped = module, original, _lazy_init
