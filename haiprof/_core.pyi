@@ -301,8 +301,11 @@ class SourceReport(TypedDict):
 class HostSampler:
     """Samples the node, watched process trees (procfs, sysfs, cgroupfs) and GPUs (NVML).
 
-    ``basic``, ``gpu`` and ``io`` are how often the sources of each recorder are read, s; 0 leaves
-    them out.
+    ``basic``, ``gpu``, … are how often the sources of each recorder are read, s; 0 leaves them out.
+    ``own_*`` are where watched processes have their numbers, when ``procfs`` and ``sysfs`` are the
+    node's, mounted into a container; the same as those if not given. ``perfd`` is the socket of a
+    haiprof-perfd that opens counters where this process may not; ``resctrl`` allows monitoring
+    groups to be made for watched processes.
     """
 
     def __init__(
@@ -310,9 +313,16 @@ class HostSampler:
         *,
         procfs: str = "/proc",
         sysfs: str = "/sys",
+        own_procfs: str | None = None,
+        own_sysfs: str | None = None,
         basic: float = 1.0,
         gpu: float = 1.0,
+        ib: float = 1.0,
         io: float = 1.0,
+        mem: float = 1.0,
+        power: float = 1.0,
+        perfd: str = "",
+        resctrl: bool = False,
     ) -> None: ...
     def watch(self, pid: int) -> None:
         """Sample the process tree below ``pid`` as well."""

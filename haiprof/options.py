@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple
 
 ENABLED_VARIABLE: Final = "HAIPROF_ENABLED"
 
-#: What a user may name in ``recorders``: groups of sources. This version has those of the node.
+#: What a user may name in ``recorders``: groups of sources, and the deep trace.
 RECORDERS: Final = ("basic", "gpu", "ib", "mem", "power", "io", "trace")
-HOST_RECORDERS: Final = ("basic", "gpu", "io")
+HOST_RECORDERS: Final = ("basic", "gpu", "ib", "mem", "power", "io")
 ALL: Final = "all"
 #: Which GPU activity is recorded.
 KERNELS: Final = ("off", "windows", "all")
@@ -37,7 +37,14 @@ class Options(NamedTuple):
     recorders: str = ALL
     basic_interval: float = 0.0
     gpu_interval: float = 0.0
+    ib_interval: float = 0.0
+    mem_interval: float = 0.0
+    power_interval: float = 0.0
     io_interval: float = 0.0
+    procfs_root: str = ""
+    sysfs_root: str = ""
+    perfd: str = "/run/haiprof/perfd.sock"
+    resctrl: bool = False
 
     def intervals(self) -> dict[str, float]:
         """Return how often each recorder of the host is to read its sources, s."""
@@ -124,6 +131,18 @@ def _check_interval(value: Any) -> str | None:
     return None if value == 0 else _between(0.01, 86400, "seconds")(value)
 
 
+def _check_text(value: Any) -> str | None:
+    return None if isinstance(value, str) and "\0" not in value else "must be a str"
+
+
+def _check_root(value: Any) -> str | None:
+    if value == "":
+        return None
+    if not isinstance(value, str) or "\0" in value:
+        return "must be a path"
+    return None if Path(value).is_absolute() else "must be an absolute path"
+
+
 def _check_boolean(value: Any) -> str | None:
     return None if isinstance(value, bool) else "must be True or False"
 
@@ -171,6 +190,10 @@ OPTIONS: Final[dict[str, Option]] = {
             )
             for name in HOST_RECORDERS
         ),
+        Option("procfs_root", "where the node's /proc is mounted (empty: /proc)", str, _check_root),
+        Option("sysfs_root", "where the node's /sys is mounted (empty: /sys)", str, _check_root),
+        Option("perfd", "socket of haiprof-perfd (empty: never ask it)", str, _check_text),
+        Option("resctrl", "make monitoring groups in resctrl", _boolean, _check_boolean),
     )
 }
 #: Variables that are no options: read in haiprof.places, haiprof.launcher and haiprof.run_folder.

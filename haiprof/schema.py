@@ -146,6 +146,8 @@ TABLES: Final[dict[str, Table]] = {
 FLAG_SCALED: Final = 1
 #: ``samples.flags``: the interval is longer than asked for (the machine or the recorder was late).
 FLAG_LATE: Final = 2
+#: ``samples.flags``: more than the hardware can do; the value is that limit, and no measurement.
+FLAG_IMPLAUSIBLE: Final = 4
 
 
 def arrow_type(kind: str) -> pa.DataType:

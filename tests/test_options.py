@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from haiprof.options import Options, resolve
+from haiprof.options import HOST_RECORDERS, Options, resolve
 
 
 def test_what_is_given_wins_over_the_environment_and_that_over_the_default() -> None:
@@ -16,15 +16,15 @@ def test_what_is_given_wins_over_the_environment_and_that_over_the_default() -> 
 @pytest.mark.parametrize(
     ("environment", "intervals"),
     [
-        ({}, {"basic": 1.0, "gpu": 1.0, "io": 1.0}),
-        ({"HAIPROF_RECORDERS": "all"}, {"basic": 1.0, "gpu": 1.0, "io": 1.0}),
+        ({}, dict.fromkeys(HOST_RECORDERS, 1.0)),
+        ({"HAIPROF_RECORDERS": "all"}, dict.fromkeys(HOST_RECORDERS, 1.0)),
         ({"HAIPROF_RECORDERS": "basic,gpu"}, {"basic": 1.0, "gpu": 1.0}),
-        ({"HAIPROF_RECORDERS": " IO, mem"}, {"io": 1.0}),
-        ({"HAIPROF_RECORDERS": "ib"}, {}),
-        ({"HAIPROF_SAMPLE_HZ": "4"}, {"basic": 0.25, "gpu": 0.25, "io": 0.25}),
+        ({"HAIPROF_RECORDERS": " IO, mem"}, {"io": 1.0, "mem": 1.0}),
+        ({"HAIPROF_RECORDERS": "trace"}, {}),
+        ({"HAIPROF_SAMPLE_HZ": "4"}, dict.fromkeys(HOST_RECORDERS, 0.25)),
         (
-            {"HAIPROF_SAMPLE_HZ": "4", "HAIPROF_IO_INTERVAL": "10", "HAIPROF_GPU_INTERVAL": "2"},
-            {"basic": 0.25, "gpu": 2.0, "io": 10.0},
+            {"HAIPROF_SAMPLE_HZ": "4", "HAIPROF_IO_INTERVAL": "10", "HAIPROF_POWER_INTERVAL": "2"},
+            {**dict.fromkeys(HOST_RECORDERS, 0.25), "power": 2.0, "io": 10.0},
         ),
     ],
 )

@@ -171,7 +171,7 @@ struct Watched {
 class CgroupSource final : public sampler::Source {
  public:
   explicit CgroupSource(const Roots& roots)
-      : roots_(roots), mountinfo_(roots.procfs + "/self/mountinfo") {}
+      : roots_(roots), mountinfo_(roots.own_procfs + "/self/mountinfo") {}
 
   std::string_view name() const noexcept override { return "cgroup"; }
 
@@ -181,7 +181,7 @@ class CgroupSource final : public sampler::Source {
     unwatch(pid, table);
     Watched made;
     made.pid = pid;
-    made.cgroup = File(roots_.procfs + "/" + std::to_string(pid) + "/cgroup");
+    made.cgroup = File(roots_.own_procfs + "/" + std::to_string(pid) + "/cgroup");
     made.series = add_series(table, pid);
     watched_.push_back(std::move(made));
   }
@@ -255,7 +255,7 @@ class CgroupSource final : public sampler::Source {
     if (watched.group == nullptr || buffer_.text() != watched.text) {
       watched.text = buffer_.text();
       if (mountinfo_.read(buffer_) != 0) return;
-      watched.folders = find_cgroups(watched.text, buffer_.text(), roots_.sysfs);
+      watched.folders = find_cgroups(watched.text, buffer_.text(), roots_.own_sysfs);
     }
     CgroupView view = view_cgroup(watched.folders, buffer_);
     const auto same = std::find_if(watched_.begin(), watched_.end(), [&](const Watched& other) {

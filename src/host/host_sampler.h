@@ -10,8 +10,9 @@ namespace haiprof::host {
 
 // Of each recorder, which is what a user names a group of sources by. 0 leaves it out.
 struct Intervals {
-  std::uint64_t basic_ns;
-  std::uint64_t io_ns;
+  std::uint64_t basic_ns = 0;
+  std::uint64_t ib_ns = 0;
+  std::uint64_t io_ns = 0;
 };
 
 sampler::Sampler make_host_sampler(const Roots& roots, const Intervals& intervals);

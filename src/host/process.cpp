@@ -58,7 +58,7 @@ struct Watched {
 class ProcessSource final : public sampler::Source {
  public:
   explicit ProcessSource(const Roots& roots)
-      : procfs_(roots.procfs), processes_(roots.procfs), page_(sysconf(_SC_PAGESIZE)) {}
+      : procfs_(roots.own_procfs), processes_(roots.own_procfs), page_(sysconf(_SC_PAGESIZE)) {}
 
   std::string_view name() const noexcept override { return "process"; }
 

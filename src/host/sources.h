@@ -12,6 +12,9 @@ namespace haiprof::host {
 struct Roots {
   std::string procfs = "/proc";
   std::string sysfs = "/sys";
+  // Of the recorder's own PID and mount namespaces: where watched processes have their numbers.
+  std::string own_procfs = "/proc";
+  std::string own_sysfs = "/sys";
 };
 
 std::unique_ptr<sampler::Source> make_cpu(const Roots& roots);

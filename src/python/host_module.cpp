@@ -6,7 +6,9 @@
 
 #include <cmath>
 #include <cstdint>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -15,6 +17,7 @@
 #include "gpu/sources.h"
 #include "host/host_sampler.h"
 #include "python/register.h"
+#include "uncore/sources.h"
 
 namespace haiprof::python {
 
@@ -24,12 +27,21 @@ namespace {
 
 class HostSampler {
  public:
-  HostSampler(std::string procfs, std::string sysfs, double basic, double gpu, double io)
-      : sampler_(host::make_host_sampler({std::move(procfs), std::move(sysfs)},
-                                         {in_ns(basic), in_ns(io)})) {
-    const std::uint64_t gpu_ns = in_ns(gpu);
+  HostSampler(host::Roots roots, const host::Intervals& intervals, std::uint64_t gpu_ns,
+              const uncore::Settings& counters)
+      : sampler_(host::make_host_sampler(roots, intervals)) {
+    uncore::add_sources(sampler_, roots, counters);
     if (gpu_ns == 0) return;
     for (auto& source : gpu::make_sources()) sampler_.add(std::move(source), gpu_ns);
+  }
+
+  static std::uint64_t in_ns(double interval) {
+    if (interval == 0.0) return 0;
+    if (!(interval >= kMinInterval && interval <= kMaxInterval)) {
+      throw py::value_error("an interval must be 0 or between 0.01 and 86400 seconds, not " +
+                            std::to_string(interval));
+    }
+    return static_cast<std::uint64_t>(std::llround(interval * 1e9));
   }
 
   void watch(std::int64_t pid) {
@@ -109,15 +121,6 @@ class HostSampler {
   static constexpr double kMinInterval = 0.01;
   static constexpr double kMaxInterval = 86400.0;
 
-  static std::uint64_t in_ns(double interval) {
-    if (interval == 0.0) return 0;
-    if (!(interval >= kMinInterval && interval <= kMaxInterval)) {
-      throw py::value_error("an interval must be 0 or between 0.01 and 86400 seconds, not " +
-                            std::to_string(interval));
-    }
-    return static_cast<std::uint64_t>(std::llround(interval * 1e9));
-  }
-
   static pid_t checked_pid(std::int64_t pid) {
     if (pid <= 0 || pid > (1 << 22)) {
       throw py::value_error("pid must be between 1 and 4194304, not " + std::to_string(pid));
@@ -162,9 +165,22 @@ class HostSampler {
 void register_host(py::module_& module) {
   py::class_<HostSampler>(module, "HostSampler",
                           "Samples the node, watched process trees and the GPUs that are used.")
-      .def(py::init<std::string, std::string, double, double, double>(), py::kw_only(),
-           py::arg("procfs") = "/proc", py::arg("sysfs") = "/sys", py::arg("basic") = 1.0,
-           py::arg("gpu") = 1.0, py::arg("io") = 1.0)
+      .def(py::init([](const std::string& procfs, const std::string& sysfs,
+                       const std::optional<std::string>& own_procfs,
+                       const std::optional<std::string>& own_sysfs, double basic, double gpu,
+                       double ib, double io, double mem, double power, const std::string& perfd,
+                       bool resctrl) {
+             const auto ns = &HostSampler::in_ns;
+             return std::make_unique<HostSampler>(
+                 host::Roots{procfs, sysfs, own_procfs.value_or(procfs), own_sysfs.value_or(sysfs)},
+                 host::Intervals{.basic_ns = ns(basic), .ib_ns = ns(ib), .io_ns = ns(io)}, ns(gpu),
+                 uncore::Settings{ns(mem), ns(power), perfd, resctrl});
+           }),
+           py::kw_only(), py::arg("procfs") = "/proc", py::arg("sysfs") = "/sys",
+           py::arg("own_procfs") = py::none(), py::arg("own_sysfs") = py::none(),
+           py::arg("basic") = 1.0, py::arg("gpu") = 1.0, py::arg("ib") = 1.0, py::arg("io") = 1.0,
+           py::arg("mem") = 1.0, py::arg("power") = 1.0, py::arg("perfd") = "",
+           py::arg("resctrl") = false)
       .def("watch", &HostSampler::watch, py::arg("pid"))
       .def("unwatch", &HostSampler::unwatch, py::arg("pid"))
       .def("use_gpu", &HostSampler::use_gpu, py::arg("uuid"))

@@ -61,9 +61,9 @@ void SeriesTable::put(const Series& series, double value, std::uint32_t flags) {
   values_.push_back({series.target, series.metric, series.instance, value, flags});
 }
 
-void SeriesTable::gauge(SeriesId id, double value) {
+void SeriesTable::gauge(SeriesId id, double value, std::uint32_t flags) {
   const Series* series = find(id);
-  if (series != nullptr) put(*series, value * series->scale, 0);
+  if (series != nullptr) put(*series, value * series->scale, flags);
 }
 
 void SeriesTable::rate(SeriesId id, std::uint64_t counter) {

@@ -18,7 +18,10 @@
 
 namespace haiprof::sampler {
 
-inline constexpr std::uint32_t kLate = 2;  // schema.FLAG_LATE
+// As schema.FLAG_SCALED, FLAG_LATE and FLAG_IMPLAUSIBLE have them.
+inline constexpr std::uint32_t kScaled = 1;
+inline constexpr std::uint32_t kLate = 2;
+inline constexpr std::uint32_t kImplausible = 4;
 
 // One sample. The texts live as long as the table.
 struct Value {
@@ -52,8 +55,15 @@ class SeriesTable {
   void begin(std::uint64_t now_ns, std::uint64_t last_ns, std::uint64_t interval_ns) noexcept;
   std::uint64_t now_ns() const noexcept { return now_ns_; }
 
-  // The value itself, times scale.
-  void gauge(SeriesId id, double value);
+  // The value itself, times scale. flags: what the source knows of it; with lateness(), when the
+  // value is a mean over the time since the reading before.
+  void gauge(SeriesId id, double value, std::uint32_t flags = 0);
+
+  // kLate when this reading comes late, else 0.
+  std::uint32_t lateness() const noexcept { return lateness_; }
+
+  // The time of the reading before; 0 for none.
+  std::uint64_t last_ns() const noexcept { return last_ns_; }
 
   // Growth of a counter per second of the reader's clock, times scale.
   void rate(SeriesId id, std::uint64_t counter);
