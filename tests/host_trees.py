@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import tarfile
 from pathlib import Path
 
 import pytest
+from fixtures import DATA
 
 from haiprof import _core
 
@@ -151,14 +151,12 @@ def _inside(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
 def recorded(name: str, folder: Path) -> Path:
     """Unpack the recorded tree of a real machine; skip the test where there is none.
 
-    The recordings are not part of the package: ``TEST_DATA`` names their folder, and
+    The recordings are not part of the package: ``HAIPROF_TEST_DATA`` names their folder, and
     without it ``../shared/data`` beside the repository is looked at.
     """
-    beside = Path(__file__).parents[2] / "shared" / "data"
-    data = Path(os.environ.get("TEST_DATA", str(beside)))
-    archive = data / "host" / f"{name}.tar.gz"
+    archive = DATA / "host" / f"{name}.tar.gz"
     if not archive.is_file():
-        pytest.skip(f"no recorded machine {archive}: set TEST_DATA to their folder")
+        pytest.skip(f"no recorded machine {archive}: set HAIPROF_TEST_DATA to their folder")
     with tarfile.open(archive) as tar:
         tar.extractall(folder, filter=_inside)
     found = next(folder.rglob("proc"), None)
