@@ -106,7 +106,7 @@ Opened refused(int error, const std::string& procfs) {
       break;
     case ENOENT:
     case EOPNOTSUPP:
-      made.reason = "its driver does not know the event";
+      made.reason = "no driver of this kernel knows the event";
       made.mend = "see whether a newer kernel does; a virtual machine may hide it";
       break;
     case ENODEV:

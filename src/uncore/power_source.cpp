@@ -89,7 +89,7 @@ class Power final : public sampler::Source {
     }
     if (++readings_ < kPlanReadings || !gone_) return {};
     Status status = open(table);
-    if (status.ok()) boxes_.read();  // the baseline
+    if (status.ok()) gone_ = !boxes_.read();  // the baseline
     return status;
   }
 
@@ -142,13 +142,12 @@ class Power final : public sampler::Source {
     return {};
   }
 
-  // What is denied can be mended, and so is told before what is not there.
+  // What is denied can be mended, and so is told rather than what is not there.
   static Status both(const Status& counters, const Status& files) {
-    if (counters.state != State::denied) {
-      return files.state == State::denied ? files : counters;
+    if (counters.state != files.state) {
+      return counters.state == State::denied ? counters : files;
     }
-    if (files.state != State::denied) return counters;
-    return {State::denied, counters.reason + "; " + files.reason, counters.mend};
+    return {counters.state, counters.reason + "; " + files.reason, counters.mend};
   }
 
   bool has(std::size_t domain) const noexcept {

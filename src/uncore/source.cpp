@@ -69,7 +69,9 @@ class MemoryBandwidth final : public sampler::Source {
     gone_ = false;
     readings_ = 0;
     add_series(table);
-    for (const std::string& problem : plan_.problems) tell(problem);
+    if (!plan_.boxes.empty()) {  // else they are the reason why there is nothing
+      for (const std::string& problem : plan_.problems) tell(problem);
+    }
     return look();
   }
 
@@ -85,7 +87,7 @@ class MemoryBandwidth final : public sampler::Source {
     if (gone_ && readings_ >= kPlanReadings) {
       tell("counters of the CPUs have gone: what this machine has is looked for again");
       const Status status = open(table);
-      if (status.ok()) boxes_.read();  // the baseline
+      if (status.ok()) gone_ = !boxes_.read();  // the baseline
       return status;
     }
     return boxes_.take_changed() ? look() : status_;

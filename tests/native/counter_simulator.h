@@ -31,6 +31,7 @@ class CounterSimulator {
   std::map<std::uint32_t, std::uint64_t> starts_at;  // by type: the count when opened
   std::set<int> offline;
   std::set<int> frozen;                             // offline, of a PMU whose driver does not tell
+  std::set<int> dead;                               // can be opened, and then has no data
   std::set<std::pair<std::uint32_t, int>> starved;  // type and CPU: never gets a place
   std::map<std::pair<std::uint32_t, int>, int> refused;  // type and CPU: errno
   int refuses_all = 0;
@@ -54,7 +55,7 @@ class SimulatedGroup final : public perf::Group {
   ~SimulatedGroup() override { std::erase(machine_.groups, this); }
 
   int read(std::span<perf::Reading> readings) noexcept override {
-    if (machine_.offline.contains(cpu)) return ENODATA;
+    if (machine_.offline.contains(cpu) || machine_.dead.contains(cpu)) return ENODATA;
     for (std::size_t i = 0; i < counts.size(); ++i) {
       auto count = static_cast<std::uint64_t>(counts[i]);
       if (machine_.wraps_at != 0) count %= machine_.wraps_at;

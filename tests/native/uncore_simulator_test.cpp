@@ -316,6 +316,24 @@ void a_cpu_that_stays_away_is_not_looked_for_at_each_reading() {
   CHECK(bench.status("memory_bandwidth").ok());
 }
 
+void counters_that_die_at_once_are_opened_now_and_then() {
+  Bench bench(intel());
+  bench.start();
+  for (int i = 0; i < 3; ++i) bench.tick();
+  bench.machine.dead.insert(0);
+  for (int i = 0; i < 30; ++i) {
+    bench.tick();
+    NONE("dram.read.bytes_per_s");
+    NEAR("dram.read.bytes_per_s socket1", 40e9, 0);
+  }
+  CHECK(bench.plans > 5u && bench.plans <= 11u);
+  CHECK(bench.said.size() <= 3u);
+  bench.machine.dead.clear();
+  for (int i = 0; i < 4; ++i) bench.tick();
+  NEAR("dram.read.bytes_per_s", 120e9, 0);
+  CHECK(bench.status("memory_bandwidth").ok());
+}
+
 void a_counter_that_gets_no_time_has_no_value() {
   Bench bench(intel());
   bench.start();
@@ -484,6 +502,7 @@ int main() {
   a_cpu_that_goes_is_planned_anew_at_once(true);
   a_cpu_that_goes_is_planned_anew_at_once(false);
   a_cpu_that_stays_away_is_not_looked_for_at_each_reading();
+  counters_that_die_at_once_are_opened_now_and_then();
   a_counter_that_gets_no_time_has_no_value();
   a_busy_box_leaves_out_its_sums_and_no_more();
   without_descriptors_none_is_kept();
