@@ -25,7 +25,10 @@ sampler::Sampler make_host_sampler(const Roots& roots, const Intervals& interval
     made.add(make_infiniband_errors(roots),
              std::max(intervals.ib_ns, std::min(intervals.ib_ns * kErrorsSlower, kErrorsSlowest)));
   }
-  if (intervals.io_ns != 0) made.add(make_disk(roots), intervals.io_ns);
+  if (intervals.io_ns != 0) {
+    made.add(make_disk(roots), intervals.io_ns);
+    made.add(make_nfs(roots), intervals.io_ns);
+  }
   return made;
 }
 
