@@ -113,7 +113,9 @@ double data_rate(const std::string& rate, bool infiniband) noexcept {
   double gigabits = 0.0;
   const auto [at, error] = std::from_chars(rate.data(), rate.data() + rate.size(), gigabits);
   const std::string_view unit(at, static_cast<std::size_t>(rate.data() + rate.size() - at));
-  if (error != std::errc{} || !unit.starts_with(" Gb/sec") || !(gigabits > 0.0)) return 0.0;
+  if (error != std::errc{} || !unit.starts_with(" Gb/sec") || !(gigabits > 0.0 && gigabits < 1e6)) {
+    return 0.0;
+  }
   const bool coded = unit.ends_with("X)") || unit.ends_with(" SDR)") || unit.ends_with(" DDR)") ||
                      unit.ends_with(" QDR)");
   return gigabits * (infiniband && coded ? 0.8e9 : 1e9);
@@ -130,8 +132,8 @@ Link read_link(const IbPort& port, Buffer& buffer) {
     link.bits_per_s = data_rate(link.rate, layer == "InfiniBand");
   }
   for (const char* file : {"/counters/link_downed", "/hw_counters/link_downed"}) {
-    File downed(port.folder + file);
     if (link.has_downed) break;
+    File downed(port.folder + file);
     link.has_downed = read_counter(downed, buffer, 0, link.downed) == Reading::number;
   }
   return link;

@@ -25,7 +25,7 @@ const char* const kUseHostNetwork =
 const char* const kLookAtInterfaces =
     "this driver counts nothing there: look at net.* of the device's interface";
 
-// Those of one device belong together and mlx5_10 comes after mlx5_2.
+// mlx5_10 comes after mlx5_2.
 bool by_number(const std::string& a, const std::string& b) noexcept {
   return a.size() != b.size() ? a.size() < b.size() : a < b;
 }

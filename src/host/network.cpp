@@ -98,7 +98,8 @@ class Network final : public sampler::Source {
   Status knowing_speeds() const {
     if (!speeds_.ok() || any_speed_) return speeds_;
     return {State::absent, "no interface has a speed in " + classes_,
-            "none is needed where all are virtual; in a container mount the host's /sys"};
+            "none is needed where all are virtual; in a container run with the host's network "
+            "(hostNetwork: true)"};
   }
 
   void read_row(std::string_view line, SeriesTable& table) {

@@ -124,7 +124,9 @@ def test_what_a_link_carries(node: Node, rate: str, layer: str, gigabits: float)
     assert values["ib.rx_util.percent"] == pytest.approx(8.0 / gigabits * 100.0)
 
 
-@pytest.mark.parametrize("rate", ["", "fast", "0 Gb/sec (4X)", "-1 Gb/sec", "nan Gb/sec", "100"])
+@pytest.mark.parametrize(
+    "rate", ["", "fast", "0 Gb/sec (4X)", "-1 Gb/sec", "nan Gb/sec", "inf Gb/sec", "100"]
+)
 def test_a_link_without_a_rate_has_traffic_and_no_share(node: Node, rate: str) -> None:
     data(node, 1, 1, rate=rate)
     sampler = node.sampler()
