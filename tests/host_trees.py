@@ -52,6 +52,28 @@ FILES: dict[str, bytes] = {
         "sys/fs/memory/job/memory.limit_in_bytes": "9000\n",
         "sys/fs/memory/job/memory.stat": "total_inactive_file 70\nhierarchical_memory_limit 9000\n",
         "sys/fs/memory/job/memory.oom_control": "oom_kill 1\n",
+        "sys/fs/cgroup/job/io.stat": "8:0 rbytes=5 wbytes=6 rios=1 wios=1 dbytes=0 dios=0\n",
+        "self/mountstats": "device proc mounted on /proc with fstype proc\n"
+        "device fs:/a mounted on /data with fstype nfs4 statvers=1.1\n\tage:\t5\n"
+        "\tbytes:\t1 2 3 4 5 6 7 8\n\tper-op statistics\n\t READ: 3 3 0 4 5 6 7 8 0\n"
+        "\t WRITE: 3 4 0 4 5 6 7 8 0\n\n",
+        "sys/class/net/eth0/speed": "1000\n",
+        **{
+            f"sys/class/infiniband/mlx5_0/ports/1/{name}": text
+            for name, text in {
+                "state": "4: ACTIVE\n",
+                "rate": "100 Gb/sec (4X EDR)\n",
+                "link_layer": "InfiniBand\n",
+                "counters/port_rcv_data": "5\n",
+                "counters/port_xmit_data": "6\n",
+                "counters/port_rcv_packets": "1\n",
+                "counters/port_xmit_wait": "0\n",
+                "counters/symbol_error": "3\n",
+                "counters/link_downed": "1\n",
+                "hw_counters/out_of_sequence": "4\n",
+                "hw_counters/lifespan": "10\n",
+            }.items()
+        },
     }.items()
 }
 
@@ -112,7 +134,11 @@ class Node:
 
     def sampler(self, interval: float = 1.0) -> _core.HostSampler:
         return _core.HostSampler(
-            procfs=str(self.procfs), sysfs=str(self.sysfs), basic=interval, io=interval
+            procfs=str(self.procfs),
+            sysfs=str(self.sysfs),
+            basic=interval,
+            ib=interval,
+            io=interval,
         )
 
     def tick(self, sampler: _core.HostSampler, seconds: float = 1.0) -> dict[Key, float]:
@@ -157,13 +183,19 @@ def recordings() -> Path:
     return DATA / "host"
 
 
-def recorded(name: str, folder: Path) -> Path:
-    """Unpack the recorded tree of a real machine; skip the test where there is none."""
+def unpacked(name: str, folder: Path) -> Path:
+    """Unpack what was recorded on a real machine; skip the test where it is missing."""
     archive = recordings() / f"{name}.tar.gz"
     if not archive.is_file():
         pytest.skip(f"no recorded machine {archive}: set HAIPROF_TEST_DATA to their folder")
     with tarfile.open(archive) as tar:
         tar.extractall(folder, filter=_inside)
-    found = next(folder.rglob("proc"), None) or next(folder.rglob("sys"), None)
+    return folder
+
+
+def recorded(name: str, folder: Path) -> Path:
+    """Unpack the recorded tree of a real machine and return where its proc and sys are."""
+    tree = unpacked(name, folder)
+    found = next(tree.rglob("proc"), None) or next(tree.rglob("sys"), None)
     assert found is not None
     return found.parent

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "host/cgroup_io.h"
 #include "host/cgroup_limits.h"
 #include "host/cgroup_path.h"
 #include "host/file.h"
@@ -49,6 +50,7 @@ struct Usage {
   std::optional<std::uint64_t> memory_bytes;
   std::optional<std::uint64_t> oom_kills;
   Stalled stalled[kPressureFiles];
+  std::vector<DeviceBytes> devices;
 };
 
 std::optional<std::uint64_t> number_in(std::string_view text, std::string_view key) noexcept {
@@ -71,19 +73,36 @@ class Group {
         cpu_usage_(view.files.cpu_usage),
         memory_(view.files.memory),
         memory_stat_(view.files.memory_stat),
-        memory_events_(view.files.memory_events) {
+        memory_events_(view.files.memory_events),
+        io_(view.files.io) {
     for (std::size_t i = 0; i < kPressureFiles && !view.files.pressure.empty(); ++i) {
       pressure_[i] = File(view.files.pressure + "/" + std::string(kPressureNames[i]) + ".pressure");
     }
   }
 
   void read(Buffer& buffer) {
+    std::vector<DeviceBytes> devices = std::move(usage.devices);
+    devices.clear();
     usage = {};
+    if (load(io_, buffer)) parse_device_bytes(buffer.text(), devices);
+    usage.devices = std::move(devices);
     read_cpu(buffer);
     read_memory(buffer);
     for (std::size_t i = 0; i < kPressureFiles; ++i) {
       if (load(pressure_[i], buffer)) usage.stalled[i] = parse_pressure(buffer.text());
     }
+  }
+
+  Status io() const {
+    if (!view.io.ok() || !usage.devices.empty() || view.files.io.ends_with("/io.stat")) {
+      return view.io;
+    }
+    return {State::absent,
+            view.files.io +
+                " lists no disk: nothing has been moved yet, or this kernel counts only on disks "
+                "that a limit is set for",
+            "boot with systemd.unified_cgroup_hierarchy=1, or set a limit for the disk, however "
+            "high, in blkio.throttle.read_bps_device"};
   }
 
   CgroupView view;
@@ -121,7 +140,7 @@ class Group {
     if (load(memory_events_, buffer)) usage.oom_kills = number_in(buffer.text(), "oom_kill");
   }
 
-  File cpu_stat_, cpu_usage_, memory_, memory_stat_, memory_events_;
+  File cpu_stat_, cpu_usage_, memory_, memory_stat_, memory_events_, io_;
   File pressure_[kPressureFiles];
 };
 
@@ -134,6 +153,7 @@ struct Series {
   SeriesId memory_used = kNoSeries;
   SeriesId oom_kills = kNoSeries;
   PressureSeries pressure;
+  DeviceSeries devices;
 };
 
 Series add_series(SeriesTable& table, pid_t pid) {
@@ -149,13 +169,14 @@ Series add_series(SeriesTable& table, pid_t pid) {
   return made;
 }
 
-void remove_series(SeriesTable& table, const Series& series) noexcept {
+void remove_series(SeriesTable& table, Series& series) noexcept {
   for (const SeriesId id :
        {series.cpu_limit, series.cpu_used, series.throttled, series.throttled_periods,
         series.memory_limit, series.memory_used, series.oom_kills}) {
     table.remove(id);
   }
   remove_pressure(table, series.pressure);
+  series.devices.remove(table);
 }
 
 struct Watched {
@@ -171,7 +192,9 @@ struct Watched {
 class CgroupSource final : public sampler::Source {
  public:
   explicit CgroupSource(const Roots& roots)
-      : roots_(roots), mountinfo_(roots.own_procfs + "/self/mountinfo") {}
+      : roots_(roots),
+        mountinfo_(roots.own_procfs + "/self/mountinfo"),
+        device_names_(roots.sysfs) {}
 
   std::string_view name() const noexcept override { return "cgroup"; }
 
@@ -187,7 +210,7 @@ class CgroupSource final : public sampler::Source {
   }
 
   void unwatch(pid_t pid, SeriesTable& table) noexcept override {
-    std::erase_if(watched_, [&](const Watched& watched) {
+    std::erase_if(watched_, [&](Watched& watched) {
       if (watched.pid == pid) remove_series(table, watched.series);
       return watched.pid == pid;
     });
@@ -205,8 +228,10 @@ class CgroupSource final : public sampler::Source {
     for (std::size_t i = 0; i < watched_.size(); ++i) {
       if (watched_[i].group != nullptr && first_in_group(i)) watched_[i].group->read(buffer_);
     }
-    for (const Watched& watched : watched_) {
-      if (watched.group != nullptr) put(*watched.group, watched.series, table);
+    for (Watched& watched : watched_) {
+      if (watched.group == nullptr) continue;
+      put(*watched.group, watched.series, table);
+      watched.series.devices.put(watched.group->usage.devices, device_names_, watched.pid, table);
     }
     return {};
   }
@@ -215,7 +240,8 @@ class CgroupSource final : public sampler::Source {
     std::vector<sampler::Part> parts = {
         {"cgroup_cpu", status, {kCpuLimit, kCpuUsed, kThrottled, kThrottledPeriods}},
         {"cgroup_memory", status, {kMemoryLimit, kMemoryUsed, kOomKills}},
-        {"cgroup_pressure", status, {std::begin(kPressure), std::end(kPressure)}}};
+        {"cgroup_pressure", status, {std::begin(kPressure), std::end(kPressure)}},
+        {"cgroup_io", status, {kCgroupRead, kCgroupWrite}}};
     if (!status.ok()) return parts;
     const auto at = std::find_if(watched_.begin(), watched_.end(),
                                  [](const Watched& watched) { return watched.group != nullptr; });
@@ -224,6 +250,7 @@ class CgroupSource final : public sampler::Source {
       parts[0].status = view.cpu;
       parts[1].status = view.memory;
       parts[2].status = view.pressure;
+      parts[3].status = at->group->io();
       return parts;
     }
     for (sampler::Part& part : parts) part.status = nothing_found();
@@ -248,6 +275,7 @@ class CgroupSource final : public sampler::Source {
 
   // Finds the group of a process, and its limits, anew.
   void look(Watched& watched, SeriesTable& table) {
+    device_names_.forget();
     if (watched.cgroup.read(buffer_) != 0) {
       watched.group = nullptr;
       return;
@@ -298,6 +326,7 @@ class CgroupSource final : public sampler::Source {
   Roots roots_;
   File mountinfo_;
   Buffer buffer_;
+  DeviceNames device_names_;
   std::vector<Watched> watched_;
 };
 

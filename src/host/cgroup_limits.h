@@ -22,6 +22,7 @@ struct CgroupFiles {
   std::string memory_stat;
   std::string memory_events;  // of the process's own group: where kills are counted
   std::string pressure;       // the folder of the pressure files
+  std::string io;             // bytes by block device
   bool memory_v2 = false;
 
   bool operator==(const CgroupFiles&) const = default;
@@ -34,6 +35,7 @@ struct CgroupView {
   sampler::Status cpu;
   sampler::Status memory;
   sampler::Status pressure;
+  sampler::Status io;
 };
 
 // Walks up from the process's folders. buffer: room for the files it reads.

@@ -24,5 +24,8 @@ std::unique_ptr<sampler::Source> make_network(const Roots& roots);
 std::unique_ptr<sampler::Source> make_disk(const Roots& roots);
 std::unique_ptr<sampler::Source> make_pressure(const Roots& roots);
 std::unique_ptr<sampler::Source> make_cgroup(const Roots& roots);
+std::unique_ptr<sampler::Source> make_infiniband(const Roots& roots);
+std::unique_ptr<sampler::Source> make_infiniband_errors(const Roots& roots);
+std::unique_ptr<sampler::Source> make_nfs(const Roots& roots);
 
 }  // namespace haiprof::host
