@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -215,6 +216,55 @@ def test_group_that_somebody_removes_is_made_again(node: Resctrl) -> None:
     assert bandwidth(node.tick(sampler)) != {}  # the fixture's open files go on; a kernel's do not
     node.tick(sampler, 30.0)
     assert node.group().is_dir()
+
+
+@pytest.fixture
+def kernel_groups(node: Resctrl) -> Iterator[Path]:
+    """Folders that the kernel itself fills and empties: those of a cgroup hierarchy."""
+    folder = Path(f"/sys/fs/cgroup/freezer/haiprof-test-{os.getpid()}")
+    try:
+        folder.mkdir()
+    except OSError as error:
+        pytest.skip(f"no cgroup hierarchy of version 1 to stand in: {error}")
+    (node.root / "mon_groups").rmdir()
+    (node.root / "mon_groups").symlink_to(folder)
+    try:
+        yield folder
+    finally:
+        for group in [*filter(Path.is_dir, folder.iterdir()), folder]:
+            group.rmdir()
+
+
+def test_threads_of_a_real_process_in_folders_of_the_kernel(
+    node: Resctrl, kernel_groups: Path
+) -> None:
+    sampler = _core.HostSampler(
+        procfs="/proc", own_procfs="/proc", sysfs=str(node.sysfs), basic=0, io=0, resctrl=True
+    )
+    code = (
+        "import sys, threading; threading.Thread(target=sys.stdin.read).start(); print(flush=True)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as job:
+        assert job.stdout is not None
+        job.stdout.readline()
+        sampler.watch(job.pid)
+        node.tick(sampler)
+        group = kernel_groups / f"haiprof-{job.pid}"
+        inside = {int(tid) for tid in (group / "tasks").read_text().split()}
+        assert inside == {int(path.name) for path in Path(f"/proc/{job.pid}/task").iterdir()}
+        assert len(inside) == 2
+        other = _core.HostSampler(
+            procfs="/proc", sysfs=str(node.sysfs), basic=0, io=0, resctrl=True
+        )
+        del other  # neither takes the group away from its recorder
+        assert group.is_dir()
+        for tid in inside:  # a cgroup, unlike a group of resctrl, must be empty to go
+            (kernel_groups.parent / "tasks").write_text(f"{tid}\n")
+        sampler.unwatch(job.pid)
+        assert not group.exists()
+        job.communicate(b"", timeout=30)
 
 
 # ---- control groups and other tools
