@@ -137,7 +137,8 @@ class Placement final : public sampler::Source {
       text += ", before on " + watched.allowed;
       attributes.emplace_back("before", watched.allowed);
     }
-    changes_.push_back({"affinity", std::move(text), std::move(attributes)});
+    changes_.push_back(
+        {first ? "affinity" : "affinity_changed", std::move(text), std::move(attributes)});
     watched.allowed = std::move(list);
   }
 

@@ -178,10 +178,8 @@ def test_series_end_with_the_watch(node: Node) -> None:
 # ---- affinity
 
 
-def affinities(sampler: _core.HostSampler) -> list[tuple[str, dict[str, object]]]:
-    return [
-        (text, attributes) for kind, text, attributes in sampler.changes() if kind == "affinity"
-    ]
+def affinities(sampler: _core.HostSampler) -> list[tuple[str, str, dict[str, object]]]:
+    return [change for change in sampler.changes() if change[0].startswith("affinity")]
 
 
 def test_allowed_cpus_and_their_change(node: Node) -> None:
@@ -191,7 +189,7 @@ def test_allowed_cpus_and_their_change(node: Node) -> None:
     values = node.tick(sampler, 10.0)
     assert values[PID, "proc.allowed_cpus.count", None] == 5.0
     assert affinities(sampler) == [
-        ("process 10 may run on CPUs 0-3,6", {"pid": PID, "cpus": "0-3,6"})
+        ("affinity", "process 10 may run on CPUs 0-3,6", {"pid": PID, "cpus": "0-3,6"})
     ]
     node.tick(sampler, 10.0)
     assert affinities(sampler) == []
@@ -200,6 +198,7 @@ def test_allowed_cpus_and_their_change(node: Node) -> None:
     assert values[PID, "proc.allowed_cpus.count", None] == 4.0
     assert affinities(sampler) == [
         (
+            "affinity_changed",
             "process 10 may now run on CPUs 4-7, before on 0-3,6",
             {"pid": PID, "cpus": "4-7", "before": "0-3,6"},
         )
@@ -256,7 +255,8 @@ def test_a_pinned_thread_and_an_affinity_that_changes(busy: subprocess.Popen[str
     sampler.watch(busy.pid)
     begin = time.monotonic_ns()
     sampler.read(begin)
-    [(_, attributes)] = affinities(sampler)
+    [(kind, _, attributes)] = affinities(sampler)
+    assert kind == "affinity"
     assert attributes["pid"] == busy.pid
     assert busy.stdin is not None
     assert busy.stdout is not None
@@ -272,7 +272,8 @@ def test_a_pinned_thread_and_an_affinity_that_changes(busy: subprocess.Popen[str
     assert values[busy.pid, "proc.cpu.percent", None] == pytest.approx(share * 10, abs=5.0)
     assert values[busy.pid, "proc.allowed_cpus.count", None] == 1.0
     if len(cpus) > 1:
-        [(text, attributes)] = affinities(sampler)
+        [(kind, text, attributes)] = affinities(sampler)
+        assert kind == "affinity_changed"
         assert attributes["cpus"] == str(cpus[0])
         assert f"may now run on CPUs {cpus[0]}, before on" in text
 
