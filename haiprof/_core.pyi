@@ -349,7 +349,8 @@ class HostSampler:
         """What happened since the last call: (kind, one plain sentence, attributes).
 
         ``source``: a source slowed down, failed, came back; ``throttle``, ``xid``, ``ecc`` and
-        ``gpu_lost``: what a GPU said.
+        ``gpu_lost``: what a GPU said; ``affinity`` and
+        ``affinity_changed``: on which CPUs a watched process may run.
         """
     @property
     def next_due_ns(self) -> int:

@@ -38,7 +38,10 @@ FILES: dict[str, bytes] = {
         "10/stat": "10 (py thon) S 1 1 1 0 -1 4194304 100 50 3 0 7 8 9 10 20 0 4 0 500 1000 10 0\n",
         "10/statm": "1000 10 5 1 0 20 0\n",
         "10/io": "rchar: 1\nwchar: 2\nsyscr: 3\nsyscw: 4\nread_bytes: 5\nwrite_bytes: 6\n",
-        "10/status": "Name:\tx\nvoluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t6\n",
+        "10/status": "Name:\tx\nCpus_allowed_list:\t0-3\n"
+        "voluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t6\n",
+        "10/task/10/stat": "10 (py thon) S 1 1 1 0 -1 4194304 100 50 3 0 7 8 0 0 20 0 4 0 500 1000 "
+        "10 0 0 0 0 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0\n",
         "10/cgroup": "4:memory:/job\n0::/job\n",
         "11/stat": "11 (child) S 10 1 1 0 -1 4194304 9 0 3 0 7 8 0 0 20 0 1 0 600 1000 10 0 0\n",
         "self/mountinfo": "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
@@ -74,6 +77,16 @@ FILES: dict[str, bytes] = {
                 "hw_counters/lifespan": "10\n",
             }.items()
         },
+        "sys/fs/memory/job/memory.numa_stat": "total=3 N0=3\nhierarchical_total=4 N0=4\n",
+        "sys/devices/system/node/online": "0\n",
+        "sys/devices/system/node/node0/cpulist": "0-1\n",
+        "sys/devices/system/node/node0/meminfo": "Node 0 MemTotal: 9 kB\nNode 0 MemFree: 4 kB\n"
+        "Node 0 Active(file): 1 kB\nNode 0 Inactive(file): 1 kB\nNode 0 KReclaimable: 1 kB\n",
+        "sys/devices/system/node/node0/numastat": "numa_miss 5\nnuma_foreign 6\nother_node 7\n",
+        "sys/devices/system/cpu/online": "0\n",
+        "sys/devices/system/cpu/cpu0/topology/thread_siblings_list": "0\n",
+        "sys/devices/system/cpu/cpu0/topology/physical_package_id": "0\n",
+        "sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq": "2000000\n",
     }.items()
 }
 
@@ -151,8 +164,8 @@ class Node:
 
 
 def sentences(sampler: _core.HostSampler) -> list[str]:
-    """Return what sources said since the last call, without kinds and attributes."""
-    return [text for _, text, _ in sampler.changes()]
+    """Return what sources said of themselves since the last call."""
+    return [text for kind, text, _ in sampler.changes() if kind == "source"]
 
 
 def states(sampler: _core.HostSampler) -> dict[str, str]:

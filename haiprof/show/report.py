@@ -47,8 +47,8 @@ _FIRST = (
     "hook",
 )
 #: Kinds of events that are drawn with the ranks, and do not tell of trouble: what the user made,
-#: when kernels were recorded, and how many at the end.
-_ORDINARY = ("mark", recorded_views.EVENT_KIND, "gpu")
+#: when kernels were recorded, and how many at the end, and on which CPUs a rank may run.
+_ORDINARY = ("mark", recorded_views.EVENT_KIND, "gpu", "affinity")
 
 
 def write(analyzer: Analyzer, path: Path) -> Path:

@@ -1,4 +1,6 @@
 // Limits, usage and throttling of the control group that each watched process lives in.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -10,8 +12,10 @@
 
 #include "host/cgroup_io.h"
 #include "host/cgroup_limits.h"
+#include "host/cgroup_nodes.h"
 #include "host/cgroup_path.h"
 #include "host/file.h"
+#include "host/nodes.h"
 #include "host/pressure.h"
 #include "host/scan.h"
 #include "host/sources.h"
@@ -41,6 +45,9 @@ constexpr std::string_view kPressure[] = {
 // A process may be moved and a limit be changed while it runs, and neither happens often.
 constexpr std::uint64_t kLookAgainNs = 30'000'000'000;
 
+// Every reading of it makes the kernel sum over all cores.
+constexpr std::uint64_t kNodesAgainNs = 10'000'000'000;
+
 // What one reading of a group's files said.
 struct Usage {
   std::optional<std::uint64_t> cpu_ns;
@@ -49,6 +56,7 @@ struct Usage {
   std::optional<std::uint64_t> throttled_periods;
   std::optional<std::uint64_t> memory_bytes;
   std::optional<std::uint64_t> oom_kills;
+  std::vector<NodeBytes> nodes;  // empty: not read this time
   Stalled stalled[kPressureFiles];
   std::vector<DeviceBytes> devices;
 };
@@ -73,6 +81,7 @@ class Group {
         cpu_usage_(view.files.cpu_usage),
         memory_(view.files.memory),
         memory_stat_(view.files.memory_stat),
+        memory_nodes_(view.files.memory_nodes),
         memory_events_(view.files.memory_events),
         io_(view.files.io) {
     for (std::size_t i = 0; i < kPressureFiles && !view.files.pressure.empty(); ++i) {
@@ -80,7 +89,7 @@ class Group {
     }
   }
 
-  void read(Buffer& buffer) {
+  void read(std::uint64_t now_ns, Buffer& buffer) {
     std::vector<DeviceBytes> devices = std::move(usage.devices);
     devices.clear();
     usage = {};
@@ -88,6 +97,10 @@ class Group {
     usage.devices = std::move(devices);
     read_cpu(buffer);
     read_memory(buffer);
+    if (now_ns >= nodes_again_ns_ || nodes_again_ns_ > now_ns + 2 * kNodesAgainNs) {
+      nodes_again_ns_ = now_ns + kNodesAgainNs;
+      read_nodes(buffer);
+    }
     for (std::size_t i = 0; i < kPressureFiles; ++i) {
       if (load(pressure_[i], buffer)) usage.stalled[i] = parse_pressure(buffer.text());
     }
@@ -140,7 +153,14 @@ class Group {
     if (load(memory_events_, buffer)) usage.oom_kills = number_in(buffer.text(), "oom_kill");
   }
 
-  File cpu_stat_, cpu_usage_, memory_, memory_stat_, memory_events_, io_;
+  void read_nodes(Buffer& buffer) {
+    const bool there = load(memory_nodes_, buffer);
+    if (there) parse_numa_stat(buffer.text(), view.files.memory_v2, page_, usage.nodes);
+  }
+
+  File cpu_stat_, cpu_usage_, memory_, memory_stat_, memory_nodes_, memory_events_, io_;
+  std::uint64_t page_ = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  std::uint64_t nodes_again_ns_ = 0;
   File pressure_[kPressureFiles];
 };
 
@@ -154,6 +174,7 @@ struct Series {
   SeriesId oom_kills = kNoSeries;
   PressureSeries pressure;
   DeviceSeries devices;
+  MemoryNodeSeries nodes;
 };
 
 Series add_series(SeriesTable& table, pid_t pid) {
@@ -177,6 +198,7 @@ void remove_series(SeriesTable& table, Series& series) noexcept {
   }
   remove_pressure(table, series.pressure);
   series.devices.remove(table);
+  series.nodes.remove(table);
 }
 
 struct Watched {
@@ -226,12 +248,15 @@ class CgroupSource final : public sampler::Source {
     }
     // Each group once, however many of the watched processes are in it.
     for (std::size_t i = 0; i < watched_.size(); ++i) {
-      if (watched_[i].group != nullptr && first_in_group(i)) watched_[i].group->read(buffer_);
+      if (watched_[i].group != nullptr && first_in_group(i)) {
+        watched_[i].group->read(table.now_ns(), buffer_);
+      }
     }
     for (Watched& watched : watched_) {
       if (watched.group == nullptr) continue;
       put(*watched.group, watched.series, table);
       watched.series.devices.put(watched.group->usage.devices, device_names_, watched.pid, table);
+      put_nodes(watched, table);
     }
     return {};
   }
@@ -239,7 +264,7 @@ class CgroupSource final : public sampler::Source {
   std::vector<sampler::Part> describe(const Status& status) const override {
     std::vector<sampler::Part> parts = {
         {"cgroup_cpu", status, {kCpuLimit, kCpuUsed, kThrottled, kThrottledPeriods}},
-        {"cgroup_memory", status, {kMemoryLimit, kMemoryUsed, kOomKills}},
+        {"cgroup_memory", status, {kMemoryLimit, kMemoryUsed, kOomKills, kCgroupMemoryNode}},
         {"cgroup_pressure", status, {std::begin(kPressure), std::end(kPressure)}},
         {"cgroup_io", status, {kCgroupRead, kCgroupWrite}}};
     if (!status.ok()) return parts;
@@ -323,11 +348,19 @@ class CgroupSource final : public sampler::Source {
     }
   }
 
+  void put_nodes(Watched& watched, SeriesTable& table) {
+    const std::vector<NodeBytes>& read = watched.group->usage.nodes;
+    if (read.empty()) return;
+    if (nodes_.empty()) nodes_ = find_nodes(roots_, buffer_);
+    watched.series.nodes.put(table, watched.pid, read, nodes_);
+  }
+
   Roots roots_;
   File mountinfo_;
   Buffer buffer_;
   DeviceNames device_names_;
   std::vector<Watched> watched_;
+  std::vector<Node> nodes_;  // for their names
 };
 
 }  // namespace

@@ -136,6 +136,7 @@ void view_memory(const CgroupFolders& folders, CgroupView& view, Buffer& buffer)
   view.files.memory_v2 = v2;
   view.files.memory = tightest + usage;
   view.files.memory_stat = tightest + "/memory.stat";
+  view.files.memory_nodes = own + "/memory.numa_stat";
   view.files.memory_events = own + (v2 ? "/memory.events" : "/memory.oom_control");
 }
 

@@ -20,6 +20,7 @@ struct CgroupFiles {
   std::string cpu_usage;  // CPU time, where it has a file of its own (v1)
   std::string memory;     // bytes charged
   std::string memory_stat;
+  std::string memory_nodes;   // of the process's own group: bytes by NUMA node
   std::string memory_events;  // of the process's own group: where kills are counted
   std::string pressure;       // the folder of the pressure files
   std::string io;             // bytes by block device
