@@ -26,8 +26,7 @@ struct Found {
 // The kernel gives no attribute more than a page, of which the largest is 64 KiB.
 inline constexpr std::size_t kMaxAttribute = 65536;
 
-// The file's text without the white space around it. Only regular files are read: what stands in
-// for one in a broken tree (a folder, a fifo, a device) must not stop the reader.
+// The file's text without the white space around it.
 Found<std::string> read_attribute(const std::string& path);
 
 // What is at the beginning of a file that may be longer, as it is.
