@@ -148,19 +148,23 @@ def _inside(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
         return None
 
 
-def recorded(name: str, folder: Path) -> Path:
-    """Unpack the recorded tree of a real machine; skip the test where there is none.
+def recordings() -> Path:
+    """Return the folder of what was recorded on real machines.
 
-    The recordings are not part of the package: ``TEST_DATA`` names their folder, and
-    without it ``../shared/data`` beside the repository is looked at.
+    It is not part of the package: ``TEST_DATA`` names the folder above it, and without
+    that ``../shared/data`` beside the repository is looked at.
     """
     beside = Path(__file__).parents[2] / "shared" / "data"
-    data = Path(os.environ.get("TEST_DATA", str(beside)))
-    archive = data / "host" / f"{name}.tar.gz"
+    return Path(os.environ.get("TEST_DATA", str(beside))) / "host"
+
+
+def recorded(name: str, folder: Path) -> Path:
+    """Unpack the recorded tree of a real machine; skip the test where there is none."""
+    archive = recordings() / f"{name}.tar.gz"
     if not archive.is_file():
         pytest.skip(f"no recorded machine {archive}: set TEST_DATA to their folder")
     with tarfile.open(archive) as tar:
         tar.extractall(folder, filter=_inside)
-    found = next(folder.rglob("proc"), None)
+    found = next(folder.rglob("proc"), None) or next(folder.rglob("sys"), None)
     assert found is not None
     return found.parent
