@@ -177,8 +177,10 @@ void Server::refuse(int fd, const Peer& peer, int error, const std::string& reas
 void Server::serve(Connection& connection) {
   Request request;
   const ssize_t got = recv(connection.fd.get(), &request, sizeof request, MSG_DONTWAIT | MSG_TRUNC);
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
-    if (connection.silenced) connection.fd.reset();
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  // One that has only ceased to speak keeps what it has not taken.
+  if (holds_counters(connection)) {
+    connection.silenced = true;
     return;
   }
   if (got <= 0) {
@@ -186,10 +188,6 @@ void Server::serve(Connection& connection) {
     return;
   }
   connection.heard_ns = now_ns_;
-  if (holds_counters(connection)) {
-    connection.silenced = true;
-    return;
-  }
   if (got != sizeof request || request.magic != perf::wire::kMagic) {
     refuse(connection.fd.get(), connection.peer, EPROTO, "that is no request for counters",
            "ask with haiprof");

@@ -53,7 +53,7 @@ class Server {
     Peer peer;
     std::int64_t heard_ns = 0;
     std::uint32_t passed = 0;  // counters
-    bool silenced = false;     // it asks without taking what it was given
+    bool silenced = false;     // it has not taken what it was given
   };
   // Of a user, who could connect again and again.
   struct Account {

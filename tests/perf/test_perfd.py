@@ -376,6 +376,24 @@ def test_one_who_asks_without_taking_the_answers_stops_nobody(place: Place, perf
 
 
 @pytest.mark.usefixtures("counting")
+def test_counters_that_nobody_takes_use_up_what_their_user_may_have(
+    place: Place, perfd: Perfd
+) -> None:
+    crowd = [place.connect() for _ in range(32)]
+    for connection in crowd:
+        connection.send(request(place.counter))
+        connection.shutdown(socket.SHUT_WR)
+    time.sleep(0.2)
+    with dial(place.socket) as one_more:
+        assert Answer.of(one_more.recv(1024)).error == 16
+    for connection in crowd:
+        connection.close()
+    time.sleep(0.2)
+    with place.connect():
+        pass
+
+
+@pytest.mark.usefixtures("counting")
 def test_a_user_who_asks_too_often_waits(place: Place, perfd: Perfd) -> None:
     with place.connect() as connection:
         for _ in range(4096 // 32):
