@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "perf/own_opener.h"
+#include "perf/perfd_client.h"
 
 namespace haiprof::perf {
 
@@ -21,6 +22,7 @@ class FirstOwn final : public Opener {
     Opened helped = helper_->open(events, cpu);
     if (helped.group != nullptr || !is_denied(helped.error)) return helped;
     opened.reason += "; " + helped.reason;
+    if (!helped.mend.empty()) opened.reason += " (" + helped.mend + ")";
     return opened;
   }
 
@@ -31,8 +33,9 @@ class FirstOwn final : public Opener {
 
 }  // namespace
 
-std::unique_ptr<Opener> make_opener(const std::string& procfs, const std::string&) {
-  return std::make_unique<FirstOwn>(make_own_opener(procfs), nullptr);
+std::unique_ptr<Opener> make_opener(const std::string& procfs, const std::string& socket) {
+  return std::make_unique<FirstOwn>(make_own_opener(procfs),
+                                    socket.empty() ? nullptr : make_perfd_opener(socket));
 }
 
 }  // namespace haiprof::perf
