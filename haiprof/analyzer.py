@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 
-_SUMMARY_SAMPLES = ("time", "metric", "instance", "value")
+_SUMMARY_SAMPLES = ("time", "metric", "instance", "value", "flags")
 #: Points of all step series of an overview together; each rank has between these two.
 _TREND_POINTS = 40_000
 _TREND_POINTS_RANK = (400, 2_000)
@@ -268,7 +268,7 @@ class Analyzer:
     def headline(self) -> list[str]:
         """Return the three most telling lines about this run."""
         ranks, nodes = self.summaries()
-        return headline_view.headline(ranks, nodes, self.events(kind="disk"))
+        return headline_view.headline(ranks, nodes, self.events(kind=headline_view.EVENT_KINDS))
 
     def show_overview(self) -> Shown:
         """Show all ranks and nodes side by side."""

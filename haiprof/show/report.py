@@ -17,12 +17,12 @@ from haiprof.show.figures import utc
 from haiprof.show.grid import NOTHING, Grid
 from haiprof.show.page import Page
 from haiprof.sources.own import ROLE_RANK
-from haiprof.views import gpu_words
+from haiprof.views import gpu_words, hardware_words
 from haiprof.views import overhead as overhead_view
 from haiprof.views import recorded as recorded_views
-from haiprof.views.headline import percent
 from haiprof.views.overview import Summary, slowest_first
 from haiprof.views.series import mean_over_time
+from haiprof.views.words import percent
 
 if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
@@ -40,6 +40,7 @@ _FIRST = (
     "died",
     "exit",
     "ecc",
+    hardware_words.LINK_EVENTS,
     "lost",
     overhead_view.EVENT_KIND,
     "disk",
