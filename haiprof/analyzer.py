@@ -268,7 +268,7 @@ class Analyzer:
     def headline(self) -> list[str]:
         """Return the three most telling lines about this run."""
         ranks, nodes = self.summaries()
-        return headline_view.headline(ranks, nodes, self.events(kind="disk"))
+        return headline_view.headline(ranks, nodes, self.events(kind=headline_view.EVENT_KINDS))
 
     def show_overview(self) -> Shown:
         """Show all ranks and nodes side by side."""

@@ -230,6 +230,8 @@ OPTIONS: Final[dict[str, Option]] = {
         Option("resctrl", "make monitoring groups in resctrl", _boolean, _check_boolean),
     )
 }
+#: Options whose variable says something when it is empty; of the others that is as if not set.
+_MAY_BE_EMPTY: Final = frozenset({"perfd"})
 #: Variables that are no options: read in haiprof.places, haiprof.launcher and haiprof.run_folder.
 _OTHER_VARIABLES: Final = frozenset(
     {ENABLED_VARIABLE, "HAIPROF_SHM_DIR", "HAIPROF_TASK_ID", "HAIPROF_USER_ID"}
@@ -257,7 +259,7 @@ def resolve(
             problems.append(f"unknown option {name!r}; the options are {known}")
     for option in OPTIONS.values():
         text = environment.get(option.variable)
-        if text:
+        if text or (text is not None and option.name in _MAY_BE_EMPTY):
             try:
                 value = option.parse(text)
                 wrong = option.check(value)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -161,6 +163,22 @@ class Node:
         values = {(target, metric, instance): value for target, metric, instance, value, _ in rows}
         assert len(values) == len(rows)
         return values
+
+
+@contextmanager
+def without_rights(node: Node) -> Iterator[None]:
+    """Be nobody for a while; skip the test where nobody cannot get to the node's folder.
+
+    The folder is to be the test's own, made by ``tempfile.mkdtemp``: pytest's are closed to others.
+    """
+    node.sysfs.parent.chmod(0o755)
+    os.seteuid(65534)
+    try:
+        if not os.access(node.sysfs, os.R_OK | os.X_OK, effective_ids=True):
+            pytest.skip(f"{node.sysfs} is closed to others: set TMPDIR to a folder that is not")
+        yield
+    finally:
+        os.seteuid(0)
 
 
 def sentences(sampler: _core.HostSampler) -> list[str]:

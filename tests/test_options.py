@@ -96,4 +96,5 @@ def test_helpers_of_the_counters_are_carried_as_they_are_given() -> None:
     options, problems = resolve({}, {"HAIPROF_PERFD": "/run/p.sock", "HAIPROF_RESCTRL": "1"})
     assert problems == []
     assert options.access() == ("/proc", "/sys", "/run/p.sock", True)
+    assert resolve({}, {"HAIPROF_PERFD": ""})[0].access().perfd == ""
     assert resolve({}, {})[0].access() == ("/proc", "/sys", "/run/haiprof/perfd.sock", False)

@@ -51,9 +51,10 @@ _MACHINE_UNITS = ("_percent", "_bytes", "_bytes_per_s", "_watts")
 def show(analyzer: Analyzer) -> Shown:
     """Show all ranks and nodes of a run side by side."""
     ranks, nodes = analyzer.summaries()
+    links = analyzer.events(kind=hardware_words.LINK_EVENTS)
     return Shown(
         "Overview",
-        [*gpu_words.lines(ranks, analyzer.run.kernels), *hardware_words.lines(ranks, nodes)],
+        [*gpu_words.lines(ranks, analyzer.run.kernels), *hardware_words.lines(ranks, nodes, links)],
         [
             *rank_grids(ranks),
             *node_grids(nodes),

@@ -17,7 +17,7 @@ from haiprof.show.figures import utc
 from haiprof.show.grid import NOTHING, Grid
 from haiprof.show.page import Page
 from haiprof.sources.own import ROLE_RANK
-from haiprof.views import gpu_words
+from haiprof.views import gpu_words, hardware_words
 from haiprof.views import overhead as overhead_view
 from haiprof.views import recorded as recorded_views
 from haiprof.views.overview import Summary, slowest_first
@@ -40,6 +40,7 @@ _FIRST = (
     "died",
     "exit",
     "ecc",
+    hardware_words.LINK_EVENTS,
     "lost",
     overhead_view.EVENT_KIND,
     "disk",

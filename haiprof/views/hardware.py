@@ -38,8 +38,10 @@ LINK_FAULTS: Final = (
     "packet_seq_err",
     "implied_nak_seq_err",
     "out_of_sequence",
-    "rnr_nak_retry_err",
     "roce_adp_retrans",
+    "sq_num_to",
+    "sq_num_oos",
+    "rq_num_oos",
 )
 #: Series of bytes a second whose names are counted as nothing above.
 _IB_TRAFFIC: Final = re.compile(r"ib\.(rx|tx)(_packets)?\.|ib\.(rx|tx)_util\.|ib\.tx_wait\.")

@@ -5,8 +5,11 @@ A sentence of trouble is only made where the evidence is strong; each threshold 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Final
+
+import polars as pl
 
 from haiprof.views import hardware
 from haiprof.views.overview import Summary
@@ -19,6 +22,9 @@ NEAR_PEAK: Final = 0.70
 #: memory's traffic, and as much of the job's memory far from its threads, it is not by chance.
 FAR_TRAFFIC: Final = 0.25
 FAR_MEMORY: Final = 0.25
+#: The kind of events that tell what happened to a link.
+LINK_EVENTS: Final = "link"
+_UP: Final = "ACTIVE"
 #: A healthy fabric has next to none of these in an hour, and not one a second.
 LINK_FAULTS_PER_S: Final = 1.0
 #: A server that is near and not busy answers a read much sooner.
@@ -27,10 +33,16 @@ SLOW_NFS_MS: Final = 10.0
 WAITS_FOR_DATA: Final = 0.15
 
 
-def trouble(ranks: Sequence[Summary], nodes: Sequence[Summary]) -> list[str]:
-    """Return a sentence for each trouble that the evidence is strong for, the gravest first."""
+def trouble(ranks: Sequence[Summary], nodes: Sequence[Summary], events: pl.DataFrame) -> list[str]:
+    """Return a sentence for each trouble that the evidence is strong for, the gravest first.
+
+    Args:
+        ranks: summaries of the rank processes.
+        nodes: summaries of the node folders.
+        events: at least those of kind :data:`LINK_EVENTS`.
+    """
     found = (
-        broken_link(nodes),
+        lost_link(events) or failing_port(nodes),
         far_memory(ranks, nodes),
         near_peak(nodes),
         slow_nfs(ranks, nodes),
@@ -38,9 +50,9 @@ def trouble(ranks: Sequence[Summary], nodes: Sequence[Summary]) -> list[str]:
     return [line for line in found if line]
 
 
-def lines(ranks: Sequence[Summary], nodes: Sequence[Summary]) -> list[str]:
+def lines(ranks: Sequence[Summary], nodes: Sequence[Summary], events: pl.DataFrame) -> list[str]:
     """Return all that is said: troubles, power as a fact, and what was left out of the means."""
-    return [*trouble(ranks, nodes), *power(nodes), *left_out([*ranks, *nodes])]
+    return [*trouble(ranks, nodes, events), *power(nodes), *left_out([*ranks, *nodes])]
 
 
 def near_peak(nodes: Sequence[Summary]) -> str:
@@ -86,7 +98,32 @@ def far_memory(ranks: Sequence[Summary], nodes: Sequence[Summary]) -> str:
     return worst[1]
 
 
-def broken_link(nodes: Sequence[Summary]) -> str:
+def lost_link(events: pl.DataFrame) -> str:
+    """Name the first link that went down, and say how many more times that happened."""
+    rows = events.filter(pl.col("kind") == LINK_EVENTS).sort("time", maintain_order=True)
+    down = [
+        (str(node), str(text or ""))
+        for node, text, attributes in rows.select("node", "text", "attributes").iter_rows()
+        if _went_down(attributes)
+    ]
+    if not down:
+        return ""
+    node, text = down[0]
+    more = f" (and {len(down) - 1} more such events)" if len(down) > 1 else ""
+    return f"On {node}, {text}{more}"
+
+
+def _went_down(attributes: str | None) -> bool:
+    try:
+        told = json.loads(attributes or "")
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(told, dict):
+        return False
+    return "link_downed" in told or (told.get("before") == _UP and told.get("state", _UP) != _UP)
+
+
+def failing_port(nodes: Sequence[Summary]) -> str:
     """Name the port that was down, or whose errors grew fastest."""
     worst = (0.0, "")
     for node in nodes:

@@ -16,6 +16,9 @@ from haiprof.views.overview import Summary, is_pressure, phase_names
 from haiprof.views.series import Stat
 from haiprof.views.words import milliseconds, percent, size
 
+_DISK = "disk"
+#: The kinds of events that the lines are made of.
+EVENT_KINDS = (_DISK, hardware_words.LINK_EVENTS)
 _THROTTLED = "cgroup.throttled.percent"
 _CPU_LIMIT = "cgroup.cpu_limit.cores"
 
@@ -37,16 +40,16 @@ _OPTIMIZER = 0.30
 _JITTER = 1.5
 
 
-def headline(ranks: list[Summary], nodes: list[Summary], disk: pl.DataFrame) -> list[str]:
+def headline(ranks: list[Summary], nodes: list[Summary], events: pl.DataFrame) -> list[str]:
     """Return three lines: the steps, the machine, and the most telling remark.
 
     Args:
         ranks: summaries of the rank processes (or of whichever processes had steps).
         nodes: summaries of the node folders.
-        disk: the events of kind ``disk``.
+        events: those of :data:`EVENT_KINDS`.
     """
     machine = _machine(ranks, nodes) + _gpus(ranks)
-    return [_steps(ranks), machine, _remark(ranks, nodes, disk)]
+    return [_steps(ranks), machine, _remark(ranks, nodes, events)]
 
 
 def _steps(ranks: list[Summary]) -> str:
@@ -152,13 +155,13 @@ def _cpus(node: Summary, holders: list[Summary]) -> float | None:
     return min(cpus, limit.maximum) if cpus and limit else cpus
 
 
-def _remark(ranks: list[Summary], nodes: list[Summary], disk: pl.DataFrame) -> str:
+def _remark(ranks: list[Summary], nodes: list[Summary], events: pl.DataFrame) -> str:
     for remark in (
         _deaths(ranks),
-        _disk(disk),
+        _disk(events.filter(pl.col("kind") == _DISK)),
         _with_cause(_idle(ranks) or _waiting(ranks), ranks, nodes),
         _slowed(nodes),
-        *hardware_words.trouble(ranks, nodes),
+        *hardware_words.trouble(ranks, nodes, events),
         _straggler(ranks),
         _pressure(ranks, nodes),
     ):

@@ -1,5 +1,6 @@
 #include "uncore/absence.h"
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 
@@ -45,6 +46,23 @@ bool is_guest(const host::Roots& roots) {
   return false;
 }
 
+bool is_of(Subject subject, Quantity quantity) noexcept {
+  switch (quantity) {
+    case Quantity::dram_read:
+    case Quantity::dram_write:
+    case Quantity::dram_traffic:
+      return subject == Subject::memory;
+    case Quantity::remote_sent:
+      return subject == Subject::links;
+    case Quantity::pcie_in:
+      return subject == Subject::pcie;
+    case Quantity::cpu_energy:
+    case Quantity::dram_energy:
+      return subject == Subject::power;
+  }
+  return false;
+}
+
 std::string driver_mend(const Plan& plan, Subject subject) {
   const std::string vendor = plan.cpu ? plan.cpu->vendor : "";
   const bool power = subject == Subject::power;
@@ -66,6 +84,16 @@ Status absence(Subject subject, const Plan& plan, const host::Roots& roots) {
   }
   if (subject == Subject::links && plan.sockets == 1) {
     return {State::absent, "this machine has one socket: nothing goes to another", ""};
+  }
+  const bool seen = std::any_of(plan.boxes.begin(), plan.boxes.end(), [&](const Box& box) {
+    return std::any_of(box.counters.begin(), box.counters.end(),
+                       [&](const Counter& counter) { return is_of(subject, counter.quantity); });
+  });
+  if (seen) {
+    Status status{State::absent, "not all counters " + std::string(text(subject)) + " are usable",
+                  "report this, with the output of haiprof doctor --json"};
+    for (const std::string& problem : plan.problems) status.reason += "; " + problem;
+    return status;
   }
   Status status{State::absent, "the kernel shows no counters " + std::string(text(subject)), ""};
   if (is_guest(roots)) {

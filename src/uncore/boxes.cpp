@@ -44,8 +44,9 @@ void Boxes::open(const Plan& plan, std::span<const Quantity> wanted, double most
   for (const Box& planned : plan.boxes) {
     Open made;
     made.box = planned;
-    std::erase_if(made.box.counters,
-                  [&](const Counter& counter) { return !has(wanted, counter.quantity); });
+    std::erase_if(made.box.counters, [&](const Counter& counter) {
+      return !has(wanted, counter.quantity) || has(plan.incomplete, counter.quantity);
+    });
     if (made.box.counters.empty()) continue;
     for (const Counter& counter : made.box.counters) {
       made.events.push_back(counter.event);

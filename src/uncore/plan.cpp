@@ -89,7 +89,7 @@ class Planner {
     const auto give_up = [&](const std::string& problem) {
       tell(problem);
       for (const Rule& rule : rules()) {
-        if (concerns(rule)) incomplete_.insert(rule.choice);
+        if (concerns(rule)) incomplete_.insert({rule.choice, rule.quantity});
       }
     };
     perf::Found<perf::Pmu> pmu = perf::Pmu::load(devices_ + "/" + name, name);
@@ -131,7 +131,7 @@ class Planner {
     std::vector<Planned>& planned = seen.planned[rule.choice];
     const auto refuse = [&](const std::string& problem) {
       tell(problem);
-      incomplete_.insert(rule.choice);
+      incomplete_.insert({rule.choice, rule.quantity});
     };
     // Two rules may come to the same event by its name and by its number.
     const auto add = [&](const perf::Event& event, double scale) {
@@ -173,11 +173,16 @@ class Planner {
         return found != seen.planned.end() && !found->second.empty();
       });
     };
-    const auto whole = [&](Choice choice) { return some(choice) && !incomplete_.contains(choice); };
+    const auto whole = [&](Choice choice) {
+      return some(choice) && std::none_of(incomplete_.begin(), incomplete_.end(),
+                                          [&](const auto& each) { return each.first == choice; });
+    };
     const bool take_first = whole(Choice::memory_first) ||
                             (some(Choice::memory_first) && !whole(Choice::memory_second));
-    for (Seen& seen : seen_) {
-      seen.planned.erase(take_first ? Choice::memory_second : Choice::memory_first);
+    const Choice other = take_first ? Choice::memory_second : Choice::memory_first;
+    for (Seen& seen : seen_) seen.planned.erase(other);
+    for (const auto& [choice, quantity] : incomplete_) {
+      if (choice != other) plan_.incomplete.push_back(quantity);
     }
   }
 
@@ -221,7 +226,7 @@ class Planner {
   std::string devices_;
   Kind kind_ = Kind::any;
   Sockets sockets_;
-  std::set<Choice> incomplete_;
+  std::set<std::pair<Choice, Quantity>> incomplete_;
   std::vector<Seen> seen_;
   Plan plan_;
 };

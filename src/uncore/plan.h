@@ -57,6 +57,8 @@ struct Plan {
   std::vector<Box> boxes;
   // One line each: a file or a field that makes no sense, or a PMU that cannot be used, and why.
   std::vector<std::string> problems;
+  // Some counters of these are missing, as the problems tell: no sum of them would be whole.
+  std::vector<Quantity> incomplete;
   // Of all sockets together; 0 = not known. With where it comes from, in plain words.
   double dram_peak_bytes_per_s = 0;
   std::string dram_peak_how;

@@ -149,13 +149,20 @@ class MemoryBandwidth final : public sampler::Source {
                        [&](const Metric& metric) { return boxes_.planned(metric.quantity); });
   }
 
+  bool is_incomplete(const Of& part) const noexcept {
+    const auto& lacking = plan_.incomplete;
+    return std::any_of(part.metrics.begin(), part.metrics.end(), [&](const Metric& metric) {
+      return std::find(lacking.begin(), lacking.end(), metric.quantity) != lacking.end();
+    });
+  }
+
   bool is_counted(const Of& part) const noexcept {
     return std::any_of(part.metrics.begin(), part.metrics.end(),
                        [&](const Metric& metric) { return boxes_.counted(metric.quantity); });
   }
 
   Status status_of(const Of& part) const {
-    if (!is_planned(part)) return absence(part.subject, plan_, roots_);
+    if (!is_planned(part) || is_incomplete(part)) return absence(part.subject, plan_, roots_);
     Status status = boxes_.status(quantities(part.metrics));
     if (!status.ok() && is_counted(part)) {
       status.reason += "; sums that it belongs to are left out, the others are recorded";

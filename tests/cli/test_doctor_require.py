@@ -18,6 +18,7 @@ FOUND = [
     Finding("GPU sampling", BROKEN, "NVML fell over", "see nvidia-smi", "gpu"),
 ]
 DENIED_LINE = "mem: memory_bandwidth is denied: no right; mend: give it"
+NOTHING_LINES = [f"{name} is absent: there is no source of it here" for name in ("power", "io")]
 ABSENT_LINE = "ib: infiniband is absent: no ports"
 BROKEN_LINE = "gpu: gpu_sampling is broken: NVML fell over; mend: see nvidia-smi"
 
@@ -34,11 +35,9 @@ BROKEN_LINE = "gpu: gpu_sampling is broken: NVML fell over; mend: see nvidia-smi
         ("mem", [DENIED_LINE]),
         ("ib,mem,ib", [ABSENT_LINE, DENIED_LINE]),
         ("gpu", [BROKEN_LINE]),
-        ("all", [DENIED_LINE, ABSENT_LINE, BROKEN_LINE]),
-        (
-            "all,cgroup_cpu",
-            [DENIED_LINE, ABSENT_LINE, BROKEN_LINE, "cgroup_cpu is absent: no group"],
-        ),
+        ("all", [BROKEN_LINE, ABSENT_LINE, DENIED_LINE, *NOTHING_LINES]),
+        ("power", NOTHING_LINES[:1]),
+        ("cgroup_cpu,ib", ["cgroup_cpu is absent: no group", ABSENT_LINE]),
         ("", None),
         (" , ", None),
         ("memory bandwidth", ["memory_bandwidth is denied: no right; mend: give it"]),
@@ -72,6 +71,8 @@ def test_a_mend_says_where_it_is_explained_and_in_a_container_how_it_is_given(
     assert "Kubernetes" not in outside
     monkeypatch.setattr("haiprof.cli.doctor.sources.in_container", lambda: True)
     assert given in explained(reason, mend)
+    # What the source itself has told is not told again.
+    assert explained(reason, "in Kubernetes add it").count("ubernetes") == 1
 
 
 def test_a_mend_of_nothing_special_stays_as_it_is() -> None:

@@ -434,6 +434,21 @@ void a_socket_without_counters_has_no_node_beside_it() {
   CHECK(bench.status("memory_bandwidth").reason.find("socket1") != std::string::npos);
 }
 
+void what_the_plan_has_only_in_part_is_left_out() {
+  Plan plan = intel();
+  plan.incomplete = {Quantity::dram_write, Quantity::remote_sent};
+  plan.problems = {"uncore_upi_1/type: has no number"};
+  Bench bench(plan);
+  bench.start();
+  bench.tick();
+  CHECK_EQUAL(bench.values.size(), 3u);
+  NEAR("dram.read.bytes_per_s", 120e9, 0);
+  CHECK(bench.status("memory_bandwidth").reason.starts_with("not all counters"));
+  CHECK_EQUAL(bench.status("links").reason,
+              "not all counters of the links between sockets are usable; uncore_upi_1/type: has no "
+              "number");
+}
+
 void a_machine_without_counters_says_so() {
   Bench bench(Plan{});
   bench.start();
@@ -509,6 +524,7 @@ int main() {
   who_may_not_count_asks_once_each_time();
   more_than_the_memory_can_do_is_cut_and_flagged();
   a_socket_without_counters_has_no_node_beside_it();
+  what_the_plan_has_only_in_part_is_left_out();
   a_machine_without_counters_says_so();
   energy_becomes_power();
   std::filesystem::remove_all(std::filesystem::path(roots().procfs).parent_path());

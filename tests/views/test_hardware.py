@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 import runs
 
@@ -16,6 +17,9 @@ from haiprof.views.overview import Summary
 
 Values = dict[tuple[str, str | None], float]
 SECONDS = 10
+NO_EVENTS = pl.DataFrame(
+    schema={n: pl.String() for n in ("node", "kind", "text", "attributes")} | {"time": pl.Int64()}
+)
 SLOW_LOADER = (("dataloader", 5.0), ("forward", 4.0), ("backward", 2.0))
 
 
@@ -111,7 +115,7 @@ def test_a_port_tells_its_use_and_only_counters_that_grew(tmp_path: Path) -> Non
     assert (first["received_mean_percent"], first["waits_ticks_per_s"]) == (80.0, 3.0)
     assert first["counters that grew"] == "np_cnp_sent 40"
     assert (second["port"], second["counters that grew"]) == ("mlx5_1/1", None)
-    assert hardware_words.broken_link(nodes) == ""
+    assert hardware_words.failing_port(nodes) == ""
 
 
 def test_ethernet_is_told_where_its_speed_is_known(tmp_path: Path) -> None:
@@ -191,7 +195,7 @@ def test_nodes_are_named_in_the_order_of_their_numbers(tmp_path: Path) -> None:
 def test_a_machine_without_counters_has_no_table_and_no_sentence(tmp_path: Path) -> None:
     run = runs.make_run(tmp_path / "r", ranks=2)
     ranks, nodes = Analyzer(run).summaries()
-    assert hardware_words.lines(ranks, nodes) == []
+    assert hardware_words.lines(ranks, nodes, NO_EVENTS) == []
     for table in (hardware.memory_table, hardware.power_table, hardware.port_table):
         assert table(nodes).height == 0
     assert hardware.ethernet_table(nodes).height == 0
@@ -208,7 +212,7 @@ def test_a_value_that_no_hardware_can_reach_is_in_no_mean_and_is_told(tmp_path: 
     ]
     ranks, nodes = summaries(tmp_path, intel((10e9, 0.0), (5e9, 0.0)), more=rows)
     assert hardware.memory_table(nodes)["read_bytes_per_s"][0] == 10e9
-    assert hardware_words.lines(ranks, nodes) == [
+    assert hardware_words.lines(ranks, nodes, NO_EVENTS) == [
         "4 values were more than the hardware can do and left out of all means (2 of "
         "dram.read.bytes_per_s, 2 of dram.write.bytes_per_s): a counter that went wrong, or is "
         "shared with another tool"
@@ -228,7 +232,7 @@ def test_memory_near_its_peak_is_told_with_what_the_peak_is(
         "The memory of n0 moved 280.0 GB/s on average, 70 % of the 400.0 GB/s that it can "
         "(16 channels of DDR5-3125): what waits for memory there cannot go faster"
     )
-    assert hardware_words.trouble(ranks, nodes) == ([line] if told else [])
+    assert hardware_words.trouble(ranks, nodes, NO_EVENTS) == ([line] if told else [])
 
 
 def test_one_socket_near_its_peak_is_told_although_the_node_is_not(tmp_path: Path) -> None:
@@ -252,7 +256,7 @@ def test_far_memory_is_told_only_together_with_traffic_between_sockets(
         (hardware.MEMORY, "node1"): elsewhere,
     }
     ranks, nodes = summaries(tmp_path, node, rank)
-    lines = hardware_words.trouble(ranks, nodes)
+    lines = hardware_words.trouble(ranks, nodes, NO_EVENTS)
     assert len(lines) == told
     if told:
         assert lines[0].startswith(
@@ -274,7 +278,7 @@ def test_a_port_that_fails_is_told_and_congestion_is_no_failure(
     tmp_path: Path, name: str, per_s: float, told: str
 ) -> None:
     _, nodes = summaries(tmp_path, {(f"ib.{name}.per_s", "mlx5_0/1"): per_s})
-    line = hardware_words.broken_link(nodes)
+    line = hardware_words.failing_port(nodes)
     assert line.startswith(told)
     assert bool(line) == bool(told)
 
@@ -303,3 +307,28 @@ def test_slow_nfs_is_told_only_while_the_loop_waits_for_data(
 def test_power_is_never_the_most_telling_remark(tmp_path: Path) -> None:
     summaries(tmp_path, {("cpu.power.watts", None): 900.0})
     assert "W on average" not in "".join(Analyzer(tmp_path / "r").headline())
+
+
+@pytest.mark.parametrize(
+    ("attributes", "text", "told"),
+    [
+        ({"state": "DOWN", "before": "ACTIVE"}, "the link of mlx5_0/1 is DOWN", True),
+        ({"link_downed": 2}, "the link of mlx5_0/1 went down 2 times", True),
+        ({"state": "ACTIVE", "before": "INIT"}, "the link of mlx5_0/1 is ACTIVE", False),
+        ({"rate": "25", "before": "100"}, "the link of mlx5_0/1 runs at 25", False),
+        ([], "the link of mlx5_0/1 is DOWN", False),
+        (None, "the link of mlx5_0/1 is DOWN", False),
+    ],
+)
+def test_a_link_that_went_down_in_the_run_is_told(
+    tmp_path: Path, attributes: Any, text: str, told: bool
+) -> None:
+    summaries(tmp_path, {})
+    row = runs.event(3, "link", text, attributes=attributes)
+    runs.write_closed(tmp_path / "r/n0", schema.EVENTS, [row, runs.event(4, "link", "so what")])
+    third = Analyzer(tmp_path / "r").headline()[2]
+    assert (third == f"On n0, {text}") == told
+    assert told or "mlx5" not in third
+    assert (
+        any(f"On n0, {text}" in x for x in Analyzer(tmp_path / "r").show_overview().lines) == told
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from haiprof.cli.doctor.finding import ABSENT, OK, Finding
-from haiprof.options import ALL
+from haiprof.options import ALL, HOST_RECORDERS
 
 
 def unmet(findings: Sequence[Finding], names: str) -> list[str]:
@@ -21,7 +21,7 @@ def unmet(findings: Sequence[Finding], names: str) -> list[str]:
     Raises:
         ValueError: a name that nothing has; one line.
     """
-    recorders = list(dict.fromkeys(f.recorder for f in findings if f.recorder))
+    recorders = list(HOST_RECORDERS)
     sources = {f.name: f for f in findings}
     lines = []
     for name in _wanted(names, recorders):
@@ -49,6 +49,8 @@ def _of_recorder(name: str, own: list[Finding]) -> list[str]:
         return [_line(f"{name}: {worse[0].name}", worse[0])]
     if any(f.state == OK for f in own):
         return []
+    if not own:
+        return [f"{name} is absent: there is no source of it here"]
     return [_line(f"{name}: {own[0].name}", own[0])]
 
 

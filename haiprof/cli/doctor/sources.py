@@ -81,8 +81,8 @@ def explained(reason: str, mend: str) -> str:
     said = f"{reason} {mend}".lower()
     for words, where, given in _MORE:
         if any(word in said for word in words):
-            told = [mend, *([given] if given and in_container() else []), f"see {where}"]
-            return "; ".join(filter(None, told))
+            known = not in_container() or "kubernetes" in said or "hostnetwork" in said
+            return "; ".join(filter(None, [mend, "" if known else given, f"see {where}"]))
     return mend
 
 
