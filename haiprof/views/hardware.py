@@ -215,13 +215,17 @@ def storage_table(ranks: Sequence[Summary], nodes: Sequence[Summary]) -> pl.Data
     if not any(metric.startswith(_STORAGE_NEWS) for metric in news):
         return pl.DataFrame()
     rows = []
-    for summary, columns in [
-        *((rank, _RANK_STORAGE) for rank in ranks),
-        *((node, _NODE_STORAGE) for node in nodes),
+    with_ranks = {rank.process.node for rank in ranks}
+    # What was launched there is sampled with the node; beside ranks, it is what these are not.
+    commands = [node for node in nodes if node.process.node not in with_ranks]
+    for where, summary, columns in [
+        *((rank.process.label, rank, _RANK_STORAGE) for rank in ranks),
+        *((f"command on {node.process.node}", node, _RANK_STORAGE) for node in commands),
+        *((node.process.label, node, _NODE_STORAGE) for node in nodes),
     ]:
         values = _means(summary.stats, columns)
         if any(value is not None for value in values.values()):
-            rows.append({"where": summary.process.label, **values})
+            rows.append({"where": where, **values})
     return _frame(rows)
 
 

@@ -36,6 +36,8 @@ def rate(bytes_per_s: float) -> str:
 
 def energy(joules: float) -> str:
     """Format an energy: ``830 J``, ``12.4 kJ``, and from 3.6 MJ on ``1.25 kWh``."""
-    if joules >= 3.6e6:
-        return f"{joules / 3.6e6:.3g} kWh"
-    return f"{joules / 1e3:.3g} kJ" if joules >= 1e3 else f"{joules:.3g} J"
+    for unit, size_of, until in (("J", 1, 1e3), ("kJ", 1e3, 1e6), ("MJ", 1e6, 3.6e6)):
+        if joules < until:
+            return f"{joules / size_of:.3g} {unit}"
+    hours = joules / 3.6e6
+    return f"{hours:.3g} kWh" if hours < 999.5 else f"{hours:,.0f} kWh".replace(",", " ")

@@ -157,6 +157,20 @@ def test_storage_series_stand_side_by_side_and_are_not_added(tmp_path: Path) -> 
     assert [(m["mount"], m["a_read_took_ms"]) for m in mounts] == [("/data", 2.5), ("/home", None)]
 
 
+def test_a_command_without_ranks_has_a_row_of_its_own(tmp_path: Path) -> None:
+    run = runs.write_run(tmp_path / "r")
+    values: Values = {
+        ("io.syscall_read.bytes_per_s", "command"): 1e6,
+        ("io.submitted_read.bytes_per_s", "command libaio"): 2e6,
+        ("disk.read.bytes_per_s", "sda"): 5e6,
+    }
+    runs.write_closed(runs.write_node(run), schema.SAMPLES, runs.steady(SECONDS, values))
+    command, node = hardware.storage_table(*Analyzer(run).summaries()).to_dicts()
+    assert (command["where"], command["submitted_read_bytes_per_s"]) == ("command on n0", 2e6)
+    assert (node["where"], node["disk_read_bytes_per_s"]) == ("node n0", 5e6)
+    assert node["syscall_read_bytes_per_s"] is None
+
+
 def test_system_calls_alone_make_no_second_table(tmp_path: Path) -> None:
     node: Values = {("disk.read.bytes_per_s", "sda"): 1e6}
     ranks, nodes = summaries(tmp_path, node, {("io.syscall_read.bytes_per_s", None): 1e6})
