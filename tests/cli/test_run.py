@@ -85,6 +85,13 @@ def test_the_commands_environment_says_where_the_run_is(tmp_path: Path) -> None:
         "HAIPROF_BASIC_INTERVAL": "0.0",
         "HAIPROF_GPU_INTERVAL": "0.0",
         "HAIPROF_IO_INTERVAL": "0.0",
+        "HAIPROF_IB_INTERVAL": "0.0",
+        "HAIPROF_MEM_INTERVAL": "0.0",
+        "HAIPROF_POWER_INTERVAL": "0.0",
+        "HAIPROF_PROCFS_ROOT": "",
+        "HAIPROF_SYSFS_ROOT": "",
+        "HAIPROF_PERFD": "/run/haiprof/perfd.sock",
+        "HAIPROF_RESCTRL": "0",
     }
 
 
