@@ -128,10 +128,9 @@ def test_bandwidth_and_power_are_what_the_kernel_counted(tmp_path: Path, clock: 
     end, later = clock.read()
     counts_per_s = (later - count) / (end - begin) * 1e9
     assert counts_per_s > 1e6
-    assert states(sampler) | {"links": "", "pcie": ""} == {
-        **{"memory_bandwidth": "ok", "links": "", "pcie": ""},
-        **{"cpu_power": "ok", "dram_power": "absent", "node_power": "absent"},
-    }
+    found_out = states(sampler)
+    assert found_out["memory_bandwidth"] == found_out["cpu_power"] == "ok"
+    assert found_out["dram_power"] == found_out["node_power"] == "absent"
     wanted = {
         "dram.read.bytes_per_s": counts_per_s * BYTES,
         "cpu.power.watts": counts_per_s * 1e-8,  # and nothing of powercap, which is the same
