@@ -6,15 +6,18 @@ SOURCES := $(shell find src haiprof -type f -not -name '*.pyc' 2>/dev/null) \
            CMakeLists.txt pyproject.toml haiprof.pth haiprof.start _haiprof_boot.py
 SANITIZE_BUILD := build/sanitize
 
-.PHONY: help demo test lint format bench soak sanitize clean
+.PHONY: help demo test test-qemu lint format bench soak sanitize clean
 help:            ## show this list
-	@sed -n 's/^\([a-z]*\):.*##/\1:/p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):.*##/\1:/p' $(MAKEFILE_LIST)
 
 demo: $(VENV)/installed  ## train a small network under haiprof and write a report
 	$(BIN)/haiprof run --log-dir demo --report -- $(BIN)/python examples/train_digits.py
 
 test: $(VENV)/installed  ## run all tests
 	$(BIN)/pytest
+
+test-qemu: $(VENV)/installed  ## the uncore drivers on emulated servers; needs Debian and its QEMU
+	$(BIN)/pytest tests/qemu -m qemu
 
 bench: $(VENV)/installed  ## run the benchmarks; results in build/bench.json
 	mkdir -p build

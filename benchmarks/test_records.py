@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from fixtures import DATA
 from processes import KeptRecorder, cpu_seconds
 from recording import wait_recorded
 
@@ -27,8 +28,7 @@ TRACE = "traces/param_resnet/worker0.pt.trace.json.gz"
 
 def kernel_names() -> tuple[list[str], str]:
     """Demangled kernel names of a real trace; made-up ones of the same kind where there is none."""
-    data = os.environ.get("TEST_DATA") or Path(__file__).parents[2] / "shared" / "data"
-    trace = Path(data) / TRACE
+    trace = DATA / TRACE
     if trace.exists():
         with gzip.open(trace) as file:
             events = json.load(file)["traceEvents"]

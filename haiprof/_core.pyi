@@ -381,11 +381,51 @@ class HostSampler:
         """What happened since the last call: (kind, one plain sentence, attributes).
 
         ``source``: a source slowed down, failed, came back; ``throttle``, ``xid``, ``ecc`` and
-        ``gpu_lost``: what a GPU said.
+        ``gpu_lost``: what a GPU said; ``affinity`` and
+        ``affinity_changed``: on which CPUs a watched process may run.
         """
     @property
     def next_due_ns(self) -> int:
         """When the next source is due, in the clock that ``read`` is given; 2**64 - 1 for never."""
+
+# -- hardware counters (src/uncore) ---------------------------------------------------------------
+
+class _OtherWords(TypedDict, total=False):
+    config1: str
+    config2: str
+
+class PlannedEvent(_OtherWords):
+    """One counter of one PMU on one CPU, as perf_event_open(2) wants it."""
+
+    pmu: str
+    type: int
+    cpu: int
+    metric: str
+    config: str
+    scale: float
+    socket: int
+
+class UncorePlan(TypedDict):
+    events: list[PlannedEvent]
+    problems: list[str]
+    cpu: str | None
+    sockets: int
+    dram_peak_bytes_per_s: float | None
+    dram_peak_how: str
+
+def uncore_plan(sysfs: str = "/sys", procfs: str = "/proc", cpu: str = "") -> UncorePlan:
+    """Which counters tell memory bandwidth, links, PCIe and energy; opens none of them.
+
+    ``cpu`` is the CPU of the machine that ``sysfs`` shows, ``VENDOR:FAMILY:MODEL``, where
+    ``procfs`` is not that machine's. ``metric`` is dram_rd, dram_wr, dram_rw (both), xsock_tx,
+    pcie_in (bytes), cpu_J or dram_J (joules); ``config`` is hexadecimal (``0x304``; the other words
+    only when they are not 0), ``scale`` the bytes or joules of one count, ``socket`` whose traffic
+    or energy it is, from 0. ``problems`` are lines about files that make no sense and PMUs that
+    cannot be used. The peak is of all sockets together, bytes/s; None when it is not known.
+
+    Raises:
+        ValueError: ``cpu`` is not of that form.
+    """
 
 # -- starting the recorder -----------------------------------------------------------------------
 

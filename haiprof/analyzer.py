@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 
-_SUMMARY_SAMPLES = ("time", "metric", "instance", "value")
+_SUMMARY_SAMPLES = ("time", "metric", "instance", "value", "flags")
 #: Points of all step series of an overview together; each rank has between these two.
 _TREND_POINTS = 40_000
 _TREND_POINTS_RANK = (400, 2_000)

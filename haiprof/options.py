@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from haiprof.places import PROCFS, SYSFS, Access, find_procfs, find_sysfs
+
 ENABLED_VARIABLE: Final = "HAIPROF_ENABLED"
 
 #: What a user may name in ``recorders``: groups of sources, and the deep trace.
@@ -54,6 +56,19 @@ class Options(NamedTuple):
             for name in HOST_RECORDERS
             if name in chosen
         }
+
+    def access(self) -> Access:
+        """Return how the sources of the node are reached.
+
+        Raises:
+            ValueError: a root that was there when it was checked has gone.
+        """
+        return Access(
+            str(find_procfs(self.procfs_root)) if self.procfs_root else PROCFS,
+            str(find_sysfs(self.sysfs_root)) if self.sysfs_root else SYSFS,
+            self.perfd,
+            self.resctrl,
+        )
 
 
 class Option(NamedTuple):
@@ -135,12 +150,21 @@ def _check_text(value: Any) -> str | None:
     return None if isinstance(value, str) and "\0" not in value else "must be a str"
 
 
-def _check_root(value: Any) -> str | None:
-    if value == "":
+def _check_root(find: Callable[[str], Path]) -> Callable[[Any], str | None]:
+    def check(value: Any) -> str | None:
+        if value == "":
+            return None
+        if not isinstance(value, str) or "\0" in value:
+            return "must be a path"
+        if not Path(value).is_absolute():
+            return "must be an absolute path"
+        try:
+            find(value)
+        except ValueError as error:
+            return str(error)
         return None
-    if not isinstance(value, str) or "\0" in value:
-        return "must be a path"
-    return None if Path(value).is_absolute() else "must be an absolute path"
+
+    return check
 
 
 def _check_boolean(value: Any) -> str | None:
@@ -190,8 +214,18 @@ OPTIONS: Final[dict[str, Option]] = {
             )
             for name in HOST_RECORDERS
         ),
-        Option("procfs_root", "where the node's /proc is mounted (empty: /proc)", str, _check_root),
-        Option("sysfs_root", "where the node's /sys is mounted (empty: /sys)", str, _check_root),
+        Option(
+            "procfs_root",
+            "where the node's /proc is mounted (empty: /proc)",
+            str,
+            _check_root(find_procfs),
+        ),
+        Option(
+            "sysfs_root",
+            "where the node's /sys is mounted (empty: /sys)",
+            str,
+            _check_root(find_sysfs),
+        ),
         Option("perfd", "socket of haiprof-perfd (empty: never ask it)", str, _check_text),
         Option("resctrl", "make monitoring groups in resctrl", _boolean, _check_boolean),
     )

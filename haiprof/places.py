@@ -1,11 +1,11 @@
-"""Where things lie: ring files on tmpfs, run folders in the log directory."""
+"""Where things lie: ring files on tmpfs, run folders in the log directory, the node's /sys."""
 
 from __future__ import annotations
 
 import os
 import stat
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 SHM_VARIABLE: Final = "HAIPROF_SHM_DIR"
 RING_SUFFIX: Final = ".ring"
@@ -14,6 +14,24 @@ DOORBELL_NAME: Final = "doorbell"
 RECORDER_LOG: Final = "recorder.log"
 #: PROC_PID_INIT_INO of Linux: the namespace outside all containers.
 _FIRST_NAMESPACE: Final = 0xEFFFFFFC
+PROCFS: Final = "/proc"
+SYSFS: Final = "/sys"
+#: What a folder holds, at least one of them, that is a sysfs or procfs, or a copy of parts of one.
+_SIGNS: Final = {
+    "sys": ("bus", "class", "devices"),
+    "proc": ("stat", "cpuinfo", "meminfo", "net", "self"),
+}
+
+
+class Access(NamedTuple):
+    """How the sources of the node are reached."""
+
+    procfs: str = PROCFS
+    sysfs: str = SYSFS
+    #: Socket of a haiprof-perfd; empty: it is never asked.
+    perfd: str = ""
+    #: Monitoring groups may be made in resctrl.
+    resctrl: bool = False
 
 
 def ring_root() -> Path:
@@ -90,3 +108,58 @@ def safe_name(text: str) -> str:
     """Return ``text`` as one harmless path component of at most 120 characters."""
     kept = "".join(c if c.isalnum() or c in "-_.+=@" else "-" for c in text)
     return kept.strip(".-")[:120]
+
+
+def find_sysfs(root: str | Path) -> Path:
+    """Return the sysfs that ``root`` is, or that it holds as ``sys``.
+
+    Raises:
+        ValueError: neither; the text goes on where the name of the option ends.
+    """
+    return _find(Path(root), "sys")
+
+
+def find_procfs(root: str | Path) -> Path:
+    """Return the procfs that ``root`` is, or that it holds as ``proc``.
+
+    Raises:
+        ValueError: neither; the text goes on where the name of the option ends.
+    """
+    return _find(Path(root), "proc")
+
+
+def _find(root: Path, kind: str) -> Path:
+    try:
+        if not root.exists():
+            raise ValueError("does not exist")
+        for folder in (root, root / kind):
+            if any((folder / sign).exists() for sign in _SIGNS[kind]):
+                return folder
+    except OSError as error:
+        raise ValueError(f"cannot be looked at ({error.strerror})") from None
+    *some, last = _SIGNS[kind]
+    raise ValueError(f"is no {kind}fs: there is no {', '.join(some)} or {last} in it")
+
+
+def mounted(folder: Path, kind: str) -> bool:
+    """Say whether ``folder`` lies on a mounted file system of that type, which a copy does not."""
+    try:
+        device = folder.stat().st_dev
+        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    for line in mounts.splitlines():
+        mount, _, source = line.partition(" - ")
+        if mount.split()[2:3] == [wanted]:
+            return source.split()[:1] == [kind]
+    return False
+
+
+def in_container() -> bool:
+    """Say whether this process most likely runs in a container."""
+    return (
+        _pid_namespace() not in (None, _FIRST_NAMESPACE)
+        or "KUBERNETES_SERVICE_HOST" in os.environ
+        or any(Path(mark).exists() for mark in ("/.dockerenv", "/run/.containerenv"))
+    )

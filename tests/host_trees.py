@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import tarfile
 from pathlib import Path
 
 import pytest
+from fixtures import DATA
 
 from haiprof import _core
 
@@ -38,7 +38,10 @@ FILES: dict[str, bytes] = {
         "10/stat": "10 (py thon) S 1 1 1 0 -1 4194304 100 50 3 0 7 8 9 10 20 0 4 0 500 1000 10 0\n",
         "10/statm": "1000 10 5 1 0 20 0\n",
         "10/io": "rchar: 1\nwchar: 2\nsyscr: 3\nsyscw: 4\nread_bytes: 5\nwrite_bytes: 6\n",
-        "10/status": "Name:\tx\nvoluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t6\n",
+        "10/status": "Name:\tx\nCpus_allowed_list:\t0-3\n"
+        "voluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t6\n",
+        "10/task/10/stat": "10 (py thon) S 1 1 1 0 -1 4194304 100 50 3 0 7 8 0 0 20 0 4 0 500 1000 "
+        "10 0 0 0 0 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0\n",
         "10/cgroup": "4:memory:/job\n0::/job\n",
         "11/stat": "11 (child) S 10 1 1 0 -1 4194304 9 0 3 0 7 8 0 0 20 0 1 0 600 1000 10 0 0\n",
         "self/mountinfo": "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
@@ -52,6 +55,38 @@ FILES: dict[str, bytes] = {
         "sys/fs/memory/job/memory.limit_in_bytes": "9000\n",
         "sys/fs/memory/job/memory.stat": "total_inactive_file 70\nhierarchical_memory_limit 9000\n",
         "sys/fs/memory/job/memory.oom_control": "oom_kill 1\n",
+        "sys/fs/cgroup/job/io.stat": "8:0 rbytes=5 wbytes=6 rios=1 wios=1 dbytes=0 dios=0\n",
+        "self/mountstats": "device proc mounted on /proc with fstype proc\n"
+        "device fs:/a mounted on /data with fstype nfs4 statvers=1.1\n\tage:\t5\n"
+        "\tbytes:\t1 2 3 4 5 6 7 8\n\tper-op statistics\n\t READ: 3 3 0 4 5 6 7 8 0\n"
+        "\t WRITE: 3 4 0 4 5 6 7 8 0\n\n",
+        "sys/class/net/eth0/speed": "1000\n",
+        **{
+            f"sys/class/infiniband/mlx5_0/ports/1/{name}": text
+            for name, text in {
+                "state": "4: ACTIVE\n",
+                "rate": "100 Gb/sec (4X EDR)\n",
+                "link_layer": "InfiniBand\n",
+                "counters/port_rcv_data": "5\n",
+                "counters/port_xmit_data": "6\n",
+                "counters/port_rcv_packets": "1\n",
+                "counters/port_xmit_wait": "0\n",
+                "counters/symbol_error": "3\n",
+                "counters/link_downed": "1\n",
+                "hw_counters/out_of_sequence": "4\n",
+                "hw_counters/lifespan": "10\n",
+            }.items()
+        },
+        "sys/fs/memory/job/memory.numa_stat": "total=3 N0=3\nhierarchical_total=4 N0=4\n",
+        "sys/devices/system/node/online": "0\n",
+        "sys/devices/system/node/node0/cpulist": "0-1\n",
+        "sys/devices/system/node/node0/meminfo": "Node 0 MemTotal: 9 kB\nNode 0 MemFree: 4 kB\n"
+        "Node 0 Active(file): 1 kB\nNode 0 Inactive(file): 1 kB\nNode 0 KReclaimable: 1 kB\n",
+        "sys/devices/system/node/node0/numastat": "numa_miss 5\nnuma_foreign 6\nother_node 7\n",
+        "sys/devices/system/cpu/online": "0\n",
+        "sys/devices/system/cpu/cpu0/topology/thread_siblings_list": "0\n",
+        "sys/devices/system/cpu/cpu0/topology/physical_package_id": "0\n",
+        "sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq": "2000000\n",
     }.items()
 }
 
@@ -112,7 +147,11 @@ class Node:
 
     def sampler(self, interval: float = 1.0) -> _core.HostSampler:
         return _core.HostSampler(
-            procfs=str(self.procfs), sysfs=str(self.sysfs), basic=interval, io=interval
+            procfs=str(self.procfs),
+            sysfs=str(self.sysfs),
+            basic=interval,
+            ib=interval,
+            io=interval,
         )
 
     def tick(self, sampler: _core.HostSampler, seconds: float = 1.0) -> dict[Key, float]:
@@ -125,8 +164,8 @@ class Node:
 
 
 def sentences(sampler: _core.HostSampler) -> list[str]:
-    """Return what sources said since the last call, without kinds and attributes."""
-    return [text for _, text, _ in sampler.changes()]
+    """Return what sources said of themselves since the last call."""
+    return [text for kind, text, _ in sampler.changes() if kind == "source"]
 
 
 def states(sampler: _core.HostSampler) -> dict[str, str]:
@@ -148,19 +187,28 @@ def _inside(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
         return None
 
 
-def recorded(name: str, folder: Path) -> Path:
-    """Unpack the recorded tree of a real machine; skip the test where there is none.
+def recordings() -> Path:
+    """Return the folder of what was recorded on real machines.
 
-    The recordings are not part of the package: ``TEST_DATA`` names their folder, and
-    without it ``../shared/data`` beside the repository is looked at.
+    It is not part of the package: ``HAIPROF_TEST_DATA`` names the folder above it, and without
+    that ``../shared/data`` beside the repository is looked at.
     """
-    beside = Path(__file__).parents[2] / "shared" / "data"
-    data = Path(os.environ.get("TEST_DATA", str(beside)))
-    archive = data / "host" / f"{name}.tar.gz"
+    return DATA / "host"
+
+
+def unpacked(name: str, folder: Path) -> Path:
+    """Unpack what was recorded on a real machine; skip the test where it is missing."""
+    archive = recordings() / f"{name}.tar.gz"
     if not archive.is_file():
-        pytest.skip(f"no recorded machine {archive}: set TEST_DATA to their folder")
+        pytest.skip(f"no recorded machine {archive}: set HAIPROF_TEST_DATA to their folder")
     with tarfile.open(archive) as tar:
         tar.extractall(folder, filter=_inside)
-    found = next(folder.rglob("proc"), None)
+    return folder
+
+
+def recorded(name: str, folder: Path) -> Path:
+    """Unpack the recorded tree of a real machine and return where its proc and sys are."""
+    tree = unpacked(name, folder)
+    found = next(tree.rglob("proc"), None) or next(tree.rglob("sys"), None)
     assert found is not None
     return found.parent

@@ -153,9 +153,11 @@ def span(
     }
 
 
-def sample(second: float, metric: str, value: float | None, instance: str | None = None) -> Row:
+def sample(
+    second: float, metric: str, value: float | None, instance: str | None = None, flags: int = 0
+) -> Row:
     """Make a sample, ``second`` after T0."""
-    row = {"time": T0 + round(second * SECOND), "metric": metric, "value": value, "flags": 0}
+    row = {"time": T0 + round(second * SECOND), "metric": metric, "value": value, "flags": flags}
     return {**row, "instance": instance}
 
 
@@ -290,6 +292,31 @@ def node_samples(seconds: int, pressure: float = 0.02, gpus: int = 0) -> list[Ro
             rows.append(sample(second, "gpu.util.percent", 60.0 + gpu + second % 5, f"gpu{gpu}"))
             rows.append(sample(second, "gpu.memory_used.bytes", 2.0**34, f"gpu{gpu}"))
     return rows
+
+
+#: A node of two sockets, as its recorder tells it.
+MACHINE = {
+    "cpu": "GenuineIntel:6:143",
+    "sockets": 2,
+    "numa_nodes": 2,
+    "dram_peak_bytes_per_s": 400e9,
+    "dram_peak_how": "16 channels of DDR5-3125",
+}
+
+
+def steady(seconds: int, values: dict[tuple[str, str | None], float]) -> list[Row]:
+    """Make a sample a second of each (metric, instance), always with the same value."""
+    return [
+        sample(second, metric, value, instance)
+        for second in range(1, seconds + 1)
+        for (metric, instance), value in values.items()
+    ]
+
+
+def with_sockets(metric: str, *parts: float) -> dict[tuple[str, str | None], float]:
+    """Give a metric a value for each socket, and their sum for the node."""
+    sockets = {(metric, f"socket{n}"): value for n, value in enumerate(parts)}
+    return {(metric, None): sum(parts), **sockets}
 
 
 def make_run(

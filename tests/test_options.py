@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from haiprof.options import HOST_RECORDERS, Options, resolve
@@ -61,3 +63,37 @@ def test_a_platform_that_asks_for_nothing_special_is_told_nothing() -> None:
     told |= {"LOG_DIR": "logs", "TASK_ID": "42", "USER_ID": "7", "BASIC_INTERVAL": "1"}
     _, problems = resolve({}, {f"HAIPROF_{name}": text for name, text in told.items()})
     assert problems == []
+
+
+def test_a_root_is_the_folder_or_the_one_that_holds_it(tmp_path: Path) -> None:
+    (tmp_path / "sys/class").mkdir(parents=True)
+    (tmp_path / "proc/self").mkdir(parents=True)
+    for sysfs, procfs in (("", ""), ("sys", "proc")):
+        told = {"sysfs_root": str(tmp_path / sysfs), "procfs_root": str(tmp_path / procfs)}
+        options, problems = resolve(told, {})
+        assert problems == []
+        access = options.access()
+        assert (access.sysfs, access.procfs) == (str(tmp_path / "sys"), str(tmp_path / "proc"))
+
+
+@pytest.mark.parametrize("name", ["SYSFS_ROOT", "PROCFS_ROOT"])
+def test_a_root_that_is_none_is_told_and_the_machines_own_is_used(
+    tmp_path: Path, name: str
+) -> None:
+    for text, why in (
+        (str(tmp_path / "nowhere"), "does not exist"),
+        (str(tmp_path), "is no "),
+        ("host/sys", "must be an absolute path"),
+    ):
+        options, problems = resolve({}, {f"HAIPROF_{name}": text})
+        (line,) = problems
+        assert line.startswith(f"HAIPROF_{name}={text!r} {why}")
+        assert line.endswith("using the default")
+        assert options.access()[:2] == ("/proc", "/sys")
+
+
+def test_helpers_of_the_counters_are_carried_as_they_are_given() -> None:
+    options, problems = resolve({}, {"HAIPROF_PERFD": "/run/p.sock", "HAIPROF_RESCTRL": "1"})
+    assert problems == []
+    assert options.access() == ("/proc", "/sys", "/run/p.sock", True)
+    assert resolve({}, {})[0].access() == ("/proc", "/sys", "/run/haiprof/perfd.sock", False)

@@ -75,8 +75,39 @@ def recover(
 @app.command()
 def doctor(
     json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")] = False,
+    require: Annotated[
+        str,
+        typer.Option(
+            help="Recorders or sources that must be ok (all: every recorder), else leave with 1.",
+            metavar="NAME[,NAME...]",
+        ),
+    ] = "",
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Show every counter that would be read.")
+    ] = False,
+    sysfs_root: Annotated[
+        str, typer.Option(help="The node's /sys, or a copy of another machine's.", metavar="DIR")
+    ] = "",
+    procfs_root: Annotated[
+        str, typer.Option(help="The node's /proc, or a copy.", metavar="DIR")
+    ] = "",
+    cpu: Annotated[
+        str,
+        typer.Option(help="The CPU, where /proc does not tell it.", metavar="VENDOR:FAMILY:MODEL"),
+    ] = "",
 ) -> None:
     """Say what can be collected here; for what cannot: why, and the mend."""
     from haiprof.cli.doctor import examine
 
-    raise typer.Exit(examine(as_json=json))
+    try:
+        code = examine(
+            as_json=json,
+            sysfs_root=sysfs_root,
+            procfs_root=procfs_root,
+            cpu=cpu,
+            require=require,
+            show_plan=plan,
+        )
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    raise typer.Exit(code)

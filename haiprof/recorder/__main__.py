@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+from haiprof.places import PROCFS, SYSFS, Access
 from haiprof.recorder.election import Election
 from haiprof.recorder.life import process_is_alive
 
@@ -24,6 +25,10 @@ def main(arguments: list[str] | None = None) -> int:
         "--interval", action="append", default=[], type=_interval, metavar="RECORDER=SECONDS"
     )
     parser.add_argument("--drain-hz", type=float, required=True)
+    parser.add_argument("--procfs", default=PROCFS, help="the node's")
+    parser.add_argument("--sysfs", default=SYSFS, help="the node's")
+    parser.add_argument("--perfd", default="", help="socket of haiprof-perfd")
+    parser.add_argument("--resctrl", action="store_true", help="make monitoring groups")
     parser.add_argument("--watch", help="PID:START_TIME of a command to stay for")
     options = parser.parse_args(arguments)
     logging.basicConfig(
@@ -63,6 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
         options.ring_dir,
         options.run_dir,
         intervals=dict(options.interval),
+        access=Access(options.procfs, options.sysfs, options.perfd, options.resctrl),
         drain_hz=options.drain_hz,
     )
     if watched is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from haiprof._core import spawn_detached
 from haiprof.options import ENABLED_VARIABLE, Options
-from haiprof.places import DOORBELL_NAME, RECORDER_LOG
+from haiprof.places import DOORBELL_NAME, RECORDER_LOG, Access
 
 # The recorder must find the very haiprof and pyarrow that the job would, and nothing of the job's
 # own folder: a `queue.py` beside train.py is not the standard library's.
@@ -62,6 +62,13 @@ def start_recorder(
         *(f"--interval={name}={seconds!r}" for name, seconds in options.intervals().items()),
         f"--drain-hz={options.drain_hz!r}",
     ]
+    try:
+        access = options.access()
+    except ValueError:  # a mount that has gone since it was checked: this container's own is left
+        access = Access(perfd=options.perfd, resctrl=options.resctrl)
+    arguments += [f"--procfs={access.procfs}", f"--sysfs={access.sysfs}", f"--perfd={access.perfd}"]
+    if access.resctrl:
+        arguments.append("--resctrl")
     if watch is not None:
         arguments.append(f"--watch={watch}")
     inherited = {

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from haiprof.places import DOORBELL_NAME, LOCK_NAME, RECORDER_LOG
+from haiprof.places import DOORBELL_NAME, LOCK_NAME, RECORDER_LOG, Access
 from haiprof.recorder.election import Election
 from haiprof.recorder.life import Life
 from haiprof.recorder.node import NodeRecorder
@@ -36,13 +36,20 @@ class Recorder:
     """Records one run on one node."""
 
     def __init__(
-        self, ring_dir: Path, run_dir: Path, *, intervals: Mapping[str, float], drain_hz: float
+        self,
+        ring_dir: Path,
+        run_dir: Path,
+        *,
+        intervals: Mapping[str, float],
+        drain_hz: float,
+        access: Access,
     ) -> None:
         """Prepare; nothing is touched before :meth:`run`."""
         self._ring_dir = ring_dir
         self._run_dir = run_dir
         self._drain_seconds = 1.0 / drain_hz
         self._intervals = intervals
+        self._access = access
         self._processes: dict[Path, RecordedProcess] = {}
         self._refused: dict[Path, str] = {}
         self._watched: Life | None = None
@@ -101,7 +108,7 @@ class Recorder:
         told = False
         while True:
             try:
-                return NodeRecorder(self._run_dir, self._intervals)
+                return NodeRecorder(self._run_dir, self._intervals, self._access)
             except OSError as error:
                 if self._terminations > 1 or time.monotonic() - since > _GIVE_UP_SECONDS:
                     raise

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from haiprof import schema
 from haiprof._core import HostSampler
-from haiprof.places import node_name, removed
+from haiprof.places import PROCFS, SYSFS, Access, node_name, removed
+from haiprof.recorder import machine
 from haiprof.recorder.process import WRITE_SECONDS, RecordedProcess, write_json
 from haiprof.recorder.segments import TableWriter, close_stream
 from haiprof.recorder.tables import RowTable
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from haiprof._core import SourceReport
 
 log = logging.getLogger(__name__)
+
+#: The sources of the machine or container that the recorder runs in.
+_HERE = Access()
 
 
 class _Folder:
@@ -75,31 +79,45 @@ def _answers(sources: list[SourceReport]) -> list[tuple[str, str, str]]:
 class NodeRecorder:
     """Samples the node once for all its ranks."""
 
-    def __init__(self, run_dir: Path, intervals: Mapping[str, float]) -> None:
+    def __init__(
+        self, run_dir: Path, intervals: Mapping[str, float], access: Access = _HERE
+    ) -> None:
         """Make the node's folder and open the sources.
 
         Args:
             run_dir: folder of the run.
             intervals: how often each recorder's sources are read, s; those not named are not.
+            access: how the sources are reached.
 
         Raises:
             OSError: the folder cannot be made.
         """
         self.folder, self._claim = _claim_folder(run_dir)
         try:
-            self._open(intervals)
+            self._open(intervals, access)
         except BaseException:
             os.close(self._claim)  # whoever tries again must be able to have it
             raise
 
-    def _open(self, intervals: Mapping[str, float]) -> None:
+    def _open(self, intervals: Mapping[str, float], access: Access) -> None:
         for left in sorted(self.folder.glob(f"*{schema.LIVE_SUFFIX}")):
             close_stream(left)
         self._sampler = HostSampler(
+            procfs=access.procfs,
+            sysfs=access.sysfs,
+            # Ranks are watched by their numbers in the recorder's own namespace.
+            own_procfs=PROCFS,
+            own_sysfs=SYSFS,
             basic=intervals.get("basic", 0.0),
             gpu=intervals.get("gpu", 0.0),
+            ib=intervals.get("ib", 0.0),
             io=intervals.get("io", 0.0),
+            mem=intervals.get("mem", 0.0),
+            power=intervals.get("power", 0.0),
+            perfd=access.perfd,
+            resctrl=access.resctrl,
         )
+        self._machine = machine.describe(access)
         self._targets: dict[int, _Folder] = {0: _Folder(self.folder)}
         self._events = RowTable(schema.EVENTS)
         self._events_writer = TableWriter(self.folder, schema.EVENTS)
@@ -152,6 +170,7 @@ class NodeRecorder:
                 "started_ns": begun,
                 "ended_ns": None if state == "live" else self._now_ns(),
                 "state": state,
+                "machine": self._machine,
                 "sources": sources,
                 "gpus": sorted(gpus.values(), key=lambda gpu: str(gpu.get("instance"))),
                 "lost": {"records": 0},

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from haiprof.printable import printable
-from haiprof.views.headline import milliseconds, percent, size
+from haiprof.views.words import energy, milliseconds, percent, size
 
 #: Longer texts from a trace are cut here: a report is for reading.
 _LONGEST = 300
@@ -98,6 +98,10 @@ def cell(column: str, value: object) -> str:
         return size(value)
     if column.endswith("watts"):
         return f"{value:.0f} W"
+    if column.endswith("joules"):
+        return energy(value)
+    if column.endswith("hertz"):
+        return f"{value / 1e9:.2f} GHz"
     return f"{value}" if isinstance(value, int) else f"{value:.4g}"
 
 
@@ -106,7 +110,16 @@ def _head(column: str) -> str:
         return column.removesuffix("_share")
     if "." in column:
         return column.rsplit(".", 1)[0]
-    for unit in ("_bytes_per_s", "_percent", "_bytes", "_watts", "_ms", "_ratio"):
+    for unit in (
+        "_bytes_per_s",
+        "_percent",
+        "_bytes",
+        "_watts",
+        "_joules",
+        "_hertz",
+        "_ms",
+        "_ratio",
+    ):
         column = column.removesuffix(unit)
     return column.replace("_", " ")
 

@@ -27,11 +27,11 @@ from haiprof.views import gpu_use as use_views
 from haiprof.views import kernels as kernel_views
 from haiprof.views import recorded as recorded_views
 from haiprof.views import steps as step_views
-from haiprof.views.headline import milliseconds
 from haiprof.views.kernel_names import short_name
 from haiprof.views.overview import BETWEEN, Summary, device_phase_names, phase_table
 from haiprof.views.series import decimate
 from haiprof.views.timeline import PHASES, Timeline, typical_step
+from haiprof.views.words import milliseconds
 
 if TYPE_CHECKING:
     from haiprof.analyzer import GpuTables

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 import polars as pl
 
 from haiprof import schema
-from haiprof.show import one_gpu
+from haiprof.show import hardware, one_gpu
 from haiprof.show.bands import add_bands, closed
 from haiprof.show.figures import (
     COLOURS,
@@ -33,7 +33,7 @@ from haiprof.views import steps as step_views
 from haiprof.views.gpus import parent
 from haiprof.views.intervals import Times
 from haiprof.views.overview import SMALLER, Summary, phase_names
-from haiprof.views.series import decimate
+from haiprof.views.series import decimate, usable
 
 if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
@@ -43,20 +43,25 @@ _SERIES_PER_PANEL = 12
 #: What a hundred percent is, where that differs.
 _WHOLE = {"CPU of the job": "% of one core", "CPU of the node": "% of all cores"}
 _EVENTS = 2_000
-#: Which panel a metric belongs to, by how its name begins; the first that fits. In drawing order.
+#: Which panel a metric belongs to, by how its name begins; the longest that fits. In drawing order.
 _FAMILIES = (
     ("CPU of the job", ("proc.cpu.",)),
     ("CPU of the node", ("cpu.",)),
     ("Memory of the job", ("proc.rss.", "proc.mem")),
     ("Memory of the node", ("mem.",)),
-    ("IO of the job", ("io.",)),
+    ("IO of the job", ("io.", "cgroup.io_")),
+    ("NFS", ("io.nfs_",)),
     ("Disks of the node", ("disk.",)),
-    ("Network", ("net.", "ib.")),
+    ("Network", ("net.",)),
+    ("InfiniBand", ("ib.",)),
     ("Allocator of torch", ("torch.",)),
     ("GPU", ("gpu.",)),
     ("Pressure", ("psi.",)),
     ("Control group", ("cgroup.",)),
-    ("Memory traffic", ("dram.", "numa.")),
+    ("Memory traffic", ("dram.", "pcie.")),
+    ("NUMA", ("numa.", "proc.cpu_node.", "cgroup.memory_node.", "proc.far_fills.")),
+    ("Memory traffic of the job", ("proc.mbm_",)),
+    ("Power", ("cpu.power.", "dram.power.", "node.power.")),
 )
 
 
@@ -93,7 +98,7 @@ def show(analyzer: Analyzer, processes: list[Process], points: int = POINTS) -> 
     return Shown(
         title,
         lines,
-        [*rank_grids(own), *one_gpu.grids(own, gpus)],
+        [*rank_grids(own), *one_gpu.grids(own, gpus), *hardware.phase_grids(analyzer, own)],
         figure(analyzer, processes, own, gpus, points),
         one_gpu.details(gpus, points),
     )
@@ -221,7 +226,7 @@ def _add_panel(made: go.Figure, row: int, panel: _Panel, origin: int, points: in
 
 
 def _samples(analyzer: Analyzer, processes: list[Process]) -> pl.DataFrame:
-    columns = ("time", "metric", "instance", "value")
+    columns = ("time", "metric", "instance", "value", "flags")
     nodes = {p.node for p in processes}
     folders = [
         *processes,
@@ -236,11 +241,10 @@ def _samples(analyzer: Analyzer, processes: list[Process]) -> pl.DataFrame:
         )
         # Each node folder names its GPUs itself: gpu0 of another container is another one.
         frames.append(_of_gpus(read, own.get(p.folder.name, [])) if of_node and own else read)
-    frame = pl.concat(frames)
-    usable = frame.filter(pl.col("value").is_not_null() & pl.col("value").is_finite())
+    found = usable(pl.concat(frames))
     # The node's folder has these of the launched command, of which the rank is a part itself.
-    mine = usable.filter(pl.col("of_node").not_())["metric"].unique()
-    return usable.filter((pl.col("of_node") & pl.col("metric").is_in(mine.implode())).not_())
+    mine = found.filter(pl.col("of_node").not_())["metric"].unique()
+    return found.filter((pl.col("of_node") & pl.col("metric").is_in(mine.implode())).not_())
 
 
 def _of_gpus(samples: pl.DataFrame, names: list[str]) -> pl.DataFrame:
@@ -305,7 +309,13 @@ def _panels(samples: pl.DataFrame) -> list[_Panel]:
 
 
 def _family(metric: str) -> tuple[int, str]:
-    for position, (family, beginnings) in enumerate(_FAMILIES):
-        if metric.startswith(beginnings):
-            return position, family
-    return len(_FAMILIES), metric.split(".")[0]
+    fits = [
+        (len(beginning), position, family)
+        for position, (family, beginnings) in enumerate(_FAMILIES)
+        for beginning in beginnings
+        if metric.startswith(beginning)
+    ]
+    if not fits:
+        return len(_FAMILIES), metric.split(".")[0]
+    _, position, family = max(fits)
+    return position, family

@@ -8,6 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 import polars as pl
 
+from haiprof.show import hardware
 from haiprof.show.figures import (
     COLOURS,
     message,
@@ -19,7 +20,7 @@ from haiprof.show.figures import (
 )
 from haiprof.show.grid import Grid, frame_grid
 from haiprof.show.shown import Shown
-from haiprof.views import gpu_words
+from haiprof.views import gpu_words, hardware_words
 from haiprof.views.overview import (
     BETWEEN,
     Summary,
@@ -52,8 +53,13 @@ def show(analyzer: Analyzer) -> Shown:
     ranks, nodes = analyzer.summaries()
     return Shown(
         "Overview",
-        gpu_words.lines(ranks, analyzer.run.kernels),
-        [*rank_grids(ranks), *node_grids(nodes)],
+        [*gpu_words.lines(ranks, analyzer.run.kernels), *hardware_words.lines(ranks, nodes)],
+        [
+            *rank_grids(ranks),
+            *node_grids(nodes),
+            *hardware.grids(ranks, nodes),
+            *hardware.phase_grids(analyzer, slowest_first([s for s in ranks if s.steps])[:1]),
+        ],
         figure(ranks, analyzer.run.created_ns),
     )
 

@@ -20,9 +20,9 @@ from haiprof.sources.own import ROLE_RANK
 from haiprof.views import gpu_words
 from haiprof.views import overhead as overhead_view
 from haiprof.views import recorded as recorded_views
-from haiprof.views.headline import percent
 from haiprof.views.overview import Summary, slowest_first
 from haiprof.views.series import mean_over_time
+from haiprof.views.words import percent
 
 if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
@@ -44,11 +44,12 @@ _FIRST = (
     overhead_view.EVENT_KIND,
     "disk",
     "throttle",
+    "link",
     "hook",
 )
 #: Kinds of events that are drawn with the ranks, and do not tell of trouble: what the user made,
-#: when kernels were recorded, and how many at the end.
-_ORDINARY = ("mark", recorded_views.EVENT_KIND, "gpu")
+#: when kernels were recorded, and how many at the end, and on which CPUs a rank may run.
+_ORDINARY = ("mark", recorded_views.EVENT_KIND, "gpu", "affinity")
 
 
 def write(analyzer: Analyzer, path: Path) -> Path:

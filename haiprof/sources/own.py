@@ -7,6 +7,7 @@ Only ``run.json`` and ``process.json`` are read here; the tables beside them are
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,6 +43,21 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
+class Machine:
+    """What is constant of a node; None or empty where it is not known.
+
+    ``dram_peak_bytes_per_s`` is of all sockets together, and ``dram_peak_how`` says where it comes
+    from, in plain words.
+    """
+
+    cpu: str
+    sockets: int | None
+    numa_nodes: int | None
+    dram_peak_bytes_per_s: float | None
+    dram_peak_how: str
+
+
+@dataclass(frozen=True, slots=True)
 class Process:
     """One process folder of a run; ``role`` is ``rank``, ``process`` (fork, helper) or ``node``."""
 
@@ -60,6 +76,8 @@ class Process:
     lost: dict[str, int]
     sources: tuple[Source, ...]
     gpus: tuple[Gpu, ...] = ()
+    #: Of a node; None where the recorder was older.
+    machine: Machine | None = None
     #: Name for people, unique in the run: ``rank 3``, ``rank 3, attempt 1``, ``rank 3, pid 41``.
     label: str = ""
 
@@ -248,6 +266,26 @@ def _read_process(folder: Path) -> Process:
         lost={readable(what): count for what, count in lost.items() if _is_whole(count)},
         sources=_sources(document, file),
         gpus=_gpus(document, file),
+        machine=_machine(document, file),
+    )
+
+
+def _machine(document: dict[str, Any], file: Path) -> Machine | None:
+    told = document.get("machine")
+    if told is None:
+        return None
+    if not isinstance(told, dict):
+        raise _wrong(file, "machine", told, "an object")
+    peak = told.get("dram_peak_bytes_per_s")
+    known = _is_whole(peak) or (isinstance(peak, float) and math.isfinite(peak))
+    if peak is not None and not (known and peak > 0):
+        raise _wrong(file, "machine.dram_peak_bytes_per_s", peak, "a number above 0 or null")
+    return Machine(
+        cpu=_text(told, "cpu", file),
+        sockets=_whole(told, "sockets", file),
+        numa_nodes=_whole(told, "numa_nodes", file),
+        dram_peak_bytes_per_s=None if peak is None else float(peak),
+        dram_peak_how=_text(told, "dram_peak_how", file),
     )
 
 

@@ -9,10 +9,12 @@ import numpy as np
 import polars as pl
 
 from haiprof.sources.own import ROLE_NODE, ROLE_RANK
+from haiprof.views import hardware_words
 from haiprof.views.gpu_use import added
 from haiprof.views.intervals import merge
 from haiprof.views.overview import Summary, is_pressure, phase_names
 from haiprof.views.series import Stat
+from haiprof.views.words import milliseconds, percent, size
 
 _THROTTLED = "cgroup.throttled.percent"
 _CPU_LIMIT = "cgroup.cpu_limit.cores"
@@ -45,30 +47,6 @@ def headline(ranks: list[Summary], nodes: list[Summary], disk: pl.DataFrame) -> 
     """
     machine = _machine(ranks, nodes) + _gpus(ranks)
     return [_steps(ranks), machine, _remark(ranks, nodes, disk)]
-
-
-def milliseconds(ns: float) -> str:
-    """Format a duration: ``12.3 ms``, ``1.42 s``, ``830 µs``."""
-    if ns >= 999.5e9:
-        return f"{ns / 1e9:,.0f} s".replace(",", " ")
-    if ns >= 999.5e6:
-        return f"{ns / 1e9:.3g} s"
-    return f"{ns / 1e6:.3g} ms" if ns >= 999.5e3 else f"{ns / 1e3:.3g} µs"
-
-
-def size(count: float) -> str:
-    """Format a number of bytes: ``640 MiB``."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1023.5:
-            return f"{count:.3g} {unit}" if abs(count) < 999.5 else f"{count:.0f} {unit}"
-        count /= 1024
-    return f"{count:,.1f} TiB"
-
-
-def percent(share: float) -> str:
-    """Format a share of one: ``38 %``, and ``0.4 %`` when it is small."""
-    value = share * 100
-    return f"{value:.0f} %" if value >= 1 or value == 0 else f"{value:.1g} %"
 
 
 def _steps(ranks: list[Summary]) -> str:
@@ -178,14 +156,21 @@ def _remark(ranks: list[Summary], nodes: list[Summary], disk: pl.DataFrame) -> s
     for remark in (
         _deaths(ranks),
         _disk(disk),
-        _idle(ranks) or _waiting(ranks),
+        _with_cause(_idle(ranks) or _waiting(ranks), ranks, nodes),
         _slowed(nodes),
+        *hardware_words.trouble(ranks, nodes),
         _straggler(ranks),
         _pressure(ranks, nodes),
     ):
         if remark:
             return remark
     return _losses(ranks) or _shape(ranks) or _nothing(ranks, nodes)
+
+
+def _with_cause(line: str, ranks: list[Summary], nodes: list[Summary]) -> str:
+    """Add to a wait for data what made it wait, where that is known."""
+    cause = hardware_words.slow_nfs(ranks, nodes) if line else ""
+    return f"{line}. {cause}" if cause else line
 
 
 def _deaths(ranks: list[Summary]) -> str:

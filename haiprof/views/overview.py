@@ -18,7 +18,7 @@ from haiprof.views import gpus
 from haiprof.views import steps as step_views
 from haiprof.views.gpu_use import Use, added
 from haiprof.views.intervals import Times
-from haiprof.views.series import Stat, decimate, stats, stats_by_instance
+from haiprof.views.series import Stat, decimate, left_out, stats, stats_by_instance
 
 #: Order in which the phases of a step are shown; user ranges follow, ``other`` is last.
 PHASE_ORDER = (
@@ -69,12 +69,25 @@ TORCH_METRICS = {
 NODE_METRICS = {
     "cpu_mean_percent": ("cpu.util.percent", "mean"),
     "cpu_max_percent": ("cpu.util.percent", "max"),
+    "cpu_clock_mean_hertz": ("cpu.frequency.hertz", "mean"),
     "mem_used_max_bytes": ("mem.used.bytes", "max"),
     "net_busiest_rx_bytes_per_s": ("net.rx.bytes_per_s", "mean"),
     "net_busiest_tx_bytes_per_s": ("net.tx.bytes_per_s", "mean"),
     "ib_rx_bytes_per_s": ("ib.rx.bytes_per_s", "mean"),
     "ib_tx_bytes_per_s": ("ib.tx.bytes_per_s", "mean"),
 }
+#: Beginnings of the metrics whose instances are told apart: sockets, ports, mounts, NUMA nodes, ….
+PARTS = (
+    "dram.",
+    "numa.",
+    "pcie.",
+    "cpu.power.",
+    "ib.",
+    "net.",
+    "io.nfs_",
+    "proc.cpu_node.",
+    "cgroup.memory_node.",
+)
 
 
 @dataclass(slots=True)
@@ -97,6 +110,10 @@ class Summary:
     overhead: dict[str, Any] | None = None
     #: Of a node: what was sampled of each of its GPUs. Of a rank: of its own GPUs, by name.
     gpu_stats: dict[str, dict[str, Stat]] = field(default_factory=dict)
+    #: What was sampled of each socket, port, interface, mount and NUMA node, by its name.
+    part_stats: dict[str, dict[str, Stat]] = field(default_factory=dict)
+    #: How many values of a metric were more than the hardware can do, and are in no mean.
+    implausible: dict[str, int] = field(default_factory=dict)
     cut: int = 0
     problems: list[str] = field(default_factory=list)
 
@@ -118,9 +135,16 @@ class Summary:
 
 def summarise(process: Process, spans: pl.DataFrame, samples: pl.DataFrame, points: int) -> Summary:
     """Sum up one process; its step series keeps at most ``points`` points."""
-    summary = Summary(process, stats=stats(samples))
+    metric = pl.col("metric").cast(pl.String)
+    of_parts = pl.any_horizontal(metric.str.starts_with(start) for start in PARTS)
+    summary = Summary(
+        process,
+        stats=stats(samples),
+        part_stats=stats_by_instance(samples.filter(of_parts)),
+        implausible=left_out(samples),
+    )
     if process.role == ROLE_NODE:
-        of_gpus = samples.filter(pl.col("metric").cast(pl.String).str.starts_with("gpu."))
+        of_gpus = samples.filter(metric.str.starts_with("gpu."))
         summary.gpu_stats = stats_by_instance(of_gpus)
     found = step_views.steps(spans)
     if not found.height:

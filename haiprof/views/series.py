@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from haiprof.schema import FLAG_IMPLAUSIBLE
 from haiprof.views.intervals import Index, Times
 
 #: Units whose instances add up to the whole; of the others (%, ratio, °C) a mean is taken.
@@ -54,39 +55,66 @@ def decimate(x: Times, y: npt.NDArray[np.float64], points: int) -> Index:
     return np.unique(np.concatenate(([0], least, greatest, [len(x) - 1])))
 
 
+def usable(samples: pl.DataFrame) -> pl.DataFrame:
+    """Return the samples with a value that was measured, ``metric`` and ``instance`` as strings.
+
+    One that is more than the hardware can do (``flags``) stands for a counter that went wrong.
+    """
+    measured = pl.col("value").is_not_null() & pl.col("value").is_finite()
+    if "flags" in samples.columns:
+        measured &= _implausible().not_()
+    return samples.filter(measured).with_columns(
+        pl.col("metric").cast(pl.String), pl.col("instance").cast(pl.String)
+    )
+
+
+def left_out(samples: pl.DataFrame) -> dict[str, int]:
+    """Return how many values of each metric :func:`usable` leaves out as implausible."""
+    if "flags" not in samples.columns:
+        return {}
+    counts = samples.filter(_implausible()).group_by("metric").len().sort("metric")
+    return {str(metric): count for metric, count in counts.iter_rows()}
+
+
+def _implausible() -> pl.Expr:
+    return pl.col("flags").fill_null(0) & FLAG_IMPLAUSIBLE != 0
+
+
 def stats(samples: pl.DataFrame) -> dict[str, Stat]:
-    """Sum up each metric over time.
+    """Sum up each metric over time, of the values that are :func:`usable`.
 
     Values without an instance are the whole, and instances its parts. Where a metric has only
     parts, those of one instant are added or, for a unit that does not add up, averaged; of network
     interfaces the busiest stands for all, and a part of a part (``gpu0/mig1`` of ``gpu0``) is in it
     already.
     """
-    usable = samples.filter(pl.col("value").is_not_null() & pl.col("value").is_finite())
-    usable = usable.with_columns(
-        pl.col("metric").cast(pl.String), pl.col("instance").cast(pl.String)
-    )
-    usable = _busiest_interface(_without_nested(usable))
+    found = _busiest_interface(_without_nested(usable(samples)))
     parts = dict(
-        usable.group_by("metric").agg(pl.col("instance").drop_nulls().n_unique()).iter_rows()
+        found.group_by("metric").agg(pl.col("instance").drop_nulls().n_unique()).iter_rows()
     )
-    has_whole = pl.col("instance").is_null().any().over("metric")
-    usable = usable.filter(pl.col("instance").is_null() | has_whole.not_())
     return {
         metric: Stat(mean, top, parts[metric], begin, end)
-        for metric, mean, top, begin, end in _summed(usable, ["metric"]).iter_rows()
+        for metric, mean, top, begin, end in _summed(_whole(found), ["metric"]).iter_rows()
     }
+
+
+def together(samples: pl.DataFrame) -> pl.DataFrame:
+    """Return ``metric``, ``time`` and ``value``, sorted: instances taken together as in a Stat."""
+    found = _whole(_busiest_interface(_without_nested(usable(samples))))
+    return _instants(found, ["metric"]).select("metric", "time", "value").sort("metric", "time")
+
+
+def _whole(samples: pl.DataFrame) -> pl.DataFrame:
+    has_whole = pl.col("instance").is_null().any().over("metric")
+    return samples.filter(pl.col("instance").is_null() | has_whole.not_())
 
 
 def stats_by_instance(samples: pl.DataFrame) -> dict[str, dict[str, Stat]]:
     """Sum up each metric of each instance over time: instance -> metric -> statistics."""
-    usable = samples.filter(
-        pl.col("value").is_not_null() & pl.col("value").is_finite(),
-        pl.col("instance").is_not_null(),
-    ).with_columns(pl.col("metric").cast(pl.String), pl.col("instance").cast(pl.String))
+    found = usable(samples).filter(pl.col("instance").is_not_null())
     made: dict[str, dict[str, Stat]] = {}
     for instance, metric, mean, top, begin, end in _summed(
-        usable, ["instance", "metric"]
+        found, ["instance", "metric"]
     ).iter_rows():
         made.setdefault(instance, {})[metric] = Stat(mean, top, 1, begin, end)
     return made
@@ -94,14 +122,9 @@ def stats_by_instance(samples: pl.DataFrame) -> dict[str, dict[str, Stat]]:
 
 def _summed(samples: pl.DataFrame, by: list[str]) -> pl.DataFrame:
     """Return ``by``, ``mean`` over time, ``max``, ``begin`` and ``end``; instants are added up."""
-    instants = samples.group_by(*by, "time").agg(
-        pl.col("value").sum().alias("sum"), pl.col("value").mean().alias("mean")
-    )
-    additive = pl.col("metric").str.split(".").list.last().is_in(list(ADDITIVE_UNITS))
-    adds = additive | (pl.col("metric") == "proc.cpu.percent")
-    whole = instants.with_columns(pl.when(adds).then("sum").otherwise("mean").alias("value"))
     return (
-        whole.sort("time")
+        _instants(samples, by)
+        .sort("time")
         .group_by(by)
         .agg(
             mean_over_time("value").alias("mean"),
@@ -110,6 +133,16 @@ def _summed(samples: pl.DataFrame, by: list[str]) -> pl.DataFrame:
             pl.col("time").last().alias("end"),
         )
     )
+
+
+def _instants(samples: pl.DataFrame, by: list[str]) -> pl.DataFrame:
+    """Return one ``value`` for each ``by`` and ``time``: a sum, or a mean where sums make none."""
+    instants = samples.group_by(*by, "time").agg(
+        pl.col("value").sum().alias("sum"), pl.col("value").mean().alias("mean")
+    )
+    additive = pl.col("metric").str.split(".").list.last().is_in(list(ADDITIVE_UNITS))
+    adds = additive | (pl.col("metric") == "proc.cpu.percent")
+    return instants.with_columns(pl.when(adds).then("sum").otherwise("mean").alias("value"))
 
 
 def mean_over_time(column: str) -> pl.Expr:

@@ -1,4 +1,6 @@
 // Limits, usage and throttling of the control group that each watched process lives in.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -8,9 +10,12 @@
 #include <utility>
 #include <vector>
 
+#include "host/cgroup_io.h"
 #include "host/cgroup_limits.h"
+#include "host/cgroup_nodes.h"
 #include "host/cgroup_path.h"
 #include "host/file.h"
+#include "host/nodes.h"
 #include "host/pressure.h"
 #include "host/scan.h"
 #include "host/sources.h"
@@ -40,6 +45,9 @@ constexpr std::string_view kPressure[] = {
 // A process may be moved and a limit be changed while it runs, and neither happens often.
 constexpr std::uint64_t kLookAgainNs = 30'000'000'000;
 
+// Every reading of it makes the kernel sum over all cores.
+constexpr std::uint64_t kNodesAgainNs = 10'000'000'000;
+
 // What one reading of a group's files said.
 struct Usage {
   std::optional<std::uint64_t> cpu_ns;
@@ -48,7 +56,9 @@ struct Usage {
   std::optional<std::uint64_t> throttled_periods;
   std::optional<std::uint64_t> memory_bytes;
   std::optional<std::uint64_t> oom_kills;
+  std::vector<NodeBytes> nodes;  // empty: not read this time
   Stalled stalled[kPressureFiles];
+  std::vector<DeviceBytes> devices;
 };
 
 std::optional<std::uint64_t> number_in(std::string_view text, std::string_view key) noexcept {
@@ -71,19 +81,41 @@ class Group {
         cpu_usage_(view.files.cpu_usage),
         memory_(view.files.memory),
         memory_stat_(view.files.memory_stat),
-        memory_events_(view.files.memory_events) {
+        memory_nodes_(view.files.memory_nodes),
+        memory_events_(view.files.memory_events),
+        io_(view.files.io) {
     for (std::size_t i = 0; i < kPressureFiles && !view.files.pressure.empty(); ++i) {
       pressure_[i] = File(view.files.pressure + "/" + std::string(kPressureNames[i]) + ".pressure");
     }
   }
 
-  void read(Buffer& buffer) {
+  void read(std::uint64_t now_ns, Buffer& buffer) {
+    std::vector<DeviceBytes> devices = std::move(usage.devices);
+    devices.clear();
     usage = {};
+    if (load(io_, buffer)) parse_device_bytes(buffer.text(), devices);
+    usage.devices = std::move(devices);
     read_cpu(buffer);
     read_memory(buffer);
+    if (now_ns >= nodes_again_ns_ || nodes_again_ns_ > now_ns + 2 * kNodesAgainNs) {
+      nodes_again_ns_ = now_ns + kNodesAgainNs;
+      read_nodes(buffer);
+    }
     for (std::size_t i = 0; i < kPressureFiles; ++i) {
       if (load(pressure_[i], buffer)) usage.stalled[i] = parse_pressure(buffer.text());
     }
+  }
+
+  Status io() const {
+    if (!view.io.ok() || !usage.devices.empty() || view.files.io.ends_with("/io.stat")) {
+      return view.io;
+    }
+    return {State::absent,
+            view.files.io +
+                " lists no disk: nothing has been moved yet, or this kernel counts only on disks "
+                "that a limit is set for",
+            "boot with systemd.unified_cgroup_hierarchy=1, or set a limit for the disk, however "
+            "high, in blkio.throttle.read_bps_device"};
   }
 
   CgroupView view;
@@ -121,7 +153,14 @@ class Group {
     if (load(memory_events_, buffer)) usage.oom_kills = number_in(buffer.text(), "oom_kill");
   }
 
-  File cpu_stat_, cpu_usage_, memory_, memory_stat_, memory_events_;
+  void read_nodes(Buffer& buffer) {
+    const bool there = load(memory_nodes_, buffer);
+    if (there) parse_numa_stat(buffer.text(), view.files.memory_v2, page_, usage.nodes);
+  }
+
+  File cpu_stat_, cpu_usage_, memory_, memory_stat_, memory_nodes_, memory_events_, io_;
+  std::uint64_t page_ = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  std::uint64_t nodes_again_ns_ = 0;
   File pressure_[kPressureFiles];
 };
 
@@ -134,6 +173,8 @@ struct Series {
   SeriesId memory_used = kNoSeries;
   SeriesId oom_kills = kNoSeries;
   PressureSeries pressure;
+  DeviceSeries devices;
+  MemoryNodeSeries nodes;
 };
 
 Series add_series(SeriesTable& table, pid_t pid) {
@@ -149,13 +190,15 @@ Series add_series(SeriesTable& table, pid_t pid) {
   return made;
 }
 
-void remove_series(SeriesTable& table, const Series& series) noexcept {
+void remove_series(SeriesTable& table, Series& series) noexcept {
   for (const SeriesId id :
        {series.cpu_limit, series.cpu_used, series.throttled, series.throttled_periods,
         series.memory_limit, series.memory_used, series.oom_kills}) {
     table.remove(id);
   }
   remove_pressure(table, series.pressure);
+  series.devices.remove(table);
+  series.nodes.remove(table);
 }
 
 struct Watched {
@@ -171,7 +214,9 @@ struct Watched {
 class CgroupSource final : public sampler::Source {
  public:
   explicit CgroupSource(const Roots& roots)
-      : roots_(roots), mountinfo_(roots.own_procfs + "/self/mountinfo") {}
+      : roots_(roots),
+        mountinfo_(roots.own_procfs + "/self/mountinfo"),
+        device_names_(roots.sysfs) {}
 
   std::string_view name() const noexcept override { return "cgroup"; }
 
@@ -187,7 +232,7 @@ class CgroupSource final : public sampler::Source {
   }
 
   void unwatch(pid_t pid, SeriesTable& table) noexcept override {
-    std::erase_if(watched_, [&](const Watched& watched) {
+    std::erase_if(watched_, [&](Watched& watched) {
       if (watched.pid == pid) remove_series(table, watched.series);
       return watched.pid == pid;
     });
@@ -203,10 +248,15 @@ class CgroupSource final : public sampler::Source {
     }
     // Each group once, however many of the watched processes are in it.
     for (std::size_t i = 0; i < watched_.size(); ++i) {
-      if (watched_[i].group != nullptr && first_in_group(i)) watched_[i].group->read(buffer_);
+      if (watched_[i].group != nullptr && first_in_group(i)) {
+        watched_[i].group->read(table.now_ns(), buffer_);
+      }
     }
-    for (const Watched& watched : watched_) {
-      if (watched.group != nullptr) put(*watched.group, watched.series, table);
+    for (Watched& watched : watched_) {
+      if (watched.group == nullptr) continue;
+      put(*watched.group, watched.series, table);
+      watched.series.devices.put(watched.group->usage.devices, device_names_, watched.pid, table);
+      put_nodes(watched, table);
     }
     return {};
   }
@@ -214,8 +264,9 @@ class CgroupSource final : public sampler::Source {
   std::vector<sampler::Part> describe(const Status& status) const override {
     std::vector<sampler::Part> parts = {
         {"cgroup_cpu", status, {kCpuLimit, kCpuUsed, kThrottled, kThrottledPeriods}},
-        {"cgroup_memory", status, {kMemoryLimit, kMemoryUsed, kOomKills}},
-        {"cgroup_pressure", status, {std::begin(kPressure), std::end(kPressure)}}};
+        {"cgroup_memory", status, {kMemoryLimit, kMemoryUsed, kOomKills, kCgroupMemoryNode}},
+        {"cgroup_pressure", status, {std::begin(kPressure), std::end(kPressure)}},
+        {"cgroup_io", status, {kCgroupRead, kCgroupWrite}}};
     if (!status.ok()) return parts;
     const auto at = std::find_if(watched_.begin(), watched_.end(),
                                  [](const Watched& watched) { return watched.group != nullptr; });
@@ -224,6 +275,7 @@ class CgroupSource final : public sampler::Source {
       parts[0].status = view.cpu;
       parts[1].status = view.memory;
       parts[2].status = view.pressure;
+      parts[3].status = at->group->io();
       return parts;
     }
     for (sampler::Part& part : parts) part.status = nothing_found();
@@ -248,6 +300,7 @@ class CgroupSource final : public sampler::Source {
 
   // Finds the group of a process, and its limits, anew.
   void look(Watched& watched, SeriesTable& table) {
+    device_names_.forget();
     if (watched.cgroup.read(buffer_) != 0) {
       watched.group = nullptr;
       return;
@@ -295,10 +348,19 @@ class CgroupSource final : public sampler::Source {
     }
   }
 
+  void put_nodes(Watched& watched, SeriesTable& table) {
+    const std::vector<NodeBytes>& read = watched.group->usage.nodes;
+    if (read.empty()) return;
+    if (nodes_.empty()) nodes_ = find_nodes(roots_, buffer_);
+    watched.series.nodes.put(table, watched.pid, read, nodes_);
+  }
+
   Roots roots_;
   File mountinfo_;
   Buffer buffer_;
+  DeviceNames device_names_;
   std::vector<Watched> watched_;
+  std::vector<Node> nodes_;  // for their names
 };
 
 }  // namespace

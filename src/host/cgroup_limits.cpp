@@ -136,6 +136,7 @@ void view_memory(const CgroupFolders& folders, CgroupView& view, Buffer& buffer)
   view.files.memory_v2 = v2;
   view.files.memory = tightest + usage;
   view.files.memory_stat = tightest + "/memory.stat";
+  view.files.memory_nodes = own + "/memory.numa_stat";
   view.files.memory_events = own + (v2 ? "/memory.events" : "/memory.oom_control");
 }
 
@@ -153,6 +154,32 @@ void view_pressure(const CgroupFolders& folders, CgroupView& view, Buffer& buffe
   }
 }
 
+// Of the process's own group, or the nearest one around it that counts. A node's root counts what
+// everybody does.
+void view_io(const CgroupFolders& folders, CgroupView& view) {
+  CgroupFolder place = folders.io;
+  if (!place) {
+    view.io = not_visible();
+    return;
+  }
+  if (is_root(place)) {
+    view.io = in_root(place.v2 ? "io" : "blkio");
+    return;
+  }
+  const char* const recursive = "/blkio.throttle.io_service_bytes_recursive";
+  for (const char* file : {place.v2 ? "/io.stat" : recursive, "/blkio.throttle.io_service_bytes"}) {
+    const std::string folder = first_with(place, file);
+    place.folder = folder.empty() ? folders.io.folder : folder;
+    if (folder.empty() || is_root(place)) continue;
+    view.files.io = folder + file;
+    return;
+  }
+  view.io = {State::absent,
+             folders.io.folder + " counts no bytes of block devices: its io controller is off",
+             "write +io to the cgroup.subtree_control of the groups around it (systemd: "
+             "IOAccounting=yes)"};
+}
+
 }  // namespace
 
 CgroupView view_cgroup(const CgroupFolders& folders, Buffer& buffer) {
@@ -160,6 +187,7 @@ CgroupView view_cgroup(const CgroupFolders& folders, Buffer& buffer) {
   view_cpu(folders, view, buffer);
   view_memory(folders, view, buffer);
   view_pressure(folders, view, buffer);
+  view_io(folders, view);
   return view;
 }
 

@@ -20,8 +20,10 @@ struct CgroupFiles {
   std::string cpu_usage;  // CPU time, where it has a file of its own (v1)
   std::string memory;     // bytes charged
   std::string memory_stat;
+  std::string memory_nodes;   // of the process's own group: bytes by NUMA node
   std::string memory_events;  // of the process's own group: where kills are counted
   std::string pressure;       // the folder of the pressure files
+  std::string io;             // bytes by block device
   bool memory_v2 = false;
 
   bool operator==(const CgroupFiles&) const = default;
@@ -34,6 +36,7 @@ struct CgroupView {
   sampler::Status cpu;
   sampler::Status memory;
   sampler::Status pressure;
+  sampler::Status io;
 };
 
 // Walks up from the process's folders. buffer: room for the files it reads.

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "host/file.h"
+#include "host/mount_text.h"
 #include "host/scan.h"
 
 namespace haiprof::host {
@@ -25,24 +26,6 @@ bool holds(std::string_view list, std::string_view wanted) noexcept {
     list.remove_prefix(comma == std::string_view::npos ? list.size() : comma + 1);
   }
   return false;
-}
-
-// mountinfo writes blanks and backslashes as \040 and \134.
-std::string unescaped(std::string_view text) {
-  std::string plain;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const auto octal = [&](std::size_t at) {
-      return at < text.size() && text[at] >= '0' && text[at] <= '7';
-    };
-    if (text[i] == '\\' && octal(i + 1) && octal(i + 2) && octal(i + 3)) {
-      const int code = (text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 + (text[i + 3] - '0');
-      plain.push_back(static_cast<char>(code));
-      i += 3;
-    } else {
-      plain.push_back(text[i]);
-    }
-  }
-  return plain;
 }
 
 // What of path lies below root. False when path is not root and not below it.
@@ -101,6 +84,7 @@ CgroupFolders find_cgroups(std::string_view cgroup_text, std::string_view mounti
   bool cpu_is_v1 = false;
   bool cpuacct_is_v1 = false;
   bool memory_is_v1 = false;
+  bool io_is_v1 = false;
   std::string_view line;
   while (next_line(cgroup_text, line)) {
     // number:controllers:path, and the path may hold colons.
@@ -122,10 +106,12 @@ CgroupFolders find_cgroups(std::string_view cgroup_text, std::string_view mounti
     take("cpu", found.cpu, cpu_is_v1);
     take("cpuacct", found.cpuacct, cpuacct_is_v1);
     take("memory", found.memory, memory_is_v1);
+    take("blkio", found.io, io_is_v1);
   }
   if (!cpu_is_v1) found.cpu = found.unified;
   if (!cpuacct_is_v1) found.cpuacct = found.unified;
   if (!memory_is_v1) found.memory = found.unified;
+  if (!io_is_v1) found.io = found.unified;
   return found;
 }
 

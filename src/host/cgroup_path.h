@@ -28,6 +28,7 @@ struct CgroupFolders {
   CgroupFolder cpu;      // limits and throttling
   CgroupFolder cpuacct;  // CPU time; with v2 the same as cpu
   CgroupFolder memory;
+  CgroupFolder io;       // what passes to block devices
   CgroupFolder unified;  // the v2 hierarchy, where there is one: pressure
 };
 

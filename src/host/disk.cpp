@@ -2,14 +2,12 @@
 //
 // Only whole disks that stand for hardware: a byte written to a file on LVM on a partition appears
 // in the rows of the dm device, the partition and the disk, and is counted at the disk.
-#include <algorithm>
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <vector>
 
+#include "host/block_device.h"
 #include "host/file.h"
 #include "host/name_table.h"
 #include "host/scan.h"
@@ -31,33 +29,13 @@ constexpr std::string_view kBusy = "disk.busy.percent";
 
 constexpr double kSector = 512.0;  // of /proc/diskstats, whatever the disk's own sector is
 
-// Made of memory, files or other disks.
-constexpr std::string_view kVirtual[] = {"loop", "ram", "zram", "dm-",    "md",
-                                         "sr",   "fd",  "zd",   "bcache", "drbd"};
-
-bool digits(std::string_view text) noexcept {
-  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
-}
-
-bool is_virtual(std::string_view name) noexcept {
-  return std::any_of(std::begin(kVirtual), std::end(kVirtual), [&](std::string_view prefix) {
-    return name.starts_with(prefix) &&
-           (prefix.back() == '-' || digits(name.substr(prefix.size(), 1)));
-  });
-}
-
-// nvme0c1n1: one path to the multipath disk nvme0n1, which has a row of its own.
-bool is_path(std::string_view name) noexcept {
-  return name.starts_with("nvme") && name.find('c', 4) != std::string_view::npos;
-}
-
 // sda1 is a partition of sda; nvme0n1p2, mmcblk0p1 of the names before the p, which end in a digit.
 // The name of the disk it would be a partition of; empty when the name is none of a partition.
 std::string_view disk_of(std::string_view name) noexcept {
   const std::size_t last = name.find_last_not_of("0123456789");
   if (last == std::string_view::npos || last + 1 == name.size()) return {};
   std::string_view base = name.substr(0, last + 1);
-  if (base.size() > 1 && base.back() == 'p' && digits(base.substr(base.size() - 2, 1))) {
+  if (base.size() > 1 && base.back() == 'p' && is_digit(base[base.size() - 2])) {
     base.remove_suffix(1);
   }
   return base;
@@ -72,8 +50,7 @@ struct Disk {
 
 class Disks final : public sampler::Source {
  public:
-  explicit Disks(const Roots& roots)
-      : file_(roots.procfs + "/diskstats"), blocks_(roots.sysfs + "/block/") {}
+  explicit Disks(const Roots& roots) : file_(roots.procfs + "/diskstats"), sysfs_(roots.sysfs) {}
 
   std::string_view name() const noexcept override { return "disk"; }
 
@@ -121,14 +98,9 @@ class Disks final : public sampler::Source {
   }
 
   bool stands_for_hardware(std::string_view name) const {
-    if (is_virtual(name) || is_path(name)) return false;
+    if (!is_hardware(name, sysfs_)) return false;
     const std::string_view whole = disk_of(name);
-    if (!whole.empty() && has_row(whole)) return false;
-    // Drivers that we do not know by name say in sysfs what their disk is made of.
-    std::error_code error;
-    const std::filesystem::directory_iterator slaves(blocks_ + std::string(name) + "/slaves",
-                                                     error);
-    return error || slaves == std::filesystem::directory_iterator{};
+    return whole.empty() || !has_row(whole);
   }
 
   bool has_row(std::string_view name) const noexcept {
@@ -143,7 +115,7 @@ class Disks final : public sampler::Source {
   }
 
   File file_;
-  std::string blocks_;
+  std::string sysfs_;
   Buffer buffer_;
   NameTable<Disk> disks_;
 };

@@ -1,10 +1,14 @@
-// Traffic of each network interface, from /proc/net/dev.
+// Traffic of each network interface, from /proc/net/dev, and its share of what the interface can
+// carry, from /sys/class/net.
 //
 // Each interface is its own instance and there is no sum: a packet of a bond, a bridge or a tunnel
 // passes several interfaces and would be counted at each.
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <string_view>
+#include <system_error>
+#include <utility>
 #include <vector>
 
 #include "host/file.h"
@@ -18,8 +22,10 @@ namespace haiprof::host {
 namespace {
 
 using sampler::Emit;
+using sampler::kNoSeries;
 using sampler::SeriesId;
 using sampler::SeriesTable;
+using sampler::State;
 using sampler::Status;
 
 constexpr std::size_t kMetrics = 6;
@@ -31,6 +37,11 @@ constexpr std::string_view kNames[kMetrics] = {
 // bytes packets errs drop fifo colls carrier compressed, sent.
 constexpr std::size_t kColumn[kMetrics] = {0, 8, 2, 10, 3, 11};
 
+constexpr std::string_view kUtil[] = {"net.rx_util.percent", "net.tx_util.percent"};
+
+// Asking for a speed takes the lock of the kernel's network configuration.
+constexpr std::uint64_t kLookAgainNs = 60'000'000'000;
+
 // The node's ends of containers' interfaces: hundreds on a shared node, and all that passes them
 // passes a real interface or stays inside the node.
 bool container_end(std::string_view name) noexcept {
@@ -39,7 +50,19 @@ bool container_end(std::string_view name) noexcept {
 
 struct Interface {
   SeriesId series[kMetrics];
+  SeriesId util[2] = {kNoSeries, kNoSeries};
+  std::uint64_t megabits = 0;  // per second and direction; 0: not known
+  std::uint64_t look_again_ns = 0;
 };
+
+// Of the network namespace that is read: a container's eth0 is not the node's.
+Status find_speeds(const Roots& roots) {
+  if ((roots.procfs == "/proc") == (roots.sysfs == "/sys")) return {};
+  return {State::absent,
+          roots.procfs + " and " + roots.sysfs + " are of different network namespaces",
+          "mount the node's /proc and /sys both, and set HAIPROF_PROCFS_ROOT and "
+          "HAIPROF_SYSFS_ROOT to them"};
+}
 
 class Network final : public sampler::Source {
  public:
@@ -48,7 +71,9 @@ class Network final : public sampler::Source {
   explicit Network(const Roots& roots)
       : file_(roots.procfs != "/proc" && exists(roots.procfs + "/1/net/dev")
                   ? roots.procfs + "/1/net/dev"
-                  : roots.procfs + "/net/dev") {}
+                  : roots.procfs + "/net/dev"),
+        classes_(roots.sysfs + "/class/net/"),
+        speeds_(find_speeds(roots)) {}
 
   std::string_view name() const noexcept override { return "network"; }
 
@@ -65,10 +90,18 @@ class Network final : public sampler::Source {
   }
 
   std::vector<sampler::Part> describe(const Status& status) const override {
-    return {{std::string(name()), status, {std::begin(kNames), std::end(kNames)}}};
+    return {{std::string(name()), status, {std::begin(kNames), std::end(kNames)}},
+            {"network_util", status.ok() ? knowing_speeds() : status, {kUtil[0], kUtil[1]}}};
   }
 
  private:
+  Status knowing_speeds() const {
+    if (!speeds_.ok() || any_speed_) return speeds_;
+    return {State::absent, "no interface has a speed in " + classes_,
+            "none is needed where all are virtual; in a container run with the host's network "
+            "(hostNetwork: true)"};
+  }
+
   void read_row(std::string_view line, SeriesTable& table) {
     // Names may hold colons (aliases of old kernels) and old drivers print no blank behind the
     // last one.
@@ -84,6 +117,38 @@ class Network final : public sampler::Source {
     if (interface == nullptr) interface = add(name, table);
     if (interface == nullptr) return;
     for (std::size_t i = 0; i < kMetrics; ++i) table.rate(interface->series[i], column[kColumn[i]]);
+    const std::uint64_t now = table.now_ns();
+    if (now >= interface->look_again_ns || interface->look_again_ns > now + 2 * kLookAgainNs) {
+      interface->look_again_ns = now + kLookAgainNs;
+      look_at_speed(name, *interface, table);
+    }
+    for (std::size_t i = 0; i < 2; ++i) table.rate(interface->util[i], column[kColumn[i]]);
+  }
+
+  void look_at_speed(std::string_view name, Interface& interface, SeriesTable& table) {
+    const std::uint64_t megabits = speeds_.ok() ? speed_of(std::string(name)) : 0;
+    if (megabits != 0) any_speed_ = true;
+    if (megabits == interface.megabits) return;
+    interface.megabits = megabits;
+    for (std::size_t i = 0; i < 2; ++i) {
+      table.remove(std::exchange(interface.util[i], kNoSeries));
+      if (megabits == 0) continue;
+      interface.util[i] = table.add(
+          kUtil[i], name, 0, 8.0 * 100.0 / (static_cast<double>(megabits) * 1e6), Emit::once_moved);
+    }
+  }
+
+  // 0 when there is none: the link is down, or the interface is virtual and what it tells made up.
+  std::uint64_t speed_of(const std::string& name) {
+    if (name.find('/') != std::string::npos) return 0;
+    std::error_code error;
+    const std::string device = std::filesystem::read_symlink(classes_ + name, error).string();
+    if (!error && device.find("/virtual/") != std::string::npos) return 0;
+    if (File(classes_ + name + "/speed").read(speed_) != 0) return 0;
+    std::string_view text = speed_.text();
+    std::uint64_t megabits = 0;
+    constexpr std::uint64_t kUnknown = 0xffffffff;  // -1, of old kernels
+    return next_number(text, megabits) && megabits < kUnknown ? megabits : 0;
   }
 
   Interface* add(std::string_view name, SeriesTable& table) {
@@ -95,7 +160,11 @@ class Network final : public sampler::Source {
   }
 
   File file_;
+  std::string classes_;
+  Status speeds_;
+  bool any_speed_ = false;
   Buffer buffer_;
+  Buffer speed_;
   NameTable<Interface> interfaces_;
 };
 

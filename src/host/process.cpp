@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -57,8 +58,8 @@ struct Watched {
 
 class ProcessSource final : public sampler::Source {
  public:
-  explicit ProcessSource(const Roots& roots)
-      : procfs_(roots.own_procfs), processes_(roots.own_procfs), page_(sysconf(_SC_PAGESIZE)) {}
+  ProcessSource(const Roots& roots, std::shared_ptr<Processes> processes)
+      : procfs_(roots.own_procfs), processes_(std::move(processes)), page_(sysconf(_SC_PAGESIZE)) {}
 
   std::string_view name() const noexcept override { return "process"; }
 
@@ -81,7 +82,7 @@ class ProcessSource final : public sampler::Source {
     made.voluntary = table.add(kSwitches, "voluntary", pid);
     made.involuntary = table.add(kSwitches, "involuntary", pid);
     watched_.push_back(made);
-    processes_.watch(pid);
+    processes_->watch(pid);
   }
 
   void unwatch(pid_t pid, SeriesTable& table) noexcept override {
@@ -94,12 +95,12 @@ class ProcessSource final : public sampler::Source {
       table.remove(id);
     }
     watched_.erase(at);
-    processes_.unwatch(pid);
+    processes_->unwatch(pid);
   }
 
   Status read(SeriesTable& table) override {
-    processes_.update(table.now_ns());
-    for (const Tree& tree : processes_.trees()) {
+    processes_->update(table.now_ns());
+    for (const Tree& tree : processes_->trees()) {
       const auto at = std::find_if(watched_.begin(), watched_.end(), [&](const Watched& watched) {
         return watched.pid == tree.root;
       });
@@ -188,7 +189,7 @@ class ProcessSource final : public sampler::Source {
   }
 
   std::string procfs_;
-  Processes processes_;
+  std::shared_ptr<Processes> processes_;
   std::vector<Watched> watched_;
   std::vector<std::string> changes_;
   long page_;
@@ -196,8 +197,9 @@ class ProcessSource final : public sampler::Source {
 
 }  // namespace
 
-std::unique_ptr<sampler::Source> make_process(const Roots& roots) {
-  return std::make_unique<ProcessSource>(roots);
+std::unique_ptr<sampler::Source> make_process(const Roots& roots,
+                                              std::shared_ptr<Processes> processes) {
+  return std::make_unique<ProcessSource>(roots, std::move(processes));
 }
 
 }  // namespace haiprof::host

@@ -105,6 +105,12 @@ void Processes::update(std::uint64_t now_ns) {
   forget_gone();
 }
 
+void Processes::list_tree(pid_t root, std::vector<pid_t>& pids) const {
+  for (const Process& process : processes_) {
+    if (process.root == root && process.seen && !process.gone) pids.push_back(process.pid);
+  }
+}
+
 // ---- finding processes
 
 bool Processes::newest_pid_changed() {

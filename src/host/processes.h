@@ -77,6 +77,10 @@ class Processes {
 
   const std::vector<Tree>& trees() const noexcept { return trees_; }
 
+  // Appends the processes that counted to a tree when it was last brought up to date: the watched
+  // one first, parents before their children.
+  void list_tree(pid_t root, std::vector<pid_t>& pids) const;
+
  private:
   struct Reading {
     std::uint64_t minor_faults = 0;

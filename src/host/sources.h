@@ -19,10 +19,21 @@ struct Roots {
 
 std::unique_ptr<sampler::Source> make_cpu(const Roots& roots);
 std::unique_ptr<sampler::Source> make_memory(const Roots& roots);
-std::unique_ptr<sampler::Source> make_process(const Roots& roots);
 std::unique_ptr<sampler::Source> make_network(const Roots& roots);
 std::unique_ptr<sampler::Source> make_disk(const Roots& roots);
 std::unique_ptr<sampler::Source> make_pressure(const Roots& roots);
 std::unique_ptr<sampler::Source> make_cgroup(const Roots& roots);
+std::unique_ptr<sampler::Source> make_infiniband(const Roots& roots);
+std::unique_ptr<sampler::Source> make_infiniband_errors(const Roots& roots);
+std::unique_ptr<sampler::Source> make_nfs(const Roots& roots);
+std::unique_ptr<sampler::Source> make_numa(const Roots& roots);
+std::unique_ptr<sampler::Source> make_frequency(const Roots& roots);
+
+// The first brings the trees up to date; the second, which looks closer and less often, uses them.
+class Processes;
+std::unique_ptr<sampler::Source> make_process(const Roots& roots,
+                                              std::shared_ptr<Processes> processes);
+std::unique_ptr<sampler::Source> make_placement(const Roots& roots,
+                                                std::shared_ptr<const Processes> processes);
 
 }  // namespace haiprof::host

@@ -62,7 +62,7 @@ struct Plan {
   std::string dram_peak_how;
 };
 
-// cpu: of the machine that sysfs shows, when procfs does not tell.
+// cpu: of the machine that sysfs shows, when procfs is not its own or does not tell.
 Plan make_plan(const host::Roots& roots, const std::optional<Cpu>& cpu = {});
 
 }  // namespace haiprof::uncore

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import haiprof
+from commands import haiprof, only_line
 
+from haiprof import _core
 from haiprof.cli import doctor
+from haiprof.options import HOST_RECORDERS
 
 STATES = {"ok", "absent", "denied", "broken"}
 
@@ -84,7 +87,7 @@ def test_rings_without_a_recorder_are_named(shm: Path) -> None:
 @pytest.fixture
 def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spare the interpreters that ask for torch, which take seconds."""
-    monkeypatch.setattr(doctor, "_ask_python", lambda *_: (1, "", "No module named 'torch'"))
+    monkeypatch.setattr(doctor.job, "ask_python", lambda *_: (1, "", "No module named 'torch'"))
 
 
 @pytest.mark.usefixtures("no_torch")
@@ -143,3 +146,54 @@ def test_a_wrong_variable_is_named(shm: Path) -> None:
     _, found = findings(HAIPROF_SAMPLE_HZ="often")
     assert "HAIPROF_SAMPLE_HZ='often'" in found["environment"]["found"]
     assert found["environment"]["mend"]
+
+
+def test_every_source_belongs_to_its_recorder_and_recorders_stay_together(shm: Path) -> None:
+    done = haiprof("doctor", "--json")
+    told = json.loads(done.stdout)
+    keys = {"what", "state", "found", "mend", "recorder", "core"}
+    assert all(set(f) == keys for f in told["findings"])
+    groups = [f["recorder"] for f in told["findings"]]
+    named = [group for group, _ in itertools.groupby(groups) if group]
+    assert named == [name for name in HOST_RECORDERS if name in named]
+    assert {"basic", "gpu", "io"} <= set(named)
+    of = {f["what"]: f["recorder"] for f in told["findings"]}
+    assert (of["host cpu"], of["GPU sampling"], of["torch"]) == ("basic", "gpu", "")
+    assert [f["what"] for f in told["findings"]].count("host cpu") == 1
+    assert isinstance(told["uncore_plan"], list)
+    assert isinstance(told["uncore_problems"], list)
+
+
+def test_what_is_required_and_missing_is_one_line_each_and_the_exit_code(shm: Path) -> None:
+    done = haiprof("doctor", "--json", "--require", "cpu,basic,GPU kernels")
+    told = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert told["ok"]
+    (line,) = told["unmet"]
+    assert line.startswith("gpu_kernels is absent: no NVIDIA driver")
+    assert done.stderr == f"haiprof: {line}\n"
+
+
+def test_an_unknown_requirement_is_one_line_that_names_what_there_is(shm: Path) -> None:
+    done = haiprof("doctor", "--require", "basic,ethernet")
+    assert done.returncode == 2
+    assert "there is nothing named 'ethernet' here; the names are all, basic," in only_line(done)
+
+
+@pytest.mark.usefixtures("no_torch")
+def test_a_recorder_whose_sources_fail_hides_no_other(
+    shm: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = _core.HostSampler
+
+    def sampler(**keywords: Any) -> _core.HostSampler:
+        if keywords["io"]:
+            raise RuntimeError("no disks today")
+        return made(**keywords)
+
+    monkeypatch.setattr(_core, "HostSampler", sampler)
+    assert doctor.examine(as_json=True) == 0
+    found = {f["what"]: f for f in json.loads(capsys.readouterr().out)["findings"]}
+    assert found["io sources"]["state"] == "broken"
+    assert "no disks today" in found["io sources"]["found"]
+    assert found["host cpu"]["state"] == "ok"

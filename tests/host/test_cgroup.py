@@ -355,3 +355,175 @@ def test_no_cgroup_file_is_said_so(node: Node) -> None:
     node.tick(sampler)
     assert states(sampler)["cgroup_cpu"] == "absent"
     assert f"{PID}/cgroup" in reason(sampler, "cgroup_cpu")
+
+
+# ---- bytes of block devices
+
+
+def device(node: Node, numbers: str, name: str) -> None:
+    folder = node.sysfs / "dev/block"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / numbers).symlink_to(f"../../devices/virtual/block/{name}")
+
+
+def moved(values: dict[Key, float]) -> dict[tuple[str, str | None], float]:
+    return {
+        (m.removeprefix("cgroup.io_").removesuffix(".bytes_per_s"), i): v
+        for (pid, m, i), v in values.items()
+        if pid == PID and m.startswith("cgroup.io_")
+    }
+
+
+def io_stat(node: Node, path: str, **devices: tuple[int, int]) -> None:
+    """Write a v2 group's io.stat. ``devices``: ``d8_0=(read, written)`` is the device 8:0."""
+    rows = (
+        f"{name[1:].replace('_', ':')} rbytes={read} wbytes={written} rios=1 wios=1 dbytes=9 dios=1"
+        for name, (read, written) in devices.items()
+    )
+    node.write_sys(f"fs/cgroup{path}/io.stat", "".join(f"{row}\n" for row in rows))
+
+
+def test_v2_bytes_of_whole_disks_by_name(node: Node) -> None:
+    node.write("self/mountinfo", V2_MOUNT.format(root="/"))
+    node.write(f"{PID}/cgroup", "0::/job\n")
+    v2_group(node, "/job")
+    # The same byte is in the rows of the dm device and of the disk below it.
+    for numbers, name in (
+        ("8:0", "sda"),
+        ("259:3", "nvme0n1"),
+        ("253:0", "dm-0"),
+        ("7:1", "loop1"),
+    ):
+        device(node, numbers, name)
+    device(node, "251:0", "fancy0")
+    node.write_sys("block/fancy0/slaves/sda", "")
+    io_stat(node, "/job", **dict.fromkeys(("d8_0", "d259_3", "d253_0", "d7_1", "d251_0"), (5, 5)))
+    sampler = node.sampler()
+    sampler.watch(PID)
+    assert moved(node.tick(sampler)) == {}
+    rows = {"d8_0": (205, 5), "d259_3": (5, 1005), "d253_0": (205, 5), "d7_1": (7, 7)}
+    io_stat(node, "/job", **rows, d251_0=(9, 9))
+    assert moved(node.tick(sampler, 2.0)) == {
+        ("read", "sda"): 100.0,
+        ("write", "sda"): 0.0,
+        ("read", "nvme0n1"): 0.0,
+        ("write", "nvme0n1"): 500.0,
+    }
+    assert states(sampler)["cgroup_io"] == "ok"
+
+
+@pytest.mark.parametrize("name", ["io_service_bytes", "io_service_bytes_recursive"])
+def test_v1_bytes_of_disks(node: Node, name: str) -> None:
+    node.write("self/mountinfo", v1_mounts().replace("memory", "blkio"))
+    node.write(f"{PID}/cgroup", "3:blkio:/job\n")
+    device(node, "8:0", "sda")
+    device(node, "8:16", "sdb")
+
+    def write(read: int, written: int) -> None:
+        node.write_sys(
+            f"fs/cgroup/blkio/job/blkio.throttle.{name}",
+            "".join(
+                f"{numbers} Read {read}\n{numbers} Write {written}\n{numbers} Sync 3\n"
+                f"{numbers} Async 4\n{numbers} Discard 5\n{numbers} Total 6\n"
+                for numbers in ("8:0", "8:16")
+            )
+            + "Total 12\n",
+        )
+
+    write(100, 0)
+    sampler = node.sampler()
+    sampler.watch(PID)
+    node.tick(sampler)
+    write(300, 0)
+    assert moved(node.tick(sampler)) == {("read", "sda"): 200.0, ("read", "sdb"): 200.0}
+    assert states(sampler)["cgroup_io"] == "ok"
+
+
+def test_v1_of_a_kernel_that_counts_only_where_a_limit_is_set(node: Node) -> None:
+    node.write("self/mountinfo", v1_mounts().replace("memory", "blkio"))
+    node.write(f"{PID}/cgroup", "3:blkio:/job\n")
+    node.write_sys("fs/cgroup/blkio/job/blkio.throttle.io_service_bytes_recursive", "Total 0\n")
+    sampler = node.sampler()
+    sampler.watch(PID)
+    node.tick(sampler)
+    assert moved(node.tick(sampler)) == {}
+    assert states(sampler)["cgroup_io"] == "absent"
+    assert "lists no disk" in reason(sampler, "cgroup_io")
+    assert "read_bps_device" in reason(sampler, "cgroup_io")
+
+
+def test_v2_without_the_io_controller_the_group_around_counts_but_not_the_node(node: Node) -> None:
+    node.write("self/mountinfo", V2_MOUNT.format(root="/"))
+    node.write(f"{PID}/cgroup", "0::/slice/unit\n")
+    device(node, "8:0", "sda")
+    v2_group(node, "/slice")
+    v2_group(node, "/slice/unit")
+    io_stat(node, "", d8_0=(1, 1))
+    sampler = node.sampler()
+    sampler.watch(PID)
+    node.tick(sampler)
+    io_stat(node, "", d8_0=(10**9, 1))
+    assert moved(node.tick(sampler)) == {}
+    assert states(sampler)["cgroup_io"] == "absent"
+    assert "IOAccounting=yes" in reason(sampler, "cgroup_io")
+    io_stat(node, "/slice", d8_0=(50, 1))
+    node.tick(sampler, 31.0)
+    io_stat(node, "/slice", d8_0=(90, 1))
+    assert moved(node.tick(sampler))["read", "sda"] == 40.0
+    assert states(sampler)["cgroup_io"] == "ok"
+
+
+def test_a_process_in_the_root_group_has_no_bytes_of_its_own(node: Node) -> None:
+    node.write("self/mountinfo", V2_MOUNT.format(root="/"))
+    node.write(f"{PID}/cgroup", "0::/\n")
+    io_stat(node, "", d8_0=(1, 1))
+    sampler = node.sampler()
+    sampler.watch(PID)
+    node.tick(sampler)
+    assert states(sampler)["cgroup_io"] == "absent"
+    assert "root" in reason(sampler, "cgroup_io")
+
+
+def test_bytes_of_another_group_are_no_continuation(node: Node) -> None:
+    node.write("self/mountinfo", V2_MOUNT.format(root="/"))
+    node.write(f"{PID}/cgroup", "0::/a\n")
+    device(node, "8:0", "sda")
+    for group, read in (("/a", 100), ("/b", 10**9)):
+        v2_group(node, group)
+        io_stat(node, group, d8_0=(read, 0))
+    sampler = node.sampler()
+    sampler.watch(PID)
+    node.tick(sampler)
+    node.write(f"{PID}/cgroup", "0::/b\n")
+    assert moved(node.tick(sampler, 31.0)) == {}
+    io_stat(node, "/b", d8_0=(10**9 + 7, 0))
+    assert moved(node.tick(sampler))["read", "sda"] == 7.0
+    sampler.unwatch(PID)
+    assert moved(node.tick(sampler)) == {}
+
+
+def test_rows_of_devices_that_are_broken_or_unknown(node: Node) -> None:
+    node.write("self/mountinfo", V2_MOUNT.format(root="/"))
+    node.write(f"{PID}/cgroup", "0::/job\n")
+    v2_group(node, "/job")
+    device(node, "8:0", "sda")
+
+    def write(read: int) -> None:
+        node.write_sys(
+            "fs/cgroup/job/io.stat",
+            "8:16 \n8:32\n9:x rbytes=1 wbytes=1\n:0 rbytes=1 wbytes=1\n8:48 rbytes=x wbytes=1\n"
+            f"8:64 rbytes=5\n99999999999:0 rbytes=1 wbytes=1\n8:80 rbytes={read} wbytes=1\n"
+            + "".join(f"66:{i} rbytes={read} wbytes=0\n" for i in range(10_000))
+            + "(unknown) rbytes=7 wbytes=7\n",
+        )
+
+    write(1)
+    sampler = node.sampler(interval=60.0)
+    sampler.watch(PID)
+    node.tick(sampler, 60.0)
+    write(60)
+    assert moved(node.tick(sampler, 60.0)) == {}
+    io_stat(node, "/job", d8_0=(1, 1))
+    node.tick(sampler, 60.0)
+    io_stat(node, "/job", d8_0=(61, 1))
+    assert moved(node.tick(sampler, 60.0))["read", "sda"] == pytest.approx(1.0)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from host_trees import STAT, Node, reason, states
+from host_trees import STAT, Key, Node, reason, states
+
+from haiprof import _core
 
 
 @pytest.fixture
@@ -194,6 +196,92 @@ def test_network_of_a_mounted_host_proc_is_that_of_its_first_process(node: Node)
     node.tick(sampler)
     node.write("1/net/dev", row.format(300))
     assert node.tick(sampler)[0, "net.rx.bytes_per_s", "eth0"] == 200.0
+
+
+# ---- how much of an interface is in use
+
+ROW = "  {}: {} 0 0 0 0 0 0 0 {} 0 0 0 0 0 0 0\n"
+
+
+def util(values: dict[Key, float]) -> dict[tuple[str, str | None], float]:
+    return {(m, i): v for (_, m, i), v in values.items() if m.endswith("_util.percent")}
+
+
+def speed(node: Node, name: str, text: str | bytes, *, virtual: bool = False) -> None:
+    """Write an interface's speed behind the link by which /sys/class/net leads to its device."""
+    place = f"devices/{'virtual' if virtual else 'pci0000:00/0000:00:02.0'}/net/{name}"
+    node.write_sys(f"{place}/speed", text)
+    link = node.sysfs / "class/net" / name
+    link.parent.mkdir(parents=True, exist_ok=True)
+    if not link.is_symlink():
+        link.symlink_to(f"../../{place}")
+
+
+def test_interfaces_in_percent_of_their_speed(node: Node) -> None:
+    speed(node, "eth0", "1000\n")
+    speed(node, "eth1", "200000\n")
+    node.write("net/dev", ROW.format("eth0", 1, 1) + ROW.format("eth1", 1, 1))
+    sampler = node.sampler()
+    assert util(node.tick(sampler)) == {}
+    node.write(
+        "net/dev",
+        ROW.format("eth0", 1 + 125_000_000, 1 + 25_000_000)
+        + ROW.format("eth1", 1 + 5_000_000_000, 1),
+    )
+    assert util(node.tick(sampler, 2.0)) == {
+        ("net.rx_util.percent", "eth0"): pytest.approx(50.0),
+        ("net.tx_util.percent", "eth0"): pytest.approx(10.0),
+        ("net.rx_util.percent", "eth1"): pytest.approx(10.0),
+        ("net.tx_util.percent", "eth1"): 0.0,
+    }
+    assert states(sampler)["network_util"] == "ok"
+
+
+@pytest.mark.parametrize("text", ["-1\n", "4294967295\n", "0\n", "", "fast\n", b"\xff\n"])
+def test_an_interface_that_does_not_know_its_speed(node: Node, text: str | bytes) -> None:
+    speed(node, "eth0", text)
+    node.write("net/dev", ROW.format("eth0", 1, 1))
+    sampler = node.sampler()
+    node.tick(sampler)
+    values = node.tick(sampler)
+    assert util(values) == {}
+    assert values[0, "net.rx.bytes_per_s", "eth0"] == 0.0
+    assert "no interface has a speed" in reason(sampler, "network_util")
+
+
+def test_a_virtual_interface_has_a_speed_that_means_nothing(node: Node) -> None:
+    speed(node, "tap0", "10\n", virtual=True)
+    node.write("net/dev", ROW.format("tap0", 1, 1))
+    sampler = node.sampler()
+    node.tick(sampler)
+    assert util(node.tick(sampler)) == {}
+    assert states(sampler)["network_util"] == "absent"
+
+
+def test_a_speed_that_changes(node: Node) -> None:
+    speed(node, "eth0", "-1\n")
+    node.write("net/dev", ROW.format("eth0", 1, 1))
+    sampler = node.sampler()
+    node.tick(sampler)
+    speed(node, "eth0", "1000\n")
+    assert util(node.tick(sampler, 61.0)) == {}  # a baseline
+    node.write("net/dev", ROW.format("eth0", 1 + 12_500_000, 1))
+    assert util(node.tick(sampler))["net.rx_util.percent", "eth0"] == pytest.approx(10.0)
+    speed(node, "eth0", "100\n")
+    node.tick(sampler, 61.0)
+    node.write("net/dev", ROW.format("eth0", 1 + 2 * 12_500_000, 1))
+    assert util(node.tick(sampler))["net.rx_util.percent", "eth0"] == pytest.approx(100.0)
+
+
+def test_speeds_are_those_of_the_network_namespace_that_is_read(node: Node) -> None:
+    """With the node's /proc mounted and its /sys not, eth0 of both is not the same."""
+    node.write("1/net/dev", ROW.format("eth0", 1, 1))
+    sampler = _core.HostSampler(procfs=str(node.procfs))
+    node.tick(sampler)
+    assert util(node.tick(sampler)) == {}
+    assert states(sampler)["network_util"] == "absent"
+    assert "different network namespaces" in reason(sampler, "network_util")
+    assert "HAIPROF_SYSFS_ROOT" in reason(sampler, "network_util")
 
 
 # ---- disks

@@ -178,3 +178,35 @@ def test_other_folders_of_a_run_are_ignored(tmp_path: Path) -> None:
     (run / "traces").mkdir()
     (run / ".hidden#1").mkdir()
     assert open_run(run).problems == ()
+
+
+def test_the_machine_of_a_node_is_read_and_an_older_recorder_told_none(tmp_path: Path) -> None:
+    run = runs.make_run(tmp_path / "r")
+    assert [p.machine for p in open_run(run).processes] == [None, None]
+    runs.write_node(run, machine=runs.MACHINE)
+    (machine,) = (p.machine for p in open_run(run).processes if p.machine is not None)
+    assert machine.dram_peak_bytes_per_s == 400e9
+    assert (machine.cpu, machine.sockets, machine.numa_nodes) == ("GenuineIntel:6:143", 2, 2)
+    runs.write_node(run, machine=dict.fromkeys(runs.MACHINE))
+    (machine,) = (p.machine for p in open_run(run).processes if p.machine is not None)
+    assert machine.dram_peak_bytes_per_s is None
+    assert (machine.cpu, machine.sockets, machine.dram_peak_how) == ("", None, "")
+
+
+@pytest.mark.parametrize(
+    ("machine", "field"),
+    [
+        ("EPYC", "machine"),
+        ({"dram_peak_bytes_per_s": "fast"}, "machine.dram_peak_bytes_per_s"),
+        ({"dram_peak_bytes_per_s": -1.0}, "machine.dram_peak_bytes_per_s"),
+        ({"dram_peak_bytes_per_s": float("inf")}, "machine.dram_peak_bytes_per_s"),
+        ({"dram_peak_bytes_per_s": 10**400}, "machine.dram_peak_bytes_per_s"),
+        ({"sockets": 2.5}, "sockets"),
+        ({"cpu": 7}, "cpu"),
+    ],
+)
+def test_a_wrong_field_of_a_machine_is_named(tmp_path: Path, machine: object, field: str) -> None:
+    run = runs.make_run(tmp_path / "r")
+    runs.write_node(run, machine=machine)
+    (problem,) = open_run(run).problems
+    assert f"field '{field}' is " in problem

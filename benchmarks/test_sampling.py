@@ -1,0 +1,113 @@
+"""What sampling a node costs: CPU time of the thread that reads, of one core.
+
+On the tree of a two-socket server, with counters that are really opened and read, and on this
+machine itself; psutil, which reads much less, is measured beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import server_tree
+
+from haiprof import _core
+
+#: Sampling once a second may take 0.1 % of a core, ten times a second 1 %.
+BUDGET_AT_1_HZ, BUDGET_AT_10_HZ = 0.001, 0.01
+TICKS = {1: 20, 10: 100}
+
+
+def share_of_a_core(tick: Callable[[], object], hz: int) -> float:
+    """Tick in real time, caches as cold as that leaves them; return CPU time by time."""
+    tick()  # opens what stays open
+    spent = 0
+    due = begun = time.monotonic()
+    for _ in range(TICKS[hz]):
+        due += 1 / hz
+        time.sleep(max(0.0, due - time.monotonic()))
+        before = time.thread_time_ns()
+        tick()
+        spent += time.thread_time_ns() - before
+    return spent * 1e-9 / (time.monotonic() - begun)
+
+
+def sampler_of(hz: int, **roots: str) -> _core.HostSampler:
+    every = 1 / hz
+    return _core.HostSampler(
+        basic=every, ib=every, io=every, mem=every, power=every, gpu=0.0, **roots
+    )
+
+
+@pytest.fixture
+def job() -> Iterator[int]:
+    """A process with four workers, for this machine's own /proc."""
+    program = "import subprocess, sys, time; [subprocess.Popen([sys.executable, '-c', "
+    program += "'import time; time.sleep(600)']) for _ in range(4)]; time.sleep(600)"
+    process = subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
+    time.sleep(1)
+    yield process.pid
+    os.killpg(process.pid, 9)
+    process.wait()
+
+
+def psutil_tick(pid: int) -> Callable[[], object]:
+    """What a monitor in Python would read: node, disks, network, one process tree."""
+    root = psutil.Process(pid)
+
+    def tick() -> None:
+        psutil.cpu_times(percpu=True)
+        psutil.virtual_memory()
+        psutil.disk_io_counters(perdisk=True)
+        psutil.net_io_counters(pernic=True)
+        for process in [root, *root.children(recursive=True)]:
+            with process.oneshot():
+                process.cpu_times()
+                process.memory_info()
+                process.io_counters()
+                process.num_threads()
+
+    return tick
+
+
+@pytest.mark.parametrize(("hz", "budget"), [(1, BUDGET_AT_1_HZ), (10, BUDGET_AT_10_HZ)])
+def test_a_two_socket_server(benchmark: Any, tmp_path: Path, hz: int, budget: float) -> None:
+    proc, sys_ = server_tree.make(tmp_path)
+    sampler = sampler_of(hz, procfs=str(proc), sysfs=str(sys_))
+    sampler.watch(server_tree.RANK)
+    values = 0
+
+    def tick() -> None:
+        nonlocal values
+        values = max(values, len(sampler.read(time.monotonic_ns())))
+
+    share = benchmark.pedantic(lambda: share_of_a_core(tick, hz), rounds=1, iterations=1)
+    cost = {s["name"]: s["cost_us"] for s in sampler.sources() if s["state"] == "ok"}
+    benchmark.extra_info.update(
+        share_of_a_core=share, target=budget, values=values, us_by_source=cost
+    )
+    assert {"memory_bandwidth", "pcie", "power", "infiniband"} <= set(cost)
+    assert share <= budget
+
+
+@pytest.mark.parametrize("hz", [1, 10])
+def test_this_machine_beside_psutil(benchmark: Any, job: int, hz: int) -> None:
+    sampler = sampler_of(hz)
+    sampler.watch(job)
+
+    def measure() -> tuple[float, float]:
+        ours = share_of_a_core(lambda: sampler.read(time.monotonic_ns()), hz)
+        return ours, share_of_a_core(psutil_tick(job), hz)
+
+    ours, theirs = benchmark.pedantic(measure, rounds=1, iterations=1)
+    benchmark.extra_info.update(
+        share_of_a_core=ours, psutil_share_of_a_core=theirs, of_psutil=ours / theirs
+    )
+    assert ours < theirs

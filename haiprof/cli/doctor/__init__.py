@@ -1,0 +1,81 @@
+"""``haiprof doctor``: what can be collected here, and for what cannot: why, and the mend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from haiprof.cli.console import say
+from haiprof.cli.doctor import itself, job, sources, told
+from haiprof.cli.doctor import plan as plans
+from haiprof.cli.doctor.finding import BROKEN, OK, Finding
+from haiprof.cli.doctor.require import unmet
+from haiprof.options import resolve
+from haiprof.places import Access
+
+
+def examine(
+    *,
+    as_json: bool,
+    sysfs_root: str = "",
+    procfs_root: str = "",
+    cpu: str = "",
+    require: str = "",
+    show_plan: bool = False,
+) -> int:
+    """Print what was found; return 0 when the core of haiprof works here, else 1.
+
+    Args:
+        as_json: print JSON, not a table.
+        sysfs_root: the node's /sys; a copy of one is the tree of another machine, of which only the
+            counters are told.
+        procfs_root: the node's /proc.
+        cpu: ``VENDOR:FAMILY:MODEL`` of that machine, where its tree does not tell.
+        require: names of recorders and sources that must be ok, or else 1 is returned.
+        show_plan: print every counter, not only how many.
+
+    Raises:
+        ValueError: an argument that cannot be used; one line.
+    """
+    options, _ = resolve({})
+    tree = plans.find_tree(sysfs_root or options.sysfs_root, procfs_root or options.procfs_root)
+    if require and tree.dumped:
+        raise ValueError(f"--require asks about this machine, not about a copy: {tree.sysfs}")
+    plan = plans.plan(tree, cpu)
+    works: bool | None = None
+    findings: list[Finding] = []
+    if not tree.dumped:
+        access = Access(tree.procfs, tree.sysfs, options.perfd, options.resctrl)
+        findings = list(_findings(access))
+        works = all(f.state == OK for f in findings if f.core)
+    findings.append(plans.summary(plan))
+    missing = unmet(findings, require) if require else None
+    if as_json:
+        print(told.as_json(findings, works, plan, missing))
+    else:
+        told.show(findings, plan if show_plan else None)
+    for line in missing or ():
+        say(line)
+    return 1 if missing or works is False else 0
+
+
+def _findings(access: Access) -> Iterator[Finding]:
+    def host_sources() -> Iterator[Finding]:
+        return sources.host_sources(access)
+
+    checks: tuple[Callable[[], Iterator[Finding]], ...] = (
+        itself.options,
+        itself.shared_memory,
+        itself.recording,
+        job.torch,
+        job.start_file,
+        job.gpu_kernels,
+        itself.left_over,
+        host_sources,
+    )
+    for check in checks:
+        try:
+            yield from check()
+        except Exception as error:  # one check that fails must not hide the others
+            name = check.__name__.replace("_", " ")
+            core = check in (itself.shared_memory, itself.recording)
+            yield Finding(name, BROKEN, repr(error), "report this as a bug of haiprof", core=core)

@@ -1,0 +1,98 @@
+"""What of a job can be recorded: torch's phases, ``haiprof run``, kernels of GPUs.
+
+Each is asked in an interpreter of its own: only trying tells, and a broken driver may end it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from haiprof.cli.doctor.finding import ABSENT, BROKEN, OK, Finding
+from haiprof.options import ENABLED_VARIABLE
+
+#: How long an interpreter may take to import torch, s.
+_PYTHON_SECONDS: Final = 180.0
+
+
+def torch() -> Iterator[Finding]:
+    """Attach to torch and say what works with it."""
+    program = (
+        "import json, torch\n"
+        "from haiprof import hooks\n"
+        "hooks.install()\n"
+        "print(json.dumps([torch.__version__, hooks.status()]))\n"
+    )
+    code, said, error = ask_python(program, ENABLED_VARIABLE, "0")
+    if code != 0:
+        missing = "No module named 'torch'" in error
+        yield Finding(
+            "torch",
+            ABSENT if missing else BROKEN,
+            f"not installed for {sys.executable}" if missing else error,
+            "run haiprof doctor with the Python of the job",
+        )
+        return
+    version, hooks = json.loads(said.splitlines()[-1])
+    yield Finding("torch", OK, str(version))
+    for name, how in hooks.items():
+        works = not str(how).startswith("off")
+        mend = "" if works else "mark steps with haiprof.step() and phases with haiprof.range()"
+        yield Finding(f"hook {name}", OK if works else BROKEN, str(how), mend)
+
+
+def start_file() -> Iterator[Finding]:
+    """Look whether the environment starts haiprof in a job that knows nothing of it."""
+    program = "import sys; print(hasattr(sys, '_haiprof_armed'))"
+    code, said, error = ask_python(program, ENABLED_VARIABLE, "1")
+    if code == 0 and said.strip() == "True":
+        yield Finding("start file", OK, f"{ENABLED_VARIABLE}=1 starts haiprof in this Python")
+    else:
+        yield Finding(
+            "start file",
+            ABSENT,
+            f"{error or 'haiprof.pth is in no site folder'}, so haiprof run sees no steps",
+            f"{sys.executable} -m pip install haiprof, or call haiprof.start() in the job",
+        )
+
+
+def ask_python(program: str, variable: str, value: str) -> tuple[int, str, str]:
+    """Run ``program`` in a fresh interpreter; return its code, output and last line of errors."""
+    # haiprof need not be installed to be asked about.
+    paths = [str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    answer = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, variable: value, "PYTHONPATH": os.pathsep.join(paths)},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=_PYTHON_SECONDS,
+        check=False,
+    )
+    errors = answer.stderr.strip().splitlines()
+    return answer.returncode, answer.stdout, errors[-1] if errors else ""
+
+
+def gpu_kernels() -> Iterator[Finding]:
+    """Ask CUPTI whether it can record kernels."""
+    program = (
+        "import json; from haiprof import _core; from haiprof.hooks.cuda import libcupti_folders; "
+        "print(json.dumps(_core.gpu_probe(':'.join(libcupti_folders()))))"
+    )
+    code, said, error = ask_python(program, ENABLED_VARIABLE, "0")
+    if code != 0:
+        yield Finding(
+            "GPU kernels", BROKEN, f"asking CUPTI ended with {code}: {error}", "install it anew"
+        )
+        return
+    found, mend, version = json.loads(said.splitlines()[-1])
+    if version == 0:
+        yield Finding("GPU kernels", ABSENT, found, mend)
+    else:
+        yield Finding("GPU kernels", OK, f"{found}, API version {version}")

@@ -1,0 +1,111 @@
+"""Every source of samples, recorder by recorder: can it be read here, if not why, and the mend."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+from haiprof.cli.doctor import job
+from haiprof.cli.doctor.finding import BROKEN, OK, Finding
+from haiprof.options import ENABLED_VARIABLE, HOST_RECORDERS
+from haiprof.places import PROCFS, SYSFS, Access, in_container
+
+#: What a reason or a mend speaks of -> where it is explained, and how a container is given it.
+_MORE: Final = (
+    (
+        ("perfmon", "perf_event_paranoid"),
+        "docs/doctor.md#counters",
+        "Docker: --cap-add PERFMON; Kubernetes: securityContext: {capabilities: {add: [PERFMON]}}",
+    ),
+    (
+        ("network namespace", "hostnetwork", "netns"),
+        "docs/doctor.md#the-hosts-network",
+        "Docker: --network host; Kubernetes: hostNetwork: true",
+    ),
+    (
+        ("ptrace",),
+        "docs/doctor.md#io-of-other-users-processes",
+        "Docker: --cap-add SYS_PTRACE; Kubernetes: securityContext: {capabilities: {add: "
+        "[SYS_PTRACE]}}",
+    ),
+    (("resctrl",), "docs/doctor.md#resctrl", ""),
+    (
+        ("sysfs_root", "sysfs-root"),
+        "docs/doctor.md#the-hosts-sys-and-proc",
+        "Docker: -v /sys:/host/sys:ro; Kubernetes: hostPath: {path: /sys}, mounted read-only",
+    ),
+)
+
+
+def host_sources(access: Access) -> Iterator[Finding]:
+    """Open the sources of each recorder by itself and read each once, as a recorder would."""
+    for recorder in HOST_RECORDERS:
+        if recorder == "gpu":
+            yield from _guarded(recorder, gpu_sampling())
+        else:
+            yield from _guarded(recorder, _of_recorder(recorder, access))
+
+
+def _guarded(recorder: str, findings: Iterator[Finding]) -> Iterator[Finding]:
+    """A recorder whose sources cannot even be asked must not hide the others."""
+    try:
+        yield from findings
+    except Exception as error:
+        mend = "report this as a bug of haiprof"
+        yield Finding(f"{recorder} sources", BROKEN, repr(error), mend, recorder)
+
+
+def _of_recorder(recorder: str, access: Access) -> Iterator[Finding]:
+    from haiprof._core import HostSampler
+
+    intervals: dict[str, Any] = dict.fromkeys(HOST_RECORDERS, 0.0)
+    sampler = HostSampler(
+        **(intervals | {recorder: 1.0} | access._asdict()), own_procfs=PROCFS, own_sysfs=SYSFS
+    )
+    sampler.watch(os.getpid())  # some sources are those of a process
+    sampler.read(time.monotonic_ns())
+    for source in sampler.sources():
+        what, state = f"host {source['name']}", source["state"]
+        if state == OK:
+            yield Finding(what, OK, ", ".join(source.get("metrics") or ()), "", recorder)
+        else:
+            mend = explained(source["reason"], source["mend"] or "")
+            yield Finding(what, state, source["reason"], mend, recorder)
+
+
+def explained(reason: str, mend: str) -> str:
+    """Add to a mend where it is explained and, in a container, how containers are given it."""
+    said = f"{reason} {mend}".lower()
+    for words, where, given in _MORE:
+        if any(word in said for word in words):
+            told = [mend, *([given] if given and in_container() else []), f"see {where}"]
+            return "; ".join(filter(None, told))
+    return mend
+
+
+def gpu_sampling() -> Iterator[Finding]:
+    """Sample every GPU as a recorder would, in an interpreter of its own."""
+    what, counters = "GPU sampling", "GPU counters"
+    program = "import json; from haiprof.cli.gpus import look; print(json.dumps(look()))"
+    code, said, error = job.ask_python(program, ENABLED_VARIABLE, "0")
+    if code != 0:
+        found = f"asking NVML ended with {code}: {error}"
+        yield Finding(what, BROKEN, found, "see nvidia-smi", "gpu")
+        return
+    told = json.loads(said.splitlines()[-1])
+    if told["state"] != OK:
+        yield Finding(what, told["state"], told["reason"], told["mend"], "gpu")
+        return
+    sources = {source["name"]: source for source in told["sources"]}
+    gpus = ", ".join(f"{gpu['instance']} {gpu['name']}" for gpu in told["gpus"])
+    driver = next((gpu["driver"] for gpu in told["gpus"]), "")
+    for name, source in ((what, sources["gpu"]), (counters, sources["gpu_counters"])):
+        if source["state"] != OK:
+            yield Finding(name, source["state"], source["reason"], source["mend"], "gpu")
+            continue
+        metrics = ", ".join(source["metrics"])
+        found = f"driver {driver}, {gpus}: {metrics}" if name == what else metrics
+        yield Finding(name, OK, found, "", "gpu")

@@ -1,0 +1,42 @@
+"""What the node is, for its ``process.json``: what samples of it are compared with."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+from haiprof import _core
+from haiprof.places import Access
+
+log = logging.getLogger(__name__)
+
+
+def describe(access: Access) -> dict[str, Any]:
+    """Return what is constant of the node; what is not known is None.
+
+    Keys: ``cpu`` (``VENDOR:FAMILY:MODEL``), ``sockets``, ``numa_nodes``, ``dram_peak_bytes_per_s``
+    (of all sockets together) and ``dram_peak_how`` (where that comes from, in plain words).
+    """
+    told: dict[str, Any] = {}
+    try:
+        told.update(_core.uncore_plan(sysfs=access.sysfs, procfs=access.procfs))
+    except Exception:  # the samples are worth having without it
+        log.exception("the machine cannot be described")
+    return {
+        "cpu": told.get("cpu") or None,
+        "sockets": told.get("sockets") or None,
+        "numa_nodes": _numa_nodes(Path(access.sysfs)),
+        "dram_peak_bytes_per_s": told.get("dram_peak_bytes_per_s") or None,
+        "dram_peak_how": told.get("dram_peak_how") or None,
+    }
+
+
+def _numa_nodes(sysfs: Path) -> int | None:
+    count = 0
+    with contextlib.suppress(OSError):
+        nodes = (sysfs / "devices/system/node").iterdir()
+        count = sum(re.fullmatch(r"node\d+", entry.name) is not None for entry in nodes)
+    return count or None

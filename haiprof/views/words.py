@@ -1,0 +1,41 @@
+"""How numbers are written for people."""
+
+from __future__ import annotations
+
+
+def milliseconds(ns: float) -> str:
+    """Format a duration: ``12.3 ms``, ``1.42 s``, ``830 µs``."""
+    if ns >= 999.5e9:
+        return f"{ns / 1e9:,.0f} s".replace(",", " ")
+    if ns >= 999.5e6:
+        return f"{ns / 1e9:.3g} s"
+    return f"{ns / 1e6:.3g} ms" if ns >= 999.5e3 else f"{ns / 1e3:.3g} µs"
+
+
+def size(count: float) -> str:
+    """Format a number of bytes: ``640 MiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1023.5:
+            return f"{count:.3g} {unit}" if abs(count) < 999.5 else f"{count:.0f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} TiB"
+
+
+def percent(share: float) -> str:
+    """Format a share of one: ``38 %``, and ``0.4 %`` when it is small."""
+    value = share * 100
+    return f"{value:.0f} %" if value >= 1 or value == 0 else f"{value:.1g} %"
+
+
+def rate(bytes_per_s: float) -> str:
+    """Format a bandwidth as makers of memory and networks do: ``204.8 GB/s``, ``3.2 MB/s``."""
+    if bytes_per_s >= 1e9:
+        return f"{bytes_per_s / 1e9:.1f} GB/s"
+    return f"{bytes_per_s / 1e6:.3g} MB/s"
+
+
+def energy(joules: float) -> str:
+    """Format an energy: ``830 J``, ``12.4 kJ``, and from 3.6 MJ on ``1.25 kWh``."""
+    if joules >= 3.6e6:
+        return f"{joules / 3.6e6:.3g} kWh"
+    return f"{joules / 1e3:.3g} kJ" if joules >= 1e3 else f"{joules:.3g} J"

@@ -1,0 +1,77 @@
+#include "host/threads.h"
+
+#include <dirent.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "host/cpu_list.h"
+#include "host/scan.h"
+
+namespace haiprof::host {
+
+bool parse_thread_stat(std::string_view text, Thread& thread) noexcept {
+  // The name may hold blanks and brackets, and only it may.
+  const std::size_t bracket = text.rfind(')');
+  if (bracket == std::string_view::npos) return false;
+  std::string_view rest = text.substr(bracket + 1);
+  std::string_view word;
+  std::uint64_t utime = 0;
+  std::uint64_t stime = 0;
+  std::uint64_t cpu = 0;
+  for (int field = 3; field <= 39; ++field) {
+    if (!next_word(rest, word)) return false;
+    std::uint64_t* wanted = nullptr;
+    if (field == 14) wanted = &utime;
+    if (field == 15) wanted = &stime;
+    if (field == 22) wanted = &thread.start;
+    if (field == 39) wanted = &cpu;
+    if (wanted != nullptr && !to_number(word, *wanted)) return false;
+  }
+  if (cpu >= kMaxCpus) return false;
+  thread.ticks = utime + stime;
+  thread.cpu = static_cast<unsigned>(cpu);
+  return true;
+}
+
+void Threads::list(pid_t process, Buffer& buffer) {
+  const std::string folder = procfs_ + "/" + std::to_string(process) + "/task";
+  const std::unique_ptr<DIR, int (*)(DIR*)> directory(opendir(folder.c_str()), closedir);
+  if (directory == nullptr) return;
+  while (const dirent* entry = readdir(directory.get())) {
+    if (threads_.size() >= kMost) return;
+    std::uint64_t tid = 0;
+    if (!to_number(entry->d_name, tid) || tid == 0 || tid > (1u << 22)) continue;
+    Thread thread;
+    thread.tid = static_cast<pid_t>(tid);
+    File stat(folder + "/" + entry->d_name + "/stat");
+    if (stat.read(buffer) == 0 && parse_thread_stat(buffer.text(), thread)) {
+      threads_.push_back(thread);
+    }
+  }
+}
+
+void Threads::look(const std::vector<pid_t>& processes, Buffer& buffer) {
+  std::swap(threads_, before_);
+  threads_.clear();
+  for (const pid_t process : processes) list(process, buffer);
+  const auto by_tid = [](const Thread& a, const Thread& b) { return a.tid < b.tid; };
+  std::sort(threads_.begin(), threads_.end(), by_tid);
+
+  std::uint64_t newest = 0;
+  for (const Thread& known : before_) newest = std::max(newest, known.start);
+  auto known = before_.begin();
+  for (Thread& thread : threads_) {
+    while (known != before_.end() && known->tid < thread.tid) ++known;
+    const bool same =
+        known != before_.end() && known->tid == thread.tid && known->start == thread.start;
+    if (same) {
+      thread.grown = thread.ticks - std::min(thread.ticks, known->ticks);
+    } else if (!before_.empty() && thread.start > newest) {
+      thread.grown = thread.ticks;  // younger than all we knew: born since
+    }
+  }
+}
+
+}  // namespace haiprof::host

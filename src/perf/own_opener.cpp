@@ -1,0 +1,147 @@
+#include "perf/own_opener.h"
+
+#include <cerrno>
+#include <charconv>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "host/file.h"
+#include "host/scan.h"
+#include "perf/open_group.h"
+
+namespace haiprof::perf {
+
+namespace {
+
+constexpr const char* kParanoid = "/sys/kernel/perf_event_paranoid";
+
+std::optional<std::string> read_paranoid(const std::string& procfs) {
+  host::File file(procfs + kParanoid);
+  host::Buffer buffer;
+  if (file.read(buffer) != 0) return {};
+  std::string_view text = buffer.text();
+  std::string_view word;
+  if (!host::next_word(text, word)) return {};
+  return std::string(word);
+}
+
+// CAP_PERFMON, or CAP_SYS_ADMIN, which it was a part of before Linux 5.8.
+bool may_count() {
+  constexpr std::uint64_t kRights = std::uint64_t{1} << 38 | std::uint64_t{1} << 21;
+  constexpr std::string_view kHeld = "CapEff:";
+  host::File file("/proc/self/status");
+  host::Buffer buffer;
+  if (file.read(buffer) != 0) return false;
+  std::string_view text = buffer.text();
+  std::string_view line;
+  while (host::next_line(text, line)) {
+    if (!line.starts_with(kHeld)) continue;
+    line.remove_prefix(kHeld.size());
+    std::string_view word;
+    std::uint64_t held = 0;
+    if (!host::next_word(line, word)) return false;
+    std::from_chars(word.data(), word.data() + word.size(), held, 16);
+    return (held & kRights) != 0;
+  }
+  return false;
+}
+
+Opened denied(int error, const std::string& procfs) {
+  Opened made;
+  made.error = error;
+  const std::string paranoid = read_paranoid(procfs).value_or("unknown");
+  if (may_count() || paranoid == "0" || paranoid.starts_with('-')) {
+    made.reason =
+        "the kernel would allow it (kernel.perf_event_paranoid is " + paranoid +
+        "), but a seccomp profile, a user namespace or a security module forbids perf_event_open";
+    made.mend =
+        "let the container call it: Docker's seccomp profile does with --cap-add PERFMON (before "
+        "Docker 23 with --security-opt seccomp=unconfined), Kubernetes with PERFMON in "
+        "securityContext.capabilities.add; or run haiprof-perfd on the node";
+    return made;
+  }
+  made.reason =
+      "this process may not count what others do: it has no CAP_PERFMON, and "
+      "kernel.perf_event_paranoid is " +
+      paranoid;
+  made.mend =
+      "as root run 'sysctl kernel.perf_event_paranoid=0', or 'setcap cap_perfmon+ep' on the Python "
+      "that runs the recorder, or start haiprof-perfd; in Kubernetes put PERFMON into "
+      "securityContext.capabilities.add (a container that is not root needs one of the others)";
+  return made;
+}
+
+class OwnOpener final : public Opener {
+ public:
+  explicit OwnOpener(std::string procfs) : procfs_(std::move(procfs)) {}
+
+  Opened open(std::span<const Event> events, int cpu) override {
+    std::vector<UniqueFd> fds;
+    const int error = open_group(events, cpu, fds);
+    if (error != 0) return refused(error, procfs_);
+    Opened made;
+    made.group = std::make_unique<FdGroup>(std::move(fds));
+    return made;
+  }
+
+ private:
+  std::string procfs_;
+};
+
+}  // namespace
+
+bool is_denied(int error) noexcept { return error == EACCES || error == EPERM; }
+
+Opened refused(int error, const std::string& procfs) {
+  if (is_denied(error)) return denied(error, procfs);
+  Opened made;
+  made.error = error;
+  switch (error) {
+    case EBUSY:
+      made.reason = "another tool holds its counters for itself";
+      made.mend = "stop what else counts there (perf stat, pcm, likwid, a monitoring agent)";
+      break;
+    case ENOENT:
+    case EOPNOTSUPP:
+      made.reason = "no driver of this kernel knows the event";
+      made.mend = "see whether a newer kernel does; a virtual machine may hide it";
+      break;
+    case ENODEV:
+    case ENXIO:
+      made.reason = "the CPU is offline, or the PMU has gone";
+      made.mend = "it is looked for again by itself";
+      break;
+    case EINVAL:
+      made.reason =
+          "its driver refuses the events: it does not have that many counters, or is "
+          "none for this machine";
+      made.mend = "report this, with the output of haiprof doctor --json";
+      break;
+    case EMFILE:
+      made.reason = "the recorder has no file descriptors left";
+      made.mend = "raise the limit of open files (ulimit -n)";
+      break;
+    case ENFILE:
+      made.reason = "the machine has no file descriptors left";
+      made.mend = "raise fs.file-max";
+      break;
+    case ENOSYS:
+      made.reason = "this kernel has no perf_event_open, or a seccomp profile hides it";
+      made.mend = "use a kernel with CONFIG_PERF_EVENTS, or a profile that allows the call";
+      break;
+    default:
+      made.reason = "perf_event_open: " + host::error_text(error);
+      made.mend = "report this, with the output of haiprof doctor --json";
+      break;
+  }
+  return made;
+}
+
+std::unique_ptr<Opener> make_own_opener(const std::string& procfs) {
+  return std::make_unique<OwnOpener>(procfs);
+}
+
+}  // namespace haiprof::perf

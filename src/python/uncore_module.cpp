@@ -1,0 +1,107 @@
+// The binding of the plan of hardware counters.
+#include <pybind11/pybind11.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "perf/attribute.h"
+#include "python/register.h"
+#include "uncore/machine.h"
+#include "uncore/plan.h"
+
+namespace haiprof::python {
+
+namespace py = pybind11;
+
+namespace {
+
+struct Row {
+  const uncore::Box* box;
+  const uncore::Counter* counter;
+};
+
+bool row_less(const Row& a, const Row& b) {
+  if (a.box->pmu != b.box->pmu) return perf::natural_less(a.box->pmu, b.box->pmu);
+  const auto rest = [](const Row& row) {
+    const perf::Event& event = row.counter->event;
+    return std::tuple(event.config, event.config1, event.config2, row.box->cpu);
+  };
+  return rest(a) < rest(b);
+}
+
+std::string hex(std::uint64_t value) {
+  char text[24];
+  std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+// Paths may hold bytes that are no UTF-8.
+py::object decoded(const std::string& text) {
+  PyObject* made =
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
+  if (made == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(made);
+}
+
+py::dict as_dict(const Row& row) {
+  const perf::Event& event = row.counter->event;
+  py::dict made;
+  made["pmu"] = row.box->pmu;
+  made["type"] = event.type;
+  made["cpu"] = row.box->cpu;
+  made["metric"] = std::string(uncore::text(row.counter->quantity));
+  made["config"] = hex(event.config);
+  if (event.config1 != 0) made["config1"] = hex(event.config1);
+  if (event.config2 != 0) made["config2"] = hex(event.config2);
+  made["scale"] = row.counter->scale;
+  made["socket"] = row.box->socket;
+  return made;
+}
+
+py::dict uncore_plan(const std::string& sysfs, const std::string& procfs, const std::string& cpu) {
+  std::optional<uncore::Cpu> given;
+  if (!cpu.empty()) {
+    given = uncore::parse_cpu(cpu);
+    if (!given) {
+      throw py::value_error("cpu must be VENDOR:FAMILY:MODEL, as in AuthenticAMD:25:17, not " +
+                            perf::quoted(cpu));
+    }
+  }
+  uncore::Plan plan;
+  {
+    const py::gil_scoped_release without_gil;
+    plan = uncore::make_plan({procfs, sysfs, procfs, sysfs}, given);
+  }
+  std::vector<Row> rows;
+  for (const uncore::Box& box : plan.boxes) {
+    for (const uncore::Counter& counter : box.counters) rows.push_back({&box, &counter});
+  }
+  std::sort(rows.begin(), rows.end(), row_less);
+  py::list events;
+  for (const Row& row : rows) events.append(as_dict(row));
+  py::list problems;
+  for (const std::string& problem : plan.problems) problems.append(decoded(problem));
+  py::dict made;
+  made["events"] = std::move(events);
+  made["problems"] = std::move(problems);
+  made["cpu"] = plan.cpu ? py::object(py::str(uncore::text(*plan.cpu))) : py::none();
+  made["sockets"] = plan.sockets;
+  made["dram_peak_bytes_per_s"] = plan.dram_peak_bytes_per_s > 0
+                                      ? py::object(py::float_(plan.dram_peak_bytes_per_s))
+                                      : py::none();
+  made["dram_peak_how"] = plan.dram_peak_how;
+  return made;
+}
+
+}  // namespace
+
+void register_uncore(py::module_& module) {
+  module.def("uncore_plan", &uncore_plan, py::arg("sysfs") = "/sys", py::arg("procfs") = "/proc",
+             py::arg("cpu") = "");
+}
+
+}  // namespace haiprof::python

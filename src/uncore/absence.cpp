@@ -1,0 +1,86 @@
+#include "uncore/absence.h"
+
+#include <string>
+#include <string_view>
+
+#include "host/file.h"
+#include "host/scan.h"
+
+namespace haiprof::uncore {
+
+using sampler::State;
+using sampler::Status;
+
+namespace {
+
+std::string_view text(Subject subject) noexcept {
+  switch (subject) {
+    case Subject::memory:
+      return "of the memory controllers";
+    case Subject::links:
+      return "of the links between sockets";
+    case Subject::pcie:
+      return "of PCIe";
+    case Subject::power:
+      return "of energy";
+  }
+  return "";
+}
+
+// x86 tells its guests that they are some.
+bool is_guest(const host::Roots& roots) {
+  host::File file(roots.procfs + "/cpuinfo");
+  host::Buffer buffer;
+  if (file.read(buffer) != 0) return false;
+  std::string_view all = buffer.text();
+  std::string_view line;
+  while (host::next_line(all, line)) {
+    if (!line.starts_with("flags")) continue;
+    std::string_view word;
+    while (host::next_word(line, word)) {
+      if (word == "hypervisor") return true;
+    }
+    return false;
+  }
+  return false;
+}
+
+std::string driver_mend(const Plan& plan, Subject subject) {
+  const std::string vendor = plan.cpu ? plan.cpu->vendor : "";
+  const bool power = subject == Subject::power;
+  const std::string_view module = vendor == "GenuineIntel"   ? (power ? "rapl" : "intel_uncore")
+                                  : vendor == "AuthenticAMD" ? (power ? "rapl" : "amd_uncore")
+                                  : vendor == "ARM" ? (power ? "acpi_power_meter" : "nvidia_cspmu")
+                                                    : "";
+  if (module.empty()) return "haiprof knows those of Intel, AMD and NVIDIA Grace";
+  return "as root run 'modprobe " + std::string(module) + "', with a kernel that knows this CPU";
+}
+
+}  // namespace
+
+Status absence(Subject subject, const Plan& plan, const host::Roots& roots) {
+  const std::string devices = roots.sysfs + "/bus/event_source/devices";
+  if (!host::exists(devices)) {
+    return {State::absent, devices + " is not there",
+            "mount sysfs where haiprof looks, of a kernel with CONFIG_PERF_EVENTS"};
+  }
+  if (subject == Subject::links && plan.sockets == 1) {
+    return {State::absent, "this machine has one socket: nothing goes to another", ""};
+  }
+  Status status{State::absent, "the kernel shows no counters " + std::string(text(subject)), ""};
+  if (is_guest(roots)) {
+    status.reason += ": a virtual machine hides them";
+    status.mend = "none here; the physical machine has them";
+    return status;
+  }
+  if (subject == Subject::pcie && (!plan.cpu || plan.cpu->vendor != "GenuineIntel")) {
+    status.reason += " that run freely: only Intel's servers since Skylake have those";
+    status.mend = "none; what GPUs and InfiniBand devices move is in their own metrics";
+    return status;
+  }
+  for (const std::string& problem : plan.problems) status.reason += "; " + problem;
+  status.mend = driver_mend(plan, subject);
+  return status;
+}
+
+}  // namespace haiprof::uncore

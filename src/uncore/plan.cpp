@@ -1,0 +1,255 @@
+#include "uncore/plan.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "perf/pmu.h"
+#include "uncore/machine.h"
+#include "uncore/peak.h"
+#include "uncore/rules.h"
+
+namespace haiprof::uncore {
+
+namespace {
+
+struct Planned {
+  const Rule* rule;
+  Counter counter;
+};
+
+// Whether a PMU is one of those that a rule is for.
+bool has_name(std::string_view rule, std::string_view pmu) noexcept {
+  if (pmu == rule) return true;
+  const perf::Numbered name = perf::numbered(pmu);
+  return name.number && name.stem.size() == rule.size() + 1 && name.stem.starts_with(rule) &&
+         name.stem.back() == '_';
+}
+
+// The events of a rule that sysfs names.
+std::vector<std::string> named_events(const Rule& rule, const perf::Pmu& pmu) {
+  if (!rule.file.ends_with('#')) {
+    if (rule.file.empty() || !pmu.has_event(rule.file)) return {};
+    return {std::string(rule.file)};
+  }
+  std::vector<std::string> events;
+  for (const std::string& event : pmu.events()) {
+    const perf::Numbered name = perf::numbered(event);
+    if (name.number && name.stem == rule.file.substr(0, rule.file.size() - 1)) {
+      events.push_back(event);
+    }
+  }
+  return events;
+}
+
+class Planner {
+ public:
+  Planner(const host::Roots& roots, const std::optional<Cpu>& cpu)
+      : devices_(roots.sysfs + "/bus/event_source/devices") {
+    plan_.cpu = cpu ? cpu : find_cpu(roots.procfs);
+    kind_ = kind_of(plan_.cpu);
+    std::vector<std::string> unclear;
+    sockets_ = find_sockets(roots.sysfs, unclear);
+    plan_.sockets = sockets_.count;
+    const perf::Found<std::vector<std::string>> names = perf::list_folder(devices_, true);
+    if (!names) tell(names.problem);
+    for (const std::string& name : names ? *names : std::vector<std::string>{}) load(name);
+    choose_memory();
+    for (const Seen& seen : seen_) add_boxes(seen);
+    if (!plan_.boxes.empty()) {
+      for (const std::string& problem : unclear) tell(problem);
+    }
+    const Peak peak = find_peak(roots.sysfs, plan_, plan_.problems);
+    plan_.dram_peak_bytes_per_s = peak.bytes_per_s;
+    plan_.dram_peak_how = peak.how;
+  }
+
+  Plan take() { return std::move(plan_); }
+
+ private:
+  struct Seen {
+    perf::Pmu pmu;
+    std::vector<int> cpus;
+    std::map<Choice, std::vector<Planned>> planned;
+  };
+
+  // The same file may stand in the way of several counters: it is told of once.
+  void tell(const std::string& problem) {
+    auto& problems = plan_.problems;
+    if (std::find(problems.begin(), problems.end(), problem) == problems.end()) {
+      problems.push_back(problem);
+    }
+  }
+
+  void load(const std::string& name) {
+    const auto concerns = [&](const Rule& rule) { return has_name(rule.pmu, name); };
+    if (std::none_of(rules().begin(), rules().end(), concerns)) return;
+    const auto give_up = [&](const std::string& problem) {
+      tell(problem);
+      for (const Rule& rule : rules()) {
+        if (concerns(rule)) incomplete_.insert(rule.choice);
+      }
+    };
+    perf::Found<perf::Pmu> pmu = perf::Pmu::load(devices_ + "/" + name, name);
+    if (!pmu) return give_up(pmu.problem);
+    Seen seen{std::move(*pmu.value), {}, {}};
+    bool known = false;
+    for (const Rule& rule : rules()) {
+      if (concerns(rule)) known |= apply(rule, seen);
+    }
+    if (!known && seen.pmu.events().empty()) {
+      tell(devices_ + "/" + name + ": which of its events tell what on " +
+           (plan_.cpu ? text(*plan_.cpu) : "a CPU that is not known") + " is not known");
+    }
+    if (seen.planned.empty()) return;
+    const perf::Found<std::vector<int>> cpus = seen.pmu.cpus();
+    if (!cpus) return give_up(cpus.problem);
+    std::string unknown;
+    for (const int cpu : *cpus) {
+      if (sockets_.of_cpu.empty() || sockets_.of_cpu.contains(cpu)) {
+        seen.cpus.push_back(cpu);
+      } else if (unknown.empty()) {
+        unknown = std::to_string(cpu);
+      }
+    }
+    if (!unknown.empty()) {
+      give_up(devices_ + "/" + name + "/cpumask: of CPU " + unknown + " the socket is not known");
+    }
+    if (!seen.cpus.empty()) seen_.push_back(std::move(seen));
+  }
+
+  // Whether the rule is for this machine.
+  bool apply(const Rule& rule, Seen& seen) {
+    const std::vector<std::string> files = named_events(rule, seen.pmu);
+    const bool ours = rule.code.kind == Kind::any || rule.code.kind == kind_;
+    const bool coded = files.empty() && ours && !rule.code.terms.empty();
+    if (files.empty() && !coded) return false;
+    // One socket has no links to others, and they would take counters from memory.
+    if (rule.quantity == Quantity::remote_sent && sockets_.surely_one()) return true;
+    std::vector<Planned>& planned = seen.planned[rule.choice];
+    const auto refuse = [&](const std::string& problem) {
+      tell(problem);
+      incomplete_.insert(rule.choice);
+    };
+    // Two rules may come to the same event by its name and by its number.
+    const auto add = [&](const perf::Event& event, double scale) {
+      const auto same = [&](const Planned& other) { return other.counter.event == event; };
+      if (std::any_of(planned.begin(), planned.end(), same)) return;
+      planned.push_back({&rule, {rule.quantity, event, scale}});
+    };
+    for (const std::string& file : files) {
+      const perf::Found<perf::NamedEvent> event = seen.pmu.event(file);
+      if (!event) {
+        refuse(event.problem);
+      } else if (!event->scale && rule.bytes == 0) {
+        refuse(devices_ + "/" + seen.pmu.name() + "/events/" + file + ": has no .scale");
+      } else {
+        double scale = event->scale.value_or(rule.bytes);
+        if (rule.note == Note::at_least && ours) scale = std::max(scale, rule.bytes);
+        add(event->event, scale);
+      }
+    }
+    for (unsigned i = 0; coded && i < rule.code.times; ++i) {
+      char terms[96];
+      std::snprintf(terms, sizeof terms, "event=0x%x,%.*s", rule.code.event + 0x40 * i,
+                    static_cast<int>(rule.code.terms.size()), rule.code.terms.data());
+      const perf::Found<perf::Event> event = seen.pmu.pack(terms, devices_ + "/" + seen.pmu.name());
+      if (event) {
+        add(*event, rule.bytes);
+      } else {
+        refuse(event.problem);
+      }
+    }
+    return true;
+  }
+
+  // The first choice, unless a part of it is missing and the second one is whole.
+  void choose_memory() {
+    const auto some = [&](Choice choice) {
+      return std::any_of(seen_.begin(), seen_.end(), [&](const Seen& seen) {
+        const auto found = seen.planned.find(choice);
+        return found != seen.planned.end() && !found->second.empty();
+      });
+    };
+    const auto whole = [&](Choice choice) { return some(choice) && !incomplete_.contains(choice); };
+    const bool take_first = whole(Choice::memory_first) ||
+                            (some(Choice::memory_first) && !whole(Choice::memory_second));
+    for (Seen& seen : seen_) {
+      seen.planned.erase(take_first ? Choice::memory_second : Choice::memory_first);
+    }
+  }
+
+  void add_boxes(const Seen& seen) {
+    // Memory first, then the rest; what has another sender is read apart.
+    std::vector<std::vector<Planned>> groups;
+    std::size_t all = 0;
+    unsigned most = 0;
+    for (const Choice choice : {Choice::memory_first, Choice::memory_second, Choice::always}) {
+      const auto found = seen.planned.find(choice);
+      if (found == seen.planned.end()) continue;
+      const Rule* last = nullptr;
+      for (const Planned& planned : found->second) {
+        most = planned.rule->counters;
+        const bool full = most != 0 && !groups.empty() && groups.back().size() == most;
+        if (last == nullptr || full || planned.rule->note != last->note) groups.emplace_back();
+        groups.back().push_back(planned);
+        last = planned.rule;
+        ++all;
+      }
+    }
+    for (const int cpu : seen.cpus) {
+      for (const std::vector<Planned>& group : groups) {
+        Box box{seen.pmu.name(),
+                cpu,
+                sender(group.front().rule->note, cpu),
+                most != 0 && all > most,
+                {}};
+        for (const Planned& planned : group) box.counters.push_back(planned.counter);
+        plan_.boxes.push_back(std::move(box));
+      }
+    }
+  }
+
+  unsigned sender(Note note, int cpu) const {
+    const auto found = sockets_.of_cpu.find(cpu);
+    const unsigned socket = found == sockets_.of_cpu.end() ? 0 : found->second;
+    return note == Note::received && sockets_.count == 2 ? 1 - socket : socket;
+  }
+
+  std::string devices_;
+  Kind kind_ = Kind::any;
+  Sockets sockets_;
+  std::set<Choice> incomplete_;
+  std::vector<Seen> seen_;
+  Plan plan_;
+};
+
+}  // namespace
+
+std::string_view text(Quantity quantity) noexcept {
+  switch (quantity) {
+    case Quantity::dram_read:
+      return "dram_rd";
+    case Quantity::dram_write:
+      return "dram_wr";
+    case Quantity::dram_traffic:
+      return "dram_rw";
+    case Quantity::remote_sent:
+      return "xsock_tx";
+    case Quantity::pcie_in:
+      return "pcie_in";
+    case Quantity::cpu_energy:
+      return "cpu_J";
+    case Quantity::dram_energy:
+      return "dram_J";
+  }
+  return "";
+}
+
+Plan make_plan(const host::Roots& roots, const std::optional<Cpu>& cpu) {
+  return Planner(roots, cpu).take();
+}
+
+}  // namespace haiprof::uncore

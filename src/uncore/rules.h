@@ -1,0 +1,54 @@
+// The one table of what sysfs does not say: which events of which PMU tell what, and what one count
+// of those stands for whose scale the kernel does not give.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "uncore/plan.h"
+
+namespace haiprof::uncore {
+
+// CPUs whose counters have to be told apart by family and model.
+enum class Kind : std::uint8_t {
+  any,  // in a rule: all of them; of a CPU: none of those below
+  icelake_to_emerald,
+  granite,
+  zen1_to_3,
+  zen4,
+  zen5,
+};
+Kind kind_of(const std::optional<Cpu>& cpu) noexcept;
+
+// Which rules are for the same bytes. Of those, only the first that the machine has are taken.
+enum class Choice : std::uint8_t { always, memory_first, memory_second };
+
+// The event as numbers: `times` codes from the first on, 0x40 apart, each with the other terms.
+struct Code {
+  Kind kind = Kind::any;  // of the CPUs on which it is this one
+  unsigned event = 0;
+  std::string_view terms = {};  // empty: sysfs has to name the event
+  unsigned times = 1;
+};
+
+enum class Note : std::uint8_t {
+  none,
+  received,  // counted where the data arrives: the other of two sockets has sent it
+  at_least,  // on CPUs of the code's kind one count is not less than `bytes`, whatever sysfs says
+};
+
+struct Rule {
+  std::string_view pmu;  // its name, with or without _NUMBER behind it
+  unsigned counters;     // that the PMU has; 0: one for each event
+  Quantity quantity;
+  Choice choice;
+  std::string_view file;  // of events/ in sysfs; with # at the end: all that end in a number
+  double bytes = 0;       // of one count, where sysfs has no scale. 0: it has to
+  Code code = {};         // where sysfs does not name it
+  Note note = Note::none;
+};
+
+std::span<const Rule> rules() noexcept;
+
+}  // namespace haiprof::uncore

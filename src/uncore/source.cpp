@@ -1,0 +1,214 @@
+#include "uncore/source.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "uncore/absence.h"
+#include "uncore/boxes.h"
+
+namespace haiprof::uncore {
+
+namespace {
+
+using sampler::SeriesId;
+using sampler::SeriesTable;
+using sampler::State;
+using sampler::Status;
+
+struct Metric {
+  Quantity quantity;
+  std::string_view name;
+};
+
+constexpr std::array kMetrics = {
+    Metric{Quantity::dram_read, "dram.read.bytes_per_s"},
+    Metric{Quantity::dram_write, "dram.write.bytes_per_s"},
+    Metric{Quantity::dram_traffic, "dram.traffic.bytes_per_s"},
+    Metric{Quantity::remote_sent, "numa.remote.bytes_per_s"},
+    Metric{Quantity::pcie_in, "pcie.in.bytes_per_s"},
+};
+
+struct Of {
+  std::string_view name;
+  Subject subject;
+  std::span<const Metric> metrics;
+};
+
+constexpr std::array kParts = {
+    Of{"memory_bandwidth", Subject::memory, std::span(kMetrics).first(3)},
+    Of{"links", Subject::links, std::span(kMetrics).subspan(3, 1)},
+    Of{"pcie", Subject::pcie, std::span(kMetrics).subspan(4, 1)},
+};
+
+std::vector<Quantity> quantities(std::span<const Metric> metrics) {
+  std::vector<Quantity> made;
+  for (const Metric& metric : metrics) made.push_back(metric.quantity);
+  return made;
+}
+
+class MemoryBandwidth final : public sampler::Source {
+ public:
+  // Readings between two looks at a machine that changes.
+  static constexpr unsigned kPlanReadings = 3;
+  static constexpr std::size_t kMostTold = 64;
+
+  MemoryBandwidth(const host::Roots& roots, Planner planner, std::shared_ptr<perf::Opener> opener)
+      : roots_(roots), planner_(std::move(planner)), opener_(std::move(opener)) {}
+
+  std::string_view name() const noexcept override { return "memory_bandwidth"; }
+
+  Status open(SeriesTable& table) override {
+    plan_ = planner_();
+    boxes_.open(plan_, quantities(kMetrics), kMostBytesPerS, *opener_);
+    gone_ = false;
+    readings_ = 0;
+    add_series(table);
+    if (!plan_.boxes.empty()) {  // else they are the reason why there is nothing
+      for (const std::string& problem : plan_.problems) tell(problem);
+    }
+    return look();
+  }
+
+  Status read(SeriesTable& table) override {
+    boxes_.retry(table.now_ns(), *opener_);
+    gone_ = !boxes_.read() || gone_;
+    boxes_.limit({Quantity::dram_read, Quantity::dram_write, Quantity::dram_traffic}, peak());
+    for (const Quantity quantity : {Quantity::remote_sent, Quantity::pcie_in}) {
+      boxes_.limit({quantity}, kMostBytesPerS);
+    }
+    emit(table);
+    ++readings_;
+    if (gone_ && readings_ >= kPlanReadings) {
+      tell("counters of the CPUs have gone: what this machine has is looked for again");
+      const Status status = open(table);
+      if (status.ok()) gone_ = !boxes_.read();  // the baseline
+      return status;
+    }
+    return boxes_.take_changed() ? look() : status_;
+  }
+
+  std::vector<sampler::Part> describe(const Status&) const override {
+    std::vector<sampler::Part> parts;
+    for (const Of& part : kParts) {
+      sampler::Part made{std::string(part.name), status_of(part), {}};
+      const bool planned = is_planned(part);
+      for (const Metric& metric : part.metrics) {
+        if (!planned || boxes_.planned(metric.quantity)) made.metrics.push_back(metric.name);
+      }
+      parts.push_back(std::move(made));
+    }
+    return parts;
+  }
+
+  void take_changes(std::vector<sampler::Change>& changes) override {
+    for (std::string& sentence : untold_) {
+      changes.push_back({sampler::kSourceChange, std::move(sentence), {}});
+    }
+    untold_.clear();
+  }
+
+ private:
+  double peak() const noexcept {
+    const bool known = plan_.dram_peak_bytes_per_s > 0 && boxes_.sockets() > 0;
+    return known ? plan_.dram_peak_bytes_per_s / boxes_.sockets() : kMostBytesPerS;
+  }
+
+  void add_series(SeriesTable& table) {
+    for (std::size_t i = 0; i < kMetrics.size(); ++i) {
+      std::vector<SeriesId>& series = series_[i];
+      if (!boxes_.planned(kMetrics[i].quantity)) continue;
+      if (series.empty()) series.push_back(table.add(kMetrics[i].name));
+      while (series.size() < boxes_.sockets() + 1) {
+        const std::string instance = "socket" + std::to_string(series.size() - 1);
+        series.push_back(table.add(kMetrics[i].name, instance));
+      }
+    }
+  }
+
+  void emit(SeriesTable& table) {
+    const auto put = [&](SeriesId id, const std::optional<Rate>& rate) {
+      if (rate) table.gauge(id, rate->per_s, rate->flags | table.lateness());
+    };
+    for (std::size_t i = 0; i < kMetrics.size(); ++i) {
+      if (!boxes_.planned(kMetrics[i].quantity)) continue;
+      put(series_[i][0], boxes_.of_node(kMetrics[i].quantity));
+      for (unsigned socket = 0; socket < boxes_.sockets(); ++socket) {
+        put(series_[i][socket + 1], boxes_.of(kMetrics[i].quantity, socket));
+      }
+    }
+  }
+
+  bool is_planned(const Of& part) const noexcept {
+    return std::any_of(part.metrics.begin(), part.metrics.end(),
+                       [&](const Metric& metric) { return boxes_.planned(metric.quantity); });
+  }
+
+  bool is_counted(const Of& part) const noexcept {
+    return std::any_of(part.metrics.begin(), part.metrics.end(),
+                       [&](const Metric& metric) { return boxes_.counted(metric.quantity); });
+  }
+
+  Status status_of(const Of& part) const {
+    if (!is_planned(part)) return absence(part.subject, plan_, roots_);
+    Status status = boxes_.status(quantities(part.metrics));
+    if (!status.ok() && is_counted(part)) {
+      status.reason += "; sums that it belongs to are left out, the others are recorded";
+    }
+    return status;
+  }
+
+  // The source is there as long as anything of it is.
+  Status look() {
+    boxes_.take_changed();
+    status_ = {};
+    bool any = false;
+    for (const Of& part : kParts) {
+      if (!is_planned(part)) continue;
+      const Status status = status_of(part);
+      if (is_counted(part)) {
+        any = true;
+        if (!status.ok()) tell(std::string(part.name) + " is not complete: " + status.reason);
+      } else if (status_.ok()) {
+        status_ = status;
+      }
+    }
+    if (any) {
+      status_ = {};
+    } else if (status_.ok()) {
+      status_ = absence(Subject::memory, plan_, roots_);
+    }
+    return status_;
+  }
+
+  void tell(const std::string& sentence) {
+    if (told_.size() >= kMostTold || !told_.insert(sentence).second) return;
+    untold_.push_back(sentence);
+  }
+
+  host::Roots roots_;
+  Planner planner_;
+  std::shared_ptr<perf::Opener> opener_;
+  Plan plan_;
+  Boxes boxes_;
+  Status status_;
+  std::array<std::vector<SeriesId>, kMetrics.size()> series_;  // node, then each socket
+  std::set<std::string> told_;
+  std::vector<std::string> untold_;
+  unsigned readings_ = 0;
+  bool gone_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<sampler::Source> make_memory_bandwidth(const host::Roots& roots, Planner planner,
+                                                       std::shared_ptr<perf::Opener> opener) {
+  return std::make_unique<MemoryBandwidth>(roots, std::move(planner), std::move(opener));
+}
+
+}  // namespace haiprof::uncore

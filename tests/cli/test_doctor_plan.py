@@ -1,0 +1,170 @@
+"""``haiprof doctor --sysfs-root``: the counters of the machine whose tree it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import haiprof, only_line
+from host_trees import recorded, recordings
+
+from haiprof.cli.doctor.plan import COLUMNS
+
+CPUINFO = """\
+processor\t: 0
+vendor_id\t: AuthenticAMD
+cpu family\t: 23
+model\t\t: 49
+model name\t: AMD EPYC 7742
+physical id\t: 0
+"""
+#: The data fabric of a Zen 2, and its energy.
+PMUS = {
+    "amd_df/type": "8",
+    "amd_df/cpumask": "0",
+    "amd_df/format/event": "config:0-7,32-35,59-60",
+    "amd_df/format/umask": "config:8-15",
+    "power/type": "9",
+    "power/cpumask": "0",
+    "power/format/event": "config:0-7",
+    "power/events/energy-pkg": "event=0x02",
+    "power/events/energy-pkg.scale": "2.3283064365386962890625e-10",
+    "power/events/energy-pkg.unit": "Joules",
+}
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of what a machine of one socket with two PMUs shows."""
+    files = {f"sys/bus/event_source/devices/{name}": text for name, text in PMUS.items()}
+    files["sys/devices/system/cpu/online"] = "0"
+    files["sys/devices/system/cpu/cpu0/topology/physical_package_id"] = "0"
+    files["sys/devices/system/node/node0/cpulist"] = "0"
+    files["proc/cpuinfo"] = CPUINFO
+    for name, text in files.items():
+        (tmp_path / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tree" / name).write_text(text + "\n")
+    return tmp_path / "tree"
+
+
+def plan(*words: str | Path) -> dict[str, Any]:
+    done = haiprof("doctor", "--json", *words)
+    assert (done.returncode, done.stderr) == (0, "")
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+def test_a_dumped_tree_gives_its_plan_and_nothing_of_this_machine(tree: Path) -> None:
+    told = plan("--sysfs-root", tree)
+    assert told["ok"] is None
+    assert [f["what"] for f in told["findings"]] == ["counter plan"]
+    events = told["uncore_plan"]
+    assert {e["metric"] for e in events} == {"dram_rw", "cpu_J"}
+    assert {"pmu": "amd_df", "type": 8, "cpu": 0, "metric": "dram_rw", "config": "0x3807",
+            "scale": 64.0} in events  # fmt: skip
+    assert told["findings"][0]["found"].startswith(f"{len(events)} counters on 2 PMUs: ")
+
+
+def test_the_folder_itself_and_the_one_that_holds_it_are_the_same(tree: Path) -> None:
+    whole = plan("--sysfs-root", tree)
+    assert plan("--sysfs-root", tree / "sys") == whole
+    assert plan("--sysfs-root", tree / "sys", "--procfs-root", tree / "proc") == whole
+    assert plan("--sysfs-root", tree, "--procfs-root", tree) == whole
+
+
+def test_a_relative_folder_is_one_from_here(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tree)
+    assert plan("--sysfs-root", ".")["uncore_plan"] == plan("--sysfs-root", tree)["uncore_plan"]
+
+
+def test_a_cpu_that_the_tree_does_not_tell_can_be_given(tree: Path) -> None:
+    whole = plan("--sysfs-root", tree)["uncore_plan"]
+    (tree / "proc/cpuinfo").unlink()
+    # Never that of this machine.
+    assert {e["pmu"] for e in plan("--sysfs-root", tree)["uncore_plan"]} == {"power"}
+    given = plan("--sysfs-root", tree, "--cpu", "AuthenticAMD:23:49")["uncore_plan"]
+    assert given == whole
+
+
+def test_what_makes_no_sense_in_a_tree_is_a_problem_and_no_failure(tree: Path) -> None:
+    (tree / "sys/bus/event_source/devices/amd_df/type").write_text("eight\n")
+    told = plan("--sysfs-root", tree)
+    assert {e["pmu"] for e in told["uncore_plan"]} == {"power"}
+    (problem,) = told["uncore_problems"]
+    assert "amd_df" in problem
+    assert problem in told["findings"][0]["found"]
+
+
+def test_in_words_it_is_one_line_and_with_plan_a_table(tree: Path) -> None:
+    done = haiprof("doctor", "--sysfs-root", tree)
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("ok      counter plan: ")
+    assert " on 2 PMUs: " in line
+    lines = haiprof("doctor", "--plan", "--sysfs-root", tree).stdout.splitlines()
+    assert lines[0] == line
+    assert lines[1].split() == ["pmu", "type", "cpu", "metric", "config", "scale"]
+    assert len(lines) == 2 + len(plan("--sysfs-root", tree)["uncore_plan"])
+
+
+def test_a_tree_without_pmus_says_so(tmp_path: Path) -> None:
+    (tmp_path / "sys/devices").mkdir(parents=True)
+    told = plan("--sysfs-root", tmp_path)
+    assert told["uncore_plan"] == []
+    (found,) = told["findings"]
+    assert (found["state"], found["core"]) == ("absent", False)
+    assert found["found"].startswith("no PMU that tells")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--sysfs-root", "nowhere"], "--sysfs-root nowhere: does not exist"),
+        (["--sysfs-root", "empty"], "--sysfs-root empty: is no sysfs: there is no bus, class or"),
+        (["--sysfs-root", "tree", "--procfs-root", "empty"], "--procfs-root empty: is no procfs"),
+        (["--sysfs-root", "tree", "--cpu", "EPYC"], "VENDOR:FAMILY:MODEL"),
+        (["--sysfs-root", "tree", "--require", "mem"], "--require asks about this machine"),
+    ],
+)
+def test_what_cannot_be_looked_at_is_one_line(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], told: str
+) -> None:
+    (tree.parent / "empty").mkdir()
+    monkeypatch.chdir(tree.parent)
+    done = haiprof("doctor", *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert told in only_line(done)
+
+
+def test_the_sysfs_of_this_machine_is_examined_live_wherever_it_is_mounted(shm: Path) -> None:
+    told = plan("--sysfs-root", "/sys")
+    assert told["ok"] is True
+    assert "host cpu" in {f["what"] for f in told["findings"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "cpu"),
+    [
+        ("real_bdx_2s_min", ""),
+        ("qemu_icx", ""),
+        ("qemu_skx4n", ""),
+        ("qemu_rome", ""),
+        ("synth_skx_2s", "GenuineIntel:6:85"),
+        ("synth_spr_2s", "GenuineIntel:6:0x8f"),
+        ("synth_milan_2s", "AuthenticAMD:25:1"),
+        ("synth_genoa_2s", "AuthenticAMD:25:17"),
+    ],
+)
+def test_a_recorded_machine_has_the_counters_that_it_must(
+    tmp_path: Path, name: str, cpu: str
+) -> None:
+    found = recorded(name, tmp_path)
+    expected = json.loads((recordings() / "expected_plans.json").read_text())[name]["events"]
+
+    def ordered(events: list[dict[str, Any]]) -> list[tuple[object, ...]]:
+        return sorted(tuple(e[c] for c in COLUMNS if c != "scale") for e in events)
+
+    told = plan("--sysfs-root", found, *(["--cpu", cpu] if cpu else []))["uncore_plan"]
+    assert ordered(told) == ordered(expected)
+    assert sorted(e["scale"] for e in told) == pytest.approx(sorted(e["scale"] for e in expected))

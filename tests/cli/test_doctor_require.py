@@ -1,0 +1,78 @@
+"""``haiprof doctor --require``: when a source, a recorder, or all of them count as there."""
+
+from __future__ import annotations
+
+import pytest
+
+from haiprof.cli.doctor.finding import ABSENT, BROKEN, DENIED, OK, Finding
+from haiprof.cli.doctor.require import unmet
+from haiprof.cli.doctor.sources import explained
+
+FOUND = [
+    Finding("recorder", OK, "a record reached its file"),
+    Finding("host cpu", OK, "cpu.util.percent", "", "basic"),
+    Finding("host cgroup_cpu", ABSENT, "no group", "", "basic"),
+    Finding("host memory_bandwidth", DENIED, "no right", "give it", "mem"),
+    Finding("host resctrl", OK, "proc.mbm", "", "mem"),
+    Finding("host infiniband", ABSENT, "no ports", "", "ib"),
+    Finding("GPU sampling", BROKEN, "NVML fell over", "see nvidia-smi", "gpu"),
+]
+DENIED_LINE = "mem: memory_bandwidth is denied: no right; mend: give it"
+ABSENT_LINE = "ib: infiniband is absent: no ports"
+BROKEN_LINE = "gpu: gpu_sampling is broken: NVML fell over; mend: see nvidia-smi"
+
+
+@pytest.mark.parametrize(
+    ("names", "lines"),
+    [
+        ("cpu", []),
+        ("host_cpu", None),
+        ("Host CPU", None),
+        ("resctrl, recorder", []),
+        ("basic", []),
+        ("cgroup_cpu", ["cgroup_cpu is absent: no group"]),
+        ("mem", [DENIED_LINE]),
+        ("ib,mem,ib", [ABSENT_LINE, DENIED_LINE]),
+        ("gpu", [BROKEN_LINE]),
+        ("all", [DENIED_LINE, ABSENT_LINE, BROKEN_LINE]),
+        (
+            "all,cgroup_cpu",
+            [DENIED_LINE, ABSENT_LINE, BROKEN_LINE, "cgroup_cpu is absent: no group"],
+        ),
+        ("", None),
+        (" , ", None),
+        ("memory bandwidth", ["memory_bandwidth is denied: no right; mend: give it"]),
+    ],
+)
+def test_what_is_required(names: str, lines: list[str] | None) -> None:
+    if lines is None:
+        with pytest.raises(ValueError, match=r"there is nothing named|at least one name"):
+            unmet(FOUND, names)
+    else:
+        assert unmet(FOUND, names) == lines
+
+
+@pytest.mark.parametrize(
+    ("reason", "mend", "where", "given"),
+    [
+        ("perf_event_open: EACCES", "give it CAP_PERFMON", "#counters", "--cap-add PERFMON"),
+        ("the port's counters are of another network namespace", "", "network", "hostNetwork"),
+        ("/proc/9/io needs CAP_SYS_PTRACE", "", "#io-of-other", "--cap-add SYS_PTRACE"),
+        ("resctrl is not mounted", "mount it", "#resctrl", ""),
+    ],
+)
+def test_a_mend_says_where_it_is_explained_and_in_a_container_how_it_is_given(
+    monkeypatch: pytest.MonkeyPatch, reason: str, mend: str, where: str, given: str
+) -> None:
+    monkeypatch.setattr("haiprof.cli.doctor.sources.in_container", lambda: False)
+    outside = explained(reason, mend)
+    assert outside.startswith(mend)
+    assert "docs/doctor.md" in outside
+    assert where in outside
+    assert "Kubernetes" not in outside
+    monkeypatch.setattr("haiprof.cli.doctor.sources.in_container", lambda: True)
+    assert given in explained(reason, mend)
+
+
+def test_a_mend_of_nothing_special_stays_as_it_is() -> None:
+    assert explained("no disk", "plug one in") == "plug one in"

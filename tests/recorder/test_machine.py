@@ -1,0 +1,107 @@
+"""What the node's file says of the machine, and where the recorder looks for it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import haiprof, the_run
+from host_trees import FILES, Node
+from recording import process_file, read_table
+
+from haiprof import _core
+from haiprof.options import HOST_RECORDERS
+from haiprof.places import Access, node_name
+from haiprof.recorder import machine
+from haiprof.recorder import node as node_module
+from haiprof.recorder.node import NodeRecorder
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Node:
+    """A machine with three NUMA nodes and 1000 kB of memory."""
+    node = Node(tmp_path / "tree")
+    for name, content in FILES.items():
+        node.write(name, content)
+    for number in range(3):
+        node.write_sys(f"devices/system/node/node{number}/cpulist", f"{number}\n")
+    node.write_sys("devices/system/node/possible", "0-2\n")
+    return node
+
+
+def test_the_machine_is_described_by_the_tree_that_is_given(tree: Node) -> None:
+    told = machine.describe(Access(str(tree.procfs), str(tree.sysfs)))
+    assert set(told) == {
+        "cpu",
+        "sockets",
+        "numa_nodes",
+        "dram_peak_bytes_per_s",
+        "dram_peak_how",
+    }
+    assert told["numa_nodes"] == 3
+    assert told["dram_peak_bytes_per_s"] is None
+
+
+def test_a_plan_that_fails_leaves_the_rest_of_the_description(
+    tree: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(**_: object) -> None:
+        raise RuntimeError("no plan today")
+
+    monkeypatch.setattr(_core, "uncore_plan", fails)
+    told = machine.describe(Access(str(tree.procfs), str(tree.sysfs)))
+    assert (told["numa_nodes"], told["cpu"]) == (3, None)
+    assert "the machine cannot be described" in caplog.text
+
+
+def test_each_recorder_and_root_reaches_the_sampler(
+    tree: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+    made = _core.HostSampler
+
+    def sampler(**keywords: Any) -> _core.HostSampler:
+        given.update(keywords)
+        return made(**{name: 0.0 for name in HOST_RECORDERS})
+
+    monkeypatch.setattr(node_module, "HostSampler", sampler)
+    intervals = {name: 1.0 + n for n, name in enumerate(HOST_RECORDERS)}
+    access = Access(str(tree.procfs), str(tree.sysfs), "/run/p.sock", True)
+    NodeRecorder(tmp_path, intervals, access).close()
+    assert given == {
+        **intervals,
+        **access._asdict(),
+        "own_procfs": "/proc",
+        "own_sysfs": "/sys",
+    }
+
+
+def test_a_run_samples_the_node_that_it_was_given(shm: Path, tree: Node, tmp_path: Path) -> None:
+    done = haiprof(
+        "run", "--log-dir", tmp_path / "logs", "--sysfs-root", tree.sysfs.parent,
+        "--procfs-root", tree.procfs, "--basic-interval", "0.05", "--recorders", "basic",
+        "sleep", "0.5",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    folder = the_run(tmp_path / "logs") / node_name()
+    assert process_file(folder)["machine"]["numa_nodes"] == 3
+    rows = read_table(folder, "samples").to_pylist()
+    assert {r["value"] for r in rows if r["metric"] == "mem.total.bytes"} == {1000 * 1024}
+    # The command is a process of this machine, whatever the node's /proc is.
+    assert any(r["instance"] == "command" and r["metric"] == "proc.rss.bytes" for r in rows)
+
+
+def test_a_root_that_is_none_stops_the_command_line_before_the_command(tmp_path: Path) -> None:
+    done = haiprof("run", "--sysfs-root", tmp_path, "touch", tmp_path / "ran")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"haiprof: --sysfs-root '{tmp_path}' is no sysfs: there is no")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_options_in_run_json_name_the_roots(shm: Path, tree: Node, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    haiprof("run", "--log-dir", logs, "--sysfs-root", tree.sysfs, "--resctrl", "true")
+    options = json.loads((the_run(logs) / "run.json").read_text())["options"]
+    assert (options["sysfs_root"], options["resctrl"]) == (str(tree.sysfs), True)

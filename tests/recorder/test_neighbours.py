@@ -1,0 +1,196 @@
+"""What others do on the node beside a training job: each shows in its own series, and in no other.
+
+The memory controllers are stood in for by a PMU that every machine has, which counts the pages that
+are touched for the first time: who writes fresh memory is counted to the byte.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow.compute as pc
+import pytest
+from commands import start_haiprof, the_run
+from fixtures import ROOT
+from recording import read_table, wait_recorded
+
+EXAMPLE = ROOT / "examples" / "train_digits.py"
+MIB = 1 << 20
+#: How long each of them is watched, s.
+WATCHED = 5.0
+
+BURN = """
+import json, sys, time
+begun, spent, end = time.monotonic(), time.process_time(), time.monotonic() + float(sys.argv[1])
+while time.monotonic() < end:
+    busy = time.process_time() + 0.03
+    while time.process_time() < busy:
+        pass
+    time.sleep(0.03)
+print(json.dumps([time.process_time() - spent, time.monotonic() - begun]))
+"""
+
+READ = """
+import json, mmap, os, sys, time
+fd = os.open(sys.argv[2], os.O_RDONLY | os.O_DIRECT)
+buffer, done = mmap.mmap(-1, 1 << 20), 0
+begun, end = time.monotonic(), time.monotonic() + float(sys.argv[1])
+while time.monotonic() < end:
+    done += os.preadv(fd, [buffer], done % (64 << 20))
+    time.sleep(max(0.0, begun + done / (40 << 20) - time.monotonic()))
+print(json.dumps([done, time.monotonic() - begun]))
+"""
+
+STREAM = """
+import json, mmap, sys, time
+part, done = 4 << 20, 0
+begun, end = time.monotonic(), time.monotonic() + float(sys.argv[1])
+while time.monotonic() < end:
+    with mmap.mmap(-1, part) as fresh:
+        fresh.madvise(mmap.MADV_NOHUGEPAGE)
+        for page in range(0, part, mmap.PAGESIZE):
+            fresh[page] = 1
+    done += part
+    time.sleep(max(0.0, begun + done / (80 << 20) - time.monotonic()))
+print(json.dumps([done, time.monotonic() - begun]))
+"""
+
+
+class Watched(NamedTuple):
+    """One neighbour: when it was there (ns UTC), and what it says it did a second."""
+
+    begin: int
+    end: int
+    rate: float
+
+
+@pytest.fixture
+def sysfs(tmp_path: Path) -> Path:
+    """A tree whose memory controller is the kernel's count of page faults, on every CPU."""
+    try:
+        paranoid = int(Path("/proc/sys/kernel/perf_event_paranoid").read_text())
+    except OSError:
+        pytest.skip("this kernel has no perf events")
+    if os.geteuid() != 0 and paranoid > 0:
+        pytest.skip("counting all of a CPU needs root, CAP_PERFMON or perf_event_paranoid <= 0")
+    root = tmp_path / "sys"
+    pmu = root / "bus" / "event_source" / "devices" / "uncore_imc_free_running_0"
+    cpus = sorted(os.sched_getaffinity(0))
+    files = {
+        pmu / "type": "1",  # PERF_TYPE_SOFTWARE
+        pmu / "cpumask": ",".join(map(str, cpus)),
+        pmu / "format" / "event": "config:0-7",
+        pmu / "events" / "write": "event=0x02",  # PERF_COUNT_SW_PAGE_FAULTS
+        pmu / "events" / "write.scale": str(os.sysconf("SC_PAGESIZE") / MIB),
+        pmu / "events" / "write.unit": "MiB",
+        pmu / "events" / "read": "event=0x04",  # PERF_COUNT_SW_CPU_MIGRATIONS
+        pmu / "events" / "read.scale": "1",
+        pmu / "events" / "read.unit": "MiB",
+    }
+    for cpu in cpus:
+        topology = root / "devices" / "system" / "cpu" / f"cpu{cpu}" / "topology"
+        files[topology / "physical_package_id"] = "0"
+    for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n", encoding="utf-8")
+    return root
+
+
+def beside(program: str, *arguments: str) -> Watched:
+    begin = time.time_ns()
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(WATCHED), *arguments],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    amount, seconds = json.loads(done.stdout)
+    return Watched(begin, time.time_ns(), amount / seconds)
+
+
+def mean(folder: Path, metric: str, watched: Watched, instance: str | None = None) -> float:
+    """Average a metric while a neighbour was there; the seconds of its coming and going apart."""
+    samples = read_table(folder, "samples")
+    kept = (pc.field("metric") == metric) & (pc.field("time") > watched.begin + 10**9)
+    kept &= pc.field("time") < watched.end - 10**9 // 2
+    kept &= pc.field("instance").is_null() if instance is None else pc.field("instance") == instance
+    values = samples.filter(kept)["value"].to_pylist()
+    return sum(values) / len(values) if values else 0.0
+
+
+def whole_disk(path: Path) -> str:
+    """Return the name of the disk that a file lies on; skip where that is no disk."""
+    device = path.stat().st_dev
+    block = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
+    if not block.exists():
+        pytest.skip(f"{path} does not lie on a disk")
+    block = block.resolve()
+    return block.parent.name if (block / "partition").exists() else block.name
+
+
+def test_each_neighbour_shows_in_its_own_series_and_in_no_other(
+    shm: Path, tmp_path: Path, sysfs: Path
+) -> None:
+    file = tmp_path / "data"
+    file.write_bytes(os.urandom(MIB) * 64)
+    disk = whole_disk(file)
+    with file.open("rb") as written:
+        os.fsync(written.fileno())
+    job = start_haiprof(
+        "run", "--log-dir", tmp_path / "log", "--sample-hz", "4", "--sysfs-root", sysfs, "--",
+        sys.executable, EXAMPLE, "--epochs", "100000", "--workers", "0",
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    try:
+        assert job.stdout is not None
+        assert job.stdout.readline().startswith("epoch 1/")
+        nobody = beside("import time, sys; time.sleep(float(sys.argv[1])); print([0, 1])")
+        burner = beside(BURN)
+        reader = beside(READ, str(file))
+        streamer = beside(STREAM)
+    finally:
+        os.killpg(job.pid, signal.SIGTERM)
+        job.communicate(timeout=60)
+    wait_recorded(shm)
+
+    run = the_run(tmp_path / "log")
+    node = next(p.parent for p in run.glob("*/process.json") if "#" not in p.parent.name)
+    (rank,) = run.glob("*#*")
+    cores = os.cpu_count() or 1
+
+    def cores_of_others(watched: Watched) -> float:
+        whole = mean(node, "cpu.util.percent", watched) / 100 * cores
+        return whole - mean(rank, "proc.cpu.percent", watched) / 100
+
+    def change(folder: Path, metric: str, watched: Watched, instance: str | None = None) -> float:
+        before = mean(folder, metric, nobody, instance)
+        return mean(folder, metric, watched, instance) - before
+
+    # The one that burns CPU: half a core more that is not the job's; no byte moves.
+    more = {w: cores_of_others(w) - cores_of_others(nobody) for w in (burner, reader, streamer)}
+    assert more[burner] == pytest.approx(burner.rate, abs=0.12)
+    assert burner.rate > 0.3
+    assert max(more[reader], more[streamer]) < 0.3
+
+    # The one that reads past the page cache: the disk, and not the job.
+    for watched in (burner, reader, streamer):
+        wanted = reader.rate if watched is reader else 0.0
+        read = change(node, "disk.read.bytes_per_s", watched, disk)
+        assert read == pytest.approx(wanted, rel=0.05, abs=2 * MIB)
+        for metric in ("io.storage_read.bytes_per_s", "io.syscall_read.bytes_per_s"):
+            assert abs(change(rank, metric, watched)) < 2 * MIB
+
+    # The one that streams through memory: the memory controllers.
+    for watched in (burner, reader, streamer):
+        wanted = streamer.rate if watched is streamer else 0.0
+        written = change(node, "dram.write.bytes_per_s", watched)
+        assert written == pytest.approx(wanted, rel=0.05, abs=8 * MIB)
+
+    # And nobody changed what the job itself is seen to do.
+    for watched in (burner, reader, streamer):
+        assert abs(change(rank, "proc.rss.bytes", watched)) < 64 * MIB
