@@ -83,6 +83,7 @@ std::optional<Module> parse_module(std::string_view raw) {
   constexpr std::size_t kTechnology = 0x28;
   constexpr std::size_t kExtendedSpeed = 0x58;
   constexpr unsigned char kDram = 3;  // beside it: kinds of persistent memory
+  constexpr unsigned kUnknown = 0xffff;
   constexpr std::size_t kShortest = 0x15;  // before SMBIOS 2.7 without the configured speed
   if (raw.size() < kShortest || raw[0] != 17) return std::nullopt;
   const std::size_t length = static_cast<unsigned char>(raw[1]);
@@ -92,9 +93,9 @@ std::optional<Module> parse_module(std::string_view raw) {
   const bool persistent =
       length > kTechnology && static_cast<unsigned char>(raw[kTechnology]) > kDram;
   if (word(kSize) == 0 || persistent) return module;
-  module.bits = word(kDataWidth);
+  module.bits = word(kDataWidth) == kUnknown ? 0 : word(kDataWidth);
   module.megatransfers = word(kConfiguredSpeed);
-  if (module.megatransfers == 0xffff) {
+  if (module.megatransfers == kUnknown) {
     module.megatransfers =
         length >= kExtendedSpeed + 4 ? word(kExtendedSpeed) | word(kExtendedSpeed + 2) << 16 : 0;
   }

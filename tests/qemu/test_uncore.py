@@ -89,4 +89,5 @@ def test_every_counter_of_the_real_driver_is_planned_opened_and_read(
     else:  # the emulated Skylake has no memory controllers on its PCI bus
         assert states["memory_bandwidth"] == "absent"
     # The counters of an emulated machine stand still.
-    assert {float(value) for _, _, _, value, _ in rows(said, "sample")} == {0.0}
+    counted = [row for row in rows(said, "sample") if row[1] != "haiprof.cost.ratio"]
+    assert {float(value) for _, _, _, value, _ in counted} == {0.0}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import struct
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -304,11 +305,17 @@ def test_modules_faster_than_the_old_field_can_hold(tmp_path: Path) -> None:
     assert made["dram_peak_bytes_per_s"] == pytest.approx(8 * 70_000e6)
 
 
-def test_firmware_too_old_to_tell_the_speed_is_no_problem(tmp_path: Path) -> None:
+#: SMBIOS 2.3 to 2.6 has no configured speed; QEMU says of the width that it is unknown.
+OLD = pmu_trees.memory_record()[:0x1B].replace(b"\x11\x5c", b"\x11\x1b", 1)
+EMULATED = pmu_trees.memory_record(bits=0xFFFF - 8, configured=0).replace(
+    struct.pack("<H", 0xFFFF - 8), b"\xff\xff", 1
+)
+
+
+@pytest.mark.parametrize("record", [OLD + b"DIMM 0\0\0", EMULATED], ids=["old", "emulated"])
+def test_firmware_that_does_not_tell_the_speed_is_no_problem(record: bytes, tmp_path: Path) -> None:
     machine = pmu_trees.rome(tmp_path)
-    record = bytearray(pmu_trees.memory_record()[:0x1B])
-    record[1] = len(record)  # SMBIOS 2.3 to 2.6
-    machine.write("firmware/dmi/entries/17-0/raw", bytes(record) + b"DIMM 0\0\0")
+    machine.write("firmware/dmi/entries/17-0/raw", record)
     made = plan(machine)
     assert made["problems"] == []
     assert made["dram_peak_how"].startswith("at most, with 16 channels")
