@@ -264,13 +264,18 @@ def placement_table(ranks: Sequence[Summary]) -> pl.DataFrame:
 
 def shares(rank: Summary, metric: str) -> dict[str, float]:
     """Return the part of a metric that each NUMA node has; empty where none is known."""
-    found = {
+    found = by_numa_node(rank, metric)
+    total = sum(found.values())
+    return {node: value / total for node, value in found.items()} if total > 0 else {}
+
+
+def by_numa_node(rank: Summary, metric: str) -> dict[str, float]:
+    """Return the mean of a metric on each NUMA node."""
+    return {
         node: rank.part_stats[node][metric].mean
         for node in _ordered(rank.part_stats)
         if metric in rank.part_stats[node]
     }
-    total = sum(found.values())
-    return {node: value / total for node, value in found.items()} if total > 0 else {}
 
 
 def far_memory(rank: Summary) -> float | None:
