@@ -245,13 +245,15 @@ def placement_table(ranks: Sequence[Summary]) -> pl.DataFrame:
     rows = []
     for rank in ranks:
         threads, memory = shares(rank, THREADS), shares(rank, MEMORY)
+        if len(threads | memory) < 2:  # a machine of one node has no other place
+            threads, memory = {}, {}
         row: dict[str, object] = {
             "node": rank.process.node,
             "rank": rank.process.rank,
             "pid": rank.process.pid,
             "threads ran on": _told(threads),
             "memory lies on": _told(memory),
-            "memory elsewhere_share": far_memory(rank),
+            "memory elsewhere_share": far_memory(rank) if threads and memory else None,
             "far_fills_ratio": _mean(rank, "proc.far_fills.ratio"),
             "CPUs allowed": _mean(rank, "proc.allowed_cpus.count"),
             "memory_read_and_written_bytes_per_s": _mean(rank, "proc.mbm_total.bytes_per_s"),

@@ -221,6 +221,16 @@ def test_nodes_are_named_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     assert row["far_fills_ratio"] == 0.2
 
 
+def test_a_machine_of_one_numa_node_has_no_placement(tmp_path: Path) -> None:
+    rank: Values = {
+        (hardware.THREADS, "node0"): 90.0,
+        (hardware.MEMORY, "node0"): 2.0**30,
+        ("proc.allowed_cpus.count", None): 8.0,
+    }
+    ranks, _ = summaries(tmp_path, {}, rank)
+    assert hardware.placement_table(ranks).height == 0
+
+
 def test_a_machine_without_counters_has_no_table_and_no_sentence(tmp_path: Path) -> None:
     run = runs.make_run(tmp_path / "r", ranks=2)
     ranks, nodes = Analyzer(run).summaries()
