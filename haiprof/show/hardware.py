@@ -162,7 +162,7 @@ def phase_grid(means: pl.DataFrame, who: str = "") -> Grid | None:
     if coarse.height:
         note += (
             f" {NOTHING}: not resolved: the samples are too coarse for phases this short, and hold "
-            f"the same mix of them (resolution at most {coarse['resolution'].max():.2f}; "
+            f"the same mix of them (resolution at most {max(coarse['resolution'].to_list()):.2f}; "
             f"{phase_means.RESOLVED:g} is needed); a shorter interval of the recorder helps"
         )
         note += f". Or {few}." if coarse.height < unknown.height else "."

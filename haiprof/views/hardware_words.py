@@ -65,11 +65,12 @@ def near_peak(nodes: Sequence[Summary]) -> str:
     table = hardware.memory_table(nodes)
     if "of peak_share" not in table.columns:
         return ""
-    top = table.sort("of peak_share", descending=True, nulls_last=True, maintain_order=True)
-    worst = top.row(0, named=True)
-    share, peak = worst["of peak_share"], worst["peak_bytes_per_s"]
-    if share < NEAR_PEAK:
+    # More than the peak: it is not that of this memory, whose modules may be spread unevenly.
+    near = table.filter(pl.col("of peak_share").is_between(NEAR_PEAK, 1.0))
+    if not near.height:
         return ""
+    worst = near.sort("of peak_share", descending=True, maintain_order=True).row(0, named=True)
+    share, peak = worst["of peak_share"], worst["peak_bytes_per_s"]
     where = worst["node"]
     machine = next(n.process.machine for n in nodes if n.process.node == where)
     how = f" ({machine.dram_peak_how})" if machine is not None and machine.dram_peak_how else ""

@@ -282,6 +282,12 @@ def test_one_socket_near_its_peak_is_told_although_the_node_is_not(tmp_path: Pat
     )
 
 
+def test_more_than_the_peak_says_that_the_peak_is_another_one(tmp_path: Path) -> None:
+    """A socket with more modules than the other has more than its even part."""
+    _, nodes = summaries(tmp_path, runs.with_sockets(hardware.TRAFFIC, 240e9, 0.0))
+    assert hardware_words.near_peak(nodes) == ""
+
+
 @pytest.mark.parametrize(
     ("remote", "elsewhere", "told"), [(30e9, 0.6, True), (20e9, 0.6, False), (30e9, 0.2, False)]
 )
