@@ -226,9 +226,9 @@ def slow_nfs(ranks: Sequence[Summary], nodes: Sequence[Summary]) -> str:
 def power(nodes: Sequence[Summary]) -> list[str]:
     """Say what the nodes drew: a fact, no trouble."""
     made = []
-    several = len({node.process.node for node in nodes}) > 1
-    for metric, who in (
-        ("node.power.watts", "The nodes" if several else "The node"),
+    total = len({node.process.node for node in nodes})
+    for metric, what in (
+        ("node.power.watts", ""),
         ("cpu.power.watts", "CPU packages"),
         ("dram.power.watts", "Memory"),
     ):
@@ -241,9 +241,14 @@ def power(nodes: Sequence[Summary]) -> list[str]:
         if found := list(by_node.values()):
             watts = sum(stat.mean for stat in found)
             used = energy(sum(hardware.joules(stat) for stat in found))
-            of = f" of {len(found)} nodes" if several else ""
-            name = who if metric.startswith("node.") else f"{who}{of}"
-            made.append(f"{name} drew {watts:.0f} W on average, {used} in the run ({metric})")
+            some = f"{len(found)} of {total} nodes" if len(found) < total else f"{total} nodes"
+            if what:
+                who = f"{what} of {some}" if total > 1 else what
+            elif len(found) < total:
+                who = some
+            else:
+                who = "The nodes" if total > 1 else "The node"
+            made.append(f"{who} drew {watts:.0f} W on average, {used} in the run ({metric})")
     return made
 
 

@@ -114,6 +114,18 @@ def test_containers_of_one_node_do_not_count_its_power_twice(tmp_path: Path) -> 
     ]
 
 
+def test_power_that_some_nodes_tell_is_not_that_of_all(tmp_path: Path) -> None:
+    run = runs.write_run(tmp_path / "r")
+    values: Values = {("node.power.watts", None): 700.0, ("cpu.power.watts", None): 200.0}
+    runs.write_closed(runs.write_node(run, "n0"), schema.SAMPLES, runs.steady(SECONDS, values))
+    runs.write_node(run, "n1")
+    _, nodes = Analyzer(run).summaries()
+    assert hardware_words.power(nodes) == [
+        "1 of 2 nodes drew 700 W on average, 7 kJ in the run (node.power.watts)",
+        "CPU packages of 1 of 2 nodes drew 200 W on average, 2 kJ in the run (cpu.power.watts)",
+    ]
+
+
 def test_a_port_tells_its_use_and_only_counters_that_grew(tmp_path: Path) -> None:
     values: Values = {
         ("ib.rx.bytes_per_s", "mlx5_0/1"): 20e9,
