@@ -77,7 +77,8 @@ def grids(ranks: Sequence[Summary], nodes: Sequence[Summary]) -> list[Grid]:
             "NUMA placement",
             hardware.placement_table(ranks),
             "Memory elsewhere: the part of the control group's memory on other nodes than the "
-            "threads run on. Far fills: of the DRAM that cores fetched, that of other nodes.",
+            "threads run on; ranks in one container have the memory of all. Far fills: of the "
+            "DRAM that cores fetched, that of other nodes.",
         ),
     ]
     return [grid for grid in made if grid is not None]
@@ -147,19 +148,26 @@ def phase_grid(means: pl.DataFrame, who: str = "") -> Grid | None:
     phases = [phase_means.STEP, *(n for n in PHASE_ORDER if n in found), *rest, *ends]
     cells = {(m, p): mean for m, p, mean in means.select("metric", "phase", "mean").iter_rows()}
     rows = []
-    for metric in (m for m in _OVER_PHASES if (m, phase_means.STEP) in cells):
+    for metric in (m for m in _OVER_PHASES if any(cells.get((m, p)) is not None for p in phases)):
         row = [metric.rpartition(".")[0]]
         for phase in phases:
             row.append(cell(metric, cells.get((metric, phase))))
         rows.append(row)
+    if not rows:
+        return None
     note = "Means over the time of each phase, of samples that may lie in several."
-    coarse = means.filter(pl.col("mean").is_null())["resolution"].max()
-    if isinstance(coarse, float):
+    unknown = means.filter(pl.col("mean").is_null(), pl.col("phase") != phase_means.STEP)
+    few = f"fewer than {phase_means.FEWEST} samples lie in the phase"
+    coarse = unknown.filter(pl.col("resolution") < phase_means.RESOLVED)
+    if coarse.height:
         note += (
             f" {NOTHING}: not resolved: the samples are too coarse for phases this short, and hold "
-            f"the same mix of them (resolution at most {coarse:.2f}; {phase_means.RESOLVED:g} and "
-            f"{phase_means.FEWEST} samples are needed); a shorter interval of the recorder helps."
+            f"the same mix of them (resolution at most {max(coarse['resolution'].to_list()):.2f}; "
+            f"{phase_means.RESOLVED:g} is needed); a shorter interval of the recorder helps"
         )
+        note += f". Or {few}." if coarse.height < unknown.height else "."
+    elif unknown.height:
+        note += f" {NOTHING}: {few}."
     title = "Over the phases of a step" + (f" ({who})" if who else "")
     heads = ["", "all steps", *phases[1:]]
     return Grid(title, heads, rows, frozenset(range(1, len(heads))), note)

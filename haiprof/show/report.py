@@ -45,7 +45,6 @@ _FIRST = (
     overhead_view.EVENT_KIND,
     "disk",
     "throttle",
-    "link",
     "hook",
 )
 #: Kinds of events that are drawn with the ranks, and do not tell of trouble: what the user made,

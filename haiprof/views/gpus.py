@@ -47,7 +47,7 @@ def _one(metric: str, found: list[Stat]) -> Stat:
     mean = sum(s.mean for s in found) / (1 if adds else len(found))
     top = sum(s.maximum for s in found) if adds else max(s.maximum for s in found)
     begin, end = min(s.begin for s in found), max(s.end for s in found)
-    return Stat(mean, top, len(found), begin, end)
+    return Stat(mean, top, len(found), begin, end, max(s.samples for s in found))
 
 
 def _bare(uuid: str) -> str:

@@ -245,13 +245,15 @@ def placement_table(ranks: Sequence[Summary]) -> pl.DataFrame:
     rows = []
     for rank in ranks:
         threads, memory = shares(rank, THREADS), shares(rank, MEMORY)
+        if len(threads | memory) < 2:  # a machine of one node has no other place
+            threads, memory = {}, {}
         row: dict[str, object] = {
             "node": rank.process.node,
             "rank": rank.process.rank,
             "pid": rank.process.pid,
             "threads ran on": _told(threads),
             "memory lies on": _told(memory),
-            "memory elsewhere_share": far_memory(rank),
+            "memory elsewhere_share": far_memory(rank) if threads and memory else None,
             "far_fills_ratio": _mean(rank, "proc.far_fills.ratio"),
             "CPUs allowed": _mean(rank, "proc.allowed_cpus.count"),
             "memory_read_and_written_bytes_per_s": _mean(rank, "proc.mbm_total.bytes_per_s"),
@@ -264,13 +266,18 @@ def placement_table(ranks: Sequence[Summary]) -> pl.DataFrame:
 
 def shares(rank: Summary, metric: str) -> dict[str, float]:
     """Return the part of a metric that each NUMA node has; empty where none is known."""
-    found = {
+    found = by_numa_node(rank, metric)
+    total = sum(found.values())
+    return {node: value / total for node, value in found.items()} if total > 0 else {}
+
+
+def by_numa_node(rank: Summary, metric: str) -> dict[str, float]:
+    """Return the mean of a metric on each NUMA node."""
+    return {
         node: rank.part_stats[node][metric].mean
         for node in _ordered(rank.part_stats)
         if metric in rank.part_stats[node]
     }
-    total = sum(found.values())
-    return {node: value / total for node, value in found.items()} if total > 0 else {}
 
 
 def far_memory(rank: Summary) -> float | None:

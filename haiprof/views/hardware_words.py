@@ -13,6 +13,7 @@ import polars as pl
 
 from haiprof.views import hardware
 from haiprof.views.overview import Summary
+from haiprof.views.series import Stat
 from haiprof.views.words import energy, milliseconds, percent, rate
 
 #: No program reaches the theoretical peak, since rows must be opened and directions turned; near
@@ -31,6 +32,10 @@ LINK_FAULTS_PER_S: Final = 1.0
 SLOW_NFS_MS: Final = 10.0
 #: A loop that waits less for its data loses little by slow storage.
 WAITS_FOR_DATA: Final = 0.15
+#: A mount that answers in fewer of the intervals is not what a loop keeps waiting for.
+READ_OFTEN: Final = 0.5
+#: Ranks in one container report the memory of all, each read at a moment of its own.
+SAME_MEMORY: Final = 0.1
 
 
 def trouble(ranks: Sequence[Summary], nodes: Sequence[Summary], events: pl.DataFrame) -> list[str]:
@@ -60,11 +65,12 @@ def near_peak(nodes: Sequence[Summary]) -> str:
     table = hardware.memory_table(nodes)
     if "of peak_share" not in table.columns:
         return ""
-    top = table.sort("of peak_share", descending=True, nulls_last=True, maintain_order=True)
-    worst = top.row(0, named=True)
-    share, peak = worst["of peak_share"], worst["peak_bytes_per_s"]
-    if share < NEAR_PEAK:
+    # More than the peak: it is not that of this memory, whose modules may be spread unevenly.
+    near = table.filter(pl.col("of peak_share").is_between(NEAR_PEAK, 1.0))
+    if not near.height:
         return ""
+    worst = near.sort("of peak_share", descending=True, maintain_order=True).row(0, named=True)
+    share, peak = worst["of peak_share"], worst["peak_bytes_per_s"]
     where = worst["node"]
     machine = next(n.process.machine for n in nodes if n.process.node == where)
     how = f" ({machine.dram_peak_how})" if machine is not None and machine.dram_peak_how else ""
@@ -77,25 +83,61 @@ def near_peak(nodes: Sequence[Summary]) -> str:
 
 
 def far_memory(ranks: Sequence[Summary], nodes: Sequence[Summary]) -> str:
-    """Name the rank with most memory far from its threads, on a node whose sockets talk a lot."""
+    """Name the ranks with most memory where none of their threads run; their sockets talk a lot."""
     worst = (0.0, "")
     by_node = _by_node(ranks)
     for node in nodes:
         traffic, remote = hardware.dram_bytes_per_s(node.stats), node.stats.get(hardware.REMOTE)
         if not traffic or remote is None or remote.mean < FAR_TRAFFIC * traffic:
             continue
-        for rank in by_node.get(node.process.node, ()):
-            far = hardware.far_memory(rank)
-            if far is None or far < FAR_MEMORY:
+        for group in _of_one_memory(by_node.get(node.process.node, ())):
+            far = _left_alone(group)
+            if far < FAR_MEMORY:
                 continue
+            who, whose = group[0].process.label, "its" if len(group) == 1 else "their"
+            more = f" and {len(group) - 1} more" if len(group) > 1 else ""
             told = (
-                f"{percent(far)} of the memory of {rank.process.label} lies on other NUMA nodes "
-                f"than its threads run on, and the sockets of {node.process.node} send each other "
+                f"{percent(far)} of the memory of {who}{more} lies on other NUMA nodes than "
+                f"{whose} threads run on, and the sockets of {node.process.node} send each other "
                 f"{rate(remote.mean)} ({hardware.REMOTE}), {percent(remote.mean / traffic)} of "
                 "what the memory moves: bind each rank to one NUMA node (numactl -N and -m)"
             )
             worst = max(worst, (far, told))
     return worst[1]
+
+
+def _of_one_memory(ranks: Sequence[Summary]) -> list[list[Summary]]:
+    """Put ranks together whose memory looks the same: most likely it is that of one container."""
+    groups: list[tuple[dict[str, float], list[Summary]]] = []
+    for rank in ranks:
+        memory = hardware.by_numa_node(rank, hardware.MEMORY)
+        if not memory or not hardware.by_numa_node(rank, hardware.THREADS):
+            continue
+        for first, group in groups:
+            apart = sum(abs(first.get(n, 0.0) - memory.get(n, 0.0)) for n in first | memory)
+            if apart <= SAME_MEMORY * sum(first.values()):
+                group.append(rank)
+                break
+        else:
+            groups.append((memory, [rank]))
+    return [group for _, group in groups]
+
+
+def _left_alone(group: Sequence[Summary]) -> float:
+    """Return the part of the memory that lies where a smaller part of the threads' time is spent.
+
+    So much is far from the threads at the least, wherever each of them has its own; threads and
+    memory that are spread alike have none.
+    """
+    memory = hardware.shares(group[0], hardware.MEMORY)
+    ran: dict[str, float] = {}
+    for rank in group:
+        for name, value in hardware.by_numa_node(rank, hardware.THREADS).items():
+            ran[name] = ran.get(name, 0.0) + value
+    whole = sum(ran.values())
+    if not whole:
+        return 0.0
+    return sum(max(share - ran.get(name, 0.0) / whole, 0.0) for name, share in memory.items())
 
 
 def lost_link(events: pl.DataFrame) -> str:
@@ -132,17 +174,27 @@ def failing_port(nodes: Sequence[Summary]) -> str:
             where = f"{port} on {node.process.node}"
             for name in grown.keys() & set(hardware.LINK_FAULTS):
                 stat, count = stats[f"ib.{name}.per_s"], grown[name]
+                per_s = stat.mean * _covered(stat, node)
                 if name == "link_downed" and count >= 0.5:
                     times = f"{count:.0f} times" if count >= 1.5 else "once"
                     told = f"The link of {where} went down {times} (ib.{name}.per_s)"
                     worst = max(worst, (float("inf"), told))
-                elif stat.mean >= LINK_FAULTS_PER_S:
+                elif per_s >= LINK_FAULTS_PER_S:
                     told = (
-                        f"{where} counted {count:.0f} of {name} ({stat.mean:.3g} a second, "
-                        f"ib.{name}.per_s): data is lost and sent again"
+                        f"{where} counted {count:.0f} of {name} ({per_s:.3g} a second, "
+                        f"ib.{name}.per_s): a sign of lost, late or broken packets"
                     )
-                    worst = max(worst, (stat.mean, told))
+                    worst = max(worst, (per_s, told))
     return worst[1]
+
+
+def _covered(stat: Stat, node: Summary) -> float:
+    """Return the part of the time in which the node was sampled that ``stat`` covers.
+
+    What has never been anything but 0 has no rows: before the first of them it was 0.
+    """
+    around = [stat, *node.stats.values()]
+    return (stat.end - stat.begin) / (max(s.end for s in around) - min(s.begin for s in around))
 
 
 def slow_nfs(ranks: Sequence[Summary], nodes: Sequence[Summary]) -> str:
@@ -160,11 +212,12 @@ def slow_nfs(ranks: Sequence[Summary], nodes: Sequence[Summary]) -> str:
             if took is None or took.mean < SLOW_NFS_MS:
                 continue
             read = stats.get("io.nfs_read.bytes_per_s")
-            moved = f", at {rate(read.mean)}" if read else ""
+            if read is None or took.samples / read.samples * _covered(read, node) < READ_OFTEN:
+                continue
             told = (
-                f"A read from NFS {mount} took {milliseconds(took.mean * 1e6)} on average{moved} "
-                f"(io.nfs_read_rtt.milliseconds), while the training loop on {node.process.node} "
-                f"waited {percent(waits)} of the time for the DataLoader"
+                f"A read from NFS {mount} took {milliseconds(took.mean * 1e6)} on average, at "
+                f"{rate(read.mean)} (io.nfs_read_rtt.milliseconds), while the training loop on "
+                f"{node.process.node} waited {percent(waits)} of the time for the DataLoader"
             )
             worst = max(worst, (took.mean, told))
     return worst[1]
@@ -173,18 +226,29 @@ def slow_nfs(ranks: Sequence[Summary], nodes: Sequence[Summary]) -> str:
 def power(nodes: Sequence[Summary]) -> list[str]:
     """Say what the nodes drew: a fact, no trouble."""
     made = []
-    for metric, who in (
-        ("node.power.watts", "The nodes" if len(nodes) > 1 else "The node"),
+    total = len({node.process.node for node in nodes})
+    for metric, what in (
+        ("node.power.watts", ""),
         ("cpu.power.watts", "CPU packages"),
         ("dram.power.watts", "Memory"),
     ):
-        found = [n.stats[metric] for n in nodes if metric in n.stats]
-        if found:
+        # Containers of one node have each sampled the same: the one that did so longest tells.
+        by_node: dict[str, Stat] = {}
+        for node in nodes:
+            stat, known = node.stats.get(metric), by_node.get(node.process.node)
+            if stat and (known is None or stat.end - stat.begin > known.end - known.begin):
+                by_node[node.process.node] = stat
+        if found := list(by_node.values()):
             watts = sum(stat.mean for stat in found)
             used = energy(sum(hardware.joules(stat) for stat in found))
-            of = f" of {len(found)} nodes" if len(nodes) > 1 else ""
-            name = who if metric.startswith("node.") else f"{who}{of}"
-            made.append(f"{name} drew {watts:.0f} W on average, {used} in the run ({metric})")
+            some = f"{len(found)} of {total} nodes" if len(found) < total else f"{total} nodes"
+            if what:
+                who = f"{what} of {some}" if total > 1 else what
+            elif len(found) < total:
+                who = some
+            else:
+                who = "The nodes" if total > 1 else "The node"
+            made.append(f"{who} drew {watts:.0f} W on average, {used} in the run ({metric})")
     return made
 
 

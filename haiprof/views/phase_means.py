@@ -53,7 +53,9 @@ def pieces(spans: pl.DataFrame) -> dict[str, tuple[Times, Times]]:
         spans: the columns of :data:`haiprof.views.steps.COLUMNS`.
     """
     found = step_views.steps(spans)
-    phases = spans.filter(pl.col("category") == "phase", pl.col("duration") > 0)
+    phases = spans.filter(
+        pl.col("category") == "phase", pl.col("duration") > 0, pl.col("name").is_not_null()
+    )
     if not found.height or not phases.height:
         return {}
     begun = found["start"].to_numpy()
@@ -81,7 +83,7 @@ def phase_means(samples: pl.DataFrame, phases: Pieces) -> pl.DataFrame:
 
     Columns: ``metric``, ``phase``, ``mean`` (in the metric's unit), ``resolution`` (0 to 1) and
     ``samples`` (how many it is made of). The instances of a metric are taken together. The rows of
-    ``step`` are the mean over all steps, which is always resolved.
+    ``step`` are the mean over all steps, null where most of their samples' time is not theirs.
 
     Args:
         samples: ``time``, ``metric``, ``instance``, ``value``, ``flags`` of metrics whose values
@@ -127,7 +129,8 @@ def _rows(
         own = (weight * weight / length).sum() / whole
         resolution = 1.0 if share >= 1 else max(0.0, (own - share) / (1 - share))
         count = int((weight > 0).sum())
-        known = name == STEP or (resolution >= RESOLVED and count >= FEWEST)
+        enough = resolution >= RESOLVED and count >= FEWEST
+        known = own >= RESOLVED if name == STEP else enough
         rows.append(
             {
                 "phase": name,

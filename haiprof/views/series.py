@@ -25,7 +25,8 @@ _ALONE_NS = 10**9
 class Stat:
     """One metric over a run, its instances taken together; ``parts`` is how many it has.
 
-    ``mean`` is over the time from ``begin`` to ``end`` (ns UTC), which the samples cover.
+    ``mean`` is over the time from ``begin`` to ``end`` (ns UTC), which the ``samples`` cover: so
+    many instants, of all instances together.
     """
 
     mean: float
@@ -33,6 +34,7 @@ class Stat:
     parts: int
     begin: int
     end: int
+    samples: int
 
 
 def decimate(x: Times, y: npt.NDArray[np.float64], points: int) -> Index:
@@ -93,8 +95,8 @@ def stats(samples: pl.DataFrame) -> dict[str, Stat]:
         found.group_by("metric").agg(pl.col("instance").drop_nulls().n_unique()).iter_rows()
     )
     return {
-        metric: Stat(mean, top, parts[metric], begin, end)
-        for metric, mean, top, begin, end in _summed(_whole(found), ["metric"]).iter_rows()
+        metric: Stat(mean, top, parts[metric], begin, end, count)
+        for metric, mean, top, begin, end, count in _summed(_whole(found), ["metric"]).iter_rows()
     }
 
 
@@ -113,15 +115,15 @@ def stats_by_instance(samples: pl.DataFrame) -> dict[str, dict[str, Stat]]:
     """Sum up each metric of each instance over time: instance -> metric -> statistics."""
     found = usable(samples).filter(pl.col("instance").is_not_null())
     made: dict[str, dict[str, Stat]] = {}
-    for instance, metric, mean, top, begin, end in _summed(
+    for instance, metric, mean, top, begin, end, count in _summed(
         found, ["instance", "metric"]
     ).iter_rows():
-        made.setdefault(instance, {})[metric] = Stat(mean, top, 1, begin, end)
+        made.setdefault(instance, {})[metric] = Stat(mean, top, 1, begin, end, count)
     return made
 
 
 def _summed(samples: pl.DataFrame, by: list[str]) -> pl.DataFrame:
-    """Return ``by``, ``mean`` over time, ``max``, ``begin`` and ``end``; instants are added up."""
+    """Return ``by``, ``mean`` over time, ``max``, ``begin``, ``end``, ``samples`` of instants."""
     return (
         _instants(samples, by)
         .sort("time")
@@ -131,6 +133,7 @@ def _summed(samples: pl.DataFrame, by: list[str]) -> pl.DataFrame:
             pl.col("value").max().alias("max"),
             (pl.col("time").first() - _weight().first()).alias("begin"),
             pl.col("time").last().alias("end"),
+            pl.len().alias("samples"),
         )
     )
 

@@ -13,6 +13,7 @@ from commands import haiprof, only_line
 
 from haiprof import _core
 from haiprof.cli import doctor
+from haiprof.cli.doctor.job import hook_findings
 from haiprof.options import HOST_RECORDERS
 
 STATES = {"ok", "absent", "denied", "broken"}
@@ -197,3 +198,21 @@ def test_a_recorder_whose_sources_fail_hides_no_other(
     assert found["io sources"]["state"] == "broken"
     assert "no disks today" in found["io sources"]["found"]
     assert found["host cpu"]["state"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("hook", "why", "state", "mend"),
+    [
+        ("dataloader", "off: no __next__", "broken", "haiprof.step()"),
+        ("io", "off: OSError('process_vm_readv is not permitted here')", "denied", "SYS_PTRACE"),
+        ("gc", "off: TypeError()", "broken", "bug"),
+        ("io", "on: import slots", "ok", ""),
+    ],
+)
+def test_what_mends_a_hook_depends_on_what_it_sees(
+    hook: str, why: str, state: str, mend: str
+) -> None:
+    (found,) = hook_findings({hook: why})
+    assert (found.what, found.state, found.found) == (f"hook {hook}", state, why)
+    assert mend in found.mend
+    assert mend == "haiprof.step()" or "haiprof.step()" not in found.mend

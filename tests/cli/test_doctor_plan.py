@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,18 @@ def plan(*words: str | Path) -> dict[str, Any]:
     assert (done.returncode, done.stderr) == (0, "")
     told: dict[str, Any] = json.loads(done.stdout)
     return told
+
+
+def test_a_tree_whose_cpu_is_not_known_is_told_how_to_name_it(tree: Path) -> None:
+    (tree / "proc/cpuinfo").unlink()
+    (found,) = plan("--sysfs-root", tree)["findings"]
+    assert "a CPU that is not known" in found["found"]
+    assert "--cpu VENDOR:FAMILY:MODEL" in found["mend"]
+    shutil.rmtree(tree / "sys/bus/event_source/devices/power")
+    (found,) = plan("--sysfs-root", tree)["findings"]
+    assert (found["state"], "--cpu" in found["mend"]) == ("absent", True)
+    (found,) = plan("--sysfs-root", tree, "--cpu", "AuthenticAMD:23:49")["findings"]
+    assert found["mend"] == ""
 
 
 def test_a_dumped_tree_gives_its_plan_and_nothing_of_this_machine(tree: Path) -> None:

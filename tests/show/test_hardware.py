@@ -118,7 +118,21 @@ def test_steps_much_shorter_than_samples_are_said_not_to_be_resolved(tmp_path: P
     (row,) = (r for r in over.rows if r[0] == "dram.read")
     assert row == ["dram.read", "112 GiB/s", *[NOTHING] * 5]
     assert "not resolved: the samples are too coarse" in over.note
-    assert "(resolution at most 0.01; 0.5 and 5 samples are needed)" in over.note
+    assert "(resolution at most 0.01; 0.5 is needed)" in over.note
+
+
+def test_phases_with_too_few_samples_are_not_called_too_short(tmp_path: Path) -> None:
+    over = grid(Analyzer(hardware_run(tmp_path / "r", steps=3)).show_one_rank(0).grids, OVER_PHASES)
+    (row,) = (r for r in over.rows if r[0] == "dram.read")
+    assert (row[2], row[3]) == (NOTHING, "112 GiB/s")  # 3 samples, and 12
+    assert over.note.endswith(f"{NOTHING}: fewer than 5 samples lie in the phase.")
+
+
+def test_a_job_that_was_over_before_its_first_sample_has_no_phases(tmp_path: Path) -> None:
+    run = runs.make_run(tmp_path / "r", steps=20)
+    runs.write_closed(run / "n0", schema.SAMPLES, runs.steady(9, OF_NODE))
+    titles = {g.title for g in Analyzer(run).show_one_rank(0).grids}
+    assert OVER_PHASES not in titles
 
 
 def test_one_container_of_several_on_a_node_tells_its_counters(tmp_path: Path) -> None:

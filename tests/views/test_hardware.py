@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,32 @@ def test_energy_is_power_over_the_time_in_which_it_was_sampled(tmp_path: Path) -
     assert hardware_words.power(nodes) == [
         "The node drew 700 W on average, 7 kJ in the run (node.power.watts)",
         "CPU packages drew 200 W on average, 2 kJ in the run (cpu.power.watts)",
+    ]
+
+
+def test_containers_of_one_node_do_not_count_its_power_twice(tmp_path: Path) -> None:
+    run = runs.write_run(tmp_path / "r")
+    for folder in ("n0", "n0.2", "n1"):
+        made = runs.write_node(run, folder)
+        told = json.loads((made / schema.PROCESS_FILE).read_text("utf-8"))
+        runs.write_json(made / schema.PROCESS_FILE, {**told, "node": folder.partition(".")[0]})
+        rows = runs.steady(SECONDS, {("node.power.watts", None): 700.0})
+        runs.write_closed(made, schema.SAMPLES, rows[:5] if folder == "n0.2" else rows)
+    _, nodes = Analyzer(run).summaries()
+    assert hardware_words.power(nodes) == [
+        "The nodes drew 1400 W on average, 14 kJ in the run (node.power.watts)"
+    ]
+
+
+def test_power_that_some_nodes_tell_is_not_that_of_all(tmp_path: Path) -> None:
+    run = runs.write_run(tmp_path / "r")
+    values: Values = {("node.power.watts", None): 700.0, ("cpu.power.watts", None): 200.0}
+    runs.write_closed(runs.write_node(run, "n0"), schema.SAMPLES, runs.steady(SECONDS, values))
+    runs.write_node(run, "n1")
+    _, nodes = Analyzer(run).summaries()
+    assert hardware_words.power(nodes) == [
+        "1 of 2 nodes drew 700 W on average, 7 kJ in the run (node.power.watts)",
+        "CPU packages of 1 of 2 nodes drew 200 W on average, 2 kJ in the run (cpu.power.watts)",
     ]
 
 
@@ -206,6 +233,16 @@ def test_nodes_are_named_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     assert row["far_fills_ratio"] == 0.2
 
 
+def test_a_machine_of_one_numa_node_has_no_placement(tmp_path: Path) -> None:
+    rank: Values = {
+        (hardware.THREADS, "node0"): 90.0,
+        (hardware.MEMORY, "node0"): 2.0**30,
+        ("proc.allowed_cpus.count", None): 8.0,
+    }
+    ranks, _ = summaries(tmp_path, {}, rank)
+    assert hardware.placement_table(ranks).height == 0
+
+
 def test_a_machine_without_counters_has_no_table_and_no_sentence(tmp_path: Path) -> None:
     run = runs.make_run(tmp_path / "r", ranks=2)
     ranks, nodes = Analyzer(run).summaries()
@@ -257,6 +294,12 @@ def test_one_socket_near_its_peak_is_told_although_the_node_is_not(tmp_path: Pat
     )
 
 
+def test_more_than_the_peak_says_that_the_peak_is_another_one(tmp_path: Path) -> None:
+    """A socket with more modules than the other has more than its even part."""
+    _, nodes = summaries(tmp_path, runs.with_sockets(hardware.TRAFFIC, 240e9, 0.0))
+    assert hardware_words.near_peak(nodes) == ""
+
+
 @pytest.mark.parametrize(
     ("remote", "elsewhere", "told"), [(30e9, 0.6, True), (20e9, 0.6, False), (30e9, 0.2, False)]
 )
@@ -279,6 +322,42 @@ def test_far_memory_is_told_only_together_with_traffic_between_sockets(
         )
 
 
+def ranks_of_one_node(
+    folder: Path, threads: Sequence[tuple[float, float]], memory: Sequence[tuple[float, float]]
+) -> tuple[list[Summary], list[Summary]]:
+    """Sum up ranks on a node of two sockets that talk a lot."""
+    run = runs.write_run(folder / "r")
+    for rank, (ran, lies) in enumerate(zip(threads, memory, strict=True)):
+        values: Values = {}
+        for n in (0, 1):
+            values[hardware.THREADS, f"node{n}"] = ran[n]
+            values[hardware.MEMORY, f"node{n}"] = lies[n] * 2**30
+        made = runs.write_process(run, rank)
+        runs.write_closed(made, schema.SPANS, runs.loop(50))
+        runs.write_closed(made, schema.SAMPLES, runs.steady(SECONDS, values))
+    node: Values = {(hardware.TRAFFIC, None): 100e9, (hardware.REMOTE, None): 50e9}
+    runs.write_closed(runs.write_node(run), schema.SAMPLES, runs.steady(SECONDS, node))
+    return Analyzer(run).summaries()
+
+
+def test_ranks_in_one_container_that_are_bound_well_have_no_far_memory(tmp_path: Path) -> None:
+    """The memory is that of their container, so each rank has that of all."""
+    found = ranks_of_one_node(tmp_path, [(100.0, 0.0), (0.0, 100.0)], [(8.0, 8.0), (8.0, 8.1)])
+    assert hardware_words.far_memory(*found) == ""
+
+
+def test_ranks_in_one_container_that_all_run_far_from_its_memory_are_told(tmp_path: Path) -> None:
+    found = ranks_of_one_node(tmp_path, [(100.0, 0.0), (90.0, 0.0)], [(2.0, 8.0), (2.0, 8.0)])
+    assert hardware_words.far_memory(*found).startswith(
+        "80 % of the memory of rank 0 and 1 more lies on other NUMA nodes than their threads run on"
+    )
+
+
+def test_threads_on_all_nodes_are_not_far_from_memory_on_all_nodes(tmp_path: Path) -> None:
+    found = ranks_of_one_node(tmp_path, [(100.0, 100.0)], [(8.0, 8.0)])
+    assert hardware_words.far_memory(*found) == ""
+
+
 @pytest.mark.parametrize(
     ("name", "per_s", "told"),
     [
@@ -295,6 +374,14 @@ def test_a_port_that_fails_is_told_and_congestion_is_no_failure(
     line = hardware_words.failing_port(nodes)
     assert line.startswith(told)
     assert bool(line) == bool(told)
+
+
+def test_faults_of_a_moment_are_no_failing_port(tmp_path: Path) -> None:
+    """A counter has no rows until it first grows: before that it was 0."""
+    more = [runs.sample(s, "ib.symbol_error.per_s", 3.0, "mlx5_0/1") for s in (9, 10)]
+    _, nodes = summaries(tmp_path, {("cpu.util.percent", None): 5.0}, more=more)
+    assert hardware_words.failing_port(nodes) == ""
+    assert hardware.port_table(nodes)["counters that grew"].to_list() == ["symbol_error 6"]
 
 
 @pytest.mark.parametrize(
@@ -316,6 +403,13 @@ def test_slow_nfs_is_told_only_while_the_loop_waits_for_data(
         "for the DataLoader"
     )
     assert told == ("NFS" in third)
+
+
+def test_a_mount_that_is_seldom_read_makes_no_loop_wait(tmp_path: Path) -> None:
+    node: Values = {("io.nfs_read.bytes_per_s", "/home"): 1e3}
+    more = [runs.sample(9, "io.nfs_read_rtt.milliseconds", 80.0, "/home")]
+    ranks, nodes = summaries(tmp_path, node, more=more, phases=SLOW_LOADER)
+    assert hardware_words.slow_nfs(ranks, nodes) == ""
 
 
 def test_power_is_never_the_most_telling_remark(tmp_path: Path) -> None:

@@ -116,6 +116,13 @@ def test_the_resolution_is_the_part_of_a_difference_that_shows(
     assert mean - overall == pytest.approx(resolution * (inside - overall), abs=1e-3)
 
 
+def test_samples_that_lie_mostly_outside_of_steps_tell_nothing_of_them() -> None:
+    phases = pieces(spans(runs.loop(20)))  # 240 ms, in the first sample of a second
+    found = phase_means(samples(runs.steady(9, {(METRIC, None): 50e9})), phases)
+    assert found.height
+    assert set(means(found).values()) == {None}
+
+
 def test_nested_phases_count_for_the_inner_one() -> None:
     rows = [
         runs.span(0, 10, "phase", "backward", 0),

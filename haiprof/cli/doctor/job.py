@@ -9,13 +9,19 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from haiprof.cli.doctor.finding import ABSENT, BROKEN, OK, Finding
+from haiprof.cli.doctor.finding import ABSENT, BROKEN, DENIED, OK, Finding
 from haiprof.options import ENABLED_VARIABLE
 
+#: Without one of these hooks, steps or phases are missing.
+_OF_STEPS: Final = frozenset({"modules", "compiled", "optimizer", "backward", "dataloader"})
+_MAY_READ_MEMORY: Final = (
+    "let the container call process_vm_readv on its own processes (seccomp; Docker: --cap-add "
+    "SYS_PTRACE); until then only what goes through libaio, io_uring and USRBIO is not counted"
+)
 #: How long an interpreter may take to import torch, s.
 _PYTHON_SECONDS: Final = 180.0
 
@@ -40,10 +46,22 @@ def torch() -> Iterator[Finding]:
         return
     version, hooks = json.loads(said.splitlines()[-1])
     yield Finding("torch", OK, str(version))
+    yield from hook_findings(hooks)
+
+
+def hook_findings(hooks: Mapping[str, object]) -> Iterator[Finding]:
+    """Say of each hook whether it works, by what :func:`haiprof.hooks.status` told."""
     for name, how in hooks.items():
-        works = not str(how).startswith("off")
-        mend = "" if works else "mark steps with haiprof.step() and phases with haiprof.range()"
-        yield Finding(f"hook {name}", OK if works else BROKEN, str(how), mend)
+        what, found = f"hook {name}", str(how)
+        if not found.startswith("off"):
+            yield Finding(what, OK, found)
+        elif name in _OF_STEPS:
+            mend = "mark steps with haiprof.step() and phases with haiprof.range()"
+            yield Finding(what, BROKEN, found, mend)
+        elif "not permitted" in found:
+            yield Finding(what, DENIED, found, _MAY_READ_MEMORY)
+        else:
+            yield Finding(what, BROKEN, found, "report this as a bug of haiprof")
 
 
 def start_file() -> Iterator[Finding]:
