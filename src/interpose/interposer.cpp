@@ -286,7 +286,13 @@ void Interposer::visit(Walk& walk, const dl_phdr_info& info) {
       [&](const Object& object) { return object.base == info.dlpi_addr && object.name == name; });
   const bool found = known != objects_.end();
   if (found) walk.at = static_cast<std::size_t>(known - objects_.begin()) + 1;
-  if (found && !walk.afresh && !known->loading) {
+  // One that has come to the place of another holds none of ours, and may not even be as large.
+  const auto same = [&](const Object& object) {
+    return std::all_of(object.slots.begin(), object.slots.end(), [&](const Slot& slot) {
+      return lies_in(info, slot.place) && load(slot.place) == slot.ours;
+    });
+  };
+  if (found && !known->loading && (!walk.afresh || same(*known))) {
     walk.found.push_back(std::move(*known));
   } else {
     Object object{info.dlpi_addr, name, {}};
