@@ -99,11 +99,12 @@ def count_submitted() -> str:
 def leave_submitted() -> None:
     """Put back what was replaced for it."""
 
-def join_counters(path: str, start_time: int) -> bool:
+def join_counters(path: str, pid: int, start_time: int) -> bool:
     """Add to the counters of another process's living ring, as long as this one has no own.
 
     Args:
         path: the ring's file.
+        pid: its process.
         start_time: when its process started, clock ticks since boot.
 
     Returns:

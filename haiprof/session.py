@@ -445,8 +445,8 @@ def _join_process_above() -> None:
         started = start_time_of(pid)
         if started is None:
             return
-        for ring in ring_root().glob(f"*/{pid}*{RING_SUFFIX}"):
-            if _core.join_counters(str(ring), started):
+        for ring in ring_root().glob(f"{ring_dir('*').name}/{pid}.*"):
+            if _core.join_counters(str(ring), pid, started):
                 return
         pid = parent_of(pid)
 

@@ -1,8 +1,11 @@
 #include "interpose/interposer.h"
 
 #include <elf.h>
+#include <errno.h>
 #include <link.h>
+#include <linux/futex.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,14 +32,36 @@ void* load(void** slot) noexcept {
   return std::atomic_ref<void*>(*slot).load(std::memory_order_relaxed);
 }
 
-// False: the memory cannot be written.
+// Whether memory may be written now. The kernel tells, which answers with an error where a write of
+// ours would be a fault: it is asked to add no bit to a word.
+bool writable(void** slot) noexcept {
+  const int before = errno;
+  std::uint32_t nobody = 0;
+  constexpr auto kNoBit = FUTEX_OP(FUTEX_OP_OR, 0, FUTEX_OP_CMP_EQ, 0);
+  const long woken = syscall(SYS_futex, &nobody, FUTEX_WAKE_OP | FUTEX_PRIVATE_FLAG, 0, nullptr,
+                             slot, static_cast<std::uint32_t>(kNoBit));
+  errno = before;
+  return woken >= 0;
+}
+
+// Leaves the memory as it is: closed to writes, or not. False: it cannot be opened.
 bool store(void** slot, void* value, bool guarded) noexcept {
   const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
   void* const from = reinterpret_cast<void*>(address_of(slot) / page * page);
-  if (guarded && mprotect(from, page, PROT_READ | PROT_WRITE) != 0) return false;
+  const bool closed = guarded && !writable(slot);
+  if (closed && mprotect(from, page, PROT_READ | PROT_WRITE) != 0) return false;
   std::atomic_ref<void*>(*slot).store(value, std::memory_order_release);
-  if (guarded) mprotect(from, page, PROT_READ);
+  if (closed) mprotect(from, page, PROT_READ);
   return true;
+}
+
+bool lies_in(const dl_phdr_info& info, const void* pointer) noexcept {
+  for (int i = 0; i < info.dlpi_phnum; ++i) {
+    const ElfW(Phdr) & header = info.dlpi_phdr[i];
+    const std::uintptr_t at = address_of(pointer) - info.dlpi_addr - header.p_vaddr;
+    if (header.p_type == PT_LOAD && at < header.p_memsz) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -99,13 +124,12 @@ struct Interposer::Image {
     return texts != nullptr && at < texts_bytes ? texts + at : "";
   }
 
-  bool has(const void* pointer) const noexcept {
-    for (int i = 0; i < info.dlpi_phnum; ++i) {
-      const ElfW(Phdr) & header = info.dlpi_phdr[i];
-      const std::uintptr_t at = address_of(pointer) - base - header.p_vaddr;
-      if (header.p_type == PT_LOAD && at < header.p_memsz) return true;
-    }
-    return false;
+  bool has(const void* pointer) const noexcept { return lies_in(info, pointer); }
+
+  // Whether a slot holds what the file has there: nothing, or where in the file a call begins.
+  bool untouched(const void* value, const ElfW(Sym) & symbol) const noexcept {
+    if (value == nullptr) return ELF64_ST_BIND(symbol.st_info) != STB_WEAK;
+    return base != 0 && has(reinterpret_cast<const void*>(base + address_of(value)));
   }
 
   // Whether the loader has made that place read-only after it had put everything there.
@@ -169,6 +193,8 @@ struct Interposer::Walk {
   Interposer& all;
   std::size_t count = 0;  // slots that hold one of ours
   bool first = true;
+  bool afresh = false;  // something was unloaded: another may lie in its place
+  bool complete = true;
   std::size_t at = 0;  // of the objects known before, which come in the same order
   std::vector<Object> found;
 };
@@ -207,11 +233,13 @@ void Interposer::replace(std::vector<Replacement> functions) {
       this);
 }
 
-void Interposer::find_slots(const Image& image, std::vector<Slot>& slots) const {
+void Interposer::find_slots(const Image& image, const Object* known, Object& object) const {
   if (image.symbols == nullptr || image.has(functions_[0].theirs) ||
       image.has(functions_[0].ours)) {
     return;
   }
+  // Whoever gives out memory may be in the middle of that, with locks that we would wait for.
+  if (image.definition("malloc") != nullptr) return;
   // Of two copies in one process, the object may use the other one: of calls that were not made yet
   // only the name by which it asks for the library tells.
   const bool asks = std::any_of(image.needed.begin(), image.needed.end(),
@@ -225,11 +253,15 @@ void Interposer::find_slots(const Image& image, std::vector<Slot>& slots) const 
     for (const Replacement& function : functions_) {
       if (name[0] != function.name[0] || std::strcmp(name, function.name) != 0) continue;
       void** const place = reinterpret_cast<void**>(image.base + entry.r_offset);
-      void* const before = load(place);
+      void* before = load(place);
+      if (before == function.ours) before = before_ours(known, place, function);
       // A call that was not made yet goes through a stub of the object's own. Anything else is
       // another copy of the library, or of somebody who had our idea before.
       if (before == function.theirs || (asks && type == kJumpSlot && image.has(before))) {
-        slots.push_back({place, before, function.ours, image.guards(place)});
+        object.slots.push_back(
+            {place, before, function.theirs, function.ours, image.guards(place)});
+      } else if (image.untouched(before, symbol)) {
+        object.loading = true;
       }
     }
   };
@@ -237,41 +269,73 @@ void Interposer::find_slots(const Image& image, std::vector<Slot>& slots) const 
   for (std::size_t i = image.relative; i < image.others_count; ++i) look(image.others[i]);
 }
 
+void* Interposer::before_ours(const Object* known, void** place,
+                              const Replacement& function) noexcept {
+  if (known != nullptr) {
+    for (const Slot& slot : known->slots) {
+      if (slot.place == place && slot.ours == function.ours) return slot.before;
+    }
+  }
+  return function.theirs;
+}
+
 void Interposer::visit(Walk& walk, const dl_phdr_info& info) {
   const char* const name = info.dlpi_name != nullptr ? info.dlpi_name : "";
   const auto known = std::find_if(
       objects_.begin() + static_cast<std::ptrdiff_t>(walk.at), objects_.end(),
       [&](const Object& object) { return object.base == info.dlpi_addr && object.name == name; });
-  if (known != objects_.end()) {
-    walk.at = static_cast<std::size_t>(known - objects_.begin()) + 1;
+  const bool found = known != objects_.end();
+  if (found) walk.at = static_cast<std::size_t>(known - objects_.begin()) + 1;
+  // One that has come to the place of another holds none of ours, and may not even be as large.
+  const auto same = [&](const Object& object) {
+    return std::all_of(object.slots.begin(), object.slots.end(), [&](const Slot& slot) {
+      return lies_in(info, slot.place) && load(slot.place) == slot.ours;
+    });
+  };
+  if (found && !known->loading && (!walk.afresh || same(*known))) {
     walk.found.push_back(std::move(*known));
   } else {
     Object object{info.dlpi_addr, name, {}};
-    find_slots(Image(info), object.slots);
+    find_slots(Image(info), found ? &*known : nullptr, object);
     walk.found.push_back(std::move(object));
   }
-  walk.count += fill(walk.found.back());
+  Object& object = walk.found.back();
+  walk.count += fill(object);
+  walk.complete &= !object.loading;
 }
 
-std::size_t Interposer::fill(const Object& object) noexcept {
-  return static_cast<std::size_t>(
-      std::count_if(object.slots.begin(), object.slots.end(), [](const Slot& slot) {
-        // The loader may have written it once more: for a first call that had begun before us.
-        return load(slot.place) == slot.ours || store(slot.place, slot.ours, slot.guarded);
-      }));
+std::size_t Interposer::fill(Object& object) noexcept {
+  std::size_t count = 0;
+  for (const Slot& slot : object.slots) {
+    const void* const now = load(slot.place);
+    if (now == slot.ours) {
+      ++count;
+      // The loader may have written it once more: for a first call that had begun before us.
+    } else if (now == slot.before || now == slot.theirs) {
+      // Memory that is to be closed and is not yet: the loader is still writing there, in another
+      // thread, which a closed page would kill.
+      if (slot.guarded && writable(slot.place)) {
+        object.loading = true;
+      } else {
+        count += store(slot.place, slot.ours, slot.guarded) ? 1 : 0;
+      }
+    }
+  }
+  return count;
 }
 
 std::size_t Interposer::apply() noexcept {
   const std::lock_guard guard(mutex_);
   if (functions_.empty()) return 0;
-  Walk walk{*this, 0, true, 0, {}};
+  Walk walk{*this, 0, true, false, true, 0, {}};
   const int unchanged = dl_iterate_phdr(
       [](dl_phdr_info* info, std::size_t, void* pointer) {
         Walk& now = *static_cast<Walk*>(pointer);
         Interposer& all = now.all;
         if (std::exchange(now.first, false)) {
-          if (info->dlpi_adds == all.loaded_ && info->dlpi_subs == all.unloaded_) {
-            for (const Object& object : all.objects_) now.count += fill(object);
+          now.afresh = info->dlpi_subs != all.unloaded_;
+          if (all.complete_ && info->dlpi_adds == all.loaded_ && !now.afresh) {
+            for (Object& object : all.objects_) now.count += fill(object);
             return 1;
           }
           all.loaded_ = info->dlpi_adds;
@@ -280,13 +344,21 @@ std::size_t Interposer::apply() noexcept {
         try {
           all.visit(now, *info);
         } catch (...) {
-          all.loaded_ = 0;  // out of memory: once more, the next time
+          now.complete = false;  // out of memory: once more, the next time
         }
         return 0;
       },
       &walk);
-  if (unchanged == 0) objects_.swap(walk.found);
+  if (unchanged == 0) {
+    objects_.swap(walk.found);
+    complete_ = walk.complete;
+  }
   return walk.count;
+}
+
+bool Interposer::complete() noexcept {
+  const std::lock_guard guard(mutex_);
+  return complete_;
 }
 
 bool Interposer::used(const void* theirs) noexcept {
@@ -307,7 +379,8 @@ void Interposer::restore() noexcept {
           if (object.base != info->dlpi_addr) continue;
           if (object.name != (info->dlpi_name != nullptr ? info->dlpi_name : "")) continue;
           for (const Slot& slot : object.slots) {
-            if (load(slot.place) == slot.ours) store(slot.place, slot.before, slot.guarded);
+            if (!lies_in(*info, slot.place) || load(slot.place) != slot.ours) continue;
+            store(slot.place, slot.before, slot.guarded);
           }
         }
         return 0;
@@ -315,6 +388,7 @@ void Interposer::restore() noexcept {
       this);
   objects_.clear();
   loaded_ = unloaded_ = 0;
+  complete_ = true;
 }
 
 void Interposer::forget() noexcept {

@@ -31,6 +31,10 @@ class Interposer {
   // again. Returns how many hold one of ours. Microseconds when nothing was loaded or unloaded.
   std::size_t apply() noexcept;
 
+  // Whether the last apply() has seen all objects as they are to stay. False: one was being loaded
+  // by another thread, or there was no memory; apply() once more, later.
+  bool complete() noexcept;
+
   // Whether a function was called through any of them before ours was there, as far as one can see:
   // the loader looks for most functions in their first call only.
   bool used(const void* theirs) noexcept;
@@ -49,6 +53,7 @@ class Interposer {
   struct Slot {
     void** place;
     void* before;
+    void* theirs;
     void* ours;
     bool guarded;  // lies in memory that the loader has made read-only
   };
@@ -56,19 +61,22 @@ class Interposer {
     std::uintptr_t base;
     std::string name;
     std::vector<Slot> slots;
+    bool loading = false;  // not all that it imports is there yet
   };
   struct Walk;
   struct Image;
 
   void visit(Walk& walk, const dl_phdr_info& info);
-  void find_slots(const Image& image, std::vector<Slot>& slots) const;
-  static std::size_t fill(const Object& object) noexcept;
+  void find_slots(const Image& image, const Object* before, Object& object) const;
+  static void* before_ours(const Object* known, void** place, const Replacement& function) noexcept;
+  static std::size_t fill(Object& object) noexcept;
 
   std::mutex mutex_;
   std::vector<Replacement> functions_;
   std::string library_;  // the name by which objects ask for theirs
   std::vector<Object> objects_;
   unsigned long long loaded_ = 0, unloaded_ = 0;
+  bool complete_ = true;
 };
 
 }  // namespace haiprof::interpose

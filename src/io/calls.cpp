@@ -290,10 +290,12 @@ long enter_ring(int fd, std::uint32_t wanted, const Call& call) noexcept {
 struct Kernel {
   using Map = void* (*)(void*, std::size_t, int, int, int, off_t);
   static inline Map map = nullptr;
+  static inline Map map64 = nullptr;  // the same, but where somebody stands before one of them only
 
+  template <Map* theirs>
   static void* our_map(void* address, std::size_t bytes, int protection, int flags, int fd,
                        off_t offset) noexcept {
-    void* const mapped = map(address, bytes, protection, flags, fd, offset);
+    void* const mapped = (*theirs)(address, bytes, protection, flags, fd, offset);
     if (fd >= 0 && mapped != MAP_FAILED) ring_mapped(fd, offset, mapped);
     return mapped;
   }
@@ -335,8 +337,8 @@ std::vector<Replacement> take_usrbio() {
 std::vector<Replacement> take_kernel() {
   std::vector<Replacement> all;
   add(all, "syscall", haiprof_real_syscall, &haiprof_syscall);
-  add(all, "mmap", Kernel::map, &Kernel::our_map);
-  add(all, "mmap64", Kernel::map, &Kernel::our_map);
+  add(all, "mmap", Kernel::map, &Kernel::our_map<&Kernel::map>);
+  add(all, "mmap64", Kernel::map64, &Kernel::our_map<&Kernel::map64>);
   return all;
 }
 

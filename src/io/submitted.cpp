@@ -68,7 +68,9 @@ void apply(Hook& all) noexcept {
     } catch (...) {
       all.loaded = 0;  // out of memory: once more, the next time
     }
-    if (all.marks[i] != nullptr) all.interposers[i].apply();
+    if (all.marks[i] == nullptr) continue;
+    all.interposers[i].apply();
+    if (!all.interposers[i].complete()) all.loaded = 0;
   }
 }
 

@@ -15,8 +15,8 @@ void register_io(py::module_& module) {
   const auto without_gil = py::call_guard<py::gil_scoped_release>();
   module.def("count_submitted", &io::count_submitted, without_gil);
   module.def("leave_submitted", &io::leave_submitted, without_gil);
-  module.def("join_counters", &ring::join_counters, py::arg("path"), py::arg("start_time"),
-             without_gil);
+  module.def("join_counters", &ring::join_counters, py::arg("path"), py::arg("pid"),
+             py::arg("start_time"), without_gil);
 }
 
 }  // namespace haiprof::python

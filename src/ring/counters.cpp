@@ -35,6 +35,7 @@ struct Place {
   std::size_t stride = 0;
   std::size_t count = 0;
   bool live = false;
+  std::uint32_t pid = 0;
   std::uint64_t start_time = 0;
 };
 
@@ -53,8 +54,12 @@ Place place_in(int fd) noexcept {
       length > whole - super.counter_offset) {
     return {};
   }
-  return {super.counter_offset, super.counter_stride, super.counter_count,
-          super.state.load(std::memory_order_relaxed) == RingState::live, super.start_time};
+  return {super.counter_offset,
+          super.counter_stride,
+          super.counter_count,
+          super.state.load(std::memory_order_relaxed) == RingState::live,
+          super.pid,
+          super.start_time};
 }
 
 template <std::size_t kBytes>
@@ -100,14 +105,14 @@ void take_counters(int fd, std::uint64_t offset) noexcept {
 
 void drop_counters() noexcept { replace(nullptr); }
 
-bool join_counters(const std::string& path, std::uint64_t start_time) noexcept {
+bool join_counters(const std::string& path, std::uint32_t pid, std::uint64_t start_time) noexcept {
   if (counters.load(std::memory_order_acquire) != nullptr) return false;
   const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
   if (fd < 0) return false;
   const Place place = place_in(fd);
   Counter* made = nullptr;
-  if (place.live && place.start_time == start_time && place.stride == sizeof(Counter) &&
-      place.count == kCounts) {
+  if (place.live && place.pid == pid && place.start_time == start_time &&
+      place.stride == sizeof(Counter) && place.count == kCounts) {
     made = map(fd, place.offset);
   }
   ::close(fd);

@@ -550,6 +550,32 @@ def test_workers_that_outlive_a_ring_do_not_keep_its_memory(shm: Path, tmp_path:
     assert freed > 14 * MB
 
 
+@pytest.mark.parametrize("kind", ["lazy", "now"])
+def test_a_tool_that_stands_before_mmap_goes_on_seeing_the_calls(
+    submit: Path, data: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    needs_rings()
+    program = (
+        textwrap.dedent(LIBRARY)
+        + """
+seen = ctypes.CDLL(None).maps_seen
+user = User(sys.argv[1])
+counts = []
+for hooked in (False, True):
+    if hooked:
+        assert _core.count_submitted() == ""
+    before = seen()
+    user.move("uring_syscall", sys.argv[2], 1 << 20)
+    counts.append(seen() - before)
+print(*counts)
+"""
+    )
+    monkeypatch.setenv("LD_PRELOAD", str(submit / "libmaps.so"))
+    without, hooked = run_python(program, str(submit / f"libio_user_{kind}.so"), str(data)).split()
+    assert int(without) >= 2
+    assert hooked == without
+
+
 def test_hooks_say_that_they_are_on() -> None:
     hooks.install()
     try:

@@ -2,9 +2,12 @@
 #include "interpose/interposer.h"
 
 #include <dlfcn.h>
+#include <link.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <climits>
+#include <filesystem>
 #include <string>
 
 #include "check.h"
@@ -113,10 +116,95 @@ void what_somebody_else_has_put_there_stays() {
   second.restore();
 }
 
+// What the loader makes read-only in an object once it has put everything there.
+struct Guarded {
+  explicit Guarded(void* symbol) {
+    Dl_info info;
+    CHECK(dladdr(symbol, &info) != 0);
+    base = reinterpret_cast<std::uintptr_t>(info.dli_fbase);
+    dl_iterate_phdr(
+        [](dl_phdr_info* found, std::size_t, void* self) {
+          Guarded& now = *static_cast<Guarded*>(self);
+          if (found->dlpi_addr != now.base) return 0;
+          const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+          for (int i = 0; i < found->dlpi_phnum; ++i) {
+            const ElfW(Phdr) & header = found->dlpi_phdr[i];
+            if (header.p_type != PT_GNU_RELRO) continue;
+            now.begin = (now.base + header.p_vaddr) / page * page;
+            now.end = (now.base + header.p_vaddr + header.p_memsz) / page * page;
+          }
+          return 1;
+        },
+        this);
+    CHECK(begin < end);
+  }
+  void protect(int protection) const {
+    CHECK_EQUAL(mprotect(reinterpret_cast<void*>(begin), end - begin, protection), 0);
+  }
+  std::uintptr_t base = 0, begin = 0, end = 0;
+};
+
+// Another thread may be in the middle of loading it: closing the page would kill that thread.
+void memory_that_the_loader_still_writes_is_left_alone() {
+  void* const cupti = dlopen(beside_this("cupti/libcupti.so.13").c_str(), RTLD_NOW | RTLD_LOCAL);
+  void* const real = dlsym(cupti, "cuptiActivityEnable");
+  const Kineto now("now");
+  const Guarded guarded(reinterpret_cast<void*>(now.prepare));
+  interpose::Interposer interposer;
+  interposer.replace({{"cuptiActivityEnable", real, reinterpret_cast<void*>(enable)}});
+  guarded.protect(PROT_READ | PROT_WRITE);
+  const std::size_t others = interposer.apply();
+  CHECK(!interposer.complete());
+  volatile char* const byte = reinterpret_cast<volatile char*>(guarded.begin);
+  *byte = *byte;
+  const int before = enables;
+  now.prepare();
+  CHECK_EQUAL(enables, before);
+  CHECK_EQUAL(interposer.apply(), others);
+  guarded.protect(PROT_READ);
+  CHECK_EQUAL(interposer.apply(), others + 1);
+  CHECK(interposer.complete());
+  now.prepare();
+  CHECK_EQUAL(enables, before + 6);
+  interposer.restore();
+  now.stop();
+  dlclose(now.handle);
+}
+
+// One that is built anew and loaded again mostly lies where the old one was.
+void a_library_that_changes_between_two_loads_is_looked_at_anew() {
+  void* const cupti = dlopen(beside_this("cupti/libcupti.so.13").c_str(), RTLD_NOW | RTLD_LOCAL);
+  void* const real = dlsym(cupti, "cuptiActivityEnable");
+  interpose::Interposer interposer;
+  interposer.replace({{"cuptiActivityEnable", real, reinterpret_cast<void*>(enable)}});
+  char name[] = "/tmp/interposer_test.XXXXXX";
+  CHECK(mkdtemp(name) != nullptr);
+  const std::filesystem::path folder(name), path = folder / "libkineto.so";
+  for (const char* const kind : {"lazy", "now", "lazy", "now"}) {
+    std::filesystem::copy(beside_this(std::string("kineto_") + kind + "/libkineto.so"), path);
+    void* const handle = dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL);
+    CHECK(handle != nullptr);
+    const auto prepare = reinterpret_cast<void (*)()>(dlsym(handle, "kineto_prepare"));
+    const std::size_t count = interposer.apply();
+    CHECK(count >= 1);
+    const int before = enables, before_flushes = flushes;
+    prepare();
+    CHECK_EQUAL(enables, before + 6);
+    CHECK_EQUAL(flushes, before_flushes);
+    reinterpret_cast<void (*)()>(dlsym(handle, "kineto_stop"))();
+    dlclose(handle);
+    std::filesystem::remove(path);
+  }
+  interposer.restore();
+  std::filesystem::remove(folder);
+}
+
 }  // namespace
 
 int main() {
   objects_come_and_go();
   what_somebody_else_has_put_there_stays();
+  memory_that_the_loader_still_writes_is_left_alone();
+  a_library_that_changes_between_two_loads_is_looked_at_anew();
   return result();
 }

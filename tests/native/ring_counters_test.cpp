@@ -40,13 +40,23 @@ int in_child(Work&& work) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-std::uint64_t start_time(const std::string& path) {
+// Who has written a ring file.
+struct Writer {
+  std::uint32_t pid = 0;
+  std::uint64_t start_time = 0;
+};
+
+Writer writer_of(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY);
   alignas(ring::SuperBlock) char bytes[sizeof(ring::SuperBlock)];
   const bool read = ::read(fd, bytes, sizeof bytes) == static_cast<ssize_t>(sizeof bytes);
   close(fd);
-  return read ? reinterpret_cast<const ring::SuperBlock*>(bytes)->start_time : 0;
+  const auto& super = *reinterpret_cast<const ring::SuperBlock*>(bytes);
+  return read ? Writer{super.pid, super.start_time} : Writer{};
 }
+
+std::uint32_t pid_in(const std::string& path) { return writer_of(path).pid; }
+std::uint64_t start_time(const std::string& path) { return writer_of(path).start_time; }
 
 void names_are_in_the_file() {
   const std::string path = path_of("names");
@@ -95,13 +105,14 @@ void a_process_without_a_ring_may_join_a_living_one() {
   const std::string path = path_of("joined");
   const int made = in_child([&] {
     if (!ring::open(path, ring::kMinRingBytes, {}).ok()) return 1;
-    if (ring::join_counters(path, start_time(path))) return 2;  // it has its own
+    if (ring::join_counters(path, pid_in(path), start_time(path))) return 2;  // it has its own
     return 0;
   });
   CHECK_EQUAL(made, 0);
-  CHECK(!ring::join_counters(path, start_time(path) + 1));  // of another process with that pid
-  CHECK(!ring::join_counters(path + ".none", 0));
-  CHECK(ring::join_counters(path, start_time(path)));
+  CHECK(!ring::join_counters(path, pid_in(path), start_time(path) + 1));  // had that pid before
+  CHECK(!ring::join_counters(path, pid_in(path) + 1, start_time(path)));  // started with it
+  CHECK(!ring::join_counters(path + ".none", 0, 0));
+  CHECK(ring::join_counters(path, pid_in(path), start_time(path)));
   ring::count(Count::libaio_write, 3);
   CHECK_EQUAL(value(path, Count::libaio_write), 3U);
   const std::string own = path_of("own");
@@ -110,7 +121,7 @@ void a_process_without_a_ring_may_join_a_living_one() {
   CHECK_EQUAL(value(path, Count::libaio_write), 3U);
   CHECK_EQUAL(value(own, Count::libaio_write), 4U);
   ring::close();
-  CHECK(!ring::join_counters(own, start_time(own)));  // closed
+  CHECK(!ring::join_counters(own, pid_in(own), start_time(own)));  // closed
   unlink(path.c_str());
   unlink(own.c_str());
 }
