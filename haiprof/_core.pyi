@@ -87,6 +87,29 @@ class Span:
         /,
     ) -> None: ...
 
+# -- reads and writes that /proc does not see (src/io) ---------------------------------------------
+
+def count_submitted() -> str:
+    """Count what is asked for through libaio, io_uring and USRBIO in the counters of the ring.
+
+    Returns:
+        Why that cannot be done here; empty when it is.
+    """
+
+def leave_submitted() -> None:
+    """Put back what was replaced for it."""
+
+def join_counters(path: str, start_time: int) -> bool:
+    """Add to the counters of another process's living ring, as long as this one has no own.
+
+    Args:
+        path: the ring's file.
+        start_time: when its process started, clock ticks since boot.
+
+    Returns:
+        Whether this process now does.
+    """
+
 # -- any ring, from any process (src/ring, src/drain) --------------------------------------------
 
 class RingReader:
@@ -140,6 +163,8 @@ class RingReader:
         """The newest flush ticket."""
     def answer_flush(self, ticket: int, error: int = 0) -> None:
         """Tell the writer that everything up to that ticket is on disk, or why not."""
+    def free_records(self) -> None:
+        """Free the memory of a ring that is closed, all but its counters."""
 
 # -- steps and phases (src/phase) and what torch calls -------------------------------------------
 
@@ -328,6 +353,13 @@ class HostSampler:
         """Sample the process tree below ``pid`` as well."""
     def unwatch(self, pid: int) -> None:
         """Stop sampling that tree."""
+    def watch_counters(self, pid: int, ring: str, *, whole: bool = True) -> None:
+        """Sample the counters of a ring as that process's, beside those of its other rings.
+
+        ``whole``: from the ring's beginning, else only what is added from now on.
+        """
+    def unwatch_counters(self, ring: str) -> None:
+        """Count what was added until now at the next reading, and then no more."""
     def use_gpu(self, uuid: str) -> None:
         """Sample that GPU (``GPU-…`` or ``MIG-…``) from the next reading on.
 

@@ -31,7 +31,7 @@ from haiprof.places import (
 )
 from haiprof.recorder.election import recorder_running
 from haiprof.recorder.launch import ring_doorbell, start_recorder
-from haiprof.recorder.life import start_time_of
+from haiprof.recorder.life import parent_of, start_time_of
 from haiprof.run_folder import made_up_name, open_run_folder, why_not
 from haiprof.schema import PROCESS_FILE
 
@@ -44,6 +44,9 @@ _KERNELS_SECONDS: Final = 1.0
 
 #: How long a recorder may take from its start to its lock, s.
 _RECORDER_START_SECONDS: Final = 2.0
+
+#: A fork server stands between a rank and its workers, a shell or a starter may, too.
+_LEVELS_ABOVE: Final = 4
 
 _lock = threading.RLock()
 _active: Session | None = None
@@ -386,6 +389,9 @@ def _record_lazily(session: Session) -> None:
         if _active is not session:
             return
         _core.set_opener(_open_for_first_record)
+        if session.options.hooks:
+            with contextlib.suppress(Exception):
+                _join_process_above()
         _install_hooks(session.options)
 
 
@@ -427,6 +433,22 @@ def _stop_kernels() -> None:
 def _report(kind: str, text: str) -> None:
     with contextlib.suppress(Exception):
         _core.event(kind, text)
+
+
+def _join_process_above() -> None:
+    """Count what we submit in the ring of a process above us until we have one of our own.
+
+    A DataLoader worker that is spawned never has.
+    """
+    pid = os.getppid()
+    for _ in range(_LEVELS_ABOVE):
+        started = start_time_of(pid)
+        if started is None:
+            return
+        for ring in ring_root().glob(f"*/{pid}*{RING_SUFFIX}"):
+            if _core.join_counters(str(ring), started):
+                return
+        pid = parent_of(pid)
 
 
 def _open_for_first_record() -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from haiprof import _core
 from haiprof.hooks.imports import AfterImport, imported
 from haiprof.hooks.pauses import CollectorPauses
+from haiprof.hooks.submitted import SubmittedBytes
 
 if TYPE_CHECKING:
     from haiprof.hooks.watch import Watcher
@@ -26,7 +27,7 @@ Report = Callable[[str, str], None]
 
 _FRAMES: Final = ("modules", "compiled", "optimizer")
 _OF_TORCH: Final = (*_FRAMES, "backward", "scaler", "dataloader", "allocator")
-_NAMES: Final = (*_OF_TORCH, CollectorPauses.name)
+_NAMES: Final = (*_OF_TORCH, CollectorPauses.name, SubmittedBytes.name)
 
 
 class Hook(Protocol):
@@ -66,6 +67,7 @@ def install(report: Report | None = None) -> None:
         _report = report
         _kept.clear()
         _attach(CollectorPauses())
+        _attach(SubmittedBytes())
         if imported("torch") is not None:
             _attach_all()
         else:
@@ -161,7 +163,7 @@ def _attach(hook: Hook) -> None:
         _attached.append(hook)
     except Exception as error:
         _status[hook.name] = f"off: {error!r}"
-        _kept.append(f"{hook.name} cannot be attached to this torch: {error!r}")
+        _kept.append(f"{hook.name} cannot be attached: {error!r}")
 
 
 def _hooks() -> list[Hook]:

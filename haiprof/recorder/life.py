@@ -20,6 +20,12 @@ def start_time_of(pid: int) -> int | None:
     return None if fields is None else int(fields[19])
 
 
+def parent_of(pid: int) -> int:
+    """Return a process's parent; 0 when there is no such process."""
+    fields = _stat(pid)
+    return 0 if fields is None else int(fields[1])
+
+
 def _stat(pid: int) -> list[str] | None:
     """Return ``/proc/<pid>/stat`` from field 3 on; the name before may hold spaces and brackets."""
     try:

@@ -157,6 +157,7 @@ class Recorder:
             process.ended = True
         if process.ended:
             node.unuse_gpus(process.folder)
+            node.unwatch_counters(process)
             node.unwatch(process.pid, process.folder)
             del self._processes[process.ring]
 
@@ -167,6 +168,7 @@ class Recorder:
 
     def _find_rings(self, node: NodeRecorder) -> None:
         failed: OSError | None = None
+        found: list[RecordedProcess] = []
         for path in rings_in(self._ring_dir):
             if path in self._processes or path in self._refused:
                 continue
@@ -186,9 +188,12 @@ class Recorder:
                     failed = failed or error
                 continue
             self._processes[path] = process
+            found.append(process)
             # A fork or a helper is already in the tree of its rank.
             if process.role == "rank":
                 node.watch(process.pid, process.folder)
+        for process in found:  # a helper's count at its rank, which is watched now
+            node.watch_counters(process)
         if failed is not None:
             raise failed
 

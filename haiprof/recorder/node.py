@@ -16,7 +16,7 @@ from haiprof import schema
 from haiprof._core import HostSampler
 from haiprof.places import PROCFS, SYSFS, Access, node_name, removed
 from haiprof.recorder import machine
-from haiprof.recorder.process import WRITE_SECONDS, write_json
+from haiprof.recorder.process import WRITE_SECONDS, RecordedProcess, write_json
 from haiprof.recorder.segments import TableWriter, close_stream
 from haiprof.recorder.tables import RowTable
 
@@ -217,6 +217,19 @@ class NodeRecorder:
         if pid != self._command:
             self._sampler.unwatch(pid)
 
+    def watch_counters(self, process: RecordedProcess) -> None:
+        """Sample what a process counts in its ring; a helper's count is its rank's."""
+        for pid, target in self._targets.items():
+            if target.path == process.folder or target.path == process.rank_folder:
+                self._sampler.watch_counters(pid, str(process.ring), whole=not process.taken_over)
+                self._read()  # the baseline
+                return
+
+    def unwatch_counters(self, process: RecordedProcess) -> None:
+        """Sample it once more, and no longer."""
+        self._sampler.unwatch_counters(str(process.ring))
+        self._read()
+
     def use_gpus(self, folder: Path, uuids: Iterable[str]) -> None:
         """Sample these GPUs, too, as long as the process of ``folder`` is there."""
         for uuid in uuids:
@@ -253,24 +266,29 @@ class NodeRecorder:
             log.info("%s", text)
             self.event(kind, text, attributes)
 
+    def _read(self) -> bool:
+        """Take the values of the sources that are due; False when none is."""
+        now = time.monotonic_ns()
+        if now < self._sampler.next_due_ns:
+            return False
+        stamp = now + self._utc_offset_ns
+        for pid, metric, instance, value, flags in self._sampler.read(now):
+            if pid == self._command:
+                # The command may be a rank itself, whose folder gets them as well.
+                part = "command" if instance is None else f"command {instance}"
+                self._targets[0].rows.add(stamp, metric, part, value, flags)
+            target = self._targets.get(pid)
+            if target is not None:
+                target.rows.add(stamp, metric, instance, value, flags)
+        return True
+
     def sample(self) -> None:
         """Read the sources that are due; write when it is time.
 
         Raises:
             OSError: the disk does not take it; the rows wait.
         """
-        now = time.monotonic_ns()
-        if now >= self._sampler.next_due_ns:
-            values = self._sampler.read(now)
-            stamp = now + self._utc_offset_ns
-            for pid, metric, instance, value, flags in values:
-                if pid == self._command:
-                    # The command may be a rank itself, whose folder gets them as well.
-                    part = "command" if instance is None else f"command {instance}"
-                    self._targets[0].rows.add(stamp, metric, part, value, flags)
-                target = self._targets.get(pid)
-                if target is not None:
-                    target.rows.add(stamp, metric, instance, value, flags)
+        if self._read():
             self._keep_changes()
             self._look_at_sources()
             self._look_at_gpus()

@@ -66,6 +66,8 @@ class RecordedProcess:
         self._gpus: dict[int, dict[str, Any]] = {}
         utc_offset_ns = None
         self.folder, known = self._find_folder(run_dir)
+        #: Whether an earlier recorder has begun it.
+        self.taken_over = known is not None
         if known is not None:
             self._begun = known.get("started_ns", self._begun)
             utc_offset_ns = known.get("utc_offset_ns")
@@ -105,6 +107,7 @@ class RecordedProcess:
         run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         node = safe_name(self._header["node"]) or "node"
         plain = run_dir / f"{node}#{self.rank if self.rank is not None else '-'}"
+        self.rank_folder = plain
         own = plain.with_name(f"{plain.name}.{self.pid}")
         for folder in (plain, *run_dir.glob(f"{own.name}*")):
             known = self._read_process_file(folder)
@@ -355,6 +358,7 @@ class RecordedProcess:
     def _end(self) -> None:
         self.refuse_flush(0)
         self.life.close()
+        self._reader.free_records()
         self.ring.unlink(missing_ok=True)
         self.ended = True
 

@@ -142,7 +142,7 @@ std::size_t Handover::watch(const Cupti& cupti, const Tracer& tracer) noexcept t
   if (cupti_.enable == nullptr) {
     tracer_ = tracer;
     cupti_ = cupti;
-    std::vector<Replacement> all;
+    std::vector<interpose::Replacement> all;
     const auto add = [&](const char* name, auto theirs, auto ours) {
       if (theirs == nullptr) return;
       all.push_back({name, reinterpret_cast<void*>(theirs), reinterpret_cast<void*>(ours)});

@@ -14,7 +14,7 @@
 #include <mutex>
 
 #include "gpu/cupti.h"
-#include "gpu/interpose.h"
+#include "interpose/interposer.h"
 
 namespace haiprof::gpu {
 
@@ -68,7 +68,7 @@ class Handover {
   std::atomic<cupti::BufferCompleted> give_{nullptr};
   Tracer tracer_{};
   Cupti cupti_;
-  Interposer interposer_;
+  interpose::Interposer interposer_;
 
   std::mutex mutex_;           // of what follows
   std::uint64_t kinds_ = 0;    // that the other has enabled, a bit each

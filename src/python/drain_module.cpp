@@ -206,6 +206,7 @@ class RingReader {
   void answer_flush(std::uint32_t ticket, int error) {
     drain_.reader().answer_flush(ticket, error);
   }
+  void free_records() { drain_.reader().free_records(path_); }
 
  private:
   // Bytes from another process: never trusted to be UTF-8.
@@ -266,7 +267,8 @@ void register_drain(py::module_& module) {
       .def_property_readonly("utc_offset_ns", &RingReader::utc_offset_ns)
       .def_property_readonly("wall_clock_moved_ns", &RingReader::wall_clock_moved_ns)
       .def_property_readonly("flush_requested", &RingReader::flush_requested)
-      .def("answer_flush", &RingReader::answer_flush, py::arg("ticket"), py::arg("error") = 0);
+      .def("answer_flush", &RingReader::answer_flush, py::arg("ticket"), py::arg("error") = 0)
+      .def("free_records", &RingReader::free_records);
 }
 
 }  // namespace haiprof::python

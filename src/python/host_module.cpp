@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "gpu/sources.h"
+#include "host/counted.h"
 #include "host/host_sampler.h"
 #include "python/register.h"
 #include "uncore/sources.h"
@@ -31,6 +32,11 @@ class HostSampler {
               const uncore::Settings& counters)
       : sampler_(host::make_host_sampler(roots, intervals)) {
     uncore::add_sources(sampler_, roots, counters);
+    if (intervals.io_ns != 0) {
+      auto counted = std::make_unique<host::CountedSource>();
+      counted_ = counted.get();
+      sampler_.add(std::move(counted), intervals.io_ns);
+    }
     if (gpu_ns == 0) return;
     for (auto& source : gpu::make_sources()) sampler_.add(std::move(source), gpu_ns);
   }
@@ -52,6 +58,21 @@ class HostSampler {
   void unwatch(std::int64_t pid) {
     const pid_t checked = checked_pid(pid);
     locked([&] { sampler_.unwatch(checked); });
+  }
+
+  void watch_counters(std::int64_t pid, const std::string& ring, bool whole) {
+    const pid_t checked = checked_pid(pid);
+    if (counted_ == nullptr) return;
+    locked([&] {
+      if (counted_->add(checked, ring, whole)) sampler_.hasten(host::CountedSource::kName);
+    });
+  }
+
+  void unwatch_counters(const std::string& ring) {
+    if (counted_ == nullptr) return;
+    locked([&] {
+      if (counted_->remove(ring)) sampler_.hasten(host::CountedSource::kName);
+    });
   }
 
   void use_gpu(const std::string& uuid) {
@@ -158,6 +179,7 @@ class HostSampler {
 
   std::mutex mutex_;
   sampler::Sampler sampler_;
+  host::CountedSource* counted_ = nullptr;  // one of the sampler's
 };
 
 }  // namespace
@@ -183,6 +205,9 @@ void register_host(py::module_& module) {
            py::arg("resctrl") = false)
       .def("watch", &HostSampler::watch, py::arg("pid"))
       .def("unwatch", &HostSampler::unwatch, py::arg("pid"))
+      .def("watch_counters", &HostSampler::watch_counters, py::arg("pid"), py::arg("ring"),
+           py::kw_only(), py::arg("whole") = true)
+      .def("unwatch_counters", &HostSampler::unwatch_counters, py::arg("ring"))
       .def("use_gpu", &HostSampler::use_gpu, py::arg("uuid"))
       .def("unuse_gpu", &HostSampler::unuse_gpu, py::arg("uuid"))
       .def("gpus", &HostSampler::gpus)

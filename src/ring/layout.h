@@ -8,6 +8,8 @@
 //            │ ClockSlot[clock_count]   (ticks, mono, real)  │
 //            ├──────────────────────────────────────────────┤  super.lane_offset
 //            │ LaneHeader[lane_capacity]   one per thread    │
+//            ├──────────────────────────────────────────────┤  super.counter_offset
+//            │ Counter[counter_count]   sums that only grow  │  a page of its own
 //            ├──────────────────────────────────────────────┤  super.string_offset
 //            │ string table: u32 bytes, text, pad to 4; …    │  append-only, id = ordinal
 //            ├──────────────────────────────────────────────┤  super.chunk_offset
@@ -43,6 +45,10 @@
 //   same chunk. Rebase records keep a quiet lane in one chunk, and a lane that changes hands too;
 //   they are not counted in first_record.
 //
+//   Counters.  Sums that whoever maps the file adds to, each with the name of the metric that its
+//   growth is. They are not the writer's alone: a forked child has no ring until it records
+//   something, and adds to its parent's; so do helpers that find the ring of a process above them.
+//
 //   Time.  Records carry raw ticks of the time base named in the super block. Clock slots pair
 //   ticks with CLOCK_MONOTONIC and CLOCK_REALTIME about once a second; whoever reads converts, and
 //   nothing in the file is ever corrected afterwards.
@@ -60,7 +66,7 @@ namespace haiprof::ring {
 
 inline constexpr std::uint64_t kMagic = 0x31474E4952494148ULL;  // "HAIRING1" in little-endian order
 inline constexpr std::uint16_t kLayoutMajor = 1;
-inline constexpr std::uint16_t kLayoutMinor = 2;
+inline constexpr std::uint16_t kLayoutMinor = 3;
 
 inline constexpr std::size_t kChunkBytes = 64 * 1024;
 inline constexpr std::size_t kClockSlots = 64;
@@ -134,6 +140,28 @@ struct alignas(64) SuperBlock {
   alignas(64) std::atomic<std::uint32_t> flush_requested;  // written by the job
   alignas(64) std::atomic<std::uint32_t> flush_done;       // written by the recorder
   std::atomic<std::uint32_t> flush_failed;  // errno of a flush that could not be kept
+
+  // Since layout 1.3; of an older file these are 0.
+  alignas(64) std::uint64_t counter_offset;
+  std::uint32_t counter_stride;
+  std::uint32_t counter_count;
+};
+
+// Index into the counters of a file that this version writes.
+enum class Count : std::uint32_t {
+  libaio_read = 0,  // bytes that were asked for through an interface that /proc does not see
+  libaio_write = 1,
+  io_uring_read = 2,
+  io_uring_write = 3,
+  usrbio_read = 4,
+  usrbio_write = 5,
+  count = 6,
+};
+
+struct alignas(64) Counter {
+  std::atomic<std::uint64_t> value;
+  char metric[40];  // of the rate at which it grows
+  char instance[16];
 };
 
 // A bracketed reading: the clocks were read between ticks_before and ticks_after.
@@ -307,6 +335,7 @@ static_assert(sizeof(GraphKernelPayload) == 72);
 static_assert(sizeof(ActivityPayload) == 56);
 static_assert(sizeof(DeviceSpanPayload) == 40);
 static_assert(sizeof(DevicePayload) == 24);
+static_assert(sizeof(Counter) == 64);
 static_assert(sizeof(ChunkHeader) == 64 && sizeof(LaneHeader) == 64 && sizeof(ClockSlot) == 64);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 

@@ -256,6 +256,19 @@ std::uint32_t Reader::flush_requested() const noexcept {
   return super_->flush_requested.load(std::memory_order_acquire);
 }
 
+void Reader::free_records(const std::string& path) const noexcept {
+  if (super_->super_bytes < sizeof(SuperBlock) || super_->counter_count == 0) return;
+  if (state() != RingState::closed) return;
+  const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  const std::uint64_t begin = (super_->string_offset + page - 1) / page * page;
+  if (super_->counter_offset >= begin || begin >= bytes_) return;
+  const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+  if (fd < 0) return;
+  fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
+            static_cast<off_t>(bytes_ - begin));
+  ::close(fd);
+}
+
 void Reader::answer_flush(std::uint32_t ticket, int error) noexcept {
   if (!writable_) return;
   super_->flush_failed.store(static_cast<std::uint32_t>(error), std::memory_order_relaxed);

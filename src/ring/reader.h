@@ -73,6 +73,10 @@ class Reader {
   std::uint32_t flush_requested() const noexcept;
   void answer_flush(std::uint32_t ticket, int error) noexcept;
 
+  // Frees the names and records of a file that its writer has closed. Its removal alone would not:
+  // forked children may still have the counters mapped.
+  void free_records(const std::string& path) const noexcept;
+
  private:
   struct Cursor {
     std::uint64_t sequence = 0;  // chunk to read next; 0 = not begun

@@ -19,6 +19,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "ring/counters.h"
+
 namespace haiprof::ring {
 
 __thread Lane* tls_lane __attribute__((tls_model("initial-exec"))) = nullptr;
@@ -180,8 +182,9 @@ void release_lane(void* value) noexcept {
 void before_fork() noexcept { mutex.lock(); }
 void after_fork_in_parent() noexcept { mutex.unlock(); }
 
-// Only the forking thread lives on. The child writes nothing into its parent's ring: it forgets it,
-// and leaks what other threads' lanes held, since it may not run their destructors.
+// Only the forking thread lives on. The child records nothing in its parent's ring: it forgets it
+// but for the counters, and leaks what other threads' lanes held, since it may not run their
+// destructors.
 void after_fork_in_child() noexcept {
   Ring* ring = current.exchange(nullptr, std::memory_order_relaxed);
   generation_number.fetch_add(1, std::memory_order_relaxed);
@@ -265,6 +268,11 @@ OwnedLane* claim(std::uint32_t chunks) noexcept {
   return lane;
 }
 
+struct FileCloser {
+  int fd;
+  ~FileCloser() { ::close(fd); }
+};
+
 Failure fail(const char* call, int error, int fd, const std::string& path) noexcept {
   if (fd >= 0) {
     ::close(fd);
@@ -290,7 +298,7 @@ Failure open(const std::string& path, std::size_t bytes, const Identity& identit
   if (error != 0) return fail("posix_fallocate", error, fd, path);
   void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
   if (mapped == MAP_FAILED) return fail("mmap", errno, fd, path);
-  ::close(fd);
+  const FileCloser closer{fd};
 
   auto ring = std::make_unique<Ring>();
   ring->base = static_cast<std::uint8_t*>(mapped);
@@ -307,7 +315,11 @@ Failure open(const std::string& path, std::size_t bytes, const Identity& identit
   super->lane_offset = super->clock_offset + sizeof(ClockSlot) * kClockSlots;
   super->lane_stride = sizeof(LaneHeader);
   super->lane_capacity = kLaneCapacity;
-  super->string_offset = super->lane_offset + sizeof(LaneHeader) * kLaneCapacity;
+  super->counter_offset =
+      align_up(super->lane_offset + sizeof(LaneHeader) * kLaneCapacity, counter_bytes());
+  super->counter_stride = sizeof(Counter);
+  super->counter_count = static_cast<std::uint32_t>(Count::count);
+  super->string_offset = super->counter_offset + counter_bytes();
   super->chunk_offset = align_up(super->string_offset + bytes / 16, kChunkBytes);
   super->string_bytes = super->chunk_offset - super->string_offset;
   super->chunk_bytes = kChunkBytes;
@@ -336,6 +348,7 @@ Failure open(const std::string& path, std::size_t bytes, const Identity& identit
   ring->tick_limit = std::min<std::uint64_t>(super->ticks_per_second, 0xFFFFFFFFULL);
   ring->last_snapshot.store(now_ticks(), std::memory_order_relaxed);
   write_snapshot(*ring);
+  take_counters(fd, super->counter_offset);
   super->state.store(RingState::live, std::memory_order_relaxed);
   super->magic.store(kMagic, std::memory_order_release);
 
@@ -351,6 +364,7 @@ void close() noexcept {
   Ring* ring = current.exchange(nullptr, std::memory_order_acq_rel);
   if (ring == nullptr) return;
   generation_number.fetch_add(1, std::memory_order_relaxed);
+  drop_counters();
   ring->super->state.store(RingState::closed, std::memory_order_release);
   // Other threads may be in the middle of a push. Their lanes are sent the slow way, where they see
   // that the ring is gone; until then they write into private memory that nobody reads.

@@ -91,6 +91,12 @@ void Sampler::unuse(std::string_view device) noexcept {
   for (Entry& entry : entries_) entry.source->unuse(device, table_);
 }
 
+void Sampler::hasten(std::string_view source) noexcept {
+  for (Entry& entry : entries_) {
+    if (entry.source->name() == source) entry.due_ns = 0;
+  }
+}
+
 void Sampler::settle(Entry& entry, Status status) {
   const bool awaited = std::exchange(entry.awaited, false);
   if (awaited ? !status.ok() : entry.status.ok() != status.ok()) {

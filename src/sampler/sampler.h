@@ -51,6 +51,9 @@ class Sampler {
   void use(std::string_view device);
   void unuse(std::string_view device) noexcept;
 
+  // Makes a source due at once.
+  void hasten(std::string_view source) noexcept;
+
   // Reads every source that is due at now_ns, a time of any clock that does not go backwards.
   // The answer is good until the next call.
   const std::vector<Value>& read(std::uint64_t now_ns);

@@ -79,6 +79,13 @@ void SeriesTable::rate(SeriesId id, std::uint64_t counter) {
   put(*series, static_cast<double>(grown) / seconds * series->scale, lateness_);
 }
 
+void SeriesTable::baseline(SeriesId id, std::uint64_t counter) noexcept {
+  Series* series = find(id);
+  if (series == nullptr) return;
+  series->part = counter;
+  series->time_ns = last_ns_;
+}
+
 void SeriesTable::share(SeriesId id, std::uint64_t part, std::uint64_t whole) {
   Series* series = find(id);
   if (series == nullptr) return;

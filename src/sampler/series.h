@@ -68,6 +68,10 @@ class SeriesTable {
   // Growth of a counter per second of the reader's clock, times scale.
   void rate(SeriesId id, std::uint64_t counter);
 
+  // What a counter was at the source's last reading, where that is known without having been read:
+  // the next rate() is the growth since.
+  void baseline(SeriesId id, std::uint64_t counter) noexcept;
+
   // Growth of a counter by growth of another, times scale; never above scale.
   void share(SeriesId id, std::uint64_t part, std::uint64_t whole);
 

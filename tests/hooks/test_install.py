@@ -65,6 +65,7 @@ def test_install_before_torch_is_imported() -> None:
         assert "torch" not in sys.modules
         found = hooks.status()
         assert found.pop("gc") == "on: gc.callbacks", found
+        assert found.pop("io") == "on: import slots", found
         assert set(found.values()) == {"waiting: torch is not imported"}, found
         import json, torch
         assert hooks.status()["modules"].startswith("on"), hooks.status()

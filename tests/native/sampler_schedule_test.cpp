@@ -101,6 +101,22 @@ void each_source_has_its_own_interval() {
   CHECK_EQUAL(sampler.next_due_ns(), 110 * kSecond);
 }
 
+void a_source_can_be_made_due_at_once() {
+  Sampler sampler;
+  Script one;
+  Script other;
+  sampler.add(scripted("one", one), 10 * kSecond);
+  sampler.add(scripted("other", other), 10 * kSecond);
+  sampler.read(100 * kSecond);
+  sampler.hasten("one");
+  sampler.hasten("none");
+  CHECK_EQUAL(sampler.next_due_ns(), 0U);
+  sampler.read(101 * kSecond);
+  CHECK_EQUAL(one.reads, 2);
+  CHECK_EQUAL(other.reads, 1);
+  CHECK_EQUAL(sampler.next_due_ns(), 110 * kSecond);
+}
+
 void readings_keep_to_the_grid_and_do_not_catch_up() {
   Sampler sampler;
   Script script;
@@ -291,6 +307,7 @@ void an_empty_sampler_has_nothing_to_do() {
 
 int main() {
   each_source_has_its_own_interval();
+  a_source_can_be_made_due_at_once();
   readings_keep_to_the_grid_and_do_not_catch_up();
   a_dear_source_slows_down_and_recovers();
   one_dear_reading_changes_nothing();

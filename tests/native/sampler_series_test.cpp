@@ -88,6 +88,21 @@ void the_same_instant_twice_is_no_interval() {
   CHECK(reader.table.values().empty());
 }
 
+void a_baseline_may_be_known_without_a_reading() {
+  Reader reader;
+  SeriesId id = reader.table.add("a.b.per_s");
+  reader.begin();
+  reader.table.baseline(id, 10);  // there was no reading before it
+  reader.table.rate(id, 20);
+  CHECK(reader.table.values().empty());
+  id = reader.table.add("c.d.per_s");
+  reader.begin();
+  reader.table.baseline(id, 10);
+  reader.table.rate(id, 25);
+  CHECK_EQUAL(reader.table.values().size(), 1U);
+  CHECK_EQUAL(reader.table.values().front().value, 15.0);
+}
+
 void silent_until_it_moves() {
   Reader reader;
   const SeriesId id = reader.table.add("a.b.per_s", "x", 0, 1.0, Emit::once_moved);
@@ -165,6 +180,7 @@ int main() {
   a_missed_reading_starts_a_new_baseline();
   share_stays_between_nothing_and_all();
   the_same_instant_twice_is_no_interval();
+  a_baseline_may_be_known_without_a_reading();
   silent_until_it_moves();
   late_readings_are_flagged();
   values_carry_names_and_targets_and_no_infinities();

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -113,14 +114,13 @@ def beside(program: str, *arguments: str) -> Watched:
     return Watched(begin, time.time_ns(), amount / seconds)
 
 
-def mean(folder: Path, metric: str, watched: Watched, instance: str | None = None) -> float:
-    """Average a metric while a neighbour was there; the seconds of its coming and going apart."""
+def values(folder: Path, metric: str, watched: Watched, instance: str | None) -> list[float]:
+    """Return a metric while a neighbour was there; the moments of its coming and going apart."""
     samples = read_table(folder, "samples")
     kept = (pc.field("metric") == metric) & (pc.field("time") > watched.begin + 10**9)
     kept &= pc.field("time") < watched.end - 10**9 // 2
     kept &= pc.field("instance").is_null() if instance is None else pc.field("instance") == instance
-    values = samples.filter(kept)["value"].to_pylist()
-    return sum(values) / len(values) if values else 0.0
+    return samples.filter(kept).sort_by("time")["value"].to_pylist() or [0.0]
 
 
 def whole_disk(path: Path) -> str:
@@ -160,37 +160,38 @@ def test_each_neighbour_shows_in_its_own_series_and_in_no_other(
 
     run = the_run(tmp_path / "log")
     node = next(p.parent for p in run.glob("*/process.json") if "#" not in p.parent.name)
-    (rank,) = run.glob("*#*")
     cores = os.cpu_count() or 1
 
     def cores_of_others(watched: Watched) -> float:
-        whole = mean(node, "cpu.util.percent", watched) / 100 * cores
-        return whole - mean(rank, "proc.cpu.percent", watched) / 100
+        """What is busy besides the job, at the least: who else runs here comes and goes."""
+        whole = values(node, "cpu.util.percent", watched, None)
+        job = values(node, "proc.cpu.percent", watched, "command")
+        return sorted(w * cores - j for w, j in zip(whole, job, strict=False))[1] / 100
 
-    def change(folder: Path, metric: str, watched: Watched, instance: str | None = None) -> float:
-        before = mean(folder, metric, nobody, instance)
-        return mean(folder, metric, watched, instance) - before
+    def change(metric: str, watched: Watched, instance: str | None = None) -> float:
+        now, before = (values(node, metric, w, instance) for w in (watched, nobody))
+        return statistics.median(now) - statistics.median(before)
 
     # The one that burns CPU: half a core more that is not the job's; no byte moves.
     more = {w: cores_of_others(w) - cores_of_others(nobody) for w in (burner, reader, streamer)}
-    assert more[burner] == pytest.approx(burner.rate, abs=0.12)
     assert burner.rate > 0.3
-    assert max(more[reader], more[streamer]) < 0.3
+    assert more[burner] == pytest.approx(burner.rate, abs=0.15)
+    assert max(more[reader], more[streamer]) < 0.25
 
     # The one that reads past the page cache: the disk, and not the job.
     for watched in (burner, reader, streamer):
         wanted = reader.rate if watched is reader else 0.0
-        read = change(node, "disk.read.bytes_per_s", watched, disk)
+        read = change("disk.read.bytes_per_s", watched, disk)
         assert read == pytest.approx(wanted, rel=0.05, abs=2 * MIB)
         for metric in ("io.storage_read.bytes_per_s", "io.syscall_read.bytes_per_s"):
-            assert abs(change(rank, metric, watched)) < 2 * MIB
+            assert abs(change(metric, watched, "command")) < 2 * MIB
 
     # The one that streams through memory: the memory controllers.
     for watched in (burner, reader, streamer):
         wanted = streamer.rate if watched is streamer else 0.0
-        written = change(node, "dram.write.bytes_per_s", watched)
+        written = change("dram.write.bytes_per_s", watched)
         assert written == pytest.approx(wanted, rel=0.05, abs=8 * MIB)
 
     # And nobody changed what the job itself is seen to do.
     for watched in (burner, reader, streamer):
-        assert abs(change(rank, "proc.rss.bytes", watched)) < 64 * MIB
+        assert abs(change("proc.rss.bytes", watched, "command")) < 64 * MIB

@@ -1,4 +1,4 @@
-#include "gpu/interpose.h"
+#include "interpose/interposer.h"
 
 #include <elf.h>
 #include <link.h>
@@ -10,7 +10,7 @@
 #include <cstring>
 #include <utility>
 
-namespace haiprof::gpu {
+namespace haiprof::interpose {
 namespace {
 
 #if defined(__x86_64__)
@@ -82,6 +82,9 @@ struct Interposer::Image {
         case DT_RELACOUNT:
           relative = value;
           break;
+        case DT_GNU_HASH:
+          hashes = reinterpret_cast<const std::uint32_t*>(address);
+          break;
         case DT_SONAME:
           own_name = value;
           break;
@@ -118,8 +121,38 @@ struct Interposer::Image {
     return false;
   }
 
+  // The address of a function that the object itself defines, or null.
+  void* definition(const char* name) const noexcept {
+    if (hashes == nullptr || symbols == nullptr) return nullptr;
+    std::uint32_t hash = 5381;
+    for (const char* at = name; *at != '\0'; ++at) {
+      hash = hash * 33 + static_cast<unsigned char>(*at);
+    }
+    const std::uint32_t bucket_count = hashes[0], first = hashes[1], words = hashes[2];
+    if (bucket_count == 0 || words == 0) return nullptr;
+    constexpr std::uint32_t kBits = sizeof(ElfW(Addr)) * 8;
+    const auto* const bloom = reinterpret_cast<const ElfW(Addr)*>(hashes + 4);
+    const ElfW(Addr) word = bloom[hash / kBits % words];
+    if ((word >> (hash % kBits) & word >> ((hash >> hashes[3]) % kBits) & 1) == 0) return nullptr;
+    const auto* const buckets = reinterpret_cast<const std::uint32_t*>(bloom + words);
+    const std::uint32_t* const chains = buckets + bucket_count;
+    std::uint32_t index = buckets[hash % bucket_count];
+    if (index < first) return nullptr;
+    for (;; ++index) {
+      const std::uint32_t other = chains[index - first];
+      const ElfW(Sym) & symbol = symbols[index];
+      if ((other | 1) == (hash | 1) && symbol.st_shndx != SHN_UNDEF &&
+          ELF64_ST_TYPE(symbol.st_info) == STT_FUNC &&
+          std::strcmp(text(symbol.st_name), name) == 0) {
+        return reinterpret_cast<void*>(base + symbol.st_value);
+      }
+      if ((other & 1) != 0) return nullptr;
+    }
+  }
+
   const dl_phdr_info& info;
   std::uintptr_t base;
+  const std::uint32_t* hashes = nullptr;
   const ElfW(Sym) * symbols = nullptr;
   const char* texts = nullptr;
   std::size_t texts_bytes = 0;
@@ -136,8 +169,28 @@ struct Interposer::Walk {
   Interposer& all;
   std::size_t count = 0;  // slots that hold one of ours
   bool first = true;
+  std::size_t at = 0;  // of the objects known before, which come in the same order
   std::vector<Object> found;
 };
+
+void* Interposer::find(const char* name) noexcept {
+  struct Search {
+    const char* name;
+    void* found;
+  } search{name, nullptr};
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, std::size_t, void* pointer) {
+        Search& now = *static_cast<Search*>(pointer);
+        try {
+          now.found = Image(*info).definition(now.name);
+        } catch (...) {
+          return 0;  // out of memory
+        }
+        return now.found != nullptr ? 1 : 0;
+      },
+      &search);
+  return search.found;
+}
 
 void Interposer::replace(std::vector<Replacement> functions) {
   const std::lock_guard guard(mutex_);
@@ -159,11 +212,10 @@ void Interposer::find_slots(const Image& image, std::vector<Slot>& slots) const 
       image.has(functions_[0].ours)) {
     return;
   }
-  for (const std::uintptr_t at : image.needed) {
-    const char* const needed = image.text(at);
-    // Of two releases in one process, the object may use the other one.
-    if (std::strncmp(needed, "libcupti.so", 11) == 0 && library_ != needed) return;
-  }
+  // Of two copies in one process, the object may use the other one: of calls that were not made yet
+  // only the name by which it asks for the library tells.
+  const bool asks = std::any_of(image.needed.begin(), image.needed.end(),
+                                [&](std::uintptr_t at) { return library_ == image.text(at); });
   const auto look = [&](const ElfW(Rela) & entry) {
     const auto type = static_cast<std::uint32_t>(ELF64_R_TYPE(entry.r_info));
     if (type != kJumpSlot && type != kGlobDat) return;
@@ -171,12 +223,12 @@ void Interposer::find_slots(const Image& image, std::vector<Slot>& slots) const 
     if (symbol.st_shndx != SHN_UNDEF) return;
     const char* const name = image.text(symbol.st_name);
     for (const Replacement& function : functions_) {
-      if (std::strcmp(name, function.name) != 0) continue;
+      if (name[0] != function.name[0] || std::strcmp(name, function.name) != 0) continue;
       void** const place = reinterpret_cast<void**>(image.base + entry.r_offset);
       void* const before = load(place);
       // A call that was not made yet goes through a stub of the object's own. Anything else is
       // another copy of the library, or of somebody who had our idea before.
-      if (before == function.theirs || (type == kJumpSlot && image.has(before))) {
+      if (before == function.theirs || (asks && type == kJumpSlot && image.has(before))) {
         slots.push_back({place, before, function.ours, image.guards(place)});
       }
     }
@@ -187,12 +239,12 @@ void Interposer::find_slots(const Image& image, std::vector<Slot>& slots) const 
 
 void Interposer::visit(Walk& walk, const dl_phdr_info& info) {
   const char* const name = info.dlpi_name != nullptr ? info.dlpi_name : "";
-  const auto known = std::find_if(objects_.begin(), objects_.end(), [&](const Object& object) {
-    return object.base == info.dlpi_addr && object.name == name;
-  });
+  const auto known = std::find_if(
+      objects_.begin() + static_cast<std::ptrdiff_t>(walk.at), objects_.end(),
+      [&](const Object& object) { return object.base == info.dlpi_addr && object.name == name; });
   if (known != objects_.end()) {
+    walk.at = static_cast<std::size_t>(known - objects_.begin()) + 1;
     walk.found.push_back(std::move(*known));
-    objects_.erase(known);
   } else {
     Object object{info.dlpi_addr, name, {}};
     find_slots(Image(info), object.slots);
@@ -212,7 +264,7 @@ std::size_t Interposer::fill(const Object& object) noexcept {
 std::size_t Interposer::apply() noexcept {
   const std::lock_guard guard(mutex_);
   if (functions_.empty()) return 0;
-  Walk walk{*this, 0, true, {}};
+  Walk walk{*this, 0, true, 0, {}};
   const int unchanged = dl_iterate_phdr(
       [](dl_phdr_info* info, std::size_t, void* pointer) {
         Walk& now = *static_cast<Walk*>(pointer);
@@ -265,4 +317,10 @@ void Interposer::restore() noexcept {
   loaded_ = unloaded_ = 0;
 }
 
-}  // namespace haiprof::gpu
+void Interposer::forget() noexcept {
+  restore();
+  const std::lock_guard guard(mutex_);
+  functions_.clear();
+}
+
+}  // namespace haiprof::interpose

@@ -1,4 +1,6 @@
 // Slots of loaded objects: found, filled, given back, and left alone where they are not ours.
+#include "interpose/interposer.h"
+
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -7,7 +9,6 @@
 
 #include "check.h"
 #include "gpu/cupti_abi.h"
-#include "gpu/interpose.h"
 
 namespace {
 
@@ -52,8 +53,10 @@ void objects_come_and_go() {
   void* const cupti = dlopen(beside_this("cupti/libcupti.so.13").c_str(), RTLD_NOW | RTLD_LOCAL);
   CHECK(cupti != nullptr);
   void* const real = dlsym(cupti, "cuptiActivityEnable");
-  gpu::Interposer interposer;
+  interpose::Interposer interposer;
   CHECK_EQUAL(interposer.apply(), 0U);  // nothing to replace
+  CHECK_EQUAL(interpose::Interposer::find("cuptiActivityEnable"), real);
+  CHECK(interpose::Interposer::find("cuptiActivityEnableNothing") == nullptr);
   interposer.replace({{"cuptiActivityFlushAll", dlsym(cupti, "cuptiActivityFlushAll"),
                        reinterpret_cast<void*>(flush)},
                       {"cuptiActivityEnable", real, reinterpret_cast<void*>(enable)}});
@@ -96,7 +99,7 @@ void what_somebody_else_has_put_there_stays() {
   void* const cupti = dlopen(beside_this("cupti/libcupti.so.13").c_str(), RTLD_NOW | RTLD_LOCAL);
   void* const real = dlsym(cupti, "cuptiActivityEnable");
   const Kineto lazy("lazy");
-  gpu::Interposer first, second;
+  interpose::Interposer first, second;
   first.replace({{"cuptiActivityEnable", real, reinterpret_cast<void*>(enable)}});
   second.replace({{"cuptiActivityEnable", real, reinterpret_cast<void*>(flush)}});
   CHECK_EQUAL(first.apply(), 1U);

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace haiprof::gpu {
+namespace haiprof::interpose {
 
 // One function of the library, and ours.
 struct Replacement {
@@ -21,8 +21,11 @@ struct Replacement {
 
 class Interposer {
  public:
-  // What to replace, all of one library that is loaded. The first call counts.
+  // What to replace, all of one library that is loaded. The first call counts, until forget().
   void replace(std::vector<Replacement> functions);
+
+  // Where the first of the loaded objects that define a function has it, or null.
+  static void* find(const char* name) noexcept;
 
   // Finds the slots of objects that were not loaded the last time, and puts ours into all of them
   // again. Returns how many hold one of ours. Microseconds when nothing was loaded or unloaded.
@@ -39,6 +42,8 @@ class Interposer {
 
   // Puts back what was in the slots, where nobody has put something else there since.
   void restore() noexcept;
+  // The same when the library itself is gone: another copy may come.
+  void forget() noexcept;
 
  private:
   struct Slot {
@@ -66,4 +71,4 @@ class Interposer {
   unsigned long long loaded_ = 0, unloaded_ = 0;
 };
 
-}  // namespace haiprof::gpu
+}  // namespace haiprof::interpose

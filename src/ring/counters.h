@@ -1,0 +1,64 @@
+// The counters of a ring file (layout.h): those that this process adds to, and any file's.
+//
+// They are mapped apart from the rest of the ring, because they serve longer: a forked child adds
+// to its parent's until it has a ring of its own.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "ring/layout.h"
+
+namespace haiprof::ring {
+
+// Those of this process, or null. Memory that was here once stays mapped.
+extern std::atomic<Counter*> counters;
+
+// Adds to one of them. A load and an atomic addition; safe anywhere, any time.
+inline void count(Count what, std::uint64_t amount) noexcept {
+  Counter* const here = counters.load(std::memory_order_acquire);
+  if (here == nullptr || amount == 0) return;
+  here[static_cast<std::size_t>(what)].value.fetch_add(amount, std::memory_order_relaxed);
+}
+
+// How much of a file they take, and where they may begin.
+std::size_t counter_bytes() noexcept;
+
+// Takes those of a file that the caller has made, and writes their names.
+void take_counters(int fd, std::uint64_t offset) noexcept;
+// No more: what other threads still add goes nowhere.
+void drop_counters() noexcept;
+
+// Takes those of the living ring of another process, which started at start_time, if this one has
+// none. False: it has some, or the file is no such ring with the counters that this version knows.
+bool join_counters(const std::string& path, std::uint64_t start_time) noexcept;
+
+// Those of a file, for reading.
+class CounterReader {
+ public:
+  CounterReader() = default;
+  ~CounterReader();
+  CounterReader(CounterReader&& other) noexcept { *this = static_cast<CounterReader&&>(other); }
+  CounterReader& operator=(CounterReader&& other) noexcept;
+
+  // False: there are none, or the file cannot be read.
+  bool open(const std::string& path) noexcept;
+
+  std::size_t size() const noexcept { return count_; }
+  std::string_view metric(std::size_t index) const noexcept;
+  std::string_view instance(std::size_t index) const noexcept;
+  std::uint64_t value(std::size_t index) const noexcept;
+
+ private:
+  const Counter& at(std::size_t index) const noexcept;
+
+  void* base_ = nullptr;
+  std::size_t bytes_ = 0;
+  std::size_t stride_ = 0;
+  std::size_t count_ = 0;
+};
+
+}  // namespace haiprof::ring
