@@ -83,10 +83,12 @@ std::optional<Module> parse_module(std::string_view raw) {
   constexpr std::size_t kTechnology = 0x28;
   constexpr std::size_t kExtendedSpeed = 0x58;
   constexpr unsigned char kDram = 3;  // beside it: kinds of persistent memory
-  if (raw.size() < kConfiguredSpeed + 2 || raw[0] != 17) return std::nullopt;
+  constexpr std::size_t kShortest = 0x15;  // before SMBIOS 2.7 without the configured speed
+  if (raw.size() < kShortest || raw[0] != 17) return std::nullopt;
   const std::size_t length = static_cast<unsigned char>(raw[1]);
-  if (length < kConfiguredSpeed + 2 || length > raw.size()) return std::nullopt;
+  if (length < kShortest || length > raw.size()) return std::nullopt;
   Module module;
+  if (length < kConfiguredSpeed + 2) return module;
   const bool persistent =
       length > kTechnology && static_cast<unsigned char>(raw[kTechnology]) > kDram;
   if (word(kSize) == 0 || persistent) return module;

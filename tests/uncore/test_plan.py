@@ -313,6 +313,16 @@ def test_modules_faster_than_the_old_field_can_hold(tmp_path: Path) -> None:
     assert made["dram_peak_bytes_per_s"] == pytest.approx(8 * 70_000e6)
 
 
+def test_firmware_too_old_to_tell_the_speed_is_no_problem(tmp_path: Path) -> None:
+    machine = pmu_trees.rome(tmp_path)
+    record = bytearray(pmu_trees.memory_record()[:0x1B])
+    record[1] = len(record)  # SMBIOS 2.3 to 2.6
+    machine.write("firmware/dmi/entries/17-0/raw", bytes(record) + b"DIMM 0\0\0")
+    made = plan(machine)
+    assert made["problems"] == []
+    assert made["dram_peak_how"].startswith("at most, with 16 channels")
+
+
 @pytest.mark.parametrize("raw", [b"", b"\x11", b"\x11\xff" + bytes(40), b"\x10" + bytes(99)])
 def test_firmware_tables_that_are_none(raw: bytes, tmp_path: Path) -> None:
     machine = pmu_trees.rome(tmp_path)
