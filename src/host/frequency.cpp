@@ -1,12 +1,14 @@
 // The mean clock frequency of the CPU's cores, as the kernel tells it.
 //
-// From cpufreq, a file by core; where there is none, from /proc/cpuinfo, but only on CPUs that
-// count their cycles (aperfmperf): elsewhere its "cpu MHz" is a constant, as in most virtual
-// machines.
+// From cpufreq, a file by core; where there is none, or each of them takes its time, from
+// /proc/cpuinfo, but only on CPUs that count their cycles (aperfmperf): elsewhere its "cpu MHz" is
+// a constant, as in most virtual machines.
 #include <algorithm>
+#include <charconv>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -68,6 +70,17 @@ bool has_word(std::string_view text, std::string_view wanted) noexcept {
   return false;
 }
 
+// "5.4.0-190-generic"
+bool is_before_5_19(std::string_view release) noexcept {
+  const char* end = release.data() + release.size();
+  unsigned major = 0;
+  unsigned minor = 0;
+  const auto [dot, error] = std::from_chars(release.data(), end, major);
+  if (error != std::errc{} || dot == end || *dot != '.') return false;
+  if (std::from_chars(dot + 1, end, minor).ec != std::errc{}) return false;
+  return major < 5 || (major == 5 && minor < 19);
+}
+
 class Mean {
  public:
   void add(double hertz) noexcept {
@@ -88,7 +101,8 @@ class Frequency final : public sampler::Source {
   explicit Frequency(const Roots& roots)
       : cpus_(roots.sysfs + "/devices/system/cpu"),
         online_(cpus_ + "/online"),
-        cpuinfo_(roots.procfs + "/cpuinfo") {}
+        cpuinfo_(roots.procfs + "/cpuinfo"),
+        release_(roots.procfs + "/sys/kernel/osrelease") {}
 
   std::string_view name() const noexcept override { return "frequency"; }
 
@@ -135,9 +149,16 @@ class Frequency final : public sampler::Source {
 
   // Whether anything here tells a frequency.
   Status find() {
-    if (!cores_.empty()) return {};
+    const bool slow = release_.read(buffer_) == 0 && is_before_5_19(buffer_.text());
+    if (!cores_.empty() && !slow) return {};
     const int error = cpuinfo_.read(buffer_);
-    if (error == 0 && counts_cycles(buffer_.text())) return {};
+    if (error == 0 && counts_cycles(buffer_.text())) {
+      // With such a CPU these kernels sleep 10 ms and more in a reading of a core that nobody has
+      // read for a second: 2 s for 128 cores. In cpuinfo they do so once, when it is opened.
+      cores_.clear();
+      return {};
+    }
+    if (!cores_.empty()) return {};
     return {State::absent,
             cpus_ + " has no cpufreq, and " +
                 (error == 0 ? cpuinfo_.path() + " no flag 'aperfmperf'"
@@ -261,6 +282,7 @@ class Frequency final : public sampler::Source {
   std::string cpus_;
   File online_;
   File cpuinfo_;
+  File release_;
   std::string online_text_;
   Buffer buffer_;
   std::vector<Core> cores_;

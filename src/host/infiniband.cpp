@@ -71,6 +71,9 @@ constexpr Place kWhere[kMetrics][kPlaces] = {
 // Counters of 32 bits stay there, as the specification wants it.
 constexpr std::uint64_t kFull32 = std::numeric_limits<std::uint32_t>::max();
 
+// Adapters of faster links have 64 bits: 32 would be used up within a second or two.
+constexpr double kFastestWith32Bits = 60e9;
+
 // Devices and cables seldom come and go, and these files, too, are commands to the adapter.
 constexpr std::uint64_t kLookAgainNs = 10'000'000'000;
 
@@ -198,10 +201,11 @@ class Infiniband final : public sampler::Source {
   }
 
   // Some old adapters begin again after 32 bits. One that was cleared does, too: it is taken for
-  // the former only if the link could have carried what would then have passed.
+  // the former only if the link could have carried what would then have passed, and is no faster
+  // than those of such adapters.
   static std::uint64_t unwrapped(Counter& counter, std::uint64_t number, double bits_per_s,
                                  const SeriesTable& table) noexcept {
-    if (number < counter.last && counter.last < kFull32) {
+    if (number < counter.last && counter.last < kFull32 && bits_per_s < kFastestWith32Bits) {
       const double passed = static_cast<double>(kFull32 - counter.last + 1 + number);
       const double seconds = static_cast<double>(table.now_ns() - table.last_ns()) * 1e-9;
       if (passed * counter.scale * 8.0 <= bits_per_s * seconds) counter.wrapped += kFull32 + 1;

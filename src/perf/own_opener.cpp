@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -49,18 +50,27 @@ bool may_count() {
   return false;
 }
 
+constexpr const char* kLetContainer =
+    "let the container call it: Docker's seccomp profile does with --cap-add PERFMON (before "
+    "Docker 23 with --security-opt seccomp=unconfined), Kubernetes with PERFMON in "
+    "securityContext.capabilities.add";
+
+bool is_at_most(const std::string& paranoid, int most) noexcept {
+  int level = 0;
+  const auto [at, error] =
+      std::from_chars(paranoid.data(), paranoid.data() + paranoid.size(), level);
+  return error == std::errc{} && level <= most;
+}
+
 Opened denied(int error, const std::string& procfs) {
   Opened made;
   made.error = error;
   const std::string paranoid = read_paranoid(procfs).value_or("unknown");
-  if (may_count() || paranoid == "0" || paranoid.starts_with('-')) {
+  if (may_count() || is_at_most(paranoid, 0)) {
     made.reason =
         "the kernel would allow it (kernel.perf_event_paranoid is " + paranoid +
         "), but a seccomp profile, a user namespace or a security module forbids perf_event_open";
-    made.mend =
-        "let the container call it: Docker's seccomp profile does with --cap-add PERFMON (before "
-        "Docker 23 with --security-opt seccomp=unconfined), Kubernetes with PERFMON in "
-        "securityContext.capabilities.add; or run haiprof-perfd on the node";
+    made.mend = std::string(kLetContainer) + "; or run haiprof-perfd on the node";
     return made;
   }
   made.reason =
@@ -71,6 +81,28 @@ Opened denied(int error, const std::string& procfs) {
       "as root run 'sysctl kernel.perf_event_paranoid=0', or 'setcap cap_perfmon+ep' on the Python "
       "that runs the recorder, or start haiprof-perfd; in Kubernetes put PERFMON into "
       "securityContext.capabilities.add (a container that is not root needs one of the others)";
+  return made;
+}
+
+Opened denied_thread(int error, const std::string& procfs) {
+  Opened made;
+  made.error = error;
+  const std::string paranoid = read_paranoid(procfs).value_or("unknown");
+  if (may_count() || is_at_most(paranoid, 2)) {
+    made.reason =
+        "the kernel allows it for processes of the same user (kernel.perf_event_paranoid is " +
+        paranoid +
+        "), but these are another user's, or a seccomp profile or a security module forbids "
+        "perf_event_open";
+    made.mend = "sample as the job's user; " + std::string(kLetContainer);
+    return made;
+  }
+  made.reason =
+      "this process may count nothing: it has no CAP_PERFMON, and kernel.perf_event_paranoid is " +
+      paranoid;
+  made.mend =
+      "as root run 'sysctl kernel.perf_event_paranoid=2', or 'setcap cap_perfmon+ep' on the Python "
+      "that runs the recorder";
   return made;
 }
 
@@ -95,8 +127,10 @@ class OwnOpener final : public Opener {
 
 bool is_denied(int error) noexcept { return error == EACCES || error == EPERM; }
 
-Opened refused(int error, const std::string& procfs) {
-  if (is_denied(error)) return denied(error, procfs);
+Opened refused(int error, const std::string& procfs, Scope scope) {
+  if (is_denied(error)) {
+    return scope == Scope::thread ? denied_thread(error, procfs) : denied(error, procfs);
+  }
   Opened made;
   made.error = error;
   switch (error) {

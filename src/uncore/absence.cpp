@@ -6,6 +6,7 @@
 
 #include "host/file.h"
 #include "host/scan.h"
+#include "perf/attribute.h"
 
 namespace haiprof::uncore {
 
@@ -30,10 +31,9 @@ std::string_view text(Subject subject) noexcept {
 
 // x86 tells its guests that they are some.
 bool is_guest(const host::Roots& roots) {
-  host::File file(roots.procfs + "/cpuinfo");
-  host::Buffer buffer;
-  if (file.read(buffer) != 0) return false;
-  std::string_view all = buffer.text();
+  const perf::Found<std::string> read = perf::read_start(roots.procfs + "/cpuinfo", 65536);
+  if (!read) return false;
+  std::string_view all = *read;
   std::string_view line;
   while (host::next_line(all, line)) {
     if (!line.starts_with("flags")) continue;

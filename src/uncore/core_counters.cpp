@@ -11,10 +11,12 @@
 #include <utility>
 #include <vector>
 
-#include "host/file.h"
 #include "host/processes.h"
 #include "host/threads.h"
+#include "perf/own_opener.h"
 #include "perf/unique_fd.h"
+#include "ring/clock.h"
+#include "sampler/sampler.h"
 
 namespace haiprof::uncore {
 
@@ -140,13 +142,18 @@ class CoreCounters final : public sampler::Source {
     if (counting_) {
       for (Watched& watched : watched_) finish(watched, table);
       counting_ = false;
-      next_ns_ = now + kRests * (now - std::min(now, begun_ns_));
+      next_ns_ = now + std::max(kRests * (now - std::min(now, begun_ns_)), rest_ns_);
     } else if (now >= next_ns_ || next_ns_ > now + kLongestRestNs) {
+      const std::uint64_t before = ring::clock_ns(CLOCK_THREAD_CPUTIME_ID);
       processes_.update(now);
       std::size_t room = kMostCounted;
-      for (Watched& watched : watched_) begin(watched, room);
+      std::size_t left = watched_.size();
+      for (Watched& watched : watched_) begin(watched, room, left--);
       counting_ = true;
       begun_ns_ = now;
+      // One reading in ten is too seldom for the sampler to slow this down.
+      const std::uint64_t spent = ring::clock_ns(CLOCK_THREAD_CPUTIME_ID) - before;
+      rest_ns_ = static_cast<std::uint64_t>(static_cast<double>(spent) / sampler::kShare);
     }
     return {};
   }
@@ -166,29 +173,31 @@ class CoreCounters final : public sampler::Source {
   // A clock that jumped back must not stop the counting for ever.
   static constexpr std::uint64_t kLongestRestNs = 86'400'000'000'000;
 
-  void begin(Watched& watched, std::size_t& room) {
+  // room: what may still be counted, by this one and the rest of the `left` that have to begin.
+  void begin(Watched& watched, std::size_t& room, std::size_t left) {
     watched.counters.clear();
     pids_.clear();
     processes_.list_tree(watched.pid, pids_);
     watched.threads.look(pids_, buffer_);
     busiest_ = watched.threads.all();
-    const std::size_t most = std::min({busiest_.size(), kMostThreads, room});
+    const std::size_t most = std::min({busiest_.size(), kMostThreads, room / left});
     std::partial_sort(busiest_.begin(), busiest_.begin() + static_cast<std::ptrdiff_t>(most),
                       busiest_.end(), [](const host::Thread& a, const host::Thread& b) {
                         return a.grown != b.grown ? a.grown > b.grown : a.ticks > b.ticks;
                       });
     watched.status = {};
+    int refusal = 0;
     for (std::size_t i = 0; i < most; ++i) {
       Pair pair;
       const int error = open_pair(*fills_, busiest_[i].tid, pair);
-      if (error == ESRCH) continue;  // it has ended
-      if (error != 0) {
-        watched.status = refused(error);
-        return;
+      if (error == 0) {
+        watched.counters.push_back(std::move(pair));
+        --room;
+      } else if (error != ESRCH) {  // which has ended
+        refusal = error;
       }
-      watched.counters.push_back(std::move(pair));
-      --room;
     }
+    if (refusal != 0 && watched.counters.empty()) watched.status = refused(refusal);
   }
 
   static void finish(Watched& watched, SeriesTable& table) {
@@ -208,20 +217,11 @@ class CoreCounters final : public sampler::Source {
       case ENODEV:
         return {State::absent, "the CPU shows no such counters: a virtual machine mostly has none",
                 "run on the machine itself, or give the virtual machine a PMU"};
-      case EACCES:
-      case EPERM: {
-        const std::string path = roots_.procfs + "/sys/kernel/perf_event_paranoid";
-        host::File file(path);
-        host::Buffer buffer;
-        std::string level = "unknown";
-        if (file.read(buffer) == 0) level = buffer.text().substr(0, buffer.text().find('\n'));
-        return {State::denied, "perf_event_open is refused; " + path + " is " + level,
-                "sample as the job's user with kernel.perf_event_paranoid at 2 or less, let the "
-                "container's seccomp profile allow perf_event_open, or give CAP_PERFMON"};
+      default: {
+        perf::Opened told = perf::refused(error, roots_.procfs, perf::Scope::thread);
+        return {perf::is_denied(error) ? State::denied : State::absent, std::move(told.reason),
+                std::move(told.mend)};
       }
-      default:
-        return {State::absent, "perf_event_open: " + host::error_text(error),
-                "report this, with the output of haiprof doctor"};
     }
   }
 
@@ -236,6 +236,7 @@ class CoreCounters final : public sampler::Source {
   bool counting_ = false;
   std::uint64_t begun_ns_ = 0;
   std::uint64_t next_ns_ = 0;
+  std::uint64_t rest_ns_ = 0;  // at least, for what the last look at the threads cost
 };
 
 Status unknown_cpu(const std::optional<Cpu>& cpu) {

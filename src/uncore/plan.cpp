@@ -56,6 +56,7 @@ class Planner {
     const perf::Found<std::vector<std::string>> names = perf::list_folder(devices_, true);
     if (!names) tell(names.problem);
     for (const std::string& name : names ? *names : std::vector<std::string>{}) load(name);
+    if (names) tell_missing_controllers(*names);
     choose_memory();
     for (const Seen& seen : seen_) add_boxes(seen);
     if (!plan_.boxes.empty()) {
@@ -118,6 +119,19 @@ class Planner {
       give_up(devices_ + "/" + name + "/cpumask: of CPU " + unknown + " the socket is not known");
     }
     if (!seen.cpus.empty()) seen_.push_back(std::move(seen));
+  }
+
+  // Since Zen 5 no rule of the fabric tells memory: without PMUs of the controllers nothing does.
+  void tell_missing_controllers(const std::vector<std::string>& names) {
+    constexpr unsigned kZen5 = 26;
+    if (!plan_.cpu || plan_.cpu->vendor != "AuthenticAMD" || plan_.cpu->family < kZen5) return;
+    const auto any = [&](std::string_view pmu) {
+      return std::any_of(names.begin(), names.end(),
+                         [&](const std::string& name) { return has_name(pmu, name); });
+    };
+    if (!any("amd_df") || any("amd_umc")) return;
+    tell(devices_ + ": has amd_df and no amd_umc_N, which alone tell memory bandwidth on " +
+         text(*plan_.cpu) + ": use Linux 6.7 or later");
   }
 
   // Whether the rule is for this machine.

@@ -21,10 +21,13 @@ namespace {
 // group of the same name.
 constexpr int kMaxNames = 16;
 
-perf::UniqueFd open_locked(const std::string& path) noexcept {
-  perf::UniqueFd folder(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
-  if (folder && flock(folder.get(), LOCK_EX | LOCK_NB) != 0) folder.reset();
-  return folder;
+// 0 or an errno.
+int open_locked(const std::string& path, perf::UniqueFd& folder) noexcept {
+  folder.reset(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+  if (folder && flock(folder.get(), LOCK_EX | LOCK_NB) == 0) return 0;
+  const int error = errno;
+  folder.reset();
+  return error;
 }
 
 bool is_at(int folder, const std::string& path) noexcept {
@@ -54,9 +57,15 @@ int MonitoringGroup::make(const std::string& folder, pid_t pid) {
       if (errno == EEXIST) continue;
       return errno;
     }
-    perf::UniqueFd made = open_locked(path);
+    perf::UniqueFd made;
+    const int error = open_locked(path, made);
     // Somebody who removes abandoned groups was quicker than our lock.
-    if (!made || !is_at(made.get(), path)) continue;
+    if (error == ENOENT || error == EWOULDBLOCK) continue;
+    if (error != 0) {
+      rmdir(path.c_str());
+      return error;
+    }
+    if (!is_at(made.get(), path)) continue;
     path_ = std::move(path);
     folder_ = std::move(made);
     return 0;
@@ -91,8 +100,8 @@ void remove_abandoned_groups(const std::string& folder) {
     }
   }
   for (const std::string& path : paths) {
-    const perf::UniqueFd group = open_locked(path);
-    if (group && is_at(group.get(), path)) rmdir(path.c_str());
+    perf::UniqueFd group;
+    if (open_locked(path, group) == 0 && is_at(group.get(), path)) rmdir(path.c_str());
   }
 }
 

@@ -68,6 +68,9 @@ class MemoryBandwidth final : public sampler::Source {
     boxes_.open(plan_, quantities(kMetrics), kMostBytesPerS, *opener_);
     gone_ = false;
     readings_ = 0;
+    for (std::size_t i = 0; i < kParts.size(); ++i) {
+      absent_[i] = is_whole(kParts[i]) ? Status{} : absence(kParts[i].subject, plan_, roots_);
+    }
     add_series(table);
     if (!plan_.boxes.empty()) {  // else they are the reason why there is nothing
       for (const std::string& problem : plan_.problems) tell(problem);
@@ -149,11 +152,13 @@ class MemoryBandwidth final : public sampler::Source {
                        [&](const Metric& metric) { return boxes_.planned(metric.quantity); });
   }
 
-  bool is_incomplete(const Of& part) const noexcept {
+  // Planned, and nothing of it missing.
+  bool is_whole(const Of& part) const noexcept {
     const auto& lacking = plan_.incomplete;
-    return std::any_of(part.metrics.begin(), part.metrics.end(), [&](const Metric& metric) {
-      return std::find(lacking.begin(), lacking.end(), metric.quantity) != lacking.end();
-    });
+    return is_planned(part) &&
+           std::none_of(part.metrics.begin(), part.metrics.end(), [&](const Metric& metric) {
+             return std::find(lacking.begin(), lacking.end(), metric.quantity) != lacking.end();
+           });
   }
 
   bool is_counted(const Of& part) const noexcept {
@@ -162,7 +167,8 @@ class MemoryBandwidth final : public sampler::Source {
   }
 
   Status status_of(const Of& part) const {
-    if (!is_planned(part) || is_incomplete(part)) return absence(part.subject, plan_, roots_);
+    const Status& absent = absent_[static_cast<std::size_t>(&part - kParts.data())];
+    if (!absent.ok()) return absent;
     Status status = boxes_.status(quantities(part.metrics));
     if (!status.ok() && is_counted(part)) {
       status.reason += "; sums that it belongs to are left out, the others are recorded";
@@ -188,7 +194,7 @@ class MemoryBandwidth final : public sampler::Source {
     if (any) {
       status_ = {};
     } else if (status_.ok()) {
-      status_ = absence(Subject::memory, plan_, roots_);
+      status_ = absent_.front();
     }
     return status_;
   }
@@ -204,6 +210,7 @@ class MemoryBandwidth final : public sampler::Source {
   Plan plan_;
   Boxes boxes_;
   Status status_;
+  std::array<Status, kParts.size()> absent_;  // found out once: it takes reading cpuinfo
   std::array<std::vector<SeriesId>, kMetrics.size()> series_;  // node, then each socket
   std::set<std::string> told_;
   std::vector<std::string> untold_;

@@ -129,6 +129,38 @@ def test_odd_frequencies_in_cpuinfo(node: Node, mhz: str) -> None:
     assert of(node.tick(node.sampler())) == {None: 3e9, "socket1": 3e9}
 
 
+@pytest.mark.parametrize(
+    ("release", "hertz"),
+    [
+        ("4.18.0-553.el8_10.x86_64", 2.50025e9),
+        ("5.4.0-190-generic", 2.50025e9),
+        ("5.18.19", 2.50025e9),
+        ("5.19.0", 1e9),
+        ("6.1.0-54-amd64", 1e9),
+        ("x", 1e9),
+    ],
+)
+def test_kernels_that_sleep_for_each_core_are_asked_for_all_at_once(
+    node: Node, release: str, hertz: float
+) -> None:
+    node.write("sys/kernel/osrelease", f"{release}\n")
+    node.write("cpuinfo", CPUINFO)
+    node.write_sys("devices/system/cpu/online", "0\n")
+    add_cpu(node, 0, 1_000_000)
+    sampler = node.sampler()
+    assert of(node.tick(sampler))[None] == hertz
+    node.write_sys("devices/system/cpu/online", "0-0\n")  # looks again
+    assert of(node.tick(sampler, 5.0))[None] == hertz
+
+
+def test_an_old_kernel_that_counts_no_cycles_does_not_sleep(node: Node) -> None:
+    node.write("sys/kernel/osrelease", "5.4.0-190-generic\n")
+    node.write("cpuinfo", CPUINFO.replace(" aperfmperf", ""))
+    node.write_sys("devices/system/cpu/online", "0\n")
+    add_cpu(node, 0, 1_000_000)
+    assert of(node.tick(node.sampler()))[None] == 1e9
+
+
 def test_nothing_at_all(node: Node) -> None:
     sampler = node.sampler()
     assert states(sampler)["frequency"] == "absent"

@@ -13,6 +13,7 @@ from host_trees import Key, Node, reason, recorded, sentences, states
 from haiprof import _core
 
 EDR = "100 Gb/sec (4X EDR)"
+FDR = "56 Gb/sec (4X FDR)"
 GB = 10**9
 
 
@@ -168,23 +169,32 @@ def test_an_old_driver_has_64_bits_in_a_folder_of_its_own(node: Node) -> None:
 
 
 def test_a_32_bit_counter_that_begins_again_goes_on(node: Node) -> None:
-    data(node, 2**32 - 1000, 5)
+    data(node, 2**32 - 1000, 5, rate=FDR)
     sampler = node.sampler()
     node.tick(sampler)
-    data(node, 1000, 5)
+    data(node, 1000, 5, rate=FDR)
     assert ib(node.tick(sampler))["ib.rx.bytes_per_s"] == 8000.0
-    data(node, 1500, 5)
+    data(node, 1500, 5, rate=FDR)
     assert ib(node.tick(sampler))["ib.rx.bytes_per_s"] == 2000.0
 
 
 def test_a_counter_that_was_cleared_is_no_traffic(node: Node) -> None:
-    data(node, 5_000_000, 5)
+    data(node, 5_000_000, 5, rate=FDR)
     sampler = node.sampler()
     node.tick(sampler)
-    data(node, 1000, 5)  # 17 GB in a second is more than the link carries
+    data(node, 1000, 5, rate=FDR)  # 17 GB in a second is more than the link carries
     assert "ib.rx.bytes_per_s" not in ib(node.tick(sampler))
     data(node, 1100, 5)
     assert ib(node.tick(sampler))["ib.rx.bytes_per_s"] == 400.0
+
+
+@pytest.mark.parametrize("rate", [EDR, "200 Gb/sec (4X HDR)", "400 Gb/sec (4X NDR)"])
+def test_a_fast_adapter_that_is_reset_has_not_carried_17_gb(node: Node, rate: str) -> None:
+    data(node, 2**32 - 1000, 5, rate=rate)
+    sampler = node.sampler(interval=10.0)
+    node.tick(sampler)
+    data(node, 1000, 5, rate=rate)
+    assert "ib.rx.bytes_per_s" not in ib(node.tick(sampler, 10.0))
 
 
 def test_a_counter_at_its_end_is_left_out_and_told_once(node: Node) -> None:

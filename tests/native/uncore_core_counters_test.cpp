@@ -2,16 +2,22 @@
 // page faults are as exact as they are everywhere.
 #include <linux/perf_event.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <cstdlib>
+#include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "check.h"
+#include "sampler/sampler.h"
 #include "uncore/core_counters.h"
 
 namespace {
@@ -27,11 +33,13 @@ constexpr perf::Event kNone{.type = PERF_TYPE_SOFTWARE, .config = 0xffff};
 // A process that makes as many page faults as it is told to.
 class Faulter {
  public:
-  Faulter() {
+  // idle: threads of it that do nothing.
+  explicit Faulter(unsigned idle = 0) {
     CHECK_EQUAL(pipe(to_), 0);
     CHECK_EQUAL(pipe(from_), 0);
     pid_ = fork();
-    if (pid_ == 0) serve();
+    if (pid_ == 0) serve(idle);
+    fault(0);  // it has begun
   }
   Faulter(const Faulter&) = delete;
   Faulter& operator=(const Faulter&) = delete;
@@ -50,12 +58,13 @@ class Faulter {
   }
 
  private:
-  [[noreturn]] void serve() {
+  [[noreturn]] void serve(unsigned idle) {
     close(to_[1]);
+    for (unsigned i = 0; i < idle; ++i) std::thread([] { pause(); }).detach();
     const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
     unsigned pages = 0;
     while (read(to_[0], &pages, sizeof pages) == sizeof pages) {
-      const std::size_t bytes = pages * page;
+      const std::size_t bytes = (pages + 1) * page;
       void* memory =
           mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
       if (memory == MAP_FAILED) _exit(1);
@@ -174,6 +183,103 @@ void counters_that_are_not_there() {
   CHECK(!status.mend.empty());
 }
 
+// Uses the processor until the kernel's accounts of it cannot miss that.
+void work() {
+  const std::clock_t end = std::clock() + CLOCKS_PER_SEC / 10;
+  while (std::clock() < end) {
+  }
+}
+
+void the_last_of_many_processes_has_its_share_of_the_counters() {
+  std::vector<std::unique_ptr<Faulter>> others;
+  for (int i = 0; i < 8; ++i) others.push_back(std::make_unique<Faulter>(20));
+  Faulter last;
+  Reader reader({kSmall, kBig});
+  CHECK(reader.open().ok());
+  for (const auto& other : others) reader.watch(other->pid());
+  reader.watch(last.pid());
+  CHECK_EQUAL(reader.read(), -1);
+  last.fault(5000);
+  CHECK_EQUAL(reader.read(), 0.0);
+  CHECK_EQUAL(reader.target(), last.pid());
+}
+
+// A thousand files by thread and process: what their reading costs is rested for.
+void a_look_at_many_threads_is_followed_by_a_longer_rest() {
+  std::string root = "/dev/shm/haiprof-threads-XXXXXX";
+  CHECK(mkdtemp(root.data()) != nullptr);
+  const auto write = [&](const std::string& name, pid_t pid) {
+    std::filesystem::create_directories(std::filesystem::path(root + name).parent_path());
+    std::ofstream(root + name) << pid << " (x) S 1 1 1 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 5 0 0 0 0 0 "
+                               << "0 0 0 0 0 0 0 0 0 0 0 17 0\n";
+  };
+  constexpr pid_t kFirst = 4'180'000;  // as good as never given to anybody
+  host::Roots roots;
+  roots.own_procfs = root;
+  const auto source = uncore::make_core_counters(roots, {kSmall, kBig});
+  sampler::SeriesTable table;
+  CHECK(source->open(table).ok());
+  for (pid_t pid = kFirst; pid < kFirst + 10; ++pid) {
+    write("/" + std::to_string(pid) + "/stat", pid);
+    for (pid_t tid = pid; tid < pid + 1000; ++tid) {
+      write("/" + std::to_string(pid) + "/task/" + std::to_string(tid) + "/stat", tid);
+    }
+    source->watch(pid, table);
+  }
+  std::uint64_t now = 0;
+  const auto cost = [&](std::uint64_t seconds) {
+    table.begin(now + seconds * kSecond, now, kSecond);
+    now += seconds * kSecond;
+    const std::clock_t before = std::clock();
+    CHECK(source->read(table).ok());
+    return static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC;
+  };
+  const double look = cost(100);
+  cost(1);
+  const double rest = look / sampler::kShare;
+  CHECK(rest > 9.5);  // else this shows nothing
+  CHECK(cost(static_cast<std::uint64_t>(rest * 0.8)) < look / 4);
+  CHECK(cost(static_cast<std::uint64_t>(rest * 2)) > look / 4);
+  std::filesystem::remove_all(root);
+}
+
+// A helper of another user below the process, a daemon say, hides nothing of the others.
+void one_thread_that_may_not_be_counted() {
+  if (geteuid() != 0) {
+    std::cout << "one_thread_that_may_not_be_counted: needs root, skipped\n";
+    return;
+  }
+  int paranoid = 0;
+  std::ifstream("/proc/sys/kernel/perf_event_paranoid") >> paranoid;
+  if (paranoid > 2) {
+    std::cout << "one_thread_that_may_not_be_counted: perf_event_paranoid > 2, skipped\n";
+    return;
+  }
+  const pid_t child = fork();
+  if (child == 0) {
+    const pid_t busy = fork();
+    if (busy == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      work();
+      for (;;) pause();
+    }
+    usleep(300'000);
+    if (setresgid(65534, 65534, 65534) != 0 || setresuid(65534, 65534, 65534) != 0) _exit(3);
+    prctl(PR_SET_DUMPABLE, 1);  // else not even this process may be counted
+    Reader reader({kSmall, kBig});
+    if (!reader.open().ok()) _exit(4);
+    reader.watch(getpid());
+    if (reader.read() != -1) _exit(5);
+    std::vector<char> pages(std::size_t{64} << 20);
+    for (std::size_t at = 0; at < pages.size(); at += 4096) pages[at] = 1;
+    const bool counted = reader.read() >= 0;
+    _exit(counted && reader.status().ok() ? 0 : 6);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  CHECK_EQUAL(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 0);
+}
+
 // Nobody may count in the processes of root.
 void processes_of_others() {
   if (geteuid() != 0) {
@@ -183,15 +289,15 @@ void processes_of_others() {
   std::ifstream file("/proc/sys/kernel/perf_event_paranoid");
   int paranoid = 0;
   file >> paranoid;
+  const Faulter other;
   const pid_t child = fork();
   if (child == 0) {
-    const pid_t parent = getppid();
     if (setresgid(65534, 65534, 65534) != 0 || setresuid(65534, 65534, 65534) != 0) _exit(3);
     Reader reader({kSmall, kBig});
     const sampler::Status status = reader.open();
     if (paranoid > 2) _exit(status.state == sampler::State::denied ? 0 : 4);
     if (!status.ok()) _exit(5);
-    reader.watch(parent);
+    reader.watch(other.pid());
     reader.read();
     const sampler::Status after = reader.status();
     const bool told = after.reason.find("perf_event_paranoid is") != std::string::npos;
@@ -243,6 +349,9 @@ int main() {
   a_process_that_ends_while_it_is_counted_keeps_its_count();
   a_process_that_is_let_go_has_no_value();
   counters_that_are_not_there();
+  the_last_of_many_processes_has_its_share_of_the_counters();
+  a_look_at_many_threads_is_followed_by_a_longer_rest();
+  one_thread_that_may_not_be_counted();
   processes_of_others();
   events_of_each_cpu();
   cpus_without_such_counters_say_so();

@@ -208,6 +208,15 @@ def test_turin(tmp_path: Path) -> None:
     assert len(of_metric(made, "xsock_tx")) == 6 * 2
 
 
+@pytest.mark.parametrize("cpu", ["AuthenticAMD:26:2", "AuthenticAMD:26:80"])
+def test_turin_whose_kernel_is_older_than_its_controllers(cpu: str, tmp_path: Path) -> None:
+    made = plan(pmu_trees.genoa(tmp_path, controllers=0, cpu=cpu))
+    assert of_metric(made, "dram_rd") == of_metric(made, "dram_wr") == []
+    [problem] = [line for line in made["problems"] if "amd_umc" in line]
+    assert "/bus/event_source/devices: " in problem
+    assert "Linux 6.7" in problem
+
+
 def test_grace_says_who_sent_what_was_read(tmp_path: Path) -> None:
     made = plan(pmu_trees.grace(tmp_path))
     assert made["problems"] == []
