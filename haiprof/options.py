@@ -270,6 +270,8 @@ def resolve(
             else:
                 problems.append(f"{option.variable}={text!r} {wrong}; using the default")
         value = given.get(option.name)
+        if option.parse is str and isinstance(value, os.PathLike):
+            value = os.fspath(value)
         if value is not None:
             wrong = option.check(value)
             if wrong is None:

@@ -69,7 +69,7 @@ def test_a_root_is_the_folder_or_the_one_that_holds_it(tmp_path: Path) -> None:
     (tmp_path / "sys/class").mkdir(parents=True)
     (tmp_path / "proc/self").mkdir(parents=True)
     for sysfs, procfs in (("", ""), ("sys", "proc")):
-        told = {"sysfs_root": str(tmp_path / sysfs), "procfs_root": str(tmp_path / procfs)}
+        told = {"sysfs_root": tmp_path / sysfs, "procfs_root": str(tmp_path / procfs)}
         options, problems = resolve(told, {})
         assert problems == []
         access = options.access()
