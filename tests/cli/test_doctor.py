@@ -20,10 +20,9 @@ STATES = {"ok", "absent", "denied", "broken"}
 
 
 def findings(**environment: str) -> tuple[int, dict[str, dict[str, Any]]]:
-    done = haiprof("doctor", "--json", env={**os.environ, **environment})
-    assert done.stderr == ""
+    done = haiprof("doctor", "--json", "--require", "core", env={**os.environ, **environment})
     told = json.loads(done.stdout)
-    assert told["ok"] == (done.returncode == 0)
+    assert told["ok"] == (done.returncode == 0) == (done.stderr == "")
     return done.returncode, {f["what"]: f for f in told["findings"]}
 
 
@@ -55,6 +54,13 @@ def test_without_shared_memory_the_core_does_not_work(shm: Path, tmp_path: Path)
     assert found["shared memory"]["state"] == "absent"
     assert "HAIPROF_SHM_DIR" in found["shared memory"]["mend"]
     assert found["recorder"]["state"] == "broken"
+
+
+def test_what_is_missing_is_no_failure_of_who_only_asks(shm: Path, tmp_path: Path) -> None:
+    nowhere = {**os.environ, "HAIPROF_SHM_DIR": str(tmp_path / "nowhere")}
+    done = haiprof("doctor", env=nowhere)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "absent  shared memory: " in done.stdout
 
 
 def test_a_file_where_rings_should_lie_is_found(shm: Path) -> None:
@@ -105,7 +111,7 @@ def test_the_size_that_a_ring_is_asked_for_is_the_one_that_must_fit(
     told = capsys.readouterr().out
     assert "100 MiB free of 100 MiB; the next ring takes half of that instead of 200 MiB" in told
     monkeypatch.setattr(os, "statvfs", lambda _: room(3))
-    assert doctor.examine(as_json=False) == 1
+    assert doctor.examine(as_json=False, require="core") == 1
     assert "which must be 2 MiB" in capsys.readouterr().out
 
 
@@ -117,7 +123,7 @@ def test_a_check_of_the_core_that_fails_is_no_success(
         raise RuntimeError("no ring today")
 
     monkeypatch.setattr("haiprof._core.open_ring", fails)
-    assert doctor.examine(as_json=True) == 1
+    assert doctor.examine(as_json=True, require="core") == 1
     told = json.loads(capsys.readouterr().out)
     assert not told["ok"]
     (found,) = (f for f in told["findings"] if "no ring today" in f["found"])
@@ -178,7 +184,7 @@ def test_what_is_required_and_missing_is_one_line_each_and_the_exit_code(shm: Pa
 def test_an_unknown_requirement_is_one_line_that_names_what_there_is(shm: Path) -> None:
     done = haiprof("doctor", "--require", "basic,ethernet")
     assert done.returncode == 2
-    assert "there is nothing named 'ethernet' here; the names are all, basic," in only_line(done)
+    assert "there is nothing named 'ethernet' here; the names are all, core, basic," in only_line(done)
 
 
 @pytest.mark.usefixtures("no_torch")

@@ -9,7 +9,8 @@ from haiprof.cli.doctor.require import unmet
 from haiprof.cli.doctor.sources import explained
 
 FOUND = [
-    Finding("recorder", OK, "a record reached its file"),
+    Finding("recorder", OK, "a record reached its file", core=True),
+    Finding("shared memory", DENIED, "closed", "open it", core=True),
     Finding("host cpu", OK, "cpu.util.percent", "", "basic"),
     Finding("host cgroup_cpu", ABSENT, "no group", "", "basic"),
     Finding("host memory_bandwidth", DENIED, "no right", "give it", "mem"),
@@ -19,6 +20,7 @@ FOUND = [
 ]
 DENIED_LINE = "mem: memory_bandwidth is denied: no right; mend: give it"
 NOTHING_LINES = [f"{name} is absent: there is no source of it here" for name in ("power", "io")]
+CORE_LINE = "core: shared_memory is denied: closed; mend: open it"
 ABSENT_LINE = "ib: infiniband is absent: no ports"
 BROKEN_LINE = "gpu: gpu_sampling is broken: NVML fell over; mend: see nvidia-smi"
 
@@ -35,7 +37,8 @@ BROKEN_LINE = "gpu: gpu_sampling is broken: NVML fell over; mend: see nvidia-smi
         ("mem", [DENIED_LINE]),
         ("ib,mem,ib", [ABSENT_LINE, DENIED_LINE]),
         ("gpu", [BROKEN_LINE]),
-        ("all", [BROKEN_LINE, ABSENT_LINE, DENIED_LINE, *NOTHING_LINES]),
+        ("core", [CORE_LINE]),
+        ("all", [CORE_LINE, BROKEN_LINE, ABSENT_LINE, DENIED_LINE, *NOTHING_LINES]),
         ("power", NOTHING_LINES[:1]),
         ("cgroup_cpu,ib", ["cgroup_cpu is absent: no group", ABSENT_LINE]),
         ("", None),

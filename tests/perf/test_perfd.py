@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from haiprof import _core
 from perfd import (
     ANSWER,
     MAGIC,
@@ -89,6 +90,41 @@ def test_a_user_without_rights_reads_counters_that_grow_at_the_right_rate(place:
         before, after = helped.read(), helped.read()
         assert all(b[0] < a[0] and b[1] < a[1] for b, a in zip(before, after, strict=True))
         assert helped.rate() == pytest.approx(privileged.rate(), rel=0.01)
+
+
+def sampled(place: Place, perfd: str) -> tuple[dict[str, str], dict[tuple[str, str | None], float]]:
+    """Sample the made-up machine twice; return states, and values of what is its hardware's."""
+    sampler = _core.HostSampler(
+        procfs=str(place.folder / "proc"),
+        sysfs=str(place.folder / "sys"),
+        perfd=perfd,
+        **dict.fromkeys(("basic", "gpu", "ib", "io", "power"), 0.0),
+    )
+    sampler.read(time.monotonic_ns())
+    time.sleep(1.0)
+    rows = sampler.read(time.monotonic_ns())
+    values = {(metric, at): value for _, metric, at, value, _ in rows if metric.startswith("dram.")}
+    return {s["name"]: f"{s['state']} {s['reason']}" for s in sampler.sources()}, values
+
+
+@pytest.mark.usefixtures("root", "counting")
+def test_a_sampler_without_rights_has_memory_bandwidth_through_it(place: Place) -> None:
+    if int(Path("/proc/sys/kernel/perf_event_paranoid").read_text()) < 1:
+        pytest.skip("kernel.perf_event_paranoid lets every user count here")
+    _, with_rights = sampled(place, "")
+    with Perfd(place, f"--allow-uid={NOBODY}"):
+        os.seteuid(NOBODY)
+        try:
+            alone, nothing = sampled(place, "")
+            helped, values = sampled(place, str(place.socket))
+        finally:
+            os.seteuid(0)
+    assert alone["memory_bandwidth"].startswith("denied ")
+    assert nothing == {}
+    assert helped["memory_bandwidth"] == "ok "
+    assert set(values) == set(with_rights)
+    for key, value in values.items():
+        assert value == pytest.approx(with_rights[key], rel=0.01), key
 
 
 @pytest.mark.usefixtures("counting")

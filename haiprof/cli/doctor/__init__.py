@@ -22,7 +22,7 @@ def examine(
     require: str = "",
     show_plan: bool = False,
 ) -> int:
-    """Print what was found; return 0 when the core of haiprof works here, else 1.
+    """Print what was found; return 0, or 1 when something is not ok that ``require`` names.
 
     Args:
         as_json: print JSON, not a table.
@@ -30,7 +30,7 @@ def examine(
             counters are told.
         procfs_root: the node's /proc.
         cpu: ``VENDOR:FAMILY:MODEL`` of that machine, where its tree does not tell.
-        require: names of recorders and sources that must be ok, or else 1 is returned.
+        require: names of recorders and sources that must be ok.
         show_plan: print every counter, not only how many.
 
     Raises:
@@ -55,7 +55,7 @@ def examine(
         told.show(findings, plan if show_plan else None)
     for line in missing or ():
         say(line)
-    return 1 if missing or works is False else 0
+    return 1 if missing else 0
 
 
 def _findings(access: Access) -> Iterator[Finding]:

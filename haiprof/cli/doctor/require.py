@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from haiprof.cli.doctor.finding import ABSENT, OK, Finding
 from haiprof.options import ALL, HOST_RECORDERS
 
+#: haiprof itself: shared memory, a clock, a record all the way to a file.
+CORE = "core"
+
 
 def unmet(findings: Sequence[Finding], names: str) -> list[str]:
     """Return one line for each name that is not ok.
@@ -16,16 +19,19 @@ def unmet(findings: Sequence[Finding], names: str) -> list[str]:
 
     Args:
         findings: all that was found.
-        names: recorders or sources, commas between them; ``all``: every recorder.
+        names: recorders or sources, commas between them; ``core``: haiprof itself; ``all``: that
+            and every recorder.
 
     Raises:
         ValueError: a name that nothing has; one line.
     """
-    recorders = list(HOST_RECORDERS)
+    recorders = [CORE, *HOST_RECORDERS]
     sources = {f.name: f for f in findings}
     lines = []
     for name in _wanted(names, recorders):
-        if name in recorders:
+        if name == CORE:
+            lines += [_line(f"{name}: {f.name}", f) for f in findings if f.core and f.state != OK]
+        elif name in recorders:
             lines += _of_recorder(name, [f for f in findings if f.recorder == name])
         elif name in sources:
             lines += [] if sources[name].state == OK else [_line(name, sources[name])]
