@@ -12,19 +12,35 @@ CORES = 64
 WORKERS = 16
 THREADS = 24
 RANK = 1000
-#: perf_event.h: PERF_TYPE_SOFTWARE, PERF_COUNT_SW_CPU_CLOCK. Every machine counts it.
+#: perf_event.h: PERF_TYPE_SOFTWARE. Every machine has it.
 SOFTWARE = 1
 
+_NFS = """\
+device proc mounted on /proc with fstype proc
+device server:/data mounted on /data with fstype nfs4 statvers=1.1
+\tage:\t5
+\tbytes:\t1 2 3 4 5 6 7 8
+\tper-op statistics
+\t READ: 3 3 0 4 5 6 7 8 0
+\t WRITE: 3 4 0 4 5 6 7 8 0
+
+"""
 _STATUS = "Name:\tpython\nCpus_allowed_list:\t0-63\nvoluntary_ctxt_switches:\t5\n"
 _STATUS += "nonvoluntary_ctxt_switches:\t6\n"
 
 
-def make(root: Path) -> tuple[Path, Path]:
-    """Write the tree below ``root``; return its ``proc`` and ``sys``."""
+def make(root: Path, adapters: int, stacks: int) -> tuple[Path, Path]:
+    """Write the tree below ``root``; return its ``proc`` and ``sys``.
+
+    Args:
+        root: where.
+        adapters: InfiniBand ports.
+        stacks: PCIe stacks of a socket whose traffic is counted, with eight ports each.
+    """
     proc, sys = root / "proc", root / "sys"
     _node(proc, sys)
-    _counters(sys / "bus" / "event_source" / "devices")
-    _fabric(sys / "class" / "infiniband")
+    _counters(sys / "bus" / "event_source" / "devices", stacks)
+    _fabric(sys / "class" / "infiniband", adapters)
     _job(proc, sys)
     return proc, sys
 
@@ -53,47 +69,53 @@ def _node(proc: Path, sys: Path) -> None:
         _put(proc / "pressure" / name, f"some {stalled}full {stalled}")
     for core in range(CORES):
         folder = sys / "devices" / "system" / "cpu" / f"cpu{core}"
-        _put(folder / "topology" / "physical_package_id", f"{core // 32}\n")
+        _put(folder / "topology" / "physical_package_id", f"{core % 2}\n")
         _put(folder / "cpufreq" / "scaling_cur_freq", "2600000\n")
     _put(sys / "devices" / "system" / "cpu" / "online", f"0-{CORES - 1}\n")
     _put(sys / "devices" / "system" / "node" / "online", "0-1\n")
     for node in range(2):
         folder = sys / "devices" / "system" / "node" / f"node{node}"
-        _put(folder / "cpulist", f"{32 * node}-{32 * node + 31}\n")
+        _put(folder / "cpulist", ",".join(map(str, range(node, CORES, 2))) + "\n")
         keys = ("MemTotal: 263500000", "MemFree: 4500000", "MemUsed: 259000000")
         _put(folder / "meminfo", "".join(f"Node {node} {key} kB\n" for key in keys))
         counts = ("numa_hit", "numa_miss", "numa_foreign", "interleave_hit", "local_node")
         _put(folder / "numastat", "".join(f"{key} 5\n" for key in (*counts, "other_node")))
 
 
-def _counters(devices: Path) -> None:
-    """Eight memory channels and four links a socket, six stacks of PCIe ports, RAPL."""
+def _counters(devices: Path, stacks: int) -> None:
+    """Eight memory channels and four links a socket, stacks of PCIe ports, RAPL."""
 
     def pmu(name: str, events: dict[str, str], scale: str, unit: str) -> None:
         _put(devices / name / "type", f"{SOFTWARE}\n")
         _put(devices / name / "cpumask", "0,1\n")
-        _put(devices / name / "format" / "event", "config:0-7\n")
-        _put(devices / name / "format" / "umask", "config:8-15\n")
+        # A link's event has no name; its terms are put where the kernel does not look.
+        elsewhere = name.startswith("uncore_upi")
+        word = "config1" if elsewhere else "config"
+        _put(devices / name / "format" / "event", f"{word}:0-7\n")
+        _put(devices / name / "format" / "umask", f"{word}:8-15\n")
         for event, terms in events.items():
             _put(devices / name / "events" / event, terms + "\n")
             _put(devices / name / "events" / f"{event}.scale", scale + "\n")
             _put(devices / name / "events" / f"{event}.unit", unit + "\n")
 
-    clock = "event=0x00"
+    # Each event of a PMU is another of the kernel's: equal ones would be one counter.
     for box in range(8):
-        cas = {"cas_count_read": clock, "cas_count_write": clock}
+        cas = {"cas_count_read": "event=0x02", "cas_count_write": "event=0x00"}
         pmu(f"uncore_imc_{box}", cas, "6.103515625e-5", "MiB")
-    for box in range(6):
-        ports = {f"bw_in_port{port}": clock for port in range(8)}
+    for box in range(4):
+        pmu(f"uncore_upi_{box}", {}, "", "")
+    for box in range(stacks):
+        ports = {f"bw_in_port{port}": f"event={port:#04x}" for port in range(8)}
         pmu(f"uncore_iio_free_running_{box}", ports, "3.0517578125e-5", "MiB")
-    pmu("power", {"energy-pkg": clock, "energy-ram": clock}, "2.3283064365386962e-10", "Joules")
+    energy = {"energy-pkg": "event=0x00", "energy-ram": "event=0x02"}
+    pmu("power", energy, "2.3283064365386962e-10", "Joules")
 
 
-def _fabric(classes: Path) -> None:
+def _fabric(classes: Path, adapters: int) -> None:
     names = ("port_xmit_data", "port_rcv_data", "port_xmit_packets", "port_rcv_packets")
     names += ("port_xmit_wait", "symbol_error", "link_downed", "port_rcv_errors")
     congestion = ("np_cnp_sent", "rp_cnp_handled", "out_of_sequence", "local_ack_timeout_err")
-    for card in range(8):
+    for card in range(adapters):
         port = classes / f"mlx5_{card}" / "ports" / "1"
         for name in names:
             _put(port / "counters" / name, "1000\n")
@@ -108,7 +130,8 @@ def _job(proc: Path, sys: Path) -> None:
     """One rank with its DataLoader workers, in a control group of its own."""
     group = sys / "fs" / "cgroup" / "job"
     _put(proc / "self" / "mountinfo", "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")
-    _put(proc / "self" / "mountstats", "device proc mounted on /proc with fstype proc\n")
+    _put(proc / "self" / "mountstats", _NFS)
+    _put(group / "cgroup.type", "domain\n")
     _put(group / "cpu.max", "3200000 100000\n")
     usage = "usage_usec 5\nnr_periods 9\nnr_throttled 2\nthrottled_usec 7\n"
     _put(group / "cpu.stat", usage)

@@ -14,7 +14,7 @@ constexpr std::uint64_t kErrorsSlower = 10;
 constexpr std::uint64_t kErrorsSlowest = 10'000'000'000;
 
 // These read a file by core or by thread, and what they tell changes slowly.
-constexpr std::uint64_t kFrequencyNs = 5'000'000'000;
+constexpr std::uint64_t kFrequencyNs = 10'000'000'000;
 constexpr std::uint64_t kPlacementNs = 10'000'000'000;
 
 void add_basic(sampler::Sampler& sampler, const Roots& roots, std::uint64_t interval_ns) {

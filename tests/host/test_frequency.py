@@ -55,12 +55,12 @@ def test_hyper_threads_of_a_core_are_read_once(node: Node) -> None:
     assert of(node.tick(node.sampler()))[None] == 1.5e9
 
 
-def test_it_is_read_every_five_seconds_at_most(node: Node) -> None:
+def test_it_is_read_every_ten_seconds_at_most(node: Node) -> None:
     node.write_sys("devices/system/cpu/online", "0\n")
     add_cpu(node, 0, 1_000_000)
     sampler = node.sampler(interval=1.0)
     assert of(node.tick(sampler))
-    assert not of(node.tick(sampler, 4.0))
+    assert not of(node.tick(sampler, 9.0))
     assert of(node.tick(sampler, 1.0))
 
 
@@ -81,7 +81,7 @@ def test_cores_that_come_and_go(node: Node) -> None:
     sampler = node.sampler()
     assert of(node.tick(sampler))[None] == 2e9  # not cpu1
     node.write_sys("devices/system/cpu/online", "0-1\n")
-    assert of(node.tick(sampler, 5.0))[None] == 1.5e9
+    assert of(node.tick(sampler, 10.0))[None] == 1.5e9
 
 
 def test_one_policy_for_several_cores_and_no_package(node: Node) -> None:
@@ -150,7 +150,7 @@ def test_kernels_that_sleep_for_each_core_are_asked_for_all_at_once(
     sampler = node.sampler()
     assert of(node.tick(sampler))[None] == hertz
     node.write_sys("devices/system/cpu/online", "0-0\n")  # looks again
-    assert of(node.tick(sampler, 5.0))[None] == hertz
+    assert of(node.tick(sampler, 10.0))[None] == hertz
 
 
 def test_an_old_kernel_that_counts_no_cycles_does_not_sleep(node: Node) -> None:
@@ -175,10 +175,10 @@ def test_256_cpus_stay_within_the_share(node: Node) -> None:
         )
     sampler = node.sampler()
     for _ in range(5):
-        assert of(node.tick(sampler, 5.0)) == {None: 2e9, "socket0": 2e9, "socket1": 2e9}
+        assert of(node.tick(sampler, 10.0)) == {None: 2e9, "socket0": 2e9, "socket1": 2e9}
     row = next(row for row in sampler.sources() if row["name"] == "frequency")
     assert row["interval_s"] == 5.0
-    assert float(str(row["cost_us"])) < 10_000.0  # of 5 s: 0.2 % of a core
+    assert float(str(row["cost_us"])) < 10_000.0  # of 10 s: 0.1 % of a core
 
 
 def test_recorded_machine_with_cpufreq(tmp_path: Path) -> None:
