@@ -177,7 +177,7 @@ def test_256_cpus_stay_within_the_share(node: Node) -> None:
     for _ in range(5):
         assert of(node.tick(sampler, 10.0)) == {None: 2e9, "socket0": 2e9, "socket1": 2e9}
     row = next(row for row in sampler.sources() if row["name"] == "frequency")
-    assert row["interval_s"] == 5.0
+    assert row["interval_s"] == 10.0
     assert float(str(row["cost_us"])) < 10_000.0  # of 10 s: 0.1 % of a core
 
 
