@@ -43,7 +43,6 @@ sanitize: $(VENV)/dependencies  ## native tests under the thread, address and un
 	  build=$(SANITIZE_BUILD)-$${kind%%,*}; \
 	  $(BIN)/cmake -S . -B $$build -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
 	    -DHAIPROF_PYTHON=OFF -DHAIPROF_TESTS=ON -DHAIPROF_SANITIZE=$$kind \
-	    -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG='-O1 -g1' -DCMAKE_CXX_FLAGS_DEBUG='-O1 -g1' \
 	    && $(BIN)/cmake --build $$build && $(BIN)/ctest --test-dir $$build --output-on-failure \
 	    || exit 1; \
 	done
