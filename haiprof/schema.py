@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MAJOR: Final = 1
-MINOR: Final = 1
+MINOR: Final = 2
 
 #: Arrow schema metadata keys.
 KEY_FORMAT: Final = "haiprof.format"
@@ -69,6 +69,16 @@ SPANS: Final = Table(
         ("step", "uint32", "number of the step it belongs to", True),
         ("correlation", "uint64", "joins with kernels", True),
         ("attributes", "text", "JSON object", True),
+        # What only a deep trace knows.
+        ("external", "uint64", "id of the op it belongs to; of an op its own", True),
+        ("sequence", "int64", "number that a backward op shares with its forward op", True),
+        ("forward_thread", "uint32", "of a backward op: where the forward op ran", True),
+        ("shapes", "text", "JSON array: dimensions of each input", True),
+        ("types", "text", "JSON array: element type of each input", True),
+        ("stack", "text", "Python frames, innermost first, ';' between them", True),
+        ("python_id", "uint32", "of a Python function's call", True),
+        ("python_parent", "uint32", "python_id of the call that made this one", True),
+        ("module", "uint32", "which nn.Module the call is of", True),
     ),
 )
 
@@ -119,6 +129,10 @@ KERNELS: Final = Table(
         ("shared_memory", "uint32", "bytes, static and dynamic", True),
         ("bytes", "uint64", "bytes copied or set", True),
         ("copy_kind", "text", "HtoD, DtoH, DtoD, PtoP, …", True),
+        # What only a deep trace knows.
+        ("external", "uint64", "the file's External id: of the op, in some versions no such", True),
+        ("blocks_per_sm", "float64", "blocks of the grid for each multiprocessor", True),
+        ("occupancy", "float64", "estimated achieved occupancy, percent", True),
     ),
 )
 
@@ -138,8 +152,58 @@ DEVICE_SPANS: Final = Table(
     ),
 )
 
+ALLOCATIONS: Final = Table(
+    "allocations",
+    "one event of a memory allocator",
+    _columns(
+        ("time", "int64", "ns, UTC epoch"),
+        ("kind", "text", "cpu, cuda, hip, mtia, …: whose memory"),
+        ("device", "uint16", "ordinal; null for the host", True),
+        ("address", "uint64", "of the block"),
+        ("bytes", "int64", "of the block: positive allocated, negative freed"),
+        ("total_allocated", "int64", "bytes in use after it", True),
+        ("total_reserved", "int64", "bytes that the allocator holds after it", True),
+        ("thread", "uint32", "kernel thread id", True),
+    ),
+)
+
+COLLECTIVES: Final = Table(
+    "collectives",
+    "one communication, as the host or a kernel tells it",
+    _columns(
+        ("start", "int64", "ns, UTC epoch"),
+        ("duration", "int64", "ns: of the host's call, or of the kernel"),
+        ("side", "text", "host or device"),
+        ("op", "text", "all_reduce, all_gather, send, …"),
+        ("thread", "uint32", "kernel thread id of the host's call", True),
+        ("external", "uint64", "id of the op that made it", True),
+        ("correlation", "uint64", "of the kernel", True),
+        ("group", "text", "name of the process group", True),
+        ("group_size", "uint32", "ranks in it", True),
+        ("ranks", "text", "JSON array: its ranks, possibly shortened", True),
+        ("type", "text", "element type", True),
+        ("elements_in", "int64", "elements that each rank puts in", True),
+        ("elements_out", "int64", "elements that each rank gets", True),
+        ("bytes", "int64", "of the inputs of one rank", True),
+        ("attributes", "text", "JSON object: what else is told", True),
+    ),
+)
+
+FLOWS: Final = Table(
+    "flows",
+    "one end of an arrow between two spans",
+    _columns(
+        ("time", "int64", "ns, UTC epoch: within the span that it is bound to"),
+        ("kind", "text", "fwdbwd, ac2g, …"),
+        ("side", "text", "start or end"),
+        ("id", "uint64", "the same at both ends, unique within its kind"),
+        ("thread", "uint32", "kernel thread id, or the stream", True),
+    ),
+)
+
 TABLES: Final[dict[str, Table]] = {
-    t.name: t for t in (SPANS, EVENTS, SAMPLES, KERNELS, DEVICE_SPANS)
+    t.name: t
+    for t in (SPANS, EVENTS, SAMPLES, KERNELS, DEVICE_SPANS, ALLOCATIONS, COLLECTIVES, FLOWS)
 }
 
 #: ``samples.flags``: the value was scaled up from a counter that ran part of the time.
