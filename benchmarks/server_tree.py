@@ -149,7 +149,6 @@ def _job(proc: Path, sys: Path) -> None:
         row = f"S {parent} 1 1 0 -1 4194304 100 50 3 0 7 8 9 10 20 0 {threads} 0 {pid} 1000 10 0"
         stat = f"{pid} (python) {row} 0 0 0 0 0 0 0 0 0 0 0 0 0 17 {pid % CORES} 0 0\n"
         _put(proc / str(pid) / "stat", stat)
-        _put(proc / str(pid) / "statm", "1000 10 5 1 0 20 0\n")
         io = "rchar: 1\nwchar: 2\nsyscr: 3\nsyscw: 4\nread_bytes: 5\nwrite_bytes: 6\n"
         _put(proc / str(pid) / "io", io)
         _put(proc / str(pid) / "status", _STATUS)

@@ -39,7 +39,6 @@ FILES: dict[str, bytes] = {
         "pressure/io": "some avg10=0.00 avg60=0.00 avg300=0.00 total=50\n"
         "full avg10=0.00 avg60=0.00 avg300=0.00 total=30\n",
         "10/stat": "10 (py thon) S 1 1 1 0 -1 4194304 100 50 3 0 7 8 9 10 20 0 4 0 500 1000 10 0\n",
-        "10/statm": "1000 10 5 1 0 20 0\n",
         "10/io": "rchar: 1\nwchar: 2\nsyscr: 3\nsyscw: 4\nread_bytes: 5\nwrite_bytes: 6\n",
         "10/status": "Name:\tx\nCpus_allowed_list:\t0-3\n"
         "voluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t6\n",
@@ -137,7 +136,6 @@ class Node:
             f"{pid} ({name}) {state} {parent} 1 1 0 -1 4194304 {faults} {reaped_faults} 3 0 "
             f"{ticks} 0 0 0 20 0 {threads} 0 {start} 1000 {pages} 0 0\n",
         )
-        self.write(f"{pid}/statm", f"1000 {pages} 5 1 0 20 0\n")
         if io is not None:
             keys = ("rchar", "wchar", "read_bytes", "write_bytes")
             self.write(f"{pid}/io", "".join(f"{k}: {v}\n" for k, v in zip(keys, io, strict=True)))

@@ -40,14 +40,14 @@ bool parse_process_stat(std::string_view text, ProcessStat& stat) noexcept {
   std::string_view word;
   if (!next_word(rest, word) || word.size() != 1) return false;
   const char state = word[0];
-  // Fields 4 to 22; some may be negative, and of those we use none.
-  std::uint64_t field[19] = {};
-  bool number[19] = {};
-  for (std::size_t i = 0; i < 19; ++i) {
+  // Fields 4 to 24; some may be negative, and of those we use none.
+  std::uint64_t field[21] = {};
+  bool number[21] = {};
+  for (std::size_t i = 0; i < 21; ++i) {
     if (!next_word(rest, word)) return false;
     number[i] = to_number(word, field[i]);
   }
-  for (const std::size_t used : {0, 6, 7, 8, 9, 10, 11, 12, 13, 16, 18}) {
+  for (const std::size_t used : {0, 6, 7, 8, 9, 10, 11, 12, 13, 16, 18, 20}) {
     if (!number[used]) return false;
   }
   stat.state = state;
@@ -58,6 +58,7 @@ bool parse_process_stat(std::string_view text, ProcessStat& stat) noexcept {
   stat.ticks = field[10] + field[11] + field[12] + field[13];
   stat.threads = field[16];
   stat.start = field[18];
+  stat.resident_pages = field[20];
   return true;
 }
 
@@ -202,7 +203,6 @@ void Processes::add(pid_t pid, pid_t parent, pid_t root, bool counts_from_zero) 
   made.root = root;
   made.stat = File(folder + "/stat");
   made.io = File(folder + "/io");
-  made.statm = File(folder + "/statm");
   made.counts_from_zero = counts_from_zero;
   places_[pid] = processes_.size();
   processes_.push_back(std::move(made));
@@ -270,13 +270,7 @@ void Processes::read_process(Process& process) {
   process.latest.reaped_minor_faults = stat.reaped_minor_faults;
   process.latest.totals[kCpuTicks] = stat.ticks;
   process.latest.totals[kMajorFaults] = stat.major_faults;
-
-  std::uint64_t pages[2] = {};
-  if (process.statm.read(buffer_) == 0) {
-    std::string_view text = buffer_.text();
-    next_numbers(text, pages);
-  }
-  process.resident_pages = pages[1];
+  process.resident_pages = stat.resident_pages;
   read_io(process);
   if (process.status) read_root(process);
 }

@@ -46,6 +46,7 @@ struct ProcessStat {
   std::uint64_t ticks = 0;                // own and waited-for children's
   std::uint64_t threads = 0;
   std::uint64_t start = 0;
+  std::uint64_t resident_pages = 0;
 };
 
 // False when the line is cut or is none.
@@ -94,7 +95,7 @@ class Processes {
     pid_t root = 0;  // of its tree
     unsigned depth = 0;
     std::uint64_t start = 0;
-    File stat, io, statm, status;
+    File stat, io, status;
     Reading counted;  // what the tree's totals hold of it
     Reading latest;
     bool counts_from_zero = false;  // born under our eyes: all it ever did belongs to the tree

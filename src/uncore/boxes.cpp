@@ -6,6 +6,7 @@
 
 #include "host/file.h"
 #include "perf/own_opener.h"
+#include "perf/visit.h"
 
 namespace haiprof::uncore {
 
@@ -57,7 +58,22 @@ void Boxes::open(const Plan& plan, std::span<const Quantity> wanted, double most
     made.status.state = State::absent;
     boxes_.push_back(std::move(made));
   }
+  find_places(plan);
   open_missing(opener);
+}
+
+void Boxes::find_places(const Plan& plan) {
+  unsigned places = 1;
+  for (const auto& [cpu, socket] : plan.socket_of_cpu) places = std::max(places, socket + 1);
+  places_.assign(places, {});
+  for (Place& place : places_) CPU_ZERO(&place.cpus);
+  for (const auto& [cpu, socket] : plan.socket_of_cpu) {
+    if (cpu < CPU_SETSIZE) CPU_SET(cpu, &places_[socket].cpus);
+  }
+  for (std::size_t i = 0; i < boxes_.size(); ++i) {
+    const auto found = plan.socket_of_cpu.find(boxes_[i].box.cpu);
+    places_[found == plan.socket_of_cpu.end() ? 0 : found->second].boxes.push_back(i);
+  }
 }
 
 void Boxes::retry(std::uint64_t now_ns, perf::Opener& opener) {
@@ -128,8 +144,21 @@ bool Boxes::read() {
     each.sum = {};
   }
   bool all_there = true;
-  for (Open& one : boxes_) {
-    if (one.group != nullptr) all_there = read_one(one) && all_there;
+  perf::Visit visit;
+  // Those of the socket that the thread is on come first.
+  const int cpu = sched_getcpu();
+  const auto here = std::find_if(places_.begin(), places_.end(), [&](const Place& place) {
+    return cpu >= 0 && cpu < CPU_SETSIZE && CPU_ISSET(cpu, &place.cpus);
+  });
+  const auto first = static_cast<std::size_t>(here == places_.end() ? 0 : here - places_.begin());
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    const Place& place = places_[(first + i) % places_.size()];
+    const auto open = [&](std::size_t box) { return boxes_[box].group != nullptr; };
+    const auto groups = std::count_if(place.boxes.begin(), place.boxes.end(), open);
+    if (static_cast<std::size_t>(groups) >= perf::Visit::kWorth) visit.go(place.cpus);
+    for (const std::size_t box : place.boxes) {
+      if (open(box)) all_there = read_one(boxes_[box]) && all_there;
+    }
   }
   return all_there;
 }

@@ -4,6 +4,8 @@
 // memory channels is missing would look like a smaller value, not like a missing one.
 #pragma once
 
+#include <sched.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -72,6 +74,12 @@ class Boxes {
     unsigned idle = 0;
   };
 
+  // The boxes that are read on one socket's CPUs. Theirs may be the traffic of another.
+  struct Place {
+    cpu_set_t cpus;
+    std::vector<std::size_t> boxes;
+  };
+
   struct Cell {
     unsigned planned = 0;
     unsigned opened = 0;
@@ -86,10 +94,12 @@ class Boxes {
   const Cell& cell(Quantity quantity, unsigned socket) const noexcept;
   void open_missing(perf::Opener& opener);
   int open_one(Open& one, perf::Opener& opener);
+  void find_places(const Plan& plan);
   void close_useless() noexcept;
   bool read_one(Open& one);
 
   std::vector<Open> boxes_;
+  std::vector<Place> places_;
   std::vector<Cell> cells_;  // of each quantity, of each socket
   unsigned sockets_ = 0;
   std::uint64_t retry_ns_ = 0;  // when that is due; 0 = nothing is missing

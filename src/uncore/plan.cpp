@@ -53,6 +53,7 @@ class Planner {
     std::vector<std::string> unclear;
     sockets_ = find_sockets(roots.sysfs, unclear);
     plan_.sockets = sockets_.count;
+    plan_.socket_of_cpu = sockets_.of_cpu;
     const perf::Found<std::vector<std::string>> names = perf::list_folder(devices_, true);
     if (!names) tell(names.problem);
     for (const std::string& name : names ? *names : std::vector<std::string>{}) load(name);

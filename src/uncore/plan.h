@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -54,6 +55,7 @@ struct Box {
 struct Plan {
   std::optional<Cpu> cpu;
   unsigned sockets = 0;
+  std::map<int, unsigned> socket_of_cpu;  // empty where the machine does not tell
   std::vector<Box> boxes;
   // One line each: a file or a field that makes no sense, or a PMU that cannot be used, and why.
   std::vector<std::string> problems;

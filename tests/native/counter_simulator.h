@@ -2,6 +2,8 @@
 // wrap, disappear and are refused as the kernel's are.
 #pragma once
 
+#include <sched.h>
+
 #include <cerrno>
 #include <cstdint>
 #include <functional>
@@ -55,6 +57,7 @@ class SimulatedGroup final : public perf::Group {
   ~SimulatedGroup() override { std::erase(machine_.groups, this); }
 
   int read(std::span<perf::Reading> readings) noexcept override {
+    read_on = sched_getcpu();
     if (machine_.offline.contains(cpu) || machine_.dead.contains(cpu)) return ENODATA;
     for (std::size_t i = 0; i < counts.size(); ++i) {
       auto count = static_cast<std::uint64_t>(counts[i]);
@@ -66,6 +69,7 @@ class SimulatedGroup final : public perf::Group {
 
   std::vector<perf::Event> events;
   int cpu;
+  int read_on = -1;
   std::vector<double> counts;
   std::uint64_t enabled_ns = 1;
   std::uint64_t running_ns = 1;

@@ -1,4 +1,5 @@
 // Memory bandwidth and power from counters whose rates are known.
+#include <sched.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -198,6 +199,47 @@ void rates_of_sockets_and_of_the_node() {
   bench.machine.load = [](const Event&, int, std::uint64_t) { return 0.0; };
   bench.tick();
   CHECK_EQUAL(bench.of("dram.read.bytes_per_s").value, 0.0);
+}
+
+// On any machine with two CPUs, taken for a socket each.
+void counters_are_read_where_they_are_and_the_thread_may_then_run_anywhere() {
+  cpu_set_t home;
+  CHECK_EQUAL(sched_getaffinity(0, sizeof home, &home), 0);
+  std::vector<int> cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &home)) cpus.push_back(cpu);
+  }
+  if (cpus.size() < 2) {
+    std::cout << "one CPU: that readings move between CPUs is left out\n";
+    return;
+  }
+  Bench bench(intel(cpus[0], cpus[1]));
+  bench.plan.socket_of_cpu = {{cpus[0], 0}, {cpus[1], 1}};
+  bench.start();
+  for (int i = 0; i < 3; ++i) {
+    bench.tick();
+    CHECK_EQUAL(bench.machine.groups.size(), 10u);
+    for (const test::SimulatedGroup* group : bench.machine.groups) {
+      CHECK_EQUAL(group->read_on, group->cpu);
+    }
+    CHECK(bench.of("dram.read.bytes_per_s").value > 0);
+    cpu_set_t now;
+    CHECK_EQUAL(sched_getaffinity(0, sizeof now, &now), 0);
+    CHECK(CPU_EQUAL(&now, &home));
+  }
+  // Held on one CPU, as by a container: all is read from there.
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(cpus[1], &one);
+  CHECK_EQUAL(sched_setaffinity(0, sizeof one, &one), 0);
+  bench.tick();
+  for (const test::SimulatedGroup* group : bench.machine.groups) {
+    CHECK_EQUAL(group->read_on, cpus[1]);
+  }
+  cpu_set_t now;
+  CHECK_EQUAL(sched_getaffinity(0, sizeof now, &now), 0);
+  CHECK(CPU_EQUAL(&now, &one));
+  CHECK_EQUAL(sched_setaffinity(0, sizeof home, &home), 0);
 }
 
 void a_late_reading_is_the_mean_of_its_time() {
@@ -510,6 +552,7 @@ void energy_becomes_power() {
 
 int main() {
   rates_of_sockets_and_of_the_node();
+  counters_are_read_where_they_are_and_the_thread_may_then_run_anywhere();
   a_late_reading_is_the_mean_of_its_time();
   a_48_bit_counter_wraps();
   a_counter_that_was_set_back_is_no_wrap();
