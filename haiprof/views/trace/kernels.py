@@ -11,8 +11,9 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from haiprof.views.trace.linked import Linked
-from haiprof.views.trace.operators import enclosing, launchers
+from haiprof.views.trace.compat import as_plugin
+from haiprof.views.trace.linked import Linked, enclosing
+from haiprof.views.trace.operators import launchers
 from haiprof.views.trace.tensor_core_ops import eligible
 
 By = Literal["name", "launch"]
@@ -47,7 +48,7 @@ SCHEMA = {
 }
 
 
-def kernels(linked: Linked, by: By = "name") -> pl.DataFrame:
+def kernels(linked: Linked, by: By = "name", *, compat: bool = False) -> pl.DataFrame:
     """Sum kernels up, those with the most time first.
 
     Columns: ``name``; by launch also ``op`` (the operator that launched it, or the collective's,
@@ -58,20 +59,29 @@ def kernels(linked: Linked, by: By = "name") -> pl.DataFrame:
     ``occupancy`` (of one): their averages over the time of the launches that tell; null where
     none does.
 
+    With ``compat`` the plugin's own reading, see :mod:`haiprof.views.trace.compat`: by launch it
+    has those kernels only whose operator it finds, and what a launch does not tell is 0.
+
     Raises:
         ValueError: ``by`` is neither.
     """
     if by not in ("name", "launch"):
         raise ValueError(f"kernels by {by!r}: it is name or launch")
+    if compat:
+        linked = as_plugin(linked)
     chosen = linked.activities
     keys = ["name"]
     if by == "launch":
-        keys += [*LAUNCH, "tensor_core_eligible"]
+        keys += LAUNCH
         chosen = chosen.with_columns(*_operator(linked))
+        if compat:
+            chosen = chosen.filter(pl.col("op").is_not_null())
     chosen = chosen.filter(pl.col("kind") == "kernel")
     duration = pl.col("duration").clip(lower_bound=0)
-    told = pl.when(pl.col("blocks_per_sm") > 0).then(pl.col("blocks_per_sm"))
-    known = pl.when(pl.col("occupancy") >= 0).then(pl.col("occupancy"))
+    told: pl.Expr = pl.when(pl.col("blocks_per_sm") > 0).then(pl.col("blocks_per_sm"))
+    known: pl.Expr = pl.when(pl.col("occupancy") >= 0).then(pl.col("occupancy"))
+    if compat:
+        told, known = told.fill_null(0), known.fill_null(0)
     weighted = [
         part
         for name, value in (("blocks_per_sm", told), ("occupancy", known))
@@ -83,6 +93,7 @@ def kernels(linked: Linked, by: By = "name") -> pl.DataFrame:
     made = chosen.group_by(keys).agg(
         (pl.col("role") == "communication").any().alias("communication"),
         pl.col("tensor_core").any(),
+        *([pl.col("tensor_core_eligible").any()] if by == "launch" else []),
         pl.len().alias("calls"),
         duration.sum().alias("total"),
         duration.min().alias("min"),

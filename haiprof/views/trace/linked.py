@@ -165,7 +165,7 @@ def link(
     return Linked(
         ops=chosen.with_columns(
             pl.Series("row", np.arange(count, dtype=np.uint32)),
-            _nullable("parent", parent),
+            nullable("parent", parent),
             pl.Series("end", end),
             pl.Series("self", own),
             _step(steps, told, start),
@@ -173,8 +173,8 @@ def link(
         activities=kernels.with_columns(
             pl.Series("row", np.arange(len(begun), dtype=np.uint32)),
             pl.Series("end", ended),
-            _nullable("runtime", runtime),
-            _nullable("op", _around(parent, rank, runtime, chosen, kernels)),
+            nullable("runtime", runtime),
+            nullable("op", _around(parent, rank, runtime, chosen, kernels)),
             _step(steps, told, begun, np.where(known, launches.launch, begun), known),
             *_roles(kernels, kind, rules.kernels),
         ),
@@ -200,6 +200,16 @@ def link(
     )
 
 
+def enclosing(linked: Linked, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
+    """Return for each span the innermost span around it that is chosen, or -1."""
+    found: npt.NDArray[np.int32] = linked.parent.copy()
+    while True:
+        climb = np.flatnonzero((found >= 0) & ~chosen[found]) if len(found) else ()
+        if not len(climb):
+            return found
+        found[climb] = linked.parent[found[climb]]
+
+
 _LATEST = np.iinfo(np.int64).max
 
 
@@ -215,7 +225,7 @@ def _rank(category: pl.Series) -> npt.NDArray[np.uint8]:
     return made
 
 
-def _lookup(
+def looked_up(
     keys: npt.NDArray[np.uint64], rows: Index, wanted: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.int32]:
     """Return for each wanted key the last of ``rows`` that has it, or -1. Key 0 is none."""
@@ -252,7 +262,7 @@ def _by_python_id(
     if not len(rows):
         return
     ids = _unsigned(spans["python_id"])[rows]
-    above = _lookup(ids, rows, _unsigned(spans["python_parent"])[rows])
+    above = looked_up(ids, rows, _unsigned(spans["python_parent"])[rows])
     parent[rows] = np.where((above >= 0) & (above != rows), above, parent[rows])
 
 
@@ -260,7 +270,7 @@ def _launching(
     spans: pl.DataFrame, rank: npt.NDArray[np.uint8], kernels: pl.DataFrame
 ) -> npt.NDArray[np.int32]:
     rows = np.flatnonzero(rank == CALLS.index("runtime"))
-    return _lookup(_unsigned(spans["correlation"])[rows], rows, _unsigned(kernels["correlation"]))
+    return looked_up(_unsigned(spans["correlation"])[rows], rows, _unsigned(kernels["correlation"]))
 
 
 def _around(
@@ -282,7 +292,7 @@ def _around(
     rows = np.flatnonzero(is_op)
     if len(lost) and len(rows):
         external = _unsigned(kernels["external"])[lost]
-        op[lost] = _lookup(_unsigned(spans["external"])[rows], rows, external)
+        op[lost] = looked_up(_unsigned(spans["external"])[rows], rows, external)
     return op
 
 
@@ -301,7 +311,7 @@ def _step(
     if launched is not None:
         by_time = _inside(steps["start"].to_numpy(), steps["end"].to_numpy(), start)
         at = np.where(launched, at, by_time)
-    return steps["step"].gather(_nullable("at", at)).alias("step")
+    return steps["step"].gather(nullable("at", at)).alias("step")
 
 
 def _inside(low: Times, high: Times, instant: Times) -> Index:
@@ -324,7 +334,8 @@ def _roles(
     return role.cast(pl.Categorical()).alias("role"), pl.Series("tensor_core", tensor)
 
 
-def _nullable(name: str, rows: npt.NDArray[np.int32] | Index) -> pl.Series:
+def nullable(name: str, rows: npt.NDArray[np.int32] | Index) -> pl.Series:
+    """Return row numbers as a column: -1 is null."""
     some = pl.Series(rows >= 0)
     made = pl.Series(name, rows.astype(np.uint32))
     return made.to_frame().select(pl.when(some).then(pl.col(name)))[name]

@@ -19,7 +19,8 @@ import numpy.typing as npt
 import polars as pl
 
 from haiprof.views.intervals import Times
-from haiprof.views.trace.linked import BUSY, Linked
+from haiprof.views.trace.compat import as_plugin
+from haiprof.views.trace.linked import BUSY, Linked, enclosing
 from haiprof.views.trace.tensor_core_ops import eligible
 
 Rows = npt.NDArray[np.int32]
@@ -67,7 +68,7 @@ class Costs(NamedTuple):
     tensor_core_total: Times
 
 
-def operators(linked: Linked, by: By = "name") -> pl.DataFrame:
+def operators(linked: Linked, by: By = "name", *, compat: bool = False) -> pl.DataFrame:
     """Sum up what the operators cost, the one with the most own time first.
 
     Columns: ``name``; as ``by`` says ``shapes`` (of the inputs), ``stack`` (of Python); ``calls``;
@@ -76,11 +77,15 @@ def operators(linked: Linked, by: By = "name") -> pl.DataFrame:
     ``tensor_core_self`` and ``tensor_core_total`` (ns of kernels of tensor cores), and both as
     shares of the device's times (null without).
 
+    With ``compat`` the plugin's own reading, see :mod:`haiprof.views.trace.compat`.
+
     Raises:
         ValueError: ``by`` is none of :data:`FURTHER`.
     """
     if by not in FURTHER:
         raise ValueError(f"operators by {by!r}: it is one of {', '.join(FURTHER)}")
+    if compat:
+        linked = as_plugin(linked)
     keys = ["name", *FURTHER[by]]
     calls = costs(linked)
     rows = linked.ops.select(keys)[calls.row]
@@ -140,16 +145,6 @@ def costs(linked: Linked) -> Costs:
         tensor_core_self=cores_self[rows],
         tensor_core_total=linked.within(cores)[rows],
     )
-
-
-def enclosing(linked: Linked, chosen: Mask) -> Rows:
-    """Return for each span the innermost span around it that is chosen, or -1."""
-    found: Rows = linked.parent.copy()
-    while True:
-        climb = np.flatnonzero((found >= 0) & ~chosen[found]) if len(found) else ()
-        if not len(climb):
-            return found
-        found[climb] = linked.parent[found[climb]]
 
 
 def launchers(linked: Linked, chosen: Mask, caller: Rows) -> Rows:
