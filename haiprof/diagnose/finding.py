@@ -1,0 +1,55 @@
+"""One thing that makes a job slow: what, where, how that is known, and what it would save."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+import polars as pl
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """A reason for lost time, and what to do about it.
+
+    Attributes:
+        kind: which rule found it: ``data_loading``, ``synchronisation``, ….
+        problem: what was seen, one sentence.
+        advice: what to change, one sentence.
+        evidence: the numbers that it rests on, in words.
+        saves_ns: the most that can be won in the recorded steps, ns; null where it is no time.
+        share: of the time of the recorded steps; null where ``saves_ns`` is.
+        step: the recorded step in which it cost most.
+        operator: name of the operator, kernel or call that it concerns.
+        stack: the line of the user's code that called it, or the frames that are known.
+    """
+
+    kind: str
+    problem: str
+    advice: str
+    evidence: str
+    saves_ns: int | None = None
+    share: float | None = None
+    step: int | None = None
+    operator: str | None = None
+    stack: str | None = None
+
+
+SCHEMA = {
+    "kind": pl.String(),
+    "problem": pl.String(),
+    "advice": pl.String(),
+    "evidence": pl.String(),
+    "saves_ns": pl.Int64(),
+    "share": pl.Float64(),
+    "step": pl.Int64(),
+    "operator": pl.String(),
+    "stack": pl.String(),
+}
+
+
+def frame(findings: Iterable[Finding]) -> pl.DataFrame:
+    """Return one row per finding, those that save most first."""
+    rows = [dataclasses.asdict(finding) for finding in findings]
+    made = pl.DataFrame(rows, schema=SCHEMA)
+    return made.sort("saves_ns", descending=True, nulls_last=True, maintain_order=True)

@@ -1,0 +1,344 @@
+"""What to change about a job, from one rank's deep trace: one rule per reason for lost time.
+
+The TensorBoard plugin's advice, and for each reason why the device had nothing to do within a step
+(:mod:`haiprof.diagnose.gaps`) the line of code, the step and the time there is to be won. A rule
+says nothing about what its trace cannot know.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from haiprof.diagnose import gaps as idle
+from haiprof.diagnose.finding import Finding
+from haiprof.diagnose.where import line
+from haiprof.views.intervals import covered, merge, subtract
+from haiprof.views.trace.linked import Linked
+from haiprof.views.trace.overview import Overview, overview
+from haiprof.views.words import milliseconds, percent, size
+
+#: The plugin's: from here on a share of the steps is worth a word.
+DATA_LOADING = 0.05
+COMMUNICATION = 0.10
+UTILIZATION = 0.50
+MEMORY = 0.90
+#: Ours: from here on an idle device is.
+IDLE = 0.02
+#: A kernel is small that is over sooner than it takes to launch one, ns.
+SMALL = 5_000
+#: Compute capability of the first GPUs with tensor cores, and of the first that NCCL is best on.
+_TENSOR_CORES_SINCE = (7, 0)
+_NCCL_SINCE = (3, 5)
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """What a rule has to know of a GPU."""
+
+    name: str
+    memory_bytes: int | None
+    capability: tuple[int, int] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One rank's trace, and what the rules share."""
+
+    linked: Linked
+    overview: Overview
+    gaps: idle.Gaps
+    allocations: pl.DataFrame
+    devices: Sequence[Device]
+    backends: Sequence[str]
+
+    @property
+    def stepped(self) -> int:
+        """How long all recorded steps took together, ns."""
+        steps = self.linked.steps
+        return int((steps["end"] - steps["start"]).sum())
+
+
+def recommendations(
+    linked: Linked,
+    allocations: pl.DataFrame,
+    devices: Sequence[Device] = (),
+    backends: Sequence[str] = (),
+) -> list[Finding]:
+    """Return what makes this rank slow, in the order of the rules.
+
+    Args:
+        linked: the trace.
+        allocations: the table of that name.
+        devices: the GPUs of the process.
+        backends: of torch.distributed: ``nccl``, ``gloo``, …
+    """
+    case = Case(linked, overview(linked), idle.find(linked), allocations, devices, backends)
+    if not case.stepped:
+        return []
+    return [finding for rule in RULES for finding in rule(case)]
+
+
+def _finding(
+    case: Case,
+    cause: str,
+    problem: str,
+    advice: str,
+    evidence: Callable[[str, str], str],
+    around: bool = True,
+) -> Iterator[Finding]:
+    """Tell of the gaps of one cause: of the operator that explains most of their time.
+
+    ``around``: that is the outermost operator around what the host did then.
+    """
+    gaps = case.gaps
+    of = gaps.cause == idle.CAUSES.index(cause)
+    lost = int(gaps.length[of].sum())
+    if lost < IDLE * case.stepped:
+        return
+    names = case.linked.ops["name"].cast(pl.String)
+    per_row = (
+        pl.DataFrame({"row": gaps.row[of], "step": gaps.step[of], "lost": gaps.length[of]})
+        .filter(pl.col("row") >= 0)
+        .with_columns(operator=_outermost(case.linked, gaps.row[of][gaps.row[of] >= 0], around))
+    )
+    named = per_row.with_columns(name=names.gather(per_row["operator"]))
+    by_name = named.group_by("name").agg(pl.col("lost").sum(), pl.len()).sort("lost", "name")
+    name, most, count = by_name.row(-1) if by_name.height else ("", 0, 0)
+    worst = named.filter(pl.col("name") == name).sort("lost")
+    where = line(case.linked, int(worst["row"][-1])) if worst.height else None
+    told = f"{milliseconds(lost)} of {milliseconds(case.stepped)} in the recorded steps"
+    by_step = named.group_by("step").agg(pl.col("lost").sum()).sort("lost", "step")
+    at = case.linked.steps["step"][int(by_step["step"][-1])] if by_step.height else None
+    yield Finding(
+        cause,
+        problem.format(share=percent(lost / case.stepped)),
+        advice,
+        f"{told}; {evidence(_times(count), milliseconds(most)).replace('{name}', name)}",
+        lost,
+        lost / case.stepped,
+        None if at is None or not case.linked.stepped else int(at),
+        name or None,
+        where,
+    )
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _outermost(linked: Linked, rows: npt.NDArray[np.int64], around: bool) -> pl.Series:
+    """For each span the outermost operator around it, or the span itself where there is none."""
+    is_op = linked.of("op")
+    found, at = rows.copy(), rows.copy()
+    while around and len(at) and (at >= 0).any():
+        here = at >= 0
+        found = np.where(here & is_op[np.maximum(at, 0)], at, found)
+        at = np.where(here, linked.parent[np.maximum(at, 0)], -1)
+    return pl.Series("operator", found, pl.UInt32)
+
+
+def data_loading(case: Case) -> Iterator[Finding]:
+    """The device waits for the next batch; the plugin's rule where there is no device."""
+    yield from _finding(
+        case,
+        "data_loading",
+        "the device had nothing to do for {share} of the time because the next batch was not there",
+        "give the DataLoader more num_workers, pin_memory=True and persistent_workers=True, "
+        "or make its work cheaper",
+        lambda times, most: f"{most} of it in {{name}}, {times}",
+    )
+    share = _of_step(case, "dataloader")
+    if case.overview.devices.height == 0 and share > DATA_LOADING:
+        lost = int(share * case.stepped)
+        yield Finding(
+            "data_loading",
+            f"{percent(share)} of the steps is spent in the DataLoader",
+            "give the DataLoader more num_workers, or make its work cheaper",
+            f"{milliseconds(lost)} of {milliseconds(case.stepped)} in the recorded steps",
+            lost,
+            share,
+        )
+
+
+def synchronisation(case: Case) -> Iterator[Finding]:
+    """The host waits for the device, and then the device for the host."""
+    yield from _finding(
+        case,
+        "synchronisation",
+        "the device had nothing to do for {share} of the time because the host waited for its "
+        "result before it launched anything more",
+        "take .item(), .cpu(), .numpy(), print() and comparisons of tensors out of the step, or "
+        "do them every few hundred steps; copy to the host with non_blocking=True",
+        lambda times, most: f"{most} of it below {{name}}, {times}",
+    )
+
+
+def cpu_operator(case: Case) -> Iterator[Finding]:
+    """Operators that work on the host while the device has nothing to do."""
+    yield from _finding(
+        case,
+        "cpu_operator",
+        "the device had nothing to do for {share} of the time while an operator computed on the "
+        "CPU",
+        "move its inputs to the device, or do it in the DataLoader's workers",
+        lambda times, most: f"{most} of it in {{name}}, {times}",
+        around=False,
+    )
+
+
+def launch(case: Case) -> Iterator[Finding]:
+    """The host cannot launch as fast as the device works."""
+    kernels = case.linked.activities.filter(pl.col("kind").cast(pl.String) == "kernel")
+    small = kernels.filter(pl.col("duration") < SMALL).height
+    evidence = f"{small} of {kernels.height} kernels last less than {milliseconds(SMALL)}"
+    yield from _finding(
+        case,
+        "launch",
+        "the device had nothing to do for {share} of the time because the host was still "
+        "preparing the next kernel",
+        "use torch.compile or CUDA graphs, fused optimizers (fused=True, foreach=True), or "
+        "larger batches: fewer and larger kernels",
+        lambda times, most: f"{evidence}; {most} of it below {{name}}, {times}",
+    )
+
+
+def allocator(case: Case) -> Iterator[Finding]:
+    """The caching allocator had to ask the driver for memory while the device waited."""
+    yield from _finding(
+        case,
+        "allocator",
+        "the device had nothing to do for {share} of the time while memory was asked of the "
+        "driver, or given back to it",
+        "keep sizes of inputs alike, set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or "
+        "leave more memory free",
+        lambda times, most: f"{most} of it below {{name}}, {times}",
+    )
+
+
+def exposed_communication(case: Case) -> Iterator[Finding]:
+    """Communication that no computation hides; the plugin's advice from 10 % of the step on."""
+    activities = case.linked.activities
+    role = activities["role"].cast(pl.String)
+    begun, ended = activities["start"].to_numpy(), activities["end"].to_numpy()
+    communicates = (role == "communication").to_numpy()
+    computes = role.is_in(["kernel", "memcpy", "memset"]).to_numpy()
+    both = merge(begun[communicates], ended[communicates])
+    alone = subtract(*both, *merge(begun[computes], ended[computes]))
+    low, high = case.linked.steps["start"].to_numpy(), case.linked.steps["end"].to_numpy()
+    each = covered(*alone, low, high)
+    lost, whole = int(each.sum()), int(covered(*both, low, high).sum())
+    if lost < IDLE * case.stepped:
+        return
+    names = (
+        activities.filter(pl.Series(communicates))
+        .group_by(pl.col("name").cast(pl.String))
+        .agg(pl.col("duration").sum())
+        .sort("duration", "name")
+    )
+    yield Finding(
+        "exposed_communication",
+        f"{percent(lost / case.stepped)} of the steps is communication during which nothing is "
+        "computed",
+        "overlap it: larger gradient buckets, FSDP prefetch, reduce less often by gradient "
+        "accumulation, or a faster network",
+        f"{milliseconds(lost)} of the {milliseconds(whole)} of communication are not hidden",
+        lost,
+        lost / case.stepped,
+        int(case.linked.steps["step"][int(each.argmax())]) if case.linked.stepped else None,
+        names["name"][-1],
+    )
+
+
+def utilization(case: Case) -> Iterator[Finding]:
+    """The plugin's: the device is used for less than half of the time."""
+    for row in case.overview.devices.iter_rows(named=True):
+        if row["utilization"] is not None and row["utilization"] < UTILIZATION:
+            yield Finding(
+                "utilization",
+                f"GPU {row['device']} ran kernels for {percent(row['utilization'])} of the time",
+                "see the other findings for why; larger batches give each step more to do",
+                f"{row['kernels']} kernels in {milliseconds(case.stepped)}",
+            )
+
+
+def tensor_cores(case: Case) -> Iterator[Finding]:
+    """The plugin's: tensor cores are there, operators could use them, and none does."""
+    able = [d for d in case.devices if d.capability and d.capability >= _TENSOR_CORES_SINCE]
+    if able and case.overview.tensor_core == 0 and (case.overview.tensor_core_eligible or 0) > 0:
+        yield Finding(
+            "tensor_cores",
+            f"the tensor cores of {able[0].name} are never used",
+            "use automatic mixed precision (torch.autocast with bfloat16), or allow TF32 "
+            "(torch.set_float32_matmul_precision('high')); sizes that are multiples of 8 help",
+            f"operators that could use them launched "
+            f"{percent(case.overview.tensor_core_eligible or 0)} of the kernels' time",
+        )
+
+
+def memory(case: Case) -> Iterator[Finding]:
+    """The plugin's: little memory is left."""
+    if not case.allocations.height:
+        return
+    peaks = (
+        case.allocations.filter(pl.col("device").is_not_null())
+        .group_by("device")
+        .agg(pl.col("total_allocated").max(), pl.col("total_reserved").max())
+    )
+    for device, allocated, reserved in peaks.sort("device").iter_rows():
+        most = max(allocated or 0, reserved or 0)
+        capacity = case.devices[device].memory_bytes if device < len(case.devices) else None
+        if capacity and most > MEMORY * capacity:
+            yield Finding(
+                "memory",
+                f"{percent(most / capacity)} of the memory of GPU {device} is in use at the peak",
+                "smaller batches with gradient accumulation, activation checkpointing, or a "
+                "sharded optimizer leave room",
+                f"{size(most)} of {size(capacity)}",
+            )
+
+
+def data_parallel(case: Case) -> Iterator[Finding]:
+    """The plugin's: one process drives several GPUs; or DDP does not use NCCL."""
+    names = case.linked.ops["name"].unique().cast(pl.String)
+    if (names == "DataParallel.forward").any():
+        yield Finding(
+            "data_parallel",
+            "the model is wrapped in DataParallel: one Python process drives all GPUs",
+            "use DistributedDataParallel, with one process per GPU",
+            "DataParallel.forward was called",
+        )
+    able = any(d.capability and d.capability >= _NCCL_SINCE for d in case.devices)
+    if able and case.backends and "nccl" not in case.backends:
+        if (names == "DistributedDataParallel.forward").any():
+            yield Finding(
+                "backend",
+                f"gradients are reduced by {', '.join(case.backends)}",
+                'use backend="nccl" in torch.distributed.init_process_group',
+                "DistributedDataParallel.forward was called, and NCCL was not initialised",
+            )
+
+
+def _of_step(case: Case, part: str) -> float:
+    mean = case.overview.mean
+    whole = mean.get("duration", 0)
+    return mean.get(part, 0) / whole if whole else 0.0
+
+
+#: In the order in which they are told where they save the same.
+RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
+    data_loading,
+    synchronisation,
+    exposed_communication,
+    launch,
+    cpu_operator,
+    allocator,
+    utilization,
+    tensor_cores,
+    memory,
+    data_parallel,
+)

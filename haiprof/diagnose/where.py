@@ -1,0 +1,54 @@
+"""Where in the user's code a span was called from."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import polars as pl
+
+from haiprof.views.trace.linked import Linked
+
+#: A frame of Python as torch.profiler writes it: ``train.py(45): main``.
+_FRAME = re.compile(r"\.py\(\d+\)")
+#: Frames of libraries, which the user did not write.
+_LIBRARY = re.compile(
+    r"(^|/)(torch|torchvision|torchaudio|site-packages|dist-packages|lib/python[\d.]+|"
+    r"importlib|threading\.py|contextlib\.py|runpy\.py)(/|\(|$)|^<"
+)
+
+
+def line(linked: Linked, row: int) -> str | None:
+    """Return the innermost frame of the user's code around a span; None where none is known.
+
+    From the stack that the op was recorded with, else from the Python functions of its thread;
+    where all frames are a library's, the innermost of those.
+
+    Args:
+        linked: the trace.
+        row: of ``linked.ops``.
+    """
+    frames = _recorded(linked, row) or _running(linked, row)
+    own = [frame for frame in frames if not _LIBRARY.search(frame)]
+    return own[0] if own else frames[0] if frames else None
+
+
+def _recorded(linked: Linked, row: int) -> list[str]:
+    """Frames of the nearest span that was recorded with a stack, innermost first."""
+    stacks = linked.ops["stack"]
+    while row >= 0:
+        if stacks[row]:
+            return [f.strip() for f in str(stacks[row]).split(";") if _FRAME.search(f)]
+        row = int(linked.parent[row])
+    return []
+
+
+def _running(linked: Linked, row: int) -> list[str]:
+    """Python functions of the thread that ran when a span began, innermost first."""
+    thread, instant = linked.ops["thread"][row], linked.start[row]
+    python = linked.of("python") & (linked.start <= instant) & (linked.end > instant)
+    python &= (linked.ops["thread"] == thread).to_numpy()
+    rows = np.flatnonzero(python)
+    rows = rows[np.argsort(linked.start[rows], kind="stable")[::-1]]
+    names = linked.ops["name"].cast(pl.String)
+    return [name for name in (names[int(r)] for r in rows) if _FRAME.search(name)]
