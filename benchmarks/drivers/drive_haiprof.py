@@ -23,7 +23,7 @@ VIEWS = (
     "idle", "overlap", "launches", "queue_length", "bandwidth", "stragglers", "sequences",
     "critical_path", "recommendations", "compare",
 )  # fmt: skip
-WAYS = {"operators": ("name", "shapes"), "kernels": ("name", "launch")}
+WAYS = {"operators": ("name", "shapes", "stack"), "kernels": ("name", "launch")}
 #: Loaded when they are first used, and no part of the work.
 LIBRARIES = (numpy, polars, pyarrow)
 
@@ -61,11 +61,9 @@ def _made(analyzer: Analyzer, name: str) -> list[tuple[str, Any]]:
     make = getattr(analyzer, name)
     if name == "compare":
         return [(name, make(analyzer))]
-    return (
-        [(f"{name} by {way}", make(by=way)) for way in WAYS[name]]
-        if name in WAYS
-        else [(name, make())]
-    )
+    if name in WAYS:
+        return [(f"{name} by {way}", make(by=way)) for way in WAYS[name]]
+    return [(name, make())]
 
 
 def _rows(made: Any) -> int:

@@ -36,6 +36,7 @@ _NUMBERS = {
     "smallest": "5e-324",
     "underflow": "1e-400",
     "long_fraction": "0." + "3" * 400,
+    "signed": "+1",
 }
 #: Numbers that are no time: too large for ns in 64 bits, or not numbers at all.
 _NO_TIMES = {
@@ -54,7 +55,6 @@ _NO_TIMES = {
     "c_infinity": "inf",
     "not_available": "N/A",
     "hexadecimal": "0x10",
-    "signed": "+1",
     "no_exponent": "1e",
     "two_signs": "--1",
     "grouped": "1_000",
