@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import CodeType, TracebackType
 from typing import Any, Final, TypedDict
 
+import numpy.typing as npt
+
 DEFAULT_RING_BYTES: Final[int]
 MIN_RING_BYTES: Final[int]
 
@@ -166,6 +168,60 @@ class RingReader:
         """Tell the writer that everything up to that ticket is on disk, or why not."""
     def free_records(self) -> None:
         """Free the memory of a ring that is closed, all but its counters."""
+
+# -- trace files (src/trace) ----------------------------------------------------------------------
+
+class TraceParser:
+    """A Chrome trace file, given in pieces of any size, as columns.
+
+    Columns are numpy arrays: int64 (not there: -2**63), float64 (NaN) or uint32 (2**32 - 1). Times
+    and durations are ns, those of the file, to which its ``baseTimeNanoseconds`` is still to be
+    added. Texts are uint32 codes, see ``strings``; ``process`` and ``thread`` are texts, too. Ids
+    (``correlation``, ``external``, ``graph_node``, ``address``, ``id``) are unsigned 64-bit numbers
+    by their bits. May be used from several threads; lets go of the GIL.
+
+    Args:
+        categories: where spans and activities (``"ph": "X"``) go by their category in lower case:
+            ``"spans"``, ``"activities"``, or ``""`` for nowhere. ``""`` is for events without a
+            category, ``"*"`` for categories that are not here; without it they are a problem.
+        arguments: the categories whose arguments are wanted as JSON text, in ``arguments``.
+
+    Raises:
+        ValueError: a category goes elsewhere, or arguments are wanted of one that is not there.
+    """
+
+    def __init__(self, categories: Mapping[str, str], arguments: Sequence[str] = ...) -> None: ...
+    def feed(self, piece: bytes | bytearray | memoryview) -> None:
+        """Read on.
+
+        Raises:
+            ValueError: the file is finished.
+        """
+    def finish(self) -> None:
+        """Say that there is no more."""
+    def take(self) -> dict[str, dict[str, npt.NDArray[Any]]]:
+        """Group -> column -> values of the rows since the last call, in the order of the file.
+
+        spans, activities; collectives (what one of these says of communication: the one in ``row``
+        of this call's spans, ``side`` 0, or activities, ``side`` 1); allocations; instants (all
+        others); flows (``side``: 0 start, 1 step, 2 end); counters (a row for each argument, its
+        name in ``instance``); metadata. Groups without rows and columns without a value are left
+        out.
+        """
+    def strings(self, first: int = 0) -> list[str]:
+        """The texts from that code on."""
+    @property
+    def header(self) -> dict[str, str]:
+        """The members of the file beside ``traceEvents``, as JSON text without blanks."""
+    @property
+    def problems(self) -> dict[str, tuple[int, int, str]]:
+        """What was not understood -> how often, where first (bytes), and what it looked like."""
+    @property
+    def truncated(self) -> int | None:
+        """Where the file was cut off (bytes): what follows could not be read."""
+    @property
+    def events(self) -> int:
+        """How many events were read."""
 
 # -- steps and phases (src/phase) and what torch calls -------------------------------------------
 

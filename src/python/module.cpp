@@ -12,6 +12,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   register_host(module);
   register_io(module);
   register_uncore(module);
+  register_trace(module);
   register_hooks(module);
   register_spawn(module);
   register_names(module);

@@ -11,6 +11,7 @@ void register_drain(pybind11::module_& module);
 void register_gpu(pybind11::module_& module);
 void register_host(pybind11::module_& module);
 void register_uncore(pybind11::module_& module);
+void register_trace(pybind11::module_& module);
 void register_hooks(pybind11::module_& module);
 void register_spawn(pybind11::module_& module);
 void register_io(pybind11::module_& module);
