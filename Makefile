@@ -6,7 +6,7 @@ SOURCES := $(shell find src haiprof -type f -not -name '*.pyc' 2>/dev/null) \
            CMakeLists.txt pyproject.toml haiprof.pth haiprof.start _haiprof_boot.py
 SANITIZE_BUILD := build/sanitize
 
-.PHONY: help demo test test-qemu lint format bench soak sanitize clean
+.PHONY: help demo test test-qemu test-peers lint format bench bench-large soak sanitize clean
 help:            ## show this list
 	@sed -n 's/^\([a-z-]*\):.*##/\1:/p' $(MAKEFILE_LIST)
 
@@ -19,9 +19,16 @@ test: $(VENV)/installed  ## run all tests
 test-qemu: $(VENV)/installed  ## the uncore drivers on emulated servers; needs Debian and its QEMU
 	$(BIN)/pytest tests/qemu -m qemu
 
+test-peers: $(VENV)/installed  ## deep traces in torch-tb-profiler and HTA; installs both
+	$(BIN)/pytest tests/peers -m peers
+
 bench: $(VENV)/installed  ## run the benchmarks; results in build/bench.json
 	mkdir -p build
-	$(BIN)/pytest benchmarks -m 'not soak' --benchmark-json build/bench.json
+	$(BIN)/pytest benchmarks -m 'not soak and not large' --benchmark-json build/bench.json
+
+bench-large: $(VENV)/installed  ## traces of 4 million events; results in build/bench-large.json
+	mkdir -p build
+	$(BIN)/pytest benchmarks -m large --benchmark-json build/bench-large.json
 
 soak: $(VENV)/installed  ## ten minutes of records; results in build/soak.json
 	mkdir -p build

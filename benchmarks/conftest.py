@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from fixtures import away_from_the_checkout, native_build, shm
+from peer_fixtures import hta, plugin
 
-__all__ = ["away_from_the_checkout", "native_build", "native_programs", "shm"]
+__all__ = ["away_from_the_checkout", "hta", "native_build", "native_programs", "plugin", "shm"]
 
 
 @pytest.fixture

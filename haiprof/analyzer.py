@@ -14,7 +14,8 @@ import polars as pl
 
 from haiprof import schema
 from haiprof.errors import HaiprofError
-from haiprof.sources import own, tables
+from haiprof.sources import tables
+from haiprof.sources.open import open_path
 from haiprof.sources.own import ROLE_NODE, ROLE_RANK, Process, Run, readable
 from haiprof.views import busy as busy_views
 from haiprof.views import device_steps as device_views
@@ -56,31 +57,45 @@ class GpuTables:
 
 
 class Analyzer:
-    """One run of haiprof.
+    """One run: what haiprof recorded, or traces of torch.profiler.
 
     Frames are polars DataFrames with the leading columns ``node``, ``rank`` (null for what belongs
     to a node) and ``pid``, then those of the view or of the table (``haiprof/schema.py``). Times
     are int64 ns UTC, durations int64 ns. Tables are read when they are asked for, by column.
 
+    Traces are read once, into a temporary folder that is removed with this object, unless an import
+    of them is kept beside them (``haiprof import``).
+
     Args:
-        path: a run folder, or a log directory that holds exactly one run.
+        path: a run folder, a log directory that holds exactly one run, a trace file, a folder of
+            them, or a URL of fsspec.
         executor: runs the per-rank work; any ``concurrent.futures.Executor``, also that of a
             cluster that sees the same files. By default a few threads of this process.
+        told: while traces are read, is called with bytes that were read, from any thread.
 
     Raises:
         HaiprofError: there is no such run, or this version cannot read it.
     """
 
-    def __init__(self, path: str | Path, executor: Executor | None = None) -> None:
-        """Open the run; only its small JSON files are read."""
-        self._run = own.open_run(path)
+    def __init__(
+        self,
+        path: str | Path,
+        executor: Executor | None = None,
+        told: Callable[[int], None] | None = None,
+    ) -> None:
+        """Open the run; of one that was recorded or imported only small JSON files are read."""
+        self._run, self._temporary = open_path(path, executor, told)
         self._executor = executor
         self._problems = dict.fromkeys(self._run.problems)
         self._summaries: tuple[list[Summary], list[Summary]] | None = None
 
     def __repr__(self) -> str:
         """Name the run's folder and size."""
-        return f"Analyzer({str(self._run.folder)!r}): {len(self.ranks)} ranks"
+        return f"Analyzer({self._where!r}): {len(self.ranks)} ranks"
+
+    @property
+    def _where(self) -> str:
+        return self._run.source or str(self._run.folder)
 
     @property
     def run(self) -> Run:
@@ -321,7 +336,7 @@ class Analyzer:
             return list(self._run.processes)
         chosen = [p for p in self._run.processes if p.rank == rank and p.role != ROLE_NODE]
         if not any(p.role == ROLE_RANK for p in chosen):
-            raise HaiprofError(f"{self._run.folder}: has no rank {rank}: {_describe(self.ranks)}")
+            raise HaiprofError(f"{self._where}: has no rank {rank}: {_describe(self.ranks)}")
         return chosen
 
     def _table(

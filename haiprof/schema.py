@@ -34,6 +34,9 @@ PROCESS_FORMAT: Final = "haiprof-process"
 #: ``<table>-<n>.arrows`` while live (IPC stream), closed into ``<table>-<n>.arrow`` (zstd file).
 LIVE_SUFFIX: Final = ".arrows"
 CLOSED_SUFFIX: Final = ".arrow"
+#: A kept import of a trace lies beside it as ``<trace>.haiprof/``, of a folder of them in it.
+IMPORT_SUFFIX: Final = ".haiprof"
+IMPORT_FOLDER: Final = "haiprof-import"
 
 
 class Column(NamedTuple):

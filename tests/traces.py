@@ -14,7 +14,7 @@ import re
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +172,7 @@ class _Reading:
 
     def __init__(self, base: int) -> None:
         self._base = base
-        self._threads: dict[tuple[Any, Any], int] = {}
+        self._threads: dict[tuple[str, str], int] = {}
         self.rows: Rows = {name: [] for name in NAMES}
 
     def add(self, event: Event) -> None:
@@ -291,7 +291,8 @@ class _Reading:
 
     def _thread(self, event: Event) -> int:
         # Two processes in one file may have a thread of the same number.
-        pair = event.get("pid"), event.get("tid")
+        pair = str(event.get("pid")), str(event.get("tid"))
+        # Numbers are written as texts, too.
         found = self._threads.get(pair)
         if found is None:
             taken = set(self._threads.values())
@@ -353,7 +354,7 @@ def _bytes(shapes: Any, types: Any) -> int | None:
 
 
 def _ns(microseconds: Any) -> int:
-    return int(Decimal(str(microseconds)) * 1000)
+    return int((Decimal(str(microseconds)) * 1000).to_integral_value(ROUND_HALF_UP))
 
 
 def _whole(value: Any) -> int | None:
@@ -365,7 +366,8 @@ def _whole(value: Any) -> int | None:
 
 def _unsigned(value: Any) -> int | None:
     found = _whole(value)
-    return None if found is None or found < 0 else found
+    # CUPTI's way to say -1, too.
+    return None if found is None or found < 0 or found == 0xFFFFFFFF else found
 
 
 def _real(value: Any) -> float | None:
@@ -375,7 +377,7 @@ def _real(value: Any) -> float | None:
 def _json(value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value
-    return json.dumps(value, default=str)
+    return json.dumps(value, default=float, ensure_ascii=False, separators=(",", ":"))
 
 
 _TYPES = {

@@ -47,7 +47,9 @@ def run(words: Annotated[list[str] | None, typer.Argument(metavar="[--] CMD...")
 
 @app.command()
 def report(
-    run: Annotated[Path, typer.Argument(help="A run's folder.", metavar="RUN")],
+    run: Annotated[
+        str, typer.Argument(help="A run's folder, or traces: a file or a folder.", metavar="RUN")
+    ],
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="The file to write [RUN/report.html].", metavar="FILE"),
@@ -57,6 +59,22 @@ def report(
     from haiprof.cli.report import write_report
 
     write_report(run, output)
+
+
+@app.command("import")
+def import_(
+    path: Annotated[
+        str, typer.Argument(help="A trace, a folder of them, or their URL.", metavar="PATH")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="The folder to write [beside the traces].", metavar="DIR"),
+    ] = None,
+) -> None:
+    """Read traces of torch.profiler once, so that they open at once from then on."""
+    from haiprof.cli.importing import import_traces
+
+    import_traces(path, out)
 
 
 @app.command()

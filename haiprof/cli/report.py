@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from haiprof.cli.console import spinner
 from haiprof.printable import printable
 
 if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
+    from haiprof.sources.own import Run
+
+_NAME: Final = "report.html"
 
 
-def open_run(path: Path) -> Analyzer:
+def open_run(path: str | Path) -> Analyzer:
     """Open a run so that Ctrl-C works while it is read.
 
     Raises:
@@ -27,12 +30,13 @@ def open_run(path: Path) -> Analyzer:
     return Analyzer(path)
 
 
-def write_report(run: Path, output: Path | None) -> None:
+def write_report(run: str | Path, output: Path | None) -> None:
     """Write the report and print where it is and the three most telling lines.
 
     Args:
-        run: a run folder, or a log directory with one run.
-        output: the file to write; ``report.html`` in the run's folder when None.
+        run: a run folder, a log directory with one run, or traces.
+        output: the file to write; ``report.html`` in the folder of the run or the traces, or
+            beside the one trace, when None.
 
     Raises:
         HaiprofError: there is no such run, it cannot be read, or the file cannot be written.
@@ -41,7 +45,16 @@ def write_report(run: Path, output: Path | None) -> None:
         opened = open_run(run)
         lines = opened.headline()
     with spinner("writing the report"):
-        written = opened.report(output or opened.run.folder / "report.html")
+        written = opened.report(output or _place(opened.run))
     print(printable(str(written)))
     for line in lines:
         print(f"  {printable(line)}")
+
+
+def _place(run: Run) -> Path:
+    source = Path(run.source or run.folder)
+    if source.is_dir():
+        return source / _NAME
+    # Beside a trace; for one behind a URL here.
+    name = f"{source.name}.{_NAME}"
+    return source.with_name(name) if source.exists() else Path(name)

@@ -40,6 +40,9 @@ class Gpu:
     device: int | None
     instance: str
     memory_bytes: int | None
+    multiprocessors: int | None = None
+    #: Compute capability, as in (9, 0).
+    capability: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,24 @@ class Machine:
     numa_nodes: int | None
     dram_peak_bytes_per_s: float | None
     dram_peak_how: str
+
+
+@dataclass(frozen=True, slots=True)
+class TraceInfo:
+    """Which trace file a process folder was imported from.
+
+    ``span`` numbers the times at which this worker was profiled, from 1; ``begin`` and ``end``, ns
+    since the epoch, are of the first and the last event; ``distributed`` is the file's
+    ``distributedInfo`` as it stands there; ``version`` its ``schemaVersion``.
+    """
+
+    file: str
+    worker: str
+    span: int
+    begin: int | None
+    end: int | None
+    distributed: dict[str, Any]
+    version: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +99,8 @@ class Process:
     gpus: tuple[Gpu, ...] = ()
     #: Of a node; None where the recorder was older.
     machine: Machine | None = None
+    #: Of a process that was read from a trace file.
+    trace: TraceInfo | None = None
     #: Name for people, unique in the run: ``rank 3``, ``rank 3, attempt 1``, ``rank 3, pid 41``.
     label: str = ""
 
@@ -95,6 +118,8 @@ class Run:
     problems: tuple[str, ...]
     #: Which kernels the job was asked to record (the option ``kernels``); empty if unknown.
     kernels: str = ""
+    #: What was opened, where that is not ``folder``: traces, of which ``folder`` is an import.
+    source: str = ""
 
 
 def open_run(path: str | Path) -> Run:
@@ -124,7 +149,7 @@ def open_run(path: str | Path) -> Run:
         command=tuple(readable(str(word)) for word in command),
         host=_text(document, "host", file),
         processes=tuple(processes),
-        problems=tuple(problems),
+        problems=(*_lines(document, "problems", file), *problems),
         kernels=_option(document, "kernels"),
     )
 
@@ -133,6 +158,31 @@ def _option(document: dict[str, Any], name: str) -> str:
     options = document.get("options")
     value = options.get(name) if isinstance(options, dict) else None
     return readable(value) if isinstance(value, str) else ""
+
+
+def _lines(document: dict[str, Any], field: str, file: Path) -> list[str]:
+    lines = document.get(field) or []
+    if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
+        raise _wrong(file, field, lines, "a list of texts")
+    return [readable(line) for line in lines]
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """List the runs that lie in a log directory; an import of traces that is kept there is none.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    return [
+        child
+        for child in folder.iterdir()
+        if not is_import(child.name) and (child / schema.RUN_FILE).is_file()
+    ]
+
+
+def is_import(name: str) -> bool:
+    """Say whether a folder of that name is an import of traces, kept beside them."""
+    return name == schema.IMPORT_FOLDER or name.endswith(schema.IMPORT_SUFFIX)
 
 
 def _run_folder(path: Path) -> Path:
@@ -147,7 +197,7 @@ def _run_folder(path: Path) -> Path:
             raise HaiprofError(
                 f"{path}: is a file: give the run folder that holds {schema.RUN_FILE}"
             )
-        runs = [child for child in path.iterdir() if (child / schema.RUN_FILE).is_file()]
+        runs = runs_in(path)
     except OSError as error:
         raise HaiprofError(
             f"{path}: cannot be read ({error.strerror}): ask its owner for access"
@@ -198,15 +248,20 @@ def _read_processes(run: Path) -> tuple[list[Process], list[str]]:
 def _labels(processes: list[Process]) -> list[str]:
     labels = [_label(p) for p in processes]
     # A rank that was started again, nodes that each have a rank 0, one pid that recorded twice.
-    for more in ("pid {p.pid}", "on {p.node}", "in {p.folder.name}"):
+    # A worker that was profiled several times comes first: all of its spans have one pid.
+    for more in (_span, "pid {p.pid}".format, "on {p.node}".format, "in {p.folder.name}".format):
         times = Counter(labels)
         labels = [
             f"{label}, {told}"
-            if times[label] > 1 and (told := readable(more.format(p=p))) not in label
+            if times[label] > 1 and (told := readable(more(p=p))) and told not in label
             else label
             for label, p in zip(labels, processes, strict=True)
         ]
     return labels
+
+
+def _span(p: Process) -> str:
+    return "" if p.trace is None else f"span {p.trace.span}"
 
 
 def _label(p: Process) -> str:
@@ -267,6 +322,25 @@ def _read_process(folder: Path) -> Process:
         sources=_sources(document, file),
         gpus=_gpus(document, file),
         machine=_machine(document, file),
+        trace=_trace(document, file),
+    )
+
+
+def _trace(document: dict[str, Any], file: Path) -> TraceInfo | None:
+    told = document.get("trace")
+    if told is None:
+        return None
+    if not isinstance(told, dict):
+        raise _wrong(file, "trace", told, "an object")
+    distributed = told.get("distributed")
+    return TraceInfo(
+        file=_text(told, "file", file),
+        worker=_text(told, "worker", file),
+        span=_need_whole(told, "span", file),
+        begin=_whole(told, "begin", file),
+        end=_whole(told, "end", file),
+        distributed=distributed if isinstance(distributed, dict) else {},
+        version=_whole(told, "version", file),
     )
 
 
@@ -310,9 +384,20 @@ def _gpus(document: dict[str, Any], file: Path) -> tuple[Gpu, ...]:
             device=_whole(row, "device", file),
             instance=_text(row, "instance", file),
             memory_bytes=_whole(row, "memory_bytes", file),
+            multiprocessors=_whole(row, "multiprocessors", file),
+            capability=_capability(row, file),
         )
         for row in rows
     )
+
+
+def _capability(row: dict[str, Any], file: Path) -> tuple[int, int] | None:
+    told = row.get("capability")
+    if told is None:
+        return None
+    if not isinstance(told, list) or len(told) != 2 or not all(_is_whole(n) for n in told):
+        raise _wrong(file, "capability", told, "two whole numbers or null")
+    return told[0], told[1]
 
 
 def _read_json(file: Path, expected: str) -> dict[str, Any]:

@@ -264,6 +264,8 @@ std::optional<std::int64_t> Parser::whole_of(const Field& field, const Token& to
     read = {Number::exact, false, *bits};
   }
   if (read.how == Number::rounded && !time) return refuse("is no whole number");
+  // How CUPTI writes that it is about no stream: -1, without its sign.
+  if (field.kind == Kind::count && read.magnitude == kNoText) return std::nullopt;
   const std::uint64_t most = field.kind == Kind::count      ? kNoText - 1
                              : field.kind == Kind::identity ? kAll
                                                             : kLargest;

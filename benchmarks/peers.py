@@ -1,0 +1,190 @@
+"""The tools that haiprof is held against: each in an environment of its own, run in a process of
+its own.
+
+    make_environment(PLUGIN)                       its Python, installed when it is first wanted
+    drive(python, PLUGIN.driver, folder)           one run of it: times, memory, rows
+
+Environments are kept in ``build/peers`` and made anew when the packages here change.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fixtures import ROOT
+
+DRIVERS = Path(__file__).resolve().parent / "drivers"
+ENVIRONMENTS = ROOT / "build" / "peers"
+#: The Python for which the packages below were seen to give the numbers that are known.
+PYTHON = "python3.11"
+_PIP = ("install", "--quiet", "--disable-pip-version-check", "--retries", "1", "--timeout", "20")
+
+
+class Unavailable(Exception):
+    """A tool cannot be had here; ``str()`` of it is why."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A tool: what to install, and the driver that runs it."""
+
+    name: str
+    packages: tuple[str, ...]
+    driver: Path
+
+
+PLUGIN = Peer(
+    "torch-tb-profiler",
+    ("torch-tb-profiler==0.4.3", "tensorboard==2.21.0", "pandas==3.1.1", "numpy==2.4.6"),
+    DRIVERS / "drive_plugin.py",
+)
+HTA = Peer(
+    "HolisticTraceAnalysis",
+    ("HolisticTraceAnalysis==0.5.0", "pandas==2.3.3", "numpy==2.2.6"),
+    DRIVERS / "drive_hta.py",
+)
+HAIPROF = DRIVERS / "drive_haiprof.py"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a tool: ``work_s`` after its imports until all views were there.
+
+    ``opened_s`` is until the first view, ``cpu_s`` of all its processes. ``peak_bytes`` is resident
+    memory, imports included: of one process exactly, of several the most that they held together at
+    one of the looks at them, each page counted once.
+    """
+
+    work_s: float
+    opened_s: float
+    cpu_s: float
+    peak_bytes: int
+    rows: dict[str, int]
+    tables: dict[str, Any] = field(default_factory=dict)
+
+
+def make_environment(peer: Peer) -> Path:
+    """Return the Python of the environment in which ``peer`` is installed.
+
+    Raises:
+        Unavailable: there is no such Python, or the packages cannot be had.
+    """
+    folder = ENVIRONMENTS / peer.name
+    python, stamp = folder / "bin" / "python", folder / "installed"
+    wanted = "\n".join((PYTHON, *peer.packages))
+    if stamp.exists() and stamp.read_text() == wanted:
+        return python
+    made_by = shutil.which(PYTHON)
+    if made_by is None:
+        raise Unavailable(f"{peer.name} needs {PYTHON}: not on PATH")
+    shutil.rmtree(folder, ignore_errors=True)
+    for command in ((made_by, "-m", "venv", folder), (python, "-m", "pip", *_PIP, *peer.packages)):
+        done = subprocess.run(command, capture_output=True, text=True, env=_environment(python))
+        if done.returncode:
+            said = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+            wrong = [line for line in said if line.startswith("ERROR")] or said or ["no reason"]
+            raise Unavailable(f"{peer.name} cannot be installed: {wrong[-1]}")
+    stamp.write_text(wanted)
+    return python
+
+
+def drive(python: Path, driver: Path, *arguments: object, timeout: float = 3600) -> Run:
+    """Run a driver in a fresh process and return what it measured.
+
+    Raises:
+        AssertionError: it failed; the text is the end of what it said.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        report, output = Path(folder) / "report", Path(folder) / "output"
+        command = [os.fspath(python), driver, report, *map(str, arguments)]
+        with output.open("wb") as file:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, cwd=folder,
+                env=_environment(python), start_new_session=True,
+            )  # fmt: skip
+            watched = _Watched(process.pid)
+            try:
+                status = process.wait(timeout)
+            finally:
+                with contextlib.suppress(ProcessLookupError):  # nothing of it is left
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                together = watched.stop()
+        said = output.read_text("utf-8", "replace")[-4000:]
+        assert status == 0, f"{driver.name} {arguments} ended with {status}:\n{said}"
+        told = json.loads(report.read_text())
+    told["peak_bytes"] = max(told["peak_bytes"], together)
+    return Run(**told)
+
+
+def _environment(python: Path) -> dict[str, str]:
+    """What is in the environment, but options of haiprof, and packages of another Python."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("HAIPROF_")}
+    if os.fspath(python) != sys.executable:
+        kept.pop("PYTHONPATH", None)
+    return kept
+
+
+class _Watched:
+    """Memory that a process and all beneath it hold together, looked at ten times a second.
+
+    What a forked process shares with others is split among them. A process alone is not looked at:
+    it knows its own peak, and each look would stop it for a moment.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._most = 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+
+    def stop(self) -> int:
+        """Stop looking; return the most bytes seen, 0 if there was never more than one process."""
+        self._over.set()
+        self._thread.join()
+        return self._most
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.1):
+            family = list(_family(self._pid))
+            if len(family) > 1:
+                self._most = max(self._most, sum(map(_own_bytes, family)))
+
+
+def _family(pid: int) -> Iterator[int]:
+    yield pid
+    for task in _listed(Path(f"/proc/{pid}/task")):
+        for child in _text(task / "children").split():
+            yield from _family(int(child))
+
+
+def _own_bytes(pid: int) -> int:
+    found = _text(Path(f"/proc/{pid}/smaps_rollup")).partition("Pss:")[2].split()
+    return int(found[0]) * 1024 if found else 0
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:  # it has ended
+        return []
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,180 @@
+"""The parser's columns of numbers as Arrow's.
+
+A value that is not there is the least int64, NaN or 0xffffffff; a column without any value is not
+there at all, and so is the one that is made of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from haiprof import schema
+from haiprof.sources.kineto.texts import NO_CODE, Codes
+
+#: Columns of one group of rows, by name; all equally long.
+Group: TypeAlias = Mapping[str, npt.NDArray[Any]]
+#: Columns of a table, by name; those that are not there are null.
+Columns: TypeAlias = dict[str, pa.Array]
+Numbers: TypeAlias = npt.NDArray[np.int64]
+
+NO_NUMBER: Final = int(np.iinfo(np.int64).min)
+_UNSIGNED: Final = {"uint16": np.uint16, "uint32": np.uint32}
+
+
+def height(group: Group) -> int:
+    """Return how many rows there are."""
+    return len(next(iter(group.values())))
+
+
+def codes(group: Group, name: str) -> Codes:
+    """Return a column of texts or of 32-bit numbers, also one without any value."""
+    found: Codes | None = group.get(name)
+    return np.full(height(group), NO_CODE, np.uint32) if found is None else found
+
+
+def numbers(group: Group, name: str) -> Numbers:
+    """Return a column of 64-bit numbers, also one without any value."""
+    found: Numbers | None = group.get(name)
+    return np.full(height(group), NO_NUMBER, np.int64) if found is None else found
+
+
+def picked(group: Group, rows: npt.NDArray[Any]) -> Group:
+    """Return some rows: those of a mask, or of row numbers."""
+    return {name: column[rows] for name, column in group.items()}
+
+
+def picked_or_none(group: Group, rows: Numbers) -> Group:
+    """Return rows by their numbers; a negative number is a row without any value."""
+    if not group:
+        return {}
+    known = rows >= 0
+    at = np.where(known, rows, 0)
+    none = {np.dtype(np.int64): NO_NUMBER, np.dtype(np.uint32): NO_CODE}
+    return {
+        name: np.where(known, column[at], column.dtype.type(none.get(column.dtype, np.nan)))
+        for name, column in group.items()
+    }
+
+
+def kept(columns: Columns, rows: npt.NDArray[np.bool_]) -> Columns:
+    """Return the rows of a mask."""
+    if rows.all():
+        return columns
+    mask = pa.array(rows)
+    return {name: column.filter(mask) for name, column in columns.items()}
+
+
+def some(name: str, column: pa.Array) -> Columns:
+    """Return the column under its name, or nothing if it has no value."""
+    return {} if column.null_count == len(column) else {name: column}
+
+
+def times(group: Group, name: str, base: int) -> pa.Array:
+    """Return times as ns since the epoch."""
+    return pa.array(group[name] + base)
+
+
+def durations(group: Group) -> pa.Array:
+    """Return how long each event lasted, ns; one that does not tell it is a moment."""
+    found = numbers(group, "duration")
+    return pa.array(np.where(found == NO_NUMBER, 0, found))
+
+
+def unsigned(values: npt.NDArray[Any], kind: type[Any]) -> pa.Array:
+    """Return an unsigned column; what it cannot hold is null."""
+    none = values > np.iinfo(kind).max if kind is not np.uint32 else values == NO_CODE
+    return pa.array(values.astype(kind, copy=False), mask=none if none.any() else None)
+
+
+def counts(group: Group, table: str, *names: str, zero: bool = True) -> Columns:
+    """Return 32-bit numbers as the unsigned columns of ``table``; ``zero`` may be one of them."""
+    made: Columns = {}
+    kinds = {column.name: column.kind for column in schema.TABLES[table].columns}
+    for name in names:
+        if name in group:
+            values = group[name] if zero else np.where(group[name] == 0, NO_CODE, group[name])
+            made |= some(name, unsigned(values, _UNSIGNED[kinds[name]]))
+    return made
+
+
+def identities(group: Group, *names: str, zero: bool = True) -> Columns:
+    """Return ids of 64 bits, which the parser gives by their bits."""
+    made: Columns = {}
+    for name in names:
+        if name in group:
+            none = group[name] == NO_NUMBER
+            if not zero:
+                none |= group[name] == 0
+            values = group[name].view(np.uint64)
+            made |= some(name, pa.array(values, mask=none if none.any() else None))
+    return made
+
+
+def signed(group: Group, *names: str) -> Columns:
+    """Return 64-bit numbers."""
+    made: Columns = {}
+    for name in names:
+        if name in group:
+            made |= some(name, signed_column(group[name]))
+    return made
+
+
+def signed_column(values: Numbers) -> pa.Array:
+    """Return one column of 64-bit numbers."""
+    none = values == NO_NUMBER
+    return pa.array(values, mask=none if none.any() else None)
+
+
+def sizes(group: Group, *names: str) -> Columns:
+    """Return 64-bit numbers that cannot be negative."""
+    made: Columns = {}
+    for name in names:
+        if name in group:
+            none = group[name] < 0
+            values = group[name].astype(np.uint64)
+            made |= some(name, pa.array(values, mask=none if none.any() else None))
+    return made
+
+
+def reals(group: Group, *names: str) -> Columns:
+    """Return fractions."""
+    made: Columns = {}
+    for name in names:
+        if name in group:
+            none = np.isnan(group[name])
+            made |= some(name, pa.array(group[name], mask=none if none.any() else None))
+    return made
+
+
+def table(name: str, parts: Sequence[Columns]) -> pa.Table | None:
+    """Return the rows of a table: its columns in the schema's order, without those never filled.
+
+    Returns:
+        None if there are no rows.
+    """
+    filled = [part for part in parts if part and len(next(iter(part.values())))]
+    if not filled:
+        return None
+    there = {column for part in filled for column in part}
+    whole = schema.arrow_schema(schema.TABLES[name])
+    wanted = pa.schema([field for field in whole if field.name in there], whole.metadata)
+    made = []
+    for part in filled:
+        rows = len(next(iter(part.values())))
+        made.append(
+            pa.Table.from_arrays(
+                [
+                    part[field.name].cast(field.type)
+                    if field.name in part
+                    else pa.nulls(rows, field.type)
+                    for field in wanted
+                ],
+                schema=wanted,
+            )
+        )
+    return pa.concat_tables(made).unify_dictionaries() if len(made) > 1 else made[0]

@@ -1,0 +1,178 @@
+"""Communication that a file tells of: calls of the host and kernels, with their arguments.
+
+Only what the file says is a row here: which kernels are communication by their names alone is a
+question for the analysis, whose rules may change after the import.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from haiprof.sources.kineto import words
+from haiprof.sources.kineto.columns import (
+    NO_NUMBER,
+    Columns,
+    Group,
+    Numbers,
+    codes,
+    counts,
+    durations,
+    identities,
+    picked,
+    picked_or_none,
+    signed,
+    signed_column,
+    some,
+    times,
+)
+from haiprof.sources.kineto.texts import NO_CODE, Texts, word_column
+
+#: What is told of a communication beside the columns of its table: JSON member <- column.
+_FURTHER: Final = {
+    "description": "group_description",
+    "group_id": "group_id",
+    "rank": "rank",
+    "splits_in": "splits_in",
+    "splits_out": "splits_out",
+    "first_rank": "first_rank",
+    "rank_stride": "rank_stride",
+    "source_rank": "source_rank",
+    "target_rank": "target_rank",
+}
+
+
+def host_collectives(
+    texts: Texts,
+    spans: Group,
+    calls: npt.NDArray[np.bool_],
+    threads: npt.NDArray[np.uint32],
+    told: Group | None,
+    base: int,
+) -> Columns:
+    """Return the communication that the host's spans start.
+
+    Args:
+        texts: of the file.
+        spans: the parser's rows.
+        calls: which of them are ops or ranges of the user.
+        threads: of each span.
+        told: the parser's ``collectives``: arguments of those spans that have such.
+        base: ns since the epoch that the file's times begin at.
+    """
+    names = codes(spans, "name")
+    ops = np.full(len(names), NO_CODE, np.uint32)
+    which = np.full(len(names), -1, np.int64)
+    if told is not None:
+        of_host = np.flatnonzero(told["side"] == 0)
+        which[told["row"][of_host]] = of_host
+        ops[told["row"][of_host]] = codes(told, "op")[of_host]
+    named = texts.spread(names, lambda name: words.collective_of(name) is not None, 0, np.bool_)
+    chosen = np.flatnonzero(calls & (named | (ops != NO_CODE)))
+    if not len(chosen):
+        return {}
+    ops, rows = ops[chosen], picked(spans, chosen)
+    said = [
+        words.collective_of(texts[name]) if op == NO_CODE else texts[op]
+        for op, name in zip(ops.tolist(), names[chosen].tolist(), strict=True)
+    ]
+    return {
+        "side": word_column(np.zeros(len(chosen), np.int8), ("host",)),
+        "op": pa.array(said, pa.utf8()).dictionary_encode(),
+        "start": times(rows, "start", base),
+        "duration": durations(rows),
+        "thread": pa.array(threads[chosen]),
+        **identities(rows, "external"),
+        **_arguments(texts, told, which[chosen], _bytes_of_inputs(texts, rows)),
+    }
+
+
+def device_collectives(texts: Texts, activities: Group, told: Group, base: int) -> Columns:
+    """Return the communication that kernels are, as their arguments say.
+
+    Args:
+        texts: of the file.
+        activities: the parser's rows.
+        told: the parser's ``collectives``: arguments of those that have such.
+        base: ns since the epoch that the file's times begin at.
+    """
+    ops = codes(told, "op")
+    which = np.flatnonzero((told["side"] == 1) & (ops != NO_CODE)).astype(np.int64)
+    if not len(which):
+        return {}
+    rows = picked(activities, told["row"][which])
+    return {
+        "side": word_column(np.zeros(len(which), np.int8), ("device",)),
+        "op": texts.column(ops[which]),
+        "start": times(rows, "start", base),
+        "duration": durations(rows),
+        **identities(rows, "external", "correlation"),
+        **_arguments(texts, told, which, np.full(len(which), NO_NUMBER, np.int64)),
+    }
+
+
+def _arguments(texts: Texts, told: Group | None, which: Numbers, bytes_in: Numbers) -> Columns:
+    """Return the columns of the rows ``which`` of ``told``; negative ones have no arguments.
+
+    ``bytes_in`` is what is known of the bytes otherwise.
+    """
+    rows = picked_or_none(told or {}, which)
+    elements = rows.get("elements_in")
+    if elements is not None and "type" in rows:
+        sizes = texts.spread(rows["type"], words.element_bytes, 0, np.int64)
+        known = (elements != NO_NUMBER) & (rows["type"] != NO_CODE)
+        total = np.where(known & (sizes > 0), elements * sizes, NO_NUMBER)
+        bytes_in = np.where(known, total, bytes_in)
+    made = {name: texts.column(rows[name]) for name in ("group", "ranks", "type") if name in rows}
+    return {
+        **made,
+        **counts(rows, "collectives", "group_size"),
+        **signed(rows, "elements_in", "elements_out"),
+        **some("bytes", signed_column(bytes_in)),
+        **_further(texts, rows),
+    }
+
+
+def _further(texts: Texts, rows: Group) -> Columns:
+    known = {member: rows[column] for member, column in _FURTHER.items() if column in rows}
+    if not known:
+        return {}
+    keys = np.stack([column.astype(np.int64) for column in known.values()], axis=1)
+    found, index = np.unique(keys, axis=0, return_inverse=True)
+    made = []
+    for row in found.tolist():
+        told: dict[str, Any] = {}
+        for (member, column), value in zip(known.items(), row, strict=True):
+            if column.dtype == np.int64:
+                if value != NO_NUMBER:
+                    told[member] = value
+            elif value != NO_CODE:
+                told[member] = value if member == "rank" else _value(texts[value])
+        made.append(json.dumps(told) if told else None)
+    attributes = pa.array(made, pa.utf8()).take(pa.array(index.reshape(-1)))
+    return some("attributes", attributes.dictionary_encode())
+
+
+def _value(text: str) -> Any:
+    """Return what stood in the file: the parser hands on other values than texts as JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _bytes_of_inputs(texts: Texts, spans: Group) -> Numbers:
+    @functools.cache
+    def total(shapes: int, types: int) -> int:
+        if NO_CODE in (shapes, types):
+            return NO_NUMBER
+        found = words.input_bytes(texts[shapes], texts[types])
+        return NO_NUMBER if found is None else found
+
+    pairs = zip(codes(spans, "shapes").tolist(), codes(spans, "types").tolist(), strict=True)
+    return np.array([total(*pair) for pair in pairs], np.int64)

@@ -1,0 +1,192 @@
+"""The trace files at a path: which belong to one run, to which worker, and in which order.
+
+As the TensorBoard plugin groups them: the files of one folder are one run, what stands before the
+time in a file's name is its worker, and several files of a worker are its spans (times at which it
+was profiled), numbered from 1 in the order of time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from haiprof.errors import HaiprofError
+from haiprof.sources.kineto.names import Name, is_handlers, may_be_trace, take_apart
+from haiprof.sources.kineto.stream import filesystem, is_url
+from haiprof.sources.own import is_import
+
+#: So many folders are named when one of them must be chosen.
+_NAMED = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One trace file: where it is, what its name tells, and what changes when it is written."""
+
+    path: str
+    file: str
+    name: Name
+    #: Number of the profiling span of this worker, from 1.
+    span: int
+    bytes: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is at a path: the files of one run."""
+
+    path: str
+    folder: bool
+    sources: tuple[Source, ...]
+    problems: tuple[str, ...] = ()
+
+    @property
+    def run(self) -> str:
+        """The name of the run: that of the folder, or of the file without its suffixes."""
+        if self.folder:
+            path = self.path if is_url(self.path) else str(Path(self.path).absolute())
+            return path.rstrip("/").rsplit("/", 1)[-1] or "traces"
+        return self.sources[0].file.split(".", 1)[0] or "trace"
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    path: str
+    file: str
+    bytes: int
+    mtime_ns: int
+
+
+def find(path: str) -> Found | None:
+    """Find the traces at ``path``; None where it is a folder that has none, nor has one in it.
+
+    Args:
+        path: a trace file, a folder of them, or a URL of fsspec of the one or the other.
+
+    Raises:
+        HaiprofError: there is nothing, it cannot be read, or several runs lie in the folder.
+    """
+    if is_url(path):
+        return _find_at_url(path)
+    place = Path(path)
+    try:
+        if not place.is_dir():
+            found = place.stat()
+            entry = _Entry(path, place.name, found.st_size, found.st_mtime_ns)
+            return Found(path, False, _spans([entry]))
+        entries = _entries(place)
+    except FileNotFoundError:
+        raise HaiprofError(
+            f"{path}: no such file or folder: give a run, a trace, or a folder of traces"
+        ) from None
+    except OSError as error:
+        raise HaiprofError(
+            f"{path}: cannot be read ({error.strerror}): ask its owner for access"
+        ) from None
+    if entries:
+        return _run(path, entries)
+    _refuse_several(place)
+    return None
+
+
+def _entries(folder: Path) -> list[_Entry]:
+    made = []
+    with os.scandir(folder) as listed:
+        for each in listed:
+            # One that cannot be looked at is named when it is to be read.
+            if may_be_trace(each.name) and not each.is_dir():
+                made.append(_Entry(each.path, each.name, *_size_and_time(each)))
+    return _chosen(made)
+
+
+def _size_and_time(entry: os.DirEntry[str]) -> tuple[int, int]:
+    try:
+        found = entry.stat()
+    except OSError:
+        return 0, 0
+    return found.st_size, found.st_mtime_ns
+
+
+def _chosen(entries: list[_Entry]) -> list[_Entry]:
+    """Of traces beside other JSON take those that torch's handler named."""
+    named = [entry for entry in entries if is_handlers(entry.file)]
+    return sorted(named or entries, key=lambda entry: entry.file)
+
+
+def _run(path: str, entries: list[_Entry]) -> Found:
+    kept: dict[Name, _Entry] = {}
+    problems = []
+    for entry in entries:
+        name = take_apart(entry.file)
+        known = kept.setdefault(name, entry)
+        if known is not entry:
+            problems.append(
+                f"{entry.path}: left out, since it is the same trace as {known.file} by its name: "
+                "rename one of them"
+            )
+    return Found(path, True, _spans(list(kept.values())), tuple(problems))
+
+
+def _spans(entries: list[_Entry]) -> tuple[Source, ...]:
+    workers: dict[str, list[tuple[Name, _Entry]]] = defaultdict(list)
+    for entry in entries:
+        name = take_apart(entry.file)
+        workers[name.worker].append((name, entry))
+    made = []
+    for spans in workers.values():
+        spans.sort(key=lambda span: span[0].stamp or 0)
+        for number, (name, entry) in enumerate(spans, 1):
+            made.append(Source(entry.path, entry.file, name, number, entry.bytes, entry.mtime_ns))
+    return tuple(made)
+
+
+def _refuse_several(folder: Path) -> None:
+    """Name the runs beneath a folder that has no traces of its own."""
+    runs = []
+    with os.scandir(folder) as listed:
+        for each in sorted(listed, key=lambda each: each.name):
+            if is_import(each.name) or each.name.startswith(".") or not each.is_dir():
+                continue
+            try:
+                count = len(_entries(Path(each.path)))
+            except OSError:
+                continue
+            if count:
+                runs.append(f"{each.name} ({count} trace{'s' if count > 1 else ''})")
+    if runs:
+        more = f" and {len(runs) - _NAMED} more" if len(runs) > _NAMED else ""
+        raise HaiprofError(
+            f"{folder}: has no traces of its own, but folders with some: "
+            f"{', '.join(runs[:_NAMED])}{more}: give one of them"
+        )
+
+
+def _find_at_url(url: str) -> Found:
+    files = filesystem(url)
+    try:
+        if not files.isdir(url):
+            entry = _entry_at_url(url, files.info(url))
+            return Found(url, False, _spans([entry]))
+        listed = files.ls(url, detail=True)
+    except FileNotFoundError:
+        raise HaiprofError(f"{url}: there is no such file: give a trace or its folder") from None
+    except Exception as error:  # each file system of fsspec has its own
+        said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise HaiprofError(f"{url}: cannot be read: {said}") from None
+    made = []
+    for info in listed:
+        name = str(info["name"]).rstrip("/").rsplit("/", 1)[-1]
+        if info.get("type") == "file" and may_be_trace(name):
+            made.append(_entry_at_url(f"{url.rstrip('/')}/{name}", info))
+    if not made:
+        raise HaiprofError(f"{url}: no traces (*.json) in it: give a trace or the folder of some")
+    return _run(url, _chosen(made))
+
+
+def _entry_at_url(url: str, info: dict[str, Any]) -> _Entry:
+    size = info.get("size")
+    return _Entry(url, url.rsplit("/", 1)[-1], size if isinstance(size, int) else 0, 0)

@@ -1,0 +1,73 @@
+"""What the name of a trace file tells: its worker, when it was written, its host and its rank."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+#: What torch's own handler gives a trace: ``<worker>[.<time>].pt.trace.json``.
+_OF_HANDLER: Final = re.compile(r"(?P<worker>.*?)(?:\.(?P<stamp>\d+))?\.pt\.trace\.json")
+_COMPRESSED: Final = re.compile(r"\.(gz|gzip|zst|bz2|xz|lz4)$", re.IGNORECASE)
+#: torch's handler names a worker ``<host>_<pid>``.
+_HOST_AND_PID: Final = re.compile(r"(?P<host>.+)_\d+")
+#: A word before a number that says what the number is, so that no host stands there.
+_COUNTED: Final = re.compile(
+    r"(^|[^a-z])(rank|worker|step|iter|iteration|epoch|gpu|device|trace|span)\d*$", re.IGNORECASE
+)
+_RANK: Final = re.compile(r"(?:^|[^a-z])rank[-_. ]?(\d+)", re.IGNORECASE)
+_LAST_NUMBER: Final = re.compile(r"_(\d+)$")
+
+
+class Name(NamedTuple):
+    """The name of a trace file, taken apart."""
+
+    worker: str
+    #: When it was written, as the handler's clock had it; None if the name has no such part.
+    stamp: int | None
+    #: The host, where the worker is named after it.
+    host: str | None
+    #: Rank, as far as a name can tell; the file knows better.
+    rank: int | None
+
+
+def is_handlers(name: str) -> bool:
+    """Say whether torch's own handler gives such names (the TensorBoard plugin reads no others)."""
+    return _OF_HANDLER.fullmatch(_bare(name)) is not None
+
+
+def may_be_trace(name: str) -> bool:
+    """Say whether a file of that name can be a trace: JSON, bare or compressed."""
+    return not name.startswith(".") and _bare(name).lower().endswith(".json")
+
+
+def take_apart(name: str) -> Name:
+    """Take the name of a trace file (without folders) apart."""
+    bare = _bare(name)
+    found = _OF_HANDLER.fullmatch(bare)
+    if found is None:
+        worker = re.sub(r"\.json$", "", bare, flags=re.IGNORECASE)
+        return Name(worker or "trace", None, None, _rank(worker))
+    worker = found["worker"] or "trace"
+    stamp = int(found["stamp"]) if found["stamp"] else None
+    of_host = _HOST_AND_PID.fullmatch(worker)
+    if of_host is None or _COUNTED.search(of_host["host"]):
+        return Name(worker, stamp, None, _number(_RANK.search(worker)))
+    return Name(worker, stamp, of_host["host"], None)
+
+
+def _rank(worker: str) -> int | None:
+    said = _RANK.search(worker)
+    if said is None:
+        said = _LAST_NUMBER.search(worker)
+        # "trace_step_12" counts steps.
+        if said is not None and _COUNTED.search(worker[: said.start()]):
+            return None
+    return _number(said)
+
+
+def _number(said: re.Match[str] | None) -> int | None:
+    return int(said[1]) if said is not None and len(said[1]) < 10 else None
+
+
+def _bare(name: str) -> str:
+    return _COMPRESSED.sub("", name)

@@ -1,0 +1,251 @@
+"""Imports one trace file: parses it piece by piece, and writes its tables into a folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from haiprof import schema
+from haiprof.errors import HaiprofError
+from haiprof.printable import printable
+from haiprof.sources.kineto import words
+from haiprof.sources.kineto.find import Source
+from haiprof.sources.kineto.rows import Rows
+from haiprof.sources.kineto.stream import Pieces
+
+#: Bytes of JSON text that one segment is made of: memory does not grow with the file.
+_SEGMENT: Final = 128 << 20
+_FILE_ROWS: Final = 1 << 16
+#: Header members that are kept as they are, and what they are here.
+_KEPT: Final = ("distributedInfo", "deviceProperties", "schemaVersion", "host_name")
+#: Columns that a later known ``baseTimeNanoseconds`` moves.
+_TIMES: Final = ("start", "time")
+
+
+@dataclass(slots=True)
+class Imported:
+    """What one file was: the header's members, and one line for each thing that is missing."""
+
+    source: Source
+    folder: str
+    header: dict[str, Any] = field(default_factory=dict)
+    pid: int | None = None
+    devices: tuple[int, ...] = ()
+    #: First start and last end of its rows, ns since the epoch.
+    begin: int | None = None
+    end: int | None = None
+    problems: list[str] = field(default_factory=list)
+    #: Why nothing of the file could be read.
+    failed: str | None = None
+
+
+def import_file(
+    source: Source,
+    folder: str,
+    compression: str | None,
+    told: Callable[[int], None] | None = None,
+) -> Imported:
+    """Write the tables of one trace file as Arrow files.
+
+    Args:
+        source: the file.
+        folder: is made; the files go there.
+        compression: of the files: ``zstd``, ``lz4``, or None.
+        told: is called with the bytes of the file that were read since its last call; what it
+            raises ends the import.
+    """
+    made = Imported(source, folder)
+    try:
+        _File(made, compression).read(told or (lambda _: None))
+    except HaiprofError as error:
+        made.failed = str(error)
+    except OSError as error:
+        made.failed = f"{error.filename or folder}: cannot be written ({error.strerror or error})"
+    return made
+
+
+class _File:
+    def __init__(self, made: Imported, compression: str | None) -> None:
+        self._made = made
+        self._options = pa.ipc.IpcWriteOptions(compression=compression)
+        self._rows = Rows()
+        #: File of each segment, and the base that its times begin at.
+        self._written: list[tuple[Path, int]] = []
+
+    def read(self, told: Callable[[int], None]) -> None:
+        from haiprof import _core
+
+        parser = _core.TraceParser(dict(words.ROUTES), list(words.WITH_ARGUMENTS))
+        Path(self._made.folder).mkdir(mode=0o700)
+        with Pieces(self._made.source.path) as pieces:
+            known = waiting = 0
+            for piece in pieces:
+                parser.feed(piece)
+                told(pieces.consumed - known)
+                known = pieces.consumed
+                waiting += len(piece)
+                if waiting >= _SEGMENT:
+                    self._take(parser)
+                    waiting = 0
+        parser.finish()
+        self._made.header = _header(parser.header)
+        self._take(parser)
+        self._tell(parser, pieces.broken)
+        self._move(_base(parser.header))
+        self._made.devices = tuple(sorted(self._rows.devices))
+        if self._made.problems:
+            self._write("events", self._problem_rows())
+
+    def _take(self, parser: Any) -> None:
+        groups = parser.take()
+        self._rows.texts.extend(parser.strings(len(self._rows.texts)))
+        base = _base(parser.header)
+        for name, rows in self._rows.tables(groups, base).items():
+            self._write(name, rows, base)
+        if self._made.pid is None:
+            self._made.pid = self._rows.host_process(groups.get("metadata"))
+
+    def _write(self, name: str, rows: pa.Table, base: int = 0) -> None:
+        number = sum(file.name.startswith(f"{name}-") for file, _ in self._written)
+        file = Path(self._made.folder) / f"{name}-{number}{schema.CLOSED_SUFFIX}"
+        with (
+            pa.OSFile(str(file), "wb") as sink,
+            pa.ipc.new_file(sink, rows.schema, options=self._options) as out,
+        ):
+            out.write_table(rows, max_chunksize=_FILE_ROWS)
+        self._written.append((file, base))
+        begin, end = _extent(rows)
+        made = self._made
+        made.begin = begin if made.begin is None else min(made.begin, begin)
+        made.end = end if made.end is None else max(made.end, end)
+
+    def _move(self, base: int) -> None:
+        """Move the times of segments that were written before the file told its base."""
+        late = [(file, base - used) for file, used in self._written if used != base]
+        for file, by in late:
+            with pa.OSFile(str(file)) as opened:
+                rows = pa.ipc.open_file(opened).read_all()
+            time = next(name for name in _TIMES if name in rows.schema.names)
+            at = rows.schema.get_field_index(time)
+            moved = rows.set_column(at, rows.schema.field(at), pc.add(rows.column(at), by))
+            with (
+                pa.OSFile(str(file), "wb") as sink,
+                pa.ipc.new_file(sink, rows.schema, options=self._options) as out,
+            ):
+                out.write_table(moved, max_chunksize=_FILE_ROWS)
+        if late and self._made.begin is not None and self._made.end is not None:
+            self._made.begin, self._made.end = self._extent_of_all()
+
+    def _extent_of_all(self) -> tuple[int, int]:
+        found = []
+        for file, _ in self._written:
+            with pa.OSFile(str(file)) as opened:
+                found.append(_extent(pa.ipc.open_file(opened).read_all()))
+        return min(begin for begin, _ in found), max(end for _, end in found)
+
+    def _tell(self, parser: Any, broken: str | None) -> None:
+        """Say what is missing, one line each.
+
+        Raises:
+            HaiprofError: all is.
+        """
+        path = self._made.source.path
+        found: Mapping[str, tuple[int, int, str]] = parser.problems
+        if not self._written:
+            raise HaiprofError(f"{path}: {_why_nothing(found, parser.events, broken)}")
+        self._made.problems = [
+            f"{path}: {line}"
+            for line in (
+                *_cut_lines(parser.truncated, broken),
+                *_problem_lines(found),
+                *_left_out_lines(self._rows),
+            )
+        ]
+
+    def _problem_rows(self) -> pa.Table:
+        lines = self._made.problems
+        columns = {
+            "time": pa.array([self._made.begin or 0] * len(lines), pa.int64()),
+            "kind": pa.array(["import"] * len(lines), pa.utf8()),
+            "text": pa.array(lines, pa.utf8()),
+        }
+        from haiprof.sources.kineto.columns import table
+
+        made = table("events", [columns])
+        assert made is not None
+        return made
+
+
+def _cut_lines(truncated: int | None, broken: str | None) -> Iterator[str]:
+    mend = "what came before is here; copy the file again from where it was written"
+    if broken is not None:
+        yield f"is damaged: {broken}: {mend}"
+    elif truncated is not None:
+        yield f"is cut off at byte {truncated} of its text: {mend}"
+
+
+def _problem_lines(found: Mapping[str, tuple[int, int, str]]) -> Iterator[str]:
+    for what, (count, offset, example) in found.items():
+        times = "once" if count == 1 else f"{count} times, first"
+        shown = f" ({printable(example)})" if example else ""
+        yield (
+            f"{what}, {times} at byte {offset}{shown}: "
+            "left out; see whether what wrote the file can be updated"
+        )
+
+
+def _left_out_lines(rows: Rows) -> Iterator[str]:
+    for name, count in rows.unknown.items():
+        said = f"'cat' is {printable(name)[:60]!r}" if name else "'cat' is missing"
+        yield f"{said} in {count} events: left out, since haiprof does not know what they are"
+    for what, count in rows.refused.items():
+        if count:
+            yield f"{what} in {count} events: left out"
+
+
+def _why_nothing(found: Mapping[str, tuple[int, int, str]], events: int, broken: str | None) -> str:
+    give = "give a trace of torch.profiler"
+    if events:
+        return f"none of its {events} events is one that torch.profiler writes: {give}"
+    if broken is not None:
+        return f"is damaged: {broken}: copy it again from where it was written"
+    for what in found:
+        if what == "file is empty":
+            return "is empty: see whether the job could write it"
+        if what.startswith(("file", "traceEvents")):
+            return f"is no trace ({what.replace('file', 'it')}): {give}"
+    return f"has no events: {give}"
+
+
+def _header(told: Mapping[str, str]) -> dict[str, Any]:
+    return {name: _json(told[name]) for name in _KEPT if name in told}
+
+
+def _base(told: Mapping[str, str]) -> int:
+    base = _json(told.get("baseTimeNanoseconds", "0"))
+    try:
+        base = int(base)
+    except (TypeError, ValueError, OverflowError):
+        return 0
+    return base if 0 <= base < 1 << 62 else 0
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _extent(rows: pa.Table) -> tuple[int, int]:
+    names = rows.schema.names
+    begin = rows.column(next(name for name in _TIMES if name in names)).to_numpy()
+    end = begin + rows.column("duration").to_numpy() if "duration" in names else begin
+    return int(np.min(begin)), int(np.max(end))

@@ -1,0 +1,211 @@
+"""The bytes of a trace in pieces: bare or compressed, from a file or through fsspec.
+
+Whether and how a file is compressed is read from its first bytes: names lie. A stream that ends or
+breaks in the middle gives all that came before.
+"""
+
+from __future__ import annotations
+
+import bz2
+import lzma
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, Any, Final
+
+from haiprof.errors import HaiprofError
+
+#: Bytes of one piece of JSON text, at most.
+PIECE: Final = 2 << 20
+_READ: Final = 1 << 18
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+_MAGIC: Final = {
+    b"\x1f\x8b": "gzip",
+    b"BZh": "bz2",
+    b"\xfd7zXZ\x00": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\x04\x22\x4d\x18": "lz4",
+}
+_BROKEN: Final = (zlib.error, lzma.LZMAError, OSError, EOFError, ValueError)
+
+
+def is_url(source: str) -> bool:
+    """Say whether ``source`` is for fsspec: ``s3://…``, ``memory://…``."""
+    scheme, found, _ = source.partition("://")
+    return bool(found) and scheme.replace("+", "").replace("-", "").isalnum()
+
+
+class Pieces:
+    """The JSON text of one trace, piece by piece; the next is made while the last is parsed.
+
+    Iterate over it once, within ``with``. Afterwards ``broken`` says why the text ended too early,
+    if it did; ``consumed`` is how many bytes of the file have been read so far.
+    """
+
+    def __init__(self, source: str) -> None:
+        """Open ``source``: a path, or a URL of fsspec.
+
+        Raises:
+            HaiprofError: it cannot be opened.
+        """
+        self._source = source
+        self._file = _open(source)
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="haiprof-read")
+        self.broken: str | None = None
+        self.consumed = 0
+
+    def __enter__(self) -> Pieces:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        self._file.close()
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield the pieces.
+
+        Raises:
+            HaiprofError: the file cannot be read at all.
+        """
+        made = self._text()
+        coming = self._pool.submit(next, made, b"")
+        while piece := coming.result():
+            coming = self._pool.submit(next, made, b"")
+            yield piece
+
+    def _text(self) -> Iterator[bytes]:
+        try:
+            head = self._read()
+        except OSError as error:
+            raise _unreadable(self._source, error) from None
+        kind = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), "")
+        try:
+            first = True
+            for piece in _ways[kind](self, head):
+                yield piece.removeprefix(_BYTE_ORDER_MARK) if first else piece
+                first = False
+        except _BROKEN as error:
+            said = getattr(error, "strerror", None) or str(error) or "it ends too early"
+            self.broken = f"{kind or 'it'} cannot be read beyond byte {self.consumed}: {said}"
+
+    def _read(self, size: int = _READ) -> bytes:
+        data: bytes = self._file.read(size)
+        self.consumed += len(data)
+        return data
+
+    def _bare(self, head: bytes) -> Iterator[bytes]:
+        while head:
+            yield head
+            head = self._read(PIECE)
+
+    def _gzip(self, data: bytes) -> Iterator[bytes]:
+        # One file may be several members, and end in zeros.
+        while data := data.lstrip(b"\0"):
+            member = zlib.decompressobj(31)
+            while not member.eof:
+                if not data and not (data := self._read()):
+                    raise EOFError("it ends too early")
+                text = member.decompress(data, PIECE)
+                data = member.unconsumed_tail
+                if text:
+                    yield text
+            data = member.unused_data or self._read()
+
+    def _members(
+        self, data: bytes, make: Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor]
+    ) -> Iterator[bytes]:
+        while data := data.lstrip(b"\0"):
+            member = make()
+            while not member.eof:
+                if member.needs_input and not data and not (data := self._read()):
+                    raise EOFError("it ends too early")
+                text = member.decompress(data, PIECE)
+                data = b""
+                if text:
+                    yield text
+            data = member.unused_data or self._read()
+
+    def _arrow(self, head: bytes, codec: str) -> Iterator[bytes]:
+        import pyarrow as pa
+
+        with pa.CompressedInputStream(pa.PythonFile(_Ahead(head, self._read), "r"), codec) as text:
+            while piece := text.read(PIECE):
+                yield piece
+
+
+_ways: Final[dict[str, Callable[[Pieces, bytes], Iterator[bytes]]]] = {
+    "": Pieces._bare,
+    "gzip": Pieces._gzip,
+    "bz2": lambda pieces, head: pieces._members(head, bz2.BZ2Decompressor),
+    "xz": lambda pieces, head: pieces._members(head, lzma.LZMADecompressor),
+    "zstd": lambda pieces, head: pieces._arrow(head, "zstd"),
+    "lz4": lambda pieces, head: pieces._arrow(head, "lz4"),
+}
+
+
+class _Ahead:
+    """What Arrow reads from: the first bytes, which have been looked at, then the rest."""
+
+    closed = False
+
+    def __init__(self, head: bytes, more: Callable[[int], bytes]) -> None:
+        self._head = head
+        self._more = more
+
+    def read(self, size: int) -> bytes:
+        if not self._head:
+            return self._more(size)
+        data, self._head = self._head[:size], self._head[size:]
+        return data
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def _open(source: str) -> IO[Any]:
+    try:
+        if is_url(source):
+            opened: IO[Any] = filesystem(source).open(source, "rb")
+            return opened
+        return Path(source).open("rb", buffering=0)
+    except OSError as error:
+        raise _unreadable(source, error) from None
+
+
+def filesystem(source: str) -> Any:
+    """Return the file system of a URL.
+
+    Raises:
+        HaiprofError: fsspec is not installed, or does not know it.
+    """
+    try:
+        import fsspec.core
+    except ImportError:
+        raise HaiprofError(
+            f"{source}: to read from there, haiprof needs the package fsspec: pip install fsspec"
+        ) from None
+    try:
+        return fsspec.core.url_to_fs(source)[0]
+    except (ImportError, ValueError) as error:
+        raise HaiprofError(f"{source}: cannot be opened: {_first_line(error)}") from None
+
+
+def _unreadable(source: str, error: OSError) -> HaiprofError:
+    if isinstance(error, FileNotFoundError):
+        return HaiprofError(f"{source}: no such file: give a trace, or the folder that holds it")
+    if isinstance(error, PermissionError):
+        return HaiprofError(
+            f"{source}: cannot be read ({error.strerror or error}): ask its owner for access"
+        )
+    return HaiprofError(f"{source}: cannot be read ({error.strerror or _first_line(error)})")
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -1,0 +1,77 @@
+"""Texts of a trace as the parser numbers them, and columns of such numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+#: Numbers of texts; one for each row.
+Codes: TypeAlias = npt.NDArray[np.uint32]
+#: Stands for a text, and for a 32-bit number, that is not there.
+NO_CODE: Final = 0xFFFFFFFF
+
+
+class Texts:
+    """The texts of one trace so far; a text keeps its number."""
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self._texts: list[str] = []
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __getitem__(self, code: int) -> str:
+        return self._texts[code]
+
+    def extend(self, texts: Sequence[str]) -> None:
+        """Append what the parser has found since."""
+        self._texts += texts
+
+    def used(self, codes: Codes) -> npt.NDArray[np.intp]:
+        """Return the numbers that are in ``codes``, ascending, each once."""
+        seen = np.zeros(len(self._texts) + 1, np.bool_)
+        seen[np.minimum(codes, len(self._texts))] = True
+        return np.flatnonzero(seen[:-1])
+
+    def spread(
+        self, codes: Codes, meaning: Callable[[str], Any], none: int, kind: type[Any]
+    ) -> npt.NDArray[Any]:
+        """Return what each row's text means, which is found out once for each text.
+
+        Args:
+            codes: numbers of texts.
+            meaning: of a text; None where it has none.
+            none: stands for None, and for a text that is not there.
+            kind: the numpy type.
+        """
+        table = np.full(len(self._texts) + 1, none, kind)
+        for code in self.used(codes):
+            value = meaning(self._texts[code])
+            if value is not None:
+                table[code] = value
+        made: npt.NDArray[Any] = table[np.minimum(codes, len(self._texts))]
+        return made
+
+    def column(self, codes: Codes) -> pa.Array:
+        """Return Arrow's dictionary column of these texts, without any that no row has."""
+        used = self.used(codes)
+        index = np.zeros(len(self._texts) + 1, np.uint32)
+        index[used] = np.arange(len(used), dtype=np.uint32)
+        none = codes >= len(self._texts)
+        indices = pa.array(
+            index[np.minimum(codes, len(self._texts))], mask=none if none.any() else None
+        )
+        words = pa.array([self._texts[code] for code in used], pa.utf8())
+        return pa.DictionaryArray.from_arrays(indices, words, safe=False)
+
+
+def word_column(indices: npt.NDArray[Any], known: Sequence[str]) -> pa.Array:
+    """Return a column of ``known`` words by their indices; a negative one is null."""
+    none = indices < 0
+    made = pa.array(np.where(none, 0, indices).astype(np.uint32), mask=none if none.any() else None)
+    return pa.DictionaryArray.from_arrays(made, pa.array(known, pa.utf8()), safe=False)

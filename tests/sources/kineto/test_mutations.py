@@ -1,0 +1,123 @@
+"""Broken traces: each is opened with what it has, or refused, in one clear line; nothing else."""
+
+from __future__ import annotations
+
+import json
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import mutations
+import pytest
+from fixtures import DATA
+
+TRACES = DATA / "traces"
+#: A trace of 1 MB takes a tenth of this.
+MOST_SECONDS = 20
+#: Three quarters of what a bomb grows to.
+MOST_BYTES = mutations.BOMB_BYTES * 3 // 4
+OPENER = Path(__file__).with_name("opener.py")
+
+
+_UNTOLD = "what is null, N/A, NaN or infinite counts as missing, and that is not told"
+_NESTED = "64 MiB of brackets are held before they are too many: 255 MB"
+#: What is known to be wrong; each must be taken off here when it is right.
+KNOWN = {
+    **dict.fromkeys(("bomb.brackets", "bomb.objects"), _NESTED),
+    **dict.fromkeys(("missing.name", "type.name_is_null", "type.ts_is_null"), _UNTOLD),
+    **{
+        f"number.{field}_{token}": _UNTOLD
+        for field in ("ts", "dur")
+        for token in (
+            "nan", "infinity", "minus_infinity", "c_nan", "c_infinity", "not_available", "word",
+        )
+    },
+}  # fmt: skip
+
+
+def named(name: str) -> object:
+    wrong = KNOWN.get(name)
+    marks = [pytest.mark.xfail(reason=wrong, strict=True)] if wrong else []
+    return pytest.param(name, marks=marks)
+
+
+class Opener:
+    """A process that opens traces; one that does not answer is ended, and the next is asked."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+
+    def open(self, file: Path) -> dict[str, Any]:
+        """Open ``file`` and return what the process told of it."""
+        if self._process is None:
+            pipe = subprocess.PIPE
+            command = [sys.executable, OPENER]
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{file}\n")
+        process.stdin.flush()
+        answered, _, _ = select.select([process.stdout], [], [], MOST_SECONDS)
+        line = process.stdout.readline() if answered else ""
+        if not line:
+            self.end()
+            died = f"the process ended with {process.returncode}"
+            pytest.fail(died if answered else f"not opened within {MOST_SECONDS} s")
+        told: dict[str, Any] = json.loads(line)
+        return told
+
+    def end(self) -> None:
+        """End the process, if there is one."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+
+@pytest.fixture(scope="module")
+def opener() -> Iterator[Opener]:
+    if not TRACES.is_dir():
+        pytest.skip(f"{TRACES} is not there: set HAIPROF_TEST_DATA")
+    made = Opener()
+    yield made
+    made.end()
+
+
+@pytest.mark.parametrize("name", [named(name) for name in mutations.NAMES])
+def test_a_broken_trace_is_opened_or_refused(name: str, opener: Opener, tmp_path: Path) -> None:
+    data = mutations.make(name, TRACES)
+    suffix = ".json.gz" if data.startswith(b"\x1f\x8b") else ".json"
+    file = tmp_path / f"worker0.1.pt.trace{suffix}"
+    file.write_bytes(data)
+
+    told = opener.open(file)
+
+    assert "raised" not in told, told["raised"]
+    lines = [told["error"]] if "error" in told else told["problems"]
+    assert all(line.isprintable() and len(line) < 1000 for line in lines), lines
+    assert all(file.name in line for line in lines), lines
+    if name in mutations.TOLD:
+        assert lines, f"something is lost, and nothing is said of it: {told['rows']}"
+    assert told["grown"] < MOST_BYTES
+    assert list(tmp_path.iterdir()) == [file], "something was written beside the trace"
+
+
+def test_the_traces_themselves_are_read_without_a_word(opener: Opener, tmp_path: Path) -> None:
+    for source in mutations.SOURCES.values():
+        file = TRACES / source
+        told = opener.open(file)
+        assert told["problems"] == [], told
+        assert told["rows"]["spans"] > 0
+
+
+def test_mutations_are_the_same_every_time() -> None:
+    if not TRACES.is_dir():
+        pytest.skip(f"{TRACES} is not there: set HAIPROF_TEST_DATA")
+    assert len(mutations.NAMES) >= 200
+    first = [hash(data) for _, data in mutations.mutations(TRACES)]
+    assert first == [hash(data) for _, data in mutations.mutations(TRACES)]
+    assert len(set(first)) == len(first)
