@@ -313,14 +313,14 @@ def data_parallel(case: Case) -> Iterator[Finding]:
             "DataParallel.forward was called",
         )
     able = any(d.capability and d.capability >= _NCCL_SINCE for d in case.devices)
-    if able and case.backends and "nccl" not in case.backends:
-        if (names == "DistributedDataParallel.forward").any():
-            yield Finding(
-                "backend",
-                f"gradients are reduced by {', '.join(case.backends)}",
-                'use backend="nccl" in torch.distributed.init_process_group',
-                "DistributedDataParallel.forward was called, and NCCL was not initialised",
-            )
+    wrapped = (names == "DistributedDataParallel.forward").any()
+    if able and wrapped and case.backends and "nccl" not in case.backends:
+        yield Finding(
+            "backend",
+            f"gradients are reduced by {', '.join(case.backends)}",
+            'use backend="nccl" in torch.distributed.init_process_group',
+            "DistributedDataParallel.forward was called, and NCCL was not initialised",
+        )
 
 
 def _of_step(case: Case, part: str) -> float:
