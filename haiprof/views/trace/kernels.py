@@ -73,7 +73,7 @@ def kernels(linked: Linked, by: By = "name", *, compat: bool = False) -> pl.Data
     keys = ["name"]
     if by == "launch":
         keys += LAUNCH
-        chosen = chosen.with_columns(*_operator(linked))
+        chosen = chosen.with_columns(*launching_operator(linked))
         if compat:
             chosen = chosen.filter(pl.col("op").is_not_null())
     chosen = chosen.filter(pl.col("kind") == "kernel")
@@ -121,7 +121,7 @@ def _over(part: str, whole: pl.Expr) -> pl.Expr:
     return pl.when(whole > 0).then(pl.col(part) / whole).alias(part)
 
 
-def _operator(linked: Linked) -> tuple[pl.Series, pl.Series]:
+def launching_operator(linked: Linked) -> tuple[pl.Series, pl.Series]:
     """The name of the operator that launched each activity, and whether it can use tensor cores."""
     node = linked.host.node
     launching = launchers(linked, node, enclosing(linked, node))
