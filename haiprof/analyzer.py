@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import polars as pl
 
@@ -17,6 +17,7 @@ from haiprof.errors import HaiprofError
 from haiprof.sources import tables
 from haiprof.sources.open import open_path
 from haiprof.sources.own import ROLE_NODE, ROLE_RANK, Process, Run, readable
+from haiprof.traced import Links, Traced
 from haiprof.views import busy as busy_views
 from haiprof.views import device_steps as device_views
 from haiprof.views import gpu_use as use_views
@@ -56,7 +57,7 @@ class GpuTables:
     problems: list[str]
 
 
-class Analyzer:
+class Analyzer(Traced):
     """One run: what haiprof recorded, or traces of torch.profiler.
 
     Frames are polars DataFrames with the leading columns ``node``, ``rank`` (null for what belongs
@@ -88,6 +89,7 @@ class Analyzer:
         self._executor = executor
         self._problems = dict.fromkeys(self._run.problems)
         self._summaries: tuple[list[Summary], list[Summary]] | None = None
+        self._links = Links()
 
     def __repr__(self) -> str:
         """Name the run's folder and size."""
@@ -185,15 +187,22 @@ class Analyzer:
         self,
         rank: int | None = None,
         *,
+        by: Literal["name", "launch"] | None = None,
         kind: str | Collection[str] | None = None,
         name: str | Collection[str] | None = None,
+        compat: bool = False,
     ) -> pl.DataFrame:
         """Return GPU activities, of the given kinds and (mangled) names only if any are given.
 
         Further columns: ``step`` and ``phase`` (of the device phase in which it starts),
         ``demangled`` and ``short``, its name for people. See
         :func:`haiprof.views.kernels.described`.
+
+        With ``by``, what kernels cost instead: by ``name``, or by ``launch`` properties and
+        operator. See :func:`haiprof.views.trace.kernels.kernels`.
         """
+        if by is not None:
+            return self._kernel_table(rank, by, compat)
         read = functools.partial(_kernels, keep=_kept({"kind": kind, "name": name}))
         columns = {c.name: tables.polars_type(c) for c in schema.KERNELS.columns}
         columns.update(kernel_views.DESCRIBED_SCHEMA)

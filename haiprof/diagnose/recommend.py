@@ -342,3 +342,41 @@ RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     memory,
     data_parallel,
 )
+
+
+def stragglers(
+    late: pl.DataFrame, steps: pl.DataFrame
+) -> dict[tuple[int | None, int | None], list[Finding]]:
+    """Return the finding about each rank that lets the others wait, by its rank and session.
+
+    Args:
+        late: :meth:`haiprof.traced.Traced.stragglers`.
+        steps: the steps of all ranks: ``rank``, ``session``, ``duration``.
+    """
+    made: dict[tuple[int | None, int | None], list[Finding]] = {}
+    whole = {
+        (rank, span): int(total)
+        for rank, span, total in steps.group_by("rank", "session")
+        .agg(pl.col("duration").sum())
+        .iter_rows()
+    }
+    for row in late.iter_rows(named=True):
+        key = row["rank"], row["session"]
+        lost, ran = int(row["caused"]), whole.get(key, 0)
+        if not ran or lost < IDLE * ran:
+            continue
+        made.setdefault(key, []).append(
+            Finding(
+                "straggler",
+                f"the other ranks waited for rank {row['rank']}, up to {percent(lost / ran)} of "
+                "its steps",
+                "see what this rank does longer than the others: its own findings, its data, and "
+                "the clocks and temperature of its GPU",
+                f"it came last to {row['last']} of {row['collectives']} collectives, and kept the "
+                f"first to come waiting for {milliseconds(lost)}; it waited "
+                f"{milliseconds(int(row['waited']))} itself",
+                lost,
+                lost / ran,
+            )
+        )
+    return made

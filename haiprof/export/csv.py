@@ -1,0 +1,106 @@
+"""Every view of a run as a CSV file: one file per table, times in ns."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from haiprof.errors import HaiprofError
+
+if TYPE_CHECKING:
+    from haiprof.analyzer import Analyzer
+
+View = Callable[["Analyzer"], Any]
+
+#: What can be written: name of the file (or of its beginning) and how to get it. A view of several
+#: frames becomes a file for each, named after both.
+VIEWS: dict[str, View] = {
+    "processes": lambda run: run.processes(),
+    "steps": lambda run: run.steps(),
+    "phases": lambda run: run.phases(),
+    "device_phases": lambda run: run.device_phases(),
+    "samples": lambda run: run.samples(),
+    "events": lambda run: run.events(),
+    "overview": lambda run: run.overview(),
+    "operators": lambda run: run.operators(),
+    "operators_by_shapes": lambda run: run.operators(by="shapes"),
+    "kernels": lambda run: run.kernels(by="name"),
+    "kernels_by_launch": lambda run: run.kernels(by="launch"),
+    "memory": lambda run: run.memory(),
+    "modules": lambda run: run.modules(),
+    "flames": lambda run: run.flames(),
+    "distributed": lambda run: run.distributed(),
+    "stragglers": lambda run: run.stragglers(),
+    "temporal": lambda run: run.temporal(),
+    "idle": lambda run: run.idle(),
+    "overlap": lambda run: run.overlap(),
+    "launches": lambda run: run.launches(),
+    "queue_length": lambda run: run.queue_length(),
+    "bandwidth": lambda run: run.bandwidth(),
+    "kernel_kinds": lambda run: run.kernel_kinds(),
+    "hardware_counters": lambda run: run.hardware_counters(),
+    "sequences": lambda run: run.sequences(),
+    "critical_path": lambda run: _paths(run),
+    "recommendations": lambda run: run.recommendations(),
+}
+
+
+def write(
+    analyzer: Analyzer, folder: Path, told: Callable[[str], None] | None = None
+) -> list[Path]:
+    """Write every view that has rows; return the files, in the order of :data:`VIEWS`.
+
+    Args:
+        analyzer: the run.
+        folder: where; it is made.
+        told: is called with each view's name before it is made.
+
+    Raises:
+        HaiprofError: the folder or a file cannot be written.
+    """
+    written = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, view in VIEWS.items():
+            if told is not None:
+                told(name)
+            for part, frame in _frames(name, view(analyzer)):
+                if frame.height:
+                    file = folder / f"{part}.csv"
+                    _write(frame, file)
+                    written.append(file)
+    except OSError as error:
+        where = error.filename or folder
+        reason = error.strerror or os.strerror(error.errno or 0)
+        raise HaiprofError(f"{where}: cannot be written ({reason}): choose another folder") from None
+    return written
+
+
+def _write(frame: pl.DataFrame, file: Path) -> None:
+    flat = frame.with_columns(
+        pl.col(name).list.eval(pl.element().cast(pl.String)).list.join(" ")
+        for name, kind in frame.schema.items()
+        if isinstance(kind, pl.List)
+    )
+    with file.open("wb") as out:
+        flat.write_csv(out)
+
+
+def _frames(name: str, made: Any) -> Iterator[tuple[str, pl.DataFrame]]:
+    if isinstance(made, pl.DataFrame):
+        yield name, made
+        return
+    for field in made._fields:
+        yield f"{name}_{field}", getattr(made, field)
+
+
+def _paths(run: Analyzer) -> pl.DataFrame:
+    made = [
+        path.path.select(pl.lit(label).alias("of"), pl.all())
+        for label, path in run.critical_path().items()
+    ]
+    return pl.concat(made) if made else pl.DataFrame()

@@ -1,0 +1,520 @@
+"""The questions that a deep trace answers: methods of the Analyzer, each a view over all ranks."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import polars as pl
+
+from haiprof import schema
+from haiprof.diagnose import finding, recommend
+from haiprof.errors import HaiprofError
+from haiprof.sources import tables
+from haiprof.sources.own import ROLE_NODE, Process
+from haiprof.views.trace import bandwidth as bandwidth_view
+from haiprof.views.trace import (
+    communication,
+    cupti_counters,
+    differences,
+    distributed,
+    idle,
+    kernel_breakdown,
+    launches,
+    memory,
+    modules,
+    operators,
+    overlap,
+    overview,
+    queue_length,
+    sequences,
+    stragglers,
+    temporal,
+)
+from haiprof.views.trace import compare as compare_view
+from haiprof.views.trace import critical_path as path_view
+from haiprof.views.trace import kernels as kernel_view
+from haiprof.views.trace.linked import Linked, link
+
+_Result = TypeVar("_Result")
+
+#: Columns in front of every frame: whose rows they are.
+WHO = {"node": pl.Categorical(), "rank": pl.Int64(), "pid": pl.Int64(), "session": pl.UInt32()}
+_SPAN_COLUMNS = tuple(c.name for c in schema.SPANS.columns if c.name != "attributes")
+#: Linked traces are kept up to this many rows of spans and kernels together; the last one always.
+_KEPT_ROWS = 4_000_000
+
+
+class OverviewFrames(NamedTuple):
+    """Frames of :class:`haiprof.views.trace.overview.Overview`, of all ranks.
+
+    ``ranks`` has one row per trace: its mean step and what of it each part took (ns), and the
+    shares ``tensor_core`` and ``tensor_core_eligible``.
+    """
+
+    ranks: pl.DataFrame
+    devices: pl.DataFrame
+    steps: pl.DataFrame
+    timeline: pl.DataFrame
+
+
+class MemoryFrames(NamedTuple):
+    """Frames of :mod:`haiprof.views.trace.memory`, of all ranks."""
+
+    curve: pl.DataFrame
+    blocks: pl.DataFrame
+    operators: pl.DataFrame
+    peaks: pl.DataFrame
+    holders: pl.DataFrame
+
+
+class DistributedFrames(NamedTuple):
+    """Frames of :mod:`haiprof.views.trace.distributed`: ``steps``, ``transfers``, ``collectives``.
+
+    ``transfers`` and ``collectives`` come of matching the ranks of one session with each other.
+    """
+
+    steps: pl.DataFrame
+    transfers: pl.DataFrame
+    collectives: pl.DataFrame
+
+
+class Traced:
+    """What the Analyzer answers from a deep trace, of one rank or of all.
+
+    Frames begin with ``node``, ``rank``, ``pid`` and ``session`` (which of the times that a worker
+    was profiled, from 1; null of a run that haiprof recorded). Their other columns are those of the
+    view that each method names, where its formula stands too. A run without operators (haiprof's
+    own records of kernels) has the views of its kernels, and no rows in the others.
+    """
+
+    _executor: Executor | None
+    _links: Links
+
+    def _choose(self, rank: int | None) -> list[Process]:
+        raise NotImplementedError
+
+    def _map(
+        self, work: Callable[[Process], _Result], processes: Sequence[Process]
+    ) -> Iterable[_Result]:
+        raise NotImplementedError
+
+    def overview(self, rank: int | None = None) -> OverviewFrames:
+        """Return how busy and how well used the GPUs were, and what the steps spent.
+
+        See :func:`haiprof.views.trace.overview.overview`.
+        """
+        made = self._linked(rank, overview.overview)
+        scalars = [
+            pl.DataFrame(
+                {
+                    **{name: [value] for name, value in each.mean.items()},
+                    "tensor_core": [each.tensor_core],
+                    "tensor_core_eligible": [each.tensor_core_eligible],
+                },
+                schema_overrides=dict.fromkeys(
+                    ("tensor_core", "tensor_core_eligible"), pl.Float64()
+                ),
+            )
+            for _, each in made
+        ]
+        whose = [process for process, _ in made]
+        return OverviewFrames(
+            _stacked(zip(whose, scalars, strict=True)),
+            *(
+                _stacked((process, getattr(each, name)) for process, each in made)
+                for name in ("devices", "steps", "timeline")
+            ),
+        )
+
+    def operators(
+        self, rank: int | None = None, *, by: operators.By = "name", compat: bool = False
+    ) -> pl.DataFrame:
+        """Return what operators cost, by ``name``, ``shapes``, ``stack`` or ``shapes+stack``.
+
+        See :func:`haiprof.views.trace.operators.operators`.
+        """
+        return self._view(rank, functools.partial(operators.operators, by=by, compat=compat))
+
+    def _kernel_table(
+        self,
+        rank: int | None,
+        by: Literal["name", "launch"],
+        compat: bool,
+    ) -> pl.DataFrame:
+        return self._view(rank, functools.partial(kernel_view.kernels, by=by, compat=compat))
+
+    def memory(self, rank: int | None = None, *, points: int | None = None) -> MemoryFrames:
+        """Return memory over time, what was allocated by whom, and what made the peak.
+
+        See :mod:`haiprof.views.trace.memory`. ``points`` thins the curve for drawing.
+        """
+        made = self._linked(rank, functools.partial(_memory, points=points), allocations=True)
+        return MemoryFrames(
+            *(
+                _stacked((process, frames[i]) for process, frames in made)
+                for i in range(len(MemoryFrames._fields))
+            )
+        )
+
+    def modules(self, rank: int | None = None) -> pl.DataFrame:
+        """Return what each ``nn.Module`` of the model cost.
+
+        See :func:`haiprof.views.trace.modules.modules`.
+        """
+        return self._view(rank, modules.modules)
+
+    def flames(
+        self, rank: int | None = None, *, of: Literal["python", "calls"] = "python"
+    ) -> pl.DataFrame:
+        """Return a flame graph: what each path of calls cost.
+
+        See :func:`haiprof.views.trace.modules.flames`.
+        """
+        return self._view(rank, functools.partial(modules.flames, of=of))
+
+    def distributed(self, rank: int | None = None) -> DistributedFrames:
+        """Return computing and communicating by step; moving data and waiting; collectives.
+
+        Of ``rank`` alone, its steps; what it waited for the others needs their traces, too, and is
+        of all ranks. See :mod:`haiprof.views.trace.distributed`.
+        """
+        steps = self._view(rank, distributed.breakdown)
+        matched = self._matched()
+        return DistributedFrames(
+            steps,
+            _by_label(matched, distributed.transfer),
+            pl.concat(
+                [
+                    distributed.statistics(frame).select(
+                        pl.lit(span, pl.UInt32()).alias("session"), pl.all()
+                    )
+                    for span, (frame, _) in matched.items()
+                ]
+            ),
+        )
+
+    def stragglers(self) -> pl.DataFrame:
+        """Return how long each rank let the others wait, the worst first.
+
+        See :func:`haiprof.views.trace.stragglers.stragglers`.
+        """
+        return _by_label(self._matched(), stragglers.stragglers)
+
+    def temporal(self, rank: int | None = None, *, drop_last_step: bool = False) -> pl.DataFrame:
+        """Return how the time of each GPU divides into idle, computing and the rest.
+
+        See :func:`haiprof.views.trace.temporal.temporal`.
+        """
+        return self._view(rank, functools.partial(temporal.temporal, drop_last_step=drop_last_step))
+
+    def idle(self, rank: int | None = None, *, drop_last_step: bool = False) -> pl.DataFrame:
+        """Return why streams were idle: waiting for the host, between kernels, other.
+
+        See :func:`haiprof.views.trace.idle.idle`.
+        """
+        return self._view(rank, functools.partial(idle.idle, drop_last_step=drop_last_step))
+
+    def overlap(self, rank: int | None = None, *, drop_last_step: bool = False) -> pl.DataFrame:
+        """Return how much of the communication computation hides.
+
+        See :func:`haiprof.views.trace.overlap.overlap`.
+        """
+        return self._view(rank, functools.partial(overlap.overlap, drop_last_step=drop_last_step))
+
+    def launches(self, rank: int | None = None) -> pl.DataFrame:
+        """Return each kernel's launch: how long the call took, and when the kernel began after it.
+
+        See :func:`haiprof.views.trace.launches.launches`.
+        """
+        return self._view(rank, launches.launches)
+
+    def queue_length(self, rank: int | None = None) -> pl.DataFrame:
+        """Return how many launched activities waited on each stream over time.
+
+        See :func:`haiprof.views.trace.queue_length.queue_length`.
+        """
+        return self._view(rank, queue_length.queue_length)
+
+    def bandwidth(self, rank: int | None = None) -> pl.DataFrame:
+        """Return the bandwidth of copies and sets over time.
+
+        See :func:`haiprof.views.trace.bandwidth.bandwidth`.
+        """
+        return self._view(rank, bandwidth_view.bandwidth)
+
+    def kernel_kinds(
+        self, rank: int | None = None, *, drop_last_step: bool = False
+    ) -> pl.DataFrame:
+        """Return the time of computation, communication and memory, each alone and overlapping.
+
+        See :func:`haiprof.views.trace.kernel_breakdown.by_kind`.
+        """
+        return self._view(
+            rank, functools.partial(kernel_breakdown.by_kind, drop_last_step=drop_last_step)
+        )
+
+    def hardware_counters(self, rank: int | None = None) -> pl.DataFrame:
+        """Return CUPTI's counters of each kernel with the operators around it.
+
+        See :func:`haiprof.views.trace.cupti_counters.cupti_counters`.
+        """
+        made = self._map(functools.partial(_counters, links=self._local), self._traces(rank))
+        return _stacked(zip(self._traces(rank), made, strict=True))
+
+    def sequences(
+        self, rank: int | None = None, *, operator: str = "", shortest: int = sequences.SHORTEST
+    ) -> pl.DataFrame:
+        """Return the sequences of kernels that operators launch again and again.
+
+        Args:
+            rank: of one rank only.
+            operator: part of the names of the operators; by default all.
+            shortest: shorter sequences are left out.
+
+        See :func:`haiprof.views.trace.sequences.sequences`.
+        """
+        work = functools.partial(sequences.sequences, operator=operator, shortest=shortest)
+        return self._view(rank, work)
+
+    def critical_path(
+        self, rank: int | None = None, *, step: int | None = None, inside: str | None = None
+    ) -> dict[str, path_view.CriticalPath]:
+        """Return the critical path of each trace by its label: what would make it end sooner.
+
+        Args:
+            rank: of one rank only.
+            step: of this step; by default of the whole trace.
+            inside: of the first range of this name instead.
+
+        Raises:
+            HaiprofError: there is no such step or range.
+
+        See :mod:`haiprof.views.trace.critical_path`.
+        """
+        try:
+            made = self._linked(rank, functools.partial(_path, step=step, inside=inside))
+        except ValueError as error:
+            raise HaiprofError(str(error)) from None
+        return {process.label: path for process, path in made}
+
+    def recommendations(self, rank: int | None = None) -> pl.DataFrame:
+        """Return what to change about the job, what saves most of a rank's time first.
+
+        Columns: ``kind``, ``problem``, ``advice``, ``evidence``, ``saves_ns``, ``share`` (of the
+        recorded steps), ``step``, ``operator``, ``stack``. See :mod:`haiprof.diagnose.recommend`.
+        """
+        chosen = self._traces(rank)
+        found = dict(
+            zip(
+                chosen,
+                self._map(functools.partial(_recommend, links=self._local), chosen),
+                strict=True,
+            )
+        )
+        if len(chosen) > 1 and rank is None:
+            late = recommend.stragglers(self.stragglers(), self.overview().steps)
+            for process in chosen:
+                span = process.trace.span if process.trace else None
+                found[process] = [*found[process], *late.get((process.rank, span), [])]
+        return _stacked((process, finding.frame(made)) for process, made in found.items())
+
+    def compare(self, after: Traced, rank: int | None = None) -> dict[str, compare_view.Comparison]:
+        """Compare each trace of this run with the same rank's in a later run, by label.
+
+        See :func:`haiprof.views.trace.compare.compare`: what is chance is not called a change.
+
+        Raises:
+            HaiprofError: the runs have no rank in common.
+        """
+        return {
+            process.label: compare_view.compare(before, later)
+            for process, before, later in self._pairs(after, rank)
+        }
+
+    def differences(
+        self, after: Traced, rank: int | None = None, *, of: differences.Of = "operators"
+    ) -> pl.DataFrame:
+        """Return operators or kernels that are called more or less often, or longer, in ``after``.
+
+        See :func:`haiprof.views.trace.differences.differences`.
+
+        Raises:
+            HaiprofError: the runs have no rank in common.
+        """
+        return _stacked(
+            (process, differences.differences(before, later, of))
+            for process, before, later in self._pairs(after, rank)
+        )
+
+    # -- how they are made -----------------------------------------------------------------------
+
+    @property
+    def _local(self) -> Links | None:
+        """Linked traces of this process; another process of an executor has its own."""
+        return self._links if self._executor is None else None
+
+    def _traces(self, rank: int | None) -> list[Process]:
+        return [p for p in self._choose(rank) if p.role != ROLE_NODE]
+
+    def _linked(
+        self, rank: int | None, work: Callable[..., _Result], *, allocations: bool = False
+    ) -> list[tuple[Process, _Result]]:
+        chosen = self._traces(rank)
+        call = functools.partial(_apply, work=work, links=self._local, allocations=allocations)
+        return list(zip(chosen, self._map(call, chosen), strict=True))
+
+    def _view(self, rank: int | None, work: Callable[[Linked], pl.DataFrame]) -> pl.DataFrame:
+        return _stacked(self._linked(rank, work))
+
+    def _matched(self) -> dict[int | None, tuple[pl.DataFrame, dict[str, Process]]]:
+        """Match the communication of all ranks, session by session; ranks go by their label."""
+        spans: dict[int | None, dict[str, pl.DataFrame]] = {}
+        whose: dict[str, Process] = {}
+        for process, found in self._linked(None, communication.communications):
+            span = process.trace.span if process.trace else None
+            spans.setdefault(span, {})[process.label] = found
+            whose[process.label] = process
+        made = {span: (distributed.match(ranks), whose) for span, ranks in spans.items()}
+        return made or {None: (distributed.match({}), {})}
+
+    def _pairs(self, after: Traced, rank: int | None) -> Iterable[tuple[Process, Linked, Linked]]:
+        later = {_place(p): p for p in after._traces(rank)}
+        mine = self._traces(rank)
+        shared = [p for p in mine if _place(p) in later]
+        if not shared and len(mine) == len(later) == 1:
+            shared, later = mine, {_place(mine[0]): next(iter(later.values()))}
+        if not shared:
+            raise HaiprofError("the two runs have no rank in common, so nothing can be compared")
+        for process in shared:
+            yield process, self._links.of(process), after._links.of(later[_place(process)])
+
+
+class Links:
+    """Linked traces, kept while they are asked for again and again."""
+
+    def __init__(self) -> None:
+        """Keep none yet."""
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, Linked] = OrderedDict()
+
+    def of(self, process: Process) -> Linked:
+        """Return the linked trace of a process, reading it where it is not kept."""
+        key = str(process.folder)
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        made = _read(process)
+        with self._lock:
+            self._kept[key] = made
+            while len(self._kept) > 1 and sum(map(_rows, self._kept.values())) > _KEPT_ROWS:
+                self._kept.popitem(last=False)
+        return made
+
+
+def _rows(linked: Linked) -> int:
+    return linked.ops.height + linked.activities.height
+
+
+def _place(process: Process) -> tuple[int | None, int | None]:
+    return process.rank, process.trace.span if process.trace else None
+
+
+def _stacked(made: Iterable[tuple[Process, pl.DataFrame]]) -> pl.DataFrame:
+    frames = [
+        frame.select(
+            pl.lit(process.node).cast(pl.Categorical()).alias("node"),
+            pl.lit(process.rank, pl.Int64()).alias("rank"),
+            pl.lit(process.pid, pl.Int64()).alias("pid"),
+            pl.lit(process.trace.span if process.trace else None, pl.UInt32()).alias("session"),
+            pl.all().exclude(*WHO),
+        )
+        for process, frame in made
+    ]
+    return pl.concat(frames, how="diagonal_relaxed") if frames else pl.DataFrame(schema=WHO)
+
+
+def _by_label(
+    matched: Mapping[int | None, tuple[pl.DataFrame, dict[str, Process]]],
+    view: Callable[[pl.DataFrame], pl.DataFrame],
+) -> pl.DataFrame:
+    """Apply a view of matched ranks to each session; a rank's label becomes who it is."""
+    frames = []
+    for span, (frame, whose) in matched.items():
+        made = view(frame)
+        labels = made["rank"].cast(pl.String).to_list()
+        who = [whose[label] for label in labels]
+        frames.append(
+            made.select(
+                pl.Series("node", [p.node for p in who], pl.Categorical()),
+                pl.Series("rank", [p.rank for p in who], pl.Int64()),
+                pl.Series("pid", [p.pid for p in who], pl.Int64()),
+                pl.lit(span, pl.UInt32()).alias("session"),
+                pl.all().exclude("rank"),
+            )
+        )
+    return pl.concat(frames, how="diagonal_relaxed")
+
+
+# What runs on an executor stands at the top level, so that another process can import it.
+
+
+def _read(process: Process) -> Linked:
+    spans = tables.read_table(process.folder, schema.SPANS, _SPAN_COLUMNS)
+    kernels = tables.read_table(process.folder, schema.KERNELS)
+    collectives = tables.read_table(process.folder, schema.COLLECTIVES)
+    flows = tables.read_table(process.folder, schema.FLOWS)
+    return link(spans.frame, kernels.frame, collectives.frame, flows.frame)
+
+
+def _link(process: Process, links: Links | None) -> Linked:
+    return _read(process) if links is None else links.of(process)
+
+
+def _allocations(process: Process) -> pl.DataFrame:
+    return tables.read_table(process.folder, schema.ALLOCATIONS).frame
+
+
+def _apply(
+    process: Process, work: Callable[..., Any], links: Links | None, allocations: bool
+) -> Any:
+    linked = _link(process, links)
+    return work(linked, _allocations(process)) if allocations else work(linked)
+
+
+def _memory(linked: Linked, told: pl.DataFrame, points: int | None) -> tuple[pl.DataFrame, ...]:
+    peak = memory.peak(linked, told)
+    return (
+        memory.curve(told, points),
+        memory.blocks(linked, told),
+        memory.operators(linked, told),
+        peak.peaks,
+        peak.holders,
+    )
+
+
+def _counters(process: Process, links: Links | None) -> pl.DataFrame:
+    spans = tables.read_table(process.folder, schema.SPANS, keep={"category": ("counters",)})
+    return cupti_counters.cupti_counters(_link(process, links), spans.frame)
+
+
+def _path(linked: Linked, step: int | None, inside: str | None) -> path_view.CriticalPath:
+    if inside is not None:
+        return path_view.of_range(linked, inside)
+    if step is not None:
+        return path_view.of_step(linked, step)
+    return path_view.critical_path(linked)
+
+
+def _recommend(process: Process, links: Links | None) -> list[finding.Finding]:
+    devices = [recommend.Device(g.name, g.memory_bytes, g.capability) for g in process.gpus]
+    told = process.trace.distributed.get("backend") if process.trace else None
+    backends = [word for word in str(told or "").replace(":", ",").split(",") if word]
+    return recommend.recommendations(
+        _link(process, links), _allocations(process), devices, backends
+    )
