@@ -39,12 +39,14 @@ class Rules:
 
     Attributes:
         kernels: which kernels communicate.
-        operations: which spans of the host are a collective.
+        operations: which operations of the host are a collective.
+        backends: which of them are the backend's own part, that is communication and no work.
         eligible: names of operators that can use tensor cores.
     """
 
     kernels: Sequence[roles.Rule | tuple[str, str | None]] = roles.KERNELS
     operations: Sequence[roles.Rule | tuple[str, str | None]] = roles.OPERATIONS
+    backends: Sequence[roles.Rule | tuple[str, str | None]] = roles.BACKENDS
     eligible: frozenset[str] = OPERATORS
 
 
@@ -59,8 +61,9 @@ class Linked:
             was the innermost one itself) and ``step`` (in which it began).
         activities: the kernels, copies, sets and waits, with all their columns and ``row``,
             ``end``, ``runtime`` (the row in ``ops`` of the call that launched it), ``op`` (the row
-            of the innermost op or range of the user around that call; by External id where the
-            file has no such call), ``step`` (of the call; without one, in which it began), ``role``
+            of the innermost op or range of the user around that call, or of the op around such a
+            range that the call's External id names; by External id where the file has no such
+            call), ``step`` (of the call; without one, in which it began), ``role``
             (``kernel``, ``communication``, ``memcpy``, ``memset``, ``sync``) and
             ``tensor_core``.
         steps: ``step``, ``start``, ``end``, as :mod:`haiprof.views.trace.steps` tells it.
@@ -187,7 +190,7 @@ def link(
             chosen["category"],
             rank == CALLS.index("op"),
             rank == CALLS.index("user"),
-            rules.operations,
+            rules.backends,
         ),
         rules=rules,
         stepped=stepped,
@@ -281,15 +284,26 @@ def _around(
     kernels: pl.DataFrame,
 ) -> npt.NDArray[np.int32]:
     """For each activity the innermost op or range of the user around its launch, or -1."""
-    is_op = (rank == CALLS.index("op")) | (rank == CALLS.index("user"))
-    op = np.where(runtime >= 0, _at(parent, runtime), -1).astype(np.int32)
-    while True:
-        climb = np.flatnonzero((op >= 0) & ~is_op[op]) if len(is_op) else ()
-        if not len(climb):
-            break
-        op[climb] = parent[op[climb]]
+    is_op = rank == CALLS.index("op")
+    is_known = is_op | (rank == CALLS.index("user"))
+
+    def climbed(found: npt.NDArray[np.int32], to: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
+        found = found.copy()
+        while len(climb := np.flatnonzero((found >= 0) & ~np.append(to, True)[found])):
+            found[climb] = parent[found[climb]]
+        return found
+
+    op = climbed(np.append(parent, -1)[runtime].astype(np.int32), is_known)
+    # A collective's range may lie within the op that the file says the launch belongs to.
+    ranged = np.flatnonzero((op >= 0) & ~np.append(is_op, True)[op])
+    if len(ranged):
+        around = climbed(op[ranged], is_op)
+        ids = np.append(_unsigned(spans["external"]), 0)
+        told = ids[runtime[ranged]]
+        better = (around >= 0) & (told != 0) & (ids[around] == told) & (ids[op[ranged]] != told)
+        op[ranged[better]] = around[better]
     lost = np.flatnonzero(runtime < 0)
-    rows = np.flatnonzero(is_op)
+    rows = np.flatnonzero(is_known)
     if len(lost) and len(rows):
         external = _unsigned(kernels["external"])[lost]
         op[lost] = looked_up(_unsigned(spans["external"])[rows], rows, external)
