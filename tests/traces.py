@@ -113,7 +113,7 @@ def expected(run: str, tool: str) -> dict[str, Any]:
     }
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=64)
 def load(file: Path) -> Trace:
     """Read one file slowly. Rows stand in the order of the file."""
     return read(text(file), file)
@@ -291,7 +291,8 @@ class _Reading:
 
     def _thread(self, event: Event) -> int:
         # Two processes in one file may have a thread of the same number.
-        pair = event.get("pid"), event.get("tid")
+        # A file may write one number now as text, now as a number.
+        pair = str(event.get("pid")), str(event.get("tid"))
         found = self._threads.get(pair)
         if found is None:
             taken = set(self._threads.values())
