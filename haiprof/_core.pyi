@@ -530,3 +530,35 @@ def nesting_order(
     rank: npt.NDArray[np.uint8],
 ) -> npt.NDArray[np.int32]:
     """The rows in the order thread, start, longest first, rank, row."""
+
+# -- paths (src/paths) ----------------------------------------------------------------------------
+
+def fold(
+    parent: npt.NDArray[np.int32], name: npt.NDArray[np.uint32]
+) -> tuple[
+    npt.NDArray[np.int32],
+    npt.NDArray[np.int32],
+    npt.NDArray[np.uint32],
+    npt.NDArray[np.uint32],
+]:
+    """The distinct paths of a forest; a parent that does not stand before its row is none.
+
+    Returns:
+        For each row the number of its path; for each path its parent (-1: none), name and depth.
+    """
+
+def longest_path(
+    source: npt.NDArray[np.int32],
+    target: npt.NDArray[np.int32],
+    weight: npt.NDArray[np.int64],
+    nodes: int,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    """The heaviest path to each node; edges sorted by target, each source lower than its target.
+
+    Returns:
+        For each node the weight of that path; the edges of the one to the last node, first to
+        last. Of equally heavy edges into a node the first is taken.
+
+    Raises:
+        ValueError: the edges are not so.
+    """

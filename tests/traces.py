@@ -113,7 +113,7 @@ def expected(run: str, tool: str) -> dict[str, Any]:
     }
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=64)
 def load(file: Path) -> Trace:
     """Read one file slowly. Rows stand in the order of the file."""
     return read(text(file), file)

@@ -17,4 +17,5 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   register_spawn(module);
   register_names(module);
   register_nesting(module);
+  register_paths(module);
 }
