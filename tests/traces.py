@@ -397,3 +397,35 @@ def _frame(table: schema.Table, rows: list[dict[str, Any]]) -> pl.DataFrame:
             yield made
 
     return pl.DataFrame(list(columns()))
+
+
+def small(rank: int | None = 0, begin: float = 1000) -> dict[str, Any]:
+    """The document of a small trace: two steps, each with an op that launches a kernel."""
+    found: list[Event] = [
+        {"ph": "M", "name": "process_labels", "pid": 41, "tid": 0, "ts": 0,
+         "args": {"labels": "CPU"}},
+    ]  # fmt: skip
+    for step in range(2):
+        at, host = begin + 100 * step, {"ph": "X", "pid": 41, "tid": 42}
+        ids = {"External id": 2 + step, "correlation": 7 + step}
+        found += [
+            {**host, "cat": "user_annotation", "name": f"ProfilerStep#{step}", "ts": at,
+             "dur": 100},
+            {**host, "cat": "cpu_op", "name": "aten::mm", "ts": at + 10, "dur": 50,
+             "args": {"External id": 2 + step, "Input Dims": [[4, 4], [4, 4]],
+                      "Input type": ["float", "float"]}},
+            {**host, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": at + 20, "dur": 5,
+             "args": ids},
+            {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": at + 40,
+             "dur": 30, "args": {**ids, "device": 0, "stream": 7}},
+        ]  # fmt: skip
+    distributed = {} if rank is None else {"distributedInfo": {"rank": rank, "world_size": 4}}
+    return {"schemaVersion": 1, **distributed, "traceEvents": found}
+
+
+def write(file: Path, document: object) -> Path:
+    """Write a document, with the folders above it; compressed if the name says so."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    data = json.dumps(document).encode()
+    file.write_bytes(gzip.compress(data) if file.suffix == ".gz" else data)
+    return file

@@ -250,12 +250,12 @@ def _labels(processes: list[Process]) -> list[str]:
     # A rank that was started again, nodes that each have a rank 0, one pid that recorded twice.
     # A worker that was profiled several times comes first: all of its spans have one pid.
     for more in (_span, "pid {p.pid}".format, "on {p.node}".format, "in {p.folder.name}".format):
-        times = Counter(labels)
+        told = [readable(more(p=p)) for p in processes]
+        # What they have in common tells them not apart.
+        each = Counter(label for label, _ in set(zip(labels, told, strict=True)))
         labels = [
-            f"{label}, {told}"
-            if times[label] > 1 and (told := readable(more(p=p))) and told not in label
-            else label
-            for label, p in zip(labels, processes, strict=True)
+            f"{label}, {words}" if each[label] > 1 and words and words not in label else label
+            for label, words in zip(labels, told, strict=True)
         ]
     return labels
 

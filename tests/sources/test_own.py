@@ -70,8 +70,8 @@ def test_labels_tell_processes_of_one_rank_apart(tmp_path: Path) -> None:
     labels = {p.folder.name: p.label for p in open_run(run).processes}
     assert labels == {
         "a#0.5": "rank 0, pid 5, on a",
-        "a#0.6": "rank 0, pid 6, on a, in a#0.6",
-        "a#0.6.1": "rank 0, pid 6, on a, in a#0.6.1",
+        "a#0.6": "rank 0, pid 6, in a#0.6",
+        "a#0.6.1": "rank 0, pid 6, in a#0.6.1",
         "a#1": "rank 1",
         "b#0": "rank 0, pid 5, on b",
     }

@@ -19,6 +19,7 @@ from haiprof.errors import HaiprofError
 #: Bytes of one piece of JSON text, at most.
 PIECE: Final = 2 << 20
 _READ: Final = 1 << 18
+_SMALL: Final = 1 << 16
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _MAGIC: Final = {
     b"\x1f\x8b": "gzip",
@@ -130,7 +131,8 @@ class Pieces:
         import pyarrow as pa
 
         with pa.CompressedInputStream(pa.PythonFile(_Ahead(head, self._read), "r"), codec) as text:
-            while piece := text.read(PIECE):
+            # A read that fails gives nothing of what it has got so far: so it is a small one.
+            while piece := text.read(_SMALL):
                 yield piece
 
 

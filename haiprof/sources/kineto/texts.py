@@ -38,6 +38,14 @@ class Texts:
         seen[np.minimum(codes, len(self._texts))] = True
         return np.flatnonzero(seen[:-1])
 
+    def ranked(self, codes: Codes) -> tuple[Codes, npt.NDArray[np.intp]]:
+        """Return the numbers in ``codes`` (that of no text last), and each row's index in them."""
+        used = self.used(codes)
+        index = np.full(len(self._texts) + 1, len(used), np.intp)
+        index[used] = np.arange(len(used))
+        known = np.append(used, NO_CODE).astype(np.uint32)
+        return known, index[np.minimum(codes, len(self._texts))]
+
     def spread(
         self, codes: Codes, meaning: Callable[[str], Any], none: int, kind: type[Any]
     ) -> npt.NDArray[Any]:

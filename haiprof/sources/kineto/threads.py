@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 
 from haiprof.sources.kineto.columns import Group, codes
 from haiprof.sources.kineto.texts import NO_CODE, Texts
+
+#: So many pairs of a process and a thread for each row are too many to count without sorting.
+_SPARSE: Final = 4
 
 
 class Threads:
@@ -27,27 +32,46 @@ class Threads:
         return self._column(group, claim=False)
 
     def _column(self, group: Group, *, claim: bool) -> npt.NDArray[np.uint32]:
-        processes, threads = codes(group, "process"), codes(group, "thread")
-        made = np.zeros(len(threads), np.uint32)
-        # Threads run long: few rows are not of the thread of the row before.
-        changes = np.flatnonzero((np.diff(processes) != 0) | (np.diff(threads) != 0)) + 1
-        begins = np.concatenate(([0], changes))
-        pairs = zip(processes[begins].tolist(), threads[begins].tolist(), strict=True)
-        numbers = np.array([self._number(pair, claim) for pair in pairs], np.uint32)
-        made = np.repeat(numbers, np.diff(np.concatenate((begins, [len(threads)]))))
-        return made
+        processes, process = self._texts.ranked(codes(group, "process"))
+        threads, thread = self._texts.ranked(codes(group, "thread"))
+        pairs, first, row = _pairs(process, thread, len(threads))
+        made = np.zeros(len(pairs), np.uint32)
+        # Who comes first has the number.
+        for at in np.argsort(first, kind="stable"):
+            of, number = divmod(int(pairs[at]), len(threads))
+            made[at] = self._number((int(processes[of]), int(threads[number])), claim)
+        return made[row]
 
     def _number(self, pair: tuple[int, int], claim: bool) -> int:
         known = self._known.get(pair)
         if known is not None:
             return known
-        number = (whole(self._texts[pair[1]]) or 0) & 0xFFFFFFFF if pair[1] != NO_CODE else 0
+        named = pair[1] != NO_CODE
+        number = (whole(self._texts[pair[1]]) or 0) & 0xFFFFFFFF if named else 0
         if claim:
             while number in self._taken:
                 number = (number + 1) & 0xFFFFFFFF
             self._known[pair] = number
             self._taken.add(number)
         return number
+
+
+def _pairs(
+    process: npt.NDArray[np.intp], thread: npt.NDArray[np.intp], threads: int
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Return the pairs that there are, the first row of each, and each row's index in them."""
+    keys = process * threads + thread
+    most = (int(process.max()) + 1) * threads
+    if most > len(keys) * _SPARSE:
+        pairs, first, row = np.unique(keys, return_index=True, return_inverse=True)
+        return pairs, first, row.reshape(-1)
+    # Without sorting: of values that are assigned to one place the last one stays.
+    at = np.full(most, -1, np.intp)
+    at[keys[::-1]] = np.arange(len(keys) - 1, -1, -1)
+    pairs = np.flatnonzero(at >= 0)
+    index = np.zeros(most, np.intp)
+    index[pairs] = np.arange(len(pairs))
+    return pairs, at[pairs], index[keys]
 
 
 def whole(text: str) -> int | None:
