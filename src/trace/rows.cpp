@@ -56,7 +56,9 @@ void Parser::take_event(const char* begin) {
     case 'i':
     case 'I':
     case 'R': {
-      const bool memory = event_.has(Member::name) && view_of(event_[Member::name]) == "[memory]";
+      const Token& name = event_[Member::name];
+      const bool memory =
+          event_.has(Member::name) && name.type == Type::string && view_of(name) == "[memory]";
       put_row(memory ? Group::allocations : Group::instants, kAll, begin);
       return;
     }
@@ -207,17 +209,18 @@ void Parser::put_dimensions(Rows& rows, std::size_t column, const Token& token) 
     return;
   }
   const char* p = token.begin + 1;
-  for (std::size_t i = 0; i < 3; ++i) {
+  std::size_t found = 0;
+  for (; found < 3; ++found) {
     p = scan::blanks(p, token.end);
     Token each;
     if (scan::value(p, token.end, each) != Scan::whole) break;
     if (const auto whole = whole_of(field, each)) {
-      rows.set(column + i, static_cast<std::uint32_t>(*whole));
+      rows.set(column + found, static_cast<std::uint32_t>(*whole));
     }
     p = scan::blanks(p, token.end);
     if (*p == ',') ++p;
   }
-  if (p + 1 != token.end) {
+  if (found != 3 || p + 1 != token.end) {
     complain(name_of(field.member), "is no list of three numbers", token.begin, token.end);
   }
 }
