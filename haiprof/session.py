@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import errno
+import importlib
 import math
 import os
 import sys
@@ -108,7 +109,12 @@ class Session:
 
     def wait_for_beginning(self, begin: Callable[[Session], None]) -> None:
         """Call ``begin(self)`` when the recording is to begin."""
-        self.later(self._begins, begin)
+
+        def begin_between_imports(session: Session) -> None:
+            _wait_for_import("torch")
+            begin(session)
+
+        self.later(self._begins, begin_between_imports)
 
     def open(self) -> bool:
         """Make the ring and see to it that the run has a recorder. Tells what is in the way."""
@@ -259,6 +265,13 @@ class Session:
         child.run, child.run_dir, child._ring_dir = self.run, self.run_dir, self._ring_dir
         child._begins, child._ends = self._begins, self._ends
         return child
+
+
+def _wait_for_import(name: str) -> None:
+    """Wait for another thread's import of a module: nobody is told of one that has begun."""
+    if name in sys.modules:
+        with contextlib.suppress(BaseException):  # a torch that is broken is the job's affair
+            importlib.import_module(name)
 
 
 def _absolute(path: Path) -> Path:

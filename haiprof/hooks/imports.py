@@ -41,9 +41,11 @@ class AfterImport(importlib.abc.MetaPathFinder):
         """Find ``name`` as the other finders do; know nothing of other modules."""
         if name != self.name:
             return None
-        for finder in list(sys.meta_path):
+        finders = list(sys.meta_path)
+        # Those before us have been asked, and another one of us may wait for the same module.
+        for finder in finders[finders.index(self) + 1 :] if self in finders else finders:
             find = getattr(finder, "find_spec", None)
-            if finder is self or find is None:
+            if find is None:
                 continue
             spec: importlib.machinery.ModuleSpec | None = find(name, path, target)
             if spec is not None:

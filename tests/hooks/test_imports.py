@@ -52,3 +52,18 @@ def test_not_told_after_cancel(awaited: list[ModuleType]) -> None:
     AfterImport("awaited", awaited.append).cancel()
     importlib.import_module("awaited")
     assert awaited == []
+
+
+def test_two_may_wait_for_one_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "awaited_twice.py").write_text("x = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    seen: list[str] = []
+    waiting = [
+        AfterImport("awaited_twice", lambda module, n=n: seen.append(f"{n} {module.x}"))  # type: ignore[misc]
+        for n in ("first", "second")
+    ]
+    module = importlib.import_module("awaited_twice")
+    assert sorted(seen) == ["first 1", "second 1"]
+    assert not any(w in sys.meta_path for w in waiting)
+    assert type(module.__loader__).__name__ == "SourceFileLoader"
+    del sys.modules["awaited_twice"]

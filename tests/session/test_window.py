@@ -150,3 +150,25 @@ def test_a_rank_under_run_ends_by_itself_and_the_command_does_not(
     wait_recorded(shm)
     spans = read_table(next(tmp_path.glob("run/*#0")), "spans")
     assert 0 < spans.num_rows < 60
+
+
+def test_a_warmup_that_ends_while_torch_is_imported_loses_nothing(
+    shm: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "torch.py").write_text("import time\ntime.sleep(1.5)\nready = True\n")
+    program = """
+    import sys
+    sys.path.insert(0, sys.argv[1])
+    import haiprof, haiprof.session, time
+    from haiprof.hooks import imports
+    found = []
+    def begin(session):
+        found.append(imports.imported("torch") is not None)
+    session = haiprof.session.Session(haiprof.session.resolve({"warmup": 0.3})[0],
+                                      haiprof.session.placement())
+    session.wait_for_beginning(begin)
+    import torch
+    time.sleep(0.5)
+    print(found)
+    """
+    assert run_python(program, str(tmp_path)) == "[True]\n"
