@@ -188,14 +188,7 @@ class Traced:
         return DistributedFrames(
             steps,
             _by_label(matched, distributed.transfer),
-            pl.concat(
-                [
-                    distributed.statistics(frame).select(
-                        pl.lit(span, pl.UInt32()).alias("session"), pl.all()
-                    )
-                    for span, (frame, _) in matched.items()
-                ]
-            ),
+            _by_label(matched, distributed.statistics),
         )
 
     def stragglers(self) -> pl.DataFrame:
@@ -309,19 +302,19 @@ class Traced:
         recorded steps), ``step``, ``operator``, ``stack``. See :mod:`haiprof.diagnose.recommend`.
         """
         chosen = self._traces(rank)
-        found = dict(
-            zip(
-                chosen,
-                self._map(functools.partial(_recommend, links=self._local), chosen),
-                strict=True,
-            )
-        )
+        found = list(self._map(functools.partial(_recommend, links=self._local), chosen))
         if len(chosen) > 1 and rank is None:
             late = recommend.stragglers(self.stragglers(), self.overview().steps)
-            for process in chosen:
-                span = process.trace.span if process.trace else None
-                found[process] = [*found[process], *late.get((process.rank, span), [])]
-        return _stacked((process, finding.frame(made)) for process, made in found.items())
+            found = [
+                [*made, *late.get(_place(process), [])]
+                for process, made in zip(chosen, found, strict=True)
+            ]
+        told = _stacked(
+            (process, finding.frame(each)) for process, each in zip(chosen, found, strict=True)
+        )
+        if not told.height:
+            return told
+        return told.sort("saves_ns", descending=True, nulls_last=True, maintain_order=True)
 
     def compare(self, after: Traced, rank: int | None = None) -> dict[str, compare_view.Comparison]:
         """Compare each trace of this run with the same rank's in a later run, by label.
@@ -375,7 +368,9 @@ class Traced:
         """Match the communication of all ranks, session by session; ranks go by their label."""
         spans: dict[int | None, dict[str, pl.DataFrame]] = {}
         whose: dict[str, Process] = {}
-        for process, found in self._linked(None, communication.communications):
+        chosen = self._traces(None)
+        told = self._map(functools.partial(_communications, links=self._local), chosen)
+        for process, found in zip(chosen, told, strict=True):
             span = process.trace.span if process.trace else None
             spans.setdefault(span, {})[process.label] = found
             whose[process.label] = process
@@ -485,6 +480,12 @@ def _apply(
 ) -> Any:
     linked = _link(process, links)
     return work(linked, _allocations(process)) if allocations else work(linked)
+
+
+def _communications(process: Process, links: Links | None) -> pl.DataFrame:
+    told = process.trace.distributed.get("world_size") if process.trace else None
+    ranks = process.world_size or (told if isinstance(told, int) else None)
+    return communication.communications(_link(process, links), world_size=ranks)
 
 
 def _memory(linked: Linked, told: pl.DataFrame, points: int | None) -> tuple[pl.DataFrame, ...]:
