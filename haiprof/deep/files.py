@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from haiprof.launcher import placement
 from haiprof.places import node_name
 
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ class TraceFile:
         """
         try:
             folder = self._folder()
-            name = folder.name if folder is not None else f"{node_name()}#{os.getpid()}"
+            unknown = f"{node_name()}#{placement().rank}.{os.getpid()}"
+            name = folder.name if folder is not None else unknown
             parent = folder if folder is not None else self._session.run_dir
             target = parent / f"{name}.{self._milliseconds}{SUFFIX}"
             _compress(self._raw, target, cut)

@@ -443,11 +443,13 @@ class Recording:
 
         told |= {"file": f"{file.parent.name}/{file.name}", "file_bytes": file.stat().st_size}
         steps = told["steps"]
-        text = f"a deep trace of {steps} whole steps in {file.name}: {told['why']}"
+        text = f"a deep trace of {steps or 'no'} whole steps in {file.name}: {told['why']}"
         _report("trace", text, state=DONE, **told)
         if placement().rank == 0:
             stall = (told["stop_ms"] + told["save_ms"]) / 1000
-            tell(f"deep trace of {steps} steps, ending it took {stall:.1f} s: {file}")
+            seconds = (told["end_ns"] - told["begin_ns"]) / 1e9
+            what = f"{steps} steps" if steps else f"{seconds:.1f} s"
+            tell(f"deep trace of {what}, ending it took {stall:.1f} s: {file}")
         self.state = DONE
         self._finished.set()
 
