@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
+    from haiprof.deep import trace
     from haiprof.errors import HaiprofError
     from haiprof.record import mark, range, step
     from haiprof.session import Session, flush, start, stop
@@ -32,6 +33,7 @@ __all__ = [
     "start",
     "step",
     "stop",
+    "trace",
 ]
 
 # Capture and analysis live in different processes; each import costs only the half it needs.
@@ -45,6 +47,7 @@ _HOMES = {
     "start": "haiprof.session",
     "step": "haiprof.record",
     "stop": "haiprof.session",
+    "trace": "haiprof.deep",
 }
 
 

@@ -20,6 +20,8 @@ HOST_RECORDERS: Final = ("basic", "gpu", "ib", "mem", "power", "io")
 ALL: Final = "all"
 #: Which GPU activity is recorded.
 KERNELS: Final = ("off", "windows", "all")
+#: What a deep trace may hold beside operators and kernels.
+TRACE_CONTENTS: Final = ("shapes", "stacks", "memory", "modules", "callstacks")
 
 
 class Options(NamedTuple):
@@ -47,6 +49,17 @@ class Options(NamedTuple):
     sysfs_root: str = ""
     perfd: str = "/run/haiprof/perfd.sock"
     resctrl: bool = False
+    trace: bool = False
+    trace_steps: int = 0
+    trace_seconds: float = 0.0
+    trace_warmup: float = 5.0
+    trace_mib: int = 128
+    trace_with: str = "shapes,stacks,memory,modules"
+
+    @property
+    def traces(self) -> bool:
+        """Whether a deep trace is to be made: asked for, or named among the recorders."""
+        return self.trace or "trace" in self.recorders.split(",")
 
     def intervals(self) -> dict[str, float]:
         """Return how often each recorder of the host is to read its sources, s."""
@@ -125,7 +138,7 @@ def _check_run(value: Any) -> str | None:
     return None
 
 
-def _recorders(text: str) -> str:
+def _names(text: str) -> str:
     return text.replace(" ", "").lower()
 
 
@@ -135,6 +148,14 @@ def _check_recorders(value: Any) -> str | None:
     unknown = [name for name in value.split(",") if name not in (ALL, *RECORDERS)]
     if unknown or (ALL in value.split(",") and value != ALL):
         return f"must be {ALL} or some of {','.join(RECORDERS)}"
+    return None
+
+
+def _check_contents(value: Any) -> str | None:
+    if not isinstance(value, str):
+        return "must be a str"
+    if any(name not in (*TRACE_CONTENTS, "") for name in value.split(",")):
+        return f"must be some of {','.join(TRACE_CONTENTS)}"
     return None
 
 
@@ -204,7 +225,7 @@ OPTIONS: Final[dict[str, Option]] = {
             float,
             _between(0, 1e9, "seconds"),
         ),
-        Option("recorders", "what is sampled", _recorders, _check_recorders),
+        Option("recorders", "what is sampled", _names, _check_recorders),
         *(
             Option(
                 f"{name}_interval",
@@ -228,10 +249,38 @@ OPTIONS: Final[dict[str, Option]] = {
         ),
         Option("perfd", "socket of haiprof-perfd (empty: never ask it)", str, _check_text),
         Option("resctrl", "make monitoring groups in resctrl", _boolean, _check_boolean),
+        Option("trace", "make a deep trace with torch.profiler", _boolean, _check_boolean),
+        Option(
+            "trace_steps",
+            "its length in steps (0: as trace_seconds or time say, else 3)",
+            int,
+            _between(0, 100000, "steps", whole=True),
+        ),
+        Option(
+            "trace_seconds", "its length in seconds (0: any)", float, _between(0, 1e6, "seconds")
+        ),
+        Option(
+            "trace_warmup",
+            "steps before it (seconds where only those are its length)",
+            float,
+            _between(0, 1e9, "steps"),
+        ),
+        Option(
+            "trace_mib",
+            "memory that its events may take; it ends early before that",
+            int,
+            _between(1, 65536, "MiB", whole=True),
+        ),
+        Option(
+            "trace_with",
+            f"what it holds beside operators: some of {','.join(TRACE_CONTENTS)}",
+            _names,
+            _check_contents,
+        ),
     )
 }
 #: Options whose variable says something when it is empty; of the others that is as if not set.
-_MAY_BE_EMPTY: Final = frozenset({"perfd"})
+_MAY_BE_EMPTY: Final = frozenset({"perfd", "trace_with"})
 #: Variables that are no options: read in haiprof.places, haiprof.launcher and haiprof.run_folder.
 _OTHER_VARIABLES: Final = frozenset(
     {ENABLED_VARIABLE, "HAIPROF_SHM_DIR", "HAIPROF_TASK_ID", "HAIPROF_USER_ID"}

@@ -14,10 +14,20 @@ from haiprof import _core
 
 _NO_MICROBATCH: Final = 0xFFFFFFFF
 
+_listener: Callable[[], None] | None = None
+
 
 def step() -> None:
     """Say that a training step ends here and the next begins; from now on only this counts."""
     _core.step_mark()
+    if _listener is not None:
+        _listener()
+
+
+def listen(listener: Callable[[], None] | None) -> None:
+    """Call ``listener`` at each :func:`step` from now on; it must not raise. None: nobody."""
+    global _listener
+    _listener = listener
 
 
 def mark(name: str, value: float | None = None, **attributes: Any) -> None:

@@ -225,6 +225,11 @@ class Session:
 
     def files(self) -> list[Path]:
         """Return the Arrow files of this process, oldest first."""
+        folder = self.folder()
+        return sorted(folder.glob("*.arrow*")) if folder is not None else []
+
+    def folder(self) -> Path | None:
+        """Return the folder of this process; None until the recorder has made it."""
         import json
 
         me = {"pid": self._pid, "host": os.uname().nodename, "start_time": start_time_of(self._pid)}
@@ -234,8 +239,8 @@ class Session:
             with contextlib.suppress(OSError, ValueError, AttributeError):
                 content = json.loads(known.read_text(encoding="utf-8"))
                 if all(content.get(key) == value for key, value in me.items()):
-                    return sorted(p for p in known.parent.glob("*.arrow*"))
-        return []
+                    return known.parent
+        return None
 
     def close(self, seconds: float) -> None:
         """Stop recording; wait up to ``seconds`` for the recorder to close the files."""
@@ -305,6 +310,12 @@ def start(
     basic_interval: float | None = None,
     gpu_interval: float | None = None,
     io_interval: float | None = None,
+    trace: bool | None = None,
+    trace_steps: int | None = None,
+    trace_seconds: float | None = None,
+    trace_warmup: float | None = None,
+    trace_mib: int | None = None,
+    trace_with: str | None = None,
 ) -> Session:
     """Begin to record this process. Calling it again returns the same session.
 
@@ -330,6 +341,13 @@ def start(
         basic_interval: seconds between two samples of it; default 0, as ``sample_hz`` says.
         gpu_interval: the same for the GPUs that the job uses.
         io_interval: the same for block devices.
+        trace: make a deep trace as soon as this process trains; see :func:`haiprof.trace`.
+        trace_steps: its length in steps; default 3, or what ``trace_seconds`` or ``time`` say.
+        trace_seconds: its length in seconds; default 0, any.
+        trace_warmup: steps before it, seconds where only those are its length; default 5.
+        trace_mib: memory that its events may take, MiB; default 128.
+        trace_with: names with commas between of what it holds beside operators; default
+            ``shapes,stacks,memory,modules``; there is ``callstacks``, too.
 
     Returns:
         The session. It records nothing, and stderr says why, when something is in the way.
@@ -350,6 +368,12 @@ def start(
         "basic_interval": basic_interval,
         "gpu_interval": gpu_interval,
         "io_interval": io_interval,
+        "trace": trace,
+        "trace_steps": trace_steps,
+        "trace_seconds": trace_seconds,
+        "trace_warmup": trace_warmup,
+        "trace_mib": trace_mib,
+        "trace_with": trace_with,
     }
     return _begin(given, lazily=False)
 
@@ -433,6 +457,10 @@ def _install_hooks(options: Options) -> None:
         from haiprof.hooks import cuda
 
         cuda.install(_report, options)
+    if options.traces:
+        from haiprof import deep
+
+        deep.arm(options)
 
 
 def _stop_kernels() -> None:
@@ -441,6 +469,13 @@ def _stop_kernels() -> None:
     if cuda is not None:
         with contextlib.suppress(Exception):
             cuda.uninstall(_KERNELS_SECONDS)
+
+
+def _finish_trace(why: str) -> None:
+    """End a deep trace, if one is being made, while its events still have a ring."""
+    deep = sys.modules.get("haiprof.deep")
+    if deep is not None:
+        deep.finish(why, _STOP_SECONDS)
 
 
 def _report(kind: str, text: str) -> None:
@@ -499,6 +534,7 @@ def _at_exit() -> None:
     if session is not None:
         # With the first process of a pid namespace the kernel ends all others, the recorder too.
         last = 1 in (os.getpid(), os.getppid())
+        _finish_trace("the job ended")
         with contextlib.suppress(Exception):
             session.close(_STOP_SECONDS if last else 0.0)
 
@@ -525,6 +561,8 @@ def stop() -> None:
 
 def _stop(session: Session) -> None:
     global _active
+    if _active is session:
+        _finish_trace("the recording ended")
     with _lock:
         if _active is not session:
             return

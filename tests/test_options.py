@@ -46,7 +46,9 @@ def test_each_recorder_of_the_host_has_its_interval(
         {"HAIPROF_RECORDERS": "basic,disk"},
         {"HAIPROF_RECORDERS": "all,io"},
         {"HAIPROF_BASIC_INTERVAL": "0.001"},
-        {"HAIPROF_TRACE": "1"},
+        {"HAIPROF_TRACE": "perhaps"},
+        {"HAIPROF_TRACE_STEPS": "-3"},
+        {"HAIPROF_TRACE_WITH": "shapes,colours"},
         {"HAIPROF_SAMPEL_HZ": "4"},
     ],
 )
@@ -98,3 +100,21 @@ def test_helpers_of_the_counters_are_carried_as_they_are_given() -> None:
     assert options.access() == ("/proc", "/sys", "/run/p.sock", True)
     assert resolve({}, {"HAIPROF_PERFD": ""})[0].access().perfd == ""
     assert resolve({}, {})[0].access() == ("/proc", "/sys", "/run/haiprof/perfd.sock", False)
+
+
+@pytest.mark.parametrize(
+    ("environment", "traces"),
+    [
+        ({}, False),
+        ({"HAIPROF_RECORDERS": "all"}, False),
+        ({"HAIPROF_TRACE": "0"}, False),
+        ({"HAIPROF_TRACE": "1"}, True),
+        ({"HAIPROF_RECORDERS": "basic,trace"}, True),
+    ],
+)
+def test_a_deep_trace_is_made_only_where_it_is_named(
+    environment: dict[str, str], traces: bool
+) -> None:
+    options, problems = resolve({}, environment)
+    assert problems == []
+    assert options.traces is traces

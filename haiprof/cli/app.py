@@ -45,6 +45,14 @@ def run(words: Annotated[list[str] | None, typer.Argument(metavar="[--] CMD...")
     command.main(words or [])
 
 
+@app.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
+def trace(words: Annotated[list[str] | None, typer.Argument(metavar="[--] CMD...")] = None) -> None:
+    """Run a command under haiprof with a deep trace of each process that trains."""
+    from haiprof.cli import run as command
+
+    command.main(words or [], trace=True)
+
+
 @app.command()
 def report(
     run: Annotated[

@@ -30,8 +30,12 @@ class RunArguments:
     command: list[str] = field(default_factory=list)
 
 
-def parse(words: Sequence[str]) -> RunArguments:
+def parse(words: Sequence[str], command: str = "run") -> RunArguments:
     """Read options up to ``--`` or the first word that is none; the rest is the command.
+
+    Args:
+        words: what follows ``haiprof run`` or ``haiprof trace``.
+        command: which of the two.
 
     Raises:
         UsageError: an option that does not exist, or a value that it cannot have.
@@ -49,13 +53,13 @@ def parse(words: Sequence[str]) -> RunArguments:
         if word in ("--help", "-h"):
             read.help = True
             return read
-        _read_option(word, waiting, read)
+        _read_option(word, waiting, read, command)
     if not read.command:
-        raise UsageError("which command? give it after the options: haiprof run train.py")
+        raise UsageError(f"which command? give it after the options: haiprof {command} train.py")
     return read
 
 
-def _read_option(word: str, waiting: list[str], read: RunArguments) -> None:
+def _read_option(word: str, waiting: list[str], read: RunArguments, command: str) -> None:
     flag, equals, text = word.partition("=")
     name = flag[2:].replace("-", "_") if flag.startswith("--") else ""
     switch = name.removeprefix("no_")
@@ -71,7 +75,7 @@ def _read_option(word: str, waiting: list[str], read: RunArguments) -> None:
     if option is None:
         known = ", ".join(row[0] for row in _table())
         shown = flag if flag.isprintable() else repr(flag)
-        raise UsageError(f"there is no option {shown} of run; the options are {known}")
+        raise UsageError(f"there is no option {shown} of {command}; the options are {known}")
     if not equals:
         if not waiting:
             raise UsageError(f"{flag} needs a value: {option.meaning}")
@@ -114,15 +118,16 @@ def _table() -> list[tuple[str, str, str]]:
     return rows
 
 
-def help_text() -> str:
-    """Return what ``haiprof run --help`` prints."""
+def help_text(command: str = "run") -> str:
+    """Return what ``haiprof run --help`` or ``haiprof trace --help`` prints."""
     rows = [(f"  {flag} {operand}".rstrip(), meaning) for flag, operand, meaning in _table()]
     rows.append(("  --help", "show this and leave"))
     width = max(len(left) for left, _ in rows) + 2
     options = "\n".join(f"{left:<{width}}{meaning}" for left, meaning in rows)
-    return f"""Usage: haiprof run [OPTIONS] [--] CMD...
+    also = ", with a deep trace of\neach" if command == "trace" else ""
+    return f"""Usage: haiprof {command} [OPTIONS] [--] CMD...
 
-Run a command with haiprof recording every process of it that trains; no change to the code.
+Run a command with haiprof recording every process of it that trains{also}; no change to the code.
 A CMD that ends in .py is run by this Python. Its exit code and signals pass through.
 
 Options, each also as a variable HAIPROF_<NAME>:

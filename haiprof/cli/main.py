@@ -17,10 +17,10 @@ def main() -> NoReturn:
     if isinstance(sys.stdout, io.TextIOWrapper):  # its encoding may lack what a run's names hold
         sys.stdout.reconfigure(errors="backslashreplace")
     words = sys.argv[1:]
-    if words[:1] == ["run"]:  # before typer is imported: a command waits
+    if words[:1] in (["run"], ["trace"]):  # before typer is imported: a command waits
         from haiprof.cli import run
 
-        run.main(words[1:])
+        run.main(words[1:], trace=words[0] == "trace")
     sys.exit(_run_app(words or ["--help"]))
 
 

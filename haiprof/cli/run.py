@@ -1,4 +1,4 @@
-"""``haiprof run``: runs a command under haiprof and says afterwards what it recorded."""
+"""``haiprof run`` and ``trace``: runs a command under haiprof and says what it recorded."""
 
 from __future__ import annotations
 
@@ -32,19 +32,26 @@ _NOT_FOUND: Final = 127
 _NOT_EXECUTABLE: Final = 126
 
 
-def main(words: Sequence[str]) -> NoReturn:
-    """Run the command that ``words`` (what follows ``haiprof run``) name, and end as it does."""
+def main(words: Sequence[str], *, trace: bool = False) -> NoReturn:
+    """Run the command that ``words`` (what follows ``haiprof run``) name, and end as it does.
+
+    Args:
+        words: options and the command.
+        trace: they follow ``haiprof trace``, which makes a deep trace, too.
+    """
     try:
-        arguments = parse(words)
+        arguments = parse(words, "trace" if trace else "run")
     except UsageError as error:
         say(str(error))
         sys.exit(2)
     if arguments.help:
         try:
-            print(help_text(), end="", flush=True)
+            print(help_text("trace" if trace else "run"), end="", flush=True)
         except BrokenPipeError:
             sys.exit(reader_gone())
         sys.exit(0)
+    if trace:
+        arguments.given["trace"] = True
     options, problems = resolve(arguments.given)
     for problem in problems:
         say(problem)

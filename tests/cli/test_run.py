@@ -92,6 +92,12 @@ def test_the_commands_environment_says_where_the_run_is(tmp_path: Path) -> None:
         "HAIPROF_SYSFS_ROOT": "",
         "HAIPROF_PERFD": "/run/haiprof/perfd.sock",
         "HAIPROF_RESCTRL": "0",
+        "HAIPROF_TRACE": "0",
+        "HAIPROF_TRACE_STEPS": "0",
+        "HAIPROF_TRACE_SECONDS": "0.0",
+        "HAIPROF_TRACE_WARMUP": "5.0",
+        "HAIPROF_TRACE_MIB": "128",
+        "HAIPROF_TRACE_WITH": "shapes,stacks,memory,modules",
     }
 
 

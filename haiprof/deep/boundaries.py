@@ -1,0 +1,62 @@
+"""Where a step of the training loop ends, told on the thread that trains."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, Final
+
+from haiprof import _core, record
+
+#: Steps of other optimizers after which the first is taken to have been given up.
+_GIVEN_UP: Final = 16
+
+
+class Boundaries:
+    """Calls ``ended(number)`` after each step of the first optimizer that steps.
+
+    ``number`` is what haiprof counts the step that begins there as, None where it does not know.
+    From the first :func:`haiprof.step` on only that counts.
+    """
+
+    def __init__(self, ended: Callable[[int | None], None]) -> None:
+        """Attach to torch. ``ended`` must not raise.
+
+        Raises:
+            AttributeError: this torch (before 2.0) has no hooks for all optimizers; then only
+                haiprof.step() is heard.
+        """
+        self._ended = ended
+        self._first: Any = None
+        self._others = 0
+        self._by_hand = False
+        self._handle: Any = None
+        record.listen(self._marked)
+        from torch.optim import optimizer
+
+        self._handle = optimizer.register_optimizer_step_post_hook(self._stepped)
+
+    def _stepped(self, optimizer: Any, _arguments: Any, _keywords: Any) -> None:
+        if self._by_hand:
+            return
+        first = self._first() if self._first is not None else None
+        if first is not None and first is not optimizer:
+            self._others += 1
+            if self._others < _GIVEN_UP:
+                return
+        if first is not optimizer:
+            self._first = weakref.ref(optimizer)
+        self._others = 0
+        step = _core.current_step()
+        self._ended(None if step is None else step + 1)
+
+    def _marked(self) -> None:
+        self._by_hand = True
+        self._ended(_core.current_step())
+
+    def leave(self) -> None:
+        """Take it off torch again. Idempotent."""
+        record.listen(None)
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
