@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import CodeType, TracebackType
 from typing import Any, Final, TypedDict
 
+import numpy as np
 import numpy.typing as npt
 
 DEFAULT_RING_BYTES: Final[int]
@@ -499,3 +500,32 @@ def spawn_detached(
 
 def demangle(name: str) -> str:
     """A C++ name as its author wrote it; what is none, or too long (1024 characters), unchanged."""
+
+# -- nesting of spans (src/nesting) --------------------------------------------------------------
+
+def nest(
+    thread: npt.NDArray[np.uint32],
+    group: npt.NDArray[np.uint8],
+    start: npt.NDArray[np.int64],
+    end: npt.NDArray[np.int64],
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], int]:
+    """Who called whom, for spans in the order of :func:`nesting_order`.
+
+    Spans nest within their thread and group (0 to 3).
+
+    Returns:
+        For each span the row of the one that started last of those open when it starts (-1:
+        none); how long, in ns, it was itself the open one that started last; how many spans end
+        after the one that they start in.
+
+    Raises:
+        ValueError: the arrays differ in length, or a group is not below 4.
+    """
+
+def nesting_order(
+    thread: npt.NDArray[np.uint32],
+    start: npt.NDArray[np.int64],
+    end: npt.NDArray[np.int64],
+    rank: npt.NDArray[np.uint8],
+) -> npt.NDArray[np.int32]:
+    """The rows in the order thread, start, longest first, rank, row."""

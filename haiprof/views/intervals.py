@@ -6,6 +6,7 @@ An interval is ``[start, end)``; arrays run in parallel. Intervals with ``end <=
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -41,6 +42,53 @@ def intersect(
         np.maximum(start[mine], other_start[theirs]),
         np.minimum(end[mine], other_end[theirs]),
     )
+
+
+def subtract(start: Times, end: Times, other_start: Times, other_end: Times) -> tuple[Times, Times]:
+    """Return the instants of a set that another lacks; each as :func:`merge` returns it."""
+    if not len(start) or not len(other_start):
+        return start, end
+    # Between its intervals, and before and after them, is what the other lacks.
+    edges = (min(start[0], other_start[0]) - 1, max(end[-1], other_end[-1]) + 1)
+    return intersect(
+        start,
+        end,
+        np.concatenate((edges[:1], other_end)).astype(np.int64),
+        np.concatenate((other_start, edges[1:])).astype(np.int64),
+    )
+
+
+def clip(start: Times, end: Times, low: int, high: int) -> tuple[Times, Times]:
+    """Return what of intervals lies in ``[low, high)``, in their order; what has none is left out.
+
+    Several windows at once are what :func:`intersect` is for.
+    """
+    begin, finish = np.maximum(start, low), np.minimum(end, high)
+    keep = finish > begin
+    return begin[keep], finish[keep]
+
+
+def by_priority(
+    roles: Sequence[tuple[Times, Times]], low: Times, high: Times
+) -> npt.NDArray[np.int64]:
+    """Break each ``[low, high)`` down by roles: an instant belongs to the first one that has it.
+
+    Args:
+        roles: the intervals of each role, in any order, the role with the highest priority first.
+        low: where each window begins; windows may overlap.
+        high: where each window ends.
+
+    Returns:
+        ns, of shape (roles + 1, windows): the last row is what no role has, so that the rows sum
+        to the windows' lengths.
+    """
+    taken = [np.zeros(len(low), np.int64)]
+    none = np.zeros(0, np.int64)
+    start, end = none, none
+    for role_start, role_end in roles:
+        start, end = merge(np.concatenate((start, role_start)), np.concatenate((end, role_end)))
+        taken.append(covered(start, end, low, high))
+    return np.diff([*taken, np.maximum(high - low, 0)], axis=0)
 
 
 def covered(start: Times, end: Times, low: Times, high: Times) -> Times:

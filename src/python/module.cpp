@@ -16,4 +16,5 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   register_hooks(module);
   register_spawn(module);
   register_names(module);
+  register_nesting(module);
 }

@@ -16,5 +16,6 @@ void register_hooks(pybind11::module_& module);
 void register_spawn(pybind11::module_& module);
 void register_io(pybind11::module_& module);
 void register_names(pybind11::module_& module);
+void register_nesting(pybind11::module_& module);
 
 }  // namespace haiprof::python

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <limits>
 
 namespace haiprof::trace {
@@ -107,11 +108,11 @@ std::optional<std::uint64_t> hexadecimal(std::string_view text) noexcept {
 }
 
 std::optional<double> real(std::string_view text) noexcept {
-  if (!text.empty() && text.front() == '+') text.remove_prefix(1);
+  if (text.size() > 1 && text[0] == '+' && text[1] != '-') text.remove_prefix(1);
   double value = 0;
   const char* const end = text.data() + text.size();
   const auto [at, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc{} || at != end) return {};
+  if (error != std::errc{} || at != end || !std::isfinite(value)) return {};
   return value;
 }
 

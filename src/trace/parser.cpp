@@ -101,8 +101,7 @@ Scan Parser::step(const char*& p, const char* end) {
     case State::end:
       p = scan::blanks(p, end);
       if (p != end) {
-        complain(kFile, "goes on behind its end", p, end);
-        state_ = State::lost;
+        stop("goes on behind its end", p, end);
       }
       return Scan::whole;
     case State::lost:
@@ -152,8 +151,7 @@ Scan Parser::step_member(const char*& p, const char* end) {
     return Scan::whole;
   }
   if (*p != '"' || state_ == State::after_member) {
-    complain(kFile, "is no JSON from here on", p, end);
-    state_ = State::lost;
+    stop("is no JSON from here on", p, end);
     return Scan::bad;
   }
   const char* const begin = p++;
@@ -165,8 +163,7 @@ Scan Parser::step_member(const char*& p, const char* end) {
     return Scan::more;
   }
   if (*p != ':') {
-    complain(kFile, "is no JSON from here on", begin, end);
-    state_ = State::lost;
+    stop("is no JSON from here on", begin, end);
     return Scan::bad;
   }
   ++p;
@@ -195,8 +192,7 @@ Scan Parser::step_value(const char*& p, const char* end) {
     return Scan::more;
   }
   if (scanned == Scan::bad) {
-    complain(kFile, "is no JSON from here on", begin, end);
-    state_ = State::lost;
+    stop("is no JSON from here on", begin, end);
     return Scan::bad;
   }
   state_ = State::after_member;
@@ -233,16 +229,17 @@ Scan Parser::step_event(const char*& p, const char* end) {
       state_ = State::event;
       return Scan::whole;
     case '{': {
-      if (state_ == State::after_event) complain("event", "has no comma before it", p, p);
       const Scan scanned = event_.read(p, end);
       if (scanned == Scan::more) {
         p = begin;
         return Scan::more;
       }
       if (scanned == Scan::bad) {
-        complain("event", "is no JSON", p, end);
-        state_ = State::damaged;
+        damage(p, end);
         return Scan::bad;
+      }
+      if (state_ == State::after_event) {
+        complain("event", "has no comma before it", begin, begin);
       }
       state_ = State::after_event;
       if (static_cast<std::size_t>(p - begin) > kLargestItem) {
@@ -255,8 +252,7 @@ Scan Parser::step_event(const char*& p, const char* end) {
     }
     default: {
       if (state_ == State::after_event) {
-        complain("event", "is no JSON", p, end);
-        state_ = State::damaged;
+        damage(p, end);
         return Scan::bad;
       }
       Token token;
@@ -266,8 +262,7 @@ Scan Parser::step_event(const char*& p, const char* end) {
         return Scan::more;
       }
       if (scanned == Scan::bad) {
-        complain("event", "is no JSON", p, end);
-        state_ = State::damaged;
+        damage(p, end);
         return Scan::bad;
       }
       complain("event", "is no object", begin, p);
@@ -277,7 +272,8 @@ Scan Parser::step_event(const char*& p, const char* end) {
   }
 }
 
-// Looks for what is between two events, "} , {", and a quote; or for the end of the list.
+// Looks for what is between two events, "} , {", and a quote; or for the end of the list, which may
+// turn out to be that of another within a damaged event.
 Scan Parser::step_damaged(const char*& p, const char* end) {
   while (p != end) {
     if (*p != '}') {
@@ -311,6 +307,7 @@ Scan Parser::step_damaged(const char*& p, const char* end) {
       }
       if (at != nullptr && (*at == '"' || *at == '}')) {
         p = bracket;
+        guessed_end_ = true;
         state_ = State::after_event;
         return Scan::whole;
       }
@@ -371,6 +368,23 @@ void Parser::give_up(const char* p, const char* end) {
   depth_ = 0;
   in_string_ = false;
   escaped_ = false;
+}
+
+// The frame of the file makes no sense from here on.
+void Parser::stop(std::string_view reason, const char* p, const char* end) {
+  if (guessed_end_) {
+    guessed_end_ = false;
+    state_ = State::damaged;
+    return;
+  }
+  complain(kFile, reason, p, end);
+  state_ = State::lost;
+}
+
+void Parser::damage(const char* p, const char* end) {
+  complain("event", "is no JSON", p, end);
+  guessed_end_ = false;
+  state_ = State::damaged;
 }
 
 void Parser::complain(std::string_view field, std::string_view reason, const char* p,

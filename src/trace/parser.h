@@ -75,6 +75,8 @@ class Parser {
   Scan step_damaged(const char*& p, const char* end);
   Scan step_too_large(const char*& p, const char* end);
   void give_up(const char* p, const char* end);
+  void stop(std::string_view reason, const char* p, const char* end);
+  void damage(const char* p, const char* end);
 
   void take_event(const char* begin);
   void take_activity(const char* begin);
@@ -107,7 +109,8 @@ class Parser {
   State after_large_ = State::begin;
   bool in_object_ = false;  // the file is an object, not a list
   bool saw_events_ = false;
-  std::string member_;  // the name behind which `value` is
+  bool guessed_end_ = false;  // of the list, behind a damaged event
+  std::string member_;        // the name behind which `value` is
   // Of a value that is too large: how deep it is, and whether in a string or behind a backslash.
   std::int64_t depth_ = 0;
   bool in_string_ = false;

@@ -56,7 +56,9 @@ void Parser::take_event(const char* begin) {
     case 'i':
     case 'I':
     case 'R': {
-      const bool memory = event_.has(Member::name) && view_of(event_[Member::name]) == "[memory]";
+      const Token& name = event_[Member::name];
+      const bool memory =
+          event_.has(Member::name) && name.type == Type::string && view_of(name) == "[memory]";
       put_row(memory ? Group::allocations : Group::instants, kAll, begin);
       return;
     }
@@ -207,17 +209,18 @@ void Parser::put_dimensions(Rows& rows, std::size_t column, const Token& token) 
     return;
   }
   const char* p = token.begin + 1;
-  for (std::size_t i = 0; i < 3; ++i) {
+  std::size_t found = 0;
+  for (; found < 3; ++found) {
     p = scan::blanks(p, token.end);
     Token each;
     if (scan::value(p, token.end, each) != Scan::whole) break;
     if (const auto whole = whole_of(field, each)) {
-      rows.set(column + i, static_cast<std::uint32_t>(*whole));
+      rows.set(column + found, static_cast<std::uint32_t>(*whole));
     }
     p = scan::blanks(p, token.end);
     if (*p == ',') ++p;
   }
-  if (p + 1 != token.end) {
+  if (found != 3 || p + 1 != token.end) {
     complain(name_of(field.member), "is no list of three numbers", token.begin, token.end);
   }
 }
@@ -264,7 +267,7 @@ std::optional<std::int64_t> Parser::whole_of(const Field& field, const Token& to
     read = {Number::exact, false, *bits};
   }
   if (read.how == Number::rounded && !time) return refuse("is no whole number");
-  // How CUPTI writes that it is about no stream: -1, without its sign.
+  // How a stream or a device that is not there is written, beside -1.
   if (field.kind == Kind::count && read.magnitude == kNoText) return std::nullopt;
   const std::uint64_t most = field.kind == Kind::count      ? kNoText - 1
                              : field.kind == Kind::identity ? kAll

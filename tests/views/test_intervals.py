@@ -10,12 +10,15 @@ from hypothesis import strategies as st
 
 from haiprof.views.intervals import (
     Times,
+    by_priority,
+    clip,
     covered,
     covered_per_group,
     innermost,
     intersect,
     merge,
     self_times,
+    subtract,
 )
 
 Pairs = list[tuple[int, int]]
@@ -125,3 +128,35 @@ def test_pieces_belong_to_the_innermost_interval_and_never_overlap(pairs: Pairs)
         own[which] += high - low
     assert all(one <= two for one, two in zip(end, start[1:], strict=False))
     assert own == innermost_by_hand(pairs)
+
+
+@given(intervals, intervals)
+def test_what_is_subtracted_leaves_the_instants_of_the_first_alone(one: Pairs, two: Pairs) -> None:
+    start, end = subtract(*merge(*arrays(one)), *merge(*arrays(two)))
+    made = list(zip(start.tolist(), end.tolist(), strict=True))
+    assert painted(made) == painted(one) - painted(two)
+    assert all(low < high for low, high in made)
+    assert all(before[1] < after[0] for before, after in itertools.pairwise(made))
+
+
+@given(intervals, interval)
+def test_clipped_intervals_lie_within_the_window(pairs: Pairs, window: tuple[int, int]) -> None:
+    start, end = clip(*arrays(pairs), *window)
+    made = list(zip(start.tolist(), end.tolist(), strict=True))
+    assert painted(made) == painted(pairs) & painted([window])
+    assert all(window[0] <= low < high <= window[1] for low, high in made)
+
+
+@given(st.lists(intervals, max_size=4), intervals)
+def test_each_instant_of_a_window_belongs_to_the_first_role_that_has_it(
+    roles: list[Pairs], windows: Pairs
+) -> None:
+    found = by_priority([arrays(role) for role in roles], *arrays(windows))
+    assert found.shape == (len(roles) + 1, len(windows))
+    for number, window in enumerate(windows):
+        left = painted([window])
+        assert found[:, number].sum() == len(left)
+        for role, pairs in enumerate(roles):
+            assert found[role, number] == len(left & painted(pairs))
+            left -= painted(pairs)
+        assert found[-1, number] == len(left)

@@ -1,0 +1,1 @@
+"""Views of a deep trace: operators, what they launch, and the kernels that ran."""

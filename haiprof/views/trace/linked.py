@@ -1,0 +1,281 @@
+"""What a deep trace's rows have to do with each other: who called whom, and who launched what.
+
+:func:`link` is done once for a process; every view of its trace reads the answer.
+
+Times are int64 ns, durations int64 ns. A row number is an index into the frame it names, null
+(in arrays -1) where there is none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from haiprof.views.intervals import Index, Times
+from haiprof.views.trace import roles
+from haiprof.views.trace.steps import Launches, extents, host_steps, one_step
+from haiprof.views.trace.tensor_cores import on_tensor_cores
+
+#: Categories of spans that a thread's calls are made of, in the order of nesting when two last
+#: equally long: a step is around what it does, and a call of the runtime calls nothing else.
+CALLS = ("step", "user", "op", "runtime")
+#: Python functions nest among themselves: they are recorded by another tracer.
+PYTHON = "python"
+#: Kinds of activity that keep a device busy.
+BUSY = ("kernel", "memcpy", "memset")
+
+
+@dataclasses.dataclass(frozen=True)
+class Linked:
+    """A process's trace, linked.
+
+    Attributes:
+        ops: the spans of :data:`CALLS` and of Python functions by thread, start, longest first,
+            with all their columns and ``row``, ``parent`` (the row of the innermost span around
+            it: among calls, or among Python functions), ``end``, ``self`` (how long it was the
+            innermost one itself) and ``step`` (in which it began).
+        activities: the kernels, copies, sets and waits, with all their columns and ``row``,
+            ``end``, ``runtime`` (the row in ``ops`` of the call that launched it), ``op`` (the row
+            of the innermost op or range of the user around that call; by External id where the
+            file has no such call), ``step`` (of the call; without one, in which it began), ``role``
+            (``kernel``, ``communication``, ``memcpy``, ``memset``, ``sync``) and
+            ``tensor_core``.
+        steps: ``step``, ``start``, ``end``, as :mod:`haiprof.views.trace.steps` tells it.
+        collectives: as given; empty without.
+        flows: as given; empty without.
+        stepped: whether the trace told of steps; without, ``steps`` has one: all of the trace.
+        crossing: spans that begin within another of their thread and end after it. They count as
+            its callees.
+        start: of each span of ``ops``.
+        end: of each span of ``ops``.
+        parent: of each span of ``ops``.
+        category: of each span of ``ops``: an index into ``(*CALLS, PYTHON)``.
+    """
+
+    ops: pl.DataFrame
+    activities: pl.DataFrame
+    steps: pl.DataFrame
+    collectives: pl.DataFrame
+    flows: pl.DataFrame
+    stepped: bool
+    crossing: int
+    start: Times
+    end: Times
+    parent: npt.NDArray[np.int32]
+    category: npt.NDArray[np.uint8]
+
+
+def link(
+    spans: pl.DataFrame,
+    kernels: pl.DataFrame,
+    collectives: pl.DataFrame | None = None,
+    flows: pl.DataFrame | None = None,
+    rules: Sequence[roles.Rule | tuple[str, str | None]] = roles.KERNELS,
+) -> Linked:
+    """Link the rows of the tables of one process.
+
+    Args:
+        spans: the table of that name (:mod:`haiprof.schema`), any categories.
+        kernels: the table of that name.
+        collectives: the table of that name, handed on.
+        flows: the table of that name, handed on.
+        rules: which kernels communicate.
+    """
+    from haiprof import _core
+
+    rank = _rank(spans["category"])
+    chosen = spans.filter(pl.Series(rank < 255)) if np.any(rank == 255) else spans
+    rank = rank[rank < 255]
+    thread = chosen["thread"].to_numpy()
+    start = chosen["start"].to_numpy()
+    end = start + np.maximum(chosen["duration"].to_numpy(), 0)
+    order = _core.nesting_order(thread, start, end, rank)
+    if np.any(order[1:] < order[:-1]):
+        chosen = chosen[order]
+        rank, thread, start, end = rank[order], thread[order], start[order], end[order]
+    family = (rank == len(CALLS)).astype(np.uint8)
+    parent, own, crossing = _core.nest(thread, family, start, end)
+    _by_python_id(chosen, family.view(np.bool_), parent)
+
+    begun = kernels["start"].to_numpy()
+    ended = begun + np.maximum(kernels["duration"].to_numpy(), 0)
+    runtime = _launching(chosen, rank, kernels)
+    known = runtime >= 0
+    launches = Launches(begun, ended, _at(start, runtime), _at(end, runtime), known)
+    kind = kernels["kind"].cast(pl.String)
+    busy = kind.is_in(BUSY).to_numpy()
+    told = host_steps(chosen)
+    steps = extents(told, Launches(*(column[busy] for column in launches)))
+    stepped = bool(told.height)
+    if not stepped and len(start) + len(begun):
+        steps = one_step(
+            int(min(start.min(initial=_LATEST), begun.min(initial=_LATEST))),
+            int(max(end.max(initial=-_LATEST), ended.max(initial=-_LATEST))),
+        )
+    count = len(start)
+    return Linked(
+        ops=chosen.with_columns(
+            pl.Series("row", np.arange(count, dtype=np.uint32)),
+            _nullable("parent", parent),
+            pl.Series("end", end),
+            pl.Series("self", own),
+            _step(steps, told, start),
+        ),
+        activities=kernels.with_columns(
+            pl.Series("row", np.arange(len(begun), dtype=np.uint32)),
+            pl.Series("end", ended),
+            _nullable("runtime", runtime),
+            _nullable("op", _around(parent, rank, runtime, chosen, kernels)),
+            _step(steps, told, begun, np.where(known, launches.launch, begun), known),
+            *_roles(kernels, kind, rules),
+        ),
+        steps=steps,
+        collectives=pl.DataFrame() if collectives is None else collectives,
+        flows=pl.DataFrame() if flows is None else flows,
+        stepped=stepped,
+        crossing=crossing,
+        start=start,
+        end=end,
+        parent=parent,
+        category=rank,
+    )
+
+
+_LATEST = np.iinfo(np.int64).max
+
+
+def _rank(category: pl.Series) -> npt.NDArray[np.uint8]:
+    """For each span the place of its category in ``(*CALLS, PYTHON)``; 255 for another one."""
+    ranks = {name: place for place, name in enumerate((*CALLS, PYTHON))}
+    texts = category.unique().drop_nulls()
+    codes = texts.to_physical().to_numpy()
+    table = np.full(int(codes.max(initial=0)) + 1, 255, np.uint8)
+    table[codes] = [ranks.get(text, 255) for text in texts.cast(pl.String).to_list()]
+    made: npt.NDArray[np.uint8] = table[category.to_physical().fill_null(0).to_numpy()]
+    return made
+
+
+def _lookup(
+    keys: npt.NDArray[np.uint64], rows: Index, wanted: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.int32]:
+    """Return for each wanted key the last of ``rows`` that has it, or -1. Key 0 is none."""
+    some = keys != 0
+    keys, rows = keys[some], rows[some]
+    found = np.full(len(wanted), -1, np.int32)
+    if not len(keys) or not len(wanted):
+        return found
+    low, high = int(keys.min()), int(keys.max())
+    if high - low < 8 * (len(keys) + len(wanted)) + 1024:
+        table = np.full(high - low + 1, -1, np.int32)
+        table[(keys - np.uint64(low)).astype(np.intp)] = rows
+        within = (wanted >= low) & (wanted <= high)
+        found[within] = table[(wanted[within] - np.uint64(low)).astype(np.intp)]
+        return found
+    order = np.argsort(keys, kind="stable")
+    keys, rows = keys[order], rows[order]
+    place = np.searchsorted(keys, wanted, side="right") - 1
+    hit = (place >= 0) & (keys[place] == wanted)
+    found[hit] = rows[place[hit]]
+    return found
+
+
+def _unsigned(column: pl.Series) -> npt.NDArray[np.uint64]:
+    made: npt.NDArray[np.uint64] = column.cast(pl.UInt64).fill_null(0).to_numpy()
+    return made
+
+
+def _by_python_id(
+    spans: pl.DataFrame, python: npt.NDArray[np.bool_], parent: npt.NDArray[np.int32]
+) -> None:
+    """Let the parent of a Python function be the call that the file says made it."""
+    rows = np.flatnonzero(python)
+    if not len(rows):
+        return
+    ids = _unsigned(spans["python_id"])[rows]
+    above = _lookup(ids, rows, _unsigned(spans["python_parent"])[rows])
+    parent[rows] = np.where((above >= 0) & (above != rows), above, parent[rows])
+
+
+def _launching(
+    spans: pl.DataFrame, rank: npt.NDArray[np.uint8], kernels: pl.DataFrame
+) -> npt.NDArray[np.int32]:
+    rows = np.flatnonzero(rank == CALLS.index("runtime"))
+    return _lookup(_unsigned(spans["correlation"])[rows], rows, _unsigned(kernels["correlation"]))
+
+
+def _around(
+    parent: npt.NDArray[np.int32],
+    rank: npt.NDArray[np.uint8],
+    runtime: npt.NDArray[np.int32],
+    spans: pl.DataFrame,
+    kernels: pl.DataFrame,
+) -> npt.NDArray[np.int32]:
+    """For each activity the innermost op or range of the user around its launch, or -1."""
+    is_op = (rank == CALLS.index("op")) | (rank == CALLS.index("user"))
+    op = np.where(runtime >= 0, _at(parent, runtime), -1).astype(np.int32)
+    while True:
+        climb = np.flatnonzero((op >= 0) & ~is_op[op]) if len(is_op) else ()
+        if not len(climb):
+            break
+        op[climb] = parent[op[climb]]
+    lost = np.flatnonzero(runtime < 0)
+    rows = np.flatnonzero(is_op)
+    if len(lost) and len(rows):
+        external = _unsigned(kernels["external"])[lost]
+        op[lost] = _lookup(_unsigned(spans["external"])[rows], rows, external)
+    return op
+
+
+def _step(
+    steps: pl.DataFrame,
+    told: pl.DataFrame,
+    start: Times,
+    launch: Times | None = None,
+    launched: npt.NDArray[np.bool_] | None = None,
+) -> pl.Series:
+    """Number of the step of each row: the host's at its (launch's) begin, else the extended one."""
+    host = told.head(steps.height) if told.height else steps
+    at = _inside(
+        host["start"].to_numpy(), host["end"].to_numpy(), start if launch is None else launch
+    )
+    if launched is not None:
+        by_time = _inside(steps["start"].to_numpy(), steps["end"].to_numpy(), start)
+        at = np.where(launched, at, by_time)
+    return steps["step"].gather(_nullable("at", at)).alias("step")
+
+
+def _inside(low: Times, high: Times, instant: Times) -> Index:
+    if not len(low):
+        return np.full(len(instant), -1, np.intp)
+    at = np.searchsorted(low, instant, side="right") - 1
+    return np.where((at >= 0) & (instant <= high[at]), at, -1)
+
+
+def _roles(
+    kernels: pl.DataFrame, kind: pl.Series, rules: Sequence[roles.Rule | tuple[str, str | None]]
+) -> tuple[pl.Series, pl.Series]:
+    is_kernel = (kind == "kernel").fill_null(False).to_numpy()
+    names = kernels["name"].unique().drop_nulls().cast(pl.String).to_list()
+    communicates = roles.by_name(kernels["name"], roles.communication(names, rules)) & is_kernel
+    role: pl.Series = pl.select(
+        pl.when(pl.Series(communicates)).then(pl.lit("communication")).otherwise(kind)
+    ).to_series()
+    tensor = roles.by_name(kernels["name"], on_tensor_cores(names)) & is_kernel
+    return role.cast(pl.Categorical()).alias("role"), pl.Series("tensor_core", tensor)
+
+
+def _nullable(name: str, rows: npt.NDArray[np.int32] | Index) -> pl.Series:
+    some = pl.Series(rows >= 0)
+    made = pl.Series(name, rows.astype(np.uint32))
+    return made.to_frame().select(pl.when(some).then(pl.col(name)))[name]
+
+
+def _at(values: Times | npt.NDArray[np.int32], rows: npt.NDArray[np.int32]) -> Times:
+    """``values`` of each row; 0 for row -1."""
+    if not len(values):
+        return np.zeros(len(rows), np.int64)
+    return np.where(rows >= 0, values[rows], 0)

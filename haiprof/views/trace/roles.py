@@ -1,0 +1,107 @@
+"""Which kernels and host operations communicate, and which collective each is: one open table.
+
+A rule is a regular expression, searched in the name without regard to case, and the collective
+that it means. ``None`` leaves that to the words in the name (``AllReduce``, ``SendRecv``); where
+there is no such word either, the collective is not known (RCCL names all its kernels
+``ncclDevKernel_Generic``). The first rule that matches decides. Users put rules of their own
+before these.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+
+class Rule(NamedTuple):
+    """``pattern`` matches names that communicate; ``op`` is which collective they are."""
+
+    pattern: str
+    op: str | None = None
+
+
+#: Kernels that communicate.
+KERNELS: tuple[Rule, ...] = (
+    # Libraries of collectives; RCCL keeps the names of NCCL.
+    Rule(r"nccl|rccl|oneccl|hccl|hcom_"),
+    Rule(r"mscclpp|msccl"),
+    Rule(r"nvshmem|rocshmem"),
+    # Expert parallelism.
+    Rule(r"deep_?ep.*::combine|dpsk::ep.*combine", "all_to_all"),
+    Rule(r"deep_?ep::|dpsk::ep", "all_to_all"),
+    Rule(r"pplx.*all_?to_?all|mori::.*(dispatch|combine)", "all_to_all"),
+    # Symmetric memory of torch, and its barriers.
+    Rule(r"multimem_(one_shot_|two_shot_)?(all_?reduce)", "all_reduce"),
+    Rule(r"multimem_all_?gather", "all_gather"),
+    Rule(r"(one|two)_?shot_?all_?reduce", "all_reduce"),
+    Rule(r"(one|two)_?shot_?(reduce_?scatter|all_?gather|all_?to_?all)"),
+    # Custom all-reduce of vLLM, SGLang and AITER; quick reduce; TensorRT-LLM; FlashInfer.
+    Rule(r"cross_device_reduce", "all_reduce"),
+    Rule(r"quick_?reduce::|allreduce_prototype", "all_reduce"),
+    Rule(r"all_?reduce_?fusion|lamport.*(all_?reduce|rms)", "all_reduce"),
+    Rule(r"moe_?(finalize|reduction)_?all_?reduce", "all_reduce"),
+    # User buffers of Transformer Engine.
+    Rule(r"userbuffers_.*(push|pull)?(send|recv)", "send_recv"),
+    Rule(r"userbuffers"),
+    # A collective's name with a word of its own, as custom kernels have it.
+    Rule(r"(^|[^a-z])(all_?reduce|reduce_?scatter|all_?gather|all_?to_?all)(v|_?kernel|_|<|\(|$)"),
+)  # fmt: skip
+
+#: Host operations that communicate.
+OPERATIONS: tuple[Rule, ...] = (
+    Rule(r"^(nccl|gloo|mpi|ucc|hccl|xccl|rccl):"),
+    Rule(r"^record_param_comms$"),
+    Rule(r"^_?c10d(_functional)?::"),
+)
+
+#: Words of a name and the collective that they mean; the first found decides.
+WORDS: tuple[tuple[str, str], ...] = (
+    (r"all_?reduce", "all_reduce"),
+    (r"reduce_?scatter", "reduce_scatter"),
+    (r"all_?gather", "all_gather"),
+    (r"all_?to_?all|alltoall", "all_to_all"),
+    (r"send_?recv", "send_recv"),
+    (r"broadcast|bcast", "broadcast"),
+    (r"scatter", "scatter"),
+    (r"gather", "gather"),
+    (r"barrier", "barrier"),
+    (r"reduce", "reduce"),
+    (r"send", "send"),
+    (r"recv", "recv"),
+)
+
+
+def communication(
+    names: Iterable[str], rules: Sequence[Rule | tuple[str, str | None]] = KERNELS
+) -> dict[str, str | None]:
+    """Return of ``names`` those that communicate, each with its collective (None: not known)."""
+    table = [Rule(*rule) for rule in rules]
+    any_of = re.compile("|".join(f"(?:{rule.pattern})" for rule in table) or r"(?!)", re.IGNORECASE)
+    each = [(re.compile(rule.pattern, re.IGNORECASE), rule.op) for rule in table]
+    made: dict[str, str | None] = {}
+    for name in names:
+        if any_of.search(name):
+            op = next(op for pattern, op in each if pattern.search(name))
+            made[name] = op or collective(name)
+    return made
+
+
+def collective(name: str) -> str | None:
+    """Return which collective the words of a name mean."""
+    lowered = name.lower()
+    return next((op for word, op in WORDS if re.search(word, lowered)), None)
+
+
+def by_name(names: pl.Series, chosen: Iterable[str]) -> npt.NDArray[np.bool_]:
+    """Say of each row of a Categorical column whether its text is one of ``chosen``."""
+    made: npt.NDArray[np.bool_] = (
+        names.is_in(pl.Series(list(chosen), dtype=pl.String).cast(names.dtype).implode())
+        .fill_null(False)
+        .to_numpy()
+    )
+    return made

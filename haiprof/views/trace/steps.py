@@ -1,0 +1,103 @@
+"""Steps of a deep trace: from when to when each lasted, device work included.
+
+The rule is the TensorBoard plugin's: a step of the host lasts until the last activity has ended
+that was launched within it, and begins no earlier than the step before has ended. The first one
+begins no earlier than work has ended that an earlier step must have launched. Steps at the end
+of the trace are left out whose device work was not recorded, or not all of it.
+
+Times are int64 ns.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from haiprof.views.intervals import Index, Times
+
+#: A last step with less than this share of the activities of the one before was cut off.
+WHOLE_SHARE = 0.8
+
+SCHEMA = {"step": pl.UInt32(), "start": pl.Int64(), "end": pl.Int64()}
+
+
+class Launches(NamedTuple):
+    """Activities and the host's calls that launched them; one row per activity.
+
+    ``launch`` and ``launched`` are when that call began and ended, where ``known``.
+    """
+
+    start: Times
+    end: Times
+    launch: Times
+    launched: Times
+    known: npt.NDArray[np.bool_]
+
+
+def host_steps(spans: pl.DataFrame) -> pl.DataFrame:
+    """Return the steps that the host tells of, by start: ``step``, ``start``, ``end``.
+
+    A step that two threads, or two categories of one file, tell of is one step.
+    """
+    told = (
+        spans.filter(pl.col("category") == "step")
+        .select("step", "start", (pl.col("start") + pl.col("duration")).alias("end"))
+        .sort("start", "end", descending=[False, True])
+    )
+    again = (pl.col("step") == pl.col("step").shift()) & (
+        pl.col("start") < pl.col("end").cum_max().shift()
+    )
+    return told.filter(~again.fill_null(False)).cast({"step": pl.UInt32()})
+
+
+def extents(host: pl.DataFrame, launches: Launches) -> pl.DataFrame:
+    """Return the steps with their device work: ``step``, ``start``, ``end``.
+
+    Args:
+        host: what :func:`host_steps` returns.
+        launches: every activity that keeps a device busy.
+    """
+    low, high = host["start"].to_numpy(), host["end"].to_numpy()
+    within = _within(launches, low, high)
+    matched = within >= 0
+    if not len(low) or not matched.any():
+        return host
+    count = np.bincount(within[matched], minlength=len(low))
+    last = high.copy()
+    np.maximum.at(last, within[matched], launches.end[matched])
+    begin = int(low[0])
+    if count[0]:
+        first = launches.start[within == 0].min()
+        earlier = launches.end[~matched & (launches.end < first)]
+        begin = max(begin, int(earlier.max(initial=begin)))
+    # Each ends where the next may begin, so both are a running maximum.
+    end = np.maximum.accumulate(np.maximum(last, begin))
+    start = np.maximum(low, np.concatenate(([begin], end[:-1])))
+    kept = _whole(count)
+    return host.select(
+        "step", pl.Series("start", start), pl.Series("end", np.maximum(end, start))
+    ).head(kept)
+
+
+def one_step(start: int, end: int) -> pl.DataFrame:
+    """Return the one step of a trace that tells of none."""
+    return pl.DataFrame({"step": [0], "start": [start], "end": [end]}, SCHEMA)
+
+
+def _within(launches: Launches, low: Times, high: Times) -> Index:
+    """For each activity the step in which the whole call ran that launched it, or -1."""
+    if not len(low):
+        return np.full(len(launches.launch), -1, np.intp)
+    at = np.searchsorted(low, launches.launch, side="right") - 1
+    inside = launches.known & (at >= 0) & (launches.launched <= high[at])
+    return np.where(inside, at, -1)
+
+
+def _whole(count: npt.NDArray[np.intp]) -> int:
+    """How many steps there are before the trace breaks off, from each one's activities."""
+    kept = int(np.flatnonzero(count)[-1]) + 1
+    cut = kept > 1 and count[kept - 1] < WHOLE_SHARE * count[kept - 2]
+    return kept - 1 if cut else kept

@@ -1,0 +1,34 @@
+// Which span runs inside which, and how long each was the innermost one, in one pass with a stack.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace haiprof::nesting {
+
+struct Spans {
+  // Spans of different groups never nest. One group's spans stand in the order (start, -end); the
+  // groups of one block of equal `thread` may be mixed, a group has one number below kGroups.
+  std::span<const std::uint32_t> thread;
+  std::span<const std::uint8_t> group;
+  std::span<const std::int64_t> start;
+  std::span<const std::int64_t> end;
+};
+
+inline constexpr std::size_t kGroups = 4;
+inline constexpr std::int32_t kNone = -1;
+
+// parent[i]: the row of the span that started last of those open when i starts, or kNone. A span
+// that is open when another starts has a length, and ends later than that instant.
+// own[i]: how long i was the one open span that started last: the sum over all is the length of
+// their union, whether they nest or cross.
+// Returns how many spans cross, that is end after their parent.
+std::size_t nest(const Spans& spans, std::span<std::int32_t> parent, std::span<std::int64_t> own);
+
+// The order (thread, start, -end, rank, row) of spans.
+void order(std::span<const std::uint32_t> thread, std::span<const std::int64_t> start,
+           std::span<const std::int64_t> end, std::span<const std::uint8_t> rank,
+           std::span<std::int32_t> rows);
+
+}  // namespace haiprof::nesting

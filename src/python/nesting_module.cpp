@@ -1,0 +1,74 @@
+// The binding of the nesting of spans: arrays of numpy in and out, without the GIL between.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+
+#include "nesting/nesting.h"
+#include "python/register.h"
+
+namespace haiprof::python {
+
+namespace py = pybind11;
+
+namespace {
+
+template <typename Value>
+using Array = py::array_t<Value, py::array::c_style>;
+
+template <typename Value>
+std::span<const Value> values(const Array<Value>& array) {
+  return {array.data(), static_cast<std::size_t>(array.size())};
+}
+
+void same_length(std::size_t rows, std::initializer_list<std::size_t> others) {
+  if (rows > INT32_MAX) throw std::invalid_argument("more than 2^31 spans");
+  for (const std::size_t other : others) {
+    if (other != rows) throw std::invalid_argument("arrays differ in length");
+  }
+}
+
+py::tuple nest(const Array<std::uint32_t>& thread, const Array<std::uint8_t>& group,
+               const Array<std::int64_t>& start, const Array<std::int64_t>& end) {
+  const nesting::Spans spans{values(thread), values(group), values(start), values(end)};
+  const std::size_t rows = spans.start.size();
+  same_length(rows, {spans.thread.size(), spans.group.size(), spans.end.size()});
+  for (const std::uint8_t each : spans.group) {
+    if (each >= nesting::kGroups) throw std::invalid_argument("a group is 0 to 3");
+  }
+  Array<std::int32_t> parent(static_cast<py::ssize_t>(rows));
+  Array<std::int64_t> own(static_cast<py::ssize_t>(rows));
+  const std::span<std::int32_t> parents(parent.mutable_data(), rows);
+  const std::span<std::int64_t> owns(own.mutable_data(), rows);
+  std::size_t crossing = 0;
+  {
+    const py::gil_scoped_release release;
+    crossing = nesting::nest(spans, parents, owns);
+  }
+  return py::make_tuple(parent, own, crossing);
+}
+
+Array<std::int32_t> order(const Array<std::uint32_t>& thread, const Array<std::int64_t>& start,
+                          const Array<std::int64_t>& end, const Array<std::uint8_t>& rank) {
+  const std::size_t rows = values(start).size();
+  same_length(rows, {values(thread).size(), values(end).size(), values(rank).size()});
+  Array<std::int32_t> made(static_cast<py::ssize_t>(rows));
+  const std::span<std::int32_t> written(made.mutable_data(), rows);
+  {
+    const py::gil_scoped_release release;
+    nesting::order(values(thread), values(start), values(end), values(rank), written);
+  }
+  return made;
+}
+
+}  // namespace
+
+void register_nesting(py::module_& module) {
+  module.def("nest", &nest, py::arg("thread"), py::arg("group"), py::arg("start"), py::arg("end"));
+  module.def("nesting_order", &order, py::arg("thread"), py::arg("start"), py::arg("end"),
+             py::arg("rank"));
+}
+
+}  // namespace haiprof::python
