@@ -21,7 +21,7 @@ def closed(bands: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     names = bands["name"].n_unique()
     end = int(steps["start"][-1]) + int(steps["duration"][-1])
     closing = bands.tail(names).with_columns(
-        pl.lit(end).alias("start"), pl.lit(0.0).alias("duration")
+        pl.lit(end, pl.Int64()).alias("start"), pl.lit(0.0).alias("duration")
     )
     return pl.concat([bands, closing])
 

@@ -7,10 +7,12 @@ breaks in the middle gives all that came before.
 from __future__ import annotations
 
 import bz2
+import contextlib
 import lzma
+import queue
+import threading
 import zlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -52,16 +54,18 @@ class Pieces:
         """
         self._source = source
         self._file = _open(source)
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="haiprof-read")
+        self._wanted: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._made: queue.SimpleQueue[bytes | BaseException] = queue.SimpleQueue()
         self.broken: str | None = None
         self.consumed = 0
 
     def __enter__(self) -> Pieces:
+        # A daemon: a read that hangs must not keep the process from ending.
+        threading.Thread(target=self._make, name="haiprof-read", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(cancel_futures=True)
-        self._file.close()
+        self._wanted.put(False)
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield the pieces.
@@ -69,11 +73,21 @@ class Pieces:
         Raises:
             HaiprofError: the file cannot be read at all.
         """
-        made = self._text()
-        coming = self._pool.submit(next, made, b"")
-        while piece := coming.result():
-            coming = self._pool.submit(next, made, b"")
+        self._wanted.put(True)
+        while piece := self._made.get():
+            if isinstance(piece, BaseException):
+                raise piece
+            self._wanted.put(True)
             yield piece
+
+    def _make(self) -> None:
+        with contextlib.closing(self._file):
+            made = self._text()
+            while self._wanted.get():
+                try:
+                    self._made.put(next(made, b""))
+                except BaseException as error:  # is the reader's, whatever it is
+                    self._made.put(error)
 
     def _text(self) -> Iterator[bytes]:
         try:

@@ -1,0 +1,109 @@
+"""``haiprof import``, and ``haiprof report`` of traces."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+import traces
+from commands import haiprof, only_line, start_haiprof
+from recording import wait_for
+
+pytestmark = pytest.mark.usefixtures("shm")
+
+
+def hidden(folder: Path) -> list[str]:
+    return [file.name for file in folder.iterdir() if file.name.startswith(".")]
+
+
+def test_an_import_lies_beside_its_trace_and_is_made_once(tmp_path: Path) -> None:
+    file = traces.write(tmp_path / "w.pt.trace.json.gz", traces.small())
+    place = tmp_path / "w.pt.trace.json.gz.haiprof"
+    done = haiprof("import", file)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{place}\n", "")
+    made = (place / "run.json").stat().st_mtime_ns
+    assert haiprof("import", file).stdout == f"{place} (was up to date)\n"
+    assert (place / "run.json").stat().st_mtime_ns == made
+    file.write_bytes(file.read_bytes())
+    assert haiprof("import", file).stdout == f"{place}\n"
+    assert (place / "run.json").stat().st_mtime_ns > made
+    assert hidden(tmp_path) == []
+
+
+def test_an_import_goes_where_it_is_wanted_and_is_a_run(tmp_path: Path) -> None:
+    for rank in range(2):
+        traces.write(tmp_path / "job" / f"rank_{rank}.json", traces.small(rank))
+    before = sorted((tmp_path / "job").iterdir())
+    out = tmp_path / "else" / "where"
+    assert haiprof("import", tmp_path / "job", "--out", out).stdout == f"{out}\n"
+    assert sorted((tmp_path / "job").iterdir()) == before
+    assert haiprof("report", out, "-o", tmp_path / "report.html").returncode == 0
+
+
+def test_what_is_missing_is_said(tmp_path: Path) -> None:
+    traces.write(tmp_path / "job" / "rank_0.json", traces.small())
+    (tmp_path / "job" / "rank_1.json").write_text("hello\x1b[2J")
+    done = haiprof("import", tmp_path / "job")
+    assert (done.returncode, done.stdout) == (0, f"{tmp_path}/job/haiprof-import\n")
+    assert "rank_1.json: is no trace" in only_line(done)
+
+
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    file = traces.write(tmp_path / "w.json", traces.small())
+    for out in ("/sys/kernel/import", file / "import"):
+        done = haiprof("import", file, "--out", out)
+        assert done.returncode == 1
+        assert f"{out}: cannot be written (" in only_line(done)
+        assert only_line(done).endswith("give another folder with --out")
+
+
+def test_what_has_no_traces_is_one_line(tmp_path: Path) -> None:
+    done = haiprof("import", tmp_path)
+    assert done.returncode == 1
+    assert "no traces (*.json) in it" in only_line(done)
+    done = haiprof("import", tmp_path / "none")
+    assert done.returncode == 1
+    assert "no such file or folder" in only_line(done)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_an_import_that_is_stopped_leaves_none(number: signal.Signals, tmp_path: Path) -> None:
+    slow = tmp_path / "slow.json"
+    os.mkfifo(slow)
+    started = start_haiprof("import", slow)
+    with slow.open("wb", buffering=0) as trace:
+        # Nobody ends this trace.
+        trace.write(b'{"traceEvents": [')
+        wait_for(lambda: hidden(tmp_path) != [])
+        started.send_signal(number)
+        _, said = started.communicate(timeout=60)
+    assert not (tmp_path / "slow.json.haiprof").exists()
+    if number == signal.SIGINT:
+        assert (started.returncode, said) == (130, "haiprof: interrupted\n")
+        assert hidden(tmp_path) == []
+    traces.write(tmp_path / "w.json", traces.small())
+    assert haiprof("import", tmp_path / "w.json").returncode == 0
+    assert hidden(tmp_path) == []
+
+
+def test_a_pipe_can_be_imported(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.json"
+    os.mkfifo(pipe)
+    document = traces.write(tmp_path / "w.json.gz", traces.small()).read_bytes()
+    writer = threading.Thread(target=lambda: pipe.write_bytes(document))
+    writer.start()
+    done = haiprof("import", pipe, "--out", tmp_path / "out")
+    writer.join()
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_report_of_traces_lies_beside_them(tmp_path: Path) -> None:
+    file = traces.write(tmp_path / "job" / "w.pt.trace.json", traces.small())
+    done = haiprof("report", file)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[0] == f"{file}.report.html"
+    done = haiprof("report", tmp_path / "job")
+    assert done.stdout.splitlines()[0] == str(tmp_path / "job" / "report.html")
