@@ -9,7 +9,9 @@ Times are int64 ns, durations int64 ns. A row number is an index into the frame 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +23,8 @@ from haiprof.views.trace.host_roles import HostRoles, host_roles
 from haiprof.views.trace.steps import Launches, extents, host_steps, one_step
 from haiprof.views.trace.tensor_core_ops import OPERATORS
 from haiprof.views.trace.tensor_cores import on_tensor_cores
+
+Number = TypeVar("Number", np.int32, np.int64)
 
 #: Categories of spans that a thread's calls are made of, in the order of nesting when two last
 #: equally long: a step is around what it does, and a call of the runtime calls nothing else.
@@ -101,17 +105,45 @@ class Linked:
 
     def of(self, *categories: str) -> npt.NDArray[np.bool_]:
         """Say of each span of ``ops`` whether its category is one of these."""
-        ranks = [(*CALLS, PYTHON).index(category) for category in categories]
-        return np.isin(self.category, ranks)
+        chosen = np.array([category in categories for category in (*CALLS, PYTHON)])
+        made: npt.NDArray[np.bool_] = chosen[self.category]
+        return made
 
-    def within(self, values: Times) -> Times:
+    @functools.cached_property
+    def caller(self) -> npt.NDArray[np.int32]:
+        """For each span of ``ops`` the innermost around it that :class:`HostRoles` calls a node."""
+        return enclosing(self, self.host.node)
+
+    @functools.cached_property
+    def launcher(self) -> npt.NDArray[np.int32]:
+        """For each activity the innermost node around its launch, or -1."""
+        op: npt.NDArray[np.int32] = self.activities["op"].cast(pl.Int32).fill_null(-1).to_numpy()
+        node = np.append(self.host.node, True)
+        made: npt.NDArray[np.int32] = np.where(node[op], op, np.append(self.caller, -1)[op])
+        return made
+
+    @functools.cached_property
+    def eligible(self) -> npt.NDArray[np.bool_]:
+        """Say of each span of ``ops`` whether it is an operator that can use tensor cores.
+
+        One can that the rules name, that has launched a kernel that does, or has called one that
+        can.
+        """
+        is_op = self.of("op")
+        can = roles.by_name(self.ops["name"], self.rules.eligible) & is_op
+        can[self.activities.filter(pl.col("tensor_core"))["op"].drop_nulls().to_numpy()] = True
+        return (self.within(can.astype(np.int32)) > 0) & is_op
+
+    def within(self, values: npt.NDArray[Number]) -> npt.NDArray[Number]:
         """Sum up for each span ``values`` of it and of all that ran within it, at any depth.
 
         Args:
             values: one for each span of ``ops``; 0 for spans of the other family.
         """
-        sums = np.concatenate(([0], np.cumsum(values, dtype=values.dtype)))
-        return sums[self.last] - sums[:-1]
+        sums = np.zeros(len(values) + 1, values.dtype)
+        np.cumsum(values, out=sums[1:])
+        made: npt.NDArray[Number] = sums[self.last] - sums[:-1]
+        return made
 
 
 def link(
