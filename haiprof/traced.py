@@ -103,6 +103,11 @@ class Traced:
     ) -> Iterable[_Result]:
         raise NotImplementedError
 
+    @property
+    def traced(self) -> bool:
+        """Whether any process of the run is known by a deep trace."""
+        return any(process.trace is not None for process in self._choose(None))
+
     def overview(self, rank: int | None = None) -> OverviewFrames:
         """Return how busy and how well used the GPUs were, and what the steps spent.
 

@@ -86,6 +86,32 @@ def import_(
 
 
 @app.command()
+def export(
+    run: Annotated[
+        str, typer.Argument(help="A run's folder, or traces: a file or a folder.", metavar="RUN")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.", metavar="DIR")],
+    to: Annotated[str, typer.Option(help="The format: csv.", metavar="FORMAT")] = "csv",
+) -> None:
+    """Write every view of a run for other programs: a table each."""
+    from haiprof.cli.export import export as write
+
+    write(run, to, out)
+
+
+@app.command()
+def compare(
+    before: Annotated[str, typer.Argument(help="A run, or traces.", metavar="BEFORE")],
+    after: Annotated[str, typer.Argument(help="Another, to compare with it.", metavar="AFTER")],
+    rank: Annotated[int | None, typer.Option(help="This rank only.", metavar="N")] = None,
+) -> None:
+    """Say what became slower from one run to another, and what is new."""
+    from haiprof.cli.compare import compare as tell
+
+    tell(before, after, rank)
+
+
+@app.command()
 def recover(
     paths: Annotated[
         list[Path] | None,

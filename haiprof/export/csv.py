@@ -76,7 +76,9 @@ def write(
     except OSError as error:
         where = error.filename or folder
         reason = error.strerror or os.strerror(error.errno or 0)
-        raise HaiprofError(f"{where}: cannot be written ({reason}): choose another folder") from None
+        raise HaiprofError(
+            f"{where}: cannot be written ({reason}): choose another folder"
+        ) from None
     return written
 
 

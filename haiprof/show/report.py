@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from haiprof.errors import HaiprofError
-from haiprof.show import one_rank, overview
+from haiprof.show import deep, one_rank, overview
 from haiprof.show.figures import utc
 from haiprof.show.grid import NOTHING, Grid
 from haiprof.show.page import Page
@@ -97,6 +97,8 @@ def build(analyzer: Analyzer) -> Page:
     page.card("", f'<ol class="headline">{lines}</ol>')
 
     overview.show(analyzer).fill(page)
+    if analyzer.traced:
+        deep.show(analyzer).fill(page)
     _add_ranks(page, analyzer, ranks)
     _add_events(page, analyzer)
     page.card("What was not collected, and why", _not_collected(analyzer))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 
 def milliseconds(ns: float) -> str:
-    """Format a duration: ``12.3 ms``, ``1.42 s``, ``830 µs``."""
+    """Format a duration: ``12.3 ms``, ``1.42 s``, ``830 µs``; a difference may be negative."""
+    if ns < 0:
+        return f"-{milliseconds(-ns)}"
     if ns >= 999.5e9:
         return f"{ns / 1e9:,.0f} s".replace(",", " ")
     if ns >= 999.5e6:
