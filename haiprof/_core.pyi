@@ -454,15 +454,16 @@ def nest(
     group: npt.NDArray[np.uint8],
     start: npt.NDArray[np.int64],
     end: npt.NDArray[np.int64],
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], int]:
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.int32], int]:
     """Who called whom, for spans in the order of :func:`nesting_order`.
 
     Spans nest within their thread and group (0 to 3).
 
     Returns:
         For each span the row of the one that started last of those open when it starts (-1:
-        none); how long, in ns, it was itself the open one that started last; how many spans end
-        after the one that they start in.
+        none); how long, in ns, it was itself the open one that started last; the row after the
+        last one of all that ran within it; and how many spans end after the one that they start
+        in.
 
     Raises:
         ValueError: the arrays differ in length, or a group is not below 4.

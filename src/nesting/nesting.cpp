@@ -12,10 +12,12 @@ namespace {
 // The open spans of one group, innermost last.
 class Open {
  public:
-  explicit Open(const Spans& spans, std::span<std::int64_t> own) : spans_(spans), own_(own) {}
+  Open(const Spans& spans, std::span<std::int64_t> own, std::span<std::int32_t> last)
+      : spans_(spans), own_(own), last_(last) {}
 
-  // Accounts for the time until `now`; whatever has ended by then is no longer open.
-  void advance(std::int64_t now) {
+  // Accounts for the time until `now`, when `next` starts; whatever has ended by then is no longer
+  // open.
+  void advance(std::int64_t now, std::size_t next) {
     while (!rows_.empty()) {
       const std::size_t row = rows_.back();
       const std::int64_t end = spans_.end[row];
@@ -25,6 +27,7 @@ class Open {
         accounted_ = until;
       }
       if (end > now) return;
+      last_[row] = static_cast<std::int32_t>(next);
       rows_.pop_back();
     }
     accounted_ = now;
@@ -36,33 +39,32 @@ class Open {
 
   void push(std::size_t row) { rows_.push_back(row); }
 
-  void finish() {
-    std::int64_t last = accounted_;
-    for (const std::size_t row : rows_) last = std::max(last, spans_.end[row]);
-    advance(last);
-  }
+  void finish(std::size_t next) { advance(INT64_MAX, next); }
 
  private:
   const Spans& spans_;
   std::span<std::int64_t> own_;
+  std::span<std::int32_t> last_;
   std::vector<std::size_t> rows_;
   std::int64_t accounted_ = INT64_MIN;
 };
 
 }  // namespace
 
-std::size_t nest(const Spans& spans, std::span<std::int32_t> parent, std::span<std::int64_t> own) {
+std::size_t nest(const Spans& spans, std::span<std::int32_t> parent, std::span<std::int64_t> own,
+                 std::span<std::int32_t> last) {
   const std::size_t rows = spans.start.size();
   std::fill(own.begin(), own.end(), 0);
   std::size_t crossing = 0;
   std::size_t begin = 0;
   while (begin < rows) {
-    std::vector<Open> open(kGroups, Open(spans, own));
+    std::vector<Open> open(kGroups, Open(spans, own, last));
     const std::uint32_t thread = spans.thread[begin];
     std::size_t row = begin;
     for (; row < rows && spans.thread[row] == thread; ++row) {
       Open& mine = open[spans.group[row]];
-      mine.advance(spans.start[row]);
+      mine.advance(spans.start[row], row);
+      last[row] = static_cast<std::int32_t>(row + 1);
       const std::int32_t outer = mine.innermost();
       parent[row] = outer;
       if (outer != kNone && spans.end[row] > spans.end[static_cast<std::size_t>(outer)]) {
@@ -70,7 +72,7 @@ std::size_t nest(const Spans& spans, std::span<std::int32_t> parent, std::span<s
       }
       if (spans.end[row] > spans.start[row]) mine.push(row);
     }
-    for (Open& each : open) each.finish();
+    for (Open& each : open) each.finish(row);
     begin = row;
   }
   return crossing;

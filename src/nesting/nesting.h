@@ -23,8 +23,11 @@ inline constexpr std::int32_t kNone = -1;
 // that is open when another starts has a length, and ends later than that instant.
 // own[i]: how long i was the one open span that started last: the sum over all is the length of
 // their union, whether they nest or cross.
+// last[i]: the rows from i to before last[i] that are of its thread and group are i and what ran
+// within it, at any depth.
 // Returns how many spans cross, that is end after their parent.
-std::size_t nest(const Spans& spans, std::span<std::int32_t> parent, std::span<std::int64_t> own);
+std::size_t nest(const Spans& spans, std::span<std::int32_t> parent, std::span<std::int64_t> own,
+                 std::span<std::int32_t> last);
 
 // The order (thread, start, -end, rank, row) of spans.
 void order(std::span<const std::uint32_t> thread, std::span<const std::int64_t> start,

@@ -40,14 +40,16 @@ py::tuple nest(const Array<std::uint32_t>& thread, const Array<std::uint8_t>& gr
   }
   Array<std::int32_t> parent(static_cast<py::ssize_t>(rows));
   Array<std::int64_t> own(static_cast<py::ssize_t>(rows));
+  Array<std::int32_t> last(static_cast<py::ssize_t>(rows));
   const std::span<std::int32_t> parents(parent.mutable_data(), rows);
   const std::span<std::int64_t> owns(own.mutable_data(), rows);
+  const std::span<std::int32_t> lasts(last.mutable_data(), rows);
   std::size_t crossing = 0;
   {
     const py::gil_scoped_release release;
-    crossing = nesting::nest(spans, parents, owns);
+    crossing = nesting::nest(spans, parents, owns, lasts);
   }
-  return py::make_tuple(parent, own, crossing);
+  return py::make_tuple(parent, own, last, crossing);
 }
 
 Array<std::int32_t> order(const Array<std::uint32_t>& thread, const Array<std::int64_t>& start,

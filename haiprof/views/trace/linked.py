@@ -17,12 +17,16 @@ import polars as pl
 
 from haiprof.views.intervals import Index, Times
 from haiprof.views.trace import roles
+from haiprof.views.trace.host_roles import HostRoles, host_roles
 from haiprof.views.trace.steps import Launches, extents, host_steps, one_step
+from haiprof.views.trace.tensor_core_ops import OPERATORS
 from haiprof.views.trace.tensor_cores import on_tensor_cores
 
 #: Categories of spans that a thread's calls are made of, in the order of nesting when two last
 #: equally long: a step is around what it does, and a call of the runtime calls nothing else.
 CALLS = ("step", "user", "op", "runtime")
+#: Categories of haiprof's own spans that say as much as a range of the user.
+RANGES = ("phase", "dataloader", "checkpoint", "gc", "module")
 #: Python functions nest among themselves: they are recorded by another tracer.
 PYTHON = "python"
 #: Kinds of activity that keep a device busy.
@@ -30,14 +34,29 @@ BUSY = ("kernel", "memcpy", "memset")
 
 
 @dataclasses.dataclass(frozen=True)
+class Rules:
+    """What names mean; users put their own before these.
+
+    Attributes:
+        kernels: which kernels communicate.
+        operations: which spans of the host are a collective.
+        eligible: names of operators that can use tensor cores.
+    """
+
+    kernels: Sequence[roles.Rule | tuple[str, str | None]] = roles.KERNELS
+    operations: Sequence[roles.Rule | tuple[str, str | None]] = roles.OPERATIONS
+    eligible: frozenset[str] = OPERATORS
+
+
+@dataclasses.dataclass(frozen=True)
 class Linked:
     """A process's trace, linked.
 
     Attributes:
-        ops: the spans of :data:`CALLS` and of Python functions by thread, start, longest first,
-            with all their columns and ``row``, ``parent`` (the row of the innermost span around
-            it: among calls, or among Python functions), ``end``, ``self`` (how long it was the
-            innermost one itself) and ``step`` (in which it began).
+        ops: the spans of :data:`CALLS`, :data:`RANGES` and of Python functions by thread, start,
+            longest first, with all their columns and ``row``, ``parent`` (the row of the innermost
+            span around it: among calls, or among Python functions), ``end``, ``self`` (how long it
+            was the innermost one itself) and ``step`` (in which it began).
         activities: the kernels, copies, sets and waits, with all their columns and ``row``,
             ``end``, ``runtime`` (the row in ``ops`` of the call that launched it), ``op`` (the row
             of the innermost op or range of the user around that call; by External id where the
@@ -47,12 +66,17 @@ class Linked:
         steps: ``step``, ``start``, ``end``, as :mod:`haiprof.views.trace.steps` tells it.
         collectives: as given; empty without.
         flows: as given; empty without.
+        device_spans: as given; empty without.
+        host: what each span of ``ops`` is for.
+        rules: by which names were read.
         stepped: whether the trace told of steps; without, ``steps`` has one: all of the trace.
         crossing: spans that begin within another of their thread and end after it. They count as
             its callees.
         start: of each span of ``ops``.
         end: of each span of ``ops``.
         parent: of each span of ``ops``.
+        last: of each span of ``ops``: it and all that ran within it, at any depth, are the rows of
+            its family (calls, or Python functions) from its own to before this one.
         category: of each span of ``ops``: an index into ``(*CALLS, PYTHON)``.
     """
 
@@ -61,12 +85,30 @@ class Linked:
     steps: pl.DataFrame
     collectives: pl.DataFrame
     flows: pl.DataFrame
+    device_spans: pl.DataFrame
+    host: HostRoles
+    rules: Rules
     stepped: bool
     crossing: int
     start: Times
     end: Times
     parent: npt.NDArray[np.int32]
+    last: npt.NDArray[np.int32]
     category: npt.NDArray[np.uint8]
+
+    def of(self, *categories: str) -> npt.NDArray[np.bool_]:
+        """Say of each span of ``ops`` whether its category is one of these."""
+        ranks = [(*CALLS, PYTHON).index(category) for category in categories]
+        return np.isin(self.category, ranks)
+
+    def within(self, values: Times) -> Times:
+        """Sum up for each span ``values`` of it and of all that ran within it, at any depth.
+
+        Args:
+            values: one for each span of ``ops``; 0 for spans of the other family.
+        """
+        sums = np.concatenate(([0], np.cumsum(values, dtype=values.dtype)))
+        return sums[self.last] - sums[:-1]
 
 
 def link(
@@ -74,7 +116,8 @@ def link(
     kernels: pl.DataFrame,
     collectives: pl.DataFrame | None = None,
     flows: pl.DataFrame | None = None,
-    rules: Sequence[roles.Rule | tuple[str, str | None]] = roles.KERNELS,
+    device_spans: pl.DataFrame | None = None,
+    rules: Rules | None = None,
 ) -> Linked:
     """Link the rows of the tables of one process.
 
@@ -83,10 +126,12 @@ def link(
         kernels: the table of that name.
         collectives: the table of that name, handed on.
         flows: the table of that name, handed on.
-        rules: which kernels communicate.
+        device_spans: the table of that name, handed on.
+        rules: what names mean.
     """
     from haiprof import _core
 
+    rules = rules or Rules()
     rank = _rank(spans["category"])
     chosen = spans.filter(pl.Series(rank < 255)) if np.any(rank == 255) else spans
     rank = rank[rank < 255]
@@ -98,7 +143,7 @@ def link(
         chosen = chosen[order]
         rank, thread, start, end = rank[order], thread[order], start[order], end[order]
     family = (rank == len(CALLS)).astype(np.uint8)
-    parent, own, crossing = _core.nest(thread, family, start, end)
+    parent, own, last, crossing = _core.nest(thread, family, start, end)
     _by_python_id(chosen, family.view(np.bool_), parent)
 
     begun = kernels["start"].to_numpy()
@@ -131,16 +176,26 @@ def link(
             _nullable("runtime", runtime),
             _nullable("op", _around(parent, rank, runtime, chosen, kernels)),
             _step(steps, told, begun, np.where(known, launches.launch, begun), known),
-            *_roles(kernels, kind, rules),
+            *_roles(kernels, kind, rules.kernels),
         ),
         steps=steps,
         collectives=pl.DataFrame() if collectives is None else collectives,
         flows=pl.DataFrame() if flows is None else flows,
+        device_spans=pl.DataFrame() if device_spans is None else device_spans,
+        host=host_roles(
+            chosen["name"],
+            chosen["category"],
+            rank == CALLS.index("op"),
+            rank == CALLS.index("user"),
+            rules.operations,
+        ),
+        rules=rules,
         stepped=stepped,
         crossing=crossing,
         start=start,
         end=end,
         parent=parent,
+        last=last,
         category=rank,
     )
 
@@ -151,6 +206,7 @@ _LATEST = np.iinfo(np.int64).max
 def _rank(category: pl.Series) -> npt.NDArray[np.uint8]:
     """For each span the place of its category in ``(*CALLS, PYTHON)``; 255 for another one."""
     ranks = {name: place for place, name in enumerate((*CALLS, PYTHON))}
+    ranks |= dict.fromkeys(RANGES, CALLS.index("user"))
     texts = category.unique().drop_nulls()
     codes = texts.to_physical().to_numpy()
     table = np.full(int(codes.max(initial=0)) + 1, 255, np.uint8)
