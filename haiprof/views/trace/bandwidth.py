@@ -1,0 +1,94 @@
+"""Bandwidth of copies and sets in device memory, over time and summed up by direction.
+
+The formula is HTA's (``get_memory_bw_time_series``): each copy adds its own bandwidth while it
+lasts, so that copies at the same time add up. A copy's bandwidth is what the trace tells
+(``bandwidth``, where the table has that column: the tracer knows times finer than it writes them),
+else its bytes by its duration. Copies of no length have no bandwidth that is known and are left
+out. HTA keeps a running sum of floats, whose error it takes for bandwidth after the last copy has
+ended; here no copy is exactly 0.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from haiprof.views.trace.linked import Linked
+from haiprof.views.trace.work import MEMORY, work
+
+
+def bandwidth(linked: Linked, *, drop_last_step: bool = False) -> pl.DataFrame:
+    """Return the bandwidth whenever a copy or set begins or ends.
+
+    Returns:
+        By device, kind and time: ``device``, ``kind`` (``HtoD``, …, ``memset``; ``memcpy`` for a
+        copy whose direction is not known), ``time`` (ns), ``bandwidth`` (GB/s, of 10^9 bytes) from
+        then on.
+    """
+    moves = work(linked, drop_last_step=drop_last_step).filter(
+        pl.col("role").cast(pl.String).is_in(MEMORY)
+    )
+    computed = pl.when(pl.col("duration") > 0).then(pl.col("bytes") / pl.col("duration"))
+    told = [pl.col("bandwidth")] if "bandwidth" in moves.columns else []
+    copies = moves.select(
+        "device",
+        pl.coalesce(pl.col("copy_kind").cast(pl.String), pl.col("role").cast(pl.String)).alias(
+            "kind"
+        ),
+        "start",
+        "end",
+        pl.coalesce(*told, computed).alias("bandwidth"),
+    ).filter(pl.col("bandwidth").is_not_null(), pl.col("end") > pl.col("start"))
+    made = [pl.DataFrame(schema=SCHEMA)]
+    made += [_series(mine) for mine in copies.partition_by("device", "kind")]
+    return pl.concat(made).sort("device", "kind", maintain_order=True)
+
+
+SCHEMA = {
+    "device": pl.UInt16(),
+    "kind": pl.String(),
+    "time": pl.Int64(),
+    "bandwidth": pl.Float64(),
+}
+
+
+def summary(series: pl.DataFrame) -> pl.DataFrame:
+    """Sum up what :func:`bandwidth` returned, over its changes to some bandwidth, as HTA does.
+
+    Returns:
+        One row per device and kind: ``device``, ``kind``, ``count``; in GB/s ``mean``, ``std``,
+        ``min``, ``p25``, ``p50``, ``p75``, ``max``.
+    """
+    speed = pl.col("bandwidth")
+    return (
+        series.filter(speed > 0)
+        .group_by("device", "kind")
+        .agg(
+            pl.len().alias("count"),
+            speed.mean().alias("mean"),
+            speed.std().alias("std"),
+            speed.min().alias("min"),
+            *(speed.quantile(q / 100, "linear").alias(f"p{q}") for q in (25, 50, 75)),
+            speed.max().alias("max"),
+        )
+        .sort("device", "kind")
+    )
+
+
+def _series(copies: pl.DataFrame) -> pl.DataFrame:
+    speed = copies["bandwidth"].to_numpy()
+    time = np.concatenate((copies["start"].to_numpy(), copies["end"].to_numpy()))
+    change = np.concatenate((speed, -speed))
+    count = np.repeat(np.array([1, -1], np.int64), len(speed))
+    # What ends at an instant ends before what begins then.
+    order = np.lexsort((count, time))
+    open_ = np.cumsum(count[order])
+    total = np.cumsum(change[order])
+    # The error of the sum so far is known wherever nothing is open.
+    idle = np.maximum.accumulate(np.where(open_ == 0, np.arange(len(open_)), -1))
+    error = np.where(idle >= 0, total[idle], 0.0)
+    made = np.where(open_ == 0, 0.0, np.maximum(total - error, 0.0))
+    rows = np.tile(np.arange(len(speed)), 2)[order]
+    return copies[rows].select(
+        "device", "kind", pl.Series("time", time[order]), pl.Series("bandwidth", made)
+    )

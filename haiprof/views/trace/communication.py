@@ -1,0 +1,338 @@
+"""The communications of one rank: which collective each was, of which group, how long and how much.
+
+A communication is a kernel that communicates (:mod:`haiprof.views.trace.roles`), attributed by
+correlation: to the call that launched it, and so to the operations around that call. An operation
+that communicates on the host itself (gloo, MPI, UCC) is one as well, and so is any where no device
+was recorded. Of what a kernel is said to be, the kernel's own arguments count first, then those of
+the operations around its launch from the inside out, then its name.
+
+The plugin joins kernels with operations by their External id instead, which in the traces of torch
+1.12 to 2.1 is the kernel's correlation, and knows five operations by name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from haiprof.views.trace import roles
+from haiprof.views.trace.linked import Linked
+from haiprof.views.trace.work import texts_in
+
+#: Operations that move the data on the host, not by a kernel.
+ON_HOST = ("gloo:", "mpi:", "ucc:")
+
+SCHEMA = {
+    "step": pl.UInt32(),
+    "op": pl.String(),
+    "group": pl.String(),
+    "ranks": pl.String(),
+    "group_size": pl.UInt32(),
+    "type": pl.String(),
+    "bytes": pl.Int64(),
+    "size": pl.Int64(),
+    "start": pl.Int64(),
+    "end": pl.Int64(),
+    "device": pl.UInt16(),
+    "stream": pl.UInt32(),
+    "call": pl.UInt32(),
+    "activity": pl.UInt32(),
+}
+
+#: Bytes of an element, by what torch calls its type in ``dtype`` and in ``Input type``.
+_SIZES = {
+    "float": 4, "double": 8, "half": 2, "bfloat16": 2, "int": 4, "long": 8, "long int": 8,
+    "short": 2, "byte": 1, "char": 1, "signed char": 1, "unsigned char": 1, "bool": 1,
+    "complexfloat": 8, "complexdouble": 16, "float8_e4m3fn": 1, "float8_e5m2": 1,
+    "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1,
+}  # fmt: skip
+_TOLD = ("op", "group", "ranks", "group_size", "type", "elements_in", "elements_out", "bytes")
+
+
+def communications(linked: Linked, *, world_size: int | None = None) -> pl.DataFrame:
+    """Return the communications of a process by start.
+
+    Args:
+        linked: the trace.
+        world_size: ranks of the job, to take for the size of a group that the trace says nothing
+            of (before torch 2.1 it never does).
+
+    Returns:
+        One row per kernel or host operation that communicated: ``step``, ``op`` (``all_reduce``, …;
+        null where nobody tells), ``group``, ``ranks``, ``group_size``, ``type``, ``bytes`` (that
+        this rank put in), ``size`` (by which NCCL's tests measure bandwidth: of the whole array,
+        see :func:`size`), ``start`` and ``end`` (ns), ``device`` and ``stream`` (null for the
+        host), ``call`` (the row in ``linked.ops`` of the operation that communicated) and
+        ``activity`` (the row in ``linked.activities``).
+    """
+    is_op = _communicating(linked)
+    told = _told_by_call(linked)
+    kernels = _of_kernels(linked, is_op, told)
+    host = _of_host(linked, is_op, told)
+    made = pl.concat([kernels, host]) if host.height else kernels
+    if world_size:
+        unknown = pl.col("group_size").is_null() & pl.col("group").is_null()
+        world = pl.lit(world_size, pl.UInt32())
+        made = made.with_columns(
+            pl.when(unknown).then(world).otherwise("group_size").alias("group_size")
+        ).with_columns(pl.coalesce("size", _whole_size(pl.col("bytes"))).alias("size"))
+    return made.sort("start", maintain_order=True)
+
+
+def size(op: pl.Expr, elements_in: pl.Expr, elements_out: pl.Expr, ranks: pl.Expr) -> pl.Expr:
+    """Return the elements of the array that NCCL's tests take for the size of a collective.
+
+    ``doc/PERFORMANCE.md`` of nccl-tests: the whole array, so of an all-gather all that each rank
+    gets and of a reduce-scatter all that it puts in; of gather and scatter what the root has.
+    """
+    return (
+        pl.when(op == "gather")
+        .then(elements_in * ranks)
+        .when(op == "scatter")
+        .then(elements_out * ranks)
+        .otherwise(pl.max_horizontal(elements_in, elements_out))
+    )
+
+
+def _communicating(linked: Linked) -> npt.NDArray[np.bool_]:
+    names, index, some = texts_in(linked.ops["name"])
+    known = roles.communication(names, linked.rules.operations)
+    chosen = np.array([name in known for name in names] or [False])
+    made: npt.NDArray[np.bool_] = chosen[index] & some & linked.of("op", "user")
+    return made
+
+
+def _told_by_call(linked: Linked) -> npt.NDArray[np.int64]:
+    """For each row of ``linked.ops`` the row of ``linked.collectives`` that tells of it, or -1."""
+    told = np.full(len(linked.start), -1, np.int64)
+    if "side" not in linked.collectives.columns or not len(told):
+        return told
+    host = linked.collectives.with_row_index("at").filter(
+        pl.col("side").cast(pl.String) == "host",
+        pl.col("elements_in").is_not_null()
+        | pl.col("group").is_not_null()
+        | pl.col("bytes").is_not_null(),
+    )
+    if not host.height:
+        return told
+    wanted = host.select("at", "start", "duration", "thread")
+    rows = linked.ops.select("row", "start", "duration", "thread").filter(
+        pl.Series(np.isin(linked.start, wanted["start"].to_numpy()))
+    )
+    found = wanted.join(rows, on=["start", "duration", "thread"])
+    told[found["row"].to_numpy()] = found["at"].to_numpy()
+    return told
+
+
+def _of_kernels(
+    linked: Linked, is_op: npt.NDArray[np.bool_], told: npt.NDArray[np.int64]
+) -> pl.DataFrame:
+    ran = linked.activities.filter(pl.col("role").cast(pl.String) == "communication")
+    if not ran.height:
+        return pl.DataFrame(schema=SCHEMA)
+    launch = ran["runtime"].fill_null(ran["op"]).cast(pl.Int64).fill_null(-1).to_numpy()
+    call = _climb(linked, launch, is_op)
+    informed = _climb(linked, launch, told >= 0)
+    # What a kernel's own arguments say, and what the operation around its launch says.
+    own = _device_rows(linked, ran)
+    around = _take(linked.collectives, np.where(informed >= 0, _at(told, informed), -1))
+    names = ran["name"].cast(pl.String)
+    known = roles.communication(names.unique().drop_nulls().to_list(), linked.rules.kernels)
+    called = _names(linked, call)
+    columns = {name: _first(own[name], around[name]) for name in _TOLD if name != "op"}
+    op = _first(
+        _normal(own["op"]),
+        _normal(called),
+        _normal(around["op"]),
+        _texts(names, known),
+    )
+    return _frame(
+        linked,
+        ran.select("step", "start", "end", "device", "stream", pl.col("row").alias("activity")),
+        {**columns, "op": op},
+        call,
+    )
+
+
+def _of_host(
+    linked: Linked, is_op: npt.NDArray[np.bool_], told: npt.NDArray[np.int64]
+) -> pl.DataFrame:
+    names, index, _ = texts_in(linked.ops["name"])
+    # Where no device was recorded, the host's call is all there is to know.
+    backends = ON_HOST if linked.activities.height else (*ON_HOST, "nccl:", "rccl:", "hccl:")
+    chosen = np.array([name.startswith(backends) for name in names] or [False])
+    rows = np.flatnonzero(is_op & chosen[index]) if len(is_op) else np.zeros(0, np.intp)
+    if not len(rows):
+        return pl.DataFrame(schema=SCHEMA)
+    informed = _climb(linked, rows.astype(np.int64), told >= 0)
+    around = _take(linked.collectives, np.where(informed >= 0, _at(told, informed), -1))
+    call = rows.astype(np.int64)
+    columns = {name: around[name] for name in _TOLD}
+    columns["op"] = _first(_normal(_names(linked, call)), _normal(around["op"]))
+    nothing = pl.lit(None)
+    ran = linked.ops[rows].select(
+        "step",
+        "start",
+        "end",
+        nothing.cast(pl.UInt16).alias("device"),
+        nothing.cast(pl.UInt32).alias("stream"),
+        nothing.cast(pl.UInt32).alias("activity"),
+    )
+    return _frame(linked, ran, columns, call)
+
+
+def _climb(
+    linked: Linked, row: npt.NDArray[np.int64], wanted: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.int64]:
+    """Go up from each row to the first that is ``wanted``; -1 where there is none."""
+    row = row.copy()
+    while True:
+        climb = np.flatnonzero(row >= 0)
+        climb = climb[~wanted[row[climb]]] if len(climb) else climb
+        if not len(climb):
+            return row
+        row[climb] = linked.parent[row[climb]]
+
+
+def _device_rows(linked: Linked, ran: pl.DataFrame) -> pl.DataFrame:
+    """For each kernel what its own arguments say; nulls where it has none."""
+    nothing = _take(linked.collectives, np.full(ran.height, -1))
+    if "side" not in linked.collectives.columns:
+        return nothing
+    device = linked.collectives.filter(
+        pl.col("side").cast(pl.String) == "device",
+        # A row that repeats the kernel's name knows no more than the name.
+        pl.col("group").is_not_null() | pl.col("elements_in").is_not_null(),
+    )
+    if not device.height:
+        return nothing
+    keys = ["start", "correlation"]
+    device = device.unique(keys, keep="first", maintain_order=True)
+    at = ran.select(keys).join(
+        device.select(*keys).with_row_index("at"), on=keys, how="left", maintain_order="left"
+    )["at"]
+    return _take(device, at.cast(pl.Int64).fill_null(-1).to_numpy())
+
+
+def _take(frame: pl.DataFrame, rows: npt.NDArray[np.int64]) -> pl.DataFrame:
+    """Return the told columns of these rows, texts as String; nulls for row -1."""
+    at = pl.Series(rows, dtype=pl.Int64)
+    at = at.to_frame("at").select(pl.when(pl.col("at") >= 0).then(pl.col("at")))["at"]
+    kinds = {name: SCHEMA.get(name, pl.Int64()) for name in _TOLD}
+    return pl.DataFrame(
+        {
+            name: frame[name].gather(at).cast(kind)
+            if name in frame.columns
+            else pl.Series(name, [None] * len(rows), kind)
+            for name, kind in kinds.items()
+        }
+    )
+
+
+def _frame(
+    linked: Linked, ran: pl.DataFrame, told: dict[str, pl.Series], call: npt.NDArray[np.int64]
+) -> pl.DataFrame:
+    at = pl.Series("call", call).to_frame()
+    known = at.select(pl.when(pl.col("call") >= 0).then(pl.col("call")).cast(pl.UInt32))["call"]
+    shapes = (
+        linked.ops.select("shapes", "types")[np.maximum(call, 0)] if len(linked.start) else None
+    )
+    by_shape = _bytes(shapes, call) if shapes is not None else pl.Series([None] * len(call))
+    one = told["type"].str.to_lowercase().replace_strict(_SIZES, default=None)
+    columns = ran.with_columns(
+        *(column.alias(name) for name, column in told.items()),
+        known,
+        one.cast(pl.Int64).alias("one"),
+        by_shape.cast(pl.Int64).alias("by_shape"),
+    )
+    told_size = size(
+        pl.col("op"), pl.col("elements_in"), pl.col("elements_out"), pl.col("group_size")
+    )
+    put_in = pl.coalesce(pl.col("elements_in") * pl.col("one"), "bytes", "by_shape")
+    return columns.with_columns(
+        put_in.alias("bytes"),
+        pl.coalesce(told_size * pl.col("one"), _whole_size(put_in)).alias("size"),
+    ).select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
+
+
+def _whole_size(put_in: pl.Expr) -> pl.Expr:
+    """Size of the whole array, from what one rank put in; what only the root has is not known."""
+    op = pl.col("op")
+    return (
+        pl.when(op.is_in(["all_gather", "gather"]))
+        .then(put_in * pl.col("group_size"))
+        .when(op != "scatter")
+        .then(put_in)
+    )
+
+
+def _bytes(shapes: pl.DataFrame, call: npt.NDArray[np.int64]) -> pl.Series:
+    """Bytes of the inputs of each call, from the shapes and types that it was recorded with."""
+    texts = shapes.select(pl.col("shapes", "types").cast(pl.String))
+    distinct = texts.unique()
+    sizes = [_bytes_of(*row) for row in distinct.iter_rows()]
+    known = distinct.with_columns(pl.Series("bytes", sizes, pl.Int64()))
+    found = texts.join(known, on=["shapes", "types"], how="left", maintain_order="left")
+    mine = pl.when(pl.Series(call >= 0)).then(pl.col("bytes"))
+    return found.select(mine.alias("bytes"))["bytes"]
+
+
+def _bytes_of(shapes: str | None, types: str | None) -> int | None:
+    try:
+        dims, kinds = json.loads(shapes or "null"), json.loads(types or "null")
+    except ValueError:
+        return None
+    if not isinstance(dims, list) or not isinstance(kinds, list):
+        return None
+    total = None
+    for shape, kind in zip(dims, kinds, strict=False):
+        one = _SIZES.get(str(kind).removeprefix("c10::").lower())
+        elements = _elements(shape)
+        if one is not None and elements is not None:
+            total = (total or 0) + elements * one
+    return total
+
+
+def _elements(shape: object) -> int | None:
+    if not isinstance(shape, list) or not all(isinstance(n, int) for n in shape):
+        return None
+    made = 1
+    for n in shape:
+        made *= n
+    return made
+
+
+def _normal(ops: pl.Series) -> pl.Series:
+    """Give each collective its one name; null for what is none, such as a wait."""
+    texts = ops.unique().drop_nulls().to_list()
+    known = {text: roles.collective(text) for text in texts}
+    return _texts(ops, known)
+
+
+def _texts(column: pl.Series, known: Mapping[str, str | None]) -> pl.Series:
+    made: pl.Series = column.replace_strict(
+        list(known), list(known.values()), default=None, return_dtype=pl.String()
+    )
+    return made
+
+
+def _first(*columns: pl.Series) -> pl.Series:
+    """Return for each row the first of its values that is not null."""
+    made, *others = columns
+    for other in others:
+        made = made.zip_with(made.is_not_null(), other)
+    return made
+
+
+def _names(linked: Linked, rows: npt.NDArray[np.int64]) -> pl.Series:
+    at = pl.Series("at", rows).to_frame().select(pl.when(pl.col("at") >= 0).then(pl.col("at")))
+    made: pl.Series = linked.ops["name"].gather(at["at"]).cast(pl.String)
+    return made
+
+
+def _at(values: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return values[rows] if len(values) else np.full(len(rows), -1, np.int64)

@@ -1,0 +1,239 @@
+"""Communication of a distributed job: how much of it computation hides, and who waits for whom.
+
+**Breakdown**, for each rank and step, the plugin's formula: the union of kernels that do not
+communicate is computation, that of communications is communication, and ``overlap`` is what they
+share. The four parts (computing alone, both, communicating alone, neither) sum to the step.
+
+**Transfer and waiting**, the plugin's idea: a collective moves data only once all its ranks are
+there, so that the shortest time that any rank spent in it is the transfer, and what a rank spent
+beyond that it waited for the others. No clocks of different hosts are compared.
+
+**Statistics** with the bandwidths of NCCL's tests (``doc/PERFORMANCE.md`` of nccl-tests): algorithm
+bandwidth is size by time, bus bandwidth that times a factor for the collective and its ranks, so
+that it can be held against the hardware's.
+
+Times are int64 ns. Ranks are given and returned by whatever key the caller has for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+import polars as pl
+
+from haiprof.views.intervals import Times, covered, covered_per_group, intersect, merge
+from haiprof.views.trace.communication import SCHEMA, communications
+from haiprof.views.trace.linked import Linked
+from haiprof.views.trace.work import ratio, times, united, work
+
+Rank = TypeVar("Rank", int, str)
+
+#: What collectives are matched by across ranks, each in its turn: the n-th of the same kind in the
+#: same step. A rank that lacks one in some step loses no other step.
+KEYS = ("step", "group", "ranks", "op", "alike")
+
+_MATCHED = {
+    "alike": pl.Int64(),
+    "rank": pl.Int64(),
+    "duration": pl.Int64(),
+    "nth": pl.Int64(),
+    "found": pl.UInt32(),
+    "transfer": pl.Int64(),
+    "waiting": pl.Int64(),
+}
+
+
+def breakdown(linked: Linked, found: pl.DataFrame | None = None) -> pl.DataFrame:
+    """Break each step of one rank down into computing and communicating.
+
+    Where no device was recorded, operations of the host that do not communicate are computing.
+
+    Args:
+        linked: the rank's trace.
+        found: its :func:`~haiprof.views.trace.communication.communications`, if they are at hand.
+
+    Returns:
+        One row per step: ``step``, ``duration``, ``compute`` (alone), ``overlap``,
+        ``communication`` (alone), ``other``, in ns.
+    """
+    found = communications(linked) if found is None else found
+    computing = united(work(linked), "kernel") if linked.activities.height else _host(linked, found)
+    return parts(linked.steps, computing, merge(*times(found)))
+
+
+def parts(
+    steps: pl.DataFrame, computing: tuple[Times, Times], communicating: tuple[Times, Times]
+) -> pl.DataFrame:
+    """Break steps down, given when there was computation and communication (merged)."""
+    low, high = steps["start"].to_numpy(), steps["end"].to_numpy()
+    compute, communication = covered(*computing, low, high), covered(*communicating, low, high)
+    overlap = covered(*intersect(*computing, *communicating), low, high)
+    return steps.select(
+        "step",
+        pl.Series("duration", high - low),
+        pl.Series("compute", compute - overlap),
+        pl.Series("overlap", overlap),
+        pl.Series("communication", communication - overlap),
+        pl.Series("other", high - low - compute - communication + overlap),
+    )
+
+
+def match(ranks: Mapping[Rank, pl.DataFrame]) -> pl.DataFrame:
+    """Match the communications of ranks: each with what the other ranks spent in the same one.
+
+    The n-th communication of a group, collective and size in a step is the same on every rank (an
+    all-to-all need not have the same size on all). Where ranks differ in how many there were,
+    nobody can say which is missing: those are not matched. A point-to-point transfer, ``send`` on
+    one rank and ``recv`` on another, is not either.
+
+    Args:
+        ranks: the :func:`~haiprof.views.trace.communication.communications` of each rank.
+
+    Returns:
+        The rows of all ranks, with ``rank``, ``duration``, ``alike`` (the size, if it must be that
+        of all ranks), ``nth``, ``found`` (ranks that have it:
+        fewer than its group where traces are missing, so that ``transfer`` is the most it can have
+        been) and, for those that are matched, ``transfer`` and ``waiting`` in ns; else null.
+    """
+    frames = [
+        frame.with_columns(pl.lit(rank).alias("rank"))
+        for rank, frame in ranks.items()
+        if frame.height
+    ]
+    if not frames:
+        return pl.DataFrame(schema={**SCHEMA, **_MATCHED})
+    uneven = pl.col("op").is_in(["all_to_all"])
+    everything = pl.concat(frames, how="vertical_relaxed").with_columns(
+        (pl.col("end") - pl.col("start")).alias("duration"),
+        pl.when(uneven.not_().fill_null(True)).then(pl.col("size")).alias("alike"),
+    )
+    everything = everything.with_columns(
+        pl.int_range(pl.len()).over("rank", *KEYS).alias("nth"),
+        pl.len().over("rank", *KEYS).alias("count"),
+    )
+    same = (*KEYS, "nth")
+    agreed = (pl.col("count").min() == pl.col("count").max()).over(KEYS)
+    one_sided = pl.col("op").is_in(["send", "recv"]).fill_null(False)
+    matched = agreed & (pl.len().over(same) > 1) & ~one_sided
+    shortest = pl.when(matched).then(pl.col("duration").min().over(same))
+    return everything.with_columns(
+        pl.len().over(same).alias("found"),
+        shortest.alias("transfer"),
+        (pl.col("duration") - shortest).alias("waiting"),
+    ).drop("count")
+
+
+def transfer(matched: pl.DataFrame) -> pl.DataFrame:
+    """Split each rank's communication into moving data and waiting for the other ranks.
+
+    Communications of a rank that overlap count once. The transfer is taken to be at the end.
+
+    Args:
+        matched: what :func:`match` returned.
+
+    Returns:
+        One row per rank and step: ``rank``, ``step`` (null for what is in none), ``communication``,
+        ``transfer``, ``waiting`` (in ns; the first is the sum of the others), ``unmatched`` (ns of
+        further communications, that no other rank's could be matched with), ``calls`` and
+        ``unmatched_calls``.
+    """
+    moved = pl.col("transfer").is_not_null()
+    groups = matched.group_by("rank", "step", maintain_order=True).agg(
+        pl.col("start").min().alias("low"),
+        pl.col("end").max().alias("high"),
+        pl.len().alias("calls"),
+        (~moved).sum().alias("unmatched_calls"),
+    )
+    keys = ["rank", "step"]
+    group = (
+        matched.select(keys)
+        .join(groups.select(keys).with_row_index("at"), on=keys, how="left", nulls_equal=True,
+              maintain_order="left")["at"].cast(pl.Int64).to_numpy()
+    )  # fmt: skip
+    start, end = times(matched)
+    known = matched["transfer"].is_not_null().to_numpy()
+    shortest = matched["transfer"].fill_null(0).to_numpy()
+    low, high = groups["low"].to_numpy(), groups["high"].to_numpy()
+    everything = covered_per_group(group, start, end, low, high)
+    told = covered_per_group(group[known], start[known], end[known], low, high)
+    moving = covered_per_group(group[known], (end - shortest)[known], end[known], low, high)
+    return groups.select(
+        *keys,
+        pl.Series("communication", told),
+        pl.Series("transfer", moving),
+        pl.Series("waiting", told - moving),
+        pl.Series("unmatched", everything - told),
+        "calls",
+        "unmatched_calls",
+    ).sort(keys)
+
+
+def statistics(matched: pl.DataFrame) -> pl.DataFrame:
+    """Sum up the collectives of each rank and group.
+
+    Args:
+        matched: what :func:`match` returned.
+
+    Returns:
+        One row per rank, collective, group and type, the longest in all first: ``rank``, ``op``,
+        ``group``, ``ranks``, ``group_size``, ``type``, ``calls`` (of operations), ``kernels``,
+        ``bytes`` and ``bytes_mean`` (put in by this rank, of a call; null where not known), in ns
+        ``total``, ``mean``, ``min``, ``max``; ``transfer`` and ``waiting`` (ns, of what is matched;
+        null where nothing is); in GB/s of 10^9 bytes ``algorithm_bandwidth`` and
+        ``bus_bandwidth`` (null where the collective, its ranks or its size are not known), and
+        ``transfer_bus_bandwidth``, the same without waiting.
+    """
+    duration, sized = pl.col("duration"), pl.col("size").is_not_null()
+    own = ("rank", "op", "group", "ranks", "group_size", "type")
+    some = pl.col("transfer").is_not_null()
+    summed = matched.group_by(own).agg(
+        pl.coalesce("call", pl.col("activity").cast(pl.Int64) + (1 << 40))
+        .n_unique()
+        .alias("calls"),
+        pl.len().alias("kernels"),
+        pl.when(pl.col("bytes").is_not_null().any()).then(pl.col("bytes").sum()).alias("bytes"),
+        duration.sum().alias("total"),
+        duration.mean().alias("mean"),
+        duration.min().alias("min"),
+        duration.max().alias("max"),
+        pl.when(some.any()).then(pl.col("transfer").sum()).alias("transfer"),
+        pl.when(some.any()).then(pl.col("waiting").sum()).alias("waiting"),
+        pl.col("size").sum().alias("sized"),
+        duration.filter(sized).sum().alias("sized_time"),
+        pl.col("size").filter(some).sum().alias("moved"),
+        pl.col("transfer").filter(sized).sum().alias("moving_time"),
+    )
+    factor = bus_factor(pl.col("op"), pl.col("group_size"))
+    speed = ratio(pl.col("sized"), pl.col("sized_time"))
+    moving = ratio(pl.col("moved"), pl.col("moving_time"))
+    known = pl.col("sized") > 0
+    return (
+        summed.with_columns(
+            (pl.col("bytes") / pl.col("calls")).alias("bytes_mean"),
+            pl.when(known).then(speed).alias("algorithm_bandwidth"),
+            pl.when(known).then(speed * factor).alias("bus_bandwidth"),
+            pl.when(pl.col("moved") > 0).then(moving * factor).alias("transfer_bus_bandwidth"),
+        )
+        .drop("sized", "sized_time", "moved", "moving_time")
+        .sort("rank", "total", descending=[False, True])
+    )
+
+
+def bus_factor(op: pl.Expr, ranks: pl.Expr) -> pl.Expr:
+    """Return what nccl-tests multiply algorithm bandwidth by, for ``ranks`` ranks."""
+    others = (ranks.cast(pl.Float64) - 1) / ranks
+    return (
+        pl.when(op == "all_reduce")
+        .then(2 * others)
+        .when(op.is_in(["all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"]))
+        .then(others)
+        .when(op.is_in(["broadcast", "reduce", "send", "recv", "send_recv"]))
+        .then(pl.lit(1.0))
+    )
+
+
+def _host(linked: Linked, found: pl.DataFrame) -> tuple[Times, Times]:
+    calls = linked.of("op", "user")
+    calls[found["call"].drop_nulls().to_numpy()] = False
+    return merge(linked.start[calls], linked.end[calls])

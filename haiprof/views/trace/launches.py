@@ -1,0 +1,95 @@
+"""How long launching took, and how long what was launched waited for its begin.
+
+The formula is HTA's (``get_cuda_kernel_launch_stats``): for each activity and the call of the
+runtime that launched it, joined by correlation, ``delay`` is the begin of the activity less the end
+of the call, and 0 if it began before the call had ended. HTA knows five names of calls; here every
+call counts that launched something (cuLaunchKernel, cuLaunchKernelEx, hip*, MTIA's too). The launch
+of a graph is told apart: one call launches many activities, whose delay is that of the work before
+them in the graph.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from haiprof.views.trace.linked import Linked
+from haiprof.views.trace.work import MEMORY, work
+
+
+def launches(linked: Linked, *, memory: bool = True, drop_last_step: bool = False) -> pl.DataFrame:
+    """Return every activity whose launch is known.
+
+    Args:
+        linked: the trace.
+        memory: whether copies and sets count.
+        drop_last_step: as :func:`haiprof.views.trace.work.work` has it, and as HTA does.
+
+    Returns:
+        One row per activity: ``row`` (of it), ``runtime`` (row of the call), ``call`` (its name),
+        ``kind`` (``kernel``, ``memory``, ``graph``), ``name``, ``device``, ``stream``, ``step``,
+        ``correlation``, ``cpu_duration`` (of the call), ``gpu_duration`` and ``delay`` in ns.
+    """
+    mine = work(linked, drop_last_step=drop_last_step).filter(pl.col("runtime").is_not_null())
+    moves = pl.col("role").cast(pl.String).is_in(MEMORY)
+    if not memory:
+        mine = mine.filter(~moves)
+    runtime = mine["runtime"].to_numpy()
+    delay = mine["start"].to_numpy() - linked.end[runtime]
+    call = linked.ops["name"].gather(mine["runtime"])
+    of_graphs = [name for name in call.unique().cast(pl.String) if "GraphLaunch" in (name or "")]
+    graph = pl.col("graph").is_not_null() | pl.col("call").cast(pl.String).is_in(of_graphs)
+    return mine.with_columns(call.alias("call")).select(
+        "row",
+        "runtime",
+        "call",
+        pl.when(graph).then(pl.lit("graph")).when(moves).then(pl.lit("memory"))
+        .otherwise(pl.lit("kernel")).alias("kind"),
+        "name",
+        "device",
+        "stream",
+        "step",
+        "correlation",
+        pl.Series("cpu_duration", linked.end[runtime] - linked.start[runtime]),
+        pl.col("duration").alias("gpu_duration"),
+        pl.Series("delay", np.maximum(delay, 0)),
+    )  # fmt: skip
+
+
+def summary(
+    launched: pl.DataFrame, *, slow_call: int = 50_000, long_delay: int = 100_000
+) -> pl.DataFrame:
+    """Sum up what :func:`launches` returned, with HTA's three signs of a job bound by its launches.
+
+    Args:
+        launched: the launches.
+        slow_call: ns; a longer call counts as slow.
+        long_delay: ns; a longer delay counts as long.
+
+    Returns:
+        One row per kind: ``kind``, ``count``, ``calls``; for each of ``cpu_duration``,
+        ``gpu_duration``, ``delay`` its ``_sum``, ``_mean``, ``_p50``, ``_max`` in ns; ``short``
+        (activities shorter than their call), ``slow_calls`` and ``long_delays``.
+    """
+    measured = ("cpu_duration", "gpu_duration", "delay")
+    return (
+        launched.group_by("kind")
+        .agg(
+            pl.len().alias("count"),
+            pl.col("runtime").n_unique().alias("calls"),
+            *(
+                made
+                for name in measured
+                for made in (
+                    pl.col(name).sum().alias(f"{name}_sum"),
+                    pl.col(name).mean().alias(f"{name}_mean"),
+                    pl.col(name).median().alias(f"{name}_p50"),
+                    pl.col(name).max().alias(f"{name}_max"),
+                )
+            ),
+            (pl.col("gpu_duration") < pl.col("cpu_duration")).sum().alias("short"),
+            (pl.col("cpu_duration") > slow_call).sum().alias("slow_calls"),
+            (pl.col("delay") > long_delay).sum().alias("long_delays"),
+        )
+        .sort("kind")
+    )

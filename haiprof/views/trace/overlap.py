@@ -1,0 +1,40 @@
+"""How much communication is hidden under computation, on each device.
+
+The formula is HTA's (``get_comm_comp_overlap``): ``ratio`` is the time in which communication and
+computation both ran, of the time in which communication ran. HTA knows communication by the names
+of NCCL and HCCL alone, and by names that begin with ``hip``; here it is what
+:mod:`haiprof.views.trace.roles` says.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from haiprof.views.intervals import intersect
+from haiprof.views.trace.linked import Linked
+from haiprof.views.trace.work import by_device, ratio, united, work
+
+SCHEMA = {
+    "device": pl.UInt16(),
+    "communication": pl.Int64(),
+    "computation": pl.Int64(),
+    "overlap": pl.Int64(),
+}
+
+
+def overlap(linked: Linked, *, drop_last_step: bool = False) -> pl.DataFrame:
+    """Return how much of each device's communication computation hides.
+
+    Returns:
+        One row per device: ``device``, ``communication``, ``computation`` and ``overlap`` (of the
+        two) in ns, each a union; ``ratio``, null on a device that did not communicate.
+    """
+    rows = []
+    for device, mine in by_device(work(linked, drop_last_step=drop_last_step)):
+        communication, computation = united(mine, "communication"), united(mine, "kernel")
+        both = intersect(*communication, *computation)
+        lengths = [int((end - start).sum()) for start, end in (communication, computation, both)]
+        rows.append((device, *lengths))
+    return pl.DataFrame(rows, SCHEMA, orient="row").with_columns(
+        ratio(pl.col("overlap"), pl.col("communication")).alias("ratio")
+    )

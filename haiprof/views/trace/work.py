@@ -1,0 +1,103 @@
+"""What a device did: the activities that keep it busy, and their unions by role and device.
+
+Waits of the host (``sync``) keep no device busy. Times are int64 ns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from haiprof.views.intervals import Index, Times, merge
+from haiprof.views.trace.linked import BUSY, Linked
+
+#: Roles of activities that move memory.
+MEMORY = ("memcpy", "memset")
+
+
+def work(linked: Linked, *, drop_last_step: bool = False) -> pl.DataFrame:
+    """Return the activities that keep a device busy, with their columns.
+
+    Args:
+        linked: the trace.
+        drop_last_step: leave out what was launched in the last step, or after it, and what began
+            then whose launch is not known. A trace that ends within a step has only a part of the
+            last one's device work. Nothing is left out of a trace with fewer than two steps.
+    """
+    keep = _is_one_of(linked.activities["role"], (*BUSY, "communication"))
+    if drop_last_step:
+        keep &= launch_times(linked) < last_step(linked)
+    return linked.activities if keep.all() else linked.activities.filter(pl.Series(keep))
+
+
+def launch_times(linked: Linked) -> Times:
+    """Return when each activity was launched; when it began, where that is not known."""
+    runtime = _rows(linked.activities["runtime"])
+    begun = linked.activities["start"].to_numpy()
+    if not len(linked.start):
+        return begun
+    return np.where(runtime >= 0, linked.start[runtime], begun)
+
+
+def last_step(linked: Linked) -> int:
+    """Return when the host began its last step; the end of all time with fewer than two steps."""
+    begun = linked.start[linked.of("step")]
+    distinct = np.unique(begun)
+    return int(distinct[-1]) if len(distinct) > 1 else int(np.iinfo(np.int64).max)
+
+
+def by_device(frame: pl.DataFrame) -> Iterator[tuple[int | None, pl.DataFrame]]:
+    """Go through the devices in order, each with its rows of ``frame``."""
+    devices = frame["device"].unique().sort().to_list()
+    if len(devices) == 1:
+        yield devices[0], frame
+        return
+    for device in devices:
+        yield device, frame.filter(pl.col("device").eq_missing(device))
+
+
+def times(frame: pl.DataFrame) -> tuple[Times, Times]:
+    """Return when each activity began and ended."""
+    return frame["start"].to_numpy(), frame["end"].to_numpy()
+
+
+def united(frame: pl.DataFrame, *roles: str) -> tuple[Times, Times]:
+    """Return when some activity ran that has one of ``roles``, as ``merge`` returns it."""
+    mine = _is_one_of(frame["role"], roles)
+    start, end = times(frame)
+    return merge(start[mine], end[mine])
+
+
+def ratio(part: pl.Expr, whole: pl.Expr) -> pl.Expr:
+    """Return ``part / whole``, null where there is no whole."""
+    return pl.when(whole > 0).then(part / whole)
+
+
+def texts_in(column: pl.Series) -> tuple[list[str], npt.NDArray[np.uint32], npt.NDArray[np.bool_]]:
+    """Return a column's distinct texts, for each row the index of its own, and where it has one."""
+    distinct = column.unique(maintain_order=False).drop_nulls()
+    codes = distinct.to_physical().to_numpy()
+    table = np.zeros(int(codes.max(initial=0)) + 1, np.uint32)
+    table[codes] = np.arange(len(codes), dtype=np.uint32)
+    rows = column.to_physical()
+    return (
+        distinct.cast(pl.String).to_list(),
+        table[rows.fill_null(int(codes[0]) if len(codes) else 0).to_numpy()],
+        rows.is_not_null().to_numpy(),
+    )
+
+
+def _is_one_of(column: pl.Series, texts: tuple[str, ...]) -> npt.NDArray[np.bool_]:
+    """Say of each row of a text column whether it is one of ``texts``."""
+    distinct, index, some = texts_in(column)
+    chosen = np.array([text in texts for text in distinct] or [False])
+    made: npt.NDArray[np.bool_] = chosen[index] & some
+    return made
+
+
+def _rows(column: pl.Series) -> Index:
+    made: Index = column.cast(pl.Int64).fill_null(-1).to_numpy()
+    return made

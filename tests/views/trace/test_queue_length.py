@@ -1,0 +1,124 @@
+"""Queue lengths: HTA's as far as its sort decides, and against counting at every instant."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import hta
+import polars as pl
+import pytest
+import traces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trace_frames import kernels_of, spans_of
+
+from haiprof.views.trace.linked import Linked, link
+from haiprof.views.trace.queue_length import blocked, queue_length, summary
+
+#: Calls that HTA knows to launch something.
+KNOWN = [
+    *("cudaMemsetAsync", "cudaMemcpyAsync", "cudaLaunchKernel", "cudaLaunchKernelExC"),
+    *("cuLaunchKernel", "cuLaunchKernelEx", "hipLaunchKernel", "hipExtModuleLaunchKernel"),
+    *("hipMemsetAsync", "hipMemcpyAsync", "hipMemcpyWithStream"),
+    "runFunction - job_prep_and_submit_for_execution",
+]
+
+
+def known(linked: Linked) -> Linked:
+    """The trace without what calls launched that HTA does not know."""
+    names = linked.ops["name"].cast(pl.String)
+    rows = linked.ops.filter(names.is_in(KNOWN))["row"]
+    return dataclasses.replace(
+        linked, activities=linked.activities.with_columns(
+            pl.when(pl.col("runtime").is_in(rows.implode())).then(pl.col("runtime"))
+        )
+    )  # fmt: skip
+
+
+def ends_first(series: pl.DataFrame) -> float:
+    """The mean length if, at one instant, all that begins left the queue before launches join."""
+    change = (pl.col("length") - pl.col("length").shift(1, fill_value=0)).over("stream")
+    again = series.with_columns(change.alias("change")).sort("stream", "time", "change")
+    return float(again.select(pl.col("change").cum_sum().over("stream").mean()).item())
+
+
+@pytest.mark.parametrize(("run", "last"), hta.cases("queue_length_summary"))
+def test_is_htas_but_for_what_happens_at_one_instant(run: str, last: bool) -> None:
+    told = hta.told(run, "queue_length_summary", last) or ()
+    for worker in hta.workers(run):
+        series = queue_length(known(worker.seen(last)))
+        found = {row["stream"]: row for row in summary(series).rows(named=True)}
+        for theirs in (row for row in told if row["rank"] == worker.rank):
+            mine = found[theirs["stream"]]
+            assert mine["count"] == theirs["queue_length.count"]
+            # HTA's sort leaves to chance which of a launch and a begin at one instant is first.
+            low = ends_first(series.filter(pl.col("stream") == theirs["stream"]))
+            assert low - 1e-9 <= theirs["queue_length.mean"] <= mine["mean"] + 1e-9
+            if low == mine["mean"]:
+                for name, its in (("std", "std"), ("min", "min"), ("p25", "25%"), ("p50", "50%"),
+                                  ("p75", "75%"), ("max", "max")):  # fmt: skip
+                    assert hta.close(mine[name], theirs[f"queue_length.{its}"])
+
+
+@pytest.mark.parametrize("run", traces.runs())
+def test_every_launch_joins_and_leaves(run: str) -> None:
+    for worker in hta.workers(run):
+        series = queue_length(worker.whole)
+        calls = worker.whole.activities.filter(
+            pl.col("runtime").is_not_null(), pl.col("role").cast(pl.String) != "sync"
+        )
+        launches = calls.select("runtime", "stream", "device").unique().height
+        assert series.height == 2 * launches
+        assert (series["length"] >= 0).all()
+        last = series.group_by("stream").agg(pl.col("length").last())
+        assert (last["length"] == 0).all()
+        told = hta.told(run, "blocked_on_full_queue", last=True)
+        if told == []:
+            assert blocked(queue_length(known(worker.with_last)), worker.with_last).height == 0
+
+
+piece = st.tuples(st.integers(0, 30), st.integers(0, 10), st.integers(0, 1))
+
+
+@settings(deadline=None)
+@given(st.lists(piece, max_size=10), st.integers(1, 3))
+def test_length_is_what_was_launched_and_has_not_begun(
+    drawn: list[tuple[int, int, int]], full: int
+) -> None:
+    calls = spans_of(
+        [
+            {"start": at, "duration": 1, "category": "runtime", "name": "cudaLaunchKernel",
+             "correlation": i + 1}
+            for i, (at, _, _) in enumerate(drawn)
+        ]
+    )  # fmt: skip
+    kernels = kernels_of(
+        [
+            {"start": at + wait, "duration": 1, "stream": stream, "correlation": i + 1}
+            for i, (at, wait, stream) in enumerate(drawn)
+        ]
+    )
+    linked = link(calls, kernels)
+    series = queue_length(linked)
+    waited = {}
+    for stream in {stream for _, _, stream in drawn}:
+        mine = [(at, at + wait) for at, wait, which in drawn if which == stream]
+        told = series.filter(pl.col("stream") == stream)
+        by_time = dict(zip(told["time"].to_list(), told["length"].to_list(), strict=True))
+        lengths = {t: sum(a <= t < b for a, b in mine) for t in range(50)}
+        assert all(lengths[t] == length for t, length in by_time.items())
+        waited[stream] = sum(length >= full for length in lengths.values())
+    found = blocked(series, linked, full=full)
+    made = dict(found.select("stream", "blocked").rows())
+    assert {s: t for s, t in made.items() if t} == {s: t for s, t in waited.items() if t}
+
+
+def test_a_graph_is_one_launch_that_waits_for_its_first_kernel() -> None:
+    calls = spans_of(
+        [{"start": 0, "duration": 1, "category": "runtime", "name": "cudaGraphLaunch",
+          "correlation": 1}]
+    )  # fmt: skip
+    kernels = kernels_of([{"start": 5 + i, "duration": 1, "correlation": 1} for i in range(3)])
+    series = queue_length(link(calls, kernels))
+    assert series.select("time", "length").rows() == [(0, 1), (5, 0)]
+    assert summary(series)["time_mean"].to_list() == [1.0]
