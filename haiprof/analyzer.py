@@ -144,7 +144,13 @@ class Analyzer(Traced):
         )
 
     def steps(self, rank: int | None = None) -> pl.DataFrame:
-        """Return one row per step that ended: ``step``, ``start``, ``duration``."""
+        """Return one row per step that ended: ``step``, ``start``, ``duration``.
+
+        Of a deep trace, steps with their device work, and what of each its parts took (``kernel``,
+        ``memcpy``, …, ``other``). See :func:`haiprof.views.trace.overview.overview`.
+        """
+        if self.traced:
+            return self.overview(rank).steps
         return self._frames(_steps, self._choose(rank), step_views.STEPS_SCHEMA)
 
     def phases(self, rank: int | None = None) -> pl.DataFrame:

@@ -106,7 +106,8 @@ def _until_busy(linked: Linked, waits: Mask, idle: tuple[Times, Times]) -> Times
     dried_up = (gap >= 0) & (idle[0][gap] >= linked.start[rows] - LONG_ENOUGH)
     later = np.where(dried_up, idle[1][gap], 0) if len(idle[0]) else np.zeros(len(rows), np.int64)
     end[rows] = np.maximum(end[rows], later)
-    return end
+    made: Times = end
+    return made
 
 
 def _computes(linked: Linked, ops: Mask) -> Mask:
@@ -116,8 +117,8 @@ def _computes(linked: Linked, ops: Mask) -> Mask:
     np.add.at(launches, rows, 1)
     idle = ops & (linked.within(launches) == 0) & (linked.end - linked.start >= LONG_ENOUGH)
     above = linked.parent
-    outermost = ~((above >= 0) & idle[np.maximum(above, 0)])
-    return idle & outermost
+    made: Mask = idle & ~((above >= 0) & idle[np.maximum(above, 0)])
+    return made
 
 
 def _explained(
