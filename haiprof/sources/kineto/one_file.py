@@ -16,7 +16,7 @@ from haiprof import schema
 from haiprof.errors import HaiprofError
 from haiprof.printable import printable
 from haiprof.sources.kineto import words
-from haiprof.sources.kineto.columns import table
+from haiprof.sources.kineto.columns import FAR, table
 from haiprof.sources.kineto.find import Source
 from haiprof.sources.kineto.rows import Rows
 from haiprof.sources.kineto.stream import Pieces
@@ -238,7 +238,7 @@ def _base(told: Mapping[str, str]) -> int:
         base = int(base)
     except (TypeError, ValueError, OverflowError):
         return 0
-    return base if 0 <= base < 1 << 62 else 0
+    return base if 0 <= base < FAR else 0
 
 
 def _json(text: str) -> Any:
