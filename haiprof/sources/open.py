@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import tempfile
+import weakref
 from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
@@ -20,12 +23,36 @@ _PREFIX: Final = "haiprof-"
 _COMPRESSION: Final = "lz4"
 
 
+class Temporary:
+    """A folder of an import that nobody asked to keep; it is removed with this object."""
+
+    def __init__(self) -> None:
+        """Make it.
+
+        Raises:
+            HaiprofError: there is no room for it.
+        """
+        try:
+            self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        except OSError as error:
+            raise HaiprofError(
+                f"{error.filename or tempfile.gettempdir()}: cannot be written "
+                f"({error.strerror or error}): say with TMPDIR where there is room"
+            ) from None
+        self.remove = weakref.finalize(self, _remove, self.path, os.getpid())
+
+
+def _remove(path: Path, owner: int) -> None:
+    # A fork of the process that made it only borrows it.
+    if os.getpid() == owner:
+        shutil.rmtree(path, ignore_errors=True)
+
+
 class Opened(NamedTuple):
     """A run, and what has to live as long as somebody reads it."""
 
     run: own.Run
-    #: The folder of an import that nobody asked to keep; removed with this object.
-    temporary: tempfile.TemporaryDirectory[str] | None = None
+    temporary: Temporary | None = None
 
 
 def open_path(
@@ -54,14 +81,12 @@ def open_path(
         if why is None:
             return Opened(_named(own.open_run(place), found))
         stale = (f"{place}: {why}, and was not read: make it anew with haiprof import",)
-    temporary = _temporary()
+    temporary = Temporary()
     try:
-        import_run(
-            found, Path(temporary.name), compression=_COMPRESSION, executor=executor, told=told
-        )
-        run = own.open_run(temporary.name)
+        import_run(found, temporary.path, compression=_COMPRESSION, executor=executor, told=told)
+        run = own.open_run(temporary.path)
     except BaseException:
-        temporary.cleanup()
+        temporary.remove()
         raise
     return Opened(_named(replace(run, problems=(*stale, *run.problems)), found), temporary)
 
@@ -76,13 +101,3 @@ def _is_recorded(path: str | Path) -> bool:
 
 def _named(run: own.Run, found: Found) -> own.Run:
     return replace(run, name=found.run, source=own.readable(found.path))
-
-
-def _temporary() -> tempfile.TemporaryDirectory[str]:
-    try:
-        return tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True)
-    except OSError as error:
-        raise HaiprofError(
-            f"{error.filename or tempfile.gettempdir()}: cannot be written "
-            f"({error.strerror or error}): give the traces' tables room with TMPDIR"
-        ) from None

@@ -204,8 +204,8 @@ def _run_folder(path: Path) -> Path:
         ) from None
     if not runs:
         raise HaiprofError(
-            f"{path}: not a haiprof run, and none lies in it (no {schema.RUN_FILE}): "
-            "give the folder that a run wrote into"
+            f"{path}: not a haiprof run, and none lies in it (no {schema.RUN_FILE}, no trace "
+            "*.json): give the folder that a run wrote into"
         )
     if len(runs) > 1:
         newest = sorted(runs, key=_made, reverse=True)
@@ -268,7 +268,7 @@ def _label(p: Process) -> str:
     if p.role == ROLE_NODE:
         return f"node {p.node}"
     if p.rank is None:
-        return f"pid {p.pid} on {p.node}"
+        return f"pid {p.pid} on {p.node}" if p.trace is None else p.trace.worker
     if p.role != ROLE_RANK:
         return f"rank {p.rank} (pid {p.pid})"
     return f"rank {p.rank}" + (f", attempt {p.attempt}" if p.attempt else "")

@@ -335,3 +335,29 @@ def test_opening_a_recorded_run_loads_no_parser(tmp_path: Path) -> None:
     command = [sys.executable, "-c", code, str(run)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_of_many_unknown_categories_some_are_named(tmp_path: Path) -> None:
+    small = traces.small()
+    small["traceEvents"] += [
+        {"ph": "X", "cat": f"c{n}", "name": "x", "ts": 1, "dur": 1} for n in range(5000)
+    ]
+    problems = Analyzer(traces.write(tmp_path / "w.json", small)).problems()
+    assert len(problems) == 11
+    assert problems[-1].endswith("w.json: 4990 events of 4990 more such 'cat': left out")
+
+
+def test_files_of_haiprof_are_no_traces(tmp_path: Path) -> None:
+    run = runs.make_run(tmp_path / "log" / "r")
+    assert find(str(run)) is None
+    assert find(str(tmp_path / "log")) is None
+
+
+def test_a_fork_does_not_remove_what_it_borrows(job: Path, temporary: Path) -> None:
+    analyzer = Analyzer(job)
+    child = os.fork()
+    if child == 0:
+        analyzer._temporary.remove()  # type: ignore[union-attr]
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert analyzer.spans().height == 4 * 6

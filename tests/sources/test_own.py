@@ -113,6 +113,8 @@ def test_a_run_nobody_recorded_into_says_so(tmp_path: Path) -> None:
         ({"created_ns": 10**30}, "not a whole number of 64 bits"),
         ({"command": "python"}, "field 'command' is 'python', not a list of words"),
         ({"run": 5}, "field 'run' is 5, not text"),
+        ({"problems": "all"}, "field 'problems' is 'all', not a list of texts"),
+        ({"problems": [7]}, "field 'problems' is [7], not a list of texts"),
     ],
 )
 def test_a_wrong_field_of_run_json_is_named(
@@ -146,6 +148,9 @@ def test_a_truncated_run_json_is_one_line(tmp_path: Path, text: str) -> None:
         ({"lost": [1]}, "field 'lost' is [1], not an object of counts"),
         ({"sources": ["procfs"]}, "field 'sources' is ['procfs'], not a list of objects"),
         ({"version": "2.1"}, "update haiprof"),
+        ({"trace": "w.json"}, "field 'trace' is 'w.json', not an object"),
+        ({"trace": {"file": "w.json"}}, "field 'span' is None, not a whole number"),
+        ({"gpus": [{"capability": [9]}]}, "field 'capability' is [9], not two whole numbers"),
     ],
 )
 def test_a_broken_rank_does_not_hide_the_others(

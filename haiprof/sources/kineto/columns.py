@@ -23,6 +23,10 @@ Columns: TypeAlias = dict[str, pa.Array]
 Numbers: TypeAlias = npt.NDArray[np.int64]
 
 NO_NUMBER: Final = int(np.iinfo(np.int64).min)
+#: ns: three of them, a base, a time and a duration, still are an int64.
+FAR: Final = 3_000_000_000_000_000_000
+#: What ``side`` of ``collectives`` says: whose rows they are of.
+_SIDES: Final = {"spans": 0, "activities": 1}
 _UNSIGNED: Final = {"uint16": np.uint16, "uint32": np.uint32}
 
 
@@ -59,6 +63,30 @@ def picked_or_none(group: Group, rows: Numbers) -> Group:
         name: np.where(known, column[at], column.dtype.type(none.get(column.dtype, np.nan)))
         for name, column in group.items()
     }
+
+
+def within_reach(groups: Mapping[str, Group]) -> tuple[dict[str, Group], int]:
+    """Return the rows without those whose times no end could be added to, and how many these are.
+
+    Rows of ``collectives`` belong to others by their numbers, and go with them.
+    """
+    made = dict(groups)
+    beyond = 0
+    for name, group in groups.items():
+        time = group.get("start", group.get("time"))
+        if time is None:
+            continue
+        good = (np.abs(time) < FAR) & (numbers(group, "duration") < FAR)
+        if good.all():
+            continue
+        beyond += int((~good).sum())
+        made[name] = picked(group, good)
+        if name in _SIDES and (told := made.get("collectives")) is not None:
+            of_these = told["side"] == _SIDES[name]
+            now = np.where(of_these, (np.cumsum(good) - 1)[told["row"] * of_these], told["row"])
+            there = ~of_these | good[told["row"] * of_these]
+            made["collectives"] = picked({**told, "row": now}, there)
+    return {name: group for name, group in made.items() if height(group)}, beyond
 
 
 def kept(columns: Columns, rows: npt.NDArray[np.bool_]) -> Columns:

@@ -11,15 +11,17 @@ import os
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from haiprof import schema
 from haiprof.errors import HaiprofError
 from haiprof.sources.kineto.names import Name, is_handlers, may_be_trace, take_apart
 from haiprof.sources.kineto.stream import filesystem, is_url
 from haiprof.sources.own import is_import
 
+_OURS: Final = (schema.RUN_FILE, schema.PROCESS_FILE)
 #: So many folders are named when one of them must be chosen.
-_NAMED = 10
+_NAMED: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ def _entries(folder: Path) -> list[_Entry]:
     with os.scandir(folder) as listed:
         for each in listed:
             # One that cannot be looked at is named when it is to be read.
-            if may_be_trace(each.name) and not each.is_dir():
+            if may_be_trace(each.name) and each.name not in _OURS and not each.is_dir():
                 made.append(_Entry(each.path, each.name, *_size_and_time(each)))
     return _chosen(made)
 

@@ -16,12 +16,15 @@ from haiprof import schema
 from haiprof.errors import HaiprofError
 from haiprof.printable import printable
 from haiprof.sources.kineto import words
+from haiprof.sources.kineto.columns import FAR, table
 from haiprof.sources.kineto.find import Source
 from haiprof.sources.kineto.rows import Rows
 from haiprof.sources.kineto.stream import Pieces
 
 #: Bytes of JSON text that one segment is made of: memory does not grow with the file.
 _SEGMENT: Final = 128 << 20
+#: So many unknown categories are named.
+_NAMED: Final = 10
 _FILE_ROWS: Final = 1 << 16
 #: Header members that are kept as they are, and what they are here.
 _KEPT: Final = ("distributedInfo", "deviceProperties", "schemaVersion", "host_name")
@@ -176,8 +179,6 @@ class _File:
             "kind": pa.array(["import"] * len(lines), pa.utf8()),
             "text": pa.array(lines, pa.utf8()),
         }
-        from haiprof.sources.kineto.columns import table
-
         made = table("events", [columns])
         assert made is not None
         return made
@@ -202,9 +203,12 @@ def _problem_lines(found: Mapping[str, tuple[int, int, str]]) -> Iterator[str]:
 
 
 def _left_out_lines(rows: Rows) -> Iterator[str]:
-    for name, count in rows.unknown.items():
+    for name, count in rows.unknown.most_common(_NAMED):
         said = f"'cat' is {printable(name)[:60]!r}" if name else "'cat' is missing"
         yield f"{said} in {count} events: left out, since haiprof does not know what they are"
+    if len(rows.unknown) > _NAMED:
+        count = rows.unknown.total() - sum(n for _, n in rows.unknown.most_common(_NAMED))
+        yield f"{count} events of {len(rows.unknown) - _NAMED} more such 'cat': left out"
     for what, count in rows.refused.items():
         if count:
             yield f"{what} in {count} events: left out"
@@ -234,7 +238,7 @@ def _base(told: Mapping[str, str]) -> int:
         base = int(base)
     except (TypeError, ValueError, OverflowError):
         return 0
-    return base if 0 <= base < 1 << 62 else 0
+    return base if 0 <= base < FAR else 0
 
 
 def _json(text: str) -> Any:

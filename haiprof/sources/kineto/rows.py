@@ -29,6 +29,7 @@ from haiprof.sources.kineto.columns import (
     table,
     times,
     unsigned,
+    within_reach,
 )
 from haiprof.sources.kineto.communication import device_collectives, host_collectives
 from haiprof.sources.kineto.texts import NO_CODE, Codes, Texts, word_column
@@ -68,6 +69,8 @@ class Rows:
             base: ns since the epoch that the file's times begin at.
         """
         made: dict[str, list[Columns]] = {}
+        groups, beyond = within_reach(groups)
+        self.refused["'ts' or 'dur' is beyond all times"] += beyond
         told = groups.get("collectives")
         if spans := groups.get("spans"):
             categories = self._categories(spans)
