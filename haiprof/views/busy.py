@@ -11,7 +11,7 @@ import polars as pl
 
 from haiprof.views.device_steps import STEPS_SCHEMA
 from haiprof.views.intervals import Times, covered, merge
-from haiprof.views.kernel_names import communicates
+from haiprof.views.trace.roles import communicates
 
 #: Kinds of activity that keep a GPU busy.
 BUSY_KINDS = ("kernel", "memcpy", "memset")

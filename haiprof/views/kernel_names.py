@@ -1,14 +1,9 @@
-"""Names of kernels for people, and which of them communicate."""
+"""Names of kernels for people."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-
-import polars as pl
-
-#: What the name of a kernel that communicates contains. RCCL keeps the names of NCCL.
-COMMUNICATION = ("nccl", "nvshmem")
 
 _COMPONENT = re.compile(r"(\d{1,4})(?=[A-Za-z_])")
 
@@ -49,12 +44,6 @@ def short_name(readable: str) -> str:
             # What stands before the last blank outside <> is the return type.
             return name[position + 1 :] or name
     return name
-
-
-def communicates(column: str = "name") -> pl.Expr:
-    """Say of each row of a column of names whether the kernel communicates."""
-    name = pl.col(column).cast(pl.String).str.to_lowercase()
-    return name.str.contains_any(list(COMMUNICATION)).fill_null(False)
 
 
 def _parameters(name: str) -> int:

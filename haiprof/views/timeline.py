@@ -9,7 +9,8 @@ import polars as pl
 
 from haiprof.views.busy import BUSY_KINDS
 from haiprof.views.intervals import Index, Times
-from haiprof.views.kernel_names import communicates, demangled, short_name
+from haiprof.views.kernel_names import demangled, short_name
+from haiprof.views.trace.roles import communicates
 
 #: Streams of one device with a lane of their own: of more, those with most activity.
 _MOST_STREAMS = 5

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haiprof.views.kernel_names import communicates, demangled, short_name
+from haiprof.views.kernel_names import demangled, short_name
 
 ADD = (
     "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_15CUDAFunctor_addIfEESt5arrayIPcLm3EEEEvi"
@@ -72,9 +71,3 @@ def test_nonsense_is_never_an_error(text: str, beginning: str) -> None:
 )
 def test_short_names_leave_out_types_and_parameters(name: str, short: str) -> None:
     assert short_name(name) == short
-
-
-def test_what_communicates_is_told_by_its_name() -> None:
-    names = ["ncclDevKernel_AllReduce", "ncclKernel_SendRecv", "gemm", None, "nvshmem_put"]
-    found = pl.DataFrame({"name": names}).select(communicates())["name"].to_list()
-    assert found == [True, True, False, False, True]

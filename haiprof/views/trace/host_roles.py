@@ -29,6 +29,8 @@ class HostRoles(NamedTuple):
     loads: Mask
     #: It is a collective, as the backend tells of it.
     communicates: Mask
+    #: It does anything else, operators included.
+    works: Mask
     #: It is an operator, which no wrapper around the model, no optimizer and no data loader is.
     operator: Mask
     #: Its time, and what it launches, is not its caller's own: all of these, and optimizers.
@@ -40,7 +42,7 @@ def host_roles(
     categories: pl.Series,
     ops: Mask,
     ranges: Mask,
-    rules: Sequence[roles.Rule | tuple[str, str | None]] = roles.OPERATIONS,
+    rules: Sequence[roles.Rule | tuple[str, str | None]] = roles.BACKENDS,
 ) -> HostRoles:
     """Say what each span is for.
 
@@ -69,6 +71,7 @@ def host_roles(
     return HostRoles(
         loads=loads,
         communicates=communicates,
+        works=(ops | ranges) & ~loads & ~communicates,
         operator=operator,
         node=ops | loads | communicates | optimizes,
     )

@@ -11,9 +11,8 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from haiprof.views.trace.linked import Linked
-from haiprof.views.trace.operators import enclosing, launchers
-from haiprof.views.trace.tensor_core_ops import eligible
+from haiprof.views.trace.compat import as_plugin
+from haiprof.views.trace.linked import Linked, nullable
 
 By = Literal["name", "launch"]
 #: What tells launches of one kernel apart.
@@ -47,7 +46,7 @@ SCHEMA = {
 }
 
 
-def kernels(linked: Linked, by: By = "name") -> pl.DataFrame:
+def kernels(linked: Linked, by: By = "name", *, compat: bool = False) -> pl.DataFrame:
     """Sum kernels up, those with the most time first.
 
     Columns: ``name``; by launch also ``op`` (the operator that launched it, or the collective's,
@@ -58,20 +57,29 @@ def kernels(linked: Linked, by: By = "name") -> pl.DataFrame:
     ``occupancy`` (of one): their averages over the time of the launches that tell; null where
     none does.
 
+    With ``compat`` the plugin's own reading, see :mod:`haiprof.views.trace.compat`: by launch it
+    has those kernels only whose operator it finds, and what a launch does not tell is 0.
+
     Raises:
         ValueError: ``by`` is neither.
     """
     if by not in ("name", "launch"):
         raise ValueError(f"kernels by {by!r}: it is name or launch")
+    if compat:
+        linked = as_plugin(linked)
     chosen = linked.activities
     keys = ["name"]
     if by == "launch":
-        keys += [*LAUNCH, "tensor_core_eligible"]
-        chosen = chosen.with_columns(*_operator(linked))
+        keys += LAUNCH
+        chosen = chosen.with_columns(*launching_operator(linked))
+        if compat:
+            chosen = chosen.filter(pl.col("op").is_not_null())
     chosen = chosen.filter(pl.col("kind") == "kernel")
     duration = pl.col("duration").clip(lower_bound=0)
-    told = pl.when(pl.col("blocks_per_sm") > 0).then(pl.col("blocks_per_sm"))
-    known = pl.when(pl.col("occupancy") >= 0).then(pl.col("occupancy"))
+    told: pl.Expr = pl.when(pl.col("blocks_per_sm") > 0).then(pl.col("blocks_per_sm"))
+    known: pl.Expr = pl.when(pl.col("occupancy") >= 0).then(pl.col("occupancy"))
+    if compat:
+        told, known = told.fill_null(0), known.fill_null(0)
     weighted = [
         part
         for name, value in (("blocks_per_sm", told), ("occupancy", known))
@@ -83,6 +91,7 @@ def kernels(linked: Linked, by: By = "name") -> pl.DataFrame:
     made = chosen.group_by(keys).agg(
         (pl.col("role") == "communication").any().alias("communication"),
         pl.col("tensor_core").any(),
+        *([pl.col("tensor_core_eligible").any()] if by == "launch" else []),
         pl.len().alias("calls"),
         duration.sum().alias("total"),
         duration.min().alias("min"),
@@ -98,7 +107,7 @@ def kernels(linked: Linked, by: By = "name") -> pl.DataFrame:
             _over("occupancy", pl.col("occupancy_of") * 100),
             pl.col("name").cast(pl.String).alias("text"),
         )
-        .sort("total", "calls", "text", descending=[True, True, False])
+        .sort("total", "calls", "text", *keys[1:], descending=[True, True, *[False] * len(keys)])
         .select(pl.col(name).cast(kind) for name, kind in schema.items())
     )
 
@@ -110,15 +119,10 @@ def _over(part: str, whole: pl.Expr) -> pl.Expr:
     return pl.when(whole > 0).then(pl.col(part) / whole).alias(part)
 
 
-def _operator(linked: Linked) -> tuple[pl.Series, pl.Series]:
+def launching_operator(linked: Linked) -> tuple[pl.Series, pl.Series]:
     """The name of the operator that launched each activity, and whether it can use tensor cores."""
-    node = linked.host.node
-    launching = launchers(linked, node, enclosing(linked, node))
-    rows = pl.Series(launching)
-    known = rows >= 0
-    where = rows.to_frame("row").select(pl.when(known).then("row"))["row"]
-    can = np.append(eligible(linked), False)[launching]
+    can = np.append(linked.eligible, False)[linked.launcher]
     return (
-        linked.ops["name"].gather(where).alias("op"),
+        linked.ops["name"].gather(nullable("op", linked.launcher)).alias("op"),
         pl.Series("tensor_core_eligible", can),
     )

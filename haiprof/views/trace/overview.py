@@ -15,8 +15,8 @@ import numpy.typing as npt
 import polars as pl
 
 from haiprof.views.intervals import Times, covered, merge
+from haiprof.views.trace.compat import as_plugin
 from haiprof.views.trace.linked import Linked
-from haiprof.views.trace.tensor_core_ops import eligible
 
 #: What a step's time is split by: of those that something does at an instant, the first counts.
 PARTS = (
@@ -88,14 +88,19 @@ class Overview:
     tensor_core_eligible: float | None
 
 
-def overview(linked: Linked, recorded: tuple[int, int] | None = None) -> Overview:
+def overview(
+    linked: Linked, recorded: tuple[int, int] | None = None, *, compat: bool = False
+) -> Overview:
     """Sum a trace up.
 
     Args:
         linked: the trace.
         recorded: from when to when it was recorded, for the timeline; by default, from the first
             row to the last.
+        compat: the plugin's own reading, see :mod:`haiprof.views.trace.compat`.
     """
+    if compat:
+        linked = as_plugin(linked)
     steps = linked.steps
     window = (0, 0)
     if steps.height:
@@ -247,14 +252,18 @@ def _ranges(linked: Linked) -> dict[str, tuple[Times, Times]]:
     role = linked.activities["role"].cast(pl.String)
     begin, finish = linked.activities["start"].to_numpy(), linked.activities["end"].to_numpy()
     host = linked.host
-    calls = linked.of("op", "user")
 
     def activities(name: str) -> tuple[Times, Times]:
         mine = (role == name).to_numpy()
         return begin[mine], finish[mine]
 
+    above = linked.parent
+    ends_within = linked.end <= np.append(linked.end, 0)[above]
+
     def spans(mine: Mask) -> tuple[Times, Times]:
-        return linked.start[mine], linked.end[mine]
+        # The outermost ones say it all.
+        outermost = mine & ~(np.append(mine, False)[above] & ends_within)
+        return linked.start[outermost], linked.end[outermost]
 
     communication = activities("communication"), spans(host.communicates)
     return {
@@ -267,7 +276,7 @@ def _ranges(linked: Linked) -> dict[str, tuple[Times, Times]]:
         ),
         "runtime": spans(linked.of("runtime")),
         "dataloader": spans(host.loads),
-        "cpu": spans(calls & ~host.loads & ~host.communicates),
+        "cpu": spans(host.works),
     }
 
 
@@ -281,7 +290,8 @@ def _launched_by_ops(linked: Linked) -> Mask:
     """Say of each activity whether an operator launched it itself."""
     op = linked.activities["op"].cast(pl.Int64).fill_null(-1).to_numpy()
     operator = linked.host.operator
-    return (op >= 0) & np.append(operator, False)[op]
+    made: Mask = (op >= 0) & np.append(operator, False)[op]
+    return made
 
 
 def _kernel_times(linked: Linked, chosen: Mask, among: Mask | None = None) -> tuple[int, int]:
@@ -293,9 +303,9 @@ def _kernel_times(linked: Linked, chosen: Mask, among: Mask | None = None) -> tu
 
 
 def _eligible(linked: Linked, of_ops: Mask) -> float | None:
-    can = eligible(linked)
+    can = linked.eligible
     # An operator is told by the innermost of those within it that can.
-    innermost = can & (linked.within(can.astype(np.int64)) == 1)
+    innermost = can & (linked.within(can.astype(np.int32)) == 1)
     op = linked.activities["op"].cast(pl.Int64).fill_null(-1).to_numpy()
     chosen = of_ops & np.append(innermost, False)[op]
     return _share(*_kernel_times(linked, chosen, of_ops))

@@ -31,9 +31,8 @@ KERNELS: tuple[Rule, ...] = (
     Rule(r"nccl|rccl|oneccl|hccl|hcom_"),
     Rule(r"mscclpp|msccl"),
     Rule(r"nvshmem|rocshmem"),
-    # Expert parallelism.
-    Rule(r"deep_?ep.*::combine|dpsk::ep.*combine", "all_to_all"),
-    Rule(r"deep_?ep::|dpsk::ep", "all_to_all"),
+    # Expert parallelism. What DeepEP calls layout only counts.
+    Rule(r"deep_?ep::(intra|inter)node|dpsk::ep", "all_to_all"),
     Rule(r"pplx.*all_?to_?all|mori::.*(dispatch|combine)", "all_to_all"),
     # Symmetric memory of torch, and its barriers.
     Rule(r"multimem_(one_shot_|two_shot_)?(all_?reduce)", "all_reduce"),
@@ -52,9 +51,12 @@ KERNELS: tuple[Rule, ...] = (
     Rule(r"(^|[^a-z])(all_?reduce|reduce_?scatter|all_?gather|all_?to_?all)(v|_?kernel|_|<|\(|$)"),
 )  # fmt: skip
 
-#: Host operations that communicate.
+#: Ranges of the host in which a backend communicates.
+BACKENDS: tuple[Rule, ...] = (Rule(r"^(nccl|gloo|mpi|ucc|hccl|xccl|rccl):"),)
+
+#: Operations of the host that are a collective: those, and what torch calls around them.
 OPERATIONS: tuple[Rule, ...] = (
-    Rule(r"^(nccl|gloo|mpi|ucc|hccl|xccl|rccl):"),
+    *BACKENDS,
     Rule(r"^record_param_comms$"),
     Rule(r"^_?c10d(_functional)?::"),
 )
@@ -74,6 +76,12 @@ WORDS: tuple[tuple[str, str], ...] = (
     (r"send", "send"),
     (r"recv", "recv"),
 )
+
+
+def communicates(column: str = "name") -> pl.Expr:
+    """Say of each row of a column of names whether the kernel communicates."""
+    pattern = "|".join(f"(?:{rule.pattern})" for rule in KERNELS)
+    return pl.col(column).cast(pl.String).str.contains(f"(?i){pattern}").fill_null(False)
 
 
 def communication(

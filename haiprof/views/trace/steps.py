@@ -91,9 +91,10 @@ def _within(launches: Launches, low: Times, high: Times) -> Index:
     """For each activity the step in which the whole call ran that launched it, or -1."""
     if not len(low):
         return np.full(len(launches.launch), -1, np.intp)
-    at = np.searchsorted(low, launches.launch, side="right") - 1
-    inside = launches.known & (at >= 0) & (launches.launched <= high[at])
-    return np.where(inside, at, -1)
+    at = np.searchsorted(np.maximum.accumulate(high), launches.launch, side="right")
+    place = np.minimum(at, len(low) - 1)
+    inside = launches.known & (launches.launch >= low[place]) & (launches.launched <= high[place])
+    return np.where(inside & (at < len(low)), at, -1)
 
 
 def _whole(count: npt.NDArray[np.intp]) -> int:

@@ -9,42 +9,45 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-#: Names that contain one of these run on tensor cores.
+#: Names that match one of these run on tensor cores.
 KERNELS: tuple[str, ...] = (
     # cuBLAS and cuDNN before Hopper: the shape of the instruction.
-    r"[hsci]884", r"[hscid]?1688(?!\d)", r"[hscib]?16816", r"[sb]?16832", r"s161616", r"hmma",
-    r"i8816", r"imma", r"dmma", r"bmma_", r"qmma", r"[cdz]884gemm",
+    r"[hsicdz]884", r"[hscid]1688(?!\d)", r"[hsci]?16816", r"[sb]16832", r"s161616",
+    r"[hidq]mma", r"i8816",
     # cuDNN, convolutions.
-    r"dgrad_1x1_stride_2x2", r"first_layer_wgrad_kernel", r"conv2d_c1_k1", r"direct_group",
+    r"dgrad_1x1_stride_2x2", r"first_layer_wgrad_kernel", r"conv1x1", r"conv2d_c1_k1",
+    r"direct_group",
     r"xmma_(implicit_gemm|sparse_conv|warp_specialized_implicit_gemm|gemm|sparse_gemm)",
+    r"_tensor16x8x\d+",
     # cuBLAS of Hopper and Blackwell.
     r"nvjet_",
     # CUTLASS.
-    r"tensorop", r"gmma", r"wgmma", r"utcmma", r"umma", r"tcgen05", r"MmaTensorOp",
-    r"_tensor16x8x\d+",
+    r"[_\d]tensorop|MmaTensorOp", r"wgmma|gmma", r"utcmma|umma|tcgen05",
     # Attention.
-    r"flash_(fwd|bwd|attn)", r"flash::.*(fwd|bwd)", r"FlashAttn(Fwd|Bwd)",
-    r"fmha_(v2|fwd|bwd|cutlass|kernel)",
-    r"cudnn.*(sdpa|flash).*(fprop|bprop|fwd|bwd)", r"BatchPrefill|SinglePrefill",
-    r"pytorch_flash::", r"AttentionKernel<.*Sm(75|80|90|100)",
-    # DeepGEMM, Marlin.
-    r"deep_gemm::", r"marlin",
-    # AMD: Tensile writes MI and its shape; MFMA and WMMA name the instruction.
-    r"Cijk_.*_MI\d+x\d+x\d+", r"mfma", r"wmma",
+    r"flash_(fwd|bwd|attn)", r"FlashAttn(Fwd|Bwd|MLA)", r"fmha(_|Sm\d)|Fmha(Fwd|Bwd)",
+    r"cudnn.*(sdpa|flash).*(fprop|bprop|fwd|bwd)", r"AttentionKernel<.*Sm(75|80|90|100)",
+    # TensorRT-LLM's generated ones, DeepGEMM, Marlin.
+    r"(bmm|gemm)_\w*t\d+x\d+x\d+u\d", r"deep_gemm::\w*gemm", r"marlin",
+    # AMD: Tensile and MIOpen write the instruction's shape or its old name into theirs.
+    r"Cijk_.*_MI\d+x\d+x\d+", r"xdlops|_xdl_", r"igemm_(fwd|bwd|wrw)_gtcx", r"mfma|wmma",
 )  # fmt: skip
 
-#: Names that contain one of these do not, whatever else they say.
+#: Names that match one of these do not, whatever else they say.
 NOT_KERNELS: tuple[str, ...] = (
     # Single precision, multiplied and added by the ordinary units.
-    r"_ffma_",
-    r"ffma",
-    r"f32f32_f32f32_f32.*simt",
-    r"simt",
+    r"ffma|simt",
+    # What goes before and after the multiplications of attention.
+    r"(?i)flash_?\w*(combine|dot_do|convert|clear|preprocess|postprocess)",
+    r"marlin\w*(repack|permute)",
 )
 
 
 def on_tensor_cores(names: Iterable[str]) -> set[str]:
     """Return of names of kernels those that compute on tensor cores."""
-    does = re.compile("|".join(KERNELS), re.IGNORECASE)
-    does_not = re.compile("|".join(NOT_KERNELS), re.IGNORECASE)
-    return {name for name in names if does.search(name) and not does_not.search(name)}
+    does = re.compile("|".join(KERNELS))
+    does_not = [re.compile(pattern) for pattern in NOT_KERNELS]
+    return {
+        name
+        for name in names
+        if does.search(name) and not any(pattern.search(name) for pattern in does_not)
+    }
