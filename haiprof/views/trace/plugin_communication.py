@@ -19,17 +19,14 @@ import numpy as np
 import polars as pl
 
 from haiprof.views.intervals import covered_per_group, merge
+from haiprof.views.trace.compat import COLLECTIVES
 from haiprof.views.trace.distributed import parts
 from haiprof.views.trace.linked import Linked
 
 Rank = TypeVar("Rank", int, str)
 
 #: What the plugin takes for communication.
-OPERATIONS = tuple(
-    f"{library}:{op}"
-    for library in ("nccl", "gloo")
-    for op in ("broadcast", "reduce", "all_reduce", "all_gather", "reduce_scatter")
-)
+OPERATIONS = tuple(f"{library}:{op}" for library in ("nccl", "gloo") for op in COLLECTIVES)
 
 
 def communications(linked: Linked) -> pl.DataFrame:

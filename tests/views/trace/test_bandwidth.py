@@ -39,7 +39,6 @@ def with_told_bandwidth(linked: Linked, trace: traces.Trace) -> Linked:
 #: Where HTA is wrong even with the file's numbers and times rounded its way, and why.
 WRONG = {
     ("hta_df_index_resolver", "Memcpy DtoD", True): "copies that touch count as at the same time",
-    ("hta_mtia_inference", "Memcpy Unknown", False): "copies of MTIA tell no bytes",
     ("hta_ns_resolution", "Memcpy DtoD", False): "the error of a sum of floats is bandwidth",
     ("hta_ns_resolution", "Memcpy DtoD", True): "copies that touch count as at the same time",
     ("hta_trace_diff_test", "Memcpy DtoD", False): "copies that touch are at the same time, and "
@@ -54,10 +53,21 @@ WRONG = {
     ("tl_mi300_resnet_act_checkpoint", "Memcpy DtoD", True): "the same",
 }
 
+#: Where HTA tells nothing, and why.
+NOTHING = {
+    "hta_amd_mi250": "the file tells no bandwidth; bytes by duration are given",
+    "hta_cpu_only": "no device",
+    "hta_cupti_counters": "no activity was recorded, only ranges of counters",
+    "hta_mtia_inference": "the file tells no bandwidth, and copies count as kernels",
+    "hta_triton": "no copies",
+    "tl_mi210_gpu_only": "no copies",
+}
+
 
 @pytest.mark.parametrize(("run", "last"), hta.cases("memory_bw_summary"))
 def test_is_htas_with_the_bandwidth_that_the_file_tells(run: str, last: bool) -> None:
     told = hta.told(run, "memory_bw_summary", last) or ()
+    assert (not told) is (run in NOTHING)
     for worker in hta.workers(run):
         seen = with_told_bandwidth(worker.seen(last), worker.trace)
         found = {row["kind"]: row for row in summary(bandwidth(seen)).rows(named=True)}

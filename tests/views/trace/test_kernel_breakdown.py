@@ -22,6 +22,9 @@ WRONG = {
 #: Where only the kinds are wrong: rounding makes kernels of negative length.
 KINDS_WRONG = {*WRONG, "tl_mi300_resnet_act_checkpoint"}
 
+#: Old files: their steps are operators to HTA.
+OLD = {"handmade_old", "tb_resnet50_num_workers_0"}
+
 
 @pytest.mark.parametrize(("run", "last"), hta.cases("gpu_kernel_breakdown_full"))
 def test_is_htas_on_what_hta_sees(run: str, last: bool) -> None:
@@ -76,6 +79,8 @@ def test_ranges_of_the_user_are_htas(run: str, last: bool, side: str) -> None:
         until = None if last else hta.last_step(worker.with_last.ops, ranges)[0]
         found = {str(row["name"]): row for row in user_ranges(spans, before=until).rows(named=True)}
         rows = [row for row in told or () if row["rank"] == worker.rank]
+        # Ranges that HTA does not tell of are of old files, whose ranges are operators.
+        assert len(rows) == len(found) or (not rows and run in OLD)
         for row in rows:
             mine = found[row["name"]]
             for name, its in (("sum", "sum (us)"), ("mean", "mean (us)"), ("std", "stddev"),
