@@ -27,7 +27,7 @@ import numpy.typing as npt
 import polars as pl
 
 from haiprof.views.trace.linked import BUSY, Linked
-from haiprof.views.trace.names import numbered
+from haiprof.views.trace.names import numbered, one_of
 
 #: Share of the differences that are called one, although they are chance.
 FALSE: Final = 0.05
@@ -100,7 +100,7 @@ def _steps(linked: Linked) -> _Samples:
 
 
 def _operators(linked: Linked) -> _Samples:
-    ops = linked.ops.filter(pl.col("category").cast(pl.String) == "op")
+    ops = linked.ops.select("name", "step", "self").filter(pl.Series(linked.of("op")))
     return _by_name(linked, ops["name"], ops["step"], ops["self"].to_numpy())
 
 
@@ -116,7 +116,7 @@ def _kernels(linked: Linked) -> _Samples:
 
 
 def _busy(linked: Linked) -> pl.DataFrame:
-    return linked.activities.filter(pl.col("kind").cast(pl.String).is_in(BUSY))
+    return linked.activities.filter(pl.Series(one_of(linked.activities["kind"], BUSY)))
 
 
 def _by_name(

@@ -43,6 +43,7 @@ import polars as pl
 from haiprof.views.intervals import Index, Times
 from haiprof.views.trace.instants import running
 from haiprof.views.trace.linked import BUSY, CALLS, Linked
+from haiprof.views.trace.names import matching, numbered, one_of
 
 #: Clocks of host and device are aligned about as well as this, in ns.
 TOLERANCE: Final = 10_000
@@ -158,7 +159,7 @@ def of_range(linked: Linked, name: str, nth: int = 0) -> CriticalPath:
         ValueError: there is no such range.
     """
     around = (linked.category == CALLS.index("user")) | (linked.category == _STEP)
-    rows = np.flatnonzero(around & (linked.ops["name"].cast(pl.String) == name).to_numpy())
+    rows = np.flatnonzero(around & one_of(linked.ops["name"], [name]))
     if not -len(rows) <= nth < len(rows):
         raise ValueError(f"there are {len(rows)} ranges {name!r}: none has number {nth}")
     row = rows[np.argsort(linked.start[rows], kind="stable")][nth]
@@ -340,8 +341,7 @@ class _Activities:
         acts = linked.activities
         low = np.maximum(acts["start"].to_numpy(), start)
         high = np.minimum(acts["end"].to_numpy(), end)
-        busy = acts["kind"].cast(pl.String).is_in(BUSY).to_numpy()
-        rows = np.flatnonzero(busy & (high >= low))
+        rows = np.flatnonzero(one_of(acts["kind"], BUSY) & (high >= low))
         lane = _lanes(acts)
         rows = rows[np.lexsort((high[rows], low[rows], lane[rows]))]
         call = acts["runtime"].cast(pl.Int32).fill_null(-1).to_numpy()[rows]
@@ -421,12 +421,9 @@ class _Builder:
         waited = np.zeros(len(linked.start), bool)
         if not len(acts.row) or not len(host.row):
             return waited
-        named = linked.ops["name"].cast(pl.String)
         runtime = (linked.category == _RUNTIME) & (host.last >= 0)
-        copies = runtime & named.str.contains(_COPIES).fill_null(False).to_numpy()
-        syncs = np.flatnonzero(
-            runtime & named.str.contains(_SYNCHRONIZES).fill_null(False).to_numpy()
-        )
+        copies = runtime & matching(linked.ops["name"], _COPIES)
+        syncs = np.flatnonzero(runtime & matching(linked.ops["name"], _SYNCHRONIZES))
         known = acts.call >= 0
         own = np.flatnonzero(known & copies[acts.call] & (acts.end <= acts.returned + TOLERANCE))
         call, of = acts.call[own], own
@@ -452,7 +449,7 @@ class _Builder:
         """For each call that synchronizes the last activity that ended in it, if there is one."""
         linked, acts = self.linked, self.acts
         told = linked.activities.filter(
-            pl.col("kind").cast(pl.String) == "sync", pl.col("runtime").is_not_null()
+            pl.Series(one_of(linked.activities["kind"], ["sync"])), pl.col("runtime").is_not_null()
         )
         lanes = np.full(len(linked.start), -1, np.int64)
         streams = told["stream"].cast(pl.Int64).fill_null(-1).to_numpy()
@@ -644,11 +641,10 @@ class _Builder:
     def _waiting(self) -> Index:
         """Activities whose stream was told to wait for an event just before their launch."""
         linked, acts = self.linked, self.acts
-        named = linked.ops["name"].cast(pl.String).str.contains(_WAITS).fill_null(False).to_numpy()
-        calls = np.flatnonzero(named & (linked.category == _RUNTIME))
+        calls = np.flatnonzero(matching(linked.ops["name"], _WAITS) & (linked.category == _RUNTIME))
         told = linked.activities.filter(
-            pl.col("kind").cast(pl.String) == "sync",
-            pl.col("name").cast(pl.String).str.contains("Wait Event"),
+            pl.Series(one_of(linked.activities["kind"], ["sync"])),
+            pl.Series(matching(linked.activities["name"], "Wait Event")),
             pl.col("runtime").is_not_null(),
             pl.col("stream").is_not_null(),
         )
@@ -683,9 +679,9 @@ class _Builder:
         self._add(self._begins, self._ends, True, role, -1, self.acts.row)
 
     def _role(self, of: Index) -> npt.NDArray[np.uint8]:
-        roles = self.linked.activities["role"].cast(pl.String)
-        number = roles.replace_strict(_KIND, default=_KIND["kernel"], return_dtype=pl.UInt8)
-        made: npt.NDArray[np.uint8] = number.to_numpy()[self.acts.row[of]]
+        role, roles = numbered(self.linked.activities["role"][self.acts.row[of]])
+        kinds = [_KIND.get(text, _KIND["kernel"]) for text in roles.cast(pl.String).to_list()]
+        made: npt.NDArray[np.uint8] = np.array(kinds, np.uint8)[role]
         return made
 
     def _calls(self, waited: Bools, handed: Bools) -> None:

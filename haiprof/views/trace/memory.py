@@ -117,17 +117,22 @@ def curve(allocations: pl.DataFrame, points: int | None = None) -> pl.DataFrame:
             then cut into equal pieces, of each of which the first, the last, the highest, the
             lowest and the row with most reserved are kept: no extreme is lost.
     """
-    ordered = allocations.sort(*_WHERE, "time", maintain_order=True, nulls_last=True).select(
+    _, memory = _memories(allocations)
+    order = _in_order(memory, allocations["time"].to_numpy())
+    ordered = allocations[order].select(
         *_WHERE,
         "time",
         pl.col("total_allocated").alias("allocated"),
         pl.col("total_reserved").alias("reserved"),
-        pl.col("bytes").cum_sum().over(_WHERE).alias("increase"),
+        pl.col("bytes").cum_sum().over(pl.Series(memory[order])).alias("increase"),
     )
     made = ordered.select(pl.col(name).cast(kind) for name, kind in CURVE_SCHEMA.items())
     if points is None or made.height <= points:
         return made
-    return pl.concat(_thinned(of, points) for of in made.partition_by(_WHERE, maintain_order=True))
+    return pl.concat(
+        _thinned(made[int(rows[0]) : int(rows[-1]) + 1], points)
+        for rows in np.split(np.arange(made.height), np.flatnonzero(np.diff(memory[order])) + 1)
+    )
 
 
 def _thinned(of: pl.DataFrame, points: int) -> pl.DataFrame:
@@ -166,6 +171,8 @@ def blocks(linked: Linked, allocations: pl.DataFrame) -> pl.DataFrame:
     pairs = _pairs(allocations)
     known = np.where(pairs.allocated >= 0, pairs.allocated, pairs.freed)
     time = allocations["time"].to_numpy()
+    pairs = pairs.taken(_in_order(_memories(allocations)[1][known], time[known]))
+    known = np.where(pairs.allocated >= 0, pairs.allocated, pairs.freed)
     ops = _Operators.of(linked)
     op = _where(ops.running(linked, allocations), pairs.allocated)
     begun = _nullable("allocated", _where(time, pairs.allocated, _NEVER), pl.Int64())
@@ -174,7 +181,6 @@ def blocks(linked: Linked, allocations: pl.DataFrame) -> pl.DataFrame:
         *_WHERE,
         "address",
         pl.col("bytes").abs(),
-        pl.Series("at", time[known]),
         begun,
         ended,
         (ended - begun).alias("lifetime"),
@@ -184,9 +190,7 @@ def blocks(linked: Linked, allocations: pl.DataFrame) -> pl.DataFrame:
         ops.named(op, "operator"),
         ops.named(_where(ops.around, op), "caller"),
     )
-    return made.sort(*_WHERE, "at", maintain_order=True, nulls_last=True).select(
-        pl.col(name).cast(kind) for name, kind in BLOCKS_SCHEMA.items()
-    )
+    return made.select(pl.col(name).cast(kind) for name, kind in BLOCKS_SCHEMA.items())
 
 
 def operators(linked: Linked, allocations: pl.DataFrame) -> pl.DataFrame:
@@ -244,7 +248,7 @@ def peak(linked: Linked, allocations: pl.DataFrame) -> Peak:
     """
     _, memory = _memories(allocations)
     time = allocations["time"].to_numpy()
-    order = np.lexsort((time, memory))
+    order = _in_order(memory, time)
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     ordered = allocations[order].with_columns(pl.Series("memory", memory[order]))
@@ -314,14 +318,19 @@ class _Pairs:
     freed: Index
     state: npt.NDArray[np.str_]
 
+    def taken(self, rows: Index) -> _Pairs:
+        """Some of them, in the order of ``rows``."""
+        return _Pairs(self.allocated[rows], self.freed[rows], self.state[rows])
+
 
 def _pairs(allocations: pl.DataFrame) -> _Pairs:
     _, memory = _memories(allocations)
     address = allocations["address"].to_numpy()
     size = allocations["bytes"].fill_null(0).to_numpy()
     some = np.flatnonzero((address != 0) & (size != 0))
-    keys = (allocations["time"].to_numpy()[some], address[some], memory[some])
-    record = some[np.lexsort(keys)]
+    some = some[_in_order(np.zeros(len(some), np.intp), allocations["time"].to_numpy()[some])]
+    block, _ = _numbers(address[some])
+    record = some[np.argsort(block * (memory.max(initial=0) + 1) + memory[some], kind="stable")]
     same = np.zeros(len(record), bool)
     same[1:] = (address[record[1:]] == address[record[:-1]]) & (
         memory[record[1:]] == memory[record[:-1]]
@@ -342,16 +351,34 @@ def _pairs(allocations: pl.DataFrame) -> _Pairs:
 
 def _memories(allocations: pl.DataFrame) -> tuple[pl.DataFrame, npt.NDArray[np.intp]]:
     """Every memory (kind and device, sorted), and for each record the number of its memory."""
-    kind, kinds = numbered(allocations["kind"])
+    kind, _ = numbered(allocations["kind"])
     device = allocations["device"].cast(pl.Int64).fill_null(-1).to_numpy()
-    key = kind.astype(np.int64) << 32 | (device + 1)
-    distinct, first, of = np.unique(key, return_index=True, return_inverse=True)
-    del distinct, kinds
+    of, first = _numbers(kind.astype(np.int64) << 32 | (device + 1))
     where = allocations[first].select(_WHERE)
     order = where.with_row_index("n").sort(*_WHERE, nulls_last=True)["n"].to_numpy()
     number = np.empty(len(order), np.intp)
     number[order] = np.arange(len(order))
     return where[order], number[of]
+
+
+def _numbers(values: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], Index]:
+    """A small number for each value, the same for the same; and one row of each number."""
+    found = pl.Series("value", values).to_frame().with_row_index("row")
+    first = found.unique("value", keep="first")
+    ranked = found.join(
+        first.with_row_index("number").select("value", "number"),
+        on="value",
+        how="left",
+        maintain_order="left",
+    )
+    return ranked["number"].to_numpy().astype(np.int64), first["row"].to_numpy().astype(np.intp)
+
+
+def _in_order(memory: npt.NDArray[np.intp], time: npt.NDArray[np.int64]) -> Index:
+    """The order by memory, then time, then row. Records mostly stand in the order of time."""
+    by_time = np.argsort(time, kind="stable")
+    order: Index = by_time[np.argsort(memory[by_time], kind="stable")]
+    return order
 
 
 @dataclasses.dataclass(frozen=True)
