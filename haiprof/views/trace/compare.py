@@ -127,13 +127,16 @@ def _by_name(
     order = np.argsort(steps, kind="stable")
     place = np.searchsorted(steps[order], step.fill_null(0).to_numpy())
     place = np.minimum(place, max(len(steps) - 1, 0))
-    time, count = (np.zeros((len(names), len(steps))) for _ in range(2))
-    if len(steps):
-        column_of = order[place]
-        inside = step.is_not_null().to_numpy() & (steps[column_of] == step.fill_null(0).to_numpy())
-        at = name[inside], column_of[inside]
-        np.add.at(time, at, np.maximum(value[inside], 0))
-        np.add.at(count, at, 1)
+    shape = len(names), len(steps)
+    if not len(steps):
+        return _Samples(names.cast(pl.String), np.zeros(shape), np.zeros(shape))
+    column_of = order[place]
+    inside = step.is_not_null().to_numpy() & (steps[column_of] == step.fill_null(0).to_numpy())
+    at = name[inside].astype(np.intp) * len(steps) + column_of[inside]
+    time, count = (
+        np.bincount(at, each, math.prod(shape)).reshape(shape).astype(np.float64)
+        for each in (np.maximum(value[inside], 0).astype(np.float64), None)
+    )
     return _Samples(names.cast(pl.String), time, count)
 
 

@@ -26,7 +26,8 @@ from haiprof.views.trace.linked import CALLS, Linked
 from haiprof.views.trace.names import numbered
 
 _LOADER: Final = r"^enumerate\((DataLoader|DataPipe)\)#"
-_ENGINE: Final = "autograd::engine::evaluate_function"
+_OPTIMIZER: Final = r"^Optimizer\."
+_ENGINE: Final = r"^autograd::engine::evaluate_function"
 _WHERE: Final = ("kind", "device")
 _NEVER: Final = np.iinfo(np.int64).min
 
@@ -253,19 +254,18 @@ def peak(linked: Linked, allocations: pl.DataFrame) -> Peak:
     place[order] = np.arange(len(order))
     ordered = allocations[order].with_columns(pl.Series("memory", memory[order]))
     increase = pl.col("bytes").cum_sum().over("memory")
-    tops = (
-        ordered.with_row_index("place")
-        .with_columns(pl.coalesce("total_allocated", increase).alias("level"))
-        .group_by("memory", maintain_order=True)
-        .agg(
-            pl.all().get(pl.col("level").arg_max()),
-            (pl.col("address") != 0).any().alias("addressed"),
-        )
+    level = ordered.select("memory", pl.coalesce("total_allocated", increase).alias("level"))
+    first = np.flatnonzero(np.diff(memory[order], prepend=-1))
+    highest = level.group_by("memory", maintain_order=True).agg(pl.col("level").arg_max())
+    top_of = first + highest["level"].fill_null(0).to_numpy().astype(np.int64)
+    addressed = ordered.group_by("memory", maintain_order=True).agg(
+        (pl.col("address") != 0).any().alias("addressed")
     )
+    tops = ordered[top_of].with_columns(addressed["addressed"])
     ops = _Operators.of(linked)
     pairs = _pairs(allocations)
     known = np.where(pairs.allocated >= 0, pairs.allocated, pairs.freed)
-    top = tops["place"].to_numpy().astype(np.int64)[memory[known]]
+    top = top_of[memory[known]]
     live = np.flatnonzero(
         (_where(place, pairs.allocated, -1) <= top)
         & (_where(place, pairs.freed, len(order)) > top)
@@ -441,18 +441,13 @@ def _phase(linked: Linked, rows: Rows) -> pl.Series:
     """What the step was at when each row ran; null where its spans do not tell."""
     number, names = numbered(linked.ops["name"])
     text = names.cast(pl.String).fill_null("")
-    sequence = linked.ops["sequence"].fill_null(-1).to_numpy() >= 0
-    backward = linked.ops["forward_thread"].fill_null(0).to_numpy() > 0
-    phase = np.select(
-        [
-            text.str.starts_with("Optimizer.").to_numpy()[number],
-            text.str.contains(_LOADER).to_numpy()[number],
-            backward | text.str.starts_with(_ENGINE).to_numpy()[number],
-            sequence,
-        ],
-        [1, 2, 3, 4],
-        0,
-    )
+    named = np.zeros(len(names), np.uint8)
+    for code, pattern in ((1, _OPTIMIZER), (2, _LOADER), (3, _ENGINE)):
+        named[text.str.contains(pattern).to_numpy()] = code
+    phase = named[number]
+    ran = linked.ops["forward_thread"].fill_null(0).to_numpy() > 0
+    phase[(phase == 0) & ran] = 3
+    phase[(phase == 0) & linked.ops["sequence"].is_not_null().to_numpy()] = 4
     found = climb(linked.parent, rows, phase > 0)
     labels = pl.Series([None, "optimizer", "data", "backward", "forward"], dtype=pl.String())
     return labels.gather(_where(phase, found, 0)).alias("phase")
