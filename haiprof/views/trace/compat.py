@@ -101,7 +101,7 @@ def _nested(spans: pl.DataFrame, linked: Linked) -> tuple[Linked, npt.NDArray[np
             linked.collectives,
             linked.flows,
             linked.device_spans,
-            Rules(linked.rules.kernels, OPERATIONS, OPERATORS),
+            Rules(linked.rules.kernels, OPERATIONS, OPERATIONS, OPERATORS),
         )
         host = again.host
         node = host.operator | host.communicates | host.loads | _named(again, _NODES)
@@ -173,8 +173,9 @@ def _by_external(linked: Linked, node: npt.NDArray[np.bool_]) -> npt.NDArray[np.
 
 def _owners(linked: Linked, node: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
     """For each call of the runtime the first node that has its External id, or -1."""
-    external = _external(linked.ops)
-    nodes = np.flatnonzero(node & ~_module(linked))
+    # A call of a module has no id, and so it owns calls that have none.
+    external = np.where(_module(linked), 1, _external(linked.ops)).astype(np.uint64)
+    nodes = np.flatnonzero(node)
     # The first by start on the thread that was there first.
     thread = linked.ops["thread"].to_numpy()[nodes]
     threads, of = np.unique(thread, return_inverse=True)

@@ -42,7 +42,7 @@ def host_roles(
     categories: pl.Series,
     ops: Mask,
     ranges: Mask,
-    rules: Sequence[roles.Rule | tuple[str, str | None]] = roles.OPERATIONS,
+    rules: Sequence[roles.Rule | tuple[str, str | None]] = roles.BACKENDS,
 ) -> HostRoles:
     """Say what each span is for.
 

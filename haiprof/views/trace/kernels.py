@@ -12,9 +12,7 @@ import numpy as np
 import polars as pl
 
 from haiprof.views.trace.compat import as_plugin
-from haiprof.views.trace.linked import Linked, enclosing
-from haiprof.views.trace.operators import launchers
-from haiprof.views.trace.tensor_core_ops import eligible
+from haiprof.views.trace.linked import Linked, nullable
 
 By = Literal["name", "launch"]
 #: What tells launches of one kernel apart.
@@ -109,7 +107,7 @@ def kernels(linked: Linked, by: By = "name", *, compat: bool = False) -> pl.Data
             _over("occupancy", pl.col("occupancy_of") * 100),
             pl.col("name").cast(pl.String).alias("text"),
         )
-        .sort("total", "calls", "text", descending=[True, True, False])
+        .sort("total", "calls", "text", *keys[1:], descending=[True, True, *[False] * len(keys)])
         .select(pl.col(name).cast(kind) for name, kind in schema.items())
     )
 
@@ -123,13 +121,8 @@ def _over(part: str, whole: pl.Expr) -> pl.Expr:
 
 def launching_operator(linked: Linked) -> tuple[pl.Series, pl.Series]:
     """The name of the operator that launched each activity, and whether it can use tensor cores."""
-    node = linked.host.node
-    launching = launchers(linked, node, enclosing(linked, node))
-    rows = pl.Series(launching)
-    known = rows >= 0
-    where = rows.to_frame("row").select(pl.when(known).then("row"))["row"]
-    can = np.append(eligible(linked), False)[launching]
+    can = np.append(linked.eligible, False)[linked.launcher]
     return (
-        linked.ops["name"].gather(where).alias("op"),
+        linked.ops["name"].gather(nullable("op", linked.launcher)).alias("op"),
         pl.Series("tensor_core_eligible", can),
     )

@@ -9,7 +9,9 @@ Times are int64 ns, durations int64 ns. A row number is an index into the frame 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +23,8 @@ from haiprof.views.trace.host_roles import HostRoles, host_roles
 from haiprof.views.trace.steps import Launches, extents, host_steps, one_step
 from haiprof.views.trace.tensor_core_ops import OPERATORS
 from haiprof.views.trace.tensor_cores import on_tensor_cores
+
+Number = TypeVar("Number", np.int32, np.int64)
 
 #: Categories of spans that a thread's calls are made of, in the order of nesting when two last
 #: equally long: a step is around what it does, and a call of the runtime calls nothing else.
@@ -39,12 +43,14 @@ class Rules:
 
     Attributes:
         kernels: which kernels communicate.
-        operations: which spans of the host are a collective.
+        operations: which operations of the host are a collective.
+        backends: which of them are the backend's own part, that is communication and no work.
         eligible: names of operators that can use tensor cores.
     """
 
     kernels: Sequence[roles.Rule | tuple[str, str | None]] = roles.KERNELS
     operations: Sequence[roles.Rule | tuple[str, str | None]] = roles.OPERATIONS
+    backends: Sequence[roles.Rule | tuple[str, str | None]] = roles.BACKENDS
     eligible: frozenset[str] = OPERATORS
 
 
@@ -59,8 +65,9 @@ class Linked:
             was the innermost one itself) and ``step`` (in which it began).
         activities: the kernels, copies, sets and waits, with all their columns and ``row``,
             ``end``, ``runtime`` (the row in ``ops`` of the call that launched it), ``op`` (the row
-            of the innermost op or range of the user around that call; by External id where the
-            file has no such call), ``step`` (of the call; without one, in which it began), ``role``
+            of the innermost op or range of the user around that call, or of the op around such a
+            range that the call's External id names; by External id where the file has no such
+            call), ``step`` (of the call; without one, in which it began), ``role``
             (``kernel``, ``communication``, ``memcpy``, ``memset``, ``sync``) and
             ``tensor_core``.
         steps: ``step``, ``start``, ``end``, as :mod:`haiprof.views.trace.steps` tells it.
@@ -98,17 +105,45 @@ class Linked:
 
     def of(self, *categories: str) -> npt.NDArray[np.bool_]:
         """Say of each span of ``ops`` whether its category is one of these."""
-        ranks = [(*CALLS, PYTHON).index(category) for category in categories]
-        return np.isin(self.category, ranks)
+        chosen = np.array([category in categories for category in (*CALLS, PYTHON)])
+        made: npt.NDArray[np.bool_] = chosen[self.category]
+        return made
 
-    def within(self, values: Times) -> Times:
+    @functools.cached_property
+    def caller(self) -> npt.NDArray[np.int32]:
+        """For each span of ``ops`` the innermost around it that :class:`HostRoles` calls a node."""
+        return enclosing(self, self.host.node)
+
+    @functools.cached_property
+    def launcher(self) -> npt.NDArray[np.int32]:
+        """For each activity the innermost node around its launch, or -1."""
+        op: npt.NDArray[np.int32] = self.activities["op"].cast(pl.Int32).fill_null(-1).to_numpy()
+        node = np.append(self.host.node, True)
+        made: npt.NDArray[np.int32] = np.where(node[op], op, np.append(self.caller, -1)[op])
+        return made
+
+    @functools.cached_property
+    def eligible(self) -> npt.NDArray[np.bool_]:
+        """Say of each span of ``ops`` whether it is an operator that can use tensor cores.
+
+        One can that the rules name, that has launched a kernel that does, or has called one that
+        can.
+        """
+        is_op = self.of("op")
+        can = roles.by_name(self.ops["name"], self.rules.eligible) & is_op
+        can[self.activities.filter(pl.col("tensor_core"))["op"].drop_nulls().to_numpy()] = True
+        return (self.within(can.astype(np.int32)) > 0) & is_op
+
+    def within(self, values: npt.NDArray[Number]) -> npt.NDArray[Number]:
         """Sum up for each span ``values`` of it and of all that ran within it, at any depth.
 
         Args:
             values: one for each span of ``ops``; 0 for spans of the other family.
         """
-        sums = np.concatenate(([0], np.cumsum(values, dtype=values.dtype)))
-        return sums[self.last] - sums[:-1]
+        sums = np.zeros(len(values) + 1, values.dtype)
+        np.cumsum(values, out=sums[1:])
+        made: npt.NDArray[Number] = sums[self.last] - sums[:-1]
+        return made
 
 
 def link(
@@ -187,7 +222,7 @@ def link(
             chosen["category"],
             rank == CALLS.index("op"),
             rank == CALLS.index("user"),
-            rules.operations,
+            rules.backends,
         ),
         rules=rules,
         stepped=stepped,
@@ -281,15 +316,26 @@ def _around(
     kernels: pl.DataFrame,
 ) -> npt.NDArray[np.int32]:
     """For each activity the innermost op or range of the user around its launch, or -1."""
-    is_op = (rank == CALLS.index("op")) | (rank == CALLS.index("user"))
-    op = np.where(runtime >= 0, _at(parent, runtime), -1).astype(np.int32)
-    while True:
-        climb = np.flatnonzero((op >= 0) & ~is_op[op]) if len(is_op) else ()
-        if not len(climb):
-            break
-        op[climb] = parent[op[climb]]
+    is_op = rank == CALLS.index("op")
+    is_known = is_op | (rank == CALLS.index("user"))
+
+    def climbed(found: npt.NDArray[np.int32], to: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
+        found = found.copy()
+        while len(climb := np.flatnonzero((found >= 0) & ~np.append(to, True)[found])):
+            found[climb] = parent[found[climb]]
+        return found
+
+    op = climbed(np.append(parent, -1)[runtime].astype(np.int32), is_known)
+    # A collective's range may lie within the op that the file says the launch belongs to.
+    ranged = np.flatnonzero((op >= 0) & ~np.append(is_op, True)[op])
+    if len(ranged):
+        around = climbed(op[ranged], is_op)
+        ids = np.append(_unsigned(spans["external"]), 0)
+        told = ids[runtime[ranged]]
+        better = (around >= 0) & (told != 0) & (ids[around] == told) & (ids[op[ranged]] != told)
+        op[ranged[better]] = around[better]
     lost = np.flatnonzero(runtime < 0)
-    rows = np.flatnonzero(is_op)
+    rows = np.flatnonzero(is_known)
     if len(lost) and len(rows):
         external = _unsigned(kernels["external"])[lost]
         op[lost] = looked_up(_unsigned(spans["external"])[rows], rows, external)

@@ -20,8 +20,7 @@ import polars as pl
 
 from haiprof.views.intervals import Times
 from haiprof.views.trace.compat import as_plugin
-from haiprof.views.trace.linked import BUSY, Linked, enclosing
-from haiprof.views.trace.tensor_core_ops import eligible
+from haiprof.views.trace.linked import BUSY, Linked
 
 Rows = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
@@ -104,58 +103,62 @@ def operators(linked: Linked, by: By = "name", *, compat: bool = False) -> pl.Da
     schema = {name: kind for name, kind in SCHEMA.items() if name in made.columns}
     return (
         made.with_columns(pl.col("name").cast(pl.String).alias("text"))
-        .sort("device_self", "host_self", "text", descending=[True, True, False])
+        .sort(
+            "device_self",
+            "host_self",
+            "text",
+            *keys[1:],
+            descending=[True, True, *[False] * len(keys)],
+        )
         .select(pl.col(name).cast(kind) for name, kind in schema.items())
     )
 
 
 def costs(linked: Linked) -> Costs:
     """Return what each call of an operator cost."""
-    host = linked.host
-    caller = enclosing(linked, host.node)
-    merged = _merged(linked, host.node, caller)
+    host, caller = linked.host, linked.caller
+    merged = _merged(linked)
     head = np.arange(len(caller), dtype=np.int32)
     head[merged] = caller[merged]
     while np.any(again := merged[head]):
         head[again] = caller[head[again]]
 
+    own = linked.ops["self"].to_numpy().copy()
     # What is no operator's own - a range, a merged call - is its caller's.
-    owner = np.where(host.node, head, np.where(caller >= 0, head[caller], -1))
-    own = np.where(linked.of("user", "op"), linked.ops["self"].to_numpy(), 0)
-    kept = owner >= 0
-    host_self = _summed(owner[kept], own[kept], len(head))
+    ranges = np.flatnonzero(linked.of("user") & ~host.node & (caller >= 0))
+    np.add.at(own, caller[ranges], own[ranges])
+    np.add.at(own, head[merged], own[merged])
 
     activities = linked.activities
     length = activities["end"].to_numpy() - activities["start"].to_numpy()
-    launching = launchers(linked, host.node, caller)
-    counts = activities["kind"].cast(pl.String).is_in(BUSY).to_numpy() & (launching >= 0)
+    launcher = linked.launcher
+    counts = activities["kind"].cast(pl.String).is_in(BUSY).to_numpy() & (launcher >= 0)
     tensor = activities["tensor_core"].to_numpy()
     rows = np.flatnonzero(host.operator & ~merged)
-    device, cores = (
-        _summed(launching[which], length[which], len(head)) for which in (counts, counts & tensor)
-    )
-    device_self, cores_self = (_summed(head, each, len(head)) for each in (device, cores))
+
+    def of_device(which: Mask) -> tuple[Times, Times]:
+        launched = _summed(launcher[which], length[which], len(head))
+        total = linked.within(launched)[rows]
+        np.add.at(launched, head[merged], launched[merged])
+        return launched[rows], total
+
+    device_self, device_total = of_device(counts)
+    cores_self, cores_total = of_device(counts & tensor)
     return Costs(
         row=rows,
-        host_self=host_self[rows],
+        host_self=own[rows],
         host_total=(linked.end - linked.start)[rows],
-        device_self=device_self[rows],
-        device_total=linked.within(device)[rows],
-        tensor_core_eligible=eligible(linked)[rows],
-        tensor_core_self=cores_self[rows],
-        tensor_core_total=linked.within(cores)[rows],
+        device_self=device_self,
+        device_total=device_total,
+        tensor_core_eligible=linked.eligible[rows],
+        tensor_core_self=cores_self,
+        tensor_core_total=cores_total,
     )
 
 
-def launchers(linked: Linked, chosen: Mask, caller: Rows) -> Rows:
-    """Return for each activity the innermost chosen span around its launch, or -1."""
-    op: Rows = linked.activities["op"].cast(pl.Int32).fill_null(-1).to_numpy()
-    made: Rows = np.where(np.append(chosen, True)[op], op, np.append(caller, -1)[op])
-    return made
-
-
-def _merged(linked: Linked, node: Mask, caller: Rows) -> Mask:
+def _merged(linked: Linked) -> Mask:
     """Which operators are the only callee of one of the same name."""
+    node, caller = linked.host.node, linked.caller
     inner = np.flatnonzero(node & (caller >= 0))
     made = np.zeros(len(caller), np.bool_)
     if len(inner):
@@ -169,6 +172,5 @@ def _merged(linked: Linked, node: Mask, caller: Rows) -> Mask:
 
 
 def _summed(rows: Rows, values: Times, count: int) -> Times:
-    made: Times = np.zeros(count, np.int64)
-    np.add.at(made, rows, values)
-    return made
+    # Sums of whole ns are exact in a double for a hundred days.
+    return np.bincount(rows, weights=values, minlength=count).astype(np.int64)

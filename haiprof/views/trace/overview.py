@@ -17,7 +17,6 @@ import polars as pl
 from haiprof.views.intervals import Times, covered, merge
 from haiprof.views.trace.compat import as_plugin
 from haiprof.views.trace.linked import Linked
-from haiprof.views.trace.tensor_core_ops import eligible
 
 #: What a step's time is split by: of those that something does at an instant, the first counts.
 PARTS = (
@@ -258,8 +257,13 @@ def _ranges(linked: Linked) -> dict[str, tuple[Times, Times]]:
         mine = (role == name).to_numpy()
         return begin[mine], finish[mine]
 
+    above = linked.parent
+    ends_within = linked.end <= np.append(linked.end, 0)[above]
+
     def spans(mine: Mask) -> tuple[Times, Times]:
-        return linked.start[mine], linked.end[mine]
+        # The outermost ones say it all.
+        outermost = mine & ~(np.append(mine, False)[above] & ends_within)
+        return linked.start[outermost], linked.end[outermost]
 
     communication = activities("communication"), spans(host.communicates)
     return {
@@ -299,9 +303,9 @@ def _kernel_times(linked: Linked, chosen: Mask, among: Mask | None = None) -> tu
 
 
 def _eligible(linked: Linked, of_ops: Mask) -> float | None:
-    can = eligible(linked)
+    can = linked.eligible
     # An operator is told by the innermost of those within it that can.
-    innermost = can & (linked.within(can.astype(np.int64)) == 1)
+    innermost = can & (linked.within(can.astype(np.int32)) == 1)
     op = linked.activities["op"].cast(pl.Int64).fill_null(-1).to_numpy()
     chosen = of_ops & np.append(innermost, False)[op]
     return _share(*_kernel_times(linked, chosen, of_ops))

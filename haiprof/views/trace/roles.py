@@ -51,9 +51,12 @@ KERNELS: tuple[Rule, ...] = (
     Rule(r"(^|[^a-z])(all_?reduce|reduce_?scatter|all_?gather|all_?to_?all)(v|_?kernel|_|<|\(|$)"),
 )  # fmt: skip
 
-#: Host operations that communicate.
+#: Ranges of the host in which a backend communicates.
+BACKENDS: tuple[Rule, ...] = (Rule(r"^(nccl|gloo|mpi|ucc|hccl|xccl|rccl):"),)
+
+#: Operations of the host that are a collective: those, and what torch calls around them.
 OPERATIONS: tuple[Rule, ...] = (
-    Rule(r"^(nccl|gloo|mpi|ucc|hccl|xccl|rccl):"),
+    *BACKENDS,
     Rule(r"^record_param_comms$"),
     Rule(r"^_?c10d(_functional)?::"),
 )

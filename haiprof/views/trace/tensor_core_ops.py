@@ -2,17 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import numpy as np
-import numpy.typing as npt
-import polars as pl
-
-from haiprof.views.trace.roles import by_name
-
-if TYPE_CHECKING:
-    from haiprof.views.trace.linked import Linked
-
 #: Operators that compute on tensor cores where shapes and types allow.
 OPERATORS: frozenset[str] = frozenset(
     {
@@ -80,17 +69,3 @@ OPERATORS: frozenset[str] = frozenset(
         ),
     }
 )
-
-
-def eligible(linked: Linked) -> npt.NDArray[np.bool_]:
-    """Say of each span of ``linked.ops`` whether it is an operator that can use tensor cores.
-
-    One can that is of :data:`OPERATORS`, has launched a kernel that does, or has called one that
-    can.
-    """
-    is_op = linked.of("op")
-    named = by_name(linked.ops["name"], linked.rules.eligible) & is_op
-    tensor = linked.activities.filter(pl.col("tensor_core"))["op"].drop_nulls().to_numpy()
-    named[tensor] = True
-    can: npt.NDArray[np.bool_] = (linked.within(named.astype(np.int64)) > 0) & is_op
-    return can

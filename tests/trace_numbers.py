@@ -1,0 +1,427 @@
+"""The numbers of a trace, counted plainly from its rows, to hold the views against.
+
+Nothing here is shared with the views but the tables of names: one loop over spans with a stack, one
+over all instants at which something begins or ends.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from traces import Trace, load
+
+from haiprof.views.trace import roles
+from haiprof.views.trace.linked import Linked, link
+from haiprof.views.trace.tensor_core_ops import OPERATORS
+from haiprof.views.trace.tensor_cores import on_tensor_cores
+
+PARTS = ("kernel", "memcpy", "memset", "communication", "runtime", "dataloader", "cpu")
+_DEPTH = {"step": 0, "user": 1, "op": 2, "runtime": 3}
+Row = dict[str, Any]
+
+
+class Recorded:
+    """A recorded trace: its tables, linked for the views, and plainly."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    @cached_property
+    def trace(self) -> Trace:
+        return load(self.file)
+
+    @cached_property
+    def linked(self) -> Linked:
+        trace = self.trace
+        return link(trace.spans, trace.kernels, trace.collectives, trace.flows, trace.device_spans)
+
+    @cached_property
+    def plain(self) -> Plain:
+        return Plain(self.trace.spans, self.trace.kernels)
+
+
+@dataclass
+class Node:
+    """One call of the host."""
+
+    row: Row
+    parent: Node | None
+    callees: list[Node] = field(default_factory=list)
+    launched: list[Row] = field(default_factory=list)
+
+    @property
+    def start(self) -> int:
+        return int(self.row["start"])
+
+    @property
+    def end(self) -> int:
+        return int(self.row["start"] + max(self.row["duration"], 0))
+
+    @property
+    def name(self) -> str:
+        return str(self.row["name"])
+
+    @property
+    def category(self) -> str:
+        return str(self.row["category"])
+
+    @property
+    def loads(self) -> bool:
+        return bool(
+            re.match(r"enumerate\(DataLoader\)#.*\.__next__$|enumerate\(DataPipe\)#", self.name)
+        )
+
+    @property
+    def communicates(self) -> bool:
+        return bool(re.match(r"(nccl|gloo|mpi|ucc|hccl|xccl|rccl):", self.name))
+
+    @property
+    def optimizes(self) -> bool:
+        return self.name.startswith("Optimizer.")
+
+    @property
+    def known(self) -> bool:
+        """Whether what runs in it is not its caller's."""
+        return self.category == "op" or (
+            self.category == "user" and (self.loads or self.communicates or self.optimizes)
+        )
+
+    @property
+    def operator(self) -> bool:
+        wrapper = self.name in ("DataParallel.forward", "DistributedDataParallel.forward")
+        return self.category == "op" and not (self.loads or self.optimizes or wrapper)
+
+    def around(self) -> Node | None:
+        """The innermost known call around it."""
+        found = self.parent
+        while found is not None and not found.known:
+            found = found.parent
+        return found
+
+    def named(self) -> Node | None:
+        """Around a launch: the op that its External id names, if only ranges are in between."""
+        inner = found = self.parent
+        while inner is not None and inner.category == "runtime":
+            inner = found = inner.parent
+        while found is not None and found.category != "op":
+            found = found.parent
+        told = self.row["external"]
+        if found is None or inner is None or not told or inner.row["external"] == told:
+            return self.around()
+        return found if found.row["external"] == told else self.around()
+
+
+class Plain:
+    """A trace, read plainly."""
+
+    def __init__(self, spans: pl.DataFrame, kernels: pl.DataFrame) -> None:
+        self.nodes = _nested(spans)
+        self.activities = [
+            {**row, "end": row["start"] + max(row["duration"], 0)}
+            for row in kernels.iter_rows(named=True)
+        ]
+        names = {row["name"] for row in self.activities}
+        self._tensor = on_tensor_cores(names)
+        self._communicate = roles.communication(names)
+        self._launch()
+        self.steps = self._steps()
+
+    def tensor(self, row: Row) -> bool:
+        return row["kind"] == "kernel" and row["name"] in self._tensor
+
+    def role(self, row: Row) -> str:
+        communicates = row["kind"] == "kernel" and row["name"] in self._communicate
+        return "communication" if communicates else str(row["kind"])
+
+    def _launch(self) -> None:
+        by_correlation = {
+            node.row["correlation"]: node
+            for node in self.nodes
+            if node.category == "runtime" and node.row["correlation"]
+        }
+        by_external = {
+            node.row["external"]: node
+            for node in self.nodes
+            if node.category in ("op", "user") and node.row["external"]
+        }
+        for row in self.activities:
+            runtime = by_correlation.get(row["correlation"])
+            row["runtime"] = runtime
+            if runtime is not None:
+                op = runtime.named()
+            else:
+                op = by_external.get(row["external"])
+                if op is not None and not op.known:
+                    op = op.around()
+            row["op"] = op
+            if op is not None:
+                op.launched.append(row)
+
+    def _steps(self) -> list[tuple[int, int, int]]:
+        """Number, start and end of each."""
+        told = sorted(
+            (node.start, -node.end, node.row["step"])
+            for node in self.nodes
+            if node.category == "step"
+        )
+        host = [(number, start, -minus) for start, minus, number in told]
+        busy = [row for row in self.activities if row["kind"] in ("kernel", "memcpy", "memset")]
+        if not host:
+            ends = [(node.start, node.end) for node in self.nodes]
+            ends += [(row["start"], row["end"]) for row in self.activities]
+            return [(0, min(s for s, _ in ends), max(e for _, e in ends))] if ends else []
+        mine: list[list[Row]] = [
+            [
+                row
+                for row in busy
+                if row["runtime"] and start <= row["runtime"].start and row["runtime"].end <= end
+            ]
+            for _, start, end in host
+        ]
+        matched = {id(row) for rows in mine for row in rows}
+        if not matched:
+            return host
+        before = host[0][1]
+        if mine[0]:
+            first = min(row["start"] for row in mine[0])
+            before = max(
+                [before, *(r["end"] for r in busy if id(r) not in matched and r["end"] < first)]
+            )
+        made = []
+        for (number, start, end), rows in zip(host, mine, strict=True):
+            begin = max(start, before)
+            before = max([begin, end, *(row["end"] for row in rows)])
+            made.append((number, begin, before))
+        while not mine[len(made) - 1]:
+            made.pop()
+        if len(made) > 1 and len(mine[len(made) - 1]) < 0.8 * len(mine[len(made) - 2]):
+            made.pop()
+        return made
+
+    def breakdown(self) -> list[dict[str, int]]:
+        """How long each part took of each step."""
+        changes: dict[int, list[tuple[str, int]]] = defaultdict(list)
+
+        def add(part: str, start: int, end: int) -> None:
+            if end > start:
+                changes[start].append((part, 1))
+                changes[end].append((part, -1))
+
+        for row in self.activities:
+            if self.role(row) in PARTS:
+                add(self.role(row), row["start"], row["end"])
+        for node in self.nodes:
+            if node.category == "runtime":
+                add("runtime", node.start, node.end)
+            elif node.category in ("op", "user"):
+                part = "cpu"
+                if node.loads:
+                    part = "dataloader"
+                elif node.communicates:
+                    part = "communication"
+                add(part, node.start, node.end)
+        for number, (_, start, end) in enumerate(self.steps):
+            changes[start].append((f"step{number}", 1))
+            changes[end].append((f"step{number}", -1))
+        made = [dict.fromkeys((*PARTS, "other"), 0) for _ in self.steps]
+        level: dict[str, int] = defaultdict(int)
+        current: set[int] = set()
+        instants = sorted(changes)
+        for now, until in itertools.pairwise(instants):
+            for part, change in changes[now]:
+                if part.startswith("step"):
+                    (current.add if change > 0 else current.discard)(int(part[4:]))
+                else:
+                    level[part] += change
+            for step in current:
+                first = next((part for part in PARTS if level[part]), "other")
+                made[step][first] += until - now
+        return made
+
+    def device(self, number: int) -> dict[str, float | None]:
+        """Utilization, SM efficiency, occupancy and tensor cores of one device."""
+        low, high = self.steps[0][1], self.steps[-1][2]
+        kernels = [r for r in self.activities if r["kind"] == "kernel" and r["device"] == number]
+        changes: dict[int, list[tuple[int, float]]] = defaultdict(list)
+        tells = False
+        weight = time = 0.0
+        for row in kernels:
+            start, end = max(row["start"], low), min(row["end"], high)
+            blocks = row["blocks_per_sm"]
+            tells = tells or (blocks is not None and blocks > 0)
+            if end <= start:
+                continue
+            changes[start].append((1, max(blocks or 0.0, 0.0)))
+            changes[end].append((-1, -max(blocks or 0.0, 0.0)))
+            if row["occupancy"] is not None and row["occupancy"] >= 0:
+                weight += row["occupancy"] / 100 * (end - start)
+                time += end - start
+        busy, efficiency = 0, 0.0
+        running, level = 0, 0.0
+        instants = sorted(changes)
+        for now, until in itertools.pairwise(instants):
+            for count, blocks in changes[now]:
+                running += count
+                level += blocks
+            if running:
+                busy += until - now
+                efficiency += min(max(level, 0.0), 1.0) * (until - now)
+        launched = [r for r in kernels if r["op"] is not None and r["op"].operator]
+        return {
+            "utilization": busy / (high - low),
+            "sm_efficiency": efficiency / (high - low) if tells else None,
+            "occupancy": weight / time if time else None,
+            "tensor_core": _share(launched, self.tensor),
+        }
+
+    def tensor_core(self) -> float | None:
+        kernels = [row for row in self.activities if row["kind"] == "kernel"]
+        return _share(kernels, self.tensor)
+
+    def operators(self) -> dict[str, dict[str, int]]:
+        """What each operator cost, by name."""
+        callees: dict[int, list[Node]] = defaultdict(list)
+        for node in self.nodes:
+            if node.known and (around := node.around()) is not None:
+                callees[id(around)].append(node)
+        merged: dict[int, Node] = {}
+        for node in self.nodes:
+            mine = callees[id(node)]
+            if node.category == "op" and [(n.category, n.name) for n in mine] == [
+                ("op", node.name)
+            ]:
+                merged[id(mine[0])] = merged.get(id(node), node)
+        own: dict[int, int] = {}
+        device: dict[int, list[Row]] = defaultdict(list)
+        can: dict[int, bool] = {}
+        below: dict[int, list[Row]] = {}
+        # Callees stand behind their callers.
+        for node in reversed(self.nodes):
+            if not node.known:
+                continue
+            mine = callees[id(node)]
+            away = [(n.start, n.end) for n in [*mine, *_runtimes(node)]]
+            own[id(node)] = node.end - node.start - _length(away, node.start, node.end)
+            below[id(node)] = node.launched + [row for n in mine for row in below[id(n)]]
+            can[id(node)] = (
+                (node.category == "op" and node.name in OPERATORS)
+                or any(self.tensor(row) for row in node.launched)
+                or any(can[id(n)] for n in mine)
+            )
+        heads: dict[int, int] = defaultdict(int)
+        for node in self.nodes:
+            if node.known:
+                head = merged.get(id(node), node)
+                heads[id(head)] += own[id(node)]
+                device[id(head)] += node.launched
+        made: dict[str, dict[str, int]] = {}
+        for node in self.nodes:
+            if not node.operator or id(node) in merged:
+                continue
+            sums = made.setdefault(node.name, defaultdict(int))
+            sums["calls"] += 1
+            sums["host_total"] += node.end - node.start
+            sums["host_self"] += heads[id(node)]
+            for name, rows in (("self", device[id(node)]), ("total", below[id(node)])):
+                rows = [r for r in rows if r["kind"] in ("kernel", "memcpy", "memset")]
+                sums[f"device_{name}"] += sum(r["end"] - r["start"] for r in rows)
+                sums[f"tensor_core_{name}"] += sum(
+                    r["end"] - r["start"] for r in rows if self.tensor(r)
+                )
+            sums["tensor_core_eligible"] |= can[id(node)]
+        return made
+
+    def kernels(self) -> dict[str, dict[str, Any]]:
+        """Kernels by name."""
+        rows: dict[str, list[Row]] = defaultdict(list)
+        for row in self.activities:
+            if row["kind"] == "kernel":
+                rows[row["name"]].append(row)
+        made = {}
+        for name, mine in rows.items():
+            lengths = [row["end"] - row["start"] for row in mine]
+            made[name] = {
+                "calls": len(mine),
+                "total": sum(lengths),
+                "mean": sum(lengths) / len(mine),
+                "min": min(lengths),
+                "max": max(lengths),
+                "tensor_core": self.tensor(mine[0]),
+                "communication": self.role(mine[0]) == "communication",
+                "blocks_per_sm": _weighted(mine, "blocks_per_sm", 0),
+                "occupancy": _weighted(mine, "occupancy", -1),
+            }
+            if made[name]["occupancy"] is not None:
+                made[name]["occupancy"] /= 100
+        return made
+
+
+def _nested(spans: pl.DataFrame) -> list[Node]:
+    rows = list(enumerate(r for r in spans.iter_rows(named=True) if r["category"] in _DEPTH))
+    rows.sort(
+        key=lambda item: (
+            item[1]["thread"],
+            item[1]["start"],
+            -max(item[1]["duration"], 0),
+            _DEPTH[item[1]["category"]],
+            item[0],
+        )
+    )
+    nodes: list[Node] = []
+    stack: list[Node] = []
+    thread = None
+    for _, row in rows:
+        if row["thread"] != thread:
+            thread, stack = row["thread"], []
+        while stack and stack[-1].end <= row["start"]:
+            stack.pop()
+        node = Node(row, stack[-1] if stack else None)
+        if node.parent is not None:
+            node.parent.callees.append(node)
+        nodes.append(node)
+        if node.end > node.start:
+            stack.append(node)
+    return nodes
+
+
+def _runtimes(node: Node) -> list[Node]:
+    """Calls of the runtime that are the node's own."""
+    made = []
+    for callee in node.callees:
+        if callee.category == "runtime":
+            made.append(callee)
+        elif not callee.known:
+            made += _runtimes(callee)
+    return made
+
+
+def _length(intervals: list[tuple[int, int]], low: int, high: int) -> int:
+    """How much of [low, high) intervals cover."""
+    total, at = 0, low
+    for start, end in sorted(intervals):
+        start, end = max(start, at), min(end, high)
+        if end > start:
+            total += end - start
+            at = end
+    return total
+
+
+def _share(rows: list[Row], chosen: Any) -> float | None:
+    total = sum(row["end"] - row["start"] for row in rows)
+    part = sum(row["end"] - row["start"] for row in rows if chosen(row))
+    return part / total if total else None
+
+
+def _weighted(rows: list[Row], column: str, above: float) -> float | None:
+    told = [row for row in rows if row[column] is not None and row[column] > above]
+    time = sum(row["end"] - row["start"] for row in told)
+    if not time:
+        return None
+    return float(sum(row[column] * (row["end"] - row["start"]) for row in told) / time)

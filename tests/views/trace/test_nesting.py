@@ -1,0 +1,102 @@
+"""Which span runs in which, against a model that asks of every instant who was there last."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from haiprof import _core
+
+Span = tuple[int, int, int, int]
+#: Thread, group, start, length: few of each, so that spans tie, touch, nest and cross.
+span = st.tuples(st.integers(0, 1), st.integers(0, 2), st.integers(0, 12), st.integers(0, 12))
+spans_of_calls = st.lists(span, max_size=14)
+
+
+def ordered(spans: list[Span]) -> list[tuple[int, int, int, int]]:
+    """Thread, group, start, end, in the order that nesting takes."""
+    rows = [(thread, group, start, start + length) for thread, group, start, length in spans]
+    return sorted(rows, key=lambda row: (row[0], row[2], -row[3], row[1]))
+
+
+def nest(rows: list[Span]) -> tuple[list[int], list[int], list[int], int]:
+    thread, group, start, end = np.array(rows, np.int64).reshape(-1, 4).T
+    parent, own, last, crossing = _core.nest(
+        thread.astype(np.uint32), group.astype(np.uint8), start.copy(), end.copy()
+    )
+    return parent.tolist(), own.tolist(), last.tolist(), crossing
+
+
+def open_at(rows: list[Span], row: int, before: int) -> list[int]:
+    """The rows before ``before`` of its thread and group that are open when ``row`` starts."""
+    thread, group, start, _ = rows[row]
+    return [
+        other
+        for other in range(before)
+        if rows[other][:2] == (thread, group) and rows[other][2] <= start < rows[other][3]
+    ]
+
+
+@given(spans_of_calls)
+def test_the_parent_is_the_last_of_those_open(spans: list[Span]) -> None:
+    rows = ordered(spans)
+    parent, _, _, crossing = nest(rows)
+    assert parent == [max(open_at(rows, row, row), default=-1) for row in range(len(rows))]
+    assert crossing == sum(p >= 0 and rows[row][3] > rows[p][3] for row, p in enumerate(parent))
+
+
+@given(spans_of_calls)
+def test_each_instant_is_the_last_ones_own(spans: list[Span]) -> None:
+    rows = ordered(spans)
+    _, own, _, _ = nest(rows)
+    painted = [0] * len(rows)
+    for thread in (0, 1):
+        for group in range(3):
+            for instant in range(25):
+                there = [
+                    row
+                    for row, (t, g, start, end) in enumerate(rows)
+                    if (t, g) == (thread, group) and start <= instant < end
+                ]
+                if there:
+                    painted[max(there)] += 1
+    assert own == painted
+
+
+@given(spans_of_calls)
+def test_what_ran_within_lies_together(spans: list[Span]) -> None:
+    rows = ordered(spans)
+    parent, _, last, _ = nest(rows)
+
+    def inside(row: int, outer: int) -> bool:
+        while row not in (-1, outer):
+            row = parent[row]
+        return row == outer
+
+    for outer in range(len(rows)):
+        within = [row for row in range(len(rows)) if inside(row, outer)]
+        mine = [row for row in range(outer, last[outer]) if rows[row][:2] == rows[outer][:2]]
+        assert mine == within
+
+
+@given(spans_of_calls)
+def test_the_order_is_by_thread_start_and_longest_first(spans: list[Span]) -> None:
+    rows = [(thread, group, start, start + length) for thread, group, start, length in spans]
+    thread, group, start, end = np.array(rows, np.int64).reshape(-1, 4).T
+    order = _core.nesting_order(
+        thread.astype(np.uint32), start.copy(), end.copy(), group.astype(np.uint8)
+    )
+    keys = [(row[0], row[2], -row[3], row[1], place) for place, row in enumerate(rows)]
+    assert order.tolist() == [key[-1] for key in sorted(keys)]
+
+
+def test_arrays_that_do_not_belong_together_are_refused() -> None:
+    one, two = np.zeros(1, np.int64), np.zeros(2, np.int64)
+    with pytest.raises(ValueError, match="differ in length"):
+        _core.nest(np.zeros(1, np.uint32), np.zeros(1, np.uint8), one, two)
+    with pytest.raises(ValueError, match="0 to 3"):
+        _core.nest(np.zeros(1, np.uint32), np.full(1, 4, np.uint8), one, one)
+    with pytest.raises(ValueError, match="differ in length"):
+        _core.nesting_order(np.zeros(2, np.uint32), one, one, np.zeros(1, np.uint8))

@@ -1,0 +1,55 @@
+"""Every number of the views of a trace, for all recorded ones, against a plain count of rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from trace_numbers import PARTS, Recorded
+
+from haiprof.views.trace.kernels import kernels
+from haiprof.views.trace.operators import operators
+from haiprof.views.trace.overview import overview
+
+
+def close(value: Any) -> Any:
+    return value if value is None or isinstance(value, bool) else pytest.approx(value, rel=1e-9)
+
+
+def test_steps_and_what_they_are_spent_on(recorded: Recorded) -> None:
+    made = overview(recorded.linked).steps
+    wanted = recorded.plain
+    assert list(
+        zip(made["step"], made["start"], made["start"] + made["duration"], strict=True)
+    ) == (wanted.steps)
+    rows = [{part: row[part] for part in (*PARTS, "other")} for row in made.iter_rows(named=True)]
+    assert rows == wanted.breakdown()
+    assert (made.select((*PARTS, "other")).sum_horizontal() == made["duration"]).all()
+
+
+def test_how_busy_each_device_is(recorded: Recorded) -> None:
+    made = overview(recorded.linked)
+    wanted = recorded.plain
+    numbers = {row["device"] for row in wanted.activities if row["kind"] == "kernel"} - {None}
+    assert set(made.devices["device"]) == numbers
+    for row in made.devices.iter_rows(named=True):
+        for name, value in wanted.device(row["device"]).items():
+            assert row[name] == close(value), name
+    assert made.tensor_core == close(wanted.tensor_core())
+
+
+def test_what_operators_cost(recorded: Recorded) -> None:
+    made = {row.pop("name"): row for row in operators(recorded.linked).iter_rows(named=True)}
+    wanted = recorded.plain.operators()
+    for row in made.values():
+        row.pop("tensor_core_self_share"), row.pop("tensor_core_total_share")
+    assert made == wanted
+
+
+def test_what_kernels_cost(recorded: Recorded) -> None:
+    made = {row.pop("name"): row for row in kernels(recorded.linked).iter_rows(named=True)}
+    wanted = recorded.plain.kernels()
+    assert set(made) == set(wanted)
+    for name, row in made.items():
+        row.pop("share")
+        assert row == {key: close(value) for key, value in wanted[name].items()}, name
