@@ -468,8 +468,8 @@ class _Builder:
             left = np.flatnonzero(at >= 0)
             while len(left):
                 # What was launched after the call began it did not wait for.
-                later = acts.launch[among[at[left]]] >= linked.start[asked[left]]
-                left = left[later]
+                begun, last = linked.start[asked[left]], among[at[left]]
+                left = left[(acts.launch[last] >= begun) & (acts.end[last] > begun)]
                 at[left] -= 1
                 left = left[at[left] >= 0]
             some = at >= 0
@@ -619,23 +619,18 @@ class _Builder:
         waiting = self._waiting()
         if not len(waiting):
             return found
-        ends = np.argsort(acts.end, kind="stable")
-        at = np.searchsorted(acts.end[ends], acts.start[waiting], side="right") - 1
-        left = np.flatnonzero(at >= 0)
-        while len(left):
-            other, mine = ends[at[left]], waiting[left]
-            unfit = (
-                (acts.lane[other] == acts.lane[mine])
-                | (acts.lane[other] >> 33 != acts.lane[mine] >> 33)
-                | (acts.end[other] == acts.start[other])
-            )
-            left = left[unfit]
-            at[left] -= 1
-            left = left[at[left] >= 0]
-        some = at >= 0
-        other, mine = ends[at[some]], waiting[some]
-        later = acts.end[other] > np.maximum(bound[mine], acts.returned[mine])
-        found[mine[later]] = other[later]
+        # It explains the wait only if it ended after all else that the activity waited for.
+        latest = np.maximum(bound[waiting], acts.returned[waiting])
+        lane = acts.lane[waiting]
+        for other in np.unique(acts.lane):
+            there = np.flatnonzero((acts.lane == other) & (acts.end > acts.start))
+            there = there[np.argsort(acts.end[there], kind="stable")]
+            ends = acts.end[there]
+            at = np.searchsorted(ends, acts.start[waiting], side="right") - 1
+            some = np.flatnonzero((at >= 0) & (lane != other) & (lane >> 33 == other >> 33))
+            some = some[ends[at[some]] > latest[some]]
+            found[waiting[some]] = there[at[some]]
+            latest[some] = ends[at[some]]
         return found
 
     def _waiting(self) -> Index:
