@@ -27,7 +27,7 @@ import numpy.typing as npt
 import polars as pl
 
 from haiprof.views.trace.linked import BUSY, Linked
-from haiprof.views.trace.names import numbered
+from haiprof.views.trace.names import numbered, one_of
 
 #: Share of the differences that are called one, although they are chance.
 FALSE: Final = 0.05
@@ -100,7 +100,7 @@ def _steps(linked: Linked) -> _Samples:
 
 
 def _operators(linked: Linked) -> _Samples:
-    ops = linked.ops.filter(pl.col("category").cast(pl.String) == "op")
+    ops = linked.ops.select("name", "step", "self").filter(pl.Series(linked.of("op")))
     return _by_name(linked, ops["name"], ops["step"], ops["self"].to_numpy())
 
 
@@ -116,7 +116,7 @@ def _kernels(linked: Linked) -> _Samples:
 
 
 def _busy(linked: Linked) -> pl.DataFrame:
-    return linked.activities.filter(pl.col("kind").cast(pl.String).is_in(BUSY))
+    return linked.activities.filter(pl.Series(one_of(linked.activities["kind"], BUSY)))
 
 
 def _by_name(
@@ -127,13 +127,16 @@ def _by_name(
     order = np.argsort(steps, kind="stable")
     place = np.searchsorted(steps[order], step.fill_null(0).to_numpy())
     place = np.minimum(place, max(len(steps) - 1, 0))
-    time, count = (np.zeros((len(names), len(steps))) for _ in range(2))
-    if len(steps):
-        column_of = order[place]
-        inside = step.is_not_null().to_numpy() & (steps[column_of] == step.fill_null(0).to_numpy())
-        at = name[inside], column_of[inside]
-        np.add.at(time, at, np.maximum(value[inside], 0))
-        np.add.at(count, at, 1)
+    shape = len(names), len(steps)
+    if not len(steps):
+        return _Samples(names.cast(pl.String), np.zeros(shape), np.zeros(shape))
+    column_of = order[place]
+    inside = step.is_not_null().to_numpy() & (steps[column_of] == step.fill_null(0).to_numpy())
+    at = name[inside].astype(np.intp) * len(steps) + column_of[inside]
+    time, count = (
+        np.bincount(at, each, math.prod(shape)).reshape(shape).astype(np.float64)
+        for each in (np.maximum(value[inside], 0).astype(np.float64), None)
+    )
     return _Samples(names.cast(pl.String), time, count)
 
 

@@ -43,6 +43,7 @@ import polars as pl
 from haiprof.views.intervals import Index, Times
 from haiprof.views.trace.instants import running
 from haiprof.views.trace.linked import BUSY, CALLS, Linked
+from haiprof.views.trace.names import matching, numbered, one_of
 
 #: Clocks of host and device are aligned about as well as this, in ns.
 TOLERANCE: Final = 10_000
@@ -158,7 +159,7 @@ def of_range(linked: Linked, name: str, nth: int = 0) -> CriticalPath:
         ValueError: there is no such range.
     """
     around = (linked.category == CALLS.index("user")) | (linked.category == _STEP)
-    rows = np.flatnonzero(around & (linked.ops["name"].cast(pl.String) == name).to_numpy())
+    rows = np.flatnonzero(around & one_of(linked.ops["name"], [name]))
     if not -len(rows) <= nth < len(rows):
         raise ValueError(f"there are {len(rows)} ranges {name!r}: none has number {nth}")
     row = rows[np.argsort(linked.start[rows], kind="stable")][nth]
@@ -340,8 +341,7 @@ class _Activities:
         acts = linked.activities
         low = np.maximum(acts["start"].to_numpy(), start)
         high = np.minimum(acts["end"].to_numpy(), end)
-        busy = acts["kind"].cast(pl.String).is_in(BUSY).to_numpy()
-        rows = np.flatnonzero(busy & (high >= low))
+        rows = np.flatnonzero(one_of(acts["kind"], BUSY) & (high >= low))
         lane = _lanes(acts)
         rows = rows[np.lexsort((high[rows], low[rows], lane[rows]))]
         call = acts["runtime"].cast(pl.Int32).fill_null(-1).to_numpy()[rows]
@@ -421,12 +421,9 @@ class _Builder:
         waited = np.zeros(len(linked.start), bool)
         if not len(acts.row) or not len(host.row):
             return waited
-        named = linked.ops["name"].cast(pl.String)
         runtime = (linked.category == _RUNTIME) & (host.last >= 0)
-        copies = runtime & named.str.contains(_COPIES).fill_null(False).to_numpy()
-        syncs = np.flatnonzero(
-            runtime & named.str.contains(_SYNCHRONIZES).fill_null(False).to_numpy()
-        )
+        copies = runtime & matching(linked.ops["name"], _COPIES)
+        syncs = np.flatnonzero(runtime & matching(linked.ops["name"], _SYNCHRONIZES))
         known = acts.call >= 0
         own = np.flatnonzero(known & copies[acts.call] & (acts.end <= acts.returned + TOLERANCE))
         call, of = acts.call[own], own
@@ -452,7 +449,7 @@ class _Builder:
         """For each call that synchronizes the last activity that ended in it, if there is one."""
         linked, acts = self.linked, self.acts
         told = linked.activities.filter(
-            pl.col("kind").cast(pl.String) == "sync", pl.col("runtime").is_not_null()
+            pl.Series(one_of(linked.activities["kind"], ["sync"])), pl.col("runtime").is_not_null()
         )
         lanes = np.full(len(linked.start), -1, np.int64)
         streams = told["stream"].cast(pl.Int64).fill_null(-1).to_numpy()
@@ -471,8 +468,8 @@ class _Builder:
             left = np.flatnonzero(at >= 0)
             while len(left):
                 # What was launched after the call began it did not wait for.
-                later = acts.launch[among[at[left]]] >= linked.start[asked[left]]
-                left = left[later]
+                begun, last = linked.start[asked[left]], among[at[left]]
+                left = left[(acts.launch[last] >= begun) & (acts.end[last] > begun)]
                 at[left] -= 1
                 left = left[at[left] >= 0]
             some = at >= 0
@@ -622,33 +619,27 @@ class _Builder:
         waiting = self._waiting()
         if not len(waiting):
             return found
-        ends = np.argsort(acts.end, kind="stable")
-        at = np.searchsorted(acts.end[ends], acts.start[waiting], side="right") - 1
-        left = np.flatnonzero(at >= 0)
-        while len(left):
-            other, mine = ends[at[left]], waiting[left]
-            unfit = (
-                (acts.lane[other] == acts.lane[mine])
-                | (acts.lane[other] >> 33 != acts.lane[mine] >> 33)
-                | (acts.end[other] == acts.start[other])
-            )
-            left = left[unfit]
-            at[left] -= 1
-            left = left[at[left] >= 0]
-        some = at >= 0
-        other, mine = ends[at[some]], waiting[some]
-        later = acts.end[other] > np.maximum(bound[mine], acts.returned[mine])
-        found[mine[later]] = other[later]
+        # It explains the wait only if it ended after all else that the activity waited for.
+        latest = np.maximum(bound[waiting], acts.returned[waiting])
+        lane = acts.lane[waiting]
+        for other in np.unique(acts.lane):
+            there = np.flatnonzero((acts.lane == other) & (acts.end > acts.start))
+            there = there[np.argsort(acts.end[there], kind="stable")]
+            ends = acts.end[there]
+            at = np.searchsorted(ends, acts.start[waiting], side="right") - 1
+            some = np.flatnonzero((at >= 0) & (lane != other) & (lane >> 33 == other >> 33))
+            some = some[ends[at[some]] > latest[some]]
+            found[waiting[some]] = there[at[some]]
+            latest[some] = ends[at[some]]
         return found
 
     def _waiting(self) -> Index:
         """Activities whose stream was told to wait for an event just before their launch."""
         linked, acts = self.linked, self.acts
-        named = linked.ops["name"].cast(pl.String).str.contains(_WAITS).fill_null(False).to_numpy()
-        calls = np.flatnonzero(named & (linked.category == _RUNTIME))
+        calls = np.flatnonzero(matching(linked.ops["name"], _WAITS) & (linked.category == _RUNTIME))
         told = linked.activities.filter(
-            pl.col("kind").cast(pl.String) == "sync",
-            pl.col("name").cast(pl.String).str.contains("Wait Event"),
+            pl.Series(one_of(linked.activities["kind"], ["sync"])),
+            pl.Series(matching(linked.activities["name"], "Wait Event")),
             pl.col("runtime").is_not_null(),
             pl.col("stream").is_not_null(),
         )
@@ -683,9 +674,9 @@ class _Builder:
         self._add(self._begins, self._ends, True, role, -1, self.acts.row)
 
     def _role(self, of: Index) -> npt.NDArray[np.uint8]:
-        roles = self.linked.activities["role"].cast(pl.String)
-        number = roles.replace_strict(_KIND, default=_KIND["kernel"], return_dtype=pl.UInt8)
-        made: npt.NDArray[np.uint8] = number.to_numpy()[self.acts.row[of]]
+        role, roles = numbered(self.linked.activities["role"][self.acts.row[of]])
+        kinds = [_KIND.get(text, _KIND["kernel"]) for text in roles.cast(pl.String).to_list()]
+        made: npt.NDArray[np.uint8] = np.array(kinds, np.uint8)[role]
         return made
 
     def _calls(self, waited: Bools, handed: Bools) -> None:

@@ -15,6 +15,7 @@ from typing import Final, Literal
 import polars as pl
 
 from haiprof.views.trace.linked import BUSY, Linked
+from haiprof.views.trace.names import one_of
 
 SCHEMA: Final = {
     "name": pl.String(),
@@ -84,9 +85,9 @@ def differences(
 
 def _totals(linked: Linked, of: Of, steps: Sequence[int] | None, side: str) -> pl.DataFrame:
     rows = (
-        linked.ops.lazy().filter(pl.col("category").cast(pl.String) == "op")
+        linked.ops.lazy().filter(pl.Series(linked.of("op")))
         if of == "operators"
-        else linked.activities.lazy().filter(pl.col("kind").cast(pl.String).is_in(BUSY))
+        else linked.activities.lazy().filter(pl.Series(one_of(linked.activities["kind"], BUSY)))
     )
     if steps is not None:
         rows = rows.filter(pl.col("step").is_in(list(steps)))

@@ -26,7 +26,8 @@ from haiprof.views.trace.linked import CALLS, Linked
 from haiprof.views.trace.names import numbered
 
 _LOADER: Final = r"^enumerate\((DataLoader|DataPipe)\)#"
-_ENGINE: Final = "autograd::engine::evaluate_function"
+_OPTIMIZER: Final = r"^Optimizer\."
+_ENGINE: Final = r"^autograd::engine::evaluate_function"
 _WHERE: Final = ("kind", "device")
 _NEVER: Final = np.iinfo(np.int64).min
 
@@ -117,17 +118,22 @@ def curve(allocations: pl.DataFrame, points: int | None = None) -> pl.DataFrame:
             then cut into equal pieces, of each of which the first, the last, the highest, the
             lowest and the row with most reserved are kept: no extreme is lost.
     """
-    ordered = allocations.sort(*_WHERE, "time", maintain_order=True, nulls_last=True).select(
+    _, memory = _memories(allocations)
+    order = _in_order(memory, allocations["time"].to_numpy())
+    ordered = allocations[order].select(
         *_WHERE,
         "time",
         pl.col("total_allocated").alias("allocated"),
         pl.col("total_reserved").alias("reserved"),
-        pl.col("bytes").cum_sum().over(_WHERE).alias("increase"),
+        pl.col("bytes").cum_sum().over(pl.Series(memory[order])).alias("increase"),
     )
     made = ordered.select(pl.col(name).cast(kind) for name, kind in CURVE_SCHEMA.items())
     if points is None or made.height <= points:
         return made
-    return pl.concat(_thinned(of, points) for of in made.partition_by(_WHERE, maintain_order=True))
+    return pl.concat(
+        _thinned(made[int(rows[0]) : int(rows[-1]) + 1], points)
+        for rows in np.split(np.arange(made.height), np.flatnonzero(np.diff(memory[order])) + 1)
+    )
 
 
 def _thinned(of: pl.DataFrame, points: int) -> pl.DataFrame:
@@ -166,6 +172,8 @@ def blocks(linked: Linked, allocations: pl.DataFrame) -> pl.DataFrame:
     pairs = _pairs(allocations)
     known = np.where(pairs.allocated >= 0, pairs.allocated, pairs.freed)
     time = allocations["time"].to_numpy()
+    pairs = pairs.taken(_in_order(_memories(allocations)[1][known], time[known]))
+    known = np.where(pairs.allocated >= 0, pairs.allocated, pairs.freed)
     ops = _Operators.of(linked)
     op = _where(ops.running(linked, allocations), pairs.allocated)
     begun = _nullable("allocated", _where(time, pairs.allocated, _NEVER), pl.Int64())
@@ -174,7 +182,6 @@ def blocks(linked: Linked, allocations: pl.DataFrame) -> pl.DataFrame:
         *_WHERE,
         "address",
         pl.col("bytes").abs(),
-        pl.Series("at", time[known]),
         begun,
         ended,
         (ended - begun).alias("lifetime"),
@@ -184,9 +191,7 @@ def blocks(linked: Linked, allocations: pl.DataFrame) -> pl.DataFrame:
         ops.named(op, "operator"),
         ops.named(_where(ops.around, op), "caller"),
     )
-    return made.sort(*_WHERE, "at", maintain_order=True, nulls_last=True).select(
-        pl.col(name).cast(kind) for name, kind in BLOCKS_SCHEMA.items()
-    )
+    return made.select(pl.col(name).cast(kind) for name, kind in BLOCKS_SCHEMA.items())
 
 
 def operators(linked: Linked, allocations: pl.DataFrame) -> pl.DataFrame:
@@ -244,24 +249,23 @@ def peak(linked: Linked, allocations: pl.DataFrame) -> Peak:
     """
     _, memory = _memories(allocations)
     time = allocations["time"].to_numpy()
-    order = np.lexsort((time, memory))
+    order = _in_order(memory, time)
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     ordered = allocations[order].with_columns(pl.Series("memory", memory[order]))
     increase = pl.col("bytes").cum_sum().over("memory")
-    tops = (
-        ordered.with_row_index("place")
-        .with_columns(pl.coalesce("total_allocated", increase).alias("level"))
-        .group_by("memory", maintain_order=True)
-        .agg(
-            pl.all().get(pl.col("level").arg_max()),
-            (pl.col("address") != 0).any().alias("addressed"),
-        )
+    level = ordered.select("memory", pl.coalesce("total_allocated", increase).alias("level"))
+    first = np.flatnonzero(np.diff(memory[order], prepend=-1))
+    highest = level.group_by("memory", maintain_order=True).agg(pl.col("level").arg_max())
+    top_of = first + highest["level"].fill_null(0).to_numpy().astype(np.int64)
+    addressed = ordered.group_by("memory", maintain_order=True).agg(
+        (pl.col("address") != 0).any().alias("addressed")
     )
+    tops = ordered[top_of].with_columns(addressed["addressed"])
     ops = _Operators.of(linked)
     pairs = _pairs(allocations)
     known = np.where(pairs.allocated >= 0, pairs.allocated, pairs.freed)
-    top = tops["place"].to_numpy().astype(np.int64)[memory[known]]
+    top = top_of[memory[known]]
     live = np.flatnonzero(
         (_where(place, pairs.allocated, -1) <= top)
         & (_where(place, pairs.freed, len(order)) > top)
@@ -314,14 +318,19 @@ class _Pairs:
     freed: Index
     state: npt.NDArray[np.str_]
 
+    def taken(self, rows: Index) -> _Pairs:
+        """Some of them, in the order of ``rows``."""
+        return _Pairs(self.allocated[rows], self.freed[rows], self.state[rows])
+
 
 def _pairs(allocations: pl.DataFrame) -> _Pairs:
     _, memory = _memories(allocations)
     address = allocations["address"].to_numpy()
     size = allocations["bytes"].fill_null(0).to_numpy()
     some = np.flatnonzero((address != 0) & (size != 0))
-    keys = (allocations["time"].to_numpy()[some], address[some], memory[some])
-    record = some[np.lexsort(keys)]
+    some = some[_in_order(np.zeros(len(some), np.intp), allocations["time"].to_numpy()[some])]
+    block, _ = _numbers(address[some])
+    record = some[np.argsort(block * (memory.max(initial=0) + 1) + memory[some], kind="stable")]
     same = np.zeros(len(record), bool)
     same[1:] = (address[record[1:]] == address[record[:-1]]) & (
         memory[record[1:]] == memory[record[:-1]]
@@ -342,16 +351,34 @@ def _pairs(allocations: pl.DataFrame) -> _Pairs:
 
 def _memories(allocations: pl.DataFrame) -> tuple[pl.DataFrame, npt.NDArray[np.intp]]:
     """Every memory (kind and device, sorted), and for each record the number of its memory."""
-    kind, kinds = numbered(allocations["kind"])
+    kind, _ = numbered(allocations["kind"])
     device = allocations["device"].cast(pl.Int64).fill_null(-1).to_numpy()
-    key = kind.astype(np.int64) << 32 | (device + 1)
-    distinct, first, of = np.unique(key, return_index=True, return_inverse=True)
-    del distinct, kinds
+    of, first = _numbers(kind.astype(np.int64) << 32 | (device + 1))
     where = allocations[first].select(_WHERE)
     order = where.with_row_index("n").sort(*_WHERE, nulls_last=True)["n"].to_numpy()
     number = np.empty(len(order), np.intp)
     number[order] = np.arange(len(order))
     return where[order], number[of]
+
+
+def _numbers(values: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], Index]:
+    """A small number for each value, the same for the same; and one row of each number."""
+    found = pl.Series("value", values).to_frame().with_row_index("row")
+    first = found.unique("value", keep="first")
+    ranked = found.join(
+        first.with_row_index("number").select("value", "number"),
+        on="value",
+        how="left",
+        maintain_order="left",
+    )
+    return ranked["number"].to_numpy().astype(np.int64), first["row"].to_numpy().astype(np.intp)
+
+
+def _in_order(memory: npt.NDArray[np.intp], time: npt.NDArray[np.int64]) -> Index:
+    """The order by memory, then time, then row. Records mostly stand in the order of time."""
+    by_time = np.argsort(time, kind="stable")
+    order: Index = by_time[np.argsort(memory[by_time], kind="stable")]
+    return order
 
 
 @dataclasses.dataclass(frozen=True)
@@ -414,18 +441,13 @@ def _phase(linked: Linked, rows: Rows) -> pl.Series:
     """What the step was at when each row ran; null where its spans do not tell."""
     number, names = numbered(linked.ops["name"])
     text = names.cast(pl.String).fill_null("")
-    sequence = linked.ops["sequence"].fill_null(-1).to_numpy() >= 0
-    backward = linked.ops["forward_thread"].fill_null(0).to_numpy() > 0
-    phase = np.select(
-        [
-            text.str.starts_with("Optimizer.").to_numpy()[number],
-            text.str.contains(_LOADER).to_numpy()[number],
-            backward | text.str.starts_with(_ENGINE).to_numpy()[number],
-            sequence,
-        ],
-        [1, 2, 3, 4],
-        0,
-    )
+    named = np.zeros(len(names), np.uint8)
+    for code, pattern in ((1, _OPTIMIZER), (2, _LOADER), (3, _ENGINE)):
+        named[text.str.contains(pattern).to_numpy()] = code
+    phase = named[number]
+    ran = linked.ops["forward_thread"].fill_null(0).to_numpy() > 0
+    phase[(phase == 0) & ran] = 3
+    phase[(phase == 0) & linked.ops["sequence"].is_not_null().to_numpy()] = 4
     found = climb(linked.parent, rows, phase > 0)
     labels = pl.Series([None, "optimizer", "data", "backward", "forward"], dtype=pl.String())
     return labels.gather(_where(phase, found, 0)).alias("phase")

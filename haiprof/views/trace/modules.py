@@ -22,7 +22,7 @@ import polars as pl
 from haiprof.views.intervals import Times, covered_per_group
 from haiprof.views.trace.instants import Rows, around, climb, innermost
 from haiprof.views.trace.linked import BUSY, CALLS, PYTHON, Linked
-from haiprof.views.trace.names import numbered
+from haiprof.views.trace.names import numbered, one_of
 
 #: How torch names the Python function that calls a module.
 _PREFIX: Final = "nn.Module: "
@@ -240,7 +240,7 @@ class _Calls:
 def _launched(linked: Linked) -> tuple[Times, Rows, Rows]:
     """Of activities with a known launch: how long each took, the launching span, and its op."""
     busy = linked.activities.filter(
-        pl.col("kind").cast(pl.String).is_in(BUSY),
+        pl.Series(one_of(linked.activities["kind"], BUSY)),
         pl.any_horizontal(pl.col("runtime", "op").is_not_null()),
     )
     op = busy["op"].cast(pl.Int32).fill_null(-1).to_numpy()

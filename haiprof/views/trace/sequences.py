@@ -18,7 +18,7 @@ import polars as pl
 
 from haiprof.views.trace.instants import around, climb
 from haiprof.views.trace.linked import BUSY, CALLS, Linked
-from haiprof.views.trace.names import numbered
+from haiprof.views.trace.names import numbered, one_of
 
 #: HTA's own choice: what launches less has hardly a pattern.
 SHORTEST: Final = 3
@@ -46,15 +46,15 @@ def sequences(linked: Linked, operator: str, shortest: int = SHORTEST) -> pl.Dat
         shortest: sequences of fewer than that are left out.
     """
     name, names = numbered(linked.ops["name"])
-    matching = names.cast(pl.String).str.contains(operator, literal=True).fill_null(False)
+    called = names.cast(pl.String).str.contains(operator, literal=True).fill_null(False)
     callable_ = (linked.category == CALLS.index("op")) | (linked.category == CALLS.index("user"))
-    wanted = matching.to_numpy()[name] & callable_
+    wanted = called.to_numpy()[name] & callable_
     rows = np.flatnonzero(wanted).astype(np.int32)
     outermost = np.zeros(len(wanted), bool)
     outermost[rows[around(linked.parent, rows, wanted) < 0]] = True
 
     busy = linked.activities.filter(
-        pl.col("kind").cast(pl.String).is_in(BUSY), pl.col("op").is_not_null()
+        pl.Series(one_of(linked.activities["kind"], BUSY)), pl.col("op").is_not_null()
     )
     below = climb(linked.parent, busy["op"].cast(pl.Int32).to_numpy(), outermost)
     some = np.flatnonzero(below >= 0)

@@ -182,6 +182,20 @@ def test_a_synchronization_with_nothing_to_wait_for_is_work_of_the_host() -> Non
     assert {kind for kind, _ in path_of(spans, [kernel(35_000, 90_000, 1)])} == {"host"}
 
 
+def test_a_synchronization_does_not_wait_for_what_was_launched_later() -> None:
+    spans = [
+        {**STEP, "duration": 400_000},
+        launch(20_000, 1),
+        runtime("cudaDeviceSynchronize", 60_000, 150_000, 2),
+        launch(70_000, 3, thread=9),
+    ]
+    kernels = [kernel(35_000, 150_000, 1), kernel(151_000, 205_000, 3, stream=9)]
+    assert path_of(spans, kernels) == [
+        ("host", 20_000), ("launch", 15_000), ("kernel", 115_000), ("sync", 60_000),
+        ("host", 190_000),
+    ]  # fmt: skip
+
+
 def test_a_copy_that_returns_after_its_activity_was_waited_for() -> None:
     spans = [
         {**STEP, "duration": 300_000},
@@ -237,6 +251,10 @@ def test_a_backward_thread_has_the_path_while_the_main_thread_waits_for_it() -> 
         ("MmBackward", 200_000), (None, 10_000), ("AddBackward", 90_000),
         ("ProfilerStep#1", 20_000), ("aten::add_", 50_000), ("ProfilerStep#1", 30_000),
     ]  # fmt: skip
+    # To wait for another thread is no work: were that thread faster, so would be the step.
+    edges = graph(trace, made.start, made.end)
+    waiting = (edges.time[edges.source] == 60_000) & (edges.time[edges.target] == 420_000)
+    assert edges.weight[waiting].tolist() == [0]
 
 
 def test_kernels_of_a_graph_follow_each_other_not_the_launch() -> None:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given, settings
@@ -248,6 +249,13 @@ def test_the_peak_tells_who_held_what_in_which_phase() -> None:
     ]
 
 
+def test_a_block_that_was_lost_is_not_held_at_the_peak() -> None:
+    records = records_of([allocation(1, 40, 4), allocation(2, 44, 4), allocation(3, 8, 5)])
+    made = memory.peak(traced(), records)
+    assert made.peaks.select("time", "told").rows() == [(3, 52)]
+    assert made.holders.select("blocks", "bytes").rows() == [(2, 52)]
+
+
 def test_without_totals_the_peak_is_of_the_increase_and_tells_no_level() -> None:
     records = records_of([allocation(1, 10, 0), allocation(2, 20, 0), allocation(3, -30, 0)])
     made = memory.peak(traced(), records)
@@ -287,16 +295,16 @@ def test_pairing_is_that_of_a_walk_through_the_records(
     assert sorted(found, key=str) == sorted(walked, key=str)
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 1000)), min_size=1, max_size=300),
-    st.integers(5, 60),
-)
-@settings(deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 600), st.integers(5, 60))
+@settings(deadline=None, max_examples=60)
 def test_a_thinned_curve_is_short_and_keeps_every_extreme(
-    levels: list[tuple[int, int]], points: int
+    seed: int, count: int, points: int
 ) -> None:
+    random = np.random.default_rng(seed)
+    times, levels, held = (random.integers(0, 10**6, count).tolist() for _ in range(3))
     rows = [
-        allocation(t, 1, total_allocated=level, total_reserved=2 * level) for t, level in levels
+        allocation(t, 1, total_allocated=level, total_reserved=reserved)
+        for t, level, reserved in zip(times, levels, held, strict=True)
     ]
     exact = memory.curve(records_of(rows))
     thin = memory.curve(records_of(rows), points)

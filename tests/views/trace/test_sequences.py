@@ -108,8 +108,8 @@ def test_calls_within_a_matching_call_are_part_of_it() -> None:
     kernels = [
         {"name": "a", "start": 30, "duration": 5, "correlation": 1},
         {"name": "b", "start": 80, "duration": 5, "correlation": 2},
-        {"name": "b", "start": 260, "duration": 7, "correlation": 4},
-        {"name": "a", "start": 250, "duration": 7, "correlation": 3},
+        {"name": "b", "start": 260, "duration": 7, "correlation": 3},
+        {"name": "a", "start": 250, "duration": 7, "correlation": 4},
         {"name": "a", "start": 450, "duration": 9, "correlation": 5},
     ]
     trace = link(spans_of(spans), kernels_of(kernels))
