@@ -106,6 +106,7 @@ def _nested(spans: pl.DataFrame, linked: Linked) -> tuple[Linked, npt.NDArray[np
         host = again.host
         node = host.operator | host.communicates | host.loads | _named(again, _NODES)
         node |= _module(again) | again.of("step")
+        node &= (again.ops["thread"] != _APART).to_numpy()
         around = enclosing(again, node)
         crossing = node & (around >= 0) & (again.end > np.append(again.end, 0)[around])
         if not crossing.any():

@@ -76,8 +76,9 @@ def kernels(linked: Linked, by: By = "name", *, compat: bool = False) -> pl.Data
             chosen = chosen.filter(pl.col("op").is_not_null())
     chosen = chosen.filter(pl.col("kind") == "kernel")
     duration = pl.col("duration").clip(lower_bound=0)
-    told: pl.Expr = pl.when(pl.col("blocks_per_sm") > 0).then(pl.col("blocks_per_sm"))
-    known: pl.Expr = pl.when(pl.col("occupancy") >= 0).then(pl.col("occupancy"))
+    blocks, occupancy = pl.col("blocks_per_sm"), pl.col("occupancy")
+    told: pl.Expr = pl.when(blocks.is_finite() & (blocks > 0)).then(blocks)
+    known: pl.Expr = pl.when(occupancy.is_finite() & (occupancy >= 0)).then(occupancy)
     if compat:
         told, known = told.fill_null(0), known.fill_null(0)
     weighted = [

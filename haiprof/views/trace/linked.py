@@ -81,7 +81,7 @@ class Linked:
             its callees.
         start: of each span of ``ops``.
         end: of each span of ``ops``.
-        parent: of each span of ``ops``.
+        parent: of each span of ``ops``; a smaller row, always.
         last: of each span of ``ops``: it and all that ran within it, at any depth, are the rows of
             its family (calls, or Python functions) from its own to before this one.
         category: of each span of ``ops``: an index into ``(*CALLS, PYTHON)``.
@@ -292,13 +292,16 @@ def _unsigned(column: pl.Series) -> npt.NDArray[np.uint64]:
 def _by_python_id(
     spans: pl.DataFrame, python: npt.NDArray[np.bool_], parent: npt.NDArray[np.int32]
 ) -> None:
-    """Let the parent of a Python function be the call that the file says made it."""
+    """Let the parent of a Python function be the call that the file says made it.
+
+    A caller stands before what it calls, so that no damaged file makes a circle of callers.
+    """
     rows = np.flatnonzero(python)
     if not len(rows):
         return
     ids = _unsigned(spans["python_id"])[rows]
     above = looked_up(ids, rows, _unsigned(spans["python_parent"])[rows])
-    parent[rows] = np.where((above >= 0) & (above != rows), above, parent[rows])
+    parent[rows] = np.where((above >= 0) & (above < rows), above, parent[rows])
 
 
 def _launching(

@@ -172,5 +172,12 @@ def _merged(linked: Linked) -> Mask:
 
 
 def _summed(rows: Rows, values: Times, count: int) -> Times:
-    # Sums of whole ns are exact in a double for a hundred days.
-    return np.bincount(rows, weights=values, minlength=count).astype(np.int64)
+    if values.sum(dtype=np.float64) < _EXACT:
+        return np.bincount(rows, weights=values, minlength=count).astype(np.int64)
+    made: Times = np.zeros(count, np.int64)
+    np.add.at(made, rows, values)
+    return made
+
+
+#: Whole numbers up to here are exact in a double: a hundred days of ns.
+_EXACT = 2**53

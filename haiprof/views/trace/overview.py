@@ -158,8 +158,8 @@ def _used(
     for device in devices:
         start, end = np.clip(device.start, low, high), np.clip(device.end, low, high)
         busy = int(np.subtract(*merge(start, end)[::-1]).sum())
-        told = blocks[device.rows] > 0
-        known = occupancy[device.rows] >= 0
+        told = (blocks[device.rows] > 0) & np.isfinite(blocks[device.rows])
+        known = (occupancy[device.rows] >= 0) & np.isfinite(occupancy[device.rows])
         length = device.end - device.start
         launched = of_ops[device.rows]
         ran = (end - start)[known]
@@ -235,16 +235,17 @@ def _steps(linked: Linked) -> pl.DataFrame:
     low, high = linked.steps["start"].to_numpy(), linked.steps["end"].to_numpy()
     united: tuple[Times, Times] = (np.zeros(0, np.int64), np.zeros(0, np.int64))
     before = np.zeros(len(low), np.int64)
-    columns = {"step": linked.steps["step"].to_numpy(), "start": low, "duration": high - low}
+    columns = {"duration": high - low}
     for part, (start, end) in _ranges(linked).items():
         united = merge(np.concatenate((united[0], start)), np.concatenate((united[1], end)))
         after = covered(*united, low, high)
         columns[part] = after - before
         before = after
     columns[OTHER] = high - low - before
-    return pl.DataFrame(columns).select(
-        pl.col(name).cast(kind) for name, kind in STEPS_SCHEMA.items()
+    made = linked.steps.select("step", "start").with_columns(
+        pl.Series(name, values) for name, values in columns.items()
     )
+    return made.select(pl.col(name).cast(kind) for name, kind in STEPS_SCHEMA.items())
 
 
 def _ranges(linked: Linked) -> dict[str, tuple[Times, Times]]:

@@ -90,6 +90,18 @@ def test_python_functions_have_a_tree_of_their_own() -> None:
     assert found == {"train": None, "aten::mm": None, "forward": "train", "helper": "train"}
 
 
+def test_python_functions_that_call_each_other_in_a_circle_do_not() -> None:
+    made = linked(
+        [
+            span("python", "a", 0, 100, python_id=1, python_parent=2),
+            span("python", "b", 10, 90, python_id=2, python_parent=1),
+            span("python", "c", 20, 80, python_id=3, python_parent=3),
+        ],
+        [],
+    )
+    assert made.ops["parent"].to_list() == [None, 0, 1]
+
+
 def test_a_span_that_outlasts_its_caller_is_counted_and_kept() -> None:
     made = linked(
         [
@@ -161,3 +173,22 @@ def test_threads_of_equal_calls_are_told_apart() -> None:
     made = linked(rows, [])
     assert made.ops["thread"].to_list() == [4, 7, 9]
     assert made.ops["parent"].to_list() == [None, None, None]
+
+
+def test_odd_values_are_no_measurements() -> None:
+    odd = [float("nan"), float("inf"), -1.0, None]
+    made = linked(
+        [span("step", "step", 0, 100), span("op", "a", 0, 2**62)],
+        [
+            kernel("k", 0, 10, blocks_per_sm=value, occupancy=value, external=1, device=0)
+            for value in odd
+        ]
+        + [kernel("back", 20, 10), kernel("long", 0, 2**62)],
+    )
+    sums = overview(made)
+    assert sums.steps["step"].to_list() == [None]
+    assert sums.devices.select("sm_efficiency", "occupancy").row(0) == (None, None)
+    rows = {row["name"]: row for row in kernels(made).iter_rows(named=True)}
+    assert (rows["k"]["blocks_per_sm"], rows["k"]["occupancy"]) == (None, None)
+    assert rows["back"]["total"] == 0
+    assert operators(made)["host_total"].to_list() == [2**62]

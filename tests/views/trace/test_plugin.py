@@ -196,7 +196,10 @@ def _sizes(row: dict[str, Any], of: str) -> str:
 
 
 def test_the_numbers_are_the_plugins_but_where_it_is_wrong(recorded: Recorded) -> None:
-    assert set(differences(recorded, compat=False)) == set(_known(CORRECTED, recorded))
+    corrected = _known(CORRECTED, recorded)
+    for number, reason in corrected.items():
+        print(f"{recorded.file.parent.name}: {number}: the plugin is wrong: {reason}")
+    assert set(differences(recorded, compat=False)) == set(corrected)
 
 
 def test_the_plugins_own_numbers_on_request(recorded: Recorded) -> None:
