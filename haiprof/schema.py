@@ -136,6 +136,7 @@ KERNELS: Final = Table(
         ("external", "uint64", "the file's External id: of the op, in some versions no such", True),
         ("blocks_per_sm", "float64", "blocks of the grid for each multiprocessor", True),
         ("occupancy", "float64", "estimated achieved occupancy, percent", True),
+        ("bandwidth", "float64", "of a copy or set, GB/s, as the file tells it", True),
     ),
 )
 

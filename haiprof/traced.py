@@ -286,8 +286,8 @@ class Traced:
 
         Args:
             rank: of one rank only.
-            step: of this step; by default of the whole trace.
-            inside: of the first range of this name instead.
+            step: of this step; by default of the one that took longest.
+            inside: of the first range of this name instead of a step.
 
         Raises:
             HaiprofError: there is no such step or range.
@@ -512,9 +512,10 @@ def _counters(process: Process, links: Links | None) -> pl.DataFrame:
 def _path(linked: Linked, step: int | None, inside: str | None) -> path_view.CriticalPath:
     if inside is not None:
         return path_view.of_range(linked, inside)
-    if step is not None:
-        return path_view.of_step(linked, step)
-    return path_view.critical_path(linked)
+    if step is None and linked.steps.height:
+        lengths = linked.steps["end"] - linked.steps["start"]
+        step = int(linked.steps["step"][lengths.arg_max() or 0])
+    return path_view.critical_path(linked) if step is None else path_view.of_step(linked, step)
 
 
 def _recommend(process: Process, links: Links | None) -> list[finding.Finding]:

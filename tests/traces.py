@@ -250,6 +250,7 @@ class _Reading:
             "copy_kind": _copy_kind(row["name"]) if row["kind"] == "memcpy" else None,
             "blocks_per_sm": _real(args.get("blocks per SM")),
             "occupancy": _real(args.get("est. achieved occupancy %")),
+            "bandwidth": _real(args.get("memory bandwidth (GB/s)")),
         }
         self.rows["kernels"].append(row)
         if "Collective name" in args:

@@ -193,7 +193,7 @@ def test_a_cut_trace_is_read_up_to_the_cut(tmp_path: Path) -> None:
     text = json.dumps(traces.small()).encode()
     (tmp_path / "w.json").write_bytes(text[: text.rindex(b'"kernel"')])
     analyzer = Analyzer(tmp_path / "w.json")
-    assert (analyzer.steps().height, analyzer.kernels().height) == (2, 1)
+    assert (analyzer.spans(category="step").height, analyzer.kernels().height) == (2, 1)
     (problem,) = analyzer.problems()
     assert "w.json: is cut off at byte" in problem
     assert problem.endswith("copy the file again from where it was written")

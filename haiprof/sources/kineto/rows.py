@@ -170,7 +170,7 @@ class Rows:
             **identities(found, "graph_node", zero=False),
             **sizes(found, "bytes"),
             **some("copy_kind", word_column(directions, _COPY_KINDS)),
-            **reals(found, "blocks_per_sm", "occupancy"),
+            **reals(found, "blocks_per_sm", "occupancy", "bandwidth"),
         }  # fmt: skip
 
     def _are_ranges(self, found: Group) -> npt.NDArray[np.bool_]:

@@ -2,7 +2,7 @@
 
 The formula is HTA's (``get_memory_bw_time_series``): each copy adds its own bandwidth while it
 lasts, so that copies at the same time add up. A copy's bandwidth is what the trace tells
-(``bandwidth``, where the table has that column: the tracer knows times finer than it writes them),
+(the column ``bandwidth``: the tracer knows times finer than it writes them),
 else its bytes by its duration. Copies of no length have no bandwidth that is known and are left
 out. HTA keeps a running sum of floats, whose error it takes for bandwidth after the last copy has
 ended; here no copy is exactly 0.
@@ -29,7 +29,6 @@ def bandwidth(linked: Linked, *, drop_last_step: bool = False) -> pl.DataFrame:
         pl.col("role").cast(pl.String).is_in(MEMORY)
     )
     computed = pl.when(pl.col("duration") > 0).then(pl.col("bytes") / pl.col("duration"))
-    told = [pl.col("bandwidth")] if "bandwidth" in moves.columns else []
     copies = moves.select(
         "device",
         pl.coalesce(pl.col("copy_kind").cast(pl.String), pl.col("role").cast(pl.String)).alias(
@@ -37,7 +36,7 @@ def bandwidth(linked: Linked, *, drop_last_step: bool = False) -> pl.DataFrame:
         ),
         "start",
         "end",
-        pl.coalesce(*told, computed).alias("bandwidth"),
+        pl.coalesce("bandwidth", computed).alias("bandwidth"),
     ).filter(pl.col("bandwidth").is_not_null(), pl.col("end") > pl.col("start"))
     made = [pl.DataFrame(schema=SCHEMA)]
     made += [_series(mine) for mine in copies.partition_by("device", "kind")]
