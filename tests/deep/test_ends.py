@@ -333,11 +333,22 @@ def test_the_memory_of_its_events_is_given_back(shm: Path, tmp_path: Path) -> No
     program = """
     from haiprof.deep.watch import private_bytes
     train(20)
-    before = private_bytes()
+    import threading
+    before = peak = private_bytes()
+    over = threading.Event()
+
+    def watch():
+        global peak
+        while not over.wait(0.01):
+            peak = max(peak, private_bytes())
+
+    watching = threading.Thread(target=watch)
+    watching.start()
     with haiprof.trace(steps=300) as trace:
-        train(300)
-    peak = private_bytes()
+        train(310)
     assert trace.wait() is not None
+    over.set()
+    watching.join()
     print((peak - before) >> 20, (private_bytes() - before) >> 20)
     """
     _, out = run_job(program, shm, tmp_path)
