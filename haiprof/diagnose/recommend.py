@@ -281,8 +281,8 @@ def exposed_communication(case: Case) -> Iterator[Finding]:
         "exposed_communication",
         f"{percent(lost / case.stepped)} of the steps is communication during which nothing is "
         "computed",
-        "overlap it: larger gradient buckets, FSDP prefetch, reduce less often by gradient "
-        "accumulation, or a faster network",
+        "overlap it with larger gradient buckets or FSDP prefetch, reduce less often by gradient "
+        "accumulation, or use a faster network",
         f"{milliseconds(lost)} of the {milliseconds(whole)} of communication are not hidden",
         lost,
         lost / case.stepped,
