@@ -27,6 +27,7 @@ from haiprof.views import kernels as kernel_views
 from haiprof.views import overhead as overhead_view
 from haiprof.views import recorded as recorded_views
 from haiprof.views import steps as step_views
+from haiprof.views import trace_headline
 from haiprof.views.overview import Summary, add_gpus, fold_ranges, summarise
 
 if TYPE_CHECKING:
@@ -297,6 +298,14 @@ class Analyzer(Traced):
 
     def headline(self) -> list[str]:
         """Return the three most telling lines about this run."""
+        if self.traced:
+            overview = self.overview()
+            return trace_headline.headline(
+                overview.steps,
+                overview.devices,
+                self.recommendations(),
+                marked=any(summary.steps for summary in self.summaries()[0]),
+            )
         ranks, nodes = self.summaries()
         return headline_view.headline(ranks, nodes, self.events(kind=headline_view.EVENT_KINDS))
 

@@ -16,6 +16,8 @@ from haiprof.diagnose import finding, recommend
 from haiprof.errors import HaiprofError
 from haiprof.sources import tables
 from haiprof.sources.own import ROLE_NODE, Process
+from haiprof.views import busy, recorded
+from haiprof.views.device_steps import STEPS_SCHEMA
 from haiprof.views.trace import bandwidth as bandwidth_view
 from haiprof.views.trace import (
     communication,
@@ -27,11 +29,13 @@ from haiprof.views.trace import (
     launches,
     memory,
     modules,
+    op_statistics,
     operators,
     overlap,
     overview,
     queue_length,
     sequences,
+    step_trace,
     stragglers,
     temporal,
 )
@@ -256,6 +260,20 @@ class Traced:
             rank, functools.partial(kernel_breakdown.by_kind, drop_last_step=drop_last_step)
         )
 
+    def step_trace(self, rank: int | None = None) -> pl.DataFrame:
+        """Return what each step did on the device: forward and backward, refresh, interval.
+
+        See :func:`haiprof.views.trace.step_trace.step_trace`.
+        """
+        return self._view(rank, step_trace.step_trace)
+
+    def op_statistics(self, rank: int | None = None) -> pl.DataFrame:
+        """Return the device's time by operator and kind of unit: tensor cores, vector, copies.
+
+        See :func:`haiprof.views.trace.op_statistics.op_statistics`.
+        """
+        return self._view(rank, op_statistics.op_statistics)
+
     def hardware_counters(self, rank: int | None = None) -> pl.DataFrame:
         """Return CUPTI's counters of each kernel with the operators around it.
 
@@ -286,19 +304,19 @@ class Traced:
 
         Args:
             rank: of one rank only.
-            step: of this step; by default of the one that took longest.
+            step: of this step, of the traces that have it; by default of the one that took longest.
             inside: of the first range of this name instead of a step.
 
         Raises:
-            HaiprofError: there is no such step or range.
+            HaiprofError: no trace has such a step or range.
 
         See :mod:`haiprof.views.trace.critical_path`.
         """
-        try:
-            made = self._linked(rank, functools.partial(_path, step=step, inside=inside))
-        except ValueError as error:
-            raise HaiprofError(str(error)) from None
-        return {process.label: path for process, path in made}
+        made = self._linked(rank, functools.partial(_path, step=step, inside=inside))
+        found = {process.label: path for process, path in made if not isinstance(path, str)}
+        if made and not found:
+            raise HaiprofError(next(str(lacks) for _, lacks in made))
+        return found
 
     def recommendations(self, rank: int | None = None) -> pl.DataFrame:
         """Return what to change about the job, what saves most of a rank's time first.
@@ -311,7 +329,7 @@ class Traced:
         if len(chosen) > 1 and rank is None:
             late = recommend.stragglers(self.stragglers(), self.overview().steps)
             found = [
-                [*made, *late.get(_place(process), [])]
+                [*made, *late.get((process.node, process.rank, process.pid, _session(process)), [])]
                 for process, made in zip(chosen, found, strict=True)
             ]
         told = _stacked(
@@ -372,26 +390,26 @@ class Traced:
     def _matched(self) -> dict[int | None, tuple[pl.DataFrame, dict[str, Process]]]:
         """Match the communication of all ranks, session by session; ranks go by their label."""
         spans: dict[int | None, dict[str, pl.DataFrame]] = {}
-        whose: dict[str, Process] = {}
+        whose: dict[int | None, dict[str, Process]] = {}
         chosen = self._traces(None)
         told = self._map(functools.partial(_communications, links=self._local), chosen)
         for process, found in zip(chosen, told, strict=True):
-            span = process.trace.span if process.trace else None
+            span = _session(process)
             spans.setdefault(span, {})[process.label] = found
-            whose[process.label] = process
-        made = {span: (distributed.match(ranks), whose) for span, ranks in spans.items()}
+            whose.setdefault(span, {})[process.label] = process
+        made = {span: (distributed.match(ranks), whose[span]) for span, ranks in spans.items()}
         return made or {None: (distributed.match({}), {})}
 
     def _pairs(self, after: Traced, rank: int | None) -> Iterable[tuple[Process, Linked, Linked]]:
-        later = {_place(p): p for p in after._traces(rank)}
-        mine = self._traces(rank)
-        shared = [p for p in mine if _place(p) in later]
-        if not shared and len(mine) == len(later) == 1:
-            shared, later = mine, {_place(mine[0]): next(iter(later.values()))}
+        mine, later = _placed(self._traces(rank)), _placed(after._traces(rank))
+        if len(mine) == len(later) == 1:
+            later = dict(zip(mine, later.values(), strict=True))
+        shared = [place for place in mine if place in later]
         if not shared:
             raise HaiprofError("the two runs have no rank in common, so nothing can be compared")
-        for process in shared:
-            yield process, self._links.of(process), after._links.of(later[_place(process)])
+        for place in shared:
+            process = mine[place]
+            yield process, self._links.of(process), after._links.of(later[place])
 
 
 class Links:
@@ -421,8 +439,24 @@ def _rows(linked: Linked) -> int:
     return linked.ops.height + linked.activities.height
 
 
-def _place(process: Process) -> tuple[int | None, int | None]:
-    return process.rank, process.trace.span if process.trace else None
+def _session(process: Process) -> int | None:
+    return process.trace.span if process.trace else None
+
+
+def _placed(processes: list[Process]) -> dict[tuple[object, ...], Process]:
+    """Name each by what is the same in another run: rank, session, and without a rank the worker.
+
+    A worker alone need not have the same name. Of a rank that was started again the last counts.
+    """
+    unranked = {process.node for process in processes if process.rank is None}
+    return {
+        (
+            process.rank,
+            process.node if process.rank is None and len(unranked) > 1 else None,
+            _session(process),
+        ): process
+        for process in processes
+    }
 
 
 def _stacked(made: Iterable[tuple[Process, pl.DataFrame]]) -> pl.DataFrame:
@@ -431,7 +465,7 @@ def _stacked(made: Iterable[tuple[Process, pl.DataFrame]]) -> pl.DataFrame:
             pl.lit(process.node).cast(pl.Categorical()).alias("node"),
             pl.lit(process.rank, pl.Int64()).alias("rank"),
             pl.lit(process.pid, pl.Int64()).alias("pid"),
-            pl.lit(process.trace.span if process.trace else None, pl.UInt32()).alias("session"),
+            pl.lit(_session(process), pl.UInt32()).alias("session"),
             pl.all().exclude(*WHO),
         )
         for process, frame in made
@@ -465,11 +499,33 @@ def _by_label(
 
 
 def _read(process: Process) -> Linked:
-    spans = tables.read_table(process.folder, schema.SPANS, _SPAN_COLUMNS)
-    kernels = tables.read_table(process.folder, schema.KERNELS)
+    spans = tables.read_table(process.folder, schema.SPANS, _SPAN_COLUMNS).frame
+    kernels = tables.read_table(process.folder, schema.KERNELS).frame
     collectives = tables.read_table(process.folder, schema.COLLECTIVES)
     flows = tables.read_table(process.folder, schema.FLOWS)
-    return link(spans.frame, kernels.frame, collectives.frame, flows.frame)
+    if process.trace is None and kernels.height:
+        spans = _in_recorded_steps(process, spans, kernels)
+    return link(spans, kernels, collectives.frame, flows.frame)
+
+
+def _in_recorded_steps(
+    process: Process, spans: pl.DataFrame, kernels: pl.DataFrame
+) -> pl.DataFrame:
+    """Leave out the steps in which haiprof did not record kernels."""
+    kind = {"kind": (recorded.EVENT_KIND,)}
+    events = tables.read_table(process.folder, schema.EVENTS, keep=kind).frame
+    on_host = recorded.host_steps(spans)
+    intervals = recorded.recorded(
+        events,
+        on_host,
+        pl.DataFrame(schema=STEPS_SCHEMA),
+        process.ended_ns,
+        busy.last_end(kernels),
+    )
+    steps = on_host.with_row_index("group").with_columns(device=pl.lit(0, pl.UInt16()))
+    found = recorded.windows(intervals, steps, on_host)
+    is_step = pl.col("category").cast(pl.String) == "step"
+    return spans.filter(is_step.not_() | pl.col("start").is_in(found["start"].implode()))
 
 
 def _link(process: Process, links: Links | None) -> Linked:
@@ -509,19 +565,33 @@ def _counters(process: Process, links: Links | None) -> pl.DataFrame:
     return cupti_counters.cupti_counters(_link(process, links), spans.frame)
 
 
-def _path(linked: Linked, step: int | None, inside: str | None) -> path_view.CriticalPath:
-    if inside is not None:
-        return path_view.of_range(linked, inside)
+def _path(linked: Linked, step: int | None, inside: str | None) -> path_view.CriticalPath | str:
+    """The path, or what the trace lacks."""
     if step is None and linked.steps.height:
         lengths = linked.steps["end"] - linked.steps["start"]
         step = int(linked.steps["step"][lengths.arg_max() or 0])
-    return path_view.critical_path(linked) if step is None else path_view.of_step(linked, step)
+    try:
+        if inside is not None:
+            return path_view.of_range(linked, inside)
+        if step is not None:
+            return path_view.of_step(linked, step)
+    except ValueError as error:
+        return str(error)
+    return path_view.critical_path(linked)
 
 
 def _recommend(process: Process, links: Links | None) -> list[finding.Finding]:
-    devices = [recommend.Device(g.name, g.memory_bytes, g.capability) for g in process.gpus]
+    devices = [
+        recommend.Device(g.name, g.memory_bytes, g.capability, g.device) for g in process.gpus
+    ]
     told = process.trace.distributed.get("backend") if process.trace else None
-    backends = [word for word in str(told or "").replace(":", ",").split(",") if word]
-    return recommend.recommendations(
-        _link(process, links), _allocations(process), devices, backends
+    # "nccl", or one for each kind of device: "cpu:gloo,cuda:nccl".
+    backends = [word.rpartition(":")[2] for word in str(told or "").split(",") if word]
+    linked = _link(process, links)
+    if process.trace is None and not linked.stepped and linked.activities.height:
+        return []
+    found = recommend.recommendations(
+        linked, _allocations(process), devices, list(dict.fromkeys(backends))
     )
+    # Between the times in which haiprof recorded kernels, the device was not idle.
+    return [f for f in found if process.trace is not None or f.kind != "utilization"]

@@ -1,7 +1,9 @@
 """When the device of a deep trace had nothing to do within a step, and what the host did then.
 
 A gap is an interval of a step in which no kernel, copy or set ran on any device of the process.
-Each instant of a gap belongs to the first of :data:`CAUSES` that has it.
+Each instant of a gap belongs to the first of :data:`CAUSES` that has it, and within that to the
+innermost span, of several threads to the one that began last. What passes after a wait in which the
+device ran dry until it works again is synchronisation too, unless an operator computes then.
 
 Times are int64 ns.
 """
@@ -15,24 +17,35 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from haiprof.views.intervals import Times, intersect, merge, subtract
-from haiprof.views.trace.host_roles import host_roles
-from haiprof.views.trace.linked import BUSY, Linked
+from haiprof.views.intervals import Index, Times, merge, subtract
+from haiprof.views.trace.linked import BUSY, Linked, enclosing
 
 #: What explains a gap, the first that does.
-CAUSES = ("data_loading", "allocator", "synchronisation", "cpu_operator", "launch", "other")
+CAUSES = (
+    "data_loading",
+    "allocator",
+    "synchronisation",
+    "communication",
+    "cpu_operator",
+    "launch",
+    "other",
+)
 
 #: Calls of the runtime that wait until the device has done what it was given.
 SYNCHRONISES = re.compile(
     r"^(cuda|cu|hip)(Stream|Device|Event|Ctx)Synchronize$|^(cuda|hip)Memcpy(DtoH|ToSymbol)?$"
-    r"|^cuMemcpyDtoH(_v2)?$|^hip(MemcpyDtoH|MemcpyWithStream)$"
+    r"|^cuMemcpyDtoH(_v2)?$|^hip(MemcpyDtoH|MemcpyWithStream)$|^synchronize$"
 )
 #: Calls by which the caching allocator asks the driver for memory, or gives it back.
-ALLOCATES = re.compile(r"^(cuda|cu|hip)(Malloc|Free|MemAlloc|MemFree|MemMap|MemUnmap|MemCreate)")
+ALLOCATES = re.compile(
+    r"^(cuda|hip)(Malloc|Free)(Async|Managed)?$"
+    r"|^(cu|hip)Mem(Alloc|Free|Map|Unmap|Create|Release|SetAccess|AddressReserve)(Async)?(_v2)?$"
+)
 #: An operator that launches nothing counts as work of the CPU from here on, ns.
 LONG_ENOUGH = 20_000
 
 Mask = npt.NDArray[np.bool_]
+Rows = npt.NDArray[np.int64]
 
 
 class Gaps(NamedTuple):
@@ -43,9 +56,9 @@ class Gaps(NamedTuple):
     #: Index into :data:`CAUSES`.
     cause: npt.NDArray[np.uint8]
     #: Row of ``Linked.ops`` that explains it, -1 where there is none.
-    row: npt.NDArray[np.int64]
+    row: Rows
     #: Place in ``Linked.steps``.
-    step: npt.NDArray[np.int64]
+    step: Index
 
     @property
     def length(self) -> Times:
@@ -69,79 +82,133 @@ def named(names: pl.Series, pattern: re.Pattern[str]) -> Mask:
 
 def find(linked: Linked) -> Gaps:
     """Find the gaps of the steps; none where no device worked."""
-    none = np.zeros(0, np.int64)
     activities = linked.activities.filter(pl.col("kind").cast(pl.String).is_in(BUSY))
     if not activities.height or not linked.steps.height:
-        return Gaps(none, none, none.astype(np.uint8), none, none)
-    steps = merge(linked.steps["start"].to_numpy(), linked.steps["end"].to_numpy())
+        return _put_together([], linked)
     busy = merge(activities["start"].to_numpy(), activities["end"].to_numpy())
-    idle = subtract(*steps, *busy)
+    dry = subtract(*_apart(linked), *busy)
 
-    ops = linked.ops
-    runtime, op, ranges = linked.of("runtime"), linked.of("op"), linked.of("user")
-    roles = host_roles(ops["name"], ops["category"], op, ranges)
-    waits = runtime & named(ops["name"], SYNCHRONISES)
-    allocates = runtime & named(ops["name"], ALLOCATES)
-    parts = [
-        (roles.loads, linked.start, linked.end),
-        (allocates, linked.start, linked.end),
-        (waits, linked.start, _until_busy(linked, waits, idle)),
-        (_computes(linked, roles.operator & ~roles.communicates), linked.start, linked.end),
-        (op | runtime | ranges, linked.start, linked.end),
-    ]
-    pieces = []
-    for cause, (chosen, start, end) in enumerate(parts):
-        rows = np.flatnonzero(chosen)
-        pieces.append((cause, rows, *_explained(idle, start[rows], end[rows])))
-        idle = subtract(*idle, *merge(pieces[-1][2], pieces[-1][3]))
-    pieces.append((len(parts), none, *idle, np.full(len(idle[0]), -1)))
-    return _put_together(pieces, linked.steps)
-
-
-def _until_busy(linked: Linked, waits: Mask, idle: tuple[Times, Times]) -> Times:
-    """End of each wait, put off to when the device that had run dry in it works again."""
-    end = linked.end.copy()
-    rows = np.flatnonzero(waits)
-    gap = np.searchsorted(idle[0], linked.end[rows], side="left") - 1
-    dried_up = (gap >= 0) & (idle[0][gap] >= linked.start[rows] - LONG_ENOUGH)
-    later = np.where(dried_up, idle[1][gap], 0) if len(idle[0]) else np.zeros(len(rows), np.int64)
-    end[rows] = np.maximum(end[rows], later)
-    made: Times = end
-    return made
-
-
-def _computes(linked: Linked, ops: Mask) -> Mask:
-    """Operators that launch nothing themselves, nor does anything that they call."""
-    launches = np.zeros(len(linked.start), np.int64)
-    rows = linked.activities["runtime"].drop_nulls().to_numpy()
-    np.add.at(launches, rows, 1)
-    idle = ops & (linked.within(launches) == 0) & (linked.end - linked.start >= LONG_ENOUGH)
-    above = linked.parent
-    made: Mask = idle & ~((above >= 0) & idle[np.maximum(above, 0)])
-    return made
-
-
-def _explained(
-    idle: tuple[Times, Times], start: Times, end: Times
-) -> tuple[Times, Times, npt.NDArray[np.int64]]:
-    """Return the idle pieces that intervals cover, and which of them: the last begun one."""
-    low, high = intersect(*merge(start, end), *idle)
-    order = np.argsort(start, kind="stable")
-    at = np.searchsorted(start[order], low, side="right") - 1
-    return low, high, order[at] if len(order) else at
-
-
-def _put_together(
-    pieces: list[tuple[int, npt.NDArray[np.intp], Times, Times, npt.NDArray[np.int64]]],
-    steps: pl.DataFrame,
-) -> Gaps:
-    start = np.concatenate([piece[2] for piece in pieces])
-    end = np.concatenate([piece[3] for piece in pieces])
-    cause = np.concatenate([np.full(len(piece[2]), piece[0], np.uint8) for piece in pieces])
-    row = np.concatenate(
-        [rows[at] if len(rows) else np.full(len(at), -1) for _, rows, _, _, at in pieces]
+    op, runtime, ranges = linked.of("op"), linked.of("runtime"), linked.of("user")
+    names, host = linked.ops["name"], linked.host
+    launches = _launches(linked)
+    waits = runtime & named(names, SYNCHRONISES)
+    stalls = linked.within(waits.astype(np.int32)) > 0
+    computes = op & host.operator & ~host.communicates & ~launches & ~stalls
+    spans = (
+        ("data_loading", _innermost(linked, host.loads)),
+        ("allocator", _innermost(linked, runtime & named(names, ALLOCATES))),
+        ("synchronisation", _innermost(linked, waits)),
+        ("communication", _innermost(linked, host.communicates & ~launches)),
+        ("cpu_operator", _innermost(linked, _outermost(linked, computes))),
+        ("synchronisation", _after(linked, waits, merge(*dry))),
+        ("launch", _innermost(linked, op | runtime | ranges)),
     )
+    idle = dry
+    pieces = []
+    for cause, (start, end, row) in spans:
+        found = _shared_out(idle, start, end, row, linked.start[row])
+        pieces.append((cause, *found))
+        idle = subtract(*idle, *merge(*found[:2]))
+    pieces.append(("other", *idle, np.full(len(idle[0]), -1)))
+    return _put_together(pieces, linked)
+
+
+def _apart(linked: Linked) -> tuple[Times, Times]:
+    """Begin and end of the steps, sorted; an instant that two have is the earlier one's."""
+    start, end = linked.steps["start"].to_numpy(), linked.steps["end"].to_numpy()
     order = np.argsort(start, kind="stable")
-    start, end, cause, row = start[order], end[order], cause[order], row[order]
-    step = np.searchsorted(steps["start"].to_numpy(), start, side="right") - 1
-    return Gaps(start, end, cause, row.astype(np.int64), step)
+    start, end = start[order], end[order]
+    reached = np.concatenate((start[:1], np.maximum.accumulate(end)[:-1]))
+    start = np.maximum(start, reached)
+    some = end > start
+    return start[some], end[some]
+
+
+def _launches(linked: Linked) -> Mask:
+    """Say of each span whether it, or what it calls, gives a device something to do."""
+    count = np.zeros(len(linked.start), np.int64)
+    for column in ("runtime", "op"):
+        count[linked.activities[column].drop_nulls().to_numpy()] = 1
+    made: Mask = linked.within(count) > 0
+    return made
+
+
+def _outermost(linked: Linked, computes: Mask) -> Mask:
+    """Those that take long enough and are within no other of them."""
+    long = computes & (linked.end - linked.start >= LONG_ENOUGH)
+    made: Mask = long & (enclosing(linked, long) < 0)
+    return made
+
+
+def _after(linked: Linked, waits: Mask, dry: tuple[Times, Times]) -> tuple[Times, Times, Rows]:
+    """From the end of each wait in which the device ran dry to when it works again."""
+    rows = np.flatnonzero(waits)
+    gap = np.searchsorted(dry[0], linked.end[rows], side="left") - 1
+    rows, gap = rows[gap >= 0], gap[gap >= 0]
+    within = dry[0][gap] >= linked.start[rows] - LONG_ENOUGH
+    rows, gap = rows[within], gap[within]
+    later = dry[1][gap] > linked.end[rows]
+    return linked.end[rows[later]], dry[1][gap[later]], rows[later].astype(np.int64)
+
+
+def _innermost(linked: Linked, chosen: Mask) -> tuple[Times, Times, Rows]:
+    """Cut the time of the chosen spans up by thread: each piece is of the innermost one."""
+    chosen = chosen & (linked.end > linked.start)
+    rows = np.flatnonzero(chosen)
+    above = enclosing(linked, chosen)[rows]
+    thread = linked.ops["thread"].to_numpy()[rows]
+    time = np.concatenate((linked.start[rows], linked.end[rows]))
+    owner = np.concatenate((rows, above)).astype(np.int64)
+    begins = np.repeat([True, False], len(rows))
+    # What ends at an instant does so before anything begins, the innermost first.
+    nesting = np.concatenate((rows, -rows))
+    order = np.lexsort((nesting, begins, time, np.concatenate((thread, thread))))
+    time, owner = time[order], owner[order]
+    # A span that crosses another one is called by it and ends after it.
+    until = np.minimum(np.append(time[1:], 0), linked.end[owner] if len(owner) else 0)
+    some = (owner >= 0) & (until > time)
+    return time[some], until[some], owner[some]
+
+
+def _shared_out(
+    idle: tuple[Times, Times], start: Times, end: Times, row: Rows, begun: Times
+) -> tuple[Times, Times, Rows]:
+    """Give each idle instant within intervals to the one of them that had ``begun`` last."""
+    mine, theirs = _pairs(start, end, *idle)
+    low, high = np.maximum(start[mine], idle[0][theirs]), np.minimum(end[mine], idle[1][theirs])
+    order = np.argsort(begun[mine], kind="stable")
+    low, high, row = low[order], high[order], row[mine][order]
+    edges = np.unique(np.concatenate((low, high)))
+    owner = np.full(len(edges), -1)
+    piece, cell = _spread(np.searchsorted(edges, low), np.searchsorted(edges, high))
+    owner[cell] = row[piece]
+    first = np.flatnonzero(owner >= 0)
+    return edges[first], edges[np.minimum(first + 1, len(edges) - 1)], owner[first]
+
+
+def _pairs(start: Times, end: Times, low: Times, high: Times) -> tuple[Index, Index]:
+    """Which intervals overlap which of others that are sorted and disjoint."""
+    return _spread(
+        np.searchsorted(high, start, side="right"), np.searchsorted(low, end, side="left")
+    )
+
+
+def _spread(first: Index, last: Index) -> tuple[Index, Index]:
+    """Write ranges out: the number of each, and what is in it."""
+    count = np.maximum(last - first, 0)
+    of = np.repeat(np.arange(len(count)), count)
+    return of, first[of] + np.arange(len(of)) - np.repeat(np.cumsum(count) - count, count)
+
+
+def _put_together(pieces: list[tuple[str, Times, Times, Rows]], linked: Linked) -> Gaps:
+    none = np.zeros(0, np.int64)
+    start = np.concatenate([none, *(piece[1] for piece in pieces)])
+    end = np.concatenate([none, *(piece[2] for piece in pieces)])
+    row = np.concatenate([none, *(piece[3] for piece in pieces)])
+    causes = [np.full(len(piece[1]), CAUSES.index(piece[0]), np.uint8) for piece in pieces]
+    cause = np.concatenate([none.astype(np.uint8), *causes])
+    order = np.argsort(start, kind="stable")
+    begun = linked.steps["start"].to_numpy()
+    by_start = np.argsort(begun, kind="stable")
+    at = np.searchsorted(begun[by_start], start[order], side="right") - 1
+    return Gaps(start[order], end[order], cause[order], row[order], by_start[at])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,8 @@ from haiprof.diagnose import gaps as idle
 from haiprof.diagnose.finding import Finding
 from haiprof.diagnose.where import line
 from haiprof.views.intervals import covered, merge, subtract
-from haiprof.views.trace.linked import Linked
+from haiprof.views.trace.host_roles import OPTIMIZING
+from haiprof.views.trace.linked import BUSY, Linked
 from haiprof.views.trace.overview import Overview, overview
 from haiprof.views.words import milliseconds, percent, size
 
@@ -36,6 +38,11 @@ _TENSOR_CORES_SINCE = (7, 0)
 _NCCL_SINCE = (3, 5)
 
 
+#: What tells one trace of a run from another, as the Analyzer's frames have it.
+WHOSE = ("node", "rank", "pid", "session")
+Whose: TypeAlias = tuple[object, ...]
+
+
 @dataclasses.dataclass(frozen=True)
 class Device:
     """What a rule has to know of a GPU."""
@@ -43,6 +50,8 @@ class Device:
     name: str
     memory_bytes: int | None
     capability: tuple[int, int] | None
+    #: Its CUDA ordinal, where that is not its place in the list.
+    ordinal: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +70,12 @@ class Case:
         """How long all recorded steps took together, ns."""
         steps = self.linked.steps
         return int((steps["end"] - steps["start"]).sum())
+
+    @property
+    def has_device(self) -> bool:
+        """Whether any device did anything."""
+        kinds = self.linked.activities["kind"].unique().cast(pl.String)
+        return bool(kinds.is_in(BUSY).any())
 
 
 def recommendations(
@@ -100,20 +115,27 @@ def _finding(
     lost = int(gaps.length[of].sum())
     if lost < IDLE * case.stepped:
         return
-    names = case.linked.ops["name"].cast(pl.String)
-    per_row = (
-        pl.DataFrame({"row": gaps.row[of], "step": gaps.step[of], "lost": gaps.length[of]})
-        .filter(pl.col("row") >= 0)
-        .with_columns(operator=_outermost(case.linked, gaps.row[of][gaps.row[of] >= 0], around))
+    operator = _outermost(case.linked, gaps.row[of], around)
+    named = pl.DataFrame(
+        {
+            "row": gaps.row[of],
+            "step": gaps.step[of],
+            "lost": gaps.length[of],
+            "operator": operator,
+            "name": case.linked.ops["name"].gather(operator).cast(pl.String),
+        }
     )
-    named = per_row.with_columns(name=names.gather(per_row["operator"]))
-    by_name = named.group_by("name").agg(pl.col("lost").sum(), pl.len()).sort("lost", "name")
-    name, most, count = by_name.row(-1) if by_name.height else ("", 0, 0)
-    worst = named.filter(pl.col("name") == name).sort("lost")
-    where = line(case.linked, int(worst["row"][-1])) if worst.height else None
+    by_name = (
+        named.group_by("name")
+        .agg(pl.col("lost").sum(), pl.col("operator").n_unique())
+        .sort("lost", "name")
+    )
+    name, most, count = by_name.row(-1)
+    worst = named.filter(pl.col("name") == name).group_by("row").agg(pl.col("lost").sum())
+    where = line(case.linked, int(worst.sort("lost", "row")["row"][-1]))
     told = f"{milliseconds(lost)} of {milliseconds(case.stepped)} in the recorded steps"
     by_step = named.group_by("step").agg(pl.col("lost").sum()).sort("lost", "step")
-    at = case.linked.steps["step"][int(by_step["step"][-1])] if by_step.height else None
+    at = case.linked.steps["step"][int(by_step["step"][-1])]
     yield Finding(
         cause,
         problem.format(share=percent(lost / case.stepped)),
@@ -122,7 +144,7 @@ def _finding(
         lost,
         lost / case.stepped,
         None if at is None or not case.linked.stepped else int(at),
-        name or None,
+        name,
         where,
     )
 
@@ -132,8 +154,8 @@ def _times(count: int) -> str:
 
 
 def _outermost(linked: Linked, rows: npt.NDArray[np.int64], around: bool) -> pl.Series:
-    """For each span the outermost operator around it, or the span itself where there is none."""
-    is_op = linked.of("op")
+    """For each span the outermost operator (or optimizer) around it, or itself without one."""
+    is_op = linked.host.operator | idle.named(linked.ops["name"], OPTIMIZING)
     found, at = rows.copy(), rows.copy()
     while around and len(at) and (at >= 0).any():
         here = at >= 0
@@ -153,7 +175,7 @@ def data_loading(case: Case) -> Iterator[Finding]:
         lambda times, most: f"{most} of it in {{name}}, {times}",
     )
     share = _of_step(case, "dataloader")
-    if case.overview.devices.height == 0 and share > DATA_LOADING:
+    if not case.has_device and share > DATA_LOADING:
         lost = int(share * case.stepped)
         yield Finding(
             "data_loading",
@@ -183,9 +205,9 @@ def cpu_operator(case: Case) -> Iterator[Finding]:
     yield from _finding(
         case,
         "cpu_operator",
-        "the device had nothing to do for {share} of the time while an operator computed on the "
-        "CPU",
-        "move its inputs to the device, or do it in the DataLoader's workers",
+        "the device had nothing to do for {share} of the time while operators worked on the host "
+        "and launched nothing",
+        "move their inputs to the device, do it in the DataLoader's workers, or do it less often",
         lambda times, most: f"{most} of it in {{name}}, {times}",
         around=False,
     )
@@ -227,16 +249,31 @@ def exposed_communication(case: Case) -> Iterator[Finding]:
     begun, ended = activities["start"].to_numpy(), activities["end"].to_numpy()
     communicates = (role == "communication").to_numpy()
     computes = role.is_in(["kernel", "memcpy", "memset"]).to_numpy()
+    if not case.has_device:
+        yield from _on_host(case)
+        return
     both = merge(begun[communicates], ended[communicates])
     alone = subtract(*both, *merge(begun[computes], ended[computes]))
     low, high = case.linked.steps["start"].to_numpy(), case.linked.steps["end"].to_numpy()
     each = covered(*alone, low, high)
-    lost, whole = int(each.sum()), int(covered(*both, low, high).sum())
+    # Of gloo and MPI the host does it, while the device has nothing to do.
+    gaps = case.gaps
+    waits = np.flatnonzero(gaps.cause == idle.CAUSES.index("communication"))
+    np.add.at(each, gaps.step[waits], gaps.length[waits])
+    lost = int(each.sum())
+    whole = int(covered(*both, low, high).sum() + gaps.length[waits].sum())
     if lost < IDLE * case.stepped:
         return
+    ran = activities.filter(pl.Series(communicates)).select("name", "duration")
+    waited = pl.DataFrame(
+        {
+            "name": case.linked.ops["name"].gather(gaps.row[waits]),
+            "duration": gaps.length[waits],
+        }
+    )
     names = (
-        activities.filter(pl.Series(communicates))
-        .group_by(pl.col("name").cast(pl.String))
+        pl.concat(each.with_columns(pl.col("name").cast(pl.String)) for each in (ran, waited))
+        .group_by("name")
         .agg(pl.col("duration").sum())
         .sort("duration", "name")
     )
@@ -244,14 +281,28 @@ def exposed_communication(case: Case) -> Iterator[Finding]:
         "exposed_communication",
         f"{percent(lost / case.stepped)} of the steps is communication during which nothing is "
         "computed",
-        "overlap it: larger gradient buckets, FSDP prefetch, reduce less often by gradient "
-        "accumulation, or a faster network",
+        "overlap it with larger gradient buckets or FSDP prefetch, reduce less often by gradient "
+        "accumulation, or use a faster network",
         f"{milliseconds(lost)} of the {milliseconds(whole)} of communication are not hidden",
         lost,
         lost / case.stepped,
         int(case.linked.steps["step"][int(each.argmax())]) if case.linked.stepped else None,
         names["name"][-1],
     )
+
+
+def _on_host(case: Case) -> Iterator[Finding]:
+    share = _of_step(case, "communication")
+    if share > COMMUNICATION:
+        lost = int(share * case.stepped)
+        yield Finding(
+            "exposed_communication",
+            f"{percent(share)} of the steps is communication",
+            "reduce less often by gradient accumulation, or use a faster network",
+            f"{milliseconds(lost)} of {milliseconds(case.stepped)} in the recorded steps",
+            lost,
+            share,
+        )
 
 
 def utilization(case: Case) -> Iterator[Finding]:
@@ -282,8 +333,10 @@ def tensor_cores(case: Case) -> Iterator[Finding]:
 
 def memory(case: Case) -> Iterator[Finding]:
     """The plugin's: little memory is left."""
-    if not case.allocations.height:
-        return
+    capacities = {
+        place if device.ordinal is None else device.ordinal: device.memory_bytes
+        for place, device in enumerate(case.devices)
+    }
     peaks = (
         case.allocations.filter(pl.col("device").is_not_null())
         .group_by("device")
@@ -291,7 +344,7 @@ def memory(case: Case) -> Iterator[Finding]:
     )
     for device, allocated, reserved in peaks.sort("device").iter_rows():
         most = max(allocated or 0, reserved or 0)
-        capacity = case.devices[device].memory_bytes if device < len(case.devices) else None
+        capacity = capacities.get(device)
         if capacity and most > MEMORY * capacity:
             yield Finding(
                 "memory",
@@ -344,32 +397,28 @@ RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
 )
 
 
-def stragglers(
-    late: pl.DataFrame, steps: pl.DataFrame
-) -> dict[tuple[int | None, int | None], list[Finding]]:
-    """Return the finding about each rank that lets the others wait, by its rank and session.
+def stragglers(late: pl.DataFrame, steps: pl.DataFrame) -> dict[Whose, list[Finding]]:
+    """Return the finding about each rank that lets the others wait, by whose it is.
 
     Args:
         late: :meth:`haiprof.traced.Traced.stragglers`.
-        steps: the steps of all ranks: ``rank``, ``session``, ``duration``.
+        steps: the steps of all ranks: :data:`WHOSE`, ``duration``.
     """
-    made: dict[tuple[int | None, int | None], list[Finding]] = {}
+    made: dict[Whose, list[Finding]] = {}
     whole = {
-        (rank, span): int(total)
-        for rank, span, total in steps.group_by("rank", "session")
-        .agg(pl.col("duration").sum())
-        .iter_rows()
+        (node, *who): int(total)
+        for node, *who, total in steps.group_by(WHOSE).agg(pl.col("duration").sum()).iter_rows()
     }
     for row in late.iter_rows(named=True):
-        key = row["rank"], row["session"]
+        key = tuple(row[name] for name in WHOSE)
+        told = f"rank {row['rank']}" if row["rank"] is not None else row["node"]
         lost, ran = int(row["caused"]), whole.get(key, 0)
         if not ran or lost < IDLE * ran:
             continue
         made.setdefault(key, []).append(
             Finding(
                 "straggler",
-                f"the other ranks waited for rank {row['rank']}, up to {percent(lost / ran)} of "
-                "its steps",
+                f"the other ranks waited for {told}, up to {percent(lost / ran)} of its steps",
                 "see what this rank does longer than the others: its own findings, its data, and "
                 "the clocks and temperature of its GPU",
                 f"it came last to {row['last']} of {row['collectives']} collectives, and kept the "

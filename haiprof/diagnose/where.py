@@ -50,5 +50,5 @@ def _running(linked: Linked, row: int) -> list[str]:
     python &= (linked.ops["thread"] == thread).to_numpy()
     rows = np.flatnonzero(python)
     rows = rows[np.argsort(linked.start[rows], kind="stable")[::-1]]
-    names = linked.ops["name"].cast(pl.String)
-    return [name for name in (names[int(r)] for r in rows) if _FRAME.search(name)]
+    names = linked.ops["name"].gather(rows).cast(pl.String).to_list()
+    return [name for name in names if name and _FRAME.search(name)]

@@ -44,6 +44,8 @@ VIEWS: dict[str, View] = {
     "kernel_kinds": lambda run: run.kernel_kinds(),
     "hardware_counters": lambda run: run.hardware_counters(),
     "sequences": lambda run: run.sequences(),
+    "step_trace": lambda run: run.step_trace(),
+    "op_statistics": lambda run: run.op_statistics(),
     "critical_path": lambda run: _paths(run),
     "recommendations": lambda run: run.recommendations(),
 }

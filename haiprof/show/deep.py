@@ -44,13 +44,25 @@ def show(analyzer: Analyzer) -> Shown:
 
 
 def sentences(found: pl.DataFrame) -> list[str]:
-    """Say the findings that save most, one sentence each."""
+    """Say of each kind of finding, those that save most first, where it is worst."""
     made = []
-    for row in found.head(_FINDINGS).iter_rows(named=True):
+    for row in _worst(found).head(_FINDINGS).iter_rows(named=True):
         where = f" ({row['stack']})" if row["stack"] else ""
-        name = f", mostly in {row['operator']}" if row["operator"] else ""
-        made.append(f"{row['problem']}{name}{where}: {row['advice']}")
+        name = f", mostly in {_readable(row['operator'])}" if row["operator"] else ""
+        of = f"Rank {row['rank']}: " if row["rank"] is not None else ""
+        others = f" The same holds of {row['others']} more." if row["others"] else ""
+        told = f"{of}{row['problem']}{name}{where}: {row['advice']}.{others}"
+        made.append(told[0].upper() + told[1:])
     return made or ["Nothing was found that would make the recorded steps shorter"]
+
+
+def _worst(found: pl.DataFrame) -> pl.DataFrame:
+    """The first finding of each kind, and how many ``others`` there are."""
+    if not found.height:
+        return found
+    return found.with_columns((pl.len().over("kind") - 1).alias("others")).unique(
+        "kind", keep="first", maintain_order=True
+    )
 
 
 def _found(found: pl.DataFrame) -> list[Grid]:
@@ -58,13 +70,12 @@ def _found(found: pl.DataFrame) -> list[Grid]:
         return []
     table = found.head(_ROWS).select(
         *_who(found),
-        "problem",
+        pl.col("kind").str.replace_all("_", " ").alias("finding"),
         (pl.col("saves_ns") / _NS_PER_MS).alias("saves_at_most_ms"),
         "step",
-        "operator",
+        pl.col("operator").map_elements(_readable, return_dtype=pl.String),
         pl.col("stack").alias("code"),
         "evidence",
-        "advice",
     )
     return [frame_grid("What would win time back", table)]
 
@@ -92,7 +103,9 @@ def _shares(analyzer: Analyzer, devices: pl.DataFrame) -> list[Grid]:
         made.append(frame_grid("Where the GPU's time goes", table, note))
     parts = analyzer.distributed()
     if parts.collectives.height:
-        table = parts.collectives.head(_ROWS)
+        table = parts.collectives.head(_ROWS).select(
+            *_who(parts.collectives), pl.all().exclude("node", "rank", "pid", "session")
+        )
         made.append(frame_grid("Collectives", _in_milliseconds(table)))
     if parts.transfers.height:
         table = parts.transfers.group_by(*_who(parts.transfers), maintain_order=True).agg(
@@ -127,6 +140,8 @@ def _of_rank(analyzer: Analyzer, slowest: dict[str, object]) -> list[Grid]:
             pl.col("occupancy").alias("occupancy_ratio"),
             pl.col("tensor_core").cast(pl.String).replace({"true": "yes", "false": ""}),
         )
+        if not kernels["tensor_core"].any():
+            table = table.drop("tensor_core")
         made.append(frame_grid(f"Kernels{of}", _in_milliseconds(table)))
     modules = _mine(analyzer.modules(chosen), slowest)
     if modules.height:
@@ -196,6 +211,8 @@ def _memory(analyzer: Analyzer, slowest: dict[str, object]) -> list[go.Figure]:
                     "shape": "hv",
                 },
             )
+    if not figure.data:
+        return []
     figure.update_xaxes(ticksuffix=" s")
     figure.update_yaxes(tickformat="~s", ticksuffix="B")
     return [figure]
@@ -230,7 +247,9 @@ def _label(slowest: dict[str, object]) -> str:
 
 
 def _who(frame: pl.DataFrame) -> list[str]:
-    return [name for name in ("node", "rank", "session") if name in frame.columns]
+    """What tells the rows apart: the rank, without one the worker; the session of several."""
+    by = "rank" if frame["rank"].null_count() < frame.height else "node"
+    return [by, "session"] if frame["session"].n_unique() > 1 else [by]
 
 
 def _in_milliseconds(table: pl.DataFrame) -> pl.DataFrame:

@@ -52,9 +52,11 @@ def show(analyzer: Analyzer) -> Shown:
     """Show all ranks and nodes of a run side by side."""
     ranks, nodes = analyzer.summaries()
     links = analyzer.events(kind=hardware_words.LINK_EVENTS)
+    # Of a deep trace another section tells.
+    recorded = [] if analyzer.traced else gpu_words.lines(ranks, analyzer.run.kernels)
     return Shown(
         "Overview",
-        [*gpu_words.lines(ranks, analyzer.run.kernels), *hardware_words.lines(ranks, nodes, links)],
+        [*recorded, *hardware_words.lines(ranks, nodes, links)],
         [
             *rank_grids(ranks),
             *node_grids(nodes),

@@ -96,9 +96,9 @@ def build(analyzer: Analyzer) -> Page:
     lines = "".join(f"<li>{html.escape(line)}</li>" for line in analyzer.headline())
     page.card("", f'<ol class="headline">{lines}</ol>')
 
-    overview.show(analyzer).fill(page)
     if analyzer.traced:
         deep.show(analyzer).fill(page)
+    overview.show(analyzer).fill(page)
     _add_ranks(page, analyzer, ranks)
     _add_events(page, analyzer)
     page.card("What was not collected, and why", _not_collected(analyzer))
