@@ -18,6 +18,7 @@ from haiprof.diagnose import gaps as idle
 from haiprof.diagnose.finding import Finding
 from haiprof.diagnose.where import line
 from haiprof.views.intervals import covered, merge, subtract
+from haiprof.views.trace.ancestors import climb
 from haiprof.views.trace.linked import Linked
 from haiprof.views.trace.overview import Overview, overview
 from haiprof.views.words import milliseconds, percent, size
@@ -134,11 +135,13 @@ def _times(count: int) -> str:
 def _outermost(linked: Linked, rows: npt.NDArray[np.int64], around: bool) -> pl.Series:
     """For each span the outermost operator around it, or the span itself where there is none."""
     is_op = linked.of("op")
-    found, at = rows.copy(), rows.copy()
-    while around and len(at) and (at >= 0).any():
-        here = at >= 0
-        found = np.where(here & is_op[np.maximum(at, 0)], at, found)
-        at = np.where(here, linked.parent[np.maximum(at, 0)], -1)
+    found = rows
+    if around and len(rows):
+        outer = climb(linked.parent, linked.parent, is_op)
+        outer = np.where(outer >= 0, outer, np.arange(len(outer)))
+        while np.any((further := outer[outer]) != outer):
+            outer = further
+        found = outer[rows].astype(np.int64)
     return pl.Series("operator", found, pl.UInt32)
 
 

@@ -623,22 +623,15 @@ class _Builder:
         if not len(waiting):
             return found
         ends = np.argsort(acts.end, kind="stable")
-        at = np.searchsorted(acts.end[ends], acts.start[waiting], side="right") - 1
-        left = np.flatnonzero(at >= 0)
-        while len(left):
-            other, mine = ends[at[left]], waiting[left]
-            unfit = (
-                (acts.lane[other] == acts.lane[mine])
-                | (acts.lane[other] >> 33 != acts.lane[mine] >> 33)
-                | (acts.end[other] == acts.start[other])
-            )
-            left = left[unfit]
-            at[left] -= 1
-            left = left[at[left] >= 0]
-        some = at >= 0
-        other, mine = ends[at[some]], waiting[some]
-        later = acts.end[other] > np.maximum(bound[mine], acts.returned[mine])
-        found[mine[later]] = other[later]
+        ends = ends[acts.end[ends] > acts.start[ends]]
+        lane = acts.lane[ends]
+        for mine in np.unique(acts.lane[waiting]):
+            asked = waiting[acts.lane[waiting] == mine]
+            among = ends[(lane != mine) & (lane >> 33 == mine >> 33)]
+            at = np.searchsorted(acts.end[among], acts.start[asked], side="right") - 1
+            asked, other = asked[at >= 0], among[at[at >= 0]]
+            later = acts.end[other] > np.maximum(bound[asked], acts.returned[asked])
+            found[asked[later]] = other[later]
         return found
 
     def _waiting(self) -> Index:
