@@ -103,9 +103,9 @@ def _until_busy(linked: Linked, waits: Mask, idle: tuple[Times, Times]) -> Times
     end = linked.end.copy()
     rows = np.flatnonzero(waits)
     gap = np.searchsorted(idle[0], linked.end[rows], side="left") - 1
-    dried_up = (gap >= 0) & (idle[0][gap] >= linked.start[rows] - LONG_ENOUGH)
-    later = np.where(dried_up, idle[1][gap], 0) if len(idle[0]) else np.zeros(len(rows), np.int64)
-    end[rows] = np.maximum(end[rows], later)
+    rows, gap = rows[gap >= 0], gap[gap >= 0]
+    dried_up = idle[0][gap] >= linked.start[rows] - LONG_ENOUGH
+    end[rows] = np.where(dried_up, np.maximum(end[rows], idle[1][gap]), end[rows])
     made: Times = end
     return made
 
