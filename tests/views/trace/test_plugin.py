@@ -153,7 +153,8 @@ def _operators(unit: Unit, oracle: dict[str, Any], compat: bool) -> Iterator[str
     shaped = operators(unit.linked, "shapes", compat=compat).to_dicts()
     found = {(row["name"], row["shapes"] or "[]"): row["calls"] for row in shaped}
     wanted = {
-        (row["name"], row["input_shape"]): row["calls"] for row in oracle["by_name_input"]["data"]
+        (row["name"], row["input_shape"].replace(" ", "")): row["calls"]
+        for row in oracle["by_name_input"]["data"]
     }
     if found != wanted:
         yield "operators.shapes"
