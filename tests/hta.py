@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+import pytest
 import traces
 
 from haiprof.views.trace.linked import Linked, link
@@ -62,7 +63,7 @@ def cases(analysis: str) -> list[Any]:
     """Every run, once without and once with its last step where HTA was asked for both."""
     names = [run for run in traces.runs() if isinstance(run, str)]
     if not names:
-        return [*traces.runs()]
+        return [pytest.param("none", False, marks=each.marks) for each in traces.runs()]
     return [
         (run, last)
         for run in names

@@ -19,6 +19,7 @@ from haiprof.diagnose import gaps as idle
 from haiprof.diagnose.finding import Finding
 from haiprof.diagnose.where import line
 from haiprof.views.intervals import covered, merge, subtract
+from haiprof.views.trace.ancestors import climb
 from haiprof.views.trace.host_roles import OPTIMIZING
 from haiprof.views.trace.linked import BUSY, Linked
 from haiprof.views.trace.overview import Overview, overview
@@ -156,11 +157,13 @@ def _times(count: int) -> str:
 def _outermost(linked: Linked, rows: npt.NDArray[np.int64], around: bool) -> pl.Series:
     """For each span the outermost operator (or optimizer) around it, or itself without one."""
     is_op = linked.host.operator | idle.named(linked.ops["name"], OPTIMIZING)
-    found, at = rows.copy(), rows.copy()
-    while around and len(at) and (at >= 0).any():
-        here = at >= 0
-        found = np.where(here & is_op[np.maximum(at, 0)], at, found)
-        at = np.where(here, linked.parent[np.maximum(at, 0)], -1)
+    found = rows
+    if around and len(rows):
+        outer = climb(linked.parent, linked.parent, is_op)
+        outer = np.where(outer >= 0, outer, np.arange(len(outer)))
+        while np.any((further := outer[outer]) != outer):
+            outer = further
+        found = outer[rows].astype(np.int64)
     return pl.Series("operator", found, pl.UInt32)
 
 

@@ -176,44 +176,8 @@ def self_times(start: Times, end: Times) -> Times:
     own = np.zeros(len(start), np.int64)
     some = np.flatnonzero(end > start)
     order = some[np.lexsort((-end[some], start[some]))]
-    begin, finish = start[order], end[order]
-    length = finish - begin
-    parent = _parents(begin, finish)
-    inside = parent >= 0
-    if np.any(finish[inside] > finish[parent[inside]]):
-        own[order] = _self_times_crossing(begin.tolist(), finish.tolist())
-        return own
-    remaining = length.copy()
-    np.subtract.at(remaining, parent[inside], length[inside])
-    own[order] = remaining
-    return own
+    from haiprof import _core
 
-
-def _parents(start: Times, end: Times) -> Index:
-    """Index of the interval that each is nested in, or -1; input sorted, nested as calls are."""
-    count = len(start)
-    ended = np.searchsorted(np.sort(end), start, side="right")
-    depth = np.arange(count) - ended
-    parent = np.full(count, -1, np.intp)
-    above = np.flatnonzero(depth == 0)
-    for level in range(1, int(depth.max(initial=0)) + 1):
-        here = np.flatnonzero(depth == level)
-        parent[here] = above[np.searchsorted(above, here) - 1]
-        above = here
-    return parent
-
-
-def _self_times_crossing(start: list[int], end: list[int]) -> list[int]:
-    """The same for intervals that cross, which calls cannot but damaged data can; sorted input."""
-    own = [0] * len(start)
-    open_: list[int] = []
-    instants = sorted({*start, *end})
-    upcoming = 0
-    for now, until in itertools.pairwise(instants):
-        while upcoming < len(start) and start[upcoming] <= now:
-            open_.append(upcoming)
-            upcoming += 1
-        open_ = [i for i in open_ if end[i] > now]
-        if open_:
-            own[open_[-1]] += until - now
+    one = np.zeros(len(order), np.uint8)
+    _, own[order], _, _ = _core.nest(one.astype(np.uint32), one, start[order], end[order])
     return own

@@ -8,7 +8,7 @@
 namespace haiprof::trace {
 namespace {
 
-constexpr std::size_t kLargestItem = std::size_t{64} << 20;
+constexpr std::size_t kLargestItem = std::size_t{16} << 20;
 constexpr std::size_t kLargestHeader = std::size_t{16} << 20;
 constexpr std::size_t kFirstTry = 4096;
 constexpr std::string_view kFile = "file";
@@ -243,7 +243,7 @@ Scan Parser::step_event(const char*& p, const char* end) {
       }
       state_ = State::after_event;
       if (static_cast<std::size_t>(p - begin) > kLargestItem) {
-        complain("event", "is larger than 64 MiB", begin, p);
+        complain("event", "is larger than 16 MiB", begin, p);
       } else {
         ++events_;
         take_event(begin);
@@ -352,7 +352,7 @@ void Parser::give_up(const char* p, const char* end) {
     case State::first_event:
     case State::event:
     case State::after_event:
-      complain("event", "is larger than 64 MiB", p, end);
+      complain("event", "is larger than 16 MiB", p, end);
       after_large_ = State::after_event;
       break;
     case State::damaged:

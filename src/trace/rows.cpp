@@ -140,6 +140,9 @@ bool Parser::put_row(Group group, std::uint64_t members, const char* begin) {
     if (!time) return false;
     into.set(column, *time);
   }
+  if ((into.members() & bit(Member::name)) != 0 && !event_.has(Member::name)) {
+    complain("name", "is missing", begin, begin + 1);
+  }
   put(into, members & ~bit(Member::time));
   into.end_row();
   return true;
@@ -237,7 +240,10 @@ std::uint32_t Parser::text_of(const Field& field, const Token& token) {
   if (token.type == Type::number && field.kind == Kind::label) {
     return strings_.intern(view_of(token));
   }
-  if (says_nothing(token)) return kNoText;
+  if (says_nothing(token)) {
+    if (field.member == Member::name) complain("name", "is missing", token.begin, token.end);
+    return kNoText;
+  }
   if (field.kind != Kind::json) {
     complain(name_of(field.member), "is no string", token.begin, token.end);
     return kNoText;
@@ -256,9 +262,12 @@ std::optional<std::int64_t> Parser::whole_of(const Field& field, const Token& to
     complain(name_of(field.member), reason, token.begin, token.end);
     return std::nullopt;
   };
-  if (says_nothing(token)) return std::nullopt;
-  if (!maybe_number(token)) return refuse("is no number");
   const bool time = field.kind == Kind::time || field.kind == Kind::length;
+  if (says_nothing(token)) {
+    if (time) refuse("is missing");
+    return std::nullopt;
+  }
+  if (!maybe_number(token)) return refuse("is no number");
   constexpr int kDecimalsOfMicroseconds = 3;
   Decimal read = decimal(view_of(token), time ? kDecimalsOfMicroseconds : 0);
   if (read.how == Number::none) {

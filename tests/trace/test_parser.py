@@ -456,14 +456,14 @@ def test_an_event_without_end_takes_bounded_memory_and_the_next_ones_are_read() 
     for _ in range(400):
         parser.feed(b"x" * mb)
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    assert grown < 300 * 1024  # KiB
+    assert grown < 80 * 1024  # KiB
     parser.feed(b'"}, ' + json.dumps(event(name="next")).encode() + b"]}")
     parser.finish()
     assert names_of(parser) == ["next"]
-    assert list(parser.problems) == ["event is larger than 64 MiB"]
+    assert list(parser.problems) == ["event is larger than 16 MiB"]
     assert parser.truncated is None
     whole = parse(b'[{"name": "%s"}, %s]' % (b"x" * (65 * mb), json.dumps(event()).encode()))
-    assert list(whole.problems) == ["event is larger than 64 MiB"]
+    assert list(whole.problems) == ["event is larger than 16 MiB"]
 
 
 # -- mutations of recorded traces -----------------------------------------------------------------

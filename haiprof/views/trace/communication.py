@@ -20,6 +20,7 @@ import numpy.typing as npt
 import polars as pl
 
 from haiprof.views.trace import roles
+from haiprof.views.trace.ancestors import climb
 from haiprof.views.trace.linked import Linked
 from haiprof.views.trace.work import texts_in
 
@@ -135,8 +136,8 @@ def _of_kernels(
     if not ran.height:
         return pl.DataFrame(schema=SCHEMA)
     launch = ran["runtime"].fill_null(ran["op"]).cast(pl.Int64).fill_null(-1).to_numpy()
-    call = _climb(linked, launch, is_op)
-    informed = _climb(linked, launch, told >= 0)
+    call = climb(linked.parent, launch, is_op).astype(np.int64)
+    informed = climb(linked.parent, launch, told >= 0).astype(np.int64)
     # What a kernel's own arguments say, and what the operation around its launch says.
     own = _device_rows(linked, ran)
     around = _take(linked.collectives, np.where(informed >= 0, _at(told, informed), -1))
@@ -168,7 +169,7 @@ def _of_host(
     rows = np.flatnonzero(is_op & chosen[index]) if len(is_op) else np.zeros(0, np.intp)
     if not len(rows):
         return pl.DataFrame(schema=SCHEMA)
-    informed = _climb(linked, rows.astype(np.int64), told >= 0)
+    informed = climb(linked.parent, rows, told >= 0).astype(np.int64)
     around = _take(linked.collectives, np.where(informed >= 0, _at(told, informed), -1))
     call = rows.astype(np.int64)
     columns = {name: around[name] for name in _TOLD}
@@ -183,19 +184,6 @@ def _of_host(
         nothing.cast(pl.UInt32).alias("activity"),
     )
     return _frame(linked, ran, columns, call)
-
-
-def _climb(
-    linked: Linked, row: npt.NDArray[np.int64], wanted: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.int64]:
-    """Go up from each row to the first that is ``wanted``; -1 where there is none."""
-    row = row.copy()
-    while True:
-        climb = np.flatnonzero(row >= 0)
-        climb = climb[~wanted[row[climb]]] if len(climb) else climb
-        if not len(climb):
-            return row
-        row[climb] = linked.parent[row[climb]]
 
 
 def _device_rows(linked: Linked, ran: pl.DataFrame) -> pl.DataFrame:

@@ -190,7 +190,7 @@ def critical_path(linked: Linked, start: int | None = None, end: int | None = No
     path = _described(linked, call, activity).with_columns(
         pl.Series("start", begun[some]),
         pl.Series("duration", duration[some]),
-        pl.Series("kind", _KINDS, pl.String()).gather(kind[some]).alias("kind"),
+        pl.Series("kind", _KINDS, pl.Categorical()).gather(kind[some]),
         pl.Series("share", duration[some] / whole),
     )
     path = path.select(pl.col(column).cast(to) for column, to in PATH_SCHEMA.items())
@@ -222,10 +222,10 @@ def _summary(path: pl.DataFrame, by: list[str], schema: dict[str, pl.DataType]) 
 def _described(linked: Linked, call: Int32s, activity: Int32s) -> pl.DataFrame:
     rows, acts = _nullable("op", call), _nullable("activity", activity)
     ops, of = linked.ops, linked.activities
-    device = of["name"].gather(acts).cast(pl.String)
+    device = of["name"].gather(acts)
     return pl.DataFrame(
         {
-            "name": ops["name"].gather(rows).cast(pl.String).zip_with(acts.is_null(), device),
+            "name": ops["name"].gather(rows).zip_with(acts.is_null(), device),
             "operator": ops["name"].gather(of["op"].gather(acts)),
             "thread": ops["thread"].gather(rows),
             "device": of["device"].gather(acts),
@@ -716,7 +716,7 @@ class _Builder:
         rank[self._ends] = np.where(acts.end > acts.start, 0, 2)
         rank[self._instants] = 3
         rank[0], rank[-1] = -1, 4
-        order = np.lexsort((np.arange(nodes), rank, time))
+        order = np.lexsort((rank, time))
         number = np.empty(nodes, np.int32)
         number[order] = np.arange(nodes, dtype=np.int32)
         source, target, weighs, kind, call, activity = (
@@ -730,18 +730,20 @@ class _Builder:
         # What ends last ends the window.
         ends = np.flatnonzero(time[:-1] == time[:-1].max())
         ends = ends[ends > 0] if np.any(ends > 0) else ends
-        few = [np.concatenate((np.zeros(len(lost), np.int64), ends))]
-        few.append(np.concatenate((lost, np.full(len(ends), nodes - 1))))
-        none = np.full(len(few[0]), -1)
+        few = [np.concatenate((np.zeros(len(lost), np.int32), ends.astype(np.int32)))]
+        few.append(np.concatenate((lost, np.full(len(ends), nodes - 1))).astype(np.int32))
+        none = np.full(len(few[0]), -1, np.int32)
         source = np.concatenate((source[forward], few[0]))
         target = np.concatenate((target[forward], few[1]))
         length = time[target] - time[source]
         weighs = np.concatenate((weighs[forward], np.zeros(len(none), bool)))
-        kind = np.concatenate((kind[forward], np.full(len(none), _KIND["unexplained"])))
+        kind = np.concatenate(
+            (kind[forward].astype(np.uint8), np.full(len(none), _KIND["unexplained"], np.uint8))
+        )
         call = np.concatenate((call[forward], none))
         activity = np.concatenate((activity[forward], none))
         # Of equally heavy edges the one that weighs is taken.
-        sorting = np.lexsort((~weighs.astype(bool), number[target]))
+        sorting = np.argsort(2 * number[target].astype(np.int64) + ~weighs, kind="stable")
         return Graph(
             time[order],
             number[source][sorting],

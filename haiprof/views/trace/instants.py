@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from haiprof.views.intervals import Times
+from haiprof.views.trace.ancestors import climb, first_beyond
 from haiprof.views.trace.linked import CALLS, Linked
 
 Rows = npt.NDArray[np.int32]
@@ -46,31 +47,9 @@ def innermost(
         asked = np.flatnonzero(thread == each)
         at = np.searchsorted(begun[low:high], instant[asked], side="right") - 1
         found[asked] = np.where(at >= 0, rows[np.maximum(at + low, 0)], -1)
-    left = np.flatnonzero(found >= 0)
-    while len(left):
-        left = left[linked.end[found[left]] <= instant[left]]
-        found[left] = _before(parent, found[left])
-        left = left[found[left] >= 0]
-    return found
-
-
-def climb(parent: Rows, rows: Rows, wanted: npt.NDArray[np.bool_]) -> Rows:
-    """Return for each row itself or the nearest span around it that is ``wanted``, or -1."""
-    found = rows.astype(np.int32)
-    left = np.flatnonzero(found >= 0)
-    while len(left):
-        left = left[~wanted[found[left]]]
-        found[left] = _before(parent, found[left])
-        left = left[found[left] >= 0]
-    return found
+    return first_beyond(parent, found, linked.end, instant)
 
 
 def around(parent: Rows, rows: Rows, wanted: npt.NDArray[np.bool_]) -> Rows:
     """Return for each row the nearest span around it (never itself) that is ``wanted``, or -1."""
-    return climb(parent, _before(parent, rows), wanted)
-
-
-def _before(parent: Rows, rows: Rows) -> Rows:
-    """The parents; one that does not stand before its child, as in damaged files, is none."""
-    around = parent[rows]
-    return np.where(around < rows, around, np.int32(-1))
+    return climb(parent, parent[rows], wanted)

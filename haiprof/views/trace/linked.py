@@ -19,6 +19,7 @@ import polars as pl
 
 from haiprof.views.intervals import Index, Times
 from haiprof.views.trace import roles
+from haiprof.views.trace.ancestors import climb
 from haiprof.views.trace.host_roles import HostRoles, host_roles
 from haiprof.views.trace.steps import Launches, extents, host_steps, one_step
 from haiprof.views.trace.tensor_core_ops import OPERATORS
@@ -237,12 +238,7 @@ def link(
 
 def enclosing(linked: Linked, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
     """Return for each span the innermost span around it that is chosen, or -1."""
-    found: npt.NDArray[np.int32] = linked.parent.copy()
-    while True:
-        climb = np.flatnonzero((found >= 0) & ~chosen[found]) if len(found) else ()
-        if not len(climb):
-            return found
-        found[climb] = linked.parent[found[climb]]
+    return climb(linked.parent, linked.parent, chosen)
 
 
 _LATEST = np.iinfo(np.int64).max
@@ -321,18 +317,11 @@ def _around(
     """For each activity the innermost op or range of the user around its launch, or -1."""
     is_op = rank == CALLS.index("op")
     is_known = is_op | (rank == CALLS.index("user"))
-
-    def climbed(found: npt.NDArray[np.int32], to: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
-        found = found.copy()
-        while len(climb := np.flatnonzero((found >= 0) & ~np.append(to, True)[found])):
-            found[climb] = parent[found[climb]]
-        return found
-
-    op = climbed(np.append(parent, -1)[runtime].astype(np.int32), is_known)
+    op = climb(parent, np.append(parent, -1)[runtime], is_known)
     # A collective's range may lie within the op that the file says the launch belongs to.
     ranged = np.flatnonzero((op >= 0) & ~np.append(is_op, True)[op])
     if len(ranged):
-        around = climbed(op[ranged], is_op)
+        around = climb(parent, op[ranged], is_op)
         ids = np.append(_unsigned(spans["external"]), 0)
         told = ids[runtime[ranged]]
         better = (around >= 0) & (told != 0) & (ids[around] == told) & (ids[op[ranged]] != told)

@@ -21,7 +21,8 @@ import numpy.typing as npt
 import polars as pl
 
 from haiprof.views.intervals import Index
-from haiprof.views.trace.instants import Rows, around, climb, running
+from haiprof.views.trace.ancestors import climb
+from haiprof.views.trace.instants import Rows, around, running
 from haiprof.views.trace.linked import CALLS, Linked
 from haiprof.views.trace.names import numbered
 
@@ -210,20 +211,17 @@ def operators(linked: Linked, allocations: pl.DataFrame) -> pl.DataFrame:
     gain = np.stack((size, (size > 0).astype(np.int64), np.maximum(size, 0)))
     shape = len(ops.names) * where.height
 
-    def sums(rows: Rows) -> npt.NDArray[np.int64]:
-        made = np.zeros((3, shape), np.int64)
-        at = np.flatnonzero(rows >= 0)
-        at = at[ops.operator[rows[at]]]
-        to = ops.name[rows[at]].astype(np.intp) * where.height + memory[at]
+    own, total = (np.zeros((3, shape), np.int64) for _ in range(2))
+    row = ops.own(linked, counted)
+    called = np.flatnonzero(ops.operator)
+    for place in range(where.height):
+        mine = np.flatnonzero((memory == place) & (row >= 0))
+        to = ops.name[called].astype(np.intp) * where.height + place
         for kind in range(3):
-            np.add.at(made[kind], to, gain[kind, at])
-        return made
-
-    here = ops.own(linked, counted)
-    own = sums(here)
-    total = own.copy()
-    while np.any((here := _where(ops.around, here)) >= 0):
-        total += sums(here)
+            here = np.zeros(len(ops.operator), np.int64)
+            np.add.at(here, row[mine], gain[kind, mine])
+            np.add.at(own[kind], to, here[called])
+            np.add.at(total[kind], to, linked.within(here)[called])
     some = np.flatnonzero(np.any(total != 0, axis=0))
     calls = np.bincount(ops.name[ops.operator], minlength=len(ops.names))
     code = some // max(where.height, 1)

@@ -20,7 +20,8 @@ import numpy.typing as npt
 import polars as pl
 
 from haiprof.views.intervals import Times, covered_per_group
-from haiprof.views.trace.instants import Rows, around, climb, innermost
+from haiprof.views.trace.ancestors import climb
+from haiprof.views.trace.instants import Rows, around, innermost
 from haiprof.views.trace.linked import BUSY, CALLS, PYTHON, Linked
 from haiprof.views.trace.names import numbered, one_of
 

@@ -121,7 +121,7 @@ def costs(linked: Linked) -> Costs:
     head = np.arange(len(caller), dtype=np.int32)
     head[merged] = caller[merged]
     while np.any(again := merged[head]):
-        head[again] = caller[head[again]]
+        head[again] = head[head[again]]
 
     own = linked.ops["self"].to_numpy().copy()
     # What is no operator's own - a range, a merged call - is its caller's.

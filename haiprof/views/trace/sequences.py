@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from haiprof.views.trace.instants import around, climb
+from haiprof.views.trace.ancestors import climb
+from haiprof.views.trace.instants import around
 from haiprof.views.trace.linked import BUSY, CALLS, Linked
 from haiprof.views.trace.names import numbered, one_of
 

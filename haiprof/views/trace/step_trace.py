@@ -17,6 +17,7 @@ import numpy.typing as npt
 import polars as pl
 
 from haiprof.views.intervals import Index, Times, covered, merge
+from haiprof.views.trace.ancestors import climb
 from haiprof.views.trace.linked import BUSY, Linked, looked_up
 from haiprof.views.trace.roles import by_name
 
@@ -132,13 +133,8 @@ def _in_backward(linked: Linked) -> npt.NDArray[np.bool_]:
     names = linked.ops["name"].unique().drop_nulls().cast(pl.String).to_list()
     backward = by_name(linked.ops["name"], [name for name in names if BACKWARD.match(name)])
     op = linked.activities["op"].cast(pl.Int64).fill_null(-1).to_numpy()
-    inside = np.zeros(len(op), np.bool_)
-    above = op
-    parent = np.append(linked.parent, -1)
-    while np.any(above >= 0):
-        inside |= (above >= 0) & np.append(backward, False)[above]
-        above = np.where(inside, -1, parent[above])
-    return inside
+    made: npt.NDArray[np.bool_] = climb(linked.parent, op, backward) >= 0
+    return made
 
 
 def _first(rows: Index, values: Times, count: int) -> Times:

@@ -1,8 +1,9 @@
 """Opens traces one after another, as a process that a test can wait for and end.
 
-Each line of its input is a path; each line of its output, as JSON, is what became of it: ``error``
-(what haiprof says of it), ``problems`` and ``rows`` if it was opened, or ``raised`` (a traceback),
-with ``seconds`` and ``grown``, by how many bytes memory grew while it was open.
+Each line of its input is a path, or a path after ``all `` to make every view; each line of its
+output, as JSON, is what became of it: ``error`` (what haiprof says of it), ``problems`` and
+``rows`` if it was opened, or ``raised`` (a traceback), with ``seconds`` and ``grown``, by how many
+bytes memory grew while it was open.
 """
 
 from __future__ import annotations
@@ -19,17 +20,21 @@ from typing import Any
 
 from haiprof.analyzer import Analyzer
 from haiprof.errors import HaiprofError
+from haiprof.export import csv
 
 #: Whatever goes wrong, the machine is left alone.
 MOST_ADDRESSES = 16 << 30
-VIEWS = ("processes", "steps", "spans", "kernels", "device_spans", "samples")
+TABLES = ("processes", "steps", "spans", "kernels", "device_spans", "samples")
 
 
-def open_trace(path: str) -> dict[str, Any]:
-    """Open one trace and make its views."""
+def open_trace(path: str, all_views: bool) -> dict[str, Any]:
+    """Open one trace, read its tables, and make its views."""
     try:
         analyzer = Analyzer(path)
-        rows = {name: len(getattr(analyzer, name)()) for name in VIEWS}
+        rows = {name: len(getattr(analyzer, name)()) for name in TABLES}
+        if all_views:
+            for view in csv.VIEWS.values():
+                view(analyzer)
         return {"problems": analyzer.problems(), "rows": rows}
     except HaiprofError as error:
         return {"error": str(error)}
@@ -55,7 +60,8 @@ def main() -> None:
     for line in sys.stdin:
         forget_peak()
         before, begun = memory("VmRSS:"), time.monotonic()
-        told = open_trace(line.rstrip("\n"))
+        path = line.rstrip("\n")
+        told = open_trace(path.removeprefix("all "), path.startswith("all "))
         told.update(seconds=time.monotonic() - begun, grown=memory("VmHWM:") - before)
         print(json.dumps(told), file=answers, flush=True)
 
