@@ -13,8 +13,12 @@ help:            ## show this list
 demo: $(VENV)/installed  ## train a small network under haiprof and write a report
 	$(BIN)/haiprof run --log-dir demo --report -- $(BIN)/python examples/train_digits.py
 
+# Of the analysis two at a time; where programs run and are timed, each test has the machine alone.
+ANALYSIS := tests/diagnose tests/sources tests/trace tests/views
+
 test: $(VENV)/installed  ## run all tests
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 $(ANALYSIS)
+	$(BIN)/pytest $(ANALYSIS:%=--ignore=%)
 
 test-qemu: $(VENV)/installed  ## the uncore drivers on emulated servers; needs Debian and its QEMU
 	$(BIN)/pytest tests/qemu -m qemu
