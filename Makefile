@@ -14,7 +14,7 @@ demo: $(VENV)/installed  ## train a small network under haiprof and write a repo
 	$(BIN)/haiprof run --log-dir demo --report -- $(BIN)/python examples/train_digits.py
 
 # Of the analysis two at a time; where programs run and are timed, each test has the machine alone.
-ANALYSIS := tests/diagnose tests/sources tests/trace tests/views
+ANALYSIS := tests/diagnose tests/export tests/sources tests/trace tests/views
 
 test: $(VENV)/installed  ## run all tests
 	$(BIN)/pytest -n 2 $(ANALYSIS)
