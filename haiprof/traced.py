@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import functools
 import threading
 from collections import OrderedDict
@@ -87,7 +88,7 @@ class DistributedFrames(NamedTuple):
     collectives: pl.DataFrame
 
 
-class Traced:
+class Traced(abc.ABC):
     """What the Analyzer answers from a deep trace, of one rank or of all.
 
     Frames begin with ``node``, ``rank``, ``pid`` and ``session`` (which of the times that a worker
@@ -99,13 +100,15 @@ class Traced:
     _executor: Executor | None
     _links: Links
 
+    @abc.abstractmethod
     def _choose(self, rank: int | None) -> list[Process]:
-        raise NotImplementedError
+        """Return the processes of a rank, or all."""
 
+    @abc.abstractmethod
     def _map(
         self, work: Callable[[Process], _Result], processes: Sequence[Process]
     ) -> Iterable[_Result]:
-        raise NotImplementedError
+        """Do the work for each process, on the executor where there is one."""
 
     @property
     def traced(self) -> bool:
