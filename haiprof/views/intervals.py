@@ -58,16 +58,6 @@ def subtract(start: Times, end: Times, other_start: Times, other_end: Times) -> 
     )
 
 
-def clip(start: Times, end: Times, low: int, high: int) -> tuple[Times, Times]:
-    """Return what of intervals lies in ``[low, high)``, in their order; what has none is left out.
-
-    Several windows at once are what :func:`intersect` is for.
-    """
-    begin, finish = np.maximum(start, low), np.minimum(end, high)
-    keep = finish > begin
-    return begin[keep], finish[keep]
-
-
 def by_priority(
     roles: Sequence[tuple[Times, Times]], low: Times, high: Times
 ) -> npt.NDArray[np.int64]:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from haiprof.views.intervals import (
     Times,
     by_priority,
-    clip,
     covered,
     covered_per_group,
     innermost,
@@ -137,14 +136,6 @@ def test_what_is_subtracted_leaves_the_instants_of_the_first_alone(one: Pairs, t
     assert painted(made) == painted(one) - painted(two)
     assert all(low < high for low, high in made)
     assert all(before[1] < after[0] for before, after in itertools.pairwise(made))
-
-
-@given(intervals, interval)
-def test_clipped_intervals_lie_within_the_window(pairs: Pairs, window: tuple[int, int]) -> None:
-    start, end = clip(*arrays(pairs), *window)
-    made = list(zip(start.tolist(), end.tolist(), strict=True))
-    assert painted(made) == painted(pairs) & painted([window])
-    assert all(window[0] <= low < high <= window[1] for low, high in made)
 
 
 @given(st.lists(intervals, max_size=4), intervals)
