@@ -85,10 +85,18 @@ def open_path(
     try:
         import_run(found, temporary.path, compression=_COMPRESSION, executor=executor, told=told)
         run = own.open_run(temporary.path)
+        _give_back_memory()
     except BaseException:
         temporary.remove()
         raise
     return Opened(_named(replace(run, problems=(*stale, *run.problems)), found), temporary)
+
+
+def _give_back_memory() -> None:
+    """Have the allocator return what the import has freed: what is read next needs room."""
+    import pyarrow as pa
+
+    pa.system_memory_pool().release_unused()
 
 
 def _is_recorded(path: str | Path) -> bool:

@@ -6,7 +6,6 @@ question for the analysis, whose rules may change after the import.
 
 from __future__ import annotations
 
-import functools
 import json
 from typing import Any, Final
 
@@ -31,7 +30,7 @@ from haiprof.sources.kineto.columns import (
     some,
     times,
 )
-from haiprof.sources.kineto.texts import NO_CODE, Texts, word_column
+from haiprof.sources.kineto.texts import NO_CODE, Codes, Texts, word_column
 
 #: What is told of a communication beside the columns of its table: JSON member <- column.
 _FURTHER: Final = {
@@ -77,13 +76,14 @@ def host_collectives(
     if not len(chosen):
         return {}
     ops, rows = ops[chosen], picked(spans, chosen)
+    pairs, index = _pairs(ops, names[chosen])
     said = [
         words.collective_of(texts[name]) if op == NO_CODE else texts[op]
-        for op, name in zip(ops.tolist(), names[chosen].tolist(), strict=True)
+        for op, name in pairs.tolist()
     ]
     return {
         "side": word_column(np.zeros(len(chosen), np.int8), ("host",)),
-        "op": pa.array(said, pa.utf8()).dictionary_encode(),
+        "op": pa.array(said, pa.utf8()).dictionary_encode().take(index),
         "start": times(rows, "start", base),
         "duration": durations(rows),
         "thread": pa.array(threads[chosen]),
@@ -167,12 +167,17 @@ def _value(text: str) -> Any:
 
 
 def _bytes_of_inputs(texts: Texts, spans: Group) -> Numbers:
-    @functools.cache
-    def total(shapes: int, types: int) -> int:
-        if NO_CODE in (shapes, types):
-            return NO_NUMBER
-        found = words.input_bytes(texts[shapes], texts[types])
-        return NO_NUMBER if found is None else found
+    pairs, index = _pairs(codes(spans, "shapes"), codes(spans, "types"))
+    totals = [
+        None if NO_CODE in (shapes, types) else words.input_bytes(texts[shapes], texts[types])
+        for shapes, types in pairs.tolist()
+    ]
+    made: Numbers = np.array([NO_NUMBER if n is None else n for n in totals], np.int64)[index]
+    return made
 
-    pairs = zip(codes(spans, "shapes").tolist(), codes(spans, "types").tolist(), strict=True)
-    return np.array([total(*pair) for pair in pairs], np.int64)
+
+def _pairs(first: Codes, second: Codes) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.intp]]:
+    """Return the pairs that rows have, each once, and each row's index in them."""
+    both = first.astype(np.uint64) << np.uint64(32) | second
+    found, index = np.unique(both, return_inverse=True)
+    return np.stack([found >> np.uint64(32), found & np.uint64(NO_CODE)], axis=1), index

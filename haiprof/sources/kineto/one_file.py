@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -16,16 +17,17 @@ from haiprof import schema
 from haiprof.errors import HaiprofError
 from haiprof.printable import printable
 from haiprof.sources.kineto import words
-from haiprof.sources.kineto.columns import FAR, table
+from haiprof.sources.kineto.columns import FAR, Group, table
 from haiprof.sources.kineto.find import Source
 from haiprof.sources.kineto.rows import Rows
 from haiprof.sources.kineto.stream import Pieces
 
 #: Bytes of JSON text that one segment is made of: memory does not grow with the file.
-_SEGMENT: Final = 128 << 20
+_SEGMENT: Final = 32 << 20
 #: So many unknown categories are named.
 _NAMED: Final = 10
-_FILE_ROWS: Final = 1 << 16
+#: Rows of a batch: Arrow keeps the memory of larger ones when it has compressed them.
+_BATCH_ROWS: Final = 1 << 14
 #: Header members that are kept as they are, and what they are here.
 _KEPT: Final = ("distributedInfo", "deviceProperties", "schemaVersion", "host_name")
 #: Columns that a later known ``baseTimeNanoseconds`` moves.
@@ -79,6 +81,8 @@ class _File:
         self._made = made
         self._options = pa.ipc.IpcWriteOptions(compression=compression)
         self._rows = Rows()
+        #: Texts that were taken from the parser.
+        self._texts = 0
         #: File of each segment, and the base that its times begin at.
         self._written: list[tuple[Path, int]] = []
 
@@ -87,29 +91,40 @@ class _File:
 
         parser = _core.TraceParser(dict(words.ROUTES), list(words.WITH_ARGUMENTS))
         Path(self._made.folder).mkdir(mode=0o700)
-        with Pieces(self._made.source.path) as pieces:
+        # One segment is written while the next is parsed.
+        with Pieces(self._made.source.path) as pieces, ThreadPoolExecutor(1) as writer:
             known = waiting = 0
+            writing: Future[None] | None = None
             for piece in pieces:
                 parser.feed(piece)
                 told(pieces.consumed - known)
                 known = pieces.consumed
                 waiting += len(piece)
                 if waiting >= _SEGMENT:
-                    self._take(parser)
+                    if writing is not None:
+                        writing.result()
+                    writing = writer.submit(self._take, *self._segment(parser))
                     waiting = 0
+            if writing is not None:
+                writing.result()
         parser.finish()
         self._made.header = _header(parser.header)
-        self._take(parser)
+        self._take(*self._segment(parser))
         self._tell(parser, pieces.broken)
         self._move(_base(parser.header))
         self._made.devices = tuple(sorted(self._rows.devices))
         if self._made.problems:
             self._write("events", self._problem_rows())
 
-    def _take(self, parser: Any) -> None:
-        groups = parser.take()
-        self._rows.texts.extend(parser.strings(len(self._rows.texts)))
-        base = _base(parser.header)
+    def _segment(self, parser: Any) -> tuple[dict[str, Group], list[str], int]:
+        """Take what was parsed since the last segment: its rows, its new texts, its base."""
+        groups: dict[str, Group] = parser.take()
+        texts: list[str] = parser.strings(self._texts)
+        self._texts += len(texts)
+        return groups, texts, _base(parser.header)
+
+    def _take(self, groups: dict[str, Group], texts: list[str], base: int) -> None:
+        self._rows.texts.extend(texts)
         for name, rows in self._rows.tables(groups, base).items():
             self._write(name, rows, base)
         if self._made.pid is None:
@@ -122,7 +137,7 @@ class _File:
             pa.OSFile(str(file), "wb") as sink,
             pa.ipc.new_file(sink, rows.schema, options=self._options) as out,
         ):
-            out.write_table(rows, max_chunksize=_FILE_ROWS)
+            out.write_table(rows, max_chunksize=_BATCH_ROWS)
         self._written.append((file, base))
         begin, end = _extent(rows)
         made = self._made
@@ -142,7 +157,7 @@ class _File:
                 pa.OSFile(str(file), "wb") as sink,
                 pa.ipc.new_file(sink, rows.schema, options=self._options) as out,
             ):
-                out.write_table(moved, max_chunksize=_FILE_ROWS)
+                out.write_table(moved, max_chunksize=_BATCH_ROWS)
         if late and self._made.begin is not None and self._made.end is not None:
             self._made.begin, self._made.end = self._extent_of_all()
 

@@ -181,6 +181,7 @@ def link(
     family = (rank == len(CALLS)).astype(np.uint8)
     parent, own, last, crossing = _core.nest(thread, family, start, end)
     _by_python_id(chosen, family.view(np.bool_), parent)
+    del spans  # of a long trace, room for what follows
 
     begun = kernels["start"].to_numpy()
     ended = begun + np.maximum(kernels["duration"].to_numpy(), 0)
