@@ -553,11 +553,12 @@ def _communications(process: Process, links: Links | None) -> pl.DataFrame:
 
 
 def _memory(linked: Linked, told: pl.DataFrame, points: int | None) -> tuple[pl.DataFrame, ...]:
-    peak = memory.peak(linked, told)
+    records = memory.Records(linked, told)
+    peak = memory.peak(records)
     return (
-        memory.curve(told, points),
-        memory.blocks(linked, told),
-        memory.operators(linked, told),
+        memory.curve(records, points),
+        memory.blocks(records),
+        memory.operators(records),
         peak.peaks,
         peak.holders,
     )
