@@ -464,16 +464,25 @@ def _placed(processes: list[Process]) -> dict[tuple[object, ...], Process]:
 
 def _stacked(made: Iterable[tuple[Process, pl.DataFrame]]) -> pl.DataFrame:
     frames = [
-        frame.select(
-            pl.lit(process.node).cast(pl.Categorical()).alias("node"),
-            pl.lit(process.rank, pl.Int64()).alias("rank"),
-            pl.lit(process.pid, pl.Int64()).alias("pid"),
-            pl.lit(_session(process), pl.UInt32()).alias("session"),
-            pl.all().exclude(*WHO),
+        pl.DataFrame(
+            [
+                *(
+                    pl.Series(name, [value], WHO[name]).new_from_index(0, frame.height)
+                    for name, value in zip(
+                        WHO,
+                        (process.node, process.rank, process.pid, _session(process)),
+                        strict=True,
+                    )
+                ),
+                *(column for column in frame.get_columns() if column.name not in WHO),
+            ]
         )
         for process, frame in made
     ]
-    return pl.concat(frames, how="diagonal_relaxed") if frames else pl.DataFrame(schema=WHO)
+    if not frames:
+        return pl.DataFrame(schema=WHO)
+    same = all(frame.schema == frames[0].schema for frame in frames)
+    return pl.concat(frames, how="vertical" if same else "diagonal_relaxed")
 
 
 def _by_label(
