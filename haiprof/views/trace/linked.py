@@ -136,6 +136,17 @@ class Linked:
         return one_of(self.activities["kind"], BUSY)
 
     @functools.cached_property
+    def _roled(self) -> tuple[npt.NDArray[np.int32], pl.Series]:
+        return numbered(self.activities["role"])
+
+    def ran(self, *roles: str) -> npt.NDArray[np.bool_]:
+        """Say of each activity whether its role is one of these."""
+        number, texts = self._roled
+        chosen = np.array([text in roles for text in texts.cast(pl.String).to_list()], np.bool_)
+        made: npt.NDArray[np.bool_] = chosen[number]
+        return made
+
+    @functools.cached_property
     def caller(self) -> npt.NDArray[np.int32]:
         """For each span of ``ops`` the innermost around it that :class:`HostRoles` calls a node."""
         return enclosing(self, self.host.node)
@@ -263,7 +274,9 @@ def link(
 
 def enclosing(linked: Linked, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
     """Return for each span the innermost span around it that is chosen, or -1."""
-    return climb(linked.parent, linked.parent, chosen)
+    from haiprof import _core
+
+    return _core.enclosing(linked.parent, chosen)
 
 
 _LATEST = np.iinfo(np.int64).max
