@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from haiprof.views.intervals import Times, merge
+from haiprof.views.intervals import Index, Times, merge
 from haiprof.views.trace.linked import BUSY, Linked
 from haiprof.views.trace.names import numbered, one_of
 
@@ -28,10 +28,16 @@ def work(linked: Linked, *, drop_last_step: bool = False) -> pl.DataFrame:
             then whose launch is not known. A trace that ends within a step has only a part of the
             last one's device work. Nothing is left out of a trace with fewer than two steps.
     """
-    keep = one_of(linked.activities["role"], (*BUSY, "communication"))
+    keep = worked(linked, drop_last_step=drop_last_step)
+    return linked.activities if keep.all() else linked.activities.filter(pl.Series(keep))
+
+
+def worked(linked: Linked, *, drop_last_step: bool = False) -> npt.NDArray[np.bool_]:
+    """Say of each activity whether :func:`work` returns it."""
+    keep = linked.ran(*BUSY, "communication")
     if drop_last_step:
         keep &= launch_times(linked) < last_step(linked)
-    return linked.activities if keep.all() else linked.activities.filter(pl.Series(keep))
+    return keep
 
 
 def launch_times(linked: Linked) -> Times:
@@ -60,6 +66,14 @@ def by_device(frame: pl.DataFrame) -> Iterator[tuple[int | None, pl.DataFrame]]:
         yield device, frame.filter(pl.col("device").eq_missing(device))
 
 
+def devices(linked: Linked, *, drop_last_step: bool = False) -> Iterator[tuple[int | None, Index]]:
+    """Go through the devices in order, each with its rows of what :func:`work` returns."""
+    keep = worked(linked, drop_last_step=drop_last_step)
+    device = numbers(linked.activities["device"])
+    for number in sorted(set(device[keep].tolist())):
+        yield None if number < 0 else number, np.flatnonzero(keep & (device == number))
+
+
 def times(frame: pl.DataFrame) -> tuple[Times, Times]:
     """Return when each activity began and ended."""
     return frame["start"].to_numpy(), frame["end"].to_numpy()
@@ -70,6 +84,13 @@ def united(frame: pl.DataFrame, *roles: str) -> tuple[Times, Times]:
     mine = one_of(frame["role"], roles)
     start, end = times(frame)
     return merge(start[mine], end[mine])
+
+
+def union(linked: Linked, mine: Index, *roles: str) -> tuple[Times, Times]:
+    """Return when some of these activities ran that has one of ``roles``, as ``merge`` does."""
+    chosen = mine[linked.ran(*roles)[mine]]
+    start, end = times(linked.activities)
+    return merge(start[chosen], end[chosen])
 
 
 def ratio(part: pl.Expr, whole: pl.Expr) -> pl.Expr:
@@ -85,6 +106,12 @@ def texts_in(column: pl.Series) -> tuple[list[str], npt.NDArray[np.int32], npt.N
         some = number < len(texts) - 1
         number[~some] = 0
     return texts.drop_nulls().cast(pl.String).to_list(), number, some
+
+
+def numbers(column: pl.Series) -> Times:
+    """Return a column of numbers of devices or streams as an array: -1 for null."""
+    made: Times = column.cast(pl.Int64).fill_null(-1).to_numpy()
+    return made
 
 
 def rows(column: pl.Series) -> npt.NDArray[np.int32]:
