@@ -136,12 +136,13 @@ class Linked:
         return one_of(self.activities["kind"], BUSY)
 
     @functools.cached_property
-    def _roled(self) -> tuple[npt.NDArray[np.int32], pl.Series]:
+    def roled(self) -> tuple[npt.NDArray[np.int32], pl.Series]:
+        """For each activity the number of its role, and the roles by number."""
         return numbered(self.activities["role"])
 
     def ran(self, *roles: str) -> npt.NDArray[np.bool_]:
         """Say of each activity whether its role is one of these."""
-        number, texts = self._roled
+        number, texts = self.roled
         chosen = np.array([text in roles for text in texts.cast(pl.String).to_list()], np.bool_)
         made: npt.NDArray[np.bool_] = chosen[number]
         return made
