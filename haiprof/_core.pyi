@@ -531,6 +531,37 @@ def nesting_order(
 ) -> npt.NDArray[np.int32]:
     """The rows in the order thread, start, longest first, rank, row."""
 
+def enclosing(
+    parent: npt.NDArray[np.int32], chosen: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.int32]:
+    """For each span the innermost of the chosen ones around it, or -1.
+
+    Args:
+        parent: for each span the one around it, which stands before it, or -1.
+        chosen: one for each span.
+
+    Raises:
+        ValueError: the arrays differ in length.
+    """
+
+def innermost_pieces(
+    thread: npt.NDArray[np.uint32],
+    start: npt.NDArray[np.int64],
+    end: npt.NDArray[np.int64],
+    parent: npt.NDArray[np.int32],
+    chosen: npt.NDArray[np.bool_],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Cut the time of the chosen spans up by thread: each piece is of the innermost of them.
+
+    Spans stand in the order of :func:`nesting_order`, with the parents of :func:`nest`.
+
+    Returns:
+        Begin and end (ns) and the row of each piece, by thread and time.
+
+    Raises:
+        ValueError: the arrays differ in length.
+    """
+
 # -- paths (src/paths) ----------------------------------------------------------------------------
 
 def fold(

@@ -6,9 +6,9 @@ import abc
 import functools
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import polars as pl
 
@@ -50,6 +50,8 @@ _Result = TypeVar("_Result")
 #: Columns in front of every frame: whose rows they are.
 WHO = {"node": pl.Categorical(), "rank": pl.Int64(), "pid": pl.Int64(), "session": pl.UInt32()}
 _SPAN_COLUMNS = tuple(c.name for c in schema.SPANS.columns if c.name != "attributes")
+#: Of each session the matched communications, and whose traces the labels in them are.
+Matched: TypeAlias = dict[int | None, tuple[pl.DataFrame, dict[str, Process]]]
 #: Linked traces are kept up to this many rows of spans and kernels together; the last one always.
 _KEPT_ROWS = 4_000_000
 
@@ -390,8 +392,13 @@ class Traced(abc.ABC):
     def _view(self, rank: int | None, work: Callable[[Linked], pl.DataFrame]) -> pl.DataFrame:
         return _stacked(self._linked(rank, work))
 
-    def _matched(self) -> dict[int | None, tuple[pl.DataFrame, dict[str, Process]]]:
-        """Match the communication of all ranks, session by session; ranks go by their label."""
+    def _matched(self) -> Matched:
+        """Match the communication of all ranks, session by session; ranks go by their label.
+
+        Done once: several views are made of it.
+        """
+        if self._links.matched is not None:
+            return self._links.matched
         spans: dict[int | None, dict[str, pl.DataFrame]] = {}
         whose: dict[int | None, dict[str, Process]] = {}
         chosen = self._traces(None)
@@ -401,7 +408,8 @@ class Traced(abc.ABC):
             spans.setdefault(span, {})[process.label] = found
             whose.setdefault(span, {})[process.label] = process
         made = {span: (distributed.match(ranks), whose[span]) for span, ranks in spans.items()}
-        return made or {None: (distributed.match({}), {})}
+        self._links.matched = made or {None: (distributed.match({}), {})}
+        return self._links.matched
 
     def _pairs(self, after: Traced, rank: int | None) -> Iterable[tuple[Process, Linked, Linked]]:
         mine, later = _placed(self._traces(rank)), _placed(after._traces(rank))
@@ -420,6 +428,8 @@ class Links:
 
     def __init__(self) -> None:
         """Keep none yet."""
+        #: What :meth:`Traced._matched` made of all ranks.
+        self.matched: Matched | None = None
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, Linked] = OrderedDict()
 
@@ -464,20 +474,29 @@ def _placed(processes: list[Process]) -> dict[tuple[object, ...], Process]:
 
 def _stacked(made: Iterable[tuple[Process, pl.DataFrame]]) -> pl.DataFrame:
     frames = [
-        frame.select(
-            pl.lit(process.node).cast(pl.Categorical()).alias("node"),
-            pl.lit(process.rank, pl.Int64()).alias("rank"),
-            pl.lit(process.pid, pl.Int64()).alias("pid"),
-            pl.lit(_session(process), pl.UInt32()).alias("session"),
-            pl.all().exclude(*WHO),
+        pl.DataFrame(
+            [
+                *(
+                    pl.Series(name, [value], WHO[name]).new_from_index(0, frame.height)
+                    for name, value in zip(
+                        WHO,
+                        (process.node, process.rank, process.pid, _session(process)),
+                        strict=True,
+                    )
+                ),
+                *(column for column in frame.get_columns() if column.name not in WHO),
+            ]
         )
         for process, frame in made
     ]
-    return pl.concat(frames, how="diagonal_relaxed") if frames else pl.DataFrame(schema=WHO)
+    if not frames:
+        return pl.DataFrame(schema=WHO)
+    same = all(frame.schema == frames[0].schema for frame in frames)
+    return pl.concat(frames, how="vertical" if same else "diagonal_relaxed")
 
 
 def _by_label(
-    matched: Mapping[int | None, tuple[pl.DataFrame, dict[str, Process]]],
+    matched: Matched,
     view: Callable[[pl.DataFrame], pl.DataFrame],
 ) -> pl.DataFrame:
     """Apply a view of matched ranks to each session; a rank's label becomes who it is."""
@@ -553,11 +572,12 @@ def _communications(process: Process, links: Links | None) -> pl.DataFrame:
 
 
 def _memory(linked: Linked, told: pl.DataFrame, points: int | None) -> tuple[pl.DataFrame, ...]:
-    peak = memory.peak(linked, told)
+    records = memory.Records(linked, told)
+    peak = memory.peak(records)
     return (
-        memory.curve(told, points),
-        memory.blocks(linked, told),
-        memory.operators(linked, told),
+        memory.curve(records, points),
+        memory.blocks(records),
+        memory.operators(records),
         peak.peaks,
         peak.holders,
     )

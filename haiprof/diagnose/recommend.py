@@ -19,9 +19,8 @@ from haiprof.diagnose import gaps as idle
 from haiprof.diagnose.finding import Finding
 from haiprof.diagnose.where import line
 from haiprof.views.intervals import covered, merge, subtract
-from haiprof.views.trace.ancestors import climb
 from haiprof.views.trace.host_roles import OPTIMIZING
-from haiprof.views.trace.linked import BUSY, Linked
+from haiprof.views.trace.linked import BUSY, Linked, enclosing
 from haiprof.views.trace.overview import Overview, overview
 from haiprof.views.words import milliseconds, percent, size
 
@@ -75,8 +74,7 @@ class Case:
     @property
     def has_device(self) -> bool:
         """Whether any device did anything."""
-        kinds = self.linked.activities["kind"].unique().cast(pl.String)
-        return bool(kinds.is_in(BUSY).any())
+        return bool(self.linked.busy.any())
 
 
 def recommendations(
@@ -116,27 +114,20 @@ def _finding(
     lost = int(gaps.length[of].sum())
     if lost < IDLE * case.stepped:
         return
-    operator = _outermost(case.linked, gaps.row[of], around)
-    named = pl.DataFrame(
-        {
-            "row": gaps.row[of],
-            "step": gaps.step[of],
-            "lost": gaps.length[of],
-            "operator": operator,
-            "name": case.linked.ops["name"].gather(operator).cast(pl.String),
-        }
-    )
-    by_name = (
-        named.group_by("name")
-        .agg(pl.col("lost").sum(), pl.col("operator").n_unique())
-        .sort("lost", "name")
-    )
-    name, most, count = by_name.row(-1)
-    worst = named.filter(pl.col("name") == name).group_by("row").agg(pl.col("lost").sum())
-    where = line(case.linked, int(worst.sort("lost", "row")["row"][-1]))
+    rows, length = gaps.row[of], gaps.length[of]
+    operator = _outermost(case.linked, rows) if around else rows
+    number, texts = case.linked.named
+    named = number[operator]
+    names = texts.cast(pl.String).to_list()
+    each, total = _summed(named, length)
+    most = int(total.max())
+    among = [(names[key] or "", key) for key in each[total == most].tolist()]
+    mine = named == max(among)[1]
+    name = names[max(among)[1]]
+    count = len(set(operator[mine].tolist()))
+    where = line(case.linked, _largest(rows[mine], length[mine]))
     told = f"{milliseconds(lost)} of {milliseconds(case.stepped)} in the recorded steps"
-    by_step = named.group_by("step").agg(pl.col("lost").sum()).sort("lost", "step")
-    at = case.linked.steps["step"][int(by_step["step"][-1])]
+    at = case.linked.steps["step"][_largest(gaps.step[of], length)]
     yield Finding(
         cause,
         problem.format(share=percent(lost / case.stepped)),
@@ -154,17 +145,36 @@ def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
-def _outermost(linked: Linked, rows: npt.NDArray[np.int64], around: bool) -> pl.Series:
+def _outermost(linked: Linked, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """For each span the outermost operator (or optimizer) around it, or itself without one."""
-    is_op = linked.host.operator | idle.named(linked.ops["name"], OPTIMIZING)
-    found = rows
-    if around and len(rows):
-        outer = climb(linked.parent, linked.parent, is_op)
-        outer = np.where(outer >= 0, outer, np.arange(len(outer)))
-        while np.any((further := outer[outer]) != outer):
-            outer = further
-        found = outer[rows].astype(np.int64)
-    return pl.Series("operator", found, pl.UInt32)
+    around = linked.once(_operator_around)
+    found: npt.NDArray[np.int64] = rows.copy()
+    left = np.arange(len(found))
+    while len(left):
+        outer = around[found[left]]
+        left, outer = left[outer >= 0], outer[outer >= 0]
+        found[left] = outer
+    return found
+
+
+def _operator_around(linked: Linked) -> npt.NDArray[np.int32]:
+    return enclosing(linked, linked.host.operator | idle.named(linked, OPTIMIZING))
+
+
+def _summed(
+    keys: npt.NDArray[np.integer], values: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.integer], npt.NDArray[np.int64]]:
+    """Return each key once, ascending, and the sum of its values."""
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    first = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
+    return keys[first], np.add.reduceat(values[order], first)
+
+
+def _largest(keys: npt.NDArray[np.integer], values: npt.NDArray[np.int64]) -> int:
+    """Return the key with the greatest sum of values, of several the greatest."""
+    each, total = _summed(keys, values)
+    return int(each[total == total.max()][-1])
 
 
 def data_loading(case: Case) -> Iterator[Finding]:
@@ -218,9 +228,12 @@ def cpu_operator(case: Case) -> Iterator[Finding]:
 
 def launch(case: Case) -> Iterator[Finding]:
     """The host cannot launch as fast as the device works."""
-    kernels = case.linked.activities.filter(pl.col("kind").cast(pl.String) == "kernel")
-    small = kernels.filter(pl.col("duration") < SMALL).height
-    evidence = f"{small} of {kernels.height} kernels last less than {milliseconds(SMALL)}"
+    kernels = case.linked.ran("kernel", "communication")
+    small = kernels & (case.linked.activities["duration"].to_numpy() < SMALL)
+    evidence = (
+        f"{np.count_nonzero(small)} of {np.count_nonzero(kernels)} kernels last less than "
+        f"{milliseconds(SMALL)}"
+    )
     yield from _finding(
         case,
         "launch",
@@ -248,10 +261,8 @@ def allocator(case: Case) -> Iterator[Finding]:
 def exposed_communication(case: Case) -> Iterator[Finding]:
     """Communication that no computation hides; the plugin's advice from 10 % of the step on."""
     activities = case.linked.activities
-    role = activities["role"].cast(pl.String)
     begun, ended = activities["start"].to_numpy(), activities["end"].to_numpy()
-    communicates = (role == "communication").to_numpy()
-    computes = role.is_in(["kernel", "memcpy", "memset"]).to_numpy()
+    communicates, computes = case.linked.ran("communication"), case.linked.ran(*BUSY)
     if not case.has_device:
         yield from _on_host(case)
         return
@@ -360,8 +371,8 @@ def memory(case: Case) -> Iterator[Finding]:
 
 def data_parallel(case: Case) -> Iterator[Finding]:
     """The plugin's: one process drives several GPUs; or DDP does not use NCCL."""
-    names = case.linked.ops["name"].unique().cast(pl.String)
-    if (names == "DataParallel.forward").any():
+    names = case.linked.named[1].cast(pl.String).to_list()
+    if "DataParallel.forward" in names:
         yield Finding(
             "data_parallel",
             "the model is wrapped in DataParallel: one Python process drives all GPUs",
@@ -369,7 +380,7 @@ def data_parallel(case: Case) -> Iterator[Finding]:
             "DataParallel.forward was called",
         )
     able = any(d.capability and d.capability >= _NCCL_SINCE for d in case.devices)
-    wrapped = (names == "DistributedDataParallel.forward").any()
+    wrapped = "DistributedDataParallel.forward" in names
     if able and wrapped and case.backends and "nccl" not in case.backends:
         yield Finding(
             "backend",

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import polars as pl
 
-from haiprof.views.trace.linked import Linked
+from haiprof.views.trace.linked import CALLS, Linked
 
 #: A frame of Python as torch.profiler writes it: ``train.py(45): main``.
 _FRAME = re.compile(r"\.py\(\d+\)")
@@ -45,10 +45,11 @@ def _recorded(linked: Linked, row: int) -> list[str]:
 
 def _running(linked: Linked, row: int) -> list[str]:
     """Python functions of the thread that ran when a span began, innermost first."""
-    thread, instant = linked.ops["thread"][row], linked.start[row]
-    python = linked.of("python") & (linked.start <= instant) & (linked.end > instant)
-    python &= (linked.ops["thread"] == thread).to_numpy()
-    rows = np.flatnonzero(python)
-    rows = rows[np.argsort(linked.start[rows], kind="stable")[::-1]]
+    threads, instant = linked.ops["thread"].to_numpy(), linked.start[row]
+    first = int(np.searchsorted(threads, threads[row]))
+    last = int(np.searchsorted(threads, threads[row], side="right"))
+    last = first + int(np.searchsorted(linked.start[first:last], instant, side="right"))
+    python = linked.category[first:last] == len(CALLS)
+    rows = first + np.flatnonzero(python & (linked.end[first:last] > instant))[::-1]
     names = linked.ops["name"].gather(rows).cast(pl.String).to_list()
     return [name for name in names if name and _FRAME.search(name)]

@@ -95,4 +95,56 @@ void order(std::span<const std::uint32_t> thread, std::span<const std::int64_t> 
   std::sort(rows.begin(), rows.end(), before);
 }
 
+void enclosing(std::span<const std::int32_t> parent, std::span<const bool> chosen,
+               std::span<std::int32_t> found) {
+  for (std::size_t row = 0; row < parent.size(); ++row) {
+    const std::int32_t outer = parent[row];
+    const auto at = static_cast<std::size_t>(outer);
+    found[row] = outer < 0 || at >= row ? kNone : chosen[at] ? outer : found[at];
+  }
+}
+
+std::vector<Piece> innermost(const Spans& spans, std::span<const std::int32_t> parent,
+                             std::span<const bool> chosen) {
+  std::vector<std::int32_t> above(parent.size());
+  enclosing(parent, chosen, above);
+  std::vector<std::int32_t> rows;
+  for (std::size_t row = 0; row < parent.size(); ++row) {
+    if (chosen[row] && spans.end[row] > spans.start[row]) {
+      rows.push_back(static_cast<std::int32_t>(row));
+    }
+  }
+  const auto at = [](const auto& column, std::int32_t row) {
+    return column[static_cast<std::size_t>(row)];
+  };
+  std::vector<Piece> pieces;
+  std::vector<std::int32_t> ends;
+  for (auto first = rows.begin(), last = first; first != rows.end(); first = last) {
+    const std::uint32_t thread = at(spans.thread, *first);
+    while (last != rows.end() && at(spans.thread, *last) == thread) ++last;
+    ends.assign(first, last);
+    std::sort(ends.begin(), ends.end(), [&](std::int32_t left, std::int32_t right) {
+      const std::int64_t a = at(spans.end, left);
+      const std::int64_t b = at(spans.end, right);
+      return a != b ? a < b : left > right;
+    });
+    std::int64_t since = INT64_MIN;
+    std::int32_t owner = kNone;
+    auto begins = first;
+    for (auto next = ends.begin(); next != ends.end();) {
+      // What ends at an instant does so before anything begins.
+      const bool starts = begins != last && at(spans.start, *begins) < at(spans.end, *next);
+      const std::int32_t row = starts ? *begins++ : *next++;
+      const std::int64_t now = starts ? at(spans.start, row) : at(spans.end, row);
+      if (owner != kNone) {
+        const std::int64_t until = std::min(now, at(spans.end, owner));
+        if (until > since) pieces.push_back({since, until, owner});
+      }
+      since = now;
+      owner = starts ? row : at(above, row);
+    }
+  }
+  return pieces;
+}
+
 }  // namespace haiprof::nesting

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace haiprof::nesting {
 
@@ -33,5 +34,22 @@ std::size_t nest(const Spans& spans, std::span<std::int32_t> parent, std::span<s
 void order(std::span<const std::uint32_t> thread, std::span<const std::int64_t> start,
            std::span<const std::int64_t> end, std::span<const std::uint8_t> rank,
            std::span<std::int32_t> rows);
+
+// found[i]: the innermost of the chosen spans around span i, or kNone. A parent stands before its
+// row; one that does not is none.
+void enclosing(std::span<const std::int32_t> parent, std::span<const bool> chosen,
+               std::span<std::int32_t> found);
+
+struct Piece {
+  std::int64_t start;
+  std::int64_t end;
+  std::int32_t row;
+};
+
+// Cuts the time of the chosen spans up, by thread and time: each piece is of the innermost of them.
+// `parent`, and the order of the spans, are those of nest(). When a span ends the one around it
+// goes on, as long as that lasts: one that crosses another ends when that does.
+std::vector<Piece> innermost(const Spans& spans, std::span<const std::int32_t> parent,
+                             std::span<const bool> chosen);
 
 }  // namespace haiprof::nesting

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <stdexcept>
+#include <vector>
 
 #include "nesting/nesting.h"
 #include "python/register.h"
@@ -65,12 +66,51 @@ Array<std::int32_t> order(const Array<std::uint32_t>& thread, const Array<std::i
   return made;
 }
 
+Array<std::int32_t> enclosing(const Array<std::int32_t>& parent, const Array<bool>& chosen) {
+  const std::size_t rows = values(parent).size();
+  same_length(rows, {values(chosen).size()});
+  Array<std::int32_t> made(static_cast<py::ssize_t>(rows));
+  const std::span<std::int32_t> written(made.mutable_data(), rows);
+  {
+    const py::gil_scoped_release release;
+    nesting::enclosing(values(parent), values(chosen), written);
+  }
+  return made;
+}
+
+py::tuple innermost(const Array<std::uint32_t>& thread, const Array<std::int64_t>& start,
+                    const Array<std::int64_t>& end, const Array<std::int32_t>& parent,
+                    const Array<bool>& chosen) {
+  const nesting::Spans spans{values(thread), {}, values(start), values(end)};
+  const std::size_t rows = spans.start.size();
+  same_length(
+      rows, {spans.thread.size(), spans.end.size(), values(parent).size(), values(chosen).size()});
+  std::vector<nesting::Piece> pieces;
+  {
+    const py::gil_scoped_release release;
+    pieces = nesting::innermost(spans, values(parent), values(chosen));
+  }
+  const auto count = static_cast<py::ssize_t>(pieces.size());
+  Array<std::int64_t> begin(count);
+  Array<std::int64_t> until(count);
+  Array<std::int64_t> row(count);
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    begin.mutable_data()[i] = pieces[i].start;
+    until.mutable_data()[i] = pieces[i].end;
+    row.mutable_data()[i] = pieces[i].row;
+  }
+  return py::make_tuple(begin, until, row);
+}
+
 }  // namespace
 
 void register_nesting(py::module_& module) {
   module.def("nest", &nest, py::arg("thread"), py::arg("group"), py::arg("start"), py::arg("end"));
   module.def("nesting_order", &order, py::arg("thread"), py::arg("start"), py::arg("end"),
              py::arg("rank"));
+  module.def("enclosing", &enclosing, py::arg("parent"), py::arg("chosen"));
+  module.def("innermost_pieces", &innermost, py::arg("thread"), py::arg("start"), py::arg("end"),
+             py::arg("parent"), py::arg("chosen"));
 }
 
 }  // namespace haiprof::python

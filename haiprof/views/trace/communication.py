@@ -19,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from haiprof.views.intervals import Index
 from haiprof.views.trace import roles
 from haiprof.views.trace.ancestors import climb
 from haiprof.views.trace.linked import Linked
-from haiprof.views.trace.work import texts_in
 
 #: Operations that move the data on the host, not by a kernel.
 ON_HOST = ("gloo:", "mpi:", "ucc:")
@@ -51,6 +51,9 @@ _SIZES = {
     "complexfloat": 8, "complexdouble": 16, "float8_e4m3fn": 1, "float8_e5m2": 1,
     "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1,
 }  # fmt: skip
+_ACTIVITY = (
+    "step", "start", "end", "device", "stream", "row", "runtime", "op", "name", "correlation",
+)  # fmt: skip
 _TOLD = ("op", "group", "ranks", "group_size", "type", "elements_in", "elements_out", "bytes")
 
 
@@ -70,18 +73,14 @@ def communications(linked: Linked, *, world_size: int | None = None) -> pl.DataF
         host), ``call`` (the row in ``linked.ops`` of the operation that communicated) and
         ``activity`` (the row in ``linked.activities``).
     """
-    is_op = _communicating(linked)
-    told = _told_by_call(linked)
-    kernels = _of_kernels(linked, is_op, told)
-    host = _of_host(linked, is_op, told)
-    made = pl.concat([kernels, host]) if host.height else kernels
-    if world_size:
+    made = linked.once(_found)
+    if world_size and made.height:
         unknown = pl.col("group_size").is_null() & pl.col("group").is_null()
         world = pl.lit(world_size, pl.UInt32())
         made = made.with_columns(
             pl.when(unknown).then(world).otherwise("group_size").alias("group_size")
         ).with_columns(pl.coalesce("size", _whole_size(pl.col("bytes"))).alias("size"))
-    return made.sort("start", maintain_order=True)
+    return made
 
 
 def size(op: pl.Expr, elements_in: pl.Expr, elements_out: pl.Expr, ranks: pl.Expr) -> pl.Expr:
@@ -99,12 +98,36 @@ def size(op: pl.Expr, elements_in: pl.Expr, elements_out: pl.Expr, ranks: pl.Exp
     )
 
 
+def _found(linked: Linked) -> pl.DataFrame:
+    """All that a trace tells of its communications by itself, by start."""
+    is_op = _communicating(linked)
+    ran = np.flatnonzero(linked.ran("communication"))
+    calls = _on_host(linked, is_op)
+    if not len(ran) and not len(calls):
+        return pl.DataFrame(schema=SCHEMA)
+    told = _told_by_call(linked)
+    parts = (_of_kernels(linked, ran, is_op, told), _of_host(linked, calls, told))
+    made = pl.concat([part for part in parts if part.height])
+    return made.sort("start", maintain_order=True)
+
+
 def _communicating(linked: Linked) -> npt.NDArray[np.bool_]:
-    names, index, some = texts_in(linked.ops["name"])
-    known = roles.communication(names, linked.rules.operations)
-    chosen = np.array([name in known for name in names] or [False])
-    made: npt.NDArray[np.bool_] = chosen[index] & some & linked.of("op", "user")
+    number, texts = linked.named
+    names = texts.cast(pl.String).to_list()
+    known = roles.communication(filter(None, names), linked.rules.operations)
+    chosen = np.array([name in known for name in names], np.bool_)
+    made: npt.NDArray[np.bool_] = chosen[number] & linked.of("op", "user")
     return made
+
+
+def _on_host(linked: Linked, is_op: npt.NDArray[np.bool_]) -> Index:
+    """Rows of the operations that communicate without a kernel."""
+    number, texts = linked.named
+    # Where no device was recorded, the host's call is all there is to know.
+    backends = ON_HOST if linked.activities.height else (*ON_HOST, "nccl:", "rccl:", "hccl:")
+    names = texts.cast(pl.String).to_list()
+    chosen = np.array([name is not None and name.startswith(backends) for name in names], np.bool_)
+    return np.flatnonzero(is_op & chosen[number])
 
 
 def _told_by_call(linked: Linked) -> npt.NDArray[np.int64]:
@@ -130,11 +153,14 @@ def _told_by_call(linked: Linked) -> npt.NDArray[np.int64]:
 
 
 def _of_kernels(
-    linked: Linked, is_op: npt.NDArray[np.bool_], told: npt.NDArray[np.int64]
+    linked: Linked,
+    activities: Index,
+    is_op: npt.NDArray[np.bool_],
+    told: npt.NDArray[np.int64],
 ) -> pl.DataFrame:
-    ran = linked.activities.filter(pl.col("role").cast(pl.String) == "communication")
-    if not ran.height:
+    if not len(activities):
         return pl.DataFrame(schema=SCHEMA)
+    ran = linked.activities.select(_ACTIVITY)[activities]
     launch = ran["runtime"].fill_null(ran["op"]).cast(pl.Int64).fill_null(-1).to_numpy()
     call = climb(linked.parent, launch, is_op).astype(np.int64)
     informed = climb(linked.parent, launch, told >= 0).astype(np.int64)
@@ -159,14 +185,7 @@ def _of_kernels(
     )
 
 
-def _of_host(
-    linked: Linked, is_op: npt.NDArray[np.bool_], told: npt.NDArray[np.int64]
-) -> pl.DataFrame:
-    names, index, _ = texts_in(linked.ops["name"])
-    # Where no device was recorded, the host's call is all there is to know.
-    backends = ON_HOST if linked.activities.height else (*ON_HOST, "nccl:", "rccl:", "hccl:")
-    chosen = np.array([name.startswith(backends) for name in names] or [False])
-    rows = np.flatnonzero(is_op & chosen[index]) if len(is_op) else np.zeros(0, np.intp)
+def _of_host(linked: Linked, rows: Index, told: npt.NDArray[np.int64]) -> pl.DataFrame:
     if not len(rows):
         return pl.DataFrame(schema=SCHEMA)
     informed = climb(linked.parent, rows, told >= 0).astype(np.int64)

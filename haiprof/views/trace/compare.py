@@ -26,8 +26,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from haiprof.views.trace.linked import BUSY, Linked
-from haiprof.views.trace.names import numbered, one_of
+from haiprof.views.trace.linked import Linked
+from haiprof.views.trace.names import numbered
+from haiprof.views.trace.work import rows
 
 #: Share of the differences that are called one, although they are chance.
 FALSE: Final = 0.05
@@ -75,129 +76,127 @@ class Comparison:
 
 def compare(before: Linked, after: Linked) -> Comparison:
     """Compare two traces; only steps that they tell of, and that are whole, are samples."""
-    both = before, after
-    return Comparison(
-        *(
-            _compared(*(samples(linked) for linked in both))
-            for samples in (_steps, _operators, _launches, _kernels)
-        )
-    )
+    both = zip(_samples(before), _samples(after), strict=True)
+    return Comparison(*(_compared(*samples) for samples in both))
 
 
 @dataclasses.dataclass(frozen=True)
 class _Samples:
     """Time and runs of each name (row) in each step (column)."""
 
-    names: pl.Series
+    names: list[str | None]
     time: npt.NDArray[np.float64]
     count: npt.NDArray[np.float64]
 
 
-def _steps(linked: Linked) -> _Samples:
+def _samples(linked: Linked) -> tuple[_Samples, _Samples, _Samples, _Samples]:
+    """Samples of the steps, of operators, of what they launched, and of kernels."""
     steps = linked.steps if linked.stepped else linked.steps.clear()
     length = (steps["end"] - steps["start"]).to_numpy().astype(np.float64)
-    return _Samples(pl.Series(["step"]), length[None, :], np.ones((1, len(length))))
+    whole = _Samples(["step"], length[None, :], np.ones((1, len(length))))
+    number = steps["step"].to_numpy()
+
+    name, names = linked.named
+    texts = names.cast(pl.String).to_list()
+    ops = np.flatnonzero(linked.of("op"))
+    own = linked.ops["self"].to_numpy()[ops]
+    step_of_op = _place(number, linked.ops["step"])[ops]
+
+    busy = np.flatnonzero(linked.busy)
+    duration = linked.activities["duration"].to_numpy()[busy]
+    step_of = _place(number, linked.activities["step"])[busy]
+    op = rows(linked.activities["op"])[busy]
+    some = op >= 0
+    kernel, kernels = numbered(linked.activities["name"])
+    return (
+        whole,
+        _by_name(texts, name[ops], len(number), step_of_op, own),
+        _by_name(texts, name[op[some]], len(number), step_of[some], duration[some]),
+        _by_name(kernels.cast(pl.String).to_list(), kernel[busy], len(number), step_of, duration),
+    )
 
 
-def _operators(linked: Linked) -> _Samples:
-    ops = linked.ops.select("name", "step", "self").filter(pl.Series(linked.of("op")))
-    return _by_name(linked, ops["name"], ops["step"], ops["self"].to_numpy())
-
-
-def _launches(linked: Linked) -> _Samples:
-    busy = _busy(linked).filter(pl.col("op").is_not_null())
-    name = linked.ops["name"].gather(busy["op"])
-    return _by_name(linked, name, busy["step"], busy["duration"].to_numpy())
-
-
-def _kernels(linked: Linked) -> _Samples:
-    busy = _busy(linked)
-    return _by_name(linked, busy["name"], busy["step"], busy["duration"].to_numpy())
-
-
-def _busy(linked: Linked) -> pl.DataFrame:
-    return linked.activities.filter(pl.Series(one_of(linked.activities["kind"], BUSY)))
+def _place(steps: npt.NDArray[np.uint32], step: pl.Series) -> npt.NDArray[np.intp]:
+    """Where in ``steps`` the step of each row is; -1 for no step, or none of these."""
+    if not len(steps):
+        return np.full(len(step), -1, np.intp)
+    order = np.argsort(steps, kind="stable")
+    known = (step.fill_null(0) if step.null_count() else step).to_numpy()
+    place = order[np.minimum(np.searchsorted(steps[order], known), len(steps) - 1)]
+    return np.where((steps[place] == known) & step.is_not_null().to_numpy(), place, -1)
 
 
 def _by_name(
-    linked: Linked, column: pl.Series, step: pl.Series, value: npt.NDArray[np.int64]
+    texts: list[str | None],
+    name: npt.NDArray[np.int32],
+    steps: int,
+    step: npt.NDArray[np.intp],
+    value: npt.NDArray[np.int64],
 ) -> _Samples:
-    name, names = numbered(column)
-    steps = linked.steps["step"].to_numpy() if linked.stepped else np.zeros(0, np.uint32)
-    order = np.argsort(steps, kind="stable")
-    place = np.searchsorted(steps[order], step.fill_null(0).to_numpy())
-    place = np.minimum(place, max(len(steps) - 1, 0))
-    shape = len(names), len(steps)
-    if not len(steps):
-        return _Samples(names.cast(pl.String), np.zeros(shape), np.zeros(shape))
-    column_of = order[place]
-    inside = step.is_not_null().to_numpy() & (steps[column_of] == step.fill_null(0).to_numpy())
-    at = name[inside].astype(np.intp) * len(steps) + column_of[inside]
+    """Sum up values of each name that occurs, by step; those in no step are no sample."""
+    here = np.flatnonzero(np.bincount(name, minlength=len(texts)))
+    row = np.zeros(len(texts), np.intp)
+    row[here] = np.arange(len(here))
+    inside = step >= 0
+    at = row[name[inside]] * steps + step[inside]
+    shape = len(here), steps
     time, count = (
         np.bincount(at, each, math.prod(shape)).reshape(shape).astype(np.float64)
         for each in (np.maximum(value[inside], 0).astype(np.float64), None)
     )
-    return _Samples(names.cast(pl.String), time, count)
+    return _Samples([texts[each] for each in here.tolist()], time, count)
 
 
 def _compared(before: _Samples, after: _Samples) -> pl.DataFrame:
-    names = pl.concat((before.names, after.names)).unique(maintain_order=True)
-    first, second = (_aligned(samples, names) for samples in (before, after))
-    mean = [samples.time.mean(1) if samples.time.shape[1] else None for samples in (first, second)]
+    names = list(dict.fromkeys((*before.names, *after.names)))
+    place = {name: row for row, name in enumerate(names)}
+    rows = [np.array([place[name] for name in each.names], np.intp) for each in (before, after)]
+    ran = [np.isin(np.arange(len(names)), each) for each in rows]
+    first, second = (
+        _aligned(samples, of, len(names)) for samples, of in zip((before, after), rows, strict=True)
+    )
+    none = np.full(len(names), np.nan)
+    mean = [
+        samples.mean(1) if samples.shape[1] else none
+        for samples in (first.time, second.time, first.count, second.count)
+    ]
+    difference, uncertainty, chance = mean[1] - mean[0], none, none
     enough = min(samples.time.shape[1] for samples in (first, second)) > 1
-    rows = len(names)
+    found = np.zeros(len(names), bool)
     if enough:
         difference, uncertainty, chance = _welch(first.time, second.time)
-    else:
-        none = np.full(rows, np.nan)
-        difference = none if mean[0] is None or mean[1] is None else mean[1] - mean[0]
-        uncertainty = chance = none
-    ran = [np.isin(np.arange(rows), _ran(samples, names)) for samples in (before, after)]
-    found = _discoveries(chance) if enough else np.zeros(rows, bool)
+        found = _discoveries(chance)
     verdict = np.select(
-        [~ran[0], ~ran[1], np.full(rows, not enough), found & (difference > 0), found],
+        [~ran[0], ~ran[1], np.full(len(names), not enough), found & (difference > 0), found],
         ["new", "gone", "too few steps", "slower", "faster"],
         "no difference shown",
     )
+    measured = {
+        "before": mean[0],
+        "after": mean[1],
+        "difference": difference,
+        "uncertainty": uncertainty,
+        "chance": chance,
+        "before_count": mean[2],
+        "after_count": mean[3],
+    }
     made = {
-        "name": names,
-        "before": _or_null(mean[0], rows),
-        "after": _or_null(mean[1], rows),
-        "difference": _or_null(difference, rows),
-        "uncertainty": _or_null(uncertainty, rows),
-        "chance": _or_null(chance, rows),
-        "before_count": _or_null(_mean(first.count), rows),
-        "after_count": _or_null(_mean(second.count), rows),
-        "before_steps": np.full(rows, first.time.shape[1]),
-        "after_steps": np.full(rows, second.time.shape[1]),
+        "name": pl.Series(names, dtype=pl.String()),
+        **{name: pl.Series(values, nan_to_null=True) for name, values in measured.items()},
+        "before_steps": np.full(len(names), first.time.shape[1], np.uint32),
+        "after_steps": np.full(len(names), second.time.shape[1], np.uint32),
         "verdict": verdict,
     }
-    return (
-        pl.DataFrame(made)
-        .sort(pl.col("difference").abs(), "name", descending=[True, False], nulls_last=True)
-        .select(pl.col(column).cast(kind) for column, kind in SCHEMA.items())
+    return pl.DataFrame(made, schema=SCHEMA).sort(
+        pl.col("difference").abs(), "name", descending=[True, False], nulls_last=True
     )
 
 
-def _mean(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64] | None:
-    return values.mean(1) if values.shape[1] else None
-
-
-def _or_null(values: npt.NDArray[np.float64] | None, rows: int) -> pl.Series:
-    return pl.Series(np.full(rows, np.nan) if values is None else values).fill_nan(None)
-
-
-def _ran(samples: _Samples, names: pl.Series) -> npt.NDArray[np.intp]:
-    return np.flatnonzero(names.is_in(samples.names.implode(), nulls_equal=True).to_numpy())
-
-
-def _aligned(samples: _Samples, names: pl.Series) -> _Samples:
-    """The same samples, for all names: 0 of what does not run."""
-    place = {name: row for row, name in enumerate(names.to_list())}
-    rows = [place[name] for name in samples.names.to_list()]
-    time, count = (np.zeros((len(names), samples.time.shape[1])) for _ in range(2))
-    time[rows], count[rows] = samples.time, samples.count
-    return _Samples(names, time, count)
+def _aligned(samples: _Samples, rows: npt.NDArray[np.intp], count: int) -> _Samples:
+    """The same samples in these rows of ``count``: 0 of what does not run."""
+    time, runs = (np.zeros((count, samples.time.shape[1])) for _ in range(2))
+    time[rows], runs[rows] = samples.time, samples.count
+    return _Samples([], time, runs)
 
 
 def _welch(

@@ -20,12 +20,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
+import numpy as np
 import polars as pl
 
 from haiprof.views.intervals import Times, covered, covered_per_group, intersect, merge
 from haiprof.views.trace.communication import SCHEMA, communications
 from haiprof.views.trace.linked import Linked
-from haiprof.views.trace.work import ratio, times, united, work
+from haiprof.views.trace.work import ratio, times, union
 
 Rank = TypeVar("Rank", int, str)
 
@@ -58,7 +59,10 @@ def breakdown(linked: Linked, found: pl.DataFrame | None = None) -> pl.DataFrame
         ``communication`` (alone), ``other``, in ns.
     """
     found = communications(linked) if found is None else found
-    computing = united(work(linked), "kernel") if linked.activities.height else _host(linked, found)
+    if linked.activities.height:
+        computing = union(linked, np.flatnonzero(linked.ran("kernel")), "kernel")
+    else:
+        computing = _host(linked, found)
     return parts(linked.steps, computing, merge(*times(found)))
 
 

@@ -12,11 +12,15 @@ that started last, which leaves gaps within longer activities, and negative ones
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
+from haiprof.views.intervals import Index, Times
 from haiprof.views.trace.linked import Linked
-from haiprof.views.trace.work import launch_times, work
+from haiprof.views.trace.work import launch_times, numbers, rows, times, worked
 
 #: The categories, in the order in which they are tried.
 CATEGORIES = ("host_wait", "kernel_wait", "other")
@@ -38,29 +42,40 @@ def idle(
         gaps, and of their lengths in ns ``mean``, ``std``, ``min``, ``p25``, ``p50``, ``p75``,
         ``max``, null where there are none.
     """
-    found = gaps(linked, kernel_delay=kernel_delay, drop_last_step=drop_last_step)
+    mine = np.flatnonzero(worked(linked, drop_last_step=drop_last_step))
+    found = _gaps(linked, mine, kernel_delay)
     gap = pl.col("gap")
-    told = found.group_by("device", "stream", "category").agg(
-        gap.sum().alias("idle"),
-        pl.len().alias("count"),
-        gap.mean().alias("mean"),
-        gap.std().alias("std"),
-        gap.min().alias("min"),
-        *(gap.quantile(q / 100, "linear").alias(f"p{q}") for q in (25, 50, 75)),
-        gap.max().alias("max"),
+    told = (
+        pl.DataFrame(
+            [pl.Series("group", found.stream * 3 + found.code), pl.Series("gap", found.gap)]
+        )
+        .group_by("group")
+        .agg(
+            gap.sum().alias("idle"),
+            pl.len().alias("count"),
+            gap.mean().alias("mean"),
+            gap.std().alias("std"),
+            gap.min().alias("min"),
+            *(gap.quantile(q / 100, "linear").alias(f"p{q}") for q in (25, 50, 75)),
+            gap.max().alias("max"),
+        )
     )
-    streams = work(linked, drop_last_step=drop_last_step).select("device", "stream").unique()
-    places = pl.DataFrame({"place": [0, 1, 2], "category": CATEGORIES})
-    whole = pl.col("idle").sum().over("device", "stream")
-    return (
-        streams.join(places, how="cross")
-        .join(told, on=["device", "stream", "category"], how="left", nulls_equal=True)
-        .with_columns(pl.col("idle", "count").fill_null(0))
-        .with_columns(pl.when(whole > 0).then(pl.col("idle") / whole).alias("ratio"))
-        .sort("device", "stream", "place")
-        .select("device", "stream", "category", "idle", "ratio", "count", "mean", "std", "min",
-                "p25", "p50", "p75", "max")
-    )  # fmt: skip
+    streams = linked.activities.select("device", "stream")[np.repeat(found.first, 3)]
+    count = len(found.first)
+    of = pl.DataFrame([pl.Series("group", np.arange(3 * count))])
+    made = of.join(told, on="group", how="left", maintain_order="left")
+    idle = made["idle"].fill_null(0).to_numpy()
+    whole = np.repeat(idle.reshape(count, 3).sum(axis=1), 3)
+    share = pl.Series("ratio", idle / np.maximum(whole, 1))
+    return streams.hstack(
+        [
+            pl.Series("category", CATEGORIES * count, pl.String()),
+            pl.Series("idle", idle),
+            share.set(pl.Series(whole == 0), None),
+            made["count"].fill_null(0),
+            *made.get_columns()[3:],
+        ]
+    )
 
 
 def gaps(
@@ -72,12 +87,38 @@ def gaps(
         One row per gap, by stream and time: ``device``, ``stream``, ``start``, ``gap`` (ns),
         ``category`` and ``row``, that of the activity after the gap.
     """
-    mine = work(linked, drop_last_step=drop_last_step)
-    launch = launch_times(linked)[mine["row"].to_numpy()]
-    known = mine["runtime"].is_not_null().to_numpy()
-    device = mine["device"].cast(pl.Int64).fill_null(-1).to_numpy()
-    stream = mine["stream"].cast(pl.Int64).fill_null(-1).to_numpy()
-    start, end = mine["start"].to_numpy(), mine["end"].to_numpy()
+    mine = np.flatnonzero(worked(linked, drop_last_step=drop_last_step))
+    found = _gaps(linked, mine, kernel_delay)
+    device, stream, row = (linked.activities[each] for each in ("device", "stream", "row"))
+    return pl.DataFrame(
+        [
+            device[found.row],
+            stream[found.row],
+            pl.Series("start", found.start),
+            pl.Series("gap", found.gap),
+            pl.Series("category", CATEGORIES)[found.code],
+            row[found.row],
+        ]
+    )
+
+
+class _Gaps(NamedTuple):
+    """``stream`` is the number of the gap's stream, ``first`` of each stream one activity."""
+
+    stream: Index
+    start: Times
+    gap: Times
+    code: npt.NDArray[np.uint32]
+    row: Index
+    first: Index
+
+
+def _gaps(linked: Linked, mine: Index, kernel_delay: int) -> _Gaps:
+    activities = linked.activities
+    launch = launch_times(linked)
+    known = rows(activities["runtime"]) >= 0
+    device, stream = (numbers(activities[each])[mine] for each in ("device", "stream"))
+    start, end = (each[mine] for each in times(activities))
     order = np.lexsort((start, stream, device))
     device, stream, start, end = device[order], stream[order], start[order], end[order]
     same = (device[1:] == device[:-1]) & (stream[1:] == stream[:-1])
@@ -87,15 +128,9 @@ def gaps(
     width = end.max(initial=low) - low + 1
     reached = np.maximum.accumulate(end - low + number * width)[:-1] - number[:-1] * width + low
     at = np.flatnonzero(same & (start[1:] > reached))
-    rows, before = order[at + 1], reached[at]
+    row, before = mine[order[at + 1]], reached[at]
     gap = start[at + 1] - before
-    late = known[rows] & (launch[rows] > before)
+    late = known[row] & (launch[row] > before)
     code = np.where(late, 0, np.where(gap < kernel_delay, 1, 2)).astype(np.uint32)
-    return mine[rows].select(
-        "device",
-        "stream",
-        pl.Series("start", before),
-        pl.Series("gap", gap),
-        pl.Series("category", CATEGORIES).gather(pl.Series(code)),
-        "row",
-    )
+    first = mine[order[np.flatnonzero(np.append(True, ~same)[: len(order)])]]
+    return _Gaps(number[at], before, gap, code, row, first)

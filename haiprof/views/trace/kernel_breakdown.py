@@ -9,10 +9,17 @@ import polars as pl
 
 from haiprof.views.intervals import intersect
 from haiprof.views.trace.linked import Linked
-from haiprof.views.trace.work import MEMORY, by_device, united, work
+from haiprof.views.trace.work import MEMORY, devices, union, work
 
 #: Kinds of work and the roles that each has.
 KINDS = {"computation": ("kernel",), "communication": ("communication",), "memory": MEMORY}
+
+KIND_SCHEMA = {
+    "device": pl.UInt16(),
+    "kind": pl.String(),
+    "time": pl.Int64(),
+    "ratio": pl.Float64(),
+}
 
 
 def by_kind(linked: Linked, *, drop_last_step: bool = False) -> pl.DataFrame:
@@ -26,10 +33,10 @@ def by_kind(linked: Linked, *, drop_last_step: bool = False) -> pl.DataFrame:
         (``computation``, ``communication overlapping memory``, …), ``time`` (ns), ``ratio`` of the
         device's busy time.
     """
-    rows: list[tuple[int | None, str, int]] = []
+    rows: list[tuple[int | None, str, int, float]] = []
     names = list(KINDS)
-    for device, mine in by_device(work(linked, drop_last_step=drop_last_step)):
-        sets = [united(mine, *KINDS[name]) for name in names]
+    for device, mine in devices(linked, drop_last_step=drop_last_step):
+        sets = [union(linked, mine, *KINDS[name]) for name in names]
         combined = dict.fromkeys(range(1, 8), 0)
         # How long at least these kinds ran; then, from all down, exactly these.
         for which in combined:
@@ -41,17 +48,12 @@ def by_kind(linked: Linked, *, drop_last_step: bool = False) -> pl.DataFrame:
         for which in (7, 6, 5, 4, 3, 2, 1):
             above = (w for w in combined if w != which and w & which == which)
             combined[which] -= sum(combined[w] for w in above)
-        for which, time in combined.items():
+        whole = sum(combined.values())
+        for which, time in sorted(combined.items(), key=lambda each: -each[1]):
             kinds = [name for i, name in enumerate(names) if which >> i & 1]
-            rows.append((device, " overlapping ".join(kinds), time))
-    schema = {"device": pl.UInt16(), "kind": pl.String(), "time": pl.Int64()}
-    whole = pl.col("time").sum().over("device")
-    return (
-        pl.DataFrame(rows, schema, orient="row")
-        .filter(pl.col("time") > 0)
-        .with_columns((pl.col("time") / whole).alias("ratio"))
-        .sort("device", "time", descending=[False, True])
-    )
+            if time > 0:
+                rows.append((device, " overlapping ".join(kinds), time, time / whole))
+    return pl.DataFrame(rows, KIND_SCHEMA, orient="row")
 
 
 def by_name(linked: Linked, *, drop_last_step: bool = False) -> pl.DataFrame:

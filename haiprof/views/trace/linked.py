@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,11 +21,13 @@ from haiprof.views.intervals import Index, Times
 from haiprof.views.trace import roles
 from haiprof.views.trace.ancestors import climb
 from haiprof.views.trace.host_roles import HostRoles, host_roles
+from haiprof.views.trace.names import numbered, one_of
 from haiprof.views.trace.steps import Launches, extents, host_steps, one_step
 from haiprof.views.trace.tensor_core_ops import OPERATORS
 from haiprof.views.trace.tensor_cores import on_tensor_cores
 
 Number = TypeVar("Number", np.int32, np.int64)
+Made = TypeVar("Made")
 
 #: Categories of spans that a thread's calls are made of, in the order of nesting when two last
 #: equally long: a step is around what it does, and a call of the runtime calls nothing else.
@@ -103,11 +105,46 @@ class Linked:
     parent: npt.NDArray[np.int32]
     last: npt.NDArray[np.int32]
     category: npt.NDArray[np.uint8]
+    _kept: dict[Any, Any] = dataclasses.field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def once(self, make: Callable[[Linked], Made]) -> Made:
+        """Return what ``make`` makes of this trace: made once, then kept as long as the trace.
+
+        For what several views need, and is small or costs much.
+        """
+        if make not in self._kept:
+            self._kept[make] = make(self)
+        made: Made = self._kept[make]
+        return made
 
     def of(self, *categories: str) -> npt.NDArray[np.bool_]:
         """Say of each span of ``ops`` whether its category is one of these."""
         chosen = np.array([category in categories for category in (*CALLS, PYTHON)])
         made: npt.NDArray[np.bool_] = chosen[self.category]
+        return made
+
+    @functools.cached_property
+    def named(self) -> tuple[npt.NDArray[np.int32], pl.Series]:
+        """For each span of ``ops`` the number of its name, and the names by number."""
+        return numbered(self.ops["name"])
+
+    @functools.cached_property
+    def busy(self) -> npt.NDArray[np.bool_]:
+        """Say of each activity whether it kept a device busy (:data:`BUSY`)."""
+        return one_of(self.activities["kind"], BUSY)
+
+    @functools.cached_property
+    def roled(self) -> tuple[npt.NDArray[np.int32], pl.Series]:
+        """For each activity the number of its role, and the roles by number."""
+        return numbered(self.activities["role"])
+
+    def ran(self, *roles: str) -> npt.NDArray[np.bool_]:
+        """Say of each activity whether its role is one of these."""
+        number, texts = self.roled
+        chosen = np.array([text in roles for text in texts.cast(pl.String).to_list()], np.bool_)
+        made: npt.NDArray[np.bool_] = chosen[number]
         return made
 
     @functools.cached_property
@@ -239,7 +276,9 @@ def link(
 
 def enclosing(linked: Linked, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
     """Return for each span the innermost span around it that is chosen, or -1."""
-    return climb(linked.parent, linked.parent, chosen)
+    from haiprof import _core
+
+    return _core.enclosing(linked.parent, chosen)
 
 
 _LATEST = np.iinfo(np.int64).max

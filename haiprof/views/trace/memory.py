@@ -14,16 +14,17 @@ Times are int64 ns, sizes int64 bytes. ``device`` is null for the host's memory.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from haiprof.views.intervals import Index
+from haiprof.views.intervals import Index, Times
 from haiprof.views.trace.ancestors import climb
 from haiprof.views.trace.instants import Rows, around, running
-from haiprof.views.trace.linked import CALLS, Linked
+from haiprof.views.trace.linked import Linked
 from haiprof.views.trace.names import numbered
 
 _LOADER: Final = r"^enumerate\((DataLoader|DataPipe)\)#"
@@ -31,6 +32,12 @@ _OPTIMIZER: Final = r"^Optimizer\."
 _ENGINE: Final = r"^autograd::engine::evaluate_function"
 _WHERE: Final = ("kind", "device")
 _NEVER: Final = np.iinfo(np.int64).min
+#: What became of a block, and what a step was at: texts by number.
+_STATES: Final = pl.Series(["freed", "lost", "held", "before"], dtype=pl.Categorical())
+_FREED, _LOST, _HELD, _BEFORE = range(4)
+_PHASES: Final = pl.Series(
+    [None, "optimizer", "data", "backward", "forward"], dtype=pl.Categorical()
+)
 
 
 CURVE_SCHEMA: Final = {
@@ -107,33 +114,90 @@ class Peak:
     holders: pl.DataFrame
 
 
-def curve(allocations: pl.DataFrame, points: int | None = None) -> pl.DataFrame:
+class Records:
+    """An allocator's records with the trace that they were taken in: what the views share."""
+
+    def __init__(self, linked: Linked, allocations: pl.DataFrame) -> None:
+        """Take the table of allocations of a process, and its trace."""
+        self.linked = linked
+        self.allocations = allocations
+        self.time: Times = allocations["time"].to_numpy()
+        size = allocations["bytes"]
+        self.sized = size.is_not_null().to_numpy()
+        self.size: Times = size.fill_null(0).to_numpy() if size.null_count() else size.to_numpy()
+        self.where, self.memory = _memories(allocations)
+
+    @functools.cached_property
+    def order(self) -> Index:
+        """The records by memory, then time, then as they stand in the file."""
+        return _in_order(self.memory, self.time)
+
+    @functools.cached_property
+    def increase(self) -> Times:
+        """Bytes in use after each record in ``order``, less those before the trace."""
+        total = np.cumsum(self.size[self.order])
+        made: Times = total - np.append(np.int64(0), total)[self.first[self.memory[self.order]]]
+        return made
+
+    @functools.cached_property
+    def first(self) -> Index:
+        """Where in ``order`` each memory begins."""
+        return np.flatnonzero(np.diff(self.memory[self.order], prepend=-1))
+
+    @functools.cached_property
+    def running(self) -> Rows:
+        """For each record the innermost operator or range that was running, or -1."""
+        thread = self.allocations["thread"]
+        if thread.null_count():
+            thread = thread.fill_null(0)
+        at = running(self.linked, thread.to_numpy(), self.time)
+        whole = self.linked.once(_Operators.of).whole
+        return _where(whole, climb(self.linked.parent, at, self.linked.of("op", "user")))
+
+    @functools.cached_property
+    def pairs(self) -> _Pairs:
+        """The blocks that the records tell of."""
+        return _pairs(self)
+
+    def places(self, rows: Index) -> dict[str, pl.Series]:
+        """Kind and device of each of these records."""
+        which = pl.Series(self.memory[rows])
+        return {column: self.where[column].gather(which) for column in _WHERE}
+
+
+def curve(records: Records, points: int | None = None) -> pl.DataFrame:
     """Return the memory in use after each record: one row per record, by memory and time.
 
     Columns: ``kind``, ``device``, ``time``, ``allocated``, ``reserved`` (null where the file does
     not tell), ``increase`` (of the memory in use since the trace began).
 
     Args:
-        allocations: the table of that name.
+        records: what the allocator told.
         points: about how many rows of each memory to return at most, for drawing. The time is
             then cut into equal pieces, of each of which the first, the last, the highest, the
             lowest and the row with most reserved are kept: no extreme is lost.
     """
-    _, memory = _memories(allocations)
-    order = _in_order(memory, allocations["time"].to_numpy())
-    ordered = allocations[order].select(
-        *_WHERE,
-        "time",
-        pl.col("total_allocated").alias("allocated"),
-        pl.col("total_reserved").alias("reserved"),
-        pl.col("bytes").cum_sum().over(pl.Series(memory[order])).alias("increase"),
+    order = records.order
+    rows = pl.Series(order)
+    increase = pl.Series("increase", records.increase)
+    if not records.sized.all():
+        increase = increase.set(pl.Series(~records.sized[order]), None)
+    made = pl.DataFrame(
+        {
+            **records.places(order),
+            "time": records.time[order],
+            "allocated": records.allocations["total_allocated"].gather(rows),
+            "reserved": records.allocations["total_reserved"].gather(rows),
+            "increase": increase,
+        },
+        schema=CURVE_SCHEMA,
     )
-    made = ordered.select(pl.col(name).cast(kind) for name, kind in CURVE_SCHEMA.items())
     if points is None or made.height <= points:
         return made
+    ends = np.append(records.first, made.height)
     return pl.concat(
-        _thinned(made[int(rows[0]) : int(rows[-1]) + 1], points)
-        for rows in np.split(np.arange(made.height), np.flatnonzero(np.diff(memory[order])) + 1)
+        _thinned(made[low:high], points)
+        for low, high in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)
     )
 
 
@@ -156,7 +220,7 @@ def _thinned(of: pl.DataFrame, points: int) -> pl.DataFrame:
     return of[np.unique(np.concatenate(keep))]
 
 
-def blocks(linked: Linked, allocations: pl.DataFrame) -> pl.DataFrame:
+def blocks(records: Records) -> pl.DataFrame:
     """Return every block of memory that the trace tells of, by memory and time of allocation.
 
     A record that allocates at an address and the next record of that address make a block.
@@ -170,32 +234,33 @@ def blocks(linked: Linked, allocations: pl.DataFrame) -> pl.DataFrame:
 
     Records without an address, as of PyTorch before 1.10, make no blocks.
     """
-    pairs = _pairs(allocations)
-    known = np.where(pairs.allocated >= 0, pairs.allocated, pairs.freed)
-    time = allocations["time"].to_numpy()
-    pairs = pairs.taken(_in_order(_memories(allocations)[1][known], time[known]))
-    known = np.where(pairs.allocated >= 0, pairs.allocated, pairs.freed)
-    ops = _Operators.of(linked)
-    op = _where(ops.running(linked, allocations), pairs.allocated)
-    begun = _nullable("allocated", _where(time, pairs.allocated, _NEVER), pl.Int64())
-    ended = _nullable("freed", _where(time, pairs.freed, _NEVER), pl.Int64())
-    made = allocations[known].select(
-        *_WHERE,
-        "address",
-        pl.col("bytes").abs(),
-        begun,
-        ended,
-        (ended - begun).alias("lifetime"),
-        pl.Series("state", pairs.state, pl.String()),
-        _step(linked, op),
-        _nullable("op", op, pl.UInt32()),
-        ops.named(op, "operator"),
-        ops.named(_where(ops.around, op), "caller"),
+    linked, pairs = records.linked, records.pairs
+    if not len(pairs.state):
+        return pl.DataFrame(schema=BLOCKS_SCHEMA)
+    pairs = pairs.taken(_in_order(records.memory[pairs.known], records.time[pairs.known]))
+    ops = linked.once(_Operators.of)
+    op = _where(records.running, pairs.allocated)
+    begun, ended = (_where(records.time, rows, _NEVER) for rows in (pairs.allocated, pairs.freed))
+    lifetime = np.where((begun < 0) | (ended < 0), _NEVER, ended - begun)
+    return pl.DataFrame(
+        {
+            **records.places(pairs.known),
+            "address": records.allocations["address"].gather(pairs.known),
+            "bytes": np.abs(records.size[pairs.known]),
+            "allocated": _nullable(begun),
+            "freed": _nullable(ended),
+            "lifetime": _nullable(lifetime),
+            "state": _STATES.gather(pairs.state),
+            "step": _step(linked, op),
+            "op": _nullable(op),
+            "operator": ops.named(op),
+            "caller": ops.named(_where(ops.around, op)),
+        },
+        schema=BLOCKS_SCHEMA,
     )
-    return made.select(pl.col(name).cast(kind) for name, kind in BLOCKS_SCHEMA.items())
 
 
-def operators(linked: Linked, allocations: pl.DataFrame) -> pl.DataFrame:
+def operators(records: Records) -> pl.DataFrame:
     """Return what each operator allocated and freed, by memory, most first.
 
     Columns: ``kind``, ``device``, ``operator``, ``calls`` (of the operator, in the whole trace);
@@ -204,175 +269,199 @@ def operators(linked: Linked, allocations: pl.DataFrame) -> pl.DataFrame:
     (``self_``). An operator that calls itself counts in both calls, as the plugin has it; one that
     does nothing but call its namesake is one call with it.
     """
-    ops = _Operators.of(linked)
-    counted = allocations.filter(pl.col("bytes").is_not_null())
-    where, memory = _memories(counted)
-    size = counted["bytes"].to_numpy()
+    linked = records.linked
+    ops = linked.once(_Operators.of)
+    row = ops.own(linked, records.running)
+    size, memories = records.size, records.where.height
     gain = np.stack((size, (size > 0).astype(np.int64), np.maximum(size, 0)))
-    shape = len(ops.names) * where.height
-
-    own, total = (np.zeros((3, shape), np.int64) for _ in range(2))
-    row = ops.own(linked, counted)
+    own, total = (np.zeros((3, len(ops.names) * memories), np.int64) for _ in range(2))
     called = np.flatnonzero(ops.operator)
-    for place in range(where.height):
-        mine = np.flatnonzero((memory == place) & (row >= 0))
-        to = ops.name[called].astype(np.intp) * where.height + place
+    for place in range(memories):
+        mine = np.flatnonzero((records.memory == place) & (row >= 0))
+        mine = mine[np.argsort(row[mine], kind="stable")]
+        # An operator's records, and those of all that it calls, stand in one piece.
+        before = np.zeros(len(ops.operator) + 1, np.int64)
+        np.cumsum(np.bincount(row[mine], minlength=len(ops.operator)), out=before[1:])
+        low, high = before[called], before[linked.last[called]]
+        some = high > low
+        of_callee = ops.name[called[some]].astype(np.intp) * memories + place
+        itself = mine[ops.operator[row[mine]]]
+        of_itself = ops.name[row[itself]].astype(np.intp) * memories + place
         for kind in range(3):
-            here = np.zeros(len(ops.operator), np.int64)
-            np.add.at(here, row[mine], gain[kind, mine])
-            np.add.at(own[kind], to, here[called])
-            np.add.at(total[kind], to, linked.within(here)[called])
-    some = np.flatnonzero(np.any(total != 0, axis=0))
-    calls = np.bincount(ops.name[ops.operator], minlength=len(ops.names))
-    code = some // max(where.height, 1)
-    made = where[some % max(where.height, 1)].with_columns(
-        ops.names.gather(code).alias("operator"),
-        pl.Series("calls", calls[code]),
-        *(
-            pl.Series(prefix + name, values[kind, some])
-            for kind, name in enumerate(("increase", "allocations", "allocated"))
-            for prefix, values in (("", total), ("self_", own))
-        ),
-    )
-    return made.sort(
+            sums = np.append(np.int64(0), np.cumsum(gain[kind, mine]))
+            np.add.at(total[kind], of_callee, sums[high[some]] - sums[low[some]])
+            np.add.at(own[kind], of_itself, gain[kind, itself])
+    found = np.flatnonzero(np.any(total != 0, axis=0))
+    calls = np.bincount(ops.name[called], minlength=len(ops.names))
+    name, place_of = np.divmod(found, max(memories, 1))
+    made = {**records.where[place_of].to_dict(), "operator": ops.names.gather(name)}
+    made |= {"calls": pl.Series(calls[name])}
+    for kind, column in enumerate(("increase", "allocations", "allocated")):
+        for prefix, values in (("", total), ("self_", own)):
+            made[prefix + column] = pl.Series(values[kind, found])
+    return pl.DataFrame(made, schema=OPERATORS_SCHEMA).sort(
         "allocated", *_WHERE, "operator", descending=[True, False, False, False]
-    ).select(pl.col(column).cast(kind) for column, kind in OPERATORS_SCHEMA.items())
+    )
 
 
-def peak(linked: Linked, allocations: pl.DataFrame) -> Peak:
+def peak(records: Records) -> Peak:
     """Return when the most memory was in use, and what was held then.
 
     Where the file does not tell how much was in use, the peak is that of the increase since the
     trace began; ``allocated``, ``reserved`` and ``before`` are null then.
     """
-    _, memory = _memories(allocations)
-    time = allocations["time"].to_numpy()
-    order = _in_order(memory, time)
+    if not len(records.time):
+        return Peak(pl.DataFrame(schema=PEAKS_SCHEMA), pl.DataFrame(schema=HOLDERS_SCHEMA))
+    linked, order, first, pairs = records.linked, records.order, records.first, records.pairs
+    level = np.where(records.sized[order], records.increase, _NEVER)
+    total = records.allocations["total_allocated"]
+    if total.null_count() < len(total):
+        told = total.is_not_null().to_numpy()[order]
+        level = np.where(told, total.fill_null(0).to_numpy()[order], level)
+    ends = np.append(first[1:], len(order))
+    top = np.array(
+        [low + np.argmax(level[low:high]) for low, high in zip(first, ends, strict=True)]
+    )
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
-    ordered = allocations[order].with_columns(pl.Series("memory", memory[order]))
-    increase = pl.col("bytes").cum_sum().over("memory")
-    level = ordered.select("memory", pl.coalesce("total_allocated", increase).alias("level"))
-    first = np.flatnonzero(np.diff(memory[order], prepend=-1))
-    highest = level.group_by("memory", maintain_order=True).agg(pl.col("level").arg_max())
-    top_of = first + highest["level"].fill_null(0).to_numpy().astype(np.int64)
-    addressed = ordered.group_by("memory", maintain_order=True).agg(
-        (pl.col("address") != 0).any().alias("addressed")
-    )
-    tops = ordered[top_of].with_columns(addressed["addressed"])
-    ops = _Operators.of(linked)
-    pairs = _pairs(allocations)
-    known = np.where(pairs.allocated >= 0, pairs.allocated, pairs.freed)
-    top = top_of[memory[known]]
+    memory = records.memory[pairs.known]
     live = np.flatnonzero(
-        (_where(place, pairs.allocated, -1) <= top)
-        & (_where(place, pairs.freed, len(order)) > top)
-        & (pairs.state != "lost")
+        (_where(place, pairs.allocated, -1) <= top[memory])
+        & (_where(place, pairs.freed, len(order)) > top[memory])
+        & (pairs.state != _LOST)
     )
-    op = _where(ops.running(linked, allocations), pairs.allocated[live])
-    held = allocations[known[live]].select(
-        *_WHERE,
-        pl.Series("memory", memory[known[live]]),
-        pl.col("bytes").abs(),
-        ops.named(op, "operator"),
-        _phase(linked, op),
-        _step(linked, op),
+    memory, size = memory[live], np.abs(records.size[pairs.known[live]])
+    held = np.zeros(len(top), np.int64)
+    np.add.at(held, memory, size)
+    addressed = np.logical_or.reduceat(
+        (records.allocations["address"].to_numpy() != 0)[order], first
     )
-    told = held.group_by("memory").agg(pl.col("bytes").sum().alias("told"))
-    total = pl.col("total_allocated")
-    peaks = (
-        tops.join(told, on="memory", how="left")
-        .with_columns(
-            pl.when("addressed").then(pl.col("told").fill_null(0)),
-            _step_at(linked, tops["time"].to_numpy()),
-        )
-        .select(
-            *_WHERE,
-            "time",
-            total.alias("allocated"),
-            pl.col("total_reserved").alias("reserved"),
-            "step",
-            "told",
-            (total - pl.col("told")).alias("before"),
-        )
-    )
-    by = [*_WHERE, "operator", "phase", "step"]
-    holders = (
-        held.group_by(by)
-        .agg(pl.len().alias("blocks"), pl.col("bytes").sum())
-        .sort("bytes", *by, descending=[True, *(False for _ in by)])
+    tops = order[top]
+    at_top = records.allocations["total_allocated"].gather(tops)
+    known = pl.Series(held).set(pl.Series(~addressed), None)
+    peaks = pl.DataFrame(
+        {
+            **records.places(tops),
+            "time": records.time[tops],
+            "allocated": at_top,
+            "reserved": records.allocations["total_reserved"].gather(tops),
+            "step": _step_at(linked, records.time[tops]),
+            "told": known,
+            "before": at_top - known,
+        },
+        schema=PEAKS_SCHEMA,
     )
     return Peak(
-        peaks.select(pl.col(name).cast(kind) for name, kind in PEAKS_SCHEMA.items()),
-        holders.select(pl.col(name).cast(kind) for name, kind in HOLDERS_SCHEMA.items()),
+        peaks, _holders(records, _where(records.running, pairs.allocated[live]), memory, size)
     )
+
+
+def _holders(
+    records: Records, op: Rows, memory: npt.NDArray[np.uint32], size: Times
+) -> pl.DataFrame:
+    """Sum up the blocks that were held: of each the operator, the memory, and the size."""
+    if not len(op):
+        return pl.DataFrame(schema=HOLDERS_SCHEMA)
+    linked = records.linked
+    held = pl.DataFrame(
+        {
+            "memory": memory,
+            "name": linked.once(_Operators.of).number(op),
+            "phase": _phase(linked, op),
+            "step": _step(linked, op),
+            "bytes": size,
+        }
+    )
+    by = ["memory", "name", "phase", "step"]
+    made = held.group_by(by).agg(pl.len().alias("blocks"), pl.col("bytes").sum())
+    names = linked.named[1]
+    return pl.DataFrame(
+        {
+            **records.where[made["memory"].to_numpy()].to_dict(),
+            "operator": names.gather(_nullable(made["name"].to_numpy())),
+            "phase": _PHASES.gather(made["phase"]),
+            "step": made["step"],
+            "blocks": made["blocks"],
+            "bytes": made["bytes"],
+        },
+        schema=HOLDERS_SCHEMA,
+    ).sort(
+        "bytes", *_WHERE, "operator", "phase", "step",
+        descending=[True, False, False, False, False, False],
+    )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
 class _Pairs:
-    """Blocks: the records that allocated and freed each (or -1), and what became of it."""
+    """Blocks: the records that allocated and freed each (or -1), and what became of it.
+
+    Attributes:
+        state: an index into :data:`_STATES`.
+    """
 
     allocated: Index
     freed: Index
-    state: npt.NDArray[np.str_]
+    state: npt.NDArray[np.uint32]
+
+    @property
+    def known(self) -> Index:
+        """Of each block a record that tells of it."""
+        return np.where(self.allocated >= 0, self.allocated, self.freed)
 
     def taken(self, rows: Index) -> _Pairs:
         """Some of them, in the order of ``rows``."""
         return _Pairs(self.allocated[rows], self.freed[rows], self.state[rows])
 
 
-def _pairs(allocations: pl.DataFrame) -> _Pairs:
-    _, memory = _memories(allocations)
-    address = allocations["address"].to_numpy()
-    size = allocations["bytes"].fill_null(0).to_numpy()
-    some = np.flatnonzero((address != 0) & (size != 0))
-    some = some[_in_order(np.zeros(len(some), np.intp), allocations["time"].to_numpy()[some])]
-    block, _ = _numbers(address[some])
-    record = some[np.argsort(block * (memory.max(initial=0) + 1) + memory[some], kind="stable")]
+def _pairs(records: Records) -> _Pairs:
+    address = records.allocations["address"].to_numpy()
+    some = np.flatnonzero((address != 0) & (records.size != 0))
+    some = some[np.argsort(records.time[some], kind="stable")]
+    record = some[np.lexsort((records.memory[some], _appearance(address[some])))]
+    memory = records.memory[record]
     same = np.zeros(len(record), bool)
-    same[1:] = (address[record[1:]] == address[record[:-1]]) & (
-        memory[record[1:]] == memory[record[:-1]]
-    )
-    gained = size[record] > 0
+    same[1:] = (address[record[1:]] == address[record[:-1]]) & (memory[1:] == memory[:-1])
+    gained = records.size[record] > 0
     again = np.append(same[1:], False)
     opened = np.flatnonzero(gained)
     closes = again[opened] & np.append(~gained[1:], False)[opened]
     follower = np.append(record[1:], -1)[opened]
-    state = np.where(closes, "freed", np.where(again[opened], "lost", "held"))
+    state = np.where(closes, _FREED, np.where(again[opened], _LOST, _HELD))
     alone = record[~gained & ~(same & np.append(False, gained[:-1]))]
     return _Pairs(
         np.concatenate((record[opened], np.full(len(alone), -1))),
         np.concatenate((np.where(closes, follower, -1), alone)),
-        np.concatenate((state, np.full(len(alone), "before"))),
+        np.concatenate((state, np.full(len(alone), _BEFORE))).astype(np.uint32),
     )
 
 
-def _memories(allocations: pl.DataFrame) -> tuple[pl.DataFrame, npt.NDArray[np.intp]]:
+def _appearance(values: npt.NDArray[Any]) -> Index:
+    """Where each value stands first."""
+    order = np.argsort(values, kind="stable")
+    begins = np.diff(values[order], prepend=values[order[:1]] + 1) != 0
+    made = np.empty(len(values), np.intp)
+    made[order] = order[begins][np.cumsum(begins) - 1]
+    return made
+
+
+def _memories(allocations: pl.DataFrame) -> tuple[pl.DataFrame, npt.NDArray[np.uint32]]:
     """Every memory (kind and device, sorted), and for each record the number of its memory."""
     kind, _ = numbered(allocations["kind"])
-    device = allocations["device"].cast(pl.Int64).fill_null(-1).to_numpy()
-    of, first = _numbers(kind.astype(np.int64) << 32 | (device + 1))
-    where = allocations[first].select(_WHERE)
-    order = where.with_row_index("n").sort(*_WHERE, nulls_last=True)["n"].to_numpy()
-    number = np.empty(len(order), np.intp)
-    number[order] = np.arange(len(order))
-    return where[order], number[of]
+    device = allocations["device"]
+    known = (device.cast(pl.Int64).fill_null(-1) if device.null_count() else device).to_numpy()
+    which = known.astype(np.int64) + 1
+    which += kind.astype(np.int64) * (int(which.max(initial=0)) + 1)
+    first = np.full(int(which.max(initial=-1)) + 1, -1, np.int64)
+    first[which[::-1]] = np.arange(len(which) - 1, -1, -1)
+    found = np.flatnonzero(first >= 0)
+    where = allocations.select(_WHERE)[first[found]].with_row_index("found")
+    where = where.sort(*_WHERE, nulls_last=True)
+    number = np.empty(len(first), np.uint32)
+    number[found[where["found"].to_numpy()]] = np.arange(len(found))
+    return where.select(_WHERE), number[which]
 
 
-def _numbers(values: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], Index]:
-    """A small number for each value, the same for the same; and one row of each number."""
-    found = pl.Series("value", values).to_frame().with_row_index("row")
-    first = found.unique("value", keep="first")
-    ranked = found.join(
-        first.with_row_index("number").select("value", "number"),
-        on="value",
-        how="left",
-        maintain_order="left",
-    )
-    return ranked["number"].to_numpy().astype(np.int64), first["row"].to_numpy().astype(np.intp)
-
-
-def _in_order(memory: npt.NDArray[np.intp], time: npt.NDArray[np.int64]) -> Index:
+def _in_order(memory: npt.NDArray[Any], time: Times) -> Index:
     """The order by memory, then time, then row. Records mostly stand in the order of time."""
     by_time = np.argsort(time, kind="stable")
     order: Index = by_time[np.argsort(memory[by_time], kind="stable")]
@@ -399,9 +488,9 @@ class _Operators:
 
     @classmethod
     def of(cls, linked: Linked) -> _Operators:
-        is_op = linked.category == CALLS.index("op")
-        name, names = numbered(linked.ops["name"])
-        rows = np.flatnonzero(is_op | (linked.category == CALLS.index("user"))).astype(np.int32)
+        is_op = linked.of("op")
+        name, names = linked.named
+        rows = np.flatnonzero(linked.of("op", "user")).astype(np.int32)
         outside = np.full(len(is_op), -1, np.int32)
         outside[rows] = around(linked.parent, rows, is_op)
         nested = np.flatnonzero(is_op & (outside >= 0))
@@ -415,29 +504,23 @@ class _Operators:
         whole[merged] = climb(outside, whole[merged], ~alone)
         return cls(operator, outside, whole, name, names)
 
-    def running(self, linked: Linked, records: pl.DataFrame) -> Rows:
-        """For each record the innermost operator or range that was running, or -1."""
-        thread = records["thread"].fill_null(0).to_numpy()
-        at = running(linked, thread, records["time"].to_numpy())
-        asked = (linked.category == CALLS.index("op")) | (linked.category == CALLS.index("user"))
-        return _where(self.whole, climb(linked.parent, at, asked))
+    def own(self, linked: Linked, running: Rows) -> Rows:
+        """For each of ``running`` the innermost operator around it, or -1."""
+        return _where(self.whole, climb(self.around, running, linked.of("op")))
 
-    def own(self, linked: Linked, records: pl.DataFrame) -> Rows:
-        """For each record the innermost operator that was running, or -1."""
-        at = self.running(linked, records)
-        is_op = linked.category == CALLS.index("op")
-        return _where(self.whole, climb(self.around, at, is_op))
+    def number(self, rows: Rows) -> npt.NDArray[np.int32]:
+        """The number of each row's name; -1 for row -1, and for a missing name."""
+        made = _where(self.name, rows)
+        return np.where(made == len(self.names) - 1, -1, made) if self.names.null_count() else made
 
-    def named(self, rows: Rows, label: str) -> pl.Series:
+    def named(self, rows: Rows) -> pl.Series:
         """The names of the rows; null for -1."""
-        return self.names.gather(_nullable(label, _where(self.name, rows), pl.UInt32())).alias(
-            label
-        )
+        return self.names.gather(_nullable(_where(self.name, rows)))
 
 
-def _phase(linked: Linked, rows: Rows) -> pl.Series:
-    """What the step was at when each row ran; null where its spans do not tell."""
-    number, names = numbered(linked.ops["name"])
+def _phase(linked: Linked, rows: Rows) -> npt.NDArray[np.uint8]:
+    """What the step was at when each row ran, an index into :data:`_PHASES`."""
+    number, names = linked.named
     text = names.cast(pl.String).fill_null("")
     named = np.zeros(len(names), np.uint8)
     for code, pattern in ((1, _OPTIMIZER), (2, _LOADER), (3, _ENGINE)):
@@ -447,21 +530,19 @@ def _phase(linked: Linked, rows: Rows) -> pl.Series:
     phase[(phase == 0) & ran] = 3
     phase[(phase == 0) & linked.ops["sequence"].is_not_null().to_numpy()] = 4
     found = climb(linked.parent, rows, phase > 0)
-    labels = pl.Series([None, "optimizer", "data", "backward", "forward"], dtype=pl.String())
-    return labels.gather(_where(phase, found, 0)).alias("phase")
+    return _where(phase, found, 0)
 
 
 def _step(linked: Linked, rows: Rows) -> pl.Series:
-    return linked.ops["step"].gather(_nullable("at", rows, pl.UInt32())).alias("step")
+    return linked.ops["step"].gather(_nullable(rows))
 
 
-def _step_at(linked: Linked, time: npt.NDArray[np.int64]) -> pl.Series:
+def _step_at(linked: Linked, time: Times) -> pl.Series:
     low, high = linked.steps["start"].to_numpy(), linked.steps["end"].to_numpy()
     at = np.searchsorted(low, time, side="right") - 1
     inside = at >= 0
     inside[inside] = time[inside] <= high[at[inside]]
-    rows = np.where(inside, at, -1).astype(np.int32)
-    return linked.steps["step"].gather(_nullable("at", rows, pl.UInt32())).alias("step")
+    return linked.steps["step"].gather(_nullable(np.where(inside, at, -1)))
 
 
 def _where(values: npt.NDArray[Any], rows: npt.NDArray[Any], none: int = -1) -> npt.NDArray[Any]:
@@ -471,8 +552,6 @@ def _where(values: npt.NDArray[Any], rows: npt.NDArray[Any], none: int = -1) -> 
     return np.where(rows >= 0, values[rows], none)
 
 
-def _nullable(name: str, values: npt.NDArray[Any], kind: pl.DataType) -> pl.Series:
+def _nullable(values: npt.NDArray[Any]) -> pl.Series:
     """A column, null where the value is negative, as no time, size or row is."""
-    made = pl.Series(name, values.astype(np.int64))
-    known: pl.Series = made.set(made < 0, None).cast(kind)
-    return known
+    return pl.Series(values).set(pl.Series(values < 0), None)

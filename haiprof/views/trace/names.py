@@ -12,19 +12,20 @@ import polars as pl
 def numbered(column: pl.Series) -> tuple[npt.NDArray[np.int32], pl.Series]:
     """Return for each row of a text column the number of its text, and the texts by number.
 
-    A missing text has the number of a null among them.
+    A missing text has the number of a null among them, the last.
     """
-    texts = column.unique()
-    physical = texts.to_physical().fill_null(0).to_numpy()
-    missing = texts.null_count() > 0
-    table = np.zeros(int(physical.max(initial=0)) + 1, np.int32)
-    place = np.arange(len(texts), dtype=np.int32)
-    known = texts.is_not_null().to_numpy()
-    table[physical[known]] = place[known]
-    numbers: npt.NDArray[np.int32] = table[column.to_physical().fill_null(0).to_numpy()]
+    physical = column.to_physical()
+    missing = physical.null_count() > 0
+    codes = (physical.fill_null(0) if missing else physical).to_numpy()
+    top = int(codes.max(initial=0))
     if missing:
-        numbers[column.is_null().to_numpy()] = place[~known]
-    return numbers, texts
+        codes = np.where(column.is_null().to_numpy(), np.uint32(top + 1), codes)
+    first = np.full(top + 2, -1, np.int64)
+    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
+    known = np.flatnonzero(first >= 0)
+    table = np.empty(top + 2, np.int32)
+    table[known] = np.arange(len(known), dtype=np.int32)
+    return table[codes], column.gather(first[known])
 
 
 def matching(column: pl.Series, pattern: str, *, literal: bool = False) -> npt.NDArray[np.bool_]:
@@ -38,6 +39,7 @@ def matching(column: pl.Series, pattern: str, *, literal: bool = False) -> npt.N
 def one_of(column: pl.Series, texts: Iterable[str]) -> npt.NDArray[np.bool_]:
     """Say of each row of a text column whether it is one of ``texts``; a missing one is not."""
     number, known = numbered(column)
-    found = known.cast(pl.String).is_in(list(texts)).fill_null(False)
-    made: npt.NDArray[np.bool_] = found.to_numpy()[number]
+    chosen = frozenset(texts)
+    found = np.array([text in chosen for text in known.cast(pl.String).to_list()], np.bool_)
+    made: npt.NDArray[np.bool_] = found[number]
     return made

@@ -20,7 +20,7 @@ import polars as pl
 
 from haiprof.views.intervals import Times
 from haiprof.views.trace.compat import as_plugin
-from haiprof.views.trace.linked import BUSY, Linked
+from haiprof.views.trace.linked import Linked
 
 Rows = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
@@ -33,6 +33,7 @@ FURTHER = {
     "shapes+stack": ("shapes", "stack"),
 }
 By = Literal["name", "shapes", "stack", "shapes+stack"]
+_ALL = ("name", "shapes", "stack")
 
 SCHEMA = {
     "name": pl.Categorical(),
@@ -86,31 +87,35 @@ def operators(linked: Linked, by: By = "name", *, compat: bool = False) -> pl.Da
     if compat:
         linked = as_plugin(linked)
     keys = ["name", *FURTHER[by]]
-    calls = costs(linked)
-    rows = linked.ops.select(keys)[calls.row]
-    sums = [name for name in Costs._fields if name not in ("row", "tensor_core_eligible")]
-    made = (
-        rows.with_columns(pl.Series(name, getattr(calls, name)) for name in Costs._fields[1:])
-        .group_by(keys)
-        .agg(pl.len().alias("calls"), pl.col("tensor_core_eligible").any(), pl.col(sums).sum())
-    )
+    made = linked.once(_by_all)
+    if len(keys) < len(_ALL):
+        sums = pl.all().exclude(*_ALL, "tensor_core_eligible").sum()
+        made = made.group_by(keys).agg(pl.col("tensor_core_eligible").any(), sums)
     made = made.with_columns(
-        pl.when(pl.col(f"device_{of}") > 0)
-        .then(pl.col(f"tensor_core_{of}") / pl.col(f"device_{of}"))
-        .alias(f"tensor_core_{of}_share")
-        for of in ("self", "total")
+        pl.col("name").cast(pl.String).alias("text"),
+        *(
+            pl.when(pl.col(f"device_{of}") > 0)
+            .then(pl.col(f"tensor_core_{of}") / pl.col(f"device_{of}"))
+            .alias(f"tensor_core_{of}_share")
+            for of in ("self", "total")
+        ),
     )
-    schema = {name: kind for name, kind in SCHEMA.items() if name in made.columns}
+    order = ["device_self", "host_self", "text", *keys[1:]]
+    descending = [True, True, *(False for _ in keys)]
+    return made.sort(order, descending=descending).select(
+        name for name in SCHEMA if name in keys or name not in _ALL
+    )
+
+
+def _by_all(linked: Linked) -> pl.DataFrame:
+    """What calls of the same name, shapes and stack cost; every other grouping sums this up."""
+    calls = costs(linked)
+    told = {name: pl.Series(getattr(calls, name)) for name in Costs._fields[1:]}
+    sums = [name for name in told if name != "tensor_core_eligible"]
     return (
-        made.with_columns(pl.col("name").cast(pl.String).alias("text"))
-        .sort(
-            "device_self",
-            "host_self",
-            "text",
-            *keys[1:],
-            descending=[True, True, *[False] * len(keys)],
-        )
-        .select(pl.col(name).cast(kind) for name, kind in schema.items())
+        pl.DataFrame({**{name: linked.ops[name].gather(calls.row) for name in _ALL}, **told})
+        .group_by(_ALL)
+        .agg(pl.len().alias("calls"), pl.col("tensor_core_eligible").any(), pl.col(sums).sum())
     )
 
 
@@ -132,7 +137,7 @@ def costs(linked: Linked) -> Costs:
     activities = linked.activities
     length = activities["end"].to_numpy() - activities["start"].to_numpy()
     launcher = linked.launcher
-    counts = activities["kind"].cast(pl.String).is_in(BUSY).to_numpy() & (launcher >= 0)
+    counts = linked.busy & (launcher >= 0)
     tensor = activities["tensor_core"].to_numpy()
     rows = np.flatnonzero(host.operator & ~merged)
 
@@ -163,7 +168,7 @@ def _merged(linked: Linked) -> Mask:
     made = np.zeros(len(caller), np.bool_)
     if len(inner):
         callees = np.bincount(caller[inner], minlength=len(caller))
-        names = linked.ops["name"].to_physical().fill_null(0).to_numpy()
+        names, _ = linked.named
         is_op = linked.of("op")
         outer = caller[inner]
         same = (names[inner] == names[outer]) & is_op[inner] & is_op[outer]

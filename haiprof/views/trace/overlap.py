@@ -12,13 +12,14 @@ import polars as pl
 
 from haiprof.views.intervals import intersect
 from haiprof.views.trace.linked import Linked
-from haiprof.views.trace.work import by_device, ratio, united, work
+from haiprof.views.trace.work import devices, union
 
 SCHEMA = {
     "device": pl.UInt16(),
     "communication": pl.Int64(),
     "computation": pl.Int64(),
     "overlap": pl.Int64(),
+    "ratio": pl.Float64(),
 }
 
 
@@ -30,11 +31,10 @@ def overlap(linked: Linked, *, drop_last_step: bool = False) -> pl.DataFrame:
         two) in ns, each a union; ``ratio``, null on a device that did not communicate.
     """
     rows = []
-    for device, mine in by_device(work(linked, drop_last_step=drop_last_step)):
-        communication, computation = united(mine, "communication"), united(mine, "kernel")
+    for device, mine in devices(linked, drop_last_step=drop_last_step):
+        communication = union(linked, mine, "communication")
+        computation = union(linked, mine, "kernel")
         both = intersect(*communication, *computation)
         lengths = [int((end - start).sum()) for start, end in (communication, computation, both)]
-        rows.append((device, *lengths))
-    return pl.DataFrame(rows, SCHEMA, orient="row").with_columns(
-        ratio(pl.col("overlap"), pl.col("communication")).alias("ratio")
-    )
+        rows.append((device, *lengths, lengths[2] / lengths[0] if lengths[0] else None))
+    return pl.DataFrame(rows, SCHEMA, orient="row")

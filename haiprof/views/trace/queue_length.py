@@ -11,10 +11,12 @@ an unstable sort). Activities whose launch is not in the trace are left out.
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
+from haiprof.views.intervals import Index
 from haiprof.views.trace.linked import Linked
-from haiprof.views.trace.work import work
+from haiprof.views.trace.work import numbers, rows, worked
 
 #: What CUDA lets a stream hold before a launch blocks.
 FULL = 1024
@@ -26,24 +28,43 @@ def queue_length(linked: Linked, *, drop_last_step: bool = False) -> pl.DataFram
     Returns:
         By stream and time: ``device``, ``stream``, ``time`` (ns), ``length`` from then on.
     """
-    mine = work(linked, drop_last_step=drop_last_step).filter(pl.col("runtime").is_not_null())
-    if mine["runtime"].n_unique() < mine.height:
-        mine = mine.group_by("runtime", "device", "stream", maintain_order=True).agg(
-            pl.col("start").min()
-        )
-    launch = linked.start[mine["runtime"].to_numpy()]
-    device = mine["device"].cast(pl.Int64).fill_null(-1).to_numpy()
-    stream = mine["stream"].cast(pl.Int64).fill_null(-1).to_numpy()
-    count = len(launch)
-    change = np.repeat(np.array([1, -1], np.int64), count)
-    device, stream = np.tile(device, 2), np.tile(stream, 2)
-    time = np.concatenate((launch, mine["start"].to_numpy()))
-    order = np.lexsort((-change, time, stream, device))
+    activities = linked.activities
+    runtime = rows(activities["runtime"])
+    mine = np.flatnonzero(worked(linked, drop_last_step=drop_last_step) & (runtime >= 0))
+    mine = _first_of_launch(linked, mine, runtime[mine])
+    device, stream = (numbers(activities[each])[mine] for each in ("device", "stream"))
+    begun = activities["start"].to_numpy()[mine]
+    change = np.repeat(np.array([1, -1], np.int64), len(mine))
+    time = np.concatenate((linked.start[runtime[mine]], begun))
+    order = np.lexsort((-change, time, np.tile(stream, 2), np.tile(device, 2)))
+    at = mine[order % max(len(mine), 1)]
     # Each stream's changes sum to 0, so that one running sum serves all streams.
     length = np.cumsum(change[order])
-    return mine.select("device", "stream")[order % max(count, 1)].with_columns(
-        pl.Series("time", time[order]), pl.Series("length", length)
+    return pl.DataFrame(
+        [
+            activities["device"][at],
+            activities["stream"][at],
+            pl.Series("time", time[order]),
+            pl.Series("length", length),
+        ]
     )
+
+
+def _first_of_launch(linked: Linked, mine: Index, runtime: npt.NDArray[np.int32]) -> Index:
+    """Of the activities that one call launched on a stream, the one that began first."""
+    calls = np.sort(runtime)
+    if not np.any(calls[1:] == calls[:-1]):
+        return mine
+    activities = linked.activities
+    begun = activities["start"].to_numpy()[mine]
+    device, stream = (numbers(activities[each])[mine] for each in ("device", "stream"))
+    keys = (runtime.astype(np.int64), device, stream)
+    order = np.lexsort((begun, *keys))
+    first = np.zeros(len(order), np.bool_)
+    first[:1] = True
+    for key in keys:
+        first[1:] |= key[order[1:]] != key[order[:-1]]
+    return mine[order[first]]
 
 
 def summary(series: pl.DataFrame) -> pl.DataFrame:

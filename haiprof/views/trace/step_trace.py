@@ -18,8 +18,8 @@ import polars as pl
 
 from haiprof.views.intervals import Index, Times, covered, merge
 from haiprof.views.trace.ancestors import climb
-from haiprof.views.trace.linked import BUSY, Linked, looked_up
-from haiprof.views.trace.roles import by_name
+from haiprof.views.trace.linked import Linked, looked_up
+from haiprof.views.trace.work import rows
 
 #: Names of the spans that backward runs in, of torch and of haiprof's own phases.
 BACKWARD = re.compile(r"autograd::engine::evaluate_function|backward$|.*Backward\d*$")
@@ -61,13 +61,12 @@ def step_trace(linked: Linked) -> pl.DataFrame:
     low, high = linked.steps["start"].to_numpy(), linked.steps["end"].to_numpy()
     activities = linked.activities
     start, end = activities["start"].to_numpy(), activities["end"].to_numpy()
-    role = activities["role"].cast(pl.String)
-    busy = activities["kind"].cast(pl.String).is_in(BUSY).to_numpy()
+    busy = linked.busy
 
     def ranges(mine: npt.NDArray[np.bool_]) -> tuple[Times, Times]:
         return merge(start[mine], end[mine])
 
-    computes, communicates = (role == "kernel").to_numpy(), (role == "communication").to_numpy()
+    computes, communicates = linked.ran("kernel"), linked.ran("communication")
     computing = covered(*ranges(computes), low, high)
     communication = covered(*ranges(communicates), low, high)
     either = covered(*ranges(computes | communicates), low, high)
@@ -130,9 +129,10 @@ def _steps_of(linked: Linked) -> Index:
 
 def _in_backward(linked: Linked) -> npt.NDArray[np.bool_]:
     """Say of each activity whether some span of backward is around its launch."""
-    names = linked.ops["name"].unique().drop_nulls().cast(pl.String).to_list()
-    backward = by_name(linked.ops["name"], [name for name in names if BACKWARD.match(name)])
-    op = linked.activities["op"].cast(pl.Int64).fill_null(-1).to_numpy()
+    number, texts = linked.named
+    names = texts.cast(pl.String).to_list()
+    backward = np.array([bool(BACKWARD.match(name or "")) for name in names], np.bool_)[number]
+    op = rows(linked.activities["op"])
     made: npt.NDArray[np.bool_] = climb(linked.parent, op, backward) >= 0
     return made
 

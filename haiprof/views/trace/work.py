@@ -13,6 +13,7 @@ import polars as pl
 
 from haiprof.views.intervals import Index, Times, merge
 from haiprof.views.trace.linked import BUSY, Linked
+from haiprof.views.trace.names import numbered, one_of
 
 #: Roles of activities that move memory.
 MEMORY = ("memcpy", "memset")
@@ -27,15 +28,21 @@ def work(linked: Linked, *, drop_last_step: bool = False) -> pl.DataFrame:
             then whose launch is not known. A trace that ends within a step has only a part of the
             last one's device work. Nothing is left out of a trace with fewer than two steps.
     """
-    keep = _is_one_of(linked.activities["role"], (*BUSY, "communication"))
+    keep = worked(linked, drop_last_step=drop_last_step)
+    return linked.activities if keep.all() else linked.activities.filter(pl.Series(keep))
+
+
+def worked(linked: Linked, *, drop_last_step: bool = False) -> npt.NDArray[np.bool_]:
+    """Say of each activity whether :func:`work` returns it."""
+    keep = linked.ran(*BUSY, "communication")
     if drop_last_step:
         keep &= launch_times(linked) < last_step(linked)
-    return linked.activities if keep.all() else linked.activities.filter(pl.Series(keep))
+    return keep
 
 
 def launch_times(linked: Linked) -> Times:
     """Return when each activity was launched; when it began, where that is not known."""
-    runtime = _rows(linked.activities["runtime"])
+    runtime = rows(linked.activities["runtime"])
     begun = linked.activities["start"].to_numpy()
     if not len(linked.start):
         return begun
@@ -59,6 +66,14 @@ def by_device(frame: pl.DataFrame) -> Iterator[tuple[int | None, pl.DataFrame]]:
         yield device, frame.filter(pl.col("device").eq_missing(device))
 
 
+def devices(linked: Linked, *, drop_last_step: bool = False) -> Iterator[tuple[int | None, Index]]:
+    """Go through the devices in order, each with its rows of what :func:`work` returns."""
+    keep = worked(linked, drop_last_step=drop_last_step)
+    device = numbers(linked.activities["device"])
+    for number in sorted(set(device[keep].tolist())):
+        yield None if number < 0 else number, np.flatnonzero(keep & (device == number))
+
+
 def times(frame: pl.DataFrame) -> tuple[Times, Times]:
     """Return when each activity began and ended."""
     return frame["start"].to_numpy(), frame["end"].to_numpy()
@@ -66,9 +81,16 @@ def times(frame: pl.DataFrame) -> tuple[Times, Times]:
 
 def united(frame: pl.DataFrame, *roles: str) -> tuple[Times, Times]:
     """Return when some activity ran that has one of ``roles``, as ``merge`` returns it."""
-    mine = _is_one_of(frame["role"], roles)
+    mine = one_of(frame["role"], roles)
     start, end = times(frame)
     return merge(start[mine], end[mine])
+
+
+def union(linked: Linked, mine: Index, *roles: str) -> tuple[Times, Times]:
+    """Return when some of these activities ran that has one of ``roles``, as ``merge`` does."""
+    chosen = mine[linked.ran(*roles)[mine]]
+    start, end = times(linked.activities)
+    return merge(start[chosen], end[chosen])
 
 
 def ratio(part: pl.Expr, whole: pl.Expr) -> pl.Expr:
@@ -76,28 +98,25 @@ def ratio(part: pl.Expr, whole: pl.Expr) -> pl.Expr:
     return pl.when(whole > 0).then(part / whole)
 
 
-def texts_in(column: pl.Series) -> tuple[list[str], npt.NDArray[np.uint32], npt.NDArray[np.bool_]]:
+def texts_in(column: pl.Series) -> tuple[list[str], npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
     """Return a column's distinct texts, for each row the index of its own, and where it has one."""
-    distinct = column.unique(maintain_order=False).drop_nulls()
-    codes = distinct.to_physical().to_numpy()
-    table = np.zeros(int(codes.max(initial=0)) + 1, np.uint32)
-    table[codes] = np.arange(len(codes), dtype=np.uint32)
-    rows = column.to_physical()
-    return (
-        distinct.cast(pl.String).to_list(),
-        table[rows.fill_null(int(codes[0]) if len(codes) else 0).to_numpy()],
-        rows.is_not_null().to_numpy(),
-    )
+    number, texts = numbered(column)
+    some = np.ones(len(number), np.bool_)
+    if texts.null_count():
+        some = number < len(texts) - 1
+        number[~some] = 0
+    return texts.drop_nulls().cast(pl.String).to_list(), number, some
 
 
-def _is_one_of(column: pl.Series, texts: tuple[str, ...]) -> npt.NDArray[np.bool_]:
-    """Say of each row of a text column whether it is one of ``texts``."""
-    distinct, index, some = texts_in(column)
-    chosen = np.array([text in texts for text in distinct] or [False])
-    made: npt.NDArray[np.bool_] = chosen[index] & some
+def numbers(column: pl.Series) -> Times:
+    """Return a column of numbers of devices or streams as an array: -1 for null."""
+    made: Times = column.cast(pl.Int64).fill_null(-1).to_numpy()
     return made
 
 
-def _rows(column: pl.Series) -> Index:
-    made: Index = column.cast(pl.Int64).fill_null(-1).to_numpy()
+def rows(column: pl.Series) -> npt.NDArray[np.int32]:
+    """Return a column of row numbers as an array: -1 for null."""
+    made: npt.NDArray[np.int32] = (
+        column.cast(pl.Int32).fill_null(-1) if column.null_count() else column.cast(pl.Int32)
+    ).to_numpy()
     return made

@@ -14,10 +14,10 @@ from trace_frames import kernels_of, spans_of
 from traces import expected, files, load, runs
 
 from haiprof import _core
+from haiprof.views.trace.critical_graph import graph
 from haiprof.views.trace.critical_path import (
     CriticalPath,
     critical_path,
-    graph,
     of_range,
     of_step,
 )

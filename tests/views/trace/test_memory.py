@@ -53,13 +53,14 @@ def test_operators_curve_peak_and_blocks_are_the_plugins(run: str) -> None:
         if told is None:
             # Not applicable: without records there is no view, the plugin's or ours.
             assert not records.height
-            assert not memory.curve(records).height
-            assert not memory.operators(linked(file), records).height
+            told_by = memory.Records(linked(file), records)
+            assert not memory.curve(told_by).height
+            assert not memory.operators(told_by).height
             continue
-        trace = linked(file)
-        check_operators(told, memory.operators(trace, records))
-        check_curve(told, memory.curve(records), memory.peak(trace, records))
-        check_blocks(told, memory.blocks(trace, records), records)
+        told_by = memory.Records(linked(file), records)
+        check_operators(told, memory.operators(told_by))
+        check_curve(told, memory.curve(told_by), memory.peak(told_by))
+        check_blocks(told, memory.blocks(told_by), records)
 
 
 def check_operators(told: dict[str, Any], made: pl.DataFrame) -> None:
@@ -126,13 +127,13 @@ def records_of(rows: list[dict[str, Any]]) -> pl.DataFrame:
 
 
 def test_an_empty_trace_has_empty_views() -> None:
-    none = records_of([])
-    peak = memory.peak(traced(), none)
+    none = memory.Records(traced(), records_of([]))
+    peak = memory.peak(none)
     for made in (
         memory.curve(none),
         memory.curve(none, 100),
-        memory.blocks(traced(), none),
-        memory.operators(traced(), none),
+        memory.blocks(none),
+        memory.operators(none),
         peak.peaks,
         peak.holders,
     ):
@@ -147,10 +148,10 @@ def test_hip_memory_is_memory() -> None:
             allocation(90, -512, kind="hip", total_allocated=0, total_reserved=2048),
         ]
     )
-    made = memory.operators(traced(spans), records).row(0, named=True)
+    made = memory.operators(memory.Records(traced(spans), records)).row(0, named=True)
     assert (made["kind"], made["operator"]) == ("hip", "aten::mm")
     assert [made[name] for name in COLUMNS] == [0, 0, 1, 1, 512, 512]
-    assert memory.peak(traced(spans), records).peaks["allocated"].to_list() == [512]
+    assert memory.peak(memory.Records(traced(spans), records)).peaks["allocated"].to_list() == [512]
 
 
 def test_an_operator_owns_what_is_recorded_from_its_start_until_before_its_end() -> None:
@@ -161,7 +162,7 @@ def test_an_operator_owns_what_is_recorded_from_its_start_until_before_its_end()
     ]
     times = {5: 1, 10: 2, 15: 4, 29: 8, 30: 16, 99: 32, 100: 64}
     records = records_of([allocation(t, size, size) for t, size in times.items()])
-    made = memory.operators(traced(spans), records)
+    made = memory.operators(memory.Records(traced(spans), records))
     found = {row["operator"]: row for row in made.iter_rows(named=True)}
     assert found["inner"]["self_allocated"] == found["inner"]["allocated"] == 2 + 4 + 8
     assert found["outer"]["self_allocated"] == 1 + 16 + 32
@@ -174,7 +175,7 @@ def test_a_call_that_only_calls_its_namesake_is_one_with_it() -> None:
         {"name": "aten::add", "start": 0, "duration": 100},
         {"name": "aten::add", "start": 10, "duration": 80},
     ]
-    made = memory.operators(traced(spans), records_of([allocation(50, 8)]))
+    made = memory.operators(memory.Records(traced(spans), records_of([allocation(50, 8)])))
     assert made.select("calls", "allocated", "self_allocated").rows() == [(1, 8, 8)]
 
 
@@ -184,7 +185,7 @@ def test_an_optimizers_range_is_no_operator_and_what_it_calls_is() -> None:
         {"name": "aten::mul", "start": 10, "duration": 20},
     ]
     records = records_of([allocation(5, 1, 1), allocation(15, 2, 2)])
-    made = memory.operators(traced(spans), records)
+    made = memory.operators(memory.Records(traced(spans), records))
     assert made.select("operator", "allocated").rows() == [("aten::mul", 2)]
 
 
@@ -198,7 +199,7 @@ def test_blocks_tell_what_became_of_them() -> None:
             allocation(6, 50, 0),  # no address
         ]
     )  # fmt: skip
-    made = memory.blocks(traced(), records)
+    made = memory.blocks(memory.Records(traced(), records))
     assert made.select("address", "bytes", "allocated", "freed", "state").rows() == [
         (1, 10, 1, 5, "freed"),
         (2, 20, 2, None, "held"),
@@ -217,7 +218,7 @@ def test_one_address_in_two_memories_is_two_blocks() -> None:
             allocation(4, -20, device=1),
         ]
     )
-    made = memory.blocks(traced(), records)
+    made = memory.blocks(memory.Records(traced(), records))
     assert made.select("device", "bytes", "lifetime").rows() == [(0, 10, 2), (1, 20, 2)]
 
 
@@ -238,7 +239,7 @@ def test_the_peak_tells_who_held_what_in_which_phase() -> None:
             allocation(400, -300, 9, total_allocated=1000),
         ]
     )
-    made = memory.peak(traced(spans), records)
+    made = memory.peak(memory.Records(traced(spans), records))
     assert made.peaks.select("time", "allocated", "step", "told", "before").rows() == [
         (220, 1300, 3, 600, 700)
     ]
@@ -251,14 +252,14 @@ def test_the_peak_tells_who_held_what_in_which_phase() -> None:
 
 def test_a_block_that_was_lost_is_not_held_at_the_peak() -> None:
     records = records_of([allocation(1, 40, 4), allocation(2, 44, 4), allocation(3, 8, 5)])
-    made = memory.peak(traced(), records)
+    made = memory.peak(memory.Records(traced(), records))
     assert made.peaks.select("time", "told").rows() == [(3, 52)]
     assert made.holders.select("blocks", "bytes").rows() == [(2, 52)]
 
 
 def test_without_totals_the_peak_is_of_the_increase_and_tells_no_level() -> None:
     records = records_of([allocation(1, 10, 0), allocation(2, 20, 0), allocation(3, -30, 0)])
-    made = memory.peak(traced(), records)
+    made = memory.peak(memory.Records(traced(), records))
     assert made.peaks.select("time", "allocated", "told", "before").rows() == [
         (2, None, None, None)
     ]
@@ -290,7 +291,7 @@ def test_pairing_is_that_of_a_walk_through_the_records(
             else:
                 walked.append((where, size, None, t, "before"))
     walked += [(where, size, t, None, "held") for where, (t, size) in open_.items()]
-    made = memory.blocks(traced(), records_of(rows))
+    made = memory.blocks(memory.Records(traced(), records_of(rows)))
     found = made.select("address", "bytes", "allocated", "freed", "state").rows()
     assert sorted(found, key=str) == sorted(walked, key=str)
 
@@ -306,8 +307,8 @@ def test_a_thinned_curve_is_short_and_keeps_every_extreme(
         allocation(t, 1, total_allocated=level, total_reserved=reserved)
         for t, level, reserved in zip(times, levels, held, strict=True)
     ]
-    exact = memory.curve(records_of(rows))
-    thin = memory.curve(records_of(rows), points)
+    exact = memory.curve(memory.Records(traced(), records_of(rows)))
+    thin = memory.curve(memory.Records(traced(), records_of(rows)), points)
     assert thin.height <= points
     assert set(thin.rows()) <= set(exact.rows())
     assert thin["time"].is_sorted()

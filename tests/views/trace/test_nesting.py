@@ -92,6 +92,62 @@ def test_the_order_is_by_thread_start_and_longest_first(spans: list[Span]) -> No
     assert order.tolist() == [key[-1] for key in sorted(keys)]
 
 
+@given(spans_of_calls, st.data())
+def test_enclosing_climbs_to_the_next_chosen(spans: list[Span], data: st.DataObject) -> None:
+    parent, _, _, _ = nest(ordered(spans))
+    chosen = data.draw(st.lists(st.booleans(), min_size=len(parent), max_size=len(parent)))
+    found = _core.enclosing(np.array(parent, np.int32), np.array(chosen, np.bool_))
+
+    def climb(row: int) -> int:
+        row = parent[row]
+        while row >= 0 and not chosen[row]:
+            row = parent[row]
+        return row
+
+    assert found.tolist() == [climb(row) for row in range(len(parent))]
+
+
+def cut(rows: list[Span], chosen: list[bool]) -> list[tuple[int, int, int]]:
+    thread, _, start, end = np.array(rows, np.int64).reshape(-1, 4).T
+    parent = np.array(nest(rows)[0], np.int32)
+    pieces = _core.innermost_pieces(
+        thread.astype(np.uint32), start.copy(), end.copy(), parent, np.array(chosen, np.bool_)
+    )
+    return list(zip(*(column.tolist() for column in pieces), strict=True))
+
+
+@given(spans_of_calls, st.data())
+def test_each_piece_is_of_the_innermost_chosen(spans: list[Span], data: st.DataObject) -> None:
+    rows = ordered([(thread, 0, start, length) for thread, _, start, length in spans])
+    while nest(rows)[3]:
+        parent = nest(rows)[0]
+        rows = [
+            (thread, 0, start, min(end, rows[p][3]) - start if p >= 0 else end - start)
+            for (thread, _, start, end), p in zip(rows, parent, strict=True)
+        ]
+        rows = ordered(rows)
+    chosen = data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)))
+    owner: dict[tuple[int, int], int] = {}
+    before: tuple[int, int] | None = None
+    for start, end, row in cut(rows, chosen):
+        thread = rows[row][0]
+        assert start < end
+        assert before is None or before <= (thread, start)
+        before = thread, end
+        owner.update(dict.fromkeys(((thread, instant) for instant in range(start, end)), row))
+    told = {}
+    for row, (thread, _, start, end) in enumerate(rows):
+        if chosen[row]:
+            told.update(dict.fromkeys(((thread, instant) for instant in range(start, end)), row))
+    assert owner == told
+
+
+def test_a_span_that_crosses_another_ends_with_it() -> None:
+    rows = [(0, 0, 0, 10), (0, 0, 5, 15)]
+    assert cut(rows, [True, True]) == [(0, 5, 0), (5, 10, 1)]
+    assert cut(rows, [False, True]) == [(5, 15, 1)]
+
+
 def test_arrays_that_do_not_belong_together_are_refused() -> None:
     one, two = np.zeros(1, np.int64), np.zeros(2, np.int64)
     with pytest.raises(ValueError, match="differ in length"):
@@ -100,3 +156,8 @@ def test_arrays_that_do_not_belong_together_are_refused() -> None:
         _core.nest(np.zeros(1, np.uint32), np.full(1, 4, np.uint8), one, one)
     with pytest.raises(ValueError, match="differ in length"):
         _core.nesting_order(np.zeros(2, np.uint32), one, one, np.zeros(1, np.uint8))
+    none = np.zeros(2, np.bool_)
+    with pytest.raises(ValueError, match="differ in length"):
+        _core.enclosing(np.zeros(1, np.int32), none)
+    with pytest.raises(ValueError, match="differ in length"):
+        _core.innermost_pieces(np.zeros(1, np.uint32), one, one, np.zeros(1, np.int32), none)
