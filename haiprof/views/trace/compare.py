@@ -27,7 +27,6 @@ import numpy.typing as npt
 import polars as pl
 
 from haiprof.views.trace.linked import Linked
-from haiprof.views.trace.names import numbered
 from haiprof.views.trace.work import rows
 
 #: Share of the differences that are called one, although they are chance.
@@ -107,7 +106,7 @@ def _samples(linked: Linked) -> tuple[_Samples, _Samples, _Samples, _Samples]:
     step_of = _place(number, linked.activities["step"])[busy]
     op = rows(linked.activities["op"])[busy]
     some = op >= 0
-    kernel, kernels = numbered(linked.activities["name"])
+    kernel, kernels = linked.named_activities
     return (
         whole,
         _by_name(texts, name[ops], len(number), step_of_op, own),

@@ -131,6 +131,11 @@ class Linked:
         return numbered(self.ops["name"])
 
     @functools.cached_property
+    def named_activities(self) -> tuple[npt.NDArray[np.int32], pl.Series]:
+        """For each activity the number of its name, and the names by number."""
+        return numbered(self.activities["name"])
+
+    @functools.cached_property
     def busy(self) -> npt.NDArray[np.bool_]:
         """Say of each activity whether it kept a device busy (:data:`BUSY`)."""
         return one_of(self.activities["kind"], BUSY)
