@@ -41,7 +41,7 @@ def launches(linked: Linked, *, memory: bool = True, drop_last_step: bool = Fals
     if not known.all():
         mine, moves = mine.filter(pl.Series(known)), moves[known]
     runtime = mine["runtime"].to_numpy()
-    call = linked.ops["name"].gather(mine["runtime"])
+    call = linked.ops["name"][mine["runtime"]]
     graph = mine["graph"].is_not_null().to_numpy() | matching(call, "GraphLaunch", literal=True)
     begun, ended = linked.start[runtime], linked.end[runtime]
     return pl.DataFrame(
@@ -49,7 +49,7 @@ def launches(linked: Linked, *, memory: bool = True, drop_last_step: bool = Fals
             "row": mine["row"],
             "runtime": mine["runtime"],
             "call": call,
-            "kind": _KINDS.gather(np.where(graph, 0, np.where(moves, 1, 2))),
+            "kind": _KINDS[np.where(graph, 0, np.where(moves, 1, 2))],
             **{name: mine[name] for name in ("name", "device", "stream", "step", "correlation")},
             "cpu_duration": ended - begun,
             "gpu_duration": mine["duration"],

@@ -162,7 +162,9 @@ class Linked:
         """
         is_op = self.of("op")
         can = roles.by_name(self.ops["name"], self.rules.eligible) & is_op
-        can[self.activities.filter(pl.col("tensor_core"))["op"].drop_nulls().to_numpy()] = True
+        can[
+            self.activities["op"].filter(self.activities["tensor_core"]).drop_nulls().to_numpy()
+        ] = True
         return (self.within(can.astype(np.int32)) > 0) & is_op
 
     def within(self, values: npt.NDArray[Number]) -> npt.NDArray[Number]:

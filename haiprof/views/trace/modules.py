@@ -102,7 +102,7 @@ def modules(linked: Linked) -> pl.DataFrame:
     }
     frame = pl.DataFrame(made).with_columns(
         pl.Series("parent", parent).replace(-1, None),
-        labels.gather(known[named] % len(names)).alias("name"),
+        labels[known[named] % len(names)].alias("name"),
     )
     for column, pair in zip(("backward_host", "backward_device"), backward or (), strict=False):
         total = _with_callees(by_path(*pair), parent, depth)
@@ -144,7 +144,7 @@ def flames(linked: Linked, of: Literal["python", "calls"] = "python") -> pl.Data
             "path": np.arange(len(parent)),
             "parent": pl.Series(parent).replace(-1, None),
             "depth": depth,
-            "name": names.gather(named),
+            "name": names[named],
             "calls": np.bincount(path, minlength=len(parent)),
             "total": total,
             "self": own,

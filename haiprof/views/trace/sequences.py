@@ -88,7 +88,7 @@ def sequences(linked: Linked, operator: str, shortest: int = SHORTEST) -> pl.Dat
     operators = np.array([root for root, _ in whole], np.int64) - len(texts)
     return pl.DataFrame(
         {
-            "operator": names.gather(operators).cast(pl.String),
+            "operator": names[operators].cast(pl.String),
             "sequence": [sequence for _, sequence in whole],
             "count": count[found],
             "device": device[found],

@@ -89,7 +89,9 @@ def texts_in(column: pl.Series) -> tuple[list[str], npt.NDArray[np.int32], npt.N
 
 def rows(column: pl.Series) -> npt.NDArray[np.int32]:
     """Return a column of row numbers as an array: -1 for null."""
+    # With nulls an array of doubles, which hold every row number.
+    known = column.to_numpy()
     made: npt.NDArray[np.int32] = (
-        column.cast(pl.Int32).fill_null(-1) if column.null_count() else column.cast(pl.Int32)
-    ).to_numpy()
+        np.nan_to_num(known, nan=-1) if column.null_count() else known
+    ).astype(np.int32)
     return made
