@@ -531,6 +531,17 @@ def nesting_order(
 ) -> npt.NDArray[np.int32]:
     """The rows in the order thread, start, longest first, rank, row."""
 
+def nearest(parent: npt.NDArray[np.int32], wanted: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
+    """For each span itself or the nearest around it that is wanted, or -1; in one pass.
+
+    Args:
+        parent: for each span the one around it, which stands before it, or -1.
+        wanted: one for each span.
+
+    Raises:
+        ValueError: the arrays differ in length.
+    """
+
 # -- paths (src/paths) ----------------------------------------------------------------------------
 
 def fold(

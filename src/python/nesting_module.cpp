@@ -65,12 +65,25 @@ Array<std::int32_t> order(const Array<std::uint32_t>& thread, const Array<std::i
   return made;
 }
 
+Array<std::int32_t> nearest(const Array<std::int32_t>& parent, const Array<bool>& wanted) {
+  const std::size_t rows = values(parent).size();
+  same_length(rows, {values(wanted).size()});
+  Array<std::int32_t> made(static_cast<py::ssize_t>(rows));
+  const std::span<std::int32_t> written(made.mutable_data(), rows);
+  {
+    const py::gil_scoped_release release;
+    nesting::nearest(values(parent), values(wanted), written);
+  }
+  return made;
+}
+
 }  // namespace
 
 void register_nesting(py::module_& module) {
   module.def("nest", &nest, py::arg("thread"), py::arg("group"), py::arg("start"), py::arg("end"));
   module.def("nesting_order", &order, py::arg("thread"), py::arg("start"), py::arg("end"),
              py::arg("rank"));
+  module.def("nearest", &nearest, py::arg("parent"), py::arg("wanted"));
 }
 
 }  // namespace haiprof::python
