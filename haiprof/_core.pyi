@@ -531,14 +531,12 @@ def nesting_order(
 ) -> npt.NDArray[np.int32]:
     """The rows in the order thread, start, longest first, rank, row."""
 
-def enclosing(
-    parent: npt.NDArray[np.int32], chosen: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.int32]:
-    """For each span the innermost of the chosen ones around it, or -1.
+def nearest(parent: npt.NDArray[np.int32], wanted: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
+    """For each span itself or the nearest around it that is wanted, or -1; in one pass.
 
     Args:
         parent: for each span the one around it, which stands before it, or -1.
-        chosen: one for each span.
+        wanted: one for each span.
 
     Raises:
         ValueError: the arrays differ in length.

@@ -95,19 +95,23 @@ void order(std::span<const std::uint32_t> thread, std::span<const std::int64_t> 
   std::sort(rows.begin(), rows.end(), before);
 }
 
-void enclosing(std::span<const std::int32_t> parent, std::span<const bool> chosen,
-               std::span<std::int32_t> found) {
+void nearest(std::span<const std::int32_t> parent, std::span<const bool> wanted,
+             std::span<std::int32_t> nearest) {
   for (std::size_t row = 0; row < parent.size(); ++row) {
-    const std::int32_t outer = parent[row];
-    const auto at = static_cast<std::size_t>(outer);
-    found[row] = outer < 0 || at >= row ? kNone : chosen[at] ? outer : found[at];
+    const std::int32_t above = parent[row];
+    const bool known = above >= 0 && static_cast<std::size_t>(above) < row;
+    if (wanted[row]) {
+      nearest[row] = static_cast<std::int32_t>(row);
+    } else {
+      nearest[row] = known ? nearest[static_cast<std::size_t>(above)] : kNone;
+    }
   }
 }
 
 std::vector<Piece> innermost(const Spans& spans, std::span<const std::int32_t> parent,
                              std::span<const bool> chosen) {
-  std::vector<std::int32_t> above(parent.size());
-  enclosing(parent, chosen, above);
+  std::vector<std::int32_t> around(parent.size());
+  nearest(parent, chosen, around);
   std::vector<std::int32_t> rows;
   for (std::size_t row = 0; row < parent.size(); ++row) {
     if (chosen[row] && spans.end[row] > spans.start[row]) {
@@ -141,7 +145,8 @@ std::vector<Piece> innermost(const Spans& spans, std::span<const std::int32_t> p
         if (until > since) pieces.push_back({since, until, owner});
       }
       since = now;
-      owner = starts ? row : at(above, row);
+      const std::int32_t above = at(parent, row);
+      owner = starts ? row : above < 0 || above >= row ? kNone : at(around, above);
     }
   }
   return pieces;

@@ -35,10 +35,10 @@ void order(std::span<const std::uint32_t> thread, std::span<const std::int64_t> 
            std::span<const std::int64_t> end, std::span<const std::uint8_t> rank,
            std::span<std::int32_t> rows);
 
-// found[i]: the innermost of the chosen spans around span i, or kNone. A parent stands before its
-// row; one that does not is none.
-void enclosing(std::span<const std::int32_t> parent, std::span<const bool> chosen,
-               std::span<std::int32_t> found);
+// nearest[i]: i itself where it is wanted, else the nearest span around it that is, or kNone. A
+// parent stands before its span; one that does not is none.
+void nearest(std::span<const std::int32_t> parent, std::span<const bool> wanted,
+             std::span<std::int32_t> nearest);
 
 struct Piece {
   std::int64_t start;

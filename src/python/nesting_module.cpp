@@ -66,14 +66,14 @@ Array<std::int32_t> order(const Array<std::uint32_t>& thread, const Array<std::i
   return made;
 }
 
-Array<std::int32_t> enclosing(const Array<std::int32_t>& parent, const Array<bool>& chosen) {
+Array<std::int32_t> nearest(const Array<std::int32_t>& parent, const Array<bool>& wanted) {
   const std::size_t rows = values(parent).size();
-  same_length(rows, {values(chosen).size()});
+  same_length(rows, {values(wanted).size()});
   Array<std::int32_t> made(static_cast<py::ssize_t>(rows));
   const std::span<std::int32_t> written(made.mutable_data(), rows);
   {
     const py::gil_scoped_release release;
-    nesting::enclosing(values(parent), values(chosen), written);
+    nesting::nearest(values(parent), values(wanted), written);
   }
   return made;
 }
@@ -108,9 +108,9 @@ void register_nesting(py::module_& module) {
   module.def("nest", &nest, py::arg("thread"), py::arg("group"), py::arg("start"), py::arg("end"));
   module.def("nesting_order", &order, py::arg("thread"), py::arg("start"), py::arg("end"),
              py::arg("rank"));
-  module.def("enclosing", &enclosing, py::arg("parent"), py::arg("chosen"));
   module.def("innermost_pieces", &innermost, py::arg("thread"), py::arg("start"), py::arg("end"),
              py::arg("parent"), py::arg("chosen"));
+  module.def("nearest", &nearest, py::arg("parent"), py::arg("wanted"));
 }
 
 }  // namespace haiprof::python

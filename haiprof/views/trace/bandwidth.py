@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 
 from haiprof.views.trace.linked import Linked
+from haiprof.views.trace.names import one_of
 from haiprof.views.trace.work import MEMORY, work
 
 
@@ -25,9 +26,11 @@ def bandwidth(linked: Linked, *, drop_last_step: bool = False) -> pl.DataFrame:
         copy whose direction is not known), ``time`` (ns), ``bandwidth`` (GB/s, of 10^9 bytes) from
         then on.
     """
-    moves = work(linked, drop_last_step=drop_last_step).filter(
-        pl.col("role").cast(pl.String).is_in(MEMORY)
+    did = work(linked, drop_last_step=drop_last_step)
+    moves = did.select(
+        "device", "copy_kind", "role", "start", "end", "duration", "bytes", "bandwidth"
     )
+    moves = moves.filter(pl.Series(one_of(did["role"], MEMORY)))
     computed = pl.when(pl.col("duration") > 0).then(pl.col("bytes") / pl.col("duration"))
     copies = moves.select(
         "device",
@@ -38,9 +41,9 @@ def bandwidth(linked: Linked, *, drop_last_step: bool = False) -> pl.DataFrame:
         "end",
         pl.coalesce("bandwidth", computed).alias("bandwidth"),
     ).filter(pl.col("bandwidth").is_not_null(), pl.col("end") > pl.col("start"))
-    made = [pl.DataFrame(schema=SCHEMA)]
-    made += [_series(mine) for mine in copies.partition_by("device", "kind")]
-    return pl.concat(made).sort("device", "kind", maintain_order=True)
+    made = [_series(mine) for mine in copies.partition_by("device", "kind")]
+    made.sort(key=lambda frame: (frame["device"][0] is not None, *frame.row(0)[:2]))
+    return pl.concat(made) if made else pl.DataFrame(schema=SCHEMA)
 
 
 SCHEMA = {

@@ -27,7 +27,6 @@ import numpy.typing as npt
 import polars as pl
 
 from haiprof.views.trace.linked import Linked
-from haiprof.views.trace.names import numbered
 from haiprof.views.trace.work import rows
 
 #: Share of the differences that are called one, although they are chance.
@@ -107,7 +106,7 @@ def _samples(linked: Linked) -> tuple[_Samples, _Samples, _Samples, _Samples]:
     step_of = _place(number, linked.activities["step"])[busy]
     op = rows(linked.activities["op"])[busy]
     some = op >= 0
-    kernel, kernels = numbered(linked.activities["name"])
+    kernel, kernels = linked.named_activities
     return (
         whole,
         _by_name(texts, name[ops], len(number), step_of_op, own),
@@ -121,9 +120,10 @@ def _place(steps: npt.NDArray[np.uint32], step: pl.Series) -> npt.NDArray[np.int
     if not len(steps):
         return np.full(len(step), -1, np.intp)
     order = np.argsort(steps, kind="stable")
-    known = (step.fill_null(0) if step.null_count() else step).to_numpy()
+    # With nulls these are doubles; a null is NaN, and equal to none.
+    known = step.to_numpy()
     place = order[np.minimum(np.searchsorted(steps[order], known), len(steps) - 1)]
-    return np.where((steps[place] == known) & step.is_not_null().to_numpy(), place, -1)
+    return np.where(steps[place] == known, place, -1)
 
 
 def _by_name(
@@ -171,6 +171,9 @@ def _compared(before: _Samples, after: _Samples) -> pl.DataFrame:
         ["new", "gone", "too few steps", "slower", "faster"],
         "no difference shown",
     )
+    # Largest first; those without a difference last.
+    size = np.nan_to_num(-np.abs(difference), nan=1).tolist()
+    order = sorted(range(len(names)), key=lambda row: (size[row], names[row] is None, names[row]))
     measured = {
         "before": mean[0],
         "after": mean[1],
@@ -181,15 +184,13 @@ def _compared(before: _Samples, after: _Samples) -> pl.DataFrame:
         "after_count": mean[3],
     }
     made = {
-        "name": pl.Series(names, dtype=pl.String()),
-        **{name: pl.Series(values, nan_to_null=True) for name, values in measured.items()},
+        "name": [names[row] for row in order],
+        **{name: pl.Series(values[order], nan_to_null=True) for name, values in measured.items()},
         "before_steps": np.full(len(names), first.time.shape[1], np.uint32),
         "after_steps": np.full(len(names), second.time.shape[1], np.uint32),
-        "verdict": verdict,
+        "verdict": verdict[order],
     }
-    return pl.DataFrame(made, schema=SCHEMA).sort(
-        pl.col("difference").abs(), "name", descending=[True, False], nulls_last=True
-    )
+    return pl.DataFrame(made, schema=SCHEMA)
 
 
 def _aligned(samples: _Samples, rows: npt.NDArray[np.intp], count: int) -> _Samples:

@@ -14,8 +14,7 @@ from typing import Final, Literal
 
 import polars as pl
 
-from haiprof.views.trace.linked import BUSY, Linked
-from haiprof.views.trace.names import one_of
+from haiprof.views.trace.linked import Linked
 
 SCHEMA: Final = {
     "name": pl.String(),
@@ -87,7 +86,7 @@ def _totals(linked: Linked, of: Of, steps: Sequence[int] | None, side: str) -> p
     rows = (
         linked.ops.lazy().filter(pl.Series(linked.of("op")))
         if of == "operators"
-        else linked.activities.lazy().filter(pl.Series(one_of(linked.activities["kind"], BUSY)))
+        else linked.activities.lazy().filter(pl.Series(linked.busy))
     )
     if steps is not None:
         rows = rows.filter(pl.col("step").is_in(list(steps)))

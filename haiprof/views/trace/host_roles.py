@@ -11,6 +11,7 @@ import numpy.typing as npt
 import polars as pl
 
 from haiprof.views.trace import roles
+from haiprof.views.trace.names import numbered, one_of
 
 #: What torch names the ranges in which the job waits for its next batch.
 LOADING = re.compile(r"enumerate\(DataLoader\)#.*\.__next__$|enumerate\(DataPipe\)#")
@@ -53,25 +54,24 @@ def host_roles(
         ranges: which of them are ranges of the user.
         rules: which names are a collective of the host.
     """
-    texts = names.unique().drop_nulls()
+    number, texts = numbered(names)
     known = texts.cast(pl.String).to_list()
-    codes, of = texts.to_physical().to_numpy(), names.to_physical().fill_null(0).to_numpy()
-    communicating = roles.communication(known, rules)
+    communicating = roles.communication((name for name in known if name is not None), rules)
+    able = ops | ranges
 
     def those(does: Callable[[str], object]) -> Mask:
-        table = np.zeros(int(codes.max(initial=0)) + 1, np.bool_)
-        table[codes] = [bool(does(name)) for name in known]
-        made: Mask = table[of] & (ops | ranges)
+        table = np.array([name is not None and bool(does(name)) for name in known], np.bool_)
+        made: Mask = table[number] & able if table.any() else np.zeros(len(able), np.bool_)
         return made
 
-    loads = those(LOADING.match) | (categories == "dataloader").fill_null(False).to_numpy()
+    loads = those(LOADING.match) | one_of(categories, ("dataloader",))
     communicates = those(communicating.__contains__) & ~loads
     optimizes = those(OPTIMIZING.match)
     operator = ops & ~loads & ~optimizes & ~those(WRAPPERS.__contains__)
     return HostRoles(
         loads=loads,
         communicates=communicates,
-        works=(ops | ranges) & ~loads & ~communicates,
+        works=able & ~loads & ~communicates,
         operator=operator,
         node=ops | loads | communicates | optimizes,
     )

@@ -14,7 +14,10 @@ import numpy as np
 import polars as pl
 
 from haiprof.views.trace.linked import Linked
+from haiprof.views.trace.names import matching, one_of
 from haiprof.views.trace.work import MEMORY, work
+
+_KINDS = pl.Series(["graph", "memory", "kernel"])
 
 
 def launches(linked: Linked, *, memory: bool = True, drop_last_step: bool = False) -> pl.DataFrame:
@@ -30,30 +33,29 @@ def launches(linked: Linked, *, memory: bool = True, drop_last_step: bool = Fals
         ``kind`` (``kernel``, ``memory``, ``graph``), ``name``, ``device``, ``stream``, ``step``,
         ``correlation``, ``cpu_duration`` (of the call), ``gpu_duration`` and ``delay`` in ns.
     """
-    mine = work(linked, drop_last_step=drop_last_step).filter(pl.col("runtime").is_not_null())
-    moves = pl.col("role").cast(pl.String).is_in(MEMORY)
+    mine = work(linked, drop_last_step=drop_last_step)
+    known = mine["runtime"].is_not_null().to_numpy()
+    moves = one_of(mine["role"], MEMORY)
     if not memory:
-        mine = mine.filter(~moves)
+        known &= ~moves
+    if not known.all():
+        mine, moves = mine.filter(pl.Series(known)), moves[known]
     runtime = mine["runtime"].to_numpy()
-    delay = mine["start"].to_numpy() - linked.end[runtime]
-    call = linked.ops["name"].gather(mine["runtime"])
-    of_graphs = [name for name in call.unique().cast(pl.String) if "GraphLaunch" in (name or "")]
-    graph = pl.col("graph").is_not_null() | pl.col("call").cast(pl.String).is_in(of_graphs)
-    return mine.with_columns(call.alias("call")).select(
-        "row",
-        "runtime",
-        "call",
-        pl.when(graph).then(pl.lit("graph")).when(moves).then(pl.lit("memory"))
-        .otherwise(pl.lit("kernel")).alias("kind"),
-        "name",
-        "device",
-        "stream",
-        "step",
-        "correlation",
-        pl.Series("cpu_duration", linked.end[runtime] - linked.start[runtime]),
-        pl.col("duration").alias("gpu_duration"),
-        pl.Series("delay", np.maximum(delay, 0)),
-    )  # fmt: skip
+    call = linked.ops["name"][mine["runtime"]]
+    graph = mine["graph"].is_not_null().to_numpy() | matching(call, "GraphLaunch", literal=True)
+    begun, ended = linked.start[runtime], linked.end[runtime]
+    return pl.DataFrame(
+        {
+            "row": mine["row"],
+            "runtime": mine["runtime"],
+            "call": call,
+            "kind": _KINDS[np.where(graph, 0, np.where(moves, 1, 2))],
+            **{name: mine[name] for name in ("name", "device", "stream", "step", "correlation")},
+            "cpu_duration": ended - begun,
+            "gpu_duration": mine["duration"],
+            "delay": np.maximum(mine["start"].to_numpy() - ended, 0),
+        }
+    )
 
 
 def summary(

@@ -131,6 +131,11 @@ class Linked:
         return numbered(self.ops["name"])
 
     @functools.cached_property
+    def named_activities(self) -> tuple[npt.NDArray[np.int32], pl.Series]:
+        """For each activity the number of its name, and the names by number."""
+        return numbered(self.activities["name"])
+
+    @functools.cached_property
     def busy(self) -> npt.NDArray[np.bool_]:
         """Say of each activity whether it kept a device busy (:data:`BUSY`)."""
         return one_of(self.activities["kind"], BUSY)
@@ -169,7 +174,9 @@ class Linked:
         """
         is_op = self.of("op")
         can = roles.by_name(self.ops["name"], self.rules.eligible) & is_op
-        can[self.activities.filter(pl.col("tensor_core"))["op"].drop_nulls().to_numpy()] = True
+        can[
+            self.activities["op"].filter(self.activities["tensor_core"]).drop_nulls().to_numpy()
+        ] = True
         return (self.within(can.astype(np.int32)) > 0) & is_op
 
     def within(self, values: npt.NDArray[Number]) -> npt.NDArray[Number]:
@@ -276,9 +283,7 @@ def link(
 
 def enclosing(linked: Linked, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
     """Return for each span the innermost span around it that is chosen, or -1."""
-    from haiprof import _core
-
-    return _core.enclosing(linked.parent, chosen)
+    return climb(linked.parent, linked.parent, chosen)
 
 
 _LATEST = np.iinfo(np.int64).max

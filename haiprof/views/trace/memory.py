@@ -26,6 +26,7 @@ from haiprof.views.trace.ancestors import climb
 from haiprof.views.trace.instants import Rows, around, running
 from haiprof.views.trace.linked import Linked
 from haiprof.views.trace.names import numbered
+from haiprof.views.trace.work import rows as rows_of
 
 _LOADER: Final = r"^enumerate\((DataLoader|DataPipe)\)#"
 _OPTIMIZER: Final = r"^Optimizer\."
@@ -123,8 +124,8 @@ class Records:
         self.allocations = allocations
         self.time: Times = allocations["time"].to_numpy()
         size = allocations["bytes"]
-        self.sized = size.is_not_null().to_numpy()
-        self.size: Times = size.fill_null(0).to_numpy() if size.null_count() else size.to_numpy()
+        self.sized = _known(size)
+        self.size: Times = (size.fill_null(0) if size.null_count() else size).to_numpy()
         self.where, self.memory = _memories(allocations)
 
     @functools.cached_property
@@ -148,9 +149,8 @@ class Records:
     def running(self) -> Rows:
         """For each record the innermost operator or range that was running, or -1."""
         thread = self.allocations["thread"]
-        if thread.null_count():
-            thread = thread.fill_null(0)
-        at = running(self.linked, thread.to_numpy(), self.time)
+        on = (thread.fill_null(0) if thread.null_count() else thread).to_numpy()
+        at = running(self.linked, on, self.time)
         whole = self.linked.once(_Operators.of).whole
         return _where(whole, climb(self.linked.parent, at, self.linked.of("op", "user")))
 
@@ -162,7 +162,7 @@ class Records:
     def places(self, rows: Index) -> dict[str, pl.Series]:
         """Kind and device of each of these records."""
         which = pl.Series(self.memory[rows])
-        return {column: self.where[column].gather(which) for column in _WHERE}
+        return {column: self.where[column][which] for column in _WHERE}
 
 
 def curve(records: Records, points: int | None = None) -> pl.DataFrame:
@@ -186,8 +186,8 @@ def curve(records: Records, points: int | None = None) -> pl.DataFrame:
         {
             **records.places(order),
             "time": records.time[order],
-            "allocated": records.allocations["total_allocated"].gather(rows),
-            "reserved": records.allocations["total_reserved"].gather(rows),
+            "allocated": records.allocations["total_allocated"][rows],
+            "reserved": records.allocations["total_reserved"][rows],
             "increase": increase,
         },
         schema=CURVE_SCHEMA,
@@ -245,14 +245,14 @@ def blocks(records: Records) -> pl.DataFrame:
     return pl.DataFrame(
         {
             **records.places(pairs.known),
-            "address": records.allocations["address"].gather(pairs.known),
+            "address": records.allocations["address"][pairs.known],
             "bytes": np.abs(records.size[pairs.known]),
             "allocated": _nullable(begun),
             "freed": _nullable(ended),
             "lifetime": _nullable(lifetime),
-            "state": _STATES.gather(pairs.state),
+            "state": _STATES[pairs.state],
             "step": _step(linked, op),
-            "op": _nullable(op),
+            "op": _at(op),
             "operator": ops.named(op),
             "caller": ops.named(_where(ops.around, op)),
         },
@@ -294,7 +294,7 @@ def operators(records: Records) -> pl.DataFrame:
     found = np.flatnonzero(np.any(total != 0, axis=0))
     calls = np.bincount(ops.name[called], minlength=len(ops.names))
     name, place_of = np.divmod(found, max(memories, 1))
-    made = {**records.where[place_of].to_dict(), "operator": ops.names.gather(name)}
+    made = {**records.where[place_of].to_dict(), "operator": ops.names[name]}
     made |= {"calls": pl.Series(calls[name])}
     for kind, column in enumerate(("increase", "allocations", "allocated")):
         for prefix, values in (("", total), ("self_", own)):
@@ -316,8 +316,8 @@ def peak(records: Records) -> Peak:
     level = np.where(records.sized[order], records.increase, _NEVER)
     total = records.allocations["total_allocated"]
     if total.null_count() < len(total):
-        told = total.is_not_null().to_numpy()[order]
-        level = np.where(told, total.fill_null(0).to_numpy()[order], level)
+        used = (total.fill_null(0) if total.null_count() else total).to_numpy()
+        level = np.where(_known(total)[order], used[order], level)
     ends = np.append(first[1:], len(order))
     top = np.array(
         [low + np.argmax(level[low:high]) for low, high in zip(first, ends, strict=True)]
@@ -337,14 +337,14 @@ def peak(records: Records) -> Peak:
         (records.allocations["address"].to_numpy() != 0)[order], first
     )
     tops = order[top]
-    at_top = records.allocations["total_allocated"].gather(tops)
+    at_top = records.allocations["total_allocated"][tops]
     known = pl.Series(held).set(pl.Series(~addressed), None)
     peaks = pl.DataFrame(
         {
             **records.places(tops),
             "time": records.time[tops],
             "allocated": at_top,
-            "reserved": records.allocations["total_reserved"].gather(tops),
+            "reserved": records.allocations["total_reserved"][tops],
             "step": _step_at(linked, records.time[tops]),
             "told": known,
             "before": at_top - known,
@@ -378,8 +378,8 @@ def _holders(
     return pl.DataFrame(
         {
             **records.where[made["memory"].to_numpy()].to_dict(),
-            "operator": names.gather(_nullable(made["name"].to_numpy())),
-            "phase": _PHASES.gather(made["phase"]),
+            "operator": names[_at(made["name"].to_numpy())],
+            "phase": _PHASES[made["phase"]],
             "step": made["step"],
             "blocks": made["blocks"],
             "bytes": made["bytes"],
@@ -447,9 +447,7 @@ def _appearance(values: npt.NDArray[Any]) -> Index:
 def _memories(allocations: pl.DataFrame) -> tuple[pl.DataFrame, npt.NDArray[np.uint32]]:
     """Every memory (kind and device, sorted), and for each record the number of its memory."""
     kind, _ = numbered(allocations["kind"])
-    device = allocations["device"]
-    known = (device.cast(pl.Int64).fill_null(-1) if device.null_count() else device).to_numpy()
-    which = known.astype(np.int64) + 1
+    which = rows_of(allocations["device"]).astype(np.int64) + 1
     which += kind.astype(np.int64) * (int(which.max(initial=0)) + 1)
     first = np.full(int(which.max(initial=-1)) + 1, -1, np.int64)
     first[which[::-1]] = np.arange(len(which) - 1, -1, -1)
@@ -515,7 +513,7 @@ class _Operators:
 
     def named(self, rows: Rows) -> pl.Series:
         """The names of the rows; null for -1."""
-        return self.names.gather(_nullable(_where(self.name, rows)))
+        return self.names[_at(_where(self.name, rows))]
 
 
 def _phase(linked: Linked, rows: Rows) -> npt.NDArray[np.uint8]:
@@ -534,7 +532,7 @@ def _phase(linked: Linked, rows: Rows) -> npt.NDArray[np.uint8]:
 
 
 def _step(linked: Linked, rows: Rows) -> pl.Series:
-    return linked.ops["step"].gather(_nullable(rows))
+    return linked.ops["step"][_at(rows)]
 
 
 def _step_at(linked: Linked, time: Times) -> pl.Series:
@@ -542,7 +540,7 @@ def _step_at(linked: Linked, time: Times) -> pl.Series:
     at = np.searchsorted(low, time, side="right") - 1
     inside = at >= 0
     inside[inside] = time[inside] <= high[at[inside]]
-    return linked.steps["step"].gather(_nullable(np.where(inside, at, -1)))
+    return linked.steps["step"][_at(np.where(inside, at, -1))]
 
 
 def _where(values: npt.NDArray[Any], rows: npt.NDArray[Any], none: int = -1) -> npt.NDArray[Any]:
@@ -552,6 +550,19 @@ def _where(values: npt.NDArray[Any], rows: npt.NDArray[Any], none: int = -1) -> 
     return np.where(rows >= 0, values[rows], none)
 
 
-def _nullable(values: npt.NDArray[Any]) -> pl.Series:
-    """A column, null where the value is negative, as no time, size or row is."""
+def _known(column: pl.Series) -> npt.NDArray[np.bool_]:
+    """Say of each row whether it is not null."""
+    if not column.null_count():
+        return np.ones(len(column), np.bool_)
+    made: npt.NDArray[np.bool_] = column.is_not_null().to_numpy()
+    return made
+
+
+def _nullable(values: Times) -> pl.Series:
+    """A column, null where the value is negative, as no time is."""
     return pl.Series(values).set(pl.Series(values < 0), None)
+
+
+def _at(rows: npt.NDArray[Any]) -> pl.Series:
+    """A column of row numbers, null for -1."""
+    return pl.Series(rows.astype(np.uint32)).set(pl.Series(rows < 0), None)

@@ -22,8 +22,9 @@ import polars as pl
 from haiprof.views.intervals import Times, covered_per_group
 from haiprof.views.trace.ancestors import climb
 from haiprof.views.trace.instants import Rows, around, innermost
-from haiprof.views.trace.linked import BUSY, CALLS, PYTHON, Linked
-from haiprof.views.trace.names import numbered, one_of
+from haiprof.views.trace.linked import CALLS, PYTHON, Linked
+from haiprof.views.trace.names import numbered
+from haiprof.views.trace.work import rows as rows_of
 
 #: How torch names the Python function that calls a module.
 _PREFIX: Final = "nn.Module: "
@@ -102,7 +103,7 @@ def modules(linked: Linked) -> pl.DataFrame:
     }
     frame = pl.DataFrame(made).with_columns(
         pl.Series("parent", parent).replace(-1, None),
-        labels.gather(known[named] % len(names)).alias("name"),
+        labels[known[named] % len(names)].alias("name"),
     )
     for column, pair in zip(("backward_host", "backward_device"), backward or (), strict=False):
         total = _with_callees(by_path(*pair), parent, depth)
@@ -131,7 +132,7 @@ def flames(linked: Linked, of: Literal["python", "calls"] = "python") -> pl.Data
     place = np.full(len(python), -1, np.int32)
     place[rows] = np.arange(len(rows), dtype=np.int32)
     above = linked.parent[rows]
-    name, names = numbered(linked.ops["name"])
+    name, names = linked.named
     path, parent, named, depth = _core.fold(
         np.where(above >= 0, place[above], np.int32(-1)) if len(rows) else above,
         name[rows].astype(np.uint32),
@@ -144,7 +145,7 @@ def flames(linked: Linked, of: Literal["python", "calls"] = "python") -> pl.Data
             "path": np.arange(len(parent)),
             "parent": pl.Series(parent).replace(-1, None),
             "depth": depth,
-            "name": names.gather(named),
+            "name": names[named],
             "calls": np.bincount(path, minlength=len(parent)),
             "total": total,
             "self": own,
@@ -240,14 +241,11 @@ class _Calls:
 
 def _launched(linked: Linked) -> tuple[Times, Rows, Rows]:
     """Of activities with a known launch: how long each took, the launching span, and its op."""
-    busy = linked.activities.filter(
-        pl.Series(one_of(linked.activities["kind"], BUSY)),
-        pl.any_horizontal(pl.col("runtime", "op").is_not_null()),
-    )
-    op = busy["op"].cast(pl.Int32).fill_null(-1).to_numpy()
-    launch = busy["runtime"].cast(pl.Int32).fill_null(-1).to_numpy()
-    duration = np.maximum(busy["duration"].to_numpy(), 0)
-    return duration, np.where(launch >= 0, launch, op), op
+    launch, op = rows_of(linked.activities["runtime"]), rows_of(linked.activities["op"])
+    launch = np.where(launch >= 0, launch, op)
+    busy = np.flatnonzero(linked.busy & (launch >= 0))
+    duration = np.maximum(linked.activities["duration"].to_numpy()[busy], 0)
+    return duration, launch[busy], op[busy]
 
 
 def _pairs(linked: Linked) -> tuple[Rows, Rows]:

@@ -25,7 +25,7 @@ def numbered(column: pl.Series) -> tuple[npt.NDArray[np.int32], pl.Series]:
     known = np.flatnonzero(first >= 0)
     table = np.empty(top + 2, np.int32)
     table[known] = np.arange(len(known), dtype=np.int32)
-    return table[codes], column.gather(first[known])
+    return table[codes], column[first[known]]
 
 
 def matching(column: pl.Series, pattern: str, *, literal: bool = False) -> npt.NDArray[np.bool_]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import polars as pl
 
 from haiprof.views.trace.kernels import launching_operator
-from haiprof.views.trace.linked import BUSY, Linked
+from haiprof.views.trace.linked import Linked
 
 #: Kinds of unit: ``tensor_core``, ``vector`` (all other kernels), ``communication``, and copies.
 UNITS = ("tensor_core", "vector", "communication", "memcpy", "memset")
@@ -38,8 +38,8 @@ def op_statistics(linked: Linked) -> pl.DataFrame:
     )  # fmt: skip
     op, _ = launching_operator(linked)
     return (
-        linked.activities.with_columns(op, unit.alias("unit"))
-        .filter(pl.col("kind").is_in(list(BUSY)))
+        linked.activities.select("duration", op, unit.alias("unit"))
+        .filter(pl.Series(linked.busy))
         .group_by("op", "unit")
         .agg(
             pl.len().alias("count"),

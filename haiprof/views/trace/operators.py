@@ -113,7 +113,7 @@ def _by_all(linked: Linked) -> pl.DataFrame:
     told = {name: pl.Series(getattr(calls, name)) for name in Costs._fields[1:]}
     sums = [name for name in told if name != "tensor_core_eligible"]
     return (
-        pl.DataFrame({**{name: linked.ops[name].gather(calls.row) for name in _ALL}, **told})
+        pl.DataFrame({**{name: linked.ops[name][calls.row] for name in _ALL}, **told})
         .group_by(_ALL)
         .agg(pl.len().alias("calls"), pl.col("tensor_core_eligible").any(), pl.col(sums).sum())
     )

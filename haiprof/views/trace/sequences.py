@@ -18,8 +18,8 @@ import polars as pl
 
 from haiprof.views.trace.ancestors import climb
 from haiprof.views.trace.instants import around
-from haiprof.views.trace.linked import BUSY, CALLS, Linked
-from haiprof.views.trace.names import numbered, one_of
+from haiprof.views.trace.linked import Linked
+from haiprof.views.trace.work import rows
 
 #: HTA's own choice: what launches less has hardly a pattern.
 SHORTEST: Final = 3
@@ -46,24 +46,22 @@ def sequences(linked: Linked, operator: str, shortest: int = SHORTEST) -> pl.Dat
         operator: part of a name.
         shortest: sequences of fewer than that are left out.
     """
-    name, names = numbered(linked.ops["name"])
+    name, names = linked.named
     called = names.cast(pl.String).str.contains(operator, literal=True).fill_null(False)
-    callable_ = (linked.category == CALLS.index("op")) | (linked.category == CALLS.index("user"))
-    wanted = called.to_numpy()[name] & callable_
-    rows = np.flatnonzero(wanted).astype(np.int32)
+    wanted = called.to_numpy()[name] & linked.of("op", "user")
+    calls = np.flatnonzero(wanted).astype(np.int32)
     outermost = np.zeros(len(wanted), bool)
-    outermost[rows[around(linked.parent, rows, wanted) < 0]] = True
+    outermost[calls[around(linked.parent, calls, wanted) < 0]] = True
 
-    busy = linked.activities.filter(
-        pl.Series(one_of(linked.activities["kind"], BUSY)), pl.col("op").is_not_null()
-    )
-    below = climb(linked.parent, busy["op"].cast(pl.Int32).to_numpy(), outermost)
-    some = np.flatnonzero(below >= 0)
-    order = some[np.lexsort((busy["start"].to_numpy()[some], below[some]))]
-    call = below[order]
-    if not len(call):
+    op = rows(linked.activities["op"])
+    busy = np.flatnonzero(linked.busy & (op >= 0))
+    below = climb(linked.parent, op[busy], outermost)
+    busy, below = busy[below >= 0], below[below >= 0]
+    if not len(busy):
         return pl.DataFrame(schema=SCHEMA)
-    activity, activities = numbered(busy["name"])
+    order = np.lexsort((linked.activities["start"].to_numpy()[busy], below))
+    busy, call = busy[order], below[order]
+    activity, activities = linked.named_activities
     from haiprof import _core
 
     # A sequence is a path: of a call's first activity, then its second, and so on. Its root is the
@@ -75,31 +73,29 @@ def sequences(linked: Linked, operator: str, shortest: int = SHORTEST) -> pl.Dat
     above = np.where(first, np.cumsum(first, dtype=np.int32) - 1, place - 1)
     path, parent, named, depth = _core.fold(
         np.concatenate((np.full(len(roots), -1, np.int32), above)).astype(np.int32),
-        np.concatenate((name[roots] + len(activities), activity[order])).astype(np.uint32),
+        np.concatenate((name[roots] + len(activities), activity[busy])).astype(np.uint32),
     )
     ends = path[len(roots) :][last]
-    device = np.add.reduceat(busy["duration"].to_numpy()[order], np.flatnonzero(first))
-    counted = (
-        pl.DataFrame(
-            {
-                "path": ends,
-                "length": depth[ends],
-                "device": device,
-                "host": linked.end[roots] - linked.start[roots],
-            }
-        )
-        .group_by("path")
-        .agg(pl.len().alias("count"), pl.col("length").first(), pl.col("device", "host").sum())
-        .filter(pl.col("length") >= shortest)
-        .sort("count", "device", "path", descending=[True, True, False])
-    )
+    count = np.bincount(ends, minlength=len(parent))
+    device, host = (np.zeros(len(parent), np.int64) for _ in range(2))
+    duration = linked.activities["duration"].to_numpy()[busy]
+    np.add.at(device, ends, np.add.reduceat(duration, np.flatnonzero(first)))
+    np.add.at(host, ends, linked.end[roots] - linked.start[roots])
+    found = np.flatnonzero((count > 0) & (depth >= shortest))
+    found = found[np.lexsort((found, -device[found], -count[found]))]
     texts = activities.cast(pl.String).to_list()
-    whole = [_names(path, parent, named, texts) for path in counted["path"].to_list()]
-    operators = names.cast(pl.String)
-    return counted.with_columns(
-        operators.gather([root - len(texts) for root, _ in whole]).alias("operator"),
-        pl.Series("sequence", [sequence for _, sequence in whole], pl.List(pl.String())),
-    ).select(pl.col(column).cast(kind) for column, kind in SCHEMA.items())
+    whole = [_names(each, parent, named, texts) for each in found.tolist()]
+    operators = np.array([root for root, _ in whole], np.int64) - len(texts)
+    return pl.DataFrame(
+        {
+            "operator": names[operators].cast(pl.String),
+            "sequence": [sequence for _, sequence in whole],
+            "count": count[found],
+            "device": device[found],
+            "host": host[found],
+        },
+        schema=SCHEMA,
+    )
 
 
 def _names(

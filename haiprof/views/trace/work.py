@@ -116,7 +116,9 @@ def numbers(column: pl.Series) -> Times:
 
 def rows(column: pl.Series) -> npt.NDArray[np.int32]:
     """Return a column of row numbers as an array: -1 for null."""
+    # With nulls an array of doubles, which hold every row number.
+    known = column.to_numpy()
     made: npt.NDArray[np.int32] = (
-        column.cast(pl.Int32).fill_null(-1) if column.null_count() else column.cast(pl.Int32)
-    ).to_numpy()
+        np.nan_to_num(known, nan=-1) if column.null_count() else known
+    ).astype(np.int32)
     return made

@@ -44,6 +44,25 @@ def test_the_nearest_beyond_a_bound_is_found(
     assert found.tolist() == expected
 
 
+@given(trees(), st.integers(0, 3))
+@settings(deadline=None)
+def test_the_nearest_wanted_is_found(tree: tuple[list[int], list[int]], bound: int) -> None:
+    parent, values = tree
+    rows = [-1, *reversed(range(len(parent)))]
+    expected = []
+    for row in rows:
+        while row >= 0 and values[row] <= bound:
+            row = parent[row]
+        expected.append(row)
+    found = ancestors.climb(np.array(parent, np.int32), np.array(rows), np.array(values) > bound)
+    assert found.tolist() == expected
+
+
+def test_nothing_is_around_where_there_is_nothing() -> None:
+    none = np.zeros(0, np.int32)
+    assert ancestors.climb(none, np.array([-1, -1]), none > 0).tolist() == [-1, -1]
+
+
 def test_python_functions_that_call_each_other_are_nested_as_their_times_say() -> None:
     rows = [
         {"name": "f", "start": 0, "duration": 100, "python_id": 1, "python_parent": 2},

@@ -93,13 +93,12 @@ def test_the_order_is_by_thread_start_and_longest_first(spans: list[Span]) -> No
 
 
 @given(spans_of_calls, st.data())
-def test_enclosing_climbs_to_the_next_chosen(spans: list[Span], data: st.DataObject) -> None:
+def test_the_nearest_is_itself_or_climbed_to(spans: list[Span], data: st.DataObject) -> None:
     parent, _, _, _ = nest(ordered(spans))
     chosen = data.draw(st.lists(st.booleans(), min_size=len(parent), max_size=len(parent)))
-    found = _core.enclosing(np.array(parent, np.int32), np.array(chosen, np.bool_))
+    found = _core.nearest(np.array(parent, np.int32), np.array(chosen, np.bool_))
 
     def climb(row: int) -> int:
-        row = parent[row]
         while row >= 0 and not chosen[row]:
             row = parent[row]
         return row
@@ -158,6 +157,6 @@ def test_arrays_that_do_not_belong_together_are_refused() -> None:
         _core.nesting_order(np.zeros(2, np.uint32), one, one, np.zeros(1, np.uint8))
     none = np.zeros(2, np.bool_)
     with pytest.raises(ValueError, match="differ in length"):
-        _core.enclosing(np.zeros(1, np.int32), none)
+        _core.nearest(np.zeros(1, np.int32), none)
     with pytest.raises(ValueError, match="differ in length"):
         _core.innermost_pieces(np.zeros(1, np.uint32), one, one, np.zeros(1, np.int32), none)
