@@ -90,11 +90,11 @@ def communication(
     """Return of ``names`` those that communicate, each with its collective (None: not known)."""
     table = [Rule(*rule) for rule in rules]
     any_of = re.compile("|".join(f"(?:{rule.pattern})" for rule in table) or r"(?!)", re.IGNORECASE)
-    each = [(re.compile(rule.pattern, re.IGNORECASE), rule.op) for rule in table]
     made: dict[str, str | None] = {}
     for name in names:
         if any_of.search(name):
-            op = next(op for pattern, op in each if pattern.search(name))
+            # Compiled when a name asks for it: most traces do not communicate.
+            op = next(r.op for r in table if re.search(r.pattern, name, re.IGNORECASE))
             made[name] = op or collective(name)
     return made
 
