@@ -81,7 +81,9 @@ def keep(
         place.parent.mkdir(parents=True, exist_ok=True)
         with _partial(place.parent) as partial:
             import_run(found, partial, compression=_COMPRESSION, executor=executor, told=told)
-            _swap(partial, place)
+            # Somebody else may have made the very same meanwhile, and be reading it.
+            if why_not_fresh(found, place) is not None:
+                _swap(partial, place)
     except OSError as error:
         raise HaiprofError(
             f"{place}: cannot be written ({error.strerror or error}): "
