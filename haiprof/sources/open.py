@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import tempfile
 import weakref
 from collections import Counter
@@ -15,18 +14,22 @@ from typing import Final, NamedTuple
 
 from haiprof import schema
 from haiprof.errors import HaiprofError
+from haiprof.held import Held, remove_abandoned
 from haiprof.sources import own
 from haiprof.sources.kineto.find import Found, find, find_in_run
 from haiprof.sources.kineto.kept import keep, place_of, why_not_fresh
 from haiprof.sources.kineto.whole_run import Told, import_run
 
-_PREFIX: Final = "haiprof-"
+_PREFIX: Final = "haiprof-import-"
 #: A fifth of the room, and hardly slower than none.
 _COMPRESSION: Final = "lz4"
 
 
 class Temporary:
-    """A folder of an import that nobody asked to keep; it is removed with this object."""
+    """A folder of an import that nobody asked to keep; it is removed with this object.
+
+    Where the process is killed, it is removed when the next one is made.
+    """
 
     def __init__(self) -> None:
         """Make it.
@@ -35,19 +38,22 @@ class Temporary:
             HaiprofError: there is no room for it.
         """
         try:
-            self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+            parent = Path(tempfile.gettempdir())
+            remove_abandoned(parent, _PREFIX)
+            held = Held(parent, _PREFIX)
         except OSError as error:
             raise HaiprofError(
                 f"{error.filename or tempfile.gettempdir()}: cannot be written "
                 f"({error.strerror or error}): say with TMPDIR where there is room"
             ) from None
-        self.remove = weakref.finalize(self, _remove, self.path, os.getpid())
+        self.path = held.path
+        self.remove = weakref.finalize(self, _remove, held, os.getpid())
 
 
-def _remove(path: Path, owner: int) -> None:
+def _remove(held: Held, owner: int) -> None:
     # A fork of the process that made it only borrows it.
     if os.getpid() == owner:
-        shutil.rmtree(path, ignore_errors=True)
+        held.remove()
 
 
 class Opened(NamedTuple):
