@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import polars as pl
 from haiprof import schema
 from haiprof.errors import HaiprofError
 from haiprof.sources import tables
-from haiprof.sources.open import open_path
+from haiprof.sources.open import Opened, open_path, open_traces
 from haiprof.sources.own import ROLE_NODE, ROLE_RANK, Process, Run, readable
 from haiprof.traced import Links, Traced
 from haiprof.views import busy as busy_views
@@ -66,7 +67,8 @@ class Analyzer(Traced):
     are int64 ns UTC, durations int64 ns. Tables are read when they are asked for, by column.
 
     Traces are read once, into a temporary folder that is removed with this object, unless an import
-    of them is kept beside them (``haiprof import``).
+    of them is kept beside them (``haiprof import``). Of a run with deep traces in its folders
+    (``haiprof trace``) what only those tell comes from them, see :attr:`deep`.
 
     Args:
         path: a run folder, a log directory that holds exactly one run, a trace file, a folder of
@@ -86,8 +88,15 @@ class Analyzer(Traced):
         told: Callable[[int], None] | None = None,
     ) -> None:
         """Open the run; of one that was recorded or imported only small JSON files are read."""
-        self._run, self._temporary = open_path(path, executor, told)
+        self._told = told
+        self._take(open_path(path, executor, told), executor)
+
+    def _take(self, opened: Opened, executor: Executor | None) -> None:
+        self._run, self._temporary = opened
         self._executor = executor
+        self._deep: Analyzer | None = None
+        self._deep_asked = False
+        self._deep_lock = threading.Lock()
         self._problems = dict.fromkeys(self._run.problems)
         self._summaries: tuple[list[Summary], list[Summary]] | None = None
         self._links = Links()
@@ -112,10 +121,48 @@ class Analyzer(Traced):
             {p.rank for p in self._run.processes if p.role == ROLE_RANK and p.rank is not None}
         )
 
+    @property
+    def deep(self) -> Analyzer | None:
+        """The deep traces of the run, as a run of their own; None where it has none.
+
+        Of traces this very object. Of a run that haiprof recorded, those in its folders, by its
+        ranks: they are read when this or a view of them is first asked for, once, and kept as
+        ``haiprof import`` keeps them if the folder can be written.
+        """
+        if self.traced:
+            return self
+        with self._deep_lock:
+            if not self._deep_asked:
+                self._deep_asked = True
+                self._deep = self._open_deep()
+        return self._deep
+
+    def _open_deep(self) -> Analyzer | None:
+        try:
+            opened = open_traces(self._run, self._executor, self._told)
+        except HaiprofError as error:  # what haiprof recorded is there all the same
+            self._note([str(error)])
+            return None
+        if opened is None:
+            return None
+        deep = Analyzer.__new__(Analyzer)
+        deep._told = None
+        deep._take(opened, self._executor)
+        return deep
+
+    def _in_detail(self, rank: int | None) -> Traced:
+        deep = self.deep
+        return self if deep is None or (rank is not None and rank not in deep.ranks) else deep
+
     def problems(self) -> list[str]:
-        """Return one line for each folder or file that cannot be read and is left out."""
+        """Return one line for each folder or file that cannot be read and is left out.
+
+        Of deep traces in the run's folders, once they have been read.
+        """
         for lines in self._map(_check, self._run.processes):
             self._note(lines)
+        if self._deep is not None:
+            self._note(self._deep.problems())
         return list(self._problems)
 
     def processes(self) -> pl.DataFrame:

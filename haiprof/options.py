@@ -24,6 +24,9 @@ KERNELS: Final = ("off", "windows", "all")
 TRACE_CONTENTS: Final = ("shapes", "stacks", "memory", "modules", "callstacks")
 
 
+_LONGEST_RANKS: Final = 4096
+
+
 class Options(NamedTuple):
     """The options of one run, checked."""
 
@@ -55,11 +58,16 @@ class Options(NamedTuple):
     trace_warmup: float = 5.0
     trace_mib: int = 128
     trace_with: str = "shapes,stacks,memory,modules"
+    trace_ranks: str = ""
 
     @property
     def traces(self) -> bool:
         """Whether a deep trace is to be made: asked for, or named among the recorders."""
         return self.trace or "trace" in self.recorders.split(",")
+
+    def traces_rank(self, rank: int) -> bool:
+        """Whether ``trace_ranks`` allows this rank a deep trace."""
+        return not self.trace_ranks or any(rank in some for some in _ranks(self.trace_ranks))
 
     def intervals(self) -> dict[str, float]:
         """Return how often each recorder of the host is to read its sources, s."""
@@ -157,6 +165,35 @@ def _check_contents(value: Any) -> str | None:
     if any(name not in (*TRACE_CONTENTS, "") for name in value.split(",")):
         return f"must be some of {','.join(TRACE_CONTENTS)}"
     return None
+
+
+def _ranks(text: str) -> list[range]:
+    """Read ``0,3,8-15``.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    made = []
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        if not all(word.isascii() and word.isdigit() for word in (first, last if dash else first)):
+            raise ValueError(part)
+        made.append(range(int(first), int(last if dash else first) + 1))
+        if not made[-1]:
+            raise ValueError(part)
+    return made
+
+
+def _check_ranks(value: Any) -> str | None:
+    if value == "":
+        return None
+    try:
+        if isinstance(value, str) and len(value) <= _LONGEST_RANKS:
+            _ranks(value)
+            return None
+    except ValueError:
+        pass
+    return "must be ranks and ranges of them with commas between, as in 0,3,8-15"
 
 
 def _check_kernels(value: Any) -> str | None:
@@ -277,10 +314,16 @@ OPTIONS: Final[dict[str, Option]] = {
             _names,
             _check_contents,
         ),
+        Option(
+            "trace_ranks",
+            "ranks that make one (empty: all)",
+            _names,
+            _check_ranks,
+        ),
     )
 }
 #: Options whose variable says something when it is empty; of the others that is as if not set.
-_MAY_BE_EMPTY: Final = frozenset({"perfd", "trace_with"})
+_MAY_BE_EMPTY: Final = frozenset({"perfd", "trace_with", "trace_ranks"})
 #: Variables that are no options: read in haiprof.places, haiprof.launcher and haiprof.run_folder.
 _OTHER_VARIABLES: Final = frozenset(
     {ENABLED_VARIABLE, "HAIPROF_SHM_DIR", "HAIPROF_TASK_ID", "HAIPROF_USER_ID"}

@@ -12,6 +12,8 @@ RING_SUFFIX: Final = ".ring"
 LOCK_NAME: Final = "recorder.lock"
 DOORBELL_NAME: Final = "doorbell"
 RECORDER_LOG: Final = "recorder.log"
+#: What the folders begin with in which deep traces of a run are written.
+UNFINISHED_TRACE: Final = ".trace-"
 #: PROC_PID_INIT_INO of Linux: the namespace outside all containers.
 _FIRST_NAMESPACE: Final = 0xEFFFFFFC
 PROCFS: Final = "/proc"

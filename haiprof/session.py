@@ -316,6 +316,7 @@ def start(
     trace_warmup: float | None = None,
     trace_mib: int | None = None,
     trace_with: str | None = None,
+    trace_ranks: str | None = None,
 ) -> Session:
     """Begin to record this process. Calling it again returns the same session.
 
@@ -348,6 +349,8 @@ def start(
         trace_mib: memory that its events may take, MiB; default 128.
         trace_with: names with commas between of what it holds beside operators; default
             ``shapes,stacks,memory,modules``; there is ``callstacks``, too.
+        trace_ranks: ranks that make deep traces, with commas between, as in ``0,3,8-15``; default
+            all.
 
     Returns:
         The session. It records nothing, and stderr says why, when something is in the way.
@@ -374,6 +377,7 @@ def start(
         "trace_warmup": trace_warmup,
         "trace_mib": trace_mib,
         "trace_with": trace_with,
+        "trace_ranks": trace_ranks,
     }
     return _begin(given, lazily=False)
 

@@ -96,7 +96,8 @@ class Traced(abc.ABC):
     Frames begin with ``node``, ``rank``, ``pid`` and ``session`` (which of the times that a worker
     was profiled, from 1; null of a run that haiprof recorded). Their other columns are those of the
     view that each method names, where its formula stands too. A run without operators (haiprof's
-    own records of kernels) has the views of its kernels, and no rows in the others.
+    own records of kernels) has the views of its kernels, and no rows in the others; unless deep
+    traces lie in its folders, which then answer those.
     """
 
     _executor: Executor | None
@@ -111,6 +112,10 @@ class Traced(abc.ABC):
         self, work: Callable[[Process], _Result], processes: Sequence[Process]
     ) -> Iterable[_Result]:
         """Do the work for each process, on the executor where there is one."""
+
+    def _in_detail(self, rank: int | None) -> Traced:
+        """Return who answers what only a deep trace tells: of operators, calls and memory."""
+        return self
 
     @property
     def traced(self) -> bool:
@@ -152,7 +157,9 @@ class Traced(abc.ABC):
 
         See :func:`haiprof.views.trace.operators.operators`.
         """
-        return self._view(rank, functools.partial(operators.operators, by=by, compat=compat))
+        return self._in_detail(rank)._view(
+            rank, functools.partial(operators.operators, by=by, compat=compat)
+        )
 
     def _kernel_table(
         self,
@@ -167,7 +174,9 @@ class Traced(abc.ABC):
 
         See :mod:`haiprof.views.trace.memory`. ``points`` thins the curve for drawing.
         """
-        made = self._linked(rank, functools.partial(_memory, points=points), allocations=True)
+        made = self._in_detail(rank)._linked(
+            rank, functools.partial(_memory, points=points), allocations=True
+        )
         return MemoryFrames(
             *(
                 _stacked((process, frames[i]) for process, frames in made)
@@ -180,7 +189,7 @@ class Traced(abc.ABC):
 
         See :func:`haiprof.views.trace.modules.modules`.
         """
-        return self._view(rank, modules.modules)
+        return self._in_detail(rank)._view(rank, modules.modules)
 
     def flames(
         self, rank: int | None = None, *, of: Literal["python", "calls"] = "python"
@@ -189,7 +198,7 @@ class Traced(abc.ABC):
 
         See :func:`haiprof.views.trace.modules.flames`.
         """
-        return self._view(rank, functools.partial(modules.flames, of=of))
+        return self._in_detail(rank)._view(rank, functools.partial(modules.flames, of=of))
 
     def distributed(self, rank: int | None = None) -> DistributedFrames:
         """Return computing and communicating by step; moving data and waiting; collectives.
@@ -238,14 +247,14 @@ class Traced(abc.ABC):
 
         See :func:`haiprof.views.trace.launches.launches`.
         """
-        return self._view(rank, launches.launches)
+        return self._in_detail(rank)._view(rank, launches.launches)
 
     def queue_length(self, rank: int | None = None) -> pl.DataFrame:
         """Return how many launched activities waited on each stream over time.
 
         See :func:`haiprof.views.trace.queue_length.queue_length`.
         """
-        return self._view(rank, queue_length.queue_length)
+        return self._in_detail(rank)._view(rank, queue_length.queue_length)
 
     def bandwidth(self, rank: int | None = None) -> pl.DataFrame:
         """Return the bandwidth of copies and sets over time.
@@ -277,15 +286,17 @@ class Traced(abc.ABC):
 
         See :func:`haiprof.views.trace.op_statistics.op_statistics`.
         """
-        return self._view(rank, op_statistics.op_statistics)
+        return self._in_detail(rank)._view(rank, op_statistics.op_statistics)
 
     def hardware_counters(self, rank: int | None = None) -> pl.DataFrame:
         """Return CUPTI's counters of each kernel with the operators around it.
 
         See :func:`haiprof.views.trace.cupti_counters.cupti_counters`.
         """
-        made = self._map(functools.partial(_counters, links=self._local), self._traces(rank))
-        return _stacked(zip(self._traces(rank), made, strict=True))
+        deep = self._in_detail(rank)
+        chosen = deep._traces(rank)
+        made = deep._map(functools.partial(_counters, links=deep._local), chosen)
+        return _stacked(zip(chosen, made, strict=True))
 
     def sequences(
         self, rank: int | None = None, *, operator: str = "", shortest: int = sequences.SHORTEST
@@ -300,7 +311,7 @@ class Traced(abc.ABC):
         See :func:`haiprof.views.trace.sequences.sequences`.
         """
         work = functools.partial(sequences.sequences, operator=operator, shortest=shortest)
-        return self._view(rank, work)
+        return self._in_detail(rank)._view(rank, work)
 
     def critical_path(
         self, rank: int | None = None, *, step: int | None = None, inside: str | None = None
@@ -317,7 +328,9 @@ class Traced(abc.ABC):
 
         See :mod:`haiprof.views.trace.critical_path`.
         """
-        made = self._linked(rank, functools.partial(_path, step=step, inside=inside))
+        made = self._in_detail(rank)._linked(
+            rank, functools.partial(_path, step=step, inside=inside)
+        )
         found = {process.label: path for process, path in made if not isinstance(path, str)}
         if made and not found:
             raise HaiprofError(next(str(lacks) for _, lacks in made))
@@ -329,6 +342,9 @@ class Traced(abc.ABC):
         Columns: ``kind``, ``problem``, ``advice``, ``evidence``, ``saves_ns``, ``share`` (of the
         recorded steps), ``step``, ``operator``, ``stack``. See :mod:`haiprof.diagnose.recommend`.
         """
+        deep = self._in_detail(rank)
+        if deep is not self:
+            return deep.recommendations(rank)
         chosen = self._traces(rank)
         found = list(self._map(functools.partial(_recommend, links=self._local), chosen))
         if len(chosen) > 1 and rank is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,10 @@ def test_each_recorder_of_the_host_has_its_interval(
         {"HAIPROF_TRACE": "perhaps"},
         {"HAIPROF_TRACE_STEPS": "-3"},
         {"HAIPROF_TRACE_WITH": "shapes,colours"},
+        {"HAIPROF_TRACE_RANKS": "0,,3"},
+        {"HAIPROF_TRACE_RANKS": "3-1"},
+        {"HAIPROF_TRACE_RANKS": "-1"},
+        {"HAIPROF_TRACE_RANKS": "all"},
         {"HAIPROF_SAMPEL_HZ": "4"},
     ],
 )
@@ -118,3 +123,15 @@ def test_a_deep_trace_is_made_only_where_it_is_named(
     options, problems = resolve({}, environment)
     assert problems == []
     assert options.traces is traces
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks"),
+    [("", range(10)), ("3", [3]), ("0, 3-5,9-9", [0, 3, 4, 5, 9]), ("20", [])],
+)
+def test_the_ranks_that_make_deep_traces_are_those_that_are_named(
+    text: str, ranks: Sequence[int]
+) -> None:
+    options, problems = resolve({}, {"HAIPROF_TRACE_RANKS": text})
+    assert problems == []
+    assert [rank for rank in range(10) if options.traces_rank(rank)] == list(ranks)

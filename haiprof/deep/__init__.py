@@ -15,6 +15,7 @@ from types import TracebackType
 from haiprof.deep.plan import Plan, plan_for_call, plan_of
 from haiprof.deep.recording import Recording
 from haiprof.hooks.imports import AfterImport, imported
+from haiprof.launcher import placement
 from haiprof.options import Options
 
 __all__ = ["DeepTrace", "arm", "finish", "trace"]
@@ -88,7 +89,7 @@ def trace(
     It covers the thread that calls this and the backward passes that it starts. Called alone it
     goes on by itself until its length is reached; a ``with`` block ends it at the latest. While one
     is being made a second call returns a handle for the same one. While the job's own
-    torch.profiler records, there is none.
+    torch.profiler records, there is none, nor in ranks that the option ``trace_ranks`` leaves out.
 
     Args:
         steps: how long, in cycles of the first optimizer (or calls of :func:`haiprof.step`). The
@@ -118,6 +119,11 @@ def trace(
         from haiprof import session
 
         active = session.active() or session.start()
+        rank = placement().rank
+        if not active.options.traces_rank(rank):
+            declined = Recording(Plan())
+            declined.decline(f"no deep trace: rank {rank} is none of trace_ranks")
+            return DeepTrace(declined, began_here=False)
         plan = plan_for_call(
             active.options, steps=steps, seconds=seconds, warmup=warmup, mib=mib, wanted=wanted
         )
@@ -148,6 +154,8 @@ def _begin(plan: Plan) -> DeepTrace:
 def arm(options: Options) -> None:
     """Make a deep trace of this process as soon as it trains: the way of ``HAIPROF_TRACE=1``."""
     global _current, _waiting
+    if not options.traces_rank(placement().rank):
+        return
     with _lock:
         if _waiting is not None or (_current is not None and _current.live):
             return

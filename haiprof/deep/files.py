@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import gzip
 import os
@@ -12,14 +11,16 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from haiprof.held import Held
 from haiprof.launcher import placement
-from haiprof.places import node_name
+from haiprof.places import UNFINISHED_TRACE, node_name
 
 if TYPE_CHECKING:
     from haiprof.deep.profiler import Profiler
     from haiprof.session import Session
 
 SUFFIX: Final = ".pt.trace.json.gz"
+_RAW: Final = "trace.json"
 
 #: How long a file waits for the recorder to make the process's folder, s.
 _FOLDER_SECONDS: Final = 5.0
@@ -40,9 +41,8 @@ class TraceFile:
         """Nothing is written yet. ``milliseconds``: when the trace began, since the epoch."""
         self._session = session
         self._milliseconds = milliseconds
-        # Beside the folders, and under a name that nobody takes for a trace.
-        host, pid = os.uname().nodename, os.getpid()
-        self._raw = session.run_dir / f".trace-{host}-{pid}-{milliseconds}.json"
+        #: Beside the folders of processes, and under a name that nobody takes for one.
+        self._unfinished: Held | None = None
 
     def save(self, profiler: Profiler, at_most: int) -> int:
         """Have torch write it; return its size.
@@ -55,15 +55,18 @@ class TraceFile:
             OSError: there is no room for it, or it has no end: torch does not tell.
         """
         try:
-            free = shutil.disk_usage(self._raw.parent).free
+            free = shutil.disk_usage(self._session.run_dir).free
             if free < at_most:
                 raise OSError(
                     errno.ENOSPC, f"{free >> 20} MiB are free, and it may need {at_most >> 20}"
                 )
-            os.close(os.open(self._raw, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            profiler.save(self._raw)
-            size = self._raw.stat().st_size
-            if not _is_whole(self._raw, size):
+            self._unfinished = Held(self._session.run_dir, UNFINISHED_TRACE)
+            raw = self._unfinished.path / _RAW
+            # Where torch makes none, it is one of 0 bytes.
+            os.close(os.open(raw, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            profiler.save(raw)
+            size = raw.stat().st_size
+            if not _is_whole(raw, size):
                 raise OSError(errno.EIO, f"it was not written to its end ({size} bytes)")
             return size
         except BaseException:
@@ -72,8 +75,8 @@ class TraceFile:
 
     def remove(self) -> None:
         """Remove what torch wrote. Never raises."""
-        with contextlib.suppress(OSError):
-            self._raw.unlink()
+        if self._unfinished is not None:
+            self._unfinished.remove()
 
     def place(self, cut: int | None) -> Path:
         """Compress it into the folder of the process; return the file.
@@ -90,7 +93,10 @@ class TraceFile:
             name = folder.name if folder is not None else unknown
             parent = folder if folder is not None else self._session.run_dir
             target = parent / f"{name}.{self._milliseconds}{SUFFIX}"
-            _compress(self._raw, target, cut)
+            assert self._unfinished is not None
+            compressed = self._unfinished.path / target.name
+            _compress(self._unfinished.path / _RAW, compressed, cut)
+            compressed.replace(target)
             return target
         finally:
             self.remove()
@@ -109,29 +115,22 @@ def _is_whole(raw: Path, size: int) -> bool:
 
 
 def _compress(raw: Path, target: Path, cut: int | None) -> None:
-    partial = target.with_name(f".{target.name}.partial")
-    try:
-        fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            with (
-                gzip.GzipFile(
-                    filename="", mode="wb", compresslevel=_LEVEL, fileobj=file
-                ) as out,
-                raw.open("rb") as source,
-            ):  # fmt: skip
-                kept = b""
-                while chunk := source.read(_CHUNK):
-                    text = _renamed(kept + chunk, cut)
-                    kept = text[-_LONGEST:]
-                    out.write(text[:-_LONGEST])
-                out.write(kept)
-            file.flush()
-            os.fsync(fd)
-        partial.replace(target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        raise
+    fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        with (
+            gzip.GzipFile(
+                filename="", mode="wb", compresslevel=_LEVEL, fileobj=file
+            ) as out,
+            raw.open("rb") as source,
+        ):  # fmt: skip
+            kept = b""
+            while chunk := source.read(_CHUNK):
+                text = _renamed(kept + chunk, cut)
+                kept = text[-_LONGEST:]
+                out.write(text[:-_LONGEST])
+            out.write(kept)
+        file.flush()
+        os.fsync(fd)
 
 
 def _renamed(text: bytes, cut: int | None) -> bytes:

@@ -353,6 +353,12 @@ class Recording:
         _report("trace", why, state=OFF)
         self._finished.set()
 
+    def decline(self, why: str) -> None:
+        """Let it be before it is attached to anything, quietly: only its handle says why."""
+        self.why = why
+        self.state = OFF
+        self._finished.set()
+
     def forget(self) -> None:
         """Have no part in it any more, quietly: in a forked child."""
         self._changing = threading.Lock()

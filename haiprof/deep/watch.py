@@ -61,14 +61,17 @@ _wanted: Callable[[], None] | None = None
 
 def _on_main_thread(_: Any) -> int:
     global _wanted
-    wanted, _wanted = _wanted, None
     try:
-        if wanted is not None:
-            wanted()
+        if _wanted is not None:
+            _wanted()
     except KeyboardInterrupt:  # the user's; ctypes would swallow it
         _thread.interrupt_main()
     except BaseException:
         pass
+    finally:
+        # Not before: while one call waits and another runs, Python 3.11 enters no function for ever
+        # where a profiler of Python functions has begun.
+        _wanted = None
     return 0
 
 

@@ -18,8 +18,9 @@ from typing import Any, Final
 from haiprof import schema
 from haiprof._core import RingReader
 from haiprof.errors import HaiprofError
+from haiprof.held import remove_abandoned
 from haiprof.options import OPTIONS, Options, resolve
-from haiprof.places import node_name, ring_dir, ring_root
+from haiprof.places import UNFINISHED_TRACE, node_name, ring_dir, ring_root
 from haiprof.recorder.election import Election, recorder_running
 from haiprof.recorder.launch import start_recorder
 from haiprof.recorder.life import process_is_alive
@@ -269,6 +270,10 @@ def _last_written(folder: Path) -> float:
 
 
 def _close_run(run_dir: Path, told: Recovered) -> None:
+    removed = remove_abandoned(run_dir, UNFINISHED_TRACE)
+    if removed:
+        what = "an unfinished deep trace is" if removed == 1 else f"{removed} unfinished traces are"
+        told.remarks.append(f"{what} removed")
     for folder, known in _process_folders(run_dir):
         streams = sorted(folder.glob(f"*{schema.LIVE_SUFFIX}"))
         live = known.get("state") == "live"

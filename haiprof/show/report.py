@@ -96,8 +96,8 @@ def build(analyzer: Analyzer) -> Page:
     lines = "".join(f"<li>{html.escape(line)}</li>" for line in analyzer.headline())
     page.card("", f'<ol class="headline">{lines}</ol>')
 
-    if analyzer.traced:
-        deep.show(analyzer).fill(page)
+    if (traces := analyzer.deep) is not None:
+        deep.show(traces).fill(page)
     overview.show(analyzer).fill(page)
     _add_ranks(page, analyzer, ranks)
     _add_events(page, analyzer)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import shutil
 import tempfile
 import weakref
+from collections import Counter
 from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
@@ -13,18 +14,22 @@ from typing import Final, NamedTuple
 
 from haiprof import schema
 from haiprof.errors import HaiprofError
+from haiprof.held import Held, remove_abandoned
 from haiprof.sources import own
-from haiprof.sources.kineto.find import Found, find
-from haiprof.sources.kineto.kept import place_of, why_not_fresh
+from haiprof.sources.kineto.find import Found, find, find_in_run
+from haiprof.sources.kineto.kept import keep, place_of, why_not_fresh
 from haiprof.sources.kineto.whole_run import Told, import_run
 
-_PREFIX: Final = "haiprof-"
+_PREFIX: Final = "haiprof-import-"
 #: A fifth of the room, and hardly slower than none.
 _COMPRESSION: Final = "lz4"
 
 
 class Temporary:
-    """A folder of an import that nobody asked to keep; it is removed with this object."""
+    """A folder of an import that nobody asked to keep; it is removed with this object.
+
+    Where the process is killed, it is removed when the next one is made.
+    """
 
     def __init__(self) -> None:
         """Make it.
@@ -33,19 +38,22 @@ class Temporary:
             HaiprofError: there is no room for it.
         """
         try:
-            self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+            parent = Path(tempfile.gettempdir())
+            remove_abandoned(parent, _PREFIX)
+            held = Held(parent, _PREFIX)
         except OSError as error:
             raise HaiprofError(
                 f"{error.filename or tempfile.gettempdir()}: cannot be written "
                 f"({error.strerror or error}): say with TMPDIR where there is room"
             ) from None
-        self.remove = weakref.finalize(self, _remove, self.path, os.getpid())
+        self.path = held.path
+        self.remove = weakref.finalize(self, _remove, held, os.getpid())
 
 
-def _remove(path: Path, owner: int) -> None:
+def _remove(held: Held, owner: int) -> None:
     # A fork of the process that made it only borrows it.
     if os.getpid() == owner:
-        shutil.rmtree(path, ignore_errors=True)
+        held.remove()
 
 
 class Opened(NamedTuple):
@@ -74,12 +82,87 @@ def open_path(
     found = None if _is_recorded(path) else find(str(path))
     if found is None:
         return Opened(own.open_run(path))
+    opened = _open_found(found, executor, told)
+    return opened._replace(run=_named(opened.run, found))
+
+
+def open_traces(
+    run: own.Run, executor: Executor | None = None, told: Told | None = None
+) -> Opened | None:
+    """Open the deep traces that lie in the folders of a run that haiprof recorded.
+
+    An import of them is read, or made and kept, as ``haiprof import`` does, where the run's folder
+    can be written; else they are imported into a temporary folder.
+
+    Args:
+        run: what was recorded.
+        executor: see :func:`open_path`.
+        told: see there.
+
+    Returns:
+        A run of the traces, whose processes are those of ``run`` that made them, or None where
+        there are none. Several of one rank are its sessions, numbered from 1 by their beginning.
+
+    Raises:
+        HaiprofError: none of them can be read.
+    """
+    found = find_in_run(run.folder)
+    if found is None:
+        return None
+    place = place_of(found)
+    if place is not None and not place.exists():
+        # The folder may be another user's, or its disk full; then a temporary one has to do.
+        with contextlib.suppress(HaiprofError):
+            keep(found, place, executor, told)
+    opened = _open_found(found, executor, told)
+    processes = _made_by(run, opened.run, found)
+    return opened._replace(
+        run=replace(
+            opened.run, name=run.name, source=own.readable(str(run.folder)), processes=processes
+        )
+    )
+
+
+def _made_by(run: own.Run, traces: own.Run, found: Found) -> tuple[own.Process, ...]:
+    """Say of each trace which process of the run made it, and which of its rank's it is."""
+    folders = {source.file: Path(source.path).parent for source in found.sources}
+    known = {process.folder: process for process in run.processes}
+    count: Counter[object] = Counter()
+    made = []
+    for process in sorted(traces.processes, key=lambda process: process.started_ns or 0):
+        info = process.trace
+        maker = known.get(folders[info.file]) if info is not None and info.file in folders else None
+        if info is None or maker is None:  # its process has no folder, or none that can be read
+            made.append(process)
+            continue
+        # A rank that was started again goes on counting; another process of it begins anew.
+        who = (maker.node, maker.rank) if maker.role == own.ROLE_RANK else maker.folder
+        count[who] += 1
+        made.append(
+            replace(
+                process,
+                role=maker.role,
+                node=maker.node,
+                host=maker.host,
+                rank=maker.rank,
+                local_rank=maker.local_rank,
+                world_size=maker.world_size or process.world_size,
+                attempt=maker.attempt,
+                pid=maker.pid,
+                trace=replace(info, worker=maker.label, span=count[who]),
+            )
+        )
+    return tuple(own.arranged(made))
+
+
+def _open_found(found: Found, executor: Executor | None, told: Told | None) -> Opened:
+    """Open the import of traces that is kept beside them, if it is fresh, else a temporary one."""
     place = place_of(found)
     stale: tuple[str, ...] = ()
     if place is not None and place.exists():
         why = why_not_fresh(found, place)
         if why is None:
-            return Opened(_named(own.open_run(place), found))
+            return Opened(own.open_run(place))
         stale = (f"{place}: {why}, and was not read: make it anew with haiprof import",)
     temporary = Temporary()
     try:
@@ -89,7 +172,7 @@ def open_path(
     except BaseException:
         temporary.remove()
         raise
-    return Opened(_named(replace(run, problems=(*stale, *run.problems)), found), temporary)
+    return Opened(replace(run, problems=(*stale, *run.problems)), temporary)
 
 
 def _give_back_memory() -> None:

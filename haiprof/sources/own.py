@@ -240,9 +240,14 @@ def _read_processes(run: Path) -> tuple[list[Process], list[str]]:
                 processes.append(_read_process(folder))
         except HaiprofError as error:
             problems.append(str(error))
-    processes.sort(key=_order)
+    return arranged(processes), problems
+
+
+def arranged(processes: list[Process]) -> list[Process]:
+    """Put the processes of a run in order, and give each a label of its own."""
+    processes = sorted(processes, key=_order)
     labels = _labels(processes)
-    return [replace(p, label=label) for p, label in zip(processes, labels, strict=True)], problems
+    return [replace(p, label=label) for p, label in zip(processes, labels, strict=True)]
 
 
 def _labels(processes: list[Process]) -> list[str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+from commands import haiprof
 from deep_jobs import Left, run_job, start_job
-from recording import wait_for, wait_recorded
+from recording import run_python, wait_for, wait_recorded
 
 
 def test_a_with_block_ends_it_and_every_step_in_it_is_whole(shm: Path, tmp_path: Path) -> None:
@@ -355,3 +356,49 @@ def test_the_memory_of_its_events_is_given_back(shm: Path, tmp_path: Path) -> No
     peak, after = map(int, out.split())
     assert peak > 50
     assert after < peak / 3
+
+
+def test_what_a_job_that_was_killed_while_saving_left_is_recovered(
+    shm: Path, tmp_path: Path
+) -> None:
+    program = """
+    import signal
+    from haiprof.deep.profiler import Profiler
+    save = Profiler.save
+    def save_and_die(self, path):
+        save(self, path)
+        os.kill(os.getpid(), signal.SIGKILL)
+    Profiler.save = save_and_die
+    haiprof.trace(steps=1)
+    train(10)
+    """
+    job = start_job(program, tmp_path)
+    job.communicate(timeout=120)
+    assert job.returncode == -signal.SIGKILL
+    wait_recorded(shm)
+    (left,) = tmp_path.glob("run/.*")
+    assert (left / "trace.json").stat().st_size > 0
+    done = haiprof("recover", tmp_path / "run")
+    assert done.stdout == f"run: an unfinished deep trace is removed ({tmp_path / 'run'})\n"
+    assert not left.exists()
+    assert "nothing was left to do" in haiprof("recover", tmp_path / "run").stdout
+
+
+def test_the_main_thread_is_not_asked_again_while_it_acts() -> None:
+    # It would hang where a profiler of functions begins, as torch's does.
+    program = """
+    import sys
+    from haiprof.deep.watch import soon_on_main_thread
+    calls = []
+    def act():
+        soon_on_main_thread(lambda: calls.append("meanwhile"))
+        sys.setprofile(lambda *_: None)
+        (lambda: calls.append("act"))()
+        sys.setprofile(None)
+    soon_on_main_thread(act)
+    while not calls: pass
+    soon_on_main_thread(lambda: calls.append("later"))
+    while len(calls) < 2: pass
+    print(calls)
+    """
+    assert run_python(program) == "['act', 'later']\n"

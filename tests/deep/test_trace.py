@@ -191,6 +191,28 @@ def test_two_ranks_write_a_file_each(shm: Path, tmp_path: Path) -> None:
         assert len(left.steps()) == 3
 
 
+@pytest.mark.parametrize(("ranks", "made"), [("1", True), ("0,4-7", False), ("0,1-2,9", True)])
+def test_only_the_ranks_that_are_named_make_one(
+    shm: Path, tmp_path: Path, ranks: str, made: bool
+) -> None:
+    program = """
+    train(12)
+    trace = haiprof.trace(steps=1)
+    if trace.state == "off":
+        assert trace.wait(60) is None
+        with trace:
+            train(2)
+    print(trace.state, trace.why)
+    """
+    options = {"trace_steps": 1, "trace_ranks": ranks, "ranks": {"RANK": "1", "WORLD_SIZE": "9"}}
+    left, out = run_job(program, shm, tmp_path, trace=1, **options)
+    assert len(left.files) >= made
+    if not made:
+        assert out == "off no deep trace: rank 1 is none of trace_ranks\n"
+        assert left.files == []
+        assert left.rows == []
+
+
 def test_a_compiled_model_is_traced_and_not_compiled_again(shm: Path, tmp_path: Path) -> None:
     program = """
     compiled = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -315,10 +316,15 @@ def test_an_import_that_fails_leaves_the_older_one(job: Path) -> None:
 
 
 def test_what_a_killed_import_left_is_removed(job: Path) -> None:
-    left = job / ".haiprof-importing-abc"
+    here = os.uname().nodename
+    left = job / f".haiprof-importing-{here}-abc"
     left.mkdir()
+    # Whether another machine's was killed cannot be known here.
+    elsewhere = job / f".haiprof-importing-{here}-2-abc"
+    elsewhere.mkdir()
     kept(job)
     assert not left.exists()
+    assert elsewhere.exists()
 
 
 def test_runs_of_haiprof_come_before_traces_beside_them(job: Path) -> None:
@@ -361,3 +367,23 @@ def test_a_fork_does_not_remove_what_it_borrows(job: Path, temporary: Path) -> N
         os._exit(0)
     os.waitpid(child, 0)
     assert analyzer.spans().height == 4 * 6
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_what_a_killed_analyzer_left_goes_with_the_next_one(
+    job: Path, temporary: Path, number: signal.Signals
+) -> None:
+    code = (
+        "import os, sys; from haiprof.analyzer import Analyzer\n"
+        "analyzer = Analyzer(sys.argv[1]); os.kill(os.getpid(), int(sys.argv[2]))"
+    )
+    command = [sys.executable, "-c", code, str(job), str(int(number))]
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    assert subprocess.run(command, env=environment).returncode == -number
+    (left,) = temporary.iterdir()
+    first = Analyzer(job)
+    assert not left.exists()
+    second = Analyzer(job)
+    assert len(list(temporary.iterdir())) == 2
+    for analyzer in (first, second):
+        assert analyzer.operators().height == 4

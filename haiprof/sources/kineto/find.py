@@ -7,6 +7,7 @@ was profiled), numbered from 1 in the order of time.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import defaultdict
 from dataclasses import dataclass
@@ -67,7 +68,8 @@ def find(path: str) -> Found | None:
     """Find the traces at ``path``; None where it is a folder that has none, nor has one in it.
 
     Args:
-        path: a trace file, a folder of them, or a URL of fsspec of the one or the other.
+        path: a trace file, a folder of them, a run of haiprof with deep traces, or a URL of fsspec
+            of a file or a folder.
 
     Raises:
         HaiprofError: there is nothing, it cannot be read, or several runs lie in the folder.
@@ -76,6 +78,8 @@ def find(path: str) -> Found | None:
         return _find_at_url(path)
     place = Path(path)
     try:
+        if (place / schema.RUN_FILE).is_file() and (made := find_in_run(place)) is not None:
+            return made
         if not place.is_dir():
             found = place.stat()
             entry = _Entry(path, place.name, found.st_size, found.st_mtime_ns)
@@ -93,6 +97,22 @@ def find(path: str) -> Found | None:
         return _run(path, entries)
     _refuse_several(place)
     return None
+
+
+def find_in_run(run: Path) -> Found | None:
+    """Find the deep traces of a run that haiprof recorded: of each process in its folder.
+
+    Args:
+        run: the run's folder. One whose process had no folder yet lies in it.
+
+    Returns:
+        None where there are none. A folder that cannot be read has none.
+    """
+    entries = []
+    for folder in (run, *sorted(run.glob("*#*"))):
+        with contextlib.suppress(OSError):
+            entries += [entry for entry in _entries(folder) if is_handlers(entry.file)]
+    return _run(str(run), entries) if entries else None
 
 
 def _entries(folder: Path) -> list[_Entry]:

@@ -6,19 +6,14 @@ takes that name.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
-import os
-import shutil
-import tempfile
-from collections.abc import Iterator
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, Final
 
 from haiprof import schema
 from haiprof.errors import HaiprofError
+from haiprof.held import Held, remove_abandoned
 from haiprof.sources.kineto.find import Found
 from haiprof.sources.kineto.stream import is_url
 from haiprof.sources.kineto.whole_run import IMPORTER, Told, files_of, import_run
@@ -79,9 +74,15 @@ def keep(
         )
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        with _partial(place.parent) as partial:
-            import_run(found, partial, compression=_COMPRESSION, executor=executor, told=told)
-            _swap(partial, place)
+        remove_abandoned(place.parent, _PARTIAL)
+        held = Held(place.parent, _PARTIAL)
+        try:
+            import_run(found, held.path, compression=_COMPRESSION, executor=executor, told=told)
+            # Somebody else may have made the very same meanwhile, and be reading it.
+            if why_not_fresh(found, place) is not None:
+                _swap(held.path, place)
+        finally:
+            held.remove()
     except OSError as error:
         raise HaiprofError(
             f"{place}: cannot be written ({error.strerror or error}): "
@@ -93,40 +94,11 @@ def _empty(place: Path) -> bool:
     return place.is_dir() and next(place.iterdir(), None) is None
 
 
-@contextlib.contextmanager
-def _partial(parent: Path) -> Iterator[Path]:
-    """Make a folder for what is not whole yet, and remove those of imports that were killed."""
-    for left in parent.glob(f"{_PARTIAL}*"):
-        with contextlib.suppress(OSError), _locked(left):
-            shutil.rmtree(left, ignore_errors=True)
-    partial = Path(tempfile.mkdtemp(prefix=_PARTIAL, dir=parent))
-    try:
-        with _locked(partial):
-            yield partial
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold a folder: the kernel lets go of it when this process ends, however that is.
-
-    Raises:
-        OSError: somebody else holds it.
-    """
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(fd)
-
-
 def _swap(partial: Path, place: Path) -> None:
     if place.exists():
-        old = Path(tempfile.mkdtemp(prefix=_PARTIAL, dir=place.parent))
-        place.rename(old / "old")
+        old = Held(place.parent, _PARTIAL)
+        place.rename(old.path / "old")
         partial.rename(place)
-        shutil.rmtree(old, ignore_errors=True)
+        old.remove()
     else:
         partial.rename(place)
