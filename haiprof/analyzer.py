@@ -99,6 +99,7 @@ class Analyzer(Traced):
         self._deep_lock = threading.Lock()
         self._problems = dict.fromkeys(self._run.problems)
         self._summaries: tuple[list[Summary], list[Summary]] | None = None
+        self._headline: list[str] | None = None
         self._links = Links()
 
     def __repr__(self) -> str:
@@ -344,7 +345,12 @@ class Analyzer(Traced):
         return made
 
     def headline(self) -> list[str]:
-        """Return the three most telling lines about this run."""
+        """Return the three most telling lines about this run; found once, then kept."""
+        if self._headline is None:
+            self._headline = self._found_headline()
+        return list(self._headline)
+
+    def _found_headline(self) -> list[str]:
         if self.traced:
             overview = self.overview()
             return trace_headline.headline(

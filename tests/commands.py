@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +21,24 @@ def haiprof(*words: str | Path, **keywords: Any) -> subprocess.CompletedProcess[
     return subprocess.run(
         [*HAIPROF, *map(str, words)], capture_output=True, text=True, timeout=120, **keywords
     )
+
+
+def haiprof_on_terminal(*words: str | Path, **keywords: Any) -> tuple[int, str, str]:
+    """Run a command whose stderr is a terminal; return its code, stdout, and what one would see."""
+    ours, its = pty.openpty()
+    process = subprocess.Popen(
+        [*HAIPROF, *map(str, words)], text=True, stdout=subprocess.PIPE, stderr=its, **keywords
+    )
+    os.close(its)
+    seen = b""
+    with contextlib.suppress(OSError):  # how a terminal ends that nobody writes to any more
+        while piece := os.read(ours, 1 << 16):
+            seen += piece
+    os.close(ours)
+    assert process.stdout is not None
+    with process.stdout:
+        told = process.stdout.read()
+    return process.wait(120), told, seen.decode()
 
 
 def start_haiprof(*words: str | Path, **keywords: Any) -> subprocess.Popen[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import polars as pl
 from rich.console import Console
 
 from haiprof.cli.console import spinner
-from haiprof.cli.report import open_run
+from haiprof.cli.report import open_run, say_problems
 from haiprof.printable import printable
 from haiprof.show.grid import frame_grid
 from haiprof.views.words import milliseconds, percent
@@ -16,6 +17,8 @@ from haiprof.views.words import milliseconds, percent
 if TYPE_CHECKING:
     from haiprof.views.trace.compare import Comparison
 
+#: Ranks that are told of one by one; of more, those that differ most.
+_DETAILED = 4
 #: Rows of each table.
 _ROWS = 12
 _TABLES = {
@@ -37,17 +40,60 @@ def compare(before: str, after: str, rank: int | None) -> None:
     Raises:
         HaiprofError: a run cannot be read, or they have no rank in common.
     """
-    with spinner("reading the runs"):
-        earlier, later = open_run(before), open_run(after)
+    earlier, later = open_run(before), open_run(after)
+    with spinner("comparing the runs"):
         made = earlier.compare(later, rank)
+    for opened in (earlier, later):
+        say_problems(opened)
     console = Console(highlight=False)
-    for label, comparison in made.items():
+    for line in summary(made):
+        console.print(printable(line), markup=False)
+    for label, comparison in most_different(made).items():
         for line in sentences(label, comparison):
             console.print(printable(line), markup=False)
         for name, title in _TABLES.items():
             table = _differing(getattr(comparison, name))
             if table.height:
                 console.print(frame_grid(title, table).to_rich())
+
+
+def summary(made: Mapping[str, Comparison]) -> list[str]:
+    """Say of many ranks how many of them became slower, faster, or neither."""
+    if len(made) <= _DETAILED:
+        return []
+    steps = pl.concat([comparison.steps for comparison in made.values()])
+    known = steps.filter(pl.col("before") > 0, pl.col("after").is_not_null())
+    lines = []
+    if known.height < len(made):
+        count = len(made) - known.height
+        lines.append(f"{count} of {len(made)} ranks: no steps to compare in one of the runs")
+    change = (pl.col("after") / pl.col("before") - 1).abs()
+    counted = known.group_by("verdict").agg(
+        pl.len(),
+        pl.col("before", "after").median(),
+        change.min().alias("least"),
+        change.median().alias("median"),
+        change.max().alias("most"),
+    )
+    for row in counted.sort("len", "verdict", descending=[True, False]).iter_rows(named=True):
+        line = f"{row['len']} of {len(made)} ranks: {row['verdict']}"
+        if row["verdict"] not in _SAME:
+            least, median, most = (percent(row[name]) for name in ("least", "median", "most"))
+            line += f" by {least} to {most}, {median} at the median"
+        before, after = milliseconds(row["before"]), milliseconds(row["after"])
+        lines.append(f"{line} (a step took {before} before, {after} after, medians)")
+    return [*lines, f"The {_DETAILED} ranks that differ most follow; --rank N tells of another:"]
+
+
+def most_different(made: Mapping[str, Comparison]) -> dict[str, Comparison]:
+    """Return all of a few ranks; of many those whose steps differ most, sure differences first."""
+
+    def difference(label: str) -> tuple[bool, float]:
+        row = made[label].steps.row(0, named=True)
+        return row["verdict"] in _SAME, -abs(row["difference"] or 0.0)
+
+    order = sorted(made, key=difference) if len(made) > _DETAILED else list(made)
+    return {label: made[label] for label in order[:_DETAILED]}
 
 
 def sentences(label: str, comparison: Comparison) -> list[str]:

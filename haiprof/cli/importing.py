@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from haiprof.cli.console import say
+from haiprof.cli.progress import bytes_read
 from haiprof.errors import HaiprofError
 from haiprof.printable import printable
 
@@ -40,23 +38,9 @@ def import_traces(path: str, out: Path | None) -> None:
     if why_not_fresh(found, place) is None:
         print(f"{printable(str(place))} (was up to date)")
     else:
-        with _bar("reading traces", sum(source.bytes for source in found.sources)) as told:
+        total = sum(source.bytes for source in found.sources)
+        with bytes_read("reading traces", total) as told:
             keep(found, place, told=told)
         print(printable(str(place)))
     for line in json.loads((place / schema.RUN_FILE).read_text("utf-8")).get("problems", []):
         say(line)
-
-
-@contextlib.contextmanager
-def _bar(text: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show a bar on a terminal while the body runs; yield what moves it on by some bytes."""
-    if sys.stderr is None or not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = TextColumn(text), BarColumn(), DownloadColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(text, total=total or None)
-        yield lambda count: progress.advance(task, count)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from haiprof.cli.console import spinner
+from haiprof.cli.console import say, spinner
+from haiprof.cli.progress import bytes_read, on_terminal
+from haiprof.errors import HaiprofError
 from haiprof.printable import printable
 
 if TYPE_CHECKING:
@@ -27,7 +30,34 @@ def open_run(path: str | Path) -> Analyzer:
     # polars has calls restarted that SIGINT interrupts: a read from a file server that hangs would
     # go on for ever.
     signal.siginterrupt(signal.SIGINT, True)
-    return Analyzer(path)
+    size = _size(path) if on_terminal() else None
+    if size is None:
+        with spinner("reading the run"):
+            return Analyzer(path)
+    with bytes_read("reading traces", size) as told:
+        return Analyzer(path, told=told)
+
+
+def _size(path: str | Path) -> int | None:
+    """Return how many bytes of traces there are to be read, None of a run that was recorded."""
+    from haiprof import schema
+    from haiprof.sources.kineto.find import find
+
+    if (Path(path) / schema.RUN_FILE).exists():
+        return None
+    with contextlib.suppress(HaiprofError):  # which opening it will say
+        found = find(str(path))
+        if found is not None:
+            return sum(source.bytes for source in found.sources)
+    return None
+
+
+def say_problems(opened: Analyzer) -> None:
+    """Say on stderr what of traces could not be read: one line, with where to see the others."""
+    problems = opened.problems() if opened.traced else []
+    if problems:
+        more = f" (and {len(problems) - 1} more: see the report)" if len(problems) > 1 else ""
+        say(f"{problems[0]}{more}")
 
 
 def write_report(run: str | Path, output: Path | None) -> None:
@@ -41,11 +71,11 @@ def write_report(run: str | Path, output: Path | None) -> None:
     Raises:
         HaiprofError: there is no such run, it cannot be read, or the file cannot be written.
     """
-    with spinner("reading the run"):
-        opened = open_run(run)
-        lines = opened.headline()
+    opened = open_run(run)
     with spinner("writing the report"):
+        lines = opened.headline()
         written = opened.report(output or _place(opened.run))
+    say_problems(opened)
     print(printable(str(written)))
     for line in lines:
         print(f"  {printable(line)}")

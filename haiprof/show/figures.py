@@ -80,7 +80,8 @@ def stacked(titles: list[str], heights: list[int], gap: int, shared_x: bool = Fa
         shared_xaxes=shared_x,
         subplot_titles=titles,
         row_heights=heights,
-        vertical_spacing=gap / inner,
+        # Of one panel that is lower than a gap, it would be no share.
+        vertical_spacing=gap / inner if len(titles) > 1 else 0,
     )
     figure.update_annotations(x=0, xanchor="left", font_size=13)
     return finish(figure, inner + _MARGIN["t"] + _MARGIN["b"])

@@ -16,6 +16,8 @@ from haiprof.views.words import energy, milliseconds, percent, size
 
 #: Longer texts from a trace are cut here: a report is for reading.
 _LONGEST = 300
+#: Shorter ones are not broken into lines.
+_SHORT = 20
 #: A cell without a value.
 NOTHING = "\N{EN DASH}"
 
@@ -39,7 +41,7 @@ class Grid:
         body = "".join(
             "<tr>"
             + "".join(
-                f'<td class="{s}">{html.escape(_cut(c))}</td>'
+                f'<td class="{s}{" one" if len(c) <= _SHORT else ""}">{html.escape(_cut(c))}</td>'
                 for s, c in zip(side, row, strict=True)
             )
             + "</tr>"
@@ -48,8 +50,8 @@ class Grid:
         title = f"<h3>{html.escape(self.title)}</h3>" if self.title else ""
         note = f'<p class="note">{html.escape(self.note)}</p>' if self.note else ""
         return (
-            f"{title}<div class='wide'><table><thead><tr>{head}</tr></thead>"
-            f"<tbody>{body}</tbody></table></div>{note}"
+            f"{title}{note}<div class='wide'><table><thead><tr>{head}</tr></thead>"
+            f"<tbody>{body}</tbody></table></div>"
         )
 
     def to_rich(self) -> Table:
@@ -94,6 +96,8 @@ def cell(column: str, value: object) -> str:
         return f"{value:.0f} %" if value >= 10 or value == 0 else f"{value:.2g} %"
     if column.endswith("bytes_per_s"):
         return size(value) + "/s"
+    if column.endswith("gb_per_s"):
+        return f"{_number(value)} GB/s" if value >= 0.9995 else f"{value * 1e3:.3g} MB/s"
     if column.endswith("bytes"):
         return size(value)
     if column.endswith("watts"):
@@ -102,7 +106,11 @@ def cell(column: str, value: object) -> str:
         return energy(value)
     if column.endswith("hertz"):
         return f"{value / 1e9:.2f} GHz"
-    return f"{value}" if isinstance(value, int) else f"{value:.4g}"
+    return f"{value}" if isinstance(value, int) else _number(value)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if 999.5 <= abs(value) < 1e6 else f"{value:.3g}"
 
 
 def _head(column: str) -> str:
@@ -112,6 +120,7 @@ def _head(column: str) -> str:
         return column.rsplit(".", 1)[0]
     for unit in (
         "_bytes_per_s",
+        "_gb_per_s",
         "_percent",
         "_bytes",
         "_watts",

@@ -25,7 +25,7 @@ from haiprof.show.figures import (
     utc_clock,
 )
 from haiprof.show.one_gpu import Gpu
-from haiprof.show.overview import rank_grids
+from haiprof.show.overview import known_phases, rank_grids
 from haiprof.show.shown import Shown
 from haiprof.sources.own import ROLE_NODE, Process
 from haiprof.views import gpu_words
@@ -91,7 +91,8 @@ def show(analyzer: Analyzer, processes: list[Process], points: int = POINTS) -> 
     title = label[:1].upper() + label[1:] if len(processes) == 1 else f"Rank {processes[0].rank}"
     where = sorted({f"{p.node}, pid {p.pid}" for p in processes})
     lines = [f"{'; '.join(where)}; began {utc(analyzer.run.created_ns)} UTC"]
-    lines += gpu_words.lines(own, analyzer.run.kernels)
+    if not analyzer.traced:  # of a deep trace another section tells
+        lines += gpu_words.lines(own, analyzer.run.kernels)
     origin = analyzer.run.created_ns
     on_gpu = [s.process for s in own if s.gpu is not None]
     gpus = [one_gpu.gpu(p.label, origin, analyzer.read_gpu(p)) for p in on_gpu]
@@ -111,25 +112,25 @@ def figure(
     origin = analyzer.run.created_ns
     events = _events(analyzer, processes)
     panels = [*_pauses(analyzer, processes), *_panels(_samples(analyzer, processes))]
-    has_steps = any(summary.steps for summary in own)
+    has_phases = bool(known_phases(own))
     of_gpus = one_gpu.panels(gpus, points)
     titles = [
-        *(["Phases of each step" + (" (host)" if of_gpus else "")] if has_steps else []),
+        *(["Phases of each step" + (" (host)" if of_gpus else "")] if has_phases else []),
         *(panel.title for panel in of_gpus),
         *([_events_title(events)] if events.height else []),
         *(panel.title for panel in panels),
     ]
     heights = [
-        *([260] if has_steps else []),
+        *([260] if has_phases else []),
         *(panel.height for panel in of_gpus),
         *([60 + 14 * events["kind"].n_unique()] if events.height else []),
     ]
     heights += [150] * len(panels)
     if not titles:
-        return message("Nothing was recorded for this rank")
+        return message("No phases, samples or events were recorded for this rank")
     made = stacked(titles, heights, gap=56, shared_x=True)
     row = 1
-    if has_steps:
+    if has_phases:
         _add_phases(made, row, analyzer, own, points)
         row += 1
     for of_gpu in of_gpus:

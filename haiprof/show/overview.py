@@ -34,6 +34,7 @@ from haiprof.views.overview import (
     rank_table,
     slowest_first,
 )
+from haiprof.views.steps import OTHER
 
 if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
@@ -72,20 +73,29 @@ def rank_grids(ranks: list[Summary]) -> list[Grid]:
     if not ranks:
         return []
     shown = ranks
-    note = "Shares are of the time of all steps."
+    named = known_phases(ranks)
+    notes = ["Shares are of the time of all steps."] if named else []
     if len(ranks) > MANY_RANKS:
         shown = _spread(ranks)
-        note += f" Of {len(ranks)} ranks, {len(shown)} from the slowest to the fastest."
+        notes.append(f"Of {len(ranks)} ranks, {len(shown)} from the slowest to the fastest.")
     table = rank_table(shown)
+    if not named:
+        table = table.drop(f"{OTHER}_share", strict=False)
     if _one_each(shown):
         table = table.drop("pid", "attempt")
     machine = [c for c in table.columns if c.endswith(_MACHINE_UNITS)]
-    made = [frame_grid("Steps", table.drop(machine), note)]
+    made = [frame_grid("Steps", table.drop(machine), " ".join(notes))]
     if machine:
         who = [c for c in table.columns if c in ("node", "rank", "pid")]
         rows = table.select(who + machine)
         made.append(frame_grid("Process tree", rows, "CPU: 100 % is one core."))
     return [*made, *gpu_grids(shown)]
+
+
+def known_phases(ranks: list[Summary]) -> list[str]:
+    """Return the phases that occur; none where no part of any step is known."""
+    names = phase_names(ranks)
+    return names if names != [OTHER] else []
 
 
 def gpu_grids(ranks: list[Summary]) -> list[Grid]:
@@ -138,19 +148,22 @@ def figure(ranks: list[Summary], origin_ns: int) -> go.Figure:
     many = len(stepped) > MANY_RANKS
     bars = _spread(stepped) if many else stepped
     on_device = [s for s in bars if s.gpu is not None and s.gpu.step_ns]
+    on_host = bool(known_phases(stepped))
+    of_host = "Where the step time goes" + (" (host)" if on_device else "")
     titles = [
         "Step time",
         *(["Step time of all ranks over the run"] if many else []),
-        "Where the step time goes" + (" (host)" if on_device else ""),
+        *([of_host] if on_host else []),
         *(["Where the time of the GPU's main stream goes"] if on_device else []),
     ]
-    heights = [300, *([380] if many else []), 70 + 26 * len(bars)]
+    heights = [300, *([380] if many else []), *([70 + 26 * len(bars)] if on_host else [])]
     heights += [70 + 26 * len(on_device)] if on_device else []
     made = stacked(titles, heights, gap=90)
     _step_times(made, _extremes(stepped) if many else {s.process.label: s for s in stepped})
     if many:
         _heat(made, stepped, origin_ns)
-    _shares(made, bars, 3 if many else 2)
+    if on_host:
+        _shares(made, bars, 3 if many else 2)
     if on_device:
         _device_shares(made, on_device, len(titles))
     made.update_layout(barmode="stack")
@@ -237,7 +250,7 @@ def _stacked_bars(
             col=1,
         )
     made.update_xaxes(tickformat=".0%", range=[0, 1], row=row, col=1)
-    made.update_yaxes(autorange="reversed", type="category", row=row, col=1)
+    made.update_yaxes(autorange="reversed", type="category", automargin=True, row=row, col=1)
 
 
 def _extremes(stepped: list[Summary]) -> dict[str, Summary]:

@@ -97,12 +97,14 @@ def build(analyzer: Analyzer) -> Page:
     page.card("", f'<ol class="headline">{lines}</ol>')
 
     if (traces := analyzer.deep) is not None:
-        deep.show(traces).fill(page)
+        for section in deep.show(traces):
+            section.fill(page)
     overview.show(analyzer).fill(page)
     _add_ranks(page, analyzer, ranks)
     _add_events(page, analyzer)
-    page.card("What was not collected, and why", _not_collected(analyzer))
-    page.card("What the sampling cost", _cost(analyzer), _recording_cost(ranks))
+    if not analyzer.traced:  # by another profiler, of which nothing of this is known
+        page.card("What was not collected, and why", _not_collected(analyzer))
+        page.card("What the sampling cost", _cost(analyzer), _recording_cost(ranks))
     problems = [*analyzer.problems(), *_losses(analyzer)]
     if problems:
         shown = problems[:_EVENT_ROWS]
@@ -119,7 +121,10 @@ def _add_ranks(page: Page, analyzer: Analyzer, ranks: list[Summary]) -> None:
         page.card("", f'<p class="note">Of {len(order)} ranks, the {_SECTIONS} slowest follow.</p>')
         order = order[:_SECTIONS]
     for summary in order:
-        one_rank.show(analyzer, [summary.process], _POINTS).fill(page)
+        shown = one_rank.show(analyzer, [summary.process], _POINTS)
+        # Of a trace without phases the sections above tell all that there is.
+        if shown.figure.data or not analyzer.traced:
+            shown.fill(page)
 
 
 def _add_events(page: Page, analyzer: Analyzer) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from pathlib import Path
+from typing import Any
 
 import traces
 from commands import haiprof, only_line
@@ -25,3 +27,38 @@ def test_runs_without_a_common_rank_are_one_line(tmp_path: Path) -> None:
     done = haiprof("compare", tmp_path / "a", tmp_path / "b")
     assert (done.returncode, done.stdout) == (1, "")
     assert "no rank in common" in only_line(done)
+
+
+def job(folder: Path, ranks: int, slower: int, steps: int = 6) -> Path:
+    """Traces of some steps each; of the first ranks they take longer, the more the higher."""
+    first = [e for e in traces.small()["traceEvents"] if e.get("ts", 0) < 1100]
+    for rank in range(ranks):
+        longer = 1.5 + rank / 100 if rank < slower else 1.0
+        document: dict[str, Any] = traces.small(rank)
+        document["traceEvents"] = []
+        for step in range(steps):
+            for event in copy.deepcopy(first):
+                if event.get("name", "").startswith("ProfilerStep"):
+                    event |= {"name": f"ProfilerStep#{step}", "dur": 100 * longer + step % 2}
+                event["ts"] = event["ts"] + 1000 * step
+                document["traceEvents"].append(event)
+        traces.write(folder / f"r{rank}.pt.trace.json", document)
+    return folder
+
+
+def test_a_hundred_ranks_are_summed_up_and_the_worst_told(tmp_path: Path) -> None:
+    before, after = job(tmp_path / "a", 100, 0), job(tmp_path / "b", 100, 30)
+    wide = {**os.environ, "COLUMNS": "200"}
+    done = haiprof("compare", before, after, env=wide)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert len(lines) < 60
+    assert lines[0].startswith("70 of 100 ranks: no difference shown (a step took ")
+    assert lines[1].startswith(
+        "30 of 100 ranks: slower by 50 % to 79 %, 64 % at the median (a step"
+    )
+    told = [line.split(":")[0] for line in lines if line.startswith("rank ")]
+    assert told == ["rank 29", "rank 28", "rank 27", "rank 26"]
+    one = haiprof("compare", before, after, "--rank", "3", env=wide)
+    assert one.stdout.startswith("rank 3: a step is 53 % slower: ")
+    assert "ranks" not in one.stdout

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import traces
-from commands import haiprof, only_line, start_haiprof
+from commands import haiprof, haiprof_on_terminal, only_line, start_haiprof
 from recording import wait_for
 
 pytestmark = pytest.mark.usefixtures("shm")
@@ -69,6 +69,21 @@ def test_what_has_no_traces_is_one_line(tmp_path: Path) -> None:
     assert "no such file or folder" in only_line(done)
 
 
+def test_a_terminal_sees_a_bar_and_a_pipe_none(tmp_path: Path) -> None:
+    file = traces.write(tmp_path / "w.json", traces.small())
+    code, told, seen = haiprof_on_terminal("import", file)
+    assert (code, told) == (0, f"{file}.haiprof\n")
+    assert "reading traces" in seen
+    assert " kB" in seen
+    # The bar wipes itself away.
+    assert seen.rstrip().endswith("\x1b[2K")
+    code, told, seen = haiprof_on_terminal("import", file)
+    assert (code, told, seen) == (0, f"{file}.haiprof (was up to date)\n", "")
+    file.write_text(file.read_text() + " ")
+    done = haiprof("import", file)
+    assert (done.stdout, done.stderr) == (f"{file}.haiprof\n", "")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_an_import_that_is_stopped_leaves_none(number: signal.Signals, tmp_path: Path) -> None:
     slow = tmp_path / "slow.json"
@@ -107,3 +122,46 @@ def test_the_report_of_traces_lies_beside_them(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[0] == f"{file}.report.html"
     done = haiprof("report", tmp_path / "job")
     assert done.stdout.splitlines()[0] == str(tmp_path / "job" / "report.html")
+
+
+def cut(file: Path) -> Path:
+    """Take the last tenth of a trace away."""
+    raw = file.read_bytes()
+    file.write_bytes(raw[: len(raw) * 9 // 10])
+    return file
+
+
+def test_a_loss_is_one_line_of_each_command(tmp_path: Path) -> None:
+    whole = traces.write(tmp_path / "whole.json", traces.small())
+    file = cut(traces.write(tmp_path / "w.json", traces.small()))
+    for words in (
+        ("report", file, "-o", tmp_path / "r.html"),
+        ("export", file, "-o", tmp_path / "csv"),
+        ("import", file, "--out", tmp_path / "kept"),
+        ("compare", whole, file),
+    ):
+        done = haiprof(*words)
+        assert (done.returncode, done.stdout != "") == (0, True)
+        assert "w.json" in only_line(done)
+        assert "cut" in only_line(done) or "ends" in only_line(done)
+
+
+def test_of_many_losses_the_first_is_told_and_how_many_there_are(tmp_path: Path) -> None:
+    for rank in range(4):
+        file = traces.write(tmp_path / "job" / f"rank_{rank}.json", traces.small(rank))
+        if rank:
+            cut(file)
+    done = haiprof("report", tmp_path / "job", "-o", tmp_path / "r.html")
+    assert done.returncode == 0
+    assert only_line(done).endswith("(and 2 more: see the report)")
+    page = (tmp_path / "r.html").read_text("utf-8")
+    assert all(f"rank_{rank}.json: " in page for rank in (1, 2, 3))
+
+
+@pytest.mark.parametrize("command", ["report", "export", "compare"])
+def test_each_command_shows_how_far_it_has_read(tmp_path: Path, command: str) -> None:
+    file = traces.write(tmp_path / "w.json", traces.small())
+    more = {"report": [], "export": ["-o", tmp_path / "csv"], "compare": [file]}[command]
+    code, told, seen = haiprof_on_terminal(command, file, *more)
+    assert (code, told != "") == (0, True)
+    assert "reading traces" in seen

@@ -1,33 +1,200 @@
-"""A deep trace in the report: what was found, names only as text, and a bounded size."""
+"""Deep traces in the report: every view or why not, its numbers, names as text, a bounded size."""
 
 from __future__ import annotations
 
+import gzip
+import json
+from collections.abc import Iterable
 from pathlib import Path
 
+import plotly.graph_objects as go
+import polars as pl
 import pytest
 import traces
 from browser import BROWSER, Browser
 
 from haiprof.analyzer import Analyzer
+from haiprof.export import csv
 from haiprof.show import deep
+from haiprof.show.deep.section import Section, spread
+from haiprof.show.grid import Grid, cell
 
 HOSTILE = "</script><img src=x onerror=boom()>"
+#: How the report shows each view: how the title of its table or figure begins, and what it says
+#: where the view has no rows.
+SHOWN = {
+    "steps": ("Steps", "steps"),
+    "overview": ("GPUs", "which GPU it was"),
+    "operators": ("Operators", "operators"),
+    "operators_by_shapes": ("Operators by shapes", "shapes"),
+    "kernels": ("Kernels", "kernels"),
+    "kernels_by_launch": ("Kernels by launch", "kernels"),
+    "memory": ("Memory in use", "memory"),
+    "modules": ("Modules", "modules"),
+    "flames": ("Flame graph of Python functions", "Python functions"),
+    "distributed": ("Computing and communicating", "communication between ranks"),
+    "stragglers": ("Stragglers", "stragglers"),
+    "temporal": ("Busy and idle", "work on a GPU"),
+    "idle": ("Why streams were idle", "gaps of streams"),
+    "overlap": ("Overlap", "overlap"),
+    "launches": ("Launches", "launches"),
+    "queue_length": ("Launches that wait on each stream", "lengths of queues"),
+    "bandwidth": ("Bandwidth of copies", "bandwidth of copies"),
+    "kernel_kinds": ("Kinds of work", "kinds of work"),
+    "hardware_counters": ("Hardware counters", "hardware counters"),
+    "sequences": ("Sequences of kernels", "sequences of kernels"),
+    "step_trace": ("Steps on the GPU", "steps on a GPU"),
+    "op_statistics": ("Units that operators ran on", "units that operators ran on"),
+    "critical_path": ("What it consists of", "a critical path"),
+    "recommendations": ("What would win time back", ""),
+}
+#: Views of the export that are of no deep trace alone: the rest of the report has them.
+OTHERS = {"processes", "phases", "device_phases", "samples", "events"}
+
+
+def opened(run: str) -> Analyzer:
+    return Analyzer(traces.files(run)[0].parent)
+
+
+def grid(sections: Iterable[Section], title: str) -> Grid:
+    (found,) = [g for section in sections for g in section.grids if g.title == title]
+    return found
+
+
+def figure(sections: Iterable[Section], title: str) -> go.Figure:
+    (found,) = [f for s in sections for f in s.figures if headings(f)[0].startswith(title)]
+    return found
+
+
+def headings(made: go.Figure) -> list[str]:
+    return [note.text for note in made.layout.annotations]
+
+
+def column(table: Grid, head: str) -> list[str]:
+    return [row[list(table.heads).index(head)] for row in table.rows]
+
+
+def many_ranks(folder: Path, count: int) -> Path:
+    """The traces of the two ranks made by hand, as those of many."""
+    documents = [
+        json.loads(gzip.decompress(file.read_bytes())) for file in traces.files("handmade_modern")
+    ]
+    for rank in range(count):
+        document = documents[rank % len(documents)]
+        document["distributedInfo"] = {"backend": "nccl", "rank": rank, "world_size": count}
+        traces.write(folder / f"w{rank}.pt.trace.json.gz", document)
+    return folder
 
 
 def test_the_findings_come_first() -> None:
-    run = Analyzer(traces.files("tb_resnet50_num_workers_0")[0].parent)
-    shown = deep.show(run)
-    assert shown.lines[0].startswith("The device had nothing to do for 33 % of the time")
-    assert "resnet50_profiler_api.py(42)" in shown.lines[0]
-    titles = [grid.title for grid in shown.grids]
-    assert titles[:3] == ["What would win time back", "GPUs", "Where the GPU's time goes"]
+    first, *_ = deep.show(opened("tb_resnet50_num_workers_0"))
+    assert first.lines[0].startswith("The device had nothing to do for 33 % of the time")
+    assert "resnet50_profiler_api.py(42)" in first.lines[0]
+    assert first.grids[0].title == "What would win time back"
+
+
+def test_every_view_of_the_export_has_its_place() -> None:
+    assert set(SHOWN) | OTHERS == set(csv.VIEWS)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        "dlrm_8rank",
+        "handmade_modern",
+        "hta_amd_mi250",
+        "hta_cpu_only",
+        "hta_cupti_counters",
+        "hta_df_index_resolver",
+        "hta_mtia_inference",
+        "tb_resnet50_num_workers_0",
+        "tl_mi210_gpu_only",
+        "tl_vllm_prefilldecode",
+    ],
+)
+def test_no_view_is_silently_absent(run: str) -> None:
+    found = opened(run)
+    sections = deep.show(found)
+    titles = [g.title for section in sections for g in section.grids]
+    titles += [t for section in sections for f in section.figures for t in headings(f)]
+    told = sections[-1].lines[0]
+    for name, (title, missing) in SHOWN.items():
+        frames = [frame for _, frame in csv._frames(name, csv.VIEWS[name](found))]
+        shown = any(t.startswith(title) for t in titles)
+        if not any(frame.height for frame in frames):
+            assert not shown, name
+        if not shown:
+            assert not missing or missing in told, name
+    assert told.startswith("Not in this trace: ")
 
 
 @pytest.mark.parametrize("run", ["hta_cpu_only", "tl_mi210_gpu_only", "hta_mtia_inference"])
 def test_without_a_device_or_steps_there_is_a_report(tmp_path: Path, run: str) -> None:
-    folder = traces.files(run)[0].parent
-    page = Analyzer(folder).report(tmp_path / "r.html").read_text("utf-8")
-    assert "<h2>Deep trace</h2>" in page
+    page = opened(run).report(tmp_path / "r.html").read_text("utf-8")
+    assert "<h2>Deep trace: why the steps take as long as they do</h2>" in page
+    assert "Not in this trace: " in page
+
+
+def test_tables_have_the_numbers_of_their_views_with_units() -> None:
+    run = opened("dlrm_8rank")
+    sections = deep.show(run)
+    slowest = run.overview().ranks.sort("duration", descending=True)["rank"][0]
+    collectives = run.distributed().collectives.filter(pl.col("rank") == slowest)
+    longest = collectives.sort("total", descending=True)
+    table = grid(sections, f"Collectives (rank {slowest})")
+    assert column(table, "op") == longest["op"].to_list()
+    bandwidth = longest["bus_bandwidth"].to_list()
+    assert column(table, "bus bandwidth") == [cell("x_gb_per_s", value) for value in bandwidth]
+    assert all(text.endswith(("GB/s", "MB/s")) for text in column(table, "bus bandwidth"))
+    late = run.stragglers()
+    assert column(grid(sections, "Stragglers"), "rank") == list(map(str, late["rank"]))
+
+
+def test_a_bar_of_each_rank_is_its_average_step() -> None:
+    run = opened("dlrm_8rank")
+    bars = figure(deep.show(run), "Computing and communicating")
+    steps = run.distributed().steps
+    for bar, part in zip(bars.data, ("compute", "overlap", "communication", "other"), strict=False):
+        means = steps.group_by("rank", maintain_order=True).agg(pl.col(part).mean())
+        assert list(bar.y) == [f"rank {rank}" for rank in means["rank"]]
+        assert list(bar.x) == pytest.approx((means[part] / 1e6).to_list())
+    waiting = run.distributed().transfers["waiting"]
+    assert list(bars.data[5].x) == pytest.approx((waiting / 1e6).to_list())
+
+
+def test_every_launch_is_in_the_distribution_of_delays() -> None:
+    run = opened("hta_df_index_resolver")
+    delays = figure(deep.show(run), "How long after its launch")
+    assert sum(sum(bar.y) for bar in delays.data) == run.launches().height
+
+
+def test_a_flame_graph_is_as_wide_as_its_calls() -> None:
+    run = opened("tl_vllm_prefilldecode")
+    (flames,) = figure(deep.show(run), "Flame graph").data
+    found = run.flames()
+    roots = found.filter(pl.col("parent").is_null())["total"].sum()
+    # A rectangle is its own value and those beneath it: all of them are all calls.
+    assert sum(flames.values) == pytest.approx(roots / 1e6, rel=1e-6)
+    assert set(flames.parents) <= {"", *flames.ids}
+    assert len(flames.ids) < found.height
+
+
+def test_a_hundred_ranks_are_a_small_page(tmp_path: Path) -> None:
+    run = Analyzer(many_ranks(tmp_path / "job", 100))
+    sections = deep.show(run)
+    for section in sections:
+        assert all(len(g.rows) <= 64 for g in section.grids)
+        assert all(len(bar.y) <= 64 for f in section.figures for bar in f.data if bar.type == "bar")
+    assert "Of 100, 64 from the longest waiting to the shortest." in (
+        grid(sections, "Transfer and waiting").note
+    )
+    assert run.report(tmp_path / "r.html").stat().st_size < 10e6
+
+
+def test_rows_are_spread_from_the_greatest_to_the_least() -> None:
+    frame = pl.DataFrame({"v": [3, None, 9, 1, 7]})
+    assert spread(frame, "v", 5).equals(frame)
+    assert spread(frame, "v", 3)["v"].to_list() == [9, 3, None]
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no chromium here")
@@ -41,6 +208,8 @@ def test_names_from_a_trace_are_text(tmp_path: Path) -> None:
     assert HOSTILE not in report.read_text("utf-8")
     with Browser(tmp_path / "profile") as page:
         page.open(f"file://{report}")
+        draw = "scrollTo(0, document.body.scrollHeight); new Promise(r => setTimeout(r, 1500))"
+        page.evaluate(draw)
         assert page.evaluate("document.querySelectorAll('img').length") == 0
         assert page.evaluate("document.body.innerText").count("onerror") >= 2
         assert page.complaints == []

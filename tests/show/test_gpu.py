@@ -288,7 +288,7 @@ def test_the_report_tells_the_measured_overhead_and_what_followed_from_it(tmp_pa
     replace(run / "n0#0", schema.EVENTS, [*told, {**down, "text": "Too dear"}])
     text = without_scripts(Analyzer(run).report(tmp_path / "x.html").read_text())
     assert "measured overhead 4 % (95 %: 3.7 … 4.3 %), so kernels are now recorded less" in text
-    assert text.count('<td class="txt">budget</td>') == 1
+    assert text.count('<td class="txt one">budget</td>') == 1
     assert "Too dear" in text
     assert "Kernels cost little" not in text
     assert "Kernels are recorded from now on" not in text

@@ -41,6 +41,18 @@ def test_many_ranks_are_a_heat_map_and_the_extremes(tmp_path: Path) -> None:
     assert len(shown.grids[0].rows) == 24
 
 
+def test_steps_without_phases_have_no_shares(tmp_path: Path) -> None:
+    run = runs.write_run(tmp_path / "r")
+    runs.write_closed(runs.write_process(run, 0), schema.SPANS, runs.loop(9, phases=[], rest=5.0))
+    analyzer = Analyzer(run)
+    overview = analyzer.show_overview()
+    assert "other" not in overview.grids[0].heads
+    assert overview.grids[0].note == ""
+    assert [t.type for t in overview.figure.data] == ["scatter"]
+    assert list(overview.figure.data[0].y) == [5.0] * 9
+    assert not analyzer.show_one_rank(0).figure.data
+
+
 def test_attempts_of_one_rank_are_two_rows(tmp_path: Path) -> None:
     run = runs.make_run(tmp_path / "r")
     (run / "n0#0").rename(run / "n0#0.1000")

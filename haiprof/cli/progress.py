@@ -1,0 +1,46 @@
+"""Bars on the terminal while something is read or written; nothing where there is no terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+
+
+def on_terminal() -> bool:
+    """Whether somebody would see a bar."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+@contextlib.contextmanager
+def bytes_read(text: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show a bar while the body runs; yield what moves it on by some bytes, from any thread."""
+    if not on_terminal():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn(text), BarColumn(), DownloadColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(text, total=total or None)
+        yield lambda count: progress.advance(task, count)
+
+
+@contextlib.contextmanager
+def things_done(total: int) -> Iterator[Callable[[str], None]]:
+    """Show a bar while the body runs; yield what moves it on to the next thing, by its name."""
+    if not on_terminal():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=total)
+
+        def told(name: str) -> None:
+            progress.update(task, advance=1, description=name)
+
+        yield told

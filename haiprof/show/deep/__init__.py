@@ -1,0 +1,46 @@
+"""What deep traces tell, as sections of the report: why it is slow, where, and what in detail."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from haiprof.show.deep import (
+    communication,
+    devices,
+    kernels,
+    launches,
+    memory,
+    modules,
+    operators,
+    path,
+    why,
+)
+from haiprof.show.deep.section import OneTrace, Section
+
+if TYPE_CHECKING:
+    from haiprof.analyzer import Analyzer
+
+
+def show(analyzer: Analyzer) -> list[Section]:
+    """Show what is known of the traced ranks; detailed tables are of the slowest one.
+
+    The last section names what the traces do not hold.
+    """
+    overview = analyzer.overview()
+    found = analyzer.recommendations()
+    one = OneTrace.slowest(overview.ranks)
+    made = [
+        why.section(found, overview.steps, one),
+        devices.section(analyzer, overview, one),
+        communication.section(analyzer, one),
+        path.section(analyzer, one),
+        operators.section(analyzer, one),
+        kernels.section(analyzer, one),
+        launches.section(analyzer, one),
+        modules.section(analyzer, one),
+        memory.section(analyzer, one),
+    ]
+    lacks = [name for section in made for name in section.missing]
+    if lacks:
+        made.append(Section("", [], [f"Not in this trace: {', '.join(lacks)}."]))
+    return made

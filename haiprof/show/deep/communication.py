@@ -1,0 +1,177 @@
+"""Communication of the ranks: how much of it nothing hides, who waits for whom, how fast it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import plotly.graph_objects as go
+import polars as pl
+
+from haiprof.show.deep.section import (
+    NS_PER_MS,
+    ROWS,
+    TRACES,
+    Columns,
+    OneTrace,
+    Section,
+    durations,
+    labels,
+    lacking,
+    spread,
+    table,
+    who,
+)
+from haiprof.show.figures import COLOURS, panel_legends, stacked
+from haiprof.show.grid import Grid
+
+if TYPE_CHECKING:
+    from haiprof.analyzer import Analyzer
+
+_WHO = ("node", "rank", "pid", "session")
+#: Parts of a step by their columns, and what they are called.
+_STEP = {
+    "compute": "computing alone",
+    "overlap": "both",
+    "communication": "communication alone",
+    "other": "neither",
+}
+_MOVED = {"transfer": "moving data", "waiting": "waiting for other ranks"}
+
+
+def section(analyzer: Analyzer, one: OneTrace) -> Section:
+    """Tell of the communication of all ranks, and of the collectives of one."""
+    found = analyzer.distributed()
+    if not (found.steps["overlap"].sum() or found.steps["communication"].sum()):
+        lacks = "communication between ranks, and so its overlap, transfer and stragglers"
+        return Section("", [], missing=[lacks])
+    moved = _transfers(found.transfers)
+    matched = moved.filter((pl.col("transfer") + pl.col("waiting")) > 0)
+    overlap = analyzer.overlap().filter(pl.col("communication") > 0)
+    return Section(
+        "Communication",
+        [
+            *_bars(_mean_steps(found.steps), matched),
+            *_transfer_grid(matched),
+            *_stragglers(analyzer.stragglers() if matched.height else pl.DataFrame()),
+            *_overlap(overlap),
+            *_collectives(one.of(found.collectives), one),
+        ],
+        missing=lacking(
+            {
+                "collectives of several ranks, and so transfer and stragglers": matched,
+                "overlap on a GPU": overlap,
+            }
+        ),
+    )
+
+
+def _mean_steps(steps: pl.DataFrame) -> pl.DataFrame:
+    parts = [pl.col(part).mean() for part in ("duration", *_STEP)]
+    return steps.group_by(_WHO, maintain_order=True).agg(*parts)
+
+
+def _transfers(transfers: pl.DataFrame) -> pl.DataFrame:
+    parts = ("communication", "transfer", "waiting", "unmatched")
+    return transfers.group_by(_WHO, maintain_order=True).agg(pl.col(parts).sum())
+
+
+def _bars(steps: pl.DataFrame, moved: pl.DataFrame) -> list[go.Figure]:
+    """Draw a bar for each rank: what an average step did; and moving data against waiting."""
+    shown = spread(steps, "communication", TRACES)
+    waited = spread(moved, "waiting", TRACES)
+    told = f" ({shown.height} of {steps.height} ranks)" if shown.height < steps.height else ""
+    titles = [f"Computing and communicating in an average step{told}"]
+    titles += [f"Moving data and waiting, all steps together{told}"] if waited.height else []
+    heights = [40 + 24 * frame.height for frame in (shown, waited) if frame.height]
+    figure = stacked(titles, heights, gap=80)
+    panels = [(shown, _STEP), *([(waited, _MOVED)] if waited.height else [])]
+    for row, (frame, parts) in enumerate(panels, start=1):
+        names = labels(frame)
+        for position, (part, name) in enumerate(parts.items()):
+            figure.add_bar(
+                x=(frame[part] / NS_PER_MS).to_list(),
+                y=names,
+                name=name,
+                orientation="h",
+                marker_color=COLOURS[-2] if part == "other" else COLOURS[position],
+                hovertemplate="%{x:.3g} ms",
+                row=row,
+                col=1,
+            )
+    figure.update_layout(barmode="stack")
+    figure.update_xaxes(ticksuffix=" ms")
+    figure.update_yaxes(autorange="reversed", type="category", automargin=True)
+    panel_legends(figure, len(panels))
+    return [figure]
+
+
+def _transfer_grid(moved: pl.DataFrame) -> list[Grid]:
+    if not moved.height:
+        return []
+    told = spread(moved, "waiting", TRACES)
+    columns: Columns = [
+        *who(moved),
+        *durations("communication", "transfer", "waiting", "unmatched"),
+    ]
+    note = (
+        "Transfer: as long as the rank took that came last; the rest is waiting for that rank. "
+        "Unmatched: collectives that the other ranks' traces do not have."
+    )
+    if told.height < moved.height:
+        note += f" Of {moved.height}, {told.height} from the longest waiting to the shortest."
+    return table("Transfer and waiting", told, columns, note, TRACES)
+
+
+def _stragglers(late: pl.DataFrame) -> list[Grid]:
+    if not late.height or not late["caused"].sum():
+        return []
+    columns: Columns = [
+        *who(late),
+        "collectives",
+        "last",
+        *durations("caused"),
+        pl.col("ratio").alias("of all waiting_ratio"),
+        *durations("waited"),
+    ]
+    note = "Who comes last, and how long the others waited for it; the worst first."
+    return table("Stragglers", late, columns, note)
+
+
+def _overlap(some: pl.DataFrame) -> list[Grid]:
+    if not some.height:
+        return []
+    told = spread(some, "ratio", ROWS)
+    columns: Columns = [
+        *who(some),
+        "device",
+        *durations("communication", "computation", "overlap"),
+        pl.col("ratio").alias("hidden_ratio"),
+    ]
+    note = "How much of the communication is hidden, because the GPU computes at the same time."
+    if told.height < some.height:
+        note += f" Of {some.height}, {told.height} from the most hidden to the least."
+    return table("Overlap", told, columns, note)
+
+
+def _collectives(collectives: pl.DataFrame, one: OneTrace) -> list[Grid]:
+    if not collectives.height:
+        return []
+    speeds = ("algorithm", "bus", "transfer_bus")
+    longest = collectives.sort("total", descending=True, maintain_order=True)
+    columns: Columns = [
+        "op",
+        "group",
+        "group_size",
+        "type",
+        "calls",
+        "kernels",
+        "bytes",
+        pl.col("bytes_mean").alias("a_call_bytes"),
+        *durations("total", "mean", "min", "max", "transfer", "waiting"),
+        *(pl.col(f"{speed}_bandwidth").alias(f"{speed}_bandwidth_gb_per_s") for speed in speeds),
+    ]
+    note = (
+        "What was communicated, what takes longest first. Bus bandwidth as nccl-tests have it, to "
+        "be held against what the links can do; transfer bus bandwidth is without the waiting."
+    )
+    return table(f"Collectives{one.label}", longest, columns, note)

@@ -1,0 +1,205 @@
+"""Where the GPUs' time goes: how busy they were, with what, and why they were not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import plotly.graph_objects as go
+import polars as pl
+
+from haiprof.show.deep.section import (
+    TRACES,
+    Columns,
+    OneTrace,
+    Section,
+    durations,
+    labels,
+    lacking,
+    spread,
+    table,
+    who,
+)
+from haiprof.show.figures import COLOURS, panel_legends, safe, stacked
+from haiprof.show.grid import Grid
+from haiprof.views.trace.idle import CATEGORIES
+
+if TYPE_CHECKING:
+    from haiprof.analyzer import Analyzer
+    from haiprof.traced import OverviewFrames
+
+#: Parts of a device's time by their columns, and what they are called.
+_PARTS = {
+    "compute": "computing",
+    "communication": "communication alone",
+    "memory": "copies and sets alone",
+    "idle": "idle",
+}
+_DRAWN_DEVICES = 8
+
+
+def section(analyzer: Analyzer, overview: OverviewFrames, one: OneTrace) -> Section:
+    """Tell how all GPUs were used, and what one trace's were busy with and waited for."""
+    temporal = analyzer.temporal()
+    timeline = one.of(overview.timeline)
+    kinds = one.of(analyzer.kernel_kinds(one.rank))
+    idle = one.of(analyzer.idle(one.rank))
+    steps = one.of(analyzer.step_trace(one.rank)).filter(pl.col("device_end").is_not_null())
+    return Section(
+        "Where the GPUs' time goes",
+        [
+            *_devices(overview.devices),
+            *_division(temporal),
+            *_temporal(temporal),
+            *_busy(timeline, one),
+            *_kinds(kinds, one),
+            *_idle(idle, one),
+            *_step_trace(steps, one),
+        ],
+        missing=lacking(
+            {
+                "work on a GPU": temporal,
+                "which GPU it was": overview.devices,
+                "kinds of work": kinds,
+                "gaps of streams": idle,
+                "steps on a GPU": steps,
+            }
+        ),
+    )
+
+
+def _devices(devices: pl.DataFrame) -> list[Grid]:
+    if not devices.height:
+        return []
+    told = spread(devices, "utilization", TRACES)
+    columns: Columns = [
+        *who(devices),
+        "device",
+        "kernels",
+        pl.col("utilization").alias("busy_ratio"),
+        pl.col("sm_efficiency").alias("sm_efficiency_ratio"),
+        pl.col("occupancy").alias("occupancy_ratio"),
+        pl.col("tensor_core").alias("tensor_core_ratio"),
+    ]
+    note = (
+        "How well each GPU was used: busy with kernels, of the time of the recorded steps; SM "
+        "efficiency and occupancy are estimated from each kernel's launch."
+    )
+    if told.height < devices.height:
+        note += f" Of {devices.height}, {told.height} from the busiest to the least busy."
+    return table("GPUs", told, columns, note, TRACES)
+
+
+def _division(temporal: pl.DataFrame) -> list[go.Figure]:
+    if not temporal.height:
+        return []
+    shown = spread(temporal, "idle_ratio", TRACES)
+    figure = stacked(["What each GPU did"], [40 + 24 * shown.height], gap=60)
+    names = labels(shown)
+    for position, (part, name) in enumerate(_PARTS.items()):
+        figure.add_bar(
+            x=(shown[part] / shown["span"]).to_list(),
+            y=names,
+            name=name,
+            orientation="h",
+            marker_color=COLOURS[-2] if part == "idle" else COLOURS[position],
+            hovertemplate="%{x:.1%}",
+        )
+    figure.update_layout(barmode="stack")
+    figure.update_xaxes(tickformat=".0%", range=[0, 1])
+    figure.update_yaxes(autorange="reversed", type="category", automargin=True)
+    panel_legends(figure, 1)
+    return [figure]
+
+
+def _temporal(temporal: pl.DataFrame) -> list[Grid]:
+    if not temporal.height:
+        return []
+    told = spread(temporal, "idle_ratio", TRACES)
+    columns: Columns = [
+        *who(temporal),
+        "device",
+        *durations("span"),
+        *(pl.col(f"{name}_ratio") for name in ("idle", "compute", "non_compute")),
+        *durations("communication", "memory"),
+    ]
+    note = (
+        "From each GPU's first activity to its last one; not computing: communication and copies "
+        "that no computation hides."
+    )
+    if told.height < temporal.height:
+        note += f" Of {temporal.height}, {told.height} from the most idle to the least."
+    return table("Busy and idle", told, columns, note, TRACES)
+
+
+def _busy(timeline: pl.DataFrame, one: OneTrace) -> list[go.Figure]:
+    if not timeline.height:
+        return []
+    figure = stacked([f"GPU busy with kernels over time{one.label}"], [200], gap=60)
+    origin = int(timeline["start"].to_numpy().min())
+    devices = timeline.partition_by("device", maintain_order=True)[:_DRAWN_DEVICES]
+    for position, part in enumerate(devices):
+        figure.add_scatter(
+            x=((part["start"] - origin) / 1e6).to_list(),
+            y=part["utilization"].to_list(),
+            name=safe(f"GPU {part['device'][0]}"),
+            mode="lines",
+            line={"color": COLOURS[position], "shape": "hv", "width": 1.4},
+            fill="tozeroy" if len(devices) == 1 else None,
+            showlegend=len(devices) > 1,
+            hovertemplate="%{y:.0%}",
+        )
+    figure.update_xaxes(ticksuffix=" ms")
+    figure.update_yaxes(tickformat=".0%", range=[0, 1.02])
+    panel_legends(figure, 1)
+    return [figure]
+
+
+def _kinds(kinds: pl.DataFrame, one: OneTrace) -> list[Grid]:
+    columns: Columns = ["device", "kind", *durations("time"), pl.col("ratio").alias("share_ratio")]
+    note = "What the busy time of a GPU went to, alone and at the same time; rows add up to it."
+    return table(f"Kinds of work{one.label}", kinds, columns, note)
+
+
+def _idle(idle: pl.DataFrame, one: OneTrace) -> list[Grid]:
+    """One row per stream, those that were idle longest first."""
+    if not idle.height:
+        return []
+    of = pl.col("category")
+    streams = (
+        idle.group_by("device", "stream", maintain_order=True)
+        .agg(
+            pl.col("idle").sum(),
+            pl.col("count").sum().alias("gaps"),
+            *(
+                pl.col("ratio").filter(of == name).first().alias(f"{name}_ratio")
+                for name in CATEGORIES
+            ),
+            pl.col("max").max().alias("longest"),
+        )
+        .sort("idle", descending=True, maintain_order=True)
+    )
+    columns: Columns = [
+        "device",
+        "stream",
+        *durations("idle"),
+        "gaps",
+        *(f"{name}_ratio" for name in CATEGORIES),
+        *durations("longest"),
+    ]
+    note = (
+        "Why streams had nothing to do between two activities: the host launched late (host wait), "
+        "the next one took a moment to begin (kernel wait), or something else, as an event."
+    )
+    return table(f"Why streams were idle{one.label}", streams, columns, note)
+
+
+def _step_trace(trace: pl.DataFrame, one: OneTrace) -> list[Grid]:
+    parts = ("computing", "communication", "overlapped", "exposed", "copying", "free")
+    times = ("preparing", "forward_backward", "refresh", "interval")
+    columns: Columns = ["step", *durations("duration", *parts, *times)]
+    note = (
+        "Each step on the GPU: preparing until its first kernel; forward and backward; the refresh "
+        "of parameters after it; the interval since the step before. Computing, exposed "
+        "communication, copying and free time add up to the step."
+    )
+    return table(f"Steps on the GPU{one.label}", trace, columns, note)

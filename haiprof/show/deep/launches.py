@@ -1,0 +1,158 @@
+"""How the host keeps the device fed: delays of launches, queues, and the bandwidth of copies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import plotly.graph_objects as go
+import polars as pl
+
+from haiprof.show.deep.section import Columns, OneTrace, Section, durations, lacking, table
+from haiprof.show.figures import COLOURS, panel_legends, safe, stacked
+from haiprof.show.grid import Grid
+from haiprof.views.series import decimate
+from haiprof.views.trace import bandwidth as bandwidth_view
+from haiprof.views.trace import launches as launch_view
+from haiprof.views.trace import queue_length as queue_view
+from haiprof.views.words import milliseconds
+
+if TYPE_CHECKING:
+    from haiprof.analyzer import Analyzer
+
+#: Points of a curve, and curves of a figure: those that reach highest.
+_POINTS = 1_000
+_CURVES = 8
+
+
+def section(analyzer: Analyzer, one: OneTrace) -> Section:
+    """Tell of the launches and the copies of one trace."""
+    launched = one.of(analyzer.launches(one.rank))
+    queue = one.of(analyzer.queue_length(one.rank))
+    copies = one.of(analyzer.bandwidth(one.rank))
+    return Section(
+        "Launches, queues and copies",
+        [
+            *_delays(launched, one),
+            *_launched(launched, one),
+            *_queue(queue, one),
+            *_bandwidth(copies, one),
+        ],
+        missing=lacking(
+            {
+                "launches": launched,
+                "lengths of queues": queue,
+                "bandwidth of copies": copies,
+            }
+        ),
+    )
+
+
+def _delays(launched: pl.DataFrame, one: OneTrace) -> list[go.Figure]:
+    """Draw how many activities began how long after their launch, in steps of 1, 2, 5."""
+    if not launched.height:
+        return []
+    delay = launched["delay"].to_numpy()
+    edges = [0, *(digit * 10**power for power in range(3, 12) for digit in (1, 2, 5))]
+    edges = edges[: int(np.searchsorted(edges, delay.max(), side="right")) + 1]
+    names = [milliseconds(edge) for edge in edges[:-1]]
+    figure = stacked([f"How long after its launch work began{one.label}"], [240], gap=60)
+    for position, kind in enumerate(("kernel", "memory", "graph")):
+        counts, _ = np.histogram(delay[(launched["kind"] == kind).to_numpy()], edges)
+        if not counts.any():
+            continue
+        figure.add_bar(
+            x=names,
+            y=counts.tolist(),
+            name={"memory": "copies and sets"}.get(kind, f"{kind}s"),
+            marker_color=COLOURS[position],
+            hovertemplate="from %{x} on: %{y}",
+        )
+    figure.update_layout(barmode="stack", showlegend=True)
+    figure.update_xaxes(
+        title="delay, at least", type="category", categoryorder="array", categoryarray=names
+    )
+    figure.update_yaxes(title="activities")
+    panel_legends(figure, 1)
+    return [figure]
+
+
+def _launched(launched: pl.DataFrame, one: OneTrace) -> list[Grid]:
+    if not launched.height:
+        return []
+    columns: Columns = [
+        pl.col("kind").replace({"memory": "copies and sets"}),
+        pl.col("count").alias("activities"),
+        "calls",
+        *durations("cpu_duration_mean", "cpu_duration_max"),
+        *durations("gpu_duration_mean", "delay_p50", "delay_mean", "delay_max"),
+        "short",
+        "slow_calls",
+        "long_delays",
+    ]
+    note = (
+        "How long launching takes, and how long what was launched waits. Short: activities shorter "
+        "than their call; slow calls: above 50 µs; long delays: above 100 µs."
+    )
+    return table(f"Launches{one.label}", launch_view.summary(launched), columns, note)
+
+
+def _queue(queue: pl.DataFrame, one: OneTrace) -> list[Grid | go.Figure]:
+    if not queue.height:
+        return []
+    told = queue_view.summary(queue).sort("max", descending=True, maintain_order=True)
+    grid = table(
+        f"Queue length by stream{one.label}",
+        told,
+        ["device", "stream", pl.col("time_mean").alias("mean"), "p50", "p75", "max"],
+        "Launches that wait on a stream; where the mean is near 0 the device waits for the host.",
+    )
+    title = f"Launches that wait on each stream{one.label}"
+    return [_curves(title, queue, ["device", "stream"], "length"), *grid]
+
+
+def _bandwidth(copies: pl.DataFrame, one: OneTrace) -> list[Grid | go.Figure]:
+    if not copies.height:
+        return []
+    told = bandwidth_view.summary(copies)
+    grid = table(
+        f"Bandwidth of copies{one.label}",
+        told,
+        [
+            "device",
+            "kind",
+            *(pl.col(name).alias(f"{name}_gb_per_s") for name in ("mean", "min", "p50", "max")),
+        ],
+        "How fast copies and sets were while they ran, by direction.",
+    )
+    figure = _curves(f"Bandwidth of copies{one.label}", copies, ["device", "kind"], "bandwidth")
+    figure.update_yaxes(ticksuffix=" GB/s")
+    return [figure, *grid]
+
+
+def _curves(title: str, frame: pl.DataFrame, by: list[str], value: str) -> go.Figure:
+    """Draw a thinned curve for each group, at most :data:`_CURVES`: those that reach highest."""
+    groups = frame.partition_by(by, maintain_order=True)
+    highest = sorted(groups, key=lambda group: -float(group[value].to_numpy().max()))[:_CURVES]
+    if len(highest) < len(groups):
+        title += f" (the {_CURVES} highest of {len(groups)})"
+    figure = stacked([title], [220], gap=60)
+    origin = int(frame["time"].to_numpy().min())
+    several = frame["device"].n_unique() > 1
+    for position, group in enumerate(highest):
+        keep = decimate(group["time"].to_numpy(), group[value].cast(pl.Float64).to_numpy(), _POINTS)
+        device, other = group.select(by).row(0)
+        name = f"stream {other}" if by[1] == "stream" else str(other)
+        figure.add_scatter(
+            x=np.round((group["time"].to_numpy()[keep] - origin) / 1e6, 3),
+            y=group[value].cast(pl.Float32).to_numpy()[keep],
+            name=safe(f"GPU {device}, {name}" if several else name),
+            mode="lines",
+            line={"color": COLOURS[position], "shape": "hv", "width": 1.2},
+            hovertemplate="%{y:.3g}",
+        )
+    figure.update_layout(showlegend=True)
+    figure.update_xaxes(ticksuffix=" ms")
+    figure.update_yaxes(rangemode="tozero")
+    panel_legends(figure, 1)
+    return figure

@@ -1,0 +1,148 @@
+"""Where memory goes: over time, by operator, and who holds it at its peak."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import plotly.graph_objects as go
+import polars as pl
+
+from haiprof.show.deep.section import (
+    NS_PER_MS,
+    Columns,
+    OneTrace,
+    Section,
+    durations,
+    lacking,
+    table,
+)
+from haiprof.show.figures import COLOURS, panel_legends, safe, stacked, unit_axis
+from haiprof.show.grid import Grid
+
+if TYPE_CHECKING:
+    from haiprof.analyzer import Analyzer
+
+_POINTS = 1_000
+
+
+def section(analyzer: Analyzer, one: OneTrace) -> Section:
+    """Tell of the memory of one trace."""
+    found = analyzer.memory(one.rank, points=_POINTS)
+    curve = one.of(found.curve)
+    if not curve.height:
+        return Section("", [], missing=["memory (profile_memory=True)"])
+    origin = int(curve["time"].to_numpy().min())
+    holders, blocks, by_operator = map(one.of, (found.holders, found.blocks, found.operators))
+    return Section(
+        "Memory",
+        [
+            *_figure(curve, origin, one),
+            *_peaks(one.of(found.peaks), origin, one),
+            *_holders(holders, one),
+            *_operators(by_operator, one),
+            *_blocks(blocks, origin, one),
+        ],
+        missing=lacking(
+            {
+                "who holds the memory at its peak": holders,
+                "memory by operator": by_operator,
+                "single allocations": blocks,
+            }
+        ),
+    )
+
+
+def _figure(curve: pl.DataFrame, origin: int, one: OneTrace) -> list[go.Figure]:
+    columns = [name for name in ("allocated", "reserved") if curve[name].count()]
+    # Traces that do not tell the totals tell by how much they change.
+    columns = columns or ["increase"]
+    figure = stacked([f"Memory in use{one.label}"], [240], gap=60)
+    greatest = max(float(curve[name].fill_null(0).to_numpy().max()) for name in columns)
+    axis, divisor = unit_axis("bytes", greatest)
+    groups = curve.partition_by("kind", "device", as_dict=True)
+    for position, ((kind, device), part) in enumerate(groups.items()):
+        name = f"{kind}" if device is None else f"{kind} {device}"
+        for column in columns:
+            if not part[column].count():
+                continue
+            figure.add_scatter(
+                x=((part["time"] - origin) / 1e6).round(3).to_list(),
+                y=(part[column] / divisor).cast(pl.Float32).to_list(),
+                name=safe(f"{name}, {'since the trace began' if column == 'increase' else column}"),
+                mode="lines",
+                line={
+                    "color": COLOURS[position % len(COLOURS)],
+                    "dash": "dot" if column == "reserved" else None,
+                    "shape": "hv",
+                    "width": 1.4,
+                },
+            )
+    if not figure.data:
+        return []
+    figure.update_layout(showlegend=True)
+    figure.update_xaxes(ticksuffix=" ms")
+    # What was allocated before the trace began may be freed in it.
+    figure.update_yaxes(**{**axis, "rangemode": "normal"})
+    panel_legends(figure, 1)
+    return [figure]
+
+
+def _peaks(peaks: pl.DataFrame, origin: int, one: OneTrace) -> list[Grid]:
+    columns: Columns = [
+        "kind",
+        "device",
+        ((pl.col("time") - origin) / NS_PER_MS).alias("at_ms"),
+        "step",
+        pl.col("allocated").alias("allocated_bytes"),
+        pl.col("reserved").alias("reserved_bytes"),
+        pl.col("told").alias("known_blocks_bytes"),
+        pl.col("before").alias("allocated_before_bytes"),
+    ]
+    note = (
+        "When most memory was in use, and how much of it the trace saw being allocated; the rest "
+        "was allocated before it began."
+    )
+    return table(f"Peaks{one.label}", peaks, columns, note)
+
+
+def _holders(holders: pl.DataFrame, one: OneTrace) -> list[Grid]:
+    columns: Columns = ["kind", "device", "operator", "phase", "step", "blocks", "bytes"]
+    note = "Who allocated what was in use at the peak, the most first."
+    return table(f"Memory at its peak{one.label}", holders, columns, note)
+
+
+def _operators(operators: pl.DataFrame, one: OneTrace) -> list[Grid]:
+    most = operators.sort("self_allocated", descending=True, maintain_order=True)
+    columns: Columns = [
+        "kind",
+        "device",
+        "operator",
+        "calls",
+        "self_allocations",
+        pl.col("self_allocated").alias("self_allocated_bytes"),
+        pl.col("self_increase").alias("self_increase_bytes"),
+        pl.col("allocated").alias("allocated_bytes"),
+        pl.col("increase").alias("increase_bytes"),
+    ]
+    note = (
+        "What operators allocate themselves, and with what they call; increase: less what they "
+        "free."
+    )
+    return table(f"Memory by operator{one.label}", most, columns, note)
+
+
+def _blocks(blocks: pl.DataFrame, origin: int, one: OneTrace) -> list[Grid]:
+    largest = blocks.sort("bytes", descending=True, nulls_last=True, maintain_order=True)
+    columns: Columns = [
+        "kind",
+        "device",
+        "bytes",
+        ((pl.col("allocated") - origin) / NS_PER_MS).alias("at_ms"),
+        *durations("lifetime"),
+        "state",
+        "step",
+        "operator",
+        "caller",
+    ]
+    note = "Single allocations: when, for how long, and by whom."
+    return table(f"Largest blocks{one.label}", largest, columns, note)

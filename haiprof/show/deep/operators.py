@@ -1,0 +1,71 @@
+"""What operators cost: by name, by the shapes of their inputs, by who called them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from haiprof.show.deep.section import Columns, OneTrace, Section, durations, lacking, table, yes
+
+if TYPE_CHECKING:
+    from haiprof.analyzer import Analyzer
+    from haiprof.show.grid import Grid
+
+_TIMES: Final = ("host_self", "host_total", "device_self", "device_total")
+
+
+def section(analyzer: Analyzer, one: OneTrace) -> Section:
+    """Tell of the operators of one trace."""
+    by_name = one.of(analyzer.operators(one.rank))
+    by_shapes = _told(one.of(analyzer.operators(one.rank, by="shapes")), "shapes")
+    by_stack = _told(one.of(analyzer.operators(one.rank, by="stack")), "stack")
+    statistics = one.of(analyzer.op_statistics(one.rank))
+    own = "Own time and time with what they call, on the host and of what they launched, what takes"
+    shapes = "The same, by the shapes of the inputs: which of the sizes is worth a change."
+    stacks = "The same, by who called: which lines of the code the time belongs to."
+    return Section(
+        "Operators",
+        [
+            *_grid(
+                "Operators" + one.label, by_name, ["name"], f"{own} longest on the device first."
+            ),
+            *_grid("Operators by shapes" + one.label, by_shapes, ["name", "shapes"], shapes),
+            *_grid("Operators by call stack" + one.label, by_stack, ["name", "stack"], stacks),
+            *_statistics(statistics, one),
+        ],
+        missing=lacking(
+            {
+                "operators": by_name,
+                "shapes (record_shapes=True)": by_shapes,
+                "call stacks of operators (with_stack=True)": by_stack,
+                "units that operators ran on": statistics,
+            }
+        ),
+    )
+
+
+def _told(operators: pl.DataFrame, by: str) -> pl.DataFrame:
+    """Return the operators, none where the trace tells of none what they are grouped by."""
+    return operators if operators[by].count() else operators.clear()
+
+
+def _grid(title: str, operators: pl.DataFrame, by: list[str], note: str) -> list[Grid]:
+    columns: Columns = [*by, "calls", *durations(*_TIMES)]
+    if operators["tensor_core_eligible"].any():
+        columns.append(yes("tensor_core_eligible"))
+    if operators["tensor_core_total"].sum():
+        columns.append(pl.col("tensor_core_self_share").alias("tensor_core_ratio"))
+    return table(title, operators, columns, note)
+
+
+def _statistics(statistics: pl.DataFrame, one: OneTrace) -> list[Grid]:
+    columns: Columns = [
+        pl.col("op").alias("operator"),
+        pl.col("unit").cast(pl.String).str.replace("_", " "),
+        "count",
+        *durations("total", "min", "mean", "max"),
+        pl.col("share").alias("of the device's time_ratio"),
+    ]
+    note = "The device's time by the operator that launched it and the unit that it ran on."
+    return table(f"Units that operators ran on{one.label}", statistics, columns, note)

@@ -1,0 +1,78 @@
+"""What the longest step waited for: kinds of work on its critical path, and the longest items."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from haiprof.show.deep.section import (
+    NS_PER_MS,
+    Columns,
+    OneTrace,
+    Section,
+    durations,
+    readable,
+    table,
+)
+from haiprof.views.words import milliseconds, percent
+
+if TYPE_CHECKING:
+    from haiprof.analyzer import Analyzer
+    from haiprof.views.trace.critical_path import CriticalPath
+
+
+def section(analyzer: Analyzer, one: OneTrace) -> Section:
+    """Tell of the critical path of one trace's longest step, or of the trace where it has none."""
+    paths = analyzer.critical_path(one.rank)
+    label = next(
+        process.label
+        for process in analyzer.run.processes
+        if process.trace is not None
+        and (process.node, process.rank, process.pid, process.trace.span)
+        == (one.node, one.rank, one.pid, one.session)
+    )
+    found = paths.get(label)
+    if found is None or not found.path.height:
+        return Section("", [], missing=["a critical path"])
+    share = pl.col("share").alias("of the step_ratio")
+    kinds: Columns = ["kind", "elements", *durations("duration"), share]
+    names: Columns = ["kind", readable("name"), "elements", *durations("duration"), share]
+    longest = found.path.sort("duration", descending=True, maintain_order=True)
+    items: Columns = [
+        ((pl.col("start") - found.start) / NS_PER_MS).alias("at_ms"),
+        "kind",
+        readable("name"),
+        readable("operator"),
+        *durations("duration"),
+        share,
+        "thread",
+        "device",
+        "stream",
+    ]
+    return Section(
+        f"Critical path{one.label}",
+        [
+            *table("What it consists of", found.summary, kinds, "Each kind of work on the path."),
+            *table("By name", found.names, names, "The calls and activities on it, all together."),
+            *table(
+                "Longest items", longest, items, "Single ones, and when they began in the step."
+            ),
+        ],
+        _sentences(found),
+    )
+
+
+def _sentences(found: CriticalPath) -> list[str]:
+    told = [
+        f"{percent(share)} {kind}"
+        for kind, share in found.summary.select("kind", "share").head(4).iter_rows()
+    ]
+    line = (
+        "Of the longest step, or of all of a trace that marks none: only what becomes faster on "
+        f"this path makes its {milliseconds(found.end - found.start)} shorter. "
+        f"It is {', '.join(told)}."
+    )
+    if found.skewed:
+        line += f" {found.skewed:,} launches stand after their kernels: the clocks disagree there."
+    return [line]

@@ -1,0 +1,159 @@
+"""A question about deep traces and its answer: sentences, tables and figures in their order."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import polars as pl
+
+from haiprof.show.figures import safe
+from haiprof.show.grid import Grid, frame_grid
+from haiprof.views.kernel_names import demangled, short_name
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from haiprof.show.page import Page
+
+#: Rows of a table: the most important ones.
+ROWS = 25
+#: Traces that have a row or a bar of their own.
+TRACES = 64
+NS_PER_MS = 1e6
+#: Columns of a table, as they are selected from a frame.
+Columns: TypeAlias = "list[str | pl.Expr]"
+_WHO = ("node", "rank", "pid", "session")
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """An answer; ``missing`` names the views that have no data, and what would record it."""
+
+    title: str
+    parts: Sequence[Grid | go.Figure]
+    lines: Sequence[str] = ()
+    missing: Sequence[str] = ()
+
+    @property
+    def grids(self) -> list[Grid]:
+        """Its tables."""
+        return [part for part in self.parts if isinstance(part, Grid)]
+
+    @property
+    def figures(self) -> list[go.Figure]:
+        """Its figures."""
+        return [part for part in self.parts if not isinstance(part, Grid)]
+
+    def fill(self, page: Page) -> None:
+        """Add the answer to a page, if there is any."""
+        if not self.parts and not self.lines:
+            return
+        lines = [f"<p>{html.escape(line)}</p>" for line in self.lines]
+        parts = [
+            part.to_html() if isinstance(part, Grid) else page.figure(part) for part in self.parts
+        ]
+        page.card(self.title, *lines, *parts)
+
+
+@dataclass(frozen=True, slots=True)
+class OneTrace:
+    """The trace that detailed tables are of: of many, the one whose steps take longest."""
+
+    node: str
+    rank: int | None
+    pid: int
+    session: int | None
+
+    @classmethod
+    def slowest(cls, ranks: pl.DataFrame) -> OneTrace:
+        """Choose from ``ranks`` of :class:`haiprof.traced.OverviewFrames`, which has a row."""
+        if "duration" in ranks.columns:
+            ranks = ranks.sort("duration", descending=True, nulls_last=True, maintain_order=True)
+        node, rank, pid, session = ranks.select(_WHO).row(0)
+        return cls(str(node), rank, pid, session)
+
+    def of(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Return the rows of this trace, without the columns that say so."""
+        mine = (pl.col(name).eq_missing(pl.lit(getattr(self, name))) for name in _WHO)
+        return frame.filter(*mine).drop(_WHO)
+
+    @property
+    def label(self) -> str:
+        """What a title ends with: `` (rank 3, session 2)``."""
+        words = [
+            f"rank {self.rank}" if self.rank is not None else "",
+            f"session {self.session}" if self.session not in (None, 1) else "",
+        ]
+        told = ", ".join(word for word in words if word)
+        return f" ({told})" if told else ""
+
+
+def who(frame: pl.DataFrame) -> list[str]:
+    """Return the columns that tell traces apart: rank, without one the worker; the session."""
+    by = "rank" if frame["rank"].null_count() < frame.height else "node"
+    return [by, "session"] if frame["session"].n_unique() > 1 else [by]
+
+
+def labels(frame: pl.DataFrame) -> list[str]:
+    """Name the trace of each row, for an axis; of several devices of a trace, the device too."""
+    columns = who(frame)
+    if "device" in frame.columns and frame.select(columns).is_duplicated().any():
+        columns.append("device")
+    written = {"rank": "rank ", "node": "", "session": "session ", "device": "GPU "}
+    return [
+        safe(
+            ", ".join(
+                f"{written[n]}{v}" for n, v in zip(columns, row, strict=True) if v is not None
+            )
+        )
+        for row in frame.select(columns).iter_rows()
+    ]
+
+
+def spread(frame: pl.DataFrame, by: str, most: int) -> pl.DataFrame:
+    """Return ``most`` rows, evenly from those with the greatest ``by`` to the least one."""
+    if frame.height <= most:
+        return frame
+    ordered = frame.sort(by, descending=True, nulls_last=True, maintain_order=True)
+    places: list[int] = np.linspace(0, ordered.height - 1, most).round().astype(int).tolist()
+    return ordered[places]
+
+
+def durations(*names: str) -> list[pl.Expr]:
+    """Return columns of ns under names that end in the unit in which they are shown."""
+    return [(pl.col(name) / NS_PER_MS).alias(f"{name}_ms") for name in names]
+
+
+def table(
+    title: str, frame: pl.DataFrame, columns: Columns, note: str, rows: int = ROWS
+) -> list[Grid]:
+    """Return columns of the first rows of a frame as a table, and none of a frame without rows."""
+    if not frame.height:
+        return []
+    if frame.height > rows:
+        note = f"{note} The first {rows} of {frame.height:,}."
+    return [frame_grid(title, frame.head(rows).select(*columns), note)]
+
+
+def lacking(views: Mapping[str, pl.DataFrame]) -> list[str]:
+    """Return the names of the views that have no rows."""
+    return [name for name, frame in views.items() if not frame.height]
+
+
+def readable(column: str) -> pl.Expr:
+    """Return the column with mangled names of kernels as people read them."""
+    return pl.col(column).cast(pl.String).map_elements(readable_name, return_dtype=pl.String)
+
+
+def readable_name(name: str) -> str:
+    """Return the name of a kernel as people read it."""
+    return short_name(demangled([name])[name])
+
+
+def yes(column: str) -> pl.Expr:
+    """Return a column of true and false as words."""
+    return pl.when(pl.col(column)).then(pl.lit("yes")).otherwise(pl.lit("")).alias(column)

@@ -1,0 +1,105 @@
+"""Why the steps take as long as they do: what would make them shorter, and what they spent."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+import polars as pl
+
+from haiprof.show.deep.section import (
+    NS_PER_MS,
+    Columns,
+    OneTrace,
+    Section,
+    durations,
+    readable,
+    readable_name,
+    table,
+    who,
+)
+from haiprof.show.figures import COLOURS, panel_legends, stacked
+from haiprof.show.grid import Grid
+from haiprof.views.trace.overview import OTHER, PARTS
+
+#: Findings in words, bars of the figure.
+_FINDINGS = 5
+_STEPS = 64
+
+
+def section(found: pl.DataFrame, steps: pl.DataFrame, one: OneTrace) -> Section:
+    """Tell of the findings of all traces, and of the steps of one."""
+    mine = one.of(steps)
+    return Section(
+        "Deep trace: why the steps take as long as they do",
+        [*_found(found), *_figure(mine, one), *_steps(mine, one)],
+        sentences(found),
+        [] if mine["step"].n_unique() > 1 else ["several steps (ProfilerStep marks)"],
+    )
+
+
+def sentences(found: pl.DataFrame) -> list[str]:
+    """Say of each kind of finding, those that save most first, where it is worst."""
+    made = []
+    for row in _worst(found).head(_FINDINGS).iter_rows(named=True):
+        where = f" ({row['stack']})" if row["stack"] else ""
+        name = f", mostly in {readable_name(row['operator'])}" if row["operator"] else ""
+        of = f"Rank {row['rank']}: " if row["rank"] is not None else ""
+        others = f" The same holds of {row['others']} more." if row["others"] else ""
+        told = f"{of}{row['problem']}{name}{where}: {row['advice']}.{others}"
+        made.append(told[0].upper() + told[1:])
+    return made or ["Nothing was found that would make the recorded steps shorter"]
+
+
+def _worst(found: pl.DataFrame) -> pl.DataFrame:
+    """The first finding of each kind, and how many ``others`` there are."""
+    if not found.height:
+        return found
+    return found.with_columns((pl.len().over("kind") - 1).alias("others")).unique(
+        "kind", keep="first", maintain_order=True
+    )
+
+
+def _found(found: pl.DataFrame) -> list[Grid]:
+    columns: Columns = [
+        *who(found),
+        pl.col("kind").str.replace_all("_", " ").alias("finding"),
+        (pl.col("saves_ns") / NS_PER_MS).alias("saves_at_most_ms"),
+        "step",
+        readable("operator"),
+        pl.col("stack").alias("code"),
+        "evidence",
+    ]
+    note = "What each change would save of the recorded steps at most, what saves most first."
+    return table("What would win time back", found, columns, note)
+
+
+def _figure(mine: pl.DataFrame, one: OneTrace) -> list[go.Figure]:
+    if not mine.height:
+        return []
+    shown = mine.head(_STEPS)
+    first = f" (the first {_STEPS} of {mine.height:,})" if mine.height > _STEPS else ""
+    figure = stacked([f"What the steps spent{one.label}{first}"], [300], gap=60)
+    for position, part in enumerate((*PARTS, OTHER)):
+        if not shown[part].sum():
+            continue
+        figure.add_bar(
+            x=[str(step) for step in shown["step"]],
+            y=(shown[part] / NS_PER_MS).to_list(),
+            name=part,
+            marker_color=COLOURS[position % len(COLOURS)],
+            hovertemplate="%{y:.3g} ms",
+        )
+    figure.update_layout(barmode="stack")
+    figure.update_xaxes(title="step", type="category")
+    figure.update_yaxes(ticksuffix=" ms")
+    panel_legends(figure, 1)
+    return [figure]
+
+
+def _steps(mine: pl.DataFrame, one: OneTrace) -> list[Grid]:
+    some = [part for part in (*PARTS, OTHER) if mine[part].sum()]
+    longest = mine.sort("duration", descending=True, maintain_order=True)
+    note = (
+        "The longest steps and what they spent; of what happens at the same time the first of "
+        f"{', '.join(PARTS)} counts."
+    )
+    return table(f"Steps{one.label}", longest, ["step", *durations("duration", *some)], note)
