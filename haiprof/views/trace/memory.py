@@ -280,8 +280,10 @@ def operators(records: Records) -> pl.DataFrame:
         mine = np.flatnonzero((records.memory == place) & (row >= 0))
         mine = mine[np.argsort(row[mine], kind="stable")]
         # An operator's records, and those of all that it calls, stand in one piece.
-        before = np.zeros(len(ops.operator) + 1, np.int64)
-        np.cumsum(np.bincount(row[mine], minlength=len(ops.operator)), out=before[1:])
+        before = np.zeros(len(ops.operator) + 1, np.int32)
+        np.cumsum(
+            np.bincount(row[mine], minlength=len(ops.operator)), dtype=np.int32, out=before[1:]
+        )
         low, high = before[called], before[linked.last[called]]
         some = high > low
         of_callee = ops.name[called[some]].astype(np.intp) * memories + place
