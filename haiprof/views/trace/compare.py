@@ -99,11 +99,11 @@ def _samples(linked: Linked) -> tuple[_Samples, _Samples, _Samples, _Samples]:
     texts = names.cast(pl.String).to_list()
     ops = np.flatnonzero(linked.of("op"))
     own = linked.ops["self"].to_numpy()[ops]
-    step_of_op = _place(number, linked.ops["step"])[ops]
+    step_of_op = _place(number, linked.ops["step"][ops])
 
     busy = np.flatnonzero(linked.busy)
     duration = linked.activities["duration"].to_numpy()[busy]
-    step_of = _place(number, linked.activities["step"])[busy]
+    step_of = _place(number, linked.activities["step"][busy])
     op = rows(linked.activities["op"])[busy]
     some = op >= 0
     kernel, kernels = linked.named_activities

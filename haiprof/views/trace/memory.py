@@ -25,7 +25,7 @@ from haiprof.views.intervals import Index, Times
 from haiprof.views.trace.ancestors import climb
 from haiprof.views.trace.instants import Rows, around, running
 from haiprof.views.trace.linked import Linked
-from haiprof.views.trace.names import numbered
+from haiprof.views.trace.names import dense, numbered
 from haiprof.views.trace.work import rows as rows_of
 
 _LOADER: Final = r"^enumerate\((DataLoader|DataPipe)\)#"
@@ -280,8 +280,10 @@ def operators(records: Records) -> pl.DataFrame:
         mine = np.flatnonzero((records.memory == place) & (row >= 0))
         mine = mine[np.argsort(row[mine], kind="stable")]
         # An operator's records, and those of all that it calls, stand in one piece.
-        before = np.zeros(len(ops.operator) + 1, np.int64)
-        np.cumsum(np.bincount(row[mine], minlength=len(ops.operator)), out=before[1:])
+        before = np.zeros(len(ops.operator) + 1, np.int32)
+        np.cumsum(
+            np.bincount(row[mine], minlength=len(ops.operator)), dtype=np.int32, out=before[1:]
+        )
         low, high = before[called], before[linked.last[called]]
         some = high > low
         of_callee = ops.name[called[some]].astype(np.intp) * memories + place
@@ -447,15 +449,12 @@ def _appearance(values: npt.NDArray[Any]) -> Index:
 def _memories(allocations: pl.DataFrame) -> tuple[pl.DataFrame, npt.NDArray[np.uint32]]:
     """Every memory (kind and device, sorted), and for each record the number of its memory."""
     kind, _ = numbered(allocations["kind"])
-    which = rows_of(allocations["device"]).astype(np.int64) + 1
-    which += kind.astype(np.int64) * (int(which.max(initial=0)) + 1)
-    first = np.full(int(which.max(initial=-1)) + 1, -1, np.int64)
-    first[which[::-1]] = np.arange(len(which) - 1, -1, -1)
-    found = np.flatnonzero(first >= 0)
-    where = allocations.select(_WHERE)[first[found]].with_row_index("found")
+    device = rows_of(allocations["device"]).astype(np.int64) + 1
+    which, first = dense(kind * (device.max(initial=0) + 1) + device)
+    where = allocations.select(_WHERE)[first].with_row_index("found")
     where = where.sort(*_WHERE, nulls_last=True)
     number = np.empty(len(first), np.uint32)
-    number[found[where["found"].to_numpy()]] = np.arange(len(found))
+    number[where["found"].to_numpy()] = np.arange(len(first))
     return where.select(_WHERE), number[which]
 
 

@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+
+
+def dense(codes: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.intp]]:
+    """Return for each code (0 or more) its place among the distinct ones, and a row of each."""
+    top = int(codes.max(initial=0)) + 1
+    if top > 4 * len(codes) + 65_536:
+        _, first, number = np.unique(codes, return_index=True, return_inverse=True)
+        return number.astype(np.int32), first
+    first = np.full(top, -1, np.intp)
+    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1, dtype=np.int32)
+    known = np.flatnonzero(first >= 0)
+    table = np.empty(top, np.int32)
+    table[known] = np.arange(len(known), dtype=np.int32)
+    return table[codes], first[known]
 
 
 def numbered(column: pl.Series) -> tuple[npt.NDArray[np.int32], pl.Series]:
@@ -17,15 +32,10 @@ def numbered(column: pl.Series) -> tuple[npt.NDArray[np.int32], pl.Series]:
     physical = column.to_physical()
     missing = physical.null_count() > 0
     codes = (physical.fill_null(0) if missing else physical).to_numpy()
-    top = int(codes.max(initial=0))
     if missing:
-        codes = np.where(column.is_null().to_numpy(), np.uint32(top + 1), codes)
-    first = np.full(top + 2, -1, np.int64)
-    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
-    known = np.flatnonzero(first >= 0)
-    table = np.empty(top + 2, np.int32)
-    table[known] = np.arange(len(known), dtype=np.int32)
-    return table[codes], column[first[known]]
+        codes = np.where(column.is_null().to_numpy(), codes.max() + 1, codes)
+    number, first = dense(codes)
+    return number, column[first]
 
 
 def matching(column: pl.Series, pattern: str, *, literal: bool = False) -> npt.NDArray[np.bool_]:

@@ -12,7 +12,8 @@ Times are ns, shares of one.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ import polars as pl
 from haiprof.views.intervals import Times
 from haiprof.views.trace.compat import as_plugin
 from haiprof.views.trace.linked import Linked
+from haiprof.views.trace.names import dense, numbered
 
 Rows = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
@@ -50,22 +52,6 @@ SCHEMA = {
     "tensor_core_self_share": pl.Float64(),
     "tensor_core_total_share": pl.Float64(),
 }
-
-
-class Costs(NamedTuple):
-    """What each call of an operator cost; one row per call.
-
-    ``row`` is an index into ``Linked.ops``. ``step`` is not here: that frame has it.
-    """
-
-    row: npt.NDArray[np.intp]
-    host_self: Times
-    host_total: Times
-    device_self: Times
-    device_total: Times
-    tensor_core_eligible: Mask
-    tensor_core_self: Times
-    tensor_core_total: Times
 
 
 def operators(linked: Linked, by: By = "name", *, compat: bool = False) -> pl.DataFrame:
@@ -109,56 +95,54 @@ def operators(linked: Linked, by: By = "name", *, compat: bool = False) -> pl.Da
 
 def _by_all(linked: Linked) -> pl.DataFrame:
     """What calls of the same name, shapes and stack cost; every other grouping sums this up."""
-    calls = costs(linked)
-    told = {name: pl.Series(getattr(calls, name)) for name in Costs._fields[1:]}
-    sums = [name for name in told if name != "tensor_core_eligible"]
-    return (
-        pl.DataFrame({**{name: linked.ops[name][calls.row] for name in _ALL}, **told})
-        .group_by(_ALL)
-        .agg(pl.len().alias("calls"), pl.col("tensor_core_eligible").any(), pl.col(sums).sum())
-    )
-
-
-def costs(linked: Linked) -> Costs:
-    """Return what each call of an operator cost."""
-    host, caller = linked.host, linked.caller
     merged = _merged(linked)
-    head = np.arange(len(caller), dtype=np.int32)
-    head[merged] = caller[merged]
-    while np.any(again := merged[head]):
-        head[again] = head[head[again]]
+    rows = np.flatnonzero(linked.host.operator & ~merged)
+    number, first = dense(linked.named[0][rows])
+    for column in _ALL[1:]:
+        further, texts = numbered(linked.ops[column][rows])
+        if len(texts) > 1:
+            number, first = dense(number.astype(np.int64) * len(texts) + further)
+    count = len(first)
+    able = np.bincount(number[linked.eligible[rows]], minlength=count) > 0
+    made = {name: linked.ops[name][rows[first]] for name in _ALL}
+    made["calls"] = pl.Series(np.bincount(number, minlength=count), dtype=pl.UInt32())
+    made["tensor_core_eligible"] = pl.Series(able)
+    # One measure after the other: in a long trace each of them is large.
+    for name, values in _costs(linked, merged):
+        made[name] = pl.Series(_summed(number, values[rows], count))
+    return pl.DataFrame(made).select(name for name in SCHEMA if name in made)
+
+
+def _costs(linked: Linked, merged: Mask) -> Iterator[tuple[str, Times]]:
+    """What each call of an operator cost, measure by measure; one value per span."""
+    host, caller = linked.host, linked.caller
+    inner = np.flatnonzero(merged)
+    head = caller.copy()
+    while np.any(again := merged[head[inner]]):
+        head[inner[again]] = head[head[inner[again]]]
+    outer = head[inner]
 
     own = linked.ops["self"].to_numpy().copy()
     # What is no operator's own - a range, a merged call - is its caller's.
     ranges = np.flatnonzero(linked.of("user") & ~host.node & (caller >= 0))
     np.add.at(own, caller[ranges], own[ranges])
-    np.add.at(own, head[merged], own[merged])
+    np.add.at(own, outer, own[inner])
+    yield "host_self", own
+    del own
+    yield "host_total", linked.end - linked.start
 
     activities = linked.activities
     length = activities["end"].to_numpy() - activities["start"].to_numpy()
     launcher = linked.launcher
     counts = linked.busy & (launcher >= 0)
-    tensor = activities["tensor_core"].to_numpy()
-    rows = np.flatnonzero(host.operator & ~merged)
-
-    def of_device(which: Mask) -> tuple[Times, Times]:
+    for of, which in (
+        ("device", counts),
+        ("tensor_core", counts & activities["tensor_core"].to_numpy()),
+    ):
         launched = _summed(launcher[which], length[which], len(head))
-        total = linked.within(launched)[rows]
-        np.add.at(launched, head[merged], launched[merged])
-        return launched[rows], total
-
-    device_self, device_total = of_device(counts)
-    cores_self, cores_total = of_device(counts & tensor)
-    return Costs(
-        row=rows,
-        host_self=own[rows],
-        host_total=(linked.end - linked.start)[rows],
-        device_self=device_self,
-        device_total=device_total,
-        tensor_core_eligible=linked.eligible[rows],
-        tensor_core_self=cores_self,
-        tensor_core_total=cores_total,
-    )
+        yield f"{of}_total", linked.within(launched)
+        np.add.at(launched, outer, launched[inner])
+        yield f"{of}_self", launched
 
 
 def _merged(linked: Linked) -> Mask:
