@@ -127,8 +127,8 @@ def _apart(linked: Linked) -> tuple[Times, Times]:
 def _launches(linked: Linked) -> Mask:
     """Say of each span whether it, or what it calls, gives a device something to do."""
     count = np.zeros(len(linked.start) + 1, np.int32)
-    for column in ("runtime", "op"):
-        count[rows(linked.activities[column])] = 1
+    for launching in (linked.runtime, rows(linked.activities["op"])):
+        count[launching] = 1
     made: Mask = linked.within(count[:-1]) > 0
     return made
 
