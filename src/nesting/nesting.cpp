@@ -105,7 +105,7 @@ void enclosing(std::span<const std::int32_t> parent, std::span<const bool> chose
 }
 
 std::vector<Piece> innermost(const Spans& spans, std::span<const std::int32_t> parent,
-                             std::span<const bool> chosen) {
+                             std::span<const bool> chosen, const Windows& windows) {
   std::vector<std::int32_t> above(parent.size());
   enclosing(parent, chosen, above);
   std::vector<std::int32_t> rows;
@@ -130,6 +130,7 @@ std::vector<Piece> innermost(const Spans& spans, std::span<const std::int32_t> p
     });
     std::int64_t since = INT64_MIN;
     std::int32_t owner = kNone;
+    std::size_t window = 0;
     auto begins = first;
     for (auto next = ends.begin(); next != ends.end();) {
       // What ends at an instant does so before anything begins.
@@ -138,7 +139,9 @@ std::vector<Piece> innermost(const Spans& spans, std::span<const std::int32_t> p
       const std::int64_t now = starts ? at(spans.start, row) : at(spans.end, row);
       if (owner != kNone) {
         const std::int64_t until = std::min(now, at(spans.end, owner));
-        if (until > since) pieces.push_back({since, until, owner});
+        while (window < windows.end.size() && windows.end[window] <= since) ++window;
+        const bool seen = window < windows.start.size() && windows.start[window] < until;
+        if (seen && until > since) pieces.push_back({since, until, owner});
       }
       since = now;
       owner = starts ? row : at(above, row);
