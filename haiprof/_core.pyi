@@ -548,13 +548,16 @@ def innermost_pieces(
     end: npt.NDArray[np.int64],
     parent: npt.NDArray[np.int32],
     chosen: npt.NDArray[np.bool_],
+    window_start: npt.NDArray[np.int64],
+    window_end: npt.NDArray[np.int64],
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Cut the time of the chosen spans up by thread: each piece is of the innermost of them.
 
-    Spans stand in the order of :func:`nesting_order`, with the parents of :func:`nest`.
+    Spans stand in the order of :func:`nesting_order`, with the parents of :func:`nest`; windows are
+    sorted and disjoint.
 
     Returns:
-        Begin and end (ns) and the row of each piece, by thread and time.
+        Begin and end (ns) and the row of each piece that some window overlaps, by thread and time.
 
     Raises:
         ValueError: the arrays differ in length.

@@ -570,8 +570,8 @@ def _link(process: Process, links: Links | None) -> Linked:
     return _read(process) if links is None else links.of(process)
 
 
-def _allocations(process: Process) -> pl.DataFrame:
-    return tables.read_table(process.folder, schema.ALLOCATIONS).frame
+def _allocations(process: Process, columns: Sequence[str] | None = None) -> pl.DataFrame:
+    return tables.read_table(process.folder, schema.ALLOCATIONS, columns).frame
 
 
 def _apply(
@@ -630,7 +630,7 @@ def _recommend(process: Process, links: Links | None) -> list[finding.Finding]:
     if process.trace is None and not linked.stepped and linked.activities.height:
         return []
     found = recommend.recommendations(
-        linked, _allocations(process), devices, list(dict.fromkeys(backends))
+        linked, _allocations(process, recommend.ALLOCATIONS), devices, list(dict.fromkeys(backends))
     )
     # Between the times in which haiprof recorded kernels, the device was not idle.
     return [f for f in found if process.trace is not None or f.kind != "utilization"]

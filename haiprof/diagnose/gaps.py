@@ -94,18 +94,21 @@ def find(linked: Linked) -> Gaps:
     waits = runtime & named(linked, SYNCHRONISES)
     stalls = linked.within(waits.astype(np.int32)) > 0
     computes = op & host.operator & ~host.communicates & ~launches & ~stalls
-    spans = (
-        ("data_loading", _innermost(linked, host.loads)),
-        ("allocator", _innermost(linked, runtime & named(linked, ALLOCATES))),
-        ("synchronisation", _innermost(linked, waits)),
-        ("communication", _innermost(linked, host.communicates & ~launches)),
-        ("cpu_operator", _innermost(linked, _outermost(linked, computes))),
-        ("synchronisation", _after(linked, waits, merge(*dry))),
-        ("launch", _innermost(linked, op | runtime | ranges)),
+    chosen: tuple[tuple[str, Mask | None], ...] = (
+        ("data_loading", host.loads),
+        ("allocator", runtime & named(linked, ALLOCATES)),
+        ("synchronisation", waits),
+        ("communication", host.communicates & ~launches),
+        ("cpu_operator", _outermost(linked, computes)),
+        ("synchronisation", None),
+        ("launch", op | runtime | ranges),
     )
     idle = dry
     pieces = []
-    for cause, (start, end, row) in spans:
+    for cause, spans in chosen:
+        start, end, row = (
+            _after(linked, waits, merge(*dry)) if spans is None else _innermost(linked, spans, idle)
+        )
         found = _shared_out(idle, start, end, row, linked.start[row])
         pieces.append((cause, *found))
         idle = subtract(*idle, *merge(*found[:2]))
@@ -127,8 +130,8 @@ def _apart(linked: Linked) -> tuple[Times, Times]:
 def _launches(linked: Linked) -> Mask:
     """Say of each span whether it, or what it calls, gives a device something to do."""
     count = np.zeros(len(linked.start) + 1, np.int32)
-    for column in ("runtime", "op"):
-        count[rows(linked.activities[column])] = 1
+    for launching in (linked.runtime, rows(linked.activities["op"])):
+        count[launching] = 1
     made: Mask = linked.within(count[:-1]) > 0
     return made
 
@@ -151,12 +154,17 @@ def _after(linked: Linked, waits: Mask, dry: tuple[Times, Times]) -> tuple[Times
     return linked.end[rows[later]], dry[1][gap[later]], rows[later].astype(np.int64)
 
 
-def _innermost(linked: Linked, chosen: Mask) -> tuple[Times, Times, Rows]:
-    """Cut the time of the chosen spans up by thread: each piece is of the innermost one."""
+def _innermost(
+    linked: Linked, chosen: Mask, idle: tuple[Times, Times]
+) -> tuple[Times, Times, Rows]:
+    """Cut the time of the chosen spans up by thread: each piece is of the innermost one.
+
+    Only those that overlap an idle interval.
+    """
     from haiprof import _core
 
     thread = linked.ops["thread"].to_numpy()
-    return _core.innermost_pieces(thread, linked.start, linked.end, linked.parent, chosen)
+    return _core.innermost_pieces(thread, linked.start, linked.end, linked.parent, chosen, *idle)
 
 
 def _shared_out(

@@ -33,6 +33,8 @@ MEMORY = 0.90
 IDLE = 0.02
 #: A kernel is small that is over sooner than it takes to launch one, ns.
 SMALL = 5_000
+#: What a rule has to know of allocations.
+ALLOCATIONS = ("device", "total_allocated", "total_reserved")
 #: Compute capability of the first GPUs with tensor cores, and of the first that NCCL is best on.
 _TENSOR_CORES_SINCE = (7, 0)
 _NCCL_SINCE = (3, 5)
@@ -87,7 +89,7 @@ def recommendations(
 
     Args:
         linked: the trace.
-        allocations: the table of that name.
+        allocations: :data:`ALLOCATIONS` of the table of that name.
         devices: the GPUs of the process.
         backends: of torch.distributed: ``nccl``, ``gloo``, …
     """

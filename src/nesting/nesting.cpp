@@ -109,7 +109,7 @@ void nearest(std::span<const std::int32_t> parent, std::span<const bool> wanted,
 }
 
 std::vector<Piece> innermost(const Spans& spans, std::span<const std::int32_t> parent,
-                             std::span<const bool> chosen) {
+                             std::span<const bool> chosen, const Windows& windows) {
   std::vector<std::int32_t> around(parent.size());
   nearest(parent, chosen, around);
   std::vector<std::int32_t> rows;
@@ -134,6 +134,7 @@ std::vector<Piece> innermost(const Spans& spans, std::span<const std::int32_t> p
     });
     std::int64_t since = INT64_MIN;
     std::int32_t owner = kNone;
+    std::size_t window = 0;
     auto begins = first;
     for (auto next = ends.begin(); next != ends.end();) {
       // What ends at an instant does so before anything begins.
@@ -142,7 +143,9 @@ std::vector<Piece> innermost(const Spans& spans, std::span<const std::int32_t> p
       const std::int64_t now = starts ? at(spans.start, row) : at(spans.end, row);
       if (owner != kNone) {
         const std::int64_t until = std::min(now, at(spans.end, owner));
-        if (until > since) pieces.push_back({since, until, owner});
+        while (window < windows.end.size() && windows.end[window] <= since) ++window;
+        const bool seen = window < windows.start.size() && windows.start[window] < until;
+        if (seen && until > since) pieces.push_back({since, until, owner});
       }
       since = now;
       const std::int32_t above = at(parent, row);

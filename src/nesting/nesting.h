@@ -46,10 +46,17 @@ struct Piece {
   std::int32_t row;
 };
 
+// Intervals, sorted and disjoint.
+struct Windows {
+  std::span<const std::int64_t> start;
+  std::span<const std::int64_t> end;
+};
+
 // Cuts the time of the chosen spans up, by thread and time: each piece is of the innermost of them.
+// Only pieces that some window overlaps are returned, whole.
 // `parent`, and the order of the spans, are those of nest(). When a span ends the one around it
 // goes on, as long as that lasts: one that crosses another ends when that does.
 std::vector<Piece> innermost(const Spans& spans, std::span<const std::int32_t> parent,
-                             std::span<const bool> chosen);
+                             std::span<const bool> chosen, const Windows& windows);
 
 }  // namespace haiprof::nesting

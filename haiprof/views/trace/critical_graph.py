@@ -25,7 +25,6 @@ from haiprof.views.trace.critical_window import (
 )
 from haiprof.views.trace.linked import Linked
 from haiprof.views.trace.names import matching
-from haiprof.views.trace.work import numbers, rows
 
 #: Clocks of host and device are aligned about as well as this, in ns.
 TOLERANCE: Final = 10_000
@@ -153,8 +152,8 @@ class _Builder:
     def _awaited(self, syncs: Index) -> tuple[Index, Index]:
         """For each call that synchronizes the last activity that ended in it, if there is one."""
         linked, acts = self.linked, self.acts
-        runtime, told = self._told()
-        streams = numbers(linked.activities["stream"])[told]
+        runtime, told = linked.runtime, self._told()
+        streams = linked.stream[told]
         lane_of = np.full(len(linked.start), -1, np.int64)
         lane_of[runtime[told]] = np.where(
             (streams >= 0) & (streams < 2**32 - 1), lanes(linked, told), -1
@@ -340,9 +339,9 @@ class _Builder:
         """Activities whose stream was told to wait for an event just before their launch."""
         linked, acts = self.linked, self.acts
         calls = np.flatnonzero(self._named(_WAITS) & (linked.category == RUNTIME))
-        runtime, told = self._told()
+        runtime, told = linked.runtime, self._told()
         told = told[matching(linked.activities["name"][told], "Wait Event")]
-        told = told[numbers(linked.activities["stream"])[told] >= 0]
+        told = told[linked.stream[told] >= 0]
         waiting: list[Index] = []
         lane_of, when = lanes(linked, told), linked.start[runtime[told]]
         for lane in np.unique(lane_of):
@@ -386,10 +385,9 @@ class _Builder:
         made: Bools = found.to_numpy()[number]
         return made
 
-    def _told(self) -> tuple[Int32s, Index]:
-        """Return the calls of all activities, or -1; and the rows of the waits whose is known."""
-        runtime = rows(self.linked.activities["runtime"])
-        return runtime, np.flatnonzero(self.linked.ran("sync") & (runtime >= 0))
+    def _told(self) -> Index:
+        """Rows of the waits that the device tells of, and whose call is known."""
+        return np.flatnonzero(self.linked.ran("sync") & (self.linked.runtime >= 0))
 
     def _calls(self, waited: Bools, handed: Bools) -> None:
         """Edges along the threads."""

@@ -42,7 +42,7 @@ import polars as pl
 from haiprof.views.trace.critical_graph import KIND, KINDS, graph
 from haiprof.views.trace.critical_window import STEP, Activities, Int32s
 from haiprof.views.trace.linked import CALLS, Linked
-from haiprof.views.trace.names import one_of
+from haiprof.views.trace.names import numbered, one_of
 
 PATH_SCHEMA: Final = {
     "start": pl.Int64(),
@@ -157,8 +157,8 @@ def critical_path(linked: Linked, start: int | None = None, end: int | None = No
         finish,
         int(distance[-1]),
         path,
-        _summary(path, whole, ["kind"], SUMMARY_SCHEMA),
-        _summary(path, whole, ["kind", "name"], NAMES_SCHEMA),
+        pl.DataFrame(_summary(path, whole, ["kind"]), SUMMARY_SCHEMA, orient="row"),
+        pl.DataFrame(_summary(path, whole, ["kind", "name"]), NAMES_SCHEMA, orient="row"),
         made.skewed,
     )
 
@@ -168,16 +168,25 @@ def _told(linked: Linked) -> str:
     return f"{steps[0]} to {steps[-1]}" if steps else "none"
 
 
-def _summary(
-    path: pl.DataFrame, whole: int, by: list[str], schema: dict[str, pl.DataType]
-) -> pl.DataFrame:
-    return (
-        path.group_by(by)
-        .agg(pl.len().alias("elements"), pl.col("duration").sum())
-        .with_columns((pl.col("duration") / whole).alias("share"))
-        .sort("duration", *by, descending=[True, *(False for _ in by)])
-        .select(pl.col(column).cast(to) for column, to in schema.items())
-    )
+def _summary(path: pl.DataFrame, whole: int, by: list[str]) -> list[tuple[object, ...]]:
+    """Rows of what elements have in common, their number, duration and share; longest first."""
+    group, texts = np.zeros(path.height, np.int64), []
+    for each in by:
+        number, known = numbered(path[each])
+        group = group * len(known) + number
+        texts.append(known.cast(pl.String).to_list())
+    found, of = np.unique(group, return_inverse=True)
+    lasted = np.zeros(len(found), np.int64)
+    np.add.at(lasted, of, path["duration"].to_numpy())
+    keys = zip(*np.unravel_index(found, [len(known) for known in texts]), strict=True)
+    rows = [
+        (duration, count, [known[at] for known, at in zip(texts, key, strict=True)])
+        for duration, count, key in zip(
+            lasted.tolist(), np.bincount(of).tolist(), keys, strict=True
+        )
+    ]
+    rows.sort(key=lambda row: (-row[0], [(text is not None, text) for text in row[2]]))
+    return [(*key, count, duration, duration / whole) for duration, count, key in rows]
 
 
 def _described(linked: Linked, call: Int32s, activity: Int32s) -> pl.DataFrame:

@@ -13,8 +13,6 @@ import numpy.typing as npt
 from haiprof.views.intervals import Index, Times
 from haiprof.views.trace.instants import running
 from haiprof.views.trace.linked import CALLS, Linked
-from haiprof.views.trace.work import numbers
-from haiprof.views.trace.work import rows as row_numbers
 
 OP, RUNTIME, STEP = (CALLS.index(name) for name in ("op", "runtime", "step"))
 
@@ -126,7 +124,7 @@ class Activities:
         lane = lanes(linked, rows)
         order = np.lexsort((high[rows], low[rows], lane))
         rows, lane = rows[order], lane[order]
-        call = row_numbers(acts["runtime"])[rows]
+        call = linked.runtime[rows]
         never = np.iinfo(np.int64).min
         known = call >= 0
         launch, returned = (
@@ -147,6 +145,5 @@ class Activities:
 
 def lanes(linked: Linked, rows: Index) -> npt.NDArray[np.int64]:
     """Return for each of these activities the number of its device and stream."""
-    device, stream = (numbers(linked.activities[each][rows]) + 1 for each in ("device", "stream"))
-    made: npt.NDArray[np.int64] = device << 33 | stream
+    made: npt.NDArray[np.int64] = (linked.device[rows] + 1) << 33 | (linked.stream[rows] + 1)
     return made

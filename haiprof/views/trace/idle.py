@@ -20,7 +20,7 @@ import polars as pl
 
 from haiprof.views.intervals import Index, Times
 from haiprof.views.trace.linked import Linked
-from haiprof.views.trace.work import launch_times, numbers, rows, times, worked
+from haiprof.views.trace.work import launch_times, times, worked
 
 #: The categories, in the order in which they are tried.
 CATEGORIES = ("host_wait", "kernel_wait", "other")
@@ -116,8 +116,8 @@ class _Gaps(NamedTuple):
 def _gaps(linked: Linked, mine: Index, kernel_delay: int) -> _Gaps:
     activities = linked.activities
     launch = launch_times(linked)
-    known = rows(activities["runtime"]) >= 0
-    device, stream = (numbers(activities[each])[mine] for each in ("device", "stream"))
+    known = linked.runtime >= 0
+    device, stream = linked.device[mine], linked.stream[mine]
     start, end = (each[mine] for each in times(activities))
     order = np.lexsort((start, stream, device))
     device, stream, start, end = device[order], stream[order], start[order], end[order]

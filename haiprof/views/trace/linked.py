@@ -153,6 +153,24 @@ class Linked:
         return made
 
     @functools.cached_property
+    def device(self) -> Times:
+        """Of each activity, or -1."""
+        return _numbers(self.activities["device"])
+
+    @functools.cached_property
+    def stream(self) -> Times:
+        """Of each activity, or -1."""
+        return _numbers(self.activities["stream"])
+
+    @functools.cached_property
+    def runtime(self) -> npt.NDArray[np.int32]:
+        """For each activity the row of the call that launched it, or -1."""
+        made: npt.NDArray[np.int32] = (
+            self.activities["runtime"].cast(pl.Int32).fill_null(-1).to_numpy()
+        )
+        return made
+
+    @functools.cached_property
     def caller(self) -> npt.NDArray[np.int32]:
         """For each span of ``ops`` the innermost around it that :class:`HostRoles` calls a node."""
         return enclosing(self, self.host.node)
@@ -323,6 +341,11 @@ def looked_up(
     hit = (place >= 0) & (keys[place] == wanted)
     found[hit] = rows[place[hit]]
     return found
+
+
+def _numbers(column: pl.Series) -> Times:
+    made: Times = column.cast(pl.Int64).fill_null(-1).to_numpy()
+    return made
 
 
 def _unsigned(column: pl.Series) -> npt.NDArray[np.uint64]:

@@ -16,7 +16,7 @@ import polars as pl
 
 from haiprof.views.intervals import Index
 from haiprof.views.trace.linked import Linked
-from haiprof.views.trace.work import numbers, rows, worked
+from haiprof.views.trace.work import worked
 
 #: What CUDA lets a stream hold before a launch blocks.
 FULL = 1024
@@ -29,10 +29,10 @@ def queue_length(linked: Linked, *, drop_last_step: bool = False) -> pl.DataFram
         By stream and time: ``device``, ``stream``, ``time`` (ns), ``length`` from then on.
     """
     activities = linked.activities
-    runtime = rows(activities["runtime"])
+    runtime = linked.runtime
     mine = np.flatnonzero(worked(linked, drop_last_step=drop_last_step) & (runtime >= 0))
     mine = _first_of_launch(linked, mine, runtime[mine])
-    device, stream = (numbers(activities[each])[mine] for each in ("device", "stream"))
+    device, stream = linked.device[mine], linked.stream[mine]
     begun = activities["start"].to_numpy()[mine]
     change = np.repeat(np.array([1, -1], np.int64), len(mine))
     time = np.concatenate((linked.start[runtime[mine]], begun))
@@ -55,9 +55,8 @@ def _first_of_launch(linked: Linked, mine: Index, runtime: npt.NDArray[np.int32]
     calls = np.sort(runtime)
     if not np.any(calls[1:] == calls[:-1]):
         return mine
-    activities = linked.activities
-    begun = activities["start"].to_numpy()[mine]
-    device, stream = (numbers(activities[each])[mine] for each in ("device", "stream"))
+    begun = linked.activities["start"].to_numpy()[mine]
+    device, stream = linked.device[mine], linked.stream[mine]
     keys = (runtime.astype(np.int64), device, stream)
     order = np.lexsort((begun, *keys))
     first = np.zeros(len(order), np.bool_)

@@ -42,7 +42,7 @@ def worked(linked: Linked, *, drop_last_step: bool = False) -> npt.NDArray[np.bo
 
 def launch_times(linked: Linked) -> Times:
     """Return when each activity was launched; when it began, where that is not known."""
-    runtime = rows(linked.activities["runtime"])
+    runtime = linked.runtime
     begun = linked.activities["start"].to_numpy()
     if not len(linked.start):
         return begun
@@ -69,9 +69,9 @@ def by_device(frame: pl.DataFrame) -> Iterator[tuple[int | None, pl.DataFrame]]:
 def devices(linked: Linked, *, drop_last_step: bool = False) -> Iterator[tuple[int | None, Index]]:
     """Go through the devices in order, each with its rows of what :func:`work` returns."""
     keep = worked(linked, drop_last_step=drop_last_step)
-    device = numbers(linked.activities["device"])
-    for number in sorted(set(device[keep].tolist())):
-        yield None if number < 0 else number, np.flatnonzero(keep & (device == number))
+    for number in sorted(set(linked.device[keep].tolist())):
+        mine = np.flatnonzero(keep & (linked.device == number))
+        yield None if number < 0 else number, mine
 
 
 def times(frame: pl.DataFrame) -> tuple[Times, Times]:
@@ -106,12 +106,6 @@ def texts_in(column: pl.Series) -> tuple[list[str], npt.NDArray[np.int32], npt.N
         some = number < len(texts) - 1
         number[~some] = 0
     return texts.drop_nulls().cast(pl.String).to_list(), number, some
-
-
-def numbers(column: pl.Series) -> Times:
-    """Return a column of numbers of devices or streams as an array: -1 for null."""
-    made: Times = column.cast(pl.Int64).fill_null(-1).to_numpy()
-    return made
 
 
 def rows(column: pl.Series) -> npt.NDArray[np.int32]:

@@ -106,11 +106,20 @@ def test_the_nearest_is_itself_or_climbed_to(spans: list[Span], data: st.DataObj
     assert found.tolist() == [climb(row) for row in range(len(parent))]
 
 
-def cut(rows: list[Span], chosen: list[bool]) -> list[tuple[int, int, int]]:
+def cut(
+    rows: list[Span], chosen: list[bool], windows: list[tuple[int, int]]
+) -> list[tuple[int, int, int]]:
     thread, _, start, end = np.array(rows, np.int64).reshape(-1, 4).T
     parent = np.array(nest(rows)[0], np.int32)
+    low, high = np.array(windows, np.int64).reshape(-1, 2).T
     pieces = _core.innermost_pieces(
-        thread.astype(np.uint32), start.copy(), end.copy(), parent, np.array(chosen, np.bool_)
+        thread.astype(np.uint32),
+        start.copy(),
+        end.copy(),
+        parent,
+        np.array(chosen, np.bool_),
+        low.copy(),
+        high.copy(),
     )
     return list(zip(*(column.tolist() for column in pieces), strict=True))
 
@@ -126,9 +135,16 @@ def test_each_piece_is_of_the_innermost_chosen(spans: list[Span], data: st.DataO
         ]
         rows = ordered(rows)
     chosen = data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)))
+    whole = cut(rows, chosen, [(0, 100)])
+    windows = [(3, 5), (9, 10)]
+    assert cut(rows, chosen, windows) == [
+        (start, end, row)
+        for start, end, row in whole
+        if any(start < high and low < end for low, high in windows)
+    ]
     owner: dict[tuple[int, int], int] = {}
     before: tuple[int, int] | None = None
-    for start, end, row in cut(rows, chosen):
+    for start, end, row in whole:
         thread = rows[row][0]
         assert start < end
         assert before is None or before <= (thread, start)
@@ -143,8 +159,8 @@ def test_each_piece_is_of_the_innermost_chosen(spans: list[Span], data: st.DataO
 
 def test_a_span_that_crosses_another_ends_with_it() -> None:
     rows = [(0, 0, 0, 10), (0, 0, 5, 15)]
-    assert cut(rows, [True, True]) == [(0, 5, 0), (5, 10, 1)]
-    assert cut(rows, [False, True]) == [(5, 15, 1)]
+    assert cut(rows, [True, True], [(0, 15)]) == [(0, 5, 0), (5, 10, 1)]
+    assert cut(rows, [False, True], [(0, 15)]) == [(5, 15, 1)]
 
 
 def test_arrays_that_do_not_belong_together_are_refused() -> None:
@@ -155,8 +171,10 @@ def test_arrays_that_do_not_belong_together_are_refused() -> None:
         _core.nest(np.zeros(1, np.uint32), np.full(1, 4, np.uint8), one, one)
     with pytest.raises(ValueError, match="differ in length"):
         _core.nesting_order(np.zeros(2, np.uint32), one, one, np.zeros(1, np.uint8))
-    none = np.zeros(2, np.bool_)
+    none, first, thread = np.zeros(2, np.bool_), np.zeros(1, np.int32), np.zeros(1, np.uint32)
     with pytest.raises(ValueError, match="differ in length"):
-        _core.nearest(np.zeros(1, np.int32), none)
+        _core.nearest(first, none)
     with pytest.raises(ValueError, match="differ in length"):
-        _core.innermost_pieces(np.zeros(1, np.uint32), one, one, np.zeros(1, np.int32), none)
+        _core.innermost_pieces(thread, one, one, first, none, one, one)
+    with pytest.raises(ValueError, match="differ in length"):
+        _core.innermost_pieces(thread, one, one, first, none[:1], one, two)
