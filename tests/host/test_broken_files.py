@@ -62,7 +62,7 @@ def lay_out(node: Node, files: dict[str, bytes]) -> None:
             node.write(path, text)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(machines(), min_size=2, max_size=3))
 def test_no_reading_of_broken_files_crashes_or_goes_negative(
     snapshots: list[dict[str, bytes]],

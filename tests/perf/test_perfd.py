@@ -345,7 +345,7 @@ def lasting(native_build: Path) -> Iterator[Place]:
         yield made
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200, suppress_health_check=list(HealthCheck))
 @given(
     st.one_of(
         st.binary(max_size=2000),

@@ -70,7 +70,7 @@ def stream(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, list[int]]:
     return content, ends
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.floats(0, 1))
 def test_a_stream_cut_anywhere_gives_every_whole_batch(
     tmp_path_factory: pytest.TempPathFactory, stream: tuple[bytes, list[int]], where: float

@@ -163,7 +163,7 @@ def files(draw: st.DrawFn) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(files())
 def test_odd_values_are_read_as_a_plain_reader_reads_them(raw: bytes) -> None:
     rows, header = expected(raw)
@@ -173,7 +173,7 @@ def test_odd_values_are_read_as_a_plain_reader_reads_them(raw: bytes) -> None:
     assert {name: json.loads(text) for name, text in parser.header.items()} == header
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(files(), st.lists(st.integers(1, 40), min_size=1, max_size=8), st.data())
 def test_what_is_found_does_not_depend_on_the_pieces(
     raw: bytes, pieces: list[int], data: st.DataObject

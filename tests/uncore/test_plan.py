@@ -390,7 +390,7 @@ def packed(formats: dict[str, str], terms: str) -> UncorePlan:
         return plan(machine)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(packings(), st.booleans())
 def test_any_value_lands_in_the_bits_of_its_format(
     packing: tuple[dict[str, str], dict[str, int], list[int]], hexadecimal: bool
@@ -408,7 +408,7 @@ def test_any_value_lands_in_the_bits_of_its_format(
     assert ("config1" in event) == (words[1] != 0)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(packings(), st.data())
 def test_a_value_that_does_not_fit_is_refused(
     packing: tuple[dict[str, str], dict[str, int], list[int]], data: st.DataObject
@@ -569,7 +569,7 @@ def damaged(draw: st.DrawFn) -> tuple[str, int, bytes]:
     return family, draw(st.integers(0, 10_000)), draw(st.one_of(st.binary(), texts, numbers))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(damaged())
 def test_any_bytes_in_any_file(damage: tuple[str, int, bytes]) -> None:
     family, number, text = damage

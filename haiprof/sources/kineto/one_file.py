@@ -27,7 +27,7 @@ _SEGMENT: Final = 32 << 20
 #: So many unknown categories are named.
 _NAMED: Final = 10
 #: Rows of a batch: Arrow keeps the memory of larger ones when it has compressed them.
-_BATCH_ROWS: Final = 1 << 14
+_BATCH_ROWS: Final = 1 << 13
 #: Header members that are kept as they are, and what they are here.
 _KEPT: Final = ("distributedInfo", "deviceProperties", "schemaVersion", "host_name")
 #: Columns that a later known ``baseTimeNanoseconds`` moves.

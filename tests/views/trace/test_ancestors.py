@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from trace_frames import kernels_of, spans_of
 
@@ -22,7 +22,6 @@ def trees(draw: st.DrawFn) -> tuple[list[int], list[int]]:
 
 
 @given(trees(), st.integers(0, 3), st.sampled_from([0, 1, 128]))
-@settings(deadline=None)
 def test_the_nearest_beyond_a_bound_is_found(
     tree: tuple[list[int], list[int]], bound: int, usual: int
 ) -> None:
@@ -45,7 +44,6 @@ def test_the_nearest_beyond_a_bound_is_found(
 
 
 @given(trees(), st.integers(0, 3))
-@settings(deadline=None)
 def test_the_nearest_wanted_is_found(tree: tuple[list[int], list[int]], bound: int) -> None:
     parent, values = tree
     rows = [-1, *reversed(range(len(parent)))]

@@ -7,7 +7,7 @@ import dataclasses
 import hta
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from trace_frames import kernels_of, spans_of
 
@@ -69,7 +69,6 @@ def test_is_htas_with_the_bandwidth_that_the_file_tells(run: str, last: bool) ->
 piece = st.tuples(st.integers(0, 20), st.integers(0, 6), st.integers(1, 9))
 
 
-@settings(deadline=None)
 @given(st.lists(piece, max_size=8))
 def test_copies_at_the_same_time_add_up_and_none_is_none(drawn: list[tuple[int, int, int]]) -> None:
     kernels = kernels_of(

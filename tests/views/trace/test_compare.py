@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from trace_frames import kernels_of, spans_of
 from traces import files, load
@@ -133,7 +133,6 @@ def test_students_distribution_is_that_of_the_tables(freedom: int, value: float)
 
 
 @given(st.floats(0, 30), st.floats(1, 1e5))
-@settings(deadline=None)
 def test_the_probability_falls_and_the_quantile_inverts_it(value: float, freedom: float) -> None:
     of = np.array([freedom])
     near, far = (float(two_sided(np.array([at]), of)[0]) for at in (value, value + 1))

@@ -317,7 +317,6 @@ EDGES = st.lists(st.tuples(st.integers(0, 14), st.integers(0, 14), st.integers(0
 
 
 @given(EDGES)
-@settings(deadline=None)
 def test_the_longest_path_is_that_of_trying_all(edges: list[tuple[int, int, int]]) -> None:
     forward = sorted({(b, a, w) for a, b, w in edges if a < b})
     target, source, weight = (np.array([edge[k] for edge in forward]) for k in range(3))
@@ -355,7 +354,7 @@ ACTIVITIES = st.lists(
 
 
 @given(CALLS, ACTIVITIES, st.none() | st.tuples(TIMES, st.integers(1, 60)), st.booleans())
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_the_path_of_any_trace_is_whole(
     calls: list[tuple[int, int, int, str, int]],
     activities: list[tuple[int, int, int, int]],

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 import traces
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from trace_frames import collectives_of, kernels_of, spans_of
 
@@ -171,7 +171,6 @@ Piece = tuple[int, int, bool]
 piece = st.tuples(st.integers(0, 40), st.integers(0, 9), st.booleans())
 
 
-@settings(deadline=None)
 @given(st.lists(piece, max_size=12), st.lists(st.integers(0, 40), min_size=2, max_size=5))
 def test_parts_always_sum_to_the_step(drawn: list[Piece], edges: list[int]) -> None:
     edges = sorted(set(edges))

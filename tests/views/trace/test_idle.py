@@ -6,7 +6,7 @@ import hta
 import polars as pl
 import pytest
 import traces
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from trace_frames import kernels_of, spans_of
 
@@ -92,7 +92,6 @@ def test_is_what_the_events_say(run: str) -> None:
 piece = st.tuples(st.integers(0, 60), st.integers(0, 8), st.integers(0, 1), st.integers(0, 70))
 
 
-@settings(deadline=None)
 @given(st.lists(piece, max_size=12))
 def test_gaps_and_work_of_a_stream_sum_to_its_span(drawn: list[tuple[int, int, int, int]]) -> None:
     kernels = kernels_of(

@@ -6,7 +6,7 @@ import hta
 import polars as pl
 import pytest
 import traces
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from trace_frames import kernels_of, spans_of
 
@@ -91,7 +91,6 @@ def test_ranges_of_the_user_are_htas(run: str, last: bool, side: str) -> None:
 piece = st.tuples(st.integers(0, 30), st.integers(0, 10), st.integers(0, 2))
 
 
-@settings(deadline=None)
 @given(st.lists(piece, max_size=12))
 def test_every_busy_instant_belongs_to_the_kinds_that_ran(
     drawn: list[tuple[int, int, int]],

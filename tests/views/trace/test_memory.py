@@ -272,7 +272,6 @@ EVENTS = st.lists(
 
 
 @given(EVENTS)
-@settings(deadline=None)
 def test_pairing_is_that_of_a_walk_through_the_records(
     events: list[tuple[int, int, int, int]],
 ) -> None:
@@ -297,7 +296,7 @@ def test_pairing_is_that_of_a_walk_through_the_records(
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 600), st.integers(5, 60))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_a_thinned_curve_is_short_and_keeps_every_extreme(
     seed: int, count: int, points: int
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from trace_frames import frame, kernels_of, spans_of
 from traces import Trace, expected, files, load, runs
@@ -233,7 +233,6 @@ TREES = st.lists(st.tuples(st.integers(-1, 30), st.sampled_from("abc")), max_siz
 
 
 @given(TREES)
-@settings(deadline=None)
 def test_folding_joins_calls_of_the_same_path(rows: list[tuple[int, str]]) -> None:
     from haiprof import _core
 

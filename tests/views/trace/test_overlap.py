@@ -5,7 +5,7 @@ from __future__ import annotations
 import hta
 import pytest
 import traces
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from trace_frames import kernels_of, spans_of
 
@@ -44,7 +44,6 @@ def test_is_what_the_events_say(run: str) -> None:
 piece = st.tuples(st.integers(0, 30), st.integers(0, 10), st.booleans())
 
 
-@settings(deadline=None)
 @given(st.lists(piece, max_size=12))
 def test_overlap_is_the_time_in_which_both_ran(drawn: list[tuple[int, int, bool]]) -> None:
     kernels = kernels_of(

@@ -8,7 +8,7 @@ import hta
 import polars as pl
 import pytest
 import traces
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from trace_frames import kernels_of, spans_of
 
@@ -82,7 +82,6 @@ def test_every_launch_joins_and_leaves(run: str) -> None:
 piece = st.tuples(st.integers(0, 30), st.integers(0, 10), st.integers(0, 1))
 
 
-@settings(deadline=None)
 @given(st.lists(piece, max_size=10), st.integers(1, 3))
 def test_length_is_what_was_launched_and_has_not_begun(
     drawn: list[tuple[int, int, int]], full: int

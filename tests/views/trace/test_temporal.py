@@ -6,7 +6,7 @@ import hta
 import polars as pl
 import pytest
 import traces
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from trace_frames import kernels_of, spans_of
 
@@ -92,7 +92,6 @@ pieces = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(pieces)
 def test_parts_of_each_device_sum_to_its_span(drawn: list[tuple[int, int, str, int]]) -> None:
     kernels = kernels_of(
