@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +21,9 @@ from haiprof.views.intervals import Index, Times
 from haiprof.views.trace import roles
 from haiprof.views.trace.ancestors import climb
 from haiprof.views.trace.host_roles import HostRoles, host_roles
+from haiprof.views.trace.kernel_roles import kernel_roles
 from haiprof.views.trace.steps import Launches, extents, host_steps, one_step
 from haiprof.views.trace.tensor_core_ops import OPERATORS
-from haiprof.views.trace.tensor_cores import on_tensor_cores
 
 Number = TypeVar("Number", np.int32, np.int64)
 
@@ -86,6 +86,8 @@ class Linked:
         last: of each span of ``ops``: it and all that ran within it, at any depth, are the rows of
             its family (calls, or Python functions) from its own to before this one.
         category: of each span of ``ops``: an index into ``(*CALLS, PYTHON)``.
+        recorded: when activities were recorded, as intervals ``start``, ``end`` that are sorted and
+            disjoint; None where they were all the time.
     """
 
     ops: pl.DataFrame
@@ -103,6 +105,12 @@ class Linked:
     parent: npt.NDArray[np.int32]
     last: npt.NDArray[np.int32]
     category: npt.NDArray[np.uint8]
+    recorded: tuple[Times, Times] | None = None
+
+    @functools.cached_property
+    def kept(self) -> dict[str, Any]:
+        """What several views ask for, made once, by its name."""
+        return {}
 
     def of(self, *categories: str) -> npt.NDArray[np.bool_]:
         """Say of each span of ``ops`` whether its category is one of these."""
@@ -212,7 +220,7 @@ def link(
             nullable("runtime", runtime),
             nullable("op", _around(parent, rank, runtime, chosen, kernels)),
             _step(steps, told, begun, np.where(known, launches.launch, begun), known),
-            *_roles(kernels, kind, rules.kernels),
+            *kernel_roles(kernels, rules.kernels),
         ),
         steps=steps,
         collectives=pl.DataFrame() if collectives is None else collectives,
@@ -357,19 +365,6 @@ def _inside(low: Times, high: Times, instant: Times) -> Index:
         return np.full(len(instant), -1, np.intp)
     at = np.searchsorted(low, instant, side="right") - 1
     return np.where((at >= 0) & (instant <= high[at]), at, -1)
-
-
-def _roles(
-    kernels: pl.DataFrame, kind: pl.Series, rules: Sequence[roles.Rule | tuple[str, str | None]]
-) -> tuple[pl.Series, pl.Series]:
-    is_kernel = (kind == "kernel").fill_null(False).to_numpy()
-    names = kernels["name"].unique().drop_nulls().cast(pl.String).to_list()
-    communicates = roles.by_name(kernels["name"], roles.communication(names, rules)) & is_kernel
-    role: pl.Series = pl.select(
-        pl.when(pl.Series(communicates)).then(pl.lit("communication")).otherwise(kind)
-    ).to_series()
-    tensor = roles.by_name(kernels["name"], on_tensor_cores(names)) & is_kernel
-    return role.cast(pl.Categorical()).alias("role"), pl.Series("tensor_core", tensor)
 
 
 def nullable(name: str, rows: npt.NDArray[np.int32] | Index) -> pl.Series:
