@@ -592,14 +592,13 @@ def unite_two(
     """
 
 def covered_before(
-    start: npt.NDArray[np.int64],
-    end: npt.NDArray[np.int64],
+    sets: Sequence[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]],
     instant: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.int64]:
-    """For each instant how long such a set lasts before it.
+    """For each instant how long some of these sets lasts before it.
 
     Raises:
-        ValueError: the arrays of the set differ in length.
+        ValueError: the arrays of a set differ in length.
     """
 
 class Groups:

@@ -91,12 +91,21 @@ def by_priority(
         ns, of shape (roles + 1, windows): the last row is what no role has, so that the rows sum
         to the windows' lengths.
     """
+    return by_rank([merge(*role) for role in roles], low, high)
+
+
+def by_rank(roles: Sequence[tuple[Times, Times]], low: Times, high: Times) -> npt.NDArray[np.int64]:
+    """Do as :func:`by_priority`, for roles that are as :func:`merge` returns them."""
+    from haiprof import _core
+
     taken = [np.zeros(len(low), np.int64)]
-    none = np.zeros(0, np.int64)
-    start, end = none, none
-    for role_start, role_end in roles:
-        start, end = union((start, end), merge(role_start, role_end))
-        taken.append(covered(start, end, low, high))
+    for number, (start, _) in enumerate(roles, 1):
+        if not len(start):
+            taken.append(taken[-1])
+            continue
+        some = [role for role in roles[:number] if len(role[0])]
+        before = _core.covered_before(some, high) - _core.covered_before(some, low)
+        taken.append(np.where(high > low, before, 0))
     return np.diff([*taken, np.maximum(high - low, 0)], axis=0)
 
 
@@ -110,7 +119,7 @@ def covered(start: Times, end: Times, low: Times, high: Times) -> Times:
 def _covered_before(start: Times, end: Times, instant: Times) -> Times:
     from haiprof import _core
 
-    return _core.covered_before(start, end, instant)
+    return _core.covered_before([(start, end)], instant)
 
 
 def innermost(start: Times, end: Times) -> tuple[Times, Times, Index]:

@@ -136,7 +136,48 @@ Intervals unite(const Instants& one, const Instants& other) {
   return made;
 }
 
-void covered_before(const Instants& of, std::span<const std::int64_t> instant,
+namespace {
+
+// Goes through the union of several sets, interval by interval, without making it.
+class Walk {
+ public:
+  explicit Walk(std::span<const Instants> sets) : sets_(sets), next_(sets.size()) {}
+
+  // The next interval of the union; false after the last one.
+  bool next(std::int64_t& start, std::int64_t& end) {
+    std::size_t first = sets_.size();
+    for (std::size_t i = 0; i < sets_.size(); ++i) {
+      if (next_[i] == sets_[i].start.size()) continue;
+      const std::int64_t begins = sets_[i].start[next_[i]];
+      if (first == sets_.size() || begins < start) {
+        first = i;
+        start = begins;
+      }
+    }
+    if (first == sets_.size()) return false;
+    end = sets_[first].end[next_[first]++];
+    for (bool longer = true; longer;) {
+      longer = false;
+      for (std::size_t i = 0; i < sets_.size(); ++i) {
+        const Instants& set = sets_[i];
+        for (std::size_t& at = next_[i]; at < set.start.size() && set.start[at] <= end; ++at) {
+          if (set.end[at] <= end) continue;
+          end = set.end[at];
+          longer = true;
+        }
+      }
+    }
+    return true;
+  }
+
+ private:
+  std::span<const Instants> sets_;
+  std::vector<std::size_t> next_;
+};
+
+}  // namespace
+
+void covered_before(std::span<const Instants> sets, std::span<const std::int64_t> instant,
                     std::span<std::int64_t> covered) {
   std::vector<std::size_t> order(instant.size());
   std::iota(order.begin(), order.end(), 0);
@@ -149,14 +190,15 @@ void covered_before(const Instants& of, std::span<const std::int64_t> instant,
   const auto length = [](std::int64_t from, std::int64_t to) {
     return static_cast<std::uint64_t>(to) - static_cast<std::uint64_t>(from);
   };
-  std::size_t at = 0;
+  Walk walk(sets);
+  std::int64_t start = 0;
+  std::int64_t end = 0;
+  bool more = walk.next(start, end);
   for (const std::size_t which : order) {
     const std::int64_t now = instant[which];
-    for (; at < of.end.size() && of.end[at] <= now; ++at) {
-      ended += length(of.start[at], of.end[at]);
-    }
-    const bool within = at < of.start.size() && of.start[at] < now;
-    covered[which] = static_cast<std::int64_t>(ended + (within ? length(of.start[at], now) : 0));
+    for (; more && end <= now; more = walk.next(start, end)) ended += length(start, end);
+    const bool within = more && start < now;
+    covered[which] = static_cast<std::int64_t>(ended + (within ? length(start, now) : 0));
   }
 }
 

@@ -27,8 +27,8 @@ struct Instants {
 // Unites two such sets.
 Intervals unite(const Instants& one, const Instants& other);
 
-// covered[i]: how long such a set lasts before instant[i].
-void covered_before(const Instants& of, std::span<const std::int64_t> instant,
+// covered[i]: how long some of several such sets lasts before instant[i].
+void covered_before(std::span<const Instants> sets, std::span<const std::int64_t> instant,
                     std::span<std::int64_t> covered);
 
 }  // namespace haiprof::aggregate

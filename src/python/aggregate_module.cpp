@@ -85,13 +85,14 @@ py::tuple unite_two(const Times& start, const Times& end, const Times& other_sta
   return moved(std::move(made));
 }
 
-Times covered_before(const Times& start, const Times& end, const Times& instant) {
-  const aggregate::Instants of = instants(start, end);
+Times covered_before(const std::vector<std::pair<Times, Times>>& sets, const Times& instant) {
+  std::vector<aggregate::Instants> all;
+  for (const auto& [start, end] : sets) all.push_back(instants(start, end));
   Times made = array<std::int64_t>(values(instant).size());
   const std::span<std::int64_t> written = room(made);
   {
     const py::gil_scoped_release release;
-    aggregate::covered_before(of, values(instant), written);
+    aggregate::covered_before(all, values(instant), written);
   }
   return made;
 }
@@ -192,8 +193,7 @@ void register_aggregate(py::module_& module) {
   module.def("unite", &unite, py::arg("start"), py::arg("end"), py::arg("set"), py::arg("sets"));
   module.def("unite_two", &unite_two, py::arg("start"), py::arg("end"), py::arg("other_start"),
              py::arg("other_end"));
-  module.def("covered_before", &covered_before, py::arg("start"), py::arg("end"),
-             py::arg("instant"));
+  module.def("covered_before", &covered_before, py::arg("sets"), py::arg("instant"));
   py::class_<Groups>(module, "Groups")
       .def(py::init<const std::vector<py::array>&>(), py::arg("columns"))
       .def("__len__", &Groups::size)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from haiprof.views.intervals import Times, covered, merge, union
+from haiprof.views.intervals import Times, by_rank, covered, merge, union
 from haiprof.views.trace.compat import as_plugin
 from haiprof.views.trace.linked import Linked
 from haiprof.views.trace.ran import ran
@@ -281,15 +281,8 @@ def _extent(linked: Linked) -> tuple[int, int]:
 
 def _steps(linked: Linked) -> pl.DataFrame:
     low, high = linked.steps["start"].to_numpy(), linked.steps["end"].to_numpy()
-    united: tuple[Times, Times] = (np.zeros(0, np.int64), np.zeros(0, np.int64))
-    before = np.zeros(len(low), np.int64)
-    columns = {"duration": high - low}
-    for part, happened in _ranges(linked).items():
-        united = union(united, happened)
-        after = covered(*united, low, high)
-        columns[part] = after - before
-        before = after
-    columns[OTHER] = high - low - before
+    parts = by_rank(list(_ranges(linked).values()), low, high)
+    columns = {"duration": high - low, **dict(zip((*PARTS, OTHER), parts, strict=True))}
     made = linked.steps.select("step", "start").with_columns(
         pl.Series(name, values) for name, values in columns.items()
     )

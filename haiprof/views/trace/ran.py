@@ -13,7 +13,6 @@ import polars as pl
 
 from haiprof.views.intervals import Times, union, unite
 from haiprof.views.trace.linked import Linked
-from haiprof.views.trace.names import numbered
 from haiprof.views.trace.work import times, work
 
 #: Roles of activities that keep a device busy, in the order in which they stand in :class:`Ran`.
@@ -99,6 +98,12 @@ def united(activities: pl.DataFrame) -> list[Ran]:
 
 def _roles(column: pl.Series) -> npt.NDArray[np.uint8]:
     """For each row the place of its text in :data:`ROLES`; their number for any other."""
-    number, texts = numbered(column)
-    places = [ROLES.index(text) if text in ROLES else len(ROLES) for text in texts.cast(pl.String)]
-    return np.array(places, np.uint8)[number]
+    texts = column.unique().drop_nulls()
+    codes = texts.to_physical().to_numpy()
+    table = np.full(int(codes.max(initial=0)) + 1, len(ROLES), np.uint8)
+    table[codes] = [
+        ROLES.index(text) if text in ROLES else len(ROLES) for text in texts.cast(pl.String)
+    ]
+    made: npt.NDArray[np.uint8] = table[column.to_physical().fill_null(0).to_numpy()]
+    made[column.is_null().to_numpy()] = len(ROLES)
+    return made

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from haiprof.views.intervals import by_priority
+from haiprof.views.intervals import by_rank
 from haiprof.views.trace.linked import Linked
 from haiprof.views.trace.ran import ran
 from haiprof.views.trace.work import ratio
@@ -51,7 +51,7 @@ def temporal(linked: Linked, *, drop_last_step: bool = False) -> pl.DataFrame:
     for mine in ran(linked, drop_last_step=drop_last_step):
         low, high = mine.windows(linked.recorded)
         roles = [mine.kernel, mine.communication, mine.memory]
-        parts = by_priority(roles, low, high).sum(axis=1).tolist()
+        parts = by_rank(roles, low, high).sum(axis=1).tolist()
         compute, communication, memory, idle = parts
         moved = communication + memory
         span = int((high - low).sum())

@@ -101,10 +101,14 @@ def test_intervals_of_each_set_are_united(rows: list[tuple[int, int, int]]) -> N
         assert np.all(begin[1:] > end[:-1])
         assert {i for a, b in zip(begin, end, strict=True) for i in range(a, b)} == painted
         instants = np.array([150, 0, 400, 150, 77], np.int64)
-        before = _core.covered_before(begin, end, instants)
+        before = _core.covered_before([(begin, end)], instants)
         assert before.tolist() == [sum(each < at for each in painted) for at in instants.tolist()]
         for other_begin, other_end in made:
             both = _core.unite_two(begin, end, other_begin, other_end)
             all_ = np.concatenate((begin, other_begin)), np.concatenate((end, other_end))
             again = _core.unite(*all_, np.zeros(len(all_[0]), np.uint8), 1)[0]
             assert [side.tolist() for side in both] == [side.tolist() for side in again]
+    united = _core.unite(start.copy(), start + length, np.zeros(len(start), np.uint8), 1)
+    all_three = _core.unite(start.copy(), start + length, which.astype(np.uint8) % 3, 3)
+    at = np.arange(-3, 320, dtype=np.int64)
+    assert np.array_equal(_core.covered_before(all_three, at), _core.covered_before(united, at))
