@@ -594,3 +594,76 @@ def longest_path(
     Raises:
         ValueError: the edges are not so.
     """
+
+# -- intervals united, rows grouped (src/aggregate) -----------------------------------------------
+
+def unite(
+    start: npt.NDArray[np.int64],
+    end: npt.NDArray[np.int64],
+    set: npt.NDArray[np.uint8],
+    sets: int,
+) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    """The union of the intervals of each set: sorted, disjoint, never touching.
+
+    ``set`` says of each interval in which of the ``sets`` it is; a number beyond them: in none.
+
+    Raises:
+        ValueError: the arrays differ in length.
+    """
+
+def unite_two(
+    start: npt.NDArray[np.int64],
+    end: npt.NDArray[np.int64],
+    other_start: npt.NDArray[np.int64],
+    other_end: npt.NDArray[np.int64],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The union of two such sets.
+
+    Raises:
+        ValueError: the arrays of one differ in length.
+    """
+
+def covered_before(
+    sets: Sequence[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]],
+    instant: npt.NDArray[np.int64],
+) -> npt.NDArray[np.int64]:
+    """For each instant how long some of these sets lasts before it.
+
+    Raises:
+        ValueError: the arrays of a set differ in length.
+    """
+
+class Groups:
+    """Rows grouped by equal keys, sorted by the first column, then by the following ones.
+
+    Columns are contiguous arrays of unsigned integers.
+
+    Raises:
+        ValueError: the arrays differ in length, or are of another type.
+    """
+
+    def __init__(self, columns: list[npt.NDArray[Any]]) -> None: ...
+    def __len__(self) -> int: ...
+    def keys(self, chosen: npt.NDArray[np.uint32]) -> list[npt.NDArray[Any]]:
+        """The keys of these groups, by column, in the types in which they were given.
+
+        Raises:
+            IndexError: there is no such group.
+        """
+
+    def sum_up(
+        self, values: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Sum, minimum and maximum of the values of each group's rows.
+
+        Raises:
+            ValueError: there is not one value for each row.
+        """
+
+    @property
+    def order(self) -> npt.NDArray[np.uint32]:
+        """All rows, group by group; within a group in their order."""
+
+    @property
+    def first(self) -> npt.NDArray[np.uint32]:
+        """Where in ``order`` each group begins; then the number of rows."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 import functools
 import threading
 from collections import OrderedDict
@@ -19,6 +20,7 @@ from haiprof.sources import tables
 from haiprof.sources.own import ROLE_NODE, Process
 from haiprof.views import busy, recorded
 from haiprof.views.device_steps import STEPS_SCHEMA
+from haiprof.views.intervals import Times
 from haiprof.views.trace import bandwidth as bandwidth_view
 from haiprof.views.trace import (
     communication,
@@ -44,6 +46,7 @@ from haiprof.views.trace import compare as compare_view
 from haiprof.views.trace import critical_path as path_view
 from haiprof.views.trace import kernels as kernel_view
 from haiprof.views.trace.linked import Linked, link
+from haiprof.views.trace.unlinked import unlinked, without_calls
 
 _Result = TypeVar("_Result")
 
@@ -127,7 +130,7 @@ class Traced(abc.ABC):
 
         See :func:`haiprof.views.trace.overview.overview`.
         """
-        made = self._linked(rank, overview.overview)
+        made = self._linked(rank, overview.overview, columns=overview.COLUMNS)
         scalars = [
             pl.DataFrame(
                 {
@@ -167,7 +170,8 @@ class Traced(abc.ABC):
         by: Literal["name", "launch"],
         compat: bool,
     ) -> pl.DataFrame:
-        return self._view(rank, functools.partial(kernel_view.kernels, by=by, compat=compat))
+        work = functools.partial(kernel_view.kernels, by=by, compat=compat)
+        return self._view(rank, work, None if compat else kernel_view.COLUMNS[by])
 
     def memory(self, rank: int | None = None, *, points: int | None = None) -> MemoryFrames:
         """Return memory over time, what was allocated by whom, and what made the peak.
@@ -226,7 +230,8 @@ class Traced(abc.ABC):
 
         See :func:`haiprof.views.trace.temporal.temporal`.
         """
-        return self._view(rank, functools.partial(temporal.temporal, drop_last_step=drop_last_step))
+        work = functools.partial(temporal.temporal, drop_last_step=drop_last_step)
+        return self._view(rank, work, temporal.COLUMNS)
 
     def idle(self, rank: int | None = None, *, drop_last_step: bool = False) -> pl.DataFrame:
         """Return why streams were idle: waiting for the host, between kernels, other.
@@ -399,14 +404,30 @@ class Traced(abc.ABC):
         return [p for p in self._choose(rank) if p.role != ROLE_NODE]
 
     def _linked(
-        self, rank: int | None, work: Callable[..., _Result], *, allocations: bool = False
+        self,
+        rank: int | None,
+        work: Callable[..., _Result],
+        *,
+        columns: Sequence[str] | None = None,
+        allocations: bool = False,
     ) -> list[tuple[Process, _Result]]:
+        """Do the work for the linked trace of each process.
+
+        ``columns`` are those of kernels that it needs of a trace without calls; by default all.
+        """
         chosen = self._traces(rank)
-        call = functools.partial(_apply, work=work, links=self._local, allocations=allocations)
+        call = functools.partial(
+            _apply, work=work, links=self._local, columns=columns, allocations=allocations
+        )
         return list(zip(chosen, self._map(call, chosen), strict=True))
 
-    def _view(self, rank: int | None, work: Callable[[Linked], pl.DataFrame]) -> pl.DataFrame:
-        return _stacked(self._linked(rank, work))
+    def _view(
+        self,
+        rank: int | None,
+        work: Callable[[Linked], pl.DataFrame],
+        columns: Sequence[str] | None = None,
+    ) -> pl.DataFrame:
+        return _stacked(self._linked(rank, work, columns=columns))
 
     def _matched(self) -> Matched:
         """Match the communication of all ranks, session by session; ranks go by their label.
@@ -449,19 +470,28 @@ class Links:
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, Linked] = OrderedDict()
 
-    def of(self, process: Process) -> Linked:
-        """Return the linked trace of a process, reading it where it is not kept."""
+    def of(self, process: Process, columns: Sequence[str] | None = None) -> Linked:
+        """Return the linked trace of a process, reading it where it is not kept.
+
+        Of a trace without calls only those ``columns`` of its activities are read; by default all.
+        """
         key = str(process.folder)
         with self._lock:
-            if key in self._kept:
+            kept = self._kept.get(key)
+            if kept is not None and _has(kept, columns):
                 self._kept.move_to_end(key)
-                return self._kept[key]
-        made = _read(process)
+                return kept
+        made = _read(process, columns, kept)
         with self._lock:
             self._kept[key] = made
             while len(self._kept) > 1 and sum(map(_rows, self._kept.values())) > _KEPT_ROWS:
                 self._kept.popitem(last=False)
         return made
+
+
+def _has(linked: Linked, columns: Sequence[str] | None) -> bool:
+    wanted = ("row", "step") if columns is None else columns
+    return set(wanted) <= set(linked.activities.columns)
 
 
 def _rows(linked: Linked) -> int:
@@ -536,38 +566,57 @@ def _by_label(
 # What runs on an executor stands at the top level, so that another process can import it.
 
 
-def _read(process: Process) -> Linked:
+def _read(
+    process: Process, columns: Sequence[str] | None = None, known: Linked | None = None
+) -> Linked:
+    """Read and link a trace; of one without calls only ``columns`` of kernels, where they are told.
+
+    ``known`` is what was read of it before, with other columns.
+    """
+    if known is not None and columns is not None:
+        lacking = [name for name in columns if name not in known.activities.columns]
+        more = tables.read_table(process.folder, schema.KERNELS, lacking).frame
+        # A run that still records may have more rows by now.
+        if more.height == known.activities.height:
+            return known.widened(more)
     spans = tables.read_table(process.folder, schema.SPANS, _SPAN_COLUMNS).frame
-    kernels = tables.read_table(process.folder, schema.KERNELS).frame
-    collectives = tables.read_table(process.folder, schema.COLLECTIVES)
-    flows = tables.read_table(process.folder, schema.FLOWS)
+    narrow = columns is not None and without_calls(spans)
+    kernels = tables.read_table(process.folder, schema.KERNELS, columns if narrow else None).frame
+    collectives = tables.read_table(process.folder, schema.COLLECTIVES).frame
+    flows = tables.read_table(process.folder, schema.FLOWS).frame
+    times = None
     if process.trace is None and kernels.height:
-        spans = _in_recorded_steps(process, spans, kernels)
-    return link(spans, kernels, collectives.frame, flows.frame)
+        spans, times = _recorded(process, spans, kernels)
+    if narrow:
+        host = link(spans, tables.empty(schema.KERNELS.columns), collectives, flows)
+        made = unlinked(host, kernels)
+    else:
+        made = link(spans, kernels, collectives, flows)
+    return dataclasses.replace(made, recorded=times)
 
 
-def _in_recorded_steps(
+def _recorded(
     process: Process, spans: pl.DataFrame, kernels: pl.DataFrame
-) -> pl.DataFrame:
-    """Leave out the steps in which haiprof did not record kernels."""
+) -> tuple[pl.DataFrame, tuple[Times, Times] | None]:
+    """Leave out the steps in which haiprof did not record kernels; tell when it did.
+
+    None where it is not known when, so that all the time is meant.
+    """
     kind = {"kind": (recorded.EVENT_KIND,)}
     events = tables.read_table(process.folder, schema.EVENTS, keep=kind).frame
     on_host = recorded.host_steps(spans)
-    intervals = recorded.recorded(
-        events,
-        on_host,
-        pl.DataFrame(schema=STEPS_SCHEMA),
-        process.ended_ns,
-        busy.last_end(kernels),
-    )
+    last = busy.last_end(kernels)
+    on_device = pl.DataFrame(schema=STEPS_SCHEMA)
+    intervals = recorded.recorded(events, on_host, on_device, process.ended_ns, last)
     steps = on_host.with_row_index("group").with_columns(device=pl.lit(0, pl.UInt16()))
     found = recorded.windows(intervals, steps, on_host)
-    is_step = pl.col("category").cast(pl.String) == "step"
-    return spans.filter(is_step.not_() | pl.col("start").is_in(found["start"].implode()))
+    is_step = pl.col("category") == "step"
+    told = spans.filter(is_step.not_() | pl.col("start").is_in(found["start"].implode()))
+    return told, recorded.times(intervals, last)
 
 
-def _link(process: Process, links: Links | None) -> Linked:
-    return _read(process) if links is None else links.of(process)
+def _link(process: Process, links: Links | None, columns: Sequence[str] | None = None) -> Linked:
+    return _read(process, columns) if links is None else links.of(process, columns)
 
 
 def _allocations(process: Process, columns: Sequence[str] | None = None) -> pl.DataFrame:
@@ -575,9 +624,13 @@ def _allocations(process: Process, columns: Sequence[str] | None = None) -> pl.D
 
 
 def _apply(
-    process: Process, work: Callable[..., Any], links: Links | None, allocations: bool
+    process: Process,
+    work: Callable[..., Any],
+    links: Links | None,
+    columns: Sequence[str] | None,
+    allocations: bool,
 ) -> Any:
-    linked = _link(process, links)
+    linked = _link(process, links, columns)
     return work(linked, _allocations(process)) if allocations else work(linked)
 
 
@@ -629,8 +682,6 @@ def _recommend(process: Process, links: Links | None) -> list[finding.Finding]:
     linked = _link(process, links)
     if process.trace is None and not linked.stepped and linked.activities.height:
         return []
-    found = recommend.recommendations(
+    return recommend.recommendations(
         linked, _allocations(process, recommend.ALLOCATIONS), devices, list(dict.fromkeys(backends))
     )
-    # Between the times in which haiprof recorded kernels, the device was not idle.
-    return [f for f in found if process.trace is not None or f.kind != "utilization"]

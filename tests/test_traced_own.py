@@ -42,3 +42,49 @@ def test_kernels_alone_tell_of_communication(tmp_path: Path) -> None:
     runs.write_closed(runs.write_process(run), schema.KERNELS, rows)
     made = Analyzer(run).overlap().select("communication", "computation", "overlap")
     assert made.rows() == [(2 * runs.MS, 4 * runs.MS, runs.MS)]
+
+
+@pytest.fixture
+def windowed(tmp_path: Path) -> Analyzer:
+    """Ten steps of 10 ms, 8 ms of each busy; kernels were recorded in the first and last two."""
+    run = runs.write_run(tmp_path / "run")
+    folder = runs.write_process(run, ended_ns=runs.T0 + 100 * runs.MS)
+    steps = [runs.span(10 * n, 10, "step", "step", step=n) for n in range(10)]
+    told = [
+        runs.recording_begins(0), runs.recording_ends(20, 0, 1),
+        runs.recording_begins(80), runs.recording_ends(100, 8, 9),
+    ]  # fmt: skip
+    runs.write_closed(folder, schema.SPANS, steps)
+    runs.write_closed(folder, schema.EVENTS, told)
+    runs.write_closed(folder, schema.KERNELS, [runs.activity(10 * n, 8) for n in (0, 1, 8, 9)])
+    return Analyzer(run)
+
+
+def test_what_was_not_recorded_is_not_idle(windowed: Analyzer) -> None:
+    made = windowed.temporal()
+    assert made.select("span", "compute", "idle").rows() == [
+        (36 * runs.MS, 32 * runs.MS, 4 * runs.MS)
+    ]
+    gaps = windowed.idle().filter(pl.col("count") > 0)
+    assert gaps.select("count", "idle", "max").rows() == [(2, 4 * runs.MS, 2 * runs.MS)]
+
+
+def test_a_device_is_as_busy_as_it_was_while_it_was_recorded(windowed: Analyzer) -> None:
+    made = windowed.overview()
+    assert made.steps["step"].to_list() == [0, 1, 8, 9]
+    assert made.devices["utilization"].to_list() == [pytest.approx(0.8)]
+    at = ((made.timeline["start"] - runs.T0) // runs.MS).to_list()
+    busy = dict(zip(at, made.timeline["utilization"].to_list(), strict=True))
+    assert [busy[ms] for ms in (0, 7, 8, 19, 80, 97, 98)] == [1, 1, 0, 0, 1, 1, 0]
+    assert {busy[ms] for ms in range(20, 80)} == {None}
+    assert "utilization" not in windowed.recommendations()["kind"].to_list()
+
+
+def test_views_of_few_columns_and_of_all_say_the_same(windowed: Analyzer) -> None:
+    views = (Analyzer.temporal, lambda run: run.kernels(by="launch"), lambda run: run.overview()[1])
+    narrow = [view(Analyzer(windowed.run.folder)) for view in views]
+    windowed.launches()
+    assert all(a.equals(view(windowed)) for a, view in zip(narrow, views, strict=True))
+    again = Analyzer(windowed.run.folder)
+    assert all(a.equals(view(again)) for a, view in zip(narrow, views, strict=True))
+    assert again.launches().equals(windowed.launches())

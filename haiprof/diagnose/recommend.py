@@ -230,7 +230,7 @@ def cpu_operator(case: Case) -> Iterator[Finding]:
 
 def launch(case: Case) -> Iterator[Finding]:
     """The host cannot launch as fast as the device works."""
-    kernels = case.linked.ran("kernel", "communication")
+    kernels = case.linked.in_role("kernel", "communication")
     small = kernels & (case.linked.activities["duration"].to_numpy() < SMALL)
     evidence = (
         f"{np.count_nonzero(small)} of {np.count_nonzero(kernels)} kernels last less than "
@@ -264,7 +264,7 @@ def exposed_communication(case: Case) -> Iterator[Finding]:
     """Communication that no computation hides; the plugin's advice from 10 % of the step on."""
     activities = case.linked.activities
     begun, ended = activities["start"].to_numpy(), activities["end"].to_numpy()
-    communicates, computes = case.linked.ran("communication"), case.linked.ran(*BUSY)
+    communicates, computes = case.linked.in_role("communication"), case.linked.in_role(*BUSY)
     if not case.has_device:
         yield from _on_host(case)
         return

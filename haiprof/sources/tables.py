@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
@@ -52,21 +54,61 @@ def read_table(
     wanted = [c for c in table.columns if columns is None or c.name in columns]
     filtered = [c for c in table.columns if keep and c.name in keep and c not in wanted]
     read = Read(empty(wanted))
-    frames = []
-    for segment in segments(folder, table.name, read.problems):
+    found = segments(folder, table.name, read.problems)
+    # Several files are read in parallel, which serves better than the columns of each.
+    alone = len(found) < 2
+
+    def load(segment: Segment) -> Read:
         try:
-            arrow, cut = _read_segment(segment, table, [*wanted, *filtered])
+            arrow, cut = _read_segment(segment, table, [*wanted, *filtered], threads=alone)
         except HaiprofError as error:
-            read.problems.append(str(error))
-            continue
-        read.cut += cut
+            return Read(read.frame, problems=[str(error)])
         frame = _to_frame(arrow, [*wanted, *filtered])
         for name, values in (keep or {}).items():
             frame = frame.filter(pl.col(name).is_in(list(values)))
-        frames.append(frame.select(c.name for c in wanted))
+        return Read(frame.select(c.name for c in wanted), cut)
+
+    if alone:
+        made = [load(segment) for segment in found]
+    else:
+        with ThreadPoolExecutor(min(len(found), os.cpu_count() or 1)) as pool:
+            made = list(pool.map(load, found))
+    read.cut = sum(each.cut for each in made)
+    read.problems += [problem for each in made for problem in each.problems]
+    frames = [each.frame for each in made if each.frame.height]
+    del made
     if frames:
-        read.frame = pl.concat(frames)
+        read.frame = _stacked(frames)
     return read
+
+
+def _stacked(frames: list[pl.DataFrame]) -> pl.DataFrame:
+    """Put frames of the same columns below each other, each column in one piece.
+
+    What is in one piece is handed to numpy as it is. Numbers are copied by numpy, whose large
+    arrays are made of large pages; each column's pieces are given up once they are copied.
+    """
+    height = sum(frame.height for frame in frames)
+    names = frames[0].columns
+    pieces = {name: [frame[name] for frame in frames] for name in names}
+    frames.clear()
+    made = []
+    for name in names:
+        column = pieces.pop(name)
+        kind = column[0].dtype
+        if len(column) == 1 and column[0].n_chunks() == 1:
+            made.append(column[0])
+        elif kind.is_numeric() and not any(piece.null_count() for piece in column):
+            whole = np.empty(height, column[0].head(0).to_numpy().dtype)
+            at = 0
+            for piece in column:
+                for chunk in piece.get_chunks():
+                    whole[at : at + len(chunk)] = chunk.to_numpy()
+                    at += len(chunk)
+            made.append(pl.Series(name, whole))
+        else:
+            made.append(pl.concat(column, rechunk=True))
+    return pl.DataFrame(made)
 
 
 def count_cut(folder: Path) -> int:
@@ -145,9 +187,12 @@ def empty(columns: Sequence[schema.Column]) -> pl.DataFrame:
 class _Opened:
     """One segment opened to be read by batches; the closed file if whole, else the stream."""
 
-    def __init__(self, segment: Segment, columns: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, segment: Segment, columns: Sequence[str] | None = None, *, threads: bool = True
+    ) -> None:
         self._segment = segment
         self._columns = columns
+        self._threads = threads
 
     def __enter__(self) -> _Opened:
         closed, live = self._segment.closed, self._segment.live
@@ -171,7 +216,7 @@ class _Opened:
             self.schema = self.reader.schema
             if self._columns is not None:
                 fields = [i for i, name in enumerate(self.schema.names) if name in self._columns]
-                options = pa.ipc.IpcReadOptions(included_fields=fields)
+                options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=self._threads)
                 self.reader = pa.ipc.open_file(self.handle, options=options)
         except BaseException:
             self.handle.close()
@@ -210,13 +255,13 @@ class _Opened:
 
 
 def _read_segment(
-    segment: Segment, table: schema.Table, columns: Sequence[schema.Column]
+    segment: Segment, table: schema.Table, columns: Sequence[schema.Column], *, threads: bool
 ) -> tuple[pa.Table, int]:
     names = [c.name for c in columns]
     batches: list[pa.RecordBatch] = []
     cut = 0
     try:
-        with _Opened(segment, names) as opened:
+        with _Opened(segment, names, threads=threads) as opened:
             _check_schema(opened.schema, table, columns, opened.file)
             found = [name for name in names if name in opened.schema.names]
             picked = pa.schema([opened.schema.field(name) for name in found])
@@ -282,11 +327,14 @@ def _to_frame(table: pa.Table, columns: Sequence[schema.Column]) -> pl.DataFrame
         return empty(columns)
     read = pl.from_arrow(table)
     assert isinstance(read, pl.DataFrame)
+    kinds = {c.name: polars_type(c) for c in columns}
     return read.select(
-        (pl.col(c.name) if c.name in read.columns else pl.lit(None))
-        .cast(polars_type(c), strict=False)
-        .alias(c.name)
-        for c in columns
+        pl.col(name)
+        if read.schema.get(name) == kind
+        else (pl.col(name) if name in read.columns else pl.lit(None))
+        .cast(kind, strict=False)
+        .alias(name)
+        for name, kind in kinds.items()
     )
 
 

@@ -61,8 +61,8 @@ def busy_by_step(kernels: pl.DataFrame, recorded_steps: pl.DataFrame) -> pl.Data
 
 def last_end(kernels: pl.DataFrame) -> int | None:
     """Return when the last activity on a GPU ended that was recorded; None without any."""
-    busy = kernels.filter(pl.col("kind").is_in(list(BUSY_KINDS)))
-    found = busy.select((pl.col("start") + pl.col("duration")).max()).item()
+    ended = pl.col("start") + pl.col("duration")
+    found = kernels.select(ended.filter(pl.col("kind").is_in(list(BUSY_KINDS))).max()).item()
     return None if found is None else int(found)
 
 

@@ -18,15 +18,34 @@ Index: TypeAlias = npt.NDArray[np.intp]
 
 def merge(start: Times, end: Times) -> tuple[Times, Times]:
     """Unite intervals: sorted, disjoint, never touching, covering the same instants."""
-    keep = end > start
-    start, end = start[keep], end[keep]
     if not len(start):
         return start, end
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], np.maximum.accumulate(end[order])
-    first = np.concatenate(([True], start[1:] > end[:-1]))
-    last = np.concatenate((first[1:], [True]))
-    return start[first], end[last]
+    return unite(start, end, np.zeros(len(start), np.uint8), 1)[0]
+
+
+def unite(
+    start: Times, end: Times, which: npt.NDArray[np.uint8], sets: int
+) -> list[tuple[Times, Times]]:
+    """Unite the intervals of several sets, each as :func:`merge` does.
+
+    Args:
+        start: first instant of each interval.
+        end: end of each interval.
+        which: for each interval its set, a number below ``sets``; any other: none.
+        sets: how many there are.
+    """
+    from haiprof import _core
+
+    return _core.unite(start, end, which, sets)
+
+
+def union(one: tuple[Times, Times], other: tuple[Times, Times]) -> tuple[Times, Times]:
+    """Unite two sets; each as :func:`merge` returns it, and so is this."""
+    from haiprof import _core
+
+    if not len(one[0]) or not len(other[0]):
+        return other if len(other[0]) else one
+    return _core.unite_two(*one, *other)
 
 
 def intersect(
@@ -72,12 +91,21 @@ def by_priority(
         ns, of shape (roles + 1, windows): the last row is what no role has, so that the rows sum
         to the windows' lengths.
     """
+    return by_rank([merge(*role) for role in roles], low, high)
+
+
+def by_rank(roles: Sequence[tuple[Times, Times]], low: Times, high: Times) -> npt.NDArray[np.int64]:
+    """Do as :func:`by_priority`, for roles that are as :func:`merge` returns them."""
+    from haiprof import _core
+
     taken = [np.zeros(len(low), np.int64)]
-    none = np.zeros(0, np.int64)
-    start, end = none, none
-    for role_start, role_end in roles:
-        start, end = merge(np.concatenate((start, role_start)), np.concatenate((end, role_end)))
-        taken.append(covered(start, end, low, high))
+    for number, (start, _) in enumerate(roles, 1):
+        if not len(start):
+            taken.append(taken[-1])
+            continue
+        some = [role for role in roles[:number] if len(role[0])]
+        before = _core.covered_before(some, high) - _core.covered_before(some, low)
+        taken.append(np.where(high > low, before, 0))
     return np.diff([*taken, np.maximum(high - low, 0)], axis=0)
 
 
@@ -89,12 +117,9 @@ def covered(start: Times, end: Times, low: Times, high: Times) -> Times:
 
 
 def _covered_before(start: Times, end: Times, instant: Times) -> Times:
-    if not len(start):
-        return np.zeros(len(instant), np.int64)
-    sums = np.concatenate(([0], np.cumsum(end - start)))
-    begun = np.searchsorted(start, instant, side="right")
-    ahead = np.where(begun > 0, np.maximum(end[begun - 1] - instant, 0), 0)
-    return sums[begun] - ahead
+    from haiprof import _core
+
+    return _core.covered_before([(start, end)], instant)
 
 
 def innermost(start: Times, end: Times) -> tuple[Times, Times, Index]:

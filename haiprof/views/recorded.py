@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from haiprof.views import steps as step_views
 from haiprof.views.busy import BUSY_KINDS
 from haiprof.views.device_steps import STEPS_SCHEMA, device_steps
+from haiprof.views.intervals import Times, merge
 
 #: The kind of the events that tell when kernels were recorded.
 EVENT_KIND = "kernels"
@@ -124,6 +126,24 @@ def host_steps(spans: pl.DataFrame) -> pl.DataFrame:
     """Return ``step``, ``start`` and ``end`` of the steps of the host that ended."""
     found = step_views.steps(spans)
     return found.select("step", "start", (pl.col("start") + pl.col("duration")).alias("end"))
+
+
+def times(intervals: pl.DataFrame, last_ns: int | None) -> tuple[Times, Times] | None:
+    """Return when kernels were recorded, sorted and disjoint; None where nothing tells of it.
+
+    Args:
+        intervals: what :func:`recorded` returns. One without a beginning begins when the one
+            before ended, one without an end lasts until the last activity.
+        last_ns: end of the last activity that was recorded.
+    """
+    if not intervals.height:
+        return None
+    earliest, latest = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    told = intervals.select(
+        pl.coalesce("start", pl.col("end").shift(), pl.lit(earliest)),
+        pl.coalesce("end", pl.lit(latest if last_ns is None else last_ns)),
+    )
+    return merge(told["start"].to_numpy(), told["end"].to_numpy())
 
 
 def windows(intervals: pl.DataFrame, steps: pl.DataFrame, on_host: pl.DataFrame) -> pl.DataFrame:

@@ -101,7 +101,7 @@ def size(op: pl.Expr, elements_in: pl.Expr, elements_out: pl.Expr, ranks: pl.Exp
 def _found(linked: Linked) -> pl.DataFrame:
     """All that a trace tells of its communications by itself, by start."""
     is_op = _communicating(linked)
-    ran = np.flatnonzero(linked.ran("communication"))
+    ran = np.flatnonzero(linked.in_role("communication"))
     calls = _on_host(linked, is_op)
     if not len(ran) and not len(calls):
         return pl.DataFrame(schema=SCHEMA)

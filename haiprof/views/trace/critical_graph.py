@@ -387,7 +387,7 @@ class _Builder:
 
     def _told(self) -> Index:
         """Rows of the waits that the device tells of, and whose call is known."""
-        return np.flatnonzero(self.linked.ran("sync") & (self.linked.runtime >= 0))
+        return np.flatnonzero(self.linked.in_role("sync") & (self.linked.runtime >= 0))
 
     def _calls(self, waited: Bools, handed: Bools) -> None:
         """Edges along the threads."""

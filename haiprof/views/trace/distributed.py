@@ -60,7 +60,7 @@ def breakdown(linked: Linked, found: pl.DataFrame | None = None) -> pl.DataFrame
     """
     found = communications(linked) if found is None else found
     if linked.activities.height:
-        computing = union(linked, np.flatnonzero(linked.ran("kernel")), "kernel")
+        computing = union(linked, np.flatnonzero(linked.in_role("kernel")), "kernel")
     else:
         computing = _host(linked, found)
     return parts(linked.steps, computing, merge(*times(found)))

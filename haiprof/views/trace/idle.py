@@ -7,7 +7,8 @@ an event of another stream. Where the launch is not in the trace it did not caus
 documentation tells the threshold in ns, but compares it with µs; the default is what it does.
 
 A gap begins when all earlier activities of the stream have ended. HTA takes the end of the one
-that started last, which leaves gaps within longer activities, and negative ones.
+that started last, which leaves gaps within longer activities, and negative ones. Where kernels were
+recorded at times only, there is no gap from one such time to the next.
 """
 
 from __future__ import annotations
@@ -127,7 +128,13 @@ def _gaps(linked: Linked, mine: Index, kernel_delay: int) -> _Gaps:
     low = start.min(initial=np.iinfo(np.int64).max)
     width = end.max(initial=low) - low + 1
     reached = np.maximum.accumulate(end - low + number * width)[:-1] - number[:-1] * width + low
-    at = np.flatnonzero(same & (start[1:] > reached))
+    gap_is = same & (start[1:] > reached)
+    if linked.recorded is not None:
+        begun = linked.recorded[0]
+        gap_is &= np.searchsorted(begun, start[1:], "right") == np.searchsorted(
+            begun, reached, "right"
+        )
+    at = np.flatnonzero(gap_is)
     row, before = mine[order[at + 1]], reached[at]
     gap = start[at + 1] - before
     late = known[row] & (launch[row] > before)

@@ -21,10 +21,10 @@ from haiprof.views.intervals import Index, Times
 from haiprof.views.trace import roles
 from haiprof.views.trace.ancestors import climb
 from haiprof.views.trace.host_roles import HostRoles, host_roles
+from haiprof.views.trace.kernel_roles import kernel_roles
 from haiprof.views.trace.names import numbered, one_of
 from haiprof.views.trace.steps import Launches, extents, host_steps, one_step
 from haiprof.views.trace.tensor_core_ops import OPERATORS
-from haiprof.views.trace.tensor_cores import on_tensor_cores
 
 Number = TypeVar("Number", np.int32, np.int64)
 Made = TypeVar("Made")
@@ -88,6 +88,8 @@ class Linked:
         last: of each span of ``ops``: it and all that ran within it, at any depth, are the rows of
             its family (calls, or Python functions) from its own to before this one.
         category: of each span of ``ops``: an index into ``(*CALLS, PYTHON)``.
+        recorded: when activities were recorded, as intervals ``start``, ``end`` that are sorted and
+            disjoint; None where they were all the time.
     """
 
     ops: pl.DataFrame
@@ -105,6 +107,7 @@ class Linked:
     parent: npt.NDArray[np.int32]
     last: npt.NDArray[np.int32]
     category: npt.NDArray[np.uint8]
+    recorded: tuple[Times, Times] | None = None
     _kept: dict[Any, Any] = dataclasses.field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -117,6 +120,12 @@ class Linked:
         if make not in self._kept:
             self._kept[make] = make(self)
         made: Made = self._kept[make]
+        return made
+
+    def widened(self, columns: pl.DataFrame) -> Linked:
+        """Return this trace with further columns of its activities, and what was made of it."""
+        made = dataclasses.replace(self, activities=self.activities.with_columns(columns))
+        made._kept.update(self._kept)
         return made
 
     def of(self, *categories: str) -> npt.NDArray[np.bool_]:
@@ -145,7 +154,7 @@ class Linked:
         """For each activity the number of its role, and the roles by number."""
         return numbered(self.activities["role"])
 
-    def ran(self, *roles: str) -> npt.NDArray[np.bool_]:
+    def in_role(self, *roles: str) -> npt.NDArray[np.bool_]:
         """Say of each activity whether its role is one of these."""
         number, texts = self.roled
         chosen = np.array([text in roles for text in texts.cast(pl.String).to_list()], np.bool_)
@@ -275,7 +284,7 @@ def link(
             nullable("runtime", runtime),
             nullable("op", _around(parent, rank, runtime, chosen, kernels)),
             _step(steps, told, begun, np.where(known, launches.launch, begun), known),
-            *_roles(kernels, kind, rules.kernels),
+            *kernel_roles(kernels, rules.kernels),
         ),
         steps=steps,
         collectives=pl.DataFrame() if collectives is None else collectives,
@@ -425,19 +434,6 @@ def _inside(low: Times, high: Times, instant: Times) -> Index:
         return np.full(len(instant), -1, np.intp)
     at = np.searchsorted(low, instant, side="right") - 1
     return np.where((at >= 0) & (instant <= high[at]), at, -1)
-
-
-def _roles(
-    kernels: pl.DataFrame, kind: pl.Series, rules: Sequence[roles.Rule | tuple[str, str | None]]
-) -> tuple[pl.Series, pl.Series]:
-    is_kernel = (kind == "kernel").fill_null(False).to_numpy()
-    names = kernels["name"].unique().drop_nulls().cast(pl.String).to_list()
-    communicates = roles.by_name(kernels["name"], roles.communication(names, rules)) & is_kernel
-    role: pl.Series = pl.select(
-        pl.when(pl.Series(communicates)).then(pl.lit("communication")).otherwise(kind)
-    ).to_series()
-    tensor = roles.by_name(kernels["name"], on_tensor_cores(names)) & is_kernel
-    return role.cast(pl.Categorical()).alias("role"), pl.Series("tensor_core", tensor)
 
 
 def nullable(name: str, rows: npt.NDArray[np.int32] | Index) -> pl.Series:

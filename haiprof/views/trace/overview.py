@@ -9,14 +9,20 @@ Times are int64 ns, durations int64 ns, shares of one.
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from haiprof.views.intervals import Times, covered, merge
+from haiprof.views.intervals import Times, by_rank, covered, merge, union
 from haiprof.views.trace.compat import as_plugin
 from haiprof.views.trace.linked import Linked
+from haiprof.views.trace.ran import ran
+from haiprof.views.trace.work import ratio
+
+#: Columns of kernels that it needs.
+COLUMNS = ("start", "duration", "kind", "name", "device", "blocks_per_sm", "occupancy")
 
 #: What a step's time is split by: of those that something does at an instant, the first counts.
 PARTS = (
@@ -62,7 +68,8 @@ class Overview:
 
     Attributes:
         devices: ``device``; ``kernels`` (how many ran); ``utilization`` (share of the time from
-            the first step's start to the last one's end in which some kernel ran);
+            the first step's start to the last one's end in which some kernel ran; of a run that
+            recorded kernels at times only, of each of those times);
             ``sm_efficiency`` (the sum of blocks for each multiprocessor of the kernels that run
             at an instant, at most 1, averaged over that time; null where no kernel tells);
             ``occupancy`` (estimated achieved, averaged over the time of the kernels that tell;
@@ -73,7 +80,8 @@ class Overview:
             parts sum up to the step.
         mean: the same for an average step, in ns; empty without steps.
         timeline: ``device``, ``start``, ``end``, ``utilization``; bins are a power of ten of
-            microseconds long, the last one is longer.
+            microseconds long, the last one is longer. Of a bin in which kernels were recorded at
+            times only, of those times; null where they were not at all.
         tensor_core: share of the time of all kernels that kernels of tensor cores took; null
             without kernels.
         tensor_core_eligible: share of the time of the kernels that operators launched that those
@@ -99,21 +107,32 @@ def overview(
             row to the last.
         compat: the plugin's own reading, see :mod:`haiprof.views.trace.compat`.
     """
-    if compat:
-        linked = as_plugin(linked)
-    steps = linked.steps
-    window = (0, 0)
-    if steps.height:
-        window = int(steps["start"][0]), int(steps["end"][-1])
-    devices = _devices(linked)
+    if recorded is None and not compat:
+        # Steps, headline and recommendations ask for it as well.
+        return linked.once(_of_all)
+    return _overview(as_plugin(linked) if compat else linked, recorded or _extent(linked))
+
+
+def _of_all(linked: Linked) -> Overview:
+    return _overview(linked, _extent(linked))
+
+
+def _overview(linked: Linked, recorded: tuple[int, int]) -> Overview:
     broken_down = _steps(linked)
     of_ops = _launched_by_ops(linked)
+    kernel = pl.col("kind") == "kernel"
+    length = pl.col("end") - pl.col("start")
+    on_tensor_cores, in_all = linked.activities.select(
+        length.filter(kernel & pl.col("tensor_core")).sum().alias("tensor_core"),
+        length.filter(kernel).sum().alias("all"),
+    ).row(0)
+    devices = _used(linked, of_ops)
     return Overview(
-        devices=_used(linked, devices, window, of_ops),
+        devices=devices,
         steps=broken_down,
         mean=_means(broken_down),
-        timeline=_timeline(devices, recorded or _extent(linked)),
-        tensor_core=_share(*_kernel_times(linked, linked.activities["tensor_core"].to_numpy())),
+        timeline=_timeline(linked, devices["device"].to_list(), recorded),
+        tensor_core=_share(on_tensor_cores, in_all),
         tensor_core_eligible=_eligible(linked, of_ops),
     )
 
@@ -121,25 +140,19 @@ def overview(
 Mask = npt.NDArray[np.bool_]
 
 
-@dataclasses.dataclass(frozen=True)
-class _Device:
-    number: int
-    rows: npt.NDArray[np.intp]
-    start: Times
-    end: Times
+def _windows(linked: Linked) -> tuple[Times, Times]:
+    """From the first step's start to the last one's end: of each recording, where there are more.
 
-
-def _devices(linked: Linked) -> list[_Device]:
-    """The kernels of each device, those that communicate included."""
-    activities = linked.activities
-    start, end = activities["start"].to_numpy(), activities["end"].to_numpy()
-    device = activities["device"].cast(pl.Int32).fill_null(-1).to_numpy()
-    kernel = _is_kernel(linked)
-    made = []
-    for number in np.unique(device[kernel & (device >= 0)]).tolist():
-        rows = np.flatnonzero(kernel & (device == number))
-        made.append(_Device(number, rows, start[rows], end[rows]))
-    return made
+    Steps of a trace that was not recorded all the time are those that were.
+    """
+    begin, end = linked.steps["start"].to_numpy(), linked.steps["end"].to_numpy()
+    if not len(begin):
+        return np.zeros(1, np.int64), np.zeros(1, np.int64)
+    if linked.recorded is None:
+        return begin[:1], end[-1:]
+    of = np.searchsorted(linked.recorded[0], begin, side="right")
+    first = np.flatnonzero(np.diff(of, prepend=-1))
+    return begin[first], np.maximum.reduceat(end, first)
 
 
 def _is_kernel(linked: Linked) -> Mask:
@@ -147,41 +160,69 @@ def _is_kernel(linked: Linked) -> Mask:
     return made
 
 
-def _used(
-    linked: Linked, devices: list[_Device], window: tuple[int, int], of_ops: Mask
-) -> pl.DataFrame:
-    low, high = window
-    blocks = linked.activities["blocks_per_sm"].cast(pl.Float64).to_numpy()
-    occupancy = linked.activities["occupancy"].cast(pl.Float64).to_numpy()
-    tensor = linked.activities["tensor_core"].to_numpy()
+def _used(linked: Linked, of_ops: Mask) -> pl.DataFrame:
+    low, high = _windows(linked)
+    whole = int((high - low).sum())
+    activities = linked.activities
+    kernel = _is_kernel(linked)
+    device = activities["device"].cast(pl.Int32).fill_null(-1).to_numpy()
     rows = []
-    for device in devices:
-        start, end = np.clip(device.start, low, high), np.clip(device.end, low, high)
-        busy = int(np.subtract(*merge(start, end)[::-1]).sum())
-        told = (blocks[device.rows] > 0) & np.isfinite(blocks[device.rows])
-        known = (occupancy[device.rows] >= 0) & np.isfinite(occupancy[device.rows])
-        length = device.end - device.start
-        launched = of_ops[device.rows]
-        ran = (end - start)[known]
+    for mine in ran(linked):
+        if mine.device is None:
+            continue
+        chosen = kernel & (device == mine.device)
+        count = int(np.count_nonzero(chosen))
+        if not count:
+            continue
+        tensor_core = None
+        if of_ops.any():
+            tensor_core = _share(
+                *_kernel_times(linked, activities["tensor_core"].to_numpy(), of_ops & chosen)
+            )
         rows.append(
             {
-                "device": device.number,
-                "kernels": len(device.rows),
-                "utilization": _share(busy, high - low),
-                "sm_efficiency": _share(
-                    _swept(start[told], end[told], blocks[device.rows][told]), high - low
-                )
-                if told.any()
-                else None,
-                "occupancy": _share(
-                    float((occupancy[device.rows][known] * ran).sum()) / 100, int(ran.sum())
-                ),
-                "tensor_core": _share(
-                    int(length[launched & tensor[device.rows]].sum()), int(length[launched].sum())
-                ),
+                "device": mine.device,
+                "kernels": count,
+                "utilization": _share(int(covered(*mine.kernels, low, high).sum()), whole),
+                "sm_efficiency": _sm_efficiency(linked, chosen, int(low[0]), int(high[-1])),
+                "occupancy": _occupancy(linked, chosen, int(low[0]), int(high[-1])),
+                "tensor_core": tensor_core,
             }
         )
     return pl.DataFrame(rows, DEVICES_SCHEMA)
+
+
+def _sm_efficiency(linked: Linked, chosen: Mask, low: int, high: int) -> float | None:
+    """Blocks for each multiprocessor; what tells of them was recorded all the time."""
+    told = _telling(linked, "blocks_per_sm", chosen, above=True)
+    if told is None:
+        return None
+    start, end, blocks = told
+    return _share(_swept(np.clip(start, low, high), np.clip(end, low, high), blocks), high - low)
+
+
+def _occupancy(linked: Linked, chosen: Mask, low: int, high: int) -> float | None:
+    told = _telling(linked, "occupancy", chosen, above=False)
+    if told is None:
+        return None
+    start, end, occupancy = told
+    ran_for = np.clip(end, low, high) - np.clip(start, low, high)
+    return _share(float((occupancy * ran_for).sum()) / 100, int(ran_for.sum()))
+
+
+def _telling(
+    linked: Linked, column: str, chosen: Mask, *, above: bool
+) -> tuple[Times, Times, npt.NDArray[np.float64]] | None:
+    """Start, end and value of the chosen activities that tell one (``above`` 0), or None."""
+    told = linked.activities[column]
+    if told.null_count() == len(told):
+        return None
+    value = told.cast(pl.Float64).to_numpy()
+    rows = np.flatnonzero(chosen & np.isfinite(value) & (value > 0 if above else value >= 0))
+    if not len(rows):
+        return None
+    activities = linked.activities
+    return activities["start"].to_numpy()[rows], activities["end"].to_numpy()[rows], value[rows]
 
 
 def _swept(start: Times, end: Times, value: npt.NDArray[np.float64]) -> float:
@@ -196,7 +237,7 @@ def _swept(start: Times, end: Times, value: npt.NDArray[np.float64]) -> float:
     return float((level[:-1] * np.diff(instant)).sum())
 
 
-def _timeline(devices: list[_Device], recorded: tuple[int, int]) -> pl.DataFrame:
+def _timeline(linked: Linked, devices: list[int], recorded: tuple[int, int]) -> pl.DataFrame:
     begin, finish = recorded
     length = finish - begin
     width = _MICROSECOND
@@ -206,17 +247,26 @@ def _timeline(devices: list[_Device], recorded: tuple[int, int]) -> pl.DataFrame
     low = begin + np.arange(count) * width
     high = np.append(low[1:], finish)[:count]
     frames = [pl.DataFrame(schema=TIMELINE_SCHEMA)]
-    for device in devices:
-        busy = covered(*merge(device.start, device.end), low, high)
+    for mine in ran(linked):
+        if mine.device not in devices:
+            continue
+        busy = covered(*mine.kernels, low, high)
+        known = high - low
+        if linked.recorded is not None:
+            # What was launched before a recording ends is recorded after it.
+            known = covered(*union(linked.recorded, mine.windows(linked.recorded)), low, high)
         frames.append(
             pl.DataFrame(
                 {
-                    "device": np.full(count, device.number),
+                    "device": np.full(count, mine.device),
                     "start": low,
                     "end": high,
-                    "utilization": busy / (high - low),
+                    "busy": busy,
+                    "known": known,
                 }
-            ).select(pl.col(name).cast(kind) for name, kind in TIMELINE_SCHEMA.items())
+            )
+            .with_columns(ratio(pl.col("busy"), pl.col("known")).alias("utilization"))
+            .select(pl.col(name).cast(kind) for name, kind in TIMELINE_SCHEMA.items())
         )
     return pl.concat(frames)
 
@@ -225,23 +275,15 @@ def _extent(linked: Linked) -> tuple[int, int]:
     begin, finish = linked.activities["start"].to_numpy(), linked.activities["end"].to_numpy()
     if not len(linked.start) + len(begin):
         return 0, 0
-    return (
-        int(np.concatenate((linked.start, begin)).min()),
-        int(np.concatenate((linked.end, finish)).max()),
-    )
+    low = (each.min() for each in (linked.start, begin) if len(each))
+    high = (each.max() for each in (linked.end, finish) if len(each))
+    return int(min(low)), int(max(high))
 
 
 def _steps(linked: Linked) -> pl.DataFrame:
     low, high = linked.steps["start"].to_numpy(), linked.steps["end"].to_numpy()
-    united: tuple[Times, Times] = (np.zeros(0, np.int64), np.zeros(0, np.int64))
-    before = np.zeros(len(low), np.int64)
-    columns = {"duration": high - low}
-    for part, (start, end) in _ranges(linked).items():
-        united = merge(np.concatenate((united[0], start)), np.concatenate((united[1], end)))
-        after = covered(*united, low, high)
-        columns[part] = after - before
-        before = after
-    columns[OTHER] = high - low - before
+    parts = by_rank(list(_ranges(linked).values()), low, high)
+    columns = {"duration": high - low, **dict(zip((*PARTS, OTHER), parts, strict=True))}
     made = linked.steps.select("step", "start").with_columns(
         pl.Series(name, values) for name, values in columns.items()
     )
@@ -249,14 +291,12 @@ def _steps(linked: Linked) -> pl.DataFrame:
 
 
 def _ranges(linked: Linked) -> dict[str, tuple[Times, Times]]:
-    """When each of :data:`PARTS` happened, in their order."""
-    role = linked.activities["role"].cast(pl.String)
-    begin, finish = linked.activities["start"].to_numpy(), linked.activities["end"].to_numpy()
+    """When each of :data:`PARTS` happened, in their order, as ``merge`` returns it."""
     host = linked.host
+    devices = ran(linked)
 
-    def activities(name: str) -> tuple[Times, Times]:
-        mine = (role == name).to_numpy()
-        return begin[mine], finish[mine]
+    def activities(*sets: tuple[Times, Times]) -> tuple[Times, Times]:
+        return functools.reduce(union, sets) if sets else (linked.start[:0], linked.end[:0])
 
     above = linked.parent
     ends_within = linked.end <= np.append(linked.end, 0)[above]
@@ -264,16 +304,14 @@ def _ranges(linked: Linked) -> dict[str, tuple[Times, Times]]:
     def spans(mine: Mask) -> tuple[Times, Times]:
         # The outermost ones say it all.
         outermost = mine & ~(np.append(mine, False)[above] & ends_within)
-        return linked.start[outermost], linked.end[outermost]
+        return merge(linked.start[outermost], linked.end[outermost])
 
-    communication = activities("communication"), spans(host.communicates)
     return {
-        "kernel": activities("kernel"),
-        "memcpy": activities("memcpy"),
-        "memset": activities("memset"),
-        "communication": (
-            np.concatenate([each[0] for each in communication]),
-            np.concatenate([each[1] for each in communication]),
+        "kernel": activities(*(each.kernel for each in devices)),
+        "memcpy": activities(*(each.memcpy for each in devices)),
+        "memset": activities(*(each.memset for each in devices)),
+        "communication": activities(
+            *(each.communication for each in devices), spans(host.communicates)
         ),
         "runtime": spans(linked.of("runtime")),
         "dataloader": spans(host.loads),
@@ -289,8 +327,10 @@ def _means(steps: pl.DataFrame) -> dict[str, float]:
 
 def _launched_by_ops(linked: Linked) -> Mask:
     """Say of each activity whether an operator launched it itself."""
-    op = linked.activities["op"].cast(pl.Int64).fill_null(-1).to_numpy()
     operator = linked.host.operator
+    if not operator.any():
+        return np.zeros(linked.activities.height, np.bool_)
+    op = linked.activities["op"].cast(pl.Int64).fill_null(-1).to_numpy()
     made: Mask = (op >= 0) & np.append(operator, False)[op]
     return made
 
@@ -304,6 +344,8 @@ def _kernel_times(linked: Linked, chosen: Mask, among: Mask | None = None) -> tu
 
 
 def _eligible(linked: Linked, of_ops: Mask) -> float | None:
+    if not of_ops.any():
+        return None
     can = linked.eligible
     # An operator is told by the innermost of those within it that can.
     innermost = can & (linked.within(can.astype(np.int32)) == 1)

@@ -66,7 +66,7 @@ def step_trace(linked: Linked) -> pl.DataFrame:
     def ranges(mine: npt.NDArray[np.bool_]) -> tuple[Times, Times]:
         return merge(start[mine], end[mine])
 
-    computes, communicates = linked.ran("kernel"), linked.ran("communication")
+    computes, communicates = linked.in_role("kernel"), linked.in_role("communication")
     computing = covered(*ranges(computes), low, high)
     communication = covered(*ranges(communicates), low, high)
     either = covered(*ranges(computes | communicates), low, high)

@@ -4,7 +4,9 @@ The formula is HTA's (``get_temporal_breakdown``). ``span`` is the time from the
 device's first activity to the end of its last one. ``compute`` is the union of its kernels that are
 no communication, ``idle`` what no activity covers, and ``non_compute`` the rest: communication and
 copies that no computation hides. Here that is broken down further: an instant in which both ran is
-``communication``. The parts sum to ``span``.
+``communication``. The parts sum to ``span``. Where kernels were recorded at times only, ``span`` is
+the sum over those times, each from the first activity within it to the last: what was not recorded
+is not known to be idle.
 
 HTA counts the host's waits (``cuda_sync``) as work of the GPU, and every kernel whose name begins
 with ``hip`` as communication; here neither is so.
@@ -12,12 +14,15 @@ with ``hip`` as communication; here neither is so.
 
 from __future__ import annotations
 
-import numpy as np
 import polars as pl
 
-from haiprof.views.intervals import by_priority
+from haiprof.views.intervals import by_rank
 from haiprof.views.trace.linked import Linked
-from haiprof.views.trace.work import MEMORY, by_device, ratio, times, united, work
+from haiprof.views.trace.ran import ran
+from haiprof.views.trace.work import ratio
+
+#: Columns of kernels that it needs.
+COLUMNS = ("start", "duration", "kind", "name", "device")
 
 SCHEMA = {
     "device": pl.UInt16(),
@@ -43,14 +48,14 @@ def temporal(linked: Linked, *, drop_last_step: bool = False) -> pl.DataFrame:
         ``non_compute_ratio`` and ``idle_ratio`` of the span.
     """
     rows = []
-    for device, mine in by_device(work(linked, drop_last_step=drop_last_step)):
-        start, end = times(mine)
-        low, high = start.min(), end.max()
-        roles = [united(mine, *names) for names in (("kernel",), ("communication",), MEMORY)]
-        parts = by_priority(roles, np.array([low]), np.array([high]))[:, 0].tolist()
+    for mine in ran(linked, drop_last_step=drop_last_step):
+        low, high = mine.windows(linked.recorded)
+        roles = [mine.kernel, mine.communication, mine.memory]
+        parts = by_rank(roles, low, high).sum(axis=1).tolist()
         compute, communication, memory, idle = parts
         moved = communication + memory
-        rows.append((device, int(high - low), compute, moved, idle, communication, memory))
+        span = int((high - low).sum())
+        rows.append((mine.device, span, compute, moved, idle, communication, memory))
     made = pl.DataFrame(rows, SCHEMA, orient="row")
     return made.with_columns(
         ratio(pl.col(name), pl.col("span")).alias(f"{name}_ratio")

@@ -34,7 +34,7 @@ def work(linked: Linked, *, drop_last_step: bool = False) -> pl.DataFrame:
 
 def worked(linked: Linked, *, drop_last_step: bool = False) -> npt.NDArray[np.bool_]:
     """Say of each activity whether :func:`work` returns it."""
-    keep = linked.ran(*BUSY, "communication")
+    keep = linked.in_role(*BUSY, "communication")
     if drop_last_step:
         keep &= launch_times(linked) < last_step(linked)
     return keep
@@ -88,7 +88,7 @@ def united(frame: pl.DataFrame, *roles: str) -> tuple[Times, Times]:
 
 def union(linked: Linked, mine: Index, *roles: str) -> tuple[Times, Times]:
     """Return when some of these activities ran that has one of ``roles``, as ``merge`` does."""
-    chosen = mine[linked.ran(*roles)[mine]]
+    chosen = mine[linked.in_role(*roles)[mine]]
     start, end = times(linked.activities)
     return merge(start[chosen], end[chosen])
 

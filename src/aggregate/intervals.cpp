@@ -1,0 +1,205 @@
+#include "aggregate/intervals.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "aggregate/large.h"
+
+namespace haiprof::aggregate {
+
+namespace {
+
+// One set while intervals are added to it.
+class Uniting {
+ public:
+  void reserve(std::size_t count) {
+    reserve_large(made_.start, count);
+    reserve_large(made_.end, count);
+  }
+
+  void add(std::int64_t start, std::int64_t end) {
+    if (made_.start.empty() || start > made_.end.back()) {
+      append(start, end);
+    } else if (start >= made_.start.back()) {
+      made_.end.back() = std::max(made_.end.back(), end);
+    } else {
+      insert(start, end);
+    }
+  }
+
+  Intervals finish() {
+    if (!sorted_) sort();
+    return std::move(made_);
+  }
+
+ private:
+  // Streams record a little out of order; what is further off is sorted at the end.
+  static constexpr std::size_t kMostSteps = 64;
+
+  void append(std::int64_t start, std::int64_t end) {
+    made_.start.push_back(start);
+    made_.end.push_back(end);
+  }
+
+  void insert(std::int64_t start, std::int64_t end) {
+    const std::size_t count = made_.start.size();
+    const std::size_t least = count - std::min(count, kMostSteps);
+    std::size_t at = count;
+    while (at > least && made_.start[at - 1] > start) --at;
+    if (!sorted_ || (at == least && least > 0)) {
+      sorted_ = false;
+      append(start, end);
+      return;
+    }
+    // It takes in the one before it if they touch, and all after it that begin before it ends.
+    if (at > 0 && made_.end[at - 1] >= start) {
+      --at;
+      start = made_.start[at];
+      end = std::max(end, made_.end[at]);
+    }
+    std::size_t beyond = at;
+    for (; beyond < count && made_.start[beyond] <= end; ++beyond) {
+      end = std::max(end, made_.end[beyond]);
+    }
+    const auto place = static_cast<std::ptrdiff_t>(at);
+    if (beyond == at) {
+      made_.start.insert(made_.start.begin() + place, start);
+      made_.end.insert(made_.end.begin() + place, end);
+      return;
+    }
+    made_.start[at] = start;
+    made_.end[at] = end;
+    const auto after = static_cast<std::ptrdiff_t>(beyond);
+    made_.start.erase(made_.start.begin() + place + 1, made_.start.begin() + after);
+    made_.end.erase(made_.end.begin() + place + 1, made_.end.begin() + after);
+  }
+
+  void sort() {
+    struct Interval {
+      std::int64_t start;
+      std::int64_t end;
+    };
+    std::vector<Interval> each;
+    reserve_large(each, made_.start.size());
+    for (std::size_t i = 0; i < made_.start.size(); ++i) {
+      each.push_back({made_.start[i], made_.end[i]});
+    }
+    std::sort(each.begin(), each.end(),
+              [](const Interval& a, const Interval& b) { return a.start < b.start; });
+    made_.start.clear();
+    made_.end.clear();
+    sorted_ = true;
+    for (const Interval& one : each) add(one.start, one.end);
+  }
+
+  Intervals made_;
+  bool sorted_ = true;
+};
+
+}  // namespace
+
+std::vector<Intervals> unite(std::span<const std::int64_t> start, std::span<const std::int64_t> end,
+                             std::span<const std::uint8_t> set, std::size_t sets) {
+  std::array<std::size_t, 256> count{};
+  for (const std::uint8_t each : set) ++count[each];
+  std::vector<Uniting> uniting(sets);
+  for (std::size_t i = 0; i < sets; ++i) uniting[i].reserve(count[i]);
+  for (std::size_t row = 0; row < start.size(); ++row) {
+    if (set[row] < sets && end[row] > start[row]) uniting[set[row]].add(start[row], end[row]);
+  }
+  std::vector<Intervals> made;
+  made.reserve(sets);
+  for (Uniting& each : uniting) made.push_back(each.finish());
+  return made;
+}
+
+Intervals unite(const Instants& one, const Instants& other) {
+  Intervals made;
+  const std::size_t most = one.start.size() + other.start.size();
+  reserve_large(made.start, most);
+  reserve_large(made.end, most);
+  std::size_t i = 0;
+  std::size_t j = 0;
+  while (i < one.start.size() || j < other.start.size()) {
+    const bool first =
+        j == other.start.size() || (i < one.start.size() && one.start[i] <= other.start[j]);
+    const std::int64_t start = first ? one.start[i] : other.start[j];
+    const std::int64_t end = first ? one.end[i++] : other.end[j++];
+    if (made.start.empty() || start > made.end.back()) {
+      made.start.push_back(start);
+      made.end.push_back(end);
+    } else {
+      made.end.back() = std::max(made.end.back(), end);
+    }
+  }
+  return made;
+}
+
+namespace {
+
+// Goes through the union of several sets, interval by interval, without making it.
+class Walk {
+ public:
+  explicit Walk(std::span<const Instants> sets) : sets_(sets), next_(sets.size()) {}
+
+  // The next interval of the union; false after the last one.
+  bool next(std::int64_t& start, std::int64_t& end) {
+    std::size_t first = sets_.size();
+    for (std::size_t i = 0; i < sets_.size(); ++i) {
+      if (next_[i] == sets_[i].start.size()) continue;
+      const std::int64_t begins = sets_[i].start[next_[i]];
+      if (first == sets_.size() || begins < start) {
+        first = i;
+        start = begins;
+      }
+    }
+    if (first == sets_.size()) return false;
+    end = sets_[first].end[next_[first]++];
+    for (bool longer = true; longer;) {
+      longer = false;
+      for (std::size_t i = 0; i < sets_.size(); ++i) {
+        const Instants& set = sets_[i];
+        for (std::size_t& at = next_[i]; at < set.start.size() && set.start[at] <= end; ++at) {
+          if (set.end[at] <= end) continue;
+          end = set.end[at];
+          longer = true;
+        }
+      }
+    }
+    return true;
+  }
+
+ private:
+  std::span<const Instants> sets_;
+  std::vector<std::size_t> next_;
+};
+
+}  // namespace
+
+void covered_before(std::span<const Instants> sets, std::span<const std::int64_t> instant,
+                    std::span<std::int64_t> covered) {
+  std::vector<std::size_t> order(instant.size());
+  std::iota(order.begin(), order.end(), 0);
+  if (!std::is_sorted(instant.begin(), instant.end())) {
+    std::sort(order.begin(), order.end(),
+              [&](std::size_t a, std::size_t b) { return instant[a] < instant[b]; });
+  }
+  // Unsigned, since times of a damaged file may be any: their sum then wraps.
+  std::uint64_t ended = 0;
+  const auto length = [](std::int64_t from, std::int64_t to) {
+    return static_cast<std::uint64_t>(to) - static_cast<std::uint64_t>(from);
+  };
+  Walk walk(sets);
+  std::int64_t start = 0;
+  std::int64_t end = 0;
+  bool more = walk.next(start, end);
+  for (const std::size_t which : order) {
+    const std::int64_t now = instant[which];
+    for (; more && end <= now; more = walk.next(start, end)) ended += length(start, end);
+    const bool within = more && start < now;
+    covered[which] = static_cast<std::int64_t>(ended + (within ? length(start, now) : 0));
+  }
+}
+
+}  // namespace haiprof::aggregate

@@ -1,0 +1,211 @@
+// The bindings of united intervals and grouped rows: arrays of numpy in and out, without the GIL
+// between.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "aggregate/groups.h"
+#include "aggregate/intervals.h"
+#include "python/register.h"
+
+namespace haiprof::python {
+
+namespace py = pybind11;
+
+namespace {
+
+template <typename Value>
+using Array = py::array_t<Value, py::array::c_style>;
+using Times = Array<std::int64_t>;
+
+template <typename Value>
+std::span<const Value> values(const Array<Value>& array) {
+  return {array.data(), static_cast<std::size_t>(array.size())};
+}
+
+template <typename Value>
+Array<Value> array(std::size_t count) {
+  return Array<Value>(static_cast<py::ssize_t>(count));
+}
+
+template <typename Value>
+std::span<Value> room(Array<Value>& made) {
+  return {made.mutable_data(), static_cast<std::size_t>(made.size())};
+}
+
+// The numbers themselves, not a copy of them.
+Times moved(std::vector<std::int64_t>&& numbers) {
+  auto kept = std::make_unique<std::vector<std::int64_t>>(std::move(numbers));
+  const std::span<std::int64_t> all(*kept);
+  const py::capsule owner(kept.release(), [](void* numbers) {
+    delete static_cast<std::vector<std::int64_t>*>(numbers);
+  });
+  return Times(static_cast<py::ssize_t>(all.size()), all.data(), owner);
+}
+
+py::tuple moved(aggregate::Intervals&& intervals) {
+  return py::make_tuple(moved(std::move(intervals.start)), moved(std::move(intervals.end)));
+}
+
+aggregate::Instants instants(const Times& start, const Times& end) {
+  if (start.size() != end.size()) throw std::invalid_argument("arrays differ in length");
+  return {values(start), values(end)};
+}
+
+py::list unite(const Times& start, const Times& end, const Array<std::uint8_t>& set,
+               std::size_t sets) {
+  const aggregate::Instants all = instants(start, end);
+  if (set.size() != start.size()) throw std::invalid_argument("arrays differ in length");
+  std::vector<aggregate::Intervals> made;
+  {
+    const py::gil_scoped_release release;
+    made = aggregate::unite(all.start, all.end, values(set), sets);
+  }
+  py::list told;
+  for (aggregate::Intervals& each : made) told.append(moved(std::move(each)));
+  return told;
+}
+
+py::tuple unite_two(const Times& start, const Times& end, const Times& other_start,
+                    const Times& other_end) {
+  const aggregate::Instants one = instants(start, end);
+  const aggregate::Instants other = instants(other_start, other_end);
+  aggregate::Intervals made;
+  {
+    const py::gil_scoped_release release;
+    made = aggregate::unite(one, other);
+  }
+  return moved(std::move(made));
+}
+
+Times covered_before(const std::vector<std::pair<Times, Times>>& sets, const Times& instant) {
+  std::vector<aggregate::Instants> all;
+  for (const auto& [start, end] : sets) all.push_back(instants(start, end));
+  Times made = array<std::int64_t>(values(instant).size());
+  const std::span<std::int64_t> written = room(made);
+  {
+    const py::gil_scoped_release release;
+    aggregate::covered_before(all, values(instant), written);
+  }
+  return made;
+}
+
+// Groups, and the types in which their columns were given.
+class Groups {
+ public:
+  explicit Groups(const std::vector<py::array>& columns) {
+    std::vector<aggregate::Keys> keys;
+    for (const py::array& column : columns) {
+      if (column.ndim() != 1 || column.size() != columns.front().size()) {
+        throw std::invalid_argument("arrays differ in length");
+      }
+      keys.push_back(keys_of(column));
+      types_.push_back(column.dtype());
+    }
+    const std::size_t rows = columns.empty() ? 0 : static_cast<std::size_t>(columns.front().size());
+    if (rows >= UINT32_MAX) throw std::invalid_argument("more than 2^32 rows");
+    const py::gil_scoped_release release;
+    groups_ = std::make_unique<aggregate::Groups>(keys, rows);
+  }
+
+  std::size_t size() const { return groups_->size(); }
+
+  py::list keys(const Array<std::uint32_t>& chosen) const {
+    for (const std::uint32_t each : values(chosen)) {
+      if (each >= groups_->size()) throw py::index_error("there is no such group");
+    }
+    py::list told;
+    std::vector<aggregate::Room> rooms;
+    for (const py::dtype& type : types_) {
+      py::array made(type, static_cast<py::ssize_t>(values(chosen).size()));
+      rooms.push_back(room_of(made));
+      told.append(std::move(made));
+    }
+    {
+      const py::gil_scoped_release release;
+      groups_->keys(values(chosen), rooms);
+    }
+    return told;
+  }
+
+  py::tuple sum_up(const Times& numbers) const {
+    if (values(numbers).size() != groups_->order().size()) {
+      throw std::invalid_argument("arrays differ in length");
+    }
+    Times total = array<std::int64_t>(size());
+    Times least = array<std::int64_t>(size());
+    Times most = array<std::int64_t>(size());
+    const aggregate::Groups::Sums made{room(total), room(least), room(most)};
+    {
+      const py::gil_scoped_release release;
+      groups_->sum_up(values(numbers), made);
+    }
+    return py::make_tuple(total, least, most);
+  }
+
+  const aggregate::Groups& groups() const { return *groups_; }
+
+ private:
+  static aggregate::Keys keys_of(const py::array& column) {
+    if (py::isinstance<Array<std::uint8_t>>(column)) return values<std::uint8_t>(column);
+    if (py::isinstance<Array<std::uint16_t>>(column)) return values<std::uint16_t>(column);
+    if (py::isinstance<Array<std::uint32_t>>(column)) return values<std::uint32_t>(column);
+    if (py::isinstance<Array<std::uint64_t>>(column)) return values<std::uint64_t>(column);
+    throw std::invalid_argument("keys are contiguous arrays of unsigned integers");
+  }
+
+  static aggregate::Room room_of(py::array& made) {
+    void* const data = made.mutable_data();
+    const auto count = static_cast<std::size_t>(made.size());
+    switch (made.itemsize()) {
+      case 1:
+        return std::span(static_cast<std::uint8_t*>(data), count);
+      case 2:
+        return std::span(static_cast<std::uint16_t*>(data), count);
+      case 4:
+        return std::span(static_cast<std::uint32_t*>(data), count);
+      default:
+        return std::span(static_cast<std::uint64_t*>(data), count);
+    }
+  }
+
+  std::vector<py::dtype> types_;
+  std::unique_ptr<aggregate::Groups> groups_;
+};
+
+// The numbers where they stand; they live as long as what holds them.
+Array<std::uint32_t> shown(const py::object& holder, const std::vector<std::uint32_t>& numbers) {
+  Array<std::uint32_t> made(static_cast<py::ssize_t>(numbers.size()), numbers.data(), holder);
+  py::detail::array_proxy(made.ptr())->flags &= ~py::detail::npy_api::NPY_ARRAY_WRITEABLE_;
+  return made;
+}
+
+}  // namespace
+
+void register_aggregate(py::module_& module) {
+  module.def("unite", &unite, py::arg("start"), py::arg("end"), py::arg("set"), py::arg("sets"));
+  module.def("unite_two", &unite_two, py::arg("start"), py::arg("end"), py::arg("other_start"),
+             py::arg("other_end"));
+  module.def("covered_before", &covered_before, py::arg("sets"), py::arg("instant"));
+  py::class_<Groups>(module, "Groups")
+      .def(py::init<const std::vector<py::array>&>(), py::arg("columns"))
+      .def("__len__", &Groups::size)
+      .def("keys", &Groups::keys, py::arg("chosen"))
+      .def("sum_up", &Groups::sum_up, py::arg("values"))
+      .def_property_readonly("order",
+                             [](const py::object& self) {
+                               return shown(self, self.cast<const Groups&>().groups().order());
+                             })
+      .def_property_readonly("first", [](const py::object& self) {
+        return shown(self, self.cast<const Groups&>().groups().first());
+      });
+}
+
+}  // namespace haiprof::python
