@@ -579,13 +579,19 @@ def _read(
         # A run that still records may have more rows by now.
         if more.height == known.activities.height:
             return known.widened(more)
-    spans = tables.read_table(process.folder, schema.SPANS, _SPAN_COLUMNS).frame
+
+    def table(which: schema.Table, columns: Sequence[str] | None = None) -> pl.DataFrame:
+        return tables.read_table(process.folder, which, columns).frame
+
+    collectives, flows = table(schema.COLLECTIVES), table(schema.FLOWS)
+    if process.trace is not None:
+        # No name here: the spans are put in another order, and there may be millions of them.
+        return link(table(schema.SPANS, _SPAN_COLUMNS), table(schema.KERNELS), collectives, flows)
+    spans = table(schema.SPANS, _SPAN_COLUMNS)
     narrow = columns is not None and without_calls(spans)
-    kernels = tables.read_table(process.folder, schema.KERNELS, columns if narrow else None).frame
-    collectives = tables.read_table(process.folder, schema.COLLECTIVES).frame
-    flows = tables.read_table(process.folder, schema.FLOWS).frame
+    kernels = table(schema.KERNELS, columns if narrow else None)
     times = None
-    if process.trace is None and kernels.height:
+    if kernels.height:
         spans, times = _recorded(process, spans, kernels)
     if narrow:
         host = link(spans, tables.empty(schema.KERNELS.columns), collectives, flows)

@@ -6,6 +6,7 @@ gives every whole batch before the cut. A closed file without its footer is read
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ import pyarrow as pa
 from haiprof import schema
 from haiprof.errors import HaiprofError
 from haiprof.sources.own import check_version
+from haiprof.sources.whole import Columns
 
 #: Text columns whose values hardly repeat: interning them would only cost.
 _PLAIN_TEXT = frozenset({"attributes", "text"})
@@ -55,6 +57,9 @@ def read_table(
     filtered = [c for c in table.columns if keep and c.name in keep and c not in wanted]
     read = Read(empty(wanted))
     found = segments(folder, table.name, read.problems)
+    if not keep and (whole := _read_whole(found, table, wanted)) is not None:
+        read.frame = whole
+        return read
     # Several files are read in parallel, which serves better than the columns of each.
     alone = len(found) < 2
 
@@ -80,6 +85,41 @@ def read_table(
     if frames:
         read.frame = _stacked(frames)
     return read
+
+
+def _read_whole(
+    found: list[Segment], table: schema.Table, columns: Sequence[schema.Column]
+) -> pl.DataFrame | None:
+    """Read closed files into columns of one piece; None where one is not closed, or not sound."""
+    if not found or any(segment.closed is None for segment in found):
+        return None
+    names = [c.name for c in columns]
+    try:
+        with contextlib.ExitStack() as stack:
+            files = []
+            for segment in found:
+                opened = stack.enter_context(_Opened(segment, names, threads=len(found) < 2))
+                if opened.live:
+                    return None
+                _check_schema(opened.schema, table, columns, opened.file)
+                files.append(opened)
+            made = Columns({c.name: polars_type(c) for c in columns}, [f.height() for f in files])
+            made.expect([n for n in names if any(n in f.schema.names for f in files)])
+
+            def fill(part: int) -> None:
+                row = 0
+                for batch in files[part].batches():
+                    made.put(part, row, batch)
+                    row += batch.num_rows
+
+            if len(files) == 1:
+                fill(0)
+            else:
+                with ThreadPoolExecutor(min(len(files), os.cpu_count() or 1)) as pool:
+                    list(pool.map(fill, range(len(files))))
+            return made.frame()
+    except (HaiprofError, OSError, pa.ArrowException, pl.exceptions.PolarsError):
+        return None  # read one by one, and named where they are left out
 
 
 def _stacked(frames: list[pl.DataFrame]) -> pl.DataFrame:
@@ -238,6 +278,18 @@ class _Opened:
 
     def __exit__(self, *_: object) -> None:
         self.handle.close()
+
+    def height(self) -> int:
+        """Rows of a closed file; of each batch the narrowest column is read."""
+        widths = {
+            number: field.type.bit_width
+            for number, field in enumerate(self.schema)
+            if pa.types.is_primitive(field.type)
+        }
+        narrowest = [min(widths, key=widths.__getitem__)] if widths else None
+        options = pa.ipc.IpcReadOptions(included_fields=narrowest, use_threads=False)
+        reader = pa.ipc.open_file(self.handle, options=options)
+        return sum(reader.get_batch(n).num_rows for n in range(reader.num_record_batches))
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         if not self.live:

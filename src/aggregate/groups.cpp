@@ -141,6 +141,7 @@ void Groups::place(std::span<const Keys> columns) {
 
 Groups::Groups(std::span<const Keys> columns, std::size_t rows) {
   place(columns);
+  reserve_large(order_, rows);
   order_.resize(rows);
   std::iota(order_.begin(), order_.end(), 0U);
   std::vector<Item> items;

@@ -249,20 +249,19 @@ def link(
     if np.any(order[1:] < order[:-1]):
         chosen = chosen[order]
         rank, thread, start, end = rank[order], thread[order], start[order], end[order]
+    del spans  # of a long trace, room for what follows
     family = (rank == len(CALLS)).astype(np.uint8)
     parent, own, last, crossing = _core.nest(thread, family, start, end)
     _by_python_id(chosen, family.view(np.bool_), parent)
-    del spans  # of a long trace, room for what follows
 
     begun = kernels["start"].to_numpy()
     ended = begun + np.maximum(kernels["duration"].to_numpy(), 0)
     runtime = _launching(chosen, rank, kernels)
     known = runtime >= 0
     launches = Launches(begun, ended, _at(start, runtime), _at(end, runtime), known)
-    kind = kernels["kind"].cast(pl.String)
-    busy = kind.is_in(BUSY).to_numpy()
+    busy = one_of(kernels["kind"], BUSY)
     told = host_steps(chosen)
-    steps = extents(told, Launches(*(column[busy] for column in launches)))
+    steps = extents(told, Launches._make(column[busy] for column in launches))
     stepped = bool(told.height)
     if not stepped and len(start) + len(begun):
         steps = one_step(
