@@ -482,6 +482,7 @@ class Links:
                 self._kept.move_to_end(key)
                 return kept
         made = _read(process, columns, kept)
+        tables.give_back_memory()
         with self._lock:
             self._kept[key] = made
             while len(self._kept) > 1 and sum(map(_rows, self._kept.values())) > _KEPT_ROWS:

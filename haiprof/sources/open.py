@@ -19,9 +19,12 @@ from haiprof.sources import own
 from haiprof.sources.kineto.find import Found, find, find_in_run
 from haiprof.sources.kineto.kept import keep, place_of, why_not_fresh
 from haiprof.sources.kineto.whole_run import Told, import_run
+from haiprof.sources.tables import give_back_memory
 
 _PREFIX: Final = "haiprof-import-"
-#: A fifth of the room, and hardly slower than none.
+#: Of traces of so many bytes together an import that is not kept is compressed: that takes a fifth
+#: of the room on disk, but memory, which Arrow keeps.
+_LARGE: Final = 256 << 20
 _COMPRESSION: Final = "lz4"
 
 
@@ -166,20 +169,15 @@ def _open_found(found: Found, executor: Executor | None, told: Told | None) -> O
         stale = (f"{place}: {why}, and was not read: make it anew with haiprof import",)
     temporary = Temporary()
     try:
-        import_run(found, temporary.path, compression=_COMPRESSION, executor=executor, told=told)
+        large = sum(source.bytes for source in found.sources) >= _LARGE
+        compression = _COMPRESSION if large else None
+        import_run(found, temporary.path, compression=compression, executor=executor, told=told)
         run = own.open_run(temporary.path)
-        _give_back_memory()
+        give_back_memory()
     except BaseException:
         temporary.remove()
         raise
     return Opened(replace(run, problems=(*stale, *run.problems)), temporary)
-
-
-def _give_back_memory() -> None:
-    """Have the allocator return what the import has freed: what is read next needs room."""
-    import pyarrow as pa
-
-    pa.system_memory_pool().release_unused()
 
 
 def _is_recorded(path: str | Path) -> bool:

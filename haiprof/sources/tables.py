@@ -103,8 +103,9 @@ def _read_whole(
                     return None
                 _check_schema(opened.schema, table, columns, opened.file)
                 files.append(opened)
-            made = Columns({c.name: polars_type(c) for c in columns}, [f.height() for f in files])
-            made.expect([n for n in names if any(n in f.schema.names for f in files)])
+            kinds = {c.name: polars_type(c) for c in columns}
+            made = Columns(kinds, [file.schema for file in files])
+            made.make_room([file.height() for file in files])
 
             def fill(part: int) -> None:
                 row = 0
@@ -149,6 +150,11 @@ def _stacked(frames: list[pl.DataFrame]) -> pl.DataFrame:
         else:
             made.append(pl.concat(column, rechunk=True))
     return pl.DataFrame(made)
+
+
+def give_back_memory() -> None:
+    """Have the allocator return what has been freed: what comes next needs room, too."""
+    pa.system_memory_pool().release_unused()
 
 
 def count_cut(folder: Path) -> int:

@@ -15,33 +15,42 @@ import pyarrow as pa
 
 
 class Columns:
-    """The columns of a table of known height; rows come in batches, in any order.
+    """The columns of a table of known height; rows come in batches, those of a part in order.
 
-    Numbers are copied into their place. Texts are kept as they come, part by part.
+    Numbers, and the codes of texts, are copied into their place. Texts without codes are kept as
+    they come.
     """
 
-    def __init__(self, kinds: dict[str, pl.DataType], heights: Sequence[int]) -> None:
-        """Make room.
+    def __init__(self, kinds: dict[str, pl.DataType], schemas: Sequence[pa.Schema]) -> None:
+        """Say what there will be.
 
         Args:
             kinds: the columns' names and types.
-            heights: rows of each part.
+            schemas: what each part has of them; what it lacks is null.
         """
         self._kinds = kinds
-        self._starts = np.concatenate(([0], np.cumsum(heights))).tolist()
+        self._parts = [set(schema.names) for schema in schemas]
+        self._starts = [0] * (len(schemas) + 1)
         self._numbers: dict[str, npt.NDArray[Any]] = {}
         self._nulls: dict[str, npt.NDArray[np.bool_]] = {}
+        #: Of the texts of each part, what its codes stand for.
+        self._words: dict[str, list[pa.Array | None]] = {}
         self._texts: dict[str, list[list[pa.Array]]] = {}
 
-    def expect(self, names: Sequence[str]) -> None:
-        """Make room for columns that some part has; the others are null."""
-        for name in names:
-            kind = self._kinds[name]
-            if kind.is_numeric():
-                height = self._starts[-1]
-                self._numbers[name] = np.empty(height, pl.Series([], dtype=kind).to_numpy().dtype)
-            else:
-                self._texts[name] = [[] for _ in self._starts[1:]]
+    def make_room(self, heights: Sequence[int]) -> None:
+        """Make room for so many rows of each part."""
+        self._starts = [0, *np.cumsum(heights, dtype=np.int64).tolist()]
+        for name, kind in self._kinds.items():
+            if not any(name in names for names in self._parts):
+                continue
+            if isinstance(kind, pl.String):
+                self._texts[name] = [[] for _ in self._parts]
+                continue
+            if isinstance(kind, pl.Categorical):
+                self._words[name] = [None for _ in self._parts]
+                kind = pl.UInt32()
+            dtype = pl.Series([], dtype=kind).to_numpy().dtype
+            self._numbers[name] = np.empty(self._starts[-1], dtype)
 
     def put(self, part: int, row: int, batch: pa.RecordBatch) -> None:
         """Take a batch, whose first row is the part's ``row``.
@@ -50,14 +59,19 @@ class Columns:
             pa.ArrowInvalid: a number does not fit into its column.
         """
         at = self._starts[part] + row
-        there = set(batch.schema.names)
+        place = slice(at, at + batch.num_rows)
+        there = self._parts[part]
         for name, numbers in self._numbers.items():
-            place = slice(at, at + batch.num_rows)
             if name not in there:
                 numbers[place] = 0
                 self._mask(name)[place] = True
                 continue
             column = batch.column(name)
+            if name in self._words:
+                if not pa.types.is_dictionary(column.type):
+                    raise pa.ArrowInvalid(f"{name} has no codes")
+                self._words[name][part] = column.dictionary
+                column = column.indices
             kind = pa.from_numpy_dtype(numbers.dtype)
             if column.type != kind:
                 column = column.cast(kind)
@@ -66,10 +80,8 @@ class Columns:
                 column = column.fill_null(0)
             numbers[place] = column.to_numpy()
         for name, parts in self._texts.items():
-            if name in there:
-                parts[part].append(batch.column(name))
-            else:
-                parts[part].append(pa.nulls(batch.num_rows, pa.utf8()))
+            none = pa.nulls(batch.num_rows, pa.utf8())
+            parts[part].append(batch.column(name) if name in there else none)
 
     def _mask(self, name: str) -> npt.NDArray[np.bool_]:
         found = self._nulls.get(name)
@@ -82,19 +94,26 @@ class Columns:
         made = []
         for name, kind in self._kinds.items():
             if name in self._numbers:
-                # By way of Arrow, which neither copies: polars copies what numpy gives it.
+                # By way of Arrow, which copies nothing: polars copies what numpy gives it.
                 numbers = pa.array(self._numbers.pop(name), mask=self._nulls.pop(name, None))
-                made.append(pl.Series(name, pl.from_arrow(numbers)))
+                parts = self._coded(name, numbers) if name in self._words else [numbers]
             elif name in self._texts:
-                parts = [_text(chunks, kind) for chunks in self._texts.pop(name) if chunks]
-                made.append(pl.concat(parts, rechunk=True).alias(name))
+                parts = [pa.chunked_array(chunks) for chunks in self._texts.pop(name) if chunks]
             else:
+                parts = []
+            series = [pl.Series(name, pl.from_arrow(part), kind) for part in parts]
+            if not series:
                 made.append(pl.repeat(None, self._starts[-1], dtype=kind, eager=True).alias(name))
+            else:
+                made.append(series[0] if len(series) == 1 else pl.concat(series, rechunk=True))
         return pl.DataFrame(made)
 
-
-def _text(chunks: list[pa.Array], kind: pl.DataType) -> pl.Series:
-    read = pl.from_arrow(pa.chunked_array(chunks))
-    assert isinstance(read, pl.Series)
-    made: pl.Series = read.cast(kind)
-    return made
+    def _coded(self, name: str, codes: pa.Array) -> list[pa.Array]:
+        made = []
+        for part, words in enumerate(self._words.pop(name)):
+            mine = codes.slice(self._starts[part], self._starts[part + 1] - self._starts[part])
+            if words is None:
+                made.append(pa.nulls(len(mine), pa.utf8()))
+            else:
+                made.append(pa.DictionaryArray.from_arrays(mine, words))
+        return made
