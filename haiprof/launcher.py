@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 _RANK: Final = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "MARSV2_RANK")
@@ -24,28 +25,29 @@ class Placement(NamedTuple):
     launched: bool
 
 
-def _says_nothing(name: str) -> bool:
-    """Return whether a variable is only the batch script's: SLURM sets some before any srun."""
-    return name.startswith("SLURM_") and "SLURM_STEP_ID" not in os.environ
+def placement(environment: Mapping[str, str] | None = None) -> Placement:
+    """Read the placement from the environment, this process's own if none is given.
 
+    Values that are no numbers count as absent.
+    """
+    told = os.environ if environment is None else environment
 
-def _number(names: tuple[str, ...]) -> int | None:
-    for name in names:
-        text = os.environ.get(name, "")
-        if text.isdecimal() and not _says_nothing(name):
-            return int(text)
-    return None
+    def number(names: tuple[str, ...]) -> int | None:
+        for name in names:
+            text = told.get(name, "")
+            # SLURM sets some of its own before any srun: those are the batch script's.
+            of_script = name.startswith("SLURM_") and "SLURM_STEP_ID" not in told
+            if text.isdecimal() and not of_script:
+                return int(text)
+        return None
 
-
-def placement() -> Placement:
-    """Read the placement from the environment. Values that are no numbers count as absent."""
-    rank = _number(_RANK)
-    job = next((os.environ[n] for n in _JOB if os.environ.get(n)), None)
+    rank = number(_RANK)
+    job = next((told[n] for n in _JOB if told.get(n)), None)
     return Placement(
         rank=rank or 0,
-        local_rank=_number(_LOCAL_RANK),
-        world_size=_number(_WORLD_SIZE),
-        attempt=_number(_ATTEMPT) or 0,
+        local_rank=number(_LOCAL_RANK),
+        world_size=number(_WORLD_SIZE),
+        attempt=number(_ATTEMPT) or 0,
         job=job,
         launched=rank is not None,
     )
