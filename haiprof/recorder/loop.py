@@ -15,7 +15,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from haiprof.places import DOORBELL_NAME, LOCK_NAME, RECORDER_LOG, Access
+from haiprof.control.sockets import remove_dead
+from haiprof.places import CONTROL_FOLDER, DOORBELL_NAME, LOCK_NAME, RECORDER_LOG, Access
 from haiprof.recorder.election import Election
 from haiprof.recorder.life import Life
 from haiprof.recorder.node import NodeRecorder
@@ -286,3 +287,4 @@ def tidy(ring_dir: Path, run_dir: Path) -> None:
         (ring_dir / name).unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         ring_dir.rmdir()
+    remove_dead(ring_dir.parent / CONTROL_FOLDER)
