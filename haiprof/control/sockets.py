@@ -85,19 +85,28 @@ def _roots() -> Iterator[Path]:
                     yield entry / "root"
 
 
-def _folders(root: Path, base: str | None = None) -> Iterator[Path]:
-    """Yield the folders of sockets below a root, of users whose processes we may ask."""
+def users_folders(root: Path, base: str | None = None) -> Iterator[Path]:
+    """Yield the folders in shared memory of the users whose processes we may ask.
+
+    Args:
+        root: ``/``, or what is that to a process in a container.
+        base: where shared memory is there; as here when not given.
+    """
     base = base or os.environ.get(SHM_VARIABLE) or _SHM
     with contextlib.suppress(OSError):
         for folder in sorted((root / base.lstrip("/")).glob("haiprof-*")):
-            user = folder.name.removeprefix("haiprof-")
-            if os.getuid() != 0 and user != str(os.getuid()):
-                continue
-            with contextlib.suppress(OSError):
-                about = (folder / CONTROL_FOLDER).lstat()
-                # A folder that another user has put there is no place to look for answers.
-                if stat.S_ISDIR(about.st_mode) and about.st_uid == folder.lstat().st_uid:
-                    yield folder / CONTROL_FOLDER
+            if os.getuid() == 0 or folder.name == f"haiprof-{os.getuid()}":
+                yield folder
+
+
+def _folders(root: Path, base: str | None = None) -> Iterator[Path]:
+    for user in users_folders(root, base):
+        folder = user / CONTROL_FOLDER
+        with contextlib.suppress(OSError):
+            about = folder.lstat()
+            # A folder that another user has put there is no place to look for answers.
+            if stat.S_ISDIR(about.st_mode) and about.st_uid == user.lstat().st_uid:
+                yield folder
 
 
 def _sockets_in(folder: Path) -> list[Path]:
