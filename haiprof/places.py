@@ -12,6 +12,8 @@ RING_SUFFIX: Final = ".ring"
 LOCK_NAME: Final = "recorder.lock"
 DOORBELL_NAME: Final = "doorbell"
 RECORDER_LOG: Final = "recorder.log"
+#: How often the recorder of a run reads and drains, where it was told after its start.
+PACE_NAME: Final = "pace.json"
 #: Holds the sockets of docs/control.md; no run has a name that begins with a dot.
 CONTROL_FOLDER: Final = ".control"
 #: PROC_PID_INIT_INO of Linux: the namespace outside all containers.

@@ -23,6 +23,7 @@ from haiprof import _core
 from haiprof.launcher import Placement, placement
 from haiprof.options import ENABLED_VARIABLE, Options, resolve
 from haiprof.places import (
+    PACE_NAME,
     RING_SUFFIX,
     make_private,
     node_name,
@@ -145,6 +146,25 @@ class Session:
             if self.recording and _active is self:
                 _stop_kernels()
                 _install_kernels(self.options)
+
+    def change_pace(self, **changed: Any) -> None:
+        """Have the recorder read and drain as often as these options say, for the whole run.
+
+        Raises:
+            OSError: the recorder cannot be told.
+        """
+        import json
+
+        with _lock:
+            self.options = self.options._replace(**changed)
+            if not self.recording:
+                return
+            told = {"intervals": self.options.intervals(), "drain_hz": self.options.drain_hz}
+            partial = self._ring_dir / f"{PACE_NAME}.{os.getpid()}"
+            partial.write_text(json.dumps(told), encoding="ascii")
+            # For its successors, too, whichever rank starts them.
+            partial.replace(self._ring_dir / PACE_NAME)
+            self.see_to_recorder()
 
     def later(self, when: float, what: Callable[[Session], None]) -> None:
         """Call ``what(self)`` at a time (CLOCK_MONOTONIC, s), on a thread of its own."""

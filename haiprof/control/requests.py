@@ -11,13 +11,14 @@ from typing import Any, Final
 
 from haiprof import __version__, _core, session
 from haiprof.control.protocol import Refused
-from haiprof.options import OPTIONS, Options
+from haiprof.options import HOST_RECORDERS, OPTIONS, Options
 from haiprof.places import node_name
 from haiprof.recorder.election import recorder_pid
 
 #: What `set` changes; each of the others says why it cannot.
 _OF_KERNELS: Final = ("kernels", "kernels_period", "budget")
-CHANGEABLE: Final = ("time", *_OF_KERNELS)
+_OF_PACE: Final = ("sample_hz", "drain_hz", *(f"{name}_interval" for name in HOST_RECORDERS))
+CHANGEABLE: Final = ("time", *_OF_KERNELS, *_OF_PACE)
 
 #: The arguments of `trace`, and the options that they are checked as.
 _TRACE: Final = {
@@ -166,9 +167,10 @@ def _set(arguments: Mapping[str, Any]) -> dict[str, Any]:
         )
     if "time" in given:
         active.end_after(given["time"])
-    kernels = {name: value for name, value in given.items() if name in _OF_KERNELS}
-    if kernels:
+    if kernels := {name: value for name, value in given.items() if name in _OF_KERNELS}:
         active.record_kernels(**kernels)
+    if pace := {name: value for name, value in given.items() if name in _OF_PACE}:
+        active.change_pace(**pace)
     return {"run": active.run, "changed": {n: _json(v) for n, v in given.items()}}
 
 

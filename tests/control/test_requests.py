@@ -342,3 +342,38 @@ def test_two_who_start_and_stop_at_once_do_not_disturb_each_other(
     wait_recorded(shm)
     for file in tmp_path.glob(f"logs/[ab]/*#0*/{_FILE}"):
         assert json.loads(file.read_text())["lost"]["records"] == 0
+
+
+def test_set_changes_how_often_the_node_is_sampled(shm: Path, tmp_path: Path) -> None:
+    def sampled(rows: list[dict[str, Any]], metric: str) -> list[int]:
+        return sorted({row["time"] for row in rows if row["metric"] == metric})
+
+    with job(TRAINS, tmp_path, "logs") as running:
+        time.sleep(2.0)
+        running.ask("set", sample_hz=10.0, io_interval=0.5, drain_hz=8.0)
+        moved = time.time_ns()
+        time.sleep(2.0)
+        running.ask("set", sample_hz=0.01)
+        time.sleep(1.0)
+        quiet = time.time_ns()
+        time.sleep(1.5)
+        told = running.ask("status")["options"]
+        assert (told["sample_hz"], told["io_interval"], told["drain_hz"]) == (0.01, 0.5, 8.0)
+        running.ask("flush")
+    assert running.stderr == ""
+    wait_recorded(shm)
+    node = next(p for p in (tmp_path / "logs" / "r").iterdir() if p.is_dir() and "#" not in p.name)
+    times = sampled(read_table(node, "samples").to_pylist(), "cpu.util.percent")
+    before = [t for t in times if t < moved]
+    after = [t for t in times if moved <= t < quiet]
+    assert (before[-1] - before[0]) / (len(before) - 1) > 0.8e9
+    assert len(after) >= 8  # in two seconds
+    assert [t for t in times if t >= quiet] == []
+    texts = read_table(node, "events").column("text").to_pylist()
+    (first, _) = (text for text in texts if "another pace" in text)
+    assert "basic every 0.1 s" in first
+    assert "io every 0.5 s" in first
+    # The rank is still watched, too.
+    (rank,) = (tmp_path / "logs" / "r").glob("*#0")
+    assert len(sampled(read_table(rank, "samples").to_pylist(), "proc.rss.bytes")) >= 10
+    assert list(shm.glob("*/*")) == []
