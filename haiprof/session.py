@@ -58,11 +58,11 @@ _listening: list[list[str]] = []
 
 def tell(text: str) -> None:
     """Show the user one line on stderr, the same one once."""
+    for lines in _listening:
+        lines.append(text)
     if text in _told or sys.stderr is None:
         return
     _told.add(text)
-    for lines in _listening:
-        lines.append(text)
     with contextlib.suppress(Exception):
         print(f"haiprof: {text}", file=sys.stderr, flush=True)
 

@@ -62,7 +62,8 @@ def ask_job(
 
 
 def _asked(rank: Process, request: str, timeout: float) -> dict[str, Any] | ControlError:
-    assert rank.socket is not None
+    if rank.socket is None:
+        return ControlError("unloaded", f"process {rank.pid} has no socket; its stderr says why")
     try:
         return ask(rank.socket, request, timeout=timeout)
     except ControlError as error:

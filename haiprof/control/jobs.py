@@ -117,7 +117,7 @@ def meant(target: str, timeout: float = _STATUS_SECONDS) -> list[Process]:
         if one is None:
             raise ControlError("gone", f"there is no process {target}")
         return [one]
-    everyone = [p for p in processes(timeout) if p.socket is not None]
+    everyone = [p for p in processes(timeout) if p.state != NOT_CLOSED]
     folder = str(Path(target).absolute())
     of_run = [p for p in everyone if p.run is not None and (p.run == target or p.run_dir == folder)]
     if of_run:

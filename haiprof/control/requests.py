@@ -87,23 +87,33 @@ def _status(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def _start(arguments: Mapping[str, Any]) -> dict[str, Any]:
     given = _checked(arguments)
     active = session.active()
-    if active is not None and (active.recording or active.warming_up):
-        ignored = [
-            name
-            for name, value in given.items()
-            if name not in ("time", "trace", *_TRACE.values())
-            and str(value) != str(getattr(active.options, name))
-        ]
-        if "time" in given:
-            active.end_after(given["time"])
-        if given.get("trace"):
-            _begin_trace(active, {n: v for n, v in given.items() if n in _TRACE.values()})
-        return _status({}) | {"began": False, "ignored": ignored}
+    before = _state(active)
+    ignored: list[str] = []
     with session.overheard() as lines:
-        session.start_beside_imports(**given)
-    if _state(session.active()) == "idle":
+        if active is None:
+            session.start_beside_imports(**given)
+        else:
+            ignored = _start_of_active(active, given)
+    if _state(session.active()) not in ("recording", "warming up"):
         raise Refused(lines[-1] if lines else "nothing can be recorded here; its stderr says why")
-    return _status({}) | {"began": True, "ignored": []}
+    return _status({}) | {"began": before in ("idle", "armed"), "ignored": ignored}
+
+
+def _start_of_active(active: session.Session, given: Mapping[str, Any]) -> list[str]:
+    """Change the recording that there is as asked; return which options that leaves as they are."""
+    if "time" in given:
+        active.end_after(given["time"])
+    if not active.recording and not active.warming_up:
+        active.open()
+    of_trace = {name: given[name] for name in _TRACE.values() if name in given}
+    if given.get("trace"):
+        _begin_trace(active, of_trace)
+    known = active.options._asdict()
+    return [
+        name
+        for name, value in given.items()
+        if name != "trace" and name not in of_trace and str(value) != str(known[name])
+    ]
 
 
 def _stop(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -246,13 +246,41 @@ def test_start_of_what_is_recorded_says_so_and_moves_its_end(shm: Path, tmp_path
     assert running.stderr == ""
 
 
+def test_start_of_a_process_that_waits_for_its_first_record_begins_at_once(
+    shm: Path, tmp_path: Path
+) -> None:
+    out = run_python(
+        """
+        import os, sys, time
+        os.environ.update(HAIPROF_ENABLED="1", HAIPROF_WARMUP="3", HAIPROF_LOG_DIR=sys.argv[1])
+        from haiprof.control.client import ask
+        from haiprof.places import control_socket
+        from haiprof.session import arm
+        arm()
+        path = control_socket()
+        states = [ask(path, "status")["state"]]
+        while ask(path, "status")["state"] == "warming up":
+            time.sleep(0.01)
+        states.append(ask(path, "status")["state"])
+        told = ask(path, "start", {"time": 0.5})
+        states += [told["state"], told["began"], told["ignored"], 0 < told["ends_in"] <= 0.5]
+        while ask(path, "status")["state"] == "recording":
+            time.sleep(0.01)
+        print(states)
+        """,
+        str(tmp_path),
+    )
+    assert out == "['warming up', 'armed', 'recording', True, [], True]\n"
+
+
 def test_what_start_cannot_use_is_refused_with_the_reason(shm: Path, tmp_path: Path) -> None:
     with job(TRAINS, tmp_path, "logs") as running:
         running.ask("stop")
         assert "sample_hz" in _refused(running, "start", sample_hz=1e9)
         assert "no argument nonsense" in _refused(running, "start", nonsense=1)
         (tmp_path / "file").touch()
-        assert "file" in _refused(running, "start", log_dir=str(tmp_path / "file"))
+        for _ in range(2):
+            assert "file" in _refused(running, "start", log_dir=str(tmp_path / "file"))
         assert running.ask("status")["state"] == "idle"
         assert running.ask("start", log_dir=str(tmp_path / "logs"))["state"] == "recording"
     assert len(running.stderr.splitlines()) == 1  # the folder that could not be had

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from commands import haiprof, only_line
 from control_jobs import STEPS, Job, job
 from recording import run_python, wait_for, wait_recorded
 
@@ -330,6 +331,9 @@ def test_where_there_can_be_no_socket_it_records_all_the_same(shm: Path, tmp_pat
     with job(STEPS, tmp_path, "logs") as running:
         assert _reason(lambda: running.socket)[0] == "unloaded"
         (_ring,) = (rings / "r").glob("*.ring")
+        done = haiprof("flush", "r")
+        assert done.returncode == 4
+        assert f"process {running.pid} has no socket" in only_line(done)
     (line,) = running.stderr.splitlines()
     assert "haiprof ps" in line
 
