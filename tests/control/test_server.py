@@ -23,8 +23,8 @@ from haiprof.control.sockets import remove_dead, socket_of, sockets
 
 def _connect(running: Job) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX)
+    connection.connect(str(running.socket))  # waits where too many do
     connection.settimeout(20)
-    connection.connect(str(running.socket))
     return connection
 
 
