@@ -14,6 +14,10 @@ DOORBELL_NAME: Final = "doorbell"
 RECORDER_LOG: Final = "recorder.log"
 #: What the folders begin with in which deep traces of a run are written.
 UNFINISHED_TRACE: Final = ".trace-"
+#: How often the recorder of a run reads and drains, where it was told after its start.
+PACE_NAME: Final = "pace.json"
+#: Holds the sockets of docs/control.md; no run has a name that begins with a dot.
+CONTROL_FOLDER: Final = ".control"
 #: PROC_PID_INIT_INO of Linux: the namespace outside all containers.
 _FIRST_NAMESPACE: Final = 0xEFFFFFFC
 PROCFS: Final = "/proc"
@@ -48,8 +52,21 @@ def ring_dir(run: str) -> Path:
     Containers may share /dev/shm (``--ipc=host``) and a run, but a recorder only sees the processes
     of its own pid namespace; so each namespace has its own folder, and its own recorder.
     """
+    return ring_root() / _of_this_namespace(run)
+
+
+def control_socket() -> Path:
+    """Return where this process is asked what it records, and told to (docs/control.md).
+
+    Not beside its rings: it is there between two recordings, too, and a path that holds the name of
+    a run is too long for a socket.
+    """
+    return ring_root() / CONTROL_FOLDER / _of_this_namespace(str(os.getpid()))
+
+
+def _of_this_namespace(name: str) -> str:
     namespace = _pid_namespace()
-    return ring_root() / (run if namespace in (None, _FIRST_NAMESPACE) else f"{run}@{namespace:x}")
+    return name if namespace in (None, _FIRST_NAMESPACE) else f"{name}@{namespace:x}"
 
 
 def _pid_namespace() -> int | None:

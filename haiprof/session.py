@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from haiprof import _core
 from haiprof.launcher import Placement, placement
 from haiprof.options import ENABLED_VARIABLE, Options, resolve
 from haiprof.places import (
+    PACE_NAME,
     RING_SUFFIX,
     make_private,
     node_name,
@@ -52,15 +53,29 @@ _LEVELS_ABOVE: Final = 4
 _lock = threading.RLock()
 _active: Session | None = None
 _told: set[str] = set()
+_listening: list[list[str]] = []
 
 
 def tell(text: str) -> None:
     """Show the user one line on stderr, the same one once."""
+    for lines in _listening:
+        lines.append(text)
     if text in _told or sys.stderr is None:
         return
     _told.add(text)
     with contextlib.suppress(Exception):
         print(f"haiprof: {text}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def overheard() -> Iterator[list[str]]:
+    """Collect what the user is told meanwhile, for one who asked from elsewhere."""
+    lines: list[str] = []
+    _listening.append(lines)
+    try:
+        yield lines
+    finally:
+        _listening.remove(lines)
 
 
 class Session:
@@ -79,6 +94,8 @@ class Session:
         #: When it begins and ends (CLOCK_MONOTONIC, s); the end is known once it has begun.
         self._begins = time.monotonic() + options.warmup
         self._ends: float | None = None
+        #: When the first record could be kept (UTC, ns); None until then.
+        self.since_ns: int | None = None
         self._timer: threading.Timer | None = None
 
     @property
@@ -90,6 +107,64 @@ class Session:
     def warming_up(self) -> bool:
         """Whether the recording is to begin later."""
         return time.monotonic() < self._begins
+
+    @property
+    def begins_in(self) -> float:
+        """Seconds until the recording is to begin; 0 when that time has come."""
+        return max(self._begins - time.monotonic(), 0.0)
+
+    @property
+    def ends_in(self) -> float | None:
+        """Seconds until it ends; None: with the process, or it has not begun."""
+        return None if self._ends is None else max(self._ends - time.monotonic(), 0.0)
+
+    @property
+    def ring(self) -> Path | None:
+        """The ring, in a folder of the run's; None until there is one."""
+        return self._ring
+
+    @property
+    def place(self) -> Placement:
+        """What the launcher says of this process."""
+        return self._place
+
+    def end_after(self, seconds: float) -> None:
+        """End it so many seconds from now, or from its beginning; 0: with the process."""
+        with _lock:
+            self.options = self.options._replace(time=seconds)
+            if not self.recording:
+                return
+            self.forget_timer()
+            self._ends = time.monotonic() + seconds if seconds else None
+            if self._ends is not None:
+                self.later(self._ends, _stop)
+
+    def record_kernels(self, **changed: Any) -> None:
+        """Record the GPU with these options from now on: ``kernels`` and what belongs to it."""
+        with _lock:
+            self.options = self.options._replace(**changed)
+            if self.recording and _active is self:
+                _stop_kernels()
+                _install_kernels(self.options)
+
+    def change_pace(self, **changed: Any) -> None:
+        """Have the recorder read and drain as often as these options say, for the whole run.
+
+        Raises:
+            OSError: the recorder cannot be told.
+        """
+        import json
+
+        with _lock:
+            self.options = self.options._replace(**changed)
+            if not self.recording:
+                return
+            told = {"intervals": self.options.intervals(), "drain_hz": self.options.drain_hz}
+            partial = self._ring_dir / f"{PACE_NAME}.{os.getpid()}"
+            partial.write_text(json.dumps(told), encoding="ascii")
+            # For its successors, too, whichever rank starts them.
+            partial.replace(self._ring_dir / PACE_NAME)
+            self.see_to_recorder()
 
     def later(self, when: float, what: Callable[[Session], None]) -> None:
         """Call ``what(self)`` at a time (CLOCK_MONOTONIC, s), on a thread of its own."""
@@ -133,10 +208,12 @@ class Session:
                 tell(f"not recording: {error!r}. The job goes on without")
                 return False
             self._pid = os.getpid()
+            self.since_ns = self.since_ns or time.time_ns()
             if self.options.time:
                 self._ends = self._ends or time.monotonic() + self.options.time
                 self.later(self._ends, _stop)
             self.see_to_recorder()
+            _be_asked()
             hooks = sys.modules.get("haiprof.hooks")
             if hooks is not None:
                 hooks.report_kept()
@@ -382,6 +459,12 @@ def start(
     return _begin(given, lazily=False)
 
 
+def start_beside_imports(**given: Any) -> Session:
+    """:func:`start` from a thread that is not the program's, which may be importing torch."""
+    _wait_for_import("torch")
+    return _begin(given, lazily=False)
+
+
 def arm() -> Session:
     """Begin when there is something to record: the way of ``HAIPROF_ENABLED=1``."""
     return _begin({}, lazily=True)
@@ -404,6 +487,7 @@ def _begin(given: dict[str, Any], *, lazily: bool) -> Session:
         session = _active = Session(options, placement())
         _register_once()
         if session.warming_up:
+            _be_asked()
             session.wait_for_beginning(_record_lazily if lazily else _record)
         elif lazily:
             _record_lazily(session)
@@ -436,6 +520,22 @@ def _record_lazily(session: Session) -> None:
         _install_hooks(session.options)
 
 
+def _be_asked() -> None:
+    """Let others ask what is recorded here; without that it is recorded all the same."""
+    try:
+        from haiprof.control import server
+
+        server.open_socket(_answer)
+    except Exception as error:
+        tell(f"`haiprof ps` and `haiprof stop` do not reach this process: {error}")
+
+
+def _answer(request: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    from haiprof.control import requests
+
+    return requests.answer(request, arguments)
+
+
 def _tell_ignored(given: dict[str, Any], used: Options) -> None:
     ignored = [
         f"{name}={value!r}"
@@ -457,14 +557,18 @@ def _install_hooks(options: Options) -> None:
             hooks.install(_report)
     except Exception as error:  # a torch that we do not know
         tell(f"steps and phases are not found by themselves: {error!r}; use haiprof.step()")
-    if options.hooks or options.kernels != "off":
-        from haiprof.hooks import cuda
-
-        cuda.install(_report, options)
+    _install_kernels(options)
     if options.traces:
         from haiprof import deep
 
         deep.arm(options)
+
+
+def _install_kernels(options: Options) -> None:
+    if options.hooks or options.kernels != "off":
+        from haiprof.hooks import cuda
+
+        cuda.install(_report, options)
 
 
 def _stop_kernels() -> None:
@@ -541,6 +645,10 @@ def _at_exit() -> None:
         _finish_trace("the job ended")
         with contextlib.suppress(Exception):
             session.close(_STOP_SECONDS if last else 0.0)
+    server = sys.modules.get("haiprof.control.server")
+    if server is not None:
+        with contextlib.suppress(Exception):
+            server.close_socket()
 
 
 def _after_fork() -> None:

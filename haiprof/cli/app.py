@@ -125,6 +125,40 @@ def recover(
 
 
 @app.command()
+def ps(
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")] = False,
+) -> None:
+    """List the jobs that are recorded on this node, and their ranks."""
+    from haiprof.cli.ps import list_jobs
+
+    list_jobs(as_json=json)
+
+
+_Target = Annotated[
+    str, typer.Argument(help="A run, its folder, a pid, or a script.", metavar="RUN|PID|NAME")
+]
+_Patience = Annotated[
+    float, typer.Option(help="How long each rank may take, s.", min=0.1, max=3600.0)
+]
+
+
+@app.command()
+def stop(job: _Target, timeout: _Patience = 30.0) -> None:
+    """End the recording of a job; the job goes on."""
+    from haiprof.cli.stop import stop_job
+
+    raise typer.Exit(stop_job(job, timeout))
+
+
+@app.command()
+def flush(job: _Target, timeout: _Patience = 30.0) -> None:
+    """Bring to disk what was recorded of a job so far."""
+    from haiprof.cli.flush import flush_job
+
+    raise typer.Exit(flush_job(job, timeout))
+
+
+@app.command()
 def doctor(
     json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")] = False,
     require: Annotated[

@@ -18,7 +18,7 @@ from haiprof.hooks.imports import AfterImport, imported
 from haiprof.launcher import placement
 from haiprof.options import Options
 
-__all__ = ["DeepTrace", "arm", "finish", "trace"]
+__all__ = ["DeepTrace", "arm", "current", "finish", "trace", "trace_training"]
 
 _lock = threading.Lock()
 _current: Recording | None = None
@@ -47,6 +47,11 @@ class DeepTrace:
     def file(self) -> Path | None:
         """The finished file; None while there is none."""
         return self._recording.file
+
+    @property
+    def live(self) -> bool:
+        """Whether something of it is still to come."""
+        return self._recording.live
 
     def wait(self, seconds: float = 60.0) -> Path | None:
         """Wait until the file is finished and return it; None when it is not by then."""
@@ -153,17 +158,34 @@ def _begin(plan: Plan) -> DeepTrace:
 
 def arm(options: Options) -> None:
     """Make a deep trace of this process as soon as it trains: the way of ``HAIPROF_TRACE=1``."""
+    trace_training(plan_of(options))
+
+
+def trace_training(plan: Plan) -> DeepTrace:
+    """Make a deep trace of the thread that trains, as soon as one does; for any other thread.
+
+    Returns:
+        A handle; of the one that is being made, where there is one.
+    """
     global _current, _waiting
     if not options.traces_rank(placement().rank):
         return
     with _lock:
-        if _waiting is not None or (_current is not None and _current.live):
-            return
-        _current = Recording(plan_of(options))
-        if imported("torch") is None:
+        if _current is not None and (_waiting is not None or _current.live):
+            return DeepTrace(_current, began_here=False)
+        recording = _current = Recording(plan)
+        wait = imported("torch") is None
+        if wait:
             _waiting = AfterImport("torch", lambda torch: _torch_imported())
-            return
-    _torch_imported()
+    if not wait:
+        _torch_imported()
+    return DeepTrace(recording, began_here=True)
+
+
+def current() -> DeepTrace | None:
+    """Return the deep trace that was asked for last, if any was."""
+    recording = _current
+    return None if recording is None else DeepTrace(recording, began_here=False)
 
 
 def _torch_imported() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import time
@@ -29,6 +30,22 @@ def recorder_running(ring_dir: Path) -> bool:
     return False
 
 
+def recorder_pid(ring_dir: Path) -> int | None:
+    """Return the process that holds the recorder's lock of this run; None: nobody does."""
+    if not recorder_running(ring_dir):
+        return None
+    try:
+        return int((ring_dir / LOCK_NAME).read_text(encoding="ascii"))
+    except (OSError, ValueError):  # it has just got it
+        return None
+
+
+def _write_pid(fd: int) -> None:
+    with contextlib.suppress(OSError):  # nobody needs it
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, str(os.getpid()).encode(), 0)
+
+
 class Election:
     """The recorder's lock of one run. The kernel drops it with the process, however that ends."""
 
@@ -52,6 +69,7 @@ class Election:
             else:
                 if self._is_the_file(fd):
                     self._fd = fd
+                    _write_pid(fd)
                     return True
                 # The last recorder removed the file between our open and our lock.
                 os.close(fd)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import json
 import logging
 import os
 import select
@@ -15,7 +16,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from haiprof.places import DOORBELL_NAME, LOCK_NAME, RECORDER_LOG, Access
+from haiprof.control.sockets import remove_dead
+from haiprof.places import (
+    CONTROL_FOLDER,
+    DOORBELL_NAME,
+    LOCK_NAME,
+    PACE_NAME,
+    RECORDER_LOG,
+    Access,
+)
 from haiprof.recorder.election import Election
 from haiprof.recorder.life import Life
 from haiprof.recorder.node import NodeRecorder
@@ -56,6 +65,7 @@ class Recorder:
         self._paused_since: float | None = None
         self._pause_error = 0
         self._terminations = 0
+        self._pace_read: tuple[int, int] | None = None
 
     def watch_command(self, pid: int, start_time: int) -> None:
         """Stay until that process has ended, rings or not."""
@@ -83,6 +93,7 @@ class Recorder:
 
     def _record(self, doorbell: int) -> bool:
         """Record until nothing is left, and close all files; False when something had to stay."""
+        self._look_at_pace()
         node = self._open_node()
         if self._watched is not None:
             node.watch_command(self._watched.pid)
@@ -130,6 +141,7 @@ class Recorder:
         failed: OSError | None = None
         parts: list[Callable[[], None]] = [
             lambda: self._find_rings(node),
+            lambda: self._keep_pace(node),
             *(functools.partial(self._drain, p, node) for p in list(self._processes.values())),
             lambda: self._sample(node),
         ]
@@ -142,6 +154,29 @@ class Recorder:
             self._pause(node, failed)
         elif self._paused_since is not None:
             self._go_on(node)
+
+    def _keep_pace(self, node: NodeRecorder) -> None:
+        before = self._intervals
+        if self._look_at_pace() and self._intervals != before:
+            node.change_pace(self._intervals, self._processes.values())
+
+    def _look_at_pace(self) -> bool:
+        """Take over the pace that a session has asked for since the last look; False: none has."""
+        path = self._ring_dir / PACE_NAME
+        try:
+            about = path.stat()
+            if (about.st_ino, about.st_mtime_ns) == self._pace_read:
+                return False
+            self._pace_read = (about.st_ino, about.st_mtime_ns)
+            told = json.loads(path.read_text(encoding="ascii"))
+            self._intervals = {str(n): float(s) for n, s in told["intervals"].items()}
+            self._drain_seconds = 1.0 / float(told["drain_hz"])
+        except FileNotFoundError:
+            return False
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as e:
+            log.error("%s: the pace stays as it is: %r", path, e)
+            return False
+        return True
 
     def _drain(self, process: RecordedProcess, node: NodeRecorder) -> None:
         try:
@@ -282,7 +317,8 @@ def tidy(ring_dir: Path, run_dir: Path) -> None:
         if text:
             with (run_dir / RECORDER_LOG).open("ab") as file:
                 file.write(text)
-    for name in (RECORDER_LOG, DOORBELL_NAME, LOCK_NAME):
+    for name in (RECORDER_LOG, DOORBELL_NAME, PACE_NAME, LOCK_NAME):
         (ring_dir / name).unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         ring_dir.rmdir()
+    remove_dead(ring_dir.parent / CONTROL_FOLDER)

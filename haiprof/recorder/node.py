@@ -102,21 +102,8 @@ class NodeRecorder:
     def _open(self, intervals: Mapping[str, float], access: Access) -> None:
         for left in sorted(self.folder.glob(f"*{schema.LIVE_SUFFIX}")):
             close_stream(left)
-        self._sampler = HostSampler(
-            procfs=access.procfs,
-            sysfs=access.sysfs,
-            # Ranks are watched by their numbers in the recorder's own namespace.
-            own_procfs=PROCFS,
-            own_sysfs=SYSFS,
-            basic=intervals.get("basic", 0.0),
-            gpu=intervals.get("gpu", 0.0),
-            ib=intervals.get("ib", 0.0),
-            io=intervals.get("io", 0.0),
-            mem=intervals.get("mem", 0.0),
-            power=intervals.get("power", 0.0),
-            perfd=access.perfd,
-            resctrl=access.resctrl,
-        )
+        self._access = access
+        self._sampler = self._open_sources(intervals)
         self._machine = machine.describe(access)
         self._targets: dict[int, _Folder] = {0: _Folder(self.folder)}
         self._events = RowTable(schema.EVENTS)
@@ -129,6 +116,49 @@ class NodeRecorder:
         self._utc_offset_ns = time.time_ns() - time.monotonic_ns()
         self._begun = self._now_ns()
         self._written_at = time.monotonic()
+        self._sources = self._sampler.sources()
+        self._write_node_file("live", self._sources)
+
+    def _open_sources(self, intervals: Mapping[str, float]) -> HostSampler:
+        return HostSampler(
+            procfs=self._access.procfs,
+            sysfs=self._access.sysfs,
+            # Ranks are watched by their numbers in the recorder's own namespace.
+            own_procfs=PROCFS,
+            own_sysfs=SYSFS,
+            basic=intervals.get("basic", 0.0),
+            gpu=intervals.get("gpu", 0.0),
+            ib=intervals.get("ib", 0.0),
+            io=intervals.get("io", 0.0),
+            mem=intervals.get("mem", 0.0),
+            power=intervals.get("power", 0.0),
+            perfd=self._access.perfd,
+            resctrl=self._access.resctrl,
+        )
+
+    def change_pace(
+        self, intervals: Mapping[str, float], processes: Iterable[RecordedProcess]
+    ) -> None:
+        """Read the sources as often as this from now on.
+
+        Args:
+            intervals: as at the beginning.
+            processes: all that are watched.
+
+        Raises:
+            OSError: the node's file cannot be written.
+        """
+        self._keep_changes()
+        self._sampler = self._open_sources(intervals)
+        watched = {pid for pid in self._targets if pid != 0}
+        for pid in watched | ({self._command} if self._command is not None else set()):
+            self._sampler.watch(pid)
+        for uuid in self._gpu_users:
+            self._sampler.use_gpu(uuid)
+        for process in processes:
+            self.watch_counters(process, anew=False)
+        told = ", ".join(f"{name} every {seconds:g} s" for name, seconds in intervals.items())
+        self.event("recorder", f"sources are read at another pace: {told}", {"s": dict(intervals)})
         self._sources = self._sampler.sources()
         self._write_node_file("live", self._sources)
 
@@ -217,11 +247,16 @@ class NodeRecorder:
         if pid != self._command:
             self._sampler.unwatch(pid)
 
-    def watch_counters(self, process: RecordedProcess) -> None:
-        """Sample what a process counts in its ring; a helper's count is its rank's."""
+    def watch_counters(self, process: RecordedProcess, *, anew: bool = True) -> None:
+        """Sample what a process counts in its ring; a helper's count is its rank's.
+
+        ``anew``: what it has counted so far is not sampled yet.
+        """
         for pid, target in self._targets.items():
             if target.path == process.folder or target.path == process.rank_folder:
-                self._sampler.watch_counters(pid, str(process.ring), whole=not process.taken_over)
+                self._sampler.watch_counters(
+                    pid, str(process.ring), whole=anew and not process.taken_over
+                )
                 self._read()  # the baseline
                 return
 

@@ -1,0 +1,16 @@
+"""``haiprof flush``: brings to disk what was recorded of a job so far."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from haiprof.cli.asking import ask_job
+
+
+def flush_job(target: str, timeout: float) -> int:
+    """Have every rank do so; print a line for each, and return the exit code."""
+    return ask_job(target, "flush", timeout, _told)
+
+
+def _told(result: dict[str, Any]) -> str:
+    return f"everything up to now is in {result['run_dir']}"

@@ -1,0 +1,20 @@
+"""``haiprof stop``: ends the recording of a job, not the job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from haiprof.cli.asking import ask_job
+
+
+def stop_job(target: str, timeout: float) -> int:
+    """End it in every rank; print a line for each, and return the exit code."""
+    return ask_job(target, "stop", timeout, _told)
+
+
+def _told(result: dict[str, Any]) -> str:
+    if not result["stopped"]:
+        return "nothing was recorded"
+    if not result["closed"]:
+        return f"stopped; its recorder still closes the files in {result['run_dir']}"
+    return f"stopped; its files are in {result['run_dir']}"

@@ -1,0 +1,231 @@
+"""The processes of this node that haiprof is loaded in: who they are and what they do."""
+
+from __future__ import annotations
+
+import contextlib
+import pwd
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from haiprof import _core
+from haiprof.control.client import ControlError, ask
+from haiprof.control.sockets import socket_of, sockets, users_folders
+from haiprof.errors import HaiprofError
+from haiprof.places import RING_SUFFIX, ring_dir
+from haiprof.recorder.election import recorder_pid
+from haiprof.recorder.life import process_is_alive
+
+#: How long a process may take to say who it is, s.
+_STATUS_SECONDS: Final = 2.0
+_AT_ONCE: Final = 32
+
+RECORDING: Final = "recording"
+WARMING_UP: Final = "warming up"
+IDLE: Final = "idle"
+#: It is there and says nothing; ``why`` says what is known of the reason.
+SILENT: Final = "not answering"
+#: The process has gone, and its ring waits for a recorder.
+NOT_CLOSED: Final = "ended, not closed"
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+
+@dataclass(slots=True)
+class Process:
+    """One process. ``None`` is what nobody says.
+
+    Attributes:
+        pid: as it is numbered here.
+        state: "recording", "warming up", "armed" (it records as soon as it trains), "idle",
+            "not answering" or "ended, not closed".
+        user: whose it is.
+        run: its run, and ``run_dir`` its folder.
+        node: its machine, as its folders are named.
+        rank: of its job.
+        since_ns: since when it records (UTC, ns).
+        recorder: pid of its run's recorder, as it is numbered in the namespace of the job.
+        script: what it runs.
+        socket: where it is asked; None: it cannot be.
+        why: the reason of a state that is not as it should be.
+    """
+
+    pid: int
+    state: str
+    user: str
+    run: str | None = None
+    run_dir: str | None = None
+    node: str | None = None
+    rank: int | None = None
+    since_ns: int | None = None
+    recorder: int | None = None
+    script: str | None = None
+    socket: Path | None = None
+    why: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its node and rank, as its folder is called."""
+        rank = "-" if self.rank is None else self.rank
+        return f"{self.node or '?'}#{rank}"
+
+    def told(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return {k: str(v) if isinstance(v, Path) else v for k, v in asdict(self).items()}
+
+
+class NotFound(HaiprofError):
+    """No process is meant; ``str()`` of it is one line."""
+
+
+class Ambiguous(HaiprofError):
+    """Several runs may be meant; ``str()`` of it is one line that names them."""
+
+
+def processes(timeout: float = _STATUS_SECONDS) -> list[Process]:
+    """Return this user's processes on this node, all users' for root, by run, node and rank.
+
+    Args:
+        timeout: how long each may take to say who it is, s; they are asked at once.
+    """
+    found = [p for p in at_once(lambda path: _asked(path, timeout), sockets()) if p is not None]
+    # What says nothing has a ring that tells who it is; and so has what cannot be asked.
+    for known in _rings():
+        same = [p for p in found if p.pid == known.pid and p.user == known.user]
+        if not same:
+            found.append(known)
+        elif same[0].state == SILENT:
+            known.state, known.why, known.socket = SILENT, same[0].why, same[0].socket
+            found[found.index(same[0])] = known
+    return sorted(found, key=lambda p: (p.run or "~", p.node or "", _or_last(p.rank), p.pid))
+
+
+def meant(target: str, timeout: float = _STATUS_SECONDS) -> list[Process]:
+    """Return the processes of a run (its name or folder), of a script, or the one with that pid.
+
+    Raises:
+        ControlError: there is no such process, or it has not loaded haiprof.
+        NotFound: no process of such a run or script.
+        Ambiguous: several runs are of that script.
+    """
+    if target.isdecimal():
+        path = socket_of(int(target))
+        one = _asked(path, timeout)
+        if one is None:
+            raise ControlError("gone", f"there is no process {target}")
+        return [one]
+    everyone = [p for p in processes(timeout) if p.state != NOT_CLOSED]
+    folder = str(Path(target).absolute())
+    of_run = [p for p in everyone if p.run is not None and (p.run == target or p.run_dir == folder)]
+    if of_run:
+        return of_run
+    of_script = [p for p in everyone if _is_called(p.script, target)]
+    runs = sorted({p.run for p in of_script if p.run is not None})
+    if len(runs) > 1:
+        raise Ambiguous(f"{target} is what several runs run: {', '.join(runs)}; name one of them")
+    if not of_script:
+        raise NotFound(f"{target}: no such run, process or script is recorded here; see haiprof ps")
+    return of_script
+
+
+def at_once(what: Callable[[_T], _R], those: Sequence[_T]) -> Iterable[_R]:
+    """Do something with each, many at a time; returns the results in order."""
+    if not those:
+        return []
+    with ThreadPoolExecutor(min(len(those), _AT_ONCE)) as pool:
+        return list(pool.map(what, those))
+
+
+def _asked(path: Path, timeout: float) -> Process | None:
+    user = _user(path)
+    pid = int(path.name.partition("@")[0])
+    try:
+        told = ask(path, "status", timeout=timeout)
+    except ControlError as error:
+        if error.reason == "gone":
+            return None
+        return Process(pid, SILENT, user, socket=path, why=str(error))
+    return Process(
+        pid=told["pid"],
+        state=told["state"],
+        user=user,
+        run=told.get("run"),
+        run_dir=told.get("run_dir"),
+        node=told.get("node"),
+        rank=told.get("rank"),
+        since_ns=told.get("since_ns"),
+        recorder=told.get("recorder"),
+        script=told.get("script"),
+        socket=path,
+    )
+
+
+def _rings() -> Iterator[Process]:
+    """Yield who has a ring."""
+    for user_folder in users_folders(Path("/")):
+        for folder in _entries(user_folder):
+            if folder.name.startswith("."):
+                continue
+            newest: dict[int, Process] = {}
+            for ring in _entries(folder):
+                if ring.suffix == RING_SUFFIX and (one := _of_ring(ring)) is not None:
+                    newest[one.pid] = one
+            if newest:
+                recorder = recorder_pid(folder)
+                for one in newest.values():
+                    one.recorder = recorder
+                    yield one
+
+
+def _of_ring(ring: Path) -> Process | None:
+    try:
+        reader = _core.RingReader(str(ring))
+    except (OSError, ValueError):  # it is being made, or is of another version
+        return None
+    header = reader.header
+    if ring_dir(header["run"]).name != ring.parent.name:
+        return None  # a container's, whose numbers mean nothing here
+    alive = process_is_alive(header["pid"], header["start_time"])
+    if alive and reader.closed:
+        return None  # its recorder is about to take it away
+    return Process(
+        pid=header["pid"],
+        state=RECORDING if alive else NOT_CLOSED,
+        user=_user(ring),
+        run=header["run"],
+        run_dir=header["run_dir"],
+        node=header["node"],
+        rank=header["rank"],
+        since_ns=header["created_ns"],
+        why="" if alive else "its recorder writes it out; if there is none: haiprof recover",
+    )
+
+
+def _entries(folder: Path) -> list[Path]:
+    with contextlib.suppress(OSError):
+        return sorted(folder.iterdir())
+    return []
+
+
+def _user(path: Path) -> str:
+    try:
+        uid = path.lstat().st_uid
+    except OSError:
+        return "?"
+    with contextlib.suppress(KeyError):
+        return pwd.getpwuid(uid).pw_name
+    return str(uid)
+
+
+def _is_called(script: str | None, target: str) -> bool:
+    if not script:
+        return False
+    path = Path(script)
+    return target in (script, path.name, path.stem)
+
+
+def _or_last(rank: int | None) -> int:
+    return 1 << 62 if rank is None else rank

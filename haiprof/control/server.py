@@ -1,0 +1,218 @@
+"""In the job: one Unix socket for each process, and one thread that waits at it.
+
+The thread sleeps in accept() and costs nothing while nobody asks. Connections are served one after
+the other, each with a short deadline, so that those who say nothing, or come by the thousand, cost
+the others time and the job nothing. Nothing here raises into the job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import socket
+import stat
+import struct
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from haiprof.control import protocol
+from haiprof.places import control_socket, make_private, ring_root
+
+Answer = Callable[[str, dict[str, Any]], dict[str, Any]]
+
+#: How long a request may take to arrive, and its answer to be taken, s.
+_PATIENCE: Final = 0.5
+#: Connections that wait for their turn; the kernel lets no more in.
+_WAITING: Final = 16
+#: How long to wait for descriptors or memory that accept() lacks, s.
+_PAUSE: Final = 0.5
+_LACKS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+#: How long the end of the job waits for the thread, s.
+_JOIN_SECONDS: Final = 0.2
+
+_CREDENTIALS: Final = struct.Struct("3i")
+
+_lock = threading.Lock()
+_server: Server | None = None
+
+
+def open_socket(answer: Answer) -> None:
+    """Let this process be asked from now on. Idempotent.
+
+    Args:
+        answer: is given a request's name and arguments and returns what can be said in JSON; raises
+            ``protocol.Refused`` where the answer is no.
+
+    Raises:
+        OSError: the socket cannot be made.
+        RuntimeError: the process may have no more threads.
+    """
+    global _server
+    with _lock:
+        if _server is None or not _server.alive:
+            _server = Server(control_socket(), answer)
+
+
+def close_socket() -> None:
+    """Let it be asked no more: the job ends."""
+    global _server
+    with _lock:
+        server, _server = _server, None
+    if server is not None:
+        server.close()
+
+
+class Server:
+    """A socket and its thread."""
+
+    def __init__(self, path: Path, answer: Answer) -> None:
+        """Make ``path``, in the place of one that a dead process left, and serve."""
+        self._path = path
+        self._answer = answer
+        self._closed = False
+        self._connection: socket.socket | None = None
+        make_private(ring_root())
+        make_private(path.parent)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._identity = _identity(self._listener.fileno())
+            self._bind()
+            self._thread = threading.Thread(target=self._run, name="haiprof-control", daemon=True)
+            self._thread.start()
+        except BaseException:
+            self._listener.close()
+            with contextlib.suppress(OSError):
+                path.unlink()
+            raise
+
+    @property
+    def alive(self) -> bool:
+        """Whether it serves: a job may have closed every descriptor that it did not know."""
+        return self._thread.is_alive()
+
+    def _bind(self) -> None:
+        folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            name, partial = self._path.name, f"{self._path.name}.partial"
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(partial, dir_fd=folder)
+            # Not by its path, which may be longer than a socket's address.
+            self._listener.bind(f"/proc/self/fd/{folder}/{partial}")
+            os.chmod(partial, 0o600, dir_fd=folder)
+            self._listener.listen(_WAITING)
+            # Under its name it has always been listened at: one that refuses is a dead process's.
+            os.rename(partial, name, src_dir_fd=folder, dst_dir_fd=folder)
+        finally:
+            os.close(folder)
+
+    def close(self) -> None:
+        """Remove the socket and end the thread, unless it is in the middle of an answer."""
+        self._closed = True
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+        with contextlib.suppress(OSError):
+            self._path.parent.rmdir()
+        if self._still_ours():
+            with contextlib.suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
+        self._thread.join(_JOIN_SECONDS)
+
+    def in_forked_child(self) -> None:
+        """Give back the parent's descriptors: as long as they are open its clients wait."""
+        if self._still_ours():
+            self._listener.close()
+        else:
+            self._listener.detach()
+        if self._connection is not None:
+            self._connection.close()
+
+    def _still_ours(self) -> bool:
+        """Whether the descriptor is the socket's: a job that closes it may get its number."""
+        try:
+            return _identity(self._listener.fileno()) == self._identity
+        except OSError:
+            return False
+
+    def _run(self) -> None:
+        while not self._closed and self._still_ours():
+            try:
+                self._connection = self._listener.accept()[0]
+            except OSError as error:
+                if error.errno in _LACKS:
+                    time.sleep(_PAUSE)
+                elif error.errno != errno.ECONNABORTED:
+                    break
+                continue
+            with contextlib.suppress(Exception), self._connection:
+                self._converse(self._connection)
+            self._connection = None
+        if self._still_ours():
+            self._listener.close()
+        else:
+            self._listener.detach()
+
+    def _converse(self, connection: socket.socket) -> None:
+        if _uid_of_peer(connection) not in (0, os.getuid()):
+            text = "it is another user's: ask as that user, or as root"
+            answer = {"error": "denied", "text": text}
+            protocol.send(connection, protocol.encode(answer), time.monotonic() + _PATIENCE)
+            return
+        try:
+            asked = protocol.receive(connection, time.monotonic() + _PATIENCE)
+        except protocol.OtherVersion as error:
+            from haiprof import __version__
+
+            answer = {"error": "version", "text": f"haiprof {__version__} was sent {error}"}
+        except protocol.BadMessage as error:
+            answer = {"error": "message", "text": str(error)}
+        else:
+            if _gone(connection):
+                return  # it has told its user that nothing was done
+            answer = self._answered(asked)
+        protocol.send(connection, protocol.encode(answer), time.monotonic() + _PATIENCE)
+
+    def _answered(self, asked: dict[str, Any]) -> dict[str, Any]:
+        request, arguments = asked.get("request"), asked.get("arguments", {})
+        if not isinstance(request, str) or not isinstance(arguments, dict):
+            return {"error": "message", "text": "this is no request"}
+        try:
+            return {"result": self._answer(request, arguments)}
+        except protocol.Refused as error:
+            return {"error": "refused", "text": str(error)}
+        except Exception as error:
+            return {"error": "failed", "text": f"{request}: {error!r}"[:1000]}
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    found = os.fstat(descriptor)
+    if not stat.S_ISSOCK(found.st_mode):
+        raise OSError(errno.ENOTSOCK, os.strerror(errno.ENOTSOCK))
+    return found.st_dev, found.st_ino
+
+
+def _uid_of_peer(connection: socket.socket) -> int:
+    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(told)[1])
+
+
+def _gone(connection: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(connection, select.POLLRDHUP)
+    return bool(poll.poll(0))
+
+
+def _after_fork() -> None:
+    global _lock, _server
+    _lock = threading.Lock()  # the parent's may have been held by a thread that is not here
+    server, _server = _server, None
+    if server is not None:
+        with contextlib.suppress(Exception):
+            server.in_forked_child()
+
+
+os.register_at_fork(after_in_child=_after_fork)

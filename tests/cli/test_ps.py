@@ -1,0 +1,196 @@
+"""haiprof ps, stop and flush: which jobs there are, and what each of them is told."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import haiprof, only_line
+from control_jobs import STEPS, job
+from recording import process_file, recorders, wait_for, wait_recorded
+
+from haiprof.cli.asking import ask_job
+from haiprof.control.client import ControlError
+from haiprof.control.jobs import Process
+
+
+@contextlib.contextmanager
+def ranks(folder: Path, count: int, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run so many ranks of one run."""
+    with contextlib.ExitStack() as stack:
+        running = []
+        for rank in range(count):
+            monkeypatch.setenv("RANK", str(rank))
+            (folder / str(rank)).mkdir()
+            running.append(
+                stack.enter_context(job(STEPS, folder / str(rank), str(folder / "logs")))
+            )
+        monkeypatch.delenv("RANK")
+        yield running
+
+
+def listed() -> list[dict[str, Any]]:
+    done = haiprof("ps", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+def test_without_jobs_it_says_how_to_have_one(shm: Path) -> None:
+    done = haiprof("ps")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "haiprof run" in done.stdout
+    assert listed() == []
+
+
+def test_it_lists_each_rank_with_its_run_and_recorder(
+    shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ranks(tmp_path, 2, monkeypatch) as running:
+        wait_for(lambda: recorders(shm))
+        found = listed()
+        assert [(p["rank"], p["pid"]) for p in found] == [(n, r.pid) for n, r in enumerate(running)]
+        for told in found:
+            assert told["state"] == "recording"
+            assert told["run"] == "r"
+            assert told["run_dir"] == str(tmp_path / "logs" / "r")
+            assert [told["recorder"]] == recorders(shm)
+            assert abs(told["since_ns"] - time.time_ns()) < 120e9
+        heading, *lines = haiprof("ps").stdout.splitlines()
+        assert heading.split() == ["RUN", "RANK", "PID", "STATE", "SINCE", "RECORDER", "FOLDER"]
+        assert len(lines) == 2
+        assert lines[1].startswith("r  ")
+        assert f"#1  {running[1].pid}" in lines[1]
+
+        running[0].ask("stop")
+        states = {p["pid"]: p["state"] for p in listed()}
+        assert states == {running[0].pid: "idle", running[1].pid: "recording"}
+
+
+def test_one_that_is_stopped_or_has_ended_is_listed_as_that(shm: Path, tmp_path: Path) -> None:
+    with job(STEPS, tmp_path, str(tmp_path / "logs")) as running:
+        running.ask("flush")
+        (recorder,) = recorders(shm)
+        os.kill(running.pid, signal.SIGSTOP)
+        (told,) = listed()
+        assert (told["state"], told["run"], told["pid"]) == ("not answering", "r", running.pid)
+        assert f"kill -CONT {running.pid}" in told["why"]
+        assert f"kill -CONT {running.pid}" in haiprof("ps").stdout
+        os.kill(running.pid, signal.SIGCONT)
+        os.kill(recorder, signal.SIGKILL)
+        running.process.kill()
+        running.process.wait()
+        (told,) = listed()
+        assert (told["state"], told["run"], told["rank"]) == ("ended, not closed", "r", 0)
+        assert "haiprof recover" in told["why"]
+        assert haiprof("recover").returncode == 0
+        assert listed() == []
+
+
+@pytest.mark.parametrize("meant", ["run", "folder", "pid"])
+def test_stop_ends_the_recording_of_every_rank_and_no_job(
+    meant: str, shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ranks(tmp_path, 2, monkeypatch) as running:
+        target = {"run": "r", "folder": str(tmp_path / "logs" / "r"), "pid": str(running[1].pid)}
+        done = haiprof("stop", target[meant])
+        assert (done.returncode, done.stderr) == (0, "")
+        lines = done.stdout.splitlines()
+        stopped = running[1:] if meant == "pid" else running
+        assert len(lines) == len(stopped)
+        for line, one in zip(lines, stopped, strict=True):
+            assert f"pid {one.pid}" in line
+            assert str(tmp_path / "logs" / "r") in line
+            assert one.ask("status")["state"] == "idle"
+        if meant == "pid":
+            assert running[0].ask("status")["state"] == "recording"
+        else:
+            wait_recorded(shm)
+            states = [process_file(f)["state"] for f in (tmp_path / "logs" / "r").glob("*#*")]
+            assert states == ["closed", "closed"]
+            again = haiprof("stop", "r")
+            assert again.returncode == 1
+            assert "haiprof ps" in only_line(again)
+    assert all(one.stderr == "" for one in running)
+
+
+def test_flush_of_a_rank_that_is_busy_has_a_line_and_a_code_of_its_own(
+    shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ranks(tmp_path, 2, monkeypatch) as running:
+        done = haiprof("flush", "r")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert len(done.stdout.splitlines()) == 2
+
+        os.kill(running[0].pid, signal.SIGSTOP)
+        done = haiprof("flush", "r", "--timeout", "0.5")
+        os.kill(running[0].pid, signal.SIGCONT)
+        assert done.returncode == 3
+        assert f"process {running[0].pid} does not answer" in only_line(done)
+        (line,) = done.stdout.splitlines()
+        assert f"pid {running[1].pid}" in line
+
+        running[1].ask("stop")
+        done = haiprof("flush", str(running[1].pid))
+        assert done.returncode == 4
+        assert "nothing to flush" in only_line(done)
+
+
+def test_a_script_may_stand_for_its_run_if_it_is_one(shm: Path, tmp_path: Path) -> None:
+    script = "import sys; sys.argv[0] = 'my/train.py'"
+    program = STEPS.replace("import haiprof\n", f"{script}\n    import haiprof\n")
+    first, second = tmp_path / "1", tmp_path / "2"
+    first.mkdir()
+    second.mkdir()
+    with job(program, first, str(tmp_path / "logs")) as one:
+        for name in ("train.py", "train", "my/train.py"):
+            assert f"pid {one.pid}" in haiprof("flush", name).stdout
+        other = program.replace('run="r"', 'run="s"')
+        with job(other, second, str(tmp_path / "logs")) as two:
+            done = haiprof("stop", "train.py")
+            assert done.returncode == 2
+            assert "r, s" in only_line(done)
+            for running in (one, two):
+                assert running.ask("status")["state"] == "recording"
+
+
+def test_what_is_nobody_is_one_line(shm: Path) -> None:
+    for target, said in (("nobody", "haiprof ps"), (str(2**22 + 1), "no process")):
+        done = haiprof("stop", target)
+        assert done.returncode == 1
+        assert said in only_line(done)
+    done = haiprof("flush", str(os.getpid()))
+    assert done.returncode == 1
+    assert "has not loaded haiprof" in only_line(done)
+    assert haiprof("stop").returncode == 2
+
+
+def test_many_ranks_are_summed_up(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = [
+        Process(n, "recording", "me", "r", "/r", "node", n, socket=Path("/s")) for n in range(64)
+    ]
+
+    def asked(rank: Process, request: str, timeout: float) -> object:
+        if rank.rank in (7, 9):
+            return ControlError(
+                "busy" if rank.rank == 7 else "refused", f"rank {rank.rank} says no"
+            )
+        return {}
+
+    monkeypatch.setattr("haiprof.cli.asking.meant", lambda target: known)
+    monkeypatch.setattr("haiprof.cli.asking._asked", asked)
+    assert ask_job("r", "flush", 1.0, lambda result: "all is well") == 4
+    out, err = capsys.readouterr()
+    assert out == "62 ranks: all is well\n"
+    assert [line.partition(": ")[2] for line in err.splitlines()] == [
+        "node#7: rank 7 says no",
+        "node#9: rank 9 says no",
+    ]

@@ -1,0 +1,116 @@
+"""Programs that are asked while they run: one that steps, one that trains with torch."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from recording import python
+
+from haiprof.control.client import ask
+from haiprof.control.sockets import socket_of
+
+#: Steps until the file END is there, then says how many it made and ends as it should.
+STEPS = """
+    import os, sys, threading, time
+    import haiprof
+    haiprof.start(log_dir=sys.argv[1], run="r")
+    steps = 0
+    {before}
+    while not os.path.exists("END"):
+        haiprof.step()
+        time.sleep(0.001)
+        steps += 1
+        if steps == 3:
+            print("ready", flush=True)
+        {each}
+    print(steps, flush=True)
+"""
+
+#: The same with a small model, which it trains. Begins to record if it is given a folder.
+TRAINS = """
+    import os, sys, time
+    import torch
+    if len(sys.argv) > 1:
+        import haiprof
+        haiprof.start(log_dir=sys.argv[1], run="r")
+    model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batch = torch.randn(16, 32)
+    steps = 0
+    {before}
+    while not os.path.exists("END"):
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+        time.sleep(0.002)
+        steps += 1
+        if steps == 3:
+            print("ready", flush=True)
+        {each}
+    print(steps, flush=True)
+"""
+
+
+class Job:
+    """A running program."""
+
+    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
+        """Wait until it has made some steps."""
+        self.process = process
+        self.pid = process.pid
+        self.steps = 0
+        self.stderr = ""
+        self._end = folder / "END"
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n", process.communicate()
+
+    @property
+    def socket(self) -> Path:
+        """Where it is asked."""
+        return socket_of(self.pid)
+
+    def ask(self, request: str, timeout: float = 30.0, **arguments: Any) -> dict[str, Any]:
+        """Ask it."""
+        return ask(self.socket, request, arguments, timeout)
+
+    def figure(self, name: str) -> int:
+        """Return a number of ``/proc/<pid>/status``: VmRSS (KiB), Threads."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith(f"{name}:"):
+                return int(line.split()[1])
+        raise LookupError(name)
+
+    def finish(self) -> None:
+        """Have it end, as it must be able to whatever was done to it."""
+        self._end.touch()
+        out, self.stderr = self.process.communicate(timeout=60)
+        assert self.process.returncode == 0, self.stderr
+        self.steps = int(out.splitlines()[-1])
+
+
+@contextlib.contextmanager
+def job(
+    program: str, folder: Path, *arguments: str, before: str = "", each: str = ""
+) -> Iterator[Job]:
+    """Run a program in ``folder``, and end it.
+
+    Args:
+        program: ``STEPS`` or ``TRAINS``.
+        folder: where it runs.
+        arguments: of the program.
+        before: a line of Python before the loop.
+        each: a line of Python in each turn of it.
+    """
+    process = python(program.format(before=before, each=each), *arguments, cwd=folder)
+    try:
+        running = Job(process, folder)
+        yield running
+        if process.poll() is None:
+            running.finish()
+    finally:
+        process.kill()
+        process.wait()
