@@ -229,6 +229,8 @@ def _begin_trace(active: session.Session, given: Mapping[str, Any]) -> bool:
 
     length = {"trace_steps": 0, "trace_seconds": 0.0, "trace_warmup": 0.0}
     asked: Options = active.options._replace(**(length | {"time": 0.0} | dict(given)))
+    if not asked.traces_rank(active.place.rank):
+        raise Refused(f"rank {active.place.rank} is none of trace_ranks ({asked.trace_ranks})")
     before = deep.current()
     live = before is not None and before.live
     deep.trace_training(plan_of(asked))

@@ -158,7 +158,8 @@ def _begin(plan: Plan) -> DeepTrace:
 
 def arm(options: Options) -> None:
     """Make a deep trace of this process as soon as it trains: the way of ``HAIPROF_TRACE=1``."""
-    trace_training(plan_of(options))
+    if options.traces_rank(placement().rank):
+        trace_training(plan_of(options))
 
 
 def trace_training(plan: Plan) -> DeepTrace:
@@ -168,8 +169,6 @@ def trace_training(plan: Plan) -> DeepTrace:
         A handle; of the one that is being made, where there is one.
     """
     global _current, _waiting
-    if not options.traces_rank(placement().rank):
-        return
     with _lock:
         if _current is not None and (_waiting is not None or _current.live):
             return DeepTrace(_current, began_here=False)
