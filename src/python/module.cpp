@@ -18,4 +18,5 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   register_names(module);
   register_nesting(module);
   register_paths(module);
+  register_attach(module);
 }
