@@ -1,0 +1,1 @@
+"""Reaching jobs that run: from outside, without their having been prepared for it."""
