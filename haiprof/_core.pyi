@@ -667,3 +667,53 @@ class Groups:
     @property
     def first(self) -> npt.NDArray[np.uint32]:
         """Where in ``order`` each group begins; then the number of rows."""
+
+# -- code that another process runs (src/attach) -------------------------------------------------
+
+class InjectError(Exception):
+    """A process that cannot be reached: ``args`` are a word (src/attach/refused.h) and a clause."""
+
+    args: tuple[str, str]
+
+def interpreter(pid: int) -> tuple[str, int]:
+    """Return the file that CPython is in, as the process names it, and its PY_VERSION_HEX.
+
+    The version is 0 before 3.11. Nothing runs in the process and none of its threads is stopped.
+
+    Raises:
+        InjectError: there is none that can be reached.
+    """
+
+class Injection:
+    """Source text that the main thread of another process is to run with PyRun_SimpleString.
+
+    It must raise nothing: what it raises would reach the job.
+    """
+
+    def __init__(self, pid: int, code: str) -> None:
+        """Look for the interpreter; disturb nothing.
+
+        Raises:
+            InjectError: there is none that can be reached.
+        """
+    def queue(self) -> str:
+        """Queue it: ``queued``, or ``full`` or ``starting``, when it is to be called again later.
+
+        Raises:
+            InjectError: the process or its threads cannot be reached, or not any more.
+        """
+    def ran(self) -> bool:
+        """Whether it has run to its end.
+
+        Raises:
+            InjectError: the process has ended.
+        """
+    def close(self) -> bool:
+        """Give the memory back; what has not run does not run later. Whether it has run.
+
+        Raises:
+            InjectError: the process has ended.
+        """
+    @property
+    def frozen_ns(self) -> int:
+        """How long one thread of the process stood, in all; ns."""

@@ -1,1 +1,1 @@
-"""Processes that record are asked what they do, and told to do otherwise (docs/control.md)."""
+"""Running jobs are found, reached, asked what they do, and told to do otherwise."""

@@ -19,4 +19,5 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   register_nesting(module);
   register_paths(module);
   register_aggregate(module);
+  register_attach(module);
 }

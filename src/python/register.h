@@ -19,5 +19,6 @@ void register_names(pybind11::module_& module);
 void register_nesting(pybind11::module_& module);
 void register_paths(pybind11::module_& module);
 void register_aggregate(pybind11::module_& module);
+void register_attach(pybind11::module_& module);
 
 }  // namespace haiprof::python

@@ -1,0 +1,401 @@
+"""Python code that a running process executes, once, without having been prepared for it.
+
+Python from 3.14 on has a way of its own, :func:`sys.remote_exec`, between interpreters of one minor
+version that see the same files. All others are reached by our injector (``src/attach``). Both have
+the main thread run the code between two of its Python instructions: never in the middle of a C
+function, and not before the one that it is in returns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, NoReturn
+
+from haiprof import _core
+from haiprof.errors import HaiprofError
+from haiprof.printable import printable
+
+#: The oldest Python that haiprof works in.
+_OLDEST: Final = (3, 10)
+#: A process younger than this (s) may still be loading its interpreter.
+_YOUNG_SECONDS: Final = 5.0
+#: What passes by itself in a process that is just starting.
+_PASSING: Final = frozenset({"starting", "vfork"})
+#: Where a script may lie that the process is to read.
+_FOLDERS: Final = ("/tmp", "/dev/shm", "/var/tmp")
+
+# The job's __main__ keeps its names. A child that the process forks meanwhile has what is queued
+# too, and is not meant. What is raised must not reach the job, but a Ctrl-C is the job's: it comes
+# again when our code is done with. While the interpreter still imports site, few modules are whole
+# and sys.path is not complete: then the code runs at the first call or return after that, and until
+# then the process has a descriptor that tells us.
+_AROUND: Final = """\
+import posix, sys, time
+
+def run():
+    try:
+        exec(compile({code}, '<haiprof>', 'exec'), {{'__name__': '<haiprof>'}})
+    except KeyboardInterrupt:
+        import _thread
+        _thread.start_new_thread(lambda: (time.sleep(0.05), _thread.interrupt_main()), ())
+    except BaseException as error:
+        name = type(error).__name__
+        sys.stderr.write('haiprof: %s in injected code: %s\\n' % (name, error))
+
+def starting():
+    spec = getattr(sys.modules.get('site'), '__spec__', None)
+    return getattr(spec, '_initializing', False)
+
+def run_later():
+    tells = posix.memfd_create({name}, 1)
+    until = time.monotonic() + {seconds}
+    def later(frame, event, argument):
+        late = time.monotonic() > until
+        if late or not starting():
+            sys.setprofile(None)
+            if not late:
+                run()
+            posix.close(tells)
+    sys.setprofile(later)
+
+try:
+    if posix.getpid() == {pid}:
+        run_later() if starting() else run()
+except BaseException:
+    pass
+"""
+_LAST: Final = """\
+try:
+    posix.unlink({script})
+except OSError:
+    pass
+"""
+
+_MENDS: Final = {
+    "stopped": "let it go on: kill -CONT {pid}",
+    "traced": "end that first",
+    "seccomp": "start it with haiprof run",
+    "vfork": "try again in a moment",
+    "bits": "only its own architecture's haiprof can attach",
+    "not_python": "name the process that runs Python",
+    "old": "haiprof works with Python 3.10 and later",
+    "starting": "try again in a moment",
+    "memory": "start it with haiprof run",
+    "busy": "try again, or look with py-spy what it does",
+    "full": "try again in a moment",
+    "disabled": "start it without PYTHON_DISABLE_REMOTE_DEBUG, or with haiprof run",
+    "late": "wait until what it does is over, or give it more time",
+}
+
+
+class NotReachedError(HaiprofError):
+    """A process that cannot be made to run code.
+
+    ``str()`` is one line: the process, the reason, the mend.
+
+    Attributes:
+        reason: one word. ``gone``, ``zombie``, ``stopped``, ``traced``, ``permission``,
+            ``seccomp``, ``vfork``, ``bits``, ``not_python``, ``starting``, ``memory`` and ``busy``
+            are those of ``src/attach/refused.h``; ``old``: an older Python than 3.10; ``full``:
+            Python's queue of pending calls; ``disabled``: remote debugging is switched off there;
+            ``late``: the code did not run to its end in time.
+    """
+
+    def __init__(self, pid: int, reason: str, detail: str) -> None:
+        """Compose the line."""
+        self.reason = reason
+        mend = _permission_mend(pid) if reason == "permission" else _MENDS.get(reason, "")
+        line = f"process {pid}{_name(pid)}: {detail}"
+        super().__init__(f"{line}; {mend.format(pid=pid)}" if mend else line)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """Code has run to its end in another process.
+
+    Attributes:
+        way: what brought it there.
+        frozen_ns: how long one thread of the process stood for it, in all; ns.
+    """
+
+    way: Literal["remote_exec", "injector"]
+    frozen_ns: int
+
+
+def run_in(pid: int, code: str, timeout: float = 10.0) -> Ran:
+    """Have the main thread of a process run Python code, once, and wait until it has.
+
+    The code has a name space of its own. What it raises is told in one line on the process's
+    stderr and goes no further. Whatever is raised here, the code does not run later.
+
+    Args:
+        pid: the process, as this one numbers it.
+        code: source text.
+        timeout: seconds until the code has to have run to its end.
+
+    Raises:
+        NotReachedError: the process cannot be reached, or did not run the code in time.
+    """
+    deadline = time.monotonic() + timeout
+    version = _version_when_there(pid, deadline)
+    if version >= (3, 14) and version == sys.version_info[:2]:
+        with _folder_of_both(pid) as folder:
+            if folder is not None:
+                return _by_remote_exec(pid, code, folder / "run.py", deadline)
+    return _by_injector(pid, code, deadline)
+
+
+def why_not(pid: int) -> str | None:
+    """Say in one line why code cannot be run in a process; None when nothing is in the way.
+
+    Looks only: nothing runs in the process and none of its threads is stopped.
+    """
+    try:
+        python_version(pid)
+    except NotReachedError as error:
+        return str(error)
+    return None
+
+
+def python_version(pid: int) -> tuple[int, int]:
+    """Return the version (major, minor) of the Python that a process runs, from its memory.
+
+    Raises:
+        NotReachedError: it runs none that can be reached.
+    """
+    try:
+        library, version = _core.interpreter(pid)
+    except _core.InjectError as error:
+        _refuse(pid, error)
+    if version != 0:
+        found = (version >> 24, version >> 16 & 0xFF)
+    else:
+        # Before 3.11 no symbol tells; the name of the library or of the program does.
+        named = re.search(r"python(\d)\.(\d+)", Path(library).name)
+        if named is None:
+            named = re.search(r"python(\d)\.(\d+)", _mapped(pid))
+        found = (int(named[1]), int(named[2])) if named else _OLDEST
+    if found < _OLDEST:
+        raise NotReachedError(pid, "old", f"it runs Python {found[0]}.{found[1]}")
+    return found
+
+
+def _by_injector(pid: int, code: str, deadline: float) -> Ran:
+    name = _unique_name()
+    text = _alone(_around(pid, code, name, deadline))
+    try:
+        injection = _core.Injection(pid, text)
+        try:
+            _queue(pid, injection, deadline)
+            pause = 0.0005
+            while not injection.ran():
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(pause)
+                pause = min(2 * pause, 0.01)
+        finally:
+            # Whatever comes in between, code that has not run by now does not run later.
+            ran = injection.close()
+    except _core.InjectError as error:
+        _refuse(pid, error)
+    if not ran:
+        raise NotReachedError(pid, "late", _where_it_is(pid))
+    _wait_for_start(pid, name, deadline)
+    return Ran("injector", injection.frozen_ns)
+
+
+def _queue(pid: int, injection: _core.Injection, deadline: float) -> None:
+    pause = 0.002
+    while (state := injection.queue()) != "queued":
+        if time.monotonic() + pause > deadline:
+            if state == "full":
+                raise NotReachedError(pid, "full", "its queue of pending calls is full")
+            raise NotReachedError(pid, "starting", "its interpreter is starting or ending")
+        time.sleep(pause)
+        pause = min(2 * pause, 0.1)
+
+
+def _by_remote_exec(pid: int, code: str, script: Path, deadline: float) -> Ran:
+    # The script takes itself away when it has run, which tells us.
+    name = _unique_name()
+    text = _around(pid, code, name, deadline) + _LAST.format(script=ascii(str(script)))
+    script.write_text(_alone(text), encoding="ascii")
+    _give(pid, script)
+    _remote_exec(pid, str(script))
+    pause = 0.0005
+    try:
+        while script.exists():
+            if not Path(f"/proc/{pid}").exists():
+                raise NotReachedError(pid, "gone", "it has ended")
+            if time.monotonic() > deadline:
+                raise NotReachedError(pid, "late", _where_it_is(pid))
+            time.sleep(pause)
+            pause = min(2 * pause, 0.01)
+    except BaseException:
+        # An empty script takes the place of the one that waits there.
+        with contextlib.suppress(NotReachedError):
+            _remote_exec(pid, os.devnull)
+        raise
+    _wait_for_start(pid, name, deadline)
+    return Ran("remote_exec", 0)
+
+
+def _remote_exec(pid: int, script: str) -> None:
+    remote_exec: Any = getattr(sys, "remote_exec")  # noqa: B009 - unknown to older Pythons' types
+    try:
+        remote_exec(pid, script)
+    except ProcessLookupError:
+        raise NotReachedError(pid, "gone", "it has ended") from None
+    except PermissionError as error:
+        raise NotReachedError(pid, "permission", f"its memory cannot be written: {error}") from None
+    except (RuntimeError, OSError) as error:
+        raise NotReachedError(pid, "disabled", f"Python refuses: {error}") from None
+
+
+@contextlib.contextmanager
+def _folder_of_both(pid: int) -> Iterator[Path | None]:
+    """Make a folder that both see at the same path, and remove it again; None: there is none."""
+    for parent in _FOLDERS:
+        try:
+            theirs = Path(f"/proc/{pid}/root{parent}").stat()
+            ours = Path(parent).stat()
+            if not os.path.samestat(theirs, ours):
+                continue
+            folder = Path(tempfile.mkdtemp(prefix="haiprof-", dir=parent))
+        except OSError:
+            continue
+        try:
+            _give(pid, folder)
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        return
+    yield None
+
+
+def _give(pid: int, path: Path) -> None:
+    """Let the user of the process own what it has to read and remove."""
+    owner = Path(f"/proc/{pid}").stat()
+    if owner.st_uid != os.geteuid():
+        with contextlib.suppress(OSError):
+            os.chown(path, owner.st_uid, owner.st_gid)
+
+
+def _unique_name() -> str:
+    return f"haiprof-{os.getpid()}-{time.monotonic_ns()}"
+
+
+def _wait_for_start(pid: int, name: str, deadline: float) -> None:
+    """Wait until a process that was still starting has run the code."""
+    while any(name in target for target in _descriptors(pid)):
+        if time.monotonic() > deadline + 0.05:
+            raise NotReachedError(pid, "starting", "its interpreter is still starting")
+        time.sleep(0.002)
+
+
+def _descriptors(pid: int) -> Iterator[str]:
+    with contextlib.suppress(OSError):
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                yield str(descriptor.readlink())
+
+
+def _around(pid: int, code: str, name: str, deadline: float) -> str:
+    inner = pid
+    with contextlib.suppress(OSError):
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+        if (line := re.search(r"^NSpid:.*?(\d+)$", status, re.MULTILINE)) is not None:
+            inner = int(line[1])
+    seconds = max(0.0, deadline - time.monotonic())
+    return _AROUND.format(pid=inner, code=ascii(code), name=ascii(name), seconds=seconds)
+
+
+def _alone(text: str) -> str:
+    """Return one statement that runs the text in a name space of its own."""
+    return f"exec({text!a}, {{}})\n"
+
+
+def _version_when_there(pid: int, deadline: float) -> tuple[int, int]:
+    """Wait for a process that has just begun to have its interpreter."""
+    while True:
+        try:
+            return python_version(pid)
+        except NotReachedError as error:
+            passing = error.reason in _PASSING or (
+                error.reason == "not_python" and _age(pid) < _YOUNG_SECONDS
+            )
+            if not passing or time.monotonic() + 0.01 > deadline:
+                raise
+        time.sleep(0.01)
+
+
+def _age(pid: int) -> float:
+    """Return the seconds since a process began; a large number when it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return float("inf")
+    begun = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - begun
+
+
+def _mapped(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
+    return ""
+
+
+def _name(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
+        return f" ({printable(name)})"
+    return ""
+
+
+def _where_it_is(pid: int) -> str:
+    """Say what keeps the main thread from running Python code."""
+    state = ""
+    with contextlib.suppress(OSError):
+        text = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2]
+        state = text.split()[0].decode("ascii")
+    doing = "runs C code" if state == "R" else "waits in a system call"
+    return f"its main thread does not come to Python code: it {doing}"
+
+
+def _permission_mend(pid: int) -> str:
+    """Say who may trace the process."""
+    with contextlib.suppress(OSError):
+        owner = Path(f"/proc/{pid}").stat().st_uid
+        if os.geteuid() not in (0, owner):
+            try:
+                name = pwd.getpwuid(owner).pw_name
+            except KeyError:
+                name = str(owner)
+            as_whom = "root" if owner == 0 else f"{name} or as root"
+            return f"it belongs to user {name}: do this as {as_whom}"
+    scope = "0"
+    with contextlib.suppress(OSError):
+        scope = Path("/proc/sys/kernel/yama/ptrace_scope").read_text(encoding="ascii").strip()
+    if scope == "3":
+        return "kernel.yama.ptrace_scope is 3: start it with haiprof run"
+    if scope != "0" and os.geteuid() != 0:
+        return f"do this as root, or set kernel.yama.ptrace_scope to 0 (it is {scope})"
+    return (
+        "the capability CAP_SYS_PTRACE is needed (docker run --cap-add SYS_PTRACE; in Kubernetes "
+        "securityContext.capabilities.add: [SYS_PTRACE])"
+    )
+
+
+def _refuse(pid: int, error: _core.InjectError) -> NoReturn:
+    reason, detail = error.args
+    raise NotReachedError(pid, reason, detail) from None

@@ -1,0 +1,28 @@
+// The CPython in another process: whether it is there, and where its functions are. Nothing is run
+// in the process for that, and none of its threads is stopped.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+
+#include "attach/proc.h"
+
+namespace haiprof::attach {
+
+struct Interpreter {
+  std::string library;        // libpython or the executable, as the process names it
+  std::uint32_t version = 0;  // as PY_VERSION_HEX; 0 before 3.11, where no symbol tells
+  std::uint64_t is_initialized = 0;
+  std::uint64_t add_pending_call = 0;
+  std::uint64_t run_simple_string = 0;
+  std::uint64_t sem_post = 0;
+  // An instruction that makes a system call, for threads that were not stopped in one.
+  std::uint64_t system_call = 0;
+};
+
+// Throws Refused when the process cannot be reached at all, or runs no interpreter that can be.
+Interpreter find_interpreter(pid_t pid);
+
+}  // namespace haiprof::attach
