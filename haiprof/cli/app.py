@@ -17,6 +17,11 @@ app = typer.Typer(
 )
 
 
+def commands() -> set[str]:
+    """Return the names of all commands."""
+    return {c.name or c.callback.__name__ for c in app.registered_commands if c.callback}
+
+
 def _show_version(wanted: bool) -> None:
     if wanted:
         from haiprof import __version__
@@ -51,6 +56,52 @@ def trace(words: Annotated[list[str] | None, typer.Argument(metavar="[--] CMD...
     from haiprof.cli import run as command
 
     command.main(words or [], trace=True)
+
+
+@app.command()
+def attach(
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="The job: its pid, script (train.py), task id, or container.", metavar="JOB"
+        ),
+    ],
+    seconds: Annotated[
+        float, typer.Option("--time", min=0.1, help="How long to record, s.", metavar="SECONDS")
+    ] = 60.0,
+    warmup: Annotated[
+        float, typer.Option(min=0, help="How long to wait before, s.", metavar="SECONDS")
+    ] = 0.0,
+    trace: Annotated[bool, typer.Option("--trace", help="Make a deep trace, too.")] = False,
+    log_dir: Annotated[
+        Path, typer.Option(help="The folder that runs are written to.", metavar="DIR")
+    ] = Path("haiprof-logs"),
+    name: Annotated[str, typer.Option(help="The run's name in it [made up].", metavar="NAME")] = "",
+    kernels: Annotated[
+        str | None, typer.Option(help="GPU activity: off, windows or all.", metavar="WHICH")
+    ] = None,
+    recorders: Annotated[
+        str | None, typer.Option(help="What is sampled: all or names.", metavar="NAME[,NAME...]")
+    ] = None,
+    sample_hz: Annotated[
+        float | None, typer.Option(help="How often, per second.", metavar="HZ")
+    ] = None,
+    report: Annotated[bool, typer.Option("--report", help="Write the report, too.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say who is meant, and how it is reached.")
+    ] = False,
+) -> None:
+    """Record a job that is running, with no restart and no change to its code.
+
+    ``haiprof train.py --time 60`` is the same.
+    """
+    from haiprof.cli import attach as command
+    from haiprof.control.attach import Wanted
+
+    options = command.options_given(kernels, recorders, sample_hz)
+    run = name or command.made_up_run(target)
+    wanted = Wanted(run, log_dir.expanduser().absolute(), seconds, warmup, trace, options)
+    raise typer.Exit(command.attach_to(target, wanted, dry_run=dry_run, report=report))
 
 
 @app.command()

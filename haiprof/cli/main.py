@@ -30,7 +30,10 @@ def _run_app(words: list[str]) -> int:
     # Of the click that this typer uses: newer ones bring their own.
     click_error: type[Exception] = typer.BadParameter.__mro__[2]
     try:
-        from haiprof.cli.app import app
+        from haiprof.cli.app import app, commands
+
+        if not words[0].startswith("-") and words[0] not in commands():
+            words = ["attach", *words]  # haiprof train.py --time 60
 
         # Not app(): it has its own ideas of Ctrl-C and of broken pipes.
         command = typer.main.get_command(app)

@@ -44,3 +44,18 @@ def things_done(total: int) -> Iterator[Callable[[str], None]]:
             progress.update(task, advance=1, description=name)
 
         yield told
+
+
+@contextlib.contextmanager
+def seconds_passing(text: str, seconds: float) -> Iterator[Callable[[float], None]]:
+    """Show a bar of ``seconds`` while the body runs; yield what is told how many have passed."""
+    if not on_terminal():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn(text), BarColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(text, total=seconds)
+        yield lambda passed: progress.update(task, completed=passed)

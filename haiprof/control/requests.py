@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from haiprof import __version__, _core, session
+from haiprof.control import server
 from haiprof.control.protocol import Refused
 from haiprof.options import HOST_RECORDERS, OPTIONS, Options
 from haiprof.places import node_name
@@ -117,7 +118,9 @@ def _start_of_active(active: session.Session, given: Mapping[str, Any]) -> list[
 
 
 def _stop(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    _known(arguments, ())
+    _known(arguments, ("leave",))
+    if arguments.get("leave"):
+        server.close_after_answer()
     active = session.active()
     if active is None:
         return {"stopped": False, "state": "idle"}

@@ -67,6 +67,15 @@ def close_socket() -> None:
         server.close()
 
 
+def close_after_answer() -> None:
+    """Let this process be asked no more once what is asked now is answered."""
+    global _server
+    with _lock:
+        server, _server = _server, None
+    if server is not None:
+        server.close_after_answer()
+
+
 class Server:
     """A socket and its thread."""
 
@@ -112,15 +121,19 @@ class Server:
 
     def close(self) -> None:
         """Remove the socket and end the thread, unless it is in the middle of an answer."""
+        self.close_after_answer()
+        if self._still_ours():
+            with contextlib.suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
+        self._thread.join(_JOIN_SECONDS)
+
+    def close_after_answer(self) -> None:
+        """Remove the socket; the thread ends by itself once it has answered."""
         self._closed = True
         with contextlib.suppress(OSError):
             self._path.unlink()
         with contextlib.suppress(OSError):
             self._path.parent.rmdir()
-        if self._still_ours():
-            with contextlib.suppress(OSError):
-                self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
-        self._thread.join(_JOIN_SECONDS)
 
     def in_forked_child(self) -> None:
         """Give back the parent's descriptors: as long as they are open its clients wait."""

@@ -1,0 +1,31 @@
+"""The first thing of haiprof that runs in a process it was brought into: begins the recording."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+
+def begin(given: dict[str, Any], told: str) -> None:
+    """Begin to record, on a thread of its own. Never raises.
+
+    Args:
+        given: options, as of ``haiprof.start``.
+        told: the file in which whoever attached waits for ``ok`` or for what is in the way.
+    """
+    try:
+        from haiprof import session
+
+        active = session.active()
+        if active is not None and (active.recording or active.warming_up):
+            line = "ok"
+        else:
+            with session.overheard() as lines:
+                active = session.start_beside_imports(**given)
+            begun = active.recording or active.warming_up
+            line = "ok" if begun else (lines[-1] if lines else "its stderr says why")
+    except BaseException as error:
+        line = f"{type(error).__name__}: {error}"
+    with contextlib.suppress(OSError), Path(told).open("w", encoding="utf-8") as file:
+        file.write(line)
