@@ -14,11 +14,14 @@
 // Whatever happens to us, the process is left to itself and goes on:
 //
 //   - Between the stops nothing is held, and nothing waits for us.
-//   - When we end or are killed while a thread stands, the kernel lets it go on (seized.h). It then
-//     finds its way back through the stub alone. What remains of us is some mapped memory.
-//   - Only between the start and the end of a system call that we have it make, some 50 µs at
-//     a stop, its registers are ours. All signals are blocked meanwhile. Were we killed
-//     with SIGKILL just then, the thread would go on with wrong registers.
+//   - A tracer of its own holds the thread, with all signals blocked. We may end or be killed: it
+//     comes to its end, and the kernel lets go of all that it held (seized.h).
+//   - Sent through the stub, the thread finds its way back alone. What may remain of us is some
+//     mapped memory.
+//   - Only were the tracer itself killed with SIGKILL between the start and the end of a system
+//   call
+//     that the thread makes for it, some 100 us at a stop, would the thread go on with wrong
+//     registers.
 //
 // The process is made to call mmap, mprotect and munmap. A seccomp filter may refuse them, which is
 // told; one that kills for them would have killed any process that allocates memory or loads

@@ -4,6 +4,7 @@
 #include <elf.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
@@ -14,7 +15,6 @@
 
 #include <cerrno>
 #include <exception>
-#include <thread>
 
 #include "attach/refused.h"
 
@@ -222,33 +222,54 @@ class AllSignalsBlocked {
   sigset_t before_;
 };
 
+// Stack of the tracer, which also throws.
+constexpr std::size_t kStackBytes = 256 * 1024;
+
+struct Task {
+  const std::function<void()>& function;
+  std::exception_ptr thrown;
+};
+
+int trace_alone(void* argument) {
+  auto* task = static_cast<Task*>(argument);
+  setsid();  // what is sent to our process group does not end it
+  prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
+  // On a machine with more to do than processors, a thread would stand for as long as we wait for
+  // one. Who may not have this asks for it in vain.
+  const sched_param lowest{1};
+  if (sched_setscheduler(0, SCHED_FIFO | SCHED_RESET_ON_FORK, &lowest) != 0) {
+    setpriority(PRIO_PROCESS, 0, -20);
+  }
+  try {
+    task->function();
+  } catch (...) {
+    task->thrown = std::current_exception();
+  }
+  return 0;
+}
+
 }  // namespace
 
 void run_as_tracer(const std::function<void()>& function) {
-  const AllSignalsBlocked blocked;  // the new thread has it from us
-  std::exception_ptr thrown;
-  pid_t tid = 0;
-  std::thread tracer([&] {
-    tid = gettid();
-    prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
-    // On a machine with more to do than processors, a thread would stand for as long as we wait for
-    // one. Who may not have this asks for it in vain.
-    const sched_param lowest{1};
-    if (sched_setscheduler(0, SCHED_FIFO | SCHED_RESET_ON_FORK, &lowest) != 0) {
-      setpriority(PRIO_PROCESS, static_cast<id_t>(tid), -20);
+  void* stack = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+  if (stack == MAP_FAILED) throw Refused("busy", "there is no memory to trace it with");
+  Task task{function, nullptr};
+  {
+    const AllSignalsBlocked blocked;  // the tracer has it from us
+    // It has our memory, and this thread's part of the C library while this thread waits: all but
+    // a thread. Its end is to be waited for by those who ask for it (__WALL), and sends no signal.
+    const pid_t tracer = clone(&trace_alone, static_cast<std::byte*>(stack) + kStackBytes,
+                               CLONE_VM | CLONE_FS | CLONE_FILES, &task);
+    if (tracer > 0) {
+      int status = 0;
+      while (waitpid(tracer, &status, __WALL) < 0 && errno == EINTR) {
+      }
     }
-    try {
-      function();
-    } catch (...) {
-      thrown = std::current_exception();
-    }
-  });
-  tracer.join();
-  // Joined, it may still be on its way out, and hold what it held until it is.
-  for (int tries = 0; tries < 1000 && tgkill(getpid(), tid, 0) == 0; ++tries) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    munmap(stack, kStackBytes);
+    if (tracer < 0) throw Refused("busy", "no process can be made to trace it");
   }
-  if (thrown) std::rethrow_exception(thrown);
+  if (task.thrown) std::rethrow_exception(task.thrown);
 }
 
 }  // namespace haiprof::attach

@@ -3,10 +3,9 @@
 // PTRACE_SEIZE and PTRACE_INTERRUPT: no signal is sent, and the process does not see that one of
 // its threads stands. All other threads go on.
 //
-// The tracer of a thread is a thread, not a process: whoever makes a Seized does so in a thread of
-// its own and lets that end (run_as_tracer). Then the kernel lets go of whatever is still held,
-// also of a thread that did not come to a stop, which PTRACE_DETACH cannot. It does the same when
-// this process is killed. No option PTRACE_O_EXITKILL is set, so nothing is killed with us.
+// Whoever makes a Seized does so in a process of its own and lets that end (run_as_tracer). Then
+// the kernel lets go of whatever is still held, also of a thread that did not come to a stop, which
+// PTRACE_DETACH cannot. No option PTRACE_O_EXITKILL is set, so nothing is killed with us.
 #pragma once
 
 #include <sys/types.h>
@@ -71,8 +70,10 @@ class Seized {
   bool changed_ = false;  // the thread's registers or mask are not its own now
 };
 
-// Runs the function in a thread that ends right after; what it throws is thrown here. No signal but
-// SIGKILL stops it midway: a Ctrl-C meant for us waits until nothing is held.
+// Runs the function in a process that shares our memory and ends right after; what it throws is
+// thrown here. No signal but SIGKILL stops it midway, and one that is meant for us does not meet
+// it: it comes to its end even when we are killed meanwhile. (Where kernel.yama.ptrace_scope is 1
+// it is no ancestor of our own children, and may trace them no more than others.)
 void run_as_tracer(const std::function<void()>& function);
 
 }  // namespace haiprof::attach

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -64,6 +65,7 @@ n = 0; turns = 0
 while turns == 0 or not os.path.exists(sys.argv[1]):
     turns += 1
     {body}
+signal.setitimer(signal.ITIMER_REAL, 0)
 print(n == turns, *marks, flush=True)
 """
 
@@ -514,6 +516,36 @@ def test_the_injector_is_killed(tmp_path: Path) -> None:
             injector.communicate()
         run_in(job.pid, mark("last"))
         assert job.finish() == (True, ["0", "1", "2", "3", "4", "last"])
+
+
+def test_the_injector_is_killed_at_any_moment(tmp_path: Path) -> None:
+    """Also while a thread of the job stands or makes a system call for it."""
+    code = (
+        "import sys, time; from haiprof import _core; pid = int(sys.argv[1])\n"
+        "print('go', flush=True)\n"
+        "while True:\n"
+        "    injection = _core.Injection(pid, 'pass')\n"
+        "    injection.queue()\n"
+        "    while not injection.ran(): time.sleep(0.0005)\n"
+        "    injection.close()\n"
+    )
+    moments = random.Random(6)
+    with running(tmp_path, PROGRAMS["hash"]) as job:
+        for _ in range(15):
+            injector = subprocess.Popen(
+                [sys.executable, "-c", code, str(job.pid)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+            assert injector.stdout is not None
+            assert injector.stdout.readline() == b"go\n"
+            time.sleep(moments.uniform(0, 0.03))
+            injector.kill()
+            injector.communicate()
+        while "TracerPid:\t0" not in Path(f"/proc/{job.pid}/status").read_text():
+            time.sleep(0.001)
+        run_in(job.pid, mark("last"))
+        assert job.finish() == (True, ["last"])
 
 
 def test_close_without_queue_leaves_the_process_alone(tmp_path: Path) -> None:
