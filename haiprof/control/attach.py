@@ -21,7 +21,7 @@ from typing import Any, Final, Literal
 import haiprof
 from haiprof.control.client import ControlError, ask
 from haiprof.control.find import Found
-from haiprof.control.inject import NotReachedError, run_in, why_not
+from haiprof.control.inject import NotReachedError, python_version, run_in, why_not
 from haiprof.control.sockets import socket_of
 from haiprof.errors import HaiprofError
 from haiprof.options import resolve
@@ -41,16 +41,19 @@ _FOLDERS: Final = ("tmp", "dev/shm", "var/tmp")
 
 Way = Literal["socket", "remote_exec", "injector", "outside"]
 
-# In a thread: the job's own goes on while modules are imported.
+# In a thread: the job's own goes on while modules are imported. What else lies beside our package
+# is not for the job to find.
 _CODE: Final = """\
 def begin():
     import sys
     try:
-        try:
-            import haiprof
-        except ImportError:
-            sys.path.append({path!r})
-            import haiprof
+        path = {path!r}
+        if path and "haiprof" not in sys.modules:
+            sys.path.insert(0, path)
+            try:
+                import haiprof
+            finally:
+                sys.path.remove(path)
         from haiprof.control import entry
     except BaseException as error:
         with open({told!r}, "w") as file:
@@ -202,8 +205,8 @@ def _by_socket(process: Found, wanted: Wanted) -> Attached:
 
 def _by_code(process: Found, wanted: Wanted) -> Attached:
     with _message(process.pid) as (here, there):
-        package = Path(haiprof.__file__).resolve().parent.parent
-        code = _CODE.format(path=str(package), given=wanted.given(), told=there)
+        path = _package_for(python_version(process.pid))
+        code = _CODE.format(path=path, given=wanted.given(), told=there)
         ran = run_in(process.pid, code, _BEGIN_SECONDS)
         said = _heard(here, process)
     if said != "ok":
@@ -213,6 +216,13 @@ def _by_code(process: Found, wanted: Wanted) -> Attached:
             f"{said}; install haiprof for its Python, or attach with the haiprof of that Python",
         )
     return Attached(process, ran.way, wanted.run_dir, frozen_ns=ran.frozen_ns)
+
+
+def _package_for(version: tuple[int, int]) -> str:
+    """Return where our package lies, if it was built for that Python; else its own must serve."""
+    package = Path(haiprof.__file__).parent
+    built = list(package.glob(f"_core.cpython-{version[0]}{version[1]}-*"))
+    return str(package.parent) if built else ""
 
 
 @contextlib.contextmanager

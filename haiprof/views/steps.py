@@ -70,9 +70,13 @@ def _phases_by_row(spans: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     start = spans["start"].to_numpy()
     end = start + np.maximum(spans["duration"].to_numpy(), 0)
     is_phase = (spans["category"] == "phase").to_numpy()
-    own = _self_times_by_thread(start, end, spans["thread"].to_numpy(), is_phase)
     which = _step_of(spans, steps)
     inside = which >= 0
+    low = steps["start"].to_numpy()
+    high = low + steps["duration"].to_numpy()
+    # A recording that is ended in the middle of a phase ends the step, too, but not the phase.
+    begin, end = (np.where(inside, np.clip(at, low[which], high[which]), at) for at in (start, end))
+    own = _self_times_by_thread(begin, end, spans["thread"].to_numpy(), is_phase)
 
     named = (
         spans.select("name", "category")
@@ -88,8 +92,6 @@ def _phases_by_row(spans: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
         )
     )
 
-    low = steps["start"].to_numpy()
-    high = low + steps["duration"].to_numpy()
     has_phase = np.zeros(len(low), bool)
     has_phase[which[inside & is_phase]] = True
     counts = np.flatnonzero(inside)

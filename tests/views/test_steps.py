@@ -122,9 +122,9 @@ def test_a_count_that_starts_anew_keeps_its_steps_apart() -> None:
     assert found.filter(pl.col("name") == "forward")["duration"].to_list() == [4 * runs.MS] * 4
 
 
-def test_a_phase_that_reaches_over_the_step_never_makes_the_rest_negative() -> None:
+def test_of_a_phase_that_reaches_over_the_step_only_what_is_in_it_counts() -> None:
     rows = [runs.span(5, 10, "step", "step", 1), runs.span(0, 40, "phase", "forward", 1)]
-    assert by_name(rows)[1, "other"] == 0
+    assert by_name(rows) == {(1, "forward"): 10, (1, "other"): 0}
 
 
 def test_no_spans_give_empty_frames_with_their_columns() -> None:
