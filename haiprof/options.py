@@ -261,7 +261,7 @@ OPTIONS: Final[dict[str, Option]] = {
         ),
         Option(
             "trace_warmup",
-            "steps before it (seconds where only those are its length)",
+            "steps before it (seconds where trace_seconds alone is its length)",
             float,
             _between(0, 1e9, "steps"),
         ),
