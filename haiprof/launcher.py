@@ -6,11 +6,24 @@ import os
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-_RANK: Final = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "MARSV2_RANK")
-_LOCAL_RANK: Final = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
-_WORLD_SIZE: Final = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+#: Where launchers that start the processes of a job one by one say rank, local rank and world size.
+#: The innermost comes first: Open MPI starts its daemons with srun, torchrun runs under either.
+_LAUNCHERS: Final = (
+    ("RANK", "LOCAL_RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS"),
+)
+#: What says the rank of a node only, for all its processes: any of the above knows better.
+_OF_NODES: Final = (("RANK", "LOCAL_RANK", "WORLD_SIZE"), ("MARSV2_RANK", "", "WORLD_SIZE"))
 _ATTEMPT: Final = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
-_JOB: Final = ("HAIPROF_TASK_ID", "MARSV2_TASK_ID", "SLURM_JOB_ID", "OMPI_MCA_ess_base_jobid")
+_JOB: Final = (
+    "HAIPROF_TASK_ID",
+    "MARSV2_TASK_ID",
+    "SLURM_JOB_ID",
+    "OMPI_MCA_ess_base_jobid",
+    "PMIX_NAMESPACE",
+)
 
 
 class Placement(NamedTuple):
@@ -32,22 +45,38 @@ def placement(environment: Mapping[str, str] | None = None) -> Placement:
     """
     told = os.environ if environment is None else environment
 
-    def number(names: tuple[str, ...]) -> int | None:
-        for name in names:
-            text = told.get(name, "")
-            # SLURM sets some of its own before any srun: those are the batch script's.
-            of_script = name.startswith("SLURM_") and "SLURM_STEP_ID" not in told
-            if text.isdecimal() and not of_script:
-                return int(text)
-        return None
+    def number(name: str) -> int | None:
+        text = told.get(name, "")
+        # SLURM sets some of its own before any srun: those are the batch script's.
+        of_script = name.startswith("SLURM_") and "SLURM_STEP_ID" not in told
+        return int(text) if text.isdecimal() and not of_script else None
 
-    rank = number(_RANK)
-    job = next((told[n] for n in _JOB if told.get(n)), None)
+    def first(names: tuple[str, ...]) -> int | None:
+        return next((n for name in names if (n := number(name)) is not None), None)
+
+    of_processes = (
+        names
+        for names in _LAUNCHERS
+        if number(names[0]) is not None and (names[0] != "RANK" or number(names[1]) is not None)
+    )
+    of_nodes = (names for names in _OF_NODES if number(names[0]) is not None)
+    names = next(of_processes, None) or next(of_nodes, None)
+    rank, local_rank, world_size = map(number, names or _LAUNCHERS[0])
     return Placement(
         rank=rank or 0,
-        local_rank=number(_LOCAL_RANK),
-        world_size=number(_WORLD_SIZE),
-        attempt=number(_ATTEMPT) or 0,
-        job=job,
+        local_rank=local_rank,
+        world_size=world_size,
+        attempt=first(_ATTEMPT) or 0,
+        job=next((told[n] for n in _JOB if told.get(n)), None) or _rendezvous(told),
         launched=rank is not None,
     )
+
+
+def _rendezvous(told: Mapping[str, str]) -> str | None:
+    """Return the id that torchrun's nodes share. The ranks of one node share their parent.
+
+    People give the same id again and again (``--rdzv-id=100``), so it is not taken without need.
+    """
+    several = told.get("GROUP_WORLD_SIZE", "1") != "1"
+    run_id = told.get("TORCHELASTIC_RUN_ID", "none")
+    return run_id if several and run_id not in ("", "none") else None

@@ -298,7 +298,7 @@ OPTIONS: Final[dict[str, Option]] = {
         ),
         Option(
             "trace_warmup",
-            "steps before it (seconds where only those are its length)",
+            "steps before it (seconds where trace_seconds alone is its length)",
             float,
             _between(0, 1e9, "steps"),
         ),
@@ -324,9 +324,18 @@ OPTIONS: Final[dict[str, Option]] = {
 }
 #: Options whose variable says something when it is empty; of the others that is as if not set.
 _MAY_BE_EMPTY: Final = frozenset({"perfd", "trace_with", "trace_ranks"})
-#: Variables that are no options: read in haiprof.places, haiprof.launcher and haiprof.run_folder.
+#: Variables that are no options: read in haiprof.places, haiprof.launcher, haiprof.run_folder and
+#: haiprof.cli.nodes.
 _OTHER_VARIABLES: Final = frozenset(
-    {ENABLED_VARIABLE, "HAIPROF_SHM_DIR", "HAIPROF_TASK_ID", "HAIPROF_USER_ID"}
+    {
+        ENABLED_VARIABLE,
+        "HAIPROF_SHM_DIR",
+        "HAIPROF_TASK_ID",
+        "HAIPROF_USER_ID",
+        "HAIPROF_HOSTS",
+        "HAIPROF_HOSTFILE",
+        "HAIPROF_SSH_COMMAND",
+    }
 )
 assert set(OPTIONS) == set(Options._fields)
 

@@ -12,9 +12,11 @@ from haiprof.launcher import placement
 @pytest.fixture(autouse=True)
 def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
-        if name.startswith(("SLURM_", "OMPI_", "PMI_", "MARSV2_", "TORCHELASTIC_", "HAIPROF_")):
+        if name.startswith(
+            ("SLURM_", "OMPI_", "PMI_", "PMIX_", "MARSV2_", "TORCHELASTIC_", "HAIPROF_")
+        ):
             monkeypatch.delenv(name)
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -49,3 +51,58 @@ def test_values_that_are_no_numbers_count_as_absent(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("WORLD_SIZE", "-1")
     place = placement()
     assert (place.rank, place.launched, place.world_size) == (0, False, None)
+
+
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "5",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_SIZE": "8",
+    "OMPI_MCA_ess_base_jobid": "4711",
+}
+SRUN = {
+    "SLURM_JOB_ID": "77",
+    "SLURM_STEP_ID": "0",
+    "SLURM_PROCID": "1",
+    "SLURM_LOCALID": "0",
+    "SLURM_NTASKS": "2",
+}
+TORCHRUN = {"RANK": "3", "LOCAL_RANK": "2", "WORLD_SIZE": "4"}
+NODE = {"RANK": "1", "MARSV2_RANK": "1", "WORLD_SIZE": "2"}
+
+
+@pytest.mark.parametrize(
+    ("told", "rank", "local_rank", "world_size"),
+    [
+        (OPEN_MPI, 5, 1, 8),
+        (SRUN | OPEN_MPI, 5, 1, 8),
+        (NODE | OPEN_MPI, 5, 1, 8),
+        (NODE | SRUN, 1, 0, 2),
+        (NODE | SRUN | OPEN_MPI | TORCHRUN, 3, 2, 4),
+        (NODE, 1, None, 2),
+        ({"MARSV2_RANK": "1", "WORLD_SIZE": "2"}, 1, None, 2),
+        ({"PMI_RANK": "2", "PMI_SIZE": "4"}, 2, None, 4),
+    ],
+)
+def test_of_launchers_within_each_other_the_innermost_counts(
+    told: dict[str, str], rank: int, local_rank: int | None, world_size: int
+) -> None:
+    place = placement(told)
+    assert (place.rank, place.local_rank, place.world_size) == (rank, local_rank, world_size)
+    assert place.launched
+
+
+def test_the_job_is_the_schedulers_else_the_launchers() -> None:
+    assert placement({**SRUN, **OPEN_MPI, "HAIPROF_TASK_ID": "9"}).job == "9"
+    assert placement({**SRUN, **OPEN_MPI}).job == "77"
+    assert placement(OPEN_MPI).job == "4711"
+    assert placement({"PMIX_NAMESPACE": "prterun-1@1"}).job == "prterun-1@1"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "run_id", "job"), [("2", "exp1", "exp1"), ("2", "none", None), ("1", "100", None)]
+)
+def test_torchruns_rendezvous_names_the_job_where_nodes_share_nothing_else(
+    nodes: str, run_id: str, job: str | None
+) -> None:
+    told = {**TORCHRUN, "GROUP_WORLD_SIZE": nodes, "TORCHELASTIC_RUN_ID": run_id}
+    assert placement(told).job == job

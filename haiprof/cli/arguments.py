@@ -1,5 +1,8 @@
 """Reads the words after ``haiprof run``, and explains them; both from ``haiprof.options``.
 
+Job options (``--nodes``, ``--name``, ``--options profile.time=120``) may stand behind the script,
+too, as schedulers' launchers take them: :func:`_part` has the rule.
+
 Written by hand because typer takes longer to import than everything else that ``haiprof run`` does
 before the command starts.
 """
@@ -10,10 +13,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from haiprof.options import OPTIONS, Option, Options
+from haiprof.options import HOST_RECORDERS, OPTIONS, Option, Options
 
 _REPORT: Final = "report"
 _REPORT_MEANING: Final = "write report.html into the run's folder afterwards"
+#: What may stand behind the script as well.
+_JOB_FLAGS: Final = ("-n", "--nodes", "--name", "--options")
+#: Keys of ``--options``, and the option that each one sets.
+_PROFILE_KEYS: Final = {
+    "profile.time": "time",
+    "profile.warmup": "warmup",
+    "profile.trace": "trace",
+    "profile.recorder": "recorders",
+    **{f"profile.interval.{name}": f"{name}_interval" for name in HOST_RECORDERS},
+}
+_MOST_NODES: Final = 100_000
 
 
 class UsageError(Exception):
@@ -28,10 +42,16 @@ class RunArguments:
     report: bool = False
     help: bool = False
     command: list[str] = field(default_factory=list)
+    #: On how many hosts the command is started, and which; not given: here, and as known elsewhere.
+    nodes: int | None = None
+    hosts: str = ""
+    hostfile: str = ""
 
 
 def parse(words: Sequence[str], command: str = "run") -> RunArguments:
     """Read options up to ``--`` or the first word that is none; the rest is the command.
+
+    Behind the command of ``run`` may be job options, unless ``--`` stood before it.
 
     Args:
         words: what follows ``haiprof run`` or ``haiprof trace``.
@@ -49,6 +69,10 @@ def parse(words: Sequence[str], command: str = "run") -> RunArguments:
             break
         if not word.startswith("-") or word == "-":
             read.command = [word, *waiting]
+            if command == "run":
+                read.command, behind = _part(read.command)
+                while behind:
+                    _read_option(behind.pop(0), behind, read, command)
             break
         if word in ("--help", "-h"):
             read.help = True
@@ -57,6 +81,80 @@ def parse(words: Sequence[str], command: str = "run") -> RunArguments:
     if not read.command:
         raise UsageError(f"which command? give it after the options: haiprof {command} train.py")
     return read
+
+
+def _part(command: list[str]) -> tuple[list[str], list[str]]:
+    """Part a command from the job options behind it.
+
+    Words behind a script are the script's. Ours is what follows a ``--`` when all of it to the end
+    is job options; without one the longest such end that has an ``--options profile.…`` in it.
+    """
+    for start in range(1, len(command)):
+        marked = command[start] == "--"
+        keys = _option_keys(command[start + marked :])
+        if keys is not None and (marked or any(key.startswith("profile.") for key in keys)):
+            return command[:start], command[start + marked :]
+    return command, []
+
+
+def _option_keys(words: list[str]) -> list[str] | None:
+    """Return the keys of ``--options`` in words that are job options only; None if they are not."""
+    keys = []
+    waiting = list(words)
+    while waiting:
+        flag, equals, text = waiting.pop(0).partition("=")
+        if flag not in _JOB_FLAGS:
+            return None
+        if not equals:
+            if not waiting or waiting[0].startswith("-"):
+                return None
+            text = waiting.pop(0)
+        if flag in ("-n", "--nodes") and not text.isdecimal():
+            return None
+        if flag == "--options":
+            key, equals, _ = text.partition("=")
+            if not equals:
+                return None
+            keys.append(key)
+    return keys if words else None
+
+
+def _read_job_option(flag: str, text: str, read: RunArguments) -> None:
+    if flag == "--hosts":
+        read.hosts = text
+    elif flag == "--hostfile":
+        read.hostfile = text
+    elif flag == "--name":
+        read.given["run"] = _checked(flag, text, OPTIONS["run"])
+    elif flag == "--options":
+        key, equals, value = text.partition("=")
+        name = _PROFILE_KEYS.get(key)
+        if name is None or not equals:
+            known = ", ".join(_PROFILE_KEYS)
+            shown = text if text.isprintable() else repr(text)
+            raise UsageError(f"--options {shown}: it takes KEY=VALUE; the keys are {known}")
+        read.given[name] = _checked(f"--options {key}", value, OPTIONS[name])
+    else:
+        # A number of more digits than that is refused without being made.
+        if not text.isdecimal() or not 1 <= int(text[:9]) <= _MOST_NODES:
+            raise UsageError(f"{flag} {text!r} must be a whole number from 1 to {_MOST_NODES}")
+        read.nodes = int(text)
+
+
+def _checked(flag: str, text: str, option: Option) -> Any:
+    """Return the value that ``text`` is for an option.
+
+    Raises:
+        UsageError: it cannot have that value.
+    """
+    try:
+        value = option.parse(text)
+        wrong = option.check(value)
+    except ValueError:
+        wrong = f"is not {_KINDS[option.parse.__name__]}"
+    if wrong is not None:
+        raise UsageError(f"{flag} {text!r} {wrong} ({option.meaning})")
+    return value
 
 
 def _read_option(word: str, waiting: list[str], read: RunArguments, command: str) -> None:
@@ -71,26 +169,38 @@ def _read_option(word: str, waiting: list[str], read: RunArguments, command: str
         else:
             read.given[switch] = name == switch
         return
+    meaning = _job_meanings().get(flag) if command == "run" else None
     option = OPTIONS.get(name)
-    if option is None:
-        known = ", ".join(row[0] for row in _table())
+    if meaning is None and option is None:
+        known = ", ".join(row[0] for row in _table(command))
         shown = flag if flag.isprintable() else repr(flag)
         raise UsageError(f"there is no option {shown} of {command}; the options are {known}")
     if not equals:
         if not waiting:
-            raise UsageError(f"{flag} needs a value: {option.meaning}")
+            raise UsageError(f"{flag} needs a value: {meaning or (option and option.meaning)}")
         text = waiting.pop(0)
-    try:
-        value = option.parse(text)
-        wrong = option.check(value)
-    except ValueError:
-        wrong = f"is not {_KINDS[option.parse.__name__]}"
-    if wrong is not None:
-        raise UsageError(f"{flag} {text!r} {wrong} ({option.meaning})")
-    read.given[name] = value
+    if meaning is not None:
+        _read_job_option(flag, text, read)
+    else:
+        assert option is not None
+        read.given[name] = _checked(flag, text, option)
 
 
-_KINDS: Final = {"float": "a number", "int": "a whole number"}
+_KINDS: Final = {"float": "a number", "int": "a whole number", "_boolean": "0 or 1"}
+
+
+def _job_table() -> list[tuple[str, str, str]]:
+    return [
+        ("-n/--nodes", "N", "start the command once on each of N hosts"),
+        ("--hosts", "A,B,...", "these hosts (else HAIPROF_HOSTS, or SLURM's)"),
+        ("--hostfile", "FILE", "the hosts that it names, one a line (else HAIPROF_HOSTFILE)"),
+        ("--name", "NAME", "the same as --run"),
+        ("--options", "KEY=VALUE", "profile.time, .warmup, .trace, .recorder, .interval.NAME"),
+    ]
+
+
+def _job_meanings() -> dict[str, str]:
+    return {flag: row[2] for row in _job_table() for flag in row[0].split("/")}
 
 
 def _is_switch(option: Option) -> bool:
@@ -101,7 +211,7 @@ def _default(option: Option) -> Any:
     return getattr(Options(), option.name)
 
 
-def _table() -> list[tuple[str, str, str]]:
+def _table(command: str = "run") -> list[tuple[str, str, str]]:
     """Return (flags, operand, meaning) of every option."""
     rows = []
     for option in OPTIONS.values():
@@ -115,16 +225,19 @@ def _table() -> list[tuple[str, str, str]]:
             shown = f" [{default}]" if str(default) else ""
             rows.append((flag, operand, f"{option.meaning}{shown}"))
     rows.append((f"--{_REPORT}", "", _REPORT_MEANING))
-    return rows
+    return [*rows, *_job_table()] if command == "run" else rows
 
 
 def help_text(command: str = "run") -> str:
     """Return what ``haiprof run --help`` or ``haiprof trace --help`` prints."""
-    rows = [(f"  {flag} {operand}".rstrip(), meaning) for flag, operand, meaning in _table()]
+    rows = [(f"  {flag} {operand}".rstrip(), meaning) for flag, operand, meaning in _table(command)]
     rows.append(("  --help", "show this and leave"))
     width = max(len(left) for left, _ in rows) + 2
     options = "\n".join(f"{left:<{width}}{meaning}" for left, meaning in rows)
-    also = ", with a deep trace of\neach" if command == "trace" else ""
+    if command == "trace":
+        also, behind = ", with a deep trace of\neach", ""
+    else:
+        also, behind = "", _BEHIND
     return f"""Usage: haiprof {command} [OPTIONS] [--] CMD...
 
 Run a command with haiprof recording every process of it that trains{also}; no change to the code.
@@ -132,4 +245,13 @@ A CMD that ends in .py is run by this Python. Its exit code and signals pass thr
 
 Options, each also as a variable HAIPROF_<NAME>:
 {options}
+{behind}"""
+
+
+_BEHIND: Final = """
+--nodes, --name and --options may stand behind CMD, too: after a -- when only they follow, and
+without one when an --options profile.KEY=VALUE is among them:
+  haiprof run train.py --lr 1 -- -n 1 --options profile.time=120
+  haiprof run train.py --lr 1 --nodes 8 --options profile.time=120 --options profile.trace=1
+All other words behind CMD are its own, and all of them are in: haiprof run -- CMD...
 """

@@ -40,12 +40,17 @@ class Plan(NamedTuple):
 
 
 def plan_of(options: Options) -> Plan:
-    """Return what a run's options ask for. ``time`` is the length where no other is given."""
-    seconds = options.trace_seconds or (0.0 if options.trace_steps else options.time)
+    """Return what a run's options ask for.
+
+    ``time`` is the length where no other is given: all of what is recorded, so that the recording's
+    ``warmup`` is all that passes before.
+    """
+    as_recorded = bool(options.time) and not options.trace_steps and not options.trace_seconds
+    seconds = options.time if as_recorded else options.trace_seconds
     return Plan(
         options.trace_steps or (0 if seconds else _STEPS),
         seconds,
-        options.trace_warmup,
+        0.0 if as_recorded else options.trace_warmup,
         options.trace_mib,
         frozenset(options.trace_with.split(",")) - {""},
     )

@@ -7,12 +7,13 @@ import os
 import re
 import shutil
 import tempfile
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from commands import haiprof, the_run
-from deep_jobs import Left, environment, run_job, start_job
+from deep_jobs import JOB, Left, environment, run_job, start_job
 from recording import python, read_table, wait_recorded
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -145,18 +146,49 @@ def test_the_example_is_traced_by_the_command(shm: Path, tmp_path: Path) -> None
     assert any(n.startswith("enumerate(DataLoader)#") for n in names)
 
 
-def test_hai_platforms_variables_make_a_trace_of_a_time(shm: Path, tmp_path: Path) -> None:
-    program = """
+LOOP = """
     until = time.monotonic() + 6
     while time.monotonic() < until:
         train()
         time.sleep(0.005)
-    """
-    left, _ = run_job(program, shm, tmp_path, trace=1, warmup=0.5, time=1, trace_warmup=0)
+"""
+
+
+def test_hai_platforms_variables_make_a_trace_of_a_time(shm: Path, tmp_path: Path) -> None:
+    left, _ = run_job(LOOP, shm, tmp_path, trace=1, warmup=0.5, time=1)
     end = left.end()
     assert end["why"] in ("it is complete", "the recording ended")
     assert 0.5e9 < end["end_ns"] - end["begin_ns"] < 5e9
     assert end["steps"] == len(left.steps()) > 4
+
+
+def test_job_options_make_a_trace_of_a_time_after_a_warmup(shm: Path, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import time\nbegun = time.time_ns()\n"
+        + textwrap.dedent(JOB)
+        + textwrap.dedent(LOOP).replace("+ 6", "+ 12")
+        + "print(begun, sys.argv[1:], time.time_ns())\n"
+    )
+    options = "--options profile.trace=1 --options profile.warmup=4 --options profile.time=2"
+    words = ["run", "train.py", "--lr", "1", "-n", "1", "--name", "v2", *options.split()]
+    done = haiprof(*words, cwd=tmp_path, env={**os.environ, "HAIPROF_LOG_DIR": "logs"})
+    assert done.returncode == 0, done.stderr
+    begun, arguments, ended = re.fullmatch(r"(\d+) (.*) (\d+)\n", done.stdout).groups()
+    assert arguments == "['--lr', '1']"
+    (folder,) = (tmp_path / "logs" / "v2").glob("*#0")
+    left = Left(folder)
+    end = left.end()
+    steps = [s for s in read_table(folder, "spans").to_pylist() if s["category"] == "step"]
+    assert (
+        min(s["start"] for s in steps) - int(begun) > 3e9
+    )  # a process has begun before its script
+    assert 1e9 < end["end_ns"] - end["begin_ns"] < 5e9
+    assert end["begin_ns"] - min(s["start"] for s in steps) < 2e9
+    assert end["steps"] == len(left.steps()) > 4
+    # The job went on by itself.
+    assert int(ended) - end["end_ns"] > 2e9
+    assert max(s["start"] for s in steps) < end["end_ns"] + 2e9
 
 
 def test_two_ranks_write_a_file_each(shm: Path, tmp_path: Path) -> None:

@@ -1,0 +1,87 @@
+"""The hosts that a command is started on: named, in a file, or SLURM's."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from haiprof.cli.arguments import UsageError
+
+_HOSTS: Final = "HAIPROF_HOSTS"
+_HOSTFILE: Final = "HAIPROF_HOSTFILE"
+_NODE_LISTS: Final = ("SLURM_JOB_NODELIST", "SLURM_NODELIST")
+_MEND: Final = (
+    "name them: --hosts a,b,... or --hostfile FILE before the command, "
+    f"{_HOSTS} or {_HOSTFILE}, or start it within an allocation of SLURM"
+)
+#: What MPICH writes behind a host: how many processes it takes.
+_SLOTS: Final = re.compile(r"(?<=[^:]):\d+$")
+#: A host that begins with a dash would be an option of ssh.
+_HOST: Final = re.compile(r"[A-Za-z0-9_\[][\w.:@%\[\]-]*")
+
+
+def choose_hosts(nodes: int | None, hosts: str = "", hostfile: str = "") -> list[str]:
+    """Return the first ``nodes`` of the hosts that are known, all of them where it is None.
+
+    Args:
+        nodes: how many.
+        hosts: names with commas between, as ``--hosts`` gave them.
+        hostfile: a file of them, as ``--hostfile`` gave it. With neither, their variables count,
+            and then the allocation of SLURM that this process is in.
+
+    Raises:
+        UsageError: there are not that many, a name is none, or the file cannot be read.
+    """
+    known = _known(hosts, hostfile)
+    for host in known:
+        if not _HOST.fullmatch(host):
+            raise UsageError(f"{host!r} is no name of a host")
+    wanted = len(known) if nodes is None else nodes
+    if not known or wanted > len(known):
+        are = f"{len(known)} {'is' if len(known) == 1 else 'are'} known"
+        raise UsageError(f"{wanted or 'no'} hosts are wanted and {are}; {_MEND}")
+    return known[:wanted]
+
+
+def _known(hosts: str, hostfile: str) -> list[str]:
+    if hosts:
+        return _listed(hosts)
+    if hostfile:
+        return _in_file(hostfile)
+    if os.environ.get(_HOSTS):
+        return _listed(os.environ[_HOSTS])
+    if os.environ.get(_HOSTFILE):
+        return _in_file(os.environ[_HOSTFILE])
+    return _of_slurm()
+
+
+def _listed(text: str) -> list[str]:
+    return [host.strip() for host in text.split(",") if host.strip()]
+
+
+def _in_file(path: str) -> list[str]:
+    """Return the hosts of a file as MPI has them: a host a line, then anything about it."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    except ValueError:
+        raise UsageError(f"{path}: is no text") from None
+    words = [line.partition("#")[0].split() for line in lines]
+    return [_SLOTS.sub("", line[0]) for line in words if line]
+
+
+def _of_slurm() -> list[str]:
+    listed = next((os.environ[name] for name in _NODE_LISTS if os.environ.get(name)), None)
+    if listed is None:
+        return []
+    try:
+        done = subprocess.run(
+            ["scontrol", "show", "hostnames", listed], capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise UsageError(f"scontrol cannot tell the hosts of {listed}: {error}; {_MEND}") from None
+    return done.stdout.split()

@@ -1,0 +1,263 @@
+"""Starts a command once on each of several hosts, through ssh, and ends as the first that failed.
+
+What is to be run goes through ssh's stdin as a line of JSON, never through a shell of the other
+side. Behind it a byte is a signal for the command there (:mod:`haiprof.cli.node`), and the end of
+the stream ends it: when a host fails, and when this process or the connection dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import selectors
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any, Final
+
+from haiprof.cli.console import reader_gone, say
+from haiprof.cli.node import GRACE_SECONDS
+
+_SSH_VARIABLE: Final = "HAIPROF_SSH_COMMAND"
+_SSH: Final = "ssh -T -o BatchMode=yes"
+#: Where something lies on this machine says nothing about others.
+_OF_THIS_MACHINE: Final = frozenset(
+    {"HAIPROF_SHM_DIR", "HAIPROF_HOSTS", "HAIPROF_HOSTFILE", _SSH_VARIABLE}
+)
+#: The job's ports lie below those that the kernel gives away by itself.
+_FIRST_PORT: Final = 10240
+_PORTS: Final = 20000
+#: Not ``-m``: the folder that a login begins in is not to be imported from.
+_PROGRAM: Final = (
+    "import sys; sys.path[:] = filter(None, sys.path); import haiprof.cli.node as n; n.main()"
+)
+_TURN_SECONDS: Final = 0.1
+#: How long a SIGKILL may take from here to there.
+_KILL_SECONDS: Final = 2.0
+_CHUNK: Final = 1 << 16
+_PASSED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SSH_FAILED: Final = 255
+_LINE: Final = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r(?!\Z))")
+
+
+def run_on(hosts: Sequence[str], command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run the command on every host to its end, its output here with the host before each line.
+
+    Args:
+        hosts: one for each node; the first is ``MASTER_ADDR``.
+        command: its words.
+        environment: of it, of which the ``HAIPROF_*`` are carried over.
+
+    Returns:
+        The exit code of the host that failed first, 0 if none did.
+    """
+    return _Launch(hosts, command, environment).run()
+
+
+class _Node:
+    """The command on one host."""
+
+    def __init__(self, host: str, rank: int, task: Mapping[str, Any]) -> None:
+        """Start it.
+
+        Raises:
+            OSError: the way to the host cannot be started.
+        """
+        self.host = host
+        self.name = f"{host}#{rank}"
+        self.process = subprocess.Popen(
+            _way_to(host),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            # Ctrl-C is for us: a connection that it cuts would end the command without a word.
+            start_new_session=True,
+            bufsize=0,
+        )
+        self.tell(json.dumps(task).encode() + b"\n")
+
+    def tell(self, text: bytes) -> None:
+        """Send bytes; a host that has ended needs none."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError, ValueError):
+            while text:
+                text = text[self.process.stdin.write(text) or 0 :]
+
+    def end(self) -> None:
+        """Have the command end."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
+
+
+def _way_to(host: str) -> list[str]:
+    program = shlex.join([sys.executable, "-c", _PROGRAM])
+    ssh = os.environ.get(_SSH_VARIABLE)
+    if not ssh and host in ("localhost", os.uname().nodename):
+        return ["sh", "-c", f"exec {program}"]
+    # As git has it: the command is a shell's, the words behind it are not.
+    return ["sh", "-c", f'exec {ssh or _SSH} "$@"', "ssh", host, f"exec {program}"]
+
+
+class _Lines:
+    """Passes a stream on, line by line, with the host before each."""
+
+    def __init__(self, name: str, source: IO[bytes], out: int) -> None:
+        """Nothing is read yet. A bar that is drawn again and again is a line each time."""
+        self.source = source
+        self._prefix = f"{name}: ".encode()
+        self._out = out
+        self._rest = b""
+
+    def pass_on(self) -> bool:
+        """Read what is there; return whether there may be more."""
+        read = os.read(self.source.fileno(), _CHUNK)
+        self._rest += read
+        end = 0
+        lines = []
+        for line in _LINE.finditer(self._rest):
+            end = line.end()
+            lines.append(line[0])
+        self._rest = self._rest[end:]
+        if self._rest and (not read or len(self._rest) > _CHUNK):
+            lines.append(self._rest)
+            self._rest = b""
+        text = b"".join(
+            self._prefix + line.rstrip(b"\r\n") + b"\n" for line in lines if line != b"\r"
+        )
+        while text:
+            text = text[os.write(self._out, text) :]
+        return bool(read)
+
+
+class _Launch:
+    """All nodes of one command."""
+
+    def __init__(
+        self, hosts: Sequence[str], command: Sequence[str], environment: Mapping[str, str]
+    ) -> None:
+        """Nothing is started yet."""
+        self._hosts = hosts
+        carried = {
+            name: value
+            for name, value in environment.items()
+            if name.startswith("HAIPROF_") and name not in _OF_THIS_MACHINE
+        }
+        run = environment.get("HAIPROF_RUN", "")
+        port = _FIRST_PORT + zlib.crc32(f"{run} {os.getpid()}".encode()) % _PORTS
+        carried |= {
+            "MASTER_ADDR": hosts[0].rpartition("@")[2],
+            "MASTER_PORT": os.environ.get("MASTER_PORT") or str(port),
+            "WORLD_SIZE": str(len(hosts)),
+            "NNODES": str(len(hosts)),
+        }
+        self._carried = carried
+        self._task = {"command": list(command), "folder": str(Path.cwd())}
+        self._selector = selectors.DefaultSelector()
+        self._nodes: list[_Node] = []
+        self._code = 0
+        self._signals: list[int] = []
+        self._given_up: float | None = None
+
+    def run(self) -> int:
+        """Start all, pass on what they write and what we are told, until all have ended."""
+        # What was to be ignored, as nohup has it, still is.
+        heard = [n for n in _PASSED if signal.getsignal(n) != signal.SIG_IGN]
+        before = {number: signal.signal(number, self._hear) for number in heard}
+        try:
+            self._start()
+            while self._nodes:
+                self._pass_output(_TURN_SECONDS)
+                self._pass_signals()
+                self._look_after()
+            # Processes that a command left behind may keep its output open; nobody waits.
+            while self._pass_output(0):
+                pass
+        except BrokenPipeError:
+            self._code = reader_gone()
+        finally:
+            for node in self._nodes:
+                node.end()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        return self._code
+
+    def _hear(self, number: int, _: FrameType | None) -> None:
+        self._signals.append(number)
+
+    def _start(self) -> None:
+        for rank, host in enumerate(self._hosts):
+            place = {
+                "RANK": str(rank),
+                "NODE_RANK": str(rank),
+                "MARSV2_RANK": str(rank),
+                "MARSV2_NODE_NAME": host.rpartition("@")[2],
+            }
+            try:
+                node = _Node(host, rank, {**self._task, "environment": self._carried | place})
+            except OSError as error:
+                self._fail(f"{host}#{rank} cannot be started: {error.strerror}", 1)
+                return
+            self._nodes.append(node)
+            for source, out in (
+                (node.process.stdout, 1),
+                (node.process.stderr, 2),
+            ):
+                assert source is not None
+                self._selector.register(
+                    source, selectors.EVENT_READ, _Lines(node.name, source, out)
+                )
+
+    def _pass_output(self, seconds: float) -> bool:
+        """Pass on what comes within a time; return whether anything did."""
+        if not self._selector.get_map():
+            time.sleep(seconds)
+        ready = self._selector.select(seconds)
+        for key, _ in ready:
+            if not key.data.pass_on():
+                self._selector.unregister(key.fileobj)
+                key.data.source.close()
+        return bool(ready)
+
+    def _pass_signals(self) -> None:
+        while self._signals:
+            number, seconds = self._signals.pop(0), GRACE_SECONDS
+            if self._given_up is not None:  # whoever asks again has waited enough
+                number, seconds = signal.SIGKILL, _KILL_SECONDS
+            for node in self._nodes:
+                node.tell(bytes([number]))
+            self._given_up = time.monotonic() + seconds
+
+    def _look_after(self) -> None:
+        for node in list(self._nodes):
+            code = node.process.poll()
+            if code is None:
+                continue
+            self._nodes.remove(node)
+            node.end()
+            if code != 0 and self._code == 0:
+                code = 128 - code if code < 0 else code
+                why = ", as ssh does for a host that it cannot reach" if code == _SSH_FAILED else ""
+                others = "; the others are ended" if self._nodes else ""
+                self._fail(f"{node.name} ended with exit code {code}{why}{others}", code)
+        if self._given_up is not None and time.monotonic() > self._given_up:
+            # What is still there then is ended from here, as far as that reaches.
+            for node in self._nodes:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(node.process.pid, signal.SIGKILL)
+
+    def _fail(self, line: str, code: int) -> None:
+        say(line)
+        self._code = code
+        # After those there the last word is ours: they take as long to give up their commands.
+        self._given_up = time.monotonic() + 2 * GRACE_SECONDS
+        for node in self._nodes:
+            node.end()

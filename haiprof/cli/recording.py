@@ -1,0 +1,179 @@
+"""The run of one command: its folder, its recorder, and the summary when all is over."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from haiprof import schema
+from haiprof.cli.console import say, spinner
+from haiprof.launcher import Placement
+from haiprof.options import ENABLED_VARIABLE, OPTIONS, Options
+from haiprof.places import make_private, ring_dir, ring_root
+from haiprof.recorder.election import recorder_running
+from haiprof.recorder.launch import start_recorder
+from haiprof.recorder.life import start_time_of
+from haiprof.run_folder import made_up_name, open_run_folder, why_not
+
+#: How long the recorder may take to close the files after the command has ended, s.
+CLOSING_SECONDS: Final = 30.0
+#: A run of more processes is not read again before the command's end is passed on.
+_SUMMED_UP: Final = 64
+
+
+def _name_of(command: Sequence[str]) -> str:
+    """Return what a command runs: its script or module, else its program."""
+    for word, following in zip(command, [*command[1:], ""], strict=True):
+        if word.endswith((".py", ".sh")):
+            return Path(word).stem
+        if word == "-m" and following:
+            return following
+    return Path(command[0]).stem
+
+
+class Recording:
+    """The run of one command: its folder, its recorder, and the summary when all is over."""
+
+    def __init__(self, options: Options, place: Placement, command: Sequence[str]) -> None:
+        """Make the run's folder. Says what is in the way; the command runs all the same."""
+        self.options = options
+        self.run = options.run or made_up_name(_name_of(command), place)
+        self.run_dir = options.log_dir / self.run
+        self._ring_dir = ring_dir(self.run)
+        self._place = place
+        self._recorder: int | None = None
+        self._made: list[Path] = []
+        # The recorder of a `haiprof run` around us goes on after our command, and sums it all up.
+        self._within = self._inherited() and self._ring_dir.is_dir()
+        self.possible = False
+        try:
+            self.run_dir = self.run_dir.absolute()
+            self._made = [p for p in (self.run_dir, self.run_dir.parent) if not p.exists()]
+            open_run_folder(self.run_dir, command, options)
+            make_private(ring_root())
+            make_private(self._ring_dir)
+            self.possible = True
+        except OSError as error:
+            say(why_not(error))
+        except Exception as error:  # whatever it is, the command must run
+            say(f"not recording: {error!r}. The job goes on without")
+
+    def _inherited(self) -> bool:
+        told = os.environ.get
+        return told(ENABLED_VARIABLE) == "1" and told(OPTIONS["run"].variable) == self.run
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment in which the command's processes join the run."""
+        if not self.possible:
+            return {**os.environ, ENABLED_VARIABLE: "0"}
+        told = self.options._asdict()
+        told.update(log_dir=self.run_dir.parent, run=self.run)
+        texts = {
+            OPTIONS[name].variable: str(int(value) if isinstance(value, bool) else value)
+            for name, value in told.items()
+        }
+        return {**os.environ, **texts, ENABLED_VARIABLE: "1"}
+
+    def start(self, pid: int) -> None:
+        """Start the recorder, which stays until the command ends.
+
+        A recording that begins later or ends earlier is left to the ranks: each knows when.
+        """
+        if not self.possible or self.options.warmup or self.options.time:
+            return
+        try:
+            # An earlier recorder of the same run may just be leaving with the folder.
+            make_private(self._ring_dir)
+            recorder = start_recorder(
+                self._ring_dir, self.run_dir, self.options, f"{pid}:{start_time_of(pid)}"
+            )
+        except Exception as error:  # the command runs already and is not to notice
+            say(f"no recorder could be started ({error}); steps are recorded, the host is not")
+            return
+        with contextlib.suppress(OSError, AttributeError):
+            self._recorder = os.pidfd_open(recorder)
+
+    def forget(self) -> None:
+        """Remove what was made for a command that never ran."""
+        with contextlib.suppress(OSError):
+            self._ring_dir.rmdir()
+        with contextlib.suppress(OSError):
+            if self.run_dir in self._made:
+                (self.run_dir / schema.RUN_FILE).unlink()
+            for folder in self._made:
+                folder.rmdir()
+
+    def finish(self, *, report: bool) -> None:
+        """Wait until the files are closed, then say what is in them.
+
+        Of several ranks that run in commands of their own only the first does, for all.
+        """
+        others = self._place.launched and self._place.rank != 0
+        if not self.possible or self._within or others:
+            return
+        with spinner("closing the run's files"):
+            closed = self.wait_closed()
+        shown = _from_here(self.run_dir)
+        say(f"run {self.run_dir}")
+        if not closed:
+            say(
+                f"it is still being recorded after {CLOSING_SECONDS:.0f} s; should its recorder "
+                f"die, this writes the rest: haiprof recover {shown}"
+            )
+        self._summarise(report)
+        say(f"see it with: haiprof report {shown}")
+
+    def wait_closed(self, seconds: float = CLOSING_SECONDS) -> bool:
+        """Wait up to ``seconds`` until this machine's files are closed; return whether they are."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            if self._gone() and not recorder_running(self._ring_dir):
+                with contextlib.suppress(OSError):
+                    self._ring_dir.rmdir()  # where no recorder came by
+                return True
+            time.sleep(0.01)
+        return False
+
+    def _gone(self) -> bool:
+        """Return whether the recorder that we started has left."""
+        if self._recorder is None:
+            return True
+        poll = select.poll()
+        poll.register(self._recorder, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def _summarise(self, report: bool) -> None:
+        from haiprof.errors import HaiprofError
+
+        took_part = sum("#" in entry.name for entry in os.scandir(self.run_dir))
+        if took_part > _SUMMED_UP and not report:
+            say(f"  {took_part} processes took part, too many to sum them up here")
+            return
+        try:
+            with spinner("reading the run"):
+                from haiprof.cli.report import open_run
+
+                run = open_run(self.run_dir)
+                lines = run.headline()
+            for line in lines:
+                say(f"  {line}")
+            if report:
+                with spinner("writing the report"):
+                    written = run.report(self.run_dir / "report.html")
+                say(f"report {written}")
+        except HaiprofError as error:
+            say(str(error))
+
+
+def _from_here(path: Path) -> str:
+    """Return ``path`` as it is shortest to type, quoted for a shell."""
+    import shlex
+
+    with contextlib.suppress(OSError, ValueError):
+        return shlex.quote(str(path.relative_to(Path.cwd())))
+    return shlex.quote(str(path))

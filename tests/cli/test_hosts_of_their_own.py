@@ -1,0 +1,140 @@
+"""Two emulated hosts, each with a network, processes and shared memory of its own.
+
+Only the log folder is one. A network namespace and a pid namespace stand for a machine; what stands
+for ssh enters them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from commands import haiprof, the_run
+from launched import nodes, ranks, recorded, torchrun, write_script
+
+from haiprof.analyzer import Analyzer
+
+
+class Hosts(NamedTuple):
+    """Addresses, which are the names, and the command that stands for ssh."""
+
+    names: tuple[str, str]
+    ssh: Path
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, shm: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hosts]:
+    """Two hosts with a cable between them."""
+    if os.getuid() != 0 or not shutil.which("ip") or not shutil.which("unshare"):
+        pytest.skip("needs root, ip and unshare for network and pid namespaces")
+    net = os.getpid() % 250
+    names = (f"10.91.{net}.1", f"10.91.{net}.2")
+    spaces = [f"haiprof-{os.getpid()}-{n}" for n in (1, 2)]
+    cables = [f"hp{os.getpid()}-{n}" for n in (1, 2)]
+    ssh = tmp_path / "enter"
+    ssh.write_text(
+        "#!/bin/sh\n"
+        f"space=haiprof-{os.getpid()}-${{1##*.}}\n"
+        f'mkdir -p "{shm}/$space"\n'
+        f"export GLOO_SOCKET_IFNAME=hp{os.getpid()}-${{1##*.}}\n"
+        f'export HAIPROF_SHM_DIR="{shm}/$space" NAME=$space\n'
+        'exec ip netns exec "$space" unshare --uts --pid --fork --kill-child --mount-proc '
+        'sh -c \'hostname $NAME; sh -c "$0"; exit $?\' "$2"\n'
+    )
+    ssh.chmod(0o755)
+    made = []
+    try:
+        for space in spaces:
+            try:
+                _ip("netns", "add", space)
+            except subprocess.CalledProcessError as error:
+                pytest.skip(f"no network namespaces here: {error.stderr!r}")
+            made.append(space)
+        ends = [["name", c, "netns", space] for c, space in zip(cables, spaces, strict=True)]
+        _ip("link", "add", *ends[0], "type", "veth", "peer", *ends[1])
+        for space, cable, name in zip(spaces, cables, names, strict=True):
+            _ip("-n", space, "link", "set", "lo", "up")
+            _ip("-n", space, "addr", "add", f"{name}/24", "dev", cable)
+            _ip("-n", space, "link", "set", cable, "up")
+        monkeypatch.setenv("OMP_NUM_THREADS", "1")
+        monkeypatch.setenv("HAIPROF_SSH_COMMAND", str(ssh))
+        yield Hosts(names, ssh)
+    finally:
+        for space in made:
+            _ip("netns", "delete", space)
+
+
+def test_a_job_of_two_hosts_is_one_run_with_a_recorder_each(tmp_path: Path, hosts: Hosts) -> None:
+    write_script(tmp_path)
+    first = ["--hosts", ",".join(hosts.names), "--log-dir", "logs"]
+    job = ["train.py", "--lr", "1", "--nodes", "2", "--options", "profile.interval.basic=0.2"]
+    done = haiprof("run", *first, *job, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [
+        f"{name}#{rank}: trained --lr 1" for rank, name in enumerate(hosts.names)
+    ]
+    run = the_run(tmp_path / "logs")
+    assert sorted(p.name for p in run.iterdir() if p.is_dir()) == sorted(
+        [*hosts.names, *(f"{name}#{rank}" for rank, name in enumerate(hosts.names))]
+    )
+    found = ranks(run)
+    assert [(p["rank"], p["world_size"], p["state"]) for p in found] == [
+        (0, 2, "closed"),
+        (1, 2, "closed"),
+    ]
+    assert len({p["host"] for p in found}) == 2
+    assert "30 steps on each of 2 ranks" in done.stderr
+    assert set(Analyzer(run).ranks) == {0, 1}
+
+
+def test_torchrun_of_two_hosts_is_one_run_of_all_its_ranks(tmp_path: Path, hosts: Hosts) -> None:
+    write_script(tmp_path)
+    launch = (
+        f"{' '.join(torchrun())} --nnodes $NNODES --node-rank $NODE_RANK --nproc-per-node 2 "
+        "--master-addr $MASTER_ADDR --master-port $MASTER_PORT train.py"
+    )
+    first = ["--hosts", ",".join(hosts.names), "--log-dir", "logs"]
+    done = haiprof("run", *first, "sh", "-c", launch, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    run = the_run(tmp_path / "logs")
+    assert [(p["rank"], p["local_rank"], p["node"]) for p in ranks(run)] == [
+        (rank, rank % 2, hosts.names[rank // 2]) for rank in range(4)
+    ]
+    assert nodes(run) == sorted(hosts.names)
+
+
+def test_ranks_that_torchrun_starts_on_two_hosts_agree_without_talking(
+    tmp_path: Path, hosts: Hosts
+) -> None:
+    write_script(tmp_path)
+    launch = torchrun("--nnodes=2", "--nproc-per-node=2", "--rdzv-id=exp1")
+    launch += [f"--master-addr={hosts.names[0]}", "--master-port=29400", "--node-rank"]
+    # What stands for the host ends with its first process, and its recorder then: it must not be
+    # before the files are closed.
+    wait = "; sleep 5"
+    both = [
+        subprocess.Popen(
+            [hosts.ssh, name, " ".join([*launch, str(n), "train.py"]) + wait],
+            cwd=tmp_path, env=recorded(tmp_path / "logs"),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for n, name in enumerate(hosts.names)
+    ]  # fmt: skip
+    for job in both:
+        _, err = job.communicate(timeout=120)
+        assert job.returncode == 0, err
+    run = the_run(tmp_path / "logs")
+    assert run.name == "train-exp1"
+    found = ranks(run)
+    assert [p["rank"] for p in found] == [0, 1, 2, 3]
+    assert len({p["host"] for p in found}) == 2
+    assert len(nodes(run)) == 2
