@@ -196,6 +196,20 @@ def test_ranks_stand_the_worst_first_and_the_rest_in_one_row(tmp_path: Path) -> 
     assert "slowest rank 17 15 ms, fastest rank 0 10 ms: 50 % apart" in skew
 
 
+def test_the_rank_that_the_others_wait_for_is_found(tmp_path: Path) -> None:
+    run = live_run(tmp_path / "run", ranks=8)
+    for rank in range(8):
+        forward = 30.0 if rank == 5 else 10.0
+        phases = [("forward", forward), ("backward", 50.0 - forward)]  # all-reduce is in there
+        write_live(run / f"n0#{rank}", schema.SPANS, [loop(50, phases, rest=0)])
+    lines = drawn(job(run))
+    skew = lines.index(row(lines, "skew"))
+    assert lines[skew].endswith("0 % apart")
+    assert lines[skew + 1].strip() == "forward takes 30 ms on rank 5, 10 ms on the median rank"
+    head = lines.index(row(lines, "rank"))
+    assert lines[head + 1].split()[0] == "5"
+
+
 def test_a_restarted_rank_is_its_newest_attempt(tmp_path: Path) -> None:
     run = live_run(tmp_path / "run")
     write_live(run / "n0#0", schema.SPANS, [loop(5)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
@@ -36,6 +37,9 @@ _STATES: Final = {
     "waiting": "bold yellow",
     "warming up": "bold yellow",
 }
+#: A phase that is longer on one rank by this part of a step is told.
+_TELLING: Final = 0.05
+_STEP: Final = "the whole step"
 _NS: Final = 1_000_000_000
 #: Of the height, what nodes may take where there are many.
 _NODES_SHARE: Final = 4
@@ -76,6 +80,13 @@ class _Rank:
         self.steps, self.ns = watched.steps.by_second(now)
         self.spent = watched.steps.spent(now)
         self.gpus = job.gpus_of(watched)
+        count = int(self.steps[-MEAN_SECONDS:].sum())
+        #: Mean time a step, ns, by phase; with the whole step under its own name.
+        self.parts = {name: ns / count for name, ns in self.spent.items()} if count else {}
+        if self.mean is not None:
+            self.parts[_STEP] = self.mean
+        #: By how much, ns, its step or one of its phases is longer than the ranks' median.
+        self.excess = 0.0
 
     def one(self, metric: str) -> float | None:
         return self.watched.values.one(metric)
@@ -93,8 +104,28 @@ class _Rank:
 
     @property
     def order(self) -> tuple[bool, float]:
-        """The worst first: who died, then who is slow."""
-        return self.watched.process.state != "died", -(self.mean or 0.0)
+        """The worst first: who died, then who holds the others up."""
+        return self.watched.process.state != "died", -self.excess
+
+
+def _find_excess(ranks: Sequence[_Rank]) -> tuple[str, float, _Rank | None]:
+    """Compare the ranks' steps and phases; return the phase that is longest beyond the median.
+
+    Ranks that wait for each other take equally long for a step. The one that the others wait for
+    is longer than most in the phase before, in which they are alike.
+
+    Returns:
+        That phase (or the step), the ranks' median of it, ns, and the rank.
+    """
+    worst: tuple[str, float, _Rank | None] = ("", 0.0, None)
+    for name in {name for rank in ranks for name in rank.parts}:
+        median = statistics.median(rank.parts.get(name, 0.0) for rank in ranks)
+        for rank in ranks:
+            excess = rank.parts.get(name, 0.0) - median
+            rank.excess = max(rank.excess, excess)
+            if name != _STEP and (worst[2] is None or excess > worst[2].parts[worst[0]] - worst[1]):
+                worst = name, median, rank
+    return worst
 
 
 # -- the job -----------------------------------------------------------------------------------
@@ -159,6 +190,11 @@ def _steps(ranks: Sequence[_Rank], width: int) -> list[Text]:
         if least:
             told += f": {percent(most / least - 1)} apart"
         drawn.append(_row("skew", Text(told)))
+        name, median, worst = _find_excess(made)
+        if worst is not None and worst.parts[name] - median > _TELLING * most:
+            took, usual = milliseconds(worst.parts[name]), milliseconds(median)
+            told = f"{name} takes {took} on {label(worst.watched)}, {usual} on the median rank"
+            drawn.append(_row("", Text(printable(told))))
     return drawn
 
 
@@ -430,7 +466,9 @@ def _foot(job: Job, others: Sequence[str], width: int) -> list[Text]:
     absent = {s.name for n in job.nodes for s in n.process.sources if s.state != "ok"}
     if absent:
         fields.append(f"{len(absent)} absent: haiprof doctor")
-    drawn.append(_sides(_row("haiprof", Text(" · ".join(fields))), Text("q quits", "dim"), width))
+    last = _row("haiprof", Text(" · ".join(fields)))
+    hint = Text("q quits", "dim")
+    drawn.append(_sides(last, hint, width) if last.cell_len + 8 <= width else last)
     return drawn
 
 
