@@ -105,6 +105,27 @@ def attach(
 
 
 @app.command()
+def top(
+    what: Annotated[
+        str | None,
+        typer.Argument(
+            help="A run's folder, a log directory, a pid, or a run's name or script [what is "
+            "recorded on this machine].",
+            metavar="RUN|LOG_DIR|PID|NAME",
+        ),
+    ] = None,
+    hz: Annotated[
+        float, typer.Option(help="Frames per second.", min=0.1, max=4.0, metavar="N")
+    ] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one frame and leave.")] = False,
+) -> None:
+    """Show a running job in the terminal, without touching it."""
+    from haiprof.cli.top import top as show
+
+    show(what, hz, once)
+
+
+@app.command()
 def report(
     run: Annotated[
         str, typer.Argument(help="A run's folder, or traces: a file or a folder.", metavar="RUN")

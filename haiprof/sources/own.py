@@ -118,8 +118,34 @@ class Run:
     problems: tuple[str, ...]
     #: Which kernels the job was asked to record (the option ``kernels``); empty if unknown.
     kernels: str = ""
+    #: Seconds before each process begins to record.
+    warmup: float = 0.0
     #: What was opened, where that is not ``folder``: traces, of which ``folder`` is an import.
     source: str = ""
+
+
+def read_run(folder: Path) -> Run:
+    """Read what ``run.json`` of a run folder says; ``processes`` is empty.
+
+    Raises:
+        HaiprofError: there is none, or one that this version cannot read.
+    """
+    file = folder / schema.RUN_FILE
+    document = _read_json(file, schema.RUN_FORMAT)
+    command = document.get("command") or []
+    if not isinstance(command, list):
+        raise _wrong(file, "command", command, "a list of words")
+    return Run(
+        folder=folder,
+        name=_text(document, "run", file) or folder.name,
+        created_ns=_need_whole(document, "created_ns", file),
+        command=tuple(readable(str(word)) for word in command),
+        host=_text(document, "host", file),
+        processes=(),
+        problems=tuple(_lines(document, "problems", file)),
+        kernels=_option(document, "kernels"),
+        warmup=_seconds(document, "warmup"),
+    )
 
 
 def open_run(path: str | Path) -> Run:
@@ -129,11 +155,7 @@ def open_run(path: str | Path) -> Run:
         HaiprofError: there is no run at ``path``, several, or one that this version cannot read.
     """
     folder = _run_folder(Path(path))
-    file = folder / schema.RUN_FILE
-    document = _read_json(file, schema.RUN_FORMAT)
-    command = document.get("command") or []
-    if not isinstance(command, list):
-        raise _wrong(file, "command", command, "a list of words")
+    run = read_run(folder)
     processes, problems = _read_processes(folder)
     if not processes and problems:
         raise HaiprofError(problems[0])
@@ -142,22 +164,21 @@ def open_run(path: str | Path) -> Run:
             f"{folder}: no process has recorded anything in this run: "
             "see whether its job started and stayed alive long enough to record"
         )
-    return Run(
-        folder=folder,
-        name=_text(document, "run", file) or folder.name,
-        created_ns=_need_whole(document, "created_ns", file),
-        command=tuple(readable(str(word)) for word in command),
-        host=_text(document, "host", file),
-        processes=tuple(processes),
-        problems=(*_lines(document, "problems", file), *problems),
-        kernels=_option(document, "kernels"),
-    )
+    return replace(run, processes=tuple(processes), problems=(*run.problems, *problems))
 
 
 def _option(document: dict[str, Any], name: str) -> str:
     options = document.get("options")
     value = options.get(name) if isinstance(options, dict) else None
     return readable(value) if isinstance(value, str) else ""
+
+
+def _seconds(document: dict[str, Any], name: str) -> float:
+    options = document.get("options")
+    value = options.get(name) if isinstance(options, dict) else None
+    if isinstance(value, (int, float)) and math.isfinite(value):
+        return max(0.0, float(value))
+    return 0.0
 
 
 def _lines(document: dict[str, Any], field: str, file: Path) -> list[str]:
@@ -208,7 +229,7 @@ def _run_folder(path: Path) -> Path:
             "*.json): give the folder that a run wrote into"
         )
     if len(runs) > 1:
-        newest = sorted(runs, key=_made, reverse=True)
+        newest = sorted(runs, key=created_ns, reverse=True)
         names = ", ".join(run.name for run in newest[:10])
         more = f" and {len(newest) - 10} older ones" if len(newest) > 10 else ""
         raise HaiprofError(
@@ -217,7 +238,8 @@ def _run_folder(path: Path) -> Path:
     return runs[0]
 
 
-def _made(run: Path) -> int:
+def created_ns(run: Path) -> int:
+    """Say when a run folder was made, ns UTC; 0 where its ``run.json`` does not tell."""
     try:
         made = json.loads((run / schema.RUN_FILE).read_text("utf-8"))["created_ns"]
         return made if isinstance(made, int) else 0
@@ -236,8 +258,8 @@ def _read_processes(run: Path) -> tuple[list[Process], list[str]]:
         ) from None
     for folder in folders:
         try:
-            if _is_process_folder(folder):
-                processes.append(_read_process(folder))
+            if is_process_folder(folder):
+                processes.append(read_process(folder))
         except HaiprofError as error:
             problems.append(str(error))
     return arranged(processes), problems
@@ -285,7 +307,12 @@ def _order(p: Process) -> tuple[bool, int, str, bool, int, int, int]:
     return p.rank is None, p.rank or 0, p.node, helper, p.attempt or 0, begun, p.pid or 0
 
 
-def _is_process_folder(folder: Path) -> bool:
+def is_process_folder(folder: Path) -> bool:
+    """Say whether a folder of a run is a process's or a node's.
+
+    Raises:
+        HaiprofError: it cannot be looked at.
+    """
     if folder.name.startswith("."):
         return False
     try:
@@ -299,7 +326,12 @@ def _is_process_folder(folder: Path) -> bool:
         ) from None
 
 
-def _read_process(folder: Path) -> Process:
+def read_process(folder: Path) -> Process:
+    """Read the ``process.json`` of a process folder; the label is left to who knows the others.
+
+    Raises:
+        HaiprofError: there is none, or one that this version cannot read.
+    """
     file = folder / schema.PROCESS_FILE
     document = _read_json(file, schema.PROCESS_FORMAT)
     rank = _whole(document, "rank", file)

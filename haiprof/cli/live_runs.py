@@ -1,0 +1,189 @@
+"""Which runs are recorded on this machine now, and which one a word of the user means."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from haiprof import schema
+from haiprof._core import RingReader
+from haiprof.errors import HaiprofError
+from haiprof.options import resolve
+from haiprof.places import ring_dir, ring_root
+from haiprof.recorder.election import recorder_running
+from haiprof.recorder.life import parent_of
+from haiprof.recorder.process import rings_in
+from haiprof.sources.own import created_ns, read_run, runs_in
+
+
+class LiveRun(NamedTuple):
+    """A run that a recorder of this user writes on this machine."""
+
+    folder: Path
+    rings: Path
+    #: Processes that are recorded, and the command that the recorder stays for.
+    pids: tuple[int, ...]
+
+
+class Chosen(NamedTuple):
+    """A run's folder, and the names of those that were meant as well but are older."""
+
+    folder: Path
+    others: tuple[str, ...]
+
+
+def choose(what: str | None) -> Chosen:
+    """Return the run that is meant, the newest where several are.
+
+    Args:
+        what: a run's folder, a log directory, a pid, a run's name, its beginning or its script.
+            None: what is recorded here now, else the newest run of the log directory.
+
+    Raises:
+        HaiprofError: there is none; the line says what there is.
+    """
+    if what is not None and Path(what).is_dir():
+        return _newest(_runs_at(Path(what)))
+    live = live_runs()
+    if what is None:
+        found = [run.folder for run in live]
+        return _newest(found or _logged()) if found or _logged() else _nothing(live, "")
+    if what.isdecimal():
+        pid = int(what)
+        found = [run.folder for run in live if _meant(pid, run.pids)]
+        if found:
+            return _newest(found)
+    for folders in ([run.folder for run in live], _logged()):
+        found = [folder for folder in folders if _is_called(folder, what)]
+        if found:
+            return _newest(found)
+    return _nothing(live, what)
+
+
+def _nothing(live: list[LiveRun], what: str) -> Chosen:
+    if what:
+        told = ", ".join(sorted(run.folder.name for run in live)[:5])
+        here = f"recorded here now: {told}" if live else "nothing is recorded here now"
+        raise HaiprofError(
+            f"{what}: no run has this name, script or pid, and no such folder; {here}"
+        )
+    raise HaiprofError(
+        f"nothing is recorded here now, and no run lies in {_log_dir()}: start one with "
+        "`haiprof run`, or give its folder or log directory"
+    )
+
+
+def recorder_lives(folder: Path) -> bool | None:
+    """Say whether a run's recorder on this machine lives; None where it has none here."""
+    rings = ring_dir(folder.name)
+    return recorder_running(rings) if rings.is_dir() else None
+
+
+def live_runs() -> list[LiveRun]:
+    """Return the runs that are recorded on this machine for this user."""
+    told: dict[Path, tuple[Path, int | None]] | None = None
+    found = []
+    with contextlib.suppress(OSError):
+        for rings in sorted(ring_root().iterdir()):
+            if not rings.is_dir() or not recorder_running(rings):
+                continue
+            headers = list(_headers(rings))
+            pids = [int(header["pid"]) for header in headers]
+            if told is None:
+                told = _recorders()
+            folder, watched = told.get(rings, (None, None))
+            if folder is None and headers:  # a recorder in another container
+                folder = Path(str(headers[0]["run_dir"]))
+            if watched is not None:
+                pids.append(watched)
+            if folder is not None and (folder / schema.RUN_FILE).is_file():
+                found.append(LiveRun(folder, rings, tuple(pids)))
+    return found
+
+
+def _headers(rings: Path) -> Iterator[dict[str, Any]]:
+    for ring in rings_in(rings):
+        with contextlib.suppress(OSError, ValueError):
+            yield RingReader(str(ring)).header
+
+
+def _recorders() -> dict[Path, tuple[Path, int | None]]:
+    """Return of each recorder, by its folder of rings: where it writes, which command it watches.
+
+    A recorder may have no ring yet, so its command line is asked.
+    """
+    found: dict[Path, tuple[Path, int | None]] = {}
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdecimal():
+            continue
+        try:
+            words = Path(entry.path, "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if not any(b"haiprof.recorder" in word for word in words[:4]):
+            continue
+        pairs = (os.fsdecode(word).partition("=") for word in words)
+        told = {name: value for name, _, value in pairs}
+        if "--ring-dir" in told and "--run-dir" in told:
+            pid = told.get("--watch", "").partition(":")[0]
+            watched = int(pid) if pid.isdecimal() else None
+            found[Path(told["--ring-dir"])] = Path(told["--run-dir"]), watched
+    return found
+
+
+def _meant(pid: int, recorded: tuple[int, ...]) -> bool:
+    """Say whether ``pid`` is recorded, a launcher of what is, or a worker of it."""
+    above = set(_line(pid))
+    return any(process in above or pid in _line(process) for process in recorded)
+
+
+def _line(pid: int) -> list[int]:
+    line = []
+    while pid > 1 and pid not in line:
+        line.append(pid)
+        pid = parent_of(pid)
+    return line
+
+
+def _log_dir() -> Path:
+    return resolve({})[0].log_dir
+
+
+def _logged() -> list[Path]:
+    try:
+        return runs_in(_log_dir())
+    except OSError:
+        return []
+
+
+def _runs_at(folder: Path) -> list[Path]:
+    if (folder / schema.RUN_FILE).is_file():
+        return [folder]
+    try:
+        found = runs_in(folder)
+    except OSError as error:
+        raise HaiprofError(f"{folder}: cannot be read ({error.strerror})") from None
+    if not found:
+        raise HaiprofError(
+            f"{folder}: no run lies in it (no {schema.RUN_FILE}): give the folder that a run "
+            "writes into, or its log directory"
+        )
+    return found
+
+
+def _is_called(folder: Path, what: str) -> bool:
+    if folder.name == what or folder.name.startswith(f"{what}-"):
+        return True
+    try:
+        command = read_run(folder).command
+    except HaiprofError:
+        return False
+    return any(word == what or Path(word).name == what for word in command)
+
+
+def _newest(folders: list[Path]) -> Chosen:
+    first, *others = sorted(folders, key=created_ns, reverse=True)
+    return Chosen(first, tuple(folder.name for folder in others))

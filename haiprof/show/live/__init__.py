@@ -1,0 +1,1 @@
+"""What ``haiprof top`` shows: a running job, from the files that its recorder writes."""

@@ -1,0 +1,335 @@
+"""A run that is watched: who takes part, what each has written since the last look, its state."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from haiprof import schema
+from haiprof.errors import HaiprofError
+from haiprof.show.live.history import TREND_SECONDS, StepHistory, Values
+from haiprof.sources.follow import NO_TEXT, FolderFollower, Part, Wanted
+from haiprof.sources.own import (
+    ROLE_NODE,
+    ROLE_RANK,
+    Process,
+    is_process_folder,
+    read_process,
+    read_run,
+)
+
+_SPANS: Final = Wanted(
+    schema.SPANS,
+    ("start", "duration", "category", "name", "thread", "step"),
+    TREND_SECONDS + 20,
+)
+#: Slow sources are read every 64 s at least.
+_SAMPLES: Final = Wanted(schema.SAMPLES, ("time", "metric", "instance", "value"), 80)
+_EVENTS: Final = Wanted(schema.EVENTS, ("time", "kind", "text"), 20)
+#: Kinds of events that are worth a line while the job runs.
+TOLD: Final = frozenset(
+    {"lost", "exit", "disk", "gpu_lost", "xid", "ecc", "throttle", "link", "oom", "recorder"}
+)
+_LIVE: Final = "live"
+#: Nothing written for so long, s, is worth a word: a recorder writes once a second.
+SILENT: Final = 10.0
+_NS: Final = 1_000_000_000
+
+
+class Event(NamedTuple):
+    """Something that happened: when (ns UTC), to whom, what."""
+
+    time: int
+    label: str
+    text: str
+
+
+@dataclass(slots=True)
+class Watched:
+    """One process or node of the job."""
+
+    process: Process
+    follower: FolderFollower
+    steps: StepHistory = field(default_factory=StepHistory)
+    values: Values = field(default_factory=Values)
+    #: Records that its ring had lost when it was last written.
+    lost: int = 0
+    event: Event | None = None
+    #: When it was last looked at, and when something new was found then (time.monotonic).
+    asked: float = 0.0
+    grown: float | None = None
+
+    @property
+    def live(self) -> bool:
+        """Whether its recorder has not closed it."""
+        return self.process.state == _LIVE
+
+    @property
+    def newest(self) -> int:
+        """Time of the newest row, ns UTC; 0 without one."""
+        return max(self.values.newest, self.steps.ended or 0)
+
+    def silent(self) -> float:
+        """Return for how long, s, nothing new had come when it was last looked at."""
+        if self.grown is not None:
+            return self.asked - self.grown
+        begun = self.newest or self.process.started_ns or 0
+        return max(0.0, (time.time_ns() - begun) / _NS)
+
+
+class State(NamedTuple):
+    """The state of the job: a word or two, and what to do about it."""
+
+    word: str
+    more: str = ""
+
+
+class Job:
+    """A run on its way."""
+
+    def __init__(self, folder: Path, recorder_lives: Callable[[], bool | None]) -> None:
+        """Begin to watch a run folder; nothing but ``run.json`` is read yet.
+
+        Args:
+            folder: of the run.
+            recorder_lives: asked when nothing is written any more; None where it cannot be told
+                (the recorder is on another machine, or another user's).
+
+        Raises:
+            HaiprofError: it is no run, or none that this version can read.
+        """
+        self.folder = folder
+        self.run = read_run(folder)
+        self._recorder_lives = recorder_lives
+        self.watched: dict[Path, Watched] = {}
+        #: Folder to the line that says why it is left out.
+        self._refused: dict[Path, str] = {}
+        self._unread: list[Path] = []
+        self._listed = -1
+        self._next = 0
+        self._rank_gpus: dict[Path, list[tuple[Watched, list[str]]]] = {}
+        self._gpus_known = True
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def look(self, seconds: float) -> None:
+        """Read what was written since the last look, for about ``seconds`` at most.
+
+        Where that is not enough for all processes, the next look begins with those that are left.
+        """
+        until = time.monotonic() + seconds
+        self._find()
+        while self._unread and time.monotonic() < until:
+            self._open(self._unread.pop())
+        everybody = list(self.watched.values())
+        for turn in range(len(everybody)):
+            place = (self._next + turn) % len(everybody)
+            if time.monotonic() >= until:
+                self._next = place
+                break
+            self._read(everybody[place])
+
+    @property
+    def unread(self) -> int:
+        """How many process folders have not been looked into yet."""
+        return len(self._unread)
+
+    def _find(self) -> None:
+        try:
+            changed = self.folder.stat().st_mtime_ns
+            if changed == self._listed:
+                return
+            with os.scandir(self.folder) as entries:
+                folders = [Path(entry.path) for entry in entries if entry.is_dir()]
+        except OSError as error:
+            self._refused[self.folder] = f"{self.folder}: cannot be read ({error.strerror})"
+            return
+        # A folder that is being made changes again within the tick of the file system's clock.
+        self._listed = changed if time.time_ns() - changed > 2 * _NS else -1
+        for folder in self.watched.keys() - set(folders):
+            del self.watched[folder]
+        waiting = set(self._unread)
+        new = [f for f in folders if f not in self.watched and f not in waiting]
+        # Of what could not be read some is only being made.
+        self._refused = {f: line for f, line in self._refused.items() if f in folders}
+        self._unread += sorted(new, reverse=True)
+
+    def _open(self, folder: Path) -> None:
+        try:
+            if not is_process_folder(folder):
+                return
+            process = read_process(folder)
+        except HaiprofError as error:
+            if (folder / schema.PROCESS_FILE).exists():
+                self._refused[folder] = str(error)
+            self._listed = self._listed if folder in self._refused else -1
+            return
+        self._refused.pop(folder, None)
+        wanted = (_SAMPLES, _EVENTS) if process.role == ROLE_NODE else (_SPANS, _SAMPLES, _EVENTS)
+        self.watched[folder] = Watched(process, FolderFollower(folder, wanted))
+        self._gpus_known = False
+
+    def _read(self, watched: Watched) -> None:
+        new = watched.follower.read()
+        looked_before, watched.asked = watched.asked, time.monotonic()
+        if watched.follower.changed:
+            try:
+                process = read_process(watched.process.folder)
+            except HaiprofError:
+                process = watched.process  # its next version is on its way
+            if process != watched.process:
+                watched.process = process
+                self._gpus_known = False
+        for part in new.get("spans", ()):
+            watched.steps.add(part)
+        for part in new.get("samples", ()):
+            watched.values.add(part)
+        for part in new.get("events", ()):
+            watched.event = _told(part, watched) or watched.event
+        for parts in new.values():
+            watched.lost = max(watched.lost, *map(_lost, parts))
+        if new and looked_before:  # the first time it may be old
+            watched.grown = watched.asked
+
+    # -- who -------------------------------------------------------------------------------------
+
+    @property
+    def nodes(self) -> list[Watched]:
+        """The nodes, by name."""
+        found = [w for w in self.watched.values() if w.process.role == ROLE_NODE]
+        return sorted(found, key=lambda w: w.process.folder.name)
+
+    @property
+    def ranks(self) -> list[Watched]:
+        """The newest process of each rank, and whatever else makes steps, by rank."""
+        newest: dict[tuple[str, int | None, int | None], Watched] = {}
+        for watched in self.watched.values():
+            process = watched.process
+            if process.role == ROLE_NODE:
+                continue
+            if process.role != ROLE_RANK and watched.steps.ended is None:
+                continue
+            helper = process.role != ROLE_RANK or process.rank is None
+            key = process.node, process.rank, process.pid if helper else None
+            before = newest.get(key)
+            if before is None or (process.started_ns or 0) >= (before.process.started_ns or 0):
+                newest[key] = watched
+        return sorted(
+            newest.values(),
+            key=lambda w: (w.process.rank is None, w.process.rank or 0, w.process.folder.name),
+        )
+
+    def gpus_of(self, watched: Watched) -> list[tuple[Watched, list[str]]]:
+        """Return the nodes' folders that sampled the GPUs of a rank, and which those are."""
+        if not self._gpus_known:
+            self._join_gpus()
+        return self._rank_gpus.get(watched.process.folder, [])
+
+    def _join_gpus(self) -> None:
+        self._gpus_known = True
+        self._rank_gpus = {}
+        around: dict[str, list[Watched]] = {}
+        for node in self.nodes:
+            if node.process.gpus:
+                around.setdefault(node.process.node, []).append(node)
+        if not around:
+            return
+        from haiprof.views.gpus import instances
+
+        for watched in self.watched.values():
+            nodes = around.get(watched.process.node, [])
+            if watched.process.role == ROLE_NODE or not nodes:
+                continue
+            found = instances(watched.process, [node.process for node in nodes])
+            self._rank_gpus[watched.process.folder] = [
+                (node, found[node.process.folder.name])
+                for node in nodes
+                if node.process.folder.name in found
+            ]
+
+    # -- what of it ------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> int:
+        """The time of the newest row of all, ns UTC; when the run was made where there is none."""
+        return max((w.newest for w in self.watched.values()), default=0) or self.run.created_ns
+
+    @property
+    def problems(self) -> list[str]:
+        """One line for each folder or file that cannot be read."""
+        lines = [*self.run.problems, *self._refused.values()]
+        for watched in self.watched.values():
+            lines += watched.follower.problems
+        return lines
+
+    @property
+    def event(self) -> Event | None:
+        """The newest event that is worth a line."""
+        found = [w.event for w in self.watched.values() if w.event is not None]
+        return max(found, default=None)
+
+    def state(self) -> State:
+        """Say what the job does, as far as its files tell."""
+        everybody = list(self.watched.values())
+        live = [w for w in everybody if w.live]
+        if not everybody:
+            return self._waiting()
+        if not live:
+            died = sum(w.process.state == "died" for w in everybody)
+            return State(f"ended, {died} died" if died else "ended")
+        silence = min(w.silent() for w in live)
+        if silence > SILENT:
+            return self._gone(silence)
+        ranks = self.ranks
+        if not any(w.live for w in ranks):
+            return State("ranks ended" if ranks else self._waiting().word)
+        if all(w.steps.ended is None for w in ranks):
+            return State("recording", "no step yet")
+        died = sum(w.process.state == "died" for w in ranks)
+        return State("recording", f"{died} died" if died else "")
+
+    def _waiting(self) -> State:
+        left = self.run.warmup - (time.time_ns() - self.run.created_ns) / _NS
+        if left > 0:
+            return State("warming up", f"{left:.0f} s more")
+        if self.run.warmup:
+            return State("warming up")
+        return State("waiting", "no rank has recorded anything yet")
+
+    def _gone(self, silence: float) -> State:
+        if self._recorder_lives() is False:
+            return State("recorder gone", f"haiprof recover {self.folder} writes what is left")
+        return State("silent", f"nothing written for {silence:.0f} s")
+
+
+def _told(part: Part, watched: Watched) -> Event | None:
+    columns, texts = part.columns, part.texts
+    kinds = {n for n, kind in enumerate(texts["kind"]) if kind in TOLD}
+    for row in range(len(columns["time"]) - 1, -1, -1):
+        text = int(columns["text"][row])
+        if int(columns["kind"][row]) in kinds and text != NO_TEXT:
+            return Event(int(columns["time"][row]), label(watched), texts["text"][text])
+    return None
+
+
+def _lost(part: Part) -> int:
+    try:
+        causes = json.loads(part.metadata.get(schema.KEY_LOST.encode(), b"{}"))
+        return sum(int(causes.get(c, 0)) for c in ("overwritten", "nested", "too_big", "no_lane"))
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return 0
+
+
+def label(watched: Watched) -> str:
+    """Name a process in a line of text: ``rank 3``, ``node n1``, ``pid 41``."""
+    process = watched.process
+    if process.role == ROLE_NODE:
+        return f"node {process.node}"
+    if process.rank is None:
+        return f"pid {process.pid}"
+    return f"rank {process.rank}"

@@ -1,0 +1,485 @@
+"""Follows one process folder while a recorder writes it: reads only what was appended.
+
+Of what had been written before the first look only the end is read: the messages of an Arrow stream
+are walked by their heads, the texts of its dictionaries are taken, the rows before are passed over.
+So neither time nor memory grows with how long a run lasts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from haiprof import schema
+from haiprof.errors import HaiprofError
+from haiprof.sources.own import check_version
+
+#: Of what is new at once, at most so many bytes of rows are read; of more, the newest.
+MOST_BYTES: Final = 8 << 20
+#: A null text has this index, for which there is no text.
+NO_TEXT: Final = -1
+_SEGMENT = re.compile(r"(?P<table>[a-z_]+)-(?P<number>\d+)\.(?P<kind>arrows?)")
+#: Of a closed segment batches are read, from its end on, until they hold so many rows.
+_CLOSED_ROWS: Final = 4096
+_CLOSED_FILES: Final = 2
+_NEVER: Final = -(2**63)
+#: Heads of messages are read in pieces of this many bytes: of small messages many at once.
+_PIECE: Final = 1 << 16
+#: A head cannot be larger: it describes the columns of one table.
+_MOST_HEAD: Final = 1 << 24
+_SCHEMA, _DICTIONARY, _ROWS = 1, 2, 3
+_CONTINUATION: Final = 0xFFFFFFFF
+#: A folder that changed less than this many seconds ago may change again within the same tick of
+#: its file system's clock.
+_SETTLED: Final = 2.0
+
+
+class Part(NamedTuple):
+    """Rows of a table as arrays.
+
+    ``columns`` holds an array for each column that was asked for: numbers as they are (a null whole
+    number is -1), texts as indices into the list ``texts`` has for the column, or :data:`NO_TEXT`.
+    """
+
+    columns: dict[str, npt.NDArray[Any]]
+    texts: dict[str, list[str]]
+    #: Custom metadata of the batch, as the recorder wrote it.
+    metadata: dict[bytes, bytes]
+
+
+class Wanted(NamedTuple):
+    """What is read of one table: these columns, and of the past so many batches of rows."""
+
+    table: schema.Table
+    columns: tuple[str, ...]
+    batches: int
+
+
+class _Message(NamedTuple):
+    kind: int
+    offset: int
+    size: int
+    #: Of a dictionary: it takes the place of the one before.
+    replaces: bool
+
+
+class _Damaged(Exception):
+    """The bytes there are no message."""
+
+
+class _Feed:
+    """What of a stream pyarrow may read: whole messages, so that it never meets a cut one."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self._waiting = bytearray()
+
+    def put(self, data: bytes) -> None:
+        self._waiting += data
+
+    def read(self, size: int = -1) -> bytes:
+        taken = bytes(self._waiting[:size] if size >= 0 else self._waiting)
+        del self._waiting[: len(taken)]
+        return taken
+
+    def close(self) -> None:
+        pass
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return False
+
+    def seekable(self) -> bool:
+        return False
+
+
+class _Texts:
+    """The dictionaries of one file as lists, which only grow while nothing replaces them."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, list[str]] = {}
+
+    def of(self, name: str, dictionary: pa.Array) -> list[str]:
+        known = self.known.setdefault(name, [])
+        if len(dictionary) > len(known):
+            known += [text or "" for text in dictionary.slice(len(known)).to_pylist()]
+        return known
+
+
+class _Stream:
+    """One ``.arrows`` file that grows."""
+
+    def __init__(self, path: Path, wanted: Wanted) -> None:
+        self.path = path
+        self._wanted = wanted
+        self._position = 0
+        self._feed = _Feed()
+        self._reader: Any = None
+        self._texts = _Texts()
+        self._over = False
+
+    def read(self) -> Iterator[Part]:
+        """Yield what was appended.
+
+        Raises:
+            FileNotFoundError: it has been closed into a file.
+            OSError: it cannot be read.
+            HaiprofError: it is not what this version reads, or damaged; nothing more will come.
+        """
+        size = self.path.stat().st_size
+        if self._over or size <= self._position:
+            return
+        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            chosen, damage = _newest(self._messages(fd, size), self._wanted.batches)
+            for message in chosen:
+                data = os.pread(fd, message.size, message.offset)
+                if message.kind == _SCHEMA:
+                    self._open(data)
+                    continue
+                self._feed.put(data)
+                if message.replaces:
+                    self._texts.known.clear()
+                if message.kind == _ROWS and self._reader is not None:
+                    yield self._next()
+            if damage:
+                self._over = True
+                raise self._damaged(damage)
+        finally:
+            os.close(fd)
+
+    def _open(self, data: bytes) -> None:
+        try:
+            found = pa.ipc.read_schema(pa.py_buffer(data))
+            fields = _checked_fields(found, self._wanted, self.path)
+            self._feed.put(data)
+            options = pa.ipc.IpcReadOptions(included_fields=fields)
+            self._reader = pa.ipc.open_stream(self._feed, options=options)
+        except pa.ArrowException as error:
+            self._over = True
+            raise self._damaged(str(error)) from None
+        except HaiprofError:
+            self._over = True
+            raise
+
+    def _next(self) -> Part:
+        try:
+            batch, metadata = self._reader.read_next_batch_with_custom_metadata()
+            return _part(batch, metadata, self._texts, self._wanted)
+        except (pa.ArrowException, OSError, StopIteration, ValueError) as error:
+            self._over = True
+            raise self._damaged(str(error)) from None
+
+    def _damaged(self, why: str) -> HaiprofError:
+        reason = (why.splitlines() or [""])[0][:120]
+        return HaiprofError(f"{self.path}: damaged ({reason}): what follows there is not shown")
+
+    def _messages(self, fd: int, size: int) -> Iterator[_Message]:
+        """Yield the whole messages behind the last one, by their heads."""
+        piece, at = b"", 0
+        while self._position + 8 <= size:
+            offset = self._position - at
+            if not piece or offset + 8 > len(piece):
+                piece, at, offset = os.pread(fd, _PIECE, self._position), self._position, 0
+                if len(piece) < 8:
+                    return
+            mark, length = struct.unpack_from("<Ii", piece, offset)
+            if mark != _CONTINUATION or not 0 <= length <= _MOST_HEAD:
+                raise _Damaged(f"no message at byte {self._position}")
+            if length == 0:
+                self._over = True
+                return
+            if self._position + 8 + length > size:
+                return
+            if offset + 8 + length > len(piece):
+                piece = os.pread(fd, max(_PIECE, 8 + length), self._position)
+                at, offset = self._position, 0
+                if len(piece) < 8 + length:
+                    return
+            try:
+                kind, body, replaces = _head(piece[offset + 8 : offset + 8 + length])
+            except (struct.error, IndexError):
+                raise _Damaged(f"no message at byte {self._position}") from None
+            total = 8 + length + body
+            if body < 0:
+                raise _Damaged(f"no message at byte {self._position}")
+            if self._position + total > size:
+                return
+            message = _Message(kind, self._position, total, replaces)
+            self._position += total
+            yield message
+
+
+def _newest(messages: Iterator[_Message], batches: int) -> tuple[list[_Message], str]:
+    """Leave out all rows but the newest; return the messages up to damage, and which that is."""
+    kept: list[_Message] = []
+    rows: deque[int] = deque()
+    passed_over: set[int] = set()
+    size = 0
+    damage = ""
+    try:
+        for message in messages:
+            if message.kind == _ROWS:
+                rows.append(len(kept))
+                size += message.size
+                while len(rows) > 1 and (len(rows) > batches or size > MOST_BYTES):
+                    oldest = rows.popleft()
+                    size -= kept[oldest].size
+                    passed_over.add(oldest)
+            kept.append(message)
+    except _Damaged as error:
+        damage = str(error)
+    return [message for n, message in enumerate(kept) if n not in passed_over], damage
+
+
+def _head(data: bytes) -> tuple[int, int, bool]:
+    """Read of a message's head (the flatbuffer ``Message``) kind, size of its body, and replaces.
+
+    Raises:
+        struct.error: it is none.
+    """
+    root = struct.unpack_from("<I", data, 0)[0]
+    kind = _slot(data, root, 1, "<B")
+    body = _slot(data, root, 3, "<q")
+    if kind != _DICTIONARY:
+        return kind, body, False
+    header = _field(data, root, 2)
+    header += struct.unpack_from("<I", data, header)[0]
+    return kind, body, not _slot(data, header, 2, "<B")
+
+
+def _field(data: bytes, table: int, number: int) -> int:
+    """Return where a field of a flatbuffer table lies; 0 where it has its default."""
+    vtable = table - struct.unpack_from("<i", data, table)[0]
+    if vtable < 0:
+        raise struct.error("outside")
+    if 4 + 2 * number >= struct.unpack_from("<H", data, vtable)[0]:
+        return 0
+    offset = struct.unpack_from("<H", data, vtable + 4 + 2 * number)[0]
+    return table + offset if offset else 0
+
+
+def _slot(data: bytes, table: int, number: int, kind: str) -> int:
+    at = _field(data, table, number)
+    return int(struct.unpack_from(kind, data, at)[0]) if at else 0
+
+
+def _checked_fields(found: pa.Schema, wanted: Wanted, path: Path) -> list[int]:
+    """Return where the wanted columns are.
+
+    Raises:
+        HaiprofError: another program's, another table, another version.
+    """
+    metadata = {key.decode(): value.decode() for key, value in (found.metadata or {}).items()}
+    name = metadata.get(schema.KEY_TABLE)
+    if metadata.get(schema.KEY_FORMAT) != "haiprof" or name != wanted.table.name:
+        raise HaiprofError(
+            f"{path}: field '{schema.KEY_TABLE}' is {name!r}, not '{wanted.table.name}': left out, "
+            "because haiprof did not write it under this name"
+        )
+    check_version(metadata.get(schema.KEY_VERSION), path)
+    kinds = {column.name: column.kind for column in wanted.table.columns}
+    for column in wanted.columns:
+        place = found.get_field_index(column)
+        if place < 0:
+            raise HaiprofError(f"{path}: column '{column}' is missing: left out")
+        if (kinds[column] == "text") != pa.types.is_dictionary(found.field(place).type):
+            told = found.field(place).type
+            raise HaiprofError(f"{path}: column '{column}' is {told}, not {kinds[column]}")
+    return [found.get_field_index(column) for column in wanted.columns]
+
+
+def _part(batch: pa.RecordBatch, metadata: Any, texts: _Texts, wanted: Wanted) -> Part:
+    batch.validate()
+    columns: dict[str, npt.NDArray[Any]] = {}
+    told: dict[str, list[str]] = {}
+    for name in wanted.columns:
+        array = batch.column(name)
+        if pa.types.is_dictionary(array.type):
+            told[name] = texts.of(name, array.dictionary)
+            columns[name] = indices = _numbers(array.indices)
+            if len(indices) and int(indices.max()) >= len(told[name]):
+                raise ValueError(f"a text of column '{name}' is not in its dictionary")
+        else:
+            columns[name] = _numbers(array)
+    return Part(columns, told, dict(metadata or {}))
+
+
+def _numbers(array: pa.Array) -> npt.NDArray[Any]:
+    whole = pa.types.is_integer(array.type)
+    if whole and array.null_count:
+        if array.null_count == len(array):
+            return np.full(len(array), -1)
+        array = array.cast(pa.int64()).fill_null(-1)
+    values = np.asarray(array.to_numpy(zero_copy_only=False))
+    return values.astype(np.int64, copy=False) if whole else values
+
+
+class _TableFollower:
+    """One table of a folder, from segment to segment.
+
+    Several may be live at once: a rank's samples come from its ring and from its node's recorder.
+    """
+
+    def __init__(self, folder: Path, wanted: Wanted, tell: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._wanted = wanted
+        self._tell = tell
+        self._newest = -1
+        self._streams: dict[int, _Stream] = {}
+        #: By segment the end of the newest row that was given away.
+        self._until: dict[int, int] = {}
+
+    def read(self, files: dict[int, set[str]]) -> Iterator[Part]:
+        """Yield what is new; ``files`` tells of each segment which kinds of file there are."""
+        for number in list(self._streams):
+            yield from self._read(number)
+        new = sorted(number for number in files if number > self._newest)
+        if not new:
+            return
+        closed = [number for number in new if "arrow" in files[number]]
+        if self._newest < 0:
+            # Of what had ended before the first look, what its two writers wrote last.
+            closed = closed[-_CLOSED_FILES:] if len(closed) == len(new) else []
+        self._newest = new[-1]
+        for number in new:
+            if "arrow" not in files[number]:
+                path = self._folder / f"{self._wanted.table.name}-{number}{schema.LIVE_SUFFIX}"
+                self._streams[number] = _Stream(path, self._wanted)
+                yield from self._read(number)
+            elif number in closed:
+                yield from self._guarded(number, self._closed(number))
+
+    def _read(self, number: int) -> Iterator[Part]:
+        try:
+            yield from self._guarded(number, self._streams[number].read())
+        except FileNotFoundError:
+            del self._streams[number]
+            yield from self._guarded(number, self._closed(number))
+            self._until.pop(number, None)
+
+    def _guarded(self, number: int, parts: Iterator[Part]) -> Iterator[Part]:
+        try:
+            for part in parts:
+                ends = _ends(part)
+                if len(ends):
+                    until = self._until.get(number, _NEVER)
+                    self._until[number] = max(until, int(ends.max()))
+                yield part
+        except FileNotFoundError:
+            raise
+        except HaiprofError as error:
+            self._tell(str(error))
+        except OSError as error:
+            where = error.filename or self._folder
+            self._tell(f"{where}: cannot be read ({error.strerror}): ask its owner for access")
+
+    def _closed(self, number: int) -> Iterator[Part]:
+        """Yield the newest rows of a closed segment that were not given away before."""
+        path = self._folder / f"{self._wanted.table.name}-{number}{schema.CLOSED_SUFFIX}"
+        try:
+            with pa.OSFile(os.fsencode(path)) as file:
+                reader = pa.ipc.open_file(file)
+                fields = _checked_fields(reader.schema, self._wanted, path)
+                metadata = reader.schema.metadata
+                options = pa.ipc.IpcReadOptions(included_fields=fields)
+                reader = pa.ipc.open_file(file, options=options)
+                parts: list[Part] = []
+                texts = _Texts()
+                rows = 0
+                for place in reversed(range(reader.num_record_batches)):
+                    batch = reader.get_batch(place)
+                    parts.insert(0, _part(batch, metadata, texts, self._wanted))
+                    rows += batch.num_rows
+                    if rows >= _CLOSED_ROWS:
+                        break
+        except FileNotFoundError:
+            return
+        except (pa.ArrowException, ValueError) as error:
+            reason = (str(error).splitlines() or [""])[0][:120]
+            raise HaiprofError(f"{path}: damaged ({reason}): not shown") from None
+        until = self._until.get(number, _NEVER)
+        for part in parts:
+            new = _ends(part) > until
+            yield part._replace(columns={name: v[new] for name, v in part.columns.items()})
+
+
+def _ends(part: Part) -> npt.NDArray[np.int64]:
+    columns = part.columns
+    if "time" in columns:
+        return columns["time"]
+    ends: npt.NDArray[np.int64] = columns["start"] + columns["duration"]
+    return ends
+
+
+@dataclass(slots=True)
+class FolderFollower:
+    """The tables of one process folder.
+
+    ``changed`` is set when files have come or gone since the read before: so when ``process.json``
+    has been written anew.
+    """
+
+    folder: Path
+    wanted: Sequence[Wanted]
+    changed: bool = False
+    #: One line for each file that cannot be read.
+    problems: list[str] = field(default_factory=list)
+    _tables: dict[str, _TableFollower] = field(default_factory=dict)
+    _files: dict[str, dict[int, set[str]]] = field(default_factory=dict)
+    _listed: int = -1
+
+    def read(self) -> dict[str, list[Part]]:
+        """Return what is new of each table that has something new; never raises."""
+        self._list()
+        new: dict[str, list[Part]] = {}
+        for wanted in self.wanted:
+            name = wanted.table.name
+            files = self._files.get(name)
+            if not files:
+                continue
+            table = self._tables.get(name)
+            if table is None:
+                table = self._tables[name] = _TableFollower(self.folder, wanted, self._tell)
+            parts = list(table.read(files))
+            if parts:
+                new[name] = parts
+        return new
+
+    def _tell(self, problem: str) -> None:
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+    def _list(self) -> None:
+        self.changed = False
+        try:
+            changed_at = self.folder.stat().st_mtime_ns
+            if changed_at == self._listed:
+                return
+            names = [entry.name for entry in os.scandir(self.folder)]
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):
+                self._tell(f"{self.folder}: cannot be read ({error.strerror})")
+            return
+        self.changed = True
+        self._listed = changed_at if time.time() - changed_at / 1e9 > _SETTLED else -1
+        self._files = {}
+        for name in names:
+            match = _SEGMENT.fullmatch(name)
+            if match:
+                segments = self._files.setdefault(match["table"], {})
+                segments.setdefault(int(match["number"]), set()).add(match["kind"])
