@@ -1,0 +1,94 @@
+"""haiprof attach, as people type it: ``haiprof train.py --time 60``."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from commands import haiprof, only_line
+from control_jobs import TRAINS
+from recording import wait_for
+
+from haiprof import Analyzer
+
+
+@pytest.fixture
+def running(shm: Path, tmp_path: Path) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
+    """A script that trains, and its process."""
+    script = tmp_path / f"train_{time.monotonic_ns()}.py"
+    script.write_text(textwrap.dedent(TRAINS.format(before="", each="")))
+    with subprocess.Popen(
+        [sys.executable, script], stdout=subprocess.PIPE, text=True, cwd=tmp_path
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield script, process
+        assert process.poll() is None
+        (tmp_path / "END").touch()
+        assert process.wait(30) == 0
+
+
+def test_a_script_is_enough(running: tuple[Path, subprocess.Popen[str]], tmp_path: Path) -> None:
+    done = haiprof(running[0].name, "--time", "1", "--log-dir", str(tmp_path / "logs"))
+    assert done.returncode == 0, done.stderr
+    (run,) = (tmp_path / "logs").iterdir()
+    assert f"run {run}" in done.stderr
+    assert "steps, median" in done.stderr
+    assert Analyzer(run).steps().height > 20
+
+
+def test_a_trace_is_made_where_it_is_asked_for(
+    running: tuple[Path, subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    options = ("--time", "1", "--trace", "--name", "t", "--log-dir", str(tmp_path / "logs"))
+    done = haiprof("attach", str(running[1].pid), *options)
+    assert done.returncode == 0, done.stderr
+    (trace,) = (tmp_path / "logs" / "t").glob("*/*.pt.trace.json.gz")
+    operators = Analyzer(trace).operators()
+    assert "aten::addmm" in operators["name"].cast(str).to_list()
+
+
+def test_it_can_be_asked_first_who_is_meant(
+    running: tuple[Path, subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    done = haiprof(running[0].name, "--dry-run", "--log-dir", str(tmp_path / "logs"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"pid {running[1].pid}: haiprof would be brought into it\n"
+    assert not (tmp_path / "logs").exists()
+
+
+def test_ctrl_c_ends_the_recording_and_not_the_job(
+    running: tuple[Path, subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    logs = tmp_path / "logs"
+    command = [sys.executable, "-m", "haiprof.cli.main", running[0].name, "--log-dir", str(logs)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as attaching:
+        wait_for(lambda: list(logs.glob("*/*#0/spans-0.arrows")))
+        attaching.send_signal(signal.SIGINT)
+        said = attaching.communicate(timeout=60)[1]
+    assert attaching.returncode == 130
+    assert "interrupted" in said
+    (run,) = logs.iterdir()
+    assert f"run {run}" in said
+    assert not list(run.glob("*/*.arrows"))  # all of it is closed
+
+
+def test_nobody_is_one_line(shm: Path) -> None:
+    done = haiprof("no_such_script.py", "--time", "1")
+    assert done.returncode == 1
+    assert only_line(done).startswith("haiprof: no_such_script.py: no Python process here")
+
+
+def test_options_are_checked_before_anything_is_touched(
+    running: tuple[Path, subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    done = haiprof(running[0].name, "--kernels", "some", "--log-dir", str(tmp_path / "logs"))
+    assert done.returncode == 1
+    assert "--kernels some: must be" in only_line(done)
+    assert not (tmp_path / "logs").exists()
