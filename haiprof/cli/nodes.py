@@ -104,7 +104,7 @@ def _way_to(host: str) -> list[str]:
     if not ssh and host in ("localhost", os.uname().nodename):
         return ["sh", "-c", f"exec {program}"]
     # As git has it: the command is a shell's, the words behind it are not.
-    return ["sh", "-c", f'exec {ssh or _SSH} "$@"', "ssh", host, f"exec {program}"]
+    return ["sh", "-c", f'{ssh or _SSH} "$@"', "ssh", host, f"exec {program}"]
 
 
 class _Lines:

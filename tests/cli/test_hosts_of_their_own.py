@@ -96,6 +96,25 @@ def test_a_job_of_two_hosts_is_one_run_with_a_recorder_each(tmp_path: Path, host
     assert set(Analyzer(run).ranks) == {0, 1}
 
 
+def test_each_host_makes_a_deep_trace_of_the_time_asked_for(tmp_path: Path, hosts: Hosts) -> None:
+    write_script(tmp_path)
+    options = "--nodes 2 --name v2 --options profile.time=2 --options profile.trace=1"
+    first = ["--hosts", ",".join(hosts.names), "--log-dir", "logs"]
+    environment = {**os.environ, "STEPS": "600"}
+    done = haiprof("run", *first, "train.py", *options.split(), cwd=tmp_path, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(": trained\n") == 2
+    run = the_run(tmp_path / "logs")
+    assert run.name == "v2"
+    for rank, name in enumerate(hosts.names):
+        (trace,) = run.glob(f"{name}#{rank}/*.pt.trace.json.gz")
+        assert trace.stat().st_size > 0
+    assert [p["state"] for p in ranks(run)] == ["closed", "closed"]
+    # Not all of the job's steps: it went on after the time.
+    steps = Analyzer(run).steps()
+    assert 0 < len(steps) < 1000
+
+
 def test_torchrun_of_two_hosts_is_one_run_of_all_its_ranks(tmp_path: Path, hosts: Hosts) -> None:
     write_script(tmp_path)
     launch = (

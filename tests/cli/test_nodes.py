@@ -74,6 +74,22 @@ def test_each_host_gets_its_place_and_the_run(tmp_path: Path, ssh: Path) -> None
     assert done.stderr.count("haiprof: run ") == 1
 
 
+def test_the_originals_line_starts_a_script_on_eight_nodes(
+    tmp_path: Path, ssh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, sys\n"
+        "names = 'RANK', 'HAIPROF_TIME', 'HAIPROF_TRACE'\n"
+        "print(sys.argv[1:], *(os.environ[name] for name in names))\n"
+    )
+    monkeypatch.setenv("HAIPROF_HOSTS", ",".join(f"node{n}" for n in range(10)))
+    line = "train.py --nodes 8 --options profile.time=120 --options profile.trace=1"
+    done = haiprof("run", *line.split(), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"node{n}#{n}: [] {n} 120.0 1" for n in range(8)]
+    assert the_run(tmp_path / "haiprof-logs").name.startswith("train-")
+
+
 def test_words_and_environment_arrive_as_they_are(tmp_path: Path, ssh: Path) -> None:
     odd = ["a b", "'\"$HOME", "*", "new\nline", os.fsdecode(b"\xff")]
     program = "import os, sys; print([os.fsencode(w) for w in sys.argv[1:]])"
@@ -112,6 +128,26 @@ def test_a_host_that_cannot_be_reached_is_named(tmp_path: Path, ssh: Path) -> No
     assert done.returncode == 255
     assert "away#1: no route" in done.stderr
     assert "haiprof: away#1 ended with exit code 255, as ssh does for a host that" in done.stderr
+
+
+def test_a_command_that_is_not_there_is_told_by_its_host(tmp_path: Path) -> None:
+    done = haiprof("run", *HERE, "--log-dir", tmp_path, "no-such-command")
+    assert done.returncode == 127
+    assert "localhost#0: haiprof: no-such-command: command not found\n" in done.stderr
+
+
+def test_a_folder_that_a_host_has_not_is_told(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    # The way there takes the folder away before the other side looks for it.
+    environment = {
+        **os.environ,
+        "HAIPROF_SSH_COMMAND": f"rmdir {gone}; cd /; /bin/sh -c 'eval \"$2\"' --",
+    }
+    words = ["--hosts", "nodeA", "--log-dir", tmp_path / "logs", "true"]
+    done = haiprof("run", *words, cwd=gone, env=environment)
+    assert done.returncode == 1
+    assert f"haiprof: {gone}: No such file or directory; the folder must be there" in done.stderr
 
 
 def test_death_by_a_signal_is_an_exit_code(tmp_path: Path) -> None:
