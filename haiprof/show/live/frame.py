@@ -39,6 +39,8 @@ _STATES: Final = {
 }
 #: A phase that is longer on one rank by this part of a step is told.
 _TELLING: Final = 0.05
+#: Width of the names at the beginning of lines.
+_INDENT: Final = 9
 _STEP: Final = "the whole step"
 _NS: Final = 1_000_000_000
 #: Of the height, what nodes may take where there are many.
@@ -177,8 +179,8 @@ def _steps(ranks: Sequence[_Rank], width: int) -> list[Text]:
         for name, one in rank.spent.items():
             spent[name] = spent.get(name, 0) + one
     if spent:
-        drawn.append(_row("phases", _bar(spent, width - 9)))
-        drawn += [_row("", line) for line in _legend(spent, width - 9)]
+        drawn.append(_row("phases", _bar(spent, width - _INDENT)))
+        drawn += [_row("", line) for line in _legend(spent, width - _INDENT)]
     if len(made) > 1:
         slowest = max(made, key=lambda rank: rank.mean or 0)
         fastest = min(made, key=lambda rank: rank.mean or 0)
@@ -201,9 +203,10 @@ def _steps(ranks: Sequence[_Rank], width: int) -> list[Text]:
 def _trend(steps: Times, ns: Times, width: int) -> tuple[str, float, float]:
     """Draw mean step times over time: the line, and its least and greatest value (ns)."""
     width = max(1, min(width, TREND_SECONDS))
-    values: list[float] = []
-    for count, took in zip(np.array_split(steps, width), np.array_split(ns, width), strict=True):
-        values.append(int(took.sum()) / int(count.sum()) if count.any() else math.nan)
+    edges = np.arange(width) * TREND_SECONDS // width
+    counts = np.add.reduceat(steps, edges).tolist()
+    sums = np.add.reduceat(ns, edges).tolist()
+    values = [took / count if count else math.nan for count, took in zip(counts, sums, strict=True)]
     # A step that takes longer than a column covers those before its end.
     for column in range(len(values) - 1, 0, -1):
         long = values[column] / _NS * width / TREND_SECONDS
@@ -287,7 +290,7 @@ def _table(ranks: Sequence[_Rank], width: int, room: int) -> list[Text]:
             continue  # what nobody has is not shown
         texts = [c if isinstance(c, Text) else Text("-" if c is None else c) for c in cells]
         wide = max([len(column.title), *(text.cell_len for text in texts)])
-        if used + wide + 2 > width:
+        if used + wide > width:
             break
         used += wide + 2
         made.append((column.title.rjust(wide), [_fit(text, wide) for text in texts]))
@@ -476,7 +479,7 @@ def _foot(job: Job, others: Sequence[str], width: int) -> list[Text]:
 
 
 def _row(name: str, text: Text) -> Text:
-    return Text.assemble((f"{name:<8} ", "bold"), text)
+    return Text.assemble((f"{name:<{_INDENT - 1}} ", "bold"), text)
 
 
 def _sides(left: Text, right: Text, width: int) -> Text:
@@ -490,22 +493,23 @@ def _sides(left: Text, right: Text, width: int) -> Text:
 
 
 def _wrapped(name: str, fields: Sequence[str], width: int, most: int) -> list[Text]:
-    drawn: list[Text] = []
-    line = ""
-    indent = 9
-    for number, text in enumerate(fields):
-        longer = f"{line} · {text}" if line else text
-        if line and indent + len(longer) > width:
-            if len(drawn) + 1 == most:
-                left = len(fields) - number
-                line += f" (+{left})"
-                break
-            drawn.append(_row("" if drawn else name, Text(line)))
-            line = text
+    """Put fields into at most ``most`` lines; into the last one those that it has room for."""
+    rows: list[list[str]] = [[]]
+    room = width - max(_INDENT, len(name) + 1)
+    left = 0
+    for text in fields:
+        longer = len(" · ".join([*rows[-1], text]))
+        last = len(rows) == most
+        if not rows[-1] or longer <= room - (len(" (+99)") if last else 0):
+            rows[-1].append(text)
+        elif last:
+            left += 1
         else:
-            line = longer
-    drawn.append(_row("" if drawn else name, Text(line)))
-    return drawn
+            rows.append([text])
+    told = [" · ".join(line) for line in rows]
+    if left:
+        told[-1] += f" (+{left})"
+    return [_row("" if n else name, Text(line)) for n, line in enumerate(told)]
 
 
 def _fit(text: Text, width: int) -> Text:
