@@ -177,6 +177,23 @@ def test_shares_fill_the_bar(tmp_path: Path) -> None:
     )
 
 
+def test_of_many_ranges_those_that_the_bar_shows_are_named(tmp_path: Path) -> None:
+    run = live_run(tmp_path / "run")
+    rows = [span(n, 0.1, "user", f"tiny{n}", 0) for n in range(30)]
+    rows += [span(40, 50, "user", "load", 0), span(100, 80, "user", "model", 0)]
+    rows += [span(180 + n / 10, 0.1, "user", f"late{n}", 0) for n in range(100)]
+    write_live(run / "n0#0", schema.SPANS, [[*rows, span(0, 200, "step", "step", 0)]])
+    watched = job(run)
+    (rank,) = watched.ranks
+    spent = rank.steps.spent(watched.now)
+    assert sum(spent.values()) == 200 * MS
+    assert spent["model"] == 80 * MS
+    assert spent["more ranges"] == round((130 + 2 - 62) * 0.1 * MS)
+    legend = row(drawn(watched, 200), "         u model")
+    assert "u model 40 %  u load 25 %  u more ranges 4 %" in legend
+    assert legend.endswith("· other 28 %")
+
+
 def test_ranks_stand_the_worst_first_and_the_rest_in_one_row(tmp_path: Path) -> None:
     run = live_run(tmp_path / "run", ranks=40)
     for rank in range(40):

@@ -225,24 +225,35 @@ def _trend(steps: Times, ns: Times, width: int) -> tuple[str, float, float]:
     return drawn, low, high
 
 
-def _bar(spent: dict[str, int], width: int) -> Text:
-    """Draw shares as letters in colours, ``width`` of them."""
+def _letters(spent: dict[str, int], width: int) -> list[tuple[str, int]]:
+    """Share ``width`` letters out; what is too small for one has none."""
     total = sum(spent.values())
-    bar = Text()
+    shared = []
     begun = done = 0
     for name in _ordered(spent):
         begun += spent[name]
         until = round(begun * width / total)
-        letter, style = PHASES.get(name, _RANGE)
-        bar.append(letter * (until - done), style)
+        shared.append((name, until - done))
         done = until
+    return shared
+
+
+def _bar(spent: dict[str, int], width: int) -> Text:
+    """Draw shares as letters in colours, ``width`` of them."""
+    bar = Text()
+    for name, count in _letters(spent, width):
+        letter, style = PHASES.get(name, _RANGE)
+        bar.append(letter * count, style)
     return bar
 
 
 def _legend(spent: dict[str, int], width: int) -> list[Text]:
+    """Name what a bar of that width shows, in lines of that width."""
     total = sum(spent.values())
     drawn = [Text()]
-    for name in _ordered(spent):
+    for name, count in _letters(spent, width):
+        if not count:
+            continue
         letter, style = PHASES.get(name, _RANGE)
         told = Text()
         if name.startswith(letter):
@@ -256,11 +267,10 @@ def _legend(spent: dict[str, int], width: int) -> list[Text]:
     return drawn
 
 
-def _ordered(spent: Iterable[str]) -> list[str]:
-    names = set(spent)
-    known = [name for name in PHASES if name in names and name != OTHER]
-    ranges = sorted(names - PHASES.keys())
-    return [*known, *ranges, *([OTHER] if OTHER in names else [])]
+def _ordered(spent: dict[str, int]) -> list[str]:
+    known = [name for name in PHASES if name in spent and name != OTHER]
+    ranges = sorted(spent.keys() - PHASES.keys(), key=lambda name: (-spent[name], name))
+    return [*known, *ranges, *([OTHER] if OTHER in spent else [])]
 
 
 # -- ranks -------------------------------------------------------------------------------------

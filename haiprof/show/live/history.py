@@ -19,8 +19,9 @@ TREND_SECONDS: Final = 300
 MEAN_SECONDS: Final = 60
 #: Name of the part of steps that no phase covers, and of user ranges beyond :data:`_MOST_NAMES`.
 OTHER: Final = "other"
-SMALLER: Final = "smaller ranges"
-_MOST_NAMES: Final = 16
+SMALLER: Final = "more ranges"
+_SMALLER, _OTHER = 0, 1
+_MOST_NAMES: Final = 64
 #: Phases that wait for the end of their step; of a job whose steps never end, the newest.
 _MOST_WAITING: Final = 1 << 16
 #: A value that is older than this, s, than the newest of its process has gone.
@@ -60,8 +61,8 @@ class StepHistory:
         self._second = 0
         self._steps = np.zeros(TREND_SECONDS, np.int64)
         self._ns = np.zeros(TREND_SECONDS, np.int64)
-        self._names: list[str] = []
-        self._by_name = np.zeros((_MOST_NAMES + 2, MEAN_SECONDS), np.int64)
+        self._names = [SMALLER, OTHER]
+        self._by_name = np.zeros((2, MEAN_SECONDS), np.int64)
         self._waiting: list[_Spans] = []
 
     def add(self, part: Part) -> None:
@@ -104,7 +105,10 @@ class StepHistory:
             name = texts[index] if index != NO_TEXT else ""
             if name not in self._names and len(self._names) < _MOST_NAMES:
                 self._names.append(name)
-            codes.append(self._names.index(name) if name in self._names else _MOST_NAMES)
+            codes.append(self._names.index(name) if name in self._names else _SMALLER)
+        new = len(self._names) - len(self._by_name)
+        if new:
+            self._by_name = np.pad(self._by_name, ((0, new), (0, 0)))
         return np.array(codes, np.int64)[where]
 
     def _add_steps(self, low: Times, high: Times) -> None:
@@ -114,7 +118,7 @@ class StepHistory:
         np.add.at(self._steps, second[kept] % TREND_SECONDS, 1)
         np.add.at(self._ns, second[kept] % TREND_SECONDS, (high - low)[kept])
         if not self._waiting:
-            self._spend(second, np.full(len(low), _MOST_NAMES + 1), high - low)
+            self._spend(second, np.full(len(low), _OTHER), high - low)
             return
         waiting = _joined(self._waiting)
         # What goes on after the last step is of the next one, whose start may be rounded.
@@ -138,7 +142,7 @@ class StepHistory:
         step = step[counts]
         self._spend(second[step], spans.name[counts], own[counts])
         covered = covered_per_group(step, spans.start[counts], spans.end[counts], low, high)
-        self._spend(second, np.full(len(low), _MOST_NAMES + 1), high - low - covered)
+        self._spend(second, np.full(len(low), _OTHER), high - low - covered)
 
     def _spend(self, second: Times, name: Times, ns: Times) -> None:
         kept = second > self._second - MEAN_SECONDS
@@ -178,9 +182,8 @@ class StepHistory:
     def spent(self, now: int) -> dict[str, int]:
         """Return how the steps that ended in the last minute were spent: name to ns."""
         self._advance(now // _NS)
-        names = [*self._names, *[""] * (_MOST_NAMES - len(self._names)), SMALLER, OTHER]
         sums = self._by_name.sum(axis=1).tolist()
-        return {name: ns for name, ns in zip(names, sums, strict=True) if ns > 0}
+        return {name: ns for name, ns in zip(self._names, sums, strict=True) if ns > 0}
 
 
 def _is(indices: Times, texts: list[str], text: str) -> npt.NDArray[np.bool_]:

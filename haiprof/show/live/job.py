@@ -256,8 +256,8 @@ class Job:
 
     @property
     def now(self) -> int:
-        """The time of the newest row of all, ns UTC; when the run was made where there is none."""
-        return max((w.newest for w in self.watched.values()), default=0) or self.run.created_ns
+        """The time of the newest row of all, ns UTC; the clock's where there is none."""
+        return max((w.newest for w in self.watched.values()), default=0) or time.time_ns()
 
     @property
     def problems(self) -> list[str]:
@@ -297,8 +297,6 @@ class Job:
         left = self.run.warmup - (time.time_ns() - self.run.created_ns) / _NS
         if left > 0:
             return State("warming up", f"{left:.0f} s more")
-        if self.run.warmup:
-            return State("warming up")
         return State("waiting", "no rank has recorded anything yet")
 
     def _gone(self, silence: float) -> State:
