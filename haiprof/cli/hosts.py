@@ -17,8 +17,8 @@ _MEND: Final = (
     "name them: --hosts a,b,... or --hostfile FILE before the command, "
     f"{_HOSTS} or {_HOSTFILE}, or start it within an allocation of SLURM"
 )
-#: What MPICH writes behind a host: how many processes it takes.
-_SLOTS: Final = re.compile(r"(?<=[^:]):\d+$")
+#: What MPICH writes behind a host, how many processes it takes; an address of IPv6 has more colons.
+_SLOTS: Final = re.compile(r"^([^:]+):\d+$")
 #: A host that begins with a dash would be an option of ssh.
 _HOST: Final = re.compile(r"[A-Za-z0-9_\[][\w.:@%\[\]-]*")
 
@@ -71,7 +71,7 @@ def _in_file(path: str) -> list[str]:
     except ValueError:
         raise UsageError(f"{path}: is no text") from None
     words = [line.partition("#")[0].split() for line in lines]
-    return [_SLOTS.sub("", line[0]) for line in words if line]
+    return [_SLOTS.sub(r"\1", line[0]) for line in words if line]
 
 
 def _of_slurm() -> list[str]:

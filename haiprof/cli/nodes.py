@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import selectors
 import shlex
 import signal
@@ -45,7 +44,6 @@ _KILL_SECONDS: Final = 2.0
 _CHUNK: Final = 1 << 16
 _PASSED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SSH_FAILED: Final = 255
-_LINE: Final = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r(?!\Z))")
 
 
 def run_on(hosts: Sequence[str], command: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -120,22 +118,25 @@ class _Lines:
     def pass_on(self) -> bool:
         """Read what is there; return whether there may be more."""
         read = os.read(self.source.fileno(), _CHUNK)
-        self._rest += read
-        end = 0
-        lines = []
-        for line in _LINE.finditer(self._rest):
-            end = line.end()
-            lines.append(line[0])
-        self._rest = self._rest[end:]
-        if self._rest and (not read or len(self._rest) > _CHUNK):
-            lines.append(self._rest)
-            self._rest = b""
+        lines = (self._rest + read).splitlines(keepends=True)
+        self._rest = b""
+        # One that is not over waits, unless it is too long; behind an \r an \n may be to come.
+        if read and lines and not lines[-1].endswith(b"\n") and len(lines[-1]) < _CHUNK:
+            self._rest = lines.pop()
+        self._write(lines)
+        return bool(read)
+
+    def close(self) -> None:
+        """Pass on what is left; nobody reads any more."""
+        self._write(self._rest.splitlines())
+        self.source.close()
+
+    def _write(self, lines: list[bytes]) -> None:
         text = b"".join(
             self._prefix + line.rstrip(b"\r\n") + b"\n" for line in lines if line != b"\r"
         )
         while text:
             text = text[os.write(self._out, text) :]
-        return bool(read)
 
 
 class _Launch:
@@ -181,8 +182,13 @@ class _Launch:
             # Processes that a command left behind may keep its output open; nobody waits.
             while self._pass_output(0):
                 pass
+            for key in list(self._selector.get_map().values()):
+                key.data.close()
         except BrokenPipeError:
             self._code = reader_gone()
+        except OSError as error:
+            say(f"what the hosts write cannot be passed on: {error.strerror}; they are ended")
+            self._code = 1
         finally:
             for node in self._nodes:
                 node.end()
@@ -224,7 +230,7 @@ class _Launch:
         for key, _ in ready:
             if not key.data.pass_on():
                 self._selector.unregister(key.fileobj)
-                key.data.source.close()
+                key.data.close()
         return bool(ready)
 
     def _pass_signals(self) -> None:

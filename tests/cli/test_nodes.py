@@ -11,8 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import haiprof, only_line, start_haiprof, the_run
+from commands import HAIPROF, haiprof, only_line, start_haiprof, the_run
 from recording import wait_for
+
+from haiprof.cli.hosts import choose_hosts
 
 pytestmark = pytest.mark.usefixtures("shm")
 
@@ -109,6 +111,35 @@ def test_output_is_passed_on_in_whole_lines(tmp_path: Path) -> None:
         name + text for text in ("part two", "bar 1", "bar 2", "done", "last")
     ]
     assert done.stderr.splitlines()[0] == name + "e"
+
+
+def test_what_a_command_leaves_behind_is_not_waited_for(tmp_path: Path) -> None:
+    begun = time.monotonic()
+    words = ["sh", "-c", "sleep 60 & printf 'no end'"]
+    done = haiprof("run", *HERE[1:], "--nodes=1", "--log-dir", tmp_path, *words)
+    assert time.monotonic() - begun < 40
+    assert (done.returncode, done.stdout) == (0, "localhost#0: no end\n")
+
+
+def test_output_that_cannot_be_written_ends_the_hosts(tmp_path: Path) -> None:
+    script = "while echo x; do :; done"
+    words = [*HAIPROF, "run", *HERE, "--log-dir", str(tmp_path), "sh", "-c", script]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "what the hosts write cannot be passed on: No space left" in done.stderr
+    reader = subprocess.run(
+        ["bash", "-c", '"$@" | head -1; exit ${PIPESTATUS[0]}', "bash", *words],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert reader.returncode == 141
+
+
+def test_a_line_without_end_is_passed_on_whole(tmp_path: Path) -> None:
+    words = ["sh", "-c", "head -c 3000000 /dev/zero | tr '\\0' x"]
+    done = haiprof("run", *HERE[1:], "--nodes=1", "--log-dir", tmp_path, *words)
+    pieces = [line.removeprefix("localhost#0: ") for line in done.stdout.splitlines()]
+    assert "".join(pieces) == "x" * 3_000_000
 
 
 def test_a_host_that_fails_ends_the_others_and_its_exit_code_is_ours(tmp_path: Path) -> None:
@@ -240,6 +271,12 @@ def test_hosts_come_from(
         monkeypatch.setenv("SLURM_JOB_NODELIST", "node[A-C]")
     done = haiprof("run", *words, "--nodes", "2", "--log-dir", tmp_path / "logs", "echo", "hello")
     assert sorted(done.stdout.splitlines()) == ["nodeA#0: hello", "nodeB#1: hello"], done.stderr
+
+
+def test_a_hostfile_may_hold_addresses(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("10.0.0.1:8\nfe80::1:22\nme@nodeA slots=2\n")
+    assert choose_hosts(None, "", str(file)) == ["10.0.0.1", "fe80::1:22", "me@nodeA"]
 
 
 @pytest.mark.parametrize(
