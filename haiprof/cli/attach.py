@@ -16,7 +16,7 @@ from haiprof.control.jobs import at_once
 from haiprof.errors import HaiprofError
 from haiprof.places import safe_name
 
-_NOBODY: Final = 1
+_NOBODY: Final = 2
 _NOT_ALL: Final = 3
 _INTERRUPTED: Final = 130
 #: Ranks that are named one by one.
@@ -41,14 +41,14 @@ def attach_to(
         report: write the report, too.
 
     Returns:
-        The exit code: 0; 1: nobody is meant; 3: some process was not reached, or only looked at
+        The exit code: 0; 2: nobody is meant; 3: some process was not reached, or only looked at
         from outside; 130: it was interrupted, and ended early.
     """
     processes = find(target)
     if not processes:
         say(
             f"{target}: no Python process here runs it, and it is no command of haiprof; "
-            "`haiprof ps` lists what is recorded, `haiprof --help` the commands"
+            "see haiprof ps, haiprof --help"
         )
         return _NOBODY
     if dry_run:

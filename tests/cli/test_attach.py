@@ -81,7 +81,7 @@ def test_ctrl_c_ends_the_recording_and_not_the_job(
 
 def test_nobody_is_one_line(shm: Path) -> None:
     done = haiprof("no_such_script.py", "--time", "1")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert only_line(done).startswith("haiprof: no_such_script.py: no Python process here")
 
 

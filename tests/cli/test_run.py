@@ -98,6 +98,7 @@ def test_the_commands_environment_says_where_the_run_is(tmp_path: Path) -> None:
         "HAIPROF_TRACE_WARMUP": "5.0",
         "HAIPROF_TRACE_MIB": "128",
         "HAIPROF_TRACE_WITH": "shapes,stacks,memory,modules",
+        "HAIPROF_TRACE_RANKS": "",
     }
 
 
