@@ -13,12 +13,9 @@ help:            ## show this list
 demo: $(VENV)/installed  ## train a small network under haiprof and write a report
 	$(BIN)/haiprof run --log-dir demo --report -- $(BIN)/python examples/train_digits.py
 
-# Of the analysis two at a time; where programs run and are timed, each test has the machine alone.
-ANALYSIS := tests/diagnose tests/export tests/sources tests/trace tests/views
-
+# Two files at a time, each test of a file after the other: most of them wait for programs.
 test: $(VENV)/installed  ## run all tests
-	$(BIN)/pytest -n 2 $(ANALYSIS)
-	$(BIN)/pytest $(ANALYSIS:%=--ignore=%)
+	$(BIN)/pytest -n 2 --dist loadfile
 
 test-qemu: $(VENV)/installed  ## the uncore drivers on emulated servers; needs Debian and its QEMU
 	$(BIN)/pytest tests/qemu -m qemu

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -42,12 +43,15 @@ def shm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def native_build() -> Path:
     """The folder of the native test programs, built."""
     build = ROOT / "build" / "native"
+    build.parent.mkdir(exist_ok=True)
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    for command in (
-        ["cmake", "-S", str(ROOT), "-B", str(build), "-G", "Ninja", "-DHAIPROF_PYTHON=OFF",
-         "-DHAIPROF_TESTS=ON"],
-        ["cmake", "--build", str(build)],
-    ):  # fmt: skip
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    with build.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of several workers one builds
+        for command in (
+            ["cmake", "-S", str(ROOT), "-B", str(build), "-G", "Ninja", "-DHAIPROF_PYTHON=OFF",
+             "-DHAIPROF_TESTS=ON"],
+            ["cmake", "--build", str(build)],
+        ):  # fmt: skip
+            done = subprocess.run(command, env=environment, capture_output=True, text=True)
+            assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     return build
