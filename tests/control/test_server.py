@@ -258,7 +258,7 @@ def test_a_forked_child_has_a_socket_of_its_own_once_it_records(shm: Path, tmp_p
         (child,) = map(int, _children(running.pid))
         # It has the parent's socket no more: a parent that is gone must not seem to be busy.
         assert _reason(lambda: socket_of(child))[0] == "unloaded"
-        assert not _sockets_of(running.pid) & _sockets_of(child)
+        wait_for(lambda: not _sockets_of(running.pid) & _sockets_of(child), seconds=1)
         path = wait_for(lambda: [p for p in sockets() if p != mine], what="the child's socket")[0]
         assert path.name == str(child)
         assert ask(path, "status")["pid"] == child
