@@ -13,7 +13,7 @@ import polars as pl
 
 from haiprof.views.intervals import Index, Times, merge
 from haiprof.views.trace.linked import BUSY, Linked
-from haiprof.views.trace.names import numbered, one_of
+from haiprof.views.trace.names import numbered
 
 #: Roles of activities that move memory.
 MEMORY = ("memcpy", "memset")
@@ -56,16 +56,6 @@ def last_step(linked: Linked) -> int:
     return int(distinct[-1]) if len(distinct) > 1 else int(np.iinfo(np.int64).max)
 
 
-def by_device(frame: pl.DataFrame) -> Iterator[tuple[int | None, pl.DataFrame]]:
-    """Go through the devices in order, each with its rows of ``frame``."""
-    devices = frame["device"].unique().sort().to_list()
-    if len(devices) == 1:
-        yield devices[0], frame
-        return
-    for device in devices:
-        yield device, frame.filter(pl.col("device").eq_missing(device))
-
-
 def devices(linked: Linked, *, drop_last_step: bool = False) -> Iterator[tuple[int | None, Index]]:
     """Go through the devices in order, each with its rows of what :func:`work` returns."""
     keep = worked(linked, drop_last_step=drop_last_step)
@@ -77,13 +67,6 @@ def devices(linked: Linked, *, drop_last_step: bool = False) -> Iterator[tuple[i
 def times(frame: pl.DataFrame) -> tuple[Times, Times]:
     """Return when each activity began and ended."""
     return frame["start"].to_numpy(), frame["end"].to_numpy()
-
-
-def united(frame: pl.DataFrame, *roles: str) -> tuple[Times, Times]:
-    """Return when some activity ran that has one of ``roles``, as ``merge`` returns it."""
-    mine = one_of(frame["role"], roles)
-    start, end = times(frame)
-    return merge(start[mine], end[mine])
 
 
 def union(linked: Linked, mine: Index, *roles: str) -> tuple[Times, Times]:
