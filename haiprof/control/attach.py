@@ -56,8 +56,11 @@ def begin():
                 sys.path.remove(path)
         from haiprof.control import entry
     except BaseException as error:
-        with open({told!r}, "w") as file:
-            file.write("haiprof cannot be imported there (%s)" % error)
+        try:
+            with open({told!r}, "w") as file:
+                file.write("haiprof cannot be imported there (%s)" % error)
+        except OSError:
+            pass  # who asked has gone
     else:
         entry.begin({given!r}, {told!r})
 
