@@ -542,7 +542,7 @@ def nearest(parent: npt.NDArray[np.int32], wanted: npt.NDArray[np.bool_]) -> npt
         ValueError: the arrays differ in length.
     """
 
-def innermost_pieces(
+def innermost_within(
     thread: npt.NDArray[np.uint32],
     start: npt.NDArray[np.int64],
     end: npt.NDArray[np.int64],
@@ -550,17 +550,42 @@ def innermost_pieces(
     chosen: npt.NDArray[np.bool_],
     window_start: npt.NDArray[np.int64],
     window_end: npt.NDArray[np.int64],
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Cut the time of the chosen spans up by thread: each piece is of the innermost of them.
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    """Give each instant of the windows to the innermost chosen span, of all threads' the youngest.
 
     Spans stand in the order of :func:`nesting_order`, with the parents of :func:`nest`; windows are
     sorted and disjoint.
 
     Returns:
-        Begin and end (ns) and the row of each piece that some window overlaps, by thread and time.
+        Begin and end (ns) and the row of each piece, by time; none goes beyond its window.
 
     Raises:
         ValueError: the arrays differ in length.
+    """
+
+def share_out(
+    start: npt.NDArray[np.int64],
+    end: npt.NDArray[np.int64],
+    row: npt.NDArray[np.int32],
+    begun: npt.NDArray[np.int64],
+    window_start: npt.NDArray[np.int64],
+    window_end: npt.NDArray[np.int64],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    """Give each instant of the windows to one of the intervals that have it.
+
+    Args:
+        start: of each interval, ns.
+        end: of each interval, ns.
+        row: whose each interval is.
+        begun: of each row: the one that began last has the instant, of several the greatest.
+        window_start: of windows that are sorted and disjoint, ns.
+        window_end: of these windows, ns.
+
+    Returns:
+        Begin and end (ns) and the row of each piece, by time; none goes beyond its window.
+
+    Raises:
+        ValueError: the arrays differ in length, or an interval is of no row.
     """
 
 # -- paths (src/paths) ----------------------------------------------------------------------------

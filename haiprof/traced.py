@@ -17,6 +17,7 @@ from haiprof import schema
 from haiprof.diagnose import finding, recommend
 from haiprof.errors import HaiprofError
 from haiprof.sources import tables
+from haiprof.sources.arrow_memory import give_back
 from haiprof.sources.own import ROLE_NODE, Process
 from haiprof.views import busy, recorded
 from haiprof.views.device_steps import STEPS_SCHEMA
@@ -482,7 +483,7 @@ class Links:
                 self._kept.move_to_end(key)
                 return kept
         made = _read(process, columns, kept)
-        tables.give_back_memory()
+        give_back()
         with self._lock:
             self._kept[key] = made
             while len(self._kept) > 1 and sum(map(_rows, self._kept.values())) > _KEPT_ROWS:
@@ -584,10 +585,19 @@ def _read(
     def table(which: schema.Table, columns: Sequence[str] | None = None) -> pl.DataFrame:
         return tables.read_table(process.folder, which, columns).frame
 
-    collectives, flows = table(schema.COLLECTIVES), table(schema.FLOWS)
+    collectives, flows, device_spans = (
+        functools.partial(table, which)
+        for which in (schema.COLLECTIVES, schema.FLOWS, schema.DEVICE_SPANS)
+    )
     if process.trace is not None:
         # No name here: the spans are put in another order, and there may be millions of them.
-        return link(table(schema.SPANS, _SPAN_COLUMNS), table(schema.KERNELS), collectives, flows)
+        return link(
+            table(schema.SPANS, _SPAN_COLUMNS),
+            table(schema.KERNELS),
+            collectives,
+            flows,
+            device_spans,
+        )
     spans = table(schema.SPANS, _SPAN_COLUMNS)
     narrow = columns is not None and without_calls(spans)
     kernels = table(schema.KERNELS, columns if narrow else None)
@@ -595,10 +605,10 @@ def _read(
     if kernels.height:
         spans, times = _recorded(process, spans, kernels)
     if narrow:
-        host = link(spans, tables.empty(schema.KERNELS.columns), collectives, flows)
+        host = link(spans, tables.empty(schema.KERNELS.columns), collectives, flows, device_spans)
         made = unlinked(host, kernels)
     else:
-        made = link(spans, kernels, collectives, flows)
+        made = link(spans, kernels, collectives, flows, device_spans)
     return dataclasses.replace(made, recorded=times)
 
 
@@ -638,7 +648,9 @@ def _apply(
     allocations: bool,
 ) -> Any:
     linked = _link(process, links, columns)
-    return work(linked, _allocations(process)) if allocations else work(linked)
+    made = work(linked, _allocations(process)) if allocations else work(linked)
+    give_back()
+    return made
 
 
 def _communications(process: Process, links: Links | None) -> pl.DataFrame:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from haiprof.views.intervals import Index, Times, merge, subtract
+from haiprof.views.intervals import Times, merge, subtract
 from haiprof.views.trace.linked import Linked, enclosing
 from haiprof.views.trace.work import rows
 
@@ -46,7 +46,7 @@ ALLOCATES = re.compile(
 LONG_ENOUGH = 20_000
 
 Mask = npt.NDArray[np.bool_]
-Rows = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.int32]
 
 
 class Gaps(NamedTuple):
@@ -59,7 +59,7 @@ class Gaps(NamedTuple):
     #: Row of ``Linked.ops`` that explains it, -1 where there is none.
     row: Rows
     #: Place in ``Linked.steps``.
-    step: Index
+    step: Rows
 
     @property
     def length(self) -> Times:
@@ -82,6 +82,8 @@ def named(linked: Linked, pattern: re.Pattern[str]) -> Mask:
 
 def find(linked: Linked) -> Gaps:
     """Find the gaps of the steps; none where no device worked."""
+    from haiprof import _core
+
     if not linked.busy.any() or not linked.steps.height:
         return _put_together([], linked)
     begun, ended = (linked.activities[each].to_numpy() for each in ("start", "end"))
@@ -103,16 +105,20 @@ def find(linked: Linked) -> Gaps:
         ("synchronisation", None),
         ("launch", op | runtime | ranges),
     )
+    thread = linked.ops["thread"].to_numpy()
     idle = dry
     pieces = []
     for cause, spans in chosen:
-        start, end, row = (
-            _after(linked, waits, merge(*dry)) if spans is None else _innermost(linked, spans, idle)
-        )
-        found = _shared_out(idle, start, end, row, linked.start[row])
+        if spans is None:
+            after = _after(linked, waits, merge(*dry))
+            found = _core.share_out(*after, linked.start, *idle)
+        else:
+            found = _core.innermost_within(
+                thread, linked.start, linked.end, linked.parent, spans, *idle
+            )
         pieces.append((cause, *found))
         idle = subtract(*idle, *merge(*found[:2]))
-    pieces.append(("other", *idle, np.full(len(idle[0]), -1)))
+    pieces.append(("other", *idle, np.full(len(idle[0]), -1, np.int32)))
     return _put_together(pieces, linked)
 
 
@@ -151,68 +157,19 @@ def _after(linked: Linked, waits: Mask, dry: tuple[Times, Times]) -> tuple[Times
     within = dry[0][gap] >= linked.start[rows] - LONG_ENOUGH
     rows, gap = rows[within], gap[within]
     later = dry[1][gap] > linked.end[rows]
-    return linked.end[rows[later]], dry[1][gap[later]], rows[later].astype(np.int64)
-
-
-def _innermost(
-    linked: Linked, chosen: Mask, idle: tuple[Times, Times]
-) -> tuple[Times, Times, Rows]:
-    """Cut the time of the chosen spans up by thread: each piece is of the innermost one.
-
-    Only those that overlap an idle interval.
-    """
-    from haiprof import _core
-
-    thread = linked.ops["thread"].to_numpy()
-    return _core.innermost_pieces(thread, linked.start, linked.end, linked.parent, chosen, *idle)
-
-
-def _shared_out(
-    idle: tuple[Times, Times], start: Times, end: Times, row: Rows, begun: Times
-) -> tuple[Times, Times, Rows]:
-    """Give each idle instant within intervals to the one of them that had ``begun`` last."""
-    mine, theirs = _pairs(start, end, *idle)
-    low, high = np.maximum(start[mine], idle[0][theirs]), np.minimum(end[mine], idle[1][theirs])
-    order = np.argsort(begun[mine], kind="stable")
-    low, high, row = low[order], high[order], row[mine][order]
-    edges = _distinct(np.concatenate((low, high)))
-    owner = np.full(len(edges), -1)
-    piece, cell = _spread(np.searchsorted(edges, low), np.searchsorted(edges, high))
-    owner[cell] = row[piece]
-    first = np.flatnonzero(owner >= 0)
-    return edges[first], edges[np.minimum(first + 1, len(edges) - 1)], owner[first]
-
-
-def _distinct(values: Times) -> Times:
-    """Sort values, each once. ``np.unique`` hashes them first, which takes five times as long."""
-    values = np.sort(values)
-    distinct: Times = values[np.append(True, values[1:] != values[:-1])[: len(values)]]
-    return distinct
-
-
-def _pairs(start: Times, end: Times, low: Times, high: Times) -> tuple[Index, Index]:
-    """Which intervals overlap which of others that are sorted and disjoint."""
-    return _spread(
-        np.searchsorted(high, start, side="right"), np.searchsorted(low, end, side="left")
-    )
-
-
-def _spread(first: Index, last: Index) -> tuple[Index, Index]:
-    """Write ranges out: the number of each, and what is in it."""
-    count = np.maximum(last - first, 0)
-    of = np.repeat(np.arange(len(count)), count)
-    return of, first[of] + np.arange(len(of)) - np.repeat(np.cumsum(count) - count, count)
+    return linked.end[rows[later]], dry[1][gap[later]], rows[later].astype(np.int32)
 
 
 def _put_together(pieces: list[tuple[str, Times, Times, Rows]], linked: Linked) -> Gaps:
-    none = np.zeros(0, np.int64)
-    start = np.concatenate([none, *(piece[1] for piece in pieces)])
-    end = np.concatenate([none, *(piece[2] for piece in pieces)])
-    row = np.concatenate([none, *(piece[3] for piece in pieces)])
-    causes = [np.full(len(piece[1]), CAUSES.index(piece[0]), np.uint8) for piece in pieces]
-    cause = np.concatenate([none.astype(np.uint8), *causes])
+    start, end = (
+        np.concatenate([np.zeros(0, np.int64), *(piece[i] for piece in pieces)]) for i in (1, 2)
+    )
+    row = np.concatenate([np.zeros(0, np.int32), *(piece[3] for piece in pieces)])
+    code = np.array([CAUSES.index(piece[0]) for piece in pieces], np.uint8)
+    cause = np.repeat(code, [len(piece[1]) for piece in pieces])
     order = np.argsort(start, kind="stable")
+    start, end, row, cause = start[order], end[order], row[order], cause[order]
     begun = linked.steps["start"].to_numpy()
-    by_start = np.argsort(begun, kind="stable")
-    at = np.searchsorted(begun[by_start], start[order], side="right") - 1
-    return Gaps(start[order], end[order], cause[order], row[order], by_start[at])
+    by_start = np.argsort(begun, kind="stable").astype(np.int32)
+    at = np.searchsorted(begun[by_start], start, side="right") - 1
+    return Gaps(start, end, cause, row, by_start[at])

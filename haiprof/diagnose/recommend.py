@@ -126,7 +126,7 @@ def _finding(
     among = [(names[key] or "", key) for key in each[total == most].tolist()]
     mine = named == max(among)[1]
     name = names[max(among)[1]]
-    count = len(set(operator[mine].tolist()))
+    count = len(np.unique(operator[mine]))
     where = line(case.linked, _largest(rows[mine], length[mine]))
     told = f"{milliseconds(lost)} of {milliseconds(case.stepped)} in the recorded steps"
     at = case.linked.steps["step"][_largest(gaps.step[of], length)]
@@ -147,20 +147,17 @@ def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
-def _outermost(linked: Linked, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _outermost(linked: Linked, rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
     """For each span the outermost operator (or optimizer) around it, or itself without one."""
-    around = linked.once(_operator_around)
-    found: npt.NDArray[np.int64] = rows.copy()
-    left = np.arange(len(found))
-    while len(left):
-        outer = around[found[left]]
-        left, outer = left[outer >= 0], outer[outer >= 0]
-        found[left] = outer
-    return found
+    outermost = linked.once(_outermost_operator)[rows]
+    return np.where(outermost >= 0, outermost, rows)
 
 
-def _operator_around(linked: Linked) -> npt.NDArray[np.int32]:
-    return enclosing(linked, linked.host.operator | idle.named(linked, OPTIMIZING))
+def _outermost_operator(linked: Linked) -> npt.NDArray[np.int32]:
+    """For each span the outermost operator (or optimizer) that it runs in, or -1."""
+    counts = linked.host.operator | idle.named(linked, OPTIMIZING)
+    around = enclosing(linked, counts)
+    return enclosing(linked, counts & (around < 0))
 
 
 def _summed(

@@ -16,10 +16,10 @@ from haiprof import schema
 from haiprof.errors import HaiprofError
 from haiprof.held import Held, remove_abandoned
 from haiprof.sources import own
+from haiprof.sources.arrow_memory import give_back
 from haiprof.sources.kineto.find import Found, find, find_in_run
 from haiprof.sources.kineto.kept import keep, place_of, why_not_fresh
 from haiprof.sources.kineto.whole_run import Told, import_run
-from haiprof.sources.tables import give_back_memory
 
 _PREFIX: Final = "haiprof-import-"
 #: Of traces of so many bytes together an import that is not kept is compressed: that takes a fifth
@@ -173,7 +173,7 @@ def _open_found(found: Found, executor: Executor | None, told: Told | None) -> O
         compression = _COMPRESSION if large else None
         import_run(found, temporary.path, compression=compression, executor=executor, told=told)
         run = own.open_run(temporary.path)
-        give_back_memory()
+        give_back()
     except BaseException:
         temporary.remove()
         raise

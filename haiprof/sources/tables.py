@@ -20,11 +20,15 @@ import pyarrow as pa
 
 from haiprof import schema
 from haiprof.errors import HaiprofError
+from haiprof.sources.arrow_memory import from_system
 from haiprof.sources.own import check_version
 from haiprof.sources.whole import Columns
 
 #: Text columns whose values hardly repeat: interning them would only cost.
 _PLAIN_TEXT = frozenset({"attributes", "text"})
+#: From here on columns are picked. Arrow does so with many threads, each with memory of its own,
+#: which costs more than a few columns of fewer rows.
+_MANY_ROWS = 2_000_000
 #: An IPC file is this many bytes of magic, then a stream, then the footer.
 _FILE_MAGIC_BYTES = 8
 _SEGMENT = re.compile(r"(?P<table>[a-z_]+)-(?P<number>\d+)\.(?P<kind>arrows?)")
@@ -53,6 +57,16 @@ def read_table(
         columns: names of the columns wanted; None for all. A nullable one that is absent is null.
         keep: for text columns, the values whose rows are wanted.
     """
+    with from_system():
+        return _read_table(folder, table, columns, keep)
+
+
+def _read_table(
+    folder: Path,
+    table: schema.Table,
+    columns: Sequence[str] | None,
+    keep: Mapping[str, Collection[str]] | None,
+) -> Read:
     wanted = [c for c in table.columns if columns is None or c.name in columns]
     filtered = [c for c in table.columns if keep and c.name in keep and c not in wanted]
     read = Read(empty(wanted))
@@ -98,14 +112,18 @@ def _read_whole(
         with contextlib.ExitStack() as stack:
             files = []
             for segment in found:
-                opened = stack.enter_context(_Opened(segment, names, threads=len(found) < 2))
+                opened = stack.enter_context(_Opened(segment))
                 if opened.live:
                     return None
                 _check_schema(opened.schema, table, columns, opened.file)
                 files.append(opened)
             kinds = {c.name: polars_type(c) for c in columns}
             made = Columns(kinds, [file.schema for file in files])
-            made.make_room([file.height() for file in files])
+            heights = [file.height() for file in files]
+            made.make_room(heights)
+            if sum(heights) >= _MANY_ROWS:
+                for file in files:
+                    file.pick(names, threads=len(files) < 2)
 
             def fill(part: int) -> None:
                 row = 0
@@ -150,11 +168,6 @@ def _stacked(frames: list[pl.DataFrame]) -> pl.DataFrame:
         else:
             made.append(pl.concat(column, rechunk=True))
     return pl.DataFrame(made)
-
-
-def give_back_memory() -> None:
-    """Have the allocator return what has been freed: what comes next needs room, too."""
-    pa.system_memory_pool().release_unused()
 
 
 def count_cut(folder: Path) -> int:
@@ -261,9 +274,7 @@ class _Opened:
             self.reader = pa.ipc.open_file(self.handle)
             self.schema = self.reader.schema
             if self._columns is not None:
-                fields = [i for i, name in enumerate(self.schema.names) if name in self._columns]
-                options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=self._threads)
-                self.reader = pa.ipc.open_file(self.handle, options=options)
+                self.pick(self._columns, threads=self._threads)
         except BaseException:
             self.handle.close()
             raise
@@ -285,17 +296,21 @@ class _Opened:
     def __exit__(self, *_: object) -> None:
         self.handle.close()
 
+    def pick(self, columns: Sequence[str], *, threads: bool) -> None:
+        """Read only these columns of a closed file, from here on."""
+        fields = [i for i, name in enumerate(self.schema.names) if name in columns]
+        options = pa.ipc.IpcReadOptions(
+            included_fields=fields if len(fields) < len(self.schema.names) else None,
+            use_threads=threads,
+        )
+        self.reader = pa.ipc.open_file(self.handle, options=options)
+
     def height(self) -> int:
-        """Rows of a closed file; of each batch the narrowest column is read."""
-        widths = {
-            number: field.type.bit_width
-            for number, field in enumerate(self.schema)
-            if pa.types.is_primitive(field.type)
-        }
-        narrowest = [min(widths, key=widths.__getitem__)] if widths else None
-        options = pa.ipc.IpcReadOptions(included_fields=narrowest, use_threads=False)
-        reader = pa.ipc.open_file(self.handle, options=options)
-        return sum(reader.get_batch(n).num_rows for n in range(reader.num_record_batches))
+        """Rows of a closed file."""
+        if hasattr(self.reader, "count_rows"):
+            return int(self.reader.count_rows())
+        batches = self.reader.num_record_batches
+        return sum(self.reader.get_batch(n).num_rows for n in range(batches))
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         if not self.live:

@@ -18,7 +18,7 @@ class Columns:
     """The columns of a table of known height; rows come in batches, those of a part in order.
 
     Numbers, and the codes of texts, are copied into their place. Texts without codes are kept as
-    they come.
+    they come. A column without values takes no room.
     """
 
     def __init__(self, kinds: dict[str, pl.DataType], schemas: Sequence[pa.Schema]) -> None:
@@ -32,6 +32,9 @@ class Columns:
         self._parts = [set(schema.names) for schema in schemas]
         self._starts = [0] * (len(schemas) + 1)
         self._numbers: dict[str, npt.NDArray[Any]] = {}
+        #: Where batches without a value of a column are.
+        self._blanks: dict[str, list[slice]] = {}
+        self._dtypes: dict[str, np.dtype[Any]] = {}
         self._nulls: dict[str, npt.NDArray[np.bool_]] = {}
         #: Of the texts of each part, what its codes stand for.
         self._words: dict[str, list[pa.Array | None]] = {}
@@ -49,8 +52,8 @@ class Columns:
             if isinstance(kind, pl.Categorical):
                 self._words[name] = [None for _ in self._parts]
                 kind = pl.UInt32()
-            dtype = pl.Series([], dtype=kind).to_numpy().dtype
-            self._numbers[name] = np.empty(self._starts[-1], dtype)
+            self._dtypes[name] = pl.Series([], dtype=kind).to_numpy().dtype
+            self._blanks[name] = []
 
     def put(self, part: int, row: int, batch: pa.RecordBatch) -> None:
         """Take a batch, whose first row is the part's ``row``.
@@ -61,39 +64,47 @@ class Columns:
         at = self._starts[part] + row
         place = slice(at, at + batch.num_rows)
         there = self._parts[part]
-        for name, numbers in self._numbers.items():
-            if name not in there:
-                numbers[place] = 0
-                self._mask(name)[place] = True
-                continue
-            column = batch.column(name)
-            if name in self._words:
+        for name, dtype in self._dtypes.items():
+            column = batch.column(name) if name in there else None
+            if column is not None and name in self._words:
                 if not pa.types.is_dictionary(column.type):
                     raise pa.ArrowInvalid(f"{name} has no codes")
                 self._words[name][part] = column.dictionary
                 column = column.indices
-            kind = pa.from_numpy_dtype(numbers.dtype)
+            if column is None or column.null_count == batch.num_rows:
+                self._blanks[name].append(place)
+                continue
+            kind = pa.from_numpy_dtype(dtype)
             if column.type != kind:
                 column = column.cast(kind)
             if column.null_count:
                 self._mask(name)[place] = column.is_null().to_numpy(zero_copy_only=False)
                 column = column.fill_null(0)
-            numbers[place] = column.to_numpy()
+            self._room(name)[place] = column.to_numpy()
         for name, parts in self._texts.items():
             none = pa.nulls(batch.num_rows, pa.utf8())
             parts[part].append(batch.column(name) if name in there else none)
 
+    # Of two threads that come at once one has its own thrown away.
+
+    def _room(self, name: str) -> npt.NDArray[Any]:
+        found = self._numbers.get(name)
+        made = np.empty(self._starts[-1], self._dtypes[name]) if found is None else found
+        return self._numbers.setdefault(name, made)
+
     def _mask(self, name: str) -> npt.NDArray[np.bool_]:
         found = self._nulls.get(name)
-        # Of two threads that come at once one has its own thrown away.
         made = np.zeros(self._starts[-1], np.bool_) if found is None else found
         return self._nulls.setdefault(name, made)
 
     def frame(self) -> pl.DataFrame:
         """Return what was put in."""
-        made = []
+        made, blank = [], []
         for name, kind in self._kinds.items():
             if name in self._numbers:
+                for place in self._blanks[name]:
+                    self._numbers[name][place] = 0
+                    self._mask(name)[place] = True
                 # By way of Arrow, which copies nothing: polars copies what numpy gives it.
                 numbers = pa.array(self._numbers.pop(name), mask=self._nulls.pop(name, None))
                 parts = self._coded(name, numbers) if name in self._words else [numbers]
@@ -102,11 +113,12 @@ class Columns:
             else:
                 parts = []
             series = [pl.Series(name, pl.from_arrow(part), kind) for part in parts]
-            if not series:
-                made.append(pl.repeat(None, self._starts[-1], dtype=kind, eager=True).alias(name))
-            else:
+            if series:
                 made.append(series[0] if len(series) == 1 else pl.concat(series, rechunk=True))
-        return pl.DataFrame(made)
+            else:
+                blank.append(pl.lit(None, kind).alias(name))
+        rows = pl.DataFrame(made or [pl.int_range(self._starts[-1], eager=True)])
+        return rows.with_columns(blank).select(*self._kinds)
 
     def _coded(self, name: str, codes: pa.Array) -> list[pa.Array]:
         made = []

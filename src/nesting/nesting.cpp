@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
+#include <queue>
 #include <vector>
 
 namespace haiprof::nesting {
@@ -153,6 +154,50 @@ std::vector<Piece> innermost(const Spans& spans, std::span<const std::int32_t> p
     }
   }
   return pieces;
+}
+
+std::vector<Piece> share_out(std::vector<Piece> pieces, std::span<const std::int64_t> begun,
+                             const Windows& windows) {
+  const auto earlier = [](const Piece& left, const Piece& right) {
+    return left.start < right.start;
+  };
+  const bool sorted = std::is_sorted(pieces.begin(), pieces.end(), earlier);
+  if (!sorted) std::stable_sort(pieces.begin(), pieces.end(), earlier);
+  const auto yields = [&](const Piece* left, const Piece* right) {
+    const std::int64_t a = begun[static_cast<std::size_t>(left->row)];
+    const std::int64_t b = begun[static_cast<std::size_t>(right->row)];
+    return a != b ? a < b : left->row < right->row;
+  };
+  // Those that have begun, and may have ended; on top the owner of what comes next.
+  std::priority_queue<const Piece*, std::vector<const Piece*>, decltype(yields)> open(yields);
+  std::vector<Piece> shared;
+  const Piece* next = pieces.data();
+  const Piece* const beyond = next + pieces.size();
+  for (std::size_t window = 0; window < windows.start.size(); ++window) {
+    std::int64_t now = windows.start[window];
+    const std::int64_t last = windows.end[window];
+    const std::size_t first = shared.size();
+    while (now < last) {
+      for (; next != beyond && next->start <= now; ++next) {
+        if (next->end > now) open.push(next);
+      }
+      while (!open.empty() && open.top()->end <= now) open.pop();
+      const std::int64_t coming = next == beyond ? INT64_MAX : next->start;
+      if (open.empty()) {
+        now = coming;
+        continue;
+      }
+      const std::int64_t until = std::min({last, coming, open.top()->end});
+      const std::int32_t row = open.top()->row;
+      if (shared.size() > first && shared.back().end == now && shared.back().row == row) {
+        shared.back().end = until;
+      } else {
+        shared.push_back({now, until, row});
+      }
+      now = until;
+    }
+  }
+  return shared;
 }
 
 }  // namespace haiprof::nesting

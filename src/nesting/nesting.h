@@ -59,4 +59,10 @@ struct Windows {
 std::vector<Piece> innermost(const Spans& spans, std::span<const std::int32_t> parent,
                              std::span<const bool> chosen, const Windows& windows);
 
+// Gives each instant of the windows to the piece, of those that have it, whose row began last, of
+// several the greatest row. What is made comes in the order of time, and ends where its window
+// does. `begun` is of each row.
+std::vector<Piece> share_out(std::vector<Piece> pieces, std::span<const std::int64_t> begun,
+                             const Windows& windows);
+
 }  // namespace haiprof::nesting

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "nesting/nesting.h"
@@ -78,6 +79,19 @@ Array<std::int32_t> nearest(const Array<std::int32_t>& parent, const Array<bool>
   return made;
 }
 
+py::tuple columns(const std::vector<nesting::Piece>& pieces) {
+  const auto count = static_cast<py::ssize_t>(pieces.size());
+  Array<std::int64_t> begin(count);
+  Array<std::int64_t> until(count);
+  Array<std::int32_t> row(count);
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    begin.mutable_data()[i] = pieces[i].start;
+    until.mutable_data()[i] = pieces[i].end;
+    row.mutable_data()[i] = pieces[i].row;
+  }
+  return py::make_tuple(begin, until, row);
+}
+
 py::tuple innermost(const Array<std::uint32_t>& thread, const Array<std::int64_t>& start,
                     const Array<std::int64_t>& end, const Array<std::int32_t>& parent,
                     const Array<bool>& chosen, const Array<std::int64_t>& window_start,
@@ -92,17 +106,32 @@ py::tuple innermost(const Array<std::uint32_t>& thread, const Array<std::int64_t
   {
     const py::gil_scoped_release release;
     pieces = nesting::innermost(spans, values(parent), values(chosen), windows);
+    pieces = nesting::share_out(std::move(pieces), spans.start, windows);
   }
-  const auto count = static_cast<py::ssize_t>(pieces.size());
-  Array<std::int64_t> begin(count);
-  Array<std::int64_t> until(count);
-  Array<std::int64_t> row(count);
-  for (std::size_t i = 0; i < pieces.size(); ++i) {
-    begin.mutable_data()[i] = pieces[i].start;
-    until.mutable_data()[i] = pieces[i].end;
-    row.mutable_data()[i] = pieces[i].row;
+  return columns(pieces);
+}
+
+py::tuple share_out(const Array<std::int64_t>& start, const Array<std::int64_t>& end,
+                    const Array<std::int32_t>& row, const Array<std::int64_t>& begun,
+                    const Array<std::int64_t>& window_start,
+                    const Array<std::int64_t>& window_end) {
+  const std::size_t count = values(start).size();
+  const nesting::Windows windows{values(window_start), values(window_end)};
+  same_length(count, {values(end).size(), values(row).size()});
+  same_length(windows.start.size(), {windows.end.size()});
+  const auto rows = values(row);
+  for (const std::int32_t each : rows) {
+    if (each < 0 || static_cast<std::size_t>(each) >= values(begun).size()) {
+      throw std::invalid_argument("an interval of no row");
+    }
   }
-  return py::make_tuple(begin, until, row);
+  std::vector<nesting::Piece> pieces(count);
+  for (std::size_t i = 0; i < count; ++i) pieces[i] = {start.data()[i], end.data()[i], rows[i]};
+  {
+    const py::gil_scoped_release release;
+    pieces = nesting::share_out(std::move(pieces), values(begun), windows);
+  }
+  return columns(pieces);
 }
 
 }  // namespace
@@ -111,8 +140,10 @@ void register_nesting(py::module_& module) {
   module.def("nest", &nest, py::arg("thread"), py::arg("group"), py::arg("start"), py::arg("end"));
   module.def("nesting_order", &order, py::arg("thread"), py::arg("start"), py::arg("end"),
              py::arg("rank"));
-  module.def("innermost_pieces", &innermost, py::arg("thread"), py::arg("start"), py::arg("end"),
+  module.def("innermost_within", &innermost, py::arg("thread"), py::arg("start"), py::arg("end"),
              py::arg("parent"), py::arg("chosen"), py::arg("window_start"), py::arg("window_end"));
+  module.def("share_out", &share_out, py::arg("start"), py::arg("end"), py::arg("row"),
+             py::arg("begun"), py::arg("window_start"), py::arg("window_end"));
   module.def("nearest", &nearest, py::arg("parent"), py::arg("wanted"));
 }
 

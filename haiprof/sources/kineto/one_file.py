@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from haiprof import schema
 from haiprof.errors import HaiprofError
 from haiprof.printable import printable
+from haiprof.sources.arrow_memory import from_system
 from haiprof.sources.kineto import words
 from haiprof.sources.kineto.columns import FAR, Group, table
 from haiprof.sources.kineto.find import Source
@@ -68,7 +69,8 @@ def import_file(
     """
     made = Imported(source, folder)
     try:
-        _File(made, compression).read(told or (lambda _: None))
+        with from_system():
+            _File(made, compression).read(told or (lambda _: None))
     except HaiprofError as error:
         made.failed = str(error)
     except OSError as error:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,8 @@ from haiprof.views.trace.tensor_core_ops import OPERATORS
 
 Number = TypeVar("Number", np.int32, np.int64)
 Made = TypeVar("Made")
+#: A table, or what reads it when it is wanted; None where there is none.
+Table: TypeAlias = pl.DataFrame | Callable[[], pl.DataFrame] | None
 
 #: Categories of spans that a thread's calls are made of, in the order of nesting when two last
 #: equally long: a step is around what it does, and a call of the runtime calls nothing else.
@@ -74,9 +76,7 @@ class Linked:
             (``kernel``, ``communication``, ``memcpy``, ``memset``, ``sync``) and
             ``tensor_core``.
         steps: ``step``, ``start``, ``end``, as :mod:`haiprof.views.trace.steps` tells it.
-        collectives: as given; empty without.
-        flows: as given; empty without.
-        device_spans: as given; empty without.
+        late: reads the tables that few views want: ``collectives``, ``flows``, ``device_spans``.
         host: what each span of ``ops`` is for.
         rules: by which names were read.
         stepped: whether the trace told of steps; without, ``steps`` has one: all of the trace.
@@ -95,9 +95,7 @@ class Linked:
     ops: pl.DataFrame
     activities: pl.DataFrame
     steps: pl.DataFrame
-    collectives: pl.DataFrame
-    flows: pl.DataFrame
-    device_spans: pl.DataFrame
+    late: Mapping[str, Callable[[], pl.DataFrame]]
     host: HostRoles
     rules: Rules
     stepped: bool
@@ -111,6 +109,21 @@ class Linked:
     _kept: dict[Any, Any] = dataclasses.field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+
+    @functools.cached_property
+    def collectives(self) -> pl.DataFrame:
+        """The table of that name; empty where there is none."""
+        return self.late["collectives"]()
+
+    @property
+    def flows(self) -> pl.DataFrame:
+        """The table of that name; empty where there is none. Not kept: one view wants it."""
+        return self.late["flows"]()
+
+    @property
+    def device_spans(self) -> pl.DataFrame:
+        """The table of that name; empty where there is none."""
+        return self.late["device_spans"]()
 
     def once(self, make: Callable[[Linked], Made]) -> Made:
         """Return what ``make`` makes of this trace: made once, then kept as long as the trace.
@@ -221,9 +234,9 @@ class Linked:
 def link(
     spans: pl.DataFrame,
     kernels: pl.DataFrame,
-    collectives: pl.DataFrame | None = None,
-    flows: pl.DataFrame | None = None,
-    device_spans: pl.DataFrame | None = None,
+    collectives: Table = None,
+    flows: Table = None,
+    device_spans: Table = None,
     rules: Rules | None = None,
 ) -> Linked:
     """Link the rows of the tables of one process.
@@ -231,9 +244,9 @@ def link(
     Args:
         spans: the table of that name (:mod:`haiprof.schema`), any categories.
         kernels: the table of that name.
-        collectives: the table of that name, handed on.
-        flows: the table of that name, handed on.
-        device_spans: the table of that name, handed on.
+        collectives: the table of that name, handed on, or what reads it when it is wanted.
+        flows: in the same way.
+        device_spans: in the same way.
         rules: what names mean.
     """
     from haiprof import _core
@@ -241,15 +254,18 @@ def link(
     rules = rules or Rules()
     rank = _rank(spans["category"])
     chosen = spans.filter(pl.Series(rank < 255)) if np.any(rank == 255) else spans
+    del spans  # of a long trace, room for what follows
     rank = rank[rank < 255]
     thread = chosen["thread"].to_numpy()
     start = chosen["start"].to_numpy()
     end = start + np.maximum(chosen["duration"].to_numpy(), 0)
     order = _core.nesting_order(thread, start, end, rank)
     if np.any(order[1:] < order[:-1]):
-        chosen = chosen[order]
-        rank, thread, start, end = rank[order], thread[order], start[order], end[order]
-    del spans  # of a long trace, room for what follows
+        rank, end = rank[order], end[order]
+        columns = chosen.get_columns()
+        del chosen, thread, start
+        chosen = _ordered(columns, order)
+        thread, start = chosen["thread"].to_numpy(), chosen["start"].to_numpy()
     family = (rank == len(CALLS)).astype(np.uint8)
     parent, own, last, crossing = _core.nest(thread, family, start, end)
     _by_python_id(chosen, family.view(np.bool_), parent)
@@ -271,24 +287,26 @@ def link(
     count = len(start)
     return Linked(
         ops=chosen.with_columns(
-            pl.Series("row", np.arange(count, dtype=np.uint32)),
+            column("row", np.arange(count, dtype=np.uint32)),
             nullable("parent", parent),
-            pl.Series("end", end),
-            pl.Series("self", own),
+            column("end", end),
+            column("self", own),
             _step(steps, told, start),
         ),
         activities=kernels.with_columns(
-            pl.Series("row", np.arange(len(begun), dtype=np.uint32)),
-            pl.Series("end", ended),
+            column("row", np.arange(len(begun), dtype=np.uint32)),
+            column("end", ended),
             nullable("runtime", runtime),
             nullable("op", _around(parent, rank, runtime, chosen, kernels)),
             _step(steps, told, begun, np.where(known, launches.launch, begun), known),
             *kernel_roles(kernels, rules.kernels),
         ),
         steps=steps,
-        collectives=pl.DataFrame() if collectives is None else collectives,
-        flows=pl.DataFrame() if flows is None else flows,
-        device_spans=pl.DataFrame() if device_spans is None else device_spans,
+        late={
+            "collectives": _reader(collectives),
+            "flows": _reader(flows),
+            "device_spans": _reader(device_spans),
+        },
         host=host_roles(
             chosen["name"],
             chosen["category"],
@@ -305,6 +323,38 @@ def link(
         last=last,
         category=rank,
     )
+
+
+def _reader(given: Table) -> Callable[[], pl.DataFrame]:
+    if callable(given):
+        return given
+    return functools.partial(_given, pl.DataFrame() if given is None else given)
+
+
+def _given(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame
+
+
+def _ordered(columns: list[pl.Series], order: npt.NDArray[np.int32]) -> pl.DataFrame:
+    """Put columns in this order, one after the other: each gives its room to the next."""
+    names = [column.name for column in columns]
+    made, none = [], []
+    while columns:
+        column = columns.pop()
+        if column.null_count() == len(column):
+            none.append(pl.lit(None, column.dtype).alias(column.name))
+        else:
+            made.append(_gathered(column, order))
+    return pl.DataFrame(made).with_columns(none).select(names)
+
+
+def _gathered(series: pl.Series, order: npt.NDArray[np.int32]) -> pl.Series:
+    if not series.dtype.is_numeric():
+        return series.gather(order)
+    # By numpy: its memory is given back when it is no longer needed.
+    missing = series.is_null().to_numpy()[order] if series.null_count() else None
+    values = (series if missing is None else series.fill_null(0)).to_numpy()[order]
+    return column(series.name, values, missing)
 
 
 def enclosing(linked: Linked, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
@@ -437,9 +487,19 @@ def _inside(low: Times, high: Times, instant: Times) -> Index:
 
 def nullable(name: str, rows: npt.NDArray[np.int32] | Index) -> pl.Series:
     """Return row numbers as a column: -1 is null."""
-    some = pl.Series(rows >= 0)
-    made = pl.Series(name, rows.astype(np.uint32))
-    return made.to_frame().select(pl.when(some).then(pl.col(name)))[name]
+    return column(name, rows.astype(np.uint32), rows < 0)
+
+
+def column(
+    name: str, values: npt.NDArray[Any], missing: npt.NDArray[np.bool_] | None = None
+) -> pl.Series:
+    """Return an array as a column without copying it; null where it is ``missing``."""
+    import pyarrow as pa
+
+    # By way of Arrow: polars copies what numpy gives it.
+    made = pl.from_arrow(pa.array(values, mask=missing))
+    assert isinstance(made, pl.Series)
+    return made.alias(name)
 
 
 def _at(values: Times | npt.NDArray[np.int32], rows: npt.NDArray[np.int32]) -> Times:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -106,13 +108,14 @@ def test_the_nearest_is_itself_or_climbed_to(spans: list[Span], data: st.DataObj
     assert found.tolist() == [climb(row) for row in range(len(parent))]
 
 
-def cut(
-    rows: list[Span], chosen: list[bool], windows: list[tuple[int, int]]
-) -> list[tuple[int, int, int]]:
+Pieces = list[tuple[int, int, int]]
+
+
+def cut(rows: list[Span], chosen: list[bool], windows: list[tuple[int, int]]) -> Pieces:
     thread, _, start, end = np.array(rows, np.int64).reshape(-1, 4).T
     parent = np.array(nest(rows)[0], np.int32)
     low, high = np.array(windows, np.int64).reshape(-1, 2).T
-    pieces = _core.innermost_pieces(
+    pieces = _core.innermost_within(
         thread.astype(np.uint32),
         start.copy(),
         end.copy(),
@@ -122,6 +125,16 @@ def cut(
         high.copy(),
     )
     return list(zip(*(column.tolist() for column in pieces), strict=True))
+
+
+def assert_in_order(pieces: Pieces, windows: list[tuple[int, int]]) -> None:
+    """By time, each within one window, and no two that are one."""
+    assert all(a < b for a, b, _ in pieces)
+    assert all(any(low <= a and b <= high for low, high in windows) for a, b, _ in pieces)
+    ends = [high for _, high in windows]
+    for before, after in itertools.pairwise(pieces):
+        assert before[1] <= after[0]
+        assert before[1:] != (after[0], after[2]) or before[1] in ends
 
 
 @given(spans_of_calls, st.data())
@@ -135,32 +148,50 @@ def test_each_piece_is_of_the_innermost_chosen(spans: list[Span], data: st.DataO
         ]
         rows = ordered(rows)
     chosen = data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)))
-    whole = cut(rows, chosen, [(0, 100)])
-    windows = [(3, 5), (9, 10)]
-    assert cut(rows, chosen, windows) == [
-        (start, end, row)
-        for start, end, row in whole
-        if any(start < high and low < end for low, high in windows)
-    ]
-    owner: dict[tuple[int, int], int] = {}
-    before: tuple[int, int] | None = None
-    for start, end, row in whole:
-        thread = rows[row][0]
-        assert start < end
-        assert before is None or before <= (thread, start)
-        before = thread, end
-        owner.update(dict.fromkeys(((thread, instant) for instant in range(start, end)), row))
+    windows = data.draw(st.sampled_from([[(0, 100)], [(3, 5), (9, 10)], [(0, 7), (7, 30)]]))
+    pieces = cut(rows, chosen, windows)
+    assert_in_order(pieces, windows)
     told = {}
-    for row, (thread, _, start, end) in enumerate(rows):
-        if chosen[row]:
-            told.update(dict.fromkeys(((thread, instant) for instant in range(start, end)), row))
-    assert owner == told
+    for row, (_, _, start, end) in enumerate(rows):
+        for instant in range(start, end):
+            if chosen[row] and any(low <= instant < high for low, high in windows):
+                youngest = told.get(instant, row)
+                told[instant] = max(youngest, row, key=lambda each: (rows[each][2], each))
+    assert {instant: row for a, b, row in pieces for instant in range(a, b)} == told
 
 
 def test_a_span_that_crosses_another_ends_with_it() -> None:
     rows = [(0, 0, 0, 10), (0, 0, 5, 15)]
     assert cut(rows, [True, True], [(0, 15)]) == [(0, 5, 0), (5, 10, 1)]
     assert cut(rows, [False, True], [(0, 15)]) == [(5, 15, 1)]
+
+
+instants = st.integers(0, 24)
+
+
+@given(
+    st.lists(st.tuples(instants, instants, st.integers(0, 4)), max_size=12),
+    st.lists(instants, min_size=5, max_size=5),
+    st.lists(instants, max_size=8, unique=True),
+)
+def test_each_instant_of_a_window_is_shared_out_to_who_began_last(
+    intervals: Pieces, begun: list[int], edges: list[int]
+) -> None:
+    edges = sorted(edges)[: len(edges) // 2 * 2]
+    windows = list(zip(edges[::2], edges[1::2], strict=True))
+    start, end, row = np.array(intervals, np.int64).reshape(-1, 3).T
+    low, high = np.array(windows, np.int64).reshape(-1, 2).T
+    found = _core.share_out(
+        start.copy(), end.copy(), row.astype(np.int32), np.array(begun), low.copy(), high.copy()
+    )
+    pieces = list(zip(*(column.tolist() for column in found), strict=True))
+    assert_in_order(pieces, windows)
+    told = {}
+    for instant in (i for a, b in windows for i in range(a, b)):
+        mine = [(begun[whose], whose) for a, b, whose in intervals if a <= instant < b]
+        if mine:
+            told[instant] = max(mine)[1]
+    assert {i: whose for a, b, whose in pieces for i in range(a, b)} == told
 
 
 def test_arrays_that_do_not_belong_together_are_refused() -> None:
@@ -175,6 +206,12 @@ def test_arrays_that_do_not_belong_together_are_refused() -> None:
     with pytest.raises(ValueError, match="differ in length"):
         _core.nearest(first, none)
     with pytest.raises(ValueError, match="differ in length"):
-        _core.innermost_pieces(thread, one, one, first, none, one, one)
+        _core.innermost_within(thread, one, one, first, none, one, one)
     with pytest.raises(ValueError, match="differ in length"):
-        _core.innermost_pieces(thread, one, one, first, none[:1], one, two)
+        _core.innermost_within(thread, one, one, first, none[:1], one, two)
+    with pytest.raises(ValueError, match="differ in length"):
+        _core.share_out(one, two, first, one, one, one)
+    with pytest.raises(ValueError, match="differ in length"):
+        _core.share_out(one, one, first, one, one, two)
+    with pytest.raises(ValueError, match="of no row"):
+        _core.share_out(one, one, first, one[:0], one, one)

@@ -1,0 +1,45 @@
+"""Memory that is given back: what tables are read and written with is not needed afterwards.
+
+Arrow's own allocator is quick, and keeps for each of its threads what that once had. The system's
+gives back what is free when it is asked to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import threading
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+_lock = threading.Lock()
+#: How many are within :func:`from_system`, and what Arrow allocated from before the first of them.
+_inside = 0
+_before = pa.default_memory_pool()
+#: Not every C library has it.
+_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+
+
+@contextlib.contextmanager
+def from_system() -> Iterator[None]:
+    """Have Arrow allocate from the system within; other threads do so, too, which harms none."""
+    global _inside, _before
+    with _lock:
+        if not _inside:
+            _before = pa.default_memory_pool()
+            pa.set_memory_pool(pa.system_memory_pool())
+        _inside += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _inside -= 1
+            if not _inside:
+                pa.set_memory_pool(_before)
+
+
+def give_back() -> None:
+    """Have the system take back what is free: milliseconds, and what comes next has room."""
+    if _trim is not None:
+        _trim(0)
