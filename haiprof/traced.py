@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import polars as pl
 
-from haiprof import schema
+from haiprof import kept_overview, schema
 from haiprof.diagnose import finding, recommend
 from haiprof.errors import HaiprofError
 from haiprof.sources import tables
@@ -131,7 +131,9 @@ class Traced(abc.ABC):
 
         See :func:`haiprof.views.trace.overview.overview`.
         """
-        made = self._linked(rank, overview.overview, columns=overview.COLUMNS)
+        chosen = self._traces(rank)
+        told = self._map(functools.partial(_overview, links=self._local), chosen)
+        made = list(zip(chosen, told, strict=True))
         scalars = [
             pl.DataFrame(
                 {
@@ -153,6 +155,16 @@ class Traced(abc.ABC):
                 for name in ("devices", "steps", "timeline")
             ),
         )
+
+    def keep_overview(self) -> None:
+        """Keep the overview of each trace in its process folder, where it is found from then on.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        for process in self._traces(None):
+            if process.trace is not None and kept_overview.read(process.folder) is None:
+                kept_overview.keep(process.folder, _overview(process, self._local))
 
     def operators(
         self, rank: int | None = None, *, by: operators.By = "name", compat: bool = False
@@ -650,6 +662,14 @@ def _apply(
     linked = _link(process, links, columns)
     made = work(linked, _allocations(process)) if allocations else work(linked)
     give_back()
+    return made
+
+
+def _overview(process: Process, links: Links | None) -> overview.Overview:
+    known = None if process.trace is None else kept_overview.read(process.folder)
+    if known is not None:
+        return known
+    made: overview.Overview = _apply(process, overview.overview, links, overview.COLUMNS, False)
     return made
 
 

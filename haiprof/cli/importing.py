@@ -42,5 +42,16 @@ def import_traces(path: str, out: Path | None) -> None:
         with bytes_read("reading traces", total) as told:
             keep(found, place, told=told)
         print(printable(str(place)))
+    _keep_overview(place)
     for line in json.loads((place / schema.RUN_FILE).read_text("utf-8")).get("problems", []):
         say(line)
+
+
+def _keep_overview(place: Path) -> None:
+    """What is asked first of an import is told at once from then on, if there is room for it."""
+    from haiprof.analyzer import Analyzer
+
+    try:
+        Analyzer(place).keep_overview()
+    except OSError as error:
+        say(f"{place}: its overview cannot be kept ({error.strerror or error})")
