@@ -546,15 +546,14 @@ def innermost_within(
     thread: npt.NDArray[np.uint32],
     start: npt.NDArray[np.int64],
     end: npt.NDArray[np.int64],
-    parent: npt.NDArray[np.int32],
     chosen: npt.NDArray[np.bool_],
     window_start: npt.NDArray[np.int64],
     window_end: npt.NDArray[np.int64],
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int32]]:
     """Give each instant of the windows to the innermost chosen span, of all threads' the youngest.
 
-    Spans stand in the order of :func:`nesting_order`, with the parents of :func:`nest`; windows are
-    sorted and disjoint.
+    Spans stand in the order of :func:`nesting_order`; windows are sorted and disjoint. A span that
+    crosses one around it ends when that does.
 
     Returns:
         Begin and end (ns) and the row of each piece, by time; none goes beyond its window.

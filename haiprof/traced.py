@@ -660,9 +660,7 @@ def _apply(
     allocations: bool,
 ) -> Any:
     linked = _link(process, links, columns)
-    made = work(linked, _allocations(process)) if allocations else work(linked)
-    give_back()
-    return made
+    return work(linked, _allocations(process)) if allocations else work(linked)
 
 
 def _overview(process: Process, links: Links | None) -> overview.Overview:
@@ -680,6 +678,7 @@ def _communications(process: Process, links: Links | None) -> pl.DataFrame:
 
 
 def _memory(linked: Linked, told: pl.DataFrame, points: int | None) -> tuple[pl.DataFrame, ...]:
+    give_back()  # as in _recommend: this needs more room than the views before it
     records = memory.Records(linked, told)
     peak = memory.peak(records)
     return (
@@ -719,6 +718,7 @@ def _recommend(process: Process, links: Links | None) -> list[finding.Finding]:
     # "nccl", or one for each kind of device: "cpu:gloo,cuda:nccl".
     backends = [word.rpartition(":")[2] for word in str(told or "").split(",") if word]
     linked = _link(process, links)
+    give_back()
     if process.trace is None and not linked.stepped and linked.activities.height:
         return []
     return recommend.recommendations(

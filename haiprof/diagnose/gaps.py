@@ -113,9 +113,7 @@ def find(linked: Linked) -> Gaps:
             after = _after(linked, waits, merge(*dry))
             found = _core.share_out(*after, linked.start, *idle)
         else:
-            found = _core.innermost_within(
-                thread, linked.start, linked.end, linked.parent, spans, *idle
-            )
+            found = _core.innermost_within(thread, linked.start, linked.end, spans, *idle)
         pieces.append((cause, *found))
         idle = subtract(*idle, *merge(*found[:2]))
     pieces.append(("other", *idle, np.full(len(idle[0]), -1, np.int32)))

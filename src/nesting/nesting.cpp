@@ -4,6 +4,7 @@
 #include <array>
 #include <numeric>
 #include <queue>
+#include <utility>
 #include <vector>
 
 namespace haiprof::nesting {
@@ -92,8 +93,26 @@ void order(std::span<const std::uint32_t> thread, std::span<const std::int64_t> 
     if (rank[a] != rank[b]) return rank[a] < rank[b];
     return left < right;
   };
-  if (std::is_sorted(rows.begin(), rows.end(), before)) return;
-  std::sort(rows.begin(), rows.end(), before);
+  // Traces are written in a few runs that are in order: those are merged two by two.
+  std::vector<std::ptrdiff_t> runs{0};
+  for (auto next = rows.begin(); next != rows.end();) {
+    next = std::is_sorted_until(next, rows.end(), before);
+    runs.push_back(next - rows.begin());
+  }
+  std::vector<std::int32_t> merged(runs.size() > 2 ? rows.size() : 0);
+  while (runs.size() > 2) {
+    std::vector<std::ptrdiff_t> left{0};
+    for (std::size_t run = 0; run + 1 < runs.size(); run += 2) {
+      const auto at = [&](std::size_t i) {
+        return rows.begin() + runs[std::min(i, runs.size() - 1)];
+      };
+      std::merge(at(run), at(run + 1), at(run + 1), at(run + 2), merged.begin() + runs[run],
+                 before);
+      left.push_back(at(run + 2) - rows.begin());
+    }
+    std::copy(merged.begin(), merged.end(), rows.begin());
+    runs = std::move(left);
+  }
 }
 
 void nearest(std::span<const std::int32_t> parent, std::span<const bool> wanted,
@@ -109,50 +128,43 @@ void nearest(std::span<const std::int32_t> parent, std::span<const bool> wanted,
   }
 }
 
-std::vector<Piece> innermost(const Spans& spans, std::span<const std::int32_t> parent,
-                             std::span<const bool> chosen, const Windows& windows) {
-  std::vector<std::int32_t> around(parent.size());
-  nearest(parent, chosen, around);
-  std::vector<std::int32_t> rows;
-  for (std::size_t row = 0; row < parent.size(); ++row) {
-    if (chosen[row] && spans.end[row] > spans.start[row]) {
-      rows.push_back(static_cast<std::int32_t>(row));
-    }
-  }
-  const auto at = [](const auto& column, std::int32_t row) {
-    return column[static_cast<std::size_t>(row)];
+std::vector<Piece> innermost(const Spans& spans, std::span<const bool> chosen,
+                             const Windows& windows) {
+  struct Open {
+    std::int32_t row;
+    std::int64_t end;
   };
   std::vector<Piece> pieces;
-  std::vector<std::int32_t> ends;
-  for (auto first = rows.begin(), last = first; first != rows.end(); first = last) {
-    const std::uint32_t thread = at(spans.thread, *first);
-    while (last != rows.end() && at(spans.thread, *last) == thread) ++last;
-    ends.assign(first, last);
-    std::sort(ends.begin(), ends.end(), [&](std::int32_t left, std::int32_t right) {
-      const std::int64_t a = at(spans.end, left);
-      const std::int64_t b = at(spans.end, right);
-      return a != b ? a < b : left > right;
-    });
-    std::int64_t since = INT64_MIN;
-    std::int32_t owner = kNone;
-    std::size_t window = 0;
-    auto begins = first;
-    for (auto next = ends.begin(); next != ends.end();) {
-      // What ends at an instant does so before anything begins.
-      const bool starts = begins != last && at(spans.start, *begins) < at(spans.end, *next);
-      const std::int32_t row = starts ? *begins++ : *next++;
-      const std::int64_t now = starts ? at(spans.start, row) : at(spans.end, row);
-      if (owner != kNone) {
-        const std::int64_t until = std::min(now, at(spans.end, owner));
-        while (window < windows.end.size() && windows.end[window] <= since) ++window;
-        const bool seen = window < windows.start.size() && windows.start[window] < until;
-        if (seen && until > since) pieces.push_back({since, until, owner});
-      }
-      since = now;
-      const std::int32_t above = at(parent, row);
-      owner = starts ? row : above < 0 || above >= row ? kNone : at(around, above);
+  std::vector<Open> open;  // innermost last
+  std::int64_t since = INT64_MIN;
+  std::size_t window = 0;
+  const auto until = [&](std::int64_t now) {
+    while (window < windows.end.size() && windows.end[window] <= since) ++window;
+    const bool seen = window < windows.start.size() && windows.start[window] < now;
+    if (seen && now > since) pieces.push_back({since, now, open.back().row});
+    since = now;
+  };
+  const auto close = [&](std::int64_t now) {
+    for (; !open.empty() && open.back().end <= now; open.pop_back()) until(open.back().end);
+  };
+  std::size_t before = 0;
+  for (std::size_t row = 0; row < spans.start.size(); ++row) {
+    if (!chosen[row] || spans.end[row] <= spans.start[row]) continue;
+    if (spans.thread[row] != spans.thread[before]) {
+      close(INT64_MAX);
+      window = 0;
     }
+    before = row;
+    close(spans.start[row]);
+    std::int64_t end = spans.end[row];
+    if (!open.empty()) {
+      until(spans.start[row]);
+      end = std::min(end, open.back().end);
+    }
+    since = spans.start[row];
+    open.push_back({static_cast<std::int32_t>(row), end});
   }
+  close(INT64_MAX);
   return pieces;
 }
 

@@ -54,10 +54,10 @@ struct Windows {
 
 // Cuts the time of the chosen spans up, by thread and time: each piece is of the innermost of them.
 // Only pieces that some window overlaps are returned, whole.
-// `parent`, and the order of the spans, are those of nest(). When a span ends the one around it
-// goes on, as long as that lasts: one that crosses another ends when that does.
-std::vector<Piece> innermost(const Spans& spans, std::span<const std::int32_t> parent,
-                             std::span<const bool> chosen, const Windows& windows);
+// Spans stand in the order of nest(). When one ends the one around it goes on, as long as that
+// lasts: one that crosses another ends when that does.
+std::vector<Piece> innermost(const Spans& spans, std::span<const bool> chosen,
+                             const Windows& windows);
 
 // Gives each instant of the windows to the piece, of those that have it, whose row began last, of
 // several the greatest row. What is made comes in the order of time, and ends where its window

@@ -93,19 +93,18 @@ py::tuple columns(const std::vector<nesting::Piece>& pieces) {
 }
 
 py::tuple innermost(const Array<std::uint32_t>& thread, const Array<std::int64_t>& start,
-                    const Array<std::int64_t>& end, const Array<std::int32_t>& parent,
-                    const Array<bool>& chosen, const Array<std::int64_t>& window_start,
+                    const Array<std::int64_t>& end, const Array<bool>& chosen,
+                    const Array<std::int64_t>& window_start,
                     const Array<std::int64_t>& window_end) {
   const nesting::Spans spans{values(thread), {}, values(start), values(end)};
   const nesting::Windows windows{values(window_start), values(window_end)};
   const std::size_t rows = spans.start.size();
-  same_length(
-      rows, {spans.thread.size(), spans.end.size(), values(parent).size(), values(chosen).size()});
+  same_length(rows, {spans.thread.size(), spans.end.size(), values(chosen).size()});
   same_length(windows.start.size(), {windows.end.size()});
   std::vector<nesting::Piece> pieces;
   {
     const py::gil_scoped_release release;
-    pieces = nesting::innermost(spans, values(parent), values(chosen), windows);
+    pieces = nesting::innermost(spans, values(chosen), windows);
     pieces = nesting::share_out(std::move(pieces), spans.start, windows);
   }
   return columns(pieces);
@@ -141,7 +140,7 @@ void register_nesting(py::module_& module) {
   module.def("nesting_order", &order, py::arg("thread"), py::arg("start"), py::arg("end"),
              py::arg("rank"));
   module.def("innermost_within", &innermost, py::arg("thread"), py::arg("start"), py::arg("end"),
-             py::arg("parent"), py::arg("chosen"), py::arg("window_start"), py::arg("window_end"));
+             py::arg("chosen"), py::arg("window_start"), py::arg("window_end"));
   module.def("share_out", &share_out, py::arg("start"), py::arg("end"), py::arg("row"),
              py::arg("begun"), py::arg("window_start"), py::arg("window_end"));
   module.def("nearest", &nearest, py::arg("parent"), py::arg("wanted"));

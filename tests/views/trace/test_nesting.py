@@ -113,13 +113,11 @@ Pieces = list[tuple[int, int, int]]
 
 def cut(rows: list[Span], chosen: list[bool], windows: list[tuple[int, int]]) -> Pieces:
     thread, _, start, end = np.array(rows, np.int64).reshape(-1, 4).T
-    parent = np.array(nest(rows)[0], np.int32)
     low, high = np.array(windows, np.int64).reshape(-1, 2).T
     pieces = _core.innermost_within(
         thread.astype(np.uint32),
         start.copy(),
         end.copy(),
-        parent,
         np.array(chosen, np.bool_),
         low.copy(),
         high.copy(),
@@ -206,9 +204,9 @@ def test_arrays_that_do_not_belong_together_are_refused() -> None:
     with pytest.raises(ValueError, match="differ in length"):
         _core.nearest(first, none)
     with pytest.raises(ValueError, match="differ in length"):
-        _core.innermost_within(thread, one, one, first, none, one, one)
+        _core.innermost_within(thread, one, one, none, one, one)
     with pytest.raises(ValueError, match="differ in length"):
-        _core.innermost_within(thread, one, one, first, none[:1], one, two)
+        _core.innermost_within(thread, one, one, none[:1], one, two)
     with pytest.raises(ValueError, match="differ in length"):
         _core.share_out(one, two, first, one, one, one)
     with pytest.raises(ValueError, match="differ in length"):
