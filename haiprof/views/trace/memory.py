@@ -151,8 +151,13 @@ class Records:
         thread = self.allocations["thread"]
         on = (thread.fill_null(0) if thread.null_count() else thread).to_numpy()
         at = running(self.linked, on, self.time)
-        whole = self.linked.once(_Operators.of).whole
+        whole = self.operators.whole
         return _where(whole, climb(self.linked.parent, at, self.linked.of("op", "user")))
+
+    @functools.cached_property
+    def operators(self) -> _Operators:
+        """Which spans are operators."""
+        return _Operators.of(self.linked)
 
     @functools.cached_property
     def pairs(self) -> _Pairs:
@@ -238,7 +243,7 @@ def blocks(records: Records) -> pl.DataFrame:
     if not len(pairs.state):
         return pl.DataFrame(schema=BLOCKS_SCHEMA)
     pairs = pairs.taken(_in_order(records.memory[pairs.known], records.time[pairs.known]))
-    ops = linked.once(_Operators.of)
+    ops = records.operators
     op = _where(records.running, pairs.allocated)
     begun, ended = (_where(records.time, rows, _NEVER) for rows in (pairs.allocated, pairs.freed))
     lifetime = np.where((begun < 0) | (ended < 0), _NEVER, ended - begun)
@@ -270,7 +275,7 @@ def operators(records: Records) -> pl.DataFrame:
     does nothing but call its namesake is one call with it.
     """
     linked = records.linked
-    ops = linked.once(_Operators.of)
+    ops = records.operators
     row = ops.own(linked, records.running)
     size, memories = records.size, records.where.height
     gain = np.stack((size, (size > 0).astype(np.int64), np.maximum(size, 0)))
@@ -368,7 +373,7 @@ def _holders(
     held = pl.DataFrame(
         {
             "memory": memory,
-            "name": linked.once(_Operators.of).number(op),
+            "name": records.operators.number(op),
             "phase": _phase(linked, op),
             "step": _step(linked, op),
             "bytes": size,
