@@ -13,6 +13,8 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from haiprof.arrow_columns import taken
+
 
 class Columns:
     """The columns of a table of known height; rows come in batches, those of a part in order.
@@ -74,13 +76,10 @@ class Columns:
             if column is None or column.null_count == batch.num_rows:
                 self._blanks[name].append(place)
                 continue
-            kind = pa.from_numpy_dtype(dtype)
-            if column.type != kind:
-                column = column.cast(kind)
-            if column.null_count:
-                self._mask(name)[place] = column.is_null().to_numpy(zero_copy_only=False)
-                column = column.fill_null(0)
-            self._room(name)[place] = column.to_numpy()
+            values, missing = _numbers(column)
+            if missing is not None:
+                self._mask(name)[place] = missing
+            self._room(name)[place] = _fitting(values, dtype)
         for name, parts in self._texts.items():
             none = pa.nulls(batch.num_rows, pa.utf8())
             parts[part].append(batch.column(name) if name in there else none)
@@ -109,10 +108,10 @@ class Columns:
                 numbers = pa.array(self._numbers.pop(name), mask=self._nulls.pop(name, None))
                 parts = self._coded(name, numbers) if name in self._words else [numbers]
             elif name in self._texts:
-                parts = [pa.chunked_array(chunks) for chunks in self._texts.pop(name) if chunks]
+                parts = [chunk for chunks in self._texts.pop(name) for chunk in chunks]
             else:
                 parts = []
-            series = [pl.Series(name, pl.from_arrow(part), kind) for part in parts]
+            series = [taken(name, part).cast(kind) for part in parts]
             if series:
                 made.append(series[0] if len(series) == 1 else pl.concat(series, rechunk=True))
             else:
@@ -129,3 +128,33 @@ class Columns:
             else:
                 made.append(pa.DictionaryArray.from_arrays(mine, words))
         return made
+
+
+# Not by Arrow's functions: to load them takes longer than to read a trace.
+
+
+def _numbers(column: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
+    """Return the numbers of a column, 0 for null, and which are null; None where none is."""
+    rows, offset = len(column), column.offset
+    validity, data = column.buffers()
+    dtype = np.dtype(column.type.to_pandas_dtype())
+    values = np.frombuffer(data, dtype, rows, offset * dtype.itemsize)
+    if not column.null_count:
+        return values, None
+    bits = np.frombuffer(validity, np.uint8)
+    missing = np.unpackbits(bits, count=offset + rows, bitorder="little")[offset:] == 0
+    return np.where(missing, dtype.type(0), values), missing
+
+
+def _fitting(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Return the numbers as they are, for a column of this type.
+
+    Raises:
+        pa.ArrowInvalid: one has no place in it.
+    """
+    if values.dtype == dtype or dtype.kind == "f":
+        return values
+    limits = np.iinfo(dtype)
+    if len(values) and (values.min() < limits.min or values.max() > limits.max):
+        raise pa.ArrowInvalid(f"a number is not within {limits.min} and {limits.max}")
+    return values

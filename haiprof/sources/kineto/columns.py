@@ -197,7 +197,7 @@ def table(name: str, parts: Sequence[Columns]) -> pa.Table | None:
         made.append(
             pa.Table.from_arrays(
                 [
-                    part[field.name].cast(field.type)
+                    _of_type(part[field.name], field.type)
                     if field.name in part
                     else pa.nulls(rows, field.type)
                     for field in wanted
@@ -206,3 +206,8 @@ def table(name: str, parts: Sequence[Columns]) -> pa.Table | None:
             )
         )
     return pa.concat_tables(made).unify_dictionaries() if len(made) > 1 else made[0]
+
+
+def _of_type(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    # To cast, Arrow loads its functions, which takes longer than to read a trace.
+    return column if column.type == wanted else column.cast(wanted)

@@ -83,7 +83,7 @@ def host_collectives(
     ]
     return {
         "side": word_column(np.zeros(len(chosen), np.int8), ("host",)),
-        "op": pa.array(said, pa.utf8()).dictionary_encode().take(index),
+        "op": word_column(index, said),
         "start": times(rows, "start", base),
         "duration": durations(rows),
         "thread": pa.array(threads[chosen]),
@@ -154,8 +154,7 @@ def _further(texts: Texts, rows: Group) -> Columns:
             elif value != NO_CODE:
                 told[member] = value if member == "rank" else _value(texts[value])
         made.append(json.dumps(told) if told else None)
-    attributes = pa.array(made, pa.utf8()).take(pa.array(index.reshape(-1)))
-    return some("attributes", attributes.dictionary_encode())
+    return some("attributes", word_column(index.reshape(-1), made))
 
 
 def _value(text: str) -> Any:

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from haiprof import schema
 from haiprof.errors import HaiprofError
@@ -149,6 +148,10 @@ class _File:
     def _move(self, base: int) -> None:
         """Move the times of segments that were written before the file told its base."""
         late = [(file, base - used) for file, used in self._written if used != base]
+        if not late:
+            return
+        import pyarrow.compute as pc
+
         for file, by in late:
             with pa.OSFile(str(file)) as opened:
                 rows = pa.ipc.open_file(opened).read_all()
@@ -160,7 +163,7 @@ class _File:
                 pa.ipc.new_file(sink, rows.schema, options=self._options) as out,
             ):
                 out.write_table(moved, max_chunksize=_BATCH_ROWS)
-        if late and self._made.begin is not None and self._made.end is not None:
+        if self._made.begin is not None and self._made.end is not None:
             self._made.begin, self._made.end = self._extent_of_all()
 
     def _extent_of_all(self) -> tuple[int, int]:

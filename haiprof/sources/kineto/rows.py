@@ -75,12 +75,15 @@ class Rows:
         if spans := groups.get("spans"):
             categories = self._categories(spans)
             threads = self._threads.of_host(spans)
-            made["spans"] = [kept(self._spans(spans, categories, threads, base), categories >= 0)]
+            known = categories >= 0
+            made["spans"] = [
+                self._spans(picked(spans, known), categories[known], threads[known], base)
+            ]
             calls = np.isin(categories, _CALLS)
             made["collectives"] = [host_collectives(self.texts, spans, calls, threads, told, base)]
         if activities := groups.get("activities"):
             ranges = self._are_ranges(activities)
-            made["kernels"] = [kept(self._kernels(activities, base), ~ranges)]
+            made["kernels"] = [self._kernels(picked(activities, ~ranges), base)]
             made["device_spans"] = [self._device_spans(picked(activities, ranges), base)]
             if told is not None:
                 made.setdefault("collectives", []).append(
@@ -250,8 +253,12 @@ class Rows:
         }
 
     def _events(self, found: Group, base: int) -> Columns:
+        wanted = self.texts.spread(
+            codes(found, "name"), lambda name: name == _OUT_OF_MEMORY, 0, np.bool_
+        )
+        found = picked(found, wanted)
         names = codes(found, "name")
-        made = {
+        return {
             "time": times(found, "time", base),
             "kind": word_column(np.zeros(len(names), np.int8), ("out_of_memory",)),
             "text": word_column(
@@ -259,8 +266,6 @@ class Rows:
             ),
             **some("attributes", self.texts.column(codes(found, "arguments"))),
         }
-        wanted = self.texts.spread(names, lambda name: name == _OUT_OF_MEMORY, 0, np.bool_)
-        return kept(made, wanted)
 
     def _ordinals(self, found: Group, name: str) -> Codes:
         made: Codes = self.texts.spread(codes(found, name), _ordinal, NO_CODE, np.uint32)
@@ -271,10 +276,7 @@ class Rows:
 
     def _named(self, names: Codes) -> pa.Array:
         """Return a column of texts that has no nulls: what has no name has an empty one."""
-        made = self.texts.column(names)
-        if made.null_count == 0:
-            return made
-        return made.cast(pa.utf8()).fill_null("").dictionary_encode()
+        return self.texts.column(names, missing="")
 
 
 def _times_each(values: Codes) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

@@ -65,21 +65,32 @@ class Texts:
         made: npt.NDArray[Any] = table[np.minimum(codes, len(self._texts))]
         return made
 
-    def column(self, codes: Codes) -> pa.Array:
-        """Return Arrow's dictionary column of these texts, without any that no row has."""
+    def column(self, codes: Codes, missing: str | None = None) -> pa.Array:
+        """Return Arrow's dictionary column of these texts, without any that no row has.
+
+        Args:
+            codes: numbers of texts.
+            missing: stands for a text that is not there; by default a null does.
+        """
         used = self.used(codes)
         index = np.zeros(len(self._texts) + 1, np.uint32)
         index[used] = np.arange(len(used), dtype=np.uint32)
+        words = [self._texts[code] for code in used]
         none = codes >= len(self._texts)
-        indices = pa.array(
-            index[np.minimum(codes, len(self._texts))], mask=none if none.any() else None
-        )
-        words = pa.array([self._texts[code] for code in used], pa.utf8())
-        return pa.DictionaryArray.from_arrays(indices, words, safe=False)
+        nulls = none if missing is None and none.any() else None
+        if missing is not None and none.any():
+            if missing not in words:
+                words.append(missing)
+            index[-1] = words.index(missing)
+        indices = pa.array(index[np.minimum(codes, len(self._texts))], mask=nulls)
+        return pa.DictionaryArray.from_arrays(indices, pa.array(words, pa.utf8()), safe=False)
 
 
-def word_column(indices: npt.NDArray[Any], known: Sequence[str]) -> pa.Array:
-    """Return a column of ``known`` words by their indices; a negative one is null."""
-    none = indices < 0
-    made = pa.array(np.where(none, 0, indices).astype(np.uint32), mask=none if none.any() else None)
-    return pa.DictionaryArray.from_arrays(made, pa.array(known, pa.utf8()), safe=False)
+def word_column(indices: npt.NDArray[Any], known: Sequence[str | None]) -> pa.Array:
+    """Return a column of ``known`` words by their indices; a None, and a negative one, is null."""
+    places: dict[str, int] = {}
+    table = [-1 if word is None else places.setdefault(word, len(places)) for word in known]
+    place = np.array([*table, -1], np.int64)[np.maximum(indices, -1)]
+    none = place < 0
+    made = pa.array(np.where(none, 0, place).astype(np.uint32), mask=none if none.any() else None)
+    return pa.DictionaryArray.from_arrays(made, pa.array(list(places), pa.utf8()), safe=False)

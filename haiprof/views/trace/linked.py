@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from haiprof.arrow_columns import column
 from haiprof.views.intervals import Index, Times
 from haiprof.views.trace import roles
 from haiprof.views.trace.ancestors import climb
@@ -337,14 +338,14 @@ def _given(frame: pl.DataFrame) -> pl.DataFrame:
 
 def _ordered(columns: list[pl.Series], order: npt.NDArray[np.int32]) -> pl.DataFrame:
     """Put columns in this order, one after the other: each gives its room to the next."""
-    names = [column.name for column in columns]
+    names = [each.name for each in columns]
     made, none = [], []
     while columns:
-        column = columns.pop()
-        if column.null_count() == len(column):
-            none.append(pl.lit(None, column.dtype).alias(column.name))
+        each = columns.pop()
+        if each.null_count() == len(each):
+            none.append(pl.lit(None, each.dtype).alias(each.name))
         else:
-            made.append(_gathered(column, order))
+            made.append(_gathered(each, order))
     return pl.DataFrame(made).with_columns(none).select(names)
 
 
@@ -488,18 +489,6 @@ def _inside(low: Times, high: Times, instant: Times) -> Index:
 def nullable(name: str, rows: npt.NDArray[np.int32] | Index) -> pl.Series:
     """Return row numbers as a column: -1 is null."""
     return column(name, rows.astype(np.uint32), rows < 0)
-
-
-def column(
-    name: str, values: npt.NDArray[Any], missing: npt.NDArray[np.bool_] | None = None
-) -> pl.Series:
-    """Return an array as a column without copying it; null where it is ``missing``."""
-    import pyarrow as pa
-
-    # By way of Arrow: polars copies what numpy gives it.
-    made = pl.from_arrow(pa.array(values, mask=missing))
-    assert isinstance(made, pl.Series)
-    return made.alias(name)
 
 
 def _at(values: Times | npt.NDArray[np.int32], rows: npt.NDArray[np.int32]) -> Times:

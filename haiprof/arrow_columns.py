@@ -1,0 +1,33 @@
+"""Hands columns of Arrow to polars, without a copy.
+
+Not by ``polars.from_arrow``: that loads Arrow's functions, which takes longer than to read a trace.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+
+class _Given:
+    def __init__(self, array: pa.Array) -> None:
+        self._array = array
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> Any:
+        return self._array.__arrow_c_array__(requested_schema)
+
+
+def taken(name: str, array: pa.Array) -> pl.Series:
+    """Return an array of Arrow as a column."""
+    return pl.Series(_Given(array)).alias(name)
+
+
+def column(
+    name: str, values: npt.NDArray[Any], missing: npt.NDArray[np.bool_] | None = None
+) -> pl.Series:
+    """Return an array of numpy as a column, null where it is ``missing``; polars would copy it."""
+    return taken(name, pa.array(values, mask=missing))
