@@ -636,13 +636,18 @@ def covered_before(
 class Groups:
     """Rows grouped by equal keys, sorted by the first column, then by the following ones.
 
-    Columns are contiguous arrays of unsigned integers.
+    Columns are contiguous arrays of unsigned integers, or of codes and of the key that each code
+    stands for.
 
     Raises:
         ValueError: the arrays differ in length, or are of another type.
+        IndexError: a code stands for no key.
     """
 
-    def __init__(self, columns: list[npt.NDArray[Any]]) -> None: ...
+    def __init__(
+        self,
+        columns: Sequence[npt.NDArray[Any] | tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]],
+    ) -> None: ...
     def __len__(self) -> int: ...
     def keys(self, chosen: npt.NDArray[np.uint32]) -> list[npt.NDArray[Any]]:
         """The keys of these groups, by column, in the types in which they were given.

@@ -4,11 +4,13 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <stdexcept>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "aggregate/groups.h"
@@ -100,16 +102,23 @@ Times covered_before(const std::vector<std::pair<Times, Times>>& sets, const Tim
 // Groups, and the types in which their columns were given.
 class Groups {
  public:
-  explicit Groups(const std::vector<py::array>& columns) {
+  // Of codes, which key each stands for.
+  using Coded = std::pair<Array<std::uint32_t>, Array<std::uint32_t>>;
+  using Column = std::variant<py::array, Coded>;
+
+  explicit Groups(const std::vector<Column>& columns) {
     std::vector<aggregate::Keys> keys;
-    for (const py::array& column : columns) {
-      if (column.ndim() != 1 || column.size() != columns.front().size()) {
-        throw std::invalid_argument("arrays differ in length");
-      }
-      keys.push_back(keys_of(column));
-      types_.push_back(column.dtype());
+    std::size_t rows = 0;
+    for (const Column& column : columns) {
+      std::visit([&](const auto& told) { keys.push_back(keys_of(told)); }, column);
+      types_.push_back(std::holds_alternative<py::array>(column)
+                           ? std::get<py::array>(column).dtype()
+                           : py::dtype::of<std::uint32_t>());
+      const std::size_t length =
+          std::visit([](const auto& all) { return all.size(); }, keys.back());
+      if (keys.size() > 1 && length != rows) throw std::invalid_argument("arrays differ in length");
+      rows = length;
     }
-    const std::size_t rows = columns.empty() ? 0 : static_cast<std::size_t>(columns.front().size());
     if (rows >= UINT32_MAX) throw std::invalid_argument("more than 2^32 rows");
     const py::gil_scoped_release release;
     groups_ = std::make_unique<aggregate::Groups>(keys, rows);
@@ -136,7 +145,7 @@ class Groups {
   }
 
   py::tuple sum_up(const Times& numbers) const {
-    if (values(numbers).size() != groups_->order().size()) {
+    if (values(numbers).size() != groups_->rows()) {
       throw std::invalid_argument("arrays differ in length");
     }
     Times total = array<std::int64_t>(size());
@@ -150,10 +159,20 @@ class Groups {
     return py::make_tuple(total, least, most);
   }
 
-  const aggregate::Groups& groups() const { return *groups_; }
+  aggregate::Groups& groups() const { return *groups_; }
 
  private:
+  static aggregate::Keys keys_of(const Coded& column) {
+    const aggregate::Coded coded{values(column.first), values(column.second)};
+    if (coded.codes.empty()) return coded;
+    if (*std::max_element(coded.codes.begin(), coded.codes.end()) >= coded.place.size()) {
+      throw py::index_error("a code stands for no key");
+    }
+    return coded;
+  }
+
   static aggregate::Keys keys_of(const py::array& column) {
+    if (column.ndim() != 1) throw std::invalid_argument("keys are arrays of one dimension");
     if (py::isinstance<Array<std::uint8_t>>(column)) return values<std::uint8_t>(column);
     if (py::isinstance<Array<std::uint16_t>>(column)) return values<std::uint16_t>(column);
     if (py::isinstance<Array<std::uint32_t>>(column)) return values<std::uint32_t>(column);
@@ -195,16 +214,15 @@ void register_aggregate(py::module_& module) {
              py::arg("other_end"));
   module.def("covered_before", &covered_before, py::arg("sets"), py::arg("instant"));
   py::class_<Groups>(module, "Groups")
-      .def(py::init<const std::vector<py::array>&>(), py::arg("columns"))
+      .def(py::init<const std::vector<Groups::Column>&>(), py::arg("columns"))
       .def("__len__", &Groups::size)
       .def("keys", &Groups::keys, py::arg("chosen"))
       .def("sum_up", &Groups::sum_up, py::arg("values"))
-      .def_property_readonly("order",
-                             [](const py::object& self) {
-                               return shown(self, self.cast<const Groups&>().groups().order());
-                             })
+      .def_property_readonly(
+          "order",
+          [](const py::object& self) { return shown(self, self.cast<Groups&>().groups().order()); })
       .def_property_readonly("first", [](const py::object& self) {
-        return shown(self, self.cast<const Groups&>().groups().first());
+        return shown(self, self.cast<Groups&>().groups().first());
       });
 }
 

@@ -69,6 +69,19 @@ def test_many_rows_on_several_processors(distinct: int) -> None:
         assert np.array_equal(made, by.reduceat(values[order], begins))
 
 
+def test_codes_are_grouped_by_the_keys_that_they_stand_for() -> None:
+    codes, place = np.array([0, 2, 1, 0, 2], np.uint32), np.array([7, 3, 7], np.uint32)
+    groups = _core.Groups([(codes, place)])
+    assert groups.order.tolist() == [2, 0, 1, 3, 4]
+    (keys,) = groups.keys(np.array([1, 0], np.uint32))
+    assert keys.dtype == np.uint32
+    assert keys.tolist() == [7, 3]
+    with pytest.raises(IndexError, match="code"):
+        _core.Groups([(codes, place[:2])])
+    with pytest.raises(ValueError, match="length"):
+        _core.Groups([np.zeros(3, np.uint8), (codes, place)])
+
+
 def test_what_is_no_column_of_keys_is_refused() -> None:
     with pytest.raises(ValueError, match="unsigned"):
         _core.Groups([np.zeros(3, np.int64)])
