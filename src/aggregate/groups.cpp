@@ -363,61 +363,84 @@ void Groups::keys(std::span<const std::uint32_t> chosen, std::span<const Room> m
   });
 }
 
-namespace {
+void Groups::Sum::add(const Sum& other) {
+  // Unsigned, since times of a damaged file may be any: their sum then wraps.
+  total = static_cast<std::int64_t>(static_cast<std::uint64_t>(total) +
+                                    static_cast<std::uint64_t>(other.total));
+  least = std::min(least, other.least);
+  most = std::max(most, other.most);
+}
 
-// Of the rows of one group.
-struct Sum {
-  std::int64_t total = 0;
-  std::int64_t least = INT64_MAX;
-  std::int64_t most = INT64_MIN;
-
-  void add(const Sum& other) {
-    // Unsigned, since times of a damaged file may be any: their sum then wraps.
-    total = static_cast<std::int64_t>(static_cast<std::uint64_t>(total) +
-                                      static_cast<std::uint64_t>(other.total));
-    least = std::min(least, other.least);
-    most = std::max(most, other.most);
-  }
-  void add(std::int64_t value) { add({value, value, value}); }
-};
-
-}  // namespace
-
-void Groups::sum_up(std::span<const std::int64_t> values, const Sums& made) const {
+void Groups::total(std::span<const std::int64_t> values, std::span<std::int64_t> made) const {
   if (few_ != nullptr) {
-    count_up(values, made);
+    const std::vector<Sum> sums = of_few(values);
+    for (std::size_t group = 0; group < size(); ++group) made[group] = sums[group].total;
     return;
   }
   const std::size_t count = parts(rows_);
   in_parallel(count, [&](std::size_t part) {
     const Range mine = share(size(), part, count);
     for (std::size_t group = mine.begin; group < mine.end; ++group) {
-      Sum sum;
+      std::uint64_t sum = 0;
       for (std::size_t i = first_[group]; i < first_[group + 1]; ++i) {
         __builtin_prefetch(&values[row_at(std::min(i + kAhead, rows_ - 1))]);
-        sum.add(values[row_at(i)]);
+        sum += static_cast<std::uint64_t>(values[row_at(i)]);
       }
-      made.total[group] = sum.total;
-      made.least[group] = sum.least;
-      made.most[group] = sum.most;
+      made[group] = static_cast<std::int64_t>(sum);
     }
   });
 }
 
-void Groups::count_up(std::span<const std::int64_t> values, const Sums& made) const {
+void Groups::sum_up(std::span<const std::int64_t> values, std::span<const std::uint32_t> chosen,
+                    const Sums& made) const {
+  const std::vector<Sum> few = few_ != nullptr ? of_few(values) : std::vector<Sum>();
+  const std::size_t count = parts(chosen.size());
+  in_parallel(count, [&](std::size_t part) {
+    const Range mine = share(chosen.size(), part, count);
+    const std::size_t last = chosen.empty() ? 0 : chosen.size() - 1;
+    for (std::size_t at = mine.begin; at < mine.end; ++at) {
+      const std::uint32_t group = chosen[at];
+      Sum sum;
+      if (few_ != nullptr) {
+        sum = few[group];
+      } else {
+        // Each is known only by the one before: a group's rows by it, their values by the rows.
+        const std::uint32_t furthest = chosen[std::min(at + 3 * kAhead, last)];
+        const std::uint32_t further = chosen[std::min(at + 2 * kAhead, last)];
+        const std::uint32_t near = chosen[std::min(at + kAhead, last)];
+        __builtin_prefetch(&first_[furthest]);
+        const std::size_t row = first_[further];
+        __builtin_prefetch(sorted_ == nullptr ? static_cast<const void*>(&order_[row])
+                                              : static_cast<const void*>(&sorted_[row]));
+        __builtin_prefetch(&values[row_at(first_[near])]);
+        for (std::size_t i = first_[group]; i < first_[group + 1]; ++i) {
+          const std::int64_t value = values[row_at(i)];
+          sum.add({value, value, value});
+        }
+      }
+      made.rows[at] = first_[group + 1] - first_[group];
+      made.total[at] = sum.total;
+      made.least[at] = sum.least;
+      made.most[at] = sum.most;
+    }
+  });
+}
+
+// The sums of each group, where keys are few.
+std::vector<Groups::Sum> Groups::of_few(std::span<const std::int64_t> values) const {
   const std::size_t count = parts(rows_);
   std::vector<std::vector<Sum>> sums(count, std::vector<Sum>(std::size_t{1} << key_bits_));
   in_parallel(count, [&](std::size_t part) {
     const Range mine = share(rows_, part, count);
-    for (std::size_t i = mine.begin; i < mine.end; ++i) sums[part][few_[i]].add(values[i]);
+    for (std::size_t i = mine.begin; i < mine.end; ++i) {
+      sums[part][few_[i]].add({values[i], values[i], values[i]});
+    }
   });
+  std::vector<Sum> made(size());
   for (std::size_t group = 0; group < size(); ++group) {
-    Sum sum;
-    for (const std::vector<Sum>& each : sums) sum.add(each[words_[0][group]]);
-    made.total[group] = sum.total;
-    made.least[group] = sum.least;
-    made.most[group] = sum.most;
+    for (const std::vector<Sum>& each : sums) made[group].add(each[words_[0][group]]);
   }
+  return made;
 }
 
 }  // namespace haiprof::aggregate

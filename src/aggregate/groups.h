@@ -48,14 +48,19 @@ class Groups {
   // The keys of each chosen group, into one column for each that was given, of its type.
   void keys(std::span<const std::uint32_t> chosen, std::span<const Room> made) const;
 
+  // The sum of `values` of the rows of each group.
+  void total(std::span<const std::int64_t> values, std::span<std::int64_t> made) const;
+
   struct Sums {
+    std::span<std::uint32_t> rows;
     std::span<std::int64_t> total;
     std::span<std::int64_t> least;
     std::span<std::int64_t> most;
   };
 
-  // Sums up `values` of the rows of each group.
-  void sum_up(std::span<const std::int64_t> values, const Sums& made) const;
+  // Of each chosen group how many rows it has, and what their `values` are.
+  void sum_up(std::span<const std::int64_t> values, std::span<const std::uint32_t> chosen,
+              const Sums& made) const;
 
  private:
   // Where the bits of a column are that differ: `bits` from bit `low` on. Those of all columns
@@ -67,6 +72,14 @@ class Groups {
     unsigned shift = 0;
   };
 
+  struct Sum {
+    std::int64_t total = 0;
+    std::int64_t least = INT64_MAX;
+    std::int64_t most = INT64_MIN;
+
+    void add(const Sum& other);
+  };
+
   void place(std::span<const Keys> columns);
   template <typename RowOf>
   void pack(std::span<const Keys> columns, std::size_t word, const RowOf& row_of,
@@ -75,7 +88,7 @@ class Groups {
   void sort(std::span<const Keys> columns);
   template <typename Begins>
   void divide(const Begins& begins_at);
-  void count_up(std::span<const std::int64_t> values, const Sums& made) const;
+  std::vector<Sum> of_few(std::span<const std::int64_t> values) const;
   std::uint64_t word_of(std::size_t word, std::uint32_t group) const;
   std::uint32_t row_at(std::size_t i) const;
 

@@ -1,5 +1,5 @@
-// The bindings of united intervals and grouped rows: arrays of numpy in and out, without the GIL
-// between.
+// The bindings of united intervals, grouped rows and columns of codes: arrays of numpy in and out,
+// without the GIL between.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -13,6 +13,7 @@
 #include <variant>
 #include <vector>
 
+#include "aggregate/codes.h"
 #include "aggregate/groups.h"
 #include "aggregate/intervals.h"
 #include "python/register.h"
@@ -99,6 +100,35 @@ Times covered_before(const std::vector<std::pair<Times, Times>>& sets, const Tim
   return made;
 }
 
+// One more than the largest of them; 0 without any.
+std::size_t beyond(const Array<std::uint32_t>& numbers) {
+  std::uint32_t most = 0;
+  for (const std::uint32_t each : values(numbers)) most = std::max(most, each);
+  return numbers.size() == 0 ? 0 : std::size_t{most} + 1;
+}
+
+Array<std::uint32_t> first_rows(const Array<std::uint32_t>& codes) {
+  const std::size_t top = beyond(codes);
+  std::vector<std::uint32_t> found;
+  {
+    const py::gil_scoped_release release;
+    found = aggregate::first_rows(values(codes), top);
+  }
+  return Array<std::uint32_t>(static_cast<py::ssize_t>(found.size()), found.data());
+}
+
+template <typename Value>
+Array<Value> look_up(const Array<std::uint32_t>& codes, const Array<Value>& table) {
+  if (beyond(codes) > values(table).size()) throw py::index_error("a code is beyond the table");
+  Array<Value> made = array<Value>(values(codes).size());
+  const std::span<Value> written = room(made);
+  {
+    const py::gil_scoped_release release;
+    aggregate::look_up(values(codes), values(table), written);
+  }
+  return made;
+}
+
 // Groups, and the types in which their columns were given.
 class Groups {
  public:
@@ -127,9 +157,7 @@ class Groups {
   std::size_t size() const { return groups_->size(); }
 
   py::list keys(const Array<std::uint32_t>& chosen) const {
-    for (const std::uint32_t each : values(chosen)) {
-      if (each >= groups_->size()) throw py::index_error("there is no such group");
-    }
+    check_chosen(chosen);
     py::list told;
     std::vector<aggregate::Room> rooms;
     for (const py::dtype& type : types_) {
@@ -144,30 +172,49 @@ class Groups {
     return told;
   }
 
-  py::tuple sum_up(const Times& numbers) const {
-    if (values(numbers).size() != groups_->rows()) {
-      throw std::invalid_argument("arrays differ in length");
-    }
-    Times total = array<std::int64_t>(size());
-    Times least = array<std::int64_t>(size());
-    Times most = array<std::int64_t>(size());
-    const aggregate::Groups::Sums made{room(total), room(least), room(most)};
+  Times total(const Times& numbers) const {
+    check_values(numbers);
+    Times made = array<std::int64_t>(size());
+    const std::span<std::int64_t> written = room(made);
     {
       const py::gil_scoped_release release;
-      groups_->sum_up(values(numbers), made);
+      groups_->total(values(numbers), written);
     }
-    return py::make_tuple(total, least, most);
+    return made;
+  }
+
+  py::tuple sum_up(const Times& numbers, const Array<std::uint32_t>& chosen) const {
+    check_values(numbers);
+    check_chosen(chosen);
+    const std::size_t count = values(chosen).size();
+    Array<std::uint32_t> rows = array<std::uint32_t>(count);
+    Times total = array<std::int64_t>(count);
+    Times least = array<std::int64_t>(count);
+    Times most = array<std::int64_t>(count);
+    const aggregate::Groups::Sums made{room(rows), room(total), room(least), room(most)};
+    {
+      const py::gil_scoped_release release;
+      groups_->sum_up(values(numbers), values(chosen), made);
+    }
+    return py::make_tuple(rows, total, least, most);
   }
 
   aggregate::Groups& groups() const { return *groups_; }
 
  private:
+  void check_values(const Times& numbers) const {
+    if (values(numbers).size() != groups_->rows()) {
+      throw std::invalid_argument("arrays differ in length");
+    }
+  }
+
+  void check_chosen(const Array<std::uint32_t>& chosen) const {
+    if (beyond(chosen) > groups_->size()) throw py::index_error("there is no such group");
+  }
+
   static aggregate::Keys keys_of(const Coded& column) {
     const aggregate::Coded coded{values(column.first), values(column.second)};
-    if (coded.codes.empty()) return coded;
-    if (*std::max_element(coded.codes.begin(), coded.codes.end()) >= coded.place.size()) {
-      throw py::index_error("a code stands for no key");
-    }
+    if (beyond(column.first) > coded.place.size()) throw py::index_error("a code has no key");
     return coded;
   }
 
@@ -213,11 +260,17 @@ void register_aggregate(py::module_& module) {
   module.def("unite_two", &unite_two, py::arg("start"), py::arg("end"), py::arg("other_start"),
              py::arg("other_end"));
   module.def("covered_before", &covered_before, py::arg("sets"), py::arg("instant"));
+  module.def("first_rows", &first_rows, py::arg("codes"));
+  module.def("look_up", &look_up<std::uint8_t>, py::arg("codes").noconvert(),
+             py::arg("table").noconvert());
+  module.def("look_up", &look_up<std::int32_t>, py::arg("codes").noconvert(),
+             py::arg("table").noconvert());
   py::class_<Groups>(module, "Groups")
       .def(py::init<const std::vector<Groups::Column>&>(), py::arg("columns"))
       .def("__len__", &Groups::size)
       .def("keys", &Groups::keys, py::arg("chosen"))
-      .def("sum_up", &Groups::sum_up, py::arg("values"))
+      .def("total", &Groups::total, py::arg("values"))
+      .def("sum_up", &Groups::sum_up, py::arg("values"), py::arg("chosen"))
       .def_property_readonly(
           "order",
           [](const py::object& self) { return shown(self, self.cast<Groups&>().groups().order()); })

@@ -78,13 +78,18 @@ void rows_of_codes_are_grouped_by_what_these_stand_for(std::uint32_t distinct) {
   std::vector<std::int64_t> total(size);
   std::vector<std::int64_t> least(size);
   std::vector<std::int64_t> most(size);
-  groups.sum_up(values, {total, least, most});
+  std::vector<std::int64_t> alone(size);
+  std::vector<std::uint32_t> calls(size);
+  groups.total(values, alone);
+  groups.sum_up(values, chosen, {calls, total, least, most});
+  CHECK(alone == total);
   std::size_t group = 0;
   for (const auto& [key, rows] : wanted) {
     CHECK(keys[group] == key);
     CHECK(std::equal(rows.begin(), rows.end(), groups.order().begin() + groups.first()[group]));
     std::vector<std::int64_t> of;
     for (const std::uint32_t row : rows) of.push_back(values[row]);
+    CHECK(calls[group] == rows.size());
     CHECK(total[group] == std::accumulate(of.begin(), of.end(), std::int64_t{0}));
     CHECK(least[group] == *std::min_element(of.begin(), of.end()));
     CHECK(most[group] == *std::max_element(of.begin(), of.end()));
