@@ -55,8 +55,8 @@ constexpr std::size_t kShort = 256;
 // So many rows ahead their values are asked for.
 constexpr std::size_t kAhead = 16;
 
-// Sorts different items that differ in `bits` bits from `low` on, and in what is below those and in
-// order already; `other` is room for as many.
+// Sorts items that differ in `bits` bits from `low` on, or below these, where they are in order
+// already; `other` is room for as many.
 void sort_range(std::span<std::uint64_t> items, std::span<std::uint64_t> other, unsigned low,
                 unsigned bits) {
   if (items.size() <= kShort) {
@@ -79,46 +79,6 @@ void sort_range(std::span<std::uint64_t> items, std::span<std::uint64_t> other, 
   if (from.data() != items.data()) std::copy(from.begin(), from.end(), items.begin());
 }
 
-// Sorts `rows` different items whose `bits` highest bits begin at `low`, and whose bits below are
-// in order already. Both are taken, and either is returned.
-std::unique_ptr<std::uint64_t[]> sorted(std::unique_ptr<std::uint64_t[]> items,
-                                        std::unique_ptr<std::uint64_t[]> other, std::size_t rows,
-                                        unsigned low, unsigned bits) {
-  const unsigned leading = std::min(bits, kLeading);
-  const unsigned rest = bits - leading;
-  const unsigned shift = low + rest;
-  const std::size_t values = std::size_t{1} << leading;
-  const std::size_t count = parts(rows);
-  std::vector<std::vector<std::size_t>> place(count, std::vector<std::size_t>(values));
-  in_parallel(count, [&](std::size_t part) {
-    const Range mine = share(rows, part, count);
-    for (std::size_t i = mine.begin; i < mine.end; ++i) ++place[part][items[i] >> shift];
-  });
-  std::vector<std::size_t> begin(values + 1);
-  std::size_t next = 0;
-  for (std::size_t value = 0; value < values; ++value) {
-    begin[value] = next;
-    for (std::vector<std::size_t>& mine : place) next += std::exchange(mine[value], next);
-  }
-  begin[values] = next;
-  in_parallel(count, [&](std::size_t part) {
-    const Range mine = share(rows, part, count);
-    for (std::size_t i = mine.begin; i < mine.end; ++i) {
-      other[place[part][items[i] >> shift]++] = items[i];
-    }
-  });
-  if (rest == 0) return other;
-  std::atomic<std::size_t> waiting = 0;
-  in_parallel(count, [&](std::size_t) {
-    for (std::size_t value = waiting++; value < values; value = waiting++) {
-      const std::size_t length = begin[value + 1] - begin[value];
-      sort_range({other.get() + begin[value], length}, {items.get() + begin[value], length}, low,
-                 rest);
-    }
-  });
-  return other;
-}
-
 }  // namespace
 
 void Groups::place(std::span<const Keys> columns) {
@@ -137,11 +97,12 @@ void Groups::place(std::span<const Keys> columns) {
   }
 }
 
-// Makes of each row a word's bits of its keys above its own number. `row_of` says which row is
-// i-th.
-template <typename RowOf>
-void Groups::pack(std::span<const Keys> columns, std::size_t word, const RowOf& row_of,
-                  std::uint64_t* made) const {
+// Makes of each row a word's bits of its keys above its place, and has them taken block by block:
+// take(part, first place, items). `row_of` says which row is i-th. Of columns that have bits of the
+// word below `from` only, none may be there.
+template <typename RowOf, typename Take>
+void Groups::pack(std::span<const Keys> columns, std::size_t word, unsigned from,
+                  const RowOf& row_of, const Take& take) const {
   const unsigned begins = static_cast<unsigned>(word) * word_bits_;
   const std::size_t count = parts(rows_);
   in_parallel(count, [&](std::size_t part) {
@@ -154,7 +115,8 @@ void Groups::pack(std::span<const Keys> columns, std::size_t word, const RowOf& 
       std::fill_n(bits.begin(), length, 0);
       for (std::size_t column = 0; column < columns.size(); ++column) {
         const Field& field = fields_[column];
-        if (field.shift + field.bits <= begins || field.shift >= begins + word_bits_) continue;
+        if (field.shift + field.bits <= begins + from) continue;
+        if (field.bits == 0 || field.shift >= begins + word_bits_) continue;
         const std::uint64_t mask = lowest(field.bits);
         // A word's first field may have its lowest bits in the word before.
         const unsigned cut = begins > field.shift ? begins - field.shift : 0;
@@ -170,8 +132,9 @@ void Groups::pack(std::span<const Keys> columns, std::size_t word, const RowOf& 
       }
       const std::uint64_t whole = lowest(word_bits_);
       for (std::size_t i = 0; i < length; ++i) {
-        made[begin + i] = (bits[i] & whole) << row_bits_ | (begin + i);
+        bits[i] = (bits[i] & whole) << row_bits_ | (begin + i);
       }
+      take(part, begin, std::span<const std::uint64_t>(bits.data(), length));
     }
   });
 }
@@ -246,55 +209,88 @@ void Groups::count(std::span<const Keys> columns) {
   first_.push_back(static_cast<std::uint32_t>(rows_));
 }
 
+// Sorts rows by a word of their keys; those whose word is the same stay as they are.
+template <typename RowOf>
+std::unique_ptr<std::uint64_t[]> Groups::sort_word(std::span<const Keys> columns, std::size_t word,
+                                                   const RowOf& row_of) const {
+  const unsigned bits = std::min(word_bits_, key_bits_ - static_cast<unsigned>(word) * word_bits_);
+  const unsigned leading = std::min(bits, kLeading);
+  const unsigned rest = bits - leading;
+  const unsigned shift = row_bits_ + rest;
+  const std::size_t values = std::size_t{1} << leading;
+  const std::size_t count = parts(rows_);
+  using Items = std::span<const std::uint64_t>;
+  // Packed twice, which takes less than room for what is not sorted yet.
+  std::vector<std::vector<std::size_t>> place(count, std::vector<std::size_t>(values));
+  pack(columns, word, rest, row_of, [&](std::size_t part, std::size_t, Items items) {
+    for (const std::uint64_t each : items) ++place[part][each >> shift];
+  });
+  std::vector<std::size_t> begin(values + 1);
+  std::size_t next = 0;
+  std::size_t longest = 0;
+  for (std::size_t value = 0; value < values; ++value) {
+    begin[value] = next;
+    for (std::vector<std::size_t>& mine : place) next += std::exchange(mine[value], next);
+    longest = std::max(longest, next - begin[value]);
+  }
+  begin[values] = next;
+  auto made = make_large<std::uint64_t>(rows_);
+  pack(columns, word, 0, row_of, [&](std::size_t part, std::size_t, Items items) {
+    for (const std::uint64_t each : items) made[place[part][each >> shift]++] = each;
+  });
+  if (rest == 0) return made;
+  std::atomic<std::size_t> waiting = 0;
+  in_parallel(count, [&](std::size_t) {
+    const auto other = make_large<std::uint64_t>(longest);
+    for (std::size_t value = waiting++; value < values; value = waiting++) {
+      const std::size_t length = begin[value + 1] - begin[value];
+      sort_range({made.get() + begin[value], length}, {other.get(), length}, row_bits_, rest);
+    }
+  });
+  return made;
+}
+
 void Groups::sort(std::span<const Keys> columns) {
   const std::size_t words = (key_bits_ + word_bits_ - 1) / word_bits_;
-  const std::size_t count = parts(rows_);
-  const std::uint64_t row = lowest(row_bits_);
-  auto items = make_large<std::uint64_t>(rows_);
   const auto as_given = [](std::size_t i) { return i; };
-  const auto as_ordered = [this](std::size_t i) { return order_[i]; };
-  for (std::size_t word = 0; word < words; ++word) {
-    if (word == 0) {
-      pack(columns, word, as_given, items.get());
-    } else {
-      pack(columns, word, as_ordered, items.get());
-    }
-    const unsigned bits =
-        std::min(word_bits_, key_bits_ - static_cast<unsigned>(word) * word_bits_);
-    items = sorted(std::move(items), make_large<std::uint64_t>(rows_), rows_, row_bits_, bits);
-    if (words == 1) break;
-    std::vector<std::uint32_t> order;
-    reserve_large(order, rows_);
-    for (std::size_t i = 0; i < rows_; ++i) {
-      const std::uint64_t at = items[i] & row;
-      order.push_back(word == 0 ? static_cast<std::uint32_t>(at) : order_[at]);
-    }
-    order_ = std::move(order);
-  }
   if (words == 1) {
-    sorted_ = std::move(items);
+    sorted_ = sort_word(columns, 0, as_given);
     divide([&](std::size_t i) {
       return i == 0 || sorted_[i] >> row_bits_ != sorted_[i - 1] >> row_bits_;
     });
     return;
   }
+  const auto as_ordered = [this](std::size_t i) { return order_[i]; };
+  for (std::size_t word = 0; word < words; ++word) {
+    const auto items =
+        word == 0 ? sort_word(columns, word, as_given) : sort_word(columns, word, as_ordered);
+    std::vector<std::uint32_t> order;
+    reserve_large(order, rows_);
+    for (std::size_t i = 0; i < rows_; ++i) {
+      const std::uint64_t at = items[i] & lowest(row_bits_);
+      order.push_back(word == 0 ? static_cast<std::uint32_t>(at) : order_[at]);
+    }
+    order_ = std::move(order);
+  }
+  using Items = std::span<const std::uint64_t>;
+  auto keys = make_large<std::uint64_t>(rows_);
+  const auto keep = [&](std::size_t, std::size_t begin, Items items) {
+    for (std::size_t i = 0; i < items.size(); ++i) keys[begin + i] = items[i] >> row_bits_;
+  };
   std::vector<std::uint8_t> begins(rows_);
   for (std::size_t word = 0; word < words; ++word) {
-    pack(columns, word, as_ordered, items.get());
-    in_parallel(count, [&](std::size_t part) {
-      const Range mine = share(rows_, part, count);
-      for (std::size_t i = mine.begin; i < mine.end; ++i) {
-        if (i == 0 || items[i] >> row_bits_ != items[i - 1] >> row_bits_) begins[i] = 1;
-      }
-    });
+    pack(columns, word, 0, as_ordered, keep);
+    for (std::size_t i = 0; i < rows_; ++i) {
+      if (i == 0 || keys[i] != keys[i - 1]) begins[i] = 1;
+    }
   }
   divide([&](std::size_t i) { return begins[i] != 0; });
   words_.resize(words);
   for (std::size_t word = 0; word < words; ++word) {
-    pack(columns, word, as_ordered, items.get());
+    pack(columns, word, 0, as_ordered, keep);
     reserve_large(words_[word], size());
     for (std::size_t group = 0; group < size(); ++group) {
-      words_[word].push_back(items[first_[group]] >> row_bits_);
+      words_[word].push_back(keys[first_[group]]);
     }
   }
 }

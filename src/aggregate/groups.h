@@ -81,9 +81,12 @@ class Groups {
   };
 
   void place(std::span<const Keys> columns);
+  template <typename RowOf, typename Take>
+  void pack(std::span<const Keys> columns, std::size_t word, unsigned from, const RowOf& row_of,
+            const Take& take) const;
   template <typename RowOf>
-  void pack(std::span<const Keys> columns, std::size_t word, const RowOf& row_of,
-            std::uint64_t* made) const;
+  std::unique_ptr<std::uint64_t[]> sort_word(std::span<const Keys> columns, std::size_t word,
+                                             const RowOf& row_of) const;
   void count(std::span<const Keys> columns);
   void sort(std::span<const Keys> columns);
   template <typename Begins>
