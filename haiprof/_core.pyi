@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from types import CodeType, TracebackType
-from typing import Any, Final, TypedDict
+from typing import Any, Final, TypedDict, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+_Looked = TypeVar("_Looked", np.uint8, np.int32)
 
 DEFAULT_RING_BYTES: Final[int]
 MIN_RING_BYTES: Final[int]
@@ -657,16 +659,31 @@ def covered_before(
         ValueError: the arrays of a set differ in length.
     """
 
+def first_rows(codes: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    """For each number up to the largest code the first row that has it; 2**32 - 1: none."""
+
+def look_up(codes: npt.NDArray[np.uint32], table: npt.NDArray[_Looked]) -> npt.NDArray[_Looked]:
+    """``table[codes]``, of a table of uint8 or int32.
+
+    Raises:
+        IndexError: a code is beyond the table.
+    """
+
 class Groups:
     """Rows grouped by equal keys, sorted by the first column, then by the following ones.
 
-    Columns are contiguous arrays of unsigned integers.
+    Columns are contiguous arrays of unsigned integers, or of codes and of the key that each code
+    stands for.
 
     Raises:
         ValueError: the arrays differ in length, or are of another type.
+        IndexError: a code stands for no key.
     """
 
-    def __init__(self, columns: list[npt.NDArray[Any]]) -> None: ...
+    def __init__(
+        self,
+        columns: Sequence[npt.NDArray[Any] | tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]],
+    ) -> None: ...
     def __len__(self) -> int: ...
     def keys(self, chosen: npt.NDArray[np.uint32]) -> list[npt.NDArray[Any]]:
         """The keys of these groups, by column, in the types in which they were given.
@@ -675,12 +692,25 @@ class Groups:
             IndexError: there is no such group.
         """
 
-    def sum_up(
-        self, values: npt.NDArray[np.int64]
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Sum, minimum and maximum of the values of each group's rows.
+    def total(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Sum of the values of each group's rows.
 
         Raises:
+            ValueError: there is not one value for each row.
+        """
+
+    def sum_up(
+        self, values: npt.NDArray[np.int64], chosen: npt.NDArray[np.uint32]
+    ) -> tuple[
+        npt.NDArray[np.uint32],
+        npt.NDArray[np.int64],
+        npt.NDArray[np.int64],
+        npt.NDArray[np.int64],
+    ]:
+        """Of these groups the number of rows, and sum, minimum and maximum of their values.
+
+        Raises:
+            IndexError: there is no such group.
             ValueError: there is not one value for each row.
         """
 

@@ -534,18 +534,17 @@ def _placed(processes: list[Process]) -> dict[tuple[object, ...], Process]:
 
 def _stacked(made: Iterable[tuple[Process, pl.DataFrame]]) -> pl.DataFrame:
     frames = [
-        pl.DataFrame(
-            [
-                *(
-                    pl.Series(name, [value], WHO[name]).new_from_index(0, frame.height)
-                    for name, value in zip(
-                        WHO,
-                        (process.node, process.rank, process.pid, _session(process)),
-                        strict=True,
-                    )
-                ),
-                *(column for column in frame.get_columns() if column.name not in WHO),
-            ]
+        # As literals: what is the same of millions of rows takes no room.
+        frame.select(
+            *(
+                pl.lit(value, WHO[name]).alias(name)
+                for name, value in zip(
+                    WHO,
+                    (process.node, process.rank, process.pid, _session(process)),
+                    strict=True,
+                )
+            ),
+            *(pl.col(name) for name in frame.columns if name not in WHO),
         )
         for process, frame in made
     ]

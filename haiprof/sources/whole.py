@@ -101,12 +101,7 @@ class Columns:
         made, blank = [], []
         for name, kind in self._kinds.items():
             if name in self._numbers:
-                for place in self._blanks[name]:
-                    self._numbers[name][place] = 0
-                    self._mask(name)[place] = True
-                # By way of Arrow, which copies nothing: polars copies what numpy gives it.
-                numbers = pa.array(self._numbers.pop(name), mask=self._nulls.pop(name, None))
-                parts = self._coded(name, numbers) if name in self._words else [numbers]
+                parts = [self._arrow(name)]
             elif name in self._texts:
                 parts = [chunk for chunks in self._texts.pop(name) for chunk in chunks]
             else:
@@ -119,15 +114,32 @@ class Columns:
         rows = pl.DataFrame(made or [pl.int_range(self._starts[-1], eager=True)])
         return rows.with_columns(blank).select(*self._kinds)
 
-    def _coded(self, name: str, codes: pa.Array) -> list[pa.Array]:
-        made = []
-        for part, words in enumerate(self._words.pop(name)):
-            mine = codes.slice(self._starts[part], self._starts[part + 1] - self._starts[part])
-            if words is None:
-                made.append(pa.nulls(len(mine), pa.utf8()))
-            else:
-                made.append(pa.DictionaryArray.from_arrays(mine, words))
-        return made
+    def _arrow(self, name: str) -> pa.Array:
+        numbers = self._numbers.pop(name)
+        for place in self._blanks[name]:
+            numbers[place] = 0
+            self._mask(name)[place] = True
+        words = self._one_dictionary(name, numbers) if name in self._words else None
+        # By way of Arrow, which copies nothing: polars copies what numpy gives it.
+        made = pa.array(numbers, mask=self._nulls.pop(name, None))
+        return made if words is None else pa.DictionaryArray.from_arrays(made, words)
+
+    def _one_dictionary(self, name: str, codes: npt.NDArray[Any]) -> pa.Array:
+        """Have the codes of all parts stand for the same texts, and return these."""
+        parts = self._words.pop(name)
+        told = [words for words in parts if words is not None]
+        if all(words.equals(told[0]) for words in told):
+            return told[0]
+        places: dict[str | None, int] = {}
+        for part, words in enumerate(parts):
+            mine = codes[self._starts[part] : self._starts[part + 1]]
+            if words is None or not len(words):
+                continue  # all of it is null
+            if mine.max() >= len(words):
+                raise pa.ArrowInvalid(f"{name}: a code stands for no text")
+            table = [places.setdefault(text, len(places)) for text in words.to_pylist()]
+            mine[:] = np.array(table, codes.dtype)[mine]
+        return pa.array(list(places), pa.utf8())
 
 
 # Not by Arrow's functions: to load them takes longer than to read a trace.

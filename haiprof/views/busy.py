@@ -15,6 +15,7 @@ from haiprof.views.trace.roles import communicates
 
 #: Kinds of activity that keep a GPU busy.
 BUSY_KINDS = ("kernel", "memcpy", "memset")
+_PIECE_ROWS = 1 << 18
 
 
 def busy_times(kernels: pl.DataFrame) -> dict[int, tuple[Times, Times]]:
@@ -61,9 +62,10 @@ def busy_by_step(kernels: pl.DataFrame, recorded_steps: pl.DataFrame) -> pl.Data
 
 def last_end(kernels: pl.DataFrame) -> int | None:
     """Return when the last activity on a GPU ended that was recorded; None without any."""
-    ended = pl.col("start") + pl.col("duration")
-    found = kernels.select(ended.filter(pl.col("kind").is_in(list(BUSY_KINDS))).max()).item()
-    return None if found is None else int(found)
+    ended = (pl.col("start") + pl.col("duration")).filter(pl.col("kind").is_in(list(BUSY_KINDS)))
+    # Piece by piece: of tens of millions of rows what is between would take as much room as they.
+    found = [piece.select(ended.max()).item() for piece in kernels.iter_slices(_PIECE_ROWS)]
+    return max((int(end) for end in found if end is not None), default=None)
 
 
 def devices(kernels: pl.DataFrame) -> npt.NDArray[np.int32]:

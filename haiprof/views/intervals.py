@@ -104,22 +104,18 @@ def by_rank(roles: Sequence[tuple[Times, Times]], low: Times, high: Times) -> np
             taken.append(taken[-1])
             continue
         some = [role for role in roles[:number] if len(role[0])]
-        before = _core.covered_before(some, high) - _core.covered_before(some, low)
-        taken.append(np.where(high > low, before, 0))
+        # Both at once: each goes through all intervals.
+        before = _core.covered_before(some, np.concatenate((low, high)))
+        taken.append(np.where(high > low, before[len(low) :] - before[: len(low)], 0))
     return np.diff([*taken, np.maximum(high - low, 0)], axis=0)
 
 
 def covered(start: Times, end: Times, low: Times, high: Times) -> Times:
     """Return how much of each ``[low, high)`` intervals cover that :func:`merge` returned."""
-    return np.where(
-        high > low, _covered_before(start, end, high) - _covered_before(start, end, low), 0
-    )
-
-
-def _covered_before(start: Times, end: Times, instant: Times) -> Times:
     from haiprof import _core
 
-    return _core.covered_before([(start, end)], instant)
+    before = _core.covered_before([(start, end)], np.concatenate((low, high)))
+    return np.where(high > low, before[len(low) :] - before[: len(low)], 0)
 
 
 def innermost(start: Times, end: Times) -> tuple[Times, Times, Index]:

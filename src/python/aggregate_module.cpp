@@ -1,16 +1,19 @@
-// The bindings of united intervals and grouped rows: arrays of numpy in and out, without the GIL
-// between.
+// The bindings of united intervals, grouped rows and columns of codes: arrays of numpy in and out,
+// without the GIL between.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <stdexcept>
 #include <utility>
+#include <variant>
 #include <vector>
 
+#include "aggregate/codes.h"
 #include "aggregate/groups.h"
 #include "aggregate/intervals.h"
 #include "python/register.h"
@@ -97,19 +100,55 @@ Times covered_before(const std::vector<std::pair<Times, Times>>& sets, const Tim
   return made;
 }
 
+// One more than the largest of them; 0 without any.
+std::size_t beyond(const Array<std::uint32_t>& numbers) {
+  std::uint32_t most = 0;
+  for (const std::uint32_t each : values(numbers)) most = std::max(most, each);
+  return numbers.size() == 0 ? 0 : std::size_t{most} + 1;
+}
+
+Array<std::uint32_t> first_rows(const Array<std::uint32_t>& codes) {
+  const std::size_t top = beyond(codes);
+  std::vector<std::uint32_t> found;
+  {
+    const py::gil_scoped_release release;
+    found = aggregate::first_rows(values(codes), top);
+  }
+  return Array<std::uint32_t>(static_cast<py::ssize_t>(found.size()), found.data());
+}
+
+template <typename Value>
+Array<Value> look_up(const Array<std::uint32_t>& codes, const Array<Value>& table) {
+  if (beyond(codes) > values(table).size()) throw py::index_error("a code is beyond the table");
+  Array<Value> made = array<Value>(values(codes).size());
+  const std::span<Value> written = room(made);
+  {
+    const py::gil_scoped_release release;
+    aggregate::look_up(values(codes), values(table), written);
+  }
+  return made;
+}
+
 // Groups, and the types in which their columns were given.
 class Groups {
  public:
-  explicit Groups(const std::vector<py::array>& columns) {
+  // Of codes, which key each stands for.
+  using Coded = std::pair<Array<std::uint32_t>, Array<std::uint32_t>>;
+  using Column = std::variant<py::array, Coded>;
+
+  explicit Groups(const std::vector<Column>& columns) {
     std::vector<aggregate::Keys> keys;
-    for (const py::array& column : columns) {
-      if (column.ndim() != 1 || column.size() != columns.front().size()) {
-        throw std::invalid_argument("arrays differ in length");
-      }
-      keys.push_back(keys_of(column));
-      types_.push_back(column.dtype());
+    std::size_t rows = 0;
+    for (const Column& column : columns) {
+      std::visit([&](const auto& told) { keys.push_back(keys_of(told)); }, column);
+      types_.push_back(std::holds_alternative<py::array>(column)
+                           ? std::get<py::array>(column).dtype()
+                           : py::dtype::of<std::uint32_t>());
+      const std::size_t length =
+          std::visit([](const auto& all) { return all.size(); }, keys.back());
+      if (keys.size() > 1 && length != rows) throw std::invalid_argument("arrays differ in length");
+      rows = length;
     }
-    const std::size_t rows = columns.empty() ? 0 : static_cast<std::size_t>(columns.front().size());
     if (rows >= UINT32_MAX) throw std::invalid_argument("more than 2^32 rows");
     const py::gil_scoped_release release;
     groups_ = std::make_unique<aggregate::Groups>(keys, rows);
@@ -118,9 +157,7 @@ class Groups {
   std::size_t size() const { return groups_->size(); }
 
   py::list keys(const Array<std::uint32_t>& chosen) const {
-    for (const std::uint32_t each : values(chosen)) {
-      if (each >= groups_->size()) throw py::index_error("there is no such group");
-    }
+    check_chosen(chosen);
     py::list told;
     std::vector<aggregate::Room> rooms;
     for (const py::dtype& type : types_) {
@@ -135,25 +172,54 @@ class Groups {
     return told;
   }
 
-  py::tuple sum_up(const Times& numbers) const {
-    if (values(numbers).size() != groups_->order().size()) {
-      throw std::invalid_argument("arrays differ in length");
-    }
-    Times total = array<std::int64_t>(size());
-    Times least = array<std::int64_t>(size());
-    Times most = array<std::int64_t>(size());
-    const aggregate::Groups::Sums made{room(total), room(least), room(most)};
+  Times total(const Times& numbers) const {
+    check_values(numbers);
+    Times made = array<std::int64_t>(size());
+    const std::span<std::int64_t> written = room(made);
     {
       const py::gil_scoped_release release;
-      groups_->sum_up(values(numbers), made);
+      groups_->total(values(numbers), written);
     }
-    return py::make_tuple(total, least, most);
+    return made;
   }
 
-  const aggregate::Groups& groups() const { return *groups_; }
+  py::tuple sum_up(const Times& numbers, const Array<std::uint32_t>& chosen) const {
+    check_values(numbers);
+    check_chosen(chosen);
+    const std::size_t count = values(chosen).size();
+    Array<std::uint32_t> rows = array<std::uint32_t>(count);
+    Times total = array<std::int64_t>(count);
+    Times least = array<std::int64_t>(count);
+    Times most = array<std::int64_t>(count);
+    const aggregate::Groups::Sums made{room(rows), room(total), room(least), room(most)};
+    {
+      const py::gil_scoped_release release;
+      groups_->sum_up(values(numbers), values(chosen), made);
+    }
+    return py::make_tuple(rows, total, least, most);
+  }
+
+  aggregate::Groups& groups() const { return *groups_; }
 
  private:
+  void check_values(const Times& numbers) const {
+    if (values(numbers).size() != groups_->rows()) {
+      throw std::invalid_argument("arrays differ in length");
+    }
+  }
+
+  void check_chosen(const Array<std::uint32_t>& chosen) const {
+    if (beyond(chosen) > groups_->size()) throw py::index_error("there is no such group");
+  }
+
+  static aggregate::Keys keys_of(const Coded& column) {
+    const aggregate::Coded coded{values(column.first), values(column.second)};
+    if (beyond(column.first) > coded.place.size()) throw py::index_error("a code has no key");
+    return coded;
+  }
+
   static aggregate::Keys keys_of(const py::array& column) {
+    if (column.ndim() != 1) throw std::invalid_argument("keys are arrays of one dimension");
     if (py::isinstance<Array<std::uint8_t>>(column)) return values<std::uint8_t>(column);
     if (py::isinstance<Array<std::uint16_t>>(column)) return values<std::uint16_t>(column);
     if (py::isinstance<Array<std::uint32_t>>(column)) return values<std::uint32_t>(column);
@@ -194,17 +260,22 @@ void register_aggregate(py::module_& module) {
   module.def("unite_two", &unite_two, py::arg("start"), py::arg("end"), py::arg("other_start"),
              py::arg("other_end"));
   module.def("covered_before", &covered_before, py::arg("sets"), py::arg("instant"));
+  module.def("first_rows", &first_rows, py::arg("codes"));
+  module.def("look_up", &look_up<std::uint8_t>, py::arg("codes").noconvert(),
+             py::arg("table").noconvert());
+  module.def("look_up", &look_up<std::int32_t>, py::arg("codes").noconvert(),
+             py::arg("table").noconvert());
   py::class_<Groups>(module, "Groups")
-      .def(py::init<const std::vector<py::array>&>(), py::arg("columns"))
+      .def(py::init<const std::vector<Groups::Column>&>(), py::arg("columns"))
       .def("__len__", &Groups::size)
       .def("keys", &Groups::keys, py::arg("chosen"))
-      .def("sum_up", &Groups::sum_up, py::arg("values"))
-      .def_property_readonly("order",
-                             [](const py::object& self) {
-                               return shown(self, self.cast<const Groups&>().groups().order());
-                             })
+      .def("total", &Groups::total, py::arg("values"))
+      .def("sum_up", &Groups::sum_up, py::arg("values"), py::arg("chosen"))
+      .def_property_readonly(
+          "order",
+          [](const py::object& self) { return shown(self, self.cast<Groups&>().groups().order()); })
       .def_property_readonly("first", [](const py::object& self) {
-        return shown(self, self.cast<const Groups&>().groups().first());
+        return shown(self, self.cast<Groups&>().groups().first());
       });
 }
 

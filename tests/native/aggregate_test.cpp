@@ -1,6 +1,7 @@
 // Rows are grouped and intervals united as a plain sort and a walk do it, on several threads too.
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <numeric>
 #include <random>
 #include <span>
@@ -11,9 +12,11 @@
 #include "aggregate/intervals.h"
 #include "check.h"
 
+using haiprof::aggregate::Coded;
 using haiprof::aggregate::Groups;
 using haiprof::aggregate::Intervals;
 using haiprof::aggregate::Keys;
+using haiprof::aggregate::Room;
 using haiprof::aggregate::unite;
 
 namespace {
@@ -40,7 +43,7 @@ void rows_are_grouped_as_a_sort_does() {
   const std::vector<Keys> columns{std::span<const std::uint16_t>(first),
                                   std::span<const std::uint64_t>(second),
                                   std::span<const std::uint64_t>(third)};
-  const Groups groups(columns, kRows);
+  Groups groups(columns, kRows);
   CHECK(groups.order() == wanted);
   std::vector<std::uint32_t> begins;
   for (std::uint32_t i = 0; i < kRows; ++i) {
@@ -48,6 +51,50 @@ void rows_are_grouped_as_a_sort_does() {
   }
   begins.push_back(kRows);
   CHECK(groups.first() == begins);
+}
+
+// Keys told by codes; few enough to be counted, and too many.
+void rows_of_codes_are_grouped_by_what_these_stand_for(std::uint32_t distinct) {
+  constexpr std::size_t kRows = 300'000;
+  std::mt19937 random(2);
+  std::vector<std::uint32_t> place(distinct);
+  for (std::uint32_t i = 0; i < distinct; ++i) place[i] = (distinct - i) / 2;
+  std::vector<std::uint32_t> codes(kRows);
+  std::vector<std::int64_t> values(kRows);
+  for (std::size_t i = 0; i < kRows; ++i) {
+    codes[i] = static_cast<std::uint32_t>(random() % distinct);
+    values[i] = static_cast<std::int64_t>(random() % 1000) - 500;
+  }
+  const std::vector<Keys> columns{Coded{codes, place}};
+  Groups groups(columns, kRows);
+  std::map<std::uint32_t, std::vector<std::uint32_t>> wanted;
+  for (std::uint32_t i = 0; i < kRows; ++i) wanted[place[codes[i]]].push_back(i);
+  const std::size_t size = groups.size();
+  CHECK(size == wanted.size());
+  std::vector<std::uint32_t> keys(size);
+  std::vector<std::uint32_t> chosen(size);
+  std::iota(chosen.begin(), chosen.end(), 0U);
+  groups.keys(chosen, std::vector<Room>{std::span<std::uint32_t>(keys)});
+  std::vector<std::int64_t> total(size);
+  std::vector<std::int64_t> least(size);
+  std::vector<std::int64_t> most(size);
+  std::vector<std::int64_t> alone(size);
+  std::vector<std::uint32_t> calls(size);
+  groups.total(values, alone);
+  groups.sum_up(values, chosen, {calls, total, least, most});
+  CHECK(alone == total);
+  std::size_t group = 0;
+  for (const auto& [key, rows] : wanted) {
+    CHECK(keys[group] == key);
+    CHECK(std::equal(rows.begin(), rows.end(), groups.order().begin() + groups.first()[group]));
+    std::vector<std::int64_t> of;
+    for (const std::uint32_t row : rows) of.push_back(values[row]);
+    CHECK(calls[group] == rows.size());
+    CHECK(total[group] == std::accumulate(of.begin(), of.end(), std::int64_t{0}));
+    CHECK(least[group] == *std::min_element(of.begin(), of.end()));
+    CHECK(most[group] == *std::max_element(of.begin(), of.end()));
+    ++group;
+  }
 }
 
 void late_intervals_are_united_all_the_same() {
@@ -83,6 +130,8 @@ void late_intervals_are_united_all_the_same() {
 
 int main() {
   rows_are_grouped_as_a_sort_does();
+  rows_of_codes_are_grouped_by_what_these_stand_for(300);
+  rows_of_codes_are_grouped_by_what_these_stand_for(100'000);
   late_intervals_are_united_all_the_same();
   return haiprof::test::result();
 }

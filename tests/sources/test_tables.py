@@ -36,6 +36,24 @@ def test_batches_of_a_stream_may_each_bring_their_own_dictionary(tmp_path: Path)
     assert names == ["p0", "p1", "p2", "p0", "p1", "p2"]
 
 
+def test_closed_files_may_each_have_their_own_texts_and_columns_of_nothing(tmp_path: Path) -> None:
+    names = [["b", "a"], [None, None], ["a", None, "c"], ["b"]]
+    threads = [[None, 7], [8, 9], [None, None, None], [10]]
+    for number, (texts, ids) in enumerate(zip(names, threads, strict=True)):
+        rows = [
+            {**runs.span(0, 1, "op", "", 0), "name": text, "python_id": told}
+            for text, told in zip(texts, ids, strict=True)
+        ]
+        arrow = schema.arrow_schema(schema.SPANS)
+        place = arrow.get_field_index("name")
+        nullable = arrow.set(place, arrow.field(place).with_nullable(True))
+        runs.write_closed(tmp_path, schema.SPANS, rows, number, nullable)
+    frame = read_table(tmp_path, schema.SPANS).frame
+    assert frame["name"].to_list() == ["b", "a", None, None, "a", None, "c", "b"]
+    assert frame["python_id"].to_list() == [None, 7, 8, 9, None, None, None, 10]
+    assert frame["external"].null_count() == frame.height == 8
+
+
 def test_a_closed_file_wins_over_the_stream_it_was_made_from(tmp_path: Path) -> None:
     runs.write_closed(tmp_path, schema.SPANS, spans(0, 3))
     runs.write_live(tmp_path, schema.SPANS, [spans(0, 3)])

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from haiprof.views.trace import roles
+from haiprof.views.trace.names import texts
 from haiprof.views.trace.tensor_cores import on_tensor_cores
 
 
@@ -20,8 +21,8 @@ def kernel_roles(
         rules: which kernels communicate.
     """
     kind, name = kernels["kind"], kernels["name"]
-    texts = name.unique().drop_nulls().cast(pl.String).to_list()
-    communicating, computing = roles.communication(texts, rules), on_tensor_cores(texts)
+    known = texts(name).cast(pl.String).to_list()
+    communicating, computing = roles.communication(known, rules), on_tensor_cores(known)
     is_kernel = (kind == "kernel").fill_null(False)
     role, tensor_core = kind, pl.repeat(False, len(kind), eager=True)
     if communicating:

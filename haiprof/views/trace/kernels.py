@@ -17,7 +17,7 @@ import polars as pl
 from haiprof.views.intervals import Times
 from haiprof.views.trace.compat import as_plugin
 from haiprof.views.trace.linked import Linked, nullable
-from haiprof.views.trace.names import numbered
+from haiprof.views.trace.names import occurring
 
 By = Literal["name", "launch"]
 #: What tells launches of one kernel apart.
@@ -71,8 +71,6 @@ def kernels(linked: Linked, by: By = "name", *, compat: bool = False) -> pl.Data
     Raises:
         ValueError: ``by`` is neither.
     """
-    from haiprof import _core
-
     if by not in ("name", "launch"):
         raise ValueError(f"kernels by {by!r}: it is name or launch")
     if compat:
@@ -89,43 +87,44 @@ def kernels(linked: Linked, by: By = "name", *, compat: bool = False) -> pl.Data
     duration = activities["duration"]
     if kernel.any() and duration.min() < 0:  # type: ignore[operator]
         duration = duration.clip(lower_bound=0)
-    total, least, most = groups.sum_up(duration.to_numpy())
+    order = groups.most_first(duration.to_numpy())
+    calls, total, least, most = groups.sum_up(duration.to_numpy(), order)
+    whole = int(total.sum())
     blocks, occupancy = pl.col("blocks_per_sm"), pl.col("occupancy")
-    told = activities.select(
-        pl.when(blocks.is_finite() & (blocks > 0)).then(blocks),
-        pl.when(occupancy.is_finite() & (occupancy >= 0)).then(occupancy),
-    )
-    if compat:
-        told = told.fill_null(0)
-    made = pl.DataFrame(
-        {
-            "communication": groups.any(activities["role"] == "communication"),
-            "tensor_core": groups.any(activities["tensor_core"]),
-            **({"tensor_core_eligible": groups.any(can)} if by == "launch" else {}),
-            "calls": groups.calls,
-            "total": total,
-            "min": least,
-            "max": most,
-            "blocks_per_sm": groups.mean(told["blocks_per_sm"], duration),
-            "occupancy": groups.mean(told["occupancy"], duration) / 100,
-        }
-    )
-    # What has as much time and as many calls stays in the order of the keys.
-    order = _core.Groups([~total.view(np.uint64), ~groups.calls]).order
-    whole = pl.col("total").sum()
+    told = {
+        "blocks_per_sm": blocks.is_finite() & (blocks > 0),
+        "occupancy": occupancy.is_finite() & (occupancy >= 0),
+    }
+    columns: dict[str, pl.Series | pl.Expr] = {
+        **groups.keys(order),
+        "communication": groups.any(activities["role"] == "communication", order),
+        "tensor_core": groups.any(activities["tensor_core"], order),
+        "tensor_core_eligible": pl.lit(False) if by == "name" else groups.any(can, order),
+        "calls": pl.Series(calls),
+        "total": pl.Series(total),
+        "mean": pl.Series(total / calls),
+        "min": pl.Series(least),
+        "max": pl.Series(most),
+        "share": pl.col("total") / whole if whole > 0 else pl.lit(None),
+    }
+    for name, when in told.items():
+        values = activities[name]
+        if values.null_count() < len(values):
+            values = activities.select(pl.when(when).then(name)).to_series()
+        if compat:
+            values = values.fill_null(0)
+        columns[name] = groups.mean(values, duration, order) / (100 if name == "occupancy" else 1)
     schema = {name: kind for name, kind in SCHEMA.items() if by == "launch" or name not in _LAUNCH}
-    return (
-        made[order]
-        .with_columns(
-            *groups.keys(order),
-            (pl.col("total") / pl.col("calls")).alias("mean"),
-            pl.when(whole > 0).then(pl.col("total") / whole).alias("share"),
-        )
-        .select(pl.col(name).cast(kind) for name, kind in schema.items())
+    series = {name: made for name, made in columns.items() if isinstance(made, pl.Series)}
+    # What is the same of all groups takes no room.
+    return pl.DataFrame(series).select(
+        (pl.col(name) if name in series else columns[name]).cast(kind).alias(name)
+        for name, kind in schema.items()
     )
 
 
 _LAUNCH = {*LAUNCH, "tensor_core_eligible"}
+Order = npt.NDArray[np.uint32]
 
 
 class _Groups:
@@ -134,87 +133,108 @@ class _Groups:
     def __init__(self, keys: dict[str, pl.Series], chosen: pl.Series) -> None:
         from haiprof import _core
 
-        self._keys = [_Key(column.alias(name)) for name, column in keys.items()]
-        told = [key.numbers for key in self._keys if key.numbers is not None]
+        self._keys = {name: _Key(column.alias(name)) for name, column in keys.items()}
+        told = [key.numbers for key in self._keys.values() if key.numbers is not None]
         # What is not chosen stands behind.
         self._made = _core.Groups([(~chosen).cast(pl.UInt8).to_numpy(), *told])
         first = self._made.first
-        count = int(np.searchsorted(first[:-1], np.count_nonzero(chosen.to_numpy())))
-        self.calls: npt.NDArray[np.uint32] = np.diff(first)[:count]
+        self._count = int(np.searchsorted(first[:-1], np.count_nonzero(chosen.to_numpy())))
 
-    def sum_up(self, values: Times) -> tuple[Times, Times, Times]:
-        """Return sum, minimum and maximum for each group."""
-        total, least, most = self._made.sum_up(values)
-        count = len(self.calls)
-        return total[:count], least[:count], most[:count]
+    def most_first(self, values: Times) -> Order:
+        """Return the groups by sum of their values, then by number of rows, the largest first."""
+        from haiprof import _core
 
-    def any(self, mask: pl.Series) -> npt.NDArray[np.bool_]:
-        """Say for each group whether it is so of any of its rows."""
+        total = self._made.total(values)[: self._count].view(np.uint64)
+        rows = np.diff(self._made.first)[: self._count]
+        np.invert(total, out=total)
+        np.invert(rows, out=rows)
+        # What has as much and as many stays in the order of the keys.
+        made: Order = _core.Groups([total, rows]).order.copy()
+        return made
+
+    def sum_up(
+        self, values: Times, order: Order
+    ) -> tuple[npt.NDArray[np.uint32], Times, Times, Times]:
+        """Return number of rows, and sum, minimum and maximum, for each of these groups."""
+        return self._made.sum_up(values, order)
+
+    def any(self, mask: pl.Series, order: Order) -> pl.Series | pl.Expr:
+        """Say for each of these groups whether it is so of any of its rows."""
         if not mask.any():
-            return np.zeros(len(self.calls), np.bool_)
-        some: npt.NDArray[np.bool_] = (
-            self.sum_up(mask.fill_null(False).cast(pl.Int64).to_numpy())[0] > 0
-        )
-        return some
+            return pl.lit(False)
+        of = self._made.total(mask.fill_null(False).cast(pl.Int64).to_numpy())
+        return pl.Series(of[order] > 0)
 
-    def mean(self, values: pl.Series, weights: pl.Series) -> pl.Series:
-        """Return for each group the mean of those values that are told; null of no weight."""
-        if values.null_count() == len(values) or not len(self.calls):
-            return pl.Series([], dtype=pl.Float64).extend_constant(None, len(self.calls))
+    def mean(self, values: pl.Series, weights: pl.Series, order: Order) -> pl.Series | pl.Expr:
+        """Return for each of these groups the mean of those values that are told.
+
+        Null of no weight.
+        """
+        if values.null_count() == len(values) or not len(order):
+            return pl.lit(None, pl.Float64())
         some = values.is_not_null()
-        of = self.sum_up((weights * some.cast(pl.Int64)).to_numpy())[0]
+        of = self._made.total((weights * some.cast(pl.Int64)).to_numpy())
         weighted = (values.fill_null(0.0) * weights).to_numpy()[self._made.order]
-        sums = np.add.reduceat(weighted, self._made.first[:-1])[: len(of)]
-        frame = pl.DataFrame({"sum": sums, "of": of})
+        sums = np.add.reduceat(weighted, self._made.first[:-1])
+        frame = pl.DataFrame({"sum": sums[order], "of": of[order]})
         made: pl.Series = frame.select(
             pl.when(pl.col("of") > 0).then(pl.col("sum") / pl.col("of"))
         ).to_series()
         return made
 
-    def keys(self, chosen: npt.NDArray[np.uint32]) -> list[pl.Series]:
+    def keys(self, order: Order) -> dict[str, pl.Series | pl.Expr]:
         """Return the keys of these groups, by column."""
-        told = iter(self._made.keys(chosen)[1:])
-        return [
-            key.told(len(chosen), None if key.numbers is None else next(told)) for key in self._keys
-        ]
+        told = iter(self._made.keys(order)[1:])
+        return {
+            name: key.same if key.numbers is None else key.told(next(told))
+            for name, key in self._keys.items()
+        }
 
 
 class _Key:
-    """One column of keys as numbers that are in its order; None where every key is missing."""
+    """One column of keys as numbers that are in its order; None where every key is the ``same``."""
 
-    numbers: npt.NDArray[Any] | None = None
+    numbers: npt.NDArray[Any] | tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]] | None = None
 
     def __init__(self, column: pl.Series) -> None:
-        self._column = column.head(0)
         self._texts: pl.Series | None = None
         self._some_missing = column.null_count() > 0
+        self.same = pl.lit(None, column.dtype)
         if column.null_count() == len(column):
             return
         if column.dtype == pl.Categorical():
-            number, texts = numbered(column)
-            order = texts.cast(pl.String).arg_sort(nulls_last=False)
-            self._texts = texts.gather(order)
-            place = np.empty(len(texts), np.uint32)
-            place[order.to_numpy()] = np.arange(len(texts), dtype=np.uint32)
-            self.numbers = place[number]
+            self._number(column)
         elif self._some_missing:
             self.numbers = (column.cast(pl.UInt64) + 1).fill_null(0).to_numpy()
+        elif column.min() == column.max():
+            self.same = pl.lit(column[0], column.dtype)
         else:
             self.numbers = column.to_numpy()
 
-    def told(self, count: int, numbers: npt.NDArray[Any] | None) -> pl.Series:
-        """Turn numbers of keys into the keys, ``count`` of them."""
+    def _number(self, column: pl.Series) -> None:
+        codes = column.to_physical()
+        if self._some_missing:
+            codes = codes.fill_null(int(codes.max()) + 1)  # type: ignore[arg-type]
+        known, first = occurring(codes.to_numpy())
+        texts = column[first]
+        order = texts.cast(pl.String).arg_sort(nulls_last=False)
+        self._texts = texts.gather(order)
+        place = np.zeros(int(known[-1]) + 1, np.uint32)
+        place[known[order.to_numpy()]] = np.arange(len(known), dtype=np.uint32)
+        self.numbers = (codes.to_numpy(), place)
+
+    def told(self, numbers: npt.NDArray[Any]) -> pl.Series:
+        """Turn numbers of keys into the keys."""
         made: pl.Series
-        if numbers is None:
-            made = self._column.clone().extend_constant(None, count)
-            return made
         if self._texts is not None:
-            made = self._texts.gather(numbers).alias(self._column.name)
+            made = self._texts.gather(numbers)
             return made
-        made = pl.Series(self._column.name, numbers)
+        made = pl.Series(numbers)
         if not self._some_missing:
             return made
-        return made.to_frame().select(pl.when(made > 0).then(made - 1)).to_series()
+        return made.to_frame("key").select(pl.when(pl.col("key") > 0).then(pl.col("key") - 1))[
+            "key"
+        ]
 
 
 def launching_operator(linked: Linked) -> tuple[pl.Series, pl.Series]:

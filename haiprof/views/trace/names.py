@@ -9,19 +9,37 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+_NO_ROW = 2**32 - 1
+
 
 def dense(codes: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.intp]]:
     """Return for each code (0 or more) its place among the distinct ones, and a row of each."""
+    from haiprof import _core
+
     top = int(codes.max(initial=0)) + 1
     if top > 4 * len(codes) + 65_536:
         _, first, number = np.unique(codes, return_index=True, return_inverse=True)
         return number.astype(np.int32), first
-    first = np.full(top, -1, np.intp)
-    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1, dtype=np.int32)
-    known = np.flatnonzero(first >= 0)
+    small = codes.astype(np.uint32, copy=False)
+    known, first = occurring(small)
     table = np.empty(top, np.int32)
     table[known] = np.arange(len(known), dtype=np.int32)
-    return table[codes], first[known]
+    return _core.look_up(small, table), first
+
+
+def occurring(codes: npt.NDArray[np.uint32]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Return the distinct codes in their order, and the first row of each."""
+    from haiprof import _core
+
+    first = _core.first_rows(codes)
+    known = np.flatnonzero(first != _NO_ROW)
+    return known, first[known].astype(np.intp)
+
+
+def texts(column: pl.Series) -> pl.Series:
+    """Return the distinct texts of a Categorical column, without a missing one."""
+    told = column.drop_nulls()
+    return told[occurring(told.to_physical().to_numpy())[1]]
 
 
 def numbered(column: pl.Series) -> tuple[npt.NDArray[np.int32], pl.Series]:

@@ -5,7 +5,7 @@ Waits of the host (``sync``) keep no device busy. Times are int64 ns.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ import polars as pl
 
 from haiprof.views.intervals import Times, union, unite
 from haiprof.views.trace.linked import Linked
+from haiprof.views.trace.names import texts
 from haiprof.views.trace.work import times, work
 
 #: Roles of activities that keep a device busy, in the order in which they stand in :class:`Ran`.
@@ -77,15 +78,17 @@ def united(activities: pl.DataFrame) -> list[Ran]:
     """Unite rows of :attr:`Linked.activities` by device and role."""
     start, end = times(activities)
     which = _roles(activities["role"])
-    device = activities["device"].cast(pl.Int32).fill_null(-1).to_numpy()
-    low, high = int(device.min(initial=0)), int(device.max(initial=0))
+    device = activities["device"]
+    low, high = device.min(), device.max()
     # Most often there is one device, and all its activities keep it busy.
-    numbers = [low] if low == high else np.unique(device).tolist()
+    numbers: list[Any] = [low]
+    alone = low == high and not device.null_count()
+    if not alone:
+        known = device.cast(pl.Int32).fill_null(-1).to_numpy()
+        numbers = np.unique(known).tolist()
     made = []
     for number in numbers:
-        mine = which
-        if low != high:
-            mine = np.where(device == number, which, np.uint8(len(ROLES)))
+        mine = which if alone else np.where(known == number, which, np.uint8(len(ROLES)))
         busy = mine < len(ROLES)
         if not busy.any():
             continue
@@ -99,12 +102,17 @@ def united(activities: pl.DataFrame) -> list[Ran]:
 
 def _roles(column: pl.Series) -> npt.NDArray[np.uint8]:
     """For each row the place of its text in :data:`ROLES`; their number for any other."""
-    texts = column.unique().drop_nulls()
-    codes = texts.to_physical().to_numpy()
+    from haiprof import _core
+
+    physical = column.to_physical()
+    missing = physical.null_count() > 0
+    codes = (physical.fill_null(0) if missing else physical).to_numpy()
+    known = texts(column)
     table = np.full(int(codes.max(initial=0)) + 1, len(ROLES), np.uint8)
-    table[codes] = [
-        ROLES.index(text) if text in ROLES else len(ROLES) for text in texts.cast(pl.String)
+    table[known.to_physical().to_numpy()] = [
+        ROLES.index(text) if text in ROLES else len(ROLES) for text in known.cast(pl.String)
     ]
-    made: npt.NDArray[np.uint8] = table[column.to_physical().fill_null(0).to_numpy()]
-    made[column.is_null().to_numpy()] = len(ROLES)
+    made = _core.look_up(codes, table)
+    if missing:
+        made[column.is_null().to_numpy()] = len(ROLES)
     return made

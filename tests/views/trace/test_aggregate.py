@@ -38,10 +38,10 @@ def check(columns: list[npt.NDArray[Any]], values: npt.NDArray[Any]) -> None:
     assert [column.dtype for column in told] == [column.dtype for column in columns]
     assert list(zip(*(column.tolist() for column in told), strict=True)) == list(wanted)[::-1]
     of = [[int(values[row]) for row in rows] for rows in wanted.values()]
-    total, least, most = groups.sum_up(values)
-    assert total.tolist() == [sum(each) for each in of]
-    assert least.tolist() == [min(each) for each in of]
-    assert most.tolist() == [max(each) for each in of]
+    assert groups.total(values).tolist() == [sum(each) for each in of]
+    chosen = np.arange(len(groups), dtype=np.uint32)[1::2].copy()
+    told = [made.tolist() for made in groups.sum_up(values, chosen)]
+    assert told == [[how(each) for each in of[1::2]] for how in (len, sum, min, max)]
 
 
 @given(st.lists(st.tuples(VALUES, VALUES, VALUES, VALUES), max_size=80))
@@ -65,8 +65,25 @@ def test_many_rows_on_several_processors(distinct: int) -> None:
     told = groups.keys(np.arange(len(groups), dtype=np.uint32))
     assert np.array_equal(told[0], first[begins])
     assert np.array_equal(told[1], second[begins])
-    for made, by in zip(groups.sum_up(values), (np.add, np.minimum, np.maximum), strict=True):
-        assert np.array_equal(made, by.reduceat(values[order], begins))
+    assert np.array_equal(groups.total(values), np.add.reduceat(values[order], begins))
+    chosen = random.permutation(len(groups)).astype(np.uint32)
+    count, *sums = groups.sum_up(values, chosen)
+    assert np.array_equal(count, np.diff(groups.first)[chosen])
+    for made, by in zip(sums, (np.add, np.minimum, np.maximum), strict=True):
+        assert np.array_equal(made, by.reduceat(values[order], begins)[chosen])
+
+
+def test_codes_are_grouped_by_the_keys_that_they_stand_for() -> None:
+    codes, place = np.array([0, 2, 1, 0, 2], np.uint32), np.array([7, 3, 7], np.uint32)
+    groups = _core.Groups([(codes, place)])
+    assert groups.order.tolist() == [2, 0, 1, 3, 4]
+    (keys,) = groups.keys(np.array([1, 0], np.uint32))
+    assert keys.dtype == np.uint32
+    assert keys.tolist() == [7, 3]
+    with pytest.raises(IndexError, match="code"):
+        _core.Groups([(codes, place[:2])])
+    with pytest.raises(ValueError, match="length"):
+        _core.Groups([np.zeros(3, np.uint8), (codes, place)])
 
 
 def test_what_is_no_column_of_keys_is_refused() -> None:
@@ -77,8 +94,29 @@ def test_what_is_no_column_of_keys_is_refused() -> None:
     groups = _core.Groups([np.zeros(3, np.uint8)])
     with pytest.raises(IndexError):
         groups.keys(np.array([1], np.uint32))
+    with pytest.raises(IndexError):
+        groups.sum_up(np.zeros(3, np.int64), np.array([1], np.uint32))
     with pytest.raises(ValueError, match="length"):
-        groups.sum_up(np.zeros(2, np.int64))
+        groups.sum_up(np.zeros(2, np.int64), np.zeros(1, np.uint32))
+    with pytest.raises(ValueError, match="length"):
+        groups.total(np.zeros(2, np.int64))
+
+
+@pytest.mark.parametrize("rows", [0, 1, 50, 300_000])
+def test_codes_are_found_and_looked_up(rows: int) -> None:
+    codes = np.random.default_rng(rows).integers(5, 40, rows).astype(np.uint32)
+    first = _core.first_rows(codes)
+    assert len(first) == (int(codes.max()) + 1 if rows else 0)
+    known, at = np.unique(codes, return_index=True)
+    assert np.flatnonzero(first < rows).tolist() == known.tolist()
+    assert first[known].tolist() == at.tolist()
+    assert np.all(np.delete(first, known) == 2**32 - 1)
+    for kind in (np.uint8, np.int32):
+        table = np.arange(40, dtype=kind)[::-1].copy()
+        assert np.array_equal(_core.look_up(codes, table), table[codes])
+    if rows:
+        with pytest.raises(IndexError):
+            _core.look_up(codes, np.zeros(codes.max(), np.uint8))
 
 
 spans = st.lists(
