@@ -15,11 +15,12 @@ import pytest
 from recording import wait_for
 
 #: Makes a root of its own below $1, with the Python whose prefix is $2, the packages that lie in $3
-#: but for those named in $4, and shared memory of a container; then runs the rest of its arguments.
+#: but for those named in $4, the volume $5 and shared memory of a container; then runs the rest of
+#: its arguments.
 ENTER = r"""
 set -e
-root=$1 prefix=$2 packages=$3 without=$4
-shift 4
+root=$1 prefix=$2 packages=$3 without=$4 volume=$5
+shift 5
 mount --make-rprivate /
 mount -t tmpfs none "$root"
 cd "$root"
@@ -42,6 +43,7 @@ if [ -n "$packages" ]; then
 fi
 for name in null zero urandom; do touch dev/$name; mount --bind /dev/$name dev/$name; done
 mount -t tmpfs -o size=64m none dev/shm
+if [ -n "$volume" ]; then mkdir -p ".$volume"; mount --bind "$volume" ".$volume"; fi
 chmod 1777 tmp
 pivot_root . old
 cd /
@@ -103,6 +105,7 @@ def container(
     prefix: str = sys.base_prefix,
     packages: str = "",
     without: str = OURS,
+    volume: str = "",
     before: str = "",
 ) -> Iterator[Container]:
     """Run a program in a container.
@@ -113,12 +116,13 @@ def container(
         prefix: of its Python.
         packages: a folder of packages that it has, too; empty: it has none.
         without: those that it has not.
+        volume: a folder that it has at the same path.
         before: what its shell does first, beginning in its root.
     """
     root = folder / "root"
     root.mkdir(exist_ok=True)
     version = sorted((Path(prefix) / "bin").glob("python3.[0-9]*[0-9]"))[0].name
-    enter = ["sh", "-c", ENTER, "sh", str(root), prefix, packages, without]
+    enter = ["sh", "-c", ENTER, "sh", str(root), prefix, packages, without, volume]
     shell = ["sh", "-ec", f'{before}\nexec "$@"', "sh"]
     python = [f"/opt/python/bin/{version}", "-u", "-c", textwrap.dedent(program)]
     with _entered([*enter, *shell, *python]) as made:

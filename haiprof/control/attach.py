@@ -289,10 +289,13 @@ def _room_for(pid: int, wanted: Wanted, packages: Sequence[Path]) -> Room | None
         if same_root(pid):
             return None
         wanted.log_dir.mkdir(parents=True, exist_ok=True)
-        needed = (wanted.log_dir, *packages)
-        if all(folder == folder.resolve() and sees(pid, folder) for folder in needed):
+        seen = {f for f in (wanted.log_dir, *packages) if f == f.resolve() and sees(pid, f)}
+        if seen >= {wanted.log_dir, *packages}:
             return None
-        return Room(pid, wanted.run)
+        room = Room(pid, wanted.run)
+        if wanted.log_dir in seen and _is_of(pid, wanted.log_dir):
+            room.log_dir = str(wanted.log_dir)
+        return room
     except OSError as error:
         raise NotReachedError(
             pid,
@@ -300,6 +303,11 @@ def _room_for(pid: int, wanted: Wanted, packages: Sequence[Path]) -> Room | None
             "it runs in a container that does not see our files, and it can be given none: "
             f"{error.filename}: {error.strerror}; do this as root, or give it a /tmp",
         ) from None
+
+
+def _is_of(pid: int, folder: Path) -> bool:
+    """Say whether a process may write a folder as its owner, or as root."""
+    return Path(f"/proc/{pid}").stat().st_uid in (0, folder.stat().st_uid)
 
 
 @contextlib.contextmanager

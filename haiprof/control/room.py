@@ -49,7 +49,7 @@ class Room:
 
     Attributes:
         package: the folder that modules are given in, as the process sees it.
-        log_dir: the folder of runs, as the process sees it.
+        log_dir: the folder of runs, as the process sees it; another one where it needs none here.
     """
 
     def __init__(self, pid: int, run: str) -> None:

@@ -112,6 +112,19 @@ def test_ranks_of_one_container_are_one_run(shm: Path, tmp_path: Path) -> None:
     assert [p["state"] for p in processes] == ["closed"] * 3
 
 
+def test_a_volume_that_both_have_takes_the_run_at_once(shm: Path, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    with container(tmp_path, LOOPS, volume=str(logs)) as job:
+        attached = one(job, Wanted("r", logs, 30))
+        assert attached.way == "injector", attached.why
+        assert (logs / "r/run.json").exists()
+        assert bring([attached]) == []
+        assert not our_folders(job)
+        job.finish()
+    assert Analyzer(logs / "r").samples("proc.*").height > 0
+
+
 def test_a_recording_that_goes_on_is_found_where_it_is(shm: Path, tmp_path: Path) -> None:
     with container(tmp_path, LOOPS) as job:
         first = attach(find(str(job.pid))[0], Wanted("first", tmp_path / "logs", 30))
