@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from recording import wait_for
 
+from haiprof.control.room import acting_as_user_of
+
 #: Makes a root of its own below $1, with the Python whose prefix is $2, the packages that lie in $3
 #: but for those named in $4, the volume $5 and shared memory of a container; then runs the rest of
 #: its arguments.
@@ -57,11 +59,17 @@ OURS = "haiprof haiprof_boot pyarrow polars numpy pytest"
 _NAMESPACES = ["unshare", "--pid", "--mount", "--fork", "--kill-child"]
 
 
-def needs_namespaces() -> None:
+#: The same by a user whom the container knows as root; root of the machine is nobody in it.
+USER = 12345
+_OF_USER = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", *_NAMESPACES]
+_OF_USER += ["--user", "--map-root-user"]
+
+
+def needs_namespaces(prefix: list[str]) -> None:
     """Skip where none can be made."""
     if os.geteuid() != 0 or not shutil.which("unshare") or not shutil.which("pivot_root"):
         pytest.skip("needs root, unshare and pivot_root")
-    if subprocess.run([*_NAMESPACES, "--mount-proc", "true"], capture_output=True).returncode:
+    if subprocess.run([*prefix, "--mount-proc", "true"], capture_output=True).returncode:
         pytest.skip("no namespaces may be made here")
 
 
@@ -86,7 +94,8 @@ class Container:
 
     def finish(self, end: str = "END") -> str:
         """Have the job end, as it must be able to whatever was done to it; return its output."""
-        (self.files / end).touch()
+        with acting_as_user_of(self.pid):
+            (self.files / end).touch()
         out, self.stderr = self.process.communicate(timeout=60)
         assert self.process.returncode == 0, self.stderr
         return out
@@ -107,6 +116,7 @@ def container(
     without: str = OURS,
     volume: str = "",
     before: str = "",
+    users: bool = False,
 ) -> Iterator[Container]:
     """Run a program in a container.
 
@@ -118,6 +128,7 @@ def container(
         without: those that it has not.
         volume: a folder that it has at the same path.
         before: what its shell does first, beginning in its root.
+        users: it has users of its own.
     """
     root = folder / "root"
     root.mkdir(exist_ok=True)
@@ -125,7 +136,7 @@ def container(
     enter = ["sh", "-c", ENTER, "sh", str(root), prefix, packages, without, volume]
     shell = ["sh", "-ec", f'{before}\nexec "$@"', "sh"]
     python = [f"/opt/python/bin/{version}", "-u", "-c", textwrap.dedent(program)]
-    with _entered([*enter, *shell, *python]) as made:
+    with _entered([*enter, *shell, *python], _OF_USER if users else _NAMESPACES) as made:
         yield made
 
 
@@ -137,15 +148,17 @@ def processes_only(program: str) -> Iterator[Container]:
         "mount -t tmpfs -o size=64m none /dev/shm; export HAIPROF_SHM_DIR=/dev/shm"
     )
     shell = ["sh", "-ec", f'{before}\nexec "$@"', "sh"]
-    with _entered([*shell, sys.executable, "-u", "-c", textwrap.dedent(program)]) as made:
+    with _entered(
+        [*shell, sys.executable, "-u", "-c", textwrap.dedent(program)], _NAMESPACES
+    ) as made:
         yield made
 
 
 @contextlib.contextmanager
-def _entered(command: list[str]) -> Iterator[Container]:
-    needs_namespaces()
+def _entered(command: list[str], prefix: list[str]) -> Iterator[Container]:
+    needs_namespaces(prefix)
     process = subprocess.Popen(
-        [*_NAMESPACES, *command],
+        [*prefix, *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -24,7 +24,7 @@ import haiprof
 from haiprof.control.client import ControlError, ask
 from haiprof.control.find import Found
 from haiprof.control.inject import NotReachedError, Ran, python_version, run_in, why_not
-from haiprof.control.room import Room, sees
+from haiprof.control.room import Room, acting_as_user_of, sees
 from haiprof.control.sockets import same_root, socket_of
 from haiprof.errors import HaiprofError
 from haiprof.options import resolve
@@ -44,6 +44,7 @@ _MODULES: Final = ("haiprof", "pyarrow")
 #: What of others' packages only building against them or testing them needs.
 _UNNEEDED: Final = frozenset({"__pycache__", "include", "src", "tests"})
 _LACKING: Final = "lacks "
+_ENDED: Final = "it has ended"
 #: Where a process and we may both write.
 _FOLDERS: Final = ("tmp", "dev/shm", "var/tmp")
 
@@ -82,6 +83,11 @@ def begin():
 
 import threading
 threading.Thread(target=begin, name="haiprof-attach", daemon=True).start()
+"""
+_CODE_OF_END: Final = """\
+import threading
+from haiprof.control import entry
+threading.Thread(target=entry.end, args=({told!r},), name="haiprof-attach", daemon=True).start()
 """
 
 
@@ -170,8 +176,25 @@ class Attached:
                 leave = self.way != "socket"
                 ask(path, "stop", {"leave": leave}, timeout=_CLOSE_SECONDS)
         except ControlError as error:
-            if error.reason not in ("gone", "unloaded"):  # with the process all is closed
+            if error.reason == "denied" and self.room is not None and self.way != "socket":
+                # A container with users of its own does not know us.
+                self._end_by_code()
+            elif error.reason not in ("gone", "unloaded"):  # with the process all is closed
                 raise
+
+    def _end_by_code(self) -> None:
+        pid = self.process.pid
+        try:
+            with _message(pid) as (here, there):
+                run_in(pid, _CODE_OF_END.format(told=there), _CLOSE_SECONDS)
+                said = _heard(here, _CLOSE_SECONDS)
+        except NotReachedError as error:
+            if error.reason in ("gone", "zombie"):
+                return
+            raise ControlError("failed", str(error)) from None
+        if said not in ("ok", _ENDED):
+            why = said or f"it did not end its recording within {_CLOSE_SECONDS:g} s"
+            raise ControlError("failed", f"process {pid}: {why}")
 
     def _end_outside(self) -> None:
         if self._recorder is None:
@@ -257,7 +280,8 @@ def _by_code(process: Found, wanted: Wanted) -> Attached:
                 told=there,
             )
             ran.append(run_in(pid, code, _BEGIN_SECONDS))
-            return _heard(here, process)
+            late = f"it did not begin to record within {_BEGIN_SECONDS:g} s"
+            return _heard(here, _BEGIN_SECONDS) or late
 
         ran: list[Ran] = []
         if room is None:
@@ -380,13 +404,11 @@ def _package_for(version: tuple[int, int]) -> str:
 @contextlib.contextmanager
 def _message(pid: int) -> Iterator[tuple[Path, str]]:
     """Make an empty file that the process can write; yield where it is for us and for it."""
-    owner = Path(f"/proc/{pid}").stat()
     for folder in _FOLDERS:
         root = Path(f"/proc/{pid}/root/{folder}")
         try:
-            descriptor, name = tempfile.mkstemp(prefix="haiprof-", dir=root)
-            if owner.st_uid != os.geteuid():
-                os.chown(descriptor, owner.st_uid, owner.st_gid)
+            with acting_as_user_of(pid):
+                descriptor, name = tempfile.mkstemp(prefix="haiprof-", dir=root)
             os.close(descriptor)
         except OSError:
             continue
@@ -401,18 +423,19 @@ def _message(pid: int) -> Iterator[tuple[Path, str]]:
     )
 
 
-def _heard(message: Path, process: Found) -> str:
-    deadline = time.monotonic() + _BEGIN_SECONDS
+def _heard(message: Path, seconds: float) -> str:
+    """Return what is written there first; empty: nothing was in time."""
+    deadline = time.monotonic() + seconds
     pause = 0.001
     while time.monotonic() < deadline:
         try:
             if said := message.read_text("utf-8", "replace"):
                 return said.splitlines()[0]
         except OSError:
-            return "it has ended"
+            return _ENDED
         time.sleep(pause)
         pause = min(2 * pause, 0.02)
-    return f"it did not begin to record within {_BEGIN_SECONDS:g} s"
+    return ""
 
 
 def _from_outside(process: Found, wanted: Wanted, why: str) -> Attached:

@@ -8,6 +8,7 @@ whatever the names there turn into meanwhile.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import json
 import os
@@ -60,17 +61,14 @@ class Room:
             run: its run, which has a folder there from now on.
 
         Raises:
-            OSError: it has no folder that we and it can write and that programs may lie in.
+            OSError: it has no folder that it can write and that programs may lie in.
         """
-        self._owner = Path(f"/proc/{pid}").stat()
-        self._name = f"haiprof-attach-{self._owner.st_uid}"
+        self._pid = pid
+        self._uid = Path(f"/proc/{pid}").stat().st_uid
+        self._name = f"haiprof-attach-{self._uid}"
         self._run = run
         with contextlib.ExitStack() as descriptors:
-            with _root(pid) as root:
-                self._above, parent = _writable_in(root)
-            descriptors.callback(os.close, self._above)
-            self._folder = self._theirs(self._above, self._name)
-            descriptors.callback(os.close, self._folder)
+            parent = self._find(descriptors)
             self._logs = self._theirs(self._folder, _LOGS)
             descriptors.callback(os.close, self._logs)
             os.close(self._theirs(self._logs, run))
@@ -95,14 +93,15 @@ class Room:
             OSError: it cannot be written; what there is of it is removed.
         """
         partial = f".{source.name}-{os.getpid()}-{time.monotonic_ns()}"
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(_PACKAGE, 0o755, dir_fd=self._folder)
-        with _opened(self._folder, [_PACKAGE]) as package:
+        package = self._theirs(self._folder, _PACKAGE)
+        with contextlib.ExitStack() as descriptors:
+            descriptors.callback(os.close, package)
             if source.name in os.listdir(package):
                 return
             try:
-                _copy_in(source, package, partial, wanted)
-                os.rename(partial, source.name, src_dir_fd=package, dst_dir_fd=package)
+                self._copy_in(source, package, partial, wanted)
+                with acting_as_user_of(self._pid):
+                    os.rename(partial, source.name, src_dir_fd=package, dst_dir_fd=package)
             except OSError as error:
                 _remove(package, partial)
                 if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):  # another rank was faster
@@ -135,35 +134,73 @@ class Room:
             _remove(self._folder, _PACKAGE)
             os.rmdir(self._name, dir_fd=self._above)
 
+    def _find(self, descriptors: contextlib.ExitStack) -> str:
+        """Make the folder in the first place that will do; return which."""
+        refused: OSError | None = None
+        with _root(self._pid) as root:
+            for parent in _PARENTS:
+                with contextlib.ExitStack() as opened:
+                    try:
+                        self._above = _open(root, parent.split("/"))
+                        opened.callback(os.close, self._above)
+                        if os.fstatvfs(self._above).f_flag & os.ST_NOEXEC:
+                            raise OSError(errno.EACCES, "programs may not lie there")
+                        self._folder = self._theirs(self._above, self._name)
+                        opened.callback(os.close, self._folder)
+                    except OSError as error:
+                        refused = refused or OSError(error.errno, error.strerror, f"/{parent}")
+                    else:
+                        descriptors.push(opened.pop_all())
+                        return parent
+        assert refused is not None
+        raise refused
+
     def _theirs(self, above: int, name: str) -> int:
         """Make or open a folder that the user of the process owns."""
-        with contextlib.suppress(FileExistsError):
+        with contextlib.suppress(FileExistsError), acting_as_user_of(self._pid):
             os.mkdir(name, 0o700, dir_fd=above)
         folder = os.open(name, _FOLDER, dir_fd=above)
-        found = os.fstat(folder).st_uid
-        if found != self._owner.st_uid:
-            if found != os.geteuid():
-                os.close(folder)
-                raise PermissionError(errno.EPERM, "is another user's", name)
-            os.fchown(folder, self._owner.st_uid, self._owner.st_gid)
+        if os.fstat(folder).st_uid != self._uid:
+            os.close(folder)
+            raise PermissionError(errno.EPERM, "is another user's", name)
         return folder
 
+    def _copy_in(self, source: Path, above: int, name: str, wanted: Callable[[Path], bool]) -> None:
+        """Copy a folder of ours; what its links lead to takes their place."""
+        inner = self._theirs(above, name)
+        with contextlib.ExitStack() as descriptors:
+            descriptors.callback(os.close, inner)
+            for path in filter(wanted, source.iterdir()):
+                if path.is_dir():
+                    self._copy_in(path, inner, path.name, wanted)
+                    continue
+                with path.open("rb") as file:
+                    with acting_as_user_of(self._pid):
+                        target = os.open(path.name, _NEW, 0o600, dir_fd=inner)
+                    with open(target, "wb") as copy:
+                        shutil.copyfileobj(file, copy)
 
-def _writable_in(root: int) -> tuple[int, str]:
-    """Open the first folder that can be written and programs may lie in; return its path, too."""
-    refused = OSError(errno.ENOENT, os.strerror(errno.ENOENT), f"/{_PARENTS[0]}")
-    for parent in _PARENTS:
-        try:
-            folder = _open(root, parent.split("/"))
-        except OSError as error:
-            refused = OSError(error.errno, error.strerror, f"/{parent}")
-            continue
-        closed = os.fstatvfs(folder).f_flag & (os.ST_NOEXEC | os.ST_RDONLY)
-        if not closed and os.access(f"/proc/self/fd/{folder}", os.W_OK | os.X_OK):
-            return folder, parent
-        os.close(folder)
-        refused = OSError(errno.EACCES, "no programs may be put there", f"/{parent}")
-    raise refused
+
+@contextlib.contextmanager
+def acting_as_user_of(pid: int) -> Iterator[None]:
+    """Make files, in this thread, as the user of a process would.
+
+    Where a container has users of its own, root of the machine is nobody and can make none.
+    """
+    owner = Path(f"/proc/{pid}").stat()
+    before = os.geteuid(), os.getegid()
+    if before == (owner.st_uid, owner.st_gid):
+        yield
+        return
+    libc = ctypes.CDLL(None)
+    # No error is told: what is made has another owner then, which is looked at.
+    libc.setfsgid(ctypes.c_uint(owner.st_gid))
+    libc.setfsuid(ctypes.c_uint(owner.st_uid))
+    try:
+        yield
+    finally:
+        libc.setfsuid(ctypes.c_uint(before[0]))
+        libc.setfsgid(ctypes.c_uint(before[1]))
 
 
 @contextlib.contextmanager
@@ -194,20 +231,6 @@ def _opened(above: int, names: Sequence[str]) -> Iterator[int]:
         yield folder
     finally:
         os.close(folder)
-
-
-def _copy_in(source: Path, above: int, name: str, wanted: Callable[[Path], bool]) -> None:
-    """Copy a folder of ours; what its links lead to takes their place."""
-    os.mkdir(name, 0o755, dir_fd=above)
-    with _opened(above, [name]) as folder:
-        for path in filter(wanted, source.iterdir()):
-            if path.is_dir():
-                _copy_in(path, folder, path.name, wanted)
-            else:
-                with path.open("rb") as file:
-                    target = os.open(path.name, _NEW, 0o644, dir_fd=folder)
-                    with open(target, "wb") as copy:
-                        shutil.copyfileobj(file, copy)
 
 
 def _copy_out(folder: int, to: Path, deepest: int) -> None:
