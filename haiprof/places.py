@@ -65,8 +65,7 @@ def control_socket() -> Path:
 
 
 def _of_this_namespace(name: str) -> str:
-    namespace = _pid_namespace()
-    return name if namespace in (None, _FIRST_NAMESPACE) else f"{name}@{namespace:x}"
+    return name if in_first_pid_namespace() else f"{name}@{_pid_namespace():x}"
 
 
 def _pid_namespace() -> int | None:
@@ -74,6 +73,11 @@ def _pid_namespace() -> int | None:
         return Path("/proc/self/ns/pid").stat().st_ino
     except OSError:
         return None
+
+
+def in_first_pid_namespace() -> bool:
+    """Say whether this process sees all of the machine's processes."""
+    return _pid_namespace() in (None, _FIRST_NAMESPACE)
 
 
 def room_for_ring(folder: Path, wanted: int) -> int:
@@ -178,7 +182,7 @@ def mounted(folder: Path, kind: str) -> bool:
 def in_container() -> bool:
     """Say whether this process most likely runs in a container."""
     return (
-        _pid_namespace() not in (None, _FIRST_NAMESPACE)
+        not in_first_pid_namespace()
         or "KUBERNETES_SERVICE_HOST" in os.environ
         or any(Path(mark).exists() for mark in ("/.dockerenv", "/run/.containerenv"))
     )

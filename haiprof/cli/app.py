@@ -74,7 +74,13 @@ def attach(
     ] = 0.0,
     trace: Annotated[bool, typer.Option("--trace", help="Make a deep trace, too.")] = False,
     log_dir: Annotated[
-        Path, typer.Option(help="The folder that runs are written to.", metavar="DIR")
+        Path,
+        typer.Option(
+            help="The folder that runs are written to.",
+            metavar="DIR",
+            envvar="HAIPROF_LOG_DIR",
+            show_envvar=False,
+        ),
     ] = Path("haiprof-logs"),
     name: Annotated[str, typer.Option(help="The run's name in it [made up].", metavar="NAME")] = "",
     kernels: Annotated[

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from haiprof.cli.console import say, spinner
 from haiprof.cli.progress import seconds_passing
-from haiprof.control.attach import Attached, AttachError, Wanted, alive, attach, way_to
+from haiprof.control.attach import Attached, AttachError, Wanted, alive, attach, bring, way_to
 from haiprof.control.client import ControlError
 from haiprof.control.find import Found, find
 from haiprof.control.jobs import at_once
@@ -138,7 +138,7 @@ def _end_all(attached: Sequence[Attached]) -> bool:
         return ""
 
     with spinner("closing the files"):
-        said = [line for line in at_once(end, attached) if line]
+        said = [line for line in at_once(end, attached) if line] + bring(attached)
     for line in said[:_NAMED]:
         say(line)
     return not said

@@ -8,9 +8,11 @@ and the GPUs' samples of it and its children.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import select
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -21,8 +23,9 @@ from typing import Any, Final, Literal
 import haiprof
 from haiprof.control.client import ControlError, ask
 from haiprof.control.find import Found
-from haiprof.control.inject import NotReachedError, python_version, run_in, why_not
-from haiprof.control.sockets import socket_of
+from haiprof.control.inject import NotReachedError, Ran, python_version, run_in, why_not
+from haiprof.control.room import Room, acting_as_user_of, sees
+from haiprof.control.sockets import same_root, socket_of
 from haiprof.errors import HaiprofError
 from haiprof.options import resolve
 from haiprof.places import make_private, ring_dir, ring_root
@@ -36,6 +39,12 @@ _BEGIN_SECONDS: Final = 15.0
 _SPARE_SECONDS: Final = 10.0
 #: How long closing the files may take, s.
 _CLOSE_SECONDS: Final = 20.0
+#: What the recorder of a run needs beside the standard library; haiprof itself comes first.
+_MODULES: Final = ("haiprof", "pyarrow")
+#: What of others' packages only building against them or testing them needs.
+_UNNEEDED: Final = frozenset({"__pycache__", "include", "src", "tests"})
+_LACKING: Final = "lacks "
+_ENDED: Final = "it has ended"
 #: Where a process and we may both write.
 _FOLDERS: Final = ("tmp", "dev/shm", "var/tmp")
 
@@ -45,8 +54,16 @@ Way = Literal["socket", "remote_exec", "injector", "outside"]
 # is not for the job to find.
 _CODE: Final = """\
 def begin():
-    import sys
+    import importlib.util, os, sys
+    def there(name):
+        spec = importlib.util.find_spec(name)
+        return spec is not None and spec.origin is not None and os.path.exists(spec.origin)
     try:
+        lacks = [name for name in {modules!r} if not there(name)]
+        if "haiprof" in lacks:
+            with open({told!r}, "w") as file:
+                file.write({lacking!r} + " ".join(lacks))
+            return
         path = {path!r}
         if path and "haiprof" not in sys.modules:
             sys.path.insert(0, path)
@@ -66,6 +83,11 @@ def begin():
 
 import threading
 threading.Thread(target=begin, name="haiprof-attach", daemon=True).start()
+"""
+_CODE_OF_END: Final = """\
+import threading
+from haiprof.control import entry
+threading.Thread(target=entry.end, args=({told!r},), name="haiprof-attach", daemon=True).start()
 """
 
 
@@ -98,10 +120,14 @@ class Wanted:
         """The run's folder."""
         return self.log_dir / self.run
 
-    def given(self) -> dict[str, Any]:
-        """Return it as options of ``haiprof.start``."""
+    def given(self, log_dir: str = "") -> dict[str, Any]:
+        """Return it as options of ``haiprof.start``.
+
+        Args:
+            log_dir: the folder of runs, where the process has another.
+        """
         made: dict[str, Any] = dict(self.options)
-        made |= {"run": self.run, "log_dir": str(self.log_dir), "warmup": self.warmup}
+        made |= {"run": self.run, "log_dir": log_dir or str(self.log_dir), "warmup": self.warmup}
         # Should nobody be there to end it, it ends by itself.
         made["time"] = self.seconds + _SPARE_SECONDS
         if self.trace:
@@ -120,6 +146,8 @@ class Attached:
         began: the recording began for us, and ends with us; else it goes on as it did before.
         frozen_ns: how long one thread of the process stood still, ns.
         why: of ``outside``: why there is no more, and the mend.
+        room: of a process in a container: what it was given there, and where its run is until
+            :func:`bring`.
     """
 
     process: Found
@@ -128,6 +156,7 @@ class Attached:
     began: bool = True
     frozen_ns: int = 0
     why: str = ""
+    room: Room | None = None
     _recorder: int | None = None
 
     def end(self) -> None:
@@ -147,8 +176,25 @@ class Attached:
                 leave = self.way != "socket"
                 ask(path, "stop", {"leave": leave}, timeout=_CLOSE_SECONDS)
         except ControlError as error:
-            if error.reason not in ("gone", "unloaded"):  # with the process all is closed
+            if error.reason == "denied" and self.room is not None and self.way != "socket":
+                # A container with users of its own does not know us.
+                self._end_by_code()
+            elif error.reason not in ("gone", "unloaded"):  # with the process all is closed
                 raise
+
+    def _end_by_code(self) -> None:
+        pid = self.process.pid
+        try:
+            with _message(pid) as (here, there):
+                run_in(pid, _CODE_OF_END.format(told=there), _CLOSE_SECONDS)
+                said = _heard(here, _CLOSE_SECONDS)
+        except NotReachedError as error:
+            if error.reason in ("gone", "zombie"):
+                return
+            raise ControlError("failed", str(error)) from None
+        if said not in ("ok", _ENDED):
+            why = said or f"it did not end its recording within {_CLOSE_SECONDS:g} s"
+            raise ControlError("failed", f"process {pid}: {why}")
 
     def _end_outside(self) -> None:
         if self._recorder is None:
@@ -201,27 +247,151 @@ def _by_socket(process: Found, wanted: Wanted) -> Attached:
     path = socket_of(process.pid)
     status = ask(path, "status")
     if status["state"] == "idle":
-        status = ask(path, "start", wanted.given(), timeout=_BEGIN_SECONDS)
-        return Attached(process, "socket", Path(status["run_dir"]))
+        try:
+            room = _room_for(process.pid, wanted, ())
+        except NotReachedError as error:
+            raise ControlError("denied", str(error)) from None
+        with _tidied(room) as log_dir:
+            status = ask(path, "start", wanted.given(log_dir), timeout=_BEGIN_SECONDS)
+        run_dir = wanted.run_dir if room else Path(status["run_dir"])
+        return Attached(process, "socket", run_dir, room=room)
     if wanted.trace:
         asked = {"seconds": wanted.seconds, "warmup": wanted.warmup}
         ask(path, "trace", asked, timeout=_BEGIN_SECONDS)
-    return Attached(process, "socket", Path(status["run_dir"]), began=False)
+    run_dir = Path(status["run_dir"])
+    if not sees(process.pid, run_dir):
+        run_dir = Path(f"/proc/{process.pid}/root{run_dir}")
+    return Attached(process, "socket", run_dir, began=False)
 
 
 def _by_code(process: Found, wanted: Wanted) -> Attached:
-    with _message(process.pid) as (here, there):
-        path = _package_for(python_version(process.pid))
-        code = _CODE.format(path=path, given=wanted.given(), told=there)
-        ran = run_in(process.pid, code, _BEGIN_SECONDS)
-        said = _heard(here, process)
-    if said != "ok":
+    pid = process.pid
+    version = python_version(pid)
+    package = Path(haiprof.__file__).parent
+    room = _room_for(pid, wanted, (package,))
+    with _tidied(room) as log_dir, _message(pid) as (here, there):
+
+        def run(path: str, modules: Sequence[str]) -> str:
+            code = _CODE.format(
+                path=path,
+                modules=modules,
+                lacking=_LACKING,
+                given=wanted.given(log_dir),
+                told=there,
+            )
+            ran.append(run_in(pid, code, _BEGIN_SECONDS))
+            late = f"it did not begin to record within {_BEGIN_SECONDS:g} s"
+            return _heard(here, _BEGIN_SECONDS) or late
+
+        ran: list[Ran] = []
+        if room is None:
+            said = run(_package_for(version), ())
+        else:
+            said = run("", _MODULES)
+            if said.startswith(_LACKING):
+                _give(pid, room, said.removeprefix(_LACKING).split(), version)
+                here.write_text("")
+                said = run(room.package, ())
+        if said != "ok":
+            raise NotReachedError(
+                pid,
+                "refused",
+                f"{said}; install haiprof for its Python, or attach with the haiprof of that "
+                "Python",
+            )
+    frozen = sum(each.frozen_ns for each in ran)
+    return Attached(process, ran[0].way, wanted.run_dir, frozen_ns=frozen, room=room)
+
+
+def _room_for(pid: int, wanted: Wanted, packages: Sequence[Path]) -> Room | None:
+    """Return a folder in the container of a process; None when it finds all that it needs here.
+
+    Raises:
+        NotReachedError: there can be none.
+    """
+    try:
+        if same_root(pid):
+            return None
+        wanted.log_dir.mkdir(parents=True, exist_ok=True)
+        seen = {f for f in (wanted.log_dir, *packages) if f == f.resolve() and sees(pid, f)}
+        if seen >= {wanted.log_dir, *packages}:
+            return None
+        room = Room(pid, wanted.run)
+        if wanted.log_dir in seen and _is_of(pid, wanted.log_dir):
+            room.log_dir = str(wanted.log_dir)
+        return room
+    except OSError as error:
         raise NotReachedError(
-            process.pid,
+            pid,
+            "folder",
+            "it runs in a container that does not see our files, and it can be given none: "
+            f"{error.filename}: {error.strerror}; do this as root, or give it a /tmp",
+        ) from None
+
+
+def _is_of(pid: int, folder: Path) -> bool:
+    """Say whether a process may write a folder as its owner, or as root."""
+    return Path(f"/proc/{pid}").stat().st_uid in (0, folder.stat().st_uid)
+
+
+@contextlib.contextmanager
+def _tidied(room: Room | None) -> Iterator[str]:
+    """Yield the folder of runs in a room; where it comes to nothing, nothing stays there."""
+    try:
+        yield room.log_dir if room is not None else ""
+    except BaseException:
+        if room is not None:
+            room.leave()
+        raise
+
+
+def _give(pid: int, room: Room, modules: Sequence[str], version: tuple[int, int]) -> None:
+    """Put modules into a room."""
+    if version != sys.version_info[:2]:
+        raise NotReachedError(
+            pid,
             "refused",
-            f"{said}; install haiprof for its Python, or attach with the haiprof of that Python",
+            f"its container has no haiprof, and this one is for Python {sys.version_info[0]}."
+            f"{sys.version_info[1]}, not for its {version[0]}.{version[1]}; install haiprof "
+            "there, or attach with a haiprof for that Python",
         )
-    return Attached(process, ran.way, wanted.run_dir, frozen_ns=ran.frozen_ns)
+    ours = f"_core.cpython-{version[0]}{version[1]}-"
+
+    def wanted(path: Path) -> bool:
+        other = path.name.startswith("_core.") and path.suffix == ".so"
+        return path.name not in _UNNEEDED and (not other or path.name.startswith(ours))
+
+    for name in modules:
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:
+            raise NotReachedError(pid, "refused", f"{name} is missing there, and here")
+        try:
+            room.give(Path(spec.origin).parent, wanted)
+        except OSError as error:
+            raise NotReachedError(
+                pid, "folder", f"{name} cannot be copied into its container: {error.strerror}"
+            ) from None
+
+
+def bring(attached: Sequence[Attached]) -> list[str]:
+    """Bring here what was written in containers, when all have ended; remove what was ours there.
+
+    Returns:
+        A line for each run that could not be brought, with where it is.
+    """
+    rooms = {each.room.key: (each, each.room) for each in attached if each.room is not None}
+    said = []
+    for each, room in rooms.values():
+        try:
+            room.bring(each.run_dir, _CLOSE_SECONDS if alive([each]) else 1.0)
+        except OSError as error:
+            where = f"/proc/{each.process.pid}/root{room.log_dir}/{each.run_dir.name}"
+            reason = error.strerror or str(error)
+            said.append(f"{each.process.label}: its run stays in its container ({reason}): {where}")
+    for each in attached:
+        if each.room is not None:
+            each.room.leave()
+    return said
 
 
 def _package_for(version: tuple[int, int]) -> str:
@@ -234,13 +404,11 @@ def _package_for(version: tuple[int, int]) -> str:
 @contextlib.contextmanager
 def _message(pid: int) -> Iterator[tuple[Path, str]]:
     """Make an empty file that the process can write; yield where it is for us and for it."""
-    owner = Path(f"/proc/{pid}").stat()
     for folder in _FOLDERS:
         root = Path(f"/proc/{pid}/root/{folder}")
         try:
-            descriptor, name = tempfile.mkstemp(prefix="haiprof-", dir=root)
-            if owner.st_uid != os.geteuid():
-                os.chown(descriptor, owner.st_uid, owner.st_gid)
+            with acting_as_user_of(pid):
+                descriptor, name = tempfile.mkstemp(prefix="haiprof-", dir=root)
             os.close(descriptor)
         except OSError:
             continue
@@ -255,18 +423,19 @@ def _message(pid: int) -> Iterator[tuple[Path, str]]:
     )
 
 
-def _heard(message: Path, process: Found) -> str:
-    deadline = time.monotonic() + _BEGIN_SECONDS
+def _heard(message: Path, seconds: float) -> str:
+    """Return what is written there first; empty: nothing was in time."""
+    deadline = time.monotonic() + seconds
     pause = 0.001
     while time.monotonic() < deadline:
         try:
             if said := message.read_text("utf-8", "replace"):
                 return said.splitlines()[0]
         except OSError:
-            return "it has ended"
+            return _ENDED
         time.sleep(pause)
         pause = min(2 * pause, 0.02)
-    return f"it did not begin to record within {_BEGIN_SECONDS:g} s"
+    return ""
 
 
 def _from_outside(process: Found, wanted: Wanted, why: str) -> Attached:

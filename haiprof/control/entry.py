@@ -1,4 +1,4 @@
-"""The first thing of haiprof that runs in a process it was brought into: begins the recording."""
+"""What runs first and last of haiprof in a process that it was brought into."""
 
 from __future__ import annotations
 
@@ -25,6 +25,25 @@ def begin(given: dict[str, Any], told: str) -> None:
                 active = session.start_beside_imports(**given)
             begun = active.recording or active.warming_up
             line = "ok" if begun else (lines[-1] if lines else "its stderr says why")
+    except BaseException as error:
+        line = f"{type(error).__name__}: {error}"
+    with contextlib.suppress(OSError), Path(told).open("w", encoding="utf-8") as file:
+        file.write(line)
+
+
+def end(told: str) -> None:
+    """End the recording and leave, where the socket cannot be asked to. Never raises.
+
+    Args:
+        told: the file in which whoever attached waits for ``ok`` or for what is in the way.
+    """
+    try:
+        from haiprof import session
+        from haiprof.control import server
+
+        session.stop()
+        server.close_socket()
+        line = "ok"
     except BaseException as error:
         line = f"{type(error).__name__}: {error}"
     with contextlib.suppress(OSError), Path(told).open("w", encoding="utf-8") as file:

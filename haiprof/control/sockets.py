@@ -48,7 +48,7 @@ def socket_of(pid: int) -> Path:
         environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         namespace = Path(f"/proc/{pid}/ns/pid").stat().st_ino
         # Where this process sees it, if it does: what is in another user's root is closed to us.
-        root = Path("/") if _same_root(pid) else Path(f"/proc/{pid}/root")
+        root = Path("/") if same_root(pid) else Path(f"/proc/{pid}/root")
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ESRCH):
             raise ControlError("gone", f"there is no process {pid}") from None
@@ -64,7 +64,12 @@ def socket_of(pid: int) -> Path:
     raise ControlError("unloaded", f"process {pid} has not loaded haiprof, or records nothing yet")
 
 
-def _same_root(pid: int) -> bool:
+def same_root(pid: int) -> bool:
+    """Say whether a process sees the files that we see.
+
+    Raises:
+        OSError: it has ended, or is another user's.
+    """
     return os.path.samestat(
         Path(f"/proc/{pid}/ns/mnt").stat(), Path("/proc/self/ns/mnt").stat()
     ) and os.path.samestat(Path(f"/proc/{pid}/root").stat(), Path("/").stat())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import time
@@ -109,3 +110,22 @@ def test_what_runs_no_python_is_looked_at_from_outside(shm: Path, tmp_path: Path
             sleeper.kill()
     samples = Analyzer(attached.run_dir).samples("proc.*")
     assert "command" in samples["instance"].cast(str).to_list()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can ask as another user")
+def test_another_users_job_is_refused_in_one_line(shm: Path, tmp_path: Path) -> None:
+    with job(TRAINS, tmp_path) as running:
+        process = found(running.pid)
+        child = os.fork()
+        if child == 0:
+            status = 1
+            with contextlib.suppress(BaseException):
+                os.setgroups([])
+                os.setresgid(65534, 65534, 65534)
+                os.setresuid(65534, 65534, 65534)
+                way, why = way_to(process)
+                told = "is another user's: ask as that user, or as root"
+                status = 0 if way == "outside" and told in why and "\n" not in why else 2
+            os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert running.steps > 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from haiprof.cli.console import say
-from haiprof.cli.doctor import itself, job, sources, told
+from haiprof.cli.doctor import container, itself, job, reach, sources, told
 from haiprof.cli.doctor import plan as plans
 from haiprof.cli.doctor.finding import BROKEN, OK, Finding
 from haiprof.cli.doctor.require import unmet
@@ -62,6 +62,9 @@ def _findings(access: Access) -> Iterator[Finding]:
     def host_sources() -> Iterator[Finding]:
         return sources.host_sources(access)
 
+    def container_around() -> Iterator[Finding]:
+        return container.examine(access)
+
     checks: tuple[Callable[[], Iterator[Finding]], ...] = (
         itself.options,
         itself.shared_memory,
@@ -69,7 +72,9 @@ def _findings(access: Access) -> Iterator[Finding]:
         job.torch,
         job.start_file,
         job.gpu_kernels,
+        reach.attach,
         itself.left_over,
+        container_around,
         host_sources,
     )
     for check in checks:

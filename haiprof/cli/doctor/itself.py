@@ -16,8 +16,8 @@ from haiprof.cli.doctor.finding import ABSENT, BROKEN, DENIED, OK, Finding
 from haiprof.options import Options, resolve
 from haiprof.places import ring_root, room_for_ring
 
-#: As src/ring/writer.h has it; the core may not be there to ask.
-_SMALLEST_RING: Final = 2 << 20
+#: Bytes, as src/ring/writer.h has it; the core may not be there to ask.
+SMALLEST_RING: Final = 2 << 20
 #: How long one record may take from a ring to a file, s.
 _TRIP_SECONDS: Final = 20.0
 _TIME_BASES: Final = {
@@ -45,7 +45,7 @@ def shared_memory() -> Iterator[Finding]:
         return
     room = os.statvfs(base)
     size, free = room.f_frsize * room.f_blocks, room.f_frsize * room.f_bavail
-    found = f"{base}: {_mib(free)} free of {_mib(size)}"
+    found = f"{base}: {mib(free)} free of {mib(size)}"
     wanted = resolve({})[0].ring_mib << 20
     takes = room_for_ring(base, wanted)
     mine = ring_root()
@@ -56,11 +56,11 @@ def shared_memory() -> Iterator[Finding]:
         )
     elif not os.access(base, os.W_OK | os.X_OK):
         yield Finding(what, DENIED, f"{base} cannot be written", elsewhere, core=True)
-    elif takes < _SMALLEST_RING:
+    elif takes < SMALLEST_RING:
         yield Finding(
             what,
             BROKEN,
-            f"{found}; a ring takes half of what is free, which must be {_mib(_SMALLEST_RING)}",
+            f"{found}; a ring takes half of what is free, which must be {mib(SMALLEST_RING)}",
             f"give the container a larger /dev/shm, or {elsewhere}",
             core=True,
         )
@@ -68,7 +68,7 @@ def shared_memory() -> Iterator[Finding]:
         yield Finding(
             what,
             OK,
-            f"{found}; the next ring takes half of that instead of {_mib(wanted)}",
+            f"{found}; the next ring takes half of that instead of {mib(wanted)}",
             "a larger /dev/shm makes losses less likely",
             core=True,
         )
@@ -76,7 +76,8 @@ def shared_memory() -> Iterator[Finding]:
         yield Finding(what, OK, found, core=True)
 
 
-def _mib(size: int) -> str:
+def mib(size: int) -> str:
+    """Return a size in bytes in words."""
     return f"{size / 2**20:,.0f} MiB"
 
 

@@ -8,34 +8,25 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
-from haiprof.cli.doctor import job
+from haiprof.cli.doctor import given, job
 from haiprof.cli.doctor.finding import BROKEN, OK, Finding
 from haiprof.options import ENABLED_VARIABLE, HOST_RECORDERS
 from haiprof.places import PROCFS, SYSFS, Access, in_container
 
 #: What a reason or a mend speaks of -> where it is explained, and how a container is given it.
 _MORE: Final = (
-    (
-        ("perfmon", "perf_event_paranoid"),
-        "docs/doctor.md#counters",
-        "Docker: --cap-add PERFMON; Kubernetes: securityContext: {capabilities: {add: [PERFMON]}}",
-    ),
+    (("perfmon", "perf_event_paranoid"), "docs/doctor.md#counters", str(given.PERFMON)),
     (
         ("network namespace", "hostnetwork", "netns"),
         "docs/doctor.md#the-hosts-network",
-        "Docker: --network host; Kubernetes: hostNetwork: true",
+        str(given.NETWORK),
     ),
-    (
-        ("ptrace",),
-        "docs/doctor.md#io-of-other-users-processes",
-        "Docker: --cap-add SYS_PTRACE; Kubernetes: securityContext: {capabilities: {add: "
-        "[SYS_PTRACE]}}",
-    ),
+    (("ptrace",), "docs/doctor.md#io-of-other-users-processes", str(given.PTRACE)),
     (("resctrl",), "docs/doctor.md#resctrl", ""),
     (
         ("sysfs_root", "sysfs-root"),
         "docs/doctor.md#the-hosts-sys-and-proc",
-        "Docker: -v /sys:/host/sys:ro; Kubernetes: hostPath: {path: /sys}, mounted read-only",
+        f"{given.SYS}, mounted read-only",
     ),
 )
 
@@ -79,10 +70,10 @@ def _of_recorder(recorder: str, access: Access) -> Iterator[Finding]:
 def explained(reason: str, mend: str) -> str:
     """Add to a mend where it is explained and, in a container, how containers are given it."""
     said = f"{reason} {mend}".lower()
-    for words, where, given in _MORE:
+    for words, where, gives in _MORE:
         if any(word in said for word in words):
             known = not in_container() or "kubernetes" in said or "hostnetwork" in said
-            return "; ".join(filter(None, [mend, "" if known else given, f"see {where}"]))
+            return "; ".join(filter(None, [mend, "" if known else gives, f"see {where}"]))
     return mend
 
 

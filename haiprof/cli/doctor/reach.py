@@ -1,0 +1,48 @@
+"""Whether jobs that run can be attached to: tried out on a process of our own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Final
+
+from haiprof.cli.doctor import given, rights
+from haiprof.cli.doctor.finding import BROKEN, DENIED, OK, Finding
+from haiprof.places import in_container
+
+_WHAT: Final = "attach"
+#: How long the code may take to run, s.
+_SECONDS: Final = 10.0
+_PROGRAM: Final = "import time\nprint(flush=True)\nwhile True: time.sleep(0.01)"
+
+
+def attach() -> Iterator[Finding]:
+    """Bring code into a Python process, as ``haiprof attach`` does."""
+    from haiprof.control.inject import NotReachedError, run_in
+
+    with subprocess.Popen(
+        [sys.executable, "-S", "-E", "-c", _PROGRAM],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as target:
+        try:
+            assert target.stdout is not None
+            target.stdout.readline()
+            ran = run_in(target.pid, "pass", _SECONDS)
+        except NotReachedError as error:
+            reason, _, mend = str(error).partition(": ")[2].partition("; ")
+            denied = error.reason in ("permission", "seccomp")
+            yield Finding(_WHAT, DENIED if denied else BROKEN, reason, mend or "haiprof run")
+            return
+        finally:
+            target.kill()
+    scope = rights.yama()
+    if scope > 0 and "SYS_PTRACE" not in rights.effective():
+        mend = str(given.PTRACE) if in_container() else "attach as root, or set it to 0"
+        found = f"kernel.yama.ptrace_scope is {scope}: only who started a job may attach to it"
+        yield Finding(_WHAT, DENIED, found, f"{mend}; a job under haiprof run needs neither")
+        return
+    how = "sys.remote_exec" if ran.way == "remote_exec" else "ptrace"
+    yield Finding(_WHAT, OK, f"code was brought into a running Python ({how})")

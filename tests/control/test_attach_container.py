@@ -1,0 +1,269 @@
+"""A job in a container is recorded from outside of it; its files are not ours."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from commands import haiprof
+from containers import USER, Container, container, processes_only
+from control_jobs import TRAINS
+from recording import process_file
+
+from haiprof import Analyzer
+from haiprof.control.attach import Attached, Wanted, attach, bring
+from haiprof.control.find import find
+from haiprof.control.room import Room
+
+LOOPS = """
+    import os, sys, time
+    print("ready", flush=True)
+    while not os.path.exists("/END"):
+        time.sleep(0.005)
+    print("ended as it should")
+"""
+#: Two ranks, which their parent waits for.
+RANKS = """
+    import os, sys, time
+    for rank in range(2):
+        if os.fork() == 0:
+            os.execve(sys.executable, [sys.executable, "-c",
+                "import os, time\\nwhile not os.path.exists('/END'): time.sleep(0.005)"],
+                {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"})
+    time.sleep(0.5)
+    print("ready", flush=True)
+    for _ in range(2):
+        assert os.wait()[1] == 0
+    print("ended as it should")
+"""
+
+
+def one(job: Container, wanted: Wanted, seconds: float = 1.5) -> Attached:
+    attached = attach(find(str(job.pid))[0], wanted)
+    time.sleep(seconds)
+    attached.end()
+    return attached
+
+
+def our_folders(job: Container) -> list[Path]:
+    return [p for name in ("tmp", "dev/shm") for p in (job.files / name).glob("haiprof-attach-*")]
+
+
+def test_a_container_that_knows_nothing_of_us_is_given_what_it_needs(
+    shm: Path, tmp_path: Path
+) -> None:
+    with container(tmp_path, LOOPS) as job:
+        for number in range(3):
+            wanted = Wanted(f"r{number}", tmp_path / "logs", 30)
+            attached = one(job, wanted)
+            assert attached.way == "injector", attached.why
+            assert our_folders(job)
+            assert not wanted.run_dir.exists()
+            assert bring([attached]) == []
+            assert not our_folders(job)
+            folders = {p.name: process_file(p) for p in wanted.run_dir.iterdir() if p.is_dir()}
+            assert {p["state"] for p in folders.values()} == {"closed"}
+            assert {p["role"] for p in folders.values()} == {"node", "rank"}
+            assert not list(wanted.run_dir.glob("*/*.arrows"))
+            samples = Analyzer(wanted.run_dir).samples("proc.*")
+            assert samples.height > 0
+            # What is brought belongs to who asked for it, and to nobody else.
+            assert {p.stat().st_mode & 0o77 for p in wanted.run_dir.rglob("*")} == {0}
+        assert job.finish() == "ended as it should\n"
+        assert job.stderr == ""
+
+
+def test_steps_and_a_trace_of_a_job_in_a_container_come_home(shm: Path, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    packages = str(Path(torch.__file__).parents[1])
+    program = TRAINS.format(before="", each="")
+    with container(tmp_path, program, packages=packages, without="haiprof pyarrow") as job:
+        logs = str(tmp_path / "logs")
+        options = ("--time", "3", "--trace", "--name", "r", "--log-dir", logs)
+        done = haiprof("attach", str(job.pid), *options)
+        assert done.returncode == 0, done.stderr
+        assert "steps, median" in done.stderr
+        assert f"run {logs}/r\n" in done.stderr
+        assert not our_folders(job)
+        job.finish()
+        assert "Traceback" not in job.stderr
+    run = tmp_path / "logs" / "r"
+    assert Analyzer(run).steps().height > 3
+    (trace,) = run.glob("*/*.pt.trace.json.gz")
+    assert "aten::addmm" in Analyzer(trace).operators()["name"].cast(str).to_list()
+
+
+def test_ranks_of_one_container_are_one_run(shm: Path, tmp_path: Path) -> None:
+    with container(tmp_path, RANKS) as job:
+        wanted = Wanted("r", tmp_path / "logs", 30)
+        attached = [attach(find(str(pid))[0], wanted) for pid in job.children()]
+        assert [a.way for a in attached] == ["injector"] * 2, [a.why for a in attached]
+        time.sleep(1.5)
+        for each in attached:
+            each.end()
+        assert bring(attached) == []
+        assert not our_folders(job)
+        job.finish()
+    processes = [process_file(p) for p in wanted.run_dir.iterdir() if p.is_dir()]
+    assert sorted(p["rank"] for p in processes if p["role"] == "rank") == [0, 1]
+    assert [p["state"] for p in processes] == ["closed"] * 3
+
+
+def test_a_container_with_users_of_its_own(shm: Path, tmp_path: Path) -> None:
+    version = f"python3.{sys.version_info[1]}"
+    if not Path(f"/usr/bin/{version}").exists():
+        pytest.skip(f"no {version} that every user may run")
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        with container(Path(folder), LOOPS, prefix="/usr", users=True) as job:
+            for number in range(2):
+                attached = one(job, Wanted(f"r{number}", tmp_path / "logs", 30))
+                assert attached.way == "injector", attached.why
+                (ours,) = our_folders(job)
+                assert ours.name == f"haiprof-attach-{USER}"
+                assert {p.lstat().st_uid for p in ours.rglob("*")} == {USER}
+                assert bring([attached]) == []
+                assert not our_folders(job)
+                assert Analyzer(attached.run_dir).samples("proc.*").height > 0
+                assert {p.stat().st_uid for p in attached.run_dir.rglob("*")} == {os.getuid()}
+            assert job.finish() == "ended as it should\n"
+            assert job.stderr == ""
+
+
+def test_a_volume_that_both_have_takes_the_run_at_once(shm: Path, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    with container(tmp_path, LOOPS, volume=str(logs)) as job:
+        attached = one(job, Wanted("r", logs, 30))
+        assert attached.way == "injector", attached.why
+        assert (logs / "r/run.json").exists()
+        assert bring([attached]) == []
+        assert not our_folders(job)
+        job.finish()
+    assert Analyzer(logs / "r").samples("proc.*").height > 0
+
+
+def test_a_recording_that_goes_on_is_found_where_it_is(shm: Path, tmp_path: Path) -> None:
+    with container(tmp_path, LOOPS) as job:
+        first = attach(find(str(job.pid))[0], Wanted("first", tmp_path / "logs", 30))
+        time.sleep(1.5)
+        second = one(job, Wanted("second", tmp_path / "logs", 30), 0.5)
+        assert (second.way, second.began, second.room) == ("socket", False, None)
+        assert second.run_dir == job.files / "tmp/haiprof-attach-0/logs/first"
+        assert Analyzer(second.run_dir).samples("proc.*").height > 0
+        first.end()
+        assert bring([first]) == []
+        assert first.run_dir == tmp_path / "logs/first"
+    assert Analyzer(first.run_dir).samples("proc.*").height > 0
+
+
+def elsewhere(job: Container) -> None:
+    """See that our folder is made in another place than it mostly is."""
+    made = Room(job.pid, "run")
+    assert made.log_dir == "/dev/shm/haiprof-attach-0/logs"
+    made.leave()
+    assert not list((job.files / "dev/shm").glob("haiprof-attach-*"))
+
+
+def test_no_link_in_a_container_leads_out_of_it(shm: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.mkdir(mode=0o755)
+    (secret / "text").write_text("secret")
+    with container(tmp_path, LOOPS) as job:
+        room = job.files / "tmp/haiprof-attach-0"
+        room.symlink_to(secret)  # as we would follow it
+        elsewhere(job)
+        room.unlink()
+        room.mkdir()
+        os.chown(room, 12345, 12345)
+        elsewhere(job)
+        os.chown(room, 0, 0)
+        (room / "logs").symlink_to(secret)
+        with pytest.raises(OSError, match="Not a directory"):
+            Room(job.pid, "run")
+        (room / "logs").unlink()
+        room.rmdir()
+
+        run = room / "logs/run"
+        made = Room(job.pid, "run")
+        (run / "node").mkdir()
+        (run / "node/events-0.arrow").write_text("events")
+        (run / "node/link").symlink_to(secret / "text")
+        (run / "folder").symlink_to(secret)
+        (run / "process.json").symlink_to(secret / "text")
+        os.mkfifo(run / "node/process.json")
+        (tmp_path / "to/node").mkdir(parents=True)
+        made.bring(tmp_path / "to", 1.0)
+        made.leave()
+        assert not room.exists()
+        assert job.finish() == "ended as it should\n"
+    brought = {str(p.relative_to(tmp_path / "to")) for p in (tmp_path / "to").rglob("*")}
+    assert brought == {"node", "node.2", "node.2/events-0.arrow"}
+    assert [p.name for p in secret.iterdir()] == ["text"]
+    assert (secret / "text").read_text() == "secret"
+
+
+def test_what_was_recorded_until_the_container_was_killed_is_brought(
+    shm: Path, tmp_path: Path
+) -> None:
+    with container(tmp_path, LOOPS) as job:
+        wanted = Wanted("r", tmp_path / "logs", 30)
+        attached = attach(find(str(job.pid))[0], wanted)
+        time.sleep(2.5)
+        job.kill()
+        attached.end()
+        assert bring([attached]) == []
+    assert Analyzer(wanted.run_dir).samples("proc.*").height > 0
+
+
+def test_a_container_that_sees_our_files_needs_nothing(shm: Path, tmp_path: Path) -> None:
+    """Only its processes and its shared memory are its own: the run is written where it belongs."""
+    with processes_only(LOOPS.replace("/END", f"{tmp_path}/END")) as job:
+        wanted = Wanted("r", tmp_path / "logs", 30)
+        attached = one(job, wanted)
+        assert (attached.way, attached.room) == ("injector", None), attached.why
+        job.finish(str(tmp_path / "END").lstrip("/"))
+    assert Analyzer(wanted.run_dir).samples("proc.*").height > 0
+
+
+def other_python() -> str:
+    """Return the prefix of a Python that our core is not built for."""
+    ours = f"3.{sys.version_info[1]}."
+    found = [
+        path
+        for path in sorted(Path.home().glob(".pyenv/versions/3.1[0-9].*"))
+        if not path.name.startswith(ours) and (path / "bin/python3").exists()
+    ]
+    if not found:
+        pytest.skip("no other Python in ~/.pyenv")
+    return str(found[-1])
+
+
+@pytest.mark.parametrize(
+    ("other", "before", "why"),
+    [
+        (True, "", "its container has no haiprof, and this one is for Python 3."),
+        (False, "mount -o remount,ro /; mount -o remount,ro /dev/shm", "can be given none: /"),
+        (False, "rmdir tmp; ln -s /dev/shm tmp; mount -o remount,noexec /dev/shm", "given none: /"),
+    ],
+)
+def test_what_is_in_the_way_is_one_line_and_the_job_is_unharmed(
+    shm: Path, tmp_path: Path, other: bool, before: str, why: str
+) -> None:
+    prefix = other_python() if other else sys.base_prefix
+    with container(tmp_path, LOOPS, prefix=prefix, before=before) as job:
+        wanted = Wanted("r", tmp_path / "logs", 30)
+        attached = one(job, wanted, 2.5)
+        assert attached.way == "outside"
+        assert why in attached.why
+        assert "\n" not in attached.why
+        assert bring([attached]) == []
+        assert not our_folders(job)
+        if not before.startswith("mount"):
+            assert job.finish() == "ended as it should\n"
+            assert job.stderr == ""
+    assert Analyzer(wanted.run_dir).samples("proc.*").height > 0
