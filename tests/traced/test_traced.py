@@ -18,7 +18,7 @@ from haiprof.analyzer import Analyzer
 from haiprof.errors import HaiprofError
 from haiprof.export import csv
 from haiprof.sources import tables
-from haiprof.traced import WHO
+from haiprof.traced.whose import WHO
 from haiprof.views.trace import idle, kernels, operators, overlap, overview, step_trace, temporal
 from haiprof.views.trace.linked import Linked, link
 
