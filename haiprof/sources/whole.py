@@ -33,11 +33,11 @@ class Columns:
         self._parts = [set(schema.names) for schema in schemas]
         self._starts = [0] * (len(schemas) + 1)
         self._dtypes: dict[str, np.dtype[Any]] = {}
-        #: Those columns of which some row has been told.
         self._numbers: dict[str, npt.NDArray[Any]] = {}
         self._nulls: dict[str, npt.NDArray[np.bool_]] = {}
-        #: Batches that tell nothing of a column: most often none does, and it takes no memory.
-        self._absent: dict[str, list[slice]] = {}
+        #: Batches in which all rows of a column are the same, null or a number: where that is so of
+        #: all batches, the column takes no memory.
+        self._same: dict[str, list[tuple[slice, int | None]]] = {}
         #: Of the texts of each part, what its codes stand for.
         self._words: dict[str, list[pa.Array | None]] = {}
         self._texts: dict[str, list[list[pa.Array]]] = {}
@@ -55,7 +55,7 @@ class Columns:
                 self._words[name] = [None for _ in self._parts]
                 kind = pl.UInt32()
             self._dtypes[name] = pl.Series([], dtype=kind).to_numpy().dtype
-            self._absent[name] = []
+            self._same[name] = []
 
     def put(self, part: int, row: int, batch: pa.RecordBatch) -> None:
         """Take a batch, whose first row is the part's ``row``.
@@ -63,6 +63,8 @@ class Columns:
         Raises:
             pa.ArrowInvalid: a number does not fit into its column.
         """
+        if not batch.num_rows:
+            return
         at = self._starts[part] + row
         place = slice(at, at + batch.num_rows)
         there = self._parts[part]
@@ -74,7 +76,7 @@ class Columns:
                 self._words[name][part] = column.dictionary
                 column = column.indices
             if column is None or column.null_count == len(column):
-                self._absent[name].append(place)
+                self._same[name].append((place, None))
                 continue
             kind = pa.from_numpy_dtype(dtype)
             if column.type != kind:
@@ -82,11 +84,15 @@ class Columns:
             if column.null_count:
                 self._mask(name)[place] = column.is_null().to_numpy(zero_copy_only=False)
                 column = column.fill_null(0)
+            told = column.to_numpy()
             numbers = self._numbers.get(name)
             if numbers is None:
+                if name not in self._words and _all_same(told) and name not in self._nulls:
+                    self._same[name].append((place, int(told[0])))
+                    continue
                 # Of two threads that come at once one has its own thrown away.
                 numbers = self._numbers.setdefault(name, np.empty(self._starts[-1], dtype))
-            numbers[place] = column.to_numpy()
+            numbers[place] = told
         for name, parts in self._texts.items():
             none = pa.nulls(batch.num_rows, pa.utf8())
             parts[part].append(batch.column(name) if name in there else none)
@@ -99,27 +105,37 @@ class Columns:
 
     def frame(self) -> pl.DataFrame:
         """Return what was put in."""
-        made = []
+        height = self._starts[-1]
+        series: dict[str, pl.Series] = {}
+        same: dict[str, int | None] = {}
         for name, kind in self._kinds.items():
-            if name in self._numbers:
+            values = {value for _, value in self._same.get(name, [])}
+            if name in self._texts and height:
+                chunks = [chunk for chunks in self._texts.pop(name) for chunk in chunks]
+                series[name] = pl.Series(name, pl.from_arrow(pa.chunked_array(chunks)), kind)
+            elif name in self._numbers or len(values) > 1:
                 # By way of Arrow, which copies nothing: polars may copy what numpy gives it.
-                parts = [self._arrow(name)]
-            elif name in self._texts:
-                parts = [pa.chunked_array(chunks) for chunks in self._texts.pop(name) if chunks]
+                series[name] = pl.Series(name, pl.from_arrow(self._arrow(name)), kind)
             else:
-                parts = []
-            series = [pl.Series(name, pl.from_arrow(part), kind) for part in parts]
-            if not series:
-                made.append(pl.repeat(None, self._starts[-1], dtype=kind, eager=True).alias(name))
-            else:
-                made.append(series[0] if len(series) == 1 else pl.concat(series, rechunk=True))
-        return pl.DataFrame(made)
+                same[name] = next(iter(values), None)
+        if not series:
+            # Of literals alone no frame would know its height.
+            for name, value in same.items():
+                made = pl.repeat(value, height, dtype=self._kinds[name], eager=True)
+                series[name] = made.alias(name)
+        return pl.DataFrame(list(series.values())).select(
+            pl.col(name) if name in series else pl.lit(same[name], kind).alias(name)
+            for name, kind in self._kinds.items()
+        )
 
     def _arrow(self, name: str) -> pa.Array:
-        numbers = self._numbers.pop(name)
-        for place in self._absent[name]:
-            numbers[place] = 0
-            self._mask(name)[place] = True
+        numbers = self._numbers.pop(name, None)
+        if numbers is None:
+            numbers = np.empty(self._starts[-1], self._dtypes[name])
+        for place, value in self._same[name]:
+            numbers[place] = value or 0
+            if value is None:
+                self._mask(name)[place] = True
         words = self._one_dictionary(name, numbers) if name in self._words else None
         made = pa.array(numbers, mask=self._nulls.pop(name, None))
         return made if words is None else pa.DictionaryArray.from_arrays(made, words)
@@ -139,3 +155,12 @@ class Columns:
                 raise pa.ArrowInvalid(f"{name}: a code stands for no text")
             mine[:] = pc.index_in(words, texts).to_numpy().astype(codes.dtype)[mine]
         return texts
+
+
+def _all_same(numbers: npt.NDArray[Any]) -> bool:
+    """Say whether all are the same whole number; floats may differ and be equal."""
+    return (
+        numbers.dtype.kind in "iu"
+        and numbers[0] == numbers[-1]
+        and bool((numbers == numbers[0]).all())
+    )
