@@ -18,8 +18,8 @@ from haiprof.errors import HaiprofError
 from haiprof.sources import tables
 from haiprof.sources.open import Opened, open_path, open_traces
 from haiprof.sources.own import ROLE_NODE, ROLE_RANK, Process, Run, readable
-from haiprof.traced import Traced
 from haiprof.traced.links import Links
+from haiprof.traced.questions import Traced
 from haiprof.views import busy as busy_views
 from haiprof.views import device_steps as device_views
 from haiprof.views import gpu_use as use_views

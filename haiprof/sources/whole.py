@@ -20,7 +20,7 @@ class Columns:
     """The columns of a table of known height; rows come in batches, those of a part in order.
 
     Numbers, and the codes of texts, are copied into their place. Texts without codes are kept as
-    they come. A column without values takes no room.
+    they come. A column that is one number, or null, in all rows takes no room.
     """
 
     def __init__(self, kinds: dict[str, pl.DataType], schemas: Sequence[pa.Schema]) -> None:
@@ -34,8 +34,9 @@ class Columns:
         self._parts = [set(schema.names) for schema in schemas]
         self._starts = [0] * (len(schemas) + 1)
         self._numbers: dict[str, npt.NDArray[Any]] = {}
-        #: Where batches without a value of a column are.
-        self._blanks: dict[str, list[slice]] = {}
+        #: Batches in which all rows of a column are the same, null or a number: where that is so of
+        #: all batches, the column takes no room.
+        self._same: dict[str, list[tuple[slice, int | None]]] = {}
         self._dtypes: dict[str, np.dtype[Any]] = {}
         self._nulls: dict[str, npt.NDArray[np.bool_]] = {}
         #: Of the texts of each part, what its codes stand for.
@@ -55,7 +56,7 @@ class Columns:
                 self._words[name] = [None for _ in self._parts]
                 kind = pl.UInt32()
             self._dtypes[name] = pl.Series([], dtype=kind).to_numpy().dtype
-            self._blanks[name] = []
+            self._same[name] = []
 
     def put(self, part: int, row: int, batch: pa.RecordBatch) -> None:
         """Take a batch, whose first row is the part's ``row``.
@@ -74,12 +75,16 @@ class Columns:
                 self._words[name][part] = column.dictionary
                 column = column.indices
             if column is None or column.null_count == batch.num_rows:
-                self._blanks[name].append(place)
+                self._same[name].append((place, None))
                 continue
             values, missing = _numbers(column)
+            values = _fitting(values, dtype)
             if missing is not None:
                 self._mask(name)[place] = missing
-            self._room(name)[place] = _fitting(values, dtype)
+            elif name not in self._numbers and name not in self._words and _all_same(values):
+                self._same[name].append((place, int(values[0])))
+                continue
+            self._room(name)[place] = values
         for name, parts in self._texts.items():
             none = pa.nulls(batch.num_rows, pa.utf8())
             parts[part].append(batch.column(name) if name in there else none)
@@ -98,27 +103,37 @@ class Columns:
 
     def frame(self) -> pl.DataFrame:
         """Return what was put in."""
-        made, blank = [], []
+        height = self._starts[-1]
+        series: dict[str, pl.Series] = {}
+        same: dict[str, int | None] = {}
         for name, kind in self._kinds.items():
-            if name in self._numbers:
-                parts = [self._arrow(name)]
-            elif name in self._texts:
-                parts = [chunk for chunks in self._texts.pop(name) for chunk in chunks]
+            values = {value for _, value in self._same.get(name, [])}
+            if name in self._texts and height:
+                chunks = [chunk for chunks in self._texts.pop(name) for chunk in chunks]
+                pieces = [taken(name, chunk).cast(kind) for chunk in chunks]
+                series[name] = pl.concat(pieces, rechunk=True)
+            elif name in self._numbers or name in self._nulls or len(values) > 1:
+                series[name] = taken(name, self._arrow(name)).cast(kind)
             else:
-                parts = []
-            series = [taken(name, part).cast(kind) for part in parts]
-            if series:
-                made.append(series[0] if len(series) == 1 else pl.concat(series, rechunk=True))
-            else:
-                blank.append(pl.lit(None, kind).alias(name))
-        rows = pl.DataFrame(made or [pl.int_range(self._starts[-1], eager=True)])
-        return rows.with_columns(blank).select(*self._kinds)
+                same[name] = next(iter(values), None)
+        if not series:
+            # Of literals alone no frame would know its height.
+            for name, value in same.items():
+                made = pl.repeat(value, height, dtype=self._kinds[name], eager=True)
+                series[name] = made.alias(name)
+        return pl.DataFrame(list(series.values())).select(
+            pl.col(name) if name in series else pl.lit(same[name], kind).alias(name)
+            for name, kind in self._kinds.items()
+        )
 
     def _arrow(self, name: str) -> pa.Array:
-        numbers = self._numbers.pop(name)
-        for place in self._blanks[name]:
-            numbers[place] = 0
-            self._mask(name)[place] = True
+        numbers = self._numbers.pop(name, None)
+        if numbers is None:
+            numbers = np.empty(self._starts[-1], self._dtypes[name])
+        for place, value in self._same[name]:
+            numbers[place] = value or 0
+            if value is None:
+                self._mask(name)[place] = True
         words = self._one_dictionary(name, numbers) if name in self._words else None
         # By way of Arrow, which copies nothing: polars copies what numpy gives it.
         made = pa.array(numbers, mask=self._nulls.pop(name, None))
@@ -156,6 +171,15 @@ def _numbers(column: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] 
     bits = np.frombuffer(validity, np.uint8)
     missing = np.unpackbits(bits, count=offset + rows, bitorder="little")[offset:] == 0
     return np.where(missing, dtype.type(0), values), missing
+
+
+def _all_same(numbers: npt.NDArray[Any]) -> bool:
+    """Say whether all are the same whole number; floats may differ and be equal."""
+    return (
+        numbers.dtype.kind in "iu"
+        and numbers[0] == numbers[-1]
+        and bool((numbers == numbers[0]).all())
+    )
 
 
 def _fitting(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:

@@ -54,6 +54,36 @@ def test_closed_files_may_each_have_their_own_texts_and_columns_of_nothing(tmp_p
     assert frame["external"].null_count() == frame.height == 8
 
 
+@pytest.mark.parametrize(
+    "ids",
+    [
+        [[7, 7], [7], [7, 7]],
+        [[7, 7], [8, 8], [7]],
+        [[None, None], [7, 7]],
+        [[7, 7], [None, None], [7]],
+        [[7, 7], [None, 7], [7]],
+        [[None, 7], [7, 7]],
+        [[7, 8], [7, 7], [None]],
+        [[], [7, 7], []],
+        [[], []],
+        [[None], [None, None]],
+    ],
+)
+def test_what_is_the_same_of_all_rows_or_of_some_files_is_read(
+    tmp_path: Path, ids: list[list[int | None]]
+) -> None:
+    for number, told in enumerate(ids):
+        rows = [{**runs.span(i, 1, "op", "f", i), "python_id": each} for i, each in enumerate(told)]
+        runs.write_closed(tmp_path, schema.SPANS, rows, number)
+    wanted = [each for told in ids for each in told]
+    frame = read_table(tmp_path, schema.SPANS).frame
+    assert frame.height == len(wanted)
+    assert frame["python_id"].to_list() == wanted
+    assert frame["python_id"].dtype == frame["python_parent"].dtype
+    alone = read_table(tmp_path, schema.SPANS, ["python_id"]).frame
+    assert alone["python_id"].to_list() == wanted
+
+
 def test_a_closed_file_wins_over_the_stream_it_was_made_from(tmp_path: Path) -> None:
     runs.write_closed(tmp_path, schema.SPANS, spans(0, 3))
     runs.write_live(tmp_path, schema.SPANS, [spans(0, 3)])

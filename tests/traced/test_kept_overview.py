@@ -12,7 +12,7 @@ from commands import haiprof, only_line
 from fixtures import DATA
 
 from haiprof.analyzer import Analyzer
-from haiprof.traced import OverviewFrames
+from haiprof.traced.questions import OverviewFrames
 
 REAL = DATA / "traces" / "tb_resnet50_num_workers_0"
 

@@ -70,7 +70,7 @@ class OneTrace:
 
     @classmethod
     def slowest(cls, ranks: pl.DataFrame) -> OneTrace:
-        """Choose from ``ranks`` of :class:`haiprof.traced.OverviewFrames`, which has a row."""
+        """Choose from ``ranks`` of the Analyzer's ``overview()``, which has a row."""
         if "duration" in ranks.columns:
             ranks = ranks.sort("duration", descending=True, nulls_last=True, maintain_order=True)
         node, rank, pid, session = ranks.select(_WHO).row(0)

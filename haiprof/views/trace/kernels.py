@@ -77,12 +77,18 @@ def kernels(linked: Linked, by: By = "name", *, compat: bool = False) -> pl.Data
         linked = as_plugin(linked)
     activities = linked.activities
     kernel = (activities["kind"] == "kernel").fill_null(False)
-    keys = {"name": activities["name"]}
+    keys: dict[str, pl.Series | pl.Expr] = {"name": activities["name"]}
     if by == "launch":
         op, can = launching_operator(linked)
         if compat:
             kernel &= op.is_not_null()
-        keys |= {"op": op, **{name: activities[name] for name in LAUNCH[1:]}}
+        keys["op"] = op if op.null_count() < len(op) else pl.lit(None)
+        # Asked of the frame, which need not make a column that is the same of all rows.
+        told = activities.select(LAUNCH[1:])
+        ends = zip(*told.min().rows(), *told.max().rows(), *told.null_count().rows(), strict=True)
+        for name, (low, high, missing) in zip(LAUNCH[1:], ends, strict=True):
+            same = low == high and missing in (0, activities.height)
+            keys[name] = pl.lit(low, SCHEMA[name]) if same else activities[name]
     groups = _Groups(keys, kernel)
     duration = activities["duration"]
     if kernel.any() and duration.min() < 0:  # type: ignore[operator]
@@ -91,7 +97,7 @@ def kernels(linked: Linked, by: By = "name", *, compat: bool = False) -> pl.Data
     calls, total, least, most = groups.sum_up(duration.to_numpy(), order)
     whole = int(total.sum())
     blocks, occupancy = pl.col("blocks_per_sm"), pl.col("occupancy")
-    told = {
+    telling = {
         "blocks_per_sm": blocks.is_finite() & (blocks > 0),
         "occupancy": occupancy.is_finite() & (occupancy >= 0),
     }
@@ -107,7 +113,7 @@ def kernels(linked: Linked, by: By = "name", *, compat: bool = False) -> pl.Data
         "max": pl.Series(most),
         "share": pl.col("total") / whole if whole > 0 else pl.lit(None),
     }
-    for name, when in told.items():
+    for name, when in telling.items():
         values = activities[name]
         if values.null_count() < len(values):
             values = activities.select(pl.when(when).then(name)).to_series()
@@ -130,11 +136,15 @@ Order = npt.NDArray[np.uint32]
 class _Groups:
     """Chosen rows grouped by keys; groups stand in the order of the keys, a missing one first."""
 
-    def __init__(self, keys: dict[str, pl.Series], chosen: pl.Series) -> None:
+    def __init__(self, keys: dict[str, pl.Series | pl.Expr], chosen: pl.Series) -> None:
+        """Take columns of keys; one that is the same of all rows as a literal."""
         from haiprof import _core
 
-        self._keys = {name: _Key(column.alias(name)) for name, column in keys.items()}
-        told = [key.numbers for key in self._keys.values() if key.numbers is not None]
+        self._keys = {
+            name: _Key(column) if isinstance(column, pl.Series) else column
+            for name, column in keys.items()
+        }
+        told = [key.numbers for key in self._keys.values() if isinstance(key, _Key)]
         # What is not chosen stands behind.
         self._made = _core.Groups([(~chosen).cast(pl.UInt8).to_numpy(), *told])
         first = self._made.first
@@ -186,40 +196,35 @@ class _Groups:
         """Return the keys of these groups, by column."""
         told = iter(self._made.keys(order)[1:])
         return {
-            name: key.same if key.numbers is None else key.told(next(told))
+            name: key.told(next(told)) if isinstance(key, _Key) else key
             for name, key in self._keys.items()
         }
 
 
 class _Key:
-    """One column of keys as numbers that are in its order; None where every key is the ``same``."""
+    """One column of keys as numbers that are in its order."""
 
-    numbers: npt.NDArray[Any] | tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]] | None = None
+    numbers: npt.NDArray[Any] | tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]
 
     def __init__(self, column: pl.Series) -> None:
         self._texts: pl.Series | None = None
         self._some_missing = column.null_count() > 0
-        self.same = pl.lit(None, column.dtype)
-        if column.null_count() == len(column):
-            return
         if column.dtype == pl.Categorical():
             self._number(column)
         elif self._some_missing:
             self.numbers = (column.cast(pl.UInt64) + 1).fill_null(0).to_numpy()
-        elif column.min() == column.max():
-            self.same = pl.lit(column[0], column.dtype)
         else:
             self.numbers = column.to_numpy()
 
     def _number(self, column: pl.Series) -> None:
         codes = column.to_physical()
         if self._some_missing:
-            codes = codes.fill_null(int(codes.max()) + 1)  # type: ignore[arg-type]
+            codes = codes.fill_null(int(codes.max() or 0) + 1)  # type: ignore[arg-type]
         known, first = occurring(codes.to_numpy())
         texts = column[first]
         order = texts.cast(pl.String).arg_sort(nulls_last=False)
         self._texts = texts.gather(order)
-        place = np.zeros(int(known[-1]) + 1, np.uint32)
+        place = np.zeros(int(known.max(initial=0)) + 1, np.uint32)
         place[known[order.to_numpy()]] = np.arange(len(known), dtype=np.uint32)
         self.numbers = (codes.to_numpy(), place)
 

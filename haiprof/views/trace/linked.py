@@ -138,7 +138,9 @@ class Linked:
 
     def widened(self, columns: pl.DataFrame) -> Linked:
         """Return this trace with further columns of its activities, and what was made of it."""
-        made = dataclasses.replace(self, activities=self.activities.with_columns(columns))
+        # Put beside each other as they are: literals stay what they are.
+        widened = pl.concat((self.activities, columns), how="horizontal")
+        made = dataclasses.replace(self, activities=widened)
         made._kept.update(self._kept)
         return made
 

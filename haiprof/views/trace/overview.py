@@ -18,7 +18,7 @@ import polars as pl
 from haiprof.views.intervals import Times, by_rank, covered, merge, union
 from haiprof.views.trace.compat import as_plugin
 from haiprof.views.trace.linked import Linked
-from haiprof.views.trace.ran import ran
+from haiprof.views.trace.ran import only_device, ran
 from haiprof.views.trace.work import ratio
 
 #: Columns of kernels that it needs.
@@ -165,12 +165,14 @@ def _used(linked: Linked, of_ops: Mask) -> pl.DataFrame:
     whole = int((high - low).sum())
     activities = linked.activities
     kernel = _is_kernel(linked)
-    device = activities["device"].cast(pl.Int32).fill_null(-1).to_numpy()
+    alone = only_device(activities) is not None
     rows = []
     for mine in ran(linked):
         if mine.device is None:
             continue
-        chosen = kernel & (device == mine.device)
+        chosen = kernel
+        if not alone:
+            chosen = kernel & (activities["device"] == mine.device).fill_null(False).to_numpy()
         count = int(np.count_nonzero(chosen))
         if not count:
             continue

@@ -78,13 +78,11 @@ def united(activities: pl.DataFrame) -> list[Ran]:
     """Unite rows of :attr:`Linked.activities` by device and role."""
     start, end = times(activities)
     which = _roles(activities["role"])
-    device = activities["device"]
-    low, high = device.min(), device.max()
     # Most often there is one device, and all its activities keep it busy.
-    numbers: list[Any] = [low]
-    alone = low == high and not device.null_count()
+    numbers: list[Any] = [only_device(activities)]
+    alone = numbers != [None]
     if not alone:
-        known = device.cast(pl.Int32).fill_null(-1).to_numpy()
+        known = activities["device"].cast(pl.Int32).fill_null(-1).to_numpy()
         numbers = np.unique(known).tolist()
     made = []
     for number in numbers:
@@ -98,6 +96,15 @@ def united(activities: pl.DataFrame) -> list[Ran]:
         of = None if number < 0 else int(number)
         made.append(Ran(of, int(first), int(last), *unite(start, end, mine, len(ROLES))))
     return made
+
+
+def only_device(activities: pl.DataFrame) -> int | None:
+    """Return the number of the device of all rows, where there is one such."""
+    device = pl.col("device")
+    low, high, missing = activities.select(
+        device.min().alias("low"), device.max().alias("high"), device.null_count().alias("missing")
+    ).row(0)
+    return int(low) if low is not None and low == high and not missing else None
 
 
 def _roles(column: pl.Series) -> npt.NDArray[np.uint8]:

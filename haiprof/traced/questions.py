@@ -1,0 +1,457 @@
+"""Methods of the Analyzer that a deep trace answers, each a view over all ranks."""
+
+from __future__ import annotations
+
+import abc
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
+from typing import Literal, NamedTuple, TypeVar
+
+import polars as pl
+
+from haiprof.diagnose import finding, recommend
+from haiprof.errors import HaiprofError
+from haiprof.sources.own import ROLE_NODE, Process
+from haiprof.traced import kept_overview, one_rank
+from haiprof.traced.links import Links
+from haiprof.traced.whose import Matched, by_label, placed, session_of, stacked
+from haiprof.views.trace import bandwidth as bandwidth_view
+from haiprof.views.trace import compare as compare_view
+from haiprof.views.trace import critical_path as path_view
+from haiprof.views.trace import (
+    differences,
+    distributed,
+    idle,
+    kernel_breakdown,
+    launches,
+    modules,
+    op_statistics,
+    operators,
+    overlap,
+    queue_length,
+    sequences,
+    step_trace,
+    stragglers,
+    temporal,
+)
+from haiprof.views.trace import kernels as kernel_view
+from haiprof.views.trace.linked import Linked
+
+_Result = TypeVar("_Result")
+
+
+class OverviewFrames(NamedTuple):
+    """Frames of :class:`haiprof.views.trace.overview.Overview`, of all ranks.
+
+    ``ranks`` has one row per trace: its mean step and what of it each part took (ns), and the
+    shares ``tensor_core`` and ``tensor_core_eligible``.
+    """
+
+    ranks: pl.DataFrame
+    devices: pl.DataFrame
+    steps: pl.DataFrame
+    timeline: pl.DataFrame
+
+
+class MemoryFrames(NamedTuple):
+    """Frames of :mod:`haiprof.views.trace.memory`, of all ranks."""
+
+    curve: pl.DataFrame
+    blocks: pl.DataFrame
+    operators: pl.DataFrame
+    peaks: pl.DataFrame
+    holders: pl.DataFrame
+
+
+class DistributedFrames(NamedTuple):
+    """Frames of :mod:`haiprof.views.trace.distributed`: ``steps``, ``transfers``, ``collectives``.
+
+    ``transfers`` and ``collectives`` come of matching the ranks of one session with each other.
+    """
+
+    steps: pl.DataFrame
+    transfers: pl.DataFrame
+    collectives: pl.DataFrame
+
+
+class Traced(abc.ABC):
+    """What the Analyzer answers from a deep trace, of one rank or of all.
+
+    Frames begin with ``node``, ``rank``, ``pid`` and ``session`` (which of the times that a worker
+    was profiled, from 1; null of a run that haiprof recorded). Their other columns are those of the
+    view that each method names, where its formula stands too. A run without operators (haiprof's
+    own records of kernels) has the views of its kernels, and no rows in the others; unless deep
+    traces lie in its folders, which then answer those.
+    """
+
+    _executor: Executor | None
+    _links: Links
+
+    @abc.abstractmethod
+    def _choose(self, rank: int | None) -> list[Process]:
+        """Return the processes of a rank, or all."""
+
+    @abc.abstractmethod
+    def _map(
+        self, work: Callable[[Process], _Result], processes: Sequence[Process]
+    ) -> Iterable[_Result]:
+        """Do the work for each process, on the executor where there is one."""
+
+    def _in_detail(self, rank: int | None) -> Traced:
+        """Return who answers what only a deep trace tells: of operators, calls and memory."""
+        return self
+
+    @property
+    def traced(self) -> bool:
+        """Whether any process of the run is known by a deep trace."""
+        return any(process.trace is not None for process in self._choose(None))
+
+    def overview(self, rank: int | None = None) -> OverviewFrames:
+        """Return how busy and how well used the GPUs were, and what the steps spent.
+
+        See :func:`haiprof.views.trace.overview.overview`.
+        """
+        chosen = self._traces(rank)
+        told = self._map(functools.partial(one_rank.overview_of, links=self._local), chosen)
+        made = list(zip(chosen, told, strict=True))
+        scalars = [
+            pl.DataFrame(
+                {
+                    **{name: [value] for name, value in each.mean.items()},
+                    "tensor_core": [each.tensor_core],
+                    "tensor_core_eligible": [each.tensor_core_eligible],
+                },
+                schema_overrides=dict.fromkeys(
+                    ("tensor_core", "tensor_core_eligible"), pl.Float64()
+                ),
+            )
+            for _, each in made
+        ]
+        whose = [process for process, _ in made]
+        return OverviewFrames(
+            stacked(zip(whose, scalars, strict=True)),
+            *(
+                stacked((process, getattr(each, name)) for process, each in made)
+                for name in ("devices", "steps", "timeline")
+            ),
+        )
+
+    def keep_overview(self) -> None:
+        """Keep the overview of each trace in its process folder, where it is found from then on.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        for process in self._traces(None):
+            if process.trace is not None and kept_overview.read(process.folder) is None:
+                kept_overview.keep(process.folder, one_rank.overview_of(process, self._local))
+
+    def operators(
+        self, rank: int | None = None, *, by: operators.By = "name", compat: bool = False
+    ) -> pl.DataFrame:
+        """Return what operators cost, by ``name``, ``shapes``, ``stack`` or ``shapes+stack``.
+
+        See :func:`haiprof.views.trace.operators.operators`.
+        """
+        return self._in_detail(rank)._view(
+            rank, functools.partial(operators.operators, by=by, compat=compat)
+        )
+
+    def _kernel_table(
+        self,
+        rank: int | None,
+        by: Literal["name", "launch"],
+        compat: bool,
+    ) -> pl.DataFrame:
+        work = functools.partial(kernel_view.kernels, by=by, compat=compat)
+        return self._view(rank, work, None if compat else kernel_view.COLUMNS[by])
+
+    def memory(self, rank: int | None = None, *, points: int | None = None) -> MemoryFrames:
+        """Return memory over time, what was allocated by whom, and what made the peak.
+
+        See :mod:`haiprof.views.trace.memory`. ``points`` thins the curve for drawing.
+        """
+        made = self._in_detail(rank)._linked(
+            rank, functools.partial(one_rank.memory_of, points=points), allocations=True
+        )
+        return MemoryFrames(
+            *(
+                stacked((process, frames[i]) for process, frames in made)
+                for i in range(len(MemoryFrames._fields))
+            )
+        )
+
+    def modules(self, rank: int | None = None) -> pl.DataFrame:
+        """Return what each ``nn.Module`` of the model cost.
+
+        See :func:`haiprof.views.trace.modules.modules`.
+        """
+        return self._in_detail(rank)._view(rank, modules.modules)
+
+    def flames(
+        self, rank: int | None = None, *, of: Literal["python", "calls"] = "python"
+    ) -> pl.DataFrame:
+        """Return a flame graph: what each path of calls cost.
+
+        See :func:`haiprof.views.trace.modules.flames`.
+        """
+        return self._in_detail(rank)._view(rank, functools.partial(modules.flames, of=of))
+
+    def distributed(self, rank: int | None = None) -> DistributedFrames:
+        """Return computing and communicating by step; moving data and waiting; collectives.
+
+        Of ``rank`` alone, its steps; what it waited for the others needs their traces, too, and is
+        of all ranks. See :mod:`haiprof.views.trace.distributed`.
+        """
+        steps = self._view(rank, distributed.breakdown)
+        matched = self._matched()
+        return DistributedFrames(
+            steps,
+            by_label(matched, distributed.transfer),
+            by_label(matched, distributed.statistics),
+        )
+
+    def stragglers(self) -> pl.DataFrame:
+        """Return how long each rank let the others wait, the worst first.
+
+        See :func:`haiprof.views.trace.stragglers.stragglers`.
+        """
+        return by_label(self._matched(), stragglers.stragglers)
+
+    def temporal(self, rank: int | None = None, *, drop_last_step: bool = False) -> pl.DataFrame:
+        """Return how the time of each GPU divides into idle, computing and the rest.
+
+        See :func:`haiprof.views.trace.temporal.temporal`.
+        """
+        work = functools.partial(temporal.temporal, drop_last_step=drop_last_step)
+        return self._view(rank, work, temporal.COLUMNS)
+
+    def idle(self, rank: int | None = None, *, drop_last_step: bool = False) -> pl.DataFrame:
+        """Return why streams were idle: waiting for the host, between kernels, other.
+
+        See :func:`haiprof.views.trace.idle.idle`.
+        """
+        return self._view(rank, functools.partial(idle.idle, drop_last_step=drop_last_step))
+
+    def overlap(self, rank: int | None = None, *, drop_last_step: bool = False) -> pl.DataFrame:
+        """Return how much of the communication computation hides.
+
+        See :func:`haiprof.views.trace.overlap.overlap`.
+        """
+        return self._view(rank, functools.partial(overlap.overlap, drop_last_step=drop_last_step))
+
+    def launches(self, rank: int | None = None) -> pl.DataFrame:
+        """Return each kernel's launch: how long the call took, and when the kernel began after it.
+
+        See :func:`haiprof.views.trace.launches.launches`.
+        """
+        return self._in_detail(rank)._view(rank, launches.launches)
+
+    def queue_length(self, rank: int | None = None) -> pl.DataFrame:
+        """Return how many launched activities waited on each stream over time.
+
+        See :func:`haiprof.views.trace.queue_length.queue_length`.
+        """
+        return self._in_detail(rank)._view(rank, queue_length.queue_length)
+
+    def bandwidth(self, rank: int | None = None) -> pl.DataFrame:
+        """Return the bandwidth of copies and sets over time.
+
+        See :func:`haiprof.views.trace.bandwidth.bandwidth`.
+        """
+        return self._view(rank, bandwidth_view.bandwidth)
+
+    def kernel_kinds(
+        self, rank: int | None = None, *, drop_last_step: bool = False
+    ) -> pl.DataFrame:
+        """Return the time of computation, communication and memory, each alone and overlapping.
+
+        See :func:`haiprof.views.trace.kernel_breakdown.by_kind`.
+        """
+        return self._view(
+            rank, functools.partial(kernel_breakdown.by_kind, drop_last_step=drop_last_step)
+        )
+
+    def step_trace(self, rank: int | None = None) -> pl.DataFrame:
+        """Return what each step did on the device: forward and backward, refresh, interval.
+
+        See :func:`haiprof.views.trace.step_trace.step_trace`.
+        """
+        return self._view(rank, step_trace.step_trace)
+
+    def op_statistics(self, rank: int | None = None) -> pl.DataFrame:
+        """Return the device's time by operator and kind of unit: tensor cores, vector, copies.
+
+        See :func:`haiprof.views.trace.op_statistics.op_statistics`.
+        """
+        return self._in_detail(rank)._view(rank, op_statistics.op_statistics)
+
+    def hardware_counters(self, rank: int | None = None) -> pl.DataFrame:
+        """Return CUPTI's counters of each kernel with the operators around it.
+
+        See :func:`haiprof.views.trace.cupti_counters.cupti_counters`.
+        """
+        deep = self._in_detail(rank)
+        chosen = deep._traces(rank)
+        made = deep._map(functools.partial(one_rank.counters_of, links=deep._local), chosen)
+        return stacked(zip(chosen, made, strict=True))
+
+    def sequences(
+        self, rank: int | None = None, *, operator: str = "", shortest: int = sequences.SHORTEST
+    ) -> pl.DataFrame:
+        """Return the sequences of kernels that operators launch again and again.
+
+        Args:
+            rank: of one rank only.
+            operator: part of the names of the operators; by default all.
+            shortest: shorter sequences are left out.
+
+        See :func:`haiprof.views.trace.sequences.sequences`.
+        """
+        work = functools.partial(sequences.sequences, operator=operator, shortest=shortest)
+        return self._in_detail(rank)._view(rank, work)
+
+    def critical_path(
+        self, rank: int | None = None, *, step: int | None = None, inside: str | None = None
+    ) -> dict[str, path_view.CriticalPath]:
+        """Return the critical path of each trace by its label: what would make it end sooner.
+
+        Args:
+            rank: of one rank only.
+            step: of this step, of the traces that have it; by default of the one that took longest.
+            inside: of the first range of this name instead of a step.
+
+        Raises:
+            HaiprofError: no trace has such a step or range.
+
+        See :mod:`haiprof.views.trace.critical_path`.
+        """
+        made = self._in_detail(rank)._linked(
+            rank, functools.partial(one_rank.path_of, step=step, inside=inside)
+        )
+        found = {process.label: path for process, path in made if not isinstance(path, str)}
+        if made and not found:
+            raise HaiprofError(next(str(lacks) for _, lacks in made))
+        return found
+
+    def recommendations(self, rank: int | None = None) -> pl.DataFrame:
+        """Return what to change about the job, what saves most of a rank's time first.
+
+        Columns: ``kind``, ``problem``, ``advice``, ``evidence``, ``saves_ns``, ``share`` (of the
+        recorded steps), ``step``, ``operator``, ``stack``. See :mod:`haiprof.diagnose.recommend`.
+        """
+        deep = self._in_detail(rank)
+        if deep is not self:
+            return deep.recommendations(rank)
+        chosen = self._traces(rank)
+        found = list(self._map(functools.partial(one_rank.findings_of, links=self._local), chosen))
+        if len(chosen) > 1 and rank is None:
+            late = recommend.stragglers(self.stragglers(), self.overview().steps)
+            found = [
+                [
+                    *made,
+                    *late.get((process.node, process.rank, process.pid, session_of(process)), []),
+                ]
+                for process, made in zip(chosen, found, strict=True)
+            ]
+        told = stacked(
+            (process, finding.frame(each)) for process, each in zip(chosen, found, strict=True)
+        )
+        if not told.height:
+            return told
+        return told.sort("saves_ns", descending=True, nulls_last=True, maintain_order=True)
+
+    def compare(self, after: Traced, rank: int | None = None) -> dict[str, compare_view.Comparison]:
+        """Compare each trace of this run with the same rank's in a later run, by label.
+
+        See :func:`haiprof.views.trace.compare.compare`: what is chance is not called a change.
+
+        Raises:
+            HaiprofError: the runs have no rank in common.
+        """
+        return {
+            process.label: compare_view.compare(before, later)
+            for process, before, later in self._pairs(after, rank)
+        }
+
+    def differences(
+        self, after: Traced, rank: int | None = None, *, of: differences.Of = "operators"
+    ) -> pl.DataFrame:
+        """Return operators or kernels that are called more or less often, or longer, in ``after``.
+
+        See :func:`haiprof.views.trace.differences.differences`.
+
+        Raises:
+            HaiprofError: the runs have no rank in common.
+        """
+        return stacked(
+            (process, differences.differences(before, later, of))
+            for process, before, later in self._pairs(after, rank)
+        )
+
+    # -- how they are made -----------------------------------------------------------------------
+
+    @property
+    def _local(self) -> Links | None:
+        """Linked traces of this process; another process of an executor has its own."""
+        return self._links if self._executor is None else None
+
+    def _traces(self, rank: int | None) -> list[Process]:
+        return [p for p in self._choose(rank) if p.role != ROLE_NODE]
+
+    def _linked(
+        self,
+        rank: int | None,
+        work: Callable[..., _Result],
+        *,
+        columns: Sequence[str] | None = None,
+        allocations: bool = False,
+    ) -> list[tuple[Process, _Result]]:
+        """Do the work for the linked trace of each process.
+
+        ``columns`` are those of kernels that it needs of a trace without calls; by default all.
+        """
+        chosen = self._traces(rank)
+        call = functools.partial(
+            one_rank.apply, work=work, links=self._local, columns=columns, allocations=allocations
+        )
+        return list(zip(chosen, self._map(call, chosen), strict=True))
+
+    def _view(
+        self,
+        rank: int | None,
+        work: Callable[[Linked], pl.DataFrame],
+        columns: Sequence[str] | None = None,
+    ) -> pl.DataFrame:
+        return stacked(self._linked(rank, work, columns=columns))
+
+    def _matched(self) -> Matched:
+        """Match the communication of all ranks, session by session; ranks go by their label.
+
+        Done once: several views are made of it.
+        """
+        if self._links.matched is not None:
+            return self._links.matched
+        spans: dict[int | None, dict[str, pl.DataFrame]] = {}
+        whose: dict[int | None, dict[str, Process]] = {}
+        chosen = self._traces(None)
+        told = self._map(functools.partial(one_rank.communications_of, links=self._local), chosen)
+        for process, found in zip(chosen, told, strict=True):
+            span = session_of(process)
+            spans.setdefault(span, {})[process.label] = found
+            whose.setdefault(span, {})[process.label] = process
+        made = {span: (distributed.match(ranks), whose[span]) for span, ranks in spans.items()}
+        self._links.matched = made or {None: (distributed.match({}), {})}
+        return self._links.matched
+
+    def _pairs(self, after: Traced, rank: int | None) -> Iterable[tuple[Process, Linked, Linked]]:
+        mine, later = placed(self._traces(rank)), placed(after._traces(rank))
+        if len(mine) == len(later) == 1:
+            later = dict(zip(mine, later.values(), strict=True))
+        shared = [place for place in mine if place in later]
+        if not shared:
+            raise HaiprofError("the two runs have no rank in common, so nothing can be compared")
+        for place in shared:
+            process = mine[place]
+            yield process, self._links.of(process), after._links.of(later[place])
