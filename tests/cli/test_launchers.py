@@ -72,8 +72,6 @@ def test_ranks_that_torchrun_starts_again_are_new_attempts_of_the_same_run(
 
 
 def test_accelerate(shm: Path, script: Path) -> None:
-    if importlib.util.find_spec("accelerate") is None:
-        pytest.skip("accelerate is not installed")
     launch = "accelerate.commands.launch"
     words = [sys.executable, "-m", launch, "--multi_gpu", "--num_processes=2", "--num_machines=1"]
     words += ["--mixed_precision=no", "--dynamo_backend=no", "train.py"]
