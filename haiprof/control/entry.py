@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,9 @@ _SWITCH_INTERVAL: Final = 0.00002
 #: How long it rests before it imports another module when it has worked for so long, s.
 _REST: Final = 0.003
 _WORK: Final = 0.001
+#: What a rest takes where another thread keeps the lock for long, s. From such a one we take what
+#: Python gives us: with a few us now and then we would never come to an end.
+_KEPT: Final = 0.05
 
 
 def begin(given: dict[str, Any], told: str) -> None:
@@ -53,25 +57,37 @@ def _gently() -> Iterator[None]:
     before = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_INTERVAL)
     ours = sys.getswitchinterval()
-    rests = _Rests()
+
+    def as_before() -> None:
+        if sys.getswitchinterval() == ours:  # else the job has set one meanwhile
+            sys.setswitchinterval(before)
+
+    rests = _Rests(as_before)
     sys.meta_path.insert(0, rests)
     try:
         yield
     finally:
         sys.meta_path.remove(rests)
-        if sys.getswitchinterval() == ours:  # else the job has set one meanwhile
-            sys.setswitchinterval(before)
+        as_before()
 
 
 class _Rests:
     """Stands first in ``sys.meta_path``, finds nothing, and takes its time for that."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept: Callable[[], None]) -> None:
+        """Rest at the imports of this thread; ``kept`` is called when that takes far too long."""
         self._thread = threading.get_ident()
-        self._rested = time.monotonic()
+        self._kept = kept
+        self._next = 0.0
 
     def find_spec(self, name: str, *others: object) -> None:
         """Let others find it, after a rest."""
-        if threading.get_ident() == self._thread and time.monotonic() - self._rested > _WORK:
-            time.sleep(_REST)
-            self._rested = time.monotonic()
+        now = time.monotonic()
+        if threading.get_ident() != self._thread or now < self._next:
+            return
+        time.sleep(_REST)
+        rested = time.monotonic()
+        self._next = rested + _WORK
+        if rested - now > _KEPT:
+            self._next = math.inf
+            self._kept()
