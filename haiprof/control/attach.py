@@ -11,6 +11,7 @@ import contextlib
 import os
 import select
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -26,7 +27,7 @@ from haiprof.control.sockets import socket_of
 from haiprof.errors import HaiprofError
 from haiprof.options import resolve
 from haiprof.places import make_private, ring_dir, ring_root
-from haiprof.recorder.launch import start_recorder
+from haiprof.recorder.launch import import_paths, start_recorder
 from haiprof.run_folder import open_run_folder
 from haiprof.run_folder import why_not as why_no_folder
 
@@ -62,7 +63,7 @@ def begin():
         except OSError:
             pass  # who asked has gone
     else:
-        entry.begin({given!r}, {told!r})
+        entry.begin({given!r}, {told!r}, {python!r})
 
 import threading
 threading.Thread(target=begin, name="haiprof-attach", daemon=True).start()
@@ -212,7 +213,8 @@ def _by_socket(process: Found, wanted: Wanted) -> Attached:
 def _by_code(process: Found, wanted: Wanted) -> Attached:
     with _message(process.pid) as (here, there):
         path = _package_for(python_version(process.pid))
-        code = _CODE.format(path=path, given=wanted.given(), told=there)
+        python = (sys.executable, import_paths()) if path else None
+        code = _CODE.format(path=path, given=wanted.given(), told=there, python=python)
         ran = run_in(process.pid, code, _BEGIN_SECONDS)
         said = _heard(here, process)
     if said != "ok":

@@ -22,15 +22,21 @@ _WORK: Final = 0.001
 _KEPT: Final = 0.05
 
 
-def begin(given: dict[str, Any], told: str) -> None:
+def begin(given: dict[str, Any], told: str, python: tuple[str, list[str]] | None) -> None:
     """Begin to record, on a thread of its own. Never raises.
 
     Args:
         given: options, as of ``haiprof.start``.
         told: the file in which whoever attached waits for ``ok`` or for what is in the way.
+        python: of who brought haiprof here, as for ``haiprof.recorder.launch.brought_by``; None:
+            this Python has its own.
     """
     try:
         with _gently():
+            if python is not None:
+                from haiprof.recorder import launch
+
+                launch.brought_by(*python)
             line = _begun(given)
     except BaseException as error:
         line = f"{type(error).__name__}: {error}"
