@@ -99,30 +99,40 @@ def python(request: pytest.FixtureRequest) -> Python:
 
 
 def built(python: Path, site: Path) -> Path:
-    """Build the extension module; all but the bindings is the same for all Pythons, and kept."""
-    tools = Path(sys.executable).parent
-    paths = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
-    said(
-        "cmake", "-S", ROOT, "-B", BUILD, "-G", "Ninja", "-U", "*PYTHON*", "-U", "*Python*",
-        f"-DPython_EXECUTABLE={python}",
-        f"-Dpybind11_DIR={said(sys.executable, '-m', 'pybind11', '--cmakedir')}",
-        env=paths,
-    )  # fmt: skip
-    said("cmake", "--build", BUILD, "--target", "_core", env=paths)
+    """Build the extension module, unless one is newer than its sources.
+
+    All but the bindings is the same for all Pythons and built once.
+    """
     suffix = said(python, "-c", "import sysconfig; print(sysconfig.get_config_var('EXT_SUFFIX'))")
+    module = BUILD / f"_core{suffix}"
+    sources = [ROOT / "CMakeLists.txt", *(p for p in (ROOT / "src").rglob("*") if p.is_file())]
+    changed = max(path.stat().st_mtime for path in sources)
+    if not module.exists() or module.stat().st_mtime < changed:
+        tools = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        said(
+            "cmake", "-S", ROOT, "-B", BUILD, "-G", "Ninja", "-U", "*PYTHON*", "-U", "*Python*",
+            f"-DPython_EXECUTABLE={python}",
+            f"-Dpybind11_DIR={said(sys.executable, '-m', 'pybind11', '--cmakedir')}",
+            env=tools,
+        )  # fmt: skip
+        said("cmake", "--build", BUILD, "--target", "_core", env=tools)
     shutil.rmtree(site, ignore_errors=True)
     ignored = shutil.ignore_patterns("__pycache__", "*.so")
     shutil.copytree(ROOT / "haiprof", site / "haiprof", ignore=ignored)
-    shutil.copy(BUILD / f"_core{suffix}", site / "haiprof")
+    shutil.copy(module, site / "haiprof")
     return site
 
 
 @contextlib.contextmanager
 def stepping(python: Path, environment: dict[str, str] | None = None) -> Iterator[int]:
-    """Run the program; its pid. It must still be there in the end, and have said nothing."""
+    """Run the program, without haiprof unless an environment is given; its pid.
+
+    It must still be there in the end, and have said nothing.
+    """
+    bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     with subprocess.Popen(
         [python, "-c", STEPS],
-        env=environment,
+        env=environment or bare,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
