@@ -6,7 +6,7 @@ SOURCES := $(shell find src haiprof -type f -not -name '*.pyc' 2>/dev/null) \
            CMakeLists.txt pyproject.toml haiprof.pth haiprof.start _haiprof_boot.py
 SANITIZE_BUILD := build/sanitize
 
-.PHONY: help demo test test-qemu test-peers lint format bench bench-large soak sanitize clean
+.PHONY: help demo test test-qemu test-peers test-pythons lint format bench bench-large soak sanitize clean
 help:            ## show this list
 	@sed -n 's/^\([a-z-]*\):.*##/\1:/p' $(MAKEFILE_LIST)
 
@@ -22,6 +22,9 @@ test-qemu: $(VENV)/installed  ## the uncore drivers on emulated servers; needs D
 
 test-peers: $(VENV)/installed  ## deep traces in torch-tb-profiler and HTA; installs both
 	$(BIN)/pytest tests/peers -m peers
+
+test-pythons: $(VENV)/installed  ## attach to programs of other Pythons; builds for each that is here
+	$(BIN)/pytest tests/control/test_pythons.py -m pythons
 
 bench: $(VENV)/installed  ## run the benchmarks; results in build/bench.json
 	mkdir -p build

@@ -6,9 +6,17 @@ from pathlib import Path
 
 import pytest
 from fixtures import away_from_the_checkout, native_build, shm
-from peer_fixtures import hta, plugin
+from peer_fixtures import hta, memray, plugin
 
-__all__ = ["away_from_the_checkout", "hta", "native_build", "native_programs", "plugin", "shm"]
+__all__ = [
+    "away_from_the_checkout",
+    "hta",
+    "memray",
+    "native_build",
+    "native_programs",
+    "plugin",
+    "shm",
+]
 
 
 @pytest.fixture

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import peers
 import pytest
 
-__all__ = ["hta", "plugin"]
+__all__ = ["hta", "memray", "plugin"]
 
 
 @pytest.fixture(scope="session")
@@ -20,6 +21,14 @@ def plugin() -> Path:
 def hta() -> Path:
     """The Python in which HolisticTraceAnalysis is installed."""
     return _python_of(peers.HTA)
+
+
+@pytest.fixture(scope="session")
+def memray() -> Path:
+    """The Python in which memray is installed; there is a debugger, which it attaches with."""
+    if not any(map(shutil.which, ("gdb", "lldb"))):
+        pytest.skip("memray attaches with gdb or lldb: neither is on PATH")
+    return _python_of(peers.MEMRAY)
 
 
 def _python_of(peer: peers.Peer) -> Path:

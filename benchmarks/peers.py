@@ -38,11 +38,11 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True)
 class Peer:
-    """A tool: what to install, and the driver that runs it."""
+    """A tool: what to install, and the driver that runs it, if one does."""
 
     name: str
     packages: tuple[str, ...]
-    driver: Path
+    driver: Path | None = None
 
 
 PLUGIN = Peer(
@@ -55,6 +55,7 @@ HTA = Peer(
     ("HolisticTraceAnalysis==0.5.0", "pandas==2.3.3", "numpy==2.2.6"),
     DRIVERS / "drive_hta.py",
 )
+MEMRAY = Peer("memray", ("memray==1.20.0",))
 HAIPROF = DRIVERS / "drive_haiprof.py"
 
 

@@ -1,4 +1,4 @@
-"""Programs that are asked while they run: one that steps, one that trains with torch."""
+"""Programs that are asked while they run: one that steps, one that trains, one that waits."""
 
 from __future__ import annotations
 
@@ -54,6 +54,24 @@ TRAINS = """
     print(steps, flush=True)
 """
 
+#: Does something again and again, and knows nothing of haiprof; where it was brought, it steps.
+DOES = """
+    import os, select, signal, sys, threading, time, zlib
+    def step():
+        session = sys.modules.get("haiprof.session")
+        if getattr(session, "active", lambda: None)() is not None:
+            import haiprof
+            haiprof.step()
+    steps = 0
+    {before}
+    print("ready", flush=True)
+    while not os.path.exists("END"):
+        {each}
+        step()
+        steps += 1
+    print(steps, flush=True)
+"""
+
 
 class Job:
     """A running program."""
@@ -99,7 +117,7 @@ def job(
     """Run a program in ``folder``, and end it.
 
     Args:
-        program: ``STEPS`` or ``TRAINS``.
+        program: ``STEPS``, ``TRAINS`` or ``DOES``.
         folder: where it runs.
         arguments: of the program.
         before: a line of Python before the loop.

@@ -42,7 +42,7 @@ def attach_to(
 
     Returns:
         The exit code: 0; 2: nobody is meant; 3: some process was not reached, or only looked at
-        from outside; 130: it was interrupted, and ended early.
+        from outside, or nothing was recorded; 130: it was interrupted, and ended early.
     """
     processes = find(target)
     if not processes:
@@ -65,7 +65,8 @@ def attach_to(
     if not _end_all(attached):
         code = code or _NOT_ALL
     for run_dir in dict.fromkeys(a.run_dir for a in attached):
-        _tell(run_dir, report)
+        if not _tell(run_dir, report):
+            code = code or _NOT_ALL
     return code
 
 
@@ -144,7 +145,8 @@ def _end_all(attached: Sequence[Attached]) -> bool:
     return not said
 
 
-def _tell(run_dir: Path, report: bool) -> None:
+def _tell(run_dir: Path, report: bool) -> bool:
+    """Say what was recorded; False when nothing was."""
     from haiprof.cli.report import open_run
 
     say(f"run {run_dir}")
@@ -160,6 +162,8 @@ def _tell(run_dir: Path, report: bool) -> None:
         say(f"see it with: haiprof report {run_dir}")
     except HaiprofError as error:
         say(str(error))
+        return False
+    return True
 
 
 def options_given(

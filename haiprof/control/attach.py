@@ -29,7 +29,7 @@ from haiprof.control.sockets import same_root, socket_of
 from haiprof.errors import HaiprofError
 from haiprof.options import resolve
 from haiprof.places import make_private, ring_dir, ring_root
-from haiprof.recorder.launch import start_recorder
+from haiprof.recorder.launch import import_paths, start_recorder
 from haiprof.run_folder import open_run_folder
 from haiprof.run_folder import why_not as why_no_folder
 
@@ -79,7 +79,7 @@ def begin():
         except OSError:
             pass  # who asked has gone
     else:
-        entry.begin({given!r}, {told!r})
+        entry.begin({given!r}, {told!r}, {python!r})
 
 import threading
 threading.Thread(target=begin, name="haiprof-attach", daemon=True).start()
@@ -269,6 +269,9 @@ def _by_code(process: Found, wanted: Wanted) -> Attached:
     version = python_version(pid)
     package = Path(haiprof.__file__).parent
     room = _room_for(pid, wanted, (package,))
+    # Who brings haiprof brings the Python of its recorder, too.
+    mine = room is None and sees(pid, Path(sys.executable).resolve())
+    python = (sys.executable, import_paths()) if mine else None
     with _tidied(room) as log_dir, _message(pid) as (here, there):
 
         def run(path: str, modules: Sequence[str]) -> str:
@@ -278,6 +281,7 @@ def _by_code(process: Found, wanted: Wanted) -> Attached:
                 lacking=_LACKING,
                 given=wanted.given(log_dir),
                 told=there,
+                python=python if path else None,
             )
             ran.append(run_in(pid, code, _BEGIN_SECONDS))
             late = f"it did not begin to record within {_BEGIN_SECONDS:g} s"

@@ -3,28 +3,41 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+#: How soon our thread gives way to the job's, s. Python's own 5 ms are what each operation of torch
+#: may wait for, since each takes the interpreter's lock anew.
+_SWITCH_INTERVAL: Final = 0.00002
+#: How long it rests before it imports another module when it has worked for so long, s.
+_REST: Final = 0.003
+_WORK: Final = 0.001
+#: What a rest takes where another thread keeps the lock for long, s. From such a one we take what
+#: Python gives us: with a few us now and then we would never come to an end.
+_KEPT: Final = 0.05
 
 
-def begin(given: dict[str, Any], told: str) -> None:
+def begin(given: dict[str, Any], told: str, python: tuple[str, list[str]] | None) -> None:
     """Begin to record, on a thread of its own. Never raises.
 
     Args:
         given: options, as of ``haiprof.start``.
         told: the file in which whoever attached waits for ``ok`` or for what is in the way.
+        python: of who brought haiprof here, as for ``haiprof.recorder.launch.brought_by``; None:
+            this Python has its own.
     """
     try:
-        from haiprof import session
+        with _gently():
+            if python is not None:
+                from haiprof.recorder import launch
 
-        active = session.active()
-        if active is not None and (active.recording or active.warming_up):
-            line = "ok"
-        else:
-            with session.overheard() as lines:
-                active = session.start_beside_imports(**given)
-            begun = active.recording or active.warming_up
-            line = "ok" if begun else (lines[-1] if lines else "its stderr says why")
+                launch.brought_by(*python)
+            line = _begun(given)
     except BaseException as error:
         line = f"{type(error).__name__}: {error}"
     with contextlib.suppress(OSError), Path(told).open("w", encoding="utf-8") as file:
@@ -48,3 +61,58 @@ def end(told: str) -> None:
         line = f"{type(error).__name__}: {error}"
     with contextlib.suppress(OSError), Path(told).open("w", encoding="utf-8") as file:
         file.write(line)
+
+
+def _begun(given: dict[str, Any]) -> str:
+    from haiprof import session
+
+    active = session.active()
+    if active is not None and (active.recording or active.warming_up):
+        return "ok"
+    with session.overheard() as lines:
+        active = session.start_beside_imports(**given)
+    if active.recording or active.warming_up:
+        return "ok"
+    return lines[-1] if lines else "its stderr says why"
+
+
+@contextlib.contextmanager
+def _gently() -> Iterator[None]:
+    """Leave the interpreter to the job's threads most of the time: a step of theirs goes on."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_INTERVAL)
+    ours = sys.getswitchinterval()
+
+    def as_before() -> None:
+        if sys.getswitchinterval() == ours:  # else the job has set one meanwhile
+            sys.setswitchinterval(before)
+
+    rests = _Rests(as_before)
+    sys.meta_path.insert(0, rests)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(rests)
+        as_before()
+
+
+class _Rests:
+    """Stands first in ``sys.meta_path``, finds nothing, and takes its time for that."""
+
+    def __init__(self, kept: Callable[[], None]) -> None:
+        """Rest at the imports of this thread; ``kept`` is called when that takes far too long."""
+        self._thread = threading.get_ident()
+        self._kept = kept
+        self._next = 0.0
+
+    def find_spec(self, name: str, *others: object) -> None:
+        """Let others find it, after a rest."""
+        now = time.monotonic()
+        if threading.get_ident() != self._thread or now < self._next:
+            return
+        time.sleep(_REST)
+        rested = time.monotonic()
+        self._next = rested + _WORK
+        if rested - now > _KEPT:
+            self._next = math.inf
+            self._kept()

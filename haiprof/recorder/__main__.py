@@ -18,6 +18,12 @@ from haiprof.recorder.life import process_is_alive
 
 def main(arguments: list[str] | None = None) -> int:
     """Become the recorder of a run, or leave quietly when it has one."""
+    # Below the job in every contest for a core, and on any core that the control group allows: the
+    # rank that started it may be bound to a few, and needs them. First of all: what is imported
+    # below takes a core for a third of a second.
+    with contextlib.suppress(OSError):
+        os.nice(5)
+        os.sched_setaffinity(0, range(os.sysconf("SC_NPROCESSORS_CONF")))
     parser = argparse.ArgumentParser(prog="haiprof.recorder")
     parser.add_argument("--ring-dir", type=Path, required=True)
     parser.add_argument("--run-dir", type=Path, required=True)
@@ -59,11 +65,6 @@ def main(arguments: list[str] | None = None) -> int:
 
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
-    # Below the job in every contest for a core, and on any core that the control group allows: the
-    # rank that started it may be bound to a few, and needs them.
-    with contextlib.suppress(OSError):
-        os.nice(5)
-        os.sched_setaffinity(0, range(os.sysconf("SC_NPROCESSORS_CONF")))
     recorder = Recorder(
         options.ring_dir,
         options.run_dir,

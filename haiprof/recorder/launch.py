@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from haiprof._core import spawn_detached
@@ -26,7 +27,25 @@ _MEMORY = {
 }
 
 
-def _import_paths() -> list[str]:
+#: Where haiprof was brought from: the Python that brought it, and where that imports from.
+_brought_by: tuple[str, tuple[str, ...]] | None = None
+
+
+def brought_by(executable: str, paths: Sequence[str]) -> None:
+    """Have recorders run in the Python that brought haiprof here.
+
+    The job's own has what the job needs, not what the recorder does.
+
+    Args:
+        executable: that Python; where it cannot be run, the job's own is tried.
+        paths: its :func:`import_paths`.
+    """
+    global _brought_by
+    _brought_by = (executable, tuple(paths))
+
+
+def import_paths() -> list[str]:
+    """Return from where a recorder in this Python would import."""
     script = os.path.dirname(os.path.abspath(sys.argv[0])) if sys.argv and sys.argv[0] else ""
     unwanted = {"", ".", script, os.getcwd()}
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -51,12 +70,15 @@ def start_recorder(
     Raises:
         OSError: the interpreter cannot be started.
     """
-    if not sys.executable:
+    executable, paths = sys.executable, import_paths()
+    if _brought_by is not None and os.access(_brought_by[0], os.X_OK):
+        executable, paths = _brought_by[0], list(_brought_by[1])
+    if not executable:
         raise FileNotFoundError(2, "this Python does not know its own executable", "sys.executable")
     arguments = [
-        sys.executable,
+        executable,
         "-c",
-        _PROGRAM.format(paths=_import_paths()),
+        _PROGRAM.format(paths=paths),
         f"--ring-dir={ring_dir}",
         f"--run-dir={run_dir}",
         *(f"--interval={name}={seconds!r}" for name, seconds in options.intervals().items()),

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
-from control_jobs import TRAINS, Job, job
+from control_jobs import DOES, TRAINS, Job, job
 from recording import recorders, wait_for
 
 from haiprof import Analyzer
-from haiprof.control.attach import Attached, Wanted, attach, way_to
+from haiprof.control.attach import Attached, AttachError, Wanted, attach, way_to
 from haiprof.control.client import ControlError
 from haiprof.control.find import Found, find
 from haiprof.launcher import placement
 from haiprof.recorder.life import start_time_of
+
+#: How one is reached that was not prepared.
+WAY = "remote_exec" if sys.version_info >= (3, 14) else "injector"
 
 
 def found(pid: int) -> Found:
@@ -43,9 +48,9 @@ def test_a_job_that_never_heard_of_haiprof_is_recorded_and_left_as_it_was(
         for number in range(4):
             wanted = Wanted(f"r{number}", tmp_path / "logs", 30)
             attached = recorded(running, wanted)
-            assert attached.way == "injector"
+            assert attached.way == WAY
             assert attached.run_dir == tmp_path / "logs" / f"r{number}"
-            assert attached.frozen_ns > 0
+            assert (attached.frozen_ns > 0) == (WAY == "injector")
             assert steps(attached.run_dir) > 20
             assert running.figure("Threads") == before
             with pytest.raises(ControlError, match="not loaded haiprof"):
@@ -129,3 +134,98 @@ def test_another_users_job_is_refused_in_one_line(shm: Path, tmp_path: Path) -> 
             os._exit(status)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert running.steps > 3
+
+
+#: What the main thread is in when somebody attaches, most of the time.
+AT = {
+    "nanosleep": ("", "time.sleep(0.3)"),
+    "futex": ("lock = threading.Lock(); lock.acquire()", "lock.acquire(timeout=0.3)"),
+    "read": (
+        "r, w = os.pipe()"
+        "; feed = lambda: [os.write(w, b'x') for _ in iter(lambda: time.sleep(0.2), 1)]"
+        "; threading.Thread(target=feed, daemon=True).start()",
+        "os.read(r, 1)",
+    ),
+    "epoll_wait": (
+        "r, w = os.pipe(); e = select.epoll(); e.register(r, select.EPOLLIN)",
+        "e.poll(0.3)",
+    ),
+    "C code": ("big = bytes(range(256)) * 40000", "zlib.compress(big, 6)"),
+    "C code that keeps the interpreter's lock": ("", "sum(range(10_000_000))"),
+}
+
+
+@pytest.mark.parametrize("at", AT)
+def test_whatever_the_job_is_at(shm: Path, tmp_path: Path, at: str) -> None:
+    before, each = AT[at]
+    with job(DOES, tmp_path, before=before, each=each) as running:
+        attached = recorded(running, Wanted("r", tmp_path / "logs", 30), 1.5)
+        assert attached.way == WAY
+        assert steps(attached.run_dir) >= 1
+    assert running.stderr == ""
+
+
+def test_a_deadlock_is_looked_at_from_outside(
+    shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In time, with the reason; and when it is over nothing of haiprof is there."""
+    monkeypatch.setattr("haiprof.control.attach._BEGIN_SECONDS", 1.0)
+    before = (
+        "lock = threading.Lock(); lock.acquire();"
+        " signal.signal(signal.SIGUSR1, lambda *_: lock.release())"
+    )
+    with job(DOES, tmp_path, before=before, each="lock.acquire(); lock.release()") as running:
+        begun = time.monotonic()
+        attached = attach(found(running.pid), Wanted("r", tmp_path / "logs", 30))
+        assert time.monotonic() - begun < 5
+        assert attached.way == "outside"
+        assert "its main thread does not come to Python code: it waits" in attached.why
+        assert "\n" not in attached.why
+        time.sleep(2.5)
+        attached.end()
+        os.kill(running.pid, signal.SIGUSR1)
+        time.sleep(0.3)
+        with pytest.raises(ControlError, match="not loaded haiprof"):
+            running.ask("status")
+    assert running.stderr == ""
+    samples = Analyzer(attached.run_dir).samples("proc.*")
+    assert "command" in samples["instance"].cast(str).to_list()
+
+
+#: Processes that are there only just: the one when it starts, the other at its end.
+BRIEF = {
+    "just starting": "import time\nfor _ in range(80): time.sleep(0.01)\nprint('right')",
+    "just ending": "import json, threading; print('right')",
+}
+
+
+@pytest.mark.parametrize("when", BRIEF)
+def test_a_process_that_is(
+    shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """It is recorded, or one line says why not; and it ends as it would have."""
+    monkeypatch.setattr("haiprof.control.attach._BEGIN_SECONDS", 2.0)
+    refused = []
+    for delay_ms in range(0, 60, 6):
+        wanted = Wanted(f"r{delay_ms}", tmp_path / "logs", 30)
+        with subprocess.Popen(
+            [sys.executable, "-c", BRIEF[when]],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as process:
+            time.sleep(delay_ms / 1000)
+            for each in find(str(process.pid)):
+                try:
+                    attached = attach(each, wanted)
+                except AttachError as error:
+                    refused.append(str(error))
+                else:
+                    refused += [attached.why] if attached.way == "outside" else []
+                    attached.end()
+            out = process.communicate(timeout=60)[0]
+            assert (process.returncode, out) == (0, "right\n")
+    assert all(line and "\n" not in line and "Traceback" not in line for line in refused)
+    if when == "just starting":
+        assert len(refused) <= 5
+    wait_for(lambda: not recorders(shm))

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from interpreters import NAMES, interpreters
 
 from haiprof import _core
 from haiprof.control import inject
@@ -112,24 +113,14 @@ def running(
 def pythons() -> list[Any]:
     """Other interpreters that are here, by version; a skip for each that is not."""
     found = []
-    for minor in range(10, 16):
-        name = f"python3.{minor}"
-        places = [*sorted(Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/{name}")), name]
-        path = next((str(p) for p in places if isinstance(p, Path) or which(p)), None)
-        mark = [] if path else [pytest.mark.skip(reason=f"no {name} on PATH or in ~/.pyenv")]
+    for name in NAMES:
+        path = str(interpreters()[name]) if name in interpreters() else None
+        mark = [] if path else [pytest.mark.skip(reason=f"no {name} here: tests/interpreters.py")]
         found.append(pytest.param(path, id=name, marks=mark))
     static = next((p for p in ("/usr/bin/python3",) if Path(p).exists() and is_static(p)), None)
     mark = [] if static else [pytest.mark.skip(reason="no Python without libpython here")]
     found.append(pytest.param(static, id="without libpython", marks=mark))
     return found
-
-
-def which(name: str) -> bool:
-    """Whether a command is there and is more than a shim for one that is not."""
-    path = shutil.which(name)
-    return (
-        path is not None and subprocess.run([path, "-c", ""], capture_output=True).returncode == 0
-    )
 
 
 def is_static(python: str) -> bool:
