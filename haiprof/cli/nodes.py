@@ -24,12 +24,11 @@ from typing import IO, Any, Final
 
 from haiprof.cli.console import reader_gone, say
 from haiprof.cli.node import GRACE_SECONDS
+from haiprof.ssh import SSH_VARIABLE, way_to
 
-_SSH_VARIABLE: Final = "HAIPROF_SSH_COMMAND"
-_SSH: Final = "ssh -T -o BatchMode=yes"
 #: Where something lies on this machine says nothing about others.
 _OF_THIS_MACHINE: Final = frozenset(
-    {"HAIPROF_SHM_DIR", "HAIPROF_HOSTS", "HAIPROF_HOSTFILE", _SSH_VARIABLE}
+    {"HAIPROF_SHM_DIR", "HAIPROF_HOSTS", "HAIPROF_HOSTFILE", SSH_VARIABLE}
 )
 #: The job's ports lie below those that the kernel gives away by itself.
 _FIRST_PORT: Final = 10240
@@ -72,7 +71,7 @@ class _Node:
         self.host = host
         self.name = f"{host}#{rank}"
         self.process = subprocess.Popen(
-            _way_to(host),
+            way_to(host, shlex.join([sys.executable, "-c", _PROGRAM])),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -94,15 +93,6 @@ class _Node:
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):
             self.process.stdin.close()
-
-
-def _way_to(host: str) -> list[str]:
-    program = shlex.join([sys.executable, "-c", _PROGRAM])
-    ssh = os.environ.get(_SSH_VARIABLE)
-    if not ssh and host in ("localhost", os.uname().nodename):
-        return ["sh", "-c", f"exec {program}"]
-    # As git has it: the command is a shell's, the words behind it are not.
-    return ["sh", "-c", f'{ssh or _SSH} "$@"', "ssh", host, f"exec {program}"]
 
 
 class _Lines:
