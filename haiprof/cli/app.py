@@ -196,6 +196,43 @@ def recover(
     raise typer.Exit(recover_all(paths or []))
 
 
+_Nodes = Annotated[
+    str,
+    typer.Option(
+        "--nodes",
+        "--hosts",
+        "-n",
+        help="Hosts: these, or the first N of --hostfile, HAIPROF_HOSTS or SLURM's.",
+        metavar="A,B,...|N",
+    ),
+]
+_Hostfile = Annotated[
+    str, typer.Option(help="The hosts that it names, one a line.", metavar="FILE")
+]
+
+
+@app.command()
+def collect(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            help="Log directories, or runs' folders: of a host, of this machine, or behind a URL.",
+            metavar="[HOST:]DIR...",
+        ),
+    ],
+    into: Annotated[
+        Path, typer.Option(help="The folder to bring them to.", metavar="FOLDER")
+    ] = Path("haiprof-logs"),
+    run: Annotated[str, typer.Option(help="This run only [all].", metavar="NAME")] = "",
+    nodes: _Nodes = "",
+    hostfile: _Hostfile = "",
+) -> None:
+    """Bring together what each host has recorded into a folder of its own."""
+    from haiprof.cli.collect import bring, named
+
+    raise typer.Exit(bring(named(sources, nodes, hostfile), into, run))
+
+
 @app.command()
 def ps(
     json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")] = False,
