@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from haiprof.cli.arguments import UsageError
+
 app = typer.Typer(
     name="haiprof",
     help="The profiler that every PyTorch training job runs with, all the time.",
@@ -58,6 +60,21 @@ def trace(words: Annotated[list[str] | None, typer.Argument(metavar="[--] CMD...
     command.main(words or [], trace=True)
 
 
+_Nodes = Annotated[
+    str,
+    typer.Option(
+        "--nodes",
+        "--hosts",
+        "-n",
+        help="Hosts: these, or the first N of --hostfile, HAIPROF_HOSTS or SLURM's.",
+        metavar="A,B,...|N",
+    ),
+]
+_Hostfile = Annotated[
+    str, typer.Option(help="The hosts that it names, one a line.", metavar="FILE")
+]
+
+
 @app.command()
 def attach(
     target: Annotated[
@@ -90,6 +107,8 @@ def attach(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say who is meant, and how it is reached.")
     ] = False,
+    nodes: _Nodes = "",
+    hostfile: _Hostfile = "",
 ) -> None:
     """Record a job that is running, with no restart and no change to its code.
 
@@ -101,7 +120,18 @@ def attach(
     options = command.options_given(kernels, recorders, sample_hz)
     run = name or command.made_up_run(target)
     wanted = Wanted(run, log_dir.expanduser().absolute(), seconds, warmup, trace, options)
-    raise typer.Exit(command.attach_to(target, wanted, dry_run=dry_run, report=report))
+    if nodes or hostfile:
+        from haiprof.cli.attach_nodes import attach_on
+        from haiprof.cli.hosts import hosts_named
+
+        try:
+            hosts = hosts_named(nodes, hostfile)
+        except UsageError as error:
+            raise typer.BadParameter(str(error)) from None
+        code = attach_on(hosts, target, wanted, dry_run=dry_run, report=report)
+    else:
+        code = command.attach_to(target, wanted, dry_run=dry_run, report=report)
+    raise typer.Exit(code)
 
 
 @app.command()
@@ -194,21 +224,6 @@ def recover(
     from haiprof.cli.recover import recover_all
 
     raise typer.Exit(recover_all(paths or []))
-
-
-_Nodes = Annotated[
-    str,
-    typer.Option(
-        "--nodes",
-        "--hosts",
-        "-n",
-        help="Hosts: these, or the first N of --hostfile, HAIPROF_HOSTS or SLURM's.",
-        metavar="A,B,...|N",
-    ),
-]
-_Hostfile = Annotated[
-    str, typer.Option(help="The hosts that it names, one a line.", metavar="FILE")
-]
 
 
 @app.command()
