@@ -209,6 +209,31 @@ def test_a_folder_that_two_hosts_share_is_taken_once(net: Path) -> None:
     assert contents(Path("all/v2")) == contents(net / "a/logs/v2")
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_of_an_older_copy_and_the_original_the_one_that_says_more_counts(
+    net: Path, turned: bool
+) -> None:
+    folder = record(net / "a/logs", "a", 0)
+    shutil.copytree(net / "a/logs", "backup")
+    process = Path("backup/v2/a#0")
+    (process / "spans-0.arrow").unlink()
+    write_process(Path("backup/v2"), 0, "a", state="live", ended_ns=None, boot_id="boot of a")
+    write_process(folder, 0, "a", boot_id="boot of a")
+    sources = ("a:logs", "backup") if turned else ("backup", "a:logs")
+    done = haiprof("collect", *sources, "--into", "all")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert contents(Path("all/v2")) == contents(folder)
+
+
+def test_a_file_that_was_written_anew_comes_again(net: Path) -> None:
+    folder = record(net / "a/logs", "a", 0)
+    trace = folder / "a#0" / "rank0.pt.trace.json.gz"
+    for content in (b"one", b"two"):
+        trace.write_bytes(content)
+        assert haiprof("collect", "a:logs", "--into", "all").returncode == 0
+        assert contents(Path("all/v2")) == contents(folder)
+
+
 def test_what_is_not_of_the_run_stays_where_it_is(net: Path) -> None:
     folder = record(net / "a/logs", "a", 0)
     for name in ("report.html", ".run-a-17", "a#0/.spans", "a#0/spans-9.partial", ".trace-a-1/x"):
@@ -262,9 +287,14 @@ def test_many_hosts_are_named_once(net: Path) -> None:
     for rank, name in enumerate(names):
         record(net / name / "logs", name, rank, world=20)
     (net / "hosts").write_text("".join(f"{name} slots=8\n" for name in names))
+    (net / "before-look").write_text(
+        'touch "$here/now-$1"; ls "$here" | grep -c ^now- >> "$here/at-once"; sleep 0.3; '
+        'rm "$here/now-$1"\n'
+    )
     done = haiprof("collect", "logs", "--hostfile", net / "hosts", "--into", "all")
     assert done.stdout == "all/v2: 20 nodes, 20 processes, 40 of them new or with more\n"
     assert set(Analyzer("all").ranks) == set(range(20))
+    assert 1 < max(map(int, (net / "at-once").read_text().split())) <= 8
     done = haiprof("collect", "logs", "--nodes", "n1,n2", "--into", "two")
     assert done.stdout == "two/v2: 2 nodes, 2 processes, 4 of them new or with more\n"
     environment = {**os.environ, "HAIPROF_HOSTFILE": str(net / "hosts")}
@@ -595,7 +625,7 @@ def test_a_host_cannot_write_where_it_was_not_asked(
     assert "a#0" not in names
 
 
-@pytest.mark.parametrize("bad", ["../x", "/x", "v2/..", "v2/../x", ".", ""])
+@pytest.mark.parametrize("bad", ["../x", "/x", "v2/..", "v2/../x", "..", ".", ""])
 def test_a_host_cannot_name_a_folder_elsewhere(net: Path, bad: str) -> None:
     record(net / "a/logs", "a", 0)
     one = (net / "a/logs/v2/run.json").read_text()
@@ -610,6 +640,16 @@ def test_a_host_cannot_name_a_folder_elsewhere(net: Path, bad: str) -> None:
     haiprof("collect", "a:logs", "--into", "deep/all")
     after = {path for path in net.parent.rglob("*") if "all" not in path.parts}
     assert after - before == {net.parent / "deep", net / "asked"}
+
+
+@pytest.mark.parametrize("name", ["../x", "..", "", "/tmp/x"])
+def test_a_run_cannot_name_a_folder_elsewhere(net: Path, name: str) -> None:
+    folder = record(net / "a/logs", "a", 0)
+    write_run(folder, run=name)
+    done = haiprof("collect", "a:logs/v2", "--into", "all")
+    assert done.returncode == 1
+    assert "a:logs/v2/run.json: is of no run of haiprof, or cut off" in done.stderr
+    assert not list(Path("all").iterdir())
 
 
 def test_an_answer_of_another_kind_is_told(net: Path) -> None:
@@ -643,6 +683,19 @@ def test_a_url_is_read_through_fsspec(net: Path, monkeypatch: pytest.MonkeyPatch
         assert tree(Path("two")) == before
     finally:
         memory.rm("/bucket", recursive=True)
+
+
+def test_a_file_that_ends_early_behind_a_url_is_not_taken_for_whole(
+    net: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local = pytest.importorskip("fsspec").filesystem("file")
+    record(net / "a/logs", "a", 0)
+    size = type(local).size
+    monkeypatch.setattr(type(local), "size", lambda self, path: size(self, path) + 1)
+    outcome = collect([source(f"file://{net}/a/logs")], Path("all"), "", no_bar)
+    (line,) = outcome.failed
+    assert line.endswith(": its end is missing")
+    assert names_in("all/v2") == ["run.json"]
 
 
 def test_what_is_wrong_with_a_url_is_one_line(net: Path) -> None:
