@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from haiprof.cli.arguments import UsageError
+
 app = typer.Typer(
     name="haiprof",
     help="The profiler that every PyTorch training job runs with, all the time.",
@@ -58,6 +60,21 @@ def trace(words: Annotated[list[str] | None, typer.Argument(metavar="[--] CMD...
     command.main(words or [], trace=True)
 
 
+_Nodes = Annotated[
+    str,
+    typer.Option(
+        "--nodes",
+        "--hosts",
+        "-n",
+        help="Hosts: these, or the first N of --hostfile, HAIPROF_HOSTS or SLURM's.",
+        metavar="A,B,...|N",
+    ),
+]
+_Hostfile = Annotated[
+    str, typer.Option(help="The hosts that it names, one a line.", metavar="FILE")
+]
+
+
 @app.command()
 def attach(
     target: Annotated[
@@ -96,6 +113,8 @@ def attach(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say who is meant, and how it is reached.")
     ] = False,
+    nodes: _Nodes = "",
+    hostfile: _Hostfile = "",
 ) -> None:
     """Record a job that is running, with no restart and no change to its code.
 
@@ -107,7 +126,18 @@ def attach(
     options = command.options_given(kernels, recorders, sample_hz)
     run = name or command.made_up_run(target)
     wanted = Wanted(run, log_dir.expanduser().absolute(), seconds, warmup, trace, options)
-    raise typer.Exit(command.attach_to(target, wanted, dry_run=dry_run, report=report))
+    if nodes or hostfile:
+        from haiprof.cli.attach_nodes import attach_on
+        from haiprof.cli.hosts import hosts_named
+
+        try:
+            hosts = hosts_named(nodes, hostfile)
+        except UsageError as error:
+            raise typer.BadParameter(str(error)) from None
+        code = attach_on(hosts, target, wanted, dry_run=dry_run, report=report)
+    else:
+        code = command.attach_to(target, wanted, dry_run=dry_run, report=report)
+    raise typer.Exit(code)
 
 
 @app.command()
@@ -200,6 +230,28 @@ def recover(
     from haiprof.cli.recover import recover_all
 
     raise typer.Exit(recover_all(paths or []))
+
+
+@app.command()
+def collect(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            help="Log directories, or runs' folders: of a host, of this machine, or behind a URL.",
+            metavar="[HOST:]DIR...",
+        ),
+    ],
+    into: Annotated[
+        Path, typer.Option(help="The folder to bring them to.", metavar="FOLDER")
+    ] = Path("haiprof-logs"),
+    run: Annotated[str, typer.Option(help="This run only [all].", metavar="NAME")] = "",
+    nodes: _Nodes = "",
+    hostfile: _Hostfile = "",
+) -> None:
+    """Bring together what each host has recorded into a folder of its own."""
+    from haiprof.cli.collect import bring, named
+
+    raise typer.Exit(bring(named(sources, nodes, hostfile), into, run))
 
 
 @app.command()

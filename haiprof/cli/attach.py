@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,9 +17,11 @@ from haiprof.control.jobs import at_once
 from haiprof.errors import HaiprofError
 from haiprof.places import safe_name
 
-_NOBODY: Final = 2
-_NOT_ALL: Final = 3
-_INTERRUPTED: Final = 130
+#: Exit codes, as :func:`attach_to` has them.
+NOBODY: Final = 2
+NOT_ALL: Final = 3
+INTERRUPTED: Final = 130
+ENDS_HERE: Final = "interrupted: the recording ends here, the job goes on"
 #: Ranks that are named one by one.
 _NAMED: Final = 8
 _TELLING: Final = 3
@@ -50,24 +53,51 @@ def attach_to(
             f"{target}: no Python process here runs it, and it is no command of haiprof; "
             "see haiprof ps, haiprof --help"
         )
-        return _NOBODY
+        return NOBODY
     if dry_run:
-        return _tell_ways(processes)
-    attached, code = _attach_all(processes, asked)
-    if not attached:
-        return _NOT_ALL
-    try:
-        with seconds_passing(_words(attached, asked), asked.warmup + asked.seconds) as told:
-            _wait(attached, asked, told)
-    except KeyboardInterrupt:
-        code = _INTERRUPTED
-        say("interrupted: the recording ends here, the job goes on")
-    if not _end_all(attached):
-        code = code or _NOT_ALL
-    for run_dir in dict.fromkeys(a.run_dir for a in attached):
-        if not _tell(run_dir, report):
-            code = code or _NOT_ALL
+        lines, code = ways(processes)
+        for line in lines:
+            print(line)
+        return code
+    run_dirs, code = record(processes, asked, say)
+    for run_dir in run_dirs:
+        if not tell(run_dir, report=report):
+            code = code or NOT_ALL
     return code
+
+
+def record(
+    processes: Sequence[Found],
+    asked: Wanted,
+    told: Callable[[str], None],
+    stop: threading.Event | None = None,
+) -> tuple[list[Path], int]:
+    """Record processes for as long as is asked for.
+
+    Args:
+        processes: which.
+        asked: what to record.
+        told: is called with what is the same for all processes of the job, a line.
+        stop: once it is set the recording ends, as with Ctrl-C.
+
+    Returns:
+        The folders of the runs, of which there are several where the job recorded already, and
+        the exit code as :func:`attach_to` has it.
+    """
+    attached, code = _attach_all(processes, asked, told)
+    if not attached:
+        return [], NOT_ALL
+    whole = asked.warmup + asked.seconds
+    try:
+        with seconds_passing(words(asked, len(attached), attached[0].process.label), whole) as bar:
+            if not _wait(attached, whole, bar, stop or threading.Event()):
+                told("the job has ended")
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+        told(ENDS_HERE)
+    if not _end_all(attached):
+        code = code or NOT_ALL
+    return list(dict.fromkeys(a.run_dir for a in attached)), code
 
 
 def made_up_run(target: str) -> str:
@@ -76,8 +106,9 @@ def made_up_run(target: str) -> str:
     return safe_name(f"{Path(target).stem}-{stamp}")
 
 
-def _tell_ways(processes: Sequence[Found]) -> int:
-    code = 0
+def ways(processes: Sequence[Found]) -> tuple[list[str], int]:
+    """Return a line for each process, how it would be reached, and the exit code for that."""
+    lines, code = [], 0
     for process in processes:
         way, why = way_to(process)
         said = {
@@ -85,12 +116,14 @@ def _tell_ways(processes: Sequence[Found]) -> int:
             "injector": "haiprof would be brought into it",
             "outside": f"could only be looked at from outside: {why}",
         }[way]
-        print(f"{process.label}: {said}")
-        code = code or (_NOT_ALL if way == "outside" else 0)
-    return code
+        lines.append(f"{process.label}: {said}")
+        code = code or (NOT_ALL if way == "outside" else 0)
+    return lines, code
 
 
-def _attach_all(processes: Sequence[Found], asked: Wanted) -> tuple[list[Attached], int]:
+def _attach_all(
+    processes: Sequence[Found], asked: Wanted, told: Callable[[str], None]
+) -> tuple[list[Attached], int]:
     def one(process: Found) -> Attached | HaiprofError:
         try:
             return attach(process, asked)
@@ -110,24 +143,35 @@ def _attach_all(processes: Sequence[Found], asked: Wanted) -> tuple[list[Attache
     if more > 0:
         say(f"and {more} more processes")
     for each in [a for a in attached if not a.began][:1]:
-        say(f"the job is being recorded already, into {each.run_dir}; that goes on")
-    return attached, _NOT_ALL if failed or outside else 0
+        told(f"the job is being recorded already, into {each.run_dir}; that goes on")
+    return attached, NOT_ALL if failed or outside else 0
 
 
-def _words(attached: Sequence[Attached], asked: Wanted) -> str:
-    ranks = f"{len(attached)} processes" if len(attached) > 1 else attached[0].process.label
+def words(asked: Wanted, number: int, label: str) -> str:
+    """Return what stands beside the bar: what is recorded of one process, or of several."""
+    ranks = f"{number} processes" if number > 1 else label
     return f"{'tracing' if asked.trace else 'recording'} {ranks}"
 
 
-def _wait(attached: Sequence[Attached], asked: Wanted, told: Callable[[float], None]) -> None:
+def _wait(
+    attached: Sequence[Attached],
+    seconds: float,
+    bar: Callable[[float], None],
+    stop: threading.Event,
+) -> bool:
+    """Wait for so long; return False as soon as the job has ended.
+
+    Raises:
+        KeyboardInterrupt: that was enough.
+    """
     begun = time.monotonic()
-    whole = asked.warmup + asked.seconds
-    while (passed := time.monotonic() - begun) < whole:
+    while (passed := time.monotonic() - begun) < seconds:
         if not alive(attached):
-            say("the job has ended")
-            return
-        told(passed)
-        time.sleep(min(0.2, whole - passed))
+            return False
+        bar(passed)
+        if stop.wait(min(0.2, seconds - passed)):
+            raise KeyboardInterrupt
+    return True
 
 
 def _end_all(attached: Sequence[Attached]) -> bool:
@@ -145,8 +189,12 @@ def _end_all(attached: Sequence[Attached]) -> bool:
     return not said
 
 
-def _tell(run_dir: Path, report: bool) -> bool:
-    """Say what was recorded; False when nothing was."""
+def tell(run_dir: Path, *, report: bool) -> bool:
+    """Say where a run is and what it tells most, and write its report if that is asked for.
+
+    Returns:
+        False when nothing was recorded.
+    """
     from haiprof.cli.report import open_run
 
     say(f"run {run_dir}")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -44,6 +46,37 @@ def choose_hosts(nodes: int | None, hosts: str = "", hostfile: str = "") -> list
         are = f"{len(known)} {'is' if len(known) == 1 else 'are'} known"
         raise UsageError(f"{wanted or 'no'} hosts are wanted and {are}; {_MEND}")
     return known[:wanted]
+
+
+def hosts_named(nodes: str, hostfile: str = "") -> list[str]:
+    """Return the hosts that ``--nodes N`` or ``--nodes A,B,...`` mean, and ``--hostfile FILE``.
+
+    Args:
+        nodes: a number: so many of those that are known, as for ``haiprof run``; or names.
+        hostfile: a file of them.
+
+    Returns:
+        None where neither is given.
+
+    Raises:
+        UsageError: see :func:`choose_hosts`.
+    """
+    if nodes.isdecimal():
+        return choose_hosts(int(nodes[:9]), "", hostfile)
+    return choose_hosts(None, nodes, hostfile) if nodes or hostfile else []
+
+
+def how_to_collect(hosts: Sequence[str], run_dir: Path) -> str:
+    """Return the command that brings a run together where each host has a log folder of its own.
+
+    Args:
+        hosts: which.
+        run_dir: where the run is on each, and is to be here.
+    """
+    logs = str(run_dir.parent)
+    names = ",".join(dict.fromkeys(hosts))
+    words = ["haiprof", "collect", logs, "--hosts", names, "--run", run_dir.name, "--into", logs]
+    return shlex.join(words)
 
 
 def _known(hosts: str, hostfile: str) -> list[str]:

@@ -31,11 +31,7 @@ _FAILED_SECONDS: Final = 2.0
 def main() -> NoReturn:
     """Run what stdin tells, and exit as it does; 128 + N where signal N ended it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    control = os.dup(0)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    task = _read_task(control)
+    control, task = take_task()
     if task is None:
         sys.exit(1)
     os.environ.update(task["environment"])
@@ -48,8 +44,21 @@ def main() -> NoReturn:
     sys.exit(_run(task, control))
 
 
+def take_task() -> tuple[int, dict[str, Any] | None]:
+    """Take stdin away from whoever is started here.
+
+    Returns:
+        What brings the bytes behind the task, and the task; None where whoever starts us ended
+        first.
+    """
+    control = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    return control, _read_task(control)
+
+
 def _read_task(control: int) -> dict[str, Any] | None:
-    """Return the task; None where whoever starts us ended first."""
     line = bytearray()
     while not line.endswith(b"\n"):
         byte = os.read(control, 1)  # not more: what follows is signals

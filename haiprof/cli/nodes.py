@@ -24,19 +24,22 @@ from typing import IO, Any, Final
 
 from haiprof.cli.console import reader_gone, say
 from haiprof.cli.node import GRACE_SECONDS
+from haiprof.ssh import SSH_VARIABLE, way_to
 
-_SSH_VARIABLE: Final = "HAIPROF_SSH_COMMAND"
-_SSH: Final = "ssh -T -o BatchMode=yes"
 #: Where something lies on this machine says nothing about others.
 _OF_THIS_MACHINE: Final = frozenset(
-    {"HAIPROF_SHM_DIR", "HAIPROF_HOSTS", "HAIPROF_HOSTFILE", _SSH_VARIABLE}
+    {"HAIPROF_SHM_DIR", "HAIPROF_HOSTS", "HAIPROF_HOSTFILE", SSH_VARIABLE}
 )
 #: The job's ports lie below those that the kernel gives away by itself.
 _FIRST_PORT: Final = 10240
 _PORTS: Final = 20000
-#: Not ``-m``: the folder that a login begins in is not to be imported from.
+#: Not ``-m``: the folder that a login begins in is not to be imported from. In one line: csh takes
+#: no word that has several.
 _PROGRAM: Final = (
-    "import sys; sys.path[:] = filter(None, sys.path); import haiprof.cli.node as n; n.main()"
+    "import sys; sys.path[:] = filter(None, sys.path); from importlib.util import find_spec; "
+    'all(map(find_spec, ("haiprof", "haiprof.cli", "{0}"))) or '
+    'sys.exit("haiprof: it is not there, or another one: " + sys.executable); '
+    "import {0} as n; n.main()"
 )
 _TURN_SECONDS: Final = 0.1
 #: How long a SIGKILL may take from here to there.
@@ -60,19 +63,37 @@ def run_on(hosts: Sequence[str], command: Sequence[str], environment: Mapping[st
     return _Launch(hosts, command, environment).run()
 
 
-class _Node:
-    """The command on one host."""
+def carried_over(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of ours that are true on other hosts, too."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith("HAIPROF_") and name not in _OF_THIS_MACHINE
+    }
 
-    def __init__(self, host: str, rank: int, task: Mapping[str, Any]) -> None:
+
+class Node:
+    """A module of ours that runs on one host."""
+
+    def __init__(
+        self, host: str, name: str, module: str, task: Mapping[str, Any], ssh: str = ""
+    ) -> None:
         """Start it.
+
+        Args:
+            host: where.
+            name: what stands before its lines.
+            module: whose ``main`` is called there, by the Python that we are run by.
+            task: what it reads from its stdin first, a line of JSON.
+            ssh: options of ssh.
 
         Raises:
             OSError: the way to the host cannot be started.
         """
         self.host = host
-        self.name = f"{host}#{rank}"
+        self.name = name
         self.process = subprocess.Popen(
-            _way_to(host),
+            way_to(host, shlex.join([sys.executable, "-c", _PROGRAM.format(module)]), ssh),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -96,16 +117,7 @@ class _Node:
             self.process.stdin.close()
 
 
-def _way_to(host: str) -> list[str]:
-    program = shlex.join([sys.executable, "-c", _PROGRAM])
-    ssh = os.environ.get(_SSH_VARIABLE)
-    if not ssh and host in ("localhost", os.uname().nodename):
-        return ["sh", "-c", f"exec {program}"]
-    # As git has it: the command is a shell's, the words behind it are not.
-    return ["sh", "-c", f'{ssh or _SSH} "$@"', "ssh", host, f"exec {program}"]
-
-
-class _Lines:
+class Lines:
     """Passes a stream on, line by line, with the host before each."""
 
     def __init__(self, name: str, source: IO[bytes], out: int) -> None:
@@ -147,11 +159,7 @@ class _Launch:
     ) -> None:
         """Nothing is started yet."""
         self._hosts = hosts
-        carried = {
-            name: value
-            for name, value in environment.items()
-            if name.startswith("HAIPROF_") and name not in _OF_THIS_MACHINE
-        }
+        carried = carried_over(environment)
         run = environment.get("HAIPROF_RUN", "")
         port = _FIRST_PORT + zlib.crc32(f"{run} {os.getpid()}".encode()) % _PORTS
         carried |= {
@@ -163,7 +171,7 @@ class _Launch:
         self._carried = carried
         self._task = {"command": list(command), "folder": str(Path.cwd())}
         self._selector = selectors.DefaultSelector()
-        self._nodes: list[_Node] = []
+        self._nodes: list[Node] = []
         self._code = 0
         self._signals: list[int] = []
         self._given_up: float | None = None
@@ -208,7 +216,8 @@ class _Launch:
                 "MARSV2_NODE_NAME": host.rpartition("@")[2],
             }
             try:
-                node = _Node(host, rank, {**self._task, "environment": self._carried | place})
+                task = {**self._task, "environment": self._carried | place}
+                node = Node(host, f"{host}#{rank}", "haiprof.cli.node", task)
             except OSError as error:
                 self._fail(f"{host}#{rank} cannot be started: {error.strerror}", 1)
                 return
@@ -218,9 +227,7 @@ class _Launch:
                 (node.process.stderr, 2),
             ):
                 assert source is not None
-                self._selector.register(
-                    source, selectors.EVENT_READ, _Lines(node.name, source, out)
-                )
+                self._selector.register(source, selectors.EVENT_READ, Lines(node.name, source, out))
 
     def _pass_output(self, seconds: float) -> bool:
         """Pass on what comes within a time; return whether anything did."""

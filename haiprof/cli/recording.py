@@ -139,6 +139,11 @@ class Recording:
             time.sleep(0.01)
         return False
 
+    def nodes(self) -> int:
+        """Return how many nodes have written into the run, as far as is seen from here."""
+        written = self.run_dir.glob(f"*/{schema.PROCESS_FILE}")
+        return sum("#" not in file.parent.name for file in written)
+
     def _gone(self) -> bool:
         """Return whether the recorder that we started has left."""
         if self._recorder is None:

@@ -49,7 +49,7 @@ def main(words: Sequence[str], *, trace: bool = False) -> NoReturn:
         from haiprof.cli.nodes import run_on
 
         code = run_on(hosts, command, recording.environment())
-        _finish(recording, report=arguments.report)
+        _finish_hosts(recording, hosts, report=arguments.report)
         sys.exit(code)
     status = run_here(command, recording)
     _finish(recording, report=arguments.report)
@@ -78,6 +78,17 @@ def _finish(recording: Recording, *, report: bool) -> None:
         say(f"interrupted; the run is in {recording.run_dir}")
     except Exception as error:  # the command's own end is what counts
         say(f"{recording.run_dir}: no summary: {error!r}")
+
+
+def _finish_hosts(recording: Recording, hosts: Sequence[str], *, report: bool) -> None:
+    from haiprof.cli.hosts import how_to_collect
+
+    here, all_of_them = recording.nodes(), len(set(hosts))
+    if here or not recording.possible:
+        _finish(recording, report=report)
+    if here < all_of_them and recording.possible:
+        how = how_to_collect(hosts, recording.run_dir)
+        say(f"{here} of {all_of_them} hosts have written here; for what lies on the others: {how}")
 
 
 def _hosts(arguments: RunArguments) -> list[str]:

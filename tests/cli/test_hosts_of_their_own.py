@@ -1,7 +1,7 @@
 """Two emulated hosts, each with a network, processes and shared memory of its own.
 
-Only the log folder is one. A network namespace and a pid namespace stand for a machine; what stands
-for ssh enters them.
+The log folder is one, or each has its own. A network, a pid and a mount namespace stand for a
+machine; what stands for ssh enters them.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ class Hosts(NamedTuple):
 
     names: tuple[str, str]
     ssh: Path
+    #: Where a host's folder ``logs`` lies on a disk of its own, if that is made.
+    disks: tuple[Path, Path]
 
 
 def _ip(*words: str) -> None:
@@ -46,9 +48,11 @@ def hosts(tmp_path: Path, shm: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
         f"space=haiprof-{os.getpid()}-${{1##*.}}\n"
         f'mkdir -p "{shm}/$space"\n'
         f"export GLOO_SOCKET_IFNAME=hp{os.getpid()}-${{1##*.}}\n"
-        f'export HAIPROF_SHM_DIR="{shm}/$space" NAME=$space\n'
+        f'export HAIPROF_SHM_DIR="{shm}/$space" NAME=$space DISKS="{tmp_path}"\n'
         'exec ip netns exec "$space" unshare --uts --pid --fork --kill-child --mount-proc '
-        'sh -c \'hostname $NAME; sh -c "$0"; exit $?\' "$2"\n'
+        "sh -c 'hostname $NAME; "
+        '[ ! -d "$DISKS/$NAME" ] || mount --bind "$DISKS/$NAME" "$DISKS/logs"; '
+        'sh -c "$0"; exit $?\' "$2"\n'
     )
     ssh.chmod(0o755)
     made = []
@@ -67,7 +71,7 @@ def hosts(tmp_path: Path, shm: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
             _ip("-n", space, "link", "set", cable, "up")
         monkeypatch.setenv("OMP_NUM_THREADS", "1")
         monkeypatch.setenv("HAIPROF_SSH_COMMAND", str(ssh))
-        yield Hosts(names, ssh)
+        yield Hosts(names, ssh, (tmp_path / spaces[0], tmp_path / spaces[1]))
     finally:
         for space in made:
             _ip("netns", "delete", space)
@@ -94,6 +98,36 @@ def test_a_job_of_two_hosts_is_one_run_with_a_recorder_each(tmp_path: Path, host
     assert len({p["host"] for p in found}) == 2
     assert "30 steps on each of 2 ranks" in done.stderr
     assert set(Analyzer(run).ranks) == {0, 1}
+
+
+def test_hosts_with_log_folders_of_their_own_are_collected_into_one_run(
+    tmp_path: Path, hosts: Hosts
+) -> None:
+    write_script(tmp_path)
+    for folder in (tmp_path / "logs", *hosts.disks):
+        folder.mkdir()
+    first = ["--hosts", ",".join(hosts.names), "--log-dir", "logs"]
+    job = ["train.py", "--nodes", "2", "--name", "v2", "--options", "profile.interval.basic=0.2"]
+    done = haiprof("run", *first, *job, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert not list((tmp_path / "logs").glob("*/*/process.json"))
+    for disk in hosts.disks:
+        assert len(list(disk.glob("v2/*/process.json"))) == 2
+    told = "haiprof: 0 of 2 hosts have written here; for what lies on the others: haiprof "
+    collect = done.stderr.splitlines()[-1].removeprefix(told).split()
+    done = haiprof(*collect, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"{tmp_path}/logs/v2: 2 nodes, 2 processes, 4 of them new or with more\n"
+    run = tmp_path / "logs" / "v2"
+    assert [(p["rank"], p["node"], p["state"]) for p in ranks(run)] == [
+        (0, hosts.names[0], "closed"),
+        (1, hosts.names[1], "closed"),
+    ]
+    assert nodes(run) == sorted(hosts.names)
+    opened = Analyzer(run)
+    assert set(opened.ranks) == {0, 1}
+    assert opened.steps().height == 60
+    assert opened.run.problems == ()
 
 
 def test_each_host_makes_a_deep_trace_of_the_time_asked_for(tmp_path: Path, hosts: Hosts) -> None:

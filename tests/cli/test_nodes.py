@@ -161,6 +161,18 @@ def test_a_host_that_cannot_be_reached_is_named(tmp_path: Path, ssh: Path) -> No
     assert "haiprof: away#1 ended with exit code 255, as ssh does for a host that" in done.stderr
 
 
+def test_a_host_without_haiprof_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "haiprof").mkdir()
+    (tmp_path / "haiprof/__init__.py").write_text("")
+    way = f"cd /; PYTHONPATH={tmp_path} /bin/sh -c 'eval \"$2\"' --"
+    environment = {**os.environ, "HAIPROF_SSH_COMMAND": way}
+    done = haiprof("run", "--hosts", "nodeA", "--log-dir", tmp_path, "true", env=environment)
+    assert done.returncode == 1
+    told = f"nodeA#0: haiprof: it is not there, or another one: {sys.executable}\n"
+    assert done.stderr.startswith(told)
+    assert "Traceback" not in done.stderr
+
+
 def test_a_command_that_is_not_there_is_told_by_its_host(tmp_path: Path) -> None:
     done = haiprof("run", *HERE, "--log-dir", tmp_path, "no-such-command")
     assert done.returncode == 127

@@ -1,0 +1,32 @@
+"""The way to another host: ssh, or what ``HAIPROF_SSH_COMMAND`` says instead."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+SSH_VARIABLE: Final = "HAIPROF_SSH_COMMAND"
+_SSH: Final = "ssh -T -o BatchMode=yes"
+#: For what nobody minds doing again: who does not answer is given up.
+IMPATIENT: Final = "-o ConnectTimeout=20 -o ServerAliveInterval=15"
+
+
+def way_to(host: str, program: str, options: str = "") -> list[str]:
+    """Return the words that run a shell's line on a host.
+
+    Args:
+        host: its name or address, perhaps with ``user@``. The own name and ``localhost`` need no
+            ssh.
+        program: the line, as a shell of the other side reads it.
+        options: of ssh, where it is ssh that is called.
+    """
+    ssh = os.environ.get(SSH_VARIABLE)
+    if not ssh and is_here(host):
+        return ["sh", "-c", f"exec {program}"]
+    # As git has it: the command is a shell's, the words behind it are not.
+    return ["sh", "-c", f'{ssh or f"{_SSH} {options}"} "$@"', "ssh", host, f"exec {program}"]
+
+
+def is_here(host: str) -> bool:
+    """Say whether it is this machine by its name."""
+    return host in ("localhost", os.uname().nodename)

@@ -1,0 +1,223 @@
+"""``haiprof attach --nodes``: a job that runs on two emulated hosts is recorded on both at once.
+
+A network, a pid, a mount and a host name's namespace stand for a machine; each has shared memory, a
+job and, unless it is to be one, a log folder of its own. What stands for ssh enters them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from commands import haiprof, haiprof_on_terminal, only_line, start_haiprof
+from control_jobs import TRAINS
+from recording import wait_for
+
+from haiprof import Analyzer
+
+SSH = """#!/bin/sh
+here=$(dirname "$0")
+[ -e "$here/$1.pid" ] || { echo "ssh: no route to $1" >&2; exit 255; }
+pass='echo $$ > "$0"; exec cat'
+sh -c "$pass" "$here/$1.in" |
+nsenter --target "$(cat "$here/$1.pid")" --uts --pid --mount --net -- sh -c "$2" |
+sh -c "$pass" "$here/$1.out"
+"""
+
+
+class Cluster:
+    """Two hosts, and what runs on them."""
+
+    def __init__(self, folder: Path, script: str) -> None:
+        self.folder = folder
+        self.script = script
+        self.jobs: dict[str, subprocess.Popen[str]] = {}
+
+    def start_job(self, host: str, rank: int, own_disk: bool) -> None:
+        """Start the job on a host, which is there as long as that."""
+        disk = self.folder / f"disk-{host}" if own_disk else self.folder / "logs"
+        disk.mkdir(exist_ok=True)
+        logs = self.folder / "logs"
+        logs.mkdir(exist_ok=True)
+        inside = (
+            f"hostname {host}; mount --bind {disk} {logs}; mount -t tmpfs tmpfs /dev/shm; "
+            f"RANK={rank} WORLD_SIZE=2 OMP_NUM_THREADS=1 {sys.executable} {self.script} & "
+            "echo up; wait $!"
+        )
+        words = ["unshare", "--uts", "--pid", "--mount", "--net", "--fork", "--kill-child"]
+        job = subprocess.Popen(
+            [*words, "--mount-proc", "sh", "-c", inside],
+            stdout=subprocess.PIPE, text=True, cwd=self.folder,
+        )  # fmt: skip
+        self.jobs[host] = job
+        assert job.stdout is not None
+        if job.stdout.readline() != "up\n":
+            pytest.skip("no namespaces here")
+        first = subprocess.run(
+            ["pgrep", "-P", str(job.pid)], capture_output=True, text=True, check=True
+        )
+        (self.folder / f"{host}.pid").write_text(first.stdout.strip())
+
+    def wait_ready(self) -> None:
+        for job in self.jobs.values():
+            assert job.stdout is not None
+            assert job.stdout.readline() == "ready\n"
+
+
+@pytest.fixture
+def cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Cluster]:
+    """A job on the hosts ``n1`` and ``n2``; each has its disk, unless ``shared`` is asked for."""
+    if os.getuid() != 0:
+        pytest.skip("needs root for namespaces")
+    script = tmp_path / f"train_{time.monotonic_ns()}.py"
+    script.write_text(textwrap.dedent(TRAINS.format(before="", each="")))
+    (tmp_path / "ssh").write_text(SSH)
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("HAIPROF_SSH_COMMAND", str(tmp_path / "ssh"))
+    monkeypatch.chdir(tmp_path)
+    made = Cluster(tmp_path, script.name)
+    try:
+        for rank, host in enumerate(("n1", "n2")):
+            made.start_job(host, rank, own_disk=getattr(request, "param", "") != "shared")
+        made.wait_ready()
+        yield made
+        for job in made.jobs.values():  # whatever was done, it goes on
+            assert job.poll() is None
+        (tmp_path / "END").touch()
+        for job in made.jobs.values():
+            assert job.wait(30) == 0
+    finally:
+        for job in made.jobs.values():
+            job.kill()
+            job.communicate()
+
+
+def test_hosts_with_disks_of_their_own_say_how_the_run_is_brought_together(
+    cluster: Cluster,
+) -> None:
+    words = ("--time", "2", "--log-dir", "logs", "--name", "v2", "--nodes", "n1,n2")
+    done = haiprof(cluster.script, *words)
+    assert done.returncode == 0, done.stderr
+    told = "haiprof: n1, n2: the run lies there; bring it here: haiprof "
+    line = only_line(done)
+    assert line.startswith(told)
+    assert not list(Path("logs").iterdir())
+    assert haiprof(*line.removeprefix(told).split()).returncode == 0
+    run = Analyzer("logs/v2")
+    assert set(run.ranks) == {0, 1}
+    assert {process.node for process in run.run.processes} == {"n1", "n2"}
+    assert {process.state for process in run.run.processes} == {"closed"}
+    # The same two seconds: not one after the other.
+    begun = [p.started_ns for p in run.run.processes if p.rank is not None]
+    assert abs(begun[0] - begun[1]) < 1_500_000_000
+    assert run.steps().group_by("rank").len()["len"].min() > 5  # of 2 ms each, if it is quiet
+
+
+@pytest.mark.parametrize("cluster", ["shared"], indirect=True)
+def test_a_log_folder_that_all_see_is_one_run(cluster: Cluster) -> None:
+    done = haiprof(cluster.script, "--time", "1", "--log-dir", "logs", "--nodes", "n1,n2")
+    assert done.returncode == 0, done.stderr
+    (run,) = Path("logs").iterdir()
+    lines = done.stderr.splitlines()
+    assert lines[0] == f"haiprof: run {run.absolute()}"
+    assert "2 ranks" in lines[1]
+    assert lines[-1] == f"haiprof: see it with: haiprof report {run.absolute()}"
+    assert all(line.startswith("haiprof: ") for line in lines)
+    assert set(Analyzer(run).ranks) == {0, 1}
+
+
+def test_a_terminal_shows_one_bar(cluster: Cluster) -> None:
+    code, _, seen = haiprof_on_terminal(
+        cluster.script, "--time", "1", "--log-dir", "logs", "--nodes", "n1,n2"
+    )
+    assert code == 0
+    assert "recording 2 processes on 2 hosts" in seen
+
+
+def test_hosts_without_the_job_and_hosts_that_are_away_are_named(cluster: Cluster) -> None:
+    words = ("--time", "1", "--log-dir", "logs", "--name", "v2", "--nodes", "n1,n2,away")
+    done = haiprof(cluster.script, *words)
+    assert done.returncode == 3
+    lines = done.stderr.splitlines()
+    assert "away: ssh: no route to away" in lines
+    assert "haiprof: away: cannot be attached to: see above" in lines
+    assert (cluster.folder / "disk-n1/v2/n1#0/process.json").exists()
+    done = haiprof("other.py", *words)
+    assert done.returncode == 3
+    assert "haiprof: n1, n2: no Python process there runs other.py" in done.stderr
+    done = haiprof("other.py", *words[:-1], "n1,n2")
+    assert done.returncode == 2
+    assert only_line(done) == "haiprof: n1, n2: no Python process there runs other.py"
+    assert not list(Path("logs").iterdir())
+
+
+def test_each_host_says_how_its_processes_would_be_reached(cluster: Cluster) -> None:
+    done = haiprof(cluster.script, "--dry-run", "--nodes", "n2,n1,n2")
+    assert (done.returncode, done.stderr) == (0, "")
+    first, second = done.stdout.splitlines()
+    assert first.startswith("n2: rank 1, pid ")
+    assert second.startswith("n1: rank 0, pid ")
+    assert first.endswith("haiprof would be brought into it")
+
+
+def started(cluster: Cluster) -> subprocess.Popen[str]:
+    """Begin to record for a minute; return when records have come on both hosts."""
+    words = (cluster.script, "--time", "60", "--log-dir", "logs", "--name", "v2")
+    process = start_haiprof(*words, "--nodes", "n1,n2")
+    for rank, host in enumerate(("n1", "n2")):
+        folder = cluster.folder / f"disk-{host}/v2/{host}#{rank}"
+        wait_for(lambda folder=folder: (folder / "spans-0.arrows").exists())
+    return process
+
+
+def closed(cluster: Cluster) -> bool:
+    """Say whether both hosts have ended their recordings."""
+    live = [*cluster.folder.glob("disk-*/v2/*/*.arrows")]
+    return not live and len(list(cluster.folder.glob("disk-*/v2/*/spans-0.arrow"))) == 2
+
+
+def test_ctrl_c_ends_the_recording_on_every_host_and_no_job(cluster: Cluster) -> None:
+    process = started(cluster)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert closed(cluster)
+    first, second = err.splitlines()
+    assert first == "haiprof: interrupted: the recording ends here, the job goes on"
+    assert second.startswith("haiprof: n1, n2: the run lies there; bring it here: ")
+
+
+def test_when_haiprof_is_killed_the_recordings_end(cluster: Cluster) -> None:
+    process = started(cluster)
+    process.kill()
+    process.communicate()
+    wait_for(lambda: closed(cluster))
+
+
+def test_a_connection_that_is_lost_costs_the_other_hosts_nothing(cluster: Cluster) -> None:
+    process = started(cluster)
+    for end in ("in", "out"):
+        os.kill(int((cluster.folder / f"n2.{end}").read_text()), signal.SIGKILL)
+    wait_for(lambda: not list(cluster.folder.glob("disk-n2/v2/*/*.arrows")), what="its end")
+    assert list(cluster.folder.glob("disk-n1/v2/*/*.arrows"))
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "haiprof: n2: was lost: what was recorded there ends by itself" in err
+    assert closed(cluster)
+
+
+def test_hosts_that_cannot_be_are_refused_in_one_line() -> None:
+    for words in (["--nodes", "a,-b"], ["--nodes", "3"], ["--hostfile", "nowhere"]):
+        done = haiprof("train.py", *words)
+        assert done.returncode == 2
+        only_line(done)
