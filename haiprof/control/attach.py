@@ -51,7 +51,7 @@ _FOLDERS: Final = ("tmp", "dev/shm", "var/tmp")
 Way = Literal["socket", "remote_exec", "injector", "outside"]
 
 # In a thread: the job's own goes on while modules are imported. What else lies beside our package
-# is not for the job to find.
+# is not for the job to find. The main thread itself may be in the middle of importing threading.
 _CODE: Final = """\
 def begin():
     import importlib.util, os, sys
@@ -81,8 +81,12 @@ def begin():
     else:
         entry.begin({given!r}, {told!r}, {python!r})
 
-import threading
-threading.Thread(target=begin, name="haiprof-attach", daemon=True).start()
+def start():
+    import threading
+    threading.Thread(target=begin, name="haiprof-attach", daemon=True).start()
+
+import _thread
+_thread.start_new_thread(start, ())
 """
 _CODE_OF_END: Final = """\
 import threading

@@ -231,7 +231,7 @@ def _by_remote_exec(pid: int, code: str, script: Path, deadline: float) -> Ran:
     text = _around(pid, code, name, deadline) + _LAST.format(script=ascii(str(script)))
     script.write_text(_alone(text), encoding="ascii")
     _give(pid, script)
-    _remote_exec(pid, str(script))
+    _remote_exec_when_there(pid, str(script), deadline)
     pause = 0.0005
     try:
         while script.exists():
@@ -250,6 +250,17 @@ def _by_remote_exec(pid: int, code: str, script: Path, deadline: float) -> Ran:
     return Ran("remote_exec", 0)
 
 
+def _remote_exec_when_there(pid: int, script: str, deadline: float) -> None:
+    """Wait for an interpreter that has just begun to have its main thread."""
+    while True:
+        try:
+            return _remote_exec(pid, script)
+        except NotReachedError as error:
+            if error.reason not in _PASSING or time.monotonic() + 0.01 > deadline:
+                raise
+        time.sleep(0.01)
+
+
 def _remote_exec(pid: int, script: str) -> None:
     remote_exec: Any = getattr(sys, "remote_exec")  # noqa: B009 - unknown to older Pythons' types
     try:
@@ -259,6 +270,10 @@ def _remote_exec(pid: int, script: str) -> None:
     except PermissionError as error:
         raise NotReachedError(pid, "permission", f"its memory cannot be written: {error}") from None
     except (RuntimeError, OSError) as error:
+        python_version(pid)  # it may have ended: that tells so
+        if "main thread" in str(error):
+            text = "its interpreter is starting or ending"
+            raise NotReachedError(pid, "starting", text) from None
         raise NotReachedError(pid, "disabled", f"Python refuses: {error}") from None
 
 

@@ -24,6 +24,8 @@ from haiprof.control import inject
 from haiprof.control.inject import NotReachedError, run_in, why_not
 
 ROOT = os.geteuid() == 0
+#: How a process of this very Python is reached.
+WAY = "remote_exec" if sys.version_info >= (3, 14) else "injector"
 
 #: What each does again and again until its file ``end`` is there; it counts what came out right.
 PROGRAMS = {
@@ -139,8 +141,8 @@ def test_runs_once_whatever_the_job_is_at(tmp_path: Path, name: str) -> None:
     with running(tmp_path, PROGRAMS[name], head=head) as job:
         for i in range(5):
             ran = run_in(job.pid, mark(i))
-            assert ran.way == "injector"
-            assert ran.frozen_ns > 0
+            assert ran.way == WAY
+            assert (ran.frozen_ns > 0) == (WAY == "injector")
         assert job.finish() == (True, ["0", "1", "2", "3", "4"])
 
 
