@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "attach/hurried.h"
 #include "attach/refused.h"
 #include "attach/registers.h"
 #include "attach/seized.h"
@@ -143,6 +144,7 @@ int Injection::try_threads(Use use) {
   if (threads.size() > kTriedAtOnce) threads.resize(kTriedAtOnce);
   int error = EAGAIN;
   for (const Thread& each : threads) {
+    const Hurried hurried(each.tid);
     Seized thread(each, kToStop);
     if (!thread.stopped()) {
       error = thread.error();

@@ -195,16 +195,27 @@ def resident(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
+def scheduled(pid: int) -> dict[str, tuple[int, int]]:
+    """How each thread is scheduled: its policy, and how nice it is."""
+    threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208
+    return {
+        thread: (os.sched_getscheduler(int(thread)), os.getpriority(os.PRIO_PROCESS, int(thread)))
+        for thread in threads
+    }
+
+
 def test_fifty_leave_nothing_behind(tmp_path: Path) -> None:
     with running(tmp_path, "time.sleep(0.001); n += 1") as job:
         run_in(job.pid, mark("first"))
         memory = resident(job.pid)
         maps = Path(f"/proc/{job.pid}/maps").read_text().count("\n")
         descriptors = len(list(Path(f"/proc/{job.pid}/fd").iterdir()))
+        before = scheduled(job.pid)
         frozen = sorted(run_in(job.pid, mark(i)).frozen_ns for i in range(50))
         assert abs(resident(job.pid) - memory) < 2 << 20
         assert abs(Path(f"/proc/{job.pid}/maps").read_text().count("\n") - maps) <= 2
         assert len(list(Path(f"/proc/{job.pid}/fd").iterdir())) == descriptors
+        assert scheduled(job.pid) == before
         # A machine with more to do than processors adds its own waits to the longest ones.
         assert frozen[len(frozen) // 4] < 5_000_000
         assert job.finish() == (True, ["first", *map(str, range(50))])
