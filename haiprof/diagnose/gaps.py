@@ -11,7 +11,7 @@ Times are int64 ns.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +47,7 @@ LONG_ENOUGH = 20_000
 
 Mask = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.int32]
+Number = TypeVar("Number", np.int32, np.int64)
 
 
 class Gaps(NamedTuple):
@@ -89,6 +90,7 @@ def find(linked: Linked) -> Gaps:
     begun, ended = (linked.activities[each].to_numpy() for each in ("start", "end"))
     busy = merge(begun[linked.busy], ended[linked.busy])
     dry = subtract(*_apart(linked), *busy)
+    del begun, ended, busy  # room for what follows
 
     op, runtime, ranges = linked.of("op"), linked.of("runtime"), linked.of("user")
     host = linked.host
@@ -159,15 +161,24 @@ def _after(linked: Linked, waits: Mask, dry: tuple[Times, Times]) -> tuple[Times
 
 
 def _put_together(pieces: list[tuple[str, Times, Times, Rows]], linked: Linked) -> Gaps:
-    start, end = (
-        np.concatenate([np.zeros(0, np.int64), *(piece[i] for piece in pieces)]) for i in (1, 2)
-    )
-    row = np.concatenate([np.zeros(0, np.int32), *(piece[3] for piece in pieces)])
     code = np.array([CAUSES.index(piece[0]) for piece in pieces], np.uint8)
     cause = np.repeat(code, [len(piece[1]) for piece in pieces])
-    order = np.argsort(start, kind="stable")
-    start, end, row, cause = start[order], end[order], row[order], cause[order]
+    times = [[piece[1] for piece in pieces], [piece[2] for piece in pieces]]
+    rows = [piece[3] for piece in pieces]
+    pieces.clear()
+    start = _drained(times[0], np.int64)
+    order = np.argsort(start, kind="stable").astype(np.int32)
+    start = start[order]
+    end = _drained(times[1], np.int64)[order]
+    row = _drained(rows, np.int32)[order]
     begun = linked.steps["start"].to_numpy()
     by_start = np.argsort(begun, kind="stable").astype(np.int32)
     at = np.searchsorted(begun[by_start], start, side="right") - 1
-    return Gaps(start, end, cause, row, by_start[at])
+    return Gaps(start, end, cause[order], row, by_start[at])
+
+
+def _drained(parts: list[npt.NDArray[Number]], kind: type[Number]) -> npt.NDArray[Number]:
+    """Put arrays together, and let go of them."""
+    made = np.concatenate([np.zeros(0, kind), *parts])
+    parts.clear()
+    return made

@@ -89,7 +89,7 @@ def recommendations(
 
     Args:
         linked: the trace.
-        allocations: :data:`ALLOCATIONS` of the table of that name.
+        allocations: :data:`ALLOCATIONS` of the table of that name, or :func:`peaks` of these.
         devices: the GPUs of the process.
         backends: of torch.distributed: ``nccl``, ``gloo``, …
     """
@@ -344,18 +344,22 @@ def tensor_cores(case: Case) -> Iterator[Finding]:
         )
 
 
+def peaks(allocations: pl.DataFrame) -> pl.DataFrame:
+    """Return the one row of each device that says as much as all of :data:`ALLOCATIONS` do."""
+    return (
+        allocations.filter(pl.col("device").is_not_null())
+        .group_by("device")
+        .agg(pl.col("total_allocated").max(), pl.col("total_reserved").max())
+    )
+
+
 def memory(case: Case) -> Iterator[Finding]:
     """The plugin's: little memory is left."""
     capacities = {
         place if device.ordinal is None else device.ordinal: device.memory_bytes
         for place, device in enumerate(case.devices)
     }
-    peaks = (
-        case.allocations.filter(pl.col("device").is_not_null())
-        .group_by("device")
-        .agg(pl.col("total_allocated").max(), pl.col("total_reserved").max())
-    )
-    for device, allocated, reserved in peaks.sort("device").iter_rows():
+    for device, allocated, reserved in peaks(case.allocations).sort("device").iter_rows():
         most = max(allocated or 0, reserved or 0)
         capacity = capacities.get(device)
         if capacity and most > MEMORY * capacity:

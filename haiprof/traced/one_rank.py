@@ -98,9 +98,8 @@ def findings_of(process: Process, links: Links | None) -> list[finding.Finding]:
     # "nccl", or one for each kind of device: "cpu:gloo,cuda:nccl".
     backends = [word.rpartition(":")[2] for word in str(told or "").split(",") if word]
     linked = link_of(process, links)
+    peaks = recommend.peaks(_allocations(process, recommend.ALLOCATIONS))
     give_back()
     if process.trace is None and not linked.stepped and linked.activities.height:
         return []
-    return recommend.recommendations(
-        linked, _allocations(process, recommend.ALLOCATIONS), devices, list(dict.fromkeys(backends))
-    )
+    return recommend.recommendations(linked, peaks, devices, list(dict.fromkeys(backends)))

@@ -2,6 +2,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <stdexcept>
@@ -79,18 +80,28 @@ Array<std::int32_t> nearest(const Array<std::int32_t>& parent, const Array<bool>
   return made;
 }
 
-py::tuple columns(const std::vector<nesting::Piece>& pieces) {
-  const auto count = static_cast<py::ssize_t>(pieces.size());
-  Array<std::int64_t> begin(count);
-  Array<std::int64_t> until(count);
-  Array<std::int32_t> row(count);
-  for (std::size_t i = 0; i < pieces.size(); ++i) {
-    begin.mutable_data()[i] = pieces[i].start;
-    until.mutable_data()[i] = pieces[i].end;
-    row.mutable_data()[i] = pieces[i].row;
+// Pieces as columns; each part is given up once it is copied.
+py::tuple columns(std::vector<std::vector<nesting::Piece>> parts) {
+  std::size_t count = 0;
+  for (const auto& part : parts) count += part.size();
+  Array<std::int64_t> begin(static_cast<py::ssize_t>(count));
+  Array<std::int64_t> until(static_cast<py::ssize_t>(count));
+  Array<std::int32_t> row(static_cast<py::ssize_t>(count));
+  std::size_t at = 0;
+  for (auto& part : parts) {
+    for (const nesting::Piece& piece : part) {
+      begin.mutable_data()[at] = piece.start;
+      until.mutable_data()[at] = piece.end;
+      row.mutable_data()[at] = piece.row;
+      ++at;
+    }
+    part = {};
   }
   return py::make_tuple(begin, until, row);
 }
+
+// Windows that are looked at together: what is made of more takes more room than it saves time.
+constexpr std::size_t kWindowsAtOnce = 8192;
 
 py::tuple innermost(const Array<std::uint32_t>& thread, const Array<std::int64_t>& start,
                     const Array<std::int64_t>& end, const Array<bool>& chosen,
@@ -101,13 +112,19 @@ py::tuple innermost(const Array<std::uint32_t>& thread, const Array<std::int64_t
   const std::size_t rows = spans.start.size();
   same_length(rows, {spans.thread.size(), spans.end.size(), values(chosen).size()});
   same_length(windows.start.size(), {windows.end.size()});
-  std::vector<nesting::Piece> pieces;
+  std::vector<std::vector<nesting::Piece>> parts;
   {
     const py::gil_scoped_release release;
-    pieces = nesting::innermost(spans, values(chosen), windows);
-    pieces = nesting::share_out(std::move(pieces), spans.start, windows);
+    for (std::size_t first = 0; first < windows.start.size(); first += kWindowsAtOnce) {
+      const std::size_t count = std::min(kWindowsAtOnce, windows.start.size() - first);
+      const nesting::Windows some{windows.start.subspan(first, count),
+                                  windows.end.subspan(first, count)};
+      parts.push_back(
+          nesting::share_out(nesting::innermost(spans, values(chosen), some), spans.start, some));
+      parts.back().shrink_to_fit();
+    }
   }
-  return columns(pieces);
+  return columns(std::move(parts));
 }
 
 py::tuple share_out(const Array<std::int64_t>& start, const Array<std::int64_t>& end,
@@ -130,7 +147,9 @@ py::tuple share_out(const Array<std::int64_t>& start, const Array<std::int64_t>&
     const py::gil_scoped_release release;
     pieces = nesting::share_out(std::move(pieces), values(begun), windows);
   }
-  return columns(pieces);
+  std::vector<std::vector<nesting::Piece>> parts;
+  parts.push_back(std::move(pieces));
+  return columns(std::move(parts));
 }
 
 }  // namespace
