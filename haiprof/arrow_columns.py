@@ -31,3 +31,14 @@ def column(
 ) -> pl.Series:
     """Return an array of numpy as a column, null where it is ``missing``; polars would copy it."""
     return taken(name, pa.array(values, mask=missing))
+
+
+def numbers(series: pl.Series) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
+    """Return the numbers of a column of one piece, without a copy, and which of them are missing.
+
+    What stands for a missing one is not told; None where none is missing.
+    """
+    array = series.to_arrow()
+    dtype = np.dtype(array.type.to_pandas_dtype())
+    values = np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
+    return values, series.is_null().to_numpy() if series.null_count() else None

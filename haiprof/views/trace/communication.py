@@ -105,8 +105,12 @@ def _found(linked: Linked) -> pl.DataFrame:
     calls = _on_host(linked, is_op)
     if not len(ran) and not len(calls):
         return pl.DataFrame(schema=SCHEMA)
-    told = _told_by_call(linked)
-    parts = (_of_kernels(linked, ran, is_op, told), _of_host(linked, calls, told))
+    all_told = linked.collectives
+    told = _told_by_call(linked, all_told)
+    parts = (
+        _of_kernels(linked, all_told, ran, is_op, told),
+        _of_host(linked, all_told, calls, told),
+    )
     made = pl.concat([part for part in parts if part.height])
     return made.sort("start", maintain_order=True)
 
@@ -130,12 +134,12 @@ def _on_host(linked: Linked, is_op: npt.NDArray[np.bool_]) -> Index:
     return np.flatnonzero(is_op & chosen[number])
 
 
-def _told_by_call(linked: Linked) -> npt.NDArray[np.int64]:
-    """For each row of ``linked.ops`` the row of ``linked.collectives`` that tells of it, or -1."""
+def _told_by_call(linked: Linked, collectives: pl.DataFrame) -> npt.NDArray[np.int64]:
+    """For each row of ``linked.ops`` the row of ``collectives`` that tells of it, or -1."""
     told = np.full(len(linked.start), -1, np.int64)
-    if "side" not in linked.collectives.columns or not len(told):
+    if "side" not in collectives.columns or not len(told):
         return told
-    host = linked.collectives.with_row_index("at").filter(
+    host = collectives.with_row_index("at").filter(
         pl.col("side").cast(pl.String) == "host",
         pl.col("elements_in").is_not_null()
         | pl.col("group").is_not_null()
@@ -144,9 +148,9 @@ def _told_by_call(linked: Linked) -> npt.NDArray[np.int64]:
     if not host.height:
         return told
     wanted = host.select("at", "start", "duration", "thread")
-    rows = linked.ops.select("row", "start", "duration", "thread").filter(
-        pl.Series(np.isin(linked.start, wanted["start"].to_numpy()))
-    )
+    duration = (pl.col("end") - pl.col("start")).alias("duration")
+    rows = linked.ops.select("start", duration, "thread").with_row_index("row")
+    rows = rows.filter(pl.Series(np.isin(linked.start, wanted["start"].to_numpy())))
     found = wanted.join(rows, on=["start", "duration", "thread"])
     told[found["row"].to_numpy()] = found["at"].to_numpy()
     return told
@@ -154,6 +158,7 @@ def _told_by_call(linked: Linked) -> npt.NDArray[np.int64]:
 
 def _of_kernels(
     linked: Linked,
+    collectives: pl.DataFrame,
     activities: Index,
     is_op: npt.NDArray[np.bool_],
     told: npt.NDArray[np.int64],
@@ -165,8 +170,8 @@ def _of_kernels(
     call = climb(linked.parent, launch, is_op).astype(np.int64)
     informed = climb(linked.parent, launch, told >= 0).astype(np.int64)
     # What a kernel's own arguments say, and what the operation around its launch says.
-    own = _device_rows(linked, ran)
-    around = _take(linked.collectives, np.where(informed >= 0, _at(told, informed), -1))
+    own = _device_rows(collectives, ran)
+    around = _take(collectives, np.where(informed >= 0, _at(told, informed), -1))
     names = ran["name"].cast(pl.String)
     known = roles.communication(names.unique().drop_nulls().to_list(), linked.rules.kernels)
     called = _names(linked, call)
@@ -185,11 +190,13 @@ def _of_kernels(
     )
 
 
-def _of_host(linked: Linked, rows: Index, told: npt.NDArray[np.int64]) -> pl.DataFrame:
+def _of_host(
+    linked: Linked, collectives: pl.DataFrame, rows: Index, told: npt.NDArray[np.int64]
+) -> pl.DataFrame:
     if not len(rows):
         return pl.DataFrame(schema=SCHEMA)
     informed = climb(linked.parent, rows, told >= 0).astype(np.int64)
-    around = _take(linked.collectives, np.where(informed >= 0, _at(told, informed), -1))
+    around = _take(collectives, np.where(informed >= 0, _at(told, informed), -1))
     call = rows.astype(np.int64)
     columns = {name: around[name] for name in _TOLD}
     columns["op"] = _first(_normal(_names(linked, call)), _normal(around["op"]))
@@ -205,12 +212,12 @@ def _of_host(linked: Linked, rows: Index, told: npt.NDArray[np.int64]) -> pl.Dat
     return _frame(linked, ran, columns, call)
 
 
-def _device_rows(linked: Linked, ran: pl.DataFrame) -> pl.DataFrame:
+def _device_rows(collectives: pl.DataFrame, ran: pl.DataFrame) -> pl.DataFrame:
     """For each kernel what its own arguments say; nulls where it has none."""
-    nothing = _take(linked.collectives, np.full(ran.height, -1))
-    if "side" not in linked.collectives.columns:
+    nothing = _take(collectives, np.full(ran.height, -1))
+    if "side" not in collectives.columns:
         return nothing
-    device = linked.collectives.filter(
+    device = collectives.filter(
         pl.col("side").cast(pl.String) == "device",
         # A row that repeats the kernel's name knows no more than the name.
         pl.col("group").is_not_null() | pl.col("elements_in").is_not_null(),

@@ -66,6 +66,7 @@ OPERATORS = frozenset(
     )
 )  # fmt: skip
 
+_DURATION = (pl.col("end") - pl.col("start")).alias("duration")
 _DRIVER = r"^cu[A-Z]"
 _STEP = r"^ProfilerStep#(\d+)"
 #: No thread of the host has such a number.
@@ -114,6 +115,7 @@ def _nested(spans: pl.DataFrame, linked: Linked) -> tuple[Linked, npt.NDArray[np
         # It leaves the tree, and yet the host works in it.
         out = pl.Series(crossing)
         spans = again.ops.with_columns(
+            _DURATION,
             pl.when(out).then(pl.lit(_APART, pl.UInt32)).otherwise("thread").alias("thread"),
             pl.when(out).then(pl.lit("user")).otherwise(pl.col("category").cast(pl.String))
             .cast(pl.Categorical()).alias("category"),
@@ -131,11 +133,12 @@ def _spans(linked: Linked) -> pl.DataFrame:
     driver = (pl.col("category") == "runtime") & name.str.contains(_DRIVER)
     python = (pl.col("category") == "python") & pl.col("module").is_null()
     told = linked.ops.filter(~driver & ~python).with_columns(
+        _DURATION,
         pl.when(pl.col("category") == "python")
         .then(pl.lit("module"))
         .otherwise(pl.col("category").cast(pl.String))
         .cast(pl.Categorical())
-        .alias("category")
+        .alias("category"),
     )
     device = linked.device_spans
     if not device.height:

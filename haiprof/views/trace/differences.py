@@ -94,7 +94,7 @@ def _totals(linked: Linked, of: Of, steps: Sequence[int] | None, side: str) -> p
         rows.group_by("name")
         .agg(
             pl.len().alias(f"{side}_count"),
-            pl.col("duration").clip(0).sum().alias(f"{side}_total"),
+            (pl.col("end") - pl.col("start")).sum().alias(f"{side}_total"),
         )
         .with_columns(pl.col("name").cast(pl.String))
         .collect()

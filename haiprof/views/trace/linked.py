@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from haiprof.arrow_columns import column
+from haiprof.arrow_columns import column, numbers
 from haiprof.views.intervals import Index, Times
 from haiprof.views.trace import roles
 from haiprof.views.trace.ancestors import climb
@@ -66,9 +66,9 @@ class Linked:
 
     Attributes:
         ops: the spans of :data:`CALLS`, :data:`RANGES` and of Python functions by thread, start,
-            longest first, with all their columns and ``row``, ``parent`` (the row of the innermost
-            span around it: among calls, or among Python functions), ``end``, ``self`` (how long it
-            was the innermost one itself) and ``step`` (in which it began).
+            longest first, with their columns and ``end`` instead of ``duration``, ``self`` (how
+            long it was the innermost one itself) and ``step`` (in which it began). Ids are of 32
+            bits where they fit.
         activities: the kernels, copies, sets and waits, with all their columns and ``row``,
             ``end``, ``runtime`` (the row in ``ops`` of the call that launched it), ``op`` (the row
             of the innermost op or range of the user around that call, or of the op around such a
@@ -77,7 +77,7 @@ class Linked:
             (``kernel``, ``communication``, ``memcpy``, ``memset``, ``sync``) and
             ``tensor_core``.
         steps: ``step``, ``start``, ``end``, as :mod:`haiprof.views.trace.steps` tells it.
-        late: reads the tables that few views want: ``collectives``, ``flows``, ``device_spans``.
+        late: reads, each time, what few views want: ``collectives``, ``flows``, ``device_spans``.
         host: what each span of ``ops`` is for.
         rules: by which names were read.
         stepped: whether the trace told of steps; without, ``steps`` has one: all of the trace.
@@ -85,7 +85,8 @@ class Linked:
             its callees.
         start: of each span of ``ops``.
         end: of each span of ``ops``.
-        parent: of each span of ``ops``; a smaller row, always.
+        parent: of each span of ``ops`` the row of the innermost one around it, among calls or among
+            Python functions: a smaller row, always; or -1.
         last: of each span of ``ops``: it and all that ran within it, at any depth, are the rows of
             its family (calls, or Python functions) from its own to before this one.
         category: of each span of ``ops``: an index into ``(*CALLS, PYTHON)``.
@@ -111,14 +112,14 @@ class Linked:
         default_factory=dict, init=False, repr=False, compare=False
     )
 
-    @functools.cached_property
+    @property
     def collectives(self) -> pl.DataFrame:
         """The table of that name; empty where there is none."""
         return self.late["collectives"]()
 
     @property
     def flows(self) -> pl.DataFrame:
-        """The table of that name; empty where there is none. Not kept: one view wants it."""
+        """The table of that name; empty where there is none."""
         return self.late["flows"]()
 
     @property
@@ -258,6 +259,7 @@ def link(
     rank = _rank(spans["category"])
     chosen = spans.filter(pl.Series(rank < 255)) if np.any(rank == 255) else spans
     del spans  # of a long trace, room for what follows
+    chosen = _narrow(chosen)
     rank = rank[rank < 255]
     thread = chosen["thread"].to_numpy()
     start = chosen["start"].to_numpy()
@@ -287,11 +289,8 @@ def link(
             int(min(start.min(initial=_LATEST), begun.min(initial=_LATEST))),
             int(max(end.max(initial=-_LATEST), ended.max(initial=-_LATEST))),
         )
-    count = len(start)
     return Linked(
-        ops=chosen.with_columns(
-            column("row", np.arange(count, dtype=np.uint32)),
-            nullable("parent", parent),
+        ops=chosen.drop("duration").with_columns(
             column("end", end),
             column("self", own),
             _step(steps, told, start),
@@ -351,13 +350,25 @@ def _ordered(columns: list[pl.Series], order: npt.NDArray[np.int32]) -> pl.DataF
     return pl.DataFrame(made).with_columns(none).select(names)
 
 
+def _narrow(spans: pl.DataFrame) -> pl.DataFrame:
+    """Keep ids in 32 bits where all fit."""
+    kinds = {"correlation": pl.UInt32, "external": pl.UInt32, "sequence": pl.Int32}
+    most = spans.select(pl.col(*kinds).max()).row(0)
+    least = spans.select(pl.col(*kinds).min()).row(0)
+    fits = [
+        pl.col(name).cast(kind)
+        for (name, kind), low, high in zip(kinds.items(), least, most, strict=True)
+        if (low or 0) >= -(2**31) and (high or 0) < 2**31
+    ]
+    return spans.with_columns(fits)
+
+
 def _gathered(series: pl.Series, order: npt.NDArray[np.int32]) -> pl.Series:
-    if not series.dtype.is_numeric():
+    if not series.dtype.is_numeric() or not len(series):
         return series.gather(order)
     # By numpy: its memory is given back when it is no longer needed.
-    missing = series.is_null().to_numpy()[order] if series.null_count() else None
-    values = (series if missing is None else series.fill_null(0)).to_numpy()[order]
-    return column(series.name, values, missing)
+    values, missing = numbers(series)
+    return column(series.name, values[order], None if missing is None else missing[order])
 
 
 def enclosing(linked: Linked, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:

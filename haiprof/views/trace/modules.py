@@ -266,7 +266,7 @@ def _pairs(linked: Linked) -> tuple[Rows, Rows]:
         ended = _begun(linked, rows, thread, both["thread_end"], both["time_end"])
         some = (begun >= 0) & (ended >= 0)
         return begun[some], ended[some]
-    told = linked.ops.lazy().select("row", "sequence", "forward_thread")
+    told = linked.ops.lazy().select("sequence", "forward_thread").with_row_index("row")
     told = told.filter(pl.Series(is_op), pl.col("sequence") >= 0)
     away = pl.col("forward_thread").fill_null(0) > 0
     both = (

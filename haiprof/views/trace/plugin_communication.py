@@ -42,7 +42,12 @@ def communications(linked: Linked) -> pl.DataFrame:
         pl.Series(linked.of("op", "user")), pl.col("name").cast(pl.String).is_in(OPERATIONS)
     )
     # Of operations with one External id the plugin keeps the last.
-    nodes = told.select("external", "start", "end", pl.col("name").cast(pl.String).alias("op"))
+    nodes = told.select(
+        pl.col("external").cast(pl.UInt64),
+        "start",
+        "end",
+        pl.col("name").cast(pl.String).alias("op"),
+    )
     nodes = nodes.sort("start", maintain_order=True)
     nodes = nodes.unique("external", keep="last", maintain_order=True)
     nodes = nodes.sort("start", "end", descending=[False, True]).with_row_index("node")

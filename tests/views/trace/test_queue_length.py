@@ -27,7 +27,7 @@ KNOWN = [
 def known(linked: Linked) -> Linked:
     """The trace without what calls launched that HTA does not know."""
     names = linked.ops["name"].cast(pl.String)
-    rows = linked.ops.filter(names.is_in(KNOWN))["row"]
+    rows = linked.ops.with_row_index("row").filter(names.is_in(KNOWN))["row"]
     return dataclasses.replace(
         linked, activities=linked.activities.with_columns(
             pl.when(pl.col("runtime").is_in(rows.implode())).then(pl.col("runtime"))
