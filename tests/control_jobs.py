@@ -34,6 +34,7 @@ STEPS = """
 TRAINS = """
     import os, sys, time
     import torch
+    torch.set_num_threads(1)  # several wait for each other where there is more to do than cores
     if len(sys.argv) > 1:
         import haiprof
         haiprof.start(log_dir=sys.argv[1], run="r")

@@ -196,13 +196,12 @@ def test_another_version_is_refused_with_the_mend_on_both_sides(
     shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with job(STEPS, tmp_path, "logs") as running:
-        monkeypatch.setattr(protocol, "VERSION", 2)
-        reason, line = _reason(lambda: running.ask("stop"))
+        with monkeypatch.context() as other:
+            other.setattr(protocol, "VERSION", 2)
+            reason, line = _reason(lambda: running.ask("stop"))
         assert reason == "version"
         assert "version 1" in line
         assert "haiprof command of the job's own Python" in line
-        monkeypatch.undo()
-        os.environ["HAIPROF_SHM_DIR"] = str(shm)
         with _connect(running) as connection:
             connection.sendall(struct.pack("<3sBI", b"hpc", 9, 2) + b"{}")
             answer = protocol.receive(connection, time.monotonic() + 10)

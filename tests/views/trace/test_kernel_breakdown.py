@@ -75,9 +75,9 @@ def test_ranges_of_the_user_are_htas(run: str, last: bool, side: str) -> None:
     told = hta.told(run, f"{side}_user_annotation_breakdown", last)
     for worker in hta.workers(run):
         ranges = hta.rounded(worker.trace.device_spans, worker.trace)
-        lasted = (pl.col("end") - pl.col("start")).alias("duration")
-        spans = worker.seen(last).ops.with_columns(lasted) if side == "cpu" else ranges
-        until = None if last else hta.last_step(worker.with_last.ops, ranges)[0]
+        calls = hta.rounded(worker.trace.spans, worker.trace)
+        spans = calls if side == "cpu" else ranges
+        until = None if last else hta.last_step(calls, ranges)[0]
         found = {str(row["name"]): row for row in user_ranges(spans, before=until).rows(named=True)}
         rows = [row for row in told or () if row["rank"] == worker.rank]
         # Ranges that HTA does not tell of are of old files, whose ranges are operators.
