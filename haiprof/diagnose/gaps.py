@@ -11,6 +11,7 @@ Times are int64 ns.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -92,34 +93,41 @@ def find(linked: Linked) -> Gaps:
     dry = subtract(*_apart(linked), *busy)
     del begun, ended, busy  # room for what follows
 
-    op, runtime, ranges = linked.of("op"), linked.of("runtime"), linked.of("user")
-    host = linked.host
-    launches = _launches(linked)
-    waits = runtime & named(linked, SYNCHRONISES)
-    stalls = linked.within(waits.astype(np.int32)) > 0
-    computes = op & host.operator & ~host.communicates & ~launches & ~stalls
-    chosen: tuple[tuple[str, Mask | None], ...] = (
-        ("data_loading", host.loads),
-        ("allocator", runtime & named(linked, ALLOCATES)),
-        ("synchronisation", waits),
-        ("communication", host.communicates & ~launches),
-        ("cpu_operator", _outermost(linked, computes)),
-        ("synchronisation", None),
-        ("launch", op | runtime | ranges),
-    )
     thread = linked.ops["thread"].to_numpy()
     idle = dry
     pieces = []
-    for cause, spans in chosen:
-        if spans is None:
-            after = _after(linked, waits, merge(*dry))
-            found = _core.share_out(*after, linked.start, *idle)
+    for cause, spans, after in _explaining(linked):
+        if after:
+            later = _after(linked, spans, merge(*dry))
+            found = _core.share_out(*later, linked.start, *idle)
         else:
             found = _core.innermost_within(thread, linked.start, linked.end, spans, *idle)
         pieces.append((cause, *found))
         idle = subtract(*idle, *merge(*found[:2]))
     pieces.append(("other", *idle, np.full(len(idle[0]), -1, np.int32)))
     return _put_together(pieces, linked)
+
+
+def _explaining(linked: Linked) -> Iterator[tuple[str, Mask, bool]]:
+    """Yield causes in their order with the spans that they are; True: what passes after these.
+
+    One after the other, for each takes room.
+    """
+    op, runtime, host = linked.of("op"), linked.of("runtime"), linked.host
+    yield "data_loading", host.loads, False
+    yield "allocator", runtime & named(linked, ALLOCATES), False
+    waits = runtime & named(linked, SYNCHRONISES)
+    yield "synchronisation", waits, False
+    launches = _launches(linked)
+    yield "communication", host.communicates & ~launches, False
+    stalls = linked.within(waits.astype(np.int32)) > 0
+    computes = op & host.operator & ~host.communicates & ~launches & ~stalls
+    del launches, stalls
+    yield "cpu_operator", _outermost(linked, computes), False
+    del computes
+    yield "synchronisation", waits, True
+    del waits
+    yield "launch", op | runtime | linked.of("user"), False
 
 
 def _apart(linked: Linked) -> tuple[Times, Times]:
