@@ -131,8 +131,10 @@ def _read_whole(
                     made.put(part, row, batch)
                     row += batch.num_rows
 
-            if len(files) == 1:
-                fill(0)
+            # What is not compressed is only copied: threads gain little, and keep memory each.
+            if not any(file.compressed(rows) for file, rows in zip(files, heights, strict=True)):
+                for part in range(len(files)):
+                    fill(part)
             else:
                 with ThreadPoolExecutor(min(len(files), os.cpu_count() or 1)) as pool:
                     list(pool.map(fill, range(len(files))))
@@ -311,6 +313,15 @@ class _Opened:
             return int(self.reader.count_rows())
         batches = self.reader.num_record_batches
         return sum(self.reader.get_batch(n).num_rows for n in range(batches))
+
+    def compressed(self, rows: int) -> bool:
+        """Say whether a closed file is smaller than its ``rows`` are by their numbers alone."""
+        bits = sum(
+            (field.type.index_type if pa.types.is_dictionary(field.type) else field.type).bit_width
+            for field in self.schema
+            if pa.types.is_primitive(field.type) or pa.types.is_dictionary(field.type)
+        )
+        return bool(self.file.stat().st_size < rows * bits // 8)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         if not self.live:
