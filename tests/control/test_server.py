@@ -119,6 +119,7 @@ def test_garbage_changes_nothing(sent: bytes, then: str, shm: Path, tmp_path: Pa
             except (BrokenPipeError, ConnectionResetError):
                 pass  # it has heard enough
         assert running.ask("status")["state"] == "recording"
+        time.sleep(0.1)  # its steps go on
     assert running.stderr == ""
     assert running.steps > 3
 
