@@ -201,6 +201,7 @@ def test_when_haiprof_is_killed_the_recordings_end(cluster: Cluster) -> None:
     process.kill()
     process.communicate()
     wait_for(lambda: closed(cluster))
+    assert closed(cluster)
 
 
 def test_a_connection_that_is_lost_costs_the_other_hosts_nothing(cluster: Cluster) -> None:

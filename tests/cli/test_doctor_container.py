@@ -178,7 +178,7 @@ def test_the_launcher_tells_how_many_ranks_there_are() -> None:
 @pytest.mark.parametrize(
     ("path", "kind", "why"),
     [
-        ("/work/logs", "overlay", "the container's own files (overlay)"),
+        ("/data/logs", "overlay", "the container's own files (overlay)"),
         ("/dev/shm/x", "tmpfs", "memory (tmpfs)"),
         ("/logs", "ext4", ""),
         ("/logs/run", "ext4", ""),
@@ -197,7 +197,7 @@ def test_where_runs_lie_says_whether_they_stay(path: str, kind: str, why: str) -
 
 
 def test_the_root_on_btrfs_is_the_engines_or_the_machines_own() -> None:
-    mount = mount_of("/work", parse_mounts(ON_BTRFS))
+    mount = mount_of("/data", parse_mounts(ON_BTRFS))
     assert "own files (btrfs)" in ends_with_container(mount, by_engine=True)
     assert ends_with_container(mount, by_engine=False) == ""
     assert ends_with_container(Mount("/", "/", "ext4"), by_engine=True) == ""
