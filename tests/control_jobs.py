@@ -103,6 +103,10 @@ class Job:
                 return int(line.split()[1])
         raise LookupError(name)
 
+    def descriptors(self) -> int:
+        """Return how many descriptors are open; one more while an answer is given."""
+        return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
+
     def finish(self) -> None:
         """Have it end, as it must be able to whatever was done to it."""
         self._end.touch()

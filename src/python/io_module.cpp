@@ -5,6 +5,7 @@
 
 #include "io/submitted.h"
 #include "python/register.h"
+#include "python/unlocked.h"
 #include "ring/counters.h"
 
 namespace haiprof::python {
@@ -12,11 +13,11 @@ namespace haiprof::python {
 namespace py = pybind11;
 
 void register_io(py::module_& module) {
-  const auto without_gil = py::call_guard<py::gil_scoped_release>();
-  module.def("count_submitted", &io::count_submitted, without_gil);
-  module.def("leave_submitted", &io::leave_submitted, without_gil);
+  const auto unlocked = py::call_guard<Unlocked>();
+  module.def("count_submitted", &io::count_submitted, unlocked);
+  module.def("leave_submitted", &io::leave_submitted, unlocked);
   module.def("join_counters", &ring::join_counters, py::arg("path"), py::arg("pid"),
-             py::arg("start_time"), without_gil);
+             py::arg("start_time"), unlocked);
 }
 
 }  // namespace haiprof::python
