@@ -25,8 +25,8 @@ def import_traces(path: str, out: Path | None) -> None:
         HaiprofError: there are no traces, none can be read, or the import cannot be written.
     """
     from haiprof import schema
-    from haiprof.sources.kineto.find import find
-    from haiprof.sources.kineto.kept import keep, place_of, why_not_fresh
+    from haiprof.sources.imports.formats import find
+    from haiprof.sources.imports.kept import keep, place_of, why_not_fresh
 
     signal.siginterrupt(signal.SIGINT, True)
     found = find(path)
@@ -38,8 +38,7 @@ def import_traces(path: str, out: Path | None) -> None:
     if why_not_fresh(found, place) is None:
         print(f"{printable(str(place))} (was up to date)")
     else:
-        total = sum(source.bytes for source in found.sources)
-        with bytes_read("reading traces", total) as told:
+        with bytes_read("reading traces", found.bytes) as told:
             keep(found, place, told=told)
         print(printable(str(place)))
     _keep_overview(place)

@@ -41,14 +41,14 @@ def open_run(path: str | Path) -> Analyzer:
 def _size(path: str | Path) -> int | None:
     """Return how many bytes of traces there are to be read, None of a run that was recorded."""
     from haiprof import schema
-    from haiprof.sources.kineto.find import find
+    from haiprof.sources.imports.formats import find
 
     if (Path(path) / schema.RUN_FILE).exists():
         return None
     with contextlib.suppress(HaiprofError):  # which opening it will say
         found = find(str(path))
         if found is not None:
-            return sum(source.bytes for source in found.sources)
+            return found.bytes
     return None
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from haiprof.errors import HaiprofError
-from haiprof.sources.kineto.stream import is_url
+from haiprof.sources.found import is_url
 
 #: ``[user@]host:folder``; an address of IPv6 stands in brackets, as scp has it.
 _REMOTE = re.compile(r"(?P<user>[^@/:]+@)?(?:\[(?P<six>[^\]/]+)\]|(?P<host>[^:/]+)):(?P<dir>.*)")

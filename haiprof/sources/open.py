@@ -1,4 +1,4 @@
-"""Opens whatever a path is: a run that haiprof recorded, an import that was kept, or raw traces."""
+"""Opens whatever a path is: a run that haiprof recorded, an import that was kept, or traces."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from haiprof.errors import HaiprofError
 from haiprof.held import Held, remove_abandoned
 from haiprof.sources import own
 from haiprof.sources.arrow_memory import give_back
-from haiprof.sources.kineto.find import Found, find, find_in_run
-from haiprof.sources.kineto.kept import keep, place_of, why_not_fresh
-from haiprof.sources.kineto.whole_run import Told, import_run
+from haiprof.sources.found import Found
+from haiprof.sources.imports.formats import Told, find
+from haiprof.sources.imports.kept import keep, place_of, why_not_fresh
+from haiprof.sources.imports.whole_run import import_run
+from haiprof.sources.kineto.find import find_in_run
 
 _PREFIX: Final = "haiprof-import-"
 #: Of traces of so many bytes together an import that is not kept is compressed: that takes a fifth
@@ -169,7 +171,7 @@ def _open_found(found: Found, executor: Executor | None, told: Told | None) -> O
         stale = (f"{place}: {why}, and was not read: make it anew with haiprof import",)
     temporary = Temporary()
     try:
-        large = sum(source.bytes for source in found.sources) >= _LARGE
+        large = found.bytes >= _LARGE
         compression = _COMPRESSION if large else None
         import_run(found, temporary.path, compression=compression, executor=executor, told=told)
         run = own.open_run(temporary.path)

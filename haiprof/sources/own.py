@@ -66,7 +66,9 @@ class TraceInfo:
 
     ``span`` numbers the times at which this worker was profiled, from 1; ``begin`` and ``end``, ns
     since the epoch, are of the first and the last event; ``distributed`` is the file's
-    ``distributedInfo`` as it stands there; ``version`` its ``schemaVersion``.
+    ``distributedInfo`` as it stands there; ``version`` its ``schemaVersion``; ``tool`` who wrote it
+    (a package of :mod:`haiprof.sources`); ``lacks`` what it does not tell and why, by table or
+    ``table.column``.
     """
 
     file: str
@@ -76,6 +78,8 @@ class TraceInfo:
     end: int | None
     distributed: dict[str, Any]
     version: int | None
+    tool: str
+    lacks: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,6 +382,8 @@ def _trace(document: dict[str, Any], file: Path) -> TraceInfo | None:
         end=_whole(told, "end", file),
         distributed=distributed if isinstance(distributed, dict) else {},
         version=_whole(told, "version", file),
+        tool=_text(told, "tool", file),
+        lacks=_texts(told, "lacks", file),
     )
 
 
@@ -508,6 +514,13 @@ def _text(document: dict[str, Any], field: str, file: Path) -> str:
     if value is not None and not isinstance(value, str):
         raise _wrong(file, field, value, "text")
     return readable(value or "")
+
+
+def _texts(document: dict[str, Any], field: str, file: Path) -> dict[str, str]:
+    told = document.get(field, {})
+    if not isinstance(told, dict):
+        raise _wrong(file, field, told, "an object")
+    return {name: _text(told, name, file) for name in told}
 
 
 def readable(text: str) -> str:

@@ -20,8 +20,8 @@ import traces
 
 from haiprof.analyzer import Analyzer
 from haiprof.errors import HaiprofError
-from haiprof.sources.kineto.find import find
-from haiprof.sources.kineto.kept import keep, place_of
+from haiprof.sources.imports.formats import find
+from haiprof.sources.imports.kept import keep, place_of
 from haiprof.sources.open import open_path
 
 

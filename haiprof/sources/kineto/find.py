@@ -16,44 +16,14 @@ from typing import Any, Final
 
 from haiprof import schema
 from haiprof.errors import HaiprofError
+from haiprof.sources.found import KINETO, Found, Source, is_url
 from haiprof.sources.kineto.names import Name, is_handlers, may_be_trace, take_apart
-from haiprof.sources.kineto.stream import filesystem, is_url
+from haiprof.sources.kineto.stream import filesystem
 from haiprof.sources.own import is_import
 
 _OURS: Final = (schema.RUN_FILE, schema.PROCESS_FILE)
 #: So many folders are named when one of them must be chosen.
 _NAMED: Final = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """One trace file: where it is, what its name tells, and what changes when it is written."""
-
-    path: str
-    file: str
-    name: Name
-    #: Number of the profiling span of this worker, from 1.
-    span: int
-    bytes: int
-    mtime_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What is at a path: the files of one run."""
-
-    path: str
-    folder: bool
-    sources: tuple[Source, ...]
-    problems: tuple[str, ...] = ()
-
-    @property
-    def run(self) -> str:
-        """The name of the run: that of the folder, or of the file without its suffixes."""
-        if self.folder:
-            path = self.path if is_url(self.path) else str(Path(self.path).absolute())
-            return path.rstrip("/").rsplit("/", 1)[-1] or "traces"
-        return self.sources[0].file.split(".", 1)[0] or "trace"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +132,19 @@ def _spans(entries: list[_Entry]) -> tuple[Source, ...]:
     for spans in workers.values():
         spans.sort(key=lambda span: span[0].stamp or 0)
         for number, (name, entry) in enumerate(spans, 1):
-            made.append(Source(entry.path, entry.file, name, number, entry.bytes, entry.mtime_ns))
+            made.append(
+                Source(
+                    tool=KINETO,
+                    path=entry.path,
+                    file=entry.file,
+                    worker=name.worker,
+                    rank=name.rank,
+                    host=name.host,
+                    span=number,
+                    bytes=entry.bytes,
+                    mtime_ns=entry.mtime_ns,
+                )
+            )
     return tuple(made)
 
 

@@ -5,20 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 
-from haiprof import schema
 from haiprof.errors import HaiprofError
 from haiprof.printable import printable
 from haiprof.sources.arrow_memory import from_system
+from haiprof.sources.found import Source
+from haiprof.sources.imports.imported import Imported, gpu, whole
+from haiprof.sources.imports.segments import Segments, extent, time_of
 from haiprof.sources.kineto import words
-from haiprof.sources.kineto.columns import FAR, Group, table
-from haiprof.sources.kineto.find import Source
+from haiprof.sources.kineto.columns import FAR, Group
 from haiprof.sources.kineto.rows import Rows
 from haiprof.sources.kineto.stream import Pieces
 
@@ -26,29 +25,8 @@ from haiprof.sources.kineto.stream import Pieces
 _SEGMENT: Final = 32 << 20
 #: So many unknown categories are named.
 _NAMED: Final = 10
-#: Rows of a batch: Arrow keeps the memory of larger ones when it has compressed them.
-_BATCH_ROWS: Final = 1 << 13
 #: Header members that are kept as they are, and what they are here.
 _KEPT: Final = ("distributedInfo", "deviceProperties", "schemaVersion", "host_name")
-#: Columns that a later known ``baseTimeNanoseconds`` moves.
-_TIMES: Final = ("start", "time")
-
-
-@dataclass(slots=True)
-class Imported:
-    """What one file was: the header's members, and one line for each thing that is missing."""
-
-    source: Source
-    folder: str
-    header: dict[str, Any] = field(default_factory=dict)
-    pid: int | None = None
-    devices: tuple[int, ...] = ()
-    #: First start and last end of its rows, ns since the epoch.
-    begin: int | None = None
-    end: int | None = None
-    problems: list[str] = field(default_factory=list)
-    #: Why nothing of the file could be read.
-    failed: str | None = None
 
 
 def import_file(
@@ -80,7 +58,7 @@ def import_file(
 class _File:
     def __init__(self, made: Imported, compression: str | None) -> None:
         self._made = made
-        self._options = pa.ipc.IpcWriteOptions(compression=compression)
+        self._segments = Segments(made, compression)
         self._rows = Rows()
         #: Texts that were taken from the parser.
         self._texts = 0
@@ -109,13 +87,11 @@ class _File:
             if writing is not None:
                 writing.result()
         parser.finish()
-        self._made.header = _header(parser.header)
         self._take(*self._segment(parser))
         self._tell(parser, pieces.broken)
         self._move(_base(parser.header))
-        self._made.devices = tuple(sorted(self._rows.devices))
-        if self._made.problems:
-            self._write("events", self._problem_rows())
+        _describe(self._made, _header(parser.header), self._rows.devices)
+        self._segments.write_problems()
 
     def _segment(self, parser: Any) -> tuple[dict[str, Group], list[str], int]:
         """Take what was parsed since the last segment: its rows, its new texts, its base."""
@@ -131,19 +107,8 @@ class _File:
         if self._made.pid is None:
             self._made.pid = self._rows.host_process(groups.get("metadata"))
 
-    def _write(self, name: str, rows: pa.Table, base: int = 0) -> None:
-        number = sum(file.name.startswith(f"{name}-") for file, _ in self._written)
-        file = Path(self._made.folder) / f"{name}-{number}{schema.CLOSED_SUFFIX}"
-        with (
-            pa.OSFile(str(file), "wb") as sink,
-            pa.ipc.new_file(sink, rows.schema, options=self._options) as out,
-        ):
-            out.write_table(rows, max_chunksize=_BATCH_ROWS)
-        self._written.append((file, base))
-        begin, end = _extent(rows)
-        made = self._made
-        made.begin = begin if made.begin is None else min(made.begin, begin)
-        made.end = end if made.end is None else max(made.end, end)
+    def _write(self, name: str, rows: pa.Table, base: int) -> None:
+        self._written.append((self._segments.write(name, rows), base))
 
     def _move(self, base: int) -> None:
         """Move the times of segments that were written before the file told its base."""
@@ -155,14 +120,10 @@ class _File:
         for file, by in late:
             with pa.OSFile(str(file)) as opened:
                 rows = pa.ipc.open_file(opened).read_all()
-            time = next(name for name in _TIMES if name in rows.schema.names)
+            time = time_of(rows)
             at = rows.schema.get_field_index(time)
             moved = rows.set_column(at, rows.schema.field(at), pc.add(rows.column(at), by))
-            with (
-                pa.OSFile(str(file), "wb") as sink,
-                pa.ipc.new_file(sink, rows.schema, options=self._options) as out,
-            ):
-                out.write_table(moved, max_chunksize=_BATCH_ROWS)
+            self._segments.write_over(file, moved)
         if self._made.begin is not None and self._made.end is not None:
             self._made.begin, self._made.end = self._extent_of_all()
 
@@ -170,7 +131,7 @@ class _File:
         found = []
         for file, _ in self._written:
             with pa.OSFile(str(file)) as opened:
-                found.append(_extent(pa.ipc.open_file(opened).read_all()))
+                found.append(extent(pa.ipc.open_file(opened).read_all()))
         return min(begin for begin, _ in found), max(end for _, end in found)
 
     def _tell(self, parser: Any, broken: str | None) -> None:
@@ -191,17 +152,6 @@ class _File:
                 *_left_out_lines(self._rows),
             )
         ]
-
-    def _problem_rows(self) -> pa.Table:
-        lines = self._made.problems
-        columns = {
-            "time": pa.array([self._made.begin or 0] * len(lines), pa.int64()),
-            "kind": pa.array(["import"] * len(lines), pa.utf8()),
-            "text": pa.array(lines, pa.utf8()),
-        }
-        made = table("events", [columns])
-        assert made is not None
-        return made
 
 
 def _cut_lines(truncated: int | None, broken: str | None) -> Iterator[str]:
@@ -268,8 +218,36 @@ def _json(text: str) -> Any:
         return None
 
 
-def _extent(rows: pa.Table) -> tuple[int, int]:
-    names = rows.schema.names
-    begin = rows.column(next(name for name in _TIMES if name in names)).to_numpy()
-    end = begin + rows.column("duration").to_numpy() if "duration" in names else begin
-    return int(np.min(begin)), int(np.max(end))
+def _describe(made: Imported, header: Mapping[str, Any], devices: set[int]) -> None:
+    """Say of the process what the header does."""
+    told = header.get("distributedInfo")
+    made.distributed = told if isinstance(told, dict) else {}
+    made.rank = whole(made.distributed.get("rank"))
+    made.world_size = whole(made.distributed.get("world_size"))
+    host = header.get("host_name")
+    made.host = host if isinstance(host, str) and host else None
+    made.version = whole(header.get("schemaVersion"))
+    made.gpus = _gpus(header, devices)
+
+
+def _gpus(header: Mapping[str, Any], devices: set[int]) -> list[dict[str, Any]]:
+    """Return the GPUs that something happened on; a file lists all of its machine."""
+    listed = header.get("deviceProperties")
+    known = {
+        whole(row.get("id")): row
+        for row in (listed if isinstance(listed, list) else [])
+        if isinstance(row, dict)
+    }
+    return [_gpu(device, known.get(device, {})) for device in sorted(devices)]
+
+
+def _gpu(device: int, told: dict[str, Any]) -> dict[str, Any]:
+    name = told.get("name")
+    major, minor = whole(told.get("computeMajor")), whole(told.get("computeMinor"))
+    return gpu(
+        device,
+        name if isinstance(name, str) else "",
+        memory_bytes=whole(told.get("totalGlobalMem")),
+        multiprocessors=whole(told.get("numSms")),
+        capability=None if major is None or minor is None else (major, minor),
+    )

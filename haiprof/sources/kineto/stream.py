@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from haiprof.errors import HaiprofError
+from haiprof.sources.found import is_url
 
 #: Bytes of one piece of JSON text, at most.
 PIECE: Final = 2 << 20
@@ -31,12 +32,6 @@ _MAGIC: Final = {
     b"\x04\x22\x4d\x18": "lz4",
 }
 _BROKEN: Final = (zlib.error, lzma.LZMAError, OSError, EOFError, ValueError)
-
-
-def is_url(source: str) -> bool:
-    """Say whether ``source`` is for fsspec: ``s3://…``, ``memory://…``."""
-    scheme, found, _ = source.partition("://")
-    return bool(found) and scheme.replace("+", "").replace("-", "").isalnum()
 
 
 class Pieces:

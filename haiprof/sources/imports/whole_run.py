@@ -1,4 +1,4 @@
-"""Imports the traces of one run: each file on its own, then what they are to each other.
+"""Imports the traces of one run: each process on its own, then what they are to each other.
 
 The folder that is written is laid out like one that haiprof recorded, so everything else reads it
 without knowing where it came from.
@@ -10,7 +10,7 @@ import json
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from os import cpu_count
 from pathlib import Path
@@ -19,14 +19,13 @@ from typing import Any, Final
 from haiprof import schema
 from haiprof.errors import HaiprofError
 from haiprof.places import safe_name
-from haiprof.sources.kineto.find import Found, Source
-from haiprof.sources.kineto.one_file import Imported, import_file
+from haiprof.sources.found import Found, Source
+from haiprof.sources.imports.formats import Told, import_source
+from haiprof.sources.imports.imported import Imported, whole
 
 #: Of what is written here. Imports of another version are made anew.
-IMPORTER: Final = 1
+IMPORTER: Final = 2
 _MOST_THREADS: Final = 8
-
-Told = Callable[[int], None]
 
 
 class _Stopped(Exception):
@@ -64,9 +63,9 @@ def import_run(
         problems += made.problems
     problems += _doubles(good)
     names: set[str] = set()
-    several = {made.source.name.worker for made in good if made.source.span > 1}
+    several = {made.source.worker for made in good if made.source.span > 1}
     for made in good:
-        name = _folder_name(made, made.source.name.worker in several, names)
+        name = _folder_name(made, made.source.worker in several, names)
         Path(made.folder).rename(folder / name)
         _write_json(folder / name / schema.PROCESS_FILE, _process(made))
     _write_json(folder / schema.RUN_FILE, _run(found, good, problems))
@@ -86,7 +85,7 @@ def _import_files(
 ) -> list[Imported]:
     jobs = [(source, str(folder / f".{n}")) for n, source in enumerate(sources)]
     if executor is not None:
-        futures = [executor.submit(import_file, *job, compression) for job in jobs]
+        futures = [executor.submit(import_source, *job, compression) for job in jobs]
         return _results(futures, told)
     stopped = threading.Event()
 
@@ -97,10 +96,10 @@ def _import_files(
             told(count)
 
     if len(jobs) == 1:
-        return [import_file(*jobs[0], compression, tell)]
+        return [import_source(*jobs[0], compression, tell)]
     with ThreadPoolExecutor(min(_MOST_THREADS, cpu_count() or 1, len(jobs))) as pool:
         try:
-            return _results([pool.submit(import_file, *job, compression, tell) for job in jobs])
+            return _results([pool.submit(import_source, *job, compression, tell) for job in jobs])
         except BaseException:
             stopped.set()
             raise
@@ -137,15 +136,11 @@ def _doubles(good: list[Imported]) -> list[str]:
 
 
 def _rank(made: Imported) -> int | None:
-    told = made.header.get("distributedInfo")
-    rank = told.get("rank") if isinstance(told, dict) else None
-    return _whole(rank) if _whole(rank) is not None else made.source.name.rank
+    return made.rank if made.rank is not None else made.source.rank
 
 
 def _node(made: Imported) -> str:
-    host = made.header.get("host_name")
-    told = host if isinstance(host, str) and host else made.source.name.host
-    return told or made.source.name.worker
+    return made.host or made.source.host or made.source.worker
 
 
 def _folder_name(made: Imported, several: bool, names: set[str]) -> str:
@@ -153,7 +148,7 @@ def _folder_name(made: Imported, several: bool, names: set[str]) -> str:
     stem = f"{safe_name(_node(made)) or 'trace'}#{'-' if rank is None else rank}"
     if several:
         stem += f".{made.source.span}"
-    worker = safe_name(made.source.name.worker)
+    worker = safe_name(made.source.worker)
     name = stem if stem not in names else f"{stem}.{worker}"
     number = 1
     while name in names:
@@ -165,8 +160,6 @@ def _folder_name(made: Imported, several: bool, names: set[str]) -> str:
 
 def _process(made: Imported) -> dict[str, Any]:
     rank = _rank(made)
-    distributed = made.header.get("distributedInfo")
-    told = distributed if isinstance(distributed, dict) else {}
     return {
         "format": schema.PROCESS_FORMAT,
         "version": f"{schema.MAJOR}.{schema.MINOR}",
@@ -175,47 +168,24 @@ def _process(made: Imported) -> dict[str, Any]:
         "host": _node(made),
         "rank": rank,
         "local_rank": None,
-        "world_size": _whole(told.get("world_size")),
+        "world_size": made.world_size,
         "attempt": None,
-        "pid": _whole(made.pid),
+        "pid": whole(made.pid),
         "started_ns": made.begin,
         "ended_ns": made.end,
         "state": "ended",
-        "gpus": _gpus(made),
+        "gpus": made.gpus,
         "trace": {
             "file": made.source.file,
-            "worker": made.source.name.worker,
+            "worker": made.source.worker,
             "span": made.source.span,
             "begin": made.begin,
             "end": made.end,
-            "distributed": told,
-            "version": _whole(made.header.get("schemaVersion")),
+            "distributed": made.distributed,
+            "version": made.version,
+            "tool": made.source.tool,
+            "lacks": made.lacks,
         },
-    }
-
-
-def _gpus(made: Imported) -> list[dict[str, Any]]:
-    """Return the GPUs that something happened on; a file lists all of its machine."""
-    listed = made.header.get("deviceProperties")
-    known = {
-        _whole(row.get("id")): row
-        for row in (listed if isinstance(listed, list) else [])
-        if isinstance(row, dict)
-    }
-    return [_gpu(device, known.get(device, {})) for device in made.devices]
-
-
-def _gpu(device: int, told: dict[str, Any]) -> dict[str, Any]:
-    name = told.get("name")
-    major, minor = _whole(told.get("computeMajor")), _whole(told.get("computeMinor"))
-    return {
-        "uuid": "",
-        "name": name if isinstance(name, str) else "",
-        "device": device,
-        "instance": "",
-        "memory_bytes": _whole(told.get("totalGlobalMem")),
-        "multiprocessors": _whole(told.get("numSms")),
-        "capability": None if major is None or minor is None else [major, minor],
     }
 
 
@@ -238,10 +208,6 @@ def _run(found: Found, good: list[Imported], problems: list[str]) -> dict[str, A
             "files": files_of(found),
         },
     }
-
-
-def _whole(value: Any) -> int | None:
-    return value if type(value) is int and 0 <= value < 1 << 63 else None
 
 
 def _write_json(file: Path, document: dict[str, Any]) -> None:

@@ -14,9 +14,9 @@ from typing import Any, Final
 from haiprof import schema
 from haiprof.errors import HaiprofError
 from haiprof.held import Held, remove_abandoned
-from haiprof.sources.kineto.find import Found
-from haiprof.sources.kineto.stream import is_url
-from haiprof.sources.kineto.whole_run import IMPORTER, Told, files_of, import_run
+from haiprof.sources.found import Found
+from haiprof.sources.imports.formats import Told
+from haiprof.sources.imports.whole_run import IMPORTER, files_of, import_run
 
 _PARTIAL: Final = ".haiprof-importing-"
 #: The smallest on disk.
@@ -25,7 +25,7 @@ _COMPRESSION: Final = "zstd"
 
 def place_of(found: Found) -> Path | None:
     """Return where an import of these traces is kept; None for those behind a URL."""
-    if is_url(found.path):
+    if found.url:
         return None
     path = Path(found.path).absolute()
     return path / schema.IMPORT_FOLDER if found.folder else Path(f"{path}{schema.IMPORT_SUFFIX}")
@@ -62,7 +62,7 @@ def keep(
     Args:
         found: the traces.
         place: the folder; one above it is made where there is none.
-        executor: see :func:`haiprof.sources.kineto.whole_run.import_run`.
+        executor: see :func:`haiprof.sources.imports.whole_run.import_run`.
         told: see there.
 
     Raises:

@@ -1,0 +1,52 @@
+"""Which tools' traces can be read, and which of them a path holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from haiprof.sources import found as tools
+from haiprof.sources.found import Found, Source
+from haiprof.sources.imports.imported import Imported
+
+#: Of a path, what it holds of a tool; None where it holds nothing of it.
+Find = Callable[[str], Found | None]
+Told = Callable[[int], None]
+
+
+def find(path: str) -> Found | None:
+    """Find the traces at ``path``; None where it is a folder that has none, nor has one in it.
+
+    Args:
+        path: a trace, a folder of them, a run of haiprof with deep traces, or (of torch.profiler)
+            a URL of fsspec of a file or a folder.
+
+    Raises:
+        HaiprofError: there is nothing, it cannot be read, or several runs lie in the folder.
+    """
+    from haiprof.sources.kineto.find import find as kineto
+
+    # That of torch.profiler comes last: it takes any JSON for its own.
+    finders: tuple[Find, ...] = (kineto,)
+    return next((made for each in finders if (made := each(path)) is not None), None)
+
+
+def import_source(
+    source: Source, folder: str, compression: str | None, told: Told | None = None
+) -> Imported:
+    """Write the tables of the trace of one process as Arrow files.
+
+    Args:
+        source: the trace.
+        folder: is made; the files go there.
+        compression: of the files: ``zstd``, ``lz4``, or None.
+        told: is called with the bytes that were read since its last call; what it raises ends the
+            import.
+
+    Returns:
+        What it came to; an error that the trace or the disk has is in ``failed``.
+    """
+    if source.tool == tools.KINETO:
+        from haiprof.sources.kineto.one_file import import_file
+
+        return import_file(source, folder, compression, told)
+    raise AssertionError(source.tool)
