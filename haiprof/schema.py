@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MAJOR: Final = 1
-MINOR: Final = 2
+MINOR: Final = 3
 
 #: Arrow schema metadata keys.
 KEY_FORMAT: Final = "haiprof.format"
@@ -137,22 +137,26 @@ KERNELS: Final = Table(
         ("blocks_per_sm", "float64", "blocks of the grid for each multiprocessor", True),
         ("occupancy", "float64", "estimated achieved occupancy, percent", True),
         ("bandwidth", "float64", "of a copy or set, GB/s, as the file tells it", True),
+        ("unit", "text", "what it ran on, as the tool names it: AI_CORE, AI_CPU, …", True),
+        ("op_type", "text", "kind of operator, where the tool tells it: MatMul, TransData, …", True),
     ),
 )
 
 DEVICE_SPANS: Final = Table(
     "device_spans",
-    "one interval on a stream, between two CUDA events",
+    "one interval on a device, between two CUDA events or as a schedule tells it",
     _columns(
         ("start", "int64", "ns, UTC epoch"),
         ("duration", "int64", "ns, idle time of the stream included"),
-        ("category", "text", "phase, user"),
-        ("name", "text", "forward, backward, optimizer, or the range's"),
-        ("device", "uint16", "CUDA ordinal in the process"),
+        ("category", "text", "phase, user, pipeline"),
+        ("name", "text", "forward, backward, optimizer, send, recv, or the range's"),
+        ("device", "uint16", "ordinal in the process"),
         ("stream", "uint32", "joins with kernels", True),
         ("step", "uint32", "number of the step it belongs to", True),
         ("microbatch", "uint32", "as the range was given it", True),
         ("uncertainty", "uint32", "ns that the start may be off by", True),
+        ("stage", "uint32", "of the pipeline, as the range or the schedule was given it", True),
+        ("chunk", "uint32", "of the model, where a rank has several stages", True),
     ),
 )
 
