@@ -54,7 +54,7 @@ sanitize: $(VENV)/dependencies  ## native tests under the thread, address and un
 	  build=$(SANITIZE_BUILD)-$${kind%%,*}; \
 	  $(BIN)/cmake -S . -B $$build -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
 	    -DHAIPROF_PYTHON=OFF -DHAIPROF_TESTS=ON -DHAIPROF_SANITIZE=$$kind \
-	    && $(BIN)/cmake --build $$build && $(BIN)/ctest --test-dir $$build --output-on-failure \
+	    && $(BIN)/cmake --build $$build && $(BIN)/ctest --test-dir $$build -j 2 --output-on-failure \
 	    || exit 1; \
 	done
 
