@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -19,6 +18,7 @@ from haiprof.sources import tables
 from haiprof.sources.open import Opened, open_path, open_traces
 from haiprof.sources.own import ROLE_NODE, ROLE_RANK, Process, Run, readable
 from haiprof.traced.links import Links
+from haiprof.traced.over_ranks import over_ranks
 from haiprof.traced.questions import Traced
 from haiprof.views import busy as busy_views
 from haiprof.views import device_steps as device_views
@@ -161,7 +161,7 @@ class Analyzer(Traced):
 
         Of deep traces in the run's folders, once they have been read.
         """
-        for lines in self._map(_check, self._run.processes):
+        for _, lines in self._map(_check, self._run.processes):
             self._note(lines)
         if self._deep is not None:
             self._note(self._deep.problems())
@@ -174,6 +174,7 @@ class Analyzer(Traced):
         written, of a run whose recorder was killed its last batch.
         """
         processes = self._run.processes
+        cut = {process.folder: count for process, count in self._map(_count_cut, processes)}
         return pl.DataFrame(
             {
                 "node": pl.Series([p.node for p in processes], dtype=pl.Categorical()),
@@ -188,7 +189,7 @@ class Analyzer(Traced):
                 "ended": pl.Series([p.ended_ns for p in processes], dtype=pl.Int64()),
                 "state": [p.state for p in processes],
                 "lost_records": [p.lost.get("records", 0) for p in processes],
-                "cut_files": list(self._map(_count_cut, processes)),
+                "cut_files": pl.Series([cut.get(p.folder) for p in processes], dtype=pl.Int64()),
                 "folder": [readable(str(p.folder)) for p in processes],
             }
         )
@@ -327,19 +328,21 @@ class Analyzer(Traced):
 
     def summaries_of(self, processes: Sequence[Process]) -> list[Summary]:
         """Return the summed-up ``processes``, without reading any other."""
+        chosen = {p.folder for p in processes}
         if self._summaries is None:
             folders = self.gpu_instances(processes)
             around = [p for p in self._run.processes if p.folder.name in folders]
             made = self._summed_up([*processes, *around])
-            add_gpus(made[: len(processes)], made[len(processes) :])
-            return made[: len(processes)]
-        chosen = {p.folder for p in processes}
+            own = [s for s in made if s.process.folder in chosen]
+            add_gpus(own, [s for s in made if s.process.folder not in chosen])
+            return own
         return [s for s in self._summaries[0] if s.process.folder in chosen]
 
     def _summed_up(self, processes: Sequence[Process]) -> list[Summary]:
         low, high = _TREND_POINTS_RANK
         points = max(low, min(high, _TREND_POINTS // max(len(processes), 1)))
-        made = list(self._map(functools.partial(_summarise, points=points), processes))
+        work = functools.partial(_summarise, points=points)
+        made = [summary for _, summary in self._map(work, processes)]
         for summary in made:
             self._note(summary.problems)
         fold_ranges(made)
@@ -435,7 +438,7 @@ class Analyzer(Traced):
     ) -> pl.DataFrame:
         leading = {"node": pl.Categorical(), "rank": pl.Int64(), "pid": pl.Int64()}
         frames = [pl.DataFrame(schema={**leading, **columns})]
-        for process, made in zip(processes, self._map(read, processes), strict=True):
+        for process, made in self._map(read, processes):
             self._note(made.problems)
             if made.frame.height:
                 frames.append(
@@ -450,13 +453,8 @@ class Analyzer(Traced):
 
     def _map(
         self, work: Callable[[Process], _Result], processes: Sequence[Process]
-    ) -> Iterable[_Result]:
-        if self._executor is not None:
-            return self._executor.map(work, processes, chunksize=max(1, len(processes) // 1024))
-        if len(processes) < 2:
-            return [work(process) for process in processes]
-        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-            return list(pool.map(work, processes))
+    ) -> Iterable[tuple[Process, _Result]]:
+        return over_ranks(work, processes, self._executor, lambda line: self._note([line]))
 
     def _note(self, problems: Iterable[str]) -> None:
         self._problems.update(dict.fromkeys(problems))

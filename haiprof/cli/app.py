@@ -73,6 +73,20 @@ _Nodes = Annotated[
 _Hostfile = Annotated[
     str, typer.Option(help="The hosts that it names, one a line.", metavar="FILE")
 ]
+_Workers = Annotated[
+    int | None,
+    typer.Option(
+        help="Do the work of each rank in so many processes of this machine [threads].",
+        metavar="N",
+    ),
+]
+_Dask = Annotated[
+    str | None,
+    typer.Option(
+        help="Do it on the workers of a Dask scheduler, which see the same files.",
+        metavar="HOST:PORT",
+    ),
+]
 
 
 @app.command()
@@ -170,11 +184,13 @@ def report(
         Path | None,
         typer.Option("--output", "-o", help="The file to write [RUN/report.html].", metavar="FILE"),
     ] = None,
+    workers: _Workers = None,
+    dask: _Dask = None,
 ) -> None:
     """Write a run's report: one HTML file that works without a network."""
     from haiprof.cli.report import write_report
 
-    write_report(run, output)
+    write_report(run, output, workers, dask)
 
 
 @app.command("import")

@@ -8,19 +8,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from haiprof.cli.console import say, spinner
+from haiprof.cli.executors import executor_of
 from haiprof.cli.progress import bytes_read, on_terminal
 from haiprof.errors import HaiprofError
 from haiprof.printable import printable
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from haiprof.analyzer import Analyzer
     from haiprof.sources.own import Run
 
 _NAME: Final = "report.html"
 
 
-def open_run(path: str | Path) -> Analyzer:
-    """Open a run so that Ctrl-C works while it is read.
+def open_run(path: str | Path, executor: Executor | None = None) -> Analyzer:
+    """Open a run so that Ctrl-C works while it is read; ``executor`` does the work of each rank.
 
     Raises:
         HaiprofError: there is no such run, or it cannot be read.
@@ -33,9 +36,9 @@ def open_run(path: str | Path) -> Analyzer:
     size = _size(path) if on_terminal() else None
     if size is None:
         with spinner("reading the run"):
-            return Analyzer(path)
+            return Analyzer(path, executor)
     with bytes_read("reading traces", size) as told:
-        return Analyzer(path, told=told)
+        return Analyzer(path, executor, told)
 
 
 def _size(path: str | Path) -> int | None:
@@ -60,22 +63,27 @@ def say_problems(opened: Analyzer) -> None:
         say(f"{problems[0]}{more}")
 
 
-def write_report(run: str | Path, output: Path | None) -> None:
+def write_report(
+    run: str | Path, output: Path | None, workers: int | None = None, dask: str | None = None
+) -> None:
     """Write the report and print where it is and the three most telling lines.
 
     Args:
         run: a run folder, a log directory with one run, or traces.
         output: the file to write; ``report.html`` in the folder of the run or the traces, or
             beside the one trace, when None.
+        workers: see :func:`haiprof.cli.executors.executor_of`.
+        dask: see there.
 
     Raises:
         HaiprofError: there is no such run, it cannot be read, or the file cannot be written.
     """
-    opened = open_run(run)
-    with spinner("writing the report"):
-        lines = opened.headline()
-        written = opened.report(output or _place(opened.run))
-    say_problems(opened)
+    with executor_of(workers, dask) as executor:
+        opened = open_run(run, executor)
+        with spinner("writing the report"):
+            lines = opened.headline()
+            written = opened.report(output or _place(opened.run))
+        say_problems(opened)
     print(printable(str(written)))
     for line in lines:
         print(f"  {printable(line)}")

@@ -210,17 +210,16 @@ def _cost(analyzer: Analyzer) -> str:
     # Sources are read at intervals of their own, so each is averaged before they are added.
     parts = (
         samples.filter(pl.col("value").is_finite())
-        .sort("time")
-        .group_by("node", "rank", "pid", "instance")
+        .sort("time", maintain_order=True)
+        .group_by("node", "rank", "pid", "instance", maintain_order=True)
         .agg(mean_over_time("value"))
-        .sort("value", descending=True)
     )
     if not parts.height:
         return f'<p class="note">Not measured in this run: it holds no samples of {_COST}.</p>'
     whole = (
-        parts.group_by("node", "rank", "pid")
+        parts.group_by("node", "rank", "pid", maintain_order=True)
         .agg(pl.col("value").sum(), pl.col("instance").sort_by("value").last())
-        .sort("value", descending=True)
+        .sort(pl.col("value").round_sig_figs(6), descending=True, maintain_order=True)
     )
     node, rank, _, most, source = whole.row(0)
     mean = float(whole["value"].sum()) / whole.height

@@ -95,8 +95,11 @@ class Traced(abc.ABC):
     @abc.abstractmethod
     def _map(
         self, work: Callable[[Process], _Result], processes: Sequence[Process]
-    ) -> Iterable[_Result]:
-        """Do the work for each process, on the executor where there is one."""
+    ) -> Iterable[tuple[Process, _Result]]:
+        """Do the work for each process, on the executor where there is one.
+
+        A process whose work fails is named among the problems, and left out.
+        """
 
     def _in_detail(self, rank: int | None) -> Traced:
         """Return who answers what only a deep trace tells: of operators, calls and memory."""
@@ -113,8 +116,7 @@ class Traced(abc.ABC):
         See :func:`haiprof.views.trace.overview.overview`.
         """
         chosen = self._traces(rank)
-        told = self._map(functools.partial(one_rank.overview_of, links=self._local), chosen)
-        made = list(zip(chosen, told, strict=True))
+        made = list(self._map(functools.partial(one_rank.overview_of, links=self._local), chosen))
         scalars = [
             pl.DataFrame(
                 {
@@ -294,8 +296,9 @@ class Traced(abc.ABC):
         """
         deep = self._in_detail(rank)
         chosen = deep._traces(rank)
-        made = deep._map(functools.partial(one_rank.counters_of, links=deep._local), chosen)
-        return stacked(zip(chosen, made, strict=True))
+        return stacked(
+            deep._map(functools.partial(one_rank.counters_of, links=deep._local), chosen)
+        )
 
     def sequences(
         self, rank: int | None = None, *, operator: str = "", shortest: int = sequences.SHORTEST
@@ -345,19 +348,13 @@ class Traced(abc.ABC):
         if deep is not self:
             return deep.recommendations(rank)
         chosen = self._traces(rank)
-        found = list(self._map(functools.partial(one_rank.findings_of, links=self._local), chosen))
+        work = functools.partial(one_rank.findings_of, links=self._local)
+        found = list(self._map(work, chosen))
         if len(chosen) > 1 and rank is None:
             late = recommend.stragglers(self.stragglers(), self.overview().steps)
-            found = [
-                [
-                    *made,
-                    *late.get((process.node, process.rank, process.pid, session_of(process)), []),
-                ]
-                for process, made in zip(chosen, found, strict=True)
-            ]
-        told = stacked(
-            (process, finding.frame(each)) for process, each in zip(chosen, found, strict=True)
-        )
+            for process, made in found:
+                made += late.get((process.node, process.rank, process.pid, session_of(process)), [])
+        told = stacked((process, finding.frame(each)) for process, each in found)
         if not told.height:
             return told
         return told.sort("saves_ns", descending=True, nulls_last=True, maintain_order=True)
@@ -416,7 +413,7 @@ class Traced(abc.ABC):
         call = functools.partial(
             one_rank.apply, work=work, links=self._local, columns=columns, allocations=allocations
         )
-        return list(zip(chosen, self._map(call, chosen), strict=True))
+        return list(self._map(call, chosen))
 
     def _view(
         self,
@@ -437,7 +434,7 @@ class Traced(abc.ABC):
         whose: dict[int | None, dict[str, Process]] = {}
         chosen = self._traces(None)
         told = self._map(functools.partial(one_rank.communications_of, links=self._local), chosen)
-        for process, found in zip(chosen, told, strict=True):
+        for process, found in told:
             span = session_of(process)
             spans.setdefault(span, {})[process.label] = found
             whose.setdefault(span, {})[process.label] = process

@@ -1,0 +1,92 @@
+"""The map over ranks: the same work for each process of a run, on any executor.
+
+What the work of one rank fails with costs the run that rank only; it is named.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
+from typing import Final, TypeVar
+
+from haiprof.errors import HaiprofError
+from haiprof.sources.own import Process
+
+_Result = TypeVar("_Result")
+
+#: Threads of this process, where no executor is given.
+_MOST_THREADS: Final = 8
+#: Processes whose work is waiting or done on an executor before its result is taken: more would
+#: only lie about in memory, fewer would let a large cluster idle.
+_AHEAD: Final = 4096
+
+
+def over_ranks(
+    work: Callable[[Process], _Result],
+    processes: Sequence[Process],
+    executor: Executor | None,
+    note: Callable[[str], None],
+) -> Iterator[tuple[Process, _Result]]:
+    """Yield each process with what its work returned, in the order of ``processes``.
+
+    Args:
+        work: can be pickled, if the executor is not of this process.
+        processes: whose work it is.
+        executor: any of ``concurrent.futures``; a few threads when None.
+        note: is told in one line of each process whose work failed, which is left out.
+
+    Raises:
+        HaiprofError: the executor itself is broken.
+        Exception: what the work of the first process failed with, where that of all did.
+    """
+    if executor is None and len(processes) < 2:
+        yield from ((process, work(process)) for process in processes)
+    elif executor is None:
+        with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as pool:
+            yield from _taken(work, processes, pool, note)
+    else:
+        yield from _taken(work, processes, executor, note)
+
+
+def _taken(
+    work: Callable[[Process], _Result],
+    processes: Sequence[Process],
+    executor: Executor,
+    note: Callable[[str], None],
+) -> Iterator[tuple[Process, _Result]]:
+    waiting: deque[tuple[Process, Future[_Result]]] = deque()
+    rest = iter(processes)
+    failed: list[Exception] = []
+    try:
+        while True:
+            while len(waiting) < _AHEAD and (process := next(rest, None)) is not None:
+                waiting.append((process, executor.submit(work, process)))
+            if not waiting:
+                break
+            process, future = waiting.popleft()
+            try:
+                made = future.result()
+            except BrokenExecutor as error:
+                raise HaiprofError(
+                    f"the executor is broken ({error}): see whether its processes had memory enough"
+                ) from error
+            except Exception as error:
+                failed.append(error)
+                note(
+                    f"{process.folder}: {process.label or process.node} is left out: {_why(error)}"
+                )
+                continue
+            yield process, made
+    finally:
+        for _, future in waiting:
+            future.cancel()
+    if failed and len(failed) == len(processes):
+        raise failed[0]
+
+
+def _why(error: Exception) -> str:
+    said = str(error).strip().splitlines()
+    name = "" if isinstance(error, HaiprofError) else f"{type(error).__name__}: "
+    return f"{name}{said[0] if said else 'no reason is given'}"
