@@ -4,7 +4,6 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 SOURCES := $(shell find src haiprof -type f -not -name '*.pyc' 2>/dev/null) \
            CMakeLists.txt pyproject.toml haiprof.pth haiprof.start _haiprof_boot.py
-SANITIZE_BUILD := build/sanitize
 
 .PHONY: help demo test test-qemu test-peers test-pythons lint format bench bench-large soak sanitize clean
 help:            ## show this list
@@ -49,14 +48,8 @@ format: $(VENV)/linters  ## bring all files into shape
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $$(git ls-files '*.cpp' '*.h' '*.c')
 
-sanitize: $(VENV)/dependencies  ## native tests under the thread, address and undefined sanitizers
-	for kind in thread address,undefined; do \
-	  build=$(SANITIZE_BUILD)-$${kind%%,*}; \
-	  $(BIN)/cmake -S . -B $$build -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
-	    -DHAIPROF_PYTHON=OFF -DHAIPROF_TESTS=ON -DHAIPROF_SANITIZE=$$kind \
-	    && $(BIN)/cmake --build $$build && $(BIN)/ctest --test-dir $$build -j 2 --output-on-failure \
-	    || exit 1; \
-	done
+sanitize: $(VENV)/installed  ## the native tests alone, under the sanitizers
+	$(BIN)/pytest tests/native
 
 clean:           ## remove what the commands above made
 	rm -rf build $(VENV) demo haiprof-logs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fixtures import away_from_the_checkout, native_build, shm
+from fixtures import away_from_the_checkout, build_native, native_build, shm
 from peer_fixtures import hta, memray, plugin
 
 __all__ = [
@@ -19,7 +19,7 @@ __all__ = [
 ]
 
 
-@pytest.fixture
-def native_programs(native_build: Path) -> Path:
+@pytest.fixture(scope="session")
+def native_programs() -> Path:
     """The folder of the native benchmark programs, built."""
-    return native_build / "benchmarks" / "native"
+    return build_native("benchmark_programs") / "benchmarks" / "native"

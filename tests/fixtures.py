@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
 import shutil
 import subprocess
@@ -39,19 +40,30 @@ def shm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.fixture(scope="session")
-def native_build() -> Path:
-    """The folder of the native test programs, built."""
-    build = ROOT / "build" / "native"
+@functools.cache
+def build_native(target: str, sanitizers: str = "") -> Path:
+    """Build one of CMake's targets and return the folder of that build.
+
+    Args:
+        target: ``native_tests``, ``test_programs`` or ``benchmark_programs``.
+        sanitizers: as the compiler's ``-fsanitize`` takes them; none by default.
+    """
+    build = ROOT / "build" / ("native" if not sanitizers else f"sanitize-{sanitizers}")
     build.parent.mkdir(exist_ok=True)
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    with build.with_suffix(".lock").open("w") as lock:
+    with Path(f"{build}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # of several workers one builds
         for command in (
             ["cmake", "-S", str(ROOT), "-B", str(build), "-G", "Ninja", "-DHAIPROF_PYTHON=OFF",
-             "-DHAIPROF_TESTS=ON"],
-            ["cmake", "--build", str(build)],
+             "-DHAIPROF_TESTS=ON", f"-DHAIPROF_SANITIZE={sanitizers}"],
+            ["cmake", "--build", str(build), "--target", target],
         ):  # fmt: skip
             done = subprocess.run(command, env=environment, capture_output=True, text=True)
             assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     return build
+
+
+@pytest.fixture(scope="session")
+def native_build() -> Path:
+    """The folder of a build that has the programs which tests start."""
+    return build_native("test_programs")
