@@ -19,6 +19,7 @@ from haiprof.control.attach import Attached, AttachError, Wanted, attach, way_to
 from haiprof.control.client import ControlError
 from haiprof.control.find import Found, find
 from haiprof.launcher import placement
+from haiprof.options import resolve
 from haiprof.recorder.life import start_time_of
 
 #: How one is reached that was not prepared.
@@ -40,11 +41,23 @@ def steps(run_dir: Path) -> int:
     return Analyzer(run_dir).steps().height
 
 
+def private_mib(pid: int) -> float:
+    """Return how much writable memory a process has mapped that is no file's and not its heap's."""
+    total = 0
+    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+        addresses, access, _, _, inode, *name = line.split(maxsplit=5)
+        if access == "rw-p" and inode == "0" and not name:
+            first, behind = (int(address, 16) for address in addresses.split("-"))
+            total += behind - first
+    return total / 2**20
+
+
 def test_a_job_that_never_heard_of_haiprof_is_recorded_and_left_as_it_was(
     shm: Path, tmp_path: Path
 ) -> None:
     with job(TRAINS, tmp_path) as running:
         before = running.figure("Threads")
+        mapped = []
         for number in range(4):
             wanted = Wanted(f"r{number}", tmp_path / "logs", 30)
             attached = recorded(running, wanted)
@@ -55,7 +68,10 @@ def test_a_job_that_never_heard_of_haiprof_is_recorded_and_left_as_it_was(
             assert running.figure("Threads") == before
             with pytest.raises(ControlError, match="not loaded haiprof"):
                 running.ask("status")
+            mapped.append(private_mib(running.pid))
         wait_for(lambda: not recorders(shm))
+    # The thread that trains may still hold the last ring's place, not those before.
+    assert mapped[-1] - mapped[0] < 2 * resolve({})[0].ring_mib
     assert running.stderr == ""
 
 
