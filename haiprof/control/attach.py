@@ -81,12 +81,13 @@ def begin():
     else:
         entry.begin({given!r}, {told!r}, {python!r})
 
-def start():
+def start(begin):
     import threading
     threading.Thread(target=begin, name="haiprof-attach", daemon=True).start()
 
 import _thread
-_thread.start_new_thread(start, ())
+_thread.start_new_thread(start, (begin,))
+del begin, start
 """
 _CODE_OF_END: Final = """\
 import threading
