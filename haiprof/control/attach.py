@@ -35,6 +35,9 @@ from haiprof.run_folder import why_not as why_no_folder
 
 #: How long a process may take until it records, s.
 _BEGIN_SECONDS: Final = 15.0
+#: How long our thread in a process rests before it maps anything, s: the thread that was stopped is
+#: stopped once more to take back what the code was in, and would wait for it.
+_REST_SECONDS: Final = 0.01
 #: How long after its end the recording of a process ends by itself if nobody ends it, s.
 _SPARE_SECONDS: Final = 10.0
 #: How long closing the files may take, s.
@@ -81,12 +84,14 @@ def begin():
     else:
         entry.begin({given!r}, {told!r}, {python!r})
 
-def start():
-    import threading
+def start(begin):
+    import threading, time
+    time.sleep({rest!r})
     threading.Thread(target=begin, name="haiprof-attach", daemon=True).start()
 
 import _thread
-_thread.start_new_thread(start, ())
+_thread.start_new_thread(start, (begin,))
+del begin, start
 """
 _CODE_OF_END: Final = """\
 import threading
@@ -286,6 +291,7 @@ def _by_code(process: Found, wanted: Wanted) -> Attached:
                 given=wanted.given(log_dir),
                 told=there,
                 python=python if path else None,
+                rest=_REST_SECONDS,
             )
             ran.append(run_in(pid, code, _BEGIN_SECONDS))
             late = f"it did not begin to record within {_BEGIN_SECONDS:g} s"

@@ -56,7 +56,7 @@ def starting():
     spec = getattr(sys.modules.get('site'), '__spec__', None)
     return getattr(spec, '_initializing', False)
 
-def run_later():
+def run_later(run, starting):
     tells = posix.memfd_create({name}, 1)
     until = time.monotonic() + {seconds}
     def later(frame, event, argument):
@@ -70,9 +70,10 @@ def run_later():
 
 try:
     if posix.getpid() == {pid}:
-        run_later() if starting() else run()
+        run_later(run, starting) if starting() else run()
 except BaseException:
     pass
+del run, starting, run_later
 """
 _LAST: Final = """\
 try:

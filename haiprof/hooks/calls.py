@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
@@ -87,6 +88,15 @@ class ScalerCalls:
             self._attribute = None
 
 
+# Kept, because a class is a circle of references: one for each attach would stay until Python's
+# collector comes.
+@functools.cache
+def _engine_class(base: Any) -> tuple[type, Any]:
+    """Return a subclass of an engine's, and the WrappedCall in it."""
+    wrapped = _core.WrappedCall(base.run_backward, "backward")
+    return type(base.__name__, (base,), {"run_backward": wrapped, "__slots__": ()}), wrapped
+
+
 class BackwardCalls:
     """The autograd engine: ``backward()``, ``autograd.grad`` and those who call it directly."""
 
@@ -110,9 +120,9 @@ class BackwardCalls:
         from torch.autograd import Variable
 
         original = Variable._execution_engine
-        base = type(original)
-        wrapped = _core.WrappedCall(base.run_backward, "backward")
-        engine = type(base.__name__, (base,), {"run_backward": wrapped, "__slots__": ()})()
+        base: Any = type(original)
+        subclass, wrapped = _engine_class(base)
+        engine = subclass()
         self._original, self._engine, self._wrapped = original, engine, wrapped
         Variable._execution_engine = engine
         self._watch_preparation()
@@ -140,4 +150,5 @@ class BackwardCalls:
             Variable._execution_engine = self._original
         else:
             self._wrapped.disable()
+            _engine_class.cache_clear()
         self._original = self._engine = self._wrapped = None

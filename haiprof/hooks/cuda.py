@@ -98,6 +98,8 @@ class CudaCalls:
     def _restore(self) -> None:
         if self._module is not None and self._module._lazy_init is self._wrapped:
             self._module._lazy_init = self._original  # type: ignore[attr-defined]
+        # What ours holds is this object.
+        self._module = self._original = self._wrapped = None
 
     def _begin(self) -> None:
         if self._begun or not _core.ready():

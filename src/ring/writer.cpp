@@ -65,10 +65,9 @@ struct Ring {
 std::mutex& mutex = *new std::mutex;
 std::atomic<Ring*> current{nullptr};
 std::atomic<std::uint32_t> generation_number{1};
-// Lanes whose ring was closed under their threads; kept until those threads notice.
+// Lanes whose ring was closed under their threads; kept until those threads notice, and with the
+// last of them its ring.
 std::vector<std::unique_ptr<OwnedLane>>& orphans = *new std::vector<std::unique_ptr<OwnedLane>>;
-// A thread on the slow way may hold a ring that was just closed, so its small object stays.
-std::vector<std::unique_ptr<Ring>>& closed_rings = *new std::vector<std::unique_ptr<Ring>>;
 // A signal handler that pushes while its thread claims its first lane must not claim another.
 __thread bool claiming __attribute__((tls_model("initial-exec"))) = false;
 
@@ -164,6 +163,18 @@ void rebase(OwnedLane& lane, std::uint64_t now) noexcept {
   lane.base_ticks = now;
 }
 
+void give_up(Ring* ring) noexcept {
+  munmap(ring->base, ring->bytes);
+  delete ring;
+}
+
+void forget_orphan(OwnedLane* lane) noexcept {
+  Ring* const ring = lane->ring;
+  // Not there in a forked child, whose ring was its parent's.
+  if (std::erase_if(orphans, [lane](const auto& kept) { return kept.get() == lane; }) == 0) return;
+  if (--ring->live_lanes == 0) give_up(ring);
+}
+
 void release_lane(void* value) noexcept {
   auto* lane = static_cast<OwnedLane*>(value);
   const std::lock_guard guard(mutex);
@@ -175,7 +186,7 @@ void release_lane(void* value) noexcept {
     ring->released.push_back(lane);
     --ring->live_lanes;
   } else {
-    std::erase_if(orphans, [lane](const auto& kept) { return kept.get() == lane; });
+    forget_orphan(lane);
   }
 }
 
@@ -268,6 +279,26 @@ OwnedLane* claim(std::uint32_t chunks) noexcept {
   return lane;
 }
 
+// The lock of the address space is held while pages are mapped, and the job waits for it when it
+// asks for memory: so not all at once, which takes milliseconds.
+constexpr std::size_t kMappedAtOnce = 4 * kChunkBytes;
+
+void* map_touched(int fd, std::size_t bytes) noexcept {
+  void* const base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (base == MAP_FAILED) return base;
+  for (std::size_t at = 0; at < bytes; at += kMappedAtOnce) {
+    if (mmap(static_cast<std::uint8_t*>(base) + at, std::min(kMappedAtOnce, bytes - at),
+             PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE | MAP_FIXED, fd,
+             static_cast<off_t>(at)) == MAP_FAILED) {
+      const int error = errno;
+      munmap(base, bytes);
+      errno = error;
+      return MAP_FAILED;
+    }
+  }
+  return base;
+}
+
 struct FileCloser {
   int fd;
   ~FileCloser() { ::close(fd); }
@@ -296,7 +327,7 @@ Failure open(const std::string& path, std::size_t bytes, const Identity& identit
     error = posix_fallocate(fd, 0, static_cast<off_t>(bytes));
   } while (error == EINTR);
   if (error != 0) return fail("posix_fallocate", error, fd, path);
-  void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+  void* mapped = map_touched(fd, bytes);
   if (mapped == MAP_FAILED) return fail("mmap", errno, fd, path);
   const FileCloser closer{fd};
 
@@ -366,22 +397,23 @@ void close() noexcept {
   generation_number.fetch_add(1, std::memory_order_relaxed);
   drop_counters();
   ring->super->state.store(RingState::closed, std::memory_order_release);
-  // Other threads may be in the middle of a push. Their lanes are sent the slow way, where they see
-  // that the ring is gone; until then they write into private memory that nobody reads.
   OwnedLane* mine = static_cast<OwnedLane*>(tls_lane);
   // This thread may not have noticed yet that an earlier ring was closed: that lane is not of this
   // one, and is given up when the thread pushes again or ends.
   if (mine != nullptr && mine->ring != ring) mine = nullptr;
-  if (ring->live_lanes > (mine != nullptr ? 1 : 0)) {
-    mmap(ring->base, ring->bytes, PROT_READ | PROT_WRITE,
-         MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
-  } else {
-    munmap(ring->base, ring->bytes);
-  }
   if (mine != nullptr) {
     tls_lane = nullptr;
     pthread_setspecific(lane_key(), nullptr);
+    --ring->live_lanes;
   }
+  if (ring->live_lanes == 0) {
+    give_up(ring);
+    return;
+  }
+  // Other threads may be in the middle of a push. Their lanes are sent the slow way, where they see
+  // that the ring is gone; until then they write into private memory that nobody reads.
+  mmap(ring->base, ring->bytes, PROT_READ | PROT_WRITE,
+       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
   for (auto& lane : ring->owned) {
     const bool idle = lane.get() == mine || std::find(ring->released.begin(), ring->released.end(),
                                                       lane.get()) != ring->released.end();
@@ -392,7 +424,6 @@ void close() noexcept {
   ring->owned.clear();
   ring->released.clear();
   ring->ids.clear();
-  closed_rings.emplace_back(ring);
 }
 
 bool is_open() noexcept { return current.load(std::memory_order_acquire) != nullptr; }

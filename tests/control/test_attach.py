@@ -18,7 +18,9 @@ from haiprof import Analyzer
 from haiprof.control.attach import Attached, AttachError, Wanted, attach, way_to
 from haiprof.control.client import ControlError
 from haiprof.control.find import Found, find
+from haiprof.control.inject import run_in
 from haiprof.launcher import placement
+from haiprof.options import resolve
 from haiprof.recorder.life import start_time_of
 
 #: How one is reached that was not prepared.
@@ -40,11 +42,23 @@ def steps(run_dir: Path) -> int:
     return Analyzer(run_dir).steps().height
 
 
+def private_mib(pid: int) -> float:
+    """Return how much writable memory a process has mapped that is no file's and not its heap's."""
+    total = 0
+    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+        addresses, access, _, _, inode, *name = line.split(maxsplit=5)
+        if access == "rw-p" and inode == "0" and not name:
+            first, behind = (int(address, 16) for address in addresses.split("-"))
+            total += behind - first
+    return total / 2**20
+
+
 def test_a_job_that_never_heard_of_haiprof_is_recorded_and_left_as_it_was(
     shm: Path, tmp_path: Path
 ) -> None:
     with job(TRAINS, tmp_path) as running:
         before = running.figure("Threads")
+        mapped = []
         for number in range(4):
             wanted = Wanted(f"r{number}", tmp_path / "logs", 30)
             attached = recorded(running, wanted)
@@ -55,8 +69,40 @@ def test_a_job_that_never_heard_of_haiprof_is_recorded_and_left_as_it_was(
             assert running.figure("Threads") == before
             with pytest.raises(ControlError, match="not loaded haiprof"):
                 running.ask("status")
+            mapped.append(private_mib(running.pid))
         wait_for(lambda: not recorders(shm))
+    # The thread that trains may still hold the last ring's place, not those before.
+    assert mapped[-1] - mapped[0] < 2 * resolve({})[0].ring_mib
     assert running.stderr == ""
+
+
+#: Says which circles of references there are once COUNT is there, one of its own among them.
+COUNTS = """
+        if os.path.exists("COUNT") and not os.path.exists("COUNTED"):
+            class Known: pass
+            del Known
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            gc.collect()
+            def origin(found):
+                code = getattr(found, "__code__", None)
+                kind = found if isinstance(found, type) else type(found)
+                return kind.__module__ + "." + kind.__name__ if code is None else code.co_filename
+            with open("COUNTED.part", "w") as file:
+                file.writelines(origin(found) + chr(10) for found in gc.garbage)
+            os.rename("COUNTED.part", "COUNTED")"""
+
+
+def test_nothing_of_ours_is_left_for_the_jobs_garbage_collector(shm: Path, tmp_path: Path) -> None:
+    with job(TRAINS, tmp_path, before="import gc", each=COUNTS) as running:
+        recorded(running, Wanted("r0", tmp_path / "logs", 30))
+        run_in(running.pid, "import gc; gc.collect(); gc.disable()")
+        for number in range(1, 3):
+            recorded(running, Wanted(f"r{number}", tmp_path / "logs", 30))
+        (tmp_path / "COUNT").touch()
+        wait_for((tmp_path / "COUNTED").exists)
+    left = set((tmp_path / "COUNTED").read_text().splitlines())
+    assert "__main__.Known" in left
+    assert not [each for each in left if "haiprof" in each or each in ("<string>", "<stdin>")]
 
 
 def test_its_phases_are_those_of_a_job_that_was_prepared(shm: Path, tmp_path: Path) -> None:

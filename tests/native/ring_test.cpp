@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -315,6 +316,28 @@ void a_ring_can_be_closed_by_a_thread_with_a_lane_of_an_earlier_one() {
   }
 }
 
+std::size_t address_space() {
+  std::size_t pages = 0;
+  std::FILE* const file = std::fopen("/proc/self/statm", "re");
+  CHECK_EQUAL(std::fscanf(file, "%zu", &pages), 1);
+  std::fclose(file);
+  return pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
+
+// A loop that trains notices that a ring was closed at its first push into the next one.
+void rings_closed_under_a_thread_leave_nothing_when_it_has_noticed() {
+  constexpr std::size_t kRing = 4u << 20;
+  constexpr int kRounds = 60;
+  std::size_t mapped = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    OpenRing ring(kRing);
+    push(0);
+    std::thread([] { ring::close(); }).join();
+    if (round == 9) mapped = address_space();
+  }
+  CHECK(address_space() < mapped + 2 * kRing);
+}
+
 volatile bool in_handler = false;
 void push_in_handler(int) {
   in_handler = true;
@@ -391,6 +414,7 @@ int main() {
   without_the_fork_handler_the_childs_records_are_in_the_parents_ring();
   a_ring_can_be_closed_under_pushing_threads_and_another_opened();
   a_ring_can_be_closed_by_a_thread_with_a_lane_of_an_earlier_one();
+  rings_closed_under_a_thread_leave_nothing_when_it_has_noticed();
   a_push_inside_a_push_is_dropped_and_counted();
   a_ring_never_overwrites_a_file_and_is_private();
   damaged_files_are_refused_or_skipped();
