@@ -364,6 +364,7 @@ def test_a_process_that_is_traced(tmp_path: Path) -> None:
         told = why_not(job.pid)
         debugger.kill()
         debugger.wait()
+        os.kill(job.pid, signal.SIGCONT)  # killed while it attached it leaves the job stopped
         assert told is not None
         assert f"process {debugger.pid} (gdb) is tracing it; end that first" in told
         assert job.finish() == (True, [])
