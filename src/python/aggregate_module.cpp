@@ -17,6 +17,7 @@
 #include "aggregate/groups.h"
 #include "aggregate/intervals.h"
 #include "python/register.h"
+#include "python/without_gil.h"
 
 namespace haiprof::python {
 
@@ -68,7 +69,7 @@ py::list unite(const Times& start, const Times& end, const Array<std::uint8_t>& 
   if (set.size() != start.size()) throw std::invalid_argument("arrays differ in length");
   std::vector<aggregate::Intervals> made;
   {
-    const py::gil_scoped_release release;
+    const WithoutGil release;
     made = aggregate::unite(all.start, all.end, values(set), sets);
   }
   py::list told;
@@ -82,7 +83,7 @@ py::tuple unite_two(const Times& start, const Times& end, const Times& other_sta
   const aggregate::Instants other = instants(other_start, other_end);
   aggregate::Intervals made;
   {
-    const py::gil_scoped_release release;
+    const WithoutGil release;
     made = aggregate::unite(one, other);
   }
   return moved(std::move(made));
@@ -94,7 +95,7 @@ Times covered_before(const std::vector<std::pair<Times, Times>>& sets, const Tim
   Times made = array<std::int64_t>(values(instant).size());
   const std::span<std::int64_t> written = room(made);
   {
-    const py::gil_scoped_release release;
+    const WithoutGil release;
     aggregate::covered_before(all, values(instant), written);
   }
   return made;
@@ -111,7 +112,7 @@ Array<std::uint32_t> first_rows(const Array<std::uint32_t>& codes) {
   const std::size_t top = beyond(codes);
   std::vector<std::uint32_t> found;
   {
-    const py::gil_scoped_release release;
+    const WithoutGil release;
     found = aggregate::first_rows(values(codes), top);
   }
   return Array<std::uint32_t>(static_cast<py::ssize_t>(found.size()), found.data());
@@ -123,7 +124,7 @@ Array<Value> look_up(const Array<std::uint32_t>& codes, const Array<Value>& tabl
   Array<Value> made = array<Value>(values(codes).size());
   const std::span<Value> written = room(made);
   {
-    const py::gil_scoped_release release;
+    const WithoutGil release;
     aggregate::look_up(values(codes), values(table), written);
   }
   return made;
@@ -150,7 +151,7 @@ class Groups {
       rows = length;
     }
     if (rows >= UINT32_MAX) throw std::invalid_argument("more than 2^32 rows");
-    const py::gil_scoped_release release;
+    const WithoutGil release;
     groups_ = std::make_unique<aggregate::Groups>(keys, rows);
   }
 
@@ -166,7 +167,7 @@ class Groups {
       told.append(std::move(made));
     }
     {
-      const py::gil_scoped_release release;
+      const WithoutGil release;
       groups_->keys(values(chosen), rooms);
     }
     return told;
@@ -177,7 +178,7 @@ class Groups {
     Times made = array<std::int64_t>(size());
     const std::span<std::int64_t> written = room(made);
     {
-      const py::gil_scoped_release release;
+      const WithoutGil release;
       groups_->total(values(numbers), written);
     }
     return made;
@@ -193,7 +194,7 @@ class Groups {
     Times most = array<std::int64_t>(count);
     const aggregate::Groups::Sums made{room(rows), room(total), room(least), room(most)};
     {
-      const py::gil_scoped_release release;
+      const WithoutGil release;
       groups_->sum_up(values(numbers), values(chosen), made);
     }
     return py::make_tuple(rows, total, least, most);

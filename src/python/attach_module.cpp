@@ -8,6 +8,7 @@
 #include "attach/injection.h"
 #include "attach/refused.h"
 #include "python/register.h"
+#include "python/without_gil.h"
 
 namespace haiprof::python {
 
@@ -20,7 +21,7 @@ using attach::Injection;
 py::tuple interpreter(pid_t pid) {
   attach::Interpreter found;
   {
-    const py::gil_scoped_release release;
+    const WithoutGil release;
     found = attach::find_interpreter(pid);
   }
   return py::make_tuple(py::reinterpret_steal<py::object>(PyUnicode_DecodeFSDefaultAndSize(
@@ -58,10 +59,10 @@ void register_attach(py::module_& module) {
       PyErr_NewException("haiprof._core.InjectError", PyExc_Exception, nullptr));
   py::register_local_exception_translator(&translate);
   module.def("interpreter", &interpreter, py::arg("pid"));
-  using release = py::call_guard<py::gil_scoped_release>;
+  using release = py::call_guard<WithoutGil>;
   py::class_<Injection>(module, "Injection")
       .def(py::init([](pid_t pid, std::string code) {
-             const py::gil_scoped_release unlocked;
+             const WithoutGil unlocked;
              return std::make_unique<Injection>(pid, std::move(code));
            }),
            py::arg("pid"), py::arg("code"))

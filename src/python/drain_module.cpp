@@ -8,6 +8,7 @@
 
 #include "drain/columns.h"
 #include "python/register.h"
+#include "python/without_gil.h"
 
 namespace py = pybind11;
 
@@ -71,7 +72,7 @@ class RingReader {
   bool closed() { return drain_.reader().state() == ring::RingState::closed; }
 
   std::uint64_t take(std::uint64_t most) {
-    const py::gil_scoped_release release;
+    const WithoutGil release;
     return drain_.drain(most);
   }
 

@@ -12,6 +12,7 @@
 #include "gpu/stream_timer.h"
 #include "python/register.h"
 #include "python/stream_query.h"
+#include "python/without_gil.h"
 
 namespace haiprof::python {
 
@@ -33,7 +34,7 @@ py::object start(const std::string& folders, const std::string& kernels, double 
   wanted.shared = shared;
   wanted.in_use = in_use;
   {
-    const py::gil_scoped_release without_gil;
+    const WithoutGil without_gil;
     refusal = gpu::start_collecting(folders, wanted);
   }
   if (refusal.ok()) return py::none();
@@ -71,7 +72,7 @@ py::tuple probe(const std::string& folders) {
   gpu::Cupti cupti;
   gpu::Refusal refusal;
   {
-    const py::gil_scoped_release without_gil;
+    const WithoutGil without_gil;
     refusal = gpu::start(driver);
     if (refusal.ok()) refusal = gpu::load(folders, cupti);
     if (refusal.ok() && !gpu::tracing()) refusal = gpu::try_out(cupti);
@@ -85,7 +86,7 @@ py::tuple list_gpus() {
   std::vector<std::string> uuids;
   sampler::Status status;
   {
-    const py::gil_scoped_release without_gil;
+    const WithoutGil without_gil;
     status = gpu::list_gpus(uuids);
   }
   return py::make_tuple(uuids, sampler::text(status.state), status.reason, status.mend);
@@ -98,10 +99,8 @@ void register_gpu(py::module_& module) {
              py::arg("kernels") = "windows", py::arg("budget") = 0.0, py::arg("period") = 60.0,
              py::arg("synchronization") = false, py::arg("overhead") = true,
              py::arg("shared") = false, py::arg("in_use") = false);
-  module.def("gpu_flush", &gpu::flush_collected, py::arg("seconds"),
-             py::call_guard<py::gil_scoped_release>());
-  module.def("gpu_stop", &gpu::stop_collecting, py::arg("seconds"),
-             py::call_guard<py::gil_scoped_release>());
+  module.def("gpu_flush", &gpu::flush_collected, py::arg("seconds"), py::call_guard<WithoutGil>());
+  module.def("gpu_stop", &gpu::stop_collecting, py::arg("seconds"), py::call_guard<WithoutGil>());
   module.def("gpu_collecting", &gpu::collecting);
   module.def("gpu_tracing", &gpu::tracing);
   module.def("gpu_set_stream_query",

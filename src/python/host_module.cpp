@@ -18,6 +18,7 @@
 #include "host/counted.h"
 #include "host/host_sampler.h"
 #include "python/register.h"
+#include "python/without_gil.h"
 #include "uncore/sources.h"
 
 namespace haiprof::python {
@@ -151,7 +152,7 @@ class HostSampler {
 
   template <typename Work>
   void locked(const Work& work) {
-    const py::gil_scoped_release without_gil;
+    const WithoutGil without_gil;
     const std::lock_guard lock(mutex_);
     work();
   }

@@ -11,6 +11,7 @@
 
 #include "nesting/nesting.h"
 #include "python/register.h"
+#include "python/without_gil.h"
 
 namespace haiprof::python {
 
@@ -49,7 +50,7 @@ py::tuple nest(const Array<std::uint32_t>& thread, const Array<std::uint8_t>& gr
   const std::span<std::int32_t> lasts(last.mutable_data(), rows);
   std::size_t crossing = 0;
   {
-    const py::gil_scoped_release release;
+    const WithoutGil release;
     crossing = nesting::nest(spans, parents, owns, lasts);
   }
   return py::make_tuple(parent, own, last, crossing);
@@ -62,7 +63,7 @@ Array<std::int32_t> order(const Array<std::uint32_t>& thread, const Array<std::i
   Array<std::int32_t> made(static_cast<py::ssize_t>(rows));
   const std::span<std::int32_t> written(made.mutable_data(), rows);
   {
-    const py::gil_scoped_release release;
+    const WithoutGil release;
     nesting::order(values(thread), values(start), values(end), values(rank), written);
   }
   return made;
@@ -74,7 +75,7 @@ Array<std::int32_t> nearest(const Array<std::int32_t>& parent, const Array<bool>
   Array<std::int32_t> made(static_cast<py::ssize_t>(rows));
   const std::span<std::int32_t> written(made.mutable_data(), rows);
   {
-    const py::gil_scoped_release release;
+    const WithoutGil release;
     nesting::nearest(values(parent), values(wanted), written);
   }
   return made;
@@ -114,7 +115,7 @@ py::tuple innermost(const Array<std::uint32_t>& thread, const Array<std::int64_t
   same_length(windows.start.size(), {windows.end.size()});
   std::vector<std::vector<nesting::Piece>> parts;
   {
-    const py::gil_scoped_release release;
+    const WithoutGil release;
     for (std::size_t first = 0; first < windows.start.size(); first += kWindowsAtOnce) {
       const std::size_t count = std::min(kWindowsAtOnce, windows.start.size() - first);
       const nesting::Windows some{windows.start.subspan(first, count),
@@ -144,7 +145,7 @@ py::tuple share_out(const Array<std::int64_t>& start, const Array<std::int64_t>&
   std::vector<nesting::Piece> pieces(count);
   for (std::size_t i = 0; i < count; ++i) pieces[i] = {start.data()[i], end.data()[i], rows[i]};
   {
-    const py::gil_scoped_release release;
+    const WithoutGil release;
     pieces = nesting::share_out(std::move(pieces), values(begun), windows);
   }
   std::vector<std::vector<nesting::Piece>> parts;

@@ -9,6 +9,7 @@
 
 #include "paths/paths.h"
 #include "python/register.h"
+#include "python/without_gil.h"
 
 namespace haiprof::python {
 
@@ -42,7 +43,7 @@ py::tuple fold(const Array<std::int32_t>& parent, const Array<std::uint32_t>& na
   const std::span<std::int32_t> numbers(path.mutable_data(), above.size());
   paths::Folded folded;
   {
-    const py::gil_scoped_release release;
+    const WithoutGil release;
     folded = paths::fold(above, names, numbers);
   }
   return py::make_tuple(path, made(folded.parent), made(folded.name), made(folded.depth));
@@ -70,7 +71,7 @@ py::tuple longest(const Array<std::int32_t>& source, const Array<std::int32_t>& 
   const std::span<std::int64_t> distances(distance.mutable_data(), count);
   std::vector<std::int32_t> path;
   {
-    const py::gil_scoped_release release;
+    const WithoutGil release;
     std::vector<std::int32_t> via(count);
     paths::longest(edges, distances, via);
     if (nodes > 0) path = paths::trace(edges, via, nodes - 1);

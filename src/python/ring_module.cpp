@@ -11,6 +11,7 @@
 #include "phase/current.h"
 #include "python/opener.h"
 #include "python/register.h"
+#include "python/without_gil.h"
 #include "ring/writer.h"
 
 namespace py = pybind11;
@@ -48,7 +49,7 @@ void open_ring(const std::string& path, std::size_t bytes, std::optional<std::ui
   identity.run_dir = run_dir;
   ring::Failure failure;
   {
-    const py::gil_scoped_release release;
+    const WithoutGil release;
     failure = ring::open(path, bytes, identity);
   }
   if (failure.ok()) return;
@@ -68,7 +69,7 @@ void push_event(const std::string& kind, const std::string& text,
 
 // Waits without the GIL until the recorder has answered. None: it did not within the time.
 std::optional<int> wait_flushed(std::uint32_t ticket, double seconds) {
-  const py::gil_scoped_release release;
+  const WithoutGil release;
   const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   int error = 0;
   while (!ring::flush_answered(ticket, error)) {
@@ -132,7 +133,7 @@ void register_ring(py::module_& module) {
              py::arg("local_rank") = py::none(), py::arg("world_size") = py::none(),
              py::arg("attempt") = 0, py::arg("host") = "", py::arg("node") = "",
              py::arg("run") = "", py::arg("run_dir") = "");
-  module.def("close_ring", &ring::close, py::call_guard<py::gil_scoped_release>());
+  module.def("close_ring", &ring::close, py::call_guard<WithoutGil>());
   module.def("ring_open", &ring::is_open);
   module.def("ready", [] { return ready(); });
   module.def("set_opener", &set_opener, py::arg("callable").none(true));

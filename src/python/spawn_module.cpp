@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "python/register.h"
+#include "python/without_gil.h"
 
 namespace py = pybind11;
 
@@ -93,7 +94,7 @@ int spawn_detached(std::vector<std::string> arguments, std::vector<std::string> 
   auto* bottom = static_cast<std::uint8_t*>(stacks);
   Plan plan{argv.data(), envp.data(), log, bottom + 2 * kStackBytes, 0, -1};
   {
-    const py::gil_scoped_release release;
+    const WithoutGil release;
     // No signal handler of the job may run in a process that shares its memory.
     sigset_t all, before;
     sigfillset(&all);

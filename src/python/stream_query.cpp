@@ -1,10 +1,9 @@
 #include "python/stream_query.h"
 
-#include <unistd.h>
-
 #include <atomic>
 
 #include "gpu/stream_timer.h"
+#include "python/without_gil.h"
 
 namespace haiprof::python {
 namespace {
@@ -43,11 +42,7 @@ bool current_stream(gpu::cuda::Device device, gpu::cuda::Stream& stream) noexcep
 
 void* leave() noexcept { return PyEval_SaveThread(); }
 
-void enter(void* left) noexcept {
-  // Before 3.14 Python would end the thread here, by an exception of sorts that no caller expects.
-  while (interpreter_ends()) pause();
-  PyEval_RestoreThread(static_cast<PyThreadState*>(left));
-}
+void enter(void* left) noexcept { take_gil(static_cast<PyThreadState*>(left)); }
 
 const gpu::Caller kCaller{current_stream, leave, enter};
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "python/register.h"
+#include "python/without_gil.h"
 #include "trace/parser.h"
 
 namespace py = pybind11;
@@ -55,7 +56,7 @@ class TraceParser {
     Py_buffer view;
     if (PyObject_GetBuffer(piece.ptr(), &view, PyBUF_SIMPLE) != 0) throw py::error_already_set();
     const std::unique_ptr<Py_buffer, void (*)(Py_buffer*)> held(&view, &PyBuffer_Release);
-    const py::gil_scoped_release without_gil;
+    const WithoutGil without_gil;
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!parser_.finished()) {
       parser_.feed({static_cast<const char*>(view.buf), static_cast<std::size_t>(view.len)});
@@ -66,7 +67,7 @@ class TraceParser {
   }
 
   void finish() {
-    const py::gil_scoped_release without_gil;
+    const WithoutGil without_gil;
     const std::lock_guard<std::mutex> lock(mutex_);
     parser_.finish();
   }
@@ -161,7 +162,7 @@ class TraceParser {
   // While a piece is parsed on another thread, without the GIL, this waits without it, too.
   template <typename Function>
   void alone(Function&& function) {
-    const py::gil_scoped_release without_gil;
+    const WithoutGil without_gil;
     const std::lock_guard<std::mutex> lock(mutex_);
     function();
   }

@@ -10,6 +10,7 @@
 
 #include "perf/attribute.h"
 #include "python/register.h"
+#include "python/without_gil.h"
 #include "uncore/machine.h"
 #include "uncore/plan.h"
 
@@ -73,7 +74,7 @@ py::dict uncore_plan(const std::string& sysfs, const std::string& procfs, const 
   }
   uncore::Plan plan;
   {
-    const py::gil_scoped_release without_gil;
+    const WithoutGil without_gil;
     plan = uncore::make_plan({procfs, sysfs, procfs, sysfs}, given);
   }
   std::vector<Row> rows;
