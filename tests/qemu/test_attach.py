@@ -39,8 +39,9 @@ def text_of(name: str) -> str:
 def test_code_runs_once_whatever_the_job_is_at(
     cpu: str, tree: Path, programs: dict[str, Path], tmp_path: Path
 ) -> None:
+    sve = cpu.startswith("max")
     task = {
-        "tests": sorted(name for name in programs if name.endswith("_test")),
+        "tests": sorted(n for n in programs if n.endswith("_test") and (sve or "_sve_" not in n)),
         "programs": {name: text_of(name) for name in NAMES},
     }
     (tmp_path / "task.json").write_text(json.dumps(task))
@@ -48,7 +49,7 @@ def test_code_runs_once_whatever_the_job_is_at(
     rows = [line.split("\t") for line in boot(cpu, tree, {**files, **programs}, tmp_path)]
     said = {kind: [row[1:] for row in rows if row[0] == kind] for kind in {row[0] for row in rows}}
     assert "done" in said, rows[-5:]
-    assert ("sve" in said["features"][0]) == cpu.startswith("max")
+    assert ("sve" in said["features"][0]) == sve
     assert [(name, code) for name, code, _ in said["test"]] == [(n, "0") for n in task["tests"]]
     assert [row[:3] for row in said["program"]] == [[n, "True 0 1 2 3 4", ""] for n in NAMES]
     assert all(int(ns) > 0 for row in said["program"] for ns in row[3:])
