@@ -224,16 +224,17 @@ def test_a_full_queue_of_pending_calls_is_waited_for(tmp_path: Path) -> None:
         "def fill():\n"
         "    while not add(call, None): pass\n"
     )
-    # It is itself a pending call: while it runs, none of the others does.
+    # By the injector it is itself a pending call: while it runs, none of the others does.
     filler = "import sys\nm = sys.modules['__main__']\nm.fill()\nm.time.sleep(1)\n" + mark("full")
     with running(tmp_path, "n += 1; time.sleep(0.01)", head=head) as job:
-        first = threading.Thread(target=run_in, args=(job.pid, filler))
+        until = time.monotonic() + 30
+        first = threading.Thread(target=inject._by_injector, args=(job.pid, filler, until))
         first.start()
         time.sleep(0.4)
         injection = _core.Injection(job.pid, "never = 1")
         assert injection.queue() == "full"
         assert not injection.close()
-        run_in(job.pid, mark("after"))
+        inject._by_injector(job.pid, mark("after"), until)
         first.join()
         assert job.finish() == (True, ["full", "after"])
 
@@ -320,6 +321,7 @@ def test_refusals_are_one_line_with_the_mend(tmp_path: Path) -> None:
         assert job.finish() == (True, [])
 
 
+@pytest.mark.skipif(WAY == "remote_exec", reason="sys.remote_exec maps no memory")
 def test_a_process_that_may_not_make_memory_executable(tmp_path: Path) -> None:
     denied = "import ctypes; denied = ctypes.CDLL(None).prctl(65, 1, 0, 0, 0) == 0  # PR_SET_MDWE\n"
     with running(tmp_path, "n += 1; time.sleep(0.01)", head=denied) as job:
@@ -433,7 +435,10 @@ def test_a_child_that_is_forked_meanwhile_does_not_run_it(tmp_path: Path) -> Non
 
 
 def test_many_at_once(tmp_path: Path) -> None:
-    """Whoever finds another tracer there is told so, or comes through; the job has each once."""
+    """Whoever finds another tracer there is told so, or comes through; the job has each once.
+
+    Of those who use sys.remote_exec at once only the last comes through.
+    """
     marks: list[str] = []
     refused: list[str] = []
 
@@ -454,7 +459,7 @@ def test_many_at_once(tmp_path: Path) -> None:
         right, found = job.finish()
         assert right
         assert sorted(found) == sorted(marks)
-        assert set(refused) <= {"traced"}
+        assert set(refused) <= {"traced" if WAY == "injector" else "late"}
         assert len(marks) >= 4
 
 
