@@ -16,7 +16,7 @@ demo: $(VENV)/installed  ## train a small network under haiprof and write a repo
 test: $(VENV)/installed  ## run all tests
 	$(BIN)/pytest -n 2 --dist loadfile
 
-test-qemu: $(VENV)/installed  ## the uncore drivers on emulated servers; needs Debian and its QEMU
+test-qemu: $(VENV)/installed  ## emulated machines: uncore drivers, AArch64; needs Debian and its QEMU
 	$(BIN)/pytest tests/qemu -m qemu
 
 test-peers: $(VENV)/installed  ## deep traces in torch-tb-profiler and HTA; installs both

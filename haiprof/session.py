@@ -174,7 +174,8 @@ class Session:
         try:
             self._timer.start()
         except RuntimeError as error:  # the process may have no more threads
-            tell(f"warmup and time are not kept: {error}")
+            if not _python_ends(error):
+                tell(f"warmup and time are not kept: {error}")
 
     def forget_timer(self) -> None:
         """Do not call what :meth:`later` was given."""
@@ -258,8 +259,12 @@ class Session:
             )
         return room
 
-    def see_to_recorder(self) -> None:
-        """Start a recorder when the run has none."""
+    def see_to_recorder(self, *, closed: bool = False) -> None:
+        """Start a recorder when the run has none.
+
+        Args:
+            closed: the ring gets no more records.
+        """
         try:
             if not recorder_running(self._ring_dir):
                 # One that was just started may not have its lock yet.
@@ -269,6 +274,8 @@ class Session:
             else:
                 ring_doorbell(self._ring_dir)
         except OSError as error:
+            if closed and self._ring is not None and not self._ring.exists():
+                return  # the last one has written everything, and took the folder with it
             tell(
                 f"no recorder could be started ({error}); records stay in {self._ring} until "
                 "`haiprof recover` writes them"
@@ -338,7 +345,7 @@ class Session:
             # Once a second: a recorder that cannot run here must not be started in a circle.
             if now >= look:
                 look = now + 1.0
-                self.see_to_recorder()
+                self.see_to_recorder(closed=True)
             time.sleep(0.005)
 
     def in_forked_child(self) -> Session:
@@ -527,7 +534,13 @@ def _be_asked() -> None:
 
         server.open_socket(_answer)
     except Exception as error:
-        tell(f"`haiprof ps` and `haiprof stop` do not reach this process: {error}")
+        if not _python_ends(error):
+            tell(f"`haiprof ps` and `haiprof stop` do not reach this process: {error}")
+
+
+def _python_ends(error: Exception) -> bool:
+    """Whether a thread was refused because Python ends: before 3.13 that has no type of its own."""
+    return "at interpreter shutdown" in str(error)
 
 
 def _answer(request: str, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -89,6 +89,16 @@ _Dask = Annotated[
 ]
 
 
+def _hosts(nodes: str, hostfile: str) -> list[str]:
+    """Return the hosts that are meant; none: this one."""
+    from haiprof.cli.hosts import hosts_named
+
+    try:
+        return hosts_named(nodes, hostfile)
+    except UsageError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
 @app.command()
 def attach(
     target: Annotated[
@@ -140,14 +150,9 @@ def attach(
     options = command.options_given(kernels, recorders, sample_hz)
     run = name or command.made_up_run(target)
     wanted = Wanted(run, log_dir.expanduser().absolute(), seconds, warmup, trace, options)
-    if nodes or hostfile:
+    if hosts := _hosts(nodes, hostfile):
         from haiprof.cli.attach_nodes import attach_on
-        from haiprof.cli.hosts import hosts_named
 
-        try:
-            hosts = hosts_named(nodes, hostfile)
-        except UsageError as error:
-            raise typer.BadParameter(str(error)) from None
         code = attach_on(hosts, target, wanted, dry_run=dry_run, report=report)
     else:
         code = command.attach_to(target, wanted, dry_run=dry_run, report=report)
@@ -273,11 +278,13 @@ def collect(
 @app.command()
 def ps(
     json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")] = False,
+    nodes: _Nodes = "",
+    hostfile: _Hostfile = "",
 ) -> None:
     """List the jobs that are recorded on this node, and their ranks."""
     from haiprof.cli.ps import list_jobs
 
-    list_jobs(as_json=json)
+    raise typer.Exit(list_jobs(as_json=json, hosts=_hosts(nodes, hostfile)))
 
 
 _Target = Annotated[
@@ -289,19 +296,23 @@ _Patience = Annotated[
 
 
 @app.command()
-def stop(job: _Target, timeout: _Patience = 30.0) -> None:
+def stop(
+    job: _Target, timeout: _Patience = 30.0, nodes: _Nodes = "", hostfile: _Hostfile = ""
+) -> None:
     """End the recording of a job; the job goes on."""
     from haiprof.cli.stop import stop_job
 
-    raise typer.Exit(stop_job(job, timeout))
+    raise typer.Exit(stop_job(job, timeout, _hosts(nodes, hostfile)))
 
 
 @app.command()
-def flush(job: _Target, timeout: _Patience = 30.0) -> None:
+def flush(
+    job: _Target, timeout: _Patience = 30.0, nodes: _Nodes = "", hostfile: _Hostfile = ""
+) -> None:
     """Bring to disk what was recorded of a job so far."""
     from haiprof.cli.flush import flush_job
 
-    raise typer.Exit(flush_job(job, timeout))
+    raise typer.Exit(flush_job(job, timeout, _hosts(nodes, hostfile)))
 
 
 @app.command()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
 
 from haiprof.cli.console import say, spinner
 from haiprof.control.client import ControlError, ask
@@ -14,9 +14,29 @@ from haiprof.printable import printable
 #: More ranks than this are summed up, but for those where something is wrong.
 _LINES: Final = 16
 
-_AMBIGUOUS: Final = 2
-_BUSY: Final = 3
+#: Exit codes, as :func:`ask_job` has them.
+NOBODY: Final = 1
+AMBIGUOUS: Final = 2
+NOT_ALL: Final = 3
 _NOT_DONE: Final = 4
+
+
+class Answer(NamedTuple):
+    """What one rank has answered.
+
+    Attributes:
+        rank: its node and number, ``node1#0``.
+        pid: as it is numbered there.
+        result: None: there is none, and ``error`` says why.
+        error: a line.
+        busy: it did not answer in time.
+    """
+
+    rank: str
+    pid: int
+    result: dict[str, Any] | None
+    error: str = ""
+    busy: bool = False
 
 
 def ask_job(
@@ -42,16 +62,44 @@ def ask_job(
             ranks = meant(target)
         except Ambiguous as error:
             say(str(error))
-            return _AMBIGUOUS
-        answers = list(at_once(lambda rank: _asked(rank, request, timeout), ranks))
+            return AMBIGUOUS
+        answers = ask_ranks(ranks, request, timeout)
+    return tell_answers([("", answer) for answer in answers], told)
+
+
+def ask_ranks(ranks: Sequence[Process], request: str, timeout: float) -> list[Answer]:
+    """Send a request to ranks of this node, to all at once."""
+
+    def one(rank: Process) -> Answer:
+        answer = _asked(rank, request, timeout)
+        if isinstance(answer, ControlError):
+            return Answer(rank.name, rank.pid, None, str(answer), answer.reason == "busy")
+        return Answer(rank.name, rank.pid, answer)
+
+    return list(at_once(one, ranks))
+
+
+def tell_answers(
+    answers: Sequence[tuple[str, Answer]], told: Callable[[dict[str, Any]], str]
+) -> int:
+    """Print a line for each answer, or for all alike.
+
+    Args:
+        answers: each with what stands before its line.
+        told: makes the line, without the rank's name, of a result.
+
+    Returns:
+        The exit code, as :func:`ask_job` has it.
+    """
     code = 0
     lines = []
-    for rank, answer in zip(ranks, answers, strict=True):
-        if isinstance(answer, ControlError):
-            say(f"{rank.name}: {answer}")
-            code = max(code, _BUSY if answer.reason == "busy" else _NOT_DONE)
+    for before, answer in answers:
+        if answer.result is None:
+            say(f"{before}{answer.rank}: {answer.error}")
+            code = max(code, NOT_ALL if answer.busy else _NOT_DONE)
         else:
-            lines.append((f"{rank.name} (pid {rank.pid})", told(answer)))
+            name = f"{before}{answer.rank} (pid {answer.pid})"
+            lines.append((name, told(answer.result)))
     if len(lines) <= _LINES:
         for name, line in lines:
             print(printable(f"{name}: {line}"))

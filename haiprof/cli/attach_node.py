@@ -1,8 +1,7 @@
 """What :mod:`haiprof.cli.attach_nodes` starts on each host: records the job's processes there.
 
-Its stdin brings the task, a line of JSON; then a byte says that the recording begins, and one that
-it ends early, as the end of the stream does: then nobody waits for it any more. Its stdout is a
-line of JSON for each thing that it has to say.
+Behind the task (:mod:`haiprof.cli.remote_end`) a byte says that the recording begins, and one that
+it ends early, as the end of the stream does.
 """
 
 from __future__ import annotations
@@ -10,40 +9,25 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
-import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 from haiprof import schema
 from haiprof.cli.attach import record, ways
-from haiprof.cli.node import take_task
+from haiprof.cli.remote_end import serve
 from haiprof.control.attach import Wanted
 from haiprof.control.find import find
 from haiprof.errors import HaiprofError
 
 
 def main() -> NoReturn:
-    """Record what stdin tells; what came of it is in the last line, the exit code says nothing."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's is for who started us
-    answer = os.dup(1)
-    os.dup2(2, 1)
-    control, task = take_task()
-    if task is not None:
-        _obey(task, control, answer)
-    sys.exit(0)
+    """Record what stdin tells; what came of it is in the last line."""
+    serve(_obey)
 
 
-def _obey(task: dict[str, Any], control: int, answer: int) -> None:
-    def tell(**what: object) -> None:
-        # Who waited for it may be gone; what was begun is ended all the same.
-        with contextlib.suppress(BrokenPipeError):
-            os.write(answer, json.dumps(what).encode() + b"\n")
-
-    os.environ.update(task["environment"])
-    with contextlib.suppress(OSError):  # where a script is meant that was named from there
-        os.chdir(task["folder"])
+def _obey(task: dict[str, Any], control: int, tell: Callable[..., None]) -> None:
     processes = find(task["target"])
     if task["dry_run"]:
         lines, code = ways(processes)

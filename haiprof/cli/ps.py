@@ -1,35 +1,61 @@
-"""``haiprof ps``: the jobs that are recorded on this node, and their ranks."""
+"""``haiprof ps``: the jobs that are recorded on this node or on several, and their ranks."""
 
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Sequence
 from typing import Final
 
+from haiprof.cli.asking import NOT_ALL
 from haiprof.control.jobs import IDLE, SILENT, Process, processes
 from haiprof.printable import printable
 
 _HEADINGS: Final = ("RUN", "RANK", "PID", "STATE", "SINCE", "RECORDER", "FOLDER")
 
 
-def list_jobs(*, as_json: bool) -> None:
-    """Print a line for each process, or all of them as JSON; then why one does not answer."""
-    found = processes()
+def list_jobs(*, as_json: bool, hosts: Sequence[str] = ()) -> int:
+    """Print a line for each process, or all of them as JSON; then why one does not answer.
+
+    Args:
+        as_json: as JSON.
+        hosts: where, if not here.
+
+    Returns:
+        The exit code: 0; 3: a host did not answer.
+    """
+    if not hosts:
+        found = processes()
+        if as_json:
+            print(json.dumps([process.told() for process in found], indent=1))
+        else:
+            _print_table([("", process) for process in found], "this node")
+        return 0
+    from haiprof.cli.asking_nodes import processes_on
+
+    found_on, complete = processes_on(hosts)
     if as_json:
-        print(json.dumps([process.told() for process in found], indent=1))
-        return
+        told = [{"host": host, **process.told()} for host, process in found_on]
+        print(json.dumps(told, indent=1))
+    elif found_on or complete:
+        _print_table(found_on, "any of these hosts")
+    return 0 if complete else NOT_ALL
+
+
+def _print_table(found: Sequence[tuple[str, Process]], where: str) -> None:
+    """Print a line for each process, which has its host before it unless that is this one."""
     if not found:
-        print("nothing is recorded on this node; start something with: haiprof run train.py")
+        print(f"nothing is recorded on {where}; start something with: haiprof run train.py")
         return
-    others = os.getuid() == 0 and len({process.user for process in found}) > 1
-    rows = [(*_HEADINGS, "USER")] + [(*_row(process), process.user) for process in found]
-    for line in _aligned([row if others else row[:-1] for row in rows]):
+    cells = ((host, *_row(process), process.user) for host, process in found)
+    rows = [("HOST", *_HEADINGS, "USER"), *cells]
+    first = 0 if found[0][0] else 1
+    last = None if len({process.user for _, process in found}) > 1 else -1
+    for line in _aligned([row[first:last] for row in rows]):
         print(printable(line))
-    for process in found:
+    for host, process in found:
         if process.state == SILENT:
-            print(printable(process.why))
+            print(printable(f"{host}: {process.why}" if host else process.why))
 
 
 def _row(process: Process) -> tuple[str, ...]:

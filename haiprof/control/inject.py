@@ -272,7 +272,7 @@ def _remote_exec(pid: int, script: str) -> None:
         raise NotReachedError(pid, "permission", f"its memory cannot be written: {error}") from None
     except (RuntimeError, OSError) as error:
         python_version(pid)  # it may have ended: that tells so
-        if "main thread" in str(error):
+        if any(what in str(error) for what in ("main thread", "running interpreter")):
             text = "its interpreter is starting or ending"
             raise NotReachedError(pid, "starting", text) from None
         raise NotReachedError(pid, "disabled", f"Python refuses: {error}") from None

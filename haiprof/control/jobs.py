@@ -84,6 +84,10 @@ class NotFound(HaiprofError):
 class Ambiguous(HaiprofError):
     """Several runs may be meant; ``str()`` of it is one line that names them."""
 
+    def __init__(self, target: str, runs: Sequence[str]) -> None:
+        super().__init__(f"{target} is what several runs run: {', '.join(runs)}; name one of them")
+        self.runs = runs
+
 
 def processes(timeout: float = _STATUS_SECONDS) -> list[Process]:
     """Return this user's processes on this node, all users' for root, by run, node and rank.
@@ -125,7 +129,7 @@ def meant(target: str, timeout: float = _STATUS_SECONDS) -> list[Process]:
     of_script = [p for p in everyone if _is_called(p.script, target)]
     runs = sorted({p.run for p in of_script if p.run is not None})
     if len(runs) > 1:
-        raise Ambiguous(f"{target} is what several runs run: {', '.join(runs)}; name one of them")
+        raise Ambiguous(target, runs)
     if not of_script:
         raise NotFound(f"{target}: no such run, process or script is recorded here; see haiprof ps")
     return of_script

@@ -41,6 +41,11 @@ bool in_system_call(const Registers& registers, const Doing& before) noexcept;
 std::span<const std::byte> system_call_instruction() noexcept;
 void set_system_call(Registers& registers, std::uint64_t instruction, const SystemCall& call);
 
+// Registers that a thread has between two instructions and that a system call of it does not keep;
+// empty where it keeps all.
+std::vector<std::byte> lost_in_system_calls(pid_t tid);
+void put_back(pid_t tid, const std::vector<std::byte>& lost);
+
 // Registers with which a thread that was interrupted in a system call makes it again, as the kernel
 // would have it do. `signals`: some are about to be delivered, which decides what happens; then
 // nothing is changed. False when the kernel has to decide.

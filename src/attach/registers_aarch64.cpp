@@ -91,6 +91,8 @@ struct SveState {
   std::uint16_t length, max_length, flags, reserved;
 };
 constexpr std::uint16_t kSveLive = 1;  // SVE_PT_REGS_SVE
+// For registers of 2048 bits, the longest there may be.
+constexpr std::size_t kSveRoom = 16 * 1024;
 struct SveRecord {
   _aarch64_ctx head;
   std::uint16_t length, flags, reserved[2];
@@ -144,6 +146,24 @@ void set_system_call(Registers& registers, std::uint64_t instruction, const Syst
   for (int i = 0; i < 6; ++i) registers.regs[i] = call.arguments[i];
 }
 
+// Those of SVE, beyond what they share with the other vector registers.
+std::vector<std::byte> lost_in_system_calls(pid_t tid) {
+  std::vector<std::byte> lost(kSveRoom);
+  std::size_t bytes = lost.size();
+  SveState state;
+  if (!get(tid, NT_ARM_SVE, lost.data(), bytes)) return {};
+  std::memcpy(&state, lost.data(), sizeof state);
+  if ((state.flags & kSveLive) == 0) return {};
+  lost.resize(bytes);
+  return lost;
+}
+
+void put_back(pid_t tid, const std::vector<std::byte>& lost) {
+  if (lost.empty()) return;
+  iovec room{const_cast<std::byte*>(lost.data()), lost.size()};
+  ptrace(PTRACE_SETREGSET, tid, NT_ARM_SVE, &room);
+}
+
 // Most calls have been set back by the kernel. restart_syscall it would have put in when the thread
 // leaves for where it was stopped, which it does not: a signal handler's outcome then, EINTR.
 bool repeat_system_call(Registers& registers, const Doing& before, bool signals) noexcept {
@@ -188,22 +208,17 @@ std::vector<std::byte> kept(pid_t tid, const Registers& registers, std::uint64_t
   std::size_t used = sizeof simd;
 
   // Registers of SVE hold nothing in a system call; between two instructions they may.
-  std::vector<std::byte> scalable(sizeof machine.__reserved);
-  bytes = scalable.size();
-  if (get(tid, NT_ARM_SVE, scalable.data(), bytes)) {
+  if (const std::vector<std::byte> scalable = lost_in_system_calls(tid); !scalable.empty()) {
     SveState state;
     std::memcpy(&state, scalable.data(), sizeof state);
-    if ((state.flags & kSveLive) != 0) {
-      // State and record hold the same registers in the same order behind their 16 bytes.
-      const std::size_t payload = state.size - sizeof state;
-      const std::size_t size = (sizeof(SveRecord) + payload + 15) / 16 * 16;
-      if (state.size > bytes || used + size + 16 > sizeof machine.__reserved) return {};
-      SveRecord record{{0x53564501, static_cast<std::uint32_t>(size)}, state.length, 0, {}};
-      std::memcpy(machine.__reserved + used, &record, sizeof record);
-      std::memcpy(machine.__reserved + used + sizeof record, scalable.data() + sizeof state,
-                  payload);
-      used += size;
-    }
+    // State and record hold the same registers in the same order behind their 16 bytes.
+    const std::size_t payload = state.size - sizeof state;
+    const std::size_t size = (sizeof(SveRecord) + payload + 15) / 16 * 16;
+    if (state.size > scalable.size() || used + size + 16 > sizeof machine.__reserved) return {};
+    SveRecord record{{0x53564501, static_cast<std::uint32_t>(size)}, state.length, 0, {}};
+    std::memcpy(machine.__reserved + used, &record, sizeof record);
+    std::memcpy(machine.__reserved + used + sizeof record, scalable.data() + sizeof state, payload);
+    used += size;
   }
   static_assert(sizeof(Frame) <= kKeptBytes);
   std::memcpy(kept.data(), &frame, sizeof frame);

@@ -175,6 +175,9 @@ bool repeat_system_call(Registers& registers, const Doing&, bool signals) noexce
 std::span<const std::byte> stub() noexcept { return {haiprof_stub_begin, haiprof_stub_end}; }
 
 // xsave wants zeros, as much as all parts need that the kernel has switched on.
+std::vector<std::byte> lost_in_system_calls(pid_t) { return {}; }
+void put_back(pid_t, const std::vector<std::byte>&) {}
+
 std::vector<std::byte> kept(pid_t, const Registers&, std::uint64_t) {
   unsigned eax = 0, bytes = 0, ecx = 0, edx = 0;
   if (__get_cpuid(1, &eax, &bytes, &ecx, &edx) == 0 || (ecx & bit_OSXSAVE) == 0) return {};

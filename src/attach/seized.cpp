@@ -159,6 +159,7 @@ void Seized::block_signals(bool all) {
 std::int64_t Seized::call(std::uint64_t instruction, const SystemCall& call) {
   const pid_t tid = thread_.tid;
   // A signal that comes now waits: its handler would run on registers that are not the thread's.
+  if (!changed_) lost_in_calls_ = lost_in_system_calls(tid);
   changed_ = true;
   block_signals(true);
   Registers registers = registers_;
@@ -168,6 +169,7 @@ std::int64_t Seized::call(std::uint64_t instruction, const SystemCall& call) {
   for (int stop = 0; done && stop < 2; ++stop) {  // entry and exit
     done = trace(PTRACE_SYSCALL, tid) == 0 && wait(status) && at_system_call(status);
   }
+  if (done) put_back(tid, lost_in_calls_);
   if (!done || get_registers(tid, registers) != 0) {
     throw Refused(stopped_ ? "busy" : "gone", "its thread did not make a system call for us");
   }

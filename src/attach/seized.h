@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "attach/proc.h"
 #include "attach/registers.h"
@@ -63,6 +64,7 @@ class Seized {
   std::chrono::steady_clock::time_point until_{};
   std::chrono::microseconds patience_;
   Registers registers_{};
+  std::vector<std::byte> lost_in_calls_;
   std::uint64_t mask_ = 0;
   int error_ = 0;
   bool seized_ = false;

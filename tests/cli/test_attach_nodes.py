@@ -1,15 +1,10 @@
-"""``haiprof attach --nodes``: a job that runs on two emulated hosts is recorded on both at once.
-
-A network, a pid, a mount and a host name's namespace stand for a machine; each has shared memory, a
-job and, unless it is to be one, a log folder of its own. What stands for ssh enters them.
-"""
+"""``haiprof attach --nodes``: a job that runs on two emulated hosts is recorded on both at once."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
-import sys
 import textwrap
 import time
 from collections.abc import Iterator
@@ -18,87 +13,20 @@ from pathlib import Path
 import pytest
 from commands import haiprof, haiprof_on_terminal, only_line, start_haiprof
 from control_jobs import TRAINS
+from emulated_hosts import Cluster, emulated
 from recording import wait_for
 
 from haiprof import Analyzer
 
-SSH = """#!/bin/sh
-here=$(dirname "$0")
-[ -e "$here/$1.pid" ] || { echo "ssh: no route to $1" >&2; exit 255; }
-pass='echo $$ > "$0"; exec cat'
-sh -c "$pass" "$here/$1.in" |
-nsenter --target "$(cat "$here/$1.pid")" --uts --pid --mount --net -- sh -c "$2" |
-sh -c "$pass" "$here/$1.out"
-"""
-
-
-class Cluster:
-    """Two hosts, and what runs on them."""
-
-    def __init__(self, folder: Path, script: str) -> None:
-        self.folder = folder
-        self.script = script
-        self.jobs: dict[str, subprocess.Popen[str]] = {}
-
-    def start_job(self, host: str, rank: int, own_disk: bool) -> None:
-        """Start the job on a host, which is there as long as that."""
-        disk = self.folder / f"disk-{host}" if own_disk else self.folder / "logs"
-        disk.mkdir(exist_ok=True)
-        logs = self.folder / "logs"
-        logs.mkdir(exist_ok=True)
-        inside = (
-            f"hostname {host}; mount --bind {disk} {logs}; mount -t tmpfs tmpfs /dev/shm; "
-            f"RANK={rank} WORLD_SIZE=2 OMP_NUM_THREADS=1 {sys.executable} {self.script} & "
-            "echo up; wait $!"
-        )
-        words = ["unshare", "--uts", "--pid", "--mount", "--net", "--fork", "--kill-child"]
-        job = subprocess.Popen(
-            [*words, "--mount-proc", "sh", "-c", inside],
-            stdout=subprocess.PIPE, text=True, cwd=self.folder,
-        )  # fmt: skip
-        self.jobs[host] = job
-        assert job.stdout is not None
-        if job.stdout.readline() != "up\n":
-            pytest.skip("no namespaces here")
-        first = subprocess.run(
-            ["pgrep", "-P", str(job.pid)], capture_output=True, text=True, check=True
-        )
-        (self.folder / f"{host}.pid").write_text(first.stdout.strip())
-
-    def wait_ready(self) -> None:
-        for job in self.jobs.values():
-            assert job.stdout is not None
-            assert job.stdout.readline() == "ready\n"
-
 
 @pytest.fixture
-def cluster(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> Iterator[Cluster]:
+def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A job on the hosts ``n1`` and ``n2``; each has its disk, unless ``shared`` is asked for."""
-    if os.getuid() != 0:
-        pytest.skip("needs root for namespaces")
     script = tmp_path / f"train_{time.monotonic_ns()}.py"
     script.write_text(textwrap.dedent(TRAINS.format(before="", each="")))
-    (tmp_path / "ssh").write_text(SSH)
-    (tmp_path / "ssh").chmod(0o755)
-    monkeypatch.setenv("HAIPROF_SSH_COMMAND", str(tmp_path / "ssh"))
-    monkeypatch.chdir(tmp_path)
-    made = Cluster(tmp_path, script.name)
-    try:
-        for rank, host in enumerate(("n1", "n2")):
-            made.start_job(host, rank, own_disk=getattr(request, "param", "") != "shared")
-        made.wait_ready()
+    own_disks = getattr(request, "param", "") != "shared"
+    with emulated(tmp_path, script.name, own_disks=own_disks) as made:
         yield made
-        for job in made.jobs.values():  # whatever was done, it goes on
-            assert job.poll() is None
-        (tmp_path / "END").touch()
-        for job in made.jobs.values():
-            assert job.wait(30) == 0
-    finally:
-        for job in made.jobs.values():
-            job.kill()
-            job.communicate()
 
 
 def test_hosts_with_disks_of_their_own_say_how_the_run_is_brought_together(
@@ -206,8 +134,7 @@ def test_when_haiprof_is_killed_the_recordings_end(cluster: Cluster) -> None:
 
 def test_a_connection_that_is_lost_costs_the_other_hosts_nothing(cluster: Cluster) -> None:
     process = started(cluster)
-    for end in ("in", "out"):
-        os.kill(int((cluster.folder / f"n2.{end}").read_text()), signal.SIGKILL)
+    cluster.lose("n2")
     wait_for(lambda: not list(cluster.folder.glob("disk-n2/v2/*/*.arrows")), what="its end")
     assert list(cluster.folder.glob("disk-n1/v2/*/*.arrows"))
     os.killpg(process.pid, signal.SIGINT)

@@ -16,6 +16,10 @@
 #include <string>
 #include <thread>
 
+#ifdef __ARM_FEATURE_SVE
+#include <arm_sve.h>
+#endif
+
 #include "attach/injection.h"
 #include "attach/refused.h"
 #include "check.h"
@@ -58,6 +62,22 @@ void disturb() {
   sink = sum;
 }
 
+#ifdef __ARM_FEATURE_SVE
+// The same with all of the long registers that hold numbers, and one that holds conditions.
+std::uint64_t compute_long() {
+  const svbool_t odd = svcmpne(svptrue_b64(), svand_x(svptrue_b64(), svindex_u64(0, 1), 1), 0);
+  svuint64_t a = svindex_u64(one, 3), b = svindex_u64(one, 5), c = svindex_u64(one, 7);
+  for (int turn = 0; turn < 20000; ++turn) {
+    a = svadd_m(odd, a, b);
+    b = sveor_x(svptrue_b64(), svlsl_x(svptrue_b64(), b, 1), c);
+    c = svadd_x(svptrue_b64(), c, a);
+  }
+  return sveorv(svptrue_b64(), sveor_x(svptrue_b64(), a, sveor_x(svptrue_b64(), b, c)));
+}
+#else
+std::uint64_t compute_long() { return 0; }
+#endif
+
 // What must come out the same each time, with integers and floating point numbers in flight.
 std::uint64_t compute() {
   __extension__ using Wide = unsigned __int128;  // two registers, and a carry between them
@@ -77,6 +97,7 @@ std::uint64_t compute() {
   }
   const Wide sum = a ^ b ^ c ^ d ^ e;
   std::uint64_t all = static_cast<std::uint64_t>(sum) ^ static_cast<std::uint64_t>(sum >> 64);
+  all ^= compute_long();
   for (const double each : x) {
     std::uint64_t bits;
     std::memcpy(&bits, &each, sizeof bits);

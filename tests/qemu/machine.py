@@ -7,6 +7,7 @@ still.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -65,7 +66,7 @@ def boot(machine: Machine, kernel: Kernel, init: Path, folder: Path) -> list[str
     for name in machine.modules:
         files[name] = next(kernel.modules.rglob(name))
     archive = folder / "initramfs"
-    archive.write_bytes(_initramfs(files))
+    archive.write_bytes(initramfs(files))
     command = ["qemu-system-x86_64", "-nodefaults", "-no-reboot", "-display", "none"]
     command += ["-serial", "stdio", "-machine", "q35", "-accel", "tcg", "-m", "1G"]
     command += ["-cpu", machine.cpu, "-smp", "8,sockets=2,cores=4"]
@@ -82,10 +83,16 @@ def boot(machine: Machine, kernel: Kernel, init: Path, folder: Path) -> list[str
     return done.stdout.replace("\r", "").splitlines()
 
 
-def _initramfs(files: Mapping[str, Path]) -> bytes:
+def initramfs(files: Mapping[str, Path]) -> bytes:
     """Make an archive of the form that the kernel unpacks into memory (cpio, "newc")."""
     archive = bytearray()
-    entries = [(name, 0o100755, path.read_bytes()) for name, path in files.items()]
+    folders = {str(folder): None for name in files for folder in reversed(Path(name).parents[:-1])}
+    entries = [(folder, 0o040755, b"") for folder in folders]
+    for name, path in files.items():
+        if path.is_symlink():
+            entries.append((name, 0o120777, os.fsencode(path.readlink())))
+        else:
+            entries.append((name, 0o100755, path.read_bytes()))
     for number, (name, mode, content) in enumerate([*entries, ("TRAILER!!!", 0, b"")], 1):
         fields = (number, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(name) + 1, 0)
         archive += b"070701" + b"".join(b"%08X" % field for field in fields)

@@ -186,6 +186,63 @@ def test_the_end_of_the_job_needs_no_goodbye(shm: Path, tmp_path: Path) -> None:
         assert read_table(next(logs.glob("run/*#0")), "spans")["name"].to_pylist() == ["x"], name
 
 
+def test_a_thread_that_waits_in_our_code_does_not_hinder_the_end() -> None:
+    """Which Python ends before 3.14 with what no C++ destructor lets through."""
+    program = """
+    import threading, time
+    from haiprof import _core
+    def wait_again_and_again():
+        while True:
+            _core.wait_flushed(1 << 30, 0.001)
+    for _ in range(4):
+        threading.Thread(target=wait_again_and_again, daemon=True).start()
+    time.sleep(0.05)
+    print("over", flush=True)
+    """
+    for _ in range(5):
+        assert run_python(program) == "over\n"
+
+
+def test_one_that_begins_while_python_ends_is_recorded_and_says_nothing(
+    shm: Path, tmp_path: Path
+) -> None:
+    """Python from 3.12 on makes no thread then: nobody can ask it any more."""
+    program = """
+    import atexit, haiprof, sys
+    def begin():
+        haiprof.start(sys.argv[1], run="run", hooks=False, time=30)
+        with haiprof.range("x"):
+            pass
+    atexit.register(begin)
+    """
+    process = python(program, str(tmp_path))
+    assert process.communicate(timeout=60) == ("", "")
+    wait_recorded(shm)
+    assert read_table(next(tmp_path.glob("run/*#0")), "spans")["name"].to_pylist() == ["x"]
+
+
+def test_a_recorder_that_has_written_all_and_left_is_not_missed(shm: Path, tmp_path: Path) -> None:
+    """It may have gone, with its folder, right after somebody looked whether it is there."""
+    program = """
+    import haiprof, shutil, sys
+    from haiprof import session
+    started = haiprof.start(sys.argv[1], run="run", hooks=False)
+    haiprof.flush()
+    def start_recorder(rings, *_):
+        shutil.rmtree(rings)
+        open(rings / "recorder.log")
+    session.recorder_running = lambda _: False
+    session.start_recorder = start_recorder
+    started._recorder_started = 0.0
+    {stop}
+    """
+    process = python(program.format(stop="haiprof.stop()"), str(tmp_path / "1"))
+    assert process.communicate(timeout=60)[1] == ""
+    # While it records, that is a loss.
+    process = python(program.format(stop="started.see_to_recorder()"), str(tmp_path / "2"))
+    assert "no recorder could be started" in process.communicate(timeout=60)[1]
+
+
 def test_bad_options_are_one_line_each_and_the_job_records_with_defaults(
     shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

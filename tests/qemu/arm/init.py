@@ -1,0 +1,74 @@
+#!/usr/bin/python3.11
+"""The first program of an emulated AArch64 machine: has code brought into others.
+
+How it went it prints, a thing a line; tests/qemu/test_attach.py reads that. Then it turns the
+machine off.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+
+POWER_OFF = 0x4321FEDC
+TIMES = 5
+C = ctypes.CDLL(None)
+
+
+def say(*words: object) -> None:
+    print(*words, sep="\t", flush=True)
+
+
+def test(program: str) -> None:
+    done = subprocess.run([f"/{program}"], capture_output=True, text=True)
+    say("test", program, done.returncode, " ".join((done.stdout + done.stderr).split()))
+
+
+def inject(name: str, text: str) -> None:
+    """Bring marks into a program; say whether what it does came out right, and the marks."""
+    end = Path("/end")
+    end.unlink(missing_ok=True)
+    command = [sys.executable, "-u", "-c", text, str(end)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as job:
+        assert job.stdout is not None
+        assert job.stdout.readline() == "ready\n"
+        said = []
+        for i in range(TIMES):
+            code = f"import sys; sys.modules['__main__'].marks.append({str(i)!r})"
+            words = ["/inject", str(job.pid), code]
+            said.append(subprocess.run(words, stdout=subprocess.PIPE, text=True).stdout.strip())
+        end.touch()
+        out, err = job.communicate(timeout=120)
+    say("program", name, out.strip(), " ".join(err.split()), *said)
+
+
+def main() -> None:
+    os.environ["PATH"] = "/usr/bin"
+    for folder, kind in (("proc", "proc"), ("dev", "devtmpfs"), ("tmp", "tmpfs")):
+        Path(f"/{folder}").mkdir(exist_ok=True)
+        C.mount(kind.encode(), f"/{folder}".encode(), kind.encode(), 0, None)
+    processor = Path("/proc/cpuinfo").read_text().splitlines()
+    say("features", *next(line for line in processor if line.startswith("Features")).split()[2:])
+    task = json.loads(Path("/task.json").read_text())
+    for program in task["tests"]:
+        test(program)
+    for name, text in task["programs"].items():
+        inject(name, text)
+    say("done")
+
+
+try:
+    main()
+except BaseException:
+    say("problem", " ".join(traceback.format_exc().split()))
+finally:
+    sys.stdout.flush()
+    C.sync()
+    C.reboot(POWER_OFF)
