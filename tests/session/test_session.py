@@ -186,23 +186,6 @@ def test_the_end_of_the_job_needs_no_goodbye(shm: Path, tmp_path: Path) -> None:
         assert read_table(next(logs.glob("run/*#0")), "spans")["name"].to_pylist() == ["x"], name
 
 
-def test_a_thread_that_waits_in_our_code_does_not_hinder_the_end() -> None:
-    """Which Python ends before 3.14 with what no C++ destructor lets through."""
-    program = """
-    import threading, time
-    from haiprof import _core
-    def wait_again_and_again():
-        while True:
-            _core.wait_flushed(1 << 30, 0.001)
-    for _ in range(4):
-        threading.Thread(target=wait_again_and_again, daemon=True).start()
-    time.sleep(0.05)
-    print("over", flush=True)
-    """
-    for _ in range(5):
-        assert run_python(program) == "over\n"
-
-
 def test_one_that_begins_while_python_ends_is_recorded_and_says_nothing(
     shm: Path, tmp_path: Path
 ) -> None:
