@@ -26,6 +26,24 @@ def lanes(start: Times, end: Times) -> Iterator[Index]:
         rows = rows[~on]
 
 
+def pieces(start: Times, end: Times, rows: Index, size: int) -> Iterator[Index]:
+    """Yield some intervals by start, in pieces of about ``size``, cut where none is going on.
+
+    Each can be put on lanes of its own accord; only what never pauses makes larger ones.
+
+    Args:
+        start: of all intervals.
+        end: of all.
+        rows: which of them.
+        size: of a piece.
+    """
+    rows = rows[np.lexsort((-end[rows], start[rows]))]
+    over = np.flatnonzero(start[rows[1:]] >= np.maximum.accumulate(end[rows])[:-1]) + 1
+    place = np.searchsorted(over, np.arange(size, len(rows), size))
+    wanted = over[place[place < len(over)]]
+    yield from np.split(rows, np.unique(wanted))
+
+
 def brackets(start: Times, end: Times) -> tuple[Index, npt.NDArray[np.bool_]]:
     """Return beginnings and ends of the intervals of one lane in the order of a viewer's stack.
 

@@ -17,10 +17,11 @@ import numpy.typing as npt
 import polars as pl
 
 from haiprof import schema
+from haiprof.arrow_columns import numbers
 from haiprof.export import flows, target
 from haiprof.export import protobuf as pb
 from haiprof.export.chosen import Chosen, chosen
-from haiprof.export.lanes import brackets, lanes
+from haiprof.export.lanes import brackets, lanes, pieces
 from haiprof.sources.own import ROLE_NODE
 from haiprof.views.intervals import Index, Times
 
@@ -39,8 +40,12 @@ _EVENT_VALUE, _EVENT_FLOW = 44, 47
 _CATEGORIES, _NAMES, _ARGUMENTS, _STRINGS = 1, 2, 3, 29
 _CLEARED, _NEEDED = 1, 2
 
-#: Events that are encoded at once: so many of the widest still fit into a core's cache.
+#: Makes of some rows a piece of a message for each of their arguments.
+_Arguments: TypeAlias = Callable[[Index], "list[pb.Rows]"]
+
+#: Events that are encoded at once, and intervals that are put into order at once.
 _AT_ONCE: Final = 1 << 13
+_PIECE: Final = 1 << 18
 #: Pids and thread ids that a trace can tell.
 _MOST_ID: Final = 2**31 - 1
 _SPANS: Final = (
@@ -154,26 +159,31 @@ class _Process:
     # -- tables ----------------------------------------------------------------------------------
 
     def _calls(self, arrows: int) -> int:
-        spans = self._whose.read(
-            schema.SPANS, ("start", "duration", "category", "name", "thread", *_SPANS)
-        )
-        kernels = self._whose.read(schema.KERNELS)
-        out, into, count = flows.launches(spans, kernels)
-        told = self._whose.read(schema.FLOWS)
-        also, more = flows.forward_backward(spans, told, count)
-        for ends in (out, also, into):
-            ends[ends > 0] += np.uint64(arrows)
+        out, also, into, count = self._arrows(arrows)
+        columns = ("start", "duration", "category", "name", "thread", *_SPANS)
+        spans = self._whose.read(schema.SPANS, columns)
         self._slices(spans, ("thread",), self._thread, "category", _SPANS, (out, also))
         del spans, out, also
         self._slices(
-            kernels,
+            self._whose.read(schema.KERNELS),
             ("device", "stream"),
             lambda device, stream: self._track(_stream(device, stream)),
             "kind",
             _KERNELS,
             (into,),
         )
-        return arrows + count + more
+        return arrows + count
+
+    def _arrows(self, before: int) -> tuple[flows.Arrows, flows.Arrows, flows.Arrows, int]:
+        """Return the arrows of spans to kernels, among spans, of kernels, and their count."""
+        spans = self._whose.read(schema.SPANS, ("start", "category", "thread", "correlation"))
+        kernels = self._whose.read(schema.KERNELS, ("correlation",))
+        out, into, count = flows.launches(spans, kernels)
+        told = self._whose.read(schema.FLOWS)
+        also, more = flows.forward_backward(spans, told, count)
+        for ends in (out, also, into):
+            ends[ends > 0] += np.uint64(before)
+        return out, also, into, count + more
 
     def _device_spans(self) -> None:
         frame = self._whose.read(schema.DEVICE_SPANS)
@@ -227,16 +237,16 @@ class _Process:
             return
         track = self._track("events")
         names = self._interned(_NAMES, frame["kind"])
+        told = self._arguments(frame, ("text", "step", "attributes"))
         for at in range(0, frame.height, _AT_ONCE):
             rows = np.arange(at, min(at + _AT_ONCE, frame.height))
-            told = self._arguments(frame.select("text", "step", "attributes"), rows)
             self._write(
                 self._rows(
                     _INSTANT,
                     track,
                     frame["time"],
                     rows,
-                    [pb.numbers(_EVENT_NAME, names[rows]), *told],
+                    [pb.numbers(_EVENT_NAME, names[rows]), *told(rows)],
                 )
             )
 
@@ -297,36 +307,37 @@ class _Process:
         end = start + frame["duration"].clip(lower_bound=0)
         names = self._interned(_NAMES, frame["name"])
         categories = self._interned(_CATEGORIES, frame[category])
-        told = frame.select(
-            n for n in arguments if n in frame.columns and frame[n].null_count() < len(start)
-        )
+        told = self._arguments(frame, arguments)
+        some_arrows = [ids for ids in arrows if ids.any()]
         for key, rows in _groups(frame, by):
-            track = track_of(*key)
-            first, last = start.to_numpy()[rows], end.to_numpy()[rows]
-            for lane, mine in enumerate(lanes(first, last)):
-                # What crosses others of its track goes below it, on one of its own.
-                on = track if not lane else self._track(f"crossing {lane}", parent=track)
-                events, is_end = brackets(first[mine], last[mine])
-                which = rows[mine][events]
-                for at in range(0, len(which), _AT_ONCE):
-                    some, ends = which[at : at + _AT_ONCE], is_end[at : at + _AT_ONCE]
-                    begun = some[~ends]
-                    detail = [
-                        pb.numbers(_EVENT_CATEGORY, categories[begun]),
-                        pb.numbers(_EVENT_NAME, names[begun]),
-                        *self._arguments(told, begun),
-                        *(pb.fixed(_EVENT_FLOW, ids[begun], ids[begun] > 0) for ids in arrows),
-                    ]
-                    beginnings = self._rows(_BEGIN, on, start, begun, detail)
-                    endings = self._rows(_END, on, end, some[ends], [])
-                    self._write(_merged(beginnings, endings, ends))
+            tracks = [track_of(*key)]
+            for piece in pieces(start.to_numpy(), end.to_numpy(), rows, _PIECE):
+                first, last = start.to_numpy()[piece], end.to_numpy()[piece]
+                for lane, mine in enumerate(lanes(first, last)):
+                    if lane == len(tracks):
+                        # What crosses others of its track goes below it, on one of its own.
+                        tracks.append(self._track(f"crossing {lane}", parent=tracks[0]))
+                    events, is_end = brackets(first[mine], last[mine])
+                    which = piece[mine][events]
+                    for at in range(0, len(which), _AT_ONCE):
+                        some, ends = which[at : at + _AT_ONCE], is_end[at : at + _AT_ONCE]
+                        begun = some[~ends]
+                        detail = [
+                            pb.numbers(_EVENT_CATEGORY, categories[begun]),
+                            pb.numbers(_EVENT_NAME, names[begun]),
+                            *told(begun),
+                            *(pb.fixed(_EVENT_FLOW, a[begun], a[begun] > 0) for a in some_arrows),
+                        ]
+                        beginnings = self._rows(_BEGIN, tracks[lane], start, begun, detail)
+                        endings = self._rows(_END, tracks[lane], end, some[ends], [])
+                        self._write(_merged(beginnings, endings, ends))
 
     def _values(self, track: int, times: pl.Series, values: pl.Series, rows: Index) -> None:
-        numbers = values.to_numpy().astype(np.float64)
+        made = values.to_numpy().astype(np.float64)
         rows = rows[np.argsort(times.to_numpy()[rows], kind="stable")]
         for at in range(0, len(rows), _AT_ONCE):
             some = rows[at : at + _AT_ONCE]
-            value = pb.doubles(_EVENT_VALUE, numbers[some])
+            value = pb.doubles(_EVENT_VALUE, made[some])
             self._write(self._rows(_COUNTER, track, times, some, [value]))
 
     def _rows(
@@ -347,30 +358,42 @@ class _Process:
             ],
         )
 
-    def _arguments(self, frame: pl.DataFrame, rows: Index) -> list[pb.Rows]:
-        """Return the values of some rows, by the names of their columns."""
-        made = []
-        for name in frame.columns:
-            column = frame[name].gather(rows)
-            if column.null_count() == len(column):
-                continue
-            there = column.is_not_null().to_numpy() if column.null_count() else None
-            kind = column.dtype
-            value: pb.Rows
-            if isinstance(kind, pl.Categorical):
-                value = pb.numbers(17, self._interned(_STRINGS, column))
-            elif isinstance(kind, pl.String):
-                # Such hardly repeat: they are not remembered.
-                value = pb.numbers(17, self._interned(_STRINGS, column, remembered=False))
-            elif kind.is_float():
-                value = pb.doubles(5, column.fill_null(0.0).to_numpy())
-            else:
-                field = 4 if kind.is_signed_integer() else 3
-                value = pb.numbers(field, column.fill_null(0).to_numpy())
-            number = self._numbered(_ARGUMENTS, [name], remembered=True)[0]
-            told = pb.constant(len(column), pb.whole(1, number))
-            made.append(pb.messages(_EVENT_ARGUMENT, [told, value], there))
-        return made
+    def _arguments(self, frame: pl.DataFrame, columns: Sequence[str]) -> _Arguments:
+        """Return what makes of some rows the arguments that these columns are."""
+        made = [
+            self._argument(frame[name])
+            for name in columns
+            if name in frame.columns and frame[name].null_count() < frame.height
+        ]
+        return lambda rows: [argument(rows) for argument in made]
+
+    def _argument(self, column: pl.Series) -> Callable[[Index], pb.Rows]:
+        named = pb.whole(1, self._numbered(_ARGUMENTS, [column.name], remembered=True)[0])
+        kind = column.dtype
+
+        def message(value: pb.Rows, there: npt.NDArray[np.bool_] | None) -> pb.Rows:
+            told = pb.constant(len(value.data), named)
+            return pb.messages(_EVENT_ARGUMENT, [told, value], there)
+
+        if isinstance(kind, pl.String):
+            # Such hardly repeat: they are not remembered.
+            def of_text(rows: Index) -> pb.Rows:
+                texts = self._interned(_STRINGS, column.gather(rows), remembered=False)
+                return message(pb.numbers(17, texts), texts > 0)
+
+            return of_text
+        if isinstance(kind, pl.Categorical):
+            texts = self._interned(_STRINGS, column)
+            return lambda rows: message(pb.numbers(17, texts[rows]), texts[rows] > 0)
+        values, missing = numbers(column.rechunk())
+        field = 4 if kind.is_signed_integer() else 3
+
+        def of_number(rows: Index) -> pb.Rows:
+            value = values[rows]
+            told = pb.doubles(5, value) if kind.is_float() else pb.numbers(field, value)
+            return message(told, None if missing is None else ~missing[rows])
+
+        return of_number
 
     # -- texts -----------------------------------------------------------------------------------
 

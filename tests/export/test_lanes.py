@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haiprof.export.lanes import brackets, lanes
+from haiprof.export.lanes import brackets, lanes, pieces
 
 _INTERVALS = st.lists(st.tuples(st.integers(0, 15), st.integers(0, 8)), max_size=14)
 
@@ -48,3 +50,21 @@ def test_what_nests_or_touches_needs_one_lane() -> None:
 def test_only_what_crosses_leaves_the_first_lane() -> None:
     start, end = np.array([0, 5, 6, 20]), np.array([10, 15, 8, 30])
     assert [rows.tolist() for rows in lanes(start, end)] == [[0, 2, 3], [1]]
+
+
+@given(_INTERVALS, st.integers(1, 5))
+def test_nothing_goes_on_where_pieces_are_cut(intervals: list[tuple[int, int]], size: int) -> None:
+    start = np.array([begin for begin, _ in intervals], np.int64)
+    end = start + np.array([duration for _, duration in intervals], np.int64)
+    made = list(pieces(start, end, np.arange(len(start)), size))
+    assert sorted(np.concatenate(made).tolist()) == list(range(len(start)))
+    assert len(made) <= len(start) / size + 1
+    for before, after in itertools.pairwise(made):
+        assert end[before].max() <= start[after].min()
+
+
+def test_pieces_are_as_small_as_pauses_let_them_be() -> None:
+    start = np.arange(100) * 10
+    many = pieces(start, start + 10, np.arange(100), 8)
+    assert [len(piece) for piece in many] == [8] * 12 + [4]
+    assert [len(piece) for piece in pieces(start, start + 11, np.arange(100), 8)] == [100]
