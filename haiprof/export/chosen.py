@@ -54,13 +54,18 @@ def chosen(analyzer: Analyzer, rank: int | None, *, nodes: bool = True) -> list[
 
 
 def traced(analyzer: Analyzer, rank: int | None) -> list[Chosen]:
-    """Return the processes that know most: deep traces where a run has them, else its own.
+    """Return each process that is no node by what knows most of it: its deep traces, or itself.
 
     Raises:
         HaiprofError: there is no such rank.
     """
     every = chosen(analyzer, rank, nodes=False)
-    return [each for each in every if each.of is analyzer.deep] or every
+    deep = {_who(each) for each in every if each.of is analyzer.deep}
+    return [each for each in every if each.of is analyzer.deep or _who(each) not in deep]
+
+
+def _who(each: Chosen) -> tuple[str, int | None, int | None]:
+    return each.process.node, each.process.rank, each.process.pid
 
 
 def _of(analyzer: Analyzer, rank: int | None, nodes: bool) -> list[Chosen]:
