@@ -55,8 +55,12 @@ def export(words: Sequence[str], to: str, form: str, out: Path, rank: int | None
         opened = open_run(run)
         written = _views(opened, run, out)
     else:
+        from haiprof.export.chosen import chosen, traced
+
         opened = open_run(run)
-        with things_done(len(opened.run.processes)) as told:
+        # What these two write is of nodes too.
+        every = (chosen if to in ("perfetto", "parquet") else traced)(opened, rank)
+        with things_done(len(every)) as told:
             if kinds:
                 written = _as_msprof(opened, kinds[0], form or KINDS[kinds[0]], out, rank, told)
             else:

@@ -28,7 +28,7 @@ from haiprof.views.intervals import Index, Times
 if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
 
-#: Corrects times of one process: ns in, ns out, never changing their order.
+#: Corrects times of one node: ns in, ns out, never changing their order.
 Shift: TypeAlias = Callable[[Times], Times]
 
 # Of TracePacket, and of what it holds.
@@ -79,7 +79,7 @@ def write(
         analyzer: the run.
         file: must not be there; is compressed if its name ends in ``.gz``.
         rank: this one and its node only.
-        clock: by label of a process, what corrects its times.
+        clock: by node, what corrects the times of its processes.
         told: is called with each process's label before it is written.
 
     Raises:
@@ -94,7 +94,7 @@ def write(
         for number, each in enumerate(processes, 1):
             if told is not None:
                 told(each.label)
-            shift = (clock or {}).get(each.process.label)
+            shift = (clock or {}).get(each.process.node)
             written = _Process(out, each, number, _pid(each, pids), uuids, shift)
             arrows = written.write(arrows)
 

@@ -197,19 +197,30 @@ def test_what_crosses_has_a_lane_below_its_thread(tmp_path: Path) -> None:
     }
 
 
-def test_a_clock_moves_all_times_of_its_process(tmp_path: Path) -> None:
-    opened = Analyzer(runs.make_gpu_run(tmp_path / "run", ranks=2))
+def test_a_clock_moves_all_times_of_its_node(tmp_path: Path) -> None:
+    run = runs.write_run(tmp_path / "run")
+    for rank, node in enumerate(("n0", "n1")):
+        process = runs.write_process(run, rank, node, world_size=2)
+        runs.write_closed(process, schema.SPANS, runs.loop(5))
+        runs.write_closed(process, schema.KERNELS, runs.kernel_loop(0, 4))
+        runs.write_closed(process, schema.SAMPLES, runs.host_samples(3))
+        runs.write_closed(process, schema.EVENTS, [runs.event(0.01, "mark", "begin")])
+    opened = Analyzer(run)
     plain = _written(opened, tmp_path)
     (tmp_path / "run.pftrace").unlink()
-    moved = _written(opened, tmp_path, clock={"rank 1": lambda times: times + np.int64(12_345)})
-    by = {"rank 0 on n0": 0, "rank 1 on n0": 12_345, "node n0": 0}
+    moved = _written(opened, tmp_path, clock={"n1": lambda times: times + np.int64(12_345)})
+    by = {"rank 0 on n0": 0, "rank 1 on n1": 12_345}
+    assert {each.track[0] for each in plain.slices} == set(by)
     for before, after in zip(
         sorted(plain.slices, key=_place), sorted(moved.slices, key=_place), strict=True
     ):
-        assert _place(before) == (*_place(after)[:-1], after.start - by[after.track[0]])
+        late = by[after.track[0]]
+        assert (before.track, before.name) == (after.track, after.name)
+        assert (after.start - before.start, after.end - before.end) == (late, late)
+    assert set(plain.counters) == set(moved.counters)
     for track, values in plain.counters.items():
         assert moved.counters[track] == [(time + by[track[0]], value) for time, value in values]
-    for before, after in zip(plain.instants, moved.instants, strict=True):
+    for before, after in zip(sorted(plain.instants), sorted(moved.instants), strict=True):
         assert after[1] - before[1] == by[after[0][0]]
 
 
