@@ -108,7 +108,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, to: str) -> 
 
 
 def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
-    run = runs.make_run(tmp_path / "run", ranks=64, steps=2000)
+    run = runs.make_run(tmp_path / "run", ranks=32, steps=1000)
     (tmp_path / "place").mkdir()
     process = start_haiprof("export", run, "--to", "tensorboard", "-o", tmp_path / "place" / "out")
     wait_for(lambda: any((tmp_path / "place").glob("*/out/*")), what="the first file")
