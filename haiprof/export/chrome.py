@@ -11,13 +11,25 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
-import numpy as np
 import polars as pl
 
 from haiprof import schema
 from haiprof.errors import HaiprofError
 from haiprof.export import target
 from haiprof.export.chosen import Chosen, traced
+from haiprof.export.json_members import (
+    as_json,
+    attributes,
+    member,
+    microseconds,
+    number,
+    parsed,
+    quoted,
+    quoted_words,
+    real,
+    renamed,
+    word,
+)
 from haiprof.places import safe_name
 from haiprof.sources.own import Gpu
 
@@ -213,28 +225,28 @@ class _File:
                 rows,
                 "X",
                 [
-                    _text("cat", _renamed("category", _HOST, _RANGE)),
-                    _json("name", pl.coalesce(named.pipe(_quoted_each), _quoted(rows["name"]))),
+                    word("cat", renamed("category", _HOST, _RANGE)),
+                    member("name", pl.coalesce(quoted_words(named), quoted(rows["name"]))),
                     *self._place(pl.col("thread")),
                     self._time("start"),
                     _duration(),
                 ],
                 [
-                    _json(
-                        "category", pl.when(~category.is_in(known)).then(_quoted(rows["category"]))
+                    member(
+                        "category", pl.when(~category.is_in(known)).then(quoted(rows["category"]))
                     ),
-                    _number("External id", "external"),
-                    _number("correlation", "correlation"),
-                    _number("Sequence number", "sequence"),
-                    _number("Fwd thread id", "forward_thread"),
-                    _json("Input Dims", _as_json(rows["shapes"])),
-                    _json("Input type", _as_json(rows["types"])),
-                    _json("Call stack", _quoted(rows["stack"])),
-                    _number("Python id", "python_id"),
-                    _number("Python parent id", "python_parent"),
-                    _number("Python module id", "module"),
+                    number("External id", "external"),
+                    number("correlation", "correlation"),
+                    number("Sequence number", "sequence"),
+                    number("Fwd thread id", "forward_thread"),
+                    member("Input Dims", as_json(rows["shapes"])),
+                    member("Input type", as_json(rows["types"])),
+                    member("Call stack", quoted(rows["stack"])),
+                    number("Python id", "python_id"),
+                    number("Python parent id", "python_parent"),
+                    number("Python module id", "module"),
                     pl.col("collective"),
-                    *_attributes(rows, verbatim=category == "counters"),
+                    *attributes(rows, verbatim=category == "counters"),
                 ],
             )
         threads: list[int] = frame["thread"].unique().sort().to_list()
@@ -257,29 +269,29 @@ class _File:
                 rows,
                 "X",
                 [
-                    _text("cat", _renamed("kind", _DEVICE, "overhead")),
-                    _json("name", _quoted(rows["name"])),
+                    word("cat", renamed("kind", _DEVICE, "overhead")),
+                    member("name", quoted(rows["name"])),
                     *_on_device(pl.col("stream").fill_null(0)),
                     self._time("start"),
                     _duration(),
                 ],
                 [
-                    _number("External id", "external"),
-                    _number("device", "device"),
-                    _number("stream", "stream"),
-                    _number("correlation", "correlation"),
+                    number("External id", "external"),
+                    number("device", "device"),
+                    number("stream", "stream"),
+                    number("correlation", "correlation"),
                     _size("grid"),
                     _size("block"),
-                    _number("registers per thread", "registers"),
-                    _number("shared memory", "shared_memory"),
-                    _number("blocks per SM", "blocks_per_sm"),
-                    _number("est. achieved occupancy %", "occupancy"),
-                    _number("bytes", "bytes"),
-                    _number("memory bandwidth (GB/s)", "bandwidth"),
-                    _number("graph id", "graph"),
-                    _number("graph node id", "graph_node"),
-                    _json("unit", _quoted(rows["unit"])),
-                    _json("op type", _quoted(rows["op_type"])),
+                    number("registers per thread", "registers"),
+                    number("shared memory", "shared_memory"),
+                    real("blocks per SM", "blocks_per_sm"),
+                    real("est. achieved occupancy %", "occupancy"),
+                    number("bytes", "bytes"),
+                    real("memory bandwidth (GB/s)", "bandwidth"),
+                    number("graph id", "graph"),
+                    number("graph node id", "graph_node"),
+                    member("unit", quoted(rows["unit"])),
+                    member("op type", quoted(rows["op_type"])),
                     pl.col("collective"),
                 ],
             )
@@ -297,16 +309,16 @@ class _File:
                 rows,
                 "X",
                 [
-                    _text("cat", pl.lit("gpu_user_annotation")),
-                    _json("name", _quoted(rows["name"])),
+                    word("cat", pl.lit("gpu_user_annotation")),
+                    member("name", quoted(rows["name"])),
                     *_on_device(lane),
                     self._time("start"),
                     _duration(),
                 ],
                 [
-                    _json("category", _quoted(rows["category"])),
+                    member("category", quoted(rows["category"])),
                     *(
-                        _number(name, name)
+                        number(name, name)
                         for name in ("device", "stream", "step", "microbatch", "stage", "chunk")
                     ),
                 ],
@@ -317,7 +329,7 @@ class _File:
         frame = self._each.read(schema.ALLOCATIONS)
         kinds = {kind: str(number) for kind, number in _MEMORY.items()}
         # What kinds torch had no name for are their numbers.
-        kind = _renamed("kind", kinds).cast(pl.Int64, strict=False).fill_null(-1)
+        kind = renamed("kind", kinds).cast(pl.Int64, strict=False).fill_null(-1)
         if self._for_plugin:
             kind = pl.when(kind != 0).then(1).otherwise(0)
         for rows in frame.iter_slices(_AT_ONCE):
@@ -332,10 +344,10 @@ class _File:
                 [
                     pl.format(',"Device Type":{}', kind),
                     pl.format(',"Device Id":{}', pl.col("device").cast(pl.Int64).fill_null(-1)),
-                    _number("Addr", "address"),
-                    _number("Bytes", "bytes"),
-                    _number("Total Allocated", "total_allocated"),
-                    _number("Total Reserved", "total_reserved"),
+                    number("Addr", "address"),
+                    number("Bytes", "bytes"),
+                    number("Total Allocated", "total_allocated"),
+                    number("Total Reserved", "total_reserved"),
                 ],
             )
 
@@ -365,8 +377,8 @@ class _File:
                     [
                         pl.lit(',"bp":"e"' if side == "end" else ""),
                         pl.format(',"id":{}', "id"),
-                        _json("cat", _quoted(some["kind"])),
-                        _json("name", _quoted(some["kind"])),
+                        member("cat", quoted(some["kind"])),
+                        member("name", quoted(some["kind"])),
                         pl.format(
                             ',"pid":{},"tid":{}',
                             pl.col("device").cast(pl.Int64).fill_null(self._pid),
@@ -380,12 +392,12 @@ class _File:
     def _samples(self) -> None:
         frame = self._each.read(schema.SAMPLES, ("time", "metric", "instance", "value"))
         for rows in frame.filter(pl.col("value").is_finite()).iter_slices(_AT_ONCE):
-            instance = _quoted(rows["instance"]).fill_null('"value"')
+            instance = quoted(rows["instance"]).fill_null('"value"')
             self._write(
                 rows,
                 "C",
                 [
-                    _json("name", _quoted(rows["metric"])),
+                    member("name", quoted(rows["metric"])),
                     pl.lit(f',"pid":{self._pid}'),
                     self._time("time"),
                 ],
@@ -396,20 +408,20 @@ class _File:
         frame = self._each.read(schema.EVENTS)
         full = pl.col("kind").cast(pl.String) == "out_of_memory"
         for rows in frame.iter_slices(_AT_ONCE):
-            name = pl.when(full).then(pl.lit('"[OutOfMemory]"')).otherwise(_quoted(rows["kind"]))
+            name = pl.when(full).then(pl.lit('"[OutOfMemory]"')).otherwise(quoted(rows["kind"]))
             self._write(
                 rows,
                 "i",
                 [
                     pl.lit(',"s":"p","cat":"event"'),
-                    _json("name", name),
+                    member("name", name),
                     *self._place(pl.lit(0)),
                     self._time("time"),
                 ],
                 [
-                    _json("text", pl.when(~full).then(_quoted(rows["text"]))),
-                    _number("step", "step"),
-                    *_attributes(rows, verbatim=full),
+                    member("text", pl.when(~full).then(quoted(rows["text"]))),
+                    number("step", "step"),
+                    *attributes(rows, verbatim=full),
                 ],
             )
 
@@ -439,7 +451,7 @@ class _File:
         """Write an event for each row; members and arguments are ``,"name":value`` or null."""
         if not rows.height:
             return
-        parts = [pl.lit(f'{{"ph":"{phase}"'), *(member.fill_null("") for member in members)]
+        parts = [pl.lit(f'{{"ph":"{phase}"'), *(each.fill_null("") for each in members)]
         if arguments:
             told = pl.concat_str([argument.fill_null("") for argument in arguments])
             parts += [pl.lit(',"args":{'), told.str.strip_prefix(","), pl.lit("}")]
@@ -481,121 +493,40 @@ def _lanes(frame: pl.DataFrame, lane: pl.Expr) -> set[tuple[int, int]]:
     return set(found.rows())
 
 
-def microseconds(ns: pl.Expr) -> pl.Expr:
-    """Return ns as texts of µs with three decimals; null stays null."""
-    size = ns.abs()
-    sign = pl.when(ns < 0).then(pl.lit("-")).otherwise(pl.lit(""))
-    return pl.format("{}{}.{}", sign, size // 1000, (size % 1000).cast(pl.String).str.zfill(3))
-
-
 def _duration() -> pl.Expr:
     return pl.format(',"dur":{}', microseconds(pl.col("duration")))
-
-
-def _number(name: str, column: str) -> pl.Expr:
-    return pl.format(f',"{name}":{{}}', column)
 
 
 def _size(of: str) -> pl.Expr:
     return pl.format(f',"{of}":[{{}},{{}},{{}}]', *(f"{of}_{axis}" for axis in "xyz"))
 
 
-def _text(name: str, word: pl.Expr) -> pl.Expr:
-    return pl.format(f',"{name}":"{{}}"', word)
-
-
-def _json(name: str, value: pl.Expr) -> pl.Expr:
-    return pl.format(f',"{name}":{{}}', value)
-
-
-def _renamed(column: str, names: dict[str, str], other: str | None = None) -> pl.Expr:
-    text = pl.col(column).cast(pl.String)
-    if other is None:
-        return text.replace(names)
-    return text.replace_strict(names, default=other, return_dtype=pl.String)
-
-
-def _quoted_each(texts: pl.Expr) -> pl.Expr:
-    """Quote words that need no escapes."""
-    return pl.format('"{}"', texts)
-
-
-def _quoted(texts: pl.Series) -> pl.Expr:
-    """Return JSON strings; null stays null."""
-    return _each_once(texts, json.dumps)
-
-
-def _as_json(texts: pl.Series) -> pl.Expr:
-    """Return texts that are JSON as they are, and others as JSON strings; null stays null."""
-    return _each_once(texts, _valid)
-
-
-def _each_once(texts: pl.Series, made: Callable[[str], str]) -> pl.Expr:
-    coded = texts if isinstance(texts.dtype, pl.Categorical) else texts.cast(pl.Categorical())
-    known = coded.unique().drop_nulls()
-    if not len(known):
-        return pl.lit(None, pl.String)
-    codes = known.to_physical().to_numpy()
-    table = np.zeros(int(codes.max()) + 1, np.int64)
-    table[codes] = np.arange(len(known))
-    values = pl.Series([made(text) for text in known.cast(pl.String).to_list()], dtype=pl.String)
-    physical = coded.to_physical()
-    place = pl.Series(table[physical.fill_null(int(codes[0])).to_numpy()])
-    written = values.gather(place)
-    return pl.when(pl.Series(coded.is_not_null())).then(pl.lit(written))
-
-
-def _valid(text: str) -> str:
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return json.dumps(text)
-    return text
-
-
-def _attributes(rows: pl.DataFrame, verbatim: pl.Expr) -> Iterator[pl.Expr]:
-    """Yield the members of JSON objects: as arguments themselves, or together as one of them."""
-    told = _as_json(rows["attributes"])
-    inner = told.str.strip_chars_start("{").str.strip_suffix("}")
-    is_object = told.str.starts_with("{") & (inner.str.strip_chars() != "")
-    yield pl.when(verbatim & is_object).then(pl.format(",{}", inner))
-    yield _json("attributes", pl.when(~verbatim).then(told))
-
-
 def _told(collectives: pl.DataFrame, side: str, on: Sequence[str]) -> pl.DataFrame:
     """Return what is told of communication as arguments of what it is, by what that is found."""
     mine = collectives.filter(pl.col("side").cast(pl.String) == side)
-    members = {
-        name: pl.Series([_members(text) for text in mine[name].to_list()], dtype=pl.String)
-        for name in ("attributes",)
-    }
+    further = [_members(text) for text in mine["attributes"].to_list()]
     return mine.select(
         *on,
         pl.concat_str(
             [
                 part.fill_null("")
                 for part in (
-                    _json("Collective name", _quoted(mine["op"])),
-                    _number("In msg nelems", "elements_in"),
-                    _number("Out msg nelems", "elements_out"),
-                    _number("Group size", "group_size"),
-                    _json("dtype", _quoted(mine["type"])),
-                    _json("Process Group Name", _quoted(mine["group"])),
-                    _json("Process Group Ranks", _quoted(mine["ranks"])),
-                    pl.lit(members["attributes"]),
+                    member("Collective name", quoted(mine["op"])),
+                    number("In msg nelems", "elements_in"),
+                    number("Out msg nelems", "elements_out"),
+                    number("Group size", "group_size"),
+                    member("dtype", quoted(mine["type"])),
+                    member("Process Group Name", quoted(mine["group"])),
+                    member("Process Group Ranks", quoted(mine["ranks"])),
+                    pl.lit(pl.Series(further, dtype=pl.String)),
                 )
             ]
         ).alias("collective"),
     ).unique(on, keep="first", maintain_order=True)
 
 
-def _members(attributes: str | None) -> str | None:
-    if attributes is None:
-        return None
-    try:
-        told = json.loads(attributes)
-    except (ValueError, RecursionError):
-        return None
+def _members(text: str | None) -> str | None:
+    told = None if text is None else parsed(text)
     if not isinstance(told, dict):
         return None
     return "".join(

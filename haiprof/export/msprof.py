@@ -17,6 +17,7 @@ import polars as pl
 from haiprof import schema
 from haiprof.export import chrome, target
 from haiprof.export.chosen import Chosen, traced
+from haiprof.export.json_members import microseconds
 from haiprof.traced import one_rank
 from haiprof.views.trace.communication import communications
 from haiprof.views.trace.kernels import launching_operator
@@ -289,4 +290,4 @@ def _us(ns: str | pl.Expr) -> pl.Expr:
 
 
 def _at(column: str) -> pl.Expr:
-    return chrome.microseconds(pl.col(column))
+    return microseconds(pl.col(column))

@@ -16,6 +16,7 @@ from haiprof import schema
 from haiprof.analyzer import Analyzer
 from haiprof.errors import HaiprofError
 from haiprof.export import chrome
+from haiprof.export.json_members import microseconds
 
 
 def _rows(run: Analyzer, table: schema.Table, at: int) -> pl.DataFrame:
@@ -94,7 +95,10 @@ def test_a_file_is_plain_json_with_what_tools_look_for(tmp_path: Path) -> None:
     process = runs.write_process(run, rank=3, world_size=4)
     row = {**runs.span(0.0000015, 1, "op", name), "shapes": "no json;", "stack": name}
     row |= {"attributes": json.dumps({"of": name})}
-    runs.write_closed(process, schema.SPANS, [row])
+    odd = {**runs.span(5, 1, "user", "odd"), "attributes": '{"loss": NaN}', "types": "null"}
+    runs.write_closed(process, schema.SPANS, [row, odd])
+    kernel = runs.activity(1, 1, blocks_per_sm=float("inf"), occupancy=float("nan"), bandwidth=0.5)
+    runs.write_closed(process, schema.KERNELS, [kernel])
     bad = [runs.sample(1, "a.b.c", value) for value in (float("nan"), float("inf"), 2.5)]
     runs.write_closed(process, schema.SAMPLES, bad)
     runs.write_closed(process, schema.EVENTS, [runs.event(1, "mark", name)])
@@ -109,6 +113,10 @@ def test_a_file_is_plain_json_with_what_tools_look_for(tmp_path: Path) -> None:
     assert op["name"] == op["args"]["Call stack"] == name
     assert op["args"]["Input Dims"] == "no json;"
     assert op["args"]["attributes"] == {"of": name}
+    (user,) = [event["args"] for event in events if event["name"] == "odd"]
+    assert user == {"attributes": '{"loss": NaN}', "Input type": None}
+    (ran,) = [event["args"] for event in events if event.get("cat") == "kernel"]
+    assert ran == {"device": 0, "stream": 7, "memory bandwidth (GB/s)": 0.5}
     start = told["baseTimeNanoseconds"] + round(op["ts"] * 1000)
     assert (start, op["dur"]) == (runs.T0 + 2, 1000.0)
     assert [event["args"] for event in events if event["ph"] == "C"] == [{"value": 2.5}]
@@ -120,7 +128,7 @@ def test_a_file_is_plain_json_with_what_tools_look_for(tmp_path: Path) -> None:
 
 def test_times_before_the_epoch_of_a_file_are_negative() -> None:
     ns = pl.DataFrame({"ns": [-1, -1500, 0, 999, 1_000_001]})
-    made = ns.select(chrome.microseconds(pl.col("ns"))).to_series().to_list()
+    made = ns.select(microseconds(pl.col("ns"))).to_series().to_list()
     assert made == ["-0.001", "-1.500", "0.000", "0.999", "1000.001"]
 
 
