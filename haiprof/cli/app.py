@@ -216,16 +216,36 @@ def import_(
 
 @app.command()
 def export(
-    run: Annotated[
-        str, typer.Argument(help="A run's folder, or traces: a file or a folder.", metavar="RUN")
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            help="A run's folder, or traces: a file or a folder; before it, maybe, summary or "
+            "timeline, as msprof has them.",
+            metavar="[summary|timeline] RUN",
+        ),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.", metavar="DIR")],
-    to: Annotated[str, typer.Option(help="The format: csv.", metavar="FORMAT")] = "csv",
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The file or folder to write.", metavar="PATH")
+    ],
+    to: Annotated[
+        str,
+        typer.Option(
+            help="csv (every view), perfetto, chrome, tensorboard or parquet [csv].",
+            metavar="FORMAT",
+        ),
+    ] = "",
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format", help="Of a summary [csv] or a timeline [json].", metavar="csv|json"
+        ),
+    ] = "",
+    rank: Annotated[int | None, typer.Option(help="This rank only.", metavar="N")] = None,
 ) -> None:
-    """Write every view of a run for other programs: a table each."""
+    """Write a run for other programs: a trace viewer, TensorBoard, tables."""
     from haiprof.cli.export import export as write
 
-    write(run, to, out)
+    write(words, to, form, out, rank)
 
 
 @app.command()

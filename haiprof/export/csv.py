@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
 
 View = Callable[["Analyzer"], Any]
+#: Rows that are made into text at once.
+_AT_ONCE = 1 << 16
 
 #: What can be written: name of the file (or of its beginning) and how to get it. A view of several
 #: frames becomes a file for each, named after both.
@@ -91,7 +93,9 @@ def _write(frame: pl.DataFrame, file: Path) -> None:
         if isinstance(kind, pl.List)
     )
     with file.open("wb") as out:
-        flat.write_csv(out)
+        for number, part in enumerate(flat.iter_slices(_AT_ONCE)):
+            # Not into the file by polars: of a full disk that does not tell the reason.
+            out.write(part.write_csv(include_header=not number).encode())
 
 
 def _frames(name: str, made: Any) -> Iterator[tuple[str, pl.DataFrame]]:

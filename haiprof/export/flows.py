@@ -1,0 +1,79 @@
+"""Arrows between rows of a process's tables: from launch to kernels, from forward to backward.
+
+An arrow is a number that both ends have, from 1; 0 is none. Numbers of one process are dense.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+Arrows: TypeAlias = npt.NDArray[np.uint64]
+
+
+def launches(spans: pl.DataFrame, kernels: pl.DataFrame) -> tuple[Arrows, Arrows, int]:
+    """Return the arrow of each span and of each activity, and how many there are.
+
+    Calls of the runtime lead to the activities of the same correlation; several of them, as of a
+    graph, share one arrow.
+    """
+    calls = (spans["category"].cast(pl.String) == "runtime").fill_null(False).to_numpy()
+    begun = np.where(calls, spans["correlation"].fill_null(0).to_numpy(), 0)
+    ended = kernels["correlation"].fill_null(0).to_numpy()
+    known = _distinct(begun)
+    both = known[np.isin(known, _distinct(ended), assume_unique=True, kind="sort")]
+    return _placed(both, begun), _placed(both, ended), len(both)
+
+
+def forward_backward(spans: pl.DataFrame, flows: pl.DataFrame, first: int) -> tuple[Arrows, int]:
+    """Return the arrow of each span, counted from ``first`` on, and how many there are.
+
+    An end of an arrow is bound to the operator that begins at its time, on its thread. A forward
+    operator may have several backward ones, and the other way round; then the first arrow counts.
+    """
+    made = np.zeros(spans.height, np.uint64)
+    told = flows.filter(pl.col("kind").cast(pl.String) == "fwdbwd").select(
+        "id", pl.col("side").cast(pl.String), "thread", pl.col("time").alias("start")
+    )
+    if not told.height:
+        return made, 0
+    ops = (
+        spans.lazy()
+        .select("thread", "start", "category")
+        .with_row_index("row")
+        .filter(pl.col("category").cast(pl.String) == "op")
+        .select("thread", "start", "row")
+        .unique(["thread", "start"], keep="first")
+        .collect()
+    )
+    bound = told.join(ops, on=["thread", "start"], maintain_order="left")
+    starts = bound.filter(pl.col("side") == "start").unique("id", keep="first")
+    ends = bound.filter(pl.col("side") == "end").unique("id", keep="first")
+    pairs = starts.join(ends, on="id", suffix="_end").sort("row", "row_end")
+    pairs = pairs.unique("row", keep="first", maintain_order=True)
+    pairs = pairs.unique("row_end", keep="first", maintain_order=True)
+    number = np.arange(first + 1, first + 1 + pairs.height, dtype=np.uint64)
+    made[pairs["row"].to_numpy()] = number
+    made[pairs["row_end"].to_numpy()] = number
+    return made, pairs.height
+
+
+def _distinct(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    # They mostly rise, so that sorting costs little; numpy.unique would hash them.
+    ordered = np.sort(values[values != 0], kind="stable")
+    made: npt.NDArray[np.uint64] = ordered[
+        np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]
+    ]
+    return made
+
+
+def _placed(both: npt.NDArray[np.uint64], values: npt.NDArray[np.uint64]) -> Arrows:
+    if not len(both):
+        return np.zeros(len(values), np.uint64)
+    place = np.searchsorted(both, values)
+    found = both[np.minimum(place, len(both) - 1)] == values
+    made: Arrows = np.where(found, place + 1, 0).astype(np.uint64)
+    return made

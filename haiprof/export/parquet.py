@@ -1,0 +1,72 @@
+"""Every table of every process as Parquet: ``spans/rank_0.parquet``, …, read all at once by ``*``.
+
+Who a row is of stands in its columns ``node``, ``rank`` and ``pid``, not in the names of folders,
+from which readers would guess types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pyarrow.parquet as pq
+
+from haiprof import schema
+from haiprof.export import target
+from haiprof.export.chosen import chosen
+from haiprof.export.chrome import distinct_names
+
+if TYPE_CHECKING:
+    from haiprof.analyzer import Analyzer
+
+
+def write(
+    analyzer: Analyzer,
+    folder: Path,
+    rank: int | None = None,
+    told: Callable[[str], None] | None = None,
+) -> list[Path]:
+    """Write ``processes.parquet``, and a folder for each table; return the files.
+
+    Columns are ``node``, ``rank``, ``pid`` and those of :mod:`haiprof.schema`. Deep traces in a
+    run's folders are processes of their own.
+
+    Args:
+        analyzer: the run.
+        folder: must not be there.
+        rank: this one and its node only.
+        told: is called with each process's label before it is written.
+
+    Raises:
+        HaiprofError: ``folder`` is there or cannot be written, or there is no such rank.
+    """
+    processes = chosen(analyzer, rank)
+    written = [folder / "processes.parquet"]
+    with target.whole(folder) as partial:
+        partial.mkdir()
+        _write(analyzer.processes(), partial / "processes.parquet")
+        for each, name in zip(processes, distinct_names(processes), strict=True):
+            if told is not None:
+                told(each.label)
+            process = each.process
+            for table in schema.TABLES.values():
+                frame = each.read(table)
+                if frame.height:
+                    (partial / table.name).mkdir(exist_ok=True)
+                    who = frame.select(
+                        pl.lit(process.node).alias("node"),
+                        pl.lit(process.rank, pl.Int64).alias("rank"),
+                        pl.lit(process.pid, pl.Int64).alias("pid"),
+                        pl.all(),
+                    )
+                    _write(who, partial / table.name / f"{name}.parquet")
+                    written.append(folder / table.name / f"{name}.parquet")
+    return written
+
+
+def _write(frame: pl.DataFrame, file: Path) -> None:
+    # By Arrow: of a full disk polars tells in words only.
+    with file.open("xb") as out:
+        pq.write_table(frame.to_arrow(), out, compression="zstd")

@@ -1,0 +1,64 @@
+"""A folder that TensorBoard's PyTorch plugin opens: one trace for each process, named as it wants.
+
+HolisticTraceAnalysis reads the same files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from haiprof.export import target
+from haiprof.export.chosen import Chosen, traced
+from haiprof.export.chrome import base_of, write_process
+from haiprof.places import safe_name
+
+if TYPE_CHECKING:
+    from haiprof.analyzer import Analyzer
+
+
+def write(
+    analyzer: Analyzer,
+    folder: Path,
+    rank: int | None = None,
+    told: Callable[[str], None] | None = None,
+) -> list[Path]:
+    """Write a trace for each process, of a run's deep traces where it has some; return the files.
+
+    Args:
+        analyzer: the run.
+        folder: must not be there.
+        rank: this one only.
+        told: is called with each process's label before it is written.
+
+    Raises:
+        HaiprofError: ``folder`` is there or cannot be written, or there is no such rank.
+    """
+    processes = traced(analyzer, rank)
+    base = base_of(processes)
+    names = _names(processes)
+    with target.whole(folder) as partial:
+        partial.mkdir()
+        for each, name in zip(processes, names, strict=True):
+            if told is not None:
+                told(each.label)
+            with target.opened(partial / name) as out:
+                write_process(each, out, base, for_plugin=True)
+    return [folder / name for name in names]
+
+
+def _names(processes: Sequence[Chosen]) -> list[str]:
+    """Name files as torch does, ``<host>_<pid>.<ms>``: several of a worker are its spans."""
+    made: list[str] = []
+    for _, process, _ in processes:
+        trace = process.trace
+        worker = f"{process.node}_{process.pid}"
+        if process.pid is None and trace is not None:
+            worker = trace.worker
+        begin = (process.started_ns if trace is None else trace.begin) or 0
+        number = begin // 1_000_000
+        while (name := f"{safe_name(worker)}.{number}.pt.trace.json.gz") in made:
+            number += 1
+        made.append(name)
+    return made
