@@ -8,6 +8,7 @@ says nothing about what its trace cannot know.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
@@ -426,9 +427,12 @@ def stragglers(late: pl.DataFrame, steps: pl.DataFrame) -> dict[Whose, list[Find
         (node, *who): int(total)
         for node, *who, total in steps.group_by(WHOSE).agg(pl.col("duration").sum()).iter_rows()
     }
+    hosts = Counter(node for node, *_ in {key[:3] for key in whole})
     for row in late.iter_rows(named=True):
         key = tuple(row[name] for name in WHOSE)
         told = f"rank {row['rank']}" if row["rank"] is not None else row["node"]
+        if row["rank"] is None and hosts[row["node"]] > 1:
+            told = f"pid {row['pid']} on {told}"
         lost, ran = int(row["caused"]), whole.get(key, 0)
         if not ran or lost < IDLE * ran:
             continue

@@ -50,6 +50,7 @@ VIEWS: dict[str, View] = {
     "op_statistics": lambda run: run.op_statistics(),
     "critical_path": lambda run: _paths(run),
     "recommendations": lambda run: run.recommendations(),
+    "unknown": lambda run: run.unknown(),
 }
 
 

@@ -172,6 +172,41 @@ def _stacked(frames: list[pl.DataFrame]) -> pl.DataFrame:
     return pl.DataFrame(made)
 
 
+def filled(folder: Path, table: schema.Table, columns: Collection[str]) -> set[str]:
+    """Return those of ``columns`` that any row of a table has a value in.
+
+    Args:
+        folder: the process folder.
+        table: which table; without columns nothing is said of it.
+        columns: names of columns.
+    """
+    found: set[str] = set()
+    with from_system():
+        for segment in segments(folder, table.name, []):
+            wanted = [name for name in columns if name not in found]
+            if not wanted:
+                break
+            with contextlib.suppress(OSError, pa.ArrowException), _Opened(segment) as opened:
+                there = [name for name in wanted if name in opened.schema.names]
+                if not there:
+                    continue
+                if not opened.live:
+                    opened.pick(there, threads=False)
+                for batch in opened.batches():
+                    found.update(
+                        name for name in there if batch.column(name).null_count < batch.num_rows
+                    )
+                    if found.issuperset(there):
+                        break
+    return found
+
+
+def values(folder: Path, table: schema.Table, column: str) -> set[str]:
+    """Return the texts that a text column of a table has."""
+    read = read_table(folder, table, (column,)).frame[column]
+    return set(read.drop_nulls().unique().cast(pl.String).to_list())
+
+
 def count_cut(folder: Path) -> int:
     """Count the live streams of a process folder that end within a batch, without decoding them."""
     return sum(

@@ -13,7 +13,7 @@ import polars as pl
 from haiprof.diagnose import finding, recommend
 from haiprof.errors import HaiprofError
 from haiprof.sources.own import ROLE_NODE, Process
-from haiprof.traced import kept_overview, one_rank
+from haiprof.traced import kept_overview, one_rank, unknown
 from haiprof.traced.links import Links
 from haiprof.traced.whose import Matched, by_label, placed, session_of, stacked
 from haiprof.views.trace import bandwidth as bandwidth_view
@@ -358,6 +358,23 @@ class Traced(abc.ABC):
         if not told.height:
             return told
         return told.sort("saves_ns", descending=True, nulls_last=True, maintain_order=True)
+
+    def unknown(self, view: str | None = None, rank: int | None = None) -> pl.DataFrame:
+        """Return what views cannot tell of these traces, and why: one row for each want of a view.
+
+        Columns: ``view`` (the method's name), ``missing`` (a table, ``table.column``, or
+        ``spans[category]``), ``consequence`` (what of the view is lost) and ``why``, with the mend.
+
+        Args:
+            view: only what this view lacks.
+            rank: of one rank only.
+
+        See :mod:`haiprof.views.trace.wants`.
+        """
+        deep = self._in_detail(rank)
+        chosen = deep._traces(rank)
+        told = deep._map(functools.partial(unknown.unknown_of, view=view), chosen)
+        return stacked(zip(chosen, told, strict=True))
 
     def compare(self, after: Traced, rank: int | None = None) -> dict[str, compare_view.Comparison]:
         """Compare each trace of this run with the same rank's in a later run, by label.

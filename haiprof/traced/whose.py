@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import count
 from typing import TypeAlias
 
 import polars as pl
@@ -24,16 +25,18 @@ def placed(processes: list[Process]) -> dict[tuple[object, ...], Process]:
     """Name each by what is the same in another run: rank, session, and without a rank the worker.
 
     A worker alone need not have the same name. Of a rank that was started again the last counts.
+    Traces of one host without a rank go by their GPUs, then by their order.
     """
     unranked = {process.node for process in processes if process.rank is None}
-    return {
-        (
-            process.rank,
-            process.node if process.rank is None and len(unranked) > 1 else None,
-            session_of(process),
-        ): process
-        for process in processes
-    }
+    made: dict[tuple[object, ...], Process] = {}
+    for process in processes:
+        node = process.node if process.rank is None and len(unranked) > 1 else None
+        place: tuple[object, ...] = (process.rank, node, session_of(process))
+        if process.rank is None and process.trace is not None:
+            gpus = tuple(sorted(gpu.device for gpu in process.gpus if gpu.device is not None))
+            place = next(p for n in count() if (p := (*place, gpus, n)) not in made)
+        made[place] = process
+    return made
 
 
 def stacked(made: Iterable[tuple[Process, pl.DataFrame]]) -> pl.DataFrame:

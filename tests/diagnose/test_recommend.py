@@ -264,6 +264,22 @@ def test_the_rank_that_lets_three_others_wait() -> None:
     assert found.saves_ns == 300_000
 
 
+def test_a_process_without_a_rank_is_told_from_another_of_its_host() -> None:
+    late = pl.DataFrame(
+        [
+            {"node": "n0", "rank": None, "pid": pid, "session": 1, "collectives": 5,
+             "last": 5 * (pid == 7), "caused": 3e5 * (pid == 7), "waited": 3e5 * (pid != 7)}
+            for pid in (7, 8)
+        ],
+        schema_overrides={"rank": pl.Int64()},
+    )  # fmt: skip
+    steps = late.select("node", "rank", "pid", "session", pl.lit(1_000_000).alias("duration"))
+    (found,) = recommend.stragglers(late, steps)["n0", None, 7, 1]
+    assert found.problem.startswith("the other ranks waited for pid 7 on n0, up to 30 %")
+    (alone,) = recommend.stragglers(late.head(1), steps.head(1))["n0", None, 7, 1]
+    assert alone.problem.startswith("the other ranks waited for n0, up to 30 %")
+
+
 #: The plugin's advice: a word of it, and our finding.
 PLUGIN = {
     "input data loading": "data_loading",

@@ -47,6 +47,7 @@ SHOWN = {
     "op_statistics": ("Units that operators ran on", "units that operators ran on"),
     "critical_path": ("What it consists of", "a critical path"),
     "recommendations": ("What would win time back", ""),
+    "unknown": ("Not known", ""),
 }
 #: Views of the export that are of no deep trace alone: the rest of the report has them.
 OTHERS = {"processes", "phases", "device_phases", "samples", "events"}

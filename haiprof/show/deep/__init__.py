@@ -13,6 +13,7 @@ from haiprof.show.deep import (
     modules,
     operators,
     path,
+    unknown,
     why,
 )
 from haiprof.show.deep.section import OneTrace, Section
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 def show(analyzer: Analyzer) -> list[Section]:
     """Show what is known of the traced ranks; detailed tables are of the slowest one.
 
-    The last section names what the traces do not hold.
+    The last sections name what the traces do not hold and why, and what has no rows.
     """
     overview = analyzer.overview()
     found = analyzer.recommendations()
@@ -39,6 +40,7 @@ def show(analyzer: Analyzer) -> list[Section]:
         launches.section(analyzer, one),
         modules.section(analyzer, one),
         memory.section(analyzer, one),
+        unknown.section(analyzer),
     ]
     lacks = [name for section in made for name in section.missing]
     if lacks:

@@ -46,7 +46,7 @@ def section(analyzer: Analyzer, one: OneTrace) -> Section:
             {
                 "kernels": by_name,
                 "sequences of kernels beneath operators": sequences,
-                "hardware counters (of CUPTI's range profiler)": counters,
+                "hardware counters": counters,
             }
         ),
     )

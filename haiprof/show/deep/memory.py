@@ -30,7 +30,7 @@ def section(analyzer: Analyzer, one: OneTrace) -> Section:
     found = analyzer.memory(one.rank, points=_POINTS)
     curve = one.of(found.curve)
     if not curve.height:
-        return Section("", [], missing=["memory (profile_memory=True)"])
+        return Section("", [], missing=["memory"])
     origin = int(curve["time"].to_numpy().min())
     holders, blocks, by_operator = map(one.of, (found.holders, found.blocks, found.operators))
     return Section(

@@ -37,7 +37,7 @@ def section(analyzer: Analyzer, one: OneTrace) -> Section:
     modules = one.of(analyzer.modules(one.rank))
     title = "Python functions"
     flames = one.of(analyzer.flames(one.rank))
-    missing = lacking({"modules": modules, "Python functions (with_stack=True)": flames})
+    missing = lacking({"modules": modules, "Python functions": flames})
     if not flames.height:
         title = "operators, ranges and calls of the runtime"
         flames = one.of(analyzer.flames(one.rank, of="calls"))

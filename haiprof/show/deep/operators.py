@@ -37,8 +37,8 @@ def section(analyzer: Analyzer, one: OneTrace) -> Section:
         missing=lacking(
             {
                 "operators": by_name,
-                "shapes (record_shapes=True)": by_shapes,
-                "call stacks of operators (with_stack=True)": by_stack,
+                "shapes": by_shapes,
+                "call stacks of operators": by_stack,
                 "units that operators ran on": statistics,
             }
         ),

@@ -31,7 +31,7 @@ _WHO = ("node", "rank", "pid", "session")
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """An answer; ``missing`` names the views that have no data, and what would record it."""
+    """An answer; ``missing`` names the views that have no data."""
 
     title: str
     parts: Sequence[Grid | go.Figure]
@@ -93,9 +93,14 @@ class OneTrace:
 
 
 def who(frame: pl.DataFrame) -> list[str]:
-    """Return the columns that tell traces apart: rank, without one the worker; the session."""
-    by = "rank" if frame["rank"].null_count() < frame.height else "node"
-    return [by, "session"] if frame["session"].n_unique() > 1 else [by]
+    """Return the columns that tell traces apart: rank, without one the worker; the session.
+
+    Of several workers of one host also the pid.
+    """
+    by = ["rank"] if frame["rank"].null_count() < frame.height else ["node"]
+    if by == ["node"] and frame["node"].n_unique() < frame.select("node", "pid").n_unique():
+        by.append("pid")
+    return [*by, "session"] if frame["session"].n_unique() > 1 else by
 
 
 def labels(frame: pl.DataFrame) -> list[str]:
@@ -103,7 +108,7 @@ def labels(frame: pl.DataFrame) -> list[str]:
     columns = who(frame)
     if "device" in frame.columns and frame.select(columns).is_duplicated().any():
         columns.append("device")
-    written = {"rank": "rank ", "node": "", "session": "session ", "device": "GPU "}
+    written = {"rank": "rank ", "node": "", "pid": "pid ", "session": "session ", "device": "GPU "}
     return [
         safe(
             ", ".join(

@@ -32,7 +32,7 @@ def section(found: pl.DataFrame, steps: pl.DataFrame, one: OneTrace) -> Section:
         "Deep trace: why the steps take as long as they do",
         [*_found(found), *_figure(mine, one), *_steps(mine, one)],
         sentences(found),
-        [] if mine["step"].n_unique() > 1 else ["several steps (ProfilerStep marks)"],
+        [] if mine["step"].n_unique() > 1 else ["several steps"],
     )
 
 

@@ -31,7 +31,8 @@ class Imported:
     distributed: dict[str, Any] = field(default_factory=dict)
     version: int | None = None
     #: What this tool or this trace does not tell, and why, with the mend if there is one: a table
-    #: (``allocations``) or a column (``kernels.occupancy``) of :mod:`haiprof.schema`.
+    #: (``allocations``) or a column (``kernels.occupancy``) of :mod:`haiprof.schema`, a category of
+    #: spans or a kind of kernels (``spans[op]``), or ``communication``.
     lacks: dict[str, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     #: Why nothing of it could be read.

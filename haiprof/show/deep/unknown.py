@@ -1,0 +1,36 @@
+"""What these traces do not tell: which views lack something, why, and what would have it told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from haiprof.show.deep.section import Columns, Section, table
+
+if TYPE_CHECKING:
+    from haiprof.analyzer import Analyzer
+
+_ROWS = 60
+
+
+def section(analyzer: Analyzer) -> Section:
+    """Tell what is missing of all traces: the same of several is one row."""
+    found = analyzer.unknown()
+    if not found.height:
+        return Section("", [])
+    traces = found.select("node", "rank", "pid", "session").n_unique()
+    rows = found.group_by("missing", "why", "view", "consequence", maintain_order=True).agg(
+        pl.len().alias("traces")
+    )
+    told = rows.group_by("missing", "why", maintain_order=True).agg(
+        (pl.col("view").str.replace_all("_", " ") + ": " + pl.col("consequence"))
+        .str.join("; ")
+        .alias("so not known"),
+        pl.col("traces").max(),
+    )
+    columns: Columns = ["missing", "so not known", "why"]
+    if traces > 1:
+        columns.append("traces")
+    note = "What views need and the traces do not hold, and what would have it recorded."
+    return Section("What these traces do not tell", table("Not known", told, columns, note, _ROWS))

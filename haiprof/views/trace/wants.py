@@ -1,0 +1,91 @@
+"""What each view of a deep trace needs, and what it cannot say without: one table for all tools.
+
+A key names what is needed: a table (``allocations``), a column with a value in any row
+(``kernels.occupancy``), spans of a category or activities of a kind (``spans[op]``), or
+:data:`COMMUNICATION`. Tools tell by such keys why they lack something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+#: That any kernel or span communicates: what is not there need not be described.
+COMMUNICATION: Final = "communication"
+KERNELS: Final = "kernels"
+
+
+class Want(NamedTuple):
+    """``view`` cannot tell ``lost`` where ``needs`` is missing.
+
+    It is only said where ``given`` is there: without, there is nothing that it could be said of.
+    """
+
+    view: str
+    needs: str
+    lost: str
+    given: str | None = None
+
+
+_ALL: Final = "all of it"
+_LAUNCH: Final = "spans[runtime]"
+_OP: Final = "spans[op]"
+
+WANTS: Final = (
+    Want("overview", KERNELS, "how busy GPUs were"),
+    Want("overview", "kernels.device", "which GPU it was", KERNELS),
+    Want("overview", "kernels.blocks_per_sm", "the estimated efficiency of the SMs", KERNELS),
+    Want("overview", "kernels.occupancy", "the estimated achieved occupancy", KERNELS),
+    Want("overview", _LAUNCH, "which step launched what; runtime's part of a step"),
+    Want("steps", "spans[step]", "each step: all of the trace counts as one"),
+    Want("operators", _OP, _ALL),
+    Want("operators", _LAUNCH, "the time that operators take on devices", _OP),
+    Want("operators", "spans.shapes", "costs by the shapes of inputs", _OP),
+    Want("operators", "spans.stack", "costs by call stack", _OP),
+    Want("kernels", KERNELS, _ALL),
+    Want("kernels", _OP, "which operators launch them", KERNELS),
+    Want("kernels", "kernels.blocks_per_sm", "blocks per SM", KERNELS),
+    Want("kernels", "kernels.occupancy", "the estimated achieved occupancy", KERNELS),
+    Want("memory", "allocations", _ALL),
+    Want("memory", _OP, "who allocated", "allocations"),
+    Want("modules", "spans.module", _ALL),
+    Want("flames", "spans[python]", "Python's functions; operators and calls are there"),
+    Want("distributed", COMMUNICATION, "communication, its overlap, who waits for whom"),
+    Want("distributed", "collectives.bytes", "bytes of collectives, bandwidth", COMMUNICATION),
+    Want("distributed", "collectives.group", "process groups and their sizes", COMMUNICATION),
+    Want("stragglers", COMMUNICATION, _ALL),
+    Want("temporal", KERNELS, _ALL),
+    Want("idle", KERNELS, _ALL),
+    Want("idle", _LAUNCH, "whether a stream waited for the host", KERNELS),
+    Want("overlap", COMMUNICATION, "how much of the communication is hidden"),
+    Want("launches", KERNELS, _ALL),
+    Want("launches", _LAUNCH, _ALL, KERNELS),
+    Want("queue_length", KERNELS, _ALL),
+    Want("queue_length", _LAUNCH, _ALL, KERNELS),
+    Want("bandwidth", KERNELS, _ALL),
+    Want("bandwidth", "kernels.bytes", _ALL, "kernels[memcpy]"),
+    Want("kernel_kinds", KERNELS, _ALL),
+    Want("step_trace", "spans[step]", "each step: all of the trace counts as one"),
+    Want("op_statistics", KERNELS, _ALL),
+    Want("op_statistics", _OP, "operators: kernels stand for themselves", KERNELS),
+    Want("hardware_counters", "spans[counters]", _ALL),
+    Want("sequences", _OP, "sequences of operators; those of ranges are there", KERNELS),
+    Want("critical_path", KERNELS, "what devices did"),
+    Want("critical_path", _LAUNCH, "what launched what", KERNELS),
+    Want("recommendations", "spans[step]", "of how many steps a problem is"),
+    Want("recommendations", "allocations", "advice on memory"),
+    Want("recommendations", "spans.stack", "the line of code of a problem", _OP),
+)  # fmt: skip
+
+
+def missing(held: Collection[str]) -> list[Want]:
+    """Return what views want and a trace does not hold.
+
+    Args:
+        held: the keys that it does.
+    """
+    return [
+        want
+        for want in WANTS
+        if want.needs not in held and (want.given is None or want.given in held)
+    ]
