@@ -373,8 +373,7 @@ class Traced(abc.ABC):
         """
         deep = self._in_detail(rank)
         chosen = deep._traces(rank)
-        told = deep._map(functools.partial(unknown.unknown_of, view=view), chosen)
-        return stacked(zip(chosen, told, strict=True))
+        return stacked(deep._map(functools.partial(unknown.unknown_of, view=view), chosen))
 
     def compare(self, after: Traced, rank: int | None = None) -> dict[str, compare_view.Comparison]:
         """Compare each trace of this run with the same rank's in a later run, by label.
