@@ -1,0 +1,92 @@
+"""Reads the CSV files of msprof and torch_npu: every value is a text there, times are in µs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+from haiprof.errors import HaiprofError
+
+#: How these files say that there is no value.
+_NOTHING: Final = ("", "N/A", "NA", "null", "None")
+#: A number of microseconds: whole ones, and a fraction.
+_WHOLE: Final = r"^(-?\d+)(?:\.\d*)?$"
+_FRACTION: Final = r"^-?\d+\.(\d+)$"
+
+
+def read(file: Path, columns: Mapping[str, str]) -> pl.DataFrame:
+    """Read some columns of a file as texts.
+
+    Args:
+        file: with a line of names first.
+        columns: names in the file -> names in the frame. Of two for one the first that is there
+            counts; one that no name is there for is null.
+
+    Returns:
+        One row a line; the last line of a file that was cut within it is all null.
+
+    Raises:
+        HaiprofError: it cannot be read, or is no CSV.
+    """
+    try:
+        found = pl.read_csv(
+            file, infer_schema=False, truncate_ragged_lines=True, encoding="utf8-lossy"
+        )
+    except OSError as error:
+        raise HaiprofError(f"{file}: cannot be read ({error.strerror or error})") from None
+    except pl.exceptions.NoDataError:
+        return pl.DataFrame(schema=dict.fromkeys(columns.values(), pl.String()))
+    except pl.exceptions.PolarsError as error:
+        said = (str(error).splitlines() or ["?"])[0]
+        raise HaiprofError(f"{file}: is no CSV: {said}: copy it again") from None
+    stripped = {name.strip(): name for name in reversed(found.columns)}
+    made: dict[str, pl.Expr] = {}
+    for theirs, ours in columns.items():
+        if theirs in stripped:
+            text = pl.col(stripped[theirs]).str.strip_chars()
+            made.setdefault(ours, pl.when(text.is_in(_NOTHING).not_()).then(text).alias(ours))
+    nothing = pl.lit(None, pl.String())
+    table = found.select(
+        made.get(ours, nothing.alias(ours)) for ours in dict.fromkeys(columns.values())
+    )
+    if found.height and found[-1, -1] is None and not _ends_with_a_line(file):
+        return pl.concat((table.head(-1), table.clear(1)))
+    return table
+
+
+def _ends_with_a_line(file: Path) -> bool:
+    with file.open("rb") as opened:
+        opened.seek(-1, os.SEEK_END)
+        return opened.read(1) == b"\n"
+
+
+def read_all(files: Iterable[Path], columns: Mapping[str, str]) -> pl.DataFrame:
+    """Read several files of one table as one: msprof cuts long ones into slices."""
+    frames = [read(file, columns) for file in files]
+    if not frames:
+        return pl.DataFrame(schema=dict.fromkeys(columns.values(), pl.String()))
+    return pl.concat(frames)
+
+
+def ns(name: str) -> pl.Expr:
+    """Return a column of microseconds as int64 ns, rounded; null where it is no number."""
+    text = pl.col(name)
+    whole = text.str.extract(_WHOLE).cast(pl.Int64, strict=False) * 1000
+    # Of the decimals that are finer than ns the first one rounds.
+    fraction = (text.str.extract(_FRACTION).fill_null("") + "0000").str.slice(0, 4)
+    part = (fraction.cast(pl.Int64, strict=False) + 5) // 10
+    return pl.when(text.str.starts_with("-")).then(whole - part).otherwise(whole + part).alias(name)
+
+
+def number(name: str, kind: type[pl.DataType]) -> pl.Expr:
+    """Return a column of whole numbers; null where it is none of that type."""
+    return pl.col(name).cast(kind, strict=False).alias(name)
+
+
+def size(name: str, unit: int) -> pl.Expr:
+    """Return a column of sizes in ``unit`` bytes as int64 bytes."""
+    return (pl.col(name).cast(pl.Float64, strict=False) * unit).round().cast(pl.Int64).alias(name)
