@@ -96,8 +96,11 @@ def _host(database: Database) -> pl.DataFrame:
     categories = {_QUEUE: "runtime", _PYTHON: "python", _MARK: "user"}
     category = kind.replace_strict(categories, default="op", return_dtype=pl.String())
     enqueued = (kind == _QUEUE) & pl.col("name").str.starts_with("Enqueue")
+    # Each row has a number of its own, for those of its connections.
+    ends = _connections(database).unique("id", keep="first")
     return (
-        named.join(_stacks(database), "callchainId", how="left", maintain_order="left")
+        named.join(ends, left_on="connectionId", right_on="id", how="left", maintain_order="left")
+        .join(_stacks(database), "callchainId", how="left", maintain_order="left")
         .select(
             pl.col("startNs").alias("start"),
             _LENGTH,
@@ -108,7 +111,7 @@ def _host(database: Database) -> pl.DataFrame:
             pl.col("name").fill_null(""),
             _thread(),
             pl.when(is_op).then(step).alias("step"),
-            pl.when(enqueued).then("connectionId").cast(pl.UInt64).alias("correlation"),
+            pl.when(enqueued).then("connection").alias("correlation"),
             pl.when(is_op).then("place").cast(pl.UInt64).alias("external"),
             pl.when(pl.col("sequenceNumber") >= 0).then("sequenceNumber").alias("sequence"),
             (pl.col("fwdThreadId") & _LOW).cast(pl.UInt32).alias("forward_thread"),
@@ -116,6 +119,7 @@ def _host(database: Database) -> pl.DataFrame:
             as_json(named["inputDtypes"], str).alias("types"),
             "stack",
             "connectionId",
+            "connection",
             "type",
         )
         .drop_nulls(["start", "duration"])
@@ -261,26 +265,30 @@ def _launched(tasks: pl.DataFrame, host: pl.DataFrame, called: pl.DataFrame) -> 
         )
     )
     taken = (pl.col("type") == _QUEUE) & pl.col("name").str.starts_with("Dequeue")
-    dequeued = host.filter(taken & pl.col("connectionId").is_not_null()).select(
+    dequeued = host.filter(taken & pl.col("connection").is_not_null()).select(
         pl.col("thread").alias("by"),
         pl.col("start").alias("at"),
         (pl.col("start") + pl.col("duration")).alias("until"),
-        pl.col("connectionId").cast(pl.UInt64).alias("correlation"),
+        pl.col("connection").alias("correlation"),
     )
     return through_queue(tasks.join(calls, "connection").select("task", "by", "at"), dequeued)
 
 
 def _wanted(database: Database, tasks: pl.DataFrame, host: pl.DataFrame) -> pl.DataFrame:
     """``task`` and ``external`` of those that an operator's connections lead to."""
-    pairs = database.read("CONNECTION_IDS", "id", "connectionId")
     ops = host.filter(pl.col("type") == _OPERATOR)
     wanted = (
         ops.select(pl.col("connectionId").alias("id"), "external")
-        .join(pairs, "id")
-        .select("external", pl.col("connectionId").cast(pl.UInt64).alias("connection"))
+        .join(_connections(database), "id")
         .unique("connection", keep="last")
     )
-    return tasks.join(wanted, "connection").select("task", pl.col("external"))
+    return tasks.join(wanted, "connection").select("task", "external")
+
+
+def _connections(database: Database) -> pl.DataFrame:
+    """``id`` and ``connection``: what the numbers in ``PYTORCH_API`` stand for, one or several."""
+    found = database.read("CONNECTION_IDS", "id", "connectionId").drop_nulls()
+    return found.select("id", _known("connectionId").alias("connection"))
 
 
 def _groups(database: Database) -> pl.DataFrame:

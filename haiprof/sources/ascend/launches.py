@@ -19,6 +19,8 @@ DEQUEUED: Final = {
     "until": pl.Int64(),
     "correlation": pl.UInt64(),
 }
+#: CANN's calls: the number that tasks have too, and where and when each began.
+CALLS: Final = {"connection": pl.UInt64(), "by": pl.UInt32(), "at": pl.Int64()}
 #: CANN numbers its calls from 1 on, as the queue does: its numbers are put behind all of these.
 OF_CANN: Final = 1 << 32
 

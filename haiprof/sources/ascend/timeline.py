@@ -18,7 +18,7 @@ import numpy.typing as npt
 import polars as pl
 
 from haiprof.sources.ascend import words
-from haiprof.sources.ascend.launches import DEQUEUED, OF_CANN, through_queue
+from haiprof.sources.ascend.launches import CALLS, DEQUEUED, OF_CANN, through_queue
 from haiprof.sources.ascend.lists import as_json, dimensions
 from haiprof.sources.imports.segments import Segments
 from haiprof.sources.kineto import words as kineto
@@ -103,6 +103,7 @@ class Timeline:
         self._arrows: list[pl.DataFrame] = []
         self._ops: list[pl.DataFrame] = []
         self._dequeued: list[pl.DataFrame] = []
+        self._calls: list[pl.DataFrame] = []
         self._count = 0
         self.unknown: Counter[str] = Counter()
         #: Process of the job, as the timeline numbers it; None where no event of it is there.
@@ -186,7 +187,12 @@ class Timeline:
         pairs = arrived.select("process", "thread", pl.col("time").alias("start"), "code").join(
             left.select("code", pl.col("thread").alias("by"), pl.col("time").alias("at")), "code"
         )
-        launched = tasks.join(pairs, ("process", "thread", "start")).select("task", "by", "at")
+        by_arrow = tasks.join(pairs, ("process", "thread", "start")).select("task", "by", "at")
+        # Events and waits have no arrow.
+        calls = pl.concat([pl.DataFrame(schema=CALLS), *self._calls])
+        rest = tasks.select("task", "connection").join(by_arrow, "task", how="anti")
+        by_number = rest.join(calls.unique("connection", keep="first"), "connection")
+        launched = pl.concat((by_arrow, by_number.select("task", "by", "at")))
         return through_queue(launched, pl.concat([pl.DataFrame(schema=DEQUEUED), *self._dequeued]))
 
     def _wanted(self, tasks: pl.DataFrame, arrows: pl.DataFrame) -> pl.DataFrame:
@@ -321,6 +327,13 @@ class Timeline:
         self.has |= set(made["category"].unique())
         end = (pl.col("start") + pl.col("duration")).alias("end")
         self._ops.append(made.filter(is_op).select("name", "thread", "start", end, "external"))
+        self._calls.append(
+            found.select(
+                _argument("connection_id").cast(pl.UInt64).alias("connection"),
+                _thread("by"),
+                pl.col("start").alias("at"),
+            ).drop_nulls("connection")
+        )
         self._dequeued.append(
             found.filter((pl.col("category") == "dequeue") & queued.is_not_null()).select(
                 _thread("by"),
