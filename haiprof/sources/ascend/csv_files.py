@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import polars as pl
 
 from haiprof.errors import HaiprofError
+from haiprof.sources.kineto.columns import FAR
 
 #: How these files say that there is no value.
 _NOTHING: Final = ("", "N/A", "NA", "null", "None")
@@ -39,7 +40,7 @@ def read(file: Path, columns: Mapping[str, str]) -> pl.DataFrame:
     except OSError as error:
         raise HaiprofError(f"{file}: cannot be read ({error.strerror or error})") from None
     except pl.exceptions.NoDataError:
-        return pl.DataFrame(schema=dict.fromkeys(columns.values(), pl.String()))
+        return nothing(columns)
     except pl.exceptions.PolarsError as error:
         said = (str(error).splitlines() or ["?"])[0]
         raise HaiprofError(f"{file}: is no CSV: {said}: copy it again") from None
@@ -49,9 +50,9 @@ def read(file: Path, columns: Mapping[str, str]) -> pl.DataFrame:
         if theirs in stripped:
             text = pl.col(stripped[theirs]).str.strip_chars()
             made.setdefault(ours, pl.when(text.is_in(_NOTHING).not_()).then(text).alias(ours))
-    nothing = pl.lit(None, pl.String())
+    none = pl.lit(None, pl.String())
     table = found.select(
-        made.get(ours, nothing.alias(ours)) for ours in dict.fromkeys(columns.values())
+        made.get(ours, none.alias(ours)) for ours in dict.fromkeys(columns.values())
     )
     if found.height and found[-1, -1] is None and not _ends_with_a_line(file):
         return pl.concat((table.head(-1), table.clear(1)))
@@ -64,18 +65,16 @@ def _ends_with_a_line(file: Path) -> bool:
         return opened.read(1) == b"\n"
 
 
-def read_all(files: Iterable[Path], columns: Mapping[str, str]) -> pl.DataFrame:
-    """Read several files of one table as one: msprof cuts long ones into slices."""
-    frames = [read(file, columns) for file in files]
-    if not frames:
-        return pl.DataFrame(schema=dict.fromkeys(columns.values(), pl.String()))
-    return pl.concat(frames)
+def nothing(columns: Mapping[str, str]) -> pl.DataFrame:
+    """Return what :func:`read` does of a file without rows."""
+    return pl.DataFrame(schema=dict.fromkeys(columns.values(), pl.String()))
 
 
 def ns(name: str) -> pl.Expr:
-    """Return a column of microseconds as int64 ns, rounded; null where it is no number."""
+    """Return a column of microseconds as int64 ns, rounded; null where it is none, or far off."""
     text = pl.col(name)
-    whole = text.str.extract(_WHOLE).cast(pl.Int64, strict=False) * 1000
+    us = text.str.extract(_WHOLE).cast(pl.Int64, strict=False)
+    whole = pl.when(us.abs() < FAR // 1000).then(us) * 1000
     # Of the decimals that are finer than ns the first one rounds.
     fraction = (text.str.extract(_FRACTION).fill_null("") + "0000").str.slice(0, 4)
     part = (fraction.cast(pl.Int64, strict=False) + 5) // 10
@@ -89,4 +88,5 @@ def number(name: str, kind: type[pl.DataType]) -> pl.Expr:
 
 def size(name: str, unit: int) -> pl.Expr:
     """Return a column of sizes in ``unit`` bytes as int64 bytes."""
-    return (pl.col(name).cast(pl.Float64, strict=False) * unit).round().cast(pl.Int64).alias(name)
+    found = (pl.col(name).cast(pl.Float64, strict=False) * unit).round()
+    return found.cast(pl.Int64, strict=False).alias(name)

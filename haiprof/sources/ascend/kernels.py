@@ -54,7 +54,7 @@ def typed(table: pl.DataFrame) -> tuple[pl.DataFrame, int]:
         number("grid_x", pl.UInt32),
         number("device", pl.UInt16),
     )
-    whole = made.filter(pl.col("start").is_not_null() & pl.col("duration").is_not_null())
+    whole = made.filter(pl.col("start").is_not_null() & (pl.col("duration") >= 0))
     return whole, made.height - whole.height
 
 

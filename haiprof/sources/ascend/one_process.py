@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -110,15 +110,17 @@ class _Files:
         made.pid = timeline.pid
         made.problems += timeline.problems
         ops = timeline.ops
-        blocks = self._blocks()
-        device = self._device(blocks)
+        blocks = memory.blocks(self._read(memory.OPERATORS, "operator_memory*.csv"))
+        records = self._read(memory.RECORDS, "memory_record*.csv")
+        known = pl.concat((records.select(memory.ordinal()), blocks.select("device")))
+        numbers = known["device"].drop_nulls().unique().to_list()
+        device = numbers[0] if len(numbers) == 1 else None
         ran = kernels.kernels(self._table(), timeline.tasks(), device)
         self._segments.write_frame("kernels", ran)
         told_of = self._communication()
         self._segments.write_frame("collectives", communication.of_device(ran, told_of))
         self._segments.write_frame("collectives", communication.of_host(ops))
         self._segments.write_frame("allocations", memory.allocations(blocks, ops))
-        records = csv_files.read_all(self._all("memory_record*.csv"), memory.RECORDS)
         self._segments.write_frame("samples", memory.samples(records))
         if "step" not in timeline.has:
             self._write_steps()
@@ -133,23 +135,28 @@ class _Files:
 
     def _table(self) -> pl.DataFrame:
         """Read the table of kernels, from the file that tells most."""
-        none = pl.DataFrame(schema=kernels.TABLE)
-        table = none
         for pattern, columns in (
             ("kernel_details*.csv", words.KERNEL_DETAILS),
             ("op_summary*.csv", words.OP_SUMMARY),
             ("task_time*.csv", words.TASK_TIME),
         ):
-            if files := self._all(pattern):
-                table = csv_files.read_all(files, columns)
+            made, lost = kernels.typed(self._read(columns, pattern))
+            self._tell_lost(lost, pattern)
+            if made.height:
                 break
-        made, lost = kernels.typed(table)
-        self._tell_lost(lost, pattern)
-        if files := self._all("aicpu_[0-9]*.csv", "aicpu.csv"):
-            more, lost = kernels.typed(csv_files.read_all(files, words.AI_CPU))
-            self._tell_lost(lost, "aicpu*.csv")
-            made = kernels.with_ai_cpu(made, more)
-        return made
+        more, lost = kernels.typed(self._read(words.AI_CPU, "aicpu_[0-9]*.csv", "aicpu.csv"))
+        self._tell_lost(lost, "aicpu*.csv")
+        return kernels.with_ai_cpu(made, more) if more.height else made
+
+    def _read(self, columns: Mapping[str, str], *patterns: str) -> pl.DataFrame:
+        """Read the files of one table; one that cannot be read is told."""
+        frames = [csv_files.nothing(columns)]
+        for file in self._all(*patterns):
+            try:
+                frames.append(csv_files.read(file, columns))
+            except HaiprofError as error:
+                self._made.problems.append(f"{error}: what it tells is left out")
+        return pl.concat(frames)
 
     def _tell_lost(self, rows: int, file: str) -> None:
         if rows:
@@ -157,18 +164,6 @@ class _Files:
                 f"{self._folder / file}: {rows} rows without a start or a duration: left out; "
                 "copy the file again if it was cut"
             )
-
-    def _blocks(self) -> pl.DataFrame:
-        return memory.blocks(
-            csv_files.read_all(self._all("operator_memory*.csv"), memory.OPERATORS)
-        )
-
-    def _device(self, blocks: pl.DataFrame) -> int | None:
-        """Return the device of the process, if it is one."""
-        records = self._all("memory_record*.csv", "npu_module_mem*.csv")
-        found = csv_files.read_all(records, memory.RECORDS).select(memory.ordinal())
-        known = pl.concat((found["device"], blocks["device"])).drop_nulls().unique().to_list()
-        return known[0] if len(known) == 1 else None
 
     def _communication(self) -> pl.DataFrame:
         file = self._folder / "communication.json"
@@ -182,9 +177,8 @@ class _Files:
 
     def _write_steps(self) -> None:
         """Write the iterations that msprof tells of, of a job without ``ProfilerStep``."""
-        files = [f for f in self._all("step_trace_*.csv") if f.name != "step_trace_time.csv"]
         duration = csv_files.ns("duration")
-        steps = csv_files.read_all(files, _STEPS).select(
+        steps = self._read(_STEPS, "step_trace_[0-9]*.csv").select(
             (csv_files.ns("end") - duration).alias("start"),
             duration,
             csv_files.number("step", pl.UInt32),

@@ -22,7 +22,7 @@ from haiprof.sources.ascend.launches import CALLS, DEQUEUED, OF_CANN, through_qu
 from haiprof.sources.ascend.lists import as_json, dimensions
 from haiprof.sources.imports.segments import Segments
 from haiprof.sources.kineto import words as kineto
-from haiprof.sources.kineto.columns import NO_NUMBER
+from haiprof.sources.kineto.columns import NO_NUMBER, within_reach
 from haiprof.sources.kineto.problems import cut_lines, problem_lines
 from haiprof.sources.kineto.stream import Pieces
 from haiprof.sources.kineto.texts import NO_CODE
@@ -225,6 +225,9 @@ class Timeline:
         more: Sequence[str],
     ) -> None:
         texts += more
+        groups, beyond = within_reach(groups)
+        if beyond:
+            self.unknown["times beyond all times"] += beyond
         if (told := groups.get("metadata")) is not None:
             self._name(_frame(told, texts))
         if (told := groups.get("spans")) is not None:

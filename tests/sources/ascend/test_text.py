@@ -14,7 +14,10 @@ from ascend_files import Events, ns, output, rows
 
 from haiprof import schema
 from haiprof.analyzer import Analyzer
+from haiprof.errors import HaiprofError
 from haiprof.sources import tables
+from haiprof.sources.ascend.find import find
+from haiprof.sources.imports.kept import keep, place_of
 from haiprof.sources.own import Process
 from haiprof.views.trace.linked import link
 
@@ -283,8 +286,6 @@ def test_without_anything_it_fails_in_one_line(job: Callable[[str], Path]) -> No
             if file.name != "kernel_details.csv":
                 file.unlink()
         (output(place, rank) / "kernel_details.csv").write_text("Name,Type\n")
-    from haiprof.errors import HaiprofError
-
     with pytest.raises(HaiprofError, match="has no kernels and no spans") as raised:
         Analyzer(place)
     assert "\n" not in str(raised.value)
@@ -300,3 +301,68 @@ def test_a_process_that_the_timeline_does_not_name_is_told(job: Callable[[str], 
     run, _ = process(place)
     assert any(f"707 events of 'pid {hardware}': left out" in line for line in run.problems())
     assert run.steps().height == 2
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "trace_view.json",
+        "kernel_details.csv",
+        "communication.json",
+        "operator_memory.csv",
+        "memory_record.csv",
+        "../profiler_info_0.json",
+    ],
+)
+@pytest.mark.parametrize("garbage", [b"", b"null", b"\x00\xff,\n\x01" * 999, b'a,"b\n1\n1,2,3\n'])
+def test_garbage_in_a_file_costs_only_what_that_file_tells(
+    job: Callable[[str], Path], name: str, garbage: bytes
+) -> None:
+    place = job("level1") / "rank0_ascend_pt"
+    (place / "ASCEND_PROFILER_OUTPUT" / name).write_bytes(garbage)
+    run = Analyzer(place)
+    (of,) = run.run.processes
+    assert all("\n" not in line for line in run.problems())
+    assert of.rank == 0
+    # Kernels are told twice.
+    assert table(of, "kernels").filter(pl.col("kind") == "kernel").height == 191
+    assert table(of, "spans").is_empty() == (name == "trace_view.json")
+    assert table(of, "allocations").is_empty() == (name == "operator_memory.csv")
+
+
+def test_times_and_sizes_that_cannot_be_are_left_out(job: Callable[[str], Path]) -> None:
+    place = job("level1")
+    for name, column in (
+        ("kernel_details.csv", "Start Time(us)"),
+        ("kernel_details.csv", "Duration(us)"),
+        ("operator_memory.csv", "Size(KB)"),
+        ("operator_memory.csv", "Allocation Time(us)"),
+        ("memory_record.csv", "Total Allocated(MB)"),
+    ):
+        file = output(place) / name
+        lines = file.read_text("utf-8").splitlines()
+        at = lines[0].split(",").index(column)
+        for row, odd in enumerate(("1e400", "9" * 30, "-1", "inf", "0x10"), 1):
+            values = lines[row].split(",", at + 1)
+            values[at] = odd
+            lines[row] = ",".join(values)
+        file.write_text("\n".join(lines) + "\n", "utf-8")
+    run, of = process(place)
+    assert any("kernel_details*.csv: 5 rows without" in line for line in run.problems())
+    # What the tables lost of these the timeline has.
+    assert table(of, "kernels").filter(pl.col("kind") == "kernel").height == 191
+    begun = run.step_trace(0)["start"]
+    assert begun.to_list() == [1736408883686740710]
+
+
+def test_an_import_that_is_kept_is_the_same(job: Callable[[str], Path]) -> None:
+    place = job("level1")
+    before = Analyzer(place).op_statistics()
+    found = find(str(place))
+    assert found is not None
+    kept = place_of(found)
+    assert kept == place / "haiprof-import"
+    keep(found, kept)
+    run = Analyzer(place)
+    assert run.run.folder == kept
+    assert run.op_statistics().equals(before)
