@@ -44,8 +44,9 @@ _ADVICE_TYPES = (
 )
 _ADVICE_RANDOM = (
     "let the NPU's own unit make the random numbers: dropout by "
-    "torch_npu.contrib.module.DropoutWithByteMask, or a newer CANN and torch_npu, whose masks come "
-    "from DSAGenBitMask; make other random numbers once, or on the host ahead of the step"
+    "torch_npu.contrib.module.DropoutWithByteMask (made for devices with 32 cores), or a newer "
+    "CANN and torch_npu, whose masks come from DSAGenBitMask; make other random numbers once, or "
+    "on the host ahead of the step"
 )
 #: So many kinds of operators are named.
 _NAMED = 3

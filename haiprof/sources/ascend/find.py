@@ -31,7 +31,7 @@ _INFO: Final = re.compile(r"profiler_info(?:_(\d{1,9}))?\.json")
 DATABASE: Final = re.compile(r"(ascend_pytorch_profiler(?:_(?P<rank>\d{1,9}))?|msprof_\d+)\.db")
 #: What is read of a process: any of these makes an analysis.
 FILES: Final = re.compile(
-    r"(trace_view|communication)\.json|msprof_\d[\w-]*\.json"
+    r"(trace_view|communication)\.json|msprof_(slice_)?\d[\w-]*\.json"
     r"|(kernel_details|operator_memory|memory_record|op_summary|task_time|aicpu|step_trace)"
     r"(_(slice_)?\d[\w-]*)?\.csv"
 )
@@ -44,9 +44,11 @@ def find(path: str) -> Found | None:
         path: a folder of processes, one of them, its analysis, a file of that, or a database.
 
     Raises:
-        HaiprofError: processes were recorded there, and none was analysed yet.
+        HaiprofError: processes were recorded there, and none was analysed yet; or it is a URL of
+            theirs.
     """
     if is_url(path):
+        _refuse_url(path)
         return None
     place = Path(path)
     try:
@@ -60,6 +62,15 @@ def find(path: str) -> Found | None:
         return _of_folder(place, path)
     except OSError:
         return None  # whoever comes next says why
+
+
+def _refuse_url(url: str) -> None:
+    parts = url.rstrip("/").split("/")
+    if any(_may_be(part) or part in _OUTPUTS for part in parts) or DATABASE.fullmatch(parts[-1]):
+        raise HaiprofError(
+            f"{url}: is of torch_npu or msprof, which are read from a local disk: copy it there "
+            "(URLs are read of torch.profiler only)"
+        )
 
 
 def _of_file(file: Path) -> Found | None:

@@ -104,7 +104,7 @@ class _Files:
     def read(self, told: Told) -> None:
         made = self._made
         timeline = Timeline(self._segments)
-        timelines = self._all("trace_view.json", "msprof_[0-9]*.json")
+        timelines = self._all("trace_view.json", "msprof_[0-9]*.json", "msprof_slice_*.json")
         for file in timelines:
             timeline.read(str(file), told)
         made.pid = timeline.pid

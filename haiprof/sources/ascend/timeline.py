@@ -61,7 +61,6 @@ _FLOWS: Final = {
     "thread": pl.String(),
     "side": pl.UInt32(),
     "id": pl.UInt64(),
-    "code": pl.UInt64(),
 }
 #: Tasks on a device, and operators of communication, of :attr:`Timeline.tasks`.
 TASKS: Final = {
@@ -182,10 +181,10 @@ class Timeline:
     def _launched(self, tasks: pl.DataFrame, arrows: pl.DataFrame) -> pl.DataFrame:
         """``task`` and ``correlation`` of those that came through torch_npu's queue."""
         own = arrows.filter(pl.col("category") == _TO_DEVICE)
-        left = own.filter(pl.col("side") == 0).unique("code", keep="first")
+        left = own.filter(pl.col("side") == 0).unique("name", keep="first")
         arrived = own.filter(pl.col("side") != 0).unique(("process", "thread", "time"))
-        pairs = arrived.select("process", "thread", pl.col("time").alias("start"), "code").join(
-            left.select("code", pl.col("thread").alias("by"), pl.col("time").alias("at")), "code"
+        pairs = arrived.select("process", "thread", pl.col("time").alias("start"), "name").join(
+            left.select("name", pl.col("thread").alias("by"), pl.col("time").alias("at")), "name"
         )
         by_arrow = tasks.join(pairs, ("process", "thread", "start")).select("task", "by", "at")
         # Events and waits have no arrow.
@@ -233,11 +232,7 @@ class Timeline:
         if (told := groups.get("spans")) is not None:
             self._sort_out(_complete(_frame(told, texts), _SPANS))
         if (told := groups.get("flows")) is not None:
-            code = told["name"].astype(np.uint64) if "name" in told else None
-            found = _frame(told, texts)
-            if code is not None:
-                found = found.with_columns(pl.Series("code", code))
-            self._take_flows(_complete(found, _FLOWS))
+            self._take_flows(_complete(_frame(told, texts), _FLOWS))
         if (told := groups.get("counters")) is not None:
             self._take_counters(_frame(told, texts))
 
@@ -381,7 +376,7 @@ class Timeline:
     def _take_flows(self, found: pl.DataFrame) -> None:
         found = found.filter(pl.col("category").is_not_null())
         is_own = pl.col("category") == _TO_DEVICE
-        identity = pl.when(is_own).then("code").otherwise("id")
+        identity = pl.when(is_own).then(_number_at_end("name")).otherwise("id")
         made = found.select(
             "time",
             pl.col("category").replace(_KINDS).alias("kind"),
@@ -435,6 +430,14 @@ def _complete(frame: pl.DataFrame, columns: Mapping[str, pl.DataType]) -> pl.Dat
 def _thread(name: str = "thread") -> pl.Expr:
     number = pl.col("thread").cast(pl.Int64, strict=False).fill_null(0)
     return (number & NO_CODE).cast(pl.UInt32).alias(name)
+
+
+def _number_at_end(name: str) -> pl.Expr:
+    """Return the number that a text ends with, of up to 36 digits, by its lowest 64 bits."""
+    digits = pl.col(name).str.extract(r"(\d{1,36})$")
+    low = digits.str.tail(18).cast(pl.UInt64, strict=False)
+    high = digits.str.head(-18).cast(pl.UInt64, strict=False).fill_null(0)
+    return high * 10**18 + low
 
 
 def _argument(name: str) -> pl.Expr:

@@ -117,7 +117,21 @@ def test_what_others_wrote_is_not_theirs(tmp_path: Path) -> None:
     (tmp_path / "kernel_details.csv").write_text("Name\n")
     for path in (tmp_path, *tmp_path.iterdir(), tmp_path / "nothing"):
         assert find(str(path)) is None
-    assert find("s3://bucket/rank0_ascend_pt") is None
+    assert find("s3://bucket/logs") is None
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://bucket/rank0_ascend_pt",
+        "s3://bucket/rank0_ascend_pt/ASCEND_PROFILER_OUTPUT/trace_view.json",
+        "memory://ascend_pytorch_profiler_0.db",
+    ],
+)
+def test_urls_are_told_to_be_read_of_torch_profiler_only(url: str) -> None:
+    with pytest.raises(HaiprofError, match=r"torch\.profiler only") as raised:
+        formats.find(url)
+    assert "\n" not in str(raised.value)
 
 
 def test_a_copy_of_one_analysis_opens_without_its_folder(job: Callable[[str], Path]) -> None:

@@ -366,3 +366,17 @@ def test_an_import_that_is_kept_is_the_same(job: Callable[[str], Path]) -> None:
     run = Analyzer(place)
     assert run.run.folder == kept
     assert run.op_statistics().equals(before)
+
+
+def test_arrows_of_msprof_whose_numbers_are_larger_than_64_bits(levels: Path) -> None:
+    _, of = process(levels / "level1")
+    made = table(of, "flows").filter(pl.col("kind").cast(pl.String) == "HostToDevice")
+    events = Events(output(levels / "level1") / "trace_view.json")
+    wanted = Counter(
+        (ns(e["ts"]), "start" if phase == "s" else "end", int(e["id"]) % 2**64, e["tid"])
+        for phase in "sf"
+        for e in events.of("HostToDevice", phase)
+    )
+    assert max(int(e["id"]) for e in events.of("HostToDevice", "s")) > 2**64
+    columns = made.select("time", pl.col("side").cast(pl.String), "id", "thread")
+    assert Counter(columns.iter_rows()) == wanted
