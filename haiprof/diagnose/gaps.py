@@ -37,11 +37,13 @@ CAUSES = (
 SYNCHRONISES = re.compile(
     r"^(cuda|cu|hip)(Stream|Device|Event|Ctx)Synchronize$|^(cuda|hip)Memcpy(DtoH|ToSymbol)?$"
     r"|^cuMemcpyDtoH(_v2)?$|^hip(MemcpyDtoH|MemcpyWithStream)$|^synchronize$"
+    r"|^AscendCL@aclrt(Synchronize(Stream|Device|Event)(WithTimeout)?|Memcpy)$"
 )
 #: Calls by which the caching allocator asks the driver for memory, or gives it back.
 ALLOCATES = re.compile(
     r"^(cuda|hip)(Malloc|Free)(Async|Managed)?$"
     r"|^(cu|hip)Mem(Alloc|Free|Map|Unmap|Create|Release|SetAccess|AddressReserve)(Async)?(_v2)?$"
+    r"|^AscendCL@aclrt(Malloc|Free|MapMem|UnmapMem|ReserveMemAddress)\w*$"
 )
 #: An operator that launches nothing counts as work of the CPU from here on, ns.
 LONG_ENOUGH = 20_000

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
@@ -34,6 +35,22 @@ MEMORY = 0.90
 IDLE = 0.02
 #: A kernel is small that is over sooner than it takes to launch one, ns.
 SMALL = 5_000
+#: What runs on a processor of an NPU that is made to control it, not to compute.
+AI_CPU = re.compile(r"(?i)^(KERNEL_)?(AI_?CPU|HOST_?CPU)")
+#: Types of operators that make random numbers.
+RANDOM = re.compile(r"(?i)random|drop_?out.*mask|multinomial|bernoulli|normal|uniform")
+_ADVICE_TYPES = (
+    "give them types that the cores have kernels for (float32, float16 or int32 for int64, int16, "
+    "double or complex), or replace them: a mask or index_select for indexing, for example"
+)
+_ADVICE_RANDOM = (
+    "let the NPU's own unit make the random numbers: dropout by "
+    "torch_npu.contrib.module.DropoutWithByteMask (made for devices with 32 cores), or a newer "
+    "CANN and torch_npu, whose masks come from DSAGenBitMask; make other random numbers once, or "
+    "on the host ahead of the step"
+)
+#: So many kinds of operators are named.
+_NAMED = 3
 #: What a rule has to know of allocations.
 ALLOCATIONS = ("device", "total_allocated", "total_reserved")
 #: Compute capability of the first GPUs with tensor cores, and of the first that NCCL is best on.
@@ -154,6 +171,10 @@ def _outermost(linked: Linked, rows: npt.NDArray[np.int32]) -> npt.NDArray[np.in
     return np.where(outermost >= 0, outermost, rows)
 
 
+def _outermost_name(linked: Linked, row: int) -> str:
+    return str(linked.ops["name"][int(_outermost(linked, np.array([row], np.int32))[0])])
+
+
 def _outermost_operator(linked: Linked) -> npt.NDArray[np.int32]:
     """For each span the outermost operator (or optimizer) that it runs in, or -1."""
     counts = linked.host.operator | idle.named(linked, OPTIMIZING)
@@ -242,6 +263,53 @@ def launch(case: Case) -> Iterator[Finding]:
         "use torch.compile or CUDA graphs, fused optimizers (fused=True, foreach=True), or "
         "larger batches: fewer and larger kernels",
         lambda times, most: f"{evidence}; {most} of it below {{name}}, {times}",
+    )
+
+
+def slow_unit(case: Case) -> Iterator[Finding]:
+    """Operators that run on a processor of the NPU while its cores have nothing to do."""
+    activities = case.linked.activities
+    slow = activities.select(pl.col("unit").cast(pl.String).str.contains(AI_CPU.pattern))
+    on_cpu = slow.to_series().fill_null(False).to_numpy() & case.linked.in_role("kernel")
+    if not on_cpu.any():
+        return
+    begun, ended = activities["start"].to_numpy(), activities["end"].to_numpy()
+    others = case.linked.busy & ~on_cpu
+    alone = subtract(*merge(begun[on_cpu], ended[on_cpu]), *merge(begun[others], ended[others]))
+    low, high = case.linked.steps["start"].to_numpy(), case.linked.steps["end"].to_numpy()
+    each = covered(*alone, low, high)
+    lost = int(each.sum())
+    if lost < IDLE * case.stepped:
+        return
+    ran = activities.filter(pl.Series(on_cpu)).select(
+        pl.coalesce(pl.col("op_type").cast(pl.String), pl.col("name").cast(pl.String)).alias("op"),
+        pl.col("duration"),
+        pl.Series("launcher", case.linked.launcher[on_cpu]),
+    )
+    kinds = (
+        ran.group_by("op")
+        .agg(pl.len(), pl.col("duration").sum())
+        .sort("duration", "op", descending=[True, False])
+    )
+    told = ", ".join(
+        f"{op} {_times(count)} in {milliseconds(took)}"
+        for op, count, took in kinds.head(_NAMED).iter_rows()
+    )
+    more = f" and {kinds.height - _NAMED} more" if kinds.height > _NAMED else ""
+    most = ran.filter(pl.col("op") == kinds["op"][0], pl.col("launcher") >= 0)
+    row = _largest(*most.select("launcher", "duration").to_numpy().T) if most.height else -1
+    random = RANDOM.search(kinds["op"][0]) is not None
+    yield Finding(
+        "slow_unit",
+        f"{percent(lost / case.stepped)} of the steps is operators on the AI CPU while the cores "
+        "of the NPU have nothing to do",
+        _ADVICE_RANDOM if random else _ADVICE_TYPES,
+        f"{milliseconds(lost)} of {milliseconds(case.stepped)} in the recorded steps: {told}{more}",
+        lost,
+        lost / case.stepped,
+        int(case.linked.steps["step"][int(each.argmax())]) if case.linked.stepped else None,
+        kinds["op"][0] if row < 0 else _outermost_name(case.linked, row),
+        line(case.linked, row) if row >= 0 else None,
     )
 
 
@@ -405,6 +473,7 @@ RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     data_loading,
     synchronisation,
     exposed_communication,
+    slow_unit,
     launch,
     cpu_operator,
     allocator,

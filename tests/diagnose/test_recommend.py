@@ -328,3 +328,41 @@ def test_the_line_that_loads_data_too_slowly() -> None:
     steps = run.overview().steps.filter(session=best["session"])
     # While the loop waits for a batch, the device has next to nothing to do.
     assert best["saves_ns"] == pytest.approx(steps["dataloader"].sum(), rel=0.01)
+
+
+def on_ai_cpu(op_type: str, start: int, end: int, covered_from: int | None = None) -> Job:
+    """A job whose second step runs an operator on the AI CPU in its idle interval."""
+    job = Job().busy(IDLE)
+    job.host("op", "aten::native_dropout", BEGIN + 20, BEGIN + 40, stack="train.py(7): main")
+    job.host("op", "aclnnDropout", BEGIN + 22, BEGIN + 38)
+    job.host("runtime", "Enqueue", BEGIN + 25, BEGIN + 30, correlation=99)
+    job.ran(start, end, "aicpu", correlation=99, unit="AI_CPU", op_type=op_type)
+    if covered_from is not None:
+        job.ran(covered_from, end, stream=2)
+    for number in (1, STEPS):  # as many kernels in each step: none was cut off
+        for begin in (10, 20):
+            begin += (number - 1) * STEP
+            job.ran(begin, begin + 5, correlation=number)
+    return job
+
+
+def test_random_numbers_on_the_ai_cpu_of_an_npu() -> None:
+    job = on_ai_cpu("DropoutGenMask", BEGIN + 200, BEGIN + 700)
+    found = first(job, "slow_unit", "aten::native_dropout", 400)
+    assert found.stack == "train.py(7): main"
+    assert found.evidence.endswith("DropoutGenMask once in 500 µs")
+    assert "DropoutWithByteMask" in found.advice
+
+
+def test_of_an_operator_on_the_ai_cpu_only_what_nothing_else_covers() -> None:
+    job = on_ai_cpu("Equal", BEGIN + 300, BEGIN + 700, BEGIN + 450)
+    found = first(job, "slow_unit", "aten::native_dropout", 150)
+    assert "int32" in found.advice
+    hidden = on_ai_cpu("Equal", BEGIN + 300, BEGIN + 700, BEGIN + 310)
+    assert "slow_unit" not in [each.kind for each in hidden.told()]
+
+
+def test_the_cores_of_an_npu_are_not_slow() -> None:
+    job = Job().busy(IDLE)
+    job.ran(BEGIN + 300, BEGIN + 700, "add", unit="AI_VECTOR_CORE", op_type="Add")
+    assert job.told() == []

@@ -23,11 +23,12 @@ def find(path: str) -> Found | None:
     Raises:
         HaiprofError: there is nothing, it cannot be read, or several runs lie in the folder.
     """
+    from haiprof.sources.ascend.find import find as ascend
     from haiprof.sources.kineto.find import find as kineto
     from haiprof.sources.nsys.find import find as nsys
 
     # That of torch.profiler comes last: it takes any JSON for its own.
-    finders: tuple[Find, ...] = (nsys, kineto)
+    finders: tuple[Find, ...] = (ascend, nsys, kineto)
     return next((made for each in finders if (made := each(path)) is not None), None)
 
 
@@ -54,4 +55,8 @@ def import_source(
         from haiprof.sources.nsys.one_file import import_process
 
         return import_process(source, folder, compression, told)
+    if source.tool == tools.ASCEND:
+        from haiprof.sources.ascend.one_process import import_file as import_ascend
+
+        return import_ascend(source, folder, compression, told)
     raise AssertionError(source.tool)

@@ -18,6 +18,7 @@ from haiprof.sources.imports.imported import Imported, gpu, whole
 from haiprof.sources.imports.segments import Segments, extent, time_of
 from haiprof.sources.kineto import words
 from haiprof.sources.kineto.columns import FAR, Group
+from haiprof.sources.kineto.problems import cut_lines, problem_lines
 from haiprof.sources.kineto.rows import Rows
 from haiprof.sources.kineto.stream import Pieces
 
@@ -147,29 +148,11 @@ class _File:
         self._made.problems = [
             f"{path}: {line}"
             for line in (
-                *_cut_lines(parser.truncated, broken),
-                *_problem_lines(found),
+                *cut_lines(parser.truncated, broken),
+                *problem_lines(found),
                 *_left_out_lines(self._rows),
             )
         ]
-
-
-def _cut_lines(truncated: int | None, broken: str | None) -> Iterator[str]:
-    mend = "what came before is here; copy the file again from where it was written"
-    if broken is not None:
-        yield f"is damaged: {broken}: {mend}"
-    elif truncated is not None:
-        yield f"is cut off at byte {truncated} of its text: {mend}"
-
-
-def _problem_lines(found: Mapping[str, tuple[int, int, str]]) -> Iterator[str]:
-    for what, (count, offset, example) in found.items():
-        times = "once" if count == 1 else f"{count} times, first"
-        shown = f" ({printable(example)})" if example else ""
-        yield (
-            f"{what}, {times} at byte {offset}{shown}: "
-            "left out; see whether what wrote the file can be updated"
-        )
 
 
 def _left_out_lines(rows: Rows) -> Iterator[str]:

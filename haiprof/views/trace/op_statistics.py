@@ -10,7 +10,8 @@ import polars as pl
 from haiprof.views.trace.kernels import launching_operator
 from haiprof.views.trace.linked import Linked
 
-#: Kinds of unit: ``tensor_core``, ``vector`` (all other kernels), ``communication``, and copies.
+#: Kinds of unit, where a tool names none: ``tensor_core``, ``vector`` (all other kernels),
+#: ``communication``, and copies.
 UNITS = ("tensor_core", "vector", "communication", "memcpy", "memset")
 
 SCHEMA = {
@@ -28,17 +29,25 @@ SCHEMA = {
 def op_statistics(linked: Linked) -> pl.DataFrame:
     """Sum the activities of a device up by the operator that launched them, the longest first.
 
-    Columns: ``op`` (null where the trace does not tell), ``unit`` (of :data:`UNITS`), ``count``,
-    ``total``, ``min``, ``mean``, ``max`` (ns) and ``share`` (of the time of all activities).
+    Columns: ``op`` (where the tool names types of operators, as msprof does, that of the kernel;
+    null where the trace does not tell), ``unit`` (as the tool names it, else of :data:`UNITS`),
+    ``count``, ``total``, ``min``, ``mean``, ``max`` (ns) and ``share`` (of the time of all
+    activities).
     """
     duration = pl.col("duration").clip(lower_bound=0)
     role = pl.col("role").cast(pl.String)
     unit = pl.when(pl.col("tensor_core")).then(pl.lit("tensor_core")).otherwise(
         pl.when(role == "kernel").then(pl.lit("vector")).otherwise(role)
     )  # fmt: skip
+    told = pl.when(pl.col("kind") == "kernel").then(pl.col("unit").cast(pl.String))
     op, _ = launching_operator(linked)
+    kind = pl.col("op_type").cast(pl.String)
     return (
-        linked.activities.select("duration", op, unit.alias("unit"))
+        linked.activities.select(
+            "duration",
+            pl.coalesce(kind, pl.lit(op).cast(pl.String)).alias("op"),
+            pl.coalesce(told, unit).alias("unit"),
+        )
         .filter(pl.Series(linked.busy))
         .group_by("op", "unit")
         .agg(
@@ -52,8 +61,7 @@ def op_statistics(linked: Linked) -> pl.DataFrame:
             pl.when(pl.col("total").sum() > 0)
             .then(pl.col("total") / pl.col("total").sum())
             .alias("share"),
-            pl.col("op").cast(pl.String).alias("text"),
         )
-        .sort("total", "count", "text", "unit", descending=[True, True, False, False])
+        .sort("total", "count", "op", "unit", descending=[True, True, False, False])
         .select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
     )

@@ -74,7 +74,7 @@ WORDS: tuple[tuple[str, str], ...] = (
     (r"barrier", "barrier"),
     (r"reduce", "reduce"),
     (r"send", "send"),
-    (r"recv", "recv"),
+    (r"recv|receive", "recv"),
 )
 
 

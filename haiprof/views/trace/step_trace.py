@@ -17,6 +17,7 @@ import numpy.typing as npt
 import polars as pl
 
 from haiprof.views.intervals import Index, Times, covered, merge
+from haiprof.views.trace import roles
 from haiprof.views.trace.ancestors import climb
 from haiprof.views.trace.linked import Linked, looked_up
 from haiprof.views.trace.work import rows
@@ -41,6 +42,8 @@ SCHEMA = {
     "forward_backward": pl.Int64(),
     "refresh": pl.Int64(),
     "interval": pl.Int64(),
+    "stage": pl.Int64(),
+    "bubble": pl.Int64(),
 }
 
 
@@ -53,7 +56,10 @@ def step_trace(linked: Linked) -> pl.DataFrame:
     exposed, copying and free are the step; ``preparing`` (from the step's start to its first
     activity); ``forward_start``, ``backward_end``, ``device_end`` (times); ``forward_backward``
     (from the first to the second), ``refresh`` (from the second to the third), ``interval`` (from
-    the step before's end on the device to this one's beginning).
+    the step before's end on the device to this one's beginning); ``bubble`` (kernels that receive
+    from another pipeline stage, for which they wait) and ``stage`` (from the first to the end of
+    the last kernel, less the bubble). What torch_npu calls free is ``stage`` and ``bubble`` less
+    computing and exposed, and what it calls preparing ends at ``forward_start``.
 
     Null: what a step without activities cannot tell; ``backward_end`` and what depends on it in a
     step without backward; the first step's ``interval``.
@@ -79,6 +85,10 @@ def step_trace(linked: Linked) -> pl.DataFrame:
     device_end = _last(at[mine], end[mine], len(low))
     backward = mine & _in_backward(linked)
     backward_end = _last(at[backward], end[backward], len(low))
+    kernels_end = _last(at[kernels], end[kernels], len(low))
+    receives = kernels & communicates & _receiving(linked)
+    bubble = np.zeros(len(low), np.int64)
+    np.add.at(bubble, at[receives], (end - start)[receives])
     columns = {
         "duration": high - low,
         "computing": computing,
@@ -91,6 +101,8 @@ def step_trace(linked: Linked) -> pl.DataFrame:
         "forward_start": forward,
         "backward_end": backward_end,
         "device_end": device_end,
+        "kernels_end": kernels_end,
+        "bubble": bubble,
     }
     made = linked.steps.select("step", "start").with_columns(
         pl.Series(name, values) for name, values in columns.items()
@@ -98,13 +110,14 @@ def step_trace(linked: Linked) -> pl.DataFrame:
     return (
         made.with_columns(
             pl.when(pl.col(name) != _NONE).then(name)
-            for name in ("first", "forward_start", "backward_end", "device_end")
+            for name in ("first", "forward_start", "backward_end", "device_end", "kernels_end")
         )
         .with_columns(
             (pl.col("first") - pl.col("start")).clip(lower_bound=0).alias("preparing"),
             (pl.col("backward_end") - pl.col("forward_start")).alias("forward_backward"),
             (pl.col("device_end") - pl.col("backward_end")).alias("refresh"),
             (pl.col("forward_start") - pl.col("device_end").shift()).alias("interval"),
+            (pl.col("kernels_end") - pl.col("forward_start") - pl.col("bubble")).alias("stage"),
         )
         .select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
     )
@@ -134,6 +147,15 @@ def _in_backward(linked: Linked) -> npt.NDArray[np.bool_]:
     backward = np.array([bool(BACKWARD.match(name or "")) for name in names], np.bool_)[number]
     op = rows(linked.activities["op"])
     made: npt.NDArray[np.bool_] = climb(linked.parent, op, backward) >= 0
+    return made
+
+
+def _receiving(linked: Linked) -> npt.NDArray[np.bool_]:
+    """Say of each activity whether its name says that it receives."""
+    number, texts = linked.named_activities
+    names = texts.cast(pl.String).to_list()
+    found = np.array([roles.collective(name or "") == "recv" for name in names], np.bool_)
+    made: npt.NDArray[np.bool_] = found[number]
     return made
 
 

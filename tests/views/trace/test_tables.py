@@ -129,5 +129,5 @@ def test_step_trace(trace: Linked) -> None:
         "step": 1, "start": 0, "duration": 1000, "computing": 300, "communication": 100,
         "overlapped": 50, "exposed": 50, "copying": 20, "free": 630, "preparing": 50,
         "forward_start": 50, "backward_end": 450, "device_end": 520, "forward_backward": 400,
-        "refresh": 70, "interval": None,
+        "refresh": 70, "interval": None, "stage": 450, "bubble": 0,
     }  # fmt: skip

@@ -1,0 +1,92 @@
+"""Reads the CSV files of msprof and torch_npu: every value is a text there, times are in µs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+from haiprof.errors import HaiprofError
+from haiprof.sources.kineto.columns import FAR
+
+#: How these files say that there is no value.
+_NOTHING: Final = ("", "N/A", "NA", "null", "None")
+#: A number of microseconds: whole ones, and a fraction.
+_WHOLE: Final = r"^(-?\d+)(?:\.\d*)?$"
+_FRACTION: Final = r"^-?\d+\.(\d+)$"
+
+
+def read(file: Path, columns: Mapping[str, str]) -> pl.DataFrame:
+    """Read some columns of a file as texts.
+
+    Args:
+        file: with a line of names first.
+        columns: names in the file -> names in the frame. Of two for one the first that is there
+            counts; one that no name is there for is null.
+
+    Returns:
+        One row a line; the last line of a file that was cut within it is all null.
+
+    Raises:
+        HaiprofError: it cannot be read, or is no CSV.
+    """
+    try:
+        found = pl.read_csv(
+            file, infer_schema=False, truncate_ragged_lines=True, encoding="utf8-lossy"
+        )
+    except OSError as error:
+        raise HaiprofError(f"{file}: cannot be read ({error.strerror or error})") from None
+    except pl.exceptions.NoDataError:
+        return nothing(columns)
+    except pl.exceptions.PolarsError as error:
+        said = (str(error).splitlines() or ["?"])[0]
+        raise HaiprofError(f"{file}: is no CSV: {said}: copy it again") from None
+    stripped = {name.strip(): name for name in reversed(found.columns)}
+    made: dict[str, pl.Expr] = {}
+    for theirs, ours in columns.items():
+        if theirs in stripped:
+            text = pl.col(stripped[theirs]).str.strip_chars()
+            made.setdefault(ours, pl.when(text.is_in(_NOTHING).not_()).then(text).alias(ours))
+    none = pl.lit(None, pl.String())
+    table = found.select(
+        made.get(ours, none.alias(ours)) for ours in dict.fromkeys(columns.values())
+    )
+    if found.height and found[-1, -1] is None and not _ends_with_a_line(file):
+        return pl.concat((table.head(-1), table.clear(1)))
+    return table
+
+
+def _ends_with_a_line(file: Path) -> bool:
+    with file.open("rb") as opened:
+        opened.seek(-1, os.SEEK_END)
+        return opened.read(1) == b"\n"
+
+
+def nothing(columns: Mapping[str, str]) -> pl.DataFrame:
+    """Return what :func:`read` does of a file without rows."""
+    return pl.DataFrame(schema=dict.fromkeys(columns.values(), pl.String()))
+
+
+def ns(name: str) -> pl.Expr:
+    """Return a column of microseconds as int64 ns, rounded; null where it is none, or far off."""
+    text = pl.col(name)
+    us = text.str.extract(_WHOLE).cast(pl.Int64, strict=False)
+    whole = pl.when(us.abs() < FAR // 1000).then(us) * 1000
+    # Of the decimals that are finer than ns the first one rounds.
+    fraction = (text.str.extract(_FRACTION).fill_null("") + "0000").str.slice(0, 4)
+    part = (fraction.cast(pl.Int64, strict=False) + 5) // 10
+    return pl.when(text.str.starts_with("-")).then(whole - part).otherwise(whole + part).alias(name)
+
+
+def number(name: str, kind: type[pl.DataType]) -> pl.Expr:
+    """Return a column of whole numbers; null where it is none of that type."""
+    return pl.col(name).cast(kind, strict=False).alias(name)
+
+
+def size(name: str, unit: int) -> pl.Expr:
+    """Return a column of sizes in ``unit`` bytes as int64 bytes."""
+    found = (pl.col(name).cast(pl.Float64, strict=False) * unit).round()
+    return found.cast(pl.Int64, strict=False).alias(name)

@@ -1,0 +1,124 @@
+"""Reads tables of the databases that torch_npu and msprof write.
+
+Nearly every column is a whole number there: times are ns since the epoch, and names are numbers
+that ``STRING_IDS`` tells. What a version or a level did not write of a row has no column, and what
+it did not write at all has no table.
+"""
+
+from __future__ import annotations
+
+import functools
+import sqlite3
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+import polars as pl
+
+from haiprof.errors import HaiprofError
+
+_ROWS: Final = 100_000
+
+
+class Database:
+    """One database, open for reading within ``with``."""
+
+    def __init__(self, file: Path) -> None:
+        """Open it.
+
+        Raises:
+            HaiprofError: it is none of these, or cannot be read.
+        """
+        self._file = file
+        self._tables: dict[str, list[str]] = {}
+        try:
+            name = quote(str(file.absolute()))
+            self._connection = sqlite3.connect(f"file:{name}?mode=ro", uri=True)
+            found = self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            for (table,) in found.fetchall():
+                columns = self._connection.execute(f'PRAGMA table_info("{table}")')
+                self._tables[table] = [row[1] for row in columns]
+        except sqlite3.Error as error:
+            raise self._damaged(error) from None
+        if "STRING_IDS" not in self._tables:
+            self._connection.close()
+            raise HaiprofError(
+                f"{file}: has no table STRING_IDS: give a database of torch_npu or msprof"
+            )
+
+    def __enter__(self) -> Database:
+        """Return this."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self._connection.close()
+
+    def __contains__(self, table: str) -> bool:
+        """Say whether there is a table of that name."""
+        return table in self._tables
+
+    def read(self, table: str, *columns: str) -> pl.DataFrame:
+        """Read columns of whole numbers; one that is not there is null, and so is another value.
+
+        Raises:
+            HaiprofError: the file is damaged.
+        """
+        there = [name for name in columns if name in self._tables.get(table, ())]
+        frames = [pl.DataFrame(schema=dict.fromkeys(columns, pl.Int64()))]
+        if there:
+            try:
+                names = ", ".join(f'"{name}"' for name in there)
+                cursor = self._connection.execute(f'SELECT {names} FROM "{table}"')
+                while rows := cursor.fetchmany(_ROWS):
+                    values = zip(there, zip(*rows, strict=True), strict=True)
+                    made = [
+                        pl.Series(name, each, strict=False).cast(pl.Int64, strict=False)
+                        for name, each in values
+                    ]
+                    frames.append(pl.DataFrame(made))
+            except sqlite3.Error as error:
+                raise self._damaged(error) from None
+        return pl.concat(frames, how="diagonal")
+
+    def words(self, table: str, key: str = "id", word: str = "name") -> dict[int, str]:
+        """Read what the numbers of an enumeration are called.
+
+        Raises:
+            HaiprofError: the file is damaged.
+        """
+        if not {key, word} <= set(self._tables.get(table, ())):
+            return {}
+        try:
+            rows = self._connection.execute(f'SELECT "{key}", "{word}" FROM "{table}"').fetchall()
+        except sqlite3.Error as error:
+            raise self._damaged(error) from None
+        return {number: str(text) for number, text in rows if isinstance(number, int)}
+
+    def word(self, table: str, column: str) -> str | None:
+        """Return the first value of a column, as a text."""
+        if column not in self._tables.get(table, ()):
+            return None
+        row = self._connection.execute(f'SELECT "{column}" FROM "{table}" LIMIT 1').fetchone()
+        return str(row[0]) if row and row[0] is not None else None
+
+    def named(self, frame: pl.DataFrame, *columns: str) -> pl.DataFrame:
+        """Put the texts of ``STRING_IDS`` for their numbers."""
+        return frame.with_columns(spelt(name, self._strings) for name in columns)
+
+    @functools.cached_property
+    def _strings(self) -> dict[int, str]:
+        return self.words("STRING_IDS", "id", "value")
+
+    def _damaged(self, error: sqlite3.Error) -> HaiprofError:
+        return HaiprofError(f"{self._file}: cannot be read ({error}): copy it again")
+
+
+def spelt(column: str, words: dict[int, str]) -> pl.Expr:
+    """Return a column of numbers as the texts that they stand for; null where they do for none."""
+    made = (
+        pl.col(column).replace_strict(words, default=None, return_dtype=pl.String())
+        if words
+        else pl.lit(None, pl.String())
+    )
+    return made.alias(column)

@@ -1,0 +1,42 @@
+"""Which call of the job's own thread a task on a device goes back to.
+
+torch_npu's operators put their launches into a queue (``Enqueue``), and a thread of its own takes
+them out (``Dequeue``) and calls CANN, which launches the tasks. The host's launch is the first of
+these.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+#: Ends of the queue that launches are taken from: where, from when until when, and the number that
+#: both ends have.
+DEQUEUED: Final = {
+    "by": pl.UInt32(),
+    "at": pl.Int64(),
+    "until": pl.Int64(),
+    "correlation": pl.UInt64(),
+}
+#: CANN's calls: the number that tasks have too, and where and when each began.
+CALLS: Final = {"connection": pl.UInt64(), "by": pl.UInt32(), "at": pl.Int64()}
+#: CANN numbers its calls from 1 on, as the queue does: its numbers are put behind all of these.
+OF_CANN: Final = 1 << 32
+
+
+def through_queue(launched: pl.DataFrame, dequeued: pl.DataFrame) -> pl.DataFrame:
+    """Return ``task`` and ``correlation`` of the tasks whose launch was taken out of the queue.
+
+    Args:
+        launched: ``task``, and ``by`` and ``at``: the thread of CANN's call and when it began.
+        dequeued: columns of :data:`DEQUEUED`.
+    """
+    return (
+        launched.drop_nulls()
+        .sort("at")
+        .join_asof(dequeued.sort("at"), on="at", by="by", check_sortedness=False)
+        .filter(pl.col("at") <= pl.col("until"))
+        .select("task", "correlation")
+        .unique("task", keep="first")
+    )

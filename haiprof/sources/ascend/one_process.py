@@ -1,0 +1,242 @@
+"""Imports what torch_npu or msprof analysed of one process, of files or of its database."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from haiprof.errors import HaiprofError
+from haiprof.sources.arrow_memory import from_system
+from haiprof.sources.ascend import communication, csv_files, from_database, kernels, memory, words
+from haiprof.sources.ascend.database import Database
+from haiprof.sources.ascend.find import recorded
+from haiprof.sources.ascend.timeline import Timeline
+from haiprof.sources.found import Source
+from haiprof.sources.imports.imported import Imported, gpu, whole
+from haiprof.sources.imports.segments import Segments
+
+Told = Callable[[int], None]
+
+#: What no version tells.
+_NEVER: Final = {
+    "kernels.registers": "an NPU has none that are told",
+    "kernels.shared_memory": "an NPU has none that is told",
+    "kernels.occupancy": "Ascend tells none",
+    "kernels.block_x": "an NPU has blocks, and no threads in them",
+    "allocations.address": "Ascend names no address: the number is that of the block in its table",
+}
+_NO_TIMELINE: Final = (
+    "there is no trace_view.json (of msprof: msprof_*.json): analyse the profile again with text"
+)
+_LEVEL_0: Final = (
+    "recorded at level 0, which names neither: record with profiler_level=ProfilerLevel.Level1"
+)
+#: Columns of ``step_trace_*.csv`` of msprof.
+_STEPS: Final = {
+    "Iteration ID": "step",
+    "Iteration End(us)": "end",
+    "Iteration Time(us)": "duration",
+}
+
+
+def import_file(
+    source: Source, folder: str, compression: str | None, told: Told | None = None
+) -> Imported:
+    """Write the tables of one process as Arrow files.
+
+    Args:
+        source: its analysis, or its database.
+        folder: is made; the files go there.
+        compression: of the files: ``zstd``, ``lz4``, or None.
+        told: is called with the bytes that were read since its last call; what it raises ends the
+            import.
+    """
+    made = Imported(source, folder)
+    try:
+        with from_system():
+            Path(folder).mkdir(mode=0o700)
+            segments = Segments(made, compression)
+            place = Path(source.path)
+            if place.is_file():
+                _of_database(made, segments, place)
+                (told or _nobody)(source.bytes)
+            else:
+                _Files(made, segments, place).read(told or _nobody)
+            if made.begin is None:
+                raise HaiprofError(
+                    f"{source.path}: has no kernels and no spans: see whether the job ran while "
+                    "it was profiled"
+                )
+            segments.write_problems()
+    except HaiprofError as error:
+        made.failed = str(error)
+    except OSError as error:
+        made.failed = f"{error.filename or folder}: cannot be written ({error.strerror or error})"
+    return made
+
+
+def _nobody(_: int) -> None:
+    pass
+
+
+def _of_database(made: Imported, segments: Segments, file: Path) -> None:
+    with Database(file) as database:
+        made.lacks = {**_NEVER, **from_database.lacks(database)}
+        made.host = database.word("HOST_INFO", "hostName")
+        made.pid, rank = from_database.process(database)
+        made.rank = made.source.rank if made.source.rank is not None else rank
+        made.gpus = [gpu(device, name) for device, name in from_database.devices(database)]
+        for name, frame in from_database.tables(database):
+            segments.write_frame(name, frame)
+    _tell_of_job(made, recorded(file))
+
+
+class _Files:
+    def __init__(self, made: Imported, segments: Segments, folder: Path) -> None:
+        self._made = made
+        self._segments = segments
+        self._folder = folder
+
+    def read(self, told: Told) -> None:
+        made = self._made
+        timeline = Timeline(self._segments)
+        timelines = self._all("trace_view.json", "msprof_[0-9]*.json", "msprof_slice_*.json")
+        for file in timelines:
+            timeline.read(str(file), told)
+        made.pid = timeline.pid
+        made.problems += timeline.problems
+        ops = timeline.ops
+        blocks = memory.blocks(self._read(memory.OPERATORS, "operator_memory*.csv"))
+        records = self._read(memory.RECORDS, "memory_record*.csv")
+        known = pl.concat((records.select(memory.ordinal()), blocks.select("device")))
+        numbers = known["device"].drop_nulls().unique().to_list()
+        device = numbers[0] if len(numbers) == 1 else None
+        ran = kernels.kernels(self._table(), timeline.tasks(), device)
+        self._segments.write_frame("kernels", ran)
+        told_of = self._communication()
+        self._segments.write_frame("collectives", communication.of_device(ran, told_of))
+        self._segments.write_frame("collectives", communication.of_host(ops))
+        self._segments.write_frame("allocations", memory.allocations(blocks, ops))
+        self._segments.write_frame("samples", memory.samples(records))
+        if "step" not in timeline.has:
+            self._write_steps()
+        devices = ran["device"].drop_nulls().unique().sort().to_list()
+        made.gpus = [gpu(number) for number in devices]
+        made.lacks = self._lacks(timeline, bool(timelines), ran, blocks, told_of)
+        _tell_of_job(made, recorded(self._folder))
+
+    def _all(self, *patterns: str) -> list[Path]:
+        found = [file for pattern in patterns for file in sorted(self._folder.glob(pattern))]
+        return [file for file in found if file.is_file()]
+
+    def _table(self) -> pl.DataFrame:
+        """Read the table of kernels, from the file that tells most."""
+        for pattern, columns in (
+            ("kernel_details*.csv", words.KERNEL_DETAILS),
+            ("op_summary*.csv", words.OP_SUMMARY),
+            ("task_time*.csv", words.TASK_TIME),
+        ):
+            made, lost = kernels.typed(self._read(columns, pattern))
+            self._tell_lost(lost, pattern)
+            if made.height:
+                break
+        more, lost = kernels.typed(self._read(words.AI_CPU, "aicpu_[0-9]*.csv", "aicpu.csv"))
+        self._tell_lost(lost, "aicpu*.csv")
+        return kernels.with_ai_cpu(made, more) if more.height else made
+
+    def _read(self, columns: Mapping[str, str], *patterns: str) -> pl.DataFrame:
+        """Read the files of one table; one that cannot be read is told."""
+        frames = [csv_files.nothing(columns)]
+        for file in self._all(*patterns):
+            try:
+                frames.append(csv_files.read(file, columns))
+            except HaiprofError as error:
+                self._made.problems.append(f"{error}: what it tells is left out")
+        return pl.concat(frames)
+
+    def _tell_lost(self, rows: int, file: str) -> None:
+        if rows:
+            self._made.problems.append(
+                f"{self._folder / file}: {rows} rows without a start or a duration: left out; "
+                "copy the file again if it was cut"
+            )
+
+    def _communication(self) -> pl.DataFrame:
+        file = self._folder / "communication.json"
+        if not file.is_file():
+            return pl.DataFrame(schema=communication.TOLD)
+        try:
+            return communication.read(file)
+        except HaiprofError as error:
+            self._made.problems.append(f"{error}: what it tells of collectives is left out")
+            return pl.DataFrame(schema=communication.TOLD)
+
+    def _write_steps(self) -> None:
+        """Write the iterations that msprof tells of, of a job without ``ProfilerStep``."""
+        duration = csv_files.ns("duration")
+        steps = self._read(_STEPS, "step_trace_[0-9]*.csv").select(
+            (csv_files.ns("end") - duration).alias("start"),
+            duration,
+            csv_files.number("step", pl.UInt32),
+        )
+        self._segments.write_frame(
+            "spans",
+            steps.drop_nulls().with_columns(
+                pl.lit("step").alias("category"),
+                pl.format("Iteration {}", "step").alias("name"),
+                pl.lit(0, pl.UInt32()).alias("thread"),
+            ),
+        )
+
+    def _lacks(
+        self,
+        timeline: Timeline,
+        timelines: bool,
+        ran: pl.DataFrame,
+        blocks: pl.DataFrame,
+        told_of: pl.DataFrame,
+    ) -> dict[str, str]:
+        made = dict(_NEVER)
+        if not timelines:
+            made |= dict.fromkeys(("spans", "flows", "kernels.correlation"), _NO_TIMELINE)
+        elif "op" not in timeline.has:
+            made["spans.stack"] = made["spans.shapes"] = (
+                "msprof records no framework: profile with torch_npu.profiler"
+            )
+        own = ran.filter((pl.col("kind") == "kernel") & (pl.col("unit") != "HCCL"))
+        if own.height and own["op_type"].null_count() == own.height:
+            made["kernels.op_type"] = _LEVEL_0
+            made["kernels.unit"] = (
+                "recorded at level 0, which names the type of the task only: AI_CORE stands for "
+                "AI_VECTOR_CORE as well: record with profiler_level=ProfilerLevel.Level1"
+            )
+        copies = ran.filter(pl.col("kind") == "memcpy")
+        if copies.height and copies["bytes"].null_count() == copies.height:
+            made["kernels.bytes"] = made["kernels.copy_kind"] = (
+                "this version tells neither size nor direction of a copy"
+            )
+        if not blocks.height:
+            made["allocations"] = "recorded without memory: profile with profile_memory=True"
+        if not told_of.height:
+            made["collectives.group"] = (
+                "there is no communication.json, which is written from level 1 on: record with "
+                "profiler_level=ProfilerLevel.Level1"
+            )
+        return made
+
+
+def _tell_of_job(made: Imported, folder: Path) -> None:
+    """Say what ``profiler_info_<rank>.json`` does."""
+    for file in sorted(folder.glob("profiler_info*.json")) if folder.is_dir() else ():
+        try:
+            told: Any = json.loads(file.read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            made.problems.append(f"{file}: is no JSON ({error}): the rank is taken from its name")
+            continue
+        if isinstance(told, dict):
+            rank = whole(told.get("rank_id"))
+            made.rank = rank if rank is not None else made.rank

@@ -1,0 +1,27 @@
+"""What is said of a Chrome trace that could not be read whole, one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from haiprof.printable import printable
+
+
+def cut_lines(truncated: int | None, broken: str | None) -> Iterator[str]:
+    """Say where a file ends too early: at that byte, or with that damage."""
+    mend = "what came before is here; copy the file again from where it was written"
+    if broken is not None:
+        yield f"is damaged: {broken}: {mend}"
+    elif truncated is not None:
+        yield f"is cut off at byte {truncated} of its text: {mend}"
+
+
+def problem_lines(found: Mapping[str, tuple[int, int, str]]) -> Iterator[str]:
+    """Say what the parser found that it did not understand (``TraceParser.problems``)."""
+    for what, (count, offset, example) in found.items():
+        times = "once" if count == 1 else f"{count} times, first"
+        shown = f" ({printable(example)})" if example else ""
+        yield (
+            f"{what}, {times} at byte {offset}{shown}: "
+            "left out; see whether what wrote the file can be updated"
+        )
