@@ -8,8 +8,8 @@ says nothing about what its trace cannot know.
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
