@@ -61,7 +61,7 @@ class GpuTables:
 
 
 class Analyzer(Traced):
-    """One run: what haiprof recorded, or traces of torch.profiler.
+    """One run: what haiprof recorded, or traces of torch.profiler or of another tool.
 
     Frames are polars DataFrames with the leading columns ``node``, ``rank`` (null for what belongs
     to a node) and ``pid``, then those of the view or of the table (``haiprof/schema.py``). Times

@@ -8,6 +8,7 @@ from typing import Final
 
 #: The tools whose files are read, by the name of their package beside this file.
 KINETO: Final = "kineto"
+NSYS: Final = "nsys"
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,10 @@ def find(path: str) -> Found | None:
         HaiprofError: there is nothing, it cannot be read, or several runs lie in the folder.
     """
     from haiprof.sources.kineto.find import find as kineto
+    from haiprof.sources.nsys.find import find as nsys
 
     # That of torch.profiler comes last: it takes any JSON for its own.
-    finders: tuple[Find, ...] = (kineto,)
+    finders: tuple[Find, ...] = (nsys, kineto)
     return next((made for each in finders if (made := each(path)) is not None), None)
 
 
@@ -49,4 +50,8 @@ def import_source(
         from haiprof.sources.kineto.one_file import import_file
 
         return import_file(source, folder, compression, told)
+    if source.tool == tools.NSYS:
+        from haiprof.sources.nsys.one_file import import_process
+
+        return import_process(source, folder, compression, told)
     raise AssertionError(source.tool)

@@ -46,7 +46,7 @@ def take_apart(name: str) -> Name:
     found = _OF_HANDLER.fullmatch(bare)
     if found is None:
         worker = re.sub(r"\.json$", "", bare, flags=re.IGNORECASE)
-        return Name(worker or "trace", None, None, _rank(worker))
+        return Name(worker or "trace", None, None, rank_in(worker))
     worker = found["worker"] or "trace"
     stamp = int(found["stamp"]) if found["stamp"] else None
     of_host = _HOST_AND_PID.fullmatch(worker)
@@ -55,7 +55,8 @@ def take_apart(name: str) -> Name:
     return Name(worker, stamp, of_host["host"], None)
 
 
-def _rank(worker: str) -> int | None:
+def rank_in(worker: str) -> int | None:
+    """Return the rank that a worker's name tells: behind that word, or at its end."""
     said = _RANK.search(worker)
     if said is None:
         said = _LAST_NUMBER.search(worker)

@@ -1,0 +1,91 @@
+"""What NCCL says in its ranges of NVTX: which collective, of how many bytes, among whom.
+
+The file holds it as JSON if it was exported with ``--include-json=true``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from haiprof.sources.imports.imported import whole
+from haiprof.sources.nsys.database import Database
+from haiprof.sources.nsys.processes import TID_BITS, Target
+
+#: Ranges that communicate -> ``collectives.op``.
+OPS: Final = {
+    "ncclAllReduce": "all_reduce",
+    "ncclAllGather": "all_gather",
+    "ncclReduceScatter": "reduce_scatter",
+    "ncclBroadcast": "broadcast",
+    "ncclBcast": "broadcast",
+    "ncclReduce": "reduce",
+    "ncclAlltoAll": "all_to_all",
+    "ncclAllToAll": "all_to_all",
+    "ncclGather": "gather",
+    "ncclScatter": "scatter",
+    "ncclSend": "send",
+    "ncclRecv": "recv",
+}
+#: What NCCL calls the parts of a payload.
+BYTES: Final = "Message size [bytes]"
+GROUP: Final = "NCCL communicator ID"
+PEER: Final = "Peer rank"
+_RANKS: Final = "No. of ranks"
+_RANK: Final = "Rank"
+_JOINING: Final = "ncclCommInitRank%"
+
+
+def payload(text: str | None) -> dict[str, Any]:
+    """Return the members of a payload, whatever they are nested in; none of what is no JSON."""
+    try:
+        told = json.loads(text or "null")
+    except (ValueError, RecursionError):
+        return {}
+    made: dict[str, Any] = {}
+    waiting = [told]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, dict):
+            made |= each
+            waiting += each.values()
+        elif isinstance(each, list):
+            waiting += each
+    return made
+
+
+def ranks(db: Database, targets: Sequence[Target]) -> dict[int, int]:
+    """Return the rank of each process by its key, where a communicator tells them all.
+
+    That is one that has exactly the processes of the file; of a job on several nodes the largest
+    communicator need not be of all, so then nothing is said.
+    """
+    told: dict[Any, dict[int, int]] = {}
+    for process, text in _joined(db):
+        said = payload(text)
+        rank, count = whole(said.get(_RANK)), whole(said.get(_RANKS))
+        if rank is not None and count == len(targets) and GROUP in said:
+            told.setdefault(str(said[GROUP]), {})[process << TID_BITS] = rank
+    keys = {target.key for target in targets}
+    for made in told.values():
+        if made.keys() == keys and sorted(made.values()) == list(range(len(keys))):
+            return made
+    return {}
+
+
+def _joined(db: Database) -> Iterator[tuple[int, str]]:
+    """Return the process and the payload of each range in which one joins a communicator."""
+    process = f"n.globalTid >> {TID_BITS}"
+    if not db.has("NVTX_EVENTS", "globalTid", "jsonText"):
+        return
+    for column, text, joined in (
+        ("text", "n.text", ""),
+        ("textId", "s.value", "join StringIds s on s.id = n.textId"),
+    ):
+        if db.has("NVTX_EVENTS", column):
+            yield from db.rows(
+                f"select {process}, n.jsonText from NVTX_EVENTS n {joined} "
+                f"where n.jsonText is not null and {text} like ?",
+                (_JOINING,),
+            )

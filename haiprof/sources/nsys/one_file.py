@@ -1,0 +1,230 @@
+"""Imports one process of an export: reads its rows piece by piece, and writes its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from haiprof import schema
+from haiprof.errors import HaiprofError
+from haiprof.sources.arrow_memory import from_system
+from haiprof.sources.found import Source
+from haiprof.sources.imports.imported import Imported, gpu
+from haiprof.sources.imports.segments import Segments
+from haiprof.sources.nsys import nccl, processes
+from haiprof.sources.nsys.activities import Activities
+from haiprof.sources.nsys.database import Database, Expression
+from haiprof.sources.nsys.lacks import lacks
+from haiprof.sources.nsys.processes import Target
+from haiprof.sources.nsys.ranges import Ranges
+from haiprof.sources.nsys.words import FAR
+
+if TYPE_CHECKING:
+    import polars as pl
+
+#: Ordinals of devices.
+_DEVICES: Final = range(1 << 16)
+#: Of ``DIAGNOSTIC_EVENT``: warnings and errors.
+_SEVERITIES: Final = {2: "warning", 3: "error"}
+
+
+def import_process(
+    source: Source,
+    folder: str,
+    compression: str | None,
+    told: Callable[[int], None] | None = None,
+) -> Imported:
+    """Write the tables of one process of an export as Arrow files.
+
+    Args:
+        source: the file, and in ``part`` the process.
+        folder: is made; the files go there.
+        compression: of the files: ``zstd``, ``lz4``, or None.
+        told: is called with the bytes of the file that were read since its last call; what it
+            raises ends the import.
+    """
+    made = Imported(source, folder)
+    try:
+        with from_system(), Database(source.path) as db:
+            _Process(made, db, compression).read(told or (lambda _: None))
+    except HaiprofError as error:
+        made.failed = str(error)
+    except OSError as error:
+        made.failed = f"{error.filename or folder}: cannot be written ({error.strerror or error})"
+    return made
+
+
+class _Process:
+    def __init__(self, made: Imported, db: Database, compression: str | None) -> None:
+        found = processes.targets(db)
+        part = made.source.part
+        mine = [target for target in found if target.part == part]
+        if not mine:
+            raise HaiprofError(
+                f"{made.source.path}: has no process with {part}: open it again, it was changed"
+            )
+        self._made = made
+        self._db = db
+        self._all = found
+        self._target: Target = mine[0]
+        self._segments = Segments(made, compression)
+        self._base = processes.epoch(db)
+        #: Rows whose times are not told, or cannot be.
+        self._timeless = 0
+
+    def read(self, told: Callable[[int], None]) -> None:
+        made, db = self._made, self._db
+        Path(made.folder).mkdir(mode=0o700)
+        made.pid = self._target.pid
+        made.host = processes.host(db)
+        if len(self._all) == 1:
+            made.rank, made.world_size = processes.rank_told(db)
+        elif known_ranks := nccl.ranks(db, self._all):
+            made.rank, made.world_size = known_ranks[self._target.key], len(known_ranks)
+        known = processes.gpus(db, self._target)
+        sizes = {device: row["multiprocessors"] for device, row in known.items()}
+        activities = Activities(db, self._target, {d: n for d, n in sizes.items() if n})
+        devices: set[int] = set()
+        for frame in activities.kernels():
+            # What is waited for need not be on a GPU that the process uses.
+            if frame["kind"][0] != "sync":
+                devices.update(d for d in frame["device"].unique().to_list() if d in _DEVICES)
+            self._write("kernels", frame)
+            told(0)
+        for frame in activities.calls():
+            self._write("spans", frame)
+            told(0)
+        ranges = Ranges(db, self._target, activities.named)
+        for spans, collectives in ranges.frames():
+            self._write("spans", spans)
+            self._write("collectives", collectives)
+            told(0)
+        self._write("samples", _metrics(db, self._target, devices))
+        self._write("events", _diagnostics(db, self._target))
+        if made.begin is None:
+            raise HaiprofError(f"{made.source.path}: has no events of {made.source.part}")
+        made.gpus = [known.get(device) or gpu(device) for device in sorted(devices)]
+        made.lacks = lacks(Path(made.folder))
+        self._tell(ranges.open)
+        self._segments.write_problems()
+        told(made.source.bytes // len(self._all))
+
+    def _write(self, table: str, frames: pl.DataFrame | Iterator[pl.DataFrame]) -> None:
+        import polars as pl
+
+        for frame in (frames,) if isinstance(frames, pl.DataFrame) else frames:
+            if frame.height:
+                self._segments.write_frame(table, self._placed(table, frame))
+
+    def _placed(self, table: str, frame: pl.DataFrame) -> pl.DataFrame:
+        """Put times on the epoch, and give each column the schema's type."""
+        import polars as pl
+
+        kinds: dict[str, Any] = {
+            "text": pl.String,
+            "int64": pl.Int64,
+            "uint64": pl.UInt64,
+            "uint32": pl.UInt32,
+            "uint16": pl.UInt16,
+            "float64": pl.Float64,
+        }
+        time = "time" if "time" in frame.columns else "start"
+        height = frame.height
+        frame = frame.filter(
+            pl.col(name).is_between(-FAR, FAR) for name in (time, "end") if name in frame.columns
+        )
+        self._timeless += height - frame.height
+        if "end" in frame.columns:
+            length = (pl.col("end") - pl.col("start")).clip(0)
+            frame = frame.with_columns(length.alias("duration")).drop("end")
+        frame = frame.with_columns(pl.col(time) + (self._base or 0))
+        return frame.select(
+            pl.col(column.name).cast(kinds[column.kind], strict=False)
+            for column in schema.TABLES[table].columns
+            if column.name in frame.columns
+        )
+
+    def _tell(self, still_open: int) -> None:
+        """Say what is missing, one line each."""
+        path, part = self._made.source.path, self._made.source.part
+        lines = []
+        if self._base is None:
+            lines.append(
+                "does not tell when the session began (no TARGET_INFO_SESSION_START_TIME): its "
+                "times count from then; export it again with a newer nsys"
+            )
+        if still_open:
+            lines.append(f"{still_open} ranges of NVTX of {part} had not ended: left out")
+        if self._timeless:
+            lines.append(
+                f"'start' or 'end' is missing or beyond all times in {self._timeless} rows of "
+                f"{part}: left out; export it again with a newer nsys"
+            )
+        if self._target == self._all[0] and (others := _others(self._db, self._all)):
+            lines.append(f"NVTX ranges of {others} processes that used no GPU are left out")
+        self._made.problems = [f"{path}: {line}" for line in lines]
+
+
+def _metrics(db: Database, target: Target, devices: set[int]) -> Iterator[pl.DataFrame]:
+    """Return frames of ``samples``: metrics of the GPUs that the process used."""
+    import polars as pl
+
+    table, named = "GPU_METRICS", "TARGET_INFO_GPU_METRICS"
+    if not db.has(table, "timestamp", "typeId", "metricId", "value"):
+        return
+    if not devices or not db.has(named, "typeId", "metricId", "metricName"):
+        return
+    names = {
+        (kind, metric): str(name)
+        for kind, metric, name in db.rows(
+            f"select distinct typeId, metricId, metricName from {named}"
+        )
+    }
+    number = processes.gpu_numbers(db, target)
+    # The low byte of a type is the number of the GPU.
+    mine = {number.get(device, device): device for device in devices}
+    where = ("typeId", f"{{}} & 255 in ({', '.join(map(str, mine))})")
+    wanted: dict[str, str | Expression] = {
+        "time": "timestamp", "type": "typeId", "metric": "metricId", "value": "value",
+    }  # fmt: skip
+    for frame in db.frames(table, wanted, where, reals=("value",)):
+        rows = frame.select("type", "metric").rows()
+        told = [names.get(row, str(row[1])) for row in rows]
+        instances = [f"gpu{mine[kind & 255]}" for kind, _ in rows]
+        yield frame.select(
+            "time",
+            pl.Series("metric", told, pl.String()),
+            pl.Series("instance", instances, pl.String()),
+            "value",
+            pl.lit(0).alias("flags"),
+        ).drop_nulls("value")
+
+
+def _diagnostics(db: Database, target: Target) -> Iterator[pl.DataFrame]:
+    """Return frames of ``events``: what Nsight Systems warns of, of this process or of all."""
+    import polars as pl
+
+    wanted: dict[str, str | Expression] = {
+        "time": "timestamp", "severity": "severity", "text": "text",
+    }  # fmt: skip
+    chosen = f"{{}} in ({', '.join(map(str, _SEVERITIES))}) and (globalPid = ? or globalPid < 0)"
+    if not db.has("DIAGNOSTIC_EVENT", "severity", "globalPid"):
+        return
+    for frame in db.frames(
+        "DIAGNOSTIC_EVENT", wanted, ("severity", chosen), (target.key,), ("text",)
+    ):
+        yield frame.with_columns(
+            pl.col("severity")
+            .replace_strict(list(_SEVERITIES), list(_SEVERITIES.values()))
+            .alias("kind")
+        )
+
+
+def _others(db: Database, found: list[Target]) -> int:
+    """Count the processes with ranges of NVTX that are none of these."""
+    if not db.has("NVTX_EVENTS", "globalTid"):
+        return 0
+    known = {target.key >> processes.TID_BITS for target in found}
+    sql = f"select distinct globalTid >> {processes.TID_BITS} from NVTX_EVENTS"
+    return sum(number is not None and number not in known for (number,) in db.rows(sql))

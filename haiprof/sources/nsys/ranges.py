@@ -1,0 +1,257 @@
+"""Ranges of NVTX as spans: operators and steps where torch marks them so, communication of NCCL.
+
+What a range means is read from its text alone, by the rules of
+:mod:`haiprof.sources.nsys.words`; a range that none of them is about is one of the user.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from haiprof.sources.imports.imported import whole
+from haiprof.sources.kineto.words import collective_of
+from haiprof.sources.nsys import nccl, words
+from haiprof.sources.nsys.database import Database, Expression
+from haiprof.sources.nsys.processes import Target
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_TABLE: Final = "NVTX_EVENTS"
+_WANTED: Final[dict[str, str | Expression]] = {
+    "start": "start",
+    "end": "end",
+    "thread": ("globalTid & 16777215", ("globalTid",)),
+    "text": "text",
+    "named": "textId",
+    "domain": "domainId",
+    "payload": "jsonText",
+    "payload_text": "jsonTextId",
+}
+_OF_THREADS: Final = (
+    f"eventType in ({', '.join(map(str, words.NVTX_RANGES))}) and globalTid between ? and ?"
+)
+
+
+class Ranges:
+    """The ranges of one process of a file."""
+
+    def __init__(
+        self, db: Database, target: Target, named: Callable[[pl.Series], pl.Series]
+    ) -> None:
+        """Say whose ranges are wanted; ``named`` returns texts by their ids."""
+        self._db = db
+        self._target = target
+        self._named = named
+        self._domains = self._read_domains()
+        self._steps = self._find_steps()
+        #: Numbers of modules by their names.
+        self._modules: dict[str, int] = {}
+        #: Ranges that had not ended, which are left out.
+        self.open = 0
+
+    def frames(self) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
+        """Return frames of ``spans`` and of ``collectives``, with ``end`` for ``duration``."""
+        import polars as pl
+
+        if not self._db.has(_TABLE, "eventType", "globalTid", "start", "end"):
+            return
+        pieces = self._db.frames(
+            _TABLE, _WANTED, ("globalTid", _OF_THREADS), self._target.threads, ("text", "payload")
+        )
+        for piece in pieces:
+            self.open += piece["end"].null_count()
+            frame = piece.filter(pl.col("end").is_not_null()).with_columns(
+                pl.coalesce("text", self._named(piece["named"]).filter(piece["end"].is_not_null()))
+                .fill_null("")
+                .alias("text")
+            )
+            if frame.height:
+                spans = self._spans(frame)
+                yield spans, self._collectives(frame, spans)
+
+    def _spans(self, frame: pl.DataFrame) -> pl.DataFrame:
+        import polars as pl
+
+        at, emitted = pl.col("text"), pl.col("text").str.extract_groups(words.EMITTED)
+        made = (
+            frame.select("start", "end", "thread", "domain", at)
+            .with_columns(
+                emitted.struct.field("name").alias("name"),
+                emitted.struct.field("seq").cast(pl.Int64, strict=False).alias("sequence"),
+                emitted.struct.field("op").cast(pl.UInt64, strict=False).alias("external"),
+                emitted.struct.field("sizes").alias("shapes"),
+            )
+            .with_columns(pl.col("name").str.extract(words.MODULE).alias("called"))
+        )
+        plain = pl.col("name") == at
+        ours = pl.col("domain").fill_null(0) == 0
+        is_op = (
+            pl.when(plain)
+            .then(at.str.contains(words.PLAIN_OPERATOR))
+            .otherwise(pl.col("name").str.contains(words.OPERATOR))
+        )
+        numbers: list[int | None] = [None] * made.height
+        if self._steps:
+            numbers = [self._steps.get(row) for row in made.select("start", "text").rows()]
+        steps = pl.Series("step", numbers, pl.UInt32())
+        category = (
+            pl.when(steps.is_not_null())
+            .then(pl.lit("step"))
+            .when(ours & pl.col("called").is_not_null())
+            .then(pl.lit("python"))
+            .when(ours & is_op)
+            .then(pl.lit("op"))
+            .otherwise(pl.lit("user"))
+        )
+        domains = made["domain"].to_list()
+        said = {number: self._domain(number) for number in set(domains)}
+        return (
+            made.with_columns(
+                steps,
+                category.alias("category"),
+                pl.coalesce("name", at).alias("name"),
+                pl.Series("attributes", [said[number] for number in domains], pl.String()),
+            )
+            .with_columns(
+                pl.when(pl.col("category") == "python")
+                .then("nn.Module: " + pl.col("called"))
+                .otherwise("name")
+                .alias("name"),
+                self._numbers(made["called"]),
+            )
+            .with_columns(
+                pl.when(pl.col("category") == "python").then(pl.col("module")).alias("module")
+            )
+            .drop("text", "called", "domain")
+        )
+
+    def _numbers(self, called: pl.Series) -> pl.Series:
+        import polars as pl
+
+        known = self._modules
+        numbers = [
+            None if name is None else known.setdefault(name, len(known))
+            for name in called.to_list()
+        ]
+        return pl.Series("module", numbers, pl.UInt32())
+
+    def _collectives(self, frame: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+        """Return the calls that communicate, with what NCCL says of them."""
+        import polars as pl
+
+        known = {name: _op(name) for name in spans["name"].unique().to_list()}
+        ops = pl.Series("op", [known[name] for name in spans["name"].to_list()], pl.String())
+        chosen = ops.is_not_null()
+        if not chosen.any():
+            return pl.DataFrame()
+        calls = frame.filter(chosen)
+        payloads = calls["payload"].zip_with(
+            calls["payload"].is_not_null(), self._named(calls["payload_text"])
+        )
+        told = [nccl.payload(text) for text in payloads.to_list()]
+        return (
+            spans.filter(chosen)
+            .select("start", "end", "thread", "external")
+            .with_columns(
+                ops.filter(chosen),
+                pl.lit("host").alias("side"),
+                pl.Series("bytes", [whole(each.get(nccl.BYTES)) for each in told], pl.Int64()),
+                pl.Series("group", [_text(each.get(nccl.GROUP)) for each in told], pl.String()),
+                pl.Series("attributes", [_peer(each) for each in told], pl.String()),
+            )
+        )
+
+    def _domain(self, number: int | None) -> str | None:
+        if not number:
+            return None
+        return json.dumps({"domain": self._domains.get(number, str(number))})
+
+    def _read_domains(self) -> dict[int, str]:
+        if not self._db.has(_TABLE, "eventType", "domainId", "globalTid"):
+            return {}
+        inline = "text" if self._db.has(_TABLE, "text") else "null"
+        by_id = "textId" if self._db.has(_TABLE, "textId") else "null"
+        rows = self._db.rows(
+            f"select domainId, {inline}, {by_id} from {_TABLE} "
+            "where eventType = ? and globalTid between ? and ?",
+            (words.NVTX_DOMAIN, *self._target.threads),
+        )
+        made = {}
+        for number, text, at in rows:
+            name = text if text is not None or at is None else self._db.strings([at]).get(at)
+            if number is not None and name:
+                made[number] = str(name)
+        return made
+
+    def _find_steps(self) -> dict[tuple[int, str], int]:
+        """Return the ranges that are steps, by start and text, each with its number.
+
+        Ranges of one family (what stands before the number) are steps if they lie one after the
+        other and their numbers go up, at least two of them unless torch.profiler named them. Of
+        several such families the one that takes longest counts. Batches of Lightning, which have no
+        number, are counted from 0.
+        """
+        families: dict[str, list[tuple[int, int, str, int]]] = defaultdict(list)
+        for start, end, text in self._that_may_be_steps():
+            found = words.STEP.fullmatch(text)
+            if found is not None:
+                family = families[found["family"].lower().strip()]
+                family.append((start, end, text, int(found["number"])))
+            elif text == words.BATCH:
+                family = families[text]
+                family.append((start, end, text, len(family)))
+        best: list[tuple[int, int, str, int]] = []
+        for name, rows in families.items():
+            rows.sort()
+            enough = len(rows) > 1 or name.startswith("profilerstep")
+            if enough and _one_after_the_other(rows) and _length(rows) > _length(best):
+                best = rows
+        return {(start, text): number for start, _, text, number in best}
+
+    def _that_may_be_steps(self) -> Iterator[tuple[int, int, str]]:
+        db = self._db
+        if not db.has(_TABLE, "start", "end", "eventType", "globalTid"):
+            return
+        like = "like '%step%' or {0} like '%iter%' or {0} like '%run_training_batch%'"
+        for column, text, joined in (
+            ("text", "n.text", ""),
+            ("textId", "s.value", "join StringIds s on s.id = n.textId"),
+        ):
+            if not db.has(_TABLE, column) or (joined and not db.has("StringIds", "id", "value")):
+                continue
+            chosen = f"{text} {like.format(text)}"
+            sql = (
+                f"select n.start, n.end, {text} from {_TABLE} n {joined} where ({chosen}) "
+                f"and n.end is not null and n.start is not null and {_OF_THREADS} order by n.start"
+            )
+            for start, end, name in db.rows(sql, self._target.threads):
+                yield start, end, str(name)
+
+
+def _one_after_the_other(rows: list[tuple[int, int, str, int]]) -> bool:
+    return all(
+        end <= later and number < next_number
+        for (_, end, _, number), (later, _, _, next_number) in itertools.pairwise(rows)
+    )
+
+
+def _length(rows: list[tuple[int, int, str, int]]) -> int:
+    return sum(end - start for start, end, _, _ in rows)
+
+
+def _op(name: str) -> str | None:
+    return nccl.OPS.get(name) or collective_of(name)
+
+
+def _peer(told: dict[str, Any]) -> str | None:
+    peer = whole(told.get(nccl.PEER))
+    return None if peer is None else json.dumps({"peer": peer})
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)

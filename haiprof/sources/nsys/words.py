@@ -1,0 +1,99 @@
+"""The words of Nsight Systems' tables, and what haiprof calls what they name."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+#: ns: three of them, the session's beginning, a time and a duration, still are an int64.
+FAR: Final = 3_000_000_000_000_000_000
+_MAGIC: Final = b"SQLite format 3\x00"
+
+#: ``copyKind`` -> ``kernels.copy_kind``: CUPTI's numbers, then those of unified memory.
+COPY_KINDS: Final = {
+    1: "HtoD",
+    2: "DtoH",
+    3: "HtoA",
+    4: "AtoH",
+    5: "AtoA",
+    6: "AtoD",
+    7: "DtoA",
+    8: "DtoD",
+    9: "HtoH",
+    10: "PtoP",
+    11: "HtoD",
+    12: "DtoH",
+    13: "DtoD",
+}
+#: ``srcKind``, ``dstKind``, ``memKind``: where the memory is.
+MEMORIES: Final = {
+    0: "Pageable",
+    1: "Pinned",
+    2: "Device",
+    3: "Array",
+    4: "Managed",
+    5: "Device Static",
+    6: "Managed Static",
+}
+#: ``syncType`` -> the name that torch.profiler gives the same.
+WAITS: Final = {
+    1: "Event Sync",
+    2: "Stream Wait Event",
+    3: "Stream Sync",
+    4: "Context Sync",
+}
+#: What every version of CUDA's libraries ends its calls' names with, as nsys' own reports have it.
+API_VERSION: Final = r"_v\d{4,5}$"
+
+#: ``eventType`` of ranges: of push and pop, of start and end, and the same of NVTX text files.
+NVTX_RANGES: Final = (59, 60, 70, 71)
+#: Of the name of a domain.
+NVTX_DOMAIN: Final = 75
+
+#: What ``torch.autograd.profiler.emit_nvtx`` makes of an operator.
+EMITTED: Final = (
+    r"^(?<name>.+?)(?:, seq = (?<seq>-?\d+))?(?:, op_id = (?<op>\d+))?"
+    r"(?:, sizes = (?<sizes>\[.*?\]))?(?:, input_op_ids = .*)?$"
+)
+#: Names of operators in such ranges; without what it appends, only torch's own namespaces.
+OPERATOR: Final = (
+    r"^(?:autograd::engine::evaluate_function: )?"
+    r"(?:(?:[a-z_]\w*::)+[\w.:]+|\w*Backward\w*|detach_?)$"
+)
+PLAIN_OPERATOR: Final = (
+    r"^(?:aten|prims|c10d|_c10d_functional|torchvision|torch::autograd)::[\w.:]+$"
+)
+#: What Lightning's profiler puts before the name of a module's call.
+MODULE: Final = r"^\[pl\]\[module\](?:.*: )?(?<module>[^:]+)$"
+#: What it calls each batch of training, without a number.
+BATCH: Final = "[pl][profile]run_training_batch"
+#: A range that may be a step: torch.profiler's, or a word for one and its number.
+STEP: Final = re.compile(
+    r"(?P<family>ProfilerStep#|(?:(?:train(?:ing)?|global)[ _-]?)?(?:step|iter|iteration)[ _:#=]*)"
+    r"(?P<number>\d{1,9})",
+    re.IGNORECASE,
+)
+#: Launchers' variables that say which rank a process is, and of how many.
+RANK_VARIABLES: Final = (
+    "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID",
+)  # fmt: skip
+WORLD_VARIABLES: Final = (
+    "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_NTASKS",
+)  # fmt: skip
+
+
+def is_sqlite(head: bytes) -> bool:
+    """Say whether a file that begins so is one of SQLite."""
+    return head.startswith(_MAGIC)
+
+
+def copy_name(kind: int | None, source: int | None, target: int | None) -> str:
+    """Return the name that torch.profiler gives a copy: ``Memcpy HtoD (Pinned -> Device)``."""
+    way = COPY_KINDS.get(kind or 0, "Unknown")
+    ends = [MEMORIES.get(-1 if end is None else end, "Unknown") for end in (source, target)]
+    return f"Memcpy {way} ({ends[0]} -> {ends[1]})"
+
+
+def set_name(memory: int | None) -> str:
+    """Return the name that torch.profiler gives a memset: ``Memset (Device)``."""
+    return f"Memset ({MEMORIES.get(-1 if memory is None else memory, 'Unknown')})"
