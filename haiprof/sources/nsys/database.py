@@ -178,8 +178,10 @@ def _check_file(path: str) -> None:
     file = Path(path)
     try:
         size = file.stat().st_size
-        with file.open("rb") as opened:
-            head = opened.read(_HEADER_BYTES)
+        head = b""
+        if size:  # a pipe has none, and would make us wait
+            with file.open("rb") as opened:
+                head = opened.read(_HEADER_BYTES)
         writing = [
             other.name
             for end in ("-wal", "-journal")
