@@ -27,6 +27,7 @@ from haiprof.views import gpus as gpu_views
 from haiprof.views import headline as headline_view
 from haiprof.views import kernels as kernel_views
 from haiprof.views import overhead as overhead_view
+from haiprof.views import pipeline as pipeline_view
 from haiprof.views import recorded as recorded_views
 from haiprof.views import steps as step_views
 from haiprof.views import trace_headline
@@ -299,6 +300,15 @@ class Analyzer(Traced):
         :func:`haiprof.views.recorded.recorded`.
         """
         return self._frames(_recorded, self._choose(rank), recorded_views.RECORDED_SCHEMA)
+
+    def pipeline(self, step: int | None = None) -> pipeline_view.Pipeline:
+        """Return the pipeline of the job: lanes of all ranks, bubbles, the critical stage.
+
+        Frames ``jobs``, ``lanes``, ``steps`` and ``stages``, without rows where no rank tells of
+        microbatches; ``step``: of this one only. See :mod:`haiprof.views.pipeline`.
+        """
+        told = self._frames(_pipeline_jobs, self._choose(None), pipeline_view.JOBS)
+        return pipeline_view.pipeline(told, step)
 
     def overhead(self, rank: int | None = None) -> pl.DataFrame:
         """Return the newest measured overhead of each process that measured it.
@@ -610,6 +620,15 @@ def _kernel_totals(process: Process) -> tables.Read:
 def _recorded(process: Process) -> tables.Read:
     gpu = _read_gpu(process)
     return tables.Read(gpu.intervals, gpu.cut, gpu.problems)
+
+
+def _pipeline_jobs(process: Process) -> tables.Read:
+    columns = pipeline_view.DEVICE_COLUMNS
+    device = tables.read_table(process.folder, schema.DEVICE_SPANS, columns)
+    keep = {"category": ("user", "phase")}
+    host = tables.read_table(process.folder, schema.SPANS, pipeline_view.SPAN_COLUMNS, keep)
+    frame = pipeline_view.jobs(device.frame, host.frame)
+    return tables.Read(frame, device.cut + host.cut, [*device.problems, *host.problems])
 
 
 def _overhead(process: Process) -> tables.Read:
