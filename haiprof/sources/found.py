@@ -8,6 +8,8 @@ from typing import Final
 
 #: The tools whose files are read, by the name of their package beside this file.
 KINETO: Final = "kineto"
+MEGATRON: Final = "megatron"
+PADDLE: Final = "paddle"
 
 
 @dataclass(frozen=True, slots=True)

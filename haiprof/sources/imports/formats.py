@@ -24,9 +24,11 @@ def find(path: str) -> Found | None:
         HaiprofError: there is nothing, it cannot be read, or several runs lie in the folder.
     """
     from haiprof.sources.kineto.find import find as kineto
+    from haiprof.sources.megatron.find import find as megatron
+    from haiprof.sources.paddle.find import find as paddle
 
     # That of torch.profiler comes last: it takes any JSON for its own.
-    finders: tuple[Find, ...] = (kineto,)
+    finders: tuple[Find, ...] = (paddle, megatron, kineto)
     return next((made for each in finders if (made := each(path)) is not None), None)
 
 
@@ -49,4 +51,12 @@ def import_source(
         from haiprof.sources.kineto.one_file import import_file
 
         return import_file(source, folder, compression, told)
+    if source.tool == tools.MEGATRON:
+        from haiprof.sources.megatron.one_rank import import_rank
+
+        return import_rank(source, folder, compression, told)
+    if source.tool == tools.PADDLE:
+        from haiprof.sources.paddle.one_file import import_file as import_log
+
+        return import_log(source, folder, compression, told)
     raise AssertionError(source.tool)
