@@ -625,7 +625,7 @@ def _recorded(process: Process) -> tables.Read:
 def _pipeline_jobs(process: Process) -> tables.Read:
     columns = pipeline_view.DEVICE_COLUMNS
     device = tables.read_table(process.folder, schema.DEVICE_SPANS, columns)
-    keep = {"category": ("user", "phase")}
+    keep = {"category": pipeline_view.SPAN_CATEGORIES}
     host = tables.read_table(process.folder, schema.SPANS, pipeline_view.SPAN_COLUMNS, keep)
     frame = pipeline_view.jobs(device.frame, host.frame)
     return tables.Read(frame, device.cut + host.cut, [*device.problems, *host.problems])

@@ -55,6 +55,7 @@ ZERO_BUBBLE: Final = "zero bubble"
 DEVICE_COLUMNS: Final = (
     "start", "duration", "category", "name", "step", "microbatch", "stage", "chunk",
 )  # fmt: skip
+SPAN_CATEGORIES: Final = ("user", "pipeline", "phase")
 SPAN_COLUMNS: Final = ("start", "duration", "category", "name", "step", "attributes")
 JOBS: Final = {
     "step": pl.UInt32(),
@@ -115,7 +116,7 @@ def jobs(device_spans: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
 
     Args:
         device_spans: with :data:`DEVICE_COLUMNS`.
-        spans: with :data:`SPAN_COLUMNS`.
+        spans: with :data:`SPAN_COLUMNS`, of :data:`SPAN_CATEGORIES`.
     """
     category = pl.col("category").cast(pl.String)
     name = pl.col("name").cast(pl.String)
