@@ -28,9 +28,9 @@ from haiprof.views import headline as headline_view
 from haiprof.views import kernels as kernel_views
 from haiprof.views import overhead as overhead_view
 from haiprof.views import pipeline as pipeline_view
+from haiprof.views import pipeline_words, trace_headline
 from haiprof.views import recorded as recorded_views
 from haiprof.views import steps as step_views
-from haiprof.views import trace_headline
 from haiprof.views.overview import Summary, add_gpus, fold_ranges, summarise
 
 if TYPE_CHECKING:
@@ -364,12 +364,14 @@ class Analyzer(Traced):
     def _found_headline(self) -> list[str]:
         if self.traced:
             overview = self.overview()
-            return trace_headline.headline(
+            made = trace_headline.headline(
                 overview.steps,
                 overview.devices,
                 self.recommendations(),
                 marked=any(summary.steps for summary in self.summaries()[0]),
             )
+            # A trace of a pipeline tells of nothing else.
+            return [made[0], *told] if (told := pipeline_words.lines(self.pipeline())) else made
         ranks, nodes = self.summaries()
         return headline_view.headline(ranks, nodes, self.events(kind=headline_view.EVENT_KINDS))
 
@@ -623,12 +625,22 @@ def _recorded(process: Process) -> tables.Read:
 
 
 def _pipeline_jobs(process: Process) -> tables.Read:
-    columns = pipeline_view.DEVICE_COLUMNS
-    device = tables.read_table(process.folder, schema.DEVICE_SPANS, columns)
-    keep = {"category": pipeline_view.SPAN_CATEGORIES}
-    host = tables.read_table(process.folder, schema.SPANS, pipeline_view.SPAN_COLUMNS, keep)
-    frame = pipeline_view.jobs(device.frame, host.frame)
-    return tables.Read(frame, device.cut + host.cut, [*device.problems, *host.problems])
+    view = pipeline_view
+    keep = {"category": view.CATEGORIES}
+    table = schema.DEVICE_SPANS
+    columns: Sequence[str] = view.DEVICE_COLUMNS
+    reads = [tables.read_table(process.folder, table, columns, keep)]
+    made = view.of_device(reads[-1].frame)
+    if not made.height:
+        table, columns = schema.SPANS, view.SPAN_COLUMNS
+        reads.append(tables.read_table(process.folder, table, columns, keep))
+        made = view.of_host(reads[-1].frame)
+    if made.height:  # of the many runs without a pipeline the phases need not be read
+        updates = {"category": ("phase",), "name": (view.OPTIMIZER,)}
+        reads.append(tables.read_table(process.folder, table, columns, updates))
+        made = view.with_updates(made, reads[-1].frame)
+    lines = [line for read in reads for line in read.problems]
+    return tables.Read(made, sum(read.cut for read in reads), lines)
 
 
 def _overhead(process: Process) -> tables.Read:

@@ -11,7 +11,7 @@ from haiprof.show.deep.section import NS_PER_MS, Columns, Section, durations, ta
 from haiprof.show.figures import COLOURS, PHASE_COLOURS, safe, stacked
 from haiprof.show.grid import Grid
 from haiprof.views import pipeline as view
-from haiprof.views.words import milliseconds, percent
+from haiprof.views import pipeline_words
 
 if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
@@ -29,8 +29,6 @@ _COLOURS: Final = {
     "reduce": COLOURS[5],
     view.OTHER: PHASE_COLOURS["other"],
 }
-#: Stages that differ by less from their mean are called even.
-_EVEN: Final = 0.01
 _WHO: Final = ["node", "rank", "pid"]
 _NAMED: Final = ("name", "microbatch", "chunk")
 
@@ -38,7 +36,7 @@ _NAMED: Final = ("name", "microbatch", "chunk")
 def section(analyzer: Analyzer) -> Section:
     """Tell of the pipeline of a run; nothing where no rank tells of microbatches."""
     found = analyzer.pipeline()
-    steps = found.steps.filter(pl.col("stages") > 0)
+    steps = pipeline_words.told(found)
     if not steps.height:
         return Section("", [])
     # Of all steps the one in the middle: the first ones are not like the others.
@@ -52,43 +50,8 @@ def section(analyzer: Analyzer) -> Section:
             *_ranks(found.lanes),
             *_steps(steps),
         ],
-        _sentences(steps, found.stages),
+        pipeline_words.lines(found),
     )
-
-
-def _sentences(steps: pl.DataFrame, stages: pl.DataFrame) -> list[str]:
-    bubble = steps["bubble"].median()
-    first = steps.row(steps.height // 2, named=True)
-    line = f"Of the time of {first['ranks']} ranks between a step's first job and its last one, "
-    line += f"{percent(_number(bubble))} (median of {steps.height} steps) is bubble."
-    if first["schedule"] is not None:
-        line += f" The schedule looks like {first['schedule']}: {first['stages']} stages"
-        line += f", {first['chunks']} chunks on each rank" if first["chunks"] > 1 else ""
-        line += f", {first['microbatches']} microbatches"
-    if first["ideal"] is not None:
-        line += f"; with even stages and free communication {percent(first['ideal'])} would be."
-    elif first["schedule"] is not None:
-        line += "."
-    told = [line]
-    if stages.height > 1:
-        worst, mean = stages.row(0, named=True), _number(stages["busy"].mean())
-        most = stages.sort("waited_for", descending=True, nulls_last=True).row(0, named=True)
-        more = worst["busy"] / mean - 1 if mean else 0.0
-        told.append(
-            f"Stage {worst['stage']} computes longest: {milliseconds(worst['busy'])} a step, "
-            f"{percent(more)} above the mean of the stages."
-            if more >= _EVEN
-            else f"The stages compute equally long: {milliseconds(mean)} a step."
-        )
-        told[-1] += (
-            f" The other ranks wait most for stage {most['stage']}: "
-            f"{milliseconds(most['waited_for'])} a step, all together."
-        )
-    return told
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, (int, float)) else 0.0
 
 
 def _lanes(jobs: pl.DataFrame, step: dict[str, int]) -> list[go.Figure]:

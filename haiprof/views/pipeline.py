@@ -51,11 +51,11 @@ KINDS: Final = (
 OTHER: Final = "other"
 ZERO_BUBBLE: Final = "zero bubble"
 
-#: Columns of the tables that :func:`jobs` needs.
+#: Of both tables, the categories that hold jobs, and the columns that are read of each.
+CATEGORIES: Final = ("user", "pipeline")
 DEVICE_COLUMNS: Final = (
     "start", "duration", "category", "name", "step", "microbatch", "stage", "chunk",
 )  # fmt: skip
-SPAN_CATEGORIES: Final = ("user", "pipeline", "phase")
 SPAN_COLUMNS: Final = ("start", "duration", "category", "name", "step", "attributes")
 JOBS: Final = {
     "step": pl.UInt32(),
@@ -107,44 +107,48 @@ def kind_of(name: str) -> str:
     return next((kind for kind, rule in KINDS if rule.fullmatch(lower)), OTHER)
 
 
-def jobs(device_spans: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
-    """Return the jobs of one process, by time.
-
-    They are the intervals on a device that a schedule tells (``pipeline``) or that a range with a
-    microbatch has; where there are none, the host's ranges with a microbatch. To these come the
-    phases of its optimizer.
+def of_device(device_spans: pl.DataFrame) -> pl.DataFrame:
+    """Return the jobs of one process that a schedule tells, or that ranges were timed for on a GPU.
 
     Args:
-        device_spans: with :data:`DEVICE_COLUMNS`.
-        spans: with :data:`SPAN_COLUMNS`, of :data:`SPAN_CATEGORIES`.
+        device_spans: with :data:`DEVICE_COLUMNS`; ranges without a microbatch are no jobs.
     """
     category = pl.col("category").cast(pl.String)
-    name = pl.col("name").cast(pl.String)
-    taken = (category == "pipeline") | pl.col("microbatch").is_not_null()
-    found = device_spans.filter(taken)
-    updates = device_spans.filter(category == "phase", name == OPTIMIZER)
-    if not found.height:
-        found = _on_host(spans)
-        updates = spans.filter(category == "phase", name == OPTIMIZER)
-    if not found.height:
-        return pl.DataFrame(schema=JOBS)
-    told = pl.concat([found, updates], how="diagonal_relaxed").with_columns(name)
-    known = {each: kind_of(each) for each in told["name"].unique()}
-    return (
-        told.with_columns(
-            pl.col("name").replace_strict(known, return_dtype=pl.String).alias("kind")
+    ranges = (category == "user") & pl.col("microbatch").is_not_null()
+    return _named(device_spans.filter((category == "pipeline") | ranges))
+
+
+def of_host(spans: pl.DataFrame) -> pl.DataFrame:
+    """Return the jobs of one process by its ranges on the host, where it has none of a device.
+
+    Args:
+        spans: with :data:`SPAN_COLUMNS`; those whose attributes hold no microbatch are no jobs.
+    """
+    told = pl.col("attributes").cast(pl.String)
+    return _named(
+        spans.filter(told.str.contains('"microbatch":', literal=True)).with_columns(
+            # Not read as JSON: text that was cut off must not take the others with it.
+            told.str.extract(f'"{each}": ?(\\d+)').cast(pl.UInt32, strict=False).alias(each)
+            for each in ("microbatch", "stage", "chunk")
         )
-        .select(pl.col(column).cast(kind) for column, kind in JOBS.items())
-        .sort("start", maintain_order=True)
     )
 
 
-def _on_host(spans: pl.DataFrame) -> pl.DataFrame:
-    told = pl.col("attributes").cast(pl.String)
-    return spans.filter(told.str.contains('"microbatch":', literal=True)).with_columns(
-        # Not read as JSON: text that was cut off must not take the others with it.
-        told.str.extract(f'"{each}": ?(\\d+)').cast(pl.UInt32, strict=False).alias(each)
-        for each in ("microbatch", "stage", "chunk")
+def with_updates(jobs: pl.DataFrame, updates: pl.DataFrame) -> pl.DataFrame:
+    """Return jobs with the phases in which the optimizer worked, of a device or of the host."""
+    return pl.concat([jobs, _named(updates)]).sort("start", maintain_order=True)
+
+
+def _named(told: pl.DataFrame) -> pl.DataFrame:
+    """Return rows of either table as jobs."""
+    name = pl.col("name").cast(pl.String)
+    known = {each: kind_of(each) for each in told.select(name.unique()).to_series()}
+    kinds = name.replace_strict(known, return_dtype=pl.String) if known else name
+    lacks = [pl.lit(None).alias(each) for each in JOBS if each not in (*told.columns, "kind")]
+    return (
+        told.with_columns(name, kinds.alias("kind"), *lacks)
+        .select(pl.col(column).cast(kind) for column, kind in JOBS.items())
+        .sort("start", maintain_order=True)
     )
 
 
@@ -152,7 +156,7 @@ def pipeline(told: pl.DataFrame, step: int | None = None) -> Pipeline:
     """Return the pipeline that the jobs of all ranks make.
 
     Args:
-        told: the frames of :func:`jobs` below each other, with whose they are in front.
+        told: jobs of all ranks below each other, with whose they are in front.
         step: of this step only.
     """
     if not told.height:

@@ -56,11 +56,15 @@ def test_what_it_says_of_bubbles_and_stages(tmp_path: Path) -> None:
     section = pipeline.section(Analyzer(two_ranks(tmp_path)))
     bubble, stages = section.lines
     # 60 and 120 of 151 ms were busy.
-    assert "40 % (median of 1 steps) is bubble" in bubble
+    assert "40 % is bubble." in bubble
     assert "1F1B: 2 stages, 2 microbatches" in bubble
     assert "33 % would be" in bubble
     assert stages.startswith("Stage 1 computes longest: 120 ms a step, 33 % above the mean")
     assert "wait most for stage 1: 90 ms a step" in stages
+    assert Analyzer(tmp_path).headline() == [
+        "1 step in each of 2 traces, median 136 ms: other 100 %",
+        *section.lines,
+    ]
     titles = [grid.title for grid in section.grids]
     assert titles == [
         "Stages, the critical one first",

@@ -217,44 +217,57 @@ def test_names_tell_kinds(name: str, kind: str) -> None:
     assert view.kind_of(name) == kind
 
 
-def test_ranges_of_the_device_come_before_the_hosts() -> None:
+def test_ranges_of_the_host_tell_their_numbers_in_attributes() -> None:
     host = pl.DataFrame(
         {
-            "start": [10, 20, 30, 40],
-            "duration": [5, 5, 5, 5],
-            "category": ["user", "user", "phase", "user"],
-            "name": ["F", "note", "optimizer", "B"],
-            "step": [1, 1, 1, 1],
+            "start": [40, 20, 10],
+            "duration": [5, 5, 5],
+            "category": ["pipeline", "user", "user"],
+            "name": ["B", "note", "F"],
+            "step": [1, 1, 1],
             "attributes": [
-                '{"stage": 2, "microbatch": 7}', '{"text": "microbatch"}', None,
-                '{"microbatch": "many", "stage": 2}',
+                '{"microbatch": "many", "stage": 2', '{"text": "microbatch"}',
+                '{"stage": 2, "microbatch": 7}',
             ],
         }
     )  # fmt: skip
-    columns = [c for c in schema.DEVICE_SPANS.columns if c.name in view.DEVICE_COLUMNS]
-    none = tables.empty(columns)
-    made = view.jobs(none, host)
+    made = view.of_host(host)
     assert made.select("kind", "microbatch", "stage", "start").rows() == [
-        ("forward", 7, 2, 10), ("optimizer", None, None, 30), ("backward", None, 2, 40)
+        ("forward", 7, 2, 10), ("backward", None, 2, 40)
     ]  # fmt: skip
-    device = pl.concat(
-        [
-            none,
-            pl.DataFrame(
-                {
-                    "start": [11, 12, 13],
-                    "duration": [5, 5, 5],
-                    "category": ["user", "phase", "phase"],
-                    "name": ["F", "optimizer", "forward"],
-                    "step": [1, 1, 1],
-                    "microbatch": [7, None, None],
-                }
-            ),
-        ],
-        how="diagonal_relaxed",
+    phases = pl.DataFrame(
+        {
+            "start": [30], "duration": [5], "category": ["phase"], "name": ["optimizer"],
+            "step": [1], "attributes": [None],
+        }
+    )  # fmt: skip
+    told = view.with_updates(made, phases)
+    assert told["kind"].to_list() == ["forward", "optimizer", "backward"]
+    assert told.schema == made.schema == view.of_host(host.clear()).schema
+    assert view.with_updates(made, phases.clear()).equals(made)
+
+
+def test_ranges_of_a_device_without_a_microbatch_are_no_jobs() -> None:
+    columns = [c for c in schema.DEVICE_SPANS.columns if c.name in view.DEVICE_COLUMNS]
+    rows = pl.DataFrame(
+        {
+            "start": [11, 12, 13],
+            "duration": [5, 5, 5],
+            "category": ["user", "user", "pipeline"],
+            "name": ["F", "note", "lr"],
+            "step": [1, 1, 1],
+            "microbatch": [7, None, None],
+        }
     )
-    made = view.jobs(device, host)
-    assert made.select("kind", "microbatch", "start").rows() == [
-        ("forward", 7, 11), ("optimizer", None, 12)
-    ]  # fmt: skip
-    assert view.jobs(none, host.clear()).schema == made.schema
+    made = view.of_device(pl.concat([tables.empty(columns), rows], how="diagonal_relaxed"))
+    assert made.select("kind", "microbatch").rows() == [("forward", 7), ("optimizer", None)]
+    assert view.of_device(tables.empty(columns)).schema == made.schema
+
+
+def test_stages_that_are_numbered_through_are_chunks_of_a_rank() -> None:
+    rows = laid_out([chunks_interleaved(rank, 4, 8) for rank in range(4)], even)
+    through = frame({**row, "stage": row["chunk"] * 4 + row["rank"], "chunk": None} for row in rows)
+    found, by_chunk = view.pipeline(through), view.pipeline(frame(rows))
+    assert found.steps.drop("critical").equals(by_chunk.steps.drop("critical"))
+    assert found.stages["stage"].to_list() == list(range(8))
+    assert found.stages["waited_for"].sum() == by_chunk.stages["waited_for"].sum()
