@@ -12,6 +12,7 @@ import pytest
 from launched import recorded
 from recording import run_python, wait_recorded
 
+from haiprof import hooks
 from haiprof.analyzer import Analyzer
 
 RANKS, MICROBATCHES, EVEN, SLOW = 4, 8, 3, 1
@@ -126,6 +127,35 @@ def test_four_ranks_with_torchs_1f1b(shm: Path, tmp_path: Path) -> None:
         stages = Analyzer(run).pipeline(step).stages
         assert stages["stage"][0] == 2
         assert stages.sort("waited_for", descending=True)["stage"][0] == 2
+
+
+def test_torchs_stages_are_afterwards_as_they_were() -> None:
+    from torch.distributed.pipelining import stage
+
+    base = stage._PipelineStageBase
+    before = dict(vars(base))
+    hooks.install()
+    assert hooks.status()["pipeline"] == "on: torch.distributed.pipelining.stage"
+    ours = base.forward_one_chunk
+    assert ours is not before["forward_one_chunk"]
+    assert ours.__doc__ == before["forward_one_chunk"].__doc__
+    hooks.uninstall()
+    assert dict(vars(base)) == before
+    # Under somebody else's wrapper ours stays, and passes through.
+    hooks.install()
+
+    def theirs(self: object, *args: object) -> object:
+        return inner(self, *args)
+
+    inner = base.forward_one_chunk
+    base.forward_one_chunk = theirs
+    try:
+        hooks.uninstall()
+        assert base.forward_one_chunk is theirs
+        with pytest.raises(AttributeError, match="is_first"):
+            theirs(object(), 0, ())
+    finally:
+        base.forward_one_chunk = before["forward_one_chunk"]
 
 
 FAKE = """
