@@ -169,28 +169,28 @@ def _of_megatron(module: ModuleType, made: list[_Replaced]) -> None:
     #: Forwards and backwards of each chunk since the schedule began.
     count: Counter[tuple[str, int | None]] = Counter()
 
-    def place() -> tuple[int | None, int | None]:
-        groups = module.parallel_state
-        return (
-            groups.get_pipeline_model_parallel_rank(),
-            groups.get_virtual_pipeline_model_parallel_rank(),
-        )
+    def place(name: str) -> int | None:
+        ask = getattr(module.parallel_state, f"get_{name}_model_parallel_rank", None)
+        return None if ask is None else ask()
 
     def forward(args: tuple[Any, ...], keywords: dict[str, Any]) -> Told:
-        stage, chunk = place()
+        chunk = keywords.get("vp_stage")
+        chunk = place("virtual_pipeline") if chunk is None else chunk
         microbatch = keywords.get("current_microbatch")
         if microbatch == 0 and not chunk:
             count.clear()
         if microbatch is None:  # a version that does not tell
             microbatch = count["F", chunk]
         count["F", chunk] += 1
-        return "F", microbatch, stage, chunk
+        return "F", microbatch, place("pipeline"), chunk
 
-    def backward(args: tuple[Any, ...], keywords: dict[str, Any]) -> Told:
+    def backward(args: tuple[Any, ...], keywords: dict[str, Any]) -> Told | None:
         # It is told none: of a chunk, they come in the order of the forwards.
-        stage, chunk = place()
+        chunk = place("virtual_pipeline")
+        if chunk is None and count["F", None] == 0:
+            return None  # of which of several chunks is not known, and so not of which microbatch
         count["B", chunk] += 1
-        return "B", count["B", chunk] - 1, stage, chunk
+        return "B", count["B", chunk] - 1, place("pipeline"), chunk
 
     made.append(_Replaced(module, "forward_step", forward))
     made.append(_Replaced(module, "backward_step", backward))
