@@ -27,9 +27,10 @@ from haiprof.views import gpus as gpu_views
 from haiprof.views import headline as headline_view
 from haiprof.views import kernels as kernel_views
 from haiprof.views import overhead as overhead_view
+from haiprof.views import pipeline as pipeline_view
+from haiprof.views import pipeline_words, trace_headline
 from haiprof.views import recorded as recorded_views
 from haiprof.views import steps as step_views
-from haiprof.views import trace_headline
 from haiprof.views.overview import Summary, add_gpus, fold_ranges, summarise
 
 if TYPE_CHECKING:
@@ -301,6 +302,15 @@ class Analyzer(Traced):
         """
         return self._frames(_recorded, self._choose(rank), recorded_views.RECORDED_SCHEMA)
 
+    def pipeline(self, step: int | None = None) -> pipeline_view.Pipeline:
+        """Return the pipeline of the job: lanes of all ranks, bubbles, the critical stage.
+
+        Frames ``jobs``, ``lanes``, ``steps`` and ``stages``, without rows where no rank tells of
+        microbatches; ``step``: of this one only. See :mod:`haiprof.views.pipeline`.
+        """
+        told = self._frames(_pipeline_jobs, self._choose(None), pipeline_view.JOBS)
+        return pipeline_view.pipeline(told, step)
+
     def overhead(self, rank: int | None = None) -> pl.DataFrame:
         """Return the newest measured overhead of each process that measured it.
 
@@ -357,12 +367,14 @@ class Analyzer(Traced):
     def _found_headline(self) -> list[str]:
         if self.traced:
             overview = self.overview()
-            return trace_headline.headline(
+            made = trace_headline.headline(
                 overview.steps,
                 overview.devices,
                 self.recommendations(),
                 marked=any(summary.steps for summary in self.summaries()[0]),
             )
+            # A trace of a pipeline tells of nothing else.
+            return [made[0], *told] if (told := pipeline_words.lines(self.pipeline())) else made
         ranks, nodes = self.summaries()
         return headline_view.headline(ranks, nodes, self.events(kind=headline_view.EVENT_KINDS))
 
@@ -608,6 +620,25 @@ def _kernel_totals(process: Process) -> tables.Read:
 def _recorded(process: Process) -> tables.Read:
     gpu = _read_gpu(process)
     return tables.Read(gpu.intervals, gpu.cut, gpu.problems)
+
+
+def _pipeline_jobs(process: Process) -> tables.Read:
+    view = pipeline_view
+    keep = {"category": view.CATEGORIES}
+    table = schema.DEVICE_SPANS
+    columns: Sequence[str] = view.DEVICE_COLUMNS
+    reads = [tables.read_table(process.folder, table, columns, keep)]
+    made = view.of_device(reads[-1].frame)
+    if not made.height:
+        table, columns = schema.SPANS, view.SPAN_COLUMNS
+        reads.append(tables.read_table(process.folder, table, columns, keep))
+        made = view.of_host(reads[-1].frame)
+    if made.height:  # of the many runs without a pipeline the phases need not be read
+        updates = {"category": ("phase",), "name": (view.OPTIMIZER,)}
+        reads.append(tables.read_table(process.folder, table, columns, updates))
+        made = view.with_updates(made, reads[-1].frame)
+    lines = [line for read in reads for line in read.problems]
+    return tables.Read(made, sum(read.cut for read in reads), lines)
 
 
 def _overhead(process: Process) -> tables.Read:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from haiprof import _core
 
-_NO_MICROBATCH: Final = 0xFFFFFFFF
+_NO_NUMBER: Final = 0xFFFFFFFF
 
 _listener: Callable[[], None] | None = None
 
@@ -60,20 +60,26 @@ def _json(attributes: dict[str, Any]) -> str | None:
 
 def _microbatch(given: Any) -> int:
     """Return a microbatch's number as the core takes it."""
-    if given is None:
-        return _NO_MICROBATCH
-    with contextlib.suppress(Exception):
-        number = operator.index(given)
-        if 0 <= number < _NO_MICROBATCH and not isinstance(given, bool):
-            return number
+    number = _number(given)
+    if given is None or number != _NO_NUMBER:
+        return number
     with contextlib.suppress(Exception):
         from haiprof.session import tell
 
         tell(
-            f"range(): microbatch must be a whole number from 0 to {_NO_MICROBATCH - 1}, and is "
+            f"range(): microbatch must be a whole number from 0 to {_NO_NUMBER - 1}, and is "
             f"{given!r}; it is left out"
         )
-    return _NO_MICROBATCH
+    return _NO_NUMBER
+
+
+def _number(given: Any) -> int:
+    """Return a number as the core takes it; what is none, or too large, is as none given."""
+    with contextlib.suppress(Exception):
+        number = operator.index(given)
+        if 0 <= number < _NO_NUMBER and not isinstance(given, bool):
+            return number
+    return _NO_NUMBER
 
 
 class range(_core.Span):
@@ -87,9 +93,10 @@ class range(_core.Span):
         device: time it on the GPU, too: from one CUDA event to another on the stream that is
             current when it begins, as a row of ``device_spans``. Without a GPU in use it is the
             host's interval only, and so it is when it ends on another stream.
-        microbatch: of the row in ``device_spans``, 0 to 4294967294; without ``device`` it is an
-            attribute like any other.
-        attributes: anything JSON can say about it, kept with the span.
+        microbatch: of a pipeline, 0 to 4294967294: an attribute, and of the row in
+            ``device_spans``.
+        attributes: anything JSON can say about it, kept with the span. ``stage`` of the pipeline
+            and ``chunk`` of the model, whole numbers, are kept in ``device_spans``, too.
     """
 
     __slots__ = ()
@@ -99,11 +106,16 @@ class range(_core.Span):
     ) -> None:
         """Name the interval."""
         if device:
+            number = _microbatch(microbatch)
+            # With the host's interval, too: where no GPU is in use there is no other.
+            told = attributes if number == _NO_NUMBER else {**attributes, "microbatch": number}
             super().__init__(
                 str(name),
-                attributes=_json(attributes),
+                attributes=_json(told),
                 device=True,
-                microbatch=_microbatch(microbatch),
+                microbatch=number,
+                stage=_number(attributes.get("stage")),
+                chunk=_number(attributes.get("chunk")),
             )
         elif attributes or microbatch is not None:
             if microbatch is not None:
@@ -120,7 +132,9 @@ class range(_core.Span):
         name = self.name
         given: dict[str, Any] = {"attributes": self.attributes}
         if self.device:
-            given |= {"device": True, "microbatch": _microbatch(self.microbatch)}
+            numbers = {each: getattr(self, each) for each in ("microbatch", "stage", "chunk")}
+            given |= {"device": True}
+            given |= {each: number for each, number in numbers.items() if number is not None}
 
         if inspect.iscoroutinefunction(function):
 

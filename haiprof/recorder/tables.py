@@ -27,6 +27,7 @@ CATEGORIES: Final = (
     "gc",
     "checkpoint",
     "job",
+    "pipeline",
 )
 #: Numbers of ``ring::ActivityKind`` in order.
 ACTIVITY_KINDS: Final = ("other", "kernel", "memcpy", "memset", "sync", "overhead")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from haiprof.errors import HaiprofError
-from haiprof.show import deep, one_rank, overview
+from haiprof.show import deep, one_rank, overview, pipeline
 from haiprof.show.figures import utc
 from haiprof.show.grid import NOTHING, Grid
 from haiprof.show.page import Page
@@ -99,6 +99,7 @@ def build(analyzer: Analyzer) -> Page:
     if (traces := analyzer.deep) is not None:
         for section in deep.show(traces):
             section.fill(page)
+    pipeline.section(analyzer).fill(page)
     overview.show(analyzer).fill(page)
     _add_ranks(page, analyzer, ranks)
     _add_events(page, analyzer)

@@ -10,6 +10,8 @@ from typing import Final
 KINETO: Final = "kineto"
 NSYS: Final = "nsys"
 ASCEND: Final = "ascend"
+MEGATRON: Final = "megatron"
+PADDLE: Final = "paddle"
 
 
 @dataclass(frozen=True, slots=True)

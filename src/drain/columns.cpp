@@ -12,11 +12,14 @@ using ring::kNone;
 // Ids come from a file: one that cannot be an id must not size a table.
 constexpr std::uint32_t kLargestId = 0xFFFFFF;
 
+// A newer writer may have appended fields. An older one lacks those that were appended since,
+// behind the first `least` bytes; they stay as they are.
 template <typename Payload>
-bool payload_of(const ring::RecordView& record, Payload& payload) noexcept {
-  // A newer writer may have appended fields; an older one cannot lack any of this major version.
-  if (record.payload_bytes < sizeof(Payload)) return false;
-  std::memcpy(&payload, record.payload, sizeof(Payload));
+bool payload_of(const ring::RecordView& record, Payload& payload,
+                std::size_t least = sizeof(Payload)) noexcept {
+  if (record.payload_bytes < least) return false;
+  std::memcpy(&payload, record.payload,
+              std::min<std::size_t>(record.payload_bytes, sizeof(Payload)));
   return true;
 }
 
@@ -145,7 +148,8 @@ void Drain::take(const ring::RecordView& record) {
     }
     case ring::RecordType::device_span: {
       ring::DeviceSpanPayload p;
-      if (!payload_of(record, p)) break;
+      p.stage = p.chunk = kNone;
+      if (!payload_of(record, p, ring::kFirstDeviceSpanBytes)) break;
       if (on_disk("device_spans", record)) return;
       device_spans.start.push(timeline_.utc_of_realtime(p.start_ns));
       device_spans.duration.push(static_cast<std::int64_t>(p.duration_ns));
@@ -156,6 +160,8 @@ void Drain::take(const ring::RecordView& record) {
       device_spans.step.push_unless(p.step, kNone);
       device_spans.microbatch.push_unless(p.microbatch, kNone);
       device_spans.uncertainty.push(p.uncertainty_ns);
+      device_spans.stage.push_unless(p.stage, kNone);
+      device_spans.chunk.push_unless(p.chunk, kNone);
       return;
     }
     case ring::RecordType::device: {
@@ -246,7 +252,7 @@ void each_column(Kernels& t, Function&& f) {
 template <typename Function>
 void each_column(DeviceSpans& t, Function&& f) {
   f(t.start), f(t.duration), f(t.category), f(t.name), f(t.device), f(t.stream), f(t.step),
-      f(t.microbatch), f(t.uncertainty);
+      f(t.microbatch), f(t.uncertainty), f(t.stage), f(t.chunk);
 }
 
 }  // namespace

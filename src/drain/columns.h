@@ -131,7 +131,7 @@ struct DeviceSpans {
   Column<std::uint32_t> category;  // ring::Category numbers
   TextColumn name;
   Column<std::uint16_t> device;
-  Column<std::uint32_t> stream, step, microbatch, uncertainty;
+  Column<std::uint32_t> stream, step, microbatch, uncertainty, stage, chunk;
 };
 
 // Drains one ring into columns.

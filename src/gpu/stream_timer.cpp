@@ -336,6 +336,8 @@ void StreamTimer::push(const Pending& pending, const Moment& start, float millis
         p.name = name;
         p.step = pending.range.step;
         p.microbatch = pending.range.microbatch;
+        p.stage = pending.range.stage;
+        p.chunk = pending.range.chunk;
         p.stream = pending.from->stream_id;
         p.uncertainty_ns = start.uncertainty_ns;
         p.device = static_cast<std::uint16_t>(pending.from->pool->device);

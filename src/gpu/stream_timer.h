@@ -62,6 +62,8 @@ class StreamTimer {
     std::uint32_t generation = 0;
     std::uint32_t step = ring::kNone;
     std::uint32_t microbatch = ring::kNone;
+    std::uint32_t stage = ring::kNone;
+    std::uint32_t chunk = ring::kNone;
   };
   // What lies between two events of record(), of which the caller lets go; either may be null.
   void time(Event* from, Event* to, const Range& range) noexcept;

@@ -146,6 +146,8 @@ class RingReader {
       put(d, "step", t.step);
       put(d, "microbatch", t.microbatch);
       put(d, "uncertainty", t.uncertainty);
+      put(d, "stage", t.stage);
+      put(d, "chunk", t.chunk);
       tables["device_spans"] = d;
     }
     return tables;

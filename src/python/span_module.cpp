@@ -26,6 +26,8 @@ constexpr unsigned kDeepest =
 // What a span has beyond that when it is timed on the GPU, too.
 struct OnDevice {
   std::uint32_t microbatch;
+  std::uint32_t stage;
+  std::uint32_t chunk;
   gpu::Event* start[kDeepest];
 };
 
@@ -79,19 +81,23 @@ void exit_device(Span* self, std::uint32_t depth) noexcept {
   if (start == nullptr) return;
   gpu::stream_timer().time(
       start, gpu::stream_timer().record(),
-      {self->name_id, self->generation, phase::current_step(), self->on_device->microbatch});
+      {self->name_id, self->generation, phase::current_step(), self->on_device->microbatch,
+       self->on_device->stage, self->on_device->chunk});
   start = nullptr;
 }
 
 int span_init(PyObject* object, PyObject* args, PyObject* keywords) {
-  static const char* names[] = {"name", "category", "attributes", "device", "microbatch", nullptr};
+  static const char* names[] = {"name",       "category", "attributes", "device",
+                                "microbatch", "stage",    "chunk",      nullptr};
   PyObject* name = nullptr;
   unsigned short category = static_cast<unsigned short>(ring::Category::user);
   PyObject* attributes = Py_None;
   int device = 0;
   unsigned microbatch = ring::kNone;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "U|HO$pI", const_cast<char**>(names), &name,
-                                   &category, &attributes, &device, &microbatch)) {
+  unsigned stage = ring::kNone;
+  unsigned chunk = ring::kNone;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "U|HO$pIII", const_cast<char**>(names), &name,
+                                   &category, &attributes, &device, &microbatch, &stage, &chunk)) {
     return -1;
   }
   if (attributes != Py_None && !PyUnicode_Check(attributes)) {
@@ -101,7 +107,7 @@ int span_init(PyObject* object, PyObject* args, PyObject* keywords) {
   auto* self = reinterpret_cast<Span*>(object);
   forget_device(self);
   if (device != 0) {
-    self->on_device = new (std::nothrow) OnDevice{microbatch, {}};
+    self->on_device = new (std::nothrow) OnDevice{microbatch, stage, chunk, {}};
     if (self->on_device == nullptr) {
       PyErr_NoMemory();
       return -1;
@@ -165,15 +171,21 @@ PyObject* span_device(PyObject* object, void*) {
   return PyBool_FromLong(reinterpret_cast<Span*>(object)->on_device != nullptr);
 }
 
-PyObject* span_microbatch(PyObject* object, void*) {
+template <std::uint32_t OnDevice::* number>
+PyObject* span_number(PyObject* object, void*) {
   const OnDevice* const device = reinterpret_cast<Span*>(object)->on_device;
-  if (device == nullptr || device->microbatch == ring::kNone) Py_RETURN_NONE;
-  return PyLong_FromUnsignedLong(device->microbatch);
+  if (device == nullptr || device->*number == ring::kNone) Py_RETURN_NONE;
+  return PyLong_FromUnsignedLong(device->*number);
 }
 
 PyGetSetDef span_properties[] = {
     {"device", span_device, nullptr, "Whether it is timed on the GPU, too.", nullptr},
-    {"microbatch", span_microbatch, nullptr, "Of the interval on the GPU, or None.", nullptr},
+    {"microbatch", span_number<&OnDevice::microbatch>, nullptr,
+     "Of the interval on the GPU, or None.", nullptr},
+    {"stage", span_number<&OnDevice::stage>, nullptr, "Of the interval on the GPU, or None.",
+     nullptr},
+    {"chunk", span_number<&OnDevice::chunk>, nullptr, "Of the interval on the GPU, or None.",
+     nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 
@@ -185,7 +197,7 @@ PyMemberDef span_members[] = {
 
 PyType_Slot span_slots[] = {
     {Py_tp_doc, const_cast<char*>("Span(name, category=7, attributes=None, *, device=False, "
-                                  "microbatch=4294967295)\n\n"
+                                  "microbatch=4294967295, stage=4294967295, chunk=4294967295)\n\n"
                                   "Record the time between entering and leaving as one span.")},
     {Py_tp_new, reinterpret_cast<void*>(PyType_GenericNew)},
     {Py_tp_init, reinterpret_cast<void*>(span_init)},

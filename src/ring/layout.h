@@ -66,7 +66,7 @@ namespace haiprof::ring {
 
 inline constexpr std::uint64_t kMagic = 0x31474E4952494148ULL;  // "HAIRING1" in little-endian order
 inline constexpr std::uint16_t kLayoutMajor = 1;
-inline constexpr std::uint16_t kLayoutMinor = 3;
+inline constexpr std::uint16_t kLayoutMinor = 4;
 
 inline constexpr std::size_t kChunkBytes = 64 * 1024;
 inline constexpr std::size_t kClockSlots = 64;
@@ -226,6 +226,7 @@ enum class Category : std::uint16_t {
   gc = 9,
   checkpoint = 10,
   job = 11,
+  pipeline = 12,  // since layout 1.4
 };
 
 // The record's own ticks are the span's end. A span that was held back until it could be named is
@@ -314,7 +315,11 @@ struct DeviceSpanPayload {
   std::uint32_t uncertainty_ns;  // start may be off by so much; the duration is not
   std::uint16_t device;
   std::uint16_t category;  // Category: phase or user
+  // Since layout 1.4; records of an older file end before it.
+  std::uint32_t stage;  // of a pipeline; kNone = of none
+  std::uint32_t chunk;  // of the model, where a rank has several stages; kNone = of none
 };
+inline constexpr std::size_t kFirstDeviceSpanBytes = 40;  // of the payload until layout 1.3
 
 // A GPU that this process has begun to use.
 struct DevicePayload {
@@ -333,7 +338,7 @@ static_assert(sizeof(ValuePayload) == 16);
 static_assert(sizeof(KernelPayload) == 56);
 static_assert(sizeof(GraphKernelPayload) == 72);
 static_assert(sizeof(ActivityPayload) == 56);
-static_assert(sizeof(DeviceSpanPayload) == 40);
+static_assert(sizeof(DeviceSpanPayload) == 48);
 static_assert(sizeof(DevicePayload) == 24);
 static_assert(sizeof(Counter) == 64);
 static_assert(sizeof(ChunkHeader) == 64 && sizeof(LaneHeader) == 64 && sizeof(ClockSlot) == 64);

@@ -234,7 +234,7 @@ def test_ranges_are_timed_on_the_gpu_when_asked_for(
     use_cuda()
     work("before", 50 * MS)
 
-    @haiprof.range("decorated", device=True, microbatch=7)
+    @haiprof.range("decorated", device=True, microbatch=7, chunk=0)
     def decorated(deep):
         work("decorated", MS)
         if deep:
@@ -275,7 +275,9 @@ def test_ranges_are_timed_on_the_gpu_when_asked_for(
         "F", "F", "decorated", "decorated", "early", "host", "thread"
     ]  # fmt: skip
     attributes = dict(hosts.unique("name").select("name", "attributes").iter_rows())
-    assert json.loads(attributes["F"]) == {"stage": 3}
+    assert json.loads(attributes["F"]) == {"microbatch": 1, "stage": 3}
+    places = found.unique("name").sort("name").select("name", "stage", "chunk").rows()
+    assert places == [("F", 3, None), ("decorated", None, 0), ("thread", None, None)]
     assert json.loads(attributes["host"]) == {"microbatch": 5}
     assert attributes["thread"] is None
 

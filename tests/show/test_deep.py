@@ -50,7 +50,7 @@ SHOWN = {
     "unknown": ("Not known", ""),
 }
 #: Views of the export that are of no deep trace alone: the rest of the report has them.
-OTHERS = {"processes", "phases", "device_phases", "samples", "events"}
+OTHERS = {"processes", "phases", "device_phases", "samples", "events", "pipeline"}
 
 
 def opened(run: str) -> Analyzer:

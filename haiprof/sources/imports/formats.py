@@ -25,10 +25,12 @@ def find(path: str) -> Found | None:
     """
     from haiprof.sources.ascend.find import find as ascend
     from haiprof.sources.kineto.find import find as kineto
+    from haiprof.sources.megatron.find import find as megatron
     from haiprof.sources.nsys.find import find as nsys
+    from haiprof.sources.paddle.find import find as paddle
 
     # That of torch.profiler comes last: it takes any JSON for its own.
-    finders: tuple[Find, ...] = (ascend, nsys, kineto)
+    finders: tuple[Find, ...] = (ascend, nsys, paddle, megatron, kineto)
     return next((made for each in finders if (made := each(path)) is not None), None)
 
 
@@ -59,4 +61,12 @@ def import_source(
         from haiprof.sources.ascend.one_process import import_file as import_ascend
 
         return import_ascend(source, folder, compression, told)
+    if source.tool == tools.MEGATRON:
+        from haiprof.sources.megatron.one_rank import import_rank
+
+        return import_rank(source, folder, compression, told)
+    if source.tool == tools.PADDLE:
+        from haiprof.sources.paddle.one_file import import_file as import_log
+
+        return import_log(source, folder, compression, told)
     raise AssertionError(source.tool)

@@ -1,0 +1,151 @@
+"""The pipeline as a section of the report: one step in lanes, bubbles, and the critical stage."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import plotly.graph_objects as go
+import polars as pl
+
+from haiprof.show.deep.section import NS_PER_MS, Columns, Section, durations, table
+from haiprof.show.figures import COLOURS, PHASE_COLOURS, safe, stacked
+from haiprof.show.grid import Grid
+from haiprof.views import pipeline as view
+from haiprof.views import pipeline_words
+
+if TYPE_CHECKING:
+    from haiprof.analyzer import Analyzer
+
+#: Lanes and jobs that are drawn: of more the first ones.
+_LANES: Final = 64
+_JOBS: Final = 8_000
+_COLOURS: Final = {
+    view.FORWARD: PHASE_COLOURS["forward"],
+    view.BACKWARD: PHASE_COLOURS["backward"],
+    view.WEIGHT: COLOURS[3],
+    view.OPTIMIZER: PHASE_COLOURS["optimizer"],
+    "send": COLOURS[1],
+    "recv": COLOURS[6],
+    "reduce": COLOURS[5],
+    view.OTHER: PHASE_COLOURS["other"],
+}
+_WHO: Final = ["node", "rank", "pid"]
+_NAMED: Final = ("name", "microbatch", "chunk")
+
+
+def section(analyzer: Analyzer) -> Section:
+    """Tell of the pipeline of a run; nothing where no rank tells of microbatches."""
+    found = analyzer.pipeline()
+    steps = pipeline_words.told(found)
+    if not steps.height:
+        return Section("", [])
+    # Of all steps the one in the middle: the first ones are not like the others.
+    middle = steps.sort("duration", "step").row(steps.height // 2, named=True)
+    step = middle["step"]
+    return Section(
+        "Pipeline",
+        [
+            *_lanes(found.jobs.filter(pl.col("step") == step), middle),
+            *_stages(found.stages),
+            *_ranks(found.lanes),
+            *_steps(steps),
+        ],
+        pipeline_words.lines(found),
+    )
+
+
+def _lanes(jobs: pl.DataFrame, step: dict[str, int]) -> list[go.Figure]:
+    lanes = (
+        jobs.group_by(_WHO, maintain_order=True)
+        .agg(pl.col("stage").min(), pl.col("stage").drop_nulls().unique().sort().alias("stages"))
+        .sort("stage", "rank", "node", nulls_last=True)
+        .with_row_index("lane")
+    )
+    shown = lanes.head(_LANES)
+    drawn = (
+        jobs.join(shown.select(*_WHO, "lane"), on=_WHO, nulls_equal=True).sort("start").head(_JOBS)
+    )
+    told = f" ({shown.height} of {lanes.height} ranks)" if shown.height < lanes.height else ""
+    told += f" (the first {_JOBS:,} of {jobs.height:,} jobs)" if drawn.height == _JOBS else ""
+    title = f"Step {step['step']} by rank, with the numbers of its microbatches{told}"
+    figure = stacked([title], [40 + 26 * shown.height], gap=60)
+    names = [_lane(*row) for row in shown.select("node", "rank", "stages").iter_rows()]
+    for kind, colour in _COLOURS.items():
+        mine = drawn.filter(pl.col("kind") == kind)
+        if not mine.height:
+            continue
+        figure.add_bar(
+            base=((mine["start"] - step["start"]) / NS_PER_MS).round(4).to_list(),
+            x=(mine["duration"] / NS_PER_MS).round(4).to_list(),
+            y=[names[lane] for lane in mine["lane"]],
+            text=["" if each is None else str(each) for each in mine["microbatch"]],
+            textposition="inside",
+            insidetextanchor="middle",
+            textangle=0,
+            constraintext="none",
+            customdata=[_job(*row) for row in mine.select(*_NAMED).iter_rows()],
+            orientation="h",
+            name=kind,
+            marker={"color": colour, "line": {"width": 0.5, "color": "rgba(255,255,255,0.8)"}},
+            hovertemplate="%{customdata}: %{x:.4g} ms from %{base:.6g} ms on",
+        )
+    figure.update_layout(
+        barmode="overlay", bargap=0.15, showlegend=True, uniformtext={"minsize": 8, "mode": "hide"}
+    )
+    figure.update_xaxes(ticksuffix=" ms")
+    figure.update_yaxes(
+        autorange="reversed", type="category", categoryorder="array", categoryarray=names,
+        automargin=True,
+    )  # fmt: skip
+    figure.update_layout(
+        legend={"orientation": "h", "x": 1, "xanchor": "right", "y": 1, "yanchor": "bottom"}
+    )
+    return [figure]
+
+
+def _lane(node: str, rank: int | None, stages: list[int]) -> str:
+    who = f"rank {rank}" if rank is not None else str(node)
+    where = f", stage {', '.join(map(str, stages))}" if stages else ""
+    return safe(f"{who}{where}")
+
+
+def _job(name: str, microbatch: int | None, chunk: int | None) -> str:
+    of = "" if microbatch is None else f" of microbatch {microbatch}"
+    return safe(f"{name}{of}" + ("" if chunk is None else f", chunk {chunk}"))
+
+
+def _stages(stages: pl.DataFrame) -> list[Grid]:
+    columns: Columns = ["stage", *durations("busy", "forward", "backward", "waited_for")]
+    return table(
+        "Stages, the critical one first",
+        stages,
+        columns,
+        "Busy: for the stage, in a step; forward and backward of one microbatch; waited for: how "
+        "long the other ranks together stood idle in a step until it was done.",
+    )
+
+
+def _ranks(lanes: pl.DataFrame) -> list[Grid]:
+    parts = ("busy", "before", "between", "after")
+    mean = (
+        lanes.group_by(*_WHO, maintain_order=True)
+        .agg(pl.col("stage").min(), *(pl.col(part).mean() for part in ("bubble", *parts)))
+        .sort("bubble", descending=True, nulls_last=True, maintain_order=True)
+    )
+    columns: Columns = [
+        "node", "rank", "stage", *durations(*parts), pl.col("bubble").alias("bubble_ratio")
+    ]  # fmt: skip
+    note = "Means of all steps: busy, and idle before its first job, between jobs, after its last."
+    return table("Ranks by their bubble", mean, columns, note)
+
+
+def _steps(steps: pl.DataFrame) -> list[Grid]:
+    columns: Columns = [
+        "step", *durations("duration"), pl.col("bubble").alias("bubble_ratio"), "schedule",
+        "microbatches", pl.col("ideal").alias("ideal_ratio"), "critical",
+    ]  # fmt: skip
+    worst = steps.sort("bubble", descending=True, nulls_last=True, maintain_order=True)
+    note = (
+        "From any rank's first job to any rank's last; critical is the stage that computes longest."
+    )
+    return table("Steps by their bubble", worst, columns, note)

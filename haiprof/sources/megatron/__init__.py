@@ -1,0 +1,1 @@
+"""Pipeline timelines of Megatron's tracer → tables of contract 2."""

@@ -1,0 +1,101 @@
+"""Imports what one rank did, from a timeline of Megatron's tracer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+from haiprof.errors import HaiprofError
+from haiprof.sources.found import Source
+from haiprof.sources.imports.imported import Imported, gpu
+from haiprof.sources.imports.segments import Segments
+from haiprof.sources.megatron import timeline
+from haiprof.sources.megatron.find import is_of_rank
+
+_NO_KERNELS: Final = "the tracer tells of the schedule alone: trace with torch.profiler, too"
+LACKS: Final = {
+    "kernels": _NO_KERNELS,
+    "collectives": _NO_KERNELS,
+    "allocations": _NO_KERNELS,
+    "device_spans.start": "the tracer counts from the first iteration, and tells no time of day",
+}
+
+
+def import_rank(
+    source: Source,
+    folder: str,
+    compression: str | None,
+    told: Callable[[int], None] | None = None,
+) -> Imported:
+    """Write the tables of one rank of a timeline as Arrow files.
+
+    Args:
+        source: the rank.
+        folder: is made; the files go there.
+        compression: of the files: ``zstd``, ``lz4``, or None.
+        told: is called with the bytes that were read.
+    """
+    made = Imported(source, folder, rank=source.rank, lacks=dict(LACKS))
+    try:
+        read = _read(source)
+        if not read.spans.height:
+            raise HaiprofError(
+                f"{_name(source)}: has no interval that begins and ends: "
+                "see whether tracing was on, and the job came to the end of an iteration"
+            )
+        Path(folder).mkdir(mode=0o700)
+        made.rank = read.rank if read.rank is not None else source.rank
+        device = read.device or 0
+        made.gpus = [gpu(device)]
+        segments = Segments(made, compression)
+        segments.write_frame(
+            "device_spans",
+            read.spans.with_columns(
+                pl.lit("pipeline").alias("category"), pl.lit(device, pl.UInt16()).alias("device")
+            ),
+        )
+        segments.write_frame(
+            "spans",
+            read.steps.with_columns(
+                pl.lit("step").alias("category"),
+                pl.format("iteration {}", "step").alias("name"),
+                pl.lit(0, pl.UInt32()).alias("thread"),
+            ),
+        )
+        segments.write_frame("events", read.marks.with_columns(pl.lit("mark").alias("kind")))
+        made.problems = [
+            f"{_name(source)}: {count} events {why}: left out; "
+            "see whether the job came to its end, or was traced in evaluation"
+            for why, count in read.left_out.items()
+        ]
+        segments.write_problems()
+        if told is not None and source.part is None:
+            told(source.bytes)
+    except HaiprofError as error:
+        made.failed = str(error)
+    except OSError as error:
+        made.failed = f"{error.filename or folder}: cannot be written ({error.strerror or error})"
+    return made
+
+
+def _read(source: Source) -> timeline.Timeline:
+    if source.part is not None:
+        ranks = timeline.of_all(source.path, source.mtime_ns)
+        if source.part not in ranks:
+            raise HaiprofError(
+                f"{_name(source)}: its name tells of this rank, but none of its events is of it: "
+                "see whether the name tells the sizes of the groups"
+            )
+        return ranks[source.part]
+    if source.rank is None:
+        return timeline.of_rank(source.path)
+    beside = sorted(each for each in Path(source.path).parent.iterdir() if is_of_rank(each.name))
+    files = tuple((str(each), each.stat().st_mtime_ns) for each in beside)
+    return timeline.of_rank(source.path, timeline.begins(files))
+
+
+def _name(source: Source) -> str:
+    return source.path if source.part is None else f"{source.path} ({source.part})"

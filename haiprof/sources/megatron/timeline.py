@@ -1,0 +1,295 @@
+"""Reads the JSON of Megatron's tracer: what each rank did in each iteration, ns.
+
+The tracer measures within an iteration only. It waits for all ranks at both ends of one, so
+iterations are laid one behind the other, each as long as the slowest rank had it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import polars as pl
+
+from haiprof.errors import HaiprofError
+from haiprof.sources.imports.imported import whole
+from haiprof.sources.megatron.find import Place, place_of
+
+_ITERATION: Final = "iteration"
+_NS_PER_US: Final = 1_000
+_MOST_NS: Final = 1 << 62
+_U32: Final = (1 << 32) - 1
+_COPY: Final = "copy it again from where it was written"
+
+SPANS: Final = {
+    "start": pl.Int64(),
+    "duration": pl.Int64(),
+    "name": pl.String(),
+    "step": pl.UInt32(),
+    "microbatch": pl.UInt32(),
+    "stage": pl.UInt32(),
+    "chunk": pl.UInt32(),
+}
+MARKS: Final = {"time": pl.Int64(), "text": pl.String(), "step": pl.UInt32()}
+STEPS: Final = {"step": pl.UInt32(), "start": pl.Int64(), "duration": pl.Int64()}
+
+
+class Event(NamedTuple):
+    """One row of a timeline: ``phase`` is ``B``, ``E`` or ``i``."""
+
+    name: str
+    phase: str
+    time: int
+    iteration: int
+    told: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Timeline:
+    """What one rank did: frames of :data:`SPANS`, :data:`MARKS` and :data:`STEPS`."""
+
+    spans: pl.DataFrame
+    marks: pl.DataFrame
+    steps: pl.DataFrame
+    #: What the rank itself says of who and where it is; None where it does not.
+    rank: int | None = None
+    device: int | None = None
+    #: Rows that are not here, by why.
+    left_out: Counter[str] = field(default_factory=Counter)
+
+
+class Iteration(NamedTuple):
+    """One iteration of one rank's own file: ``pad`` ns after the last, ``duration`` ns long."""
+
+    pad: int
+    duration: int
+    number: int
+    #: Times count from its beginning.
+    events: list[Event]
+
+
+_reading = threading.Lock()
+
+
+def of_all(path: str, mtime_ns: int) -> Mapping[str, Timeline]:
+    """Read a timeline of all ranks: for each what it did, by its place in the groups.
+
+    Of the last file what was read is kept, since each of its ranks is imported on its own.
+
+    Raises:
+        HaiprofError: the file cannot be read, or is no timeline.
+    """
+    with _reading:
+        return _of_all(path, mtime_ns)
+
+
+@functools.lru_cache(maxsize=1)
+def _of_all(path: str, mtime_ns: int) -> Mapping[str, Timeline]:
+    sizes = place_of(Path(path).name)
+    events: dict[str, list[Event]] = defaultdict(list)
+    left_out: Counter[str] = Counter()
+    for row in _rows(path):
+        told = row.get("args")
+        told = told if isinstance(told, dict) else {}
+        pid, tid = whole(row.get("pid")), whole(row.get("tid"))
+        time = _ns(row.get("ts"), _NS_PER_US)
+        if pid is None or tid is None or time is None:
+            left_out["without a time, a pid or a tid"] += 1
+            continue
+        data, pipeline = divmod(pid, max(sizes.pipeline, 1))
+        number = _small(told.get(_ITERATION)) or 0
+        event = _event(row, time, number, told)
+        events[str(Place(data, pipeline, tid))].append(event)
+    made = {place: timeline(each, _pipeline(place)) for place, each in events.items()}
+    for each in made.values():
+        each.left_out += left_out
+        left_out = Counter()  # told once
+    return made
+
+
+def of_rank(path: str, begins: list[int] | None = None) -> Timeline:
+    """Read the timeline that one rank wrote.
+
+    Args:
+        path: of the file.
+        begins: when each iteration began, as all ranks together tell; by default as this one does.
+
+    Raises:
+        HaiprofError: the file cannot be read, or is no timeline.
+    """
+    left_out: Counter[str] = Counter()
+    rows = _rows(path)
+    iterations = list(_iterations(rows, left_out))
+    if begins is None:
+        begins = _begins([[(each.pad, each.duration) for each in iterations]])
+    events = [
+        event._replace(time=begin + event.time)
+        for begin, each in zip(begins, iterations, strict=False)
+        for event in each.events
+    ]
+    made = timeline(events, place_of(Path(path).name).pipeline)
+    made.left_out += left_out
+    made.rank = next((rank for row in rows if (rank := _small(row.get("g_rk"))) is not None), None)
+    made.device = next((number for row in rows if (number := whole(row.get("dev"))) is not None), 0)
+    return made
+
+
+def begins(files: tuple[tuple[str, int], ...]) -> list[int]:
+    """Return when each iteration began, ns from the first's, as the slowest of the ranks had it.
+
+    Args:
+        files: path and time of writing of each rank's timeline; one that cannot be read tells
+            nothing.
+    """
+    with _reading:
+        return _of_files(files)
+
+
+@functools.lru_cache(maxsize=1)
+def _of_files(files: tuple[tuple[str, int], ...]) -> list[int]:
+    told = []
+    for path, _ in files:
+        try:
+            read = _iterations(_rows(path), Counter())
+            told.append([(each.pad, each.duration) for each in read])
+        except HaiprofError:  # named where it is imported itself
+            continue
+    return _begins(told)
+
+
+def _begins(ranks: list[list[tuple[int, int]]]) -> list[int]:
+    made, at = [], 0
+    for number in range(max(map(len, ranks), default=0)):
+        of_all = [rank[number] for rank in ranks if len(rank) > number]
+        at += max(pad for pad, _ in of_all)
+        made.append(at)
+        at += max(duration for _, duration in of_all)
+    return made
+
+
+def timeline(events: Iterable[Event], stage: int) -> Timeline:
+    """Make intervals of the events of one rank; of a name, the innermost that is open ends."""
+    left_out: Counter[str] = Counter()
+    opened: dict[str, list[Event]] = defaultdict(list)
+    spans: list[tuple[Any, ...]] = []
+    marks: list[tuple[int, str, int]] = []
+    extent: dict[int, tuple[int, int]] = {}
+    for event in events:
+        low, high = extent.get(event.iteration, (event.time, event.time))
+        extent[event.iteration] = min(low, event.time), max(high, event.time)
+        if event.name == _ITERATION:
+            continue
+        if event.phase == "B":
+            opened[event.name].append(event)
+        elif event.phase == "E":
+            if not opened[event.name] or event.time < opened[event.name][-1].time:
+                left_out["that end what has not begun"] += 1
+                continue
+            begun = opened[event.name].pop()
+            told = {**begun.told, **event.told}
+            spans.append(
+                (
+                    begun.time,
+                    event.time - begun.time,
+                    event.name,
+                    begun.iteration,
+                    _small(told.get("microbatch")),
+                    _first(_small(told.get("pp_rank")), _small(told.get("pp_rk")), stage),
+                    _small(told.get("model_chunk")),
+                )
+            )
+        elif event.phase in ("i", "I"):
+            marks.append((event.time, event.name, event.iteration))
+        else:
+            left_out["of an unknown 'ph'"] += 1
+    if unended := sum(map(len, opened.values())):
+        left_out["that begin what does not end"] += unended
+    return Timeline(
+        pl.DataFrame(spans, schema=SPANS, orient="row"),
+        pl.DataFrame(marks, schema=MARKS, orient="row"),
+        pl.DataFrame(
+            [(number, low, high - low) for number, (low, high) in sorted(extent.items())],
+            schema=STEPS,
+            orient="row",
+        ),
+        left_out=left_out,
+    )
+
+
+def _iterations(rows: list[dict[str, Any]], left_out: Counter[str]) -> Iterator[Iteration]:
+    """Take a rank's rows apart; those outside of any iteration are of an evaluation."""
+    events: list[Event] | None = None
+    pad = at = count = 0
+    for row in rows:
+        # Older versions tell of each row how long after the last it was.
+        delta = _ns(row.get("delta"), 1)
+        is_iteration, phase = row.get("name") == _ITERATION, row.get("ph")
+        if is_iteration and phase == "B":
+            number = _small(row.get(_ITERATION))
+            count = count + 1 if number is None else number
+            pad = _first(_ns(row.get("pad_before"), 1), delta, 0)
+            at = 0
+            events = [_event(row, 0, count, row)]
+            continue
+        if events is None:
+            left_out["outside of an iteration"] += 1
+            continue
+        at = _first(_ns(row.get("rel_ts"), 1), None if delta is None else at + delta, at)
+        events.append(_event(row, at, count, row))
+        if is_iteration and phase == "E":
+            yield Iteration(pad, _first(_ns(row.get("duration_wall"), 1), at), count, events)
+            events = None
+    if events:
+        left_out["of an iteration that does not end"] += len(events)
+
+
+def _event(row: Mapping[str, Any], time: int, iteration: int, told: Mapping[str, Any]) -> Event:
+    return Event(str(row.get("name", "")), str(row.get("ph", "")), time, iteration, told)
+
+
+def _rows(path: str) -> list[dict[str, Any]]:
+    try:
+        made = json.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise HaiprofError(
+            f"{path}: cannot be read ({error.strerror}): ask its owner for access"
+        ) from None
+    except UnicodeDecodeError:
+        raise HaiprofError(f"{path}: is no text: {_COPY}") from None
+    except (ValueError, RecursionError) as error:
+        where = f" at character {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
+        raise HaiprofError(f"{path}: is cut off or damaged{where}: {_COPY}") from None
+    if isinstance(made, dict):
+        made = made.get("traceEvents")
+    if not isinstance(made, list):
+        raise HaiprofError(f"{path}: is no list of events: give a timeline of Megatron's tracer")
+    return [row for row in made if isinstance(row, dict)]
+
+
+def _pipeline(place: str) -> int:
+    return int(place.split("-")[3])
+
+
+def _ns(value: Any, scale: int) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    made = value * scale if isinstance(value, int) else round(value * scale)
+    return made if abs(made) < _MOST_NS else None
+
+
+def _small(value: Any) -> int | None:
+    number = whole(value)
+    return number if number is not None and number < _U32 else None
+
+
+def _first(*values: int | None) -> int:
+    return next(value for value in values if value is not None)

@@ -1,0 +1,1 @@
+"""Worker logs of Paddle's job scheduler → tables of contract 2."""
