@@ -322,6 +322,7 @@ class Analyzer(Traced):
             nodes = [s for s in made if s.process.role == ROLE_NODE]
             others = [s for s in made if s.process.role != ROLE_NODE]
             add_gpus(others, nodes)
+            self._put_on_one_clock(others)
             self._summaries = ([s for s in others if s.process.role == ROLE_RANK or s.steps], nodes)
         return self._summaries
 
@@ -335,6 +336,14 @@ class Analyzer(Traced):
             return made[: len(processes)]
         chosen = {p.folder for p in processes}
         return [s for s in self._summaries[0] if s.process.folder in chosen]
+
+    def _put_on_one_clock(self, summaries: Sequence[Summary]) -> None:
+        """Correct when the steps of ranks began, which is what ranks are compared by."""
+        if len({s.process.node for s in summaries if s.steps}) < 2:
+            return
+        clock = self._clock()
+        for summary in summaries:
+            summary.trend_start = clock.corrected(summary.process.node, summary.trend_start)
 
     def _summed_up(self, processes: Sequence[Process]) -> list[Summary]:
         low, high = _TREND_POINTS_RANK
