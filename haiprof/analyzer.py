@@ -18,10 +18,12 @@ from haiprof.errors import HaiprofError
 from haiprof.sources import tables
 from haiprof.sources.open import Opened, open_path, open_traces
 from haiprof.sources.own import ROLE_NODE, ROLE_RANK, Process, Run, readable
+from haiprof.traced import late
 from haiprof.traced.links import Links
 from haiprof.traced.questions import Traced
 from haiprof.views import busy as busy_views
 from haiprof.views import device_steps as device_views
+from haiprof.views import evidence, trace_headline
 from haiprof.views import gpu_use as use_views
 from haiprof.views import gpus as gpu_views
 from haiprof.views import headline as headline_view
@@ -29,7 +31,6 @@ from haiprof.views import kernels as kernel_views
 from haiprof.views import overhead as overhead_view
 from haiprof.views import recorded as recorded_views
 from haiprof.views import steps as step_views
-from haiprof.views import trace_headline
 from haiprof.views.overview import Summary, add_gpus, fold_ranges, summarise
 
 if TYPE_CHECKING:
@@ -311,6 +312,30 @@ class Analyzer(Traced):
         """
         return self._frames(_overhead, self._choose(rank), overhead_view.SCHEMA)
 
+    def imbalance(self) -> pl.DataFrame:
+        """Return which ranks are late, since when and in what, the worst first.
+
+        See :meth:`haiprof.traced.questions.Traced.imbalance`.
+        """
+        if self.traced:
+            return super().imbalance()
+        # A rank that was started again is as fast as it is now.
+        latest = {p.rank: p for p in self._run.processes if p.role == ROLE_RANK}
+        ranks = list(latest.values()) if len(latest) > 1 else []
+        made = list(self._map(_phase_parts, ranks))
+        for read in made:
+            self._note(read.problems)
+        return late.of_run(
+            ranks,
+            [read.frame for read in made],
+            self.on_one_clock,
+            self._evidence,
+            lambda process: [g for found in self.gpu_instances([process]).values() for g in found],
+        )
+
+    def _evidence(self) -> pl.DataFrame:
+        return self._table(schema.SAMPLES, None, {"metric": evidence.METRICS})
+
     def summaries(self) -> tuple[list[Summary], list[Summary]]:
         """Return the summed-up rank processes and nodes; read once, then kept.
 
@@ -370,7 +395,8 @@ class Analyzer(Traced):
                 marked=any(summary.steps for summary in self.summaries()[0]),
             )
         ranks, nodes = self.summaries()
-        return headline_view.headline(ranks, nodes, self.events(kind=headline_view.EVENT_KINDS))
+        events = self.events(kind=headline_view.EVENT_KINDS)
+        return headline_view.headline(ranks, nodes, events, self.imbalance())
 
     def show_overview(self) -> Shown:
         """Show all ranks and nodes side by side."""
@@ -529,6 +555,13 @@ def _steps(process: Process) -> tables.Read:
 def _phases(process: Process) -> tables.Read:
     read = _read_phase_spans(process)
     read.frame = step_views.phases(read.frame, step_views.steps(read.frame))
+    return read
+
+
+def _phase_parts(process: Process) -> tables.Read:
+    read, phases = _read_phase_spans(process), _read_phases(process)
+    read.frame = late.recorded_parts(read.frame, phases.frame)
+    read.problems += phases.problems
     return read
 
 

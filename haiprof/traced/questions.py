@@ -13,10 +13,11 @@ import polars as pl
 from haiprof.diagnose import finding, recommend
 from haiprof.errors import HaiprofError
 from haiprof.sources.own import ROLE_NODE, Process
-from haiprof.traced import kept_overview, one_rank
+from haiprof.traced import kept_overview, late, one_rank
 from haiprof.traced.links import Links
 from haiprof.traced.whose import Matched, by_label, placed, session_of, stacked
 from haiprof.views import clock as clock_view
+from haiprof.views import imbalance
 from haiprof.views.trace import bandwidth as bandwidth_view
 from haiprof.views.trace import compare as compare_view
 from haiprof.views.trace import critical_path as path_view
@@ -219,6 +220,26 @@ class Traced(abc.ABC):
         See :func:`haiprof.views.trace.stragglers.stragglers`.
         """
         return by_label(self._matched(), stragglers.stragglers)
+
+    def imbalance(self) -> pl.DataFrame:
+        """Return which ranks are late, since when and in what, the worst first.
+
+        Columns: those of :func:`haiprof.views.imbalance.imbalance`, ``evidence`` (what was sampled
+        of its process, GPU and node in these steps that the other ranks did not have; null where
+        there is nothing) and ``words``. Of a run that haiprof recorded it is made from the phases
+        of all its steps, of deep traces from the parts of their steps without the waiting in
+        collectives.
+        """
+        steps = self.overview().steps
+        waits = by_label(self._matched(), distributed.transfer)
+        nothing = pl.lit(None, pl.String()).alias("evidence")
+        return pl.concat(
+            late.told(
+                imbalance.imbalance(late.traced_parts(whose, steps, waits)).with_columns(nothing),
+                whose,
+            )
+            for _, whose in self._matched().values()
+        )
 
     def clock(self) -> pl.DataFrame:
         """Return by how much the clock of each host is off, and how well that is known.

@@ -196,6 +196,33 @@ class Clock:
         return made
 
 
+def lines(told: pl.DataFrame) -> list[str]:
+    """Say in a sentence how far the clocks of hosts were apart, and in another which is not known.
+
+    Args:
+        told: :attr:`Clock.frame`.
+    """
+    made = []
+    known = told.filter(pl.col("corrected"))
+    if known.height:
+        most, bound = known["offset"].abs().max(), known["bound"].max()
+        made.append(
+            f"The clocks of {known['node'].n_unique() + 1} hosts were up to "
+            f"{milliseconds(float(most))} apart and are corrected, to "  # type: ignore[arg-type]
+            f"{milliseconds(float(bound))} at the worst"  # type: ignore[arg-type]
+        )
+    unknown = told.filter(pl.col("offset").is_null())
+    if unknown.height:
+        some = ", ".join(unknown["node"].head(3).to_list()) + (
+            f" and {unknown.height - 3} more" if unknown.height > 3 else ""
+        )
+        made.append(
+            f"Nothing tells how far the clock of {some} is from that of {told['node'][0]}: times "
+            "of their ranks side by side are as far apart as these clocks"
+        )
+    return made
+
+
 def meetings(matched: pl.DataFrame, hosts: Mapping[str, str], session: int = 0) -> pl.DataFrame:
     """Return the collectives that bound clocks, one row for each and each host that took part.
 
@@ -301,19 +328,25 @@ def clock(met: pl.DataFrame, sent: pl.DataFrame, hosts: Sequence[str]) -> Clock:
     reference = hosts[0] if hosts else None
     rows: list[tuple[object, ...]] = []
     pieces: dict[str, list[Piece]] = {}
+    own = {str(host): frame for (host,), frame in met.partition_by("host", as_dict=True).items()}
+    none = met.clear()
     if reference is not None:
-        rows.append(_reference_row(reference, met))
+        check = _own_check(own.get(reference, none))
+        rows.append(
+            (reference, None, None, 0, 0.0, 0, None, None, 0, False, f"the reference{check}")
+        )
     reached, front = {reference}, [reference]
     contradictory: dict[str, str] = {}
+    partners = _partners(met, sent)
     while front:
         found: dict[str, list[Piece]] = {}
         for through in front:
             if through is None:
                 continue
             for host in hosts:
-                if host in reached:
+                if host in reached or host not in partners.get(through, ()):
                     continue
-                made = _pair(met, sent, host, through)
+                made = _pair(own.get(host, none), own.get(through, none), sent, host, through)
                 if isinstance(made, str):
                     contradictory.setdefault(host, made)
                     continue
@@ -325,23 +358,28 @@ def clock(met: pl.DataFrame, sent: pl.DataFrame, hosts: Sequence[str]) -> Clock:
         front = list(found)
         reached.update(front)
     for host in hosts[1:]:
-        rows += _rows(host, pieces.get(host, []), contradictory.get(host), met)
+        rows += _rows(host, pieces.get(host, []), contradictory.get(host), own.get(host, none))
     frame = pl.DataFrame(rows, SCHEMA, orient="row")
     return Clock(reference, frame, pieces)
+
+
+def _partners(met: pl.DataFrame, sent: pl.DataFrame) -> dict[str, set[str]]:
+    """Return which hosts each host did something together with."""
+    groups = met.group_by("meeting").agg(pl.col("host").unique().sort())["host"].unique()
+    pairs = sent.select("sender", "receiver").unique().rows()
+    made: dict[str, set[str]] = {}
+    for group in (*groups.to_list(), *pairs):
+        for host in group:
+            made.setdefault(host, set()).update(group)
+    return made
 
 
 def _worst(pieces: list[Piece]) -> int:
     return max(int(p.bound(np.array([p.since, p.until])).max()) for p in pieces)
 
 
-def _reference_row(reference: str, met: pl.DataFrame) -> tuple[object, ...]:
-    how = "the reference" + _own_check(reference, met)
-    return (reference, None, None, 0, 0.0, 0, None, None, 0, False, how)
-
-
-def _own_check(host: str, met: pl.DataFrame) -> str:
+def _own_check(mine: pl.DataFrame) -> str:
     """Say where the processes of one host contradict that they have one clock."""
-    mine = met.filter(pl.col("host") == host)
     apart = int((mine["begun"] - mine["ended"]).max() or 0) if mine.height else 0
     if apart <= SLACK:
         return ""
@@ -352,15 +390,15 @@ def _own_check(host: str, met: pl.DataFrame) -> str:
 
 
 def _rows(
-    host: str, pieces: list[Piece], why: str | None, met: pl.DataFrame
+    host: str, pieces: list[Piece], why: str | None, mine: pl.DataFrame
 ) -> list[tuple[object, ...]]:
-    check = _own_check(host, met)
+    check = _own_check(mine)
     if not pieces:
         how = why or "nothing that this host did together with another tells its clock"
         none = (None, None, None, None, None, None, None, 0, False, f"not corrected: {how}{check}")
         return [(host, *none)]
     rows: list[tuple[object, ...]] = []
-    sure = bool(met.filter(pl.col("host") == host)["sure"].all())
+    sure = bool(mine["sure"].all())
     for piece in pieces:
         ends = np.array([piece.since, piece.until])
         off = piece.residual
@@ -394,9 +432,10 @@ def _counted(piece: Piece) -> str:
     return " and ".join(f"{n} {what}{'s' if n > 1 else ''}" for n, what in counts if n > 0)
 
 
-def _pair(met: pl.DataFrame, sent: pl.DataFrame, host: str, other: str) -> list[Piece] | str:
+def _pair(
+    mine: pl.DataFrame, its: pl.DataFrame, sent: pl.DataFrame, host: str, other: str
+) -> list[Piece] | str:
     """Return how much ``host`` is ahead of ``other``, by the time of ``other``; or why not."""
-    mine, its = met.filter(pl.col("host") == host), met.filter(pl.col("host") == other)
     both = its.join(mine, on="meeting", suffix="_host").sort("end")
     time = both["end"].to_numpy()
     low = (both["begun_host"] - both["ended"] - SLACK).to_numpy()
