@@ -49,7 +49,9 @@ DRIFT: Final = 500e-6
 #: Fewer collectives tell no drift from noise.
 _FEWEST: Final = 8
 #: A clock that was set by less than this is taken for noise of the ends.
-_JUMP: Final = 20_000.0
+_JUMP: Final = 5_000.0
+#: A clock that seems to be set more often is none that lines describe.
+_MOST_PARTS: Final = 32
 #: In front of and behind a jump so many collectives each are compared.
 _WINDOW: Final = 8
 #: Of collectives whose group is not told, ends may disagree by this part of what they leave open.
@@ -89,7 +91,8 @@ class Piece:
     """A stretch of time in which a clock went evenly.
 
     ``base + a + b * (time - origin)`` (ns, of the reference's time) is how much it was ahead;
-    ``corners`` are all (a, b) that what was seen leaves possible.
+    ``corners`` are all (a, b) that what was seen leaves possible; ``unseen`` (ns) is what the clock
+    may have been set by meanwhile without showing.
     """
 
     since: int
@@ -99,6 +102,7 @@ class Piece:
     a: float
     b: float
     corners: Reals
+    unseen: float = 0.0
     residual: Reals = field(default_factory=lambda: np.zeros(0))
     pairs: int = 0
 
@@ -120,7 +124,7 @@ class Piece:
         reach = self.corners[:, :1] + self.corners[:, 1:] * at
         mine = self.a + self.b * at
         off = np.maximum(reach.max(0) - mine, mine - reach.min(0))
-        made: Times = np.ceil(off).astype(np.int64) + 1
+        made: Times = np.ceil(off + self.unseen).astype(np.int64) + 1
         return made
 
 
@@ -455,13 +459,13 @@ def _pair(
         return "messages went one way only, which does not bound how far its clock is off"
     count = len(points.time)
     made = _pieces(points)
+    if not made:
+        return f"its {count} collectives and messages contradict each other"
     if both.height and not bool(both["sure"].all()) and not _credible(made, points):
         return (
             f"the ends of {count} collectives do not agree on one offset; their groups are not "
             "told, so they may be of different ones"
         )
-    if len(made) > max(3, count // 4):
-        return f"its {count} collectives and messages contradict each other"
     return made
 
 
@@ -529,12 +533,17 @@ class _Points:
 
         Of a collective that had begun by then the host's beginning is of the clock as it was.
         """
-        known = self.middle[max(0, where - _WINDOW) : where]
-        known = known[np.isfinite(known)]
-        level = float(np.median(known)) if len(known) else 0.0
+        before = self.middle[max(0, where - _WINDOW) : where]
+        after = self.middle[where : where + _WINDOW]
+        if not (np.isfinite(before).any() and np.isfinite(after).any()):
+            return self.cut(where, len(self.time))
+        level = float(np.nanmedian(before))
+        jump = float(np.nanmedian(after)) - level
         rest = self.cut(where, len(self.time))
+        # By how much it was set is known from the ends only: with room for their noise.
+        room = -min(jump, 0.0) + abs(jump) / 10 + _JUMP
         old = rest.begun - level <= self.time[where]
-        return replace(rest, low=np.where(old, -np.inf, rest.low))
+        return replace(rest, low=np.where(old, rest.low - room, rest.low))
 
 
 def _pieces(points: _Points) -> list[Piece]:
@@ -549,15 +558,29 @@ def _pieces(points: _Points) -> list[Piece]:
 
 
 def _parts(points: _Points) -> list[_Points]:
-    possible = _corners(points) is not None or not _two_sided(points)
+    """Divide points where the clock was set; nothing where they contradict each other too often."""
+    most = min(_MOST_PARTS, max(2, len(points.time) // 8))
+    pending, made = [points], []
+    while pending:
+        part = pending.pop()
+        where = _divided(part)
+        if where is None:
+            made.append(part)
+        else:
+            pending += [part.after(where), part.cut(0, where)]
+        if len(pending) + len(made) > most:
+            return []
+    return made
+
+
+def _divided(points: _Points) -> int | None:
+    """Return the row before which the clock was set; None where one line fits, or none can."""
     where = _jump(points)
-    if where is None and possible:
-        return [points]
+    if where is None and (_corners(points) is not None or not _two_sided(points)):
+        return None
     if where is None:
         where = _contradiction(points)
-    if not 0 < where < len(points.time):
-        return [points]
-    return [*_parts(points.cut(0, where)), *_parts(points.after(where))]
+    return where if 0 < where < len(points.time) else None
 
 
 def _two_sided(points: _Points) -> bool:
@@ -577,32 +600,42 @@ def _contradiction(points: _Points) -> int:
     return good
 
 
-def _jump(points: _Points) -> int | None:
-    """Return the first row after the clock was set, as the ends tell it; None where it was not."""
+def _level(points: _Points) -> tuple[npt.NDArray[np.intp], Reals, int, float]:
+    """Return what the ends tell without drift: rows, values, and what of a jump in them shows.
+
+    That is between the medians of so many values on either side, from so many ns on.
+    """
     known = np.flatnonzero(np.isfinite(points.middle))
     count = len(known)
     wide = min(_WINDOW, count // 3)
+    time, middle = points.time[known], points.middle[known]
+    # One jump is in an eighth of these slopes only.
+    slope = _slopes(time, middle, max(1, count // 8))[0] if count > 1 else 0.0
+    level = middle - float(np.clip(slope, -DRIFT, DRIFT)) * time
+    if wide < 2:
+        # Too few to tell a jump from noise: it may be any of what they differ by.
+        return known, level, wide, float(np.ptp(level)) if count else 0.0
+    noise = 1.4826 * float(np.median(np.abs(np.diff(level)))) / float(np.sqrt(2))
+    return known, level, wide, max(_JUMP, (4 if wide == _WINDOW else 6) * noise)
+
+
+def _jump(points: _Points) -> int | None:
+    """Return the first row after the clock was set, as the ends tell it; None where it was not."""
+    known, level, wide, shows = _level(points)
     if wide < 2:
         return None
-    time, middle = points.time[known], points.middle[known]
-    lag = max(1, count // 8)
-    # One jump is in an eighth of these slopes only.
-    level = middle - _slopes(time, middle, lag)[0] * time
-    noise = 1.4826 * float(np.median(np.abs(np.diff(level)))) / np.sqrt(2)
     windows = np.median(np.lib.stride_tricks.sliding_window_view(level, wide), 1)
     apart = np.abs(windows[wide:] - windows[:-wide])
-    if not len(apart) or float(apart.max()) <= max(_JUMP, 6 * noise):
+    if float(apart.max()) <= shows:
         return None
     near = int(apart.argmax()) + wide
-    first, last = max(1, near - wide), min(count - 1, near + wide)
-    before = float(np.median(level[max(0, near - wide) : near]))
-    after = float(np.median(level[near : near + wide]))
-    window = level[first - 1 : last + 1]
+    low, high = max(0, near - wide), min(len(level), near + wide)
+    window, before, after = level[low:high], windows[near - wide], windows[near]
     cost = [
         float(np.abs(window[:k] - before).sum() + np.abs(window[k:] - after).sum())
         for k in range(1, len(window))
     ]
-    return int(known[first - 1 + 1 + int(np.argmin(cost))])
+    return int(known[low + 1 + int(np.argmin(cost))])
 
 
 def _slopes(time: Reals, values: Reals, lag: int) -> tuple[float, float]:
@@ -708,6 +741,7 @@ def _piece(points: _Points) -> Piece | None:
         a,
         b,
         corners,
+        _level(points)[3],
         residual,
         len(points.time),
     )
@@ -770,6 +804,7 @@ def _chained(pieces: list[Piece], through: list[Piece]) -> list[Piece]:
                     piece.a + moved + part.a,
                     piece.b + part.b,
                     _outermost(sums),
+                    piece.unseen + part.unseen,
                     piece.residual,
                     piece.pairs,
                 )
