@@ -501,7 +501,14 @@ class Traced(abc.ABC):
                 ranks = {label: process.rank for label, process in whose.items()}
                 met.append(clock_view.meetings(frame, nodes, number))
                 sent.append(clock_view.messages(frame, nodes, ranks))
-            self._links.clock = clock_view.clock(pl.concat(met), pl.concat(sent), list(ranked))
+            errors = {
+                process.node: process.machine.clock_error_ns
+                for process in self._choose(None)
+                if process.machine is not None and process.machine.clock_error_ns is not None
+            }
+            self._links.clock = clock_view.clock(
+                pl.concat(met), pl.concat(sent), list(ranked), errors
+            )
         return self._links.clock
 
     def _pairs(self, after: Traced, rank: int | None) -> Iterable[tuple[Process, Linked, Linked]]:

@@ -321,14 +321,23 @@ def _ranks(text: str) -> list[int]:
     return made if isinstance(made, list) else []
 
 
-def clock(met: pl.DataFrame, sent: pl.DataFrame, hosts: Sequence[str]) -> Clock:
+def clock(
+    met: pl.DataFrame,
+    sent: pl.DataFrame,
+    hosts: Sequence[str],
+    errors: Mapping[str, int] | None = None,
+) -> Clock:
     """Return the clocks of hosts against that of the first.
 
     Args:
         met: as of :func:`meetings`.
         sent: as of :func:`messages`.
         hosts: the hosts of the run, the reference first.
+        errors: how far the clocks of hosts can be from UTC by what NTP or PTP told them, in ns.
+            Not all daemons tell the truth of it, so that it corrects and bounds nothing; it is
+            said where there is nothing else, or where it is not so.
     """
+    errors = errors or {}
     reference = hosts[0] if hosts else None
     rows: list[tuple[object, ...]] = []
     pieces: dict[str, list[Piece]] = {}
@@ -362,7 +371,11 @@ def clock(met: pl.DataFrame, sent: pl.DataFrame, hosts: Sequence[str]) -> Clock:
         front = list(found)
         reached.update(front)
     for host in hosts[1:]:
-        rows += _rows(host, pieces.get(host, []), contradictory.get(host), own.get(host, none))
+        mine = own.get(host, none)
+        apart = None
+        if reference is not None and reference in errors and host in errors:
+            apart = errors[reference] + errors[host]
+        rows += _rows(host, pieces.get(host, []), contradictory.get(host), mine, apart)
     frame = pl.DataFrame(rows, SCHEMA, orient="row")
     return Clock(reference, frame, pieces)
 
@@ -394,10 +407,19 @@ def _own_check(mine: pl.DataFrame) -> str:
 
 
 def _rows(
-    host: str, pieces: list[Piece], why: str | None, mine: pl.DataFrame
+    host: str,
+    pieces: list[Piece],
+    why: str | None,
+    mine: pl.DataFrame,
+    apart: int | None,
 ) -> list[tuple[object, ...]]:
     check = _own_check(mine)
     if not pieces:
+        if apart is not None:
+            check += (
+                f"; by what NTP or PTP told the two hosts, their clocks were {milliseconds(apart)} "
+                "apart at most"
+            )
         how = why or "nothing that this host did together with another tells its clock"
         none = (None, None, None, None, None, None, None, 0, False, f"not corrected: {how}{check}")
         return [(host, *none)]
@@ -411,6 +433,9 @@ def _rows(
             how = "the clock was set in between"
         elif len(pieces) > 1:
             how += "; the clock was set"
+        off_by = int((np.abs(piece.ahead(ends)) - piece.bound(ends)).min())
+        if apart is not None and off_by > apart:
+            how += f"; more than the {milliseconds(apart)} that NTP or PTP told the two hosts"
         if not sure:
             how += "; the traces do not tell their groups: taken to be of all ranks"
         rows.append(

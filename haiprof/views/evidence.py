@@ -40,7 +40,7 @@ SWITCHES: Final = "proc.context_switches.per_s"
 CPU: Final = "proc.cpu.percent"
 
 SIGNS: Final = (
-    Sign(SWITCHES, "rank", 20, 1.5, "its main thread was taken off its core {:.0f} times a second",
+    Sign(SWITCHES, "rank", 5, 1.5, "its main thread was taken off its core {:.0f} times a second",
          instance="involuntary", contention=True),
     Sign("proc.allowed_cpus.count", "rank", 0, 0.99, "it may run on {:.0f} CPUs"),
     Sign("proc.major_faults.per_s", "rank", 10, 3, "it fetched {:.0f} pages a second from a disk"),

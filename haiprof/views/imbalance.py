@@ -39,6 +39,8 @@ _SAID: Final = 3
 _MOST: Final = 4_000_000
 #: From so many ranks on, the median of all is as good as that of the others.
 _MANY: Final = 8
+#: The level of the late steps and which they are is found from each other, so many times over.
+_NARROWED: Final = 4
 #: Ranks leave a phase together if their ends differ by less than this part of what starts do.
 _TOGETHER: Final = 0.5
 
@@ -231,9 +233,12 @@ def _late(
     if len(steps) < FEWEST:
         first, last = 0, len(steps) - 1
     else:
-        first, last = _heaviest(whole - WORTH * typical)
-        level = float(np.median(whole[first : last + 1]))
-        first, last = _heaviest(whole - max(WORTH * typical, level / 2))
+        # A median of five keeps changes where they are and drops single steps.
+        smooth = np.median(np.lib.stride_tricks.sliding_window_view(np.pad(whole, 2, "edge"), 5), 1)
+        first, last = _heaviest(smooth - WORTH * typical)
+        for _ in range(_NARROWED):
+            level = float(smooth[first : last + 1].mean())
+            first, last = _heaviest(smooth - max(WORTH * typical, level / 2))
         # What is there in a few steps only is in the neighbours of the change, too: no noise.
         noise = 1.4826 * float(np.median(np.abs(np.diff(whole)))) / np.sqrt(2)
         count = last - first + 1

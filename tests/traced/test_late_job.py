@@ -63,11 +63,9 @@ for x in DataLoader(Data(), batch_size=1):
         Path("busy").touch()
         # Whose parent is gone is no child of the job: what it takes is not the job's own work. But
         # it is of the session, between which the kernel divides a core first.
+        busy = "while [ -e busy ]; do :; done"
         for _ in range(6):
-            subprocess.run(
-                f"{sys.executable} -S neighbour.py > /dev/null 2>&1 &", shell=True, check=True,
-                env={"PATH": os.environ["PATH"]},
-            )
+            subprocess.run(f"({busy}) > /dev/null 2>&1 &", shell=True, check=True)
     optimizer.zero_grad()
     model(x[0]).sum().backward()
     optimizer.step()
@@ -76,14 +74,6 @@ dist.barrier()
 Path("busy").unlink(missing_ok=True)
 dist.destroy_process_group()
 """
-#: Wants the core that it is on until the file ``busy`` is gone, or it tires.
-NEIGHBOUR = """
-import os, time
-end = time.monotonic() + 60
-while os.path.exists("busy") and time.monotonic() < end:
-    for _ in range(100_000):
-        pass
-"""
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a neighbour needs a core of its own")
@@ -91,8 +81,10 @@ def test_each_late_rank_is_told_with_its_time_and_its_kind(shm: Path, tmp_path: 
     (tmp_path / "train.py").write_text(TRAIN)
     words = torchrun("--standalone", "--nproc-per-node=4", "train.py", str(PART), "0.25")
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    (tmp_path / "neighbour.py").write_text(NEIGHBOUR)
-    done = haiprof("run", "--log-dir", "logs", *words, cwd=tmp_path, env=environment)
+    try:
+        done = haiprof("run", "--log-dir", "logs", *words, cwd=tmp_path, env=environment)
+    finally:
+        (tmp_path / "busy").unlink(missing_ok=True)  # the neighbours' end
     assert done.returncode == 0, done.stderr
     analyzer = Analyzer(the_run(tmp_path / "logs"))
     found = analyzer.imbalance()

@@ -249,6 +249,23 @@ def test_collectives_of_other_groups_are_not_believed() -> None:
     assert row["bound"] is None
 
 
+def test_what_time_servers_told_is_said_but_corrects_nothing() -> None:
+    errors = {"host0": 1_000_000, "host1": 2_000_000, "alone": 4_000_000}
+    job = Job(np.random.default_rng(0), hosts=2)
+    job.offset[1] = 40 * MS
+    plain = clock.clock(job.met(), NOTHING_SENT, [*job.names, "alone"])
+    job.random = np.random.default_rng(0)
+    told = clock.clock(job.met(), NOTHING_SENT, [*job.names, "alone"], errors)
+    hows = dict(told.frame.select("node", "how").rows())
+    assert hows["host1"].endswith("more than the 3 ms that NTP or PTP told the two hosts")
+    assert hows["alone"].endswith("their clocks were 5 ms apart at most")
+    assert told.frame["bound"].to_list()[2] is None
+    assert plain.frame.columns == told.frame.columns
+    job.offset[1] = 1 * MS
+    near = clock.clock(job.met(), NOTHING_SENT, job.names, errors)
+    assert near.frame["how"].to_list()[1] == "100 collectives"
+
+
 @pytest.mark.parametrize("count", [40, 5000])
 def test_collectives_that_contradict_each_other_are_refused(count: int) -> None:
     random = np.random.default_rng(0)

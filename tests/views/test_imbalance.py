@@ -92,6 +92,13 @@ def test_what_passes_is_told_to_pass_and_what_comes_later_too() -> None:
     )
 
 
+def test_a_rank_that_is_always_a_bit_late_and_then_much_is_told_from_then_on() -> None:
+    late = {(3, 0, 99, "forward"): 1.0, (3, 70, 99, "forward"): 11.0}
+    (row,) = found(job(late={**late, (3, 20, 20, "forward"): 200.0}))
+    assert (row["rank"], row["since"], row["until"]) == ("rank 3", 70, 99)
+    assert row["late"] == pytest.approx(11 * MS, rel=0.15)
+
+
 def test_nobody_is_late_by_chance() -> None:
     for seed in range(20):
         assert not found(job(seed=seed, noise=0.2))
