@@ -17,18 +17,19 @@ from haiprof.errors import HaiprofError
 from haiprof.sources import tables
 from haiprof.sources.open import Opened, open_path, open_traces
 from haiprof.sources.own import ROLE_NODE, ROLE_RANK, Process, Run, readable
+from haiprof.traced import late
 from haiprof.traced.links import Links
 from haiprof.traced.over_ranks import over_ranks
 from haiprof.traced.questions import Traced
 from haiprof.views import busy as busy_views
 from haiprof.views import device_steps as device_views
+from haiprof.views import evidence, pipeline_words, trace_headline
 from haiprof.views import gpu_use as use_views
 from haiprof.views import gpus as gpu_views
 from haiprof.views import headline as headline_view
 from haiprof.views import kernels as kernel_views
 from haiprof.views import overhead as overhead_view
 from haiprof.views import pipeline as pipeline_view
-from haiprof.views import pipeline_words, trace_headline
 from haiprof.views import recorded as recorded_views
 from haiprof.views import steps as step_views
 from haiprof.views.overview import Summary, add_gpus, fold_ranges, summarise
@@ -309,7 +310,7 @@ class Analyzer(Traced):
         microbatches; ``step``: of this one only. See :mod:`haiprof.views.pipeline`.
         """
         told = self._frames(_pipeline_jobs, self._choose(None), pipeline_view.JOBS)
-        return pipeline_view.pipeline(told, step)
+        return pipeline_view.pipeline(self.on_one_clock(told), step)
 
     def overhead(self, rank: int | None = None) -> pl.DataFrame:
         """Return the newest measured overhead of each process that measured it.
@@ -322,6 +323,30 @@ class Analyzer(Traced):
         """
         return self._frames(_overhead, self._choose(rank), overhead_view.SCHEMA)
 
+    def imbalance(self) -> pl.DataFrame:
+        """Return which ranks are late, since when and in what, the worst first.
+
+        See :meth:`haiprof.traced.questions.Traced.imbalance`.
+        """
+        if self.traced:
+            return super().imbalance()
+        # A rank that was started again is as fast as it is now.
+        latest = {p.rank: p for p in self._run.processes if p.role == ROLE_RANK}
+        ranks = list(latest.values()) if len(latest) > 1 else []
+        made = list(self._map(_phase_parts, ranks))
+        for _, read in made:
+            self._note(read.problems)
+        return late.of_run(
+            [process for process, _ in made],
+            [read.frame for _, read in made],
+            self.on_one_clock,
+            self._evidence,
+            lambda process: [g for found in self.gpu_instances([process]).values() for g in found],
+        )
+
+    def _evidence(self) -> pl.DataFrame:
+        return self._table(schema.SAMPLES, None, {"metric": evidence.METRICS})
+
     def summaries(self) -> tuple[list[Summary], list[Summary]]:
         """Return the summed-up rank processes and nodes; read once, then kept.
 
@@ -333,6 +358,7 @@ class Analyzer(Traced):
             nodes = [s for s in made if s.process.role == ROLE_NODE]
             others = [s for s in made if s.process.role != ROLE_NODE]
             add_gpus(others, nodes)
+            self._put_on_one_clock(others)
             self._summaries = ([s for s in others if s.process.role == ROLE_RANK or s.steps], nodes)
         return self._summaries
 
@@ -347,6 +373,14 @@ class Analyzer(Traced):
             add_gpus(own, [s for s in made if s.process.folder not in chosen])
             return own
         return [s for s in self._summaries[0] if s.process.folder in chosen]
+
+    def _put_on_one_clock(self, summaries: Sequence[Summary]) -> None:
+        """Correct when the steps of ranks began, which is what ranks are compared by."""
+        if len({s.process.node for s in summaries if s.steps}) < 2:
+            return
+        clock = self._clock()
+        for summary in summaries:
+            summary.trend_start = clock.corrected(summary.process.node, summary.trend_start)
 
     def _summed_up(self, processes: Sequence[Process]) -> list[Summary]:
         low, high = _TREND_POINTS_RANK
@@ -376,7 +410,8 @@ class Analyzer(Traced):
             # A trace of a pipeline tells of nothing else.
             return [made[0], *told] if (told := pipeline_words.lines(self.pipeline())) else made
         ranks, nodes = self.summaries()
-        return headline_view.headline(ranks, nodes, self.events(kind=headline_view.EVENT_KINDS))
+        events = self.events(kind=headline_view.EVENT_KINDS)
+        return headline_view.headline(ranks, nodes, events, self.imbalance())
 
     def show_overview(self) -> Shown:
         """Show all ranks and nodes side by side."""
@@ -530,6 +565,13 @@ def _steps(process: Process) -> tables.Read:
 def _phases(process: Process) -> tables.Read:
     read = _read_phase_spans(process)
     read.frame = step_views.phases(read.frame, step_views.steps(read.frame))
+    return read
+
+
+def _phase_parts(process: Process) -> tables.Read:
+    read, phases = _read_phase_spans(process), _read_phases(process)
+    read.frame = late.recorded_parts(read.frame, phases.frame)
+    read.problems += phases.problems
     return read
 
 

@@ -37,6 +37,8 @@ VIEWS: dict[str, View] = {
     "flames": lambda run: run.flames(),
     "distributed": lambda run: run.distributed(),
     "stragglers": lambda run: run.stragglers(),
+    "imbalance": lambda run: run.imbalance(),
+    "clock": lambda run: run.clock(),
     "temporal": lambda run: run.temporal(),
     "idle": lambda run: run.idle(),
     "overlap": lambda run: run.overlap(),

@@ -10,6 +10,7 @@ from typing import Any
 
 from haiprof import _core
 from haiprof.places import Access
+from haiprof.recorder.synchronised import clock_error_ns
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +19,8 @@ def describe(access: Access) -> dict[str, Any]:
     """Return what is constant of the node; what is not known is None.
 
     Keys: ``cpu`` (``VENDOR:FAMILY:MODEL``), ``sockets``, ``numa_nodes``, ``dram_peak_bytes_per_s``
-    (of all sockets together) and ``dram_peak_how`` (where that comes from, in plain words).
+    (of all sockets together), ``dram_peak_how`` (where that comes from, in plain words) and
+    ``clock_error_ns`` (how far its wall clock can be from UTC now, by NTP or PTP).
     """
     told: dict[str, Any] = {}
     try:
@@ -31,6 +33,7 @@ def describe(access: Access) -> dict[str, Any]:
         "numa_nodes": _numa_nodes(Path(access.sysfs)),
         "dram_peak_bytes_per_s": told.get("dram_peak_bytes_per_s") or None,
         "dram_peak_how": told.get("dram_peak_how") or None,
+        "clock_error_ns": clock_error_ns(),
     }
 
 

@@ -20,7 +20,7 @@ from haiprof.show.figures import (
 )
 from haiprof.show.grid import Grid, frame_grid
 from haiprof.show.shown import Shown
-from haiprof.views import gpu_words, hardware_words
+from haiprof.views import clock, gpu_words, hardware_words, imbalance
 from haiprof.views.overview import (
     BETWEEN,
     Summary,
@@ -57,7 +57,12 @@ def show(analyzer: Analyzer) -> Shown:
     recorded = [] if analyzer.traced else gpu_words.lines(ranks, analyzer.run.kernels)
     return Shown(
         "Overview",
-        [*recorded, *hardware_words.lines(ranks, nodes, links)],
+        [
+            *recorded,
+            *imbalance.lines(analyzer.imbalance()),
+            *(clock.lines(analyzer.clock()) if len({s.process.node for s in ranks}) > 1 else []),
+            *hardware_words.lines(ranks, nodes, links),
+        ],
         [
             *rank_grids(ranks),
             *node_grids(nodes),

@@ -50,7 +50,8 @@ class Machine:
     """What is constant of a node; None or empty where it is not known.
 
     ``dram_peak_bytes_per_s`` is of all sockets together, and ``dram_peak_how`` says where it comes
-    from, in plain words.
+    from, in plain words. ``clock_error_ns`` is how far its wall clock could be from UTC as the
+    recording began, by what NTP or PTP told the kernel.
     """
 
     cpu: str
@@ -58,6 +59,7 @@ class Machine:
     numa_nodes: int | None
     dram_peak_bytes_per_s: float | None
     dram_peak_how: str
+    clock_error_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,6 +405,7 @@ def _machine(document: dict[str, Any], file: Path) -> Machine | None:
         numa_nodes=_whole(told, "numa_nodes", file),
         dram_peak_bytes_per_s=None if peak is None else float(peak),
         dram_peak_how=_text(told, "dram_peak_how", file),
+        clock_error_ns=_whole(told, "clock_error_ns", file),
     )
 
 

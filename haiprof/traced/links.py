@@ -16,6 +16,7 @@ from haiprof.sources.arrow_memory import give_back
 from haiprof.sources.own import Process
 from haiprof.traced.whose import Matched
 from haiprof.views import busy, recorded
+from haiprof.views.clock import Clock
 from haiprof.views.device_steps import STEPS_SCHEMA
 from haiprof.views.intervals import Times
 from haiprof.views.trace.linked import Linked, link
@@ -33,6 +34,8 @@ class Links:
         """Keep none yet."""
         #: What :meth:`Traced._matched` made of all ranks.
         self.matched: Matched | None = None
+        #: What the matched ranks tell of the clocks of their hosts.
+        self.clock: Clock | None = None
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, Linked] = OrderedDict()
 

@@ -13,9 +13,11 @@ import polars as pl
 from haiprof.diagnose import finding, recommend
 from haiprof.errors import HaiprofError
 from haiprof.sources.own import ROLE_NODE, Process
-from haiprof.traced import kept_overview, one_rank, unknown
+from haiprof.traced import kept_overview, late, one_rank, unknown
 from haiprof.traced.links import Links
 from haiprof.traced.whose import Matched, by_label, placed, session_of, stacked
+from haiprof.views import clock as clock_view
+from haiprof.views import imbalance
 from haiprof.views.trace import bandwidth as bandwidth_view
 from haiprof.views.trace import compare as compare_view
 from haiprof.views.trace import critical_path as path_view
@@ -220,6 +222,48 @@ class Traced(abc.ABC):
         See :func:`haiprof.views.trace.stragglers.stragglers`.
         """
         return by_label(self._matched(), stragglers.stragglers)
+
+    def imbalance(self) -> pl.DataFrame:
+        """Return which ranks are late, since when and in what, the worst first.
+
+        Columns: those of :func:`haiprof.views.imbalance.imbalance`, ``evidence`` (what was sampled
+        of its process, GPU and node in these steps that the other ranks did not have; null where
+        there is nothing) and ``words``. Of a run that haiprof recorded it is made from the phases
+        of all its steps, of deep traces from the parts of their steps without the waiting in
+        collectives.
+        """
+        steps = self.overview().steps
+        waits = by_label(self._matched(), distributed.transfer)
+        nothing = pl.lit(None, pl.String()).alias("evidence")
+        return pl.concat(
+            late.told(
+                imbalance.imbalance(late.traced_parts(whose, steps, waits)).with_columns(nothing),
+                whose,
+            )
+            for _, whose in self._matched().values()
+        )
+
+    def clock(self) -> pl.DataFrame:
+        """Return by how much the clock of each host is off, and how well that is known.
+
+        Columns: ``node``, ``since``, ``until``, ``offset`` (ns that it is ahead of the reference
+        at ``since``), ``drift`` (ppm), ``bound`` (ns, of the error of the correction),
+        ``residual``, ``residual_p99`` (ns), ``pairs``, ``corrected``, ``how``. A clock that was set
+        has several rows. See :mod:`haiprof.views.clock`.
+        """
+        made = self._clock()
+        deep = self if made.pieces else self._in_detail(None)
+        return made.frame if deep is self else deep._clock().frame
+
+    def on_one_clock(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Return a frame of several hosts with the times of all by the clock of the reference.
+
+        Args:
+            frame: has ``node``, and ``start``, ``end`` or ``time`` (ns); of one host it is
+                returned as it is.
+        """
+        several = frame["node"].n_unique() > 1 if frame.height else False
+        return self._clock().applied(frame) if several else frame
 
     def temporal(self, rank: int | None = None, *, drop_last_step: bool = False) -> pl.DataFrame:
         """Return how the time of each GPU divides into idle, computing and the rest.
@@ -457,6 +501,28 @@ class Traced(abc.ABC):
         made = {span: (distributed.match(ranks), whose[span]) for span, ranks in spans.items()}
         self._links.matched = made or {None: (distributed.match({}), {})}
         return self._links.matched
+
+    def _clock(self) -> clock_view.Clock:
+        """Hold the clocks of all hosts against that of the first rank's; done once."""
+        if self._links.clock is None:
+            met, sent = [], []
+            ranked: dict[str, int] = {}
+            for process in sorted(self._traces(None), key=lambda p: (p.rank is None, p.rank or 0)):
+                ranked.setdefault(process.node, len(ranked))
+            for number, (frame, whose) in enumerate(self._matched().values()):
+                nodes = {label: process.node for label, process in whose.items()}
+                ranks = {label: process.rank for label, process in whose.items()}
+                met.append(clock_view.meetings(frame, nodes, number))
+                sent.append(clock_view.messages(frame, nodes, ranks))
+            errors = {
+                process.node: process.machine.clock_error_ns
+                for process in self._choose(None)
+                if process.machine is not None and process.machine.clock_error_ns is not None
+            }
+            self._links.clock = clock_view.clock(
+                pl.concat(met), pl.concat(sent), list(ranked), errors
+            )
+        return self._links.clock
 
     def _pairs(self, after: Traced, rank: int | None) -> Iterable[tuple[Process, Linked, Linked]]:
         mine, later = placed(self._traces(rank)), placed(after._traces(rank))

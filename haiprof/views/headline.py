@@ -38,18 +38,23 @@ _REASON = 0.05
 _UNCOVERED = 0.30
 _OPTIMIZER = 0.30
 _JITTER = 1.5
+#: A rank that is late in a smaller part of the steps is not what the run is about.
+_LASTS = 0.10
 
 
-def headline(ranks: list[Summary], nodes: list[Summary], events: pl.DataFrame) -> list[str]:
+def headline(
+    ranks: list[Summary], nodes: list[Summary], events: pl.DataFrame, late: pl.DataFrame
+) -> list[str]:
     """Return three lines: the steps, the machine, and the most telling remark.
 
     Args:
         ranks: summaries of the rank processes (or of whichever processes had steps).
         nodes: summaries of the node folders.
         events: those of :data:`EVENT_KINDS`.
+        late: what :meth:`haiprof.analyzer.Analyzer.imbalance` returns.
     """
     machine = _machine(ranks, nodes) + _gpus(ranks)
-    return [_steps(ranks), machine, _remark(ranks, nodes, events)]
+    return [_steps(ranks), machine, _remark(ranks, nodes, events, late)]
 
 
 def _steps(ranks: list[Summary]) -> str:
@@ -155,10 +160,14 @@ def _cpus(node: Summary, holders: list[Summary]) -> float | None:
     return min(cpus, limit.maximum) if cpus and limit else cpus
 
 
-def _remark(ranks: list[Summary], nodes: list[Summary], events: pl.DataFrame) -> str:
+def _remark(
+    ranks: list[Summary], nodes: list[Summary], events: pl.DataFrame, late: pl.DataFrame
+) -> str:
     for remark in (
         _deaths(ranks),
         _disk(events.filter(pl.col("kind") == _DISK)),
+        # Ranks that do not wait for each other are told apart by their steps alone.
+        "" if _straggler(ranks) else _late(late),
         _with_cause(_idle(ranks) or _waiting(ranks), ranks, nodes),
         _slowed(nodes),
         *hardware_words.trouble(ranks, nodes, events),
@@ -312,6 +321,19 @@ def _straggler(ranks: list[Summary]) -> str:
         f"{percent(slower - 1)}: its median step takes {milliseconds(worst.median_ns or 0)}, "
         f"theirs {milliseconds(others)}"
     )
+
+
+def _late(late: pl.DataFrame) -> str:
+    """Name the rank that all others wait for, with what was sampled of it alone."""
+    worth = late.filter(
+        pl.col("share") >= _SLOWER - 1,
+        (pl.col("until") - pl.col("since") + 1) >= _LASTS * pl.col("steps"),
+    )
+    if not worth.height:
+        return ""
+    worst = worth.row(0, named=True)
+    line: str = worst["words"]
+    return f"{line} ({worst['evidence']})" if worst["evidence"] else line
 
 
 def _pressure(ranks: list[Summary], nodes: list[Summary]) -> str:

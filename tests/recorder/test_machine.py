@@ -14,7 +14,7 @@ from recording import process_file, read_table
 from haiprof import _core
 from haiprof.options import HOST_RECORDERS
 from haiprof.places import Access, node_name
-from haiprof.recorder import machine
+from haiprof.recorder import machine, synchronised
 from haiprof.recorder import node as node_module
 from haiprof.recorder.node import NodeRecorder
 
@@ -38,6 +38,7 @@ def test_the_machine_is_described_by_the_tree_that_is_given(tree: Node) -> None:
         "sockets",
         "numa_nodes",
         "dram_peak_bytes_per_s",
+        "clock_error_ns",
         "dram_peak_how",
     }
     assert told["numa_nodes"] == 3
@@ -91,6 +92,23 @@ def test_a_run_samples_the_node_that_it_was_given(shm: Path, tree: Node, tmp_pat
     assert {r["value"] for r in rows if r["metric"] == "mem.total.bytes"} == {1000 * 1024}
     # The command is a process of this machine, whatever the node's /proc is.
     assert any(r["instance"] == "command" and r["metric"] == "proc.rss.bytes" for r in rows)
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "told"),
+    [(0, 0x2001, 2_500_000), (5, 0, None), (0, 0x40, None), (-1, 0, None)],
+    ids=["kept right", "in error", "unsynchronised", "refused"],
+)
+def test_what_the_kernel_tells_of_its_clock(state: int, status: int, told: int | None) -> None:
+    assert synchronised.error_of(state, status, 2500) == told
+
+
+def test_the_clock_of_this_machine_is_looked_at(tmp_path: Path) -> None:
+    told = synchronised.clock_error_ns()
+    assert told is None or told >= 0
+    NodeRecorder(tmp_path, {}, Access()).close()
+    found = process_file(tmp_path / node_name())["machine"]["clock_error_ns"]
+    assert (found is None) == (told is None)
 
 
 def test_a_root_that_is_none_stops_the_command_line_before_the_command(tmp_path: Path) -> None:

@@ -50,7 +50,16 @@ SHOWN = {
     "unknown": ("Not known", ""),
 }
 #: Views of the export that are of no deep trace alone: the rest of the report has them.
-OTHERS = {"processes", "phases", "device_phases", "samples", "events", "pipeline"}
+OTHERS = {
+    "processes",
+    "phases",
+    "device_phases",
+    "samples",
+    "events",
+    "pipeline",
+    "imbalance",
+    "clock",
+}
 
 
 def opened(run: str) -> Analyzer:

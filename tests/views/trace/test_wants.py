@@ -7,7 +7,17 @@ from haiprof.traced.questions import Traced
 from haiprof.views.trace import wants
 
 #: Views that tell of the run itself, or are of what haiprof recorded: a deep trace has none.
-NO_TRACES = {"processes", "phases", "device_phases", "samples", "events", "unknown", "pipeline"}
+NO_TRACES = {
+    "processes",
+    "phases",
+    "device_phases",
+    "samples",
+    "events",
+    "unknown",
+    "pipeline",
+    "imbalance",
+    "clock",
+}
 
 
 def everything() -> set[str]:

@@ -1,0 +1,195 @@
+"""Which rank is late: the parts of all ranks' steps brought together, and what explains it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+from haiprof.sources.own import Process
+from haiprof.traced.whose import WHO, session_of, stacked
+from haiprof.views import evidence, imbalance
+from haiprof.views import steps as step_views
+from haiprof.views.device_steps import device_steps
+from haiprof.views.trace.overview import OTHER
+from haiprof.views.trace.overview import PARTS as TRACE_PARTS
+
+_DATALOADER = "dataloader"
+
+
+def recorded_parts(spans: pl.DataFrame, phases: pl.DataFrame) -> pl.DataFrame:
+    """Return the parts of each step of one process: of the host, or of its GPU where it has phases.
+
+    On a GPU the phases are those of its main stream; what lies between them is the DataLoader's as
+    far as the host waited for it, else ``other``.
+
+    Args:
+        spans: host spans with the columns of :data:`haiprof.views.steps.COLUMNS`.
+        phases: what :func:`haiprof.views.device_steps.segments` returns.
+
+    Returns:
+        ``step``, ``part``, ``duration``, ``start`` and ``end`` (ns; of the last span of the part).
+    """
+    found = step_views.steps(spans)
+    # Of a count that began anew, the later step.
+    found = found.drop_nulls("step").unique("step", keep="last", maintain_order=True)
+    host = (
+        step_views.parts(spans, found)
+        .group_by("row", "name")
+        .agg(pl.col("duration").sum())
+        .join(found.select("step").with_row_index("row").cast({"row": pl.Int64}), on="row")
+        .select(pl.col("step").cast(pl.Int64), pl.col("name").alias("part"), "duration")
+    )
+    if phases.height:
+        first = phases.filter(pl.col("device") == pl.col("device").min())
+        return _of_device(host, first, device_steps(first))
+    last = (
+        spans.filter(pl.col("category") == "phase", pl.col("step").is_not_null())
+        .sort("start")
+        .group_by(pl.col("step").cast(pl.Int64), pl.col("name").cast(pl.String).alias("part"))
+        .agg(pl.col("start").last(), (pl.col("start") + pl.col("duration")).last().alias("end"))
+    )
+    return host.join(last, on=["step", "part"], how="left")
+
+
+def _of_device(host: pl.DataFrame, phases: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    step = pl.col("step").cast(pl.Int64)
+    mine = phases.filter(pl.col("step").is_not_null()).sort("start")
+    named = mine.group_by(step, pl.col("name").cast(pl.String).alias("part")).agg(
+        (pl.col("end") - pl.col("start")).sum().alias("duration"),
+        pl.col("start").last(),
+        pl.col("end").last(),
+    )
+    whole = steps.group_by(step).agg((pl.col("end") - pl.col("start")).sum().alias("whole"))
+    between = (
+        whole.join(named.group_by("step").agg(pl.col("duration").sum()), on="step")
+        .join(
+            host.filter(pl.col("part") == _DATALOADER).select("step", host="duration"),
+            on="step",
+            how="left",
+        )
+        .with_columns((pl.col("whole") - pl.col("duration")).clip(lower_bound=0).alias("rest"))
+        .with_columns(pl.min_horizontal("rest", pl.col("host").fill_null(0)).alias("input"))
+    )
+    none = pl.lit(None, pl.Int64())
+    parts = [
+        between.select("step", pl.lit(name).alias("part"), value.alias("duration"),
+                       none.alias("start"), none.alias("end"))
+        for name, value in ((_DATALOADER, pl.col("input")),
+                            (step_views.OTHER, pl.col("rest") - pl.col("input")))
+    ]  # fmt: skip
+    return pl.concat([named, *parts])
+
+
+def traced_parts(
+    whose: Mapping[str, Process], steps: pl.DataFrame, waits: pl.DataFrame
+) -> pl.DataFrame:
+    """Return the parts of the steps of traces of one session, without waiting, by label.
+
+    Args:
+        whose: the process of each label.
+        steps: of all traces, see :func:`haiprof.views.trace.overview.overview`.
+        waits: of all traces, see :func:`haiprof.views.trace.distributed.transfer`.
+    """
+    labels = pl.DataFrame(
+        {
+            "label": list(whose),
+            "node": [p.node for p in whose.values()],
+            "rank": [p.rank for p in whose.values()],
+            "pid": [p.pid for p in whose.values()],
+            "session": [session_of(p) for p in whose.values()],
+        },
+        {"label": pl.String, "node": pl.String, "rank": pl.Int64, "pid": pl.Int64,
+         "session": pl.UInt32},
+    )  # fmt: skip
+    if not steps.height or "step" not in steps.columns:
+        return pl.DataFrame(schema=imbalance.PARTS)
+    node = pl.col("node").cast(pl.String)
+    mine = steps.drop("duration").with_columns(node).join(labels, on=list(WHO), nulls_equal=True)
+    moved = (pl.col("transfer") + pl.col("unmatched")).alias("moved")
+    moving = waits.with_columns(node).select(*WHO, "step", moved).drop_nulls("step")
+    mine = mine.join(moving, on=[*WHO, "step"], how="left", nulls_equal=True)
+    # Waiting comes first in a collective, and may be hidden behind kernels.
+    own = pl.min_horizontal("communication", pl.col("moved").fill_null(0))
+    long = mine.with_columns(own.alias("communication")).unpivot(
+        (*TRACE_PARTS, OTHER), index=["label", "step"], variable_name="part",
+        value_name="duration",
+    )  # fmt: skip
+    none = pl.lit(None, pl.Int64())
+    return long.select(
+        pl.col("label").alias("rank"), pl.col("step").cast(pl.Int64), "part", "duration",
+        none.alias("start"), none.alias("end"),
+    )  # fmt: skip
+
+
+def of_run(
+    ranks: Sequence[Process],
+    parts: Sequence[pl.DataFrame],
+    clocked: Callable[[pl.DataFrame], pl.DataFrame],
+    samples: Callable[[], pl.DataFrame],
+    gpus: Callable[[Process], Sequence[str]],
+) -> pl.DataFrame:
+    """Return which ranks of a recorded run are late, with evidence.
+
+    Args:
+        ranks: the processes to compare.
+        parts: :func:`recorded_parts` of each.
+        clocked: puts the times of a frame with ``node`` on one clock.
+        samples: reads those of :data:`haiprof.views.evidence.METRICS`; only asked where one is
+            late.
+        gpus: the GPUs of a process as its node names them.
+    """
+    whose = {process.label: process for process in ranks}
+    frames = [
+        frame.select(pl.lit(process.label).alias("rank"), pl.lit(process.node).alias("node"),
+                     *[name for name in imbalance.PARTS if name != "rank"])
+        for process, frame in zip(ranks, parts, strict=True)
+    ]  # fmt: skip
+    together = pl.concat(frames) if frames else pl.DataFrame(schema=imbalance.PARTS)
+    found = imbalance.imbalance(imbalance.waited(clocked(together)))
+    rows = found.to_dicts()
+    if rows:
+        read = samples()
+        places = {
+            label: evidence.Place(p.node, p.rank, p.pid, gpus(p)) for label, p in whose.items()
+        }
+        for row in rows:
+            _explain(row, together, read, places)
+    lines = pl.Series("evidence", [row.get("evidence") for row in rows], pl.String())
+    kinds = pl.Series("kind", [row["kind"] for row in rows], pl.String())
+    return told(found.with_columns(kinds, lines), whose)
+
+
+def _explain(
+    row: dict[str, Any],
+    parts: pl.DataFrame,
+    samples: pl.DataFrame,
+    places: Mapping[str, evidence.Place],
+) -> None:
+    """Add to a row what was sampled while the rank was late, and correct its kind by it."""
+    times = parts.filter(pl.col("rank") == row["rank"]).drop_nulls("start")
+    if row["since"] is not None:
+        times = times.filter(pl.col("step").is_between(row["since"], row["until"]))
+    if not times.height:
+        return
+    mine = places[str(row["rank"])]
+    others = [place for label, place in places.items() if label != row["rank"]]
+    low, high = times["start"].to_list(), times["end"].to_list()
+    lines, contended = evidence.evidence(samples, mine, others, min(low), max(high))
+    row["evidence"] = "; ".join(lines) or None
+    if contended and row["kind"] in ("compute", "host", "other"):
+        row["kind"] = "contention"
+
+
+def told(found: pl.DataFrame, whose: Mapping[str, Process]) -> pl.DataFrame:
+    """Put whose rows they are in front of late ranks, and a sentence behind them."""
+    labels = found["rank"].to_list()
+    lines = [
+        imbalance.words(row, label[0].upper() + label[1:])
+        for row, label in zip(found.to_dicts(), labels, strict=True)
+    ]
+    rows = found.drop("rank").with_columns(pl.Series("words", lines, pl.String()))
+    if not labels:
+        return pl.DataFrame(schema={**WHO, **rows.schema})
+    return stacked((whose[label], rows[n : n + 1]) for n, label in enumerate(labels))

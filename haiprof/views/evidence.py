@@ -1,0 +1,173 @@
+"""What was sampled of a late rank's process, GPU and node that its peers did not have.
+
+Evidence stands beside a finding and explains it; a number that is the same on all ranks is none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import polars as pl
+
+from haiprof.views.hardware import LINK_FAULTS
+from haiprof.views.series import usable
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """One thing to look at: more (or less) of a metric than peers have.
+
+    ``of`` says whose samples: ``rank``, ``gpu`` or ``node``. ``least`` is the value from which on
+    it matters, ``times`` how many times that of the peers it must be (below 1: at most so much of
+    theirs). ``contention`` says that somebody else took what the rank needed.
+    """
+
+    metric: str
+    of: str
+    least: float
+    times: float
+    words: str
+    instance: str | None = None
+    scale: float = 1.0
+    contention: bool = False
+
+
+SWITCHES: Final = "proc.context_switches.per_s"
+CPU: Final = "proc.cpu.percent"
+
+SIGNS: Final = (
+    Sign(SWITCHES, "rank", 5, 1.5, "its main thread was taken off its core {:.0f} times a second",
+         instance="involuntary", contention=True),
+    Sign("proc.allowed_cpus.count", "rank", 0, 0.99, "it may run on {:.0f} CPUs"),
+    Sign("proc.major_faults.per_s", "rank", 10, 3, "it fetched {:.0f} pages a second from a disk"),
+    Sign("proc.far_fills.ratio", "rank", 20, 1.5,
+         "{:.0f} % of what it fetched lay on another NUMA node", scale=100),
+    Sign("cpu.steal.percent", "node", 5, 2, "{:.0f} % of its node's CPU time was stolen",
+         contention=True),
+    Sign("psi.cpu_some.percent", "node", 20, 1.5,
+         "tasks of its node waited for a CPU {:.0f} % of the time", contention=True),
+    Sign("psi.io_some.percent", "node", 20, 1.5,
+         "tasks of its node waited for storage {:.0f} % of the time"),
+    Sign("psi.memory_some.percent", "node", 10, 1.5,
+         "tasks of its node waited for memory {:.0f} % of the time"),
+    Sign("cpu.frequency.hertz", "node", 0, 0.95, "its node's CPUs ran at {:.2f} GHz", scale=1e-9),
+    Sign("io.nfs_read_rtt.milliseconds", "node", 10, 2, "a read from NFS took {:.0f} ms"),
+    Sign("gpu.sm_clock.hertz", "gpu", 0, 0.95, "its GPU ran at {:.2f} GHz", scale=1e-9),
+    Sign("gpu.throttle_thermal.percent", "gpu", 5, 2,
+         "its GPU was slowed for heat {:.0f} % of the time"),
+    Sign("gpu.throttle_hw_thermal.percent", "gpu", 5, 2,
+         "its GPU was slowed by hardware for heat {:.0f} % of the time"),
+    Sign("gpu.throttle_power.percent", "gpu", 5, 2,
+         "its GPU was slowed for power {:.0f} % of the time"),
+    Sign("gpu.throttle_power_brake.percent", "gpu", 5, 2,
+         "its GPU was slowed by the power supply {:.0f} % of the time"),
+    Sign("gpu.temperature.celsius", "gpu", 70, 1.15, "its GPU had {:.0f} °C"),
+    Sign("gpu.ecc_uncorrected.count", "gpu", 1, 1.01, "its GPU had {:.0f} uncorrected ECC errors"),
+    Sign("gpu.ecc_corrected.count", "gpu", 100, 2, "its GPU had {:.0f} corrected ECC errors"),
+    *(Sign(f"ib.{name}.per_s", "node", 1, 2, "its fabric counted {:.0f} a second of " + name)
+      for name in LINK_FAULTS),
+)  # fmt: skip
+
+#: What :func:`evidence` needs of the table of samples.
+METRICS: Final = tuple(dict.fromkeys((CPU, *(sign.metric for sign in SIGNS))))
+
+#: Mean values by metric, node, rank, pid and instance.
+_Means: TypeAlias = Mapping[tuple[Any, ...], float]
+#: Of what seldom happens there are no samples where it never did.
+_RARE: Final = re.compile(r"gpu\.throttle|.*(per_s|count)$").match
+#: CPU time of a rank that others push away is no more than that of its peers, or little more.
+_SAME_WORK: Final = 1.3
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rank's samples are: its node, its rank and pid, and its GPUs as the node has them."""
+
+    node: str
+    rank: int | None
+    pid: int | None
+    gpus: Sequence[str] = ()
+
+
+def evidence(
+    samples: pl.DataFrame, mine: Place, others: Sequence[Place], low: int, high: int
+) -> tuple[list[str], bool]:
+    """Return what is different of a rank in a time, in words; and whether others took its CPU.
+
+    Args:
+        samples: of all ranks and nodes: ``node``, ``rank``, ``pid``, ``time``, ``metric``,
+            ``instance``, ``value``, ``flags``.
+        mine: the rank.
+        others: its peers.
+        low: from when, ns.
+        high: until when, ns.
+    """
+    within = usable(samples.filter(pl.col("time").is_between(low, high)))
+    means = {
+        (str(metric), str(node), rank, pid, instance): float(value)
+        for metric, node, rank, pid, instance, value in within.group_by(
+            "metric", "node", "rank", "pid", "instance"
+        )
+        .agg(pl.col("value").mean())
+        .iter_rows()
+    }
+    busy = _ratio(means, CPU, mine, others)
+    lines, contended = [], False
+    for sign in SIGNS:
+        peers = [place for place in others if sign.of != "node" or place.node != mine.node]
+        value = _value(means, sign, mine)
+        known = [v for place in peers if (v := _value(means, sign, place)) is not None]
+        more = sign.times > 1
+        if value is None or not peers or not (known or _RARE(sign.metric)):
+            continue
+        usual = float(np.median(known)) if known else 0.0
+        beyond = value >= sign.times * usual if more else 0 < value <= sign.times * usual
+        if value < sign.least or not beyond:
+            continue
+        if sign.metric == SWITCHES and (busy is None or busy > _SAME_WORK):
+            continue  # it works more, and so is pushed away more often
+        contended |= sign.contention
+        lines.append(f"{sign.words.format(value)} (the others {_plain(usual, sign)})")
+    return lines, contended
+
+
+def _plain(value: float, sign: Sign) -> str:
+    return f"{value:.2f}" if sign.scale < 1e-3 else f"{value:.0f}"
+
+
+def _value(means: _Means, sign: Sign, place: Place) -> float | None:
+    if sign.of == "rank":
+        found = [means.get((sign.metric, place.node, place.rank, place.pid, sign.instance))]
+    elif sign.of == "gpu":
+        found = [_of_node(means, sign.metric, place.node, gpu) for gpu in place.gpus]
+    else:
+        own = [
+            value
+            for (metric, node, rank, _, _), value in means.items()
+            if metric == sign.metric and node == place.node and rank is None
+        ]
+        found = [max(own, default=None)]
+    known = [value for value in found if value is not None]
+    return float(np.mean(known)) * sign.scale if known else None
+
+
+def _of_node(means: _Means, metric: str, node: str, instance: str) -> float | None:
+    found = [
+        value
+        for (name, where, rank, _, what), value in means.items()
+        if (name, where, rank, what) == (metric, node, None, instance)
+    ]
+    return float(np.mean(found)) if found else None
+
+
+def _ratio(means: _Means, metric: str, mine: Place, others: Sequence[Place]) -> float | None:
+    value = means.get((metric, mine.node, mine.rank, mine.pid, None))
+    known = [
+        v for p in others if (v := means.get((metric, p.node, p.rank, p.pid, None))) is not None
+    ]
+    usual = float(np.median(known)) if known else 0.0
+    return value / usual if value is not None and usual > 0 else None

@@ -1,0 +1,114 @@
+"""A real job of four ranks in gloo: one slow, one with slow input, one with neighbours."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import polars as pl
+import pytest
+from commands import haiprof, the_run
+from launched import torchrun
+
+from haiprof.analyzer import Analyzer
+
+#: Steps of each part: as it should be, rank 1 slow, rank 2 with slow input, rank 3 with neighbours.
+PART = 30
+TRAIN = """
+import os, subprocess, sys, time
+from pathlib import Path
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, Dataset
+
+PART, LATE = int(sys.argv[1]), float(sys.argv[2])
+torch.set_num_threads(1)
+rank = int(os.environ["RANK"])
+cpus = sorted(os.sched_getaffinity(0))
+# The last rank has a core for itself.
+os.sched_setaffinity(0, cpus[-1:] if rank == 3 else cpus[:-1] or cpus)
+dist.init_process_group("gloo")
+step = 0
+
+
+class Data(Dataset):
+    def __len__(self):
+        return 4 * PART
+
+    def __getitem__(self, index):
+        if rank == 2 and 2 * PART <= index < 3 * PART:
+            time.sleep(LATE)
+        return torch.randn(200, 256)
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(256, 256)
+
+    def forward(self, x):
+        if rank == 1 and PART <= step < 2 * PART:
+            time.sleep(LATE)
+        # Ranks on one core work in turn, so that they are no neighbours of each other.
+        turn = 1 if rank == 3 else rank
+        time.sleep(0.03 * turn)
+        with torch.no_grad():
+            until = time.thread_time() + 0.02
+            while time.thread_time() < until:  # the same work on each rank
+                x @ self.layer.weight
+        time.sleep(0.03 * (2 - turn))
+        return self.layer(x)
+
+
+model = torch.nn.parallel.DistributedDataParallel(Model())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for x in DataLoader(Data(), batch_size=1):
+    if rank == 3 and step == 3 * PART:
+        Path("busy").touch()
+        # Whose parent is gone is no child of the job: what it takes is not the job's own work. But
+        # it is of the session, between which the kernel divides a core first.
+        busy = "while [ -e busy ]; do :; done"
+        for _ in range(6):
+            subprocess.run(f"({busy}) > /dev/null 2>&1 &", shell=True, check=True)
+    optimizer.zero_grad()
+    model(x[0]).sum().backward()
+    optimizer.step()
+    step += 1
+dist.barrier()
+Path("busy").unlink(missing_ok=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a neighbour needs a core of its own")
+def test_each_late_rank_is_told_with_its_time_and_its_kind(shm: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    words = torchrun("--standalone", "--nproc-per-node=4", "train.py", str(PART), "0.25")
+    quiet = os.getloadavg()[0] < len(os.sched_getaffinity(0))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    try:
+        done = haiprof("run", "--log-dir", "logs", *words, cwd=tmp_path, env=environment)
+    finally:
+        (tmp_path / "busy").unlink(missing_ok=True)  # the neighbours' end
+    assert done.returncode == 0, done.stderr
+    analyzer = Analyzer(the_run(tmp_path / "logs"))
+    found = analyzer.imbalance()
+    rows = {row["rank"]: row for row in found.head(3).rows(named=True)}
+    assert set(rows) == {1, 2, 3}, found
+    assert (rows[1]["kind"], rows[2]["kind"]) == ("compute", "input"), found
+    # Where others want all cores, every rank is taken off its own, and that tells nothing.
+    if quiet:
+        assert rows[3]["kind"] == "contention", found
+        assert "taken off its core" in rows[3]["evidence"]
+    assert {rank: row["part"] for rank, row in rows.items() if rank != 3} == {
+        1: "forward",
+        2: "dataloader",
+    }
+    for rank, row in rows.items():
+        # The DataLoader fetches a batch before the step that counts it.
+        assert abs(row["since"] - rank * PART) <= 3, found
+        assert abs(row["until"] - (rank + 1) * PART) <= 3, found
+        assert row["persistent"] is (rank == 3)
+    assert rows[1]["late"] == pytest.approx(250e6, rel=0.3)
+    assert found.filter(pl.col("rank") == 3)["words"][0].startswith("Rank 3 is late by ")
+    assert analyzer.headline()[2].startswith(found["words"][0])
