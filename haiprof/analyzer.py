@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import polars as pl
 
 from haiprof import schema
+from haiprof.answers.goodput import Goodput, goodput
 from haiprof.errors import HaiprofError
 from haiprof.sources import tables
 from haiprof.sources.open import Opened, open_path, open_traces
@@ -310,6 +311,13 @@ class Analyzer(Traced):
         ``cost_cupti_ns``, ``text``. See :func:`haiprof.views.overhead.newest`.
         """
         return self._frames(_overhead, self._choose(rank), overhead_view.SCHEMA)
+
+    def goodput(self) -> Goodput:
+        """Return what the job's whole life was spent on, over all its attempts, and its ETTR.
+
+        See :mod:`haiprof.views.goodput`, where the parts are defined.
+        """
+        return goodput(self._run, self._map, self._note)
 
     def summaries(self) -> tuple[list[Summary], list[Summary]]:
         """Return the summed-up rank processes and nodes; read once, then kept.

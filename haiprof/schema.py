@@ -138,7 +138,12 @@ KERNELS: Final = Table(
         ("occupancy", "float64", "estimated achieved occupancy, percent", True),
         ("bandwidth", "float64", "of a copy or set, GB/s, as the file tells it", True),
         ("unit", "text", "what it ran on, as the tool names it: AI_CORE, AI_CPU, …", True),
-        ("op_type", "text", "kind of operator, where the tool tells it: MatMul, TransData, …", True),
+        (
+            "op_type",
+            "text",
+            "kind of operator, where the tool tells it: MatMul, TransData, …",
+            True,
+        ),
     ),
 )
 

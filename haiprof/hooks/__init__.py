@@ -26,7 +26,7 @@ __all__ = ["install", "report_kept", "status", "uninstall"]
 Report = Callable[[str, str], None]
 
 _FRAMES: Final = ("modules", "compiled", "optimizer")
-_OF_TORCH: Final = (*_FRAMES, "backward", "scaler", "dataloader", "allocator")
+_OF_TORCH: Final = (*_FRAMES, "backward", "scaler", "dataloader", "allocator", "checkpoint")
 _NAMES: Final = (*_OF_TORCH, CollectorPauses.name, SubmittedBytes.name)
 
 
@@ -170,7 +170,7 @@ def _hooks() -> list[Hook]:
     global _watcher
     import torch
 
-    from haiprof.hooks import allocator, calls, frames
+    from haiprof.hooks import allocator, calls, checkpoints, frames
     from haiprof.hooks.watch import watcher
 
     _core.set_gradients_query(torch.is_grad_enabled)
@@ -192,6 +192,7 @@ def _hooks() -> list[Hook]:
         calls.ScalerCalls(),
         calls.DataLoaderCalls(),
         allocator.AllocatorFigures(),
+        checkpoints.CheckpointCalls(),
     ]
 
 

@@ -105,6 +105,8 @@ class Process:
     machine: Machine | None = None
     #: Of a process that was read from a trace file.
     trace: TraceInfo | None = None
+    #: When the operating system started it, ns UTC; None where the recorder was older.
+    process_started_ns: int | None = None
     #: Name for people, unique in the run: ``rank 3``, ``rank 3, attempt 1``, ``rank 3, pid 41``.
     label: str = ""
 
@@ -364,6 +366,7 @@ def read_process(folder: Path) -> Process:
         gpus=_gpus(document, file),
         machine=_machine(document, file),
         trace=_trace(document, file),
+        process_started_ns=_whole(document, "process_started_ns", file),
     )
 
 

@@ -1,0 +1,202 @@
+"""What a job's whole life was spent on, from the folder of its run alone."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from haiprof import schema
+from haiprof.sources import tables
+from haiprof.sources.own import ROLE_NODE, ROLE_RANK, Process, Run
+from haiprof.views import goodput as views
+from haiprof.views.intervals import Times
+
+#: Does work for each process, in their order.
+Map = Callable[[Callable[[Process], Any], Sequence[Process]], Iterable[Any]]
+
+_PART_NS = {f"{part}_ns": pl.Int64() for part in views.PARTS}
+_SUMMARY = {
+    "begin": pl.Int64(),
+    "end": pl.Int64(),
+    "wall_ns": pl.Int64(),
+    "productive_ns": pl.Int64(),
+    "ettr": pl.Float64(),
+    "ranks": pl.Int64(),
+    "attempts": pl.Int64(),
+    "died": pl.Int64(),
+    "checkpoints": pl.Int64(),
+}
+_PARTS = {"part": pl.String(), "duration": pl.Int64(), "share": pl.Float64()}
+_ATTEMPTS = {
+    "node": pl.String(),
+    "rank": pl.Int64(),
+    "pid": pl.Int64(),
+    "attempt": pl.Int64(),
+    "begin": pl.Int64(),
+    "end": pl.Int64(),
+    "state": pl.String(),
+    "kept": pl.Int64(),
+    **_PART_NS,
+}
+
+
+class Goodput(NamedTuple):
+    """Frames; parts as :mod:`haiprof.views.goodput` defines them, times ns UTC, durations ns.
+
+    ``summary`` has one row: ``begin``, ``end``, ``wall_ns``, ``productive_ns``, ``ettr`` (their
+    ratio), ``ranks``, ``attempts`` (the most of any rank), ``died`` (processes that did) and
+    ``checkpoints`` (saved). ``parts`` has a row for each part: ``duration`` and ``share`` of the
+    wall-clock time. ``timeline`` is the run's, ``attempts`` has a row for each process, with when
+    the last checkpoint was begun that it lived to see saved (``kept``) and the time of its parts.
+    All are empty for traces, which do not tell of a whole life.
+    """
+
+    summary: pl.DataFrame
+    parts: pl.DataFrame
+    timeline: pl.DataFrame
+    attempts: pl.DataFrame
+
+
+class _Seen(NamedTuple):
+    steps: int
+    saves: Times
+    last: int | None
+    problems: list[str]
+
+
+def goodput(run: Run, each: Map, note: Callable[[list[str]], None]) -> Goodput:
+    """Return what the life of the job was spent on; see :mod:`haiprof.views.goodput`.
+
+    Args:
+        run: the run.
+        each: does work for each process.
+        note: is told what cannot be read.
+    """
+    candidates = [p for p in run.processes if p.role != ROLE_NODE and p.trace is None]
+    chosen: list[tuple[Process, _Seen]] = []
+    for process, seen in zip(candidates, each(_look, candidates), strict=True):
+        note(seen.problems)
+        if process.started_ns is not None and (process.role == ROLE_RANK or seen.steps):
+            chosen.append((process, seen))
+    if not chosen:
+        return _nothing()
+    lives = _lives([process for process, _ in chosen], [seen for _, seen in chosen], run.warmup)
+    made = list(each(functools.partial(_pieces, lives=lives), [p for p, _ in chosen]))
+    begin, end = min(x.begin for x in lives.values()), max(x.end for x in lives.values())
+    by_rank: dict[object, list[tuple[views.Life, views.Pieces]]] = {}
+    for (process, _), own in zip(chosen, made, strict=True):
+        by_rank.setdefault(_who(process), []).append((lives[process.folder.name], own))
+    for several in by_rank.values():
+        several.sort(key=lambda pair: pair[0].begin)
+    line = views.together(views.attempts(its, begin, end) for its in by_rank.values())
+    assert line is not None
+    total = views.totals(line)
+    wall = end - begin
+    summary = {
+        "begin": begin,
+        "end": end,
+        "wall_ns": wall,
+        "productive_ns": total["productive"],
+        "ettr": total["productive"] / wall if wall else None,
+        "ranks": len(by_rank),
+        "attempts": max(sum(not x.recorded for x, _ in its) for its in by_rank.values()),
+        "died": sum(process.state == "died" for process, _ in chosen),
+        "checkpoints": len(np.unique(np.concatenate([seen.saves for _, seen in chosen]))),
+    }
+    parts = [
+        {"part": part, "duration": ns, "share": ns / wall if wall else None}
+        for part, ns in total.items()
+    ]
+    return Goodput(
+        pl.DataFrame([summary], schema=_SUMMARY),
+        pl.DataFrame(parts, schema=_PARTS),
+        views.timeline(line),
+        pl.DataFrame(
+            [
+                _attempt(process, lives[process.folder.name], own)
+                for (process, _), own in zip(chosen, made, strict=True)
+            ],
+            schema=_ATTEMPTS,
+        ),
+    )
+
+
+def _nothing() -> Goodput:
+    schemas = (_SUMMARY, _PARTS, views.TIMELINE_SCHEMA, _ATTEMPTS)
+    return Goodput(*(pl.DataFrame(schema=each) for each in schemas))
+
+
+def _who(process: Process) -> object:
+    return process.rank if process.rank is not None else (process.node, process.pid)
+
+
+def _lives(
+    processes: Sequence[Process], seen: Sequence[_Seen], warmup: float
+) -> dict[str, views.Life]:
+    """Return by folder when each process lived, and what became of its work."""
+    saves = np.sort(np.concatenate([each.saves for each in seen]))
+    ends = {p.folder.name: _end(p, each) for p, each in zip(processes, seen, strict=True)}
+    known: set[tuple[object, ...]] = set()
+    made = {}
+    for process in sorted(processes, key=lambda p: p.started_ns or 0):
+        name, started = process.folder.name, process.started_ns or 0
+        identity = (process.node, process.pid, process.process_started_ns)
+        continued = process.process_started_ns is not None and identity in known
+        known.add(identity)
+        begin = started
+        # With a warmup, training may have begun long before the recording.
+        if process.process_started_ns is not None and not continued and not warmup:
+            begin = min(started, process.process_started_ns)
+        followed = any(
+            _who(p) == _who(process)
+            and (p.started_ns or 0) >= ends[name]
+            and (p.node, p.pid, p.process_started_ns) != identity
+            for p in processes
+        )
+        mine = saves[(saves >= begin) & (saves <= ends[name])]
+        made[name] = views.Life(
+            begin,
+            max(ends[name], begin),
+            loses=process.state == "died" or followed,
+            kept=int(mine[-1]) if len(mine) else None,
+            recorded=continued,
+            live=process.state == "live",
+        )
+    return made
+
+
+def _end(process: Process, seen: _Seen) -> int:
+    return max(process.ended_ns or seen.last or 0, process.started_ns or 0)
+
+
+def _attempt(process: Process, life: views.Life, own: views.Pieces) -> dict[str, object]:
+    return {
+        "node": process.node,
+        "rank": process.rank,
+        "pid": process.pid,
+        "attempt": process.attempt,
+        "begin": life.begin,
+        "end": life.end,
+        "state": process.state,
+        "kept": life.kept,
+        **{f"{part}_ns": ns for part, ns in views.totals(own).items()},
+    }
+
+
+def _read(process: Process) -> tables.Read:
+    keep = {"category": views.CATEGORIES}
+    return tables.read_table(process.folder, schema.SPANS, views.COLUMNS, keep)
+
+
+def _look(process: Process) -> _Seen:
+    read = _read(process)
+    steps = read.frame.filter(pl.col("category") == "step").height
+    return _Seen(steps, views.saves(read.frame), views.last_end(read.frame), read.problems)
+
+
+def _pieces(process: Process, lives: Mapping[str, views.Life]) -> views.Pieces:
+    return views.pieces(_read(process).frame, lives[process.folder.name])
