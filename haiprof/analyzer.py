@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import polars as pl
 
 from haiprof import schema
+from haiprof.answers.efficiency import Efficiency, efficiency
 from haiprof.answers.goodput import Goodput, goodput
 from haiprof.errors import HaiprofError
 from haiprof.sources import tables
@@ -311,6 +312,17 @@ class Analyzer(Traced):
         ``cost_cupti_ns``, ``text``. See :func:`haiprof.views.overhead.newest`.
         """
         return self._frames(_overhead, self._choose(rank), overhead_view.SCHEMA)
+
+    def efficiency(self, peak_flops: float | None = None) -> Efficiency:
+        """Return MFU and HFU, throughput, and the energy of a step and of a token.
+
+        Args:
+            peak_flops: what each GPU can do at most, FLOP/s; by default as the option of that name
+                says, else as its maker does.
+
+        See :mod:`haiprof.views.efficiency`, where they are defined.
+        """
+        return efficiency(self._run, self._map, self._note, peak_flops)
 
     def goodput(self) -> Goodput:
         """Return what the job's whole life was spent on, over all its attempts, and its ETTR.

@@ -126,6 +126,8 @@ class Run:
     kernels: str = ""
     #: Seconds before each process begins to record.
     warmup: float = 0.0
+    #: What each GPU can do at most, as the job was told, FLOP/s; 0 if it was not.
+    peak_flops: float = 0.0
     #: What was opened, where that is not ``folder``: traces, of which ``folder`` is an import.
     source: str = ""
 
@@ -150,7 +152,8 @@ def read_run(folder: Path) -> Run:
         processes=(),
         problems=tuple(_lines(document, "problems", file)),
         kernels=_option(document, "kernels"),
-        warmup=_seconds(document, "warmup"),
+        warmup=_amount(document, "warmup"),
+        peak_flops=_amount(document, "peak_flops"),
     )
 
 
@@ -179,7 +182,7 @@ def _option(document: dict[str, Any], name: str) -> str:
     return readable(value) if isinstance(value, str) else ""
 
 
-def _seconds(document: dict[str, Any], name: str) -> float:
+def _amount(document: dict[str, Any], name: str) -> float:
     options = document.get("options")
     value = options.get(name) if isinstance(options, dict) else None
     if isinstance(value, (int, float)) and math.isfinite(value):
