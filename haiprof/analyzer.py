@@ -24,6 +24,8 @@ from haiprof.traced.links import Links
 from haiprof.traced.questions import Traced
 from haiprof.views import busy as busy_views
 from haiprof.views import device_steps as device_views
+from haiprof.views import efficiency as efficiency_view
+from haiprof.views import efficiency_words, trace_headline
 from haiprof.views import gpu_use as use_views
 from haiprof.views import gpus as gpu_views
 from haiprof.views import headline as headline_view
@@ -31,7 +33,6 @@ from haiprof.views import kernels as kernel_views
 from haiprof.views import overhead as overhead_view
 from haiprof.views import recorded as recorded_views
 from haiprof.views import steps as step_views
-from haiprof.views import trace_headline
 from haiprof.views.overview import Summary, add_gpus, fold_ranges, summarise
 
 if TYPE_CHECKING:
@@ -381,7 +382,17 @@ class Analyzer(Traced):
                 marked=any(summary.steps for summary in self.summaries()[0]),
             )
         ranks, nodes = self.summaries()
-        return headline_view.headline(ranks, nodes, self.events(kind=headline_view.EVENT_KINDS))
+        kinds = (*headline_view.EVENT_KINDS, efficiency_view.MODEL, efficiency_view.FLOPS)
+        events = self.events(kind=kinds)
+        lines = headline_view.headline(ranks, nodes, events)
+        of_model = pl.col("kind").is_in([efficiency_view.MODEL, efficiency_view.FLOPS])
+        added: list[str] = []
+        if events.filter(of_model).height:
+            added += map(efficiency_words.utilisation, self.efficiency().run.iter_rows(named=True))
+        if len({s.rank for s in ranks}) < len(ranks):
+            added += map(efficiency_words.ettr, self.goodput().summary.iter_rows(named=True))
+        lines[0] = "; ".join([lines[0], *filter(None, added)])
+        return lines
 
     def show_overview(self) -> Shown:
         """Show all ranks and nodes side by side."""

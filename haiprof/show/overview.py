@@ -8,7 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 import polars as pl
 
-from haiprof.show import hardware
+from haiprof.show import efficiency, hardware
 from haiprof.show.figures import (
     COLOURS,
     message,
@@ -55,11 +55,13 @@ def show(analyzer: Analyzer) -> Shown:
     links = analyzer.events(kind=hardware_words.LINK_EVENTS)
     # Of a deep trace another section tells.
     recorded = [] if analyzer.traced else gpu_words.lines(ranks, analyzer.run.kernels)
+    told, used = efficiency.show(analyzer)
     return Shown(
         "Overview",
-        [*recorded, *hardware_words.lines(ranks, nodes, links)],
+        [*told, *recorded, *hardware_words.lines(ranks, nodes, links)],
         [
             *rank_grids(ranks),
+            *used,
             *node_grids(nodes),
             *hardware.grids(ranks, nodes),
             *hardware.phase_grids(analyzer, slowest_first([s for s in ranks if s.steps])[:1]),

@@ -49,7 +49,15 @@ SHOWN = {
     "recommendations": ("What would win time back", ""),
 }
 #: Views of the export that are of no deep trace alone: the rest of the report has them.
-OTHERS = {"processes", "phases", "device_phases", "samples", "events"}
+OTHERS = {
+    "processes",
+    "phases",
+    "device_phases",
+    "samples",
+    "events",
+    "efficiency",
+    "goodput",
+}
 
 
 def opened(run: str) -> Analyzer:
