@@ -472,7 +472,11 @@ def start(
 def start_beside_imports(**given: Any) -> Session:
     """:func:`start` from a thread that is not the program's, which may be importing torch."""
     _wait_for_import("torch")
-    return _begin(given, lazily=False)
+    begins = _active is None
+    session = _begin(given, lazily=False)
+    if begins and session.recording:
+        _report("attach", "recording began in a process that ran already")
+    return session
 
 
 def arm() -> Session:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,8 +14,8 @@ from haiprof.sources.own import ROLE_NODE, ROLE_RANK, Process, Run
 from haiprof.views import efficiency as views
 from haiprof.views import gpus as gpu_views
 
-#: Does work for each process, in their order.
-Map = Callable[[Callable[[Process], Any], Sequence[Process]], Iterable[Any]]
+#: Does work for each of many, in their order.
+Map = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
 
 _MEASURES = {
     "mfu": pl.Float64(),
@@ -83,14 +82,17 @@ def efficiency(
 
     Args:
         run: the run.
-        each: does work for each process.
+        each: does work for each of many, possibly elsewhere.
         note: is told what cannot be read.
         peak_flops: of each GPU, FLOP/s; by default as the run was told, else as its maker says.
     """
-    nodes = [p for p in run.processes if p.role == ROLE_NODE]
+    nodes: dict[str, list[Process]] = {}
+    for process in run.processes:
+        if process.role == ROLE_NODE:
+            nodes.setdefault(process.node, []).append(process)
     candidates = [p for p in run.processes if p.role != ROLE_NODE and p.trace is None]
     found: list[_Rank] = []
-    for one in each(functools.partial(_read_rank, nodes=nodes), candidates):
+    for one in each(_read_rank, [(p, nodes.get(p.node, [])) for p in candidates]):
         note(one.problems)
         if one.done.steps and (one.process.role == ROLE_RANK or one.done.counted is not None):
             found.append(one)
@@ -207,7 +209,8 @@ def _rate(
     )
 
 
-def _read_rank(process: Process, nodes: Sequence[Process]) -> _Rank:
+def _read_rank(around: tuple[Process, Sequence[Process]]) -> _Rank:
+    process, nodes = around
     spans = tables.read_table(
         process.folder, schema.SPANS, views.COLUMNS, {"category": views.CATEGORIES}
     )
@@ -216,10 +219,9 @@ def _read_rank(process: Process, nodes: Sequence[Process]) -> _Rank:
     events = tables.read_table(process.folder, schema.EVENTS, columns, kinds)
     done = views.work(spans.frame, events.frame)
     problems = [*spans.problems, *events.problems]
-    mine = [node for node in nodes if node.node == process.node]
-    samples, found = _samples([node.folder for node in mine] if done.steps else [])
+    samples, found = _samples([node.folder for node in nodes] if done.steps else [])
     problems += found
-    instances: Mapping[str, list[str]] = gpu_views.instances(process, mine)
+    instances: Mapping[str, list[str]] = gpu_views.instances(process, nodes)
     names = list(dict.fromkeys(name for names in instances.values() for name in names))
     frame = pl.concat(samples) if samples else pl.DataFrame(schema=_SAMPLES)
     return _Rank(process, done, views.used(spans.frame, frame, names), problems)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,8 +14,8 @@ from haiprof.sources.own import ROLE_NODE, ROLE_RANK, Process, Run
 from haiprof.views import goodput as views
 from haiprof.views.intervals import Times
 
-#: Does work for each process, in their order.
-Map = Callable[[Callable[[Process], Any], Sequence[Process]], Iterable[Any]]
+#: Does work for each of many, in their order.
+Map = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
 
 _PART_NS = {f"{part}_ns": pl.Int64() for part in views.PARTS}
 _SUMMARY = {
@@ -65,6 +64,7 @@ class _Seen(NamedTuple):
     steps: int
     saves: Times
     last: int | None
+    attached: bool
     problems: list[str]
 
 
@@ -73,7 +73,7 @@ def goodput(run: Run, each: Map, note: Callable[[list[str]], None]) -> Goodput:
 
     Args:
         run: the run.
-        each: does work for each process.
+        each: does work for each of many, possibly elsewhere.
         note: is told what cannot be read.
     """
     candidates = [p for p in run.processes if p.role != ROLE_NODE and p.trace is None]
@@ -85,11 +85,13 @@ def goodput(run: Run, each: Map, note: Callable[[list[str]], None]) -> Goodput:
     if not chosen:
         return _nothing()
     lives = _lives([process for process, _ in chosen], [seen for _, seen in chosen], run.warmup)
-    made = list(each(functools.partial(_pieces, lives=lives), [p for p, _ in chosen]))
+    made = list(each(_pieces, [(p, lives[p.folder.name]) for p, _ in chosen]))
     begin, end = min(x.begin for x in lives.values()), max(x.end for x in lives.values())
     by_rank: dict[object, list[tuple[views.Life, views.Pieces]]] = {}
+    identities: dict[object, set[object]] = {}
     for (process, _), own in zip(chosen, made, strict=True):
         by_rank.setdefault(_who(process), []).append((lives[process.folder.name], own))
+        identities.setdefault(_who(process), set()).add(_identity(process))
     for several in by_rank.values():
         several.sort(key=lambda pair: pair[0].begin)
     line = views.together(views.attempts(its, begin, end) for its in by_rank.values())
@@ -103,7 +105,7 @@ def goodput(run: Run, each: Map, note: Callable[[list[str]], None]) -> Goodput:
         "productive_ns": total["productive"],
         "ettr": total["productive"] / wall if wall else None,
         "ranks": len(by_rank),
-        "attempts": max(sum(not x.recorded for x, _ in its) for its in by_rank.values()),
+        "attempts": max(len(its) for its in identities.values()),
         "died": sum(process.state == "died" for process, _ in chosen),
         "checkpoints": len(np.unique(np.concatenate([seen.saves for _, seen in chosen]))),
     }
@@ -134,28 +136,38 @@ def _who(process: Process) -> object:
     return process.rank if process.rank is not None else (process.node, process.pid)
 
 
+def _identity(process: Process) -> object:
+    """Return what several recordings of one process have in common."""
+    if process.process_started_ns is None:
+        return process.folder.name
+    return process.node, process.pid, process.process_started_ns
+
+
 def _lives(
     processes: Sequence[Process], seen: Sequence[_Seen], warmup: float
 ) -> dict[str, views.Life]:
     """Return by folder when each process lived, and what became of its work."""
     saves = np.sort(np.concatenate([each.saves for each in seen]))
+    attached = {p.folder.name for p, its in zip(processes, seen, strict=True) if its.attached}
     ends = {p.folder.name: _end(p, each) for p, each in zip(processes, seen, strict=True)}
-    known: set[tuple[object, ...]] = set()
+    known: set[object] = set()
+    same: dict[object, list[Process]] = {}
+    for process in processes:
+        same.setdefault(_who(process), []).append(process)
     made = {}
     for process in sorted(processes, key=lambda p: p.started_ns or 0):
         name, started = process.folder.name, process.started_ns or 0
-        identity = (process.node, process.pid, process.process_started_ns)
-        continued = process.process_started_ns is not None and identity in known
+        identity = _identity(process)
+        continued = identity in known
         known.add(identity)
         begin = started
-        # With a warmup, training may have begun long before the recording.
-        if process.process_started_ns is not None and not continued and not warmup:
+        # What was before a warmup or an attach is not known: it may have trained long since.
+        ran_before = continued or warmup > 0 or name in attached
+        if process.process_started_ns is not None and not ran_before:
             begin = min(started, process.process_started_ns)
         followed = any(
-            _who(p) == _who(process)
-            and (p.started_ns or 0) >= ends[name]
-            and (p.node, p.pid, p.process_started_ns) != identity
-            for p in processes
+            (p.started_ns or 0) >= ends[name] and _identity(p) != identity
+            for p in same[_who(process)]
         )
         mine = saves[(saves >= begin) & (saves <= ends[name])]
         made[name] = views.Life(
@@ -163,7 +175,7 @@ def _lives(
             max(ends[name], begin),
             loses=process.state == "died" or followed,
             kept=int(mine[-1]) if len(mine) else None,
-            recorded=continued,
+            ran_before=ran_before,
             live=process.state == "live",
         )
     return made
@@ -195,8 +207,16 @@ def _read(process: Process) -> tables.Read:
 def _look(process: Process) -> _Seen:
     read = _read(process)
     steps = read.frame.filter(pl.col("category") == "step").height
-    return _Seen(steps, views.saves(read.frame), views.last_end(read.frame), read.problems)
+    attached = tables.read_table(process.folder, schema.EVENTS, ("kind",), {"kind": ("attach",)})
+    return _Seen(
+        steps,
+        views.saves(read.frame),
+        views.last_end(read.frame),
+        attached.frame.height > 0,
+        [*read.problems, *attached.problems],
+    )
 
 
-def _pieces(process: Process, lives: Mapping[str, views.Life]) -> views.Pieces:
-    return views.pieces(_read(process).frame, lives[process.folder.name])
+def _pieces(lived: tuple[Process, views.Life]) -> views.Pieces:
+    process, life = lived
+    return views.pieces(_read(process).frame, life)

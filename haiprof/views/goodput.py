@@ -76,15 +76,15 @@ class Life(NamedTuple):
     """From when to when a process lived (ns UTC), and what became of its work.
 
     ``loses`` says that it died or that another attempt followed, so that only what was trained
-    before ``kept`` (None: nothing) was of use. ``recorded``: it is the continuation of a recording
-    of the same process, which did not start up then. ``live``: it goes on.
+    before ``kept`` (None: nothing) was of use. ``ran_before``: it ran already when it begins here,
+    because only then it was recorded (again). ``live``: it goes on.
     """
 
     begin: int
     end: int
     loses: bool = False
     kept: int | None = None
-    recorded: bool = False
+    ran_before: bool = False
     live: bool = False
 
 
@@ -126,7 +126,7 @@ def pieces(spans: pl.DataFrame, life: Life) -> Pieces:
     }
     first = int(start[0]) if len(start) else life.end
     last = int(end.max()) if len(end) else life.end
-    before = "other" if life.recorded else "startup"
+    before = "other" if life.ran_before else "startup"
     layers = [("other", life.begin, life.end), (before, life.begin, first)]
     if len(start):
         layers.append(
@@ -210,7 +210,7 @@ def attempts(lives: Sequence[tuple[Life, Pieces]], begin: int, end: int) -> Piec
         if number + 1 == len(lives):
             after = "shutdown"
         else:
-            after = "other" if lives[number + 1][0].recorded else "down"
+            after = "other" if lives[number + 1][0].ran_before else "down"
             until = lives[number + 1][0].begin
             inside = own.start < until
             starts[-1], codes[-1] = own.start[inside], own.code[inside]

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runs import MS, SECOND, T0, Row, make_run, span, write_closed, write_process, write_run
+from runs import MS, SECOND, T0, Row, event, make_run, span, write_closed, write_process, write_run
 
 from haiprof import Analyzer, schema
 from haiprof.views import goodput as views
@@ -161,6 +161,19 @@ def test_of_an_older_recorder_a_life_begins_with_the_recording(tmp_path: Path) -
     run = write_run(tmp_path / "run")
     life(run, 0, steps(1000, 2), (0, 3), process_started_ns=None, started_ns=T0 + 500 * MS)
     assert parts(run) == {"startup": 0.5, "productive": 2.0}
+
+
+def test_of_a_job_that_was_attached_to_nothing_is_known_before(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    folder = life(run, 0, steps(51_000, 2), (0, 53), started_ns=T0 + 50 * SECOND)
+    write_closed(folder, schema.EVENTS, [event(50, "attach", "recording began")])
+    assert parts(run) == {"other": 1.0, "productive": 2.0}
+
+
+def test_with_a_warmup_nothing_is_known_before(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", options={"warmup": 50})
+    life(run, 0, steps(51_000, 2), (0, 53), started_ns=T0 + 50 * SECOND)
+    assert parts(run) == {"other": 1.0, "productive": 2.0}
 
 
 def test_a_run_without_steps_only_started(tmp_path: Path) -> None:
