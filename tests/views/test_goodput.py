@@ -163,6 +163,13 @@ def test_of_an_older_recorder_a_life_begins_with_the_recording(tmp_path: Path) -
     assert parts(run) == {"startup": 0.5, "productive": 2.0}
 
 
+def test_a_job_that_still_runs_has_lost_nothing(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    rows = [*steps(1000, 5), span(6000, 400, "phase", "forward", 5)]
+    life(run, 0, rows, (0, 9), state="live", ended_ns=None)
+    assert parts(run) == {"startup": 1.0, "productive": 5.0, "other": 0.4}
+
+
 def test_of_a_job_that_was_attached_to_nothing_is_known_before(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     folder = life(run, 0, steps(51_000, 2), (0, 53), started_ns=T0 + 50 * SECOND)
