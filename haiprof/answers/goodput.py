@@ -177,6 +177,7 @@ def _lives(
             kept=int(mine[-1]) if len(mine) else None,
             ran_before=ran_before,
             live=process.state == "live",
+            died=process.state == "died",
         )
     return made
 

@@ -65,6 +65,8 @@ def ettr(summary: dict[str, Any]) -> str:
 def life(summary: pl.DataFrame, parts: pl.DataFrame) -> list[str]:
     """Return one sentence about what the job's whole life was spent on.
 
+    None of a job that started, trained and ended: the other tables tell that.
+
     Args:
         summary: the frame of that name of a Goodput.
         parts: the frame of that name.
@@ -72,6 +74,9 @@ def life(summary: pl.DataFrame, parts: pl.DataFrame) -> list[str]:
     if not summary.height or not summary["wall_ns"].item():
         return []
     row = summary.row(0, named=True)
+    hung = parts.filter(pl.col("part") == "hang")["duration"].sum()
+    if not (row["attempts"] > 1 or row["died"] or row["checkpoints"] or hung):
+        return []
     several = f" in {row['attempts']} attempts" if row["attempts"] > 1 else ""
     line = (
         f"Of {milliseconds(row['wall_ns'])} from the first start to the last end{several}, "

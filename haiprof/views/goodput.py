@@ -77,7 +77,8 @@ class Life(NamedTuple):
 
     ``loses`` says that it died or that another attempt followed, so that only what was trained
     before ``kept`` (None: nothing) was of use. ``ran_before``: it ran already when it begins here,
-    because only then it was recorded (again). ``live``: it goes on.
+    because only then it was recorded (again). ``live``: it goes on. ``died``: it did not end in
+    order, so that what followed its last step was no shutdown.
     """
 
     begin: int
@@ -86,6 +87,7 @@ class Life(NamedTuple):
     kept: int | None = None
     ran_before: bool = False
     live: bool = False
+    died: bool = False
 
 
 class Pieces(NamedTuple):
@@ -130,7 +132,7 @@ def pieces(spans: pl.DataFrame, life: Life) -> Pieces:
     layers = [("other", life.begin, life.end), (before, life.begin, first)]
     if len(start):
         layers.append(
-            ("lost" if life.loses else "other" if life.live else "shutdown", last, life.end)
+            ("lost" if life.died else "other" if life.live else "shutdown", last, life.end)
         )
     painted = [(part, np.array([low]), np.array([high])) for part, low, high in layers]
     painted.append(("productive", start, end))
@@ -165,7 +167,7 @@ def _hangs(
         ("startup", (end - rest + usual)[far & first], end[far & first]),
         ("hang", (end - rest + usual)[far & ~first], end[far & ~first]),
     ]
-    if (life.loses or life.live) and life.end - last > limit:
+    if (life.died or life.live) and life.end - last > limit:
         made.append(("hang", np.array([last + usual]), np.array([life.end])))
     return made
 

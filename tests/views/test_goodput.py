@@ -206,7 +206,7 @@ _ANY_LIFE = st.tuples(
         ),
         max_size=12,
     ),
-    st.booleans(),
+    st.tuples(st.booleans(), st.booleans()),
     st.one_of(st.none(), st.integers(-10, 260)),
 )
 
@@ -218,7 +218,7 @@ def test_parts_always_sum_to_the_wall_clock_time(ranks: list[list[Any]]) -> None
     made = []
     for its in ranks:
         lives = []
-        for begin, length, rows, loses, kept in sorted(its, key=lambda one: one[0]):
+        for begin, length, rows, (loses, died), kept in sorted(its, key=lambda one: one[0]):
             spans = pl.DataFrame(
                 [(s, d, category.get(name, "checkpoint"), name, 1) for name, s, d in rows],
                 schema=dict(
@@ -230,7 +230,7 @@ def test_parts_always_sum_to_the_wall_clock_time(ranks: list[list[Any]]) -> None
                 ),
                 orient="row",
             )
-            one = views.Life(begin, begin + length, loses, kept)
+            one = views.Life(begin, begin + length, loses, kept, died=died)
             own = views.pieces(spans, one)
             assert sum(views.totals(own).values()) == length
             lives.append((one, own))
