@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from haiprof.errors import HaiprofError
     from haiprof.record import mark, range, step
     from haiprof.session import Session, flush, start, stop
+    from haiprof.workload import model
 
 __version__ = "0.1.0"
 
@@ -29,6 +30,7 @@ __all__ = [
     "Session",
     "flush",
     "mark",
+    "model",
     "range",
     "start",
     "step",
@@ -43,6 +45,7 @@ _HOMES = {
     "Session": "haiprof.session",
     "flush": "haiprof.session",
     "mark": "haiprof.record",
+    "model": "haiprof.workload",
     "range": "haiprof.record",
     "start": "haiprof.session",
     "step": "haiprof.record",

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import polars as pl
 
 from haiprof import schema
+from haiprof.answers.efficiency import Efficiency, efficiency
+from haiprof.answers.goodput import Goodput, goodput
 from haiprof.errors import HaiprofError
 from haiprof.sources import tables
 from haiprof.sources.open import Opened, open_path, open_traces
@@ -23,7 +25,8 @@ from haiprof.traced.over_ranks import over_ranks
 from haiprof.traced.questions import Traced
 from haiprof.views import busy as busy_views
 from haiprof.views import device_steps as device_views
-from haiprof.views import evidence, pipeline_words, trace_headline
+from haiprof.views import efficiency as efficiency_view
+from haiprof.views import efficiency_words, evidence, pipeline_words, trace_headline
 from haiprof.views import gpu_use as use_views
 from haiprof.views import gpus as gpu_views
 from haiprof.views import headline as headline_view
@@ -347,6 +350,24 @@ class Analyzer(Traced):
     def _evidence(self) -> pl.DataFrame:
         return self._table(schema.SAMPLES, None, {"metric": evidence.METRICS})
 
+    def efficiency(self, peak_flops: float | None = None) -> Efficiency:
+        """Return MFU and HFU, throughput, and the energy of a step and of a token.
+
+        Args:
+            peak_flops: what each GPU can do at most, FLOP/s; by default as the option of that name
+                says, else as its maker does.
+
+        See :mod:`haiprof.views.efficiency`, where they are defined.
+        """
+        return efficiency(self._run, self._map, self._note, peak_flops)
+
+    def goodput(self) -> Goodput:
+        """Return what the job's whole life was spent on, over all its attempts, and its ETTR.
+
+        See :mod:`haiprof.views.goodput`, where the parts are defined.
+        """
+        return goodput(self._run, self._map, self._note)
+
     def summaries(self) -> tuple[list[Summary], list[Summary]]:
         """Return the summed-up rank processes and nodes; read once, then kept.
 
@@ -410,8 +431,17 @@ class Analyzer(Traced):
             # A trace of a pipeline tells of nothing else.
             return [made[0], *told] if (told := pipeline_words.lines(self.pipeline())) else made
         ranks, nodes = self.summaries()
-        events = self.events(kind=headline_view.EVENT_KINDS)
-        return headline_view.headline(ranks, nodes, events, self.imbalance())
+        kinds = (*headline_view.EVENT_KINDS, efficiency_view.MODEL, efficiency_view.FLOPS)
+        events = self.events(kind=kinds)
+        lines = headline_view.headline(ranks, nodes, events, self.imbalance())
+        of_model = pl.col("kind").is_in([efficiency_view.MODEL, efficiency_view.FLOPS])
+        added: list[str] = []
+        if events.filter(of_model).height:
+            added += map(efficiency_words.utilisation, self.efficiency().run.iter_rows(named=True))
+        if len({s.rank for s in ranks}) < len(ranks):
+            added += map(efficiency_words.ettr, self.goodput().summary.iter_rows(named=True))
+        lines[0] = "; ".join([lines[0], *filter(None, added)])
+        return lines
 
     def show_overview(self) -> Shown:
         """Show all ranks and nodes side by side."""

@@ -59,6 +59,8 @@ class Options(NamedTuple):
     trace_mib: int = 128
     trace_with: str = "shapes,stacks,memory,modules"
     trace_ranks: str = ""
+    flops: bool = False
+    peak_flops: float = 0.0
 
     @property
     def traces(self) -> bool:
@@ -319,6 +321,18 @@ OPTIONS: Final[dict[str, Option]] = {
             "ranks that make one (empty: all)",
             _names,
             _check_ranks,
+        ),
+        Option(
+            "flops",
+            "count the operations of one step of rank 0, which takes several times as long",
+            _boolean,
+            _check_boolean,
+        ),
+        Option(
+            "peak_flops",
+            "of each GPU, for MFU (0: as its maker says)",
+            float,
+            _between(0, 1e21, "FLOP/s"),
         ),
     )
 }

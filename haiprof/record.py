@@ -14,20 +14,25 @@ from haiprof import _core
 
 _NO_NUMBER: Final = 0xFFFFFFFF
 
-_listener: Callable[[], None] | None = None
+_listeners: list[Callable[[], None]] = []
 
 
 def step() -> None:
     """Say that a training step ends here and the next begins; from now on only this counts."""
     _core.step_mark()
-    if _listener is not None:
-        _listener()
+    for listener in tuple(_listeners):
+        listener()
 
 
-def listen(listener: Callable[[], None] | None) -> None:
-    """Call ``listener`` at each :func:`step` from now on; it must not raise. None: nobody."""
-    global _listener
-    _listener = listener
+def listen(listener: Callable[[], None]) -> None:
+    """Call ``listener`` at each :func:`step` from now on; it must not raise."""
+    _listeners.append(listener)
+
+
+def listen_no_more(listener: Callable[[], None]) -> None:
+    """Do not call ``listener`` any more, if it was to be called."""
+    with contextlib.suppress(ValueError):
+        _listeners.remove(listener)
 
 
 def mark(name: str, value: float | None = None, **attributes: Any) -> None:

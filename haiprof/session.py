@@ -218,6 +218,9 @@ class Session:
             hooks = sys.modules.get("haiprof.hooks")
             if hooks is not None:
                 hooks.report_kept()
+            workload = sys.modules.get("haiprof.workload")
+            if workload is not None:
+                workload.say_again()
             return True
 
     def _open_ring(self) -> None:
@@ -401,6 +404,8 @@ def start(
     trace_mib: int | None = None,
     trace_with: str | None = None,
     trace_ranks: str | None = None,
+    flops: bool | None = None,
+    peak_flops: float | None = None,
 ) -> Session:
     """Begin to record this process. Calling it again returns the same session.
 
@@ -435,6 +440,9 @@ def start(
             ``shapes,stacks,memory,modules``; there is ``callstacks``, too.
         trace_ranks: ranks that make deep traces, with commas between, as in ``0,3,8-15``; default
             all.
+        flops: count the floating-point operations of one step of rank 0, for MFU; that step takes
+            several times as long; default false. See :func:`haiprof.model` for another way.
+        peak_flops: what each GPU could do at most, FLOP/s; default 0, what its maker says.
 
     Returns:
         The session. It records nothing, and stderr says why, when something is in the way.
@@ -462,6 +470,8 @@ def start(
         "trace_mib": trace_mib,
         "trace_with": trace_with,
         "trace_ranks": trace_ranks,
+        "flops": flops,
+        "peak_flops": peak_flops,
     }
     return _begin(given, lazily=False)
 
@@ -469,7 +479,11 @@ def start(
 def start_beside_imports(**given: Any) -> Session:
     """:func:`start` from a thread that is not the program's, which may be importing torch."""
     _wait_for_import("torch")
-    return _begin(given, lazily=False)
+    begins = _active is None
+    session = _begin(given, lazily=False)
+    if begins and session.recording:
+        _report("attach", "recording began in a process that ran already")
+    return session
 
 
 def arm() -> Session:
@@ -575,6 +589,10 @@ def _install_hooks(options: Options) -> None:
         from haiprof import deep
 
         deep.arm(options)
+    if options.flops and placement().rank == 0:
+        from haiprof import flops
+
+        flops.arm()
 
 
 def _install_kernels(options: Options) -> None:
@@ -698,6 +716,9 @@ def _stop(session: Session) -> None:
             hooks = sys.modules.get("haiprof.hooks")
             if hooks is not None:
                 hooks.uninstall()
+        flops = sys.modules.get("haiprof.flops")
+        if flops is not None:
+            flops.disarm()
     session.close(_STOP_SECONDS)
 
 

@@ -212,6 +212,8 @@ def test_another_process_can_do_the_work(tmp_path: Path) -> None:
         here = Analyzer(run)
         assert there.phases().equals(here.phases())
         assert there.headline() == here.headline()
+        assert there.goodput().timeline.equals(here.goodput().timeline)
+        assert there.efficiency().ranks.equals(here.efficiency().ranks)
 
 
 def test_a_live_run_counts_the_batch_that_is_being_written(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def _in_format(opened: Analyzer, to: str, out: Path, rank: int | None, told: _To
     from haiprof.export import chrome, parquet, perfetto, tensorboard
 
     if to == "perfetto":
-        perfetto.write(opened, out, rank, told=told)
+        perfetto.write(opened, out, rank, opened.clock_by_node(), told)
         return [out]
     if to == "chrome":
         return chrome.write(opened, out, rank, told)

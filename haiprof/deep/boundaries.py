@@ -56,7 +56,7 @@ class Boundaries:
 
     def leave(self) -> None:
         """Take it off torch again. Idempotent."""
-        record.listen(None)
+        record.listen_no_more(self._marked)
         if self._handle is not None:
             self._handle.remove()
             self._handle = None

@@ -27,6 +27,8 @@ VIEWS: dict[str, View] = {
     "device_phases": lambda run: run.device_phases(),
     "samples": lambda run: run.samples(),
     "events": lambda run: run.events(),
+    "efficiency": lambda run: run.efficiency(),
+    "goodput": lambda run: run.goodput(),
     "overview": lambda run: run.overview(),
     "operators": lambda run: run.operators(),
     "operators_by_shapes": lambda run: run.operators(by="shapes"),

@@ -26,7 +26,15 @@ __all__ = ["install", "report_kept", "status", "uninstall"]
 Report = Callable[[str, str], None]
 
 _FRAMES: Final = ("modules", "compiled", "optimizer")
-_OF_TORCH: Final = (*_FRAMES, "backward", "scaler", "dataloader", "allocator", "pipeline")
+_OF_TORCH: Final = (
+    *_FRAMES,
+    "backward",
+    "scaler",
+    "dataloader",
+    "allocator",
+    "pipeline",
+    "checkpoint",
+)
 _NAMES: Final = (*_OF_TORCH, CollectorPauses.name, SubmittedBytes.name)
 
 
@@ -170,7 +178,7 @@ def _hooks() -> list[Hook]:
     global _watcher
     import torch
 
-    from haiprof.hooks import allocator, calls, frames, pipeline
+    from haiprof.hooks import allocator, calls, checkpoints, frames, pipeline
     from haiprof.hooks.watch import watcher
 
     _core.set_gradients_query(torch.is_grad_enabled)
@@ -193,6 +201,7 @@ def _hooks() -> list[Hook]:
         calls.DataLoaderCalls(),
         allocator.AllocatorFigures(),
         pipeline.PipelineCalls(_trouble),
+        checkpoints.CheckpointCalls(),
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import time
 from pathlib import Path
 
 
@@ -18,6 +19,12 @@ def start_time_of(pid: int) -> int | None:
     """Return when a process started, clock ticks since boot; None when there is no such process."""
     fields = _stat(pid)
     return None if fields is None else int(fields[19])
+
+
+def started_at(start_time: int) -> int:
+    """Return when a process of this boot started, ns UTC to a clock tick, by its start time."""
+    booted = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    return booted + start_time * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 def parent_of(pid: int) -> int:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from haiprof import schema
 from haiprof._core import RingReader
 from haiprof.places import RING_SUFFIX, removed, safe_name
-from haiprof.recorder.life import Life
+from haiprof.recorder.life import Life, started_at
 from haiprof.recorder.segments import Reach, TableWriter, close_stream, reached
 from haiprof.recorder.tables import RingTables, RowTable
 
@@ -63,6 +63,7 @@ class RecordedProcess:
         self.taken = 0
         self._header = header
         self._begun = time.time_ns()
+        self._process_started = started_at(self.start_time)
         self._gpus: dict[int, dict[str, Any]] = {}
         utc_offset_ns = None
         self.folder, known = self._find_folder(run_dir)
@@ -70,6 +71,7 @@ class RecordedProcess:
         self.taken_over = known is not None
         if known is not None:
             self._begun = known.get("started_ns", self._begun)
+            self._process_started = known.get("process_started_ns", self._process_started)
             utc_offset_ns = known.get("utc_offset_ns")
             self._gpus = {gpu["device"]: gpu for gpu in known.get("gpus", ())}
         through = {}
@@ -163,6 +165,7 @@ class RecordedProcess:
                 "attempt": self._header["attempt"],
                 "pid": self.pid,
                 "start_time": self.start_time,
+                "process_started_ns": self._process_started,
                 "boot_id": self._header["boot_id"],
                 "ring": self.ring.name,
                 "created_ns": self._header["created_ns"],

@@ -8,7 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 import polars as pl
 
-from haiprof.show import hardware
+from haiprof.show import efficiency, hardware
 from haiprof.show.figures import (
     COLOURS,
     message,
@@ -55,9 +55,11 @@ def show(analyzer: Analyzer) -> Shown:
     links = analyzer.events(kind=hardware_words.LINK_EVENTS)
     # Of a deep trace another section tells.
     recorded = [] if analyzer.traced else gpu_words.lines(ranks, analyzer.run.kernels)
+    told, used = efficiency.show(analyzer)
     return Shown(
         "Overview",
         [
+            *told,
             *recorded,
             *imbalance.lines(analyzer.imbalance()),
             *(clock.lines(analyzer.clock()) if len({s.process.node for s in ranks}) > 1 else []),
@@ -65,6 +67,7 @@ def show(analyzer: Analyzer) -> Shown:
         ],
         [
             *rank_grids(ranks),
+            *used,
             *node_grids(nodes),
             *hardware.grids(ranks, nodes),
             *hardware.phase_grids(analyzer, slowest_first([s for s in ranks if s.steps])[:1]),

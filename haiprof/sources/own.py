@@ -107,6 +107,8 @@ class Process:
     machine: Machine | None = None
     #: Of a process that was read from a trace file.
     trace: TraceInfo | None = None
+    #: When the operating system started it, ns UTC; None where the recorder was older.
+    process_started_ns: int | None = None
     #: Name for people, unique in the run: ``rank 3``, ``rank 3, attempt 1``, ``rank 3, pid 41``.
     label: str = ""
 
@@ -126,6 +128,8 @@ class Run:
     kernels: str = ""
     #: Seconds before each process begins to record.
     warmup: float = 0.0
+    #: What each GPU can do at most, as the job was told, FLOP/s; 0 if it was not.
+    peak_flops: float = 0.0
     #: What was opened, where that is not ``folder``: traces, of which ``folder`` is an import.
     source: str = ""
 
@@ -150,7 +154,8 @@ def read_run(folder: Path) -> Run:
         processes=(),
         problems=tuple(_lines(document, "problems", file)),
         kernels=_option(document, "kernels"),
-        warmup=_seconds(document, "warmup"),
+        warmup=_amount(document, "warmup"),
+        peak_flops=_amount(document, "peak_flops"),
     )
 
 
@@ -179,7 +184,7 @@ def _option(document: dict[str, Any], name: str) -> str:
     return readable(value) if isinstance(value, str) else ""
 
 
-def _seconds(document: dict[str, Any], name: str) -> float:
+def _amount(document: dict[str, Any], name: str) -> float:
     options = document.get("options")
     value = options.get(name) if isinstance(options, dict) else None
     if isinstance(value, (int, float)) and math.isfinite(value):
@@ -366,6 +371,7 @@ def read_process(folder: Path) -> Process:
         gpus=_gpus(document, file),
         machine=_machine(document, file),
         trace=_trace(document, file),
+        process_started_ns=_whole(document, "process_started_ns", file),
     )
 
 

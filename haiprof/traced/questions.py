@@ -18,6 +18,7 @@ from haiprof.traced.links import Links
 from haiprof.traced.whose import Matched, by_label, placed, session_of, stacked
 from haiprof.views import clock as clock_view
 from haiprof.views import imbalance
+from haiprof.views.intervals import Times
 from haiprof.views.trace import bandwidth as bandwidth_view
 from haiprof.views.trace import compare as compare_view
 from haiprof.views.trace import critical_path as path_view
@@ -264,6 +265,17 @@ class Traced(abc.ABC):
         """
         several = frame["node"].n_unique() > 1 if frame.height else False
         return self._clock().applied(frame) if several else frame
+
+    def clock_by_node(self) -> dict[str, Callable[[Times], Times]]:
+        """Return for each node what puts its times (ns) on the clock of the reference.
+
+        Empty where all processes are of one node.
+        """
+        nodes = {process.node for process in self._choose(None)}
+        if len(nodes) < 2:
+            return {}
+        clock = self._clock()
+        return {node: functools.partial(clock.corrected, node) for node in nodes}
 
     def temporal(self, rank: int | None = None, *, drop_last_step: bool = False) -> pl.DataFrame:
         """Return how the time of each GPU divides into idle, computing and the rest.

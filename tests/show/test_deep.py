@@ -59,6 +59,8 @@ OTHERS = {
     "pipeline",
     "imbalance",
     "clock",
+    "efficiency",
+    "goodput",
 }
 
 

@@ -17,6 +17,8 @@ NO_TRACES = {
     "pipeline",
     "imbalance",
     "clock",
+    "efficiency",
+    "goodput",
 }
 
 

@@ -1,0 +1,1 @@
+"""Questions to a run that take several views and processes together."""

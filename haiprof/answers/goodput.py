@@ -1,0 +1,223 @@
+"""What a job's whole life was spent on, from the folder of its run alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from haiprof import schema
+from haiprof.sources import tables
+from haiprof.sources.own import ROLE_NODE, ROLE_RANK, Process, Run
+from haiprof.views import goodput as views
+from haiprof.views.intervals import Times
+
+#: Does work for each of many, in their order.
+Map = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
+
+_PART_NS = {f"{part}_ns": pl.Int64() for part in views.PARTS}
+_SUMMARY = {
+    "begin": pl.Int64(),
+    "end": pl.Int64(),
+    "wall_ns": pl.Int64(),
+    "productive_ns": pl.Int64(),
+    "ettr": pl.Float64(),
+    "ranks": pl.Int64(),
+    "attempts": pl.Int64(),
+    "died": pl.Int64(),
+    "checkpoints": pl.Int64(),
+}
+_PARTS = {"part": pl.String(), "duration": pl.Int64(), "share": pl.Float64()}
+_ATTEMPTS = {
+    "node": pl.String(),
+    "rank": pl.Int64(),
+    "pid": pl.Int64(),
+    "attempt": pl.Int64(),
+    "begin": pl.Int64(),
+    "end": pl.Int64(),
+    "state": pl.String(),
+    "kept": pl.Int64(),
+    **_PART_NS,
+}
+
+
+class Goodput(NamedTuple):
+    """Frames; parts as :mod:`haiprof.views.goodput` defines them, times ns UTC, durations ns.
+
+    ``summary`` has one row: ``begin``, ``end``, ``wall_ns``, ``productive_ns``, ``ettr`` (their
+    ratio), ``ranks``, ``attempts`` (the most of any rank), ``died`` (processes that did) and
+    ``checkpoints`` (saved). ``parts`` has a row for each part: ``duration`` and ``share`` of the
+    wall-clock time. ``timeline`` is the run's, ``attempts`` has a row for each process, with when
+    the last checkpoint was begun that it lived to see saved (``kept``) and the time of its parts.
+    All are empty for traces, which do not tell of a whole life.
+    """
+
+    summary: pl.DataFrame
+    parts: pl.DataFrame
+    timeline: pl.DataFrame
+    attempts: pl.DataFrame
+
+
+class _Seen(NamedTuple):
+    steps: int
+    saves: Times
+    last: int | None
+    attached: bool
+    problems: list[str]
+
+
+def goodput(run: Run, each: Map, note: Callable[[list[str]], None]) -> Goodput:
+    """Return what the life of the job was spent on; see :mod:`haiprof.views.goodput`.
+
+    Args:
+        run: the run.
+        each: does work for each of many, possibly elsewhere.
+        note: is told what cannot be read.
+    """
+    candidates = [p for p in run.processes if p.role != ROLE_NODE and p.trace is None]
+    chosen: list[tuple[Process, _Seen]] = []
+    for process, seen in zip(candidates, each(_look, candidates), strict=True):
+        note(seen.problems)
+        if process.started_ns is not None and (process.role == ROLE_RANK or seen.steps):
+            chosen.append((process, seen))
+    if not chosen:
+        return _nothing()
+    lives = _lives([process for process, _ in chosen], [seen for _, seen in chosen], run.warmup)
+    made = list(each(_pieces, [(p, lives[p.folder.name]) for p, _ in chosen]))
+    begin, end = min(x.begin for x in lives.values()), max(x.end for x in lives.values())
+    by_rank: dict[object, list[tuple[views.Life, views.Pieces]]] = {}
+    identities: dict[object, set[object]] = {}
+    for (process, _), own in zip(chosen, made, strict=True):
+        by_rank.setdefault(_who(process), []).append((lives[process.folder.name], own))
+        identities.setdefault(_who(process), set()).add(_identity(process))
+    for several in by_rank.values():
+        several.sort(key=lambda pair: pair[0].begin)
+    line = views.together(views.attempts(its, begin, end) for its in by_rank.values())
+    assert line is not None
+    total = views.totals(line)
+    wall = end - begin
+    summary = {
+        "begin": begin,
+        "end": end,
+        "wall_ns": wall,
+        "productive_ns": total["productive"],
+        "ettr": total["productive"] / wall if wall else None,
+        "ranks": len(by_rank),
+        "attempts": max(len(its) for its in identities.values()),
+        "died": sum(process.state == "died" for process, _ in chosen),
+        "checkpoints": len(np.unique(np.concatenate([seen.saves for _, seen in chosen]))),
+    }
+    parts = [
+        {"part": part, "duration": ns, "share": ns / wall if wall else None}
+        for part, ns in total.items()
+    ]
+    return Goodput(
+        pl.DataFrame([summary], schema=_SUMMARY),
+        pl.DataFrame(parts, schema=_PARTS),
+        views.timeline(line),
+        pl.DataFrame(
+            [
+                _attempt(process, lives[process.folder.name], own)
+                for (process, _), own in zip(chosen, made, strict=True)
+            ],
+            schema=_ATTEMPTS,
+        ),
+    )
+
+
+def _nothing() -> Goodput:
+    schemas = (_SUMMARY, _PARTS, views.TIMELINE_SCHEMA, _ATTEMPTS)
+    return Goodput(*(pl.DataFrame(schema=each) for each in schemas))
+
+
+def _who(process: Process) -> object:
+    return process.rank if process.rank is not None else (process.node, process.pid)
+
+
+def _identity(process: Process) -> object:
+    """Return what several recordings of one process have in common."""
+    if process.process_started_ns is None:
+        return process.folder.name
+    return process.node, process.pid, process.process_started_ns
+
+
+def _lives(
+    processes: Sequence[Process], seen: Sequence[_Seen], warmup: float
+) -> dict[str, views.Life]:
+    """Return by folder when each process lived, and what became of its work."""
+    saves = np.sort(np.concatenate([each.saves for each in seen]))
+    attached = {p.folder.name for p, its in zip(processes, seen, strict=True) if its.attached}
+    ends = {p.folder.name: _end(p, each) for p, each in zip(processes, seen, strict=True)}
+    known: set[object] = set()
+    same: dict[object, list[Process]] = {}
+    for process in processes:
+        same.setdefault(_who(process), []).append(process)
+    made = {}
+    for process in sorted(processes, key=lambda p: p.started_ns or 0):
+        name, started = process.folder.name, process.started_ns or 0
+        identity = _identity(process)
+        continued = identity in known
+        known.add(identity)
+        begin = started
+        # What was before a warmup or an attach is not known: it may have trained long since.
+        ran_before = continued or warmup > 0 or name in attached
+        if process.process_started_ns is not None and not ran_before:
+            begin = min(started, process.process_started_ns)
+        followed = any(
+            (p.started_ns or 0) >= ends[name] and _identity(p) != identity
+            for p in same[_who(process)]
+        )
+        mine = saves[(saves >= begin) & (saves <= ends[name])]
+        made[name] = views.Life(
+            begin,
+            max(ends[name], begin),
+            loses=process.state == "died" or followed,
+            kept=int(mine[-1]) if len(mine) else None,
+            ran_before=ran_before,
+            live=process.state == "live",
+            died=process.state == "died",
+        )
+    return made
+
+
+def _end(process: Process, seen: _Seen) -> int:
+    return max(process.ended_ns or seen.last or 0, process.started_ns or 0)
+
+
+def _attempt(process: Process, life: views.Life, own: views.Pieces) -> dict[str, object]:
+    return {
+        "node": process.node,
+        "rank": process.rank,
+        "pid": process.pid,
+        "attempt": process.attempt,
+        "begin": life.begin,
+        "end": life.end,
+        "state": process.state,
+        "kept": life.kept,
+        **{f"{part}_ns": ns for part, ns in views.totals(own).items()},
+    }
+
+
+def _read(process: Process) -> tables.Read:
+    keep = {"category": views.CATEGORIES}
+    return tables.read_table(process.folder, schema.SPANS, views.COLUMNS, keep)
+
+
+def _look(process: Process) -> _Seen:
+    read = _read(process)
+    steps = read.frame.filter(pl.col("category") == "step").height
+    attached = tables.read_table(process.folder, schema.EVENTS, ("kind",), {"kind": ("attach",)})
+    return _Seen(
+        steps,
+        views.saves(read.frame),
+        views.last_end(read.frame),
+        attached.frame.height > 0,
+        [*read.problems, *attached.problems],
+    )
+
+
+def _pieces(lived: tuple[Process, views.Life]) -> views.Pieces:
+    process, life = lived
+    return views.pieces(_read(process).frame, life)
