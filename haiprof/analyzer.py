@@ -21,7 +21,7 @@ from haiprof.sources.open import Opened, open_path, open_traces
 from haiprof.sources.own import ROLE_NODE, ROLE_RANK, Process, Run, readable
 from haiprof.traced import late
 from haiprof.traced.links import Links
-from haiprof.traced.over_ranks import over_ranks
+from haiprof.traced.over_ranks import Whose, over_ranks
 from haiprof.traced.questions import Traced
 from haiprof.views import busy as busy_views
 from haiprof.views import device_steps as device_views
@@ -529,8 +529,8 @@ class Analyzer(Traced):
         return pl.concat(frames)
 
     def _map(
-        self, work: Callable[[Process], _Result], processes: Sequence[Process]
-    ) -> Iterable[tuple[Process, _Result]]:
+        self, work: Callable[[Whose], _Result], processes: Sequence[Whose]
+    ) -> Iterable[tuple[Whose, _Result]]:
         return over_ranks(work, processes, self._executor, lambda line: self._note([line]))
 
     def _note(self, problems: Iterable[str]) -> None:

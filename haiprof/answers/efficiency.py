@@ -15,7 +15,7 @@ from haiprof.views import efficiency as views
 from haiprof.views import gpus as gpu_views
 
 #: Does work for each of many, in their order.
-Map = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
+Map = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[tuple[Any, Any]]]
 
 _MEASURES = {
     "mfu": pl.Float64(),
@@ -92,7 +92,7 @@ def efficiency(
             nodes.setdefault(process.node, []).append(process)
     candidates = [p for p in run.processes if p.role != ROLE_NODE and p.trace is None]
     found: list[_Rank] = []
-    for one in each(_read_rank, [(p, nodes.get(p.node, [])) for p in candidates]):
+    for _, one in each(_read_rank, [(p, nodes.get(p.node, [])) for p in candidates]):
         note(one.problems)
         if one.done.steps and (one.process.role == ROLE_RANK or one.done.counted is not None):
             found.append(one)

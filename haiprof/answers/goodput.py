@@ -15,7 +15,7 @@ from haiprof.views import goodput as views
 from haiprof.views.intervals import Times
 
 #: Does work for each of many, in their order.
-Map = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
+Map = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[tuple[Any, Any]]]
 
 _PART_NS = {f"{part}_ns": pl.Int64() for part in views.PARTS}
 _SUMMARY = {
@@ -78,19 +78,26 @@ def goodput(run: Run, each: Map, note: Callable[[list[str]], None]) -> Goodput:
     """
     candidates = [p for p in run.processes if p.role != ROLE_NODE and p.trace is None]
     chosen: list[tuple[Process, _Seen]] = []
-    for process, seen in zip(candidates, each(_look, candidates), strict=True):
+    for process, seen in each(_look, candidates):
         note(seen.problems)
         if process.started_ns is not None and (process.role == ROLE_RANK or seen.steps):
             chosen.append((process, seen))
     if not chosen:
         return _nothing()
     lives = _lives([process for process, _ in chosen], [seen for _, seen in chosen], run.warmup)
-    made = list(each(_pieces, [(p, lives[p.folder.name]) for p, _ in chosen]))
+    made = {
+        process.folder: own
+        for (process, _), own in each(_pieces, [(p, lives[p.folder.name]) for p, _ in chosen])
+    }
+    chosen = [(process, seen) for process, seen in chosen if process.folder in made]
+    if not chosen:
+        return _nothing()
     begin, end = min(x.begin for x in lives.values()), max(x.end for x in lives.values())
     by_rank: dict[object, list[tuple[views.Life, views.Pieces]]] = {}
     identities: dict[object, set[object]] = {}
-    for (process, _), own in zip(chosen, made, strict=True):
-        by_rank.setdefault(_who(process), []).append((lives[process.folder.name], own))
+    for process, _ in chosen:
+        life = lives[process.folder.name]
+        by_rank.setdefault(_who(process), []).append((life, made[process.folder]))
         identities.setdefault(_who(process), set()).add(_identity(process))
     for several in by_rank.values():
         several.sort(key=lambda pair: pair[0].begin)
@@ -119,8 +126,8 @@ def goodput(run: Run, each: Map, note: Callable[[list[str]], None]) -> Goodput:
         views.timeline(line),
         pl.DataFrame(
             [
-                _attempt(process, lives[process.folder.name], own)
-                for (process, _), own in zip(chosen, made, strict=True)
+                _attempt(process, lives[process.folder.name], made[process.folder])
+                for process, _ in chosen
             ],
             schema=_ATTEMPTS,
         ),

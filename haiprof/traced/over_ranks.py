@@ -9,12 +9,14 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from haiprof.errors import HaiprofError
 from haiprof.sources.own import Process
 
 _Result = TypeVar("_Result")
+#: A process, or one with what its work needs besides.
+Whose = TypeVar("Whose", Process, tuple[Process, Any])
 
 #: Threads of this process, where no executor is given.
 _MOST_THREADS: Final = 8
@@ -24,11 +26,11 @@ _AHEAD: Final = 4096
 
 
 def over_ranks(
-    work: Callable[[Process], _Result],
-    processes: Sequence[Process],
+    work: Callable[[Whose], _Result],
+    processes: Sequence[Whose],
     executor: Executor | None,
     note: Callable[[str], None],
-) -> Iterator[tuple[Process, _Result]]:
+) -> Iterator[tuple[Whose, _Result]]:
     """Yield each process with what its work returned, in the order of ``processes``.
 
     Args:
@@ -51,12 +53,12 @@ def over_ranks(
 
 
 def _taken(
-    work: Callable[[Process], _Result],
-    processes: Sequence[Process],
+    work: Callable[[Whose], _Result],
+    processes: Sequence[Whose],
     executor: Executor,
     note: Callable[[str], None],
-) -> Iterator[tuple[Process, _Result]]:
-    waiting: deque[tuple[Process, Future[_Result]]] = deque()
+) -> Iterator[tuple[Whose, _Result]]:
+    waiting: deque[tuple[Whose, Future[_Result]]] = deque()
     rest = iter(processes)
     failed: list[Exception] = []
     try:
@@ -74,9 +76,7 @@ def _taken(
                 ) from error
             except Exception as error:
                 failed.append(error)
-                note(
-                    f"{process.folder}: {process.label or process.node} is left out: {_why(error)}"
-                )
+                note(f"{_named(process)} is left out: {_why(error)}")
                 continue
             yield process, made
     finally:
@@ -84,6 +84,11 @@ def _taken(
             future.cancel()
     if failed and len(failed) == len(processes):
         raise failed[0]
+
+
+def _named(whose: Process | tuple[Process, Any]) -> str:
+    process = whose[0] if isinstance(whose, tuple) else whose
+    return f"{process.folder}: {process.label or process.node}"
 
 
 def _why(error: Exception) -> str:

@@ -15,6 +15,7 @@ from haiprof.errors import HaiprofError
 from haiprof.sources.own import ROLE_NODE, Process
 from haiprof.traced import kept_overview, late, one_rank, unknown
 from haiprof.traced.links import Links
+from haiprof.traced.over_ranks import Whose
 from haiprof.traced.whose import Matched, by_label, placed, session_of, stacked
 from haiprof.views import clock as clock_view
 from haiprof.views import imbalance
@@ -97,8 +98,8 @@ class Traced(abc.ABC):
 
     @abc.abstractmethod
     def _map(
-        self, work: Callable[[Process], _Result], processes: Sequence[Process]
-    ) -> Iterable[tuple[Process, _Result]]:
+        self, work: Callable[[Whose], _Result], processes: Sequence[Whose]
+    ) -> Iterable[tuple[Whose, _Result]]:
         """Do the work for each process, on the executor where there is one.
 
         A process whose work fails is named among the problems, and left out.
