@@ -12,9 +12,9 @@ help:            ## show this list
 demo: $(VENV)/installed  ## train a small network under haiprof and write a report
 	$(BIN)/haiprof run --log-dir demo --report -- $(BIN)/python examples/train_digits.py
 
-# Two files at a time, each test of a file after the other: most of them wait for programs.
+# Three files at a time, each test of a file after the other: most of them wait for programs.
 test: $(VENV)/installed  ## run all tests
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 3 --dist loadfile
 
 test-qemu: $(VENV)/installed  ## emulated machines: uncore drivers, AArch64; needs Debian and its QEMU
 	$(BIN)/pytest tests/qemu -m qemu
