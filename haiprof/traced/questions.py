@@ -15,7 +15,8 @@ from haiprof.errors import HaiprofError
 from haiprof.sources.own import ROLE_NODE, Process
 from haiprof.traced import kept_overview, one_rank
 from haiprof.traced.links import Links
-from haiprof.traced.whose import Matched, by_label, placed, session_of, stacked
+from haiprof.traced.matched import Matched, Session
+from haiprof.traced.whose import placed, session_of, stacked
 from haiprof.views.trace import bandwidth as bandwidth_view
 from haiprof.views.trace import compare as compare_view
 from haiprof.views.trace import critical_path as path_view
@@ -32,7 +33,6 @@ from haiprof.views.trace import (
     queue_length,
     sequences,
     step_trace,
-    stragglers,
     temporal,
 )
 from haiprof.views.trace import kernels as kernel_view
@@ -206,20 +206,17 @@ class Traced(abc.ABC):
         Of ``rank`` alone, its steps; what it waited for the others needs their traces, too, and is
         of all ranks. See :mod:`haiprof.views.trace.distributed`.
         """
-        steps = self._view(rank, distributed.breakdown)
         matched = self._matched()
-        return DistributedFrames(
-            steps,
-            by_label(matched, distributed.transfer),
-            by_label(matched, distributed.statistics),
-        )
+        alone = rank is not None
+        steps = self._view(rank, distributed.breakdown) if alone else matched.steps
+        return DistributedFrames(steps, matched.transfers, matched.collectives)
 
     def stragglers(self) -> pl.DataFrame:
         """Return how long each rank let the others wait, the worst first.
 
         See :func:`haiprof.views.trace.stragglers.stragglers`.
         """
-        return by_label(self._matched(), stragglers.stragglers)
+        return self._matched().stragglers
 
     def temporal(self, rank: int | None = None, *, drop_last_step: bool = False) -> pl.DataFrame:
         """Return how the time of each GPU divides into idle, computing and the rest.
@@ -424,22 +421,21 @@ class Traced(abc.ABC):
         return stacked(self._linked(rank, work, columns=columns))
 
     def _matched(self) -> Matched:
-        """Match the communication of all ranks, session by session; ranks go by their label.
+        """Match the communication of all ranks, session by session.
 
         Done once: several views are made of it.
         """
         if self._links.matched is not None:
             return self._links.matched
-        spans: dict[int | None, dict[str, pl.DataFrame]] = {}
-        whose: dict[int | None, dict[str, Process]] = {}
-        chosen = self._traces(None)
-        told = self._map(functools.partial(one_rank.communications_of, links=self._local), chosen)
-        for process, found in told:
-            span = session_of(process)
-            spans.setdefault(span, {})[process.label] = found
-            whose.setdefault(span, {})[process.label] = process
-        made = {span: (distributed.match(ranks), whose[span]) for span, ranks in spans.items()}
-        self._links.matched = made or {None: (distributed.match({}), {})}
+        sessions: dict[int | None, Session] = {}
+        steps = []
+        work = functools.partial(one_rank.communicated, links=self._local)
+        for process, (broken_down, packed) in self._map(work, self._traces(None)):
+            steps.append((process, broken_down))
+            sessions.setdefault(session_of(process), Session()).add(process, packed)
+        views = [each.views(span) for span, each in (sessions or {None: Session()}).items()]
+        frames = (pl.concat(each, how="diagonal_relaxed") for each in zip(*views, strict=True))
+        self._links.matched = Matched(stacked(steps), *frames)
         return self._links.matched
 
     def _pairs(self, after: Traced, rank: int | None) -> Iterable[tuple[Process, Linked, Linked]]:
