@@ -34,8 +34,8 @@ SLOWER = 2
 #: What is kept of a rank for any question, and how many times the room of its own part of the
 #: answer is needed to put that together, in bytes.
 KEPT, TIMES = 64 << 10, 3
-#: What the allocators keep for themselves, whatever the ranks.
-ROOM = 48 << 20
+#: What the allocators keep for themselves, and what waits to be fetched, whatever the ranks.
+ROOM = 64 << 20
 #: Linked traces that threads of the asking process keep, of however many ranks.
 CACHE = 1 << 30
 
