@@ -29,7 +29,7 @@ bench: $(VENV)/installed  ## run the benchmarks; results in build/bench.json
 	mkdir -p build
 	$(BIN)/pytest benchmarks -m 'not soak and not large' --benchmark-json build/bench.json
 
-bench-large: $(VENV)/installed  ## traces of 4 million events; results in build/bench-large.json
+bench-large: $(VENV)/installed  ## 4 million events, 1 024 ranks; results in build/bench-large.json
 	mkdir -p build
 	$(BIN)/pytest benchmarks -m large --benchmark-json build/bench-large.json
 

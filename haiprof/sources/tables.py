@@ -225,11 +225,17 @@ def check(folder: Path) -> list[str]:
             try:
                 with _Opened(segment) as opened:
                     _check_schema(opened.schema, table, table.columns, opened.file)
+                    if opened.live and opened.file == segment.closed:
+                        problems.append(
+                            f"{opened.file}: ends too early, so that only its beginning is read: "
+                            "copy it again from the node that wrote it"
+                        )
             except HaiprofError as error:
                 problems.append(str(error))
-            except (OSError, pa.ArrowException):
-                # Cut before its first batch: nothing was in it, so nothing is missing.
-                continue
+            except (OSError, pa.ArrowException) as error:
+                # A stream cut before its first batch: nothing was in it, so nothing is missing.
+                if segment.closed is not None and isinstance(error, pa.ArrowException):
+                    problems.append(_damaged(segment.closed, error))
     return problems
 
 
@@ -402,10 +408,12 @@ def _read_segment(
         if segment.closed is None and not batches:
             # Cut before its first batch: whole batches before the cut are none.
             return pa.table({}), int(file.exists() and file.stat().st_size > 0)
-        reason = str(error).splitlines()[0][:120]
-        raise HaiprofError(
-            f"{file}: damaged ({reason}) and left out: copy it again from the node that wrote it"
-        ) from None
+        raise HaiprofError(_damaged(file, error)) from None
+
+
+def _damaged(file: Path, error: Exception) -> str:
+    reason = str(error).splitlines()[0][:120]
+    return f"{file}: damaged ({reason}) and left out: copy it again from the node that wrote it"
 
 
 def _check_schema(

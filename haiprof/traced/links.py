@@ -14,7 +14,7 @@ from haiprof import schema
 from haiprof.sources import tables
 from haiprof.sources.arrow_memory import give_back
 from haiprof.sources.own import Process
-from haiprof.traced.whose import Matched
+from haiprof.traced.matched import Matched
 from haiprof.views import busy, recorded
 from haiprof.views.clock import Clock
 from haiprof.views.device_steps import STEPS_SCHEMA

@@ -15,9 +15,9 @@ from haiprof.diagnose import finding, recommend
 from haiprof.sources import tables
 from haiprof.sources.arrow_memory import give_back
 from haiprof.sources.own import Process
-from haiprof.traced import kept_overview
+from haiprof.traced import kept_overview, matched
 from haiprof.traced.links import Links, link_of
-from haiprof.views.trace import communication, cupti_counters, memory, overview
+from haiprof.views.trace import communication, cupti_counters, distributed, memory, overview
 from haiprof.views.trace import critical_path as path_view
 from haiprof.views.trace.linked import Linked
 
@@ -52,6 +52,14 @@ def communications_of(process: Process, links: Links | None) -> pl.DataFrame:
     told = process.trace.distributed.get("world_size") if process.trace else None
     ranks = process.world_size or (told if isinstance(told, int) else None)
     return communication.communications(link_of(process, links), world_size=ranks)
+
+
+def communicated(process: Process, links: Links | None) -> tuple[pl.DataFrame, bytes]:
+    """Return the steps of a trace broken down, and its communication packed."""
+    # Both of one reading of the trace.
+    links = Links() if links is None else links
+    steps = distributed.breakdown(links.of(process))
+    return steps, matched.pack(communications_of(process, links))
 
 
 def memory_of(linked: Linked, told: pl.DataFrame, points: int | None) -> tuple[pl.DataFrame, ...]:

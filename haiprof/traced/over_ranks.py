@@ -22,7 +22,7 @@ Whose = TypeVar("Whose", Process, tuple[Process, Any])
 _MOST_THREADS: Final = 8
 #: Processes whose work is waiting or done on an executor before its result is taken: more would
 #: only lie about in memory, fewer would let a large cluster idle.
-_AHEAD: Final = 4096
+_AHEAD: Final = 1024
 
 
 def over_ranks(

@@ -15,8 +15,9 @@ from haiprof.errors import HaiprofError
 from haiprof.sources.own import ROLE_NODE, Process
 from haiprof.traced import kept_overview, late, one_rank, unknown
 from haiprof.traced.links import Links
+from haiprof.traced.matched import Matched, Session
 from haiprof.traced.over_ranks import Whose
-from haiprof.traced.whose import Matched, by_label, placed, session_of, stacked
+from haiprof.traced.whose import placed, session_of, stacked
 from haiprof.views import clock as clock_view
 from haiprof.views import imbalance
 from haiprof.views.intervals import Times
@@ -36,7 +37,6 @@ from haiprof.views.trace import (
     queue_length,
     sequences,
     step_trace,
-    stragglers,
     temporal,
 )
 from haiprof.views.trace import kernels as kernel_view
@@ -210,20 +210,17 @@ class Traced(abc.ABC):
         Of ``rank`` alone, its steps; what it waited for the others needs their traces, too, and is
         of all ranks. See :mod:`haiprof.views.trace.distributed`.
         """
-        steps = self._view(rank, distributed.breakdown)
         matched = self._matched()
-        return DistributedFrames(
-            steps,
-            by_label(matched, distributed.transfer),
-            by_label(matched, distributed.statistics),
-        )
+        alone = rank is not None
+        steps = self._view(rank, distributed.breakdown) if alone else matched.steps
+        return DistributedFrames(steps, matched.transfers, matched.collectives)
 
     def stragglers(self) -> pl.DataFrame:
         """Return how long each rank let the others wait, the worst first.
 
         See :func:`haiprof.views.trace.stragglers.stragglers`.
         """
-        return by_label(self._matched(), stragglers.stragglers)
+        return self._matched().stragglers
 
     def imbalance(self) -> pl.DataFrame:
         """Return which ranks are late, since when and in what, the worst first.
@@ -235,14 +232,16 @@ class Traced(abc.ABC):
         collectives.
         """
         steps = self.overview().steps
-        waits = by_label(self._matched(), distributed.transfer)
+        matched = self._matched()
         nothing = pl.lit(None, pl.String()).alias("evidence")
         return pl.concat(
             late.told(
-                imbalance.imbalance(late.traced_parts(whose, steps, waits)).with_columns(nothing),
-                whose,
+                imbalance.imbalance(
+                    late.traced_parts(each.whose, steps, matched.transfers)
+                ).with_columns(nothing),
+                each.whose,
             )
-            for _, whose in self._matched().values()
+            for each in matched.sessions
         )
 
     def clock(self) -> pl.DataFrame:
@@ -497,22 +496,26 @@ class Traced(abc.ABC):
         return stacked(self._linked(rank, work, columns=columns))
 
     def _matched(self) -> Matched:
-        """Match the communication of all ranks, session by session; ranks go by their label.
+        """Match the communication of all ranks, session by session.
 
         Done once: several views are made of it.
         """
         if self._links.matched is not None:
             return self._links.matched
-        spans: dict[int | None, dict[str, pl.DataFrame]] = {}
-        whose: dict[int | None, dict[str, Process]] = {}
-        chosen = self._traces(None)
-        told = self._map(functools.partial(one_rank.communications_of, links=self._local), chosen)
-        for process, found in told:
-            span = session_of(process)
-            spans.setdefault(span, {})[process.label] = found
-            whose.setdefault(span, {})[process.label] = process
-        made = {span: (distributed.match(ranks), whose[span]) for span, ranks in spans.items()}
-        self._links.matched = made or {None: (distributed.match({}), {})}
+        sessions: dict[int | None, Session] = {}
+        steps = []
+        work = functools.partial(one_rank.communicated, links=self._local)
+        for process, (broken_down, packed) in self._map(work, self._traces(None)):
+            steps.append((process, broken_down))
+            sessions.setdefault(session_of(process), Session()).add(process, packed)
+        sessions = sessions or {None: Session()}
+        views = [each.views(span) for span, each in sessions.items()]
+        transfers, collectives, caused = (
+            pl.concat(each, how="diagonal_relaxed") for each in zip(*views, strict=True)
+        )
+        self._links.matched = Matched(
+            stacked(steps), transfers, collectives, caused, tuple(sessions.values())
+        )
         return self._links.matched
 
     def _clock(self) -> clock_view.Clock:
@@ -522,9 +525,10 @@ class Traced(abc.ABC):
             ranked: dict[str, int] = {}
             for process in sorted(self._traces(None), key=lambda p: (p.rank is None, p.rank or 0)):
                 ranked.setdefault(process.node, len(ranked))
-            for number, (frame, whose) in enumerate(self._matched().values()):
-                nodes = {label: process.node for label, process in whose.items()}
-                ranks = {label: process.rank for label, process in whose.items()}
+            for number, session in enumerate(self._matched().sessions):
+                nodes = {label: process.node for label, process in session.whose.items()}
+                ranks = {label: process.rank for label, process in session.whose.items()}
+                frame = session.rows(clock_view.WANTED, clock_view.wanted)
                 met.append(clock_view.meetings(frame, nodes, number))
                 sent.append(clock_view.messages(frame, nodes, ranks))
             errors = {

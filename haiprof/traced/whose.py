@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from itertools import count
-from typing import TypeAlias
 
 import polars as pl
 
@@ -12,8 +11,6 @@ from haiprof.sources.own import Process
 
 #: Columns in front of every frame: whose rows they are.
 WHO = {"node": pl.Categorical(), "rank": pl.Int64(), "pid": pl.Int64(), "session": pl.UInt32()}
-#: Of each session the matched communications, and whose traces the labels in them are.
-Matched: TypeAlias = dict[int | None, tuple[pl.DataFrame, dict[str, Process]]]
 
 
 def session_of(process: Process) -> int | None:
@@ -62,23 +59,19 @@ def stacked(made: Iterable[tuple[Process, pl.DataFrame]]) -> pl.DataFrame:
     return pl.concat(frames, how="vertical" if same else "diagonal_relaxed")
 
 
-def by_label(
-    matched: Matched,
-    view: Callable[[pl.DataFrame], pl.DataFrame],
-) -> pl.DataFrame:
-    """Apply a view of matched ranks to each session; a rank's label becomes who it is."""
-    frames = []
-    for span, (frame, whose) in matched.items():
-        made = view(frame)
-        labels = made["rank"].cast(pl.String).to_list()
-        who = [whose[label] for label in labels]
-        frames.append(
-            made.select(
-                pl.Series("node", [p.node for p in who], pl.Categorical()),
-                pl.Series("rank", [p.rank for p in who], pl.Int64()),
-                pl.Series("pid", [p.pid for p in who], pl.Int64()),
-                pl.lit(span, pl.UInt32()).alias("session"),
-                pl.all().exclude("rank"),
-            )
-        )
-    return pl.concat(frames, how="diagonal_relaxed")
+def named(made: pl.DataFrame, whose: Sequence[Process], session: int | None) -> pl.DataFrame:
+    """Tell in front of each row whose it is, instead of the label in its column ``rank``."""
+    who = pl.DataFrame(
+        {
+            "label": [process.label for process in whose],
+            "node": [process.node for process in whose],
+            "of": [process.rank for process in whose],
+            "pid": [process.pid for process in whose],
+        },
+        {"label": pl.String(), "node": WHO["node"], "of": WHO["rank"], "pid": WHO["pid"]},
+    )
+    label = made.select(pl.col("rank").cast(pl.String).alias("label"))
+    found = label.join(who, on="label", how="left", maintain_order="left")
+    return found.select("node", pl.col("of").alias("rank"), "pid").with_columns(
+        pl.lit(session, WHO["session"]).alias("session"), *made.drop("rank").get_columns()
+    )

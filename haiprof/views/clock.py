@@ -41,6 +41,10 @@ Reals = npt.NDArray[np.float64]
 #: Collectives that no rank can leave before all have come. An all-to-all may move nothing between
 #: two ranks, a broadcast or a reduction has one root: those tell less, and are not used.
 TOGETHER: Final = ("all_reduce", "all_gather", "reduce_scatter", "barrier")
+#: What is read of matched communications.
+WANTED: Final = (
+    "step", "group", "ranks", "op", "alike", "nth", "size", "transfer", "rank", "start", "end",
+)  # fmt: skip
 #: What the two times of an interval may be off by together: traces in whole microseconds, and
 #: device times that were mapped to the host's.
 SLACK: Final = 2_000
@@ -225,6 +229,13 @@ def lines(told: pl.DataFrame) -> list[str]:
             "of their ranks side by side are as far apart as these clocks"
         )
     return made
+
+
+def wanted(matched: pl.DataFrame) -> pl.DataFrame:
+    """Return those rows of matched communications that can tell of clocks."""
+    in_step = matched.filter(pl.col("step").is_not_null())
+    together = pl.col("op").is_in(TOGETHER) & pl.col("transfer").is_not_null()
+    return in_step.filter(together | pl.col("op").is_in(["send", "recv"]))
 
 
 def meetings(matched: pl.DataFrame, hosts: Mapping[str, str], session: int = 0) -> pl.DataFrame:

@@ -101,6 +101,15 @@ def test_a_closed_file_without_its_footer_still_gives_its_batches(tmp_path: Path
     closed = runs.write_closed(tmp_path, schema.SPANS, spans(0, 3))
     closed.write_bytes(closed.read_bytes()[:-20])
     assert starts(tmp_path) == [0, 1, 2]
+    (line,) = check(tmp_path)
+    assert line.startswith(f"{closed}: ends too early")
+
+
+def test_a_closed_file_that_has_no_batch_left_is_named(tmp_path: Path) -> None:
+    closed = runs.write_closed(tmp_path, schema.SPANS, spans(0, 3))
+    closed.write_bytes(closed.read_bytes()[:100])
+    (line,) = check(tmp_path)
+    assert line.startswith(f"{closed}: damaged")
 
 
 @pytest.fixture(scope="module")

@@ -101,6 +101,40 @@ def test_an_executor_that_breaks_is_one_line(tmp_path: Path) -> None:
         list(over_ranks(ends_its_process, processes_of(tmp_path, 2), pool, lambda _: None))
 
 
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    """A client of a Dask cluster of two workers, which gives up what killed both."""
+    distributed = pytest.importorskip("distributed")
+    dask = pytest.importorskip("dask")
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 1}),
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+        ) as made,
+        distributed.Client(made, set_as_default=False) as client,
+    ):
+        yield client
+
+
+def test_a_killed_worker_of_dask_costs_what_kills_every_worker_only(
+    tmp_path: Path, cluster: Any
+) -> None:
+    processes = processes_of(tmp_path, 6)
+    once = tmp_path / "once"
+
+    def deadly(process: Process) -> int | None:
+        if process.rank == 4 or (process.rank == 1 and not once.exists()):
+            once.touch()
+            os._exit(1)
+        return process.rank
+
+    notes: list[str] = []
+    made = over_ranks(deadly, processes, cluster.get_executor(pure=False), notes.append)
+    assert [result for _, result in made] == [0, 1, 2, 3, 5]
+    (line,) = notes
+    assert line.startswith(f"{processes[4].folder}: rank 4 is left out: KilledWorker")
+
+
 def test_what_is_not_wanted_any_more_is_cancelled(tmp_path: Path) -> None:
     pool = Lazy()
     made = over_ranks(rank_of, processes_of(tmp_path, 5), pool, lambda _: None)
@@ -115,7 +149,7 @@ def test_only_so_many_ranks_wait_at_a_time(tmp_path: Path) -> None:
     pool = Lazy()
     count = sum(1 for _ in over_ranks(rank_of, [process] * 10_000, pool, lambda _: None))
     assert count == 10_000
-    assert pool.most <= 4096
+    assert pool.most <= 1024
 
 
 def test_views_go_on_without_a_rank_that_breaks_them(

@@ -33,6 +33,7 @@ Rank = TypeVar("Rank", int, str)
 #: What collectives are matched by across ranks, each in its turn: the n-th of the same kind in the
 #: same step. A rank that lacks one in some step loses no other step.
 KEYS = ("step", "group", "ranks", "op", "alike")
+_TEXTS = ("op", "group", "ranks", "type")
 
 _MATCHED = {
     "alike": pl.Int64(),
@@ -42,6 +43,8 @@ _MATCHED = {
     "found": pl.UInt32(),
     "transfer": pl.Int64(),
     "waiting": pl.Int64(),
+    "longest": pl.Int64(),
+    "last": pl.UInt32(),
 }
 
 
@@ -98,34 +101,112 @@ def match(ranks: Mapping[Rank, pl.DataFrame]) -> pl.DataFrame:
         The rows of all ranks, with ``rank``, ``duration``, ``alike`` (the size, if it must be that
         of all ranks), ``nth``, ``found`` (ranks that have it:
         fewer than its group where traces are missing, so that ``transfer`` is the most it can have
-        been) and, for those that are matched, ``transfer`` and ``waiting`` in ns; else null.
+        been) and, for those that are matched, ``transfer``, ``waiting`` and ``longest`` (what the
+        first rank waited) in ns, and ``last`` (how many ranks came last); else null.
     """
     frames = [
-        frame.with_columns(pl.lit(rank).alias("rank"))
+        numbered(frame).with_columns(pl.lit(rank).alias("rank"))
         for rank, frame in ranks.items()
         if frame.height
     ]
     if not frames:
         return pl.DataFrame(schema={**SCHEMA, **_MATCHED})
+    meetings = Meetings()
+    for frame in frames:
+        meetings.add(frame)
+    return meetings.matched(pl.concat(frames, how="vertical_relaxed"))
+
+
+def numbered(found: pl.DataFrame) -> pl.DataFrame:
+    """Number the communications of one rank, so that each has a name that is the same on all.
+
+    Returns:
+        ``found`` with ``duration`` (ns), ``alike``, ``nth`` of those with the same :data:`KEYS`,
+        and ``count``: how many those are.
+    """
     uneven = pl.col("op").is_in(["all_to_all"])
-    everything = pl.concat(frames, how="vertical_relaxed").with_columns(
+    return found.with_columns(
         (pl.col("end") - pl.col("start")).alias("duration"),
         pl.when(uneven.not_().fill_null(True)).then(pl.col("size")).alias("alike"),
+    ).with_columns(
+        pl.int_range(pl.len()).over(KEYS).alias("nth"),
+        pl.len().over(KEYS).alias("count"),
     )
-    everything = everything.with_columns(
-        pl.int_range(pl.len()).over("rank", *KEYS).alias("nth"),
-        pl.len().over("rank", *KEYS).alias("count"),
-    )
-    same = (*KEYS, "nth")
-    agreed = (pl.col("count").min() == pl.col("count").max()).over(KEYS)
-    one_sided = pl.col("op").is_in(["send", "recv"]).fill_null(False)
-    matched = agreed & (pl.len().over(same) > 1) & ~one_sided
-    shortest = pl.when(matched).then(pl.col("duration").min().over(same))
-    return everything.with_columns(
-        pl.len().over(same).alias("found"),
-        shortest.alias("transfer"),
-        (pl.col("duration") - shortest).alias("waiting"),
-    ).drop("count")
+
+
+class Meetings:
+    """What all ranks spent in each communication that they had together.
+
+    As many rows as there were communications, however many ranks had each.
+    """
+
+    _SAME = (*KEYS, "nth")
+    _MOST_WAITING = 100_000
+
+    def __init__(self) -> None:
+        """Know none yet."""
+        self._told: list[pl.DataFrame] = []
+        self._waiting = 0
+        self._known = 0
+
+    def add(self, rank: pl.DataFrame) -> None:
+        """Add what :func:`numbered` returned of one rank."""
+        one = pl.lit(1, pl.UInt32())
+        self._told.append(
+            rank.select(
+                *self._SAME,
+                one.alias("found"),
+                pl.col("duration").alias("shortest"),
+                pl.col("duration").alias("longest"),
+                one.alias("last"),
+                pl.col("count").alias("fewest"),
+                pl.col("count").alias("most"),
+            )
+        )
+        self._waiting += rank.height
+        # Each row is looked at a few times, not once for each rank.
+        if self._waiting > max(self._MOST_WAITING, self._known):
+            self._sum_up()
+
+    def matched(self, ranks: pl.DataFrame) -> pl.DataFrame:
+        """Match rows of some of the ranks: see :func:`match`.
+
+        Args:
+            ranks: what :func:`numbered` returned of each, with ``rank``.
+        """
+        self._sum_up()
+        agreed = (pl.col("fewest").min() == pl.col("most").max()).over(KEYS)
+        one_sided = pl.col("op").is_in(["send", "recv"]).fill_null(False)
+        met = self._told[0].with_columns(matched=agreed & (pl.col("found") > 1) & ~one_sided)
+        told = ranks.join(met, on=self._SAME, how="left", nulls_equal=True, maintain_order="left")
+
+        def where_matched(value: pl.Expr) -> pl.Expr:
+            return pl.when("matched").then(value)
+
+        shortest = pl.col("shortest")
+        return told.with_columns(
+            where_matched(shortest).alias("transfer"),
+            where_matched(pl.col("duration") - shortest).alias("waiting"),
+            where_matched(pl.col("longest") - shortest).alias("longest"),
+            where_matched(pl.col("last")).alias("last"),
+        ).drop("count", "fewest", "most", "matched", "shortest")
+
+    def _sum_up(self) -> None:
+        if len(self._told) < 2:
+            return
+        whole = pl.concat(self._told, how="vertical_relaxed")
+        self._told.clear()
+        shortest = pl.col("shortest")
+        made = whole.group_by(self._SAME).agg(
+            pl.col("found").sum(),
+            shortest.min(),
+            pl.col("longest").max(),
+            pl.col("last").filter(shortest == shortest.min()).sum(),
+            pl.col("fewest").min(),
+            pl.col("most").max(),
+        )
+        self._told.append(made)
+        self._known, self._waiting = made.height, 0
 
 
 def transfer(matched: pl.DataFrame) -> pl.DataFrame:
@@ -170,7 +251,12 @@ def transfer(matched: pl.DataFrame) -> pl.DataFrame:
         pl.Series("unmatched", everything - told),
         "calls",
         "unmatched_calls",
-    ).sort(keys)
+    ).pipe(by_rank_and_step)
+
+
+def by_rank_and_step(transfers: pl.DataFrame) -> pl.DataFrame:
+    """Put what :func:`transfer` returned of several ranks in its order."""
+    return transfers.sort("rank", "step")
 
 
 def statistics(matched: pl.DataFrame) -> pl.DataFrame:
@@ -220,7 +306,15 @@ def statistics(matched: pl.DataFrame) -> pl.DataFrame:
             pl.when(pl.col("moved") > 0).then(moving * factor).alias("transfer_bus_bandwidth"),
         )
         .drop("sized", "sized_time", "moved", "moving_time")
-        .sort("rank", "total", descending=[False, True])
+        .cast(dict.fromkeys(_TEXTS, pl.String))
+        .pipe(by_rank_and_time)
+    )
+
+
+def by_rank_and_time(statistics: pl.DataFrame) -> pl.DataFrame:
+    """Put what :func:`statistics` returned of several ranks in its order: the same each time."""
+    return statistics.sort(
+        "rank", "total", *_TEXTS, descending=[False, True, *[False] * len(_TEXTS)]
     )
 
 

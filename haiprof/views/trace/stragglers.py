@@ -16,7 +16,6 @@ from typing import TypeVar
 
 import polars as pl
 
-from haiprof.views.trace.distributed import KEYS
 from haiprof.views.trace.linked import Linked
 from haiprof.views.trace.work import last_step, launch_times
 
@@ -35,29 +34,43 @@ def stragglers(matched: pl.DataFrame) -> pl.DataFrame:
         that came last together share it), ``ratio`` of what all ranks caused, ``waited`` (ns that
         it waited itself).
     """
+    return ranked(caused(matched))
+
+
+def caused(matched: pl.DataFrame) -> pl.DataFrame:
+    """Return the columns of :func:`stragglers` that need no other rank's: all but ``ratio``."""
     known = matched.filter(pl.col("transfer").is_not_null())
-    same = [*KEYS, "nth"]
     late = pl.col("waiting") == 0
-    held = pl.when(late).then(pl.col("waiting").max().over(same) / late.sum().over(same))
-    whole = pl.col("caused").sum()
+    # Fractions come last and in order, so that their sum is the same each time.
+    whole = known.group_by("rank", pl.when(late).then("last").alias("sharing")).agg(
+        pl.len().alias("collectives"),
+        (late & (pl.col("longest") > 0)).sum().alias("last"),
+        pl.col("longest").filter(late).sum().alias("held"),
+        pl.col("waiting").sum().alias("waited"),
+    )
+    held = (pl.col("held") / pl.col("sharing")).fill_null(0.0)
     return (
-        known.with_columns(held.fill_null(0.0).alias("held"))
-        .group_by("rank")
+        whole.sort("rank", "sharing")
+        .group_by("rank", maintain_order=True)
         .agg(
-            pl.len().alias("collectives"),
-            (late & (pl.col("held") > 0)).sum().alias("last"),
-            pl.col("held").sum().alias("caused"),
-            pl.col("waiting").sum().alias("waited"),
+            pl.col("collectives").sum(),
+            pl.col("last").sum(),
+            held.sum().alias("caused"),
+            pl.col("waited").sum(),
         )
-        .select(
-            "rank",
-            "collectives",
-            "last",
-            "caused",
-            pl.when(whole > 0).then(pl.col("caused") / whole).alias("ratio"),
-            "waited",
-        )
-        .sort("caused", "rank", descending=[True, False])
+    )
+
+
+def ranked(ranks: pl.DataFrame) -> pl.DataFrame:
+    """Put what :func:`caused` returned of all ranks in the order of :func:`stragglers`."""
+    whole = pl.col("caused").sum()
+    return ranks.sort("caused", "rank", descending=[True, False]).select(
+        "rank",
+        "collectives",
+        "last",
+        "caused",
+        pl.when(whole > 0).then(pl.col("caused") / whole).alias("ratio"),
+        "waited",
     )
 
 

@@ -1,0 +1,155 @@
+"""Runs of up to 1 024 ranks with 100 000 kernels each: time and memory, wherever the work is done.
+
+Held as ratios, so that a slow machine passes too: a rank takes as long among many as among few,
+and the process that asks grows by no more than a few times what the answer itself is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import many_ranks
+import polars as pl
+import pytest
+import traces
+from peers import DRIVERS
+
+from haiprof import schema
+
+DRIVER = DRIVERS / "drive_ranks.py"
+FEW, MANY = 32, 128
+ALL = 1024
+QUESTIONS = ("show_overview", "kernel_totals", "distributed", "stragglers")
+#: The first is of this process; the others' answers are to be equal to its.
+EXECUTORS = ("threads", "processes", "dask")
+#: A rank of many may take so much longer than one of few: the machine has other things to do. Work
+#: that grew with the square of the ranks would take four times as long, or eight.
+SLOWER = 2
+#: What is kept of a rank for any question, and how many times the room of its own part of the
+#: answer is needed to put that together, in bytes.
+KEPT, TIMES = 64 << 10, 3
+#: What the allocators keep for themselves, and what waits to be fetched, whatever the ranks.
+ROOM = 64 << 20
+#: Linked traces that threads of the asking process keep, of however many ranks.
+CACHE = 1 << 30
+
+
+@pytest.fixture(scope="module")
+def runs_of(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Give the run of so many ranks and the job that it is of; each is made once."""
+    (first, *_) = traces.files("dlrm_8rank")
+    real = many_ranks.real_steps(first.parent)
+
+    @lru_cache
+    def made(ranks: int) -> tuple[many_ranks.Job, Path]:
+        job = many_ranks.Job(real, ranks)
+        return job, job.write(tmp_path_factory.mktemp("ranks") / str(ranks))
+
+    return made
+
+
+def ask(run: Path, question: str, executor: str, report: Path) -> dict[str, Any]:
+    """Ask in a fresh process; the frames of the answer lie beside ``report``."""
+    command = [sys.executable, DRIVER, report, run, question, executor]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ)
+    assert done.returncode == 0, done.stderr[-4000:]
+    told: dict[str, Any] = json.loads(report.read_text())
+    return told
+
+
+def frames(report: Path) -> list[pl.DataFrame]:
+    """The answer's frames, of questions that are answered by frames."""
+    return [pl.read_ipc(file) for file in sorted(report.parent.glob(f"{report.name}.*.arrow"))]
+
+
+def same(one: Path, other: Path) -> bool:
+    """Whether two answers are equal, to the last bit of each number."""
+    texts = [report.with_name(f"{report.name}.txt") for report in (one, other)]
+    if all(text.exists() for text in texts):
+        return texts[0].read_text() == texts[1].read_text()
+    pairs = list(zip(frames(one), frames(other), strict=True))
+    return bool(pairs) and all(a.schema == b.schema and a.equals(b) for a, b in pairs)
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_rank_costs_as_much_among_many(
+    benchmark: Any, runs_of: Any, tmp_path: Path, question: str
+) -> None:
+    _compare(benchmark, runs_of, tmp_path, question, FEW, MANY)
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_thousand_ranks(benchmark: Any, runs_of: Any, tmp_path: Path, question: str) -> None:
+    _compare(benchmark, runs_of, tmp_path, question, MANY, ALL)
+
+
+def _compare(
+    benchmark: Any, runs_of: Any, folder: Path, question: str, few: int, many: int
+) -> None:
+    asked = {ranks: runs_of(ranks)[1] for ranks in (few, many)}
+
+    def measure() -> dict[str, dict[int, dict[str, Any]]]:
+        return {
+            executor: {
+                ranks: ask(run, question, executor, folder / f"{executor}-{ranks}")
+                for ranks, run in asked.items()
+            }
+            for executor in EXECUTORS
+        }
+
+    found = benchmark.pedantic(measure, rounds=1, iterations=1)
+    answer = sum(frame.estimated_size() for frame in frames(folder / f"{EXECUTORS[0]}-{many}"))
+    grown = {
+        executor: told[many]["peak_bytes"] - told[few]["peak_bytes"]
+        for executor, told in found.items()
+    }
+    benchmark.extra_info.update(
+        {
+            f"{executor}, {ranks} ranks": {
+                "seconds": round(each["ask_s"], 2),
+                "ms_per_rank": round(1e3 * each["ask_s"] / ranks, 1),
+                "peak_mib": each["peak_bytes"] >> 20,
+                "worker_mib": [size >> 20 for size in each["worker_bytes"]],
+            }
+            for executor, told in found.items()
+            for ranks, each in told.items()
+        },
+        kib_per_rank={name: round(size / (many - few) / 1024) for name, size in grown.items()},
+        answer_kib_per_rank=round(answer / many / 1024),
+    )
+    for executor, told in found.items():
+        assert told[few]["problems"] == told[many]["problems"] == []
+        assert told[many]["ask_s"] / many <= SLOWER * told[few]["ask_s"] / few, executor
+        cache = CACHE if executor == "threads" else 0
+        most = ROOM + cache + (many - few) * KEPT + TIMES * answer
+        assert grown[executor] <= most, executor
+        workers = [sorted(told[ranks]["worker_bytes"]) for ranks in (few, many)]
+        assert len(workers[0]) == (0 if executor == "threads" else 2)
+        for before, after in zip(*workers, strict=True):
+            assert after <= before + ROOM, executor
+        assert same(folder / f"{executor}-{many}", folder / f"{EXECUTORS[0]}-{many}"), executor
+    if question == "stragglers":
+        job, _ = runs_of(many)
+        (answered,) = frames(folder / f"{EXECUTORS[0]}-{many}")
+        assert sorted(answered["rank"].head(3).to_list()) == job.stragglers
+        assert answered["ratio"].head(3).sum() > 0.9
+
+
+def test_a_rank_whose_file_is_cut_is_named(runs_of: Any, tmp_path: Path) -> None:
+    job = many_ranks.Job(runs_of(FEW)[0].real, 4)
+    run = job.write(tmp_path / "run")
+    (cut,) = run.glob("*#2/" + schema.KERNELS.name + "-0" + schema.CLOSED_SUFFIX)
+    with cut.open("r+b") as file:
+        file.truncate(cut.stat().st_size // 2)
+    told = ask(run, "stragglers", "processes", tmp_path / "report")
+    (answer,) = frames(tmp_path / "report")
+    assert set(answer["rank"].to_list()) == {0, 1, 3}
+    assert len(told["problems"]) == 1
+    assert "#2" in told["problems"][0]
