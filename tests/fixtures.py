@@ -48,7 +48,9 @@ def build_native(target: str, sanitizers: str = "") -> Path:
         target: ``native_tests``, ``test_programs`` or ``benchmark_programs``.
         sanitizers: as the compiler's ``-fsanitize`` takes them; none by default.
     """
-    build = ROOT / "build" / ("native" if not sanitizers else f"sanitize-{sanitizers}")
+    # No comma: to the linker it would end a path.
+    kind = f"sanitize-{sanitizers.partition(',')[0]}" if sanitizers else "native"
+    build = ROOT / "build" / kind
     build.parent.mkdir(exist_ok=True)
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     with Path(f"{build}.lock").open("w") as lock:

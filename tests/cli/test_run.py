@@ -79,6 +79,8 @@ def test_the_commands_environment_says_where_the_run_is(tmp_path: Path) -> None:
         "HAIPROF_KERNELS": "windows",
         "HAIPROF_KERNELS_PERIOD": "60.0",
         "HAIPROF_BUDGET": "0.005",
+        "HAIPROF_FLOPS": "0",
+        "HAIPROF_PEAK_FLOPS": "0.0",
         "HAIPROF_WARMUP": "0.0",
         "HAIPROF_TIME": "0.0",
         "HAIPROF_RECORDERS": "all",

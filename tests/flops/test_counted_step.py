@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,8 +42,10 @@ def events(ring: Path, kind: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 @pytest.fixture
-def ring(shm: Path) -> Iterator[Path]:
-    """An open ring, and one step that is to be counted."""
+def ring(shm: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An open ring, and one step that is to be counted, in a job that does not compile."""
+    # Other tests of this process may have.
+    monkeypatch.delitem(sys.modules, "torch._dynamo.eval_frame", raising=False)
     path = shm / "test.ring"
     _core.phases_reset()
     _core.open_ring(str(path))
