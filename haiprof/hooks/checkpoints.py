@@ -113,13 +113,14 @@ class _Calls:
         def call(*arguments: Any, **keywords: Any) -> Any:
             if not self.on or self._is_part(distributed):
                 return function(*arguments, **keywords)
-            span = _core.Span(name, _CATEGORY)
+            span = _begun(name)
             self._here.busy = True
             self._elsewhere += distributed
             try:
-                span.__enter__()
                 result = function(*arguments, **keywords)
-                span.__exit__(None, None, None)
+                if span is not None:
+                    with contextlib.suppress(Exception):
+                        span.__exit__(None, None, None)
                 return result
             finally:
                 self._elsewhere -= distributed
@@ -133,3 +134,13 @@ class _Calls:
             return True
         elsewhere = threading.current_thread() is not threading.main_thread()
         return elsewhere and self._elsewhere > 0 and not distributed
+
+
+def _begun(name: str) -> Any:
+    """Begin a span; None where that cannot be: the checkpoint is saved all the same."""
+    try:
+        span = _core.Span(name, _CATEGORY)
+        span.__enter__()
+    except Exception:
+        return None
+    return span
