@@ -36,7 +36,7 @@ TRAINS = """
     import torch
     # Python's table of interned names takes its next 3.7 MiB now, not while memory is looked at.
     for number in range(90_000):
-        sys.intern(f"name {number}")
+        sys.intern("name " + str(number))
     torch.set_num_threads(1)  # several wait for each other where there is more to do than cores
     if len(sys.argv) > 1:
         import haiprof
