@@ -129,8 +129,12 @@ class Node:
         name: str = "python",
         io: tuple[int, int, int, int] | None = (0, 0, 0, 0),
         switches: tuple[int, int] | None = None,
+        waited: int | None = None,
     ) -> None:
-        """Write the files of one process. ``io``: rchar, wchar, read_bytes, write_bytes."""
+        """Write the files of one process.
+
+        ``io``: rchar, wchar, read_bytes, write_bytes; ``waited``: for a CPU, ns.
+        """
         self.write(
             f"{pid}/stat",
             f"{pid} ({name}) {state} {parent} 1 1 0 -1 4194304 {faults} {reaped_faults} 3 0 "
@@ -145,6 +149,8 @@ class Node:
                 f"Name:\t{name}\nvoluntary_ctxt_switches:\t{switches[0]}\n"
                 f"nonvoluntary_ctxt_switches:\t{switches[1]}\n",
             )
+        if waited is not None:
+            self.write(f"{pid}/schedstat", f"{ticks * 10**7} {waited} 7\n")
 
     def sampler(self, interval: float = 1.0) -> _core.HostSampler:
         return _core.HostSampler(

@@ -176,7 +176,8 @@ def _explain(
     mine = places[str(row["rank"])]
     others = [place for label, place in places.items() if label != row["rank"]]
     low, high = times["start"].to_list(), times["end"].to_list()
-    lines, contended = evidence.evidence(samples, mine, others, min(low), max(high))
+    late = int(row["late"]) * times["step"].n_unique()
+    lines, contended = evidence.evidence(samples, mine, others, min(low), max(high), late)
     row["evidence"] = "; ".join(lines) or None
     if contended and row["kind"] in ("compute", "host", "other"):
         row["kind"] = "contention"

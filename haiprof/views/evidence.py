@@ -23,7 +23,9 @@ class Sign:
 
     ``of`` says whose samples: ``rank``, ``gpu`` or ``node``. ``least`` is the value from which on
     it matters, ``times`` how many times that of the peers it must be (below 1: at most so much of
-    theirs). ``contention`` says that somebody else took what the rank needed.
+    theirs). ``contention`` says that somebody else took what the rank needed. What the rank spends
+    waiting is ``spent``, in percent of all time: that counts if it makes up for most of what the
+    rank is late, whatever the peers wait, too.
     """
 
     metric: str
@@ -34,12 +36,16 @@ class Sign:
     instance: str | None = None
     scale: float = 1.0
     contention: bool = False
+    spent: bool = False
 
 
+WAIT: Final = "proc.cpu_wait.percent"
 SWITCHES: Final = "proc.context_switches.per_s"
 CPU: Final = "proc.cpu.percent"
 
 SIGNS: Final = (
+    Sign(WAIT, "rank", 0, 1, "its main thread waited for a core {:.0f} % of the time",
+         contention=True, spent=True),
     Sign(SWITCHES, "rank", 5, 1.5, "its main thread was taken off its core {:.0f} times a second",
          instance="involuntary", contention=True),
     Sign("proc.allowed_cpus.count", "rank", 0, 0.99, "it may run on {:.0f} CPUs"),
@@ -81,6 +87,8 @@ _Means: TypeAlias = Mapping[tuple[Any, ...], float]
 _RARE: Final = re.compile(r"gpu\.throttle|.*(per_s|count)$").match
 #: CPU time of a rank that others push away is no more than that of its peers, or little more.
 _SAME_WORK: Final = 1.3
+#: What is spent on one thing explains being late if it is so much of it.
+_MOST_OF_IT: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +102,7 @@ class Place:
 
 
 def evidence(
-    samples: pl.DataFrame, mine: Place, others: Sequence[Place], low: int, high: int
+    samples: pl.DataFrame, mine: Place, others: Sequence[Place], low: int, high: int, late: int
 ) -> tuple[list[str], bool]:
     """Return what is different of a rank in a time, in words; and whether others took its CPU.
 
@@ -105,6 +113,7 @@ def evidence(
         others: its peers.
         low: from when, ns.
         high: until when, ns.
+        late: by how much the rank was late in all this time, ns.
     """
     within = usable(samples.filter(pl.col("time").is_between(low, high)))
     means = {
@@ -116,20 +125,26 @@ def evidence(
         .iter_rows()
     }
     busy = _ratio(means, CPU, mine, others)
+    share = 100 * late / max(high - low, 1)
+    waits = (WAIT, mine.node, mine.rank, mine.pid, None) in means
     lines, contended = [], False
     for sign in SIGNS:
         peers = [place for place in others if sign.of != "node" or place.node != mine.node]
         value = _value(means, sign, mine)
         known = [v for place in peers if (v := _value(means, sign, place)) is not None]
-        more = sign.times > 1
         if value is None or not peers or not (known or _RARE(sign.metric)):
             continue
         usual = float(np.median(known)) if known else 0.0
-        beyond = value >= sign.times * usual if more else 0 < value <= sign.times * usual
+        if sign.spent:
+            beyond = value - usual >= _MOST_OF_IT * share
+        elif sign.times > 1:
+            beyond = value >= sign.times * usual
+        else:
+            beyond = 0 < value <= sign.times * usual
         if value < sign.least or not beyond:
             continue
-        if sign.metric == SWITCHES and (busy is None or busy > _SAME_WORK):
-            continue  # it works more, and so is pushed away more often
+        if sign.metric == SWITCHES and (waits or busy is None or busy > _SAME_WORK):
+            continue  # what it waited is known; or it works more, and so is pushed away more often
         contended |= sign.contention
         lines.append(f"{sign.words.format(value)} (the others {_plain(usual, sign)})")
     return lines, contended

@@ -31,6 +31,8 @@ constexpr std::string_view kResident = "proc.rss.bytes";
 constexpr std::string_view kThreads = "proc.threads.count";
 constexpr std::string_view kProcesses = "proc.processes.count";
 constexpr std::string_view kSwitches = "proc.context_switches.per_s";
+constexpr std::string_view kWait = "proc.cpu_wait.percent";
+constexpr double kPercentOfSecond = 1e-7;  // of ns in a second
 constexpr std::string_view kTotalNames[kTotals] = {
     "proc.cpu.percent",
     "proc.major_faults.per_s",
@@ -48,12 +50,14 @@ struct Watched {
   pid_t pid;
   bool was_alive = true;
   int io_error = 0;
+  bool has_wait = true;
   SeriesId totals[kTotals];
   SeriesId resident;
   SeriesId threads;
   SeriesId processes;
   SeriesId voluntary;
   SeriesId involuntary;
+  SeriesId wait;
 };
 
 class ProcessSource final : public sampler::Source {
@@ -81,6 +85,7 @@ class ProcessSource final : public sampler::Source {
     made.processes = table.add(kProcesses, {}, pid);
     made.voluntary = table.add(kSwitches, "voluntary", pid);
     made.involuntary = table.add(kSwitches, "involuntary", pid);
+    made.wait = table.add(kWait, {}, pid, kPercentOfSecond);
     watched_.push_back(made);
     processes_->watch(pid);
   }
@@ -91,7 +96,7 @@ class ProcessSource final : public sampler::Source {
     if (at == watched_.end()) return;
     for (const SeriesId id : at->totals) table.remove(id);
     for (const SeriesId id :
-         {at->resident, at->threads, at->processes, at->voluntary, at->involuntary}) {
+         {at->resident, at->threads, at->processes, at->voluntary, at->involuntary, at->wait}) {
       table.remove(id);
     }
     watched_.erase(at);
@@ -113,14 +118,16 @@ class ProcessSource final : public sampler::Source {
     sampler::Part process{
         std::string(name()), status, {kResident, kThreads, kProcesses, kSwitches}};
     sampler::Part io{"process_io", status, {}};
+    sampler::Part wait{"process_wait", status, {kWait}};
     for (std::size_t k = 0; k < kTotals; ++k) {
       (k < kFirstIoTotal ? process : io).metrics.push_back(kTotalNames[k]);
     }
     if (status.ok()) {
       process.status = watching();
       io.status = process.status.ok() ? reading_io() : process.status;
+      wait.status = process.status.ok() ? counting_wait() : process.status;
     }
-    return {std::move(process), std::move(io)};
+    return {std::move(process), std::move(io), std::move(wait)};
   }
 
   void take_changes(std::vector<sampler::Change>& changes) override {
@@ -156,6 +163,10 @@ class ProcessSource final : public sampler::Source {
       table.rate(watched.voluntary, tree.switches_voluntary);
       table.rate(watched.involuntary, tree.switches_involuntary);
     }
+    if (tree.alive) {
+      watched.has_wait = tree.has_wait;
+      if (tree.has_wait) table.rate(watched.wait, tree.wait_ns);
+    }
   }
 
   Status watching() const {
@@ -175,6 +186,14 @@ class ProcessSource final : public sampler::Source {
       if (!status.ok()) return status;
     }
     return {};
+  }
+
+  Status counting_wait() const {
+    for (const Watched& watched : watched_) {
+      if (watched.has_wait) return {};
+    }
+    return {State::absent, "the kernel does not count how long a thread waits for a CPU",
+            "use a kernel with CONFIG_SCHED_INFO"};
   }
 
   Status io_status(const Watched& watched) const {

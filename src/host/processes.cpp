@@ -230,8 +230,11 @@ void Processes::put_in_order() {
     }
     if (process.root != process.pid) {
       process.status = File();
+      process.schedstat = File();
     } else if (!process.status) {
-      process.status = File(procfs_ + "/" + std::to_string(process.pid) + "/status");
+      const std::string folder = procfs_ + "/" + std::to_string(process.pid);
+      process.status = File(folder + "/status");
+      process.schedstat = File(folder + "/schedstat");
     }
   }
 }
@@ -299,10 +302,20 @@ void Processes::read_io(Process& process) {
 
 void Processes::read_root(Process& process) {
   Tree* tree = tree_of(process.root);
-  if (tree == nullptr || process.status.read(buffer_) != 0) return;
-  tree->has_switches =
-      find_number(buffer_.text(), "voluntary_ctxt_switches", tree->switches_voluntary) &&
-      find_number(buffer_.text(), "nonvoluntary_ctxt_switches", tree->switches_involuntary);
+  if (tree == nullptr) return;
+  if (process.status.read(buffer_) == 0) {
+    tree->has_switches =
+        find_number(buffer_.text(), "voluntary_ctxt_switches", tree->switches_voluntary) &&
+        find_number(buffer_.text(), "nonvoluntary_ctxt_switches", tree->switches_involuntary);
+  }
+  // How long it ran, how long it waited to run, and how often it was given a CPU: a kernel that
+  // does not count them writes zeros.
+  std::uint64_t ran = 0;
+  std::uint64_t turns = 0;
+  tree->has_wait = process.schedstat.read(buffer_) == 0;
+  std::string_view text = buffer_.text();
+  tree->has_wait = tree->has_wait && next_number(text, ran) && next_number(text, tree->wait_ns) &&
+                   next_number(text, turns) && turns != 0;
 }
 
 // ---- counting what they used

@@ -64,6 +64,8 @@ struct Tree {
   bool has_switches = false;
   std::uint64_t switches_voluntary = 0;  // of the root's main thread
   std::uint64_t switches_involuntary = 0;
+  bool has_wait = false;
+  std::uint64_t wait_ns = 0;  // that the root's main thread could have run and had no CPU
 };
 
 class Processes {
@@ -95,7 +97,7 @@ class Processes {
     pid_t root = 0;  // of its tree
     unsigned depth = 0;
     std::uint64_t start = 0;
-    File stat, io, status;
+    File stat, io, status, schedstat;
     Reading counted;  // what the tree's totals hold of it
     Reading latest;
     bool counts_from_zero = false;  // born under our eyes: all it ever did belongs to the tree

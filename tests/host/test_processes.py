@@ -26,14 +26,19 @@ def of(values: dict[Key, float], pid: int) -> dict[tuple[str, str | None], float
 
 
 def test_a_tree_worked_out_by_hand(node: Node) -> None:
-    node.process(10, ticks=100, threads=5, pages=1000, io=(1000, 100, 50, 5), switches=(10, 20))
+    node.process(
+        10, ticks=100, threads=5, pages=1000, io=(1000, 100, 50, 5), switches=(10, 20), waited=10**9
+    )
     node.process(11, 10, ticks=50, threads=2, pages=500, name="a ) (b", io=(10, 0, 0, 0))
     node.process(12, 11, state="Z", threads=1, pages=0)
     node.process(99, 1, ticks=7000)
     sampler = node.sampler()
     sampler.watch(10)
     node.tick(sampler)
-    node.process(10, ticks=150, threads=5, pages=1000, io=(3000, 500, 50, 405), switches=(30, 26))
+    node.process(
+        10, ticks=150, threads=5, pages=1000, io=(3000, 500, 50, 405), switches=(30, 26),
+        waited=1_500_000_000,
+    )  # fmt: skip
     node.process(11, 10, ticks=100, threads=2, pages=500, name="a ) (b", io=(1010, 0, 0, 0))
     hertz = os.sysconf("SC_CLK_TCK")
     page = os.sysconf("SC_PAGE_SIZE")
@@ -45,6 +50,7 @@ def test_a_tree_worked_out_by_hand(node: Node) -> None:
         ("proc.processes.count", None): 2.0,  # a zombie is none
         ("proc.context_switches.per_s", "voluntary"): 10.0,
         ("proc.context_switches.per_s", "involuntary"): 3.0,
+        ("proc.cpu_wait.percent", None): pytest.approx(25.0),
         ("io.syscall_read.bytes_per_s", None): 1500.0,
         ("io.syscall_write.bytes_per_s", None): 200.0,
         ("io.storage_read.bytes_per_s", None): 0.0,
@@ -87,6 +93,22 @@ def test_a_kernel_without_io_accounts(node: Node) -> None:
     assert not any(metric.startswith("io.") for metric, _ in values)
     assert states(sampler)["process_io"] == "absent"
     assert "CONFIG_TASK_IO_ACCOUNTING" in reason(sampler, "process_io")
+
+
+@pytest.mark.parametrize("text", [None, "0 0 0\n", "", "12\n"])
+def test_a_kernel_that_does_not_count_waiting_for_a_cpu(node: Node, text: str | None) -> None:
+    node.process(10)
+    if text is not None:
+        node.write("10/schedstat", text)
+    sampler = node.sampler()
+    sampler.watch(10)
+    node.tick(sampler)
+    values = of(node.tick(sampler), 10)
+    assert ("proc.cpu.percent", None) in values
+    assert ("proc.cpu_wait.percent", None) not in values
+    assert states(sampler)["process"] == "ok"
+    assert states(sampler)["process_wait"] == "absent"
+    assert "CONFIG_SCHED_INFO" in reason(sampler, "process_wait")
 
 
 @pytest.mark.parametrize("outer_first", [True, False])

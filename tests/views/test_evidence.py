@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from haiprof.views.evidence import CPU, SWITCHES, Place, evidence
+from haiprof.views.evidence import CPU, SWITCHES, WAIT, Place, evidence
 
 SCHEMA = {
     "node": pl.String(), "rank": pl.Int64(), "pid": pl.Int64(), "time": pl.Int64(),
@@ -24,8 +24,12 @@ def of_node(node: str, metric: str, value: float, instance: str | None = None) -
     return node, None, 99, 5, metric, instance, value, 0
 
 
-def told(*rows: Row, low: int = 0, high: int = 10) -> tuple[list[str], bool]:
-    return evidence(pl.DataFrame(rows, SCHEMA, orient="row"), MINE, OTHERS, low, high)
+def told(*rows: Row, low: int = 0, high: int = 10, late: int = 4) -> tuple[list[str], bool]:
+    return evidence(pl.DataFrame(rows, SCHEMA, orient="row"), MINE, OTHERS, low, high, late)
+
+
+def waits(mine: float, others: float) -> list[Row]:
+    return [of_rank(MINE, WAIT, mine), *(of_rank(o, WAIT, others) for o in OTHERS)]
 
 
 def switches(mine: float, others: float, cpu: float) -> list[Row]:
@@ -45,6 +49,19 @@ def test_a_rank_that_is_pushed_off_its_core_has_a_neighbour() -> None:
 
 def test_a_rank_that_works_more_is_pushed_off_more_often() -> None:
     assert told(*switches(90, 3, cpu=100)) == ([], False)
+
+
+def test_waiting_for_a_core_that_makes_up_for_being_late_is_a_neighbour() -> None:
+    line = "its main thread waited for a core 60 % of the time (the others 30)"
+    assert told(*waits(60, 30), late=4) == ([line], True)
+
+
+def test_waiting_for_a_core_for_less_than_half_of_being_late_is_none() -> None:
+    assert told(*waits(60, 30), late=7) == ([], False)
+
+
+def test_who_hardly_waits_for_a_core_is_not_pushed_off_it_either() -> None:
+    assert told(*switches(90, 3, cpu=50), *waits(1, 0)) == ([], False)
 
 
 def test_what_all_have_is_no_evidence() -> None:
@@ -99,4 +116,4 @@ def test_a_node_that_has_what_others_have_not(metric: str, mine: float, line: st
 
 def test_ranks_of_one_node_share_what_the_node_has() -> None:
     rows = pl.DataFrame([of_node("n0", "cpu.steal.percent", 30)], SCHEMA, orient="row")
-    assert evidence(rows, MINE, [Place("n0", 1, 11)], 0, 10) == ([], False)
+    assert evidence(rows, MINE, [Place("n0", 1, 11)], 0, 10, 4) == ([], False)
