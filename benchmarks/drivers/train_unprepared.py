@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-STEPS = 1 << 17
+STEPS = 1 << 18
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
