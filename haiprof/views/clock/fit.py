@@ -23,11 +23,19 @@ _MOST_PARTS: Final = 32
 _WINDOW: Final = 8
 
 
-def pieces_of(points: Points) -> list[Piece]:
-    """Divide time into as few pieces as the points allow, each with its line."""
-    made = [piece for part in _parts(points) if (piece := _piece(part)) is not None]
-    if len(made) < 2:
-        return made
+def pieces_of(points: Points) -> list[Piece] | str:
+    """Divide time into as few pieces as the points allow, each with its line; or say why not."""
+    made = []
+    for part in _parts(points):
+        piece = _piece(part)
+        if piece is None:
+            return (
+                f"of {len(points.time)} collectives and messages some went one way only before or "
+                "after its clock was set"
+            )
+        made.append(piece)
+    if not made:
+        return f"its {len(points.time)} collectives and messages contradict each other"
     bridged = [made[0]]
     for before, after in itertools.pairwise(made):
         bridged += [_bridge(before, after), after]
@@ -167,7 +175,8 @@ def _piece(points: Points) -> Piece | None:
         a = float(halfway[0]) - b * since
     ahead = corners[:, 0] + (corners[:, 1] - b) * (since + until) / 2
     a = float(np.clip(a, ahead.min(), ahead.max()))
-    residual = np.abs(middle - a - b * time)
+    off = middle - a - b * time
+    unseen = _unseen_by_ends(points, off) if len(middle) else _unseen_by_messages(points, a, b)
     return Piece(
         points.origin + int(since),
         points.origin + int(until),
@@ -176,10 +185,40 @@ def _piece(points: Points) -> Piece | None:
         a,
         b,
         corners,
-        _level(points)[3],
-        residual,
+        unseen,
+        np.abs(off),
         len(points.time),
     )
+
+
+def _unseen_by_ends(points: Points, off: Reals) -> float:
+    """Return how far a clock can have been from its line without a jump of the ends, in ns.
+
+    Args:
+        points: what the line was made of.
+        off: how far the ends are from it, by time.
+    """
+    _, _, wide, shows = _level(points)
+    if wide < 2:
+        return shows
+    away = np.median(np.lib.stride_tricks.sliding_window_view(off, wide), 1)
+    return max(shows, float(np.abs(away).max()))
+
+
+def _unseen_by_messages(points: Points, a: float, b: float) -> float:
+    """Return how far a clock can have been from its line between messages alone, in ns.
+
+    A clock that is set by less than they leave open has lines that fit before and after. Where it
+    was is told by those of a while only.
+    """
+    line = a + b * points.time
+    made = 0.0
+    for room in (points.high - line, line - points.low):
+        known = room[np.isfinite(room)]
+        wide = max(1, min(2 * _WINDOW, len(known) // 4))
+        windows = np.lib.stride_tricks.sliding_window_view(known, wide).min(1)
+        made = max(made, float(windows.max()))
+    return made
 
 
 def _bridge(before: Piece, after: Piece) -> Piece:

@@ -175,14 +175,13 @@ def _ahead(
         return []
     if not two_sided(points):
         return "messages went one way only, which does not bound how far its clock is off"
-    count = len(points.time)
     made = pieces_of(points)
-    if not made:
-        return f"its {count} collectives and messages contradict each other"
+    if isinstance(made, str):
+        return made
     if both.height and not bool(both["sure"].all()) and not _credible(made, points):
         return (
-            f"the ends of {count} collectives do not agree on one offset; their groups are not "
-            "told, so they may be of different ones"
+            f"the ends of {len(points.time)} collectives do not agree on one offset; their groups "
+            "are not told, so they may be of different ones"
         )
     return made
 
