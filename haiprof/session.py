@@ -396,6 +396,9 @@ def start(
     recorders: str | None = None,
     basic_interval: float | None = None,
     gpu_interval: float | None = None,
+    ib_interval: float | None = None,
+    mem_interval: float | None = None,
+    power_interval: float | None = None,
     io_interval: float | None = None,
     trace: bool | None = None,
     trace_steps: int | None = None,
@@ -426,10 +429,13 @@ def start(
             default 0.005, 0 for any.
         warmup: seconds before the recording begins; default 0.
         time: seconds after which the recording of each process ends; default 0, with the process.
-        recorders: what is sampled: ``all`` (the default) or names with commas between,
-            ``basic``, ``gpu`` and ``io`` in this version.
+        recorders: what is sampled: ``all`` (the default) or names with commas between, of
+            ``basic``, ``gpu``, ``ib``, ``mem``, ``power``, ``io`` and ``trace``.
         basic_interval: seconds between two samples of it; default 0, as ``sample_hz`` says.
         gpu_interval: the same for the GPUs that the job uses.
+        ib_interval: the same for InfiniBand.
+        mem_interval: the same for the bandwidth of memory, and of PCIe.
+        power_interval: the same for the power of CPUs and memory.
         io_interval: the same for block devices.
         trace: make a deep trace as soon as this process trains; see :func:`haiprof.trace`.
         trace_steps: its length in steps; default 3, or what ``trace_seconds`` or ``time`` say.
@@ -462,6 +468,9 @@ def start(
         "recorders": recorders,
         "basic_interval": basic_interval,
         "gpu_interval": gpu_interval,
+        "ib_interval": ib_interval,
+        "mem_interval": mem_interval,
+        "power_interval": power_interval,
         "io_interval": io_interval,
         "trace": trace,
         "trace_steps": trace_steps,
