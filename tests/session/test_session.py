@@ -210,15 +210,15 @@ def test_a_recorder_that_has_written_all_and_left_is_not_missed(shm: Path, tmp_p
     """It may have gone, with its folder, right after somebody looked whether it is there."""
     program = """
     import haiprof, shutil, sys
-    from haiprof import session
+    from haiprof.session import ring
     started = haiprof.start(sys.argv[1], run="run", hooks=False)
     haiprof.flush()
     def start_recorder(rings, *_):
         shutil.rmtree(rings)
         open(rings / "recorder.log")
-    session.recorder_running = lambda _: False
-    session.start_recorder = start_recorder
-    started._recorder_started = 0.0
+    ring.recorder_running = lambda _: False
+    ring.start_recorder = start_recorder
+    started._ring._recorder_started = 0.0
     {stop}
     """
     process = python(program.format(stop="haiprof.stop()"), str(tmp_path / "1"))
