@@ -117,13 +117,14 @@ def test_a_process_that_never_recorded_is_as_it_was_after_the_stop(
         """
         import os, sys, threading, time
         import torch, torch.utils.data.dataloader
-        import haiprof.hooks, haiprof.session
+        import haiprof.hooks
+        from haiprof.session import life
         """
         + TRACES.replace("\n", "\n    ")
         + """
         from haiprof.control.client import ask
         from haiprof.places import control_socket
-        haiprof.session._be_asked()
+        life._be_asked()
         model = torch.nn.Linear(4, 4)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         def train(n):

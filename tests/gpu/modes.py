@@ -68,19 +68,20 @@ class Haiprof:
 
     def on(self, kernels: str, period: float = 60.0, hooks: bool = True) -> None:
         """Do what ``haiprof.start(kernels=…)`` does, in the session that is there."""
-        from haiprof import session
+        from haiprof.session import attached
 
         os.kill(self._recorder, signal.SIGCONT)
-        session._install_hooks(
+        attached.install(
             self._options._replace(kernels=kernels, kernels_period=period, hooks=hooks)
         )
 
     def off(self) -> None:
         """Take it all back."""
-        from haiprof import hooks, session
+        from haiprof import hooks
+        from haiprof.session import attached
 
         hooks.uninstall()
-        session._stop_kernels()
+        attached.stop_kernels()
         os.kill(self._recorder, signal.SIGSTOP)
 
 

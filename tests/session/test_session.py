@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from recording import process_file, python, read_table, recorders, run_python, wait_recorded
 
+from haiprof.options import HOST_RECORDERS
+
 START = """
     import haiprof, os, sys, threading, time
     session = haiprof.start(sys.argv[1], run="run", hooks=False)
@@ -208,15 +210,15 @@ def test_a_recorder_that_has_written_all_and_left_is_not_missed(shm: Path, tmp_p
     """It may have gone, with its folder, right after somebody looked whether it is there."""
     program = """
     import haiprof, shutil, sys
-    from haiprof import session
+    from haiprof.session import ring
     started = haiprof.start(sys.argv[1], run="run", hooks=False)
     haiprof.flush()
     def start_recorder(rings, *_):
         shutil.rmtree(rings)
         open(rings / "recorder.log")
-    session.recorder_running = lambda _: False
-    session.start_recorder = start_recorder
-    started._recorder_started = 0.0
+    ring.recorder_running = lambda _: False
+    ring.start_recorder = start_recorder
+    started._ring._recorder_started = 0.0
     {stop}
     """
     process = python(program.format(stop="haiprof.stop()"), str(tmp_path / "1"))
@@ -393,3 +395,16 @@ def test_what_says_no_in_the_environment_means_no(
 
     _haiprof_boot.arm()
     assert not hasattr(sys, "_haiprof_armed")
+
+
+def test_each_recorder_of_the_host_takes_an_interval_of_its_own(shm: Path, tmp_path: Path) -> None:
+    wanted = {f"{name}_interval": 2.0 + n for n, name in enumerate(HOST_RECORDERS)}
+    program = """
+    import haiprof, json, sys
+    haiprof.start(sys.argv[1], run="run", hooks=False, **json.loads(sys.argv[2]))
+    haiprof.stop()
+    """
+    run_python(program, str(tmp_path), json.dumps(wanted))
+    wait_recorded(shm)
+    used = json.loads((tmp_path / "run/run.json").read_text())["options"]
+    assert {name: used[name] for name in wanted} == wanted

@@ -159,13 +159,14 @@ def test_a_warmup_that_ends_while_torch_is_imported_loses_nothing(
     program = """
     import sys
     sys.path.insert(0, sys.argv[1])
-    import haiprof, haiprof.session, time
+    import haiprof, time
+    from haiprof.launcher import placement
+    from haiprof.options import resolve
     from haiprof.hooks import imports
     found = []
     def begin(session):
         found.append(imports.imported("torch") is not None)
-    session = haiprof.session.Session(haiprof.session.resolve({"warmup": 0.3})[0],
-                                      haiprof.session.placement())
+    session = haiprof.Session(resolve({"warmup": 0.3})[0], placement())
     session.wait_for_beginning(begin)
     import torch
     time.sleep(0.5)

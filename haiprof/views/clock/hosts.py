@@ -1,0 +1,194 @@
+"""The clocks of all hosts of a run against that of one, directly or through others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from haiprof.views.clock.bounds import Points, points_between, two_sided
+from haiprof.views.clock.fit import pieces_of
+from haiprof.views.clock.piece import Piece, chained
+from haiprof.views.clock.words import SCHEMA, own_check, rows_of
+from haiprof.views.intervals import Times
+
+#: Of collectives whose group is not told, ends may disagree by this part of what they leave open.
+_DISAGREE: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The clocks of all hosts of a run against one of them.
+
+    ``frame`` has a row per host and piece: ``node``, ``since`` and ``until`` (time of the
+    reference), ``offset`` (ns that it is ahead at ``since``), ``drift`` (ppm that it gains),
+    ``bound`` (ns: the most that the correction can be off between the two; null where not known),
+    ``residual`` and ``residual_p99`` (ns: median and 99th percentile of how far the ends of
+    collectives are apart once corrected), ``pairs`` (collectives and messages used), ``corrected``
+    and ``how`` (words).
+    """
+
+    reference: str | None
+    frame: pl.DataFrame
+    pieces: Mapping[str, Sequence[Piece]] = field(default_factory=dict)
+
+    def corrected(self, host: str, times: Times) -> Times:
+        """Return times of a host's clock as the reference's would have told them, in ns.
+
+        Of the reference, and of a host that nothing is known of, they are returned as they are. A
+        clock that was set back told some times twice: they are taken for the first.
+        """
+        pieces = self.pieces.get(host, ())
+        if not pieces or not len(times):
+            return times
+        ends = [piece.until + int(piece.ahead(np.array([piece.until]))[0]) for piece in pieces]
+        which = np.searchsorted(np.maximum.accumulate(ends[:-1]), times)
+        made = np.empty(len(times), np.int64)
+        for number, piece in enumerate(pieces):
+            mine = which == number
+            made[mine] = piece.reference_time(times[mine])
+        return made
+
+    def applied(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Return a frame with the times in its columns ``start``, ``end`` and ``time`` corrected.
+
+        ``node`` says whose clock each row is of. A duration beside them stays as it was measured.
+        """
+        columns = [name for name in ("start", "end", "time") if name in frame.columns]
+        if not self.pieces or not frame.height or not columns:
+            return frame
+        nodes = frame["node"].cast(pl.String)
+        made = {name: frame[name].to_numpy().copy() for name in columns}
+        for node in set(nodes.to_list()) & set(self.pieces):
+            mine = (nodes == node).to_numpy()
+            for values in made.values():
+                values[mine] = self.corrected(node, values[mine])
+        return frame.with_columns(pl.Series(name, values) for name, values in made.items())
+
+    def bound(self, host: str, times: Times) -> Times | None:
+        """Return how far :meth:`corrected` can be off, in ns; None where that is not known.
+
+        The farther away from all that the hosts did together, the more.
+        """
+        if host == self.reference:
+            return np.zeros(len(times), np.int64)
+        pieces = self.pieces.get(host, ())
+        if not pieces:
+            return None
+        taken = self.corrected(host, times)
+        made = np.zeros(len(times), np.int64)
+        for piece in pieces:
+            # Any piece that a time can be of.
+            at = piece.reference_time(times)
+            off = piece.bound(at)
+            low = -np.inf if piece is pieces[0] else piece.since
+            high = np.inf if piece is pieces[-1] else piece.until
+            can = (at + off >= low) & (at - off <= high)
+            made = np.where(can, np.maximum(made, np.abs(at - taken) + off), made)
+        return made
+
+
+def clock(
+    met: pl.DataFrame,
+    sent: pl.DataFrame,
+    hosts: Sequence[str],
+    errors: Mapping[str, int] | None = None,
+) -> Clock:
+    """Return the clocks of hosts against that of the first.
+
+    Args:
+        met: as of :func:`meetings`.
+        sent: as of :func:`messages`.
+        hosts: the hosts of the run, the reference first.
+        errors: how far the clocks of hosts can be from UTC by what NTP or PTP told them, in ns.
+            Not all daemons tell the truth of it, so that it corrects and bounds nothing; it is
+            said where there is nothing else, or where it is not so.
+    """
+    errors = errors or {}
+    reference = hosts[0] if hosts else None
+    rows: list[tuple[object, ...]] = []
+    pieces: dict[str, list[Piece]] = {}
+    own = {str(host): frame for (host,), frame in met.partition_by("host", as_dict=True).items()}
+    none = met.clear()
+    if reference is not None:
+        check = own_check(own.get(reference, none))
+        rows.append(
+            (reference, None, None, 0, 0.0, 0, None, None, 0, False, f"the reference{check}")
+        )
+    reached, front = {reference}, [reference]
+    contradictory: dict[str, str] = {}
+    partners = _partners(met, sent)
+    while front:
+        found: dict[str, list[Piece]] = {}
+        for through in front:
+            if through is None:
+                continue
+            for host in hosts:
+                if host in reached or host not in partners.get(through, ()):
+                    continue
+                made = _ahead(own.get(host, none), own.get(through, none), sent, host, through)
+                if isinstance(made, str):
+                    contradictory.setdefault(host, made)
+                    continue
+                if through != reference:
+                    made = chained(made, pieces[through])
+                if made and (host not in found or _worst(made) < _worst(found[host])):
+                    found[host] = made
+        pieces.update(found)
+        front = list(found)
+        reached.update(front)
+    for host in hosts[1:]:
+        mine = own.get(host, none)
+        apart = None
+        if reference is not None and reference in errors and host in errors:
+            apart = errors[reference] + errors[host]
+        rows += rows_of(host, pieces.get(host, []), contradictory.get(host), mine, apart)
+    frame = pl.DataFrame(rows, SCHEMA, orient="row")
+    return Clock(reference, frame, pieces)
+
+
+def _partners(met: pl.DataFrame, sent: pl.DataFrame) -> dict[str, set[str]]:
+    """Return which hosts each host did something together with."""
+    groups = met.group_by("meeting").agg(pl.col("host").unique().sort())["host"].unique()
+    pairs = sent.select("sender", "receiver").unique().rows()
+    made: dict[str, set[str]] = {}
+    for group in (*groups.to_list(), *pairs):
+        for host in group:
+            made.setdefault(host, set()).update(group)
+    return made
+
+
+def _worst(pieces: list[Piece]) -> int:
+    return max(int(p.bound(np.array([p.since, p.until])).max()) for p in pieces)
+
+
+def _ahead(
+    mine: pl.DataFrame, its: pl.DataFrame, sent: pl.DataFrame, host: str, other: str
+) -> list[Piece] | str:
+    """Return how much ``host`` is ahead of ``other``, by the time of ``other``; or why not."""
+    both = its.join(mine, on="meeting", suffix="_host")
+    points = points_between(both, sent, host, other)
+    if points is None:
+        return []
+    if not two_sided(points):
+        return "messages went one way only, which does not bound how far its clock is off"
+    made = pieces_of(points)
+    if isinstance(made, str):
+        return made
+    if both.height and not bool(both["sure"].all()) and not _credible(made, points):
+        return (
+            f"the ends of {len(points.time)} collectives do not agree on one offset; their groups "
+            "are not told, so they may be of different ones"
+        )
+    return made
+
+
+def _credible(pieces: list[Piece], points: Points) -> bool:
+    apart = np.concatenate([piece.residual for piece in pieces])
+    open_ = (points.high - points.low)[np.isfinite(points.high) & np.isfinite(points.low)]
+    return bool(len(open_)) and float(np.percentile(apart, 90)) <= _DISAGREE * float(
+        np.median(open_)
+    )

@@ -1,0 +1,89 @@
+"""A stretch of time in which a clock went evenly, and such stretches one after the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from haiprof.views.clock.bounds import Reals
+from haiprof.views.clock.polygon import outermost
+from haiprof.views.intervals import Times
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A stretch of time in which a clock went evenly.
+
+    ``base + a + b * (time - origin)`` (ns, of the reference's time) is how much it was ahead;
+    ``corners`` are all (a, b) that what was seen leaves possible; ``unseen`` (ns) is what the clock
+    may have been set by meanwhile without showing.
+    """
+
+    since: int
+    until: int
+    origin: int
+    base: int
+    a: float
+    b: float
+    corners: Reals
+    unseen: float = 0.0
+    residual: Reals = field(default_factory=lambda: np.zeros(0))
+    pairs: int = 0
+
+    def ahead(self, time: Times) -> Times:
+        """Return how much the clock is ahead of the reference at its times, in ns."""
+        made: Times = self.base + np.rint(self.a + self.b * (time - self.origin)).astype(np.int64)
+        return made
+
+    def reference_time(self, local: Times) -> Times:
+        """Return what the reference's clock showed at times of this one, in ns."""
+        # local = t + base + a + b * (t - origin), solved for t.
+        since = local - self.base - self.origin
+        made: Times = self.origin + np.rint((since - self.a) / (1 + self.b)).astype(np.int64)
+        return made
+
+    def bound(self, time: Times) -> Times:
+        """Return how far the truth can be from :meth:`ahead`, in ns."""
+        at = (time - self.origin).astype(np.float64)
+        reach = self.corners[:, :1] + self.corners[:, 1:] * at
+        mine = self.a + self.b * at
+        off = np.maximum(reach.max(0) - mine, mine - reach.min(0))
+        made: Times = np.ceil(off + self.unseen).astype(np.int64) + 1
+        return made
+
+
+def chained(pieces: list[Piece], through: list[Piece]) -> list[Piece]:
+    """Add how much a host is ahead of another to how much that one is ahead of the reference."""
+    made = []
+    for piece in pieces:
+        for part in through:
+            # The other host's clock is that of its piece; both are near enough to the reference's.
+            shift = int(part.ahead(np.array([part.since]))[0])
+            since, until = piece.since - shift, piece.until - shift
+            first = part is through[0]
+            last = part is through[-1]
+            low = since if first else max(since, part.since)
+            high = until if last else min(until, part.until)
+            if low > high:
+                continue
+            moved = piece.b * (part.origin + shift - piece.origin)
+            mine = piece.corners + np.array([1.0, 0.0]) * piece.corners[:, 1:] * (
+                part.origin + shift - piece.origin
+            )
+            sums = (mine[:, None, :] + part.corners[None, :, :]).reshape(-1, 2)
+            made.append(
+                Piece(
+                    low,
+                    high,
+                    part.origin,
+                    piece.base + part.base,
+                    piece.a + moved + part.a,
+                    piece.b + part.b,
+                    outermost(sums),
+                    piece.unseen + part.unseen,
+                    piece.residual,
+                    piece.pairs,
+                )
+            )
+    return made

@@ -1,0 +1,75 @@
+"""The lines that fit between bounds: the corners (a, b) of the polygon of all of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from haiprof.views.clock.bounds import Points, Reals
+
+#: No computer's clock gains or loses more; the kernel slews one by no more than this.
+DRIFT: Final = 500e-6
+
+
+def corners_of(points: Points) -> Reals | None:
+    """Return the corners (a, b) of all lines between the points; None where there is none.
+
+    For a slope ``b`` the line may begin between ``g(b) = max(low - b t)`` and
+    ``f(b) = min(high - b t)``; the one is convex, the other concave, and their corners are at the
+    slopes of the hulls of the points.
+    """
+    upper, lower = np.isfinite(points.high), np.isfinite(points.low)
+    if not upper.any() or not lower.any():
+        return None
+    above = hull(points.time[upper], points.high[upper])
+    below = hull(points.time[lower], -points.low[lower])
+    breaks = np.concatenate((_edges(above), -_edges(below), np.array([-DRIFT, DRIFT])))
+    slopes = np.unique(breaks[np.abs(breaks) <= DRIFT])
+
+    def most(b: Reals) -> Reals:
+        made: Reals = (above[:, 1:] - above[:, :1] * b).min(0)
+        return made
+
+    def least(b: Reals) -> Reals:
+        made: Reals = (-below[:, 1:] - below[:, :1] * b).max(0)
+        return made
+
+    room = most(slopes) - least(slopes)
+    if float(room.max()) < 0:
+        return None
+    inside = np.flatnonzero(room >= 0)
+    found = [slopes[inside]]
+    for at, beyond in ((inside[0], inside[0] - 1), (inside[-1], inside[-1] + 1)):
+        if 0 <= beyond < len(slopes):
+            part = room[at] / (room[at] - room[beyond])
+            found.append(np.array([slopes[at] + part * (slopes[beyond] - slopes[at])]))
+    b = np.concatenate(found)
+    return np.column_stack((np.concatenate((most(b), least(b))), np.concatenate((b, b))))
+
+
+def hull(time: Reals, value: Reals) -> Reals:
+    """Return the lower convex hull of points, by time."""
+    order = np.lexsort((value, time))
+    made: list[tuple[float, float]] = []
+    for x, y in zip(time[order].tolist(), value[order].tolist(), strict=True):
+        if made and made[-1][0] == x:
+            continue
+        while len(made) > 1 and (made[-1][1] - made[-2][1]) * (x - made[-2][0]) >= (
+            y - made[-2][1]
+        ) * (made[-1][0] - made[-2][0]):
+            made.pop()
+        made.append((x, y))
+    return np.array(made)
+
+
+def _edges(hull: Reals) -> Reals:
+    made: Reals = np.diff(hull[:, 1]) / np.diff(hull[:, 0])
+    return made
+
+
+def outermost(corners: Reals) -> Reals:
+    """Keep the corners that no others lie around."""
+    a, b = corners[:, 0], corners[:, 1]
+    low, high = hull(b, a), hull(b, -a)
+    return np.concatenate((low[:, ::-1], high[:, ::-1] * np.array([-1.0, 1.0])))

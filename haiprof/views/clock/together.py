@@ -1,0 +1,132 @@
+"""What hosts did together that tells of their clocks: collectives, and messages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+import polars as pl
+
+#: Collectives that no rank can leave before all have come. An all-to-all may move nothing between
+#: two ranks, a broadcast or a reduction has one root: those tell less, and are not used.
+TOGETHER: Final = ("all_reduce", "all_gather", "reduce_scatter", "barrier")
+#: What is read of matched communications.
+WANTED: Final = (
+    "step", "group", "ranks", "op", "alike", "nth", "size", "transfer", "rank", "start", "end",
+)  # fmt: skip
+MEETINGS: Final = {
+    "meeting": pl.Int64(),
+    "host": pl.String(),
+    "begun": pl.Int64(),
+    "ended": pl.Int64(),
+    "end": pl.Int64(),
+    "sure": pl.Boolean(),
+}
+MESSAGES: Final = {
+    "sender": pl.String(),
+    "receiver": pl.String(),
+    "sent": pl.Int64(),
+    "received": pl.Int64(),
+}
+
+
+def wanted(matched: pl.DataFrame) -> pl.DataFrame:
+    """Return those rows of matched communications that can tell of clocks."""
+    in_step = matched.filter(pl.col("step").is_not_null())
+    together = pl.col("op").is_in(TOGETHER) & pl.col("transfer").is_not_null()
+    return in_step.filter(together | pl.col("op").is_in(["send", "recv"]))
+
+
+def meetings(matched: pl.DataFrame, hosts: Mapping[str, str], session: int = 0) -> pl.DataFrame:
+    """Return the collectives that bound clocks, one row for each and each host that took part.
+
+    Args:
+        matched: what :func:`haiprof.views.trace.distributed.match` returned, ranks by label.
+        hosts: the host of each label.
+        session: told apart from meetings of other sessions by it.
+
+    Returns:
+        ``meeting``, ``host``, ``begun`` (when the last rank of the host came), ``ended`` (when its
+        first one left), ``end`` (of the middle one), ``sure`` (whether the trace tells the group).
+        Only collectives of a step: which is the same on another rank is not certain outside.
+    """
+    same = ["step", "group", "ranks", "op", "alike", "nth"]
+    # An operation of nccl on the host ends when it is queued, not when it is done.
+    kept = matched.filter(
+        pl.col("transfer").is_not_null(), pl.col("op").is_in(TOGETHER), pl.col("step").is_not_null()
+    )
+    if not kept.height:
+        return pl.DataFrame(schema=MEETINGS)
+    host = pl.col("rank").replace_strict(dict(hosts), return_dtype=pl.String())
+    told = pl.col("group").is_not_null() | pl.col("ranks").is_not_null()
+    numbered = kept.join(
+        kept.select(same).unique(maintain_order=True).with_row_index("meeting"),
+        on=same,
+        nulls_equal=True,
+    )
+    return (
+        numbered.with_columns(host.alias("host"))
+        .group_by("meeting", "host")
+        .agg(
+            pl.col("start").max().alias("begun"),
+            pl.col("end").min().alias("ended"),
+            pl.col("end").sort().get(pl.len() // 2).alias("end"),
+            told.all().alias("sure"),
+        )
+        .with_columns(pl.col("meeting").cast(pl.Int64) + (session << 40))
+        .select(pl.col(name).cast(kind) for name, kind in MEETINGS.items())
+        .sort("meeting", "host")
+    )
+
+
+def messages(matched: pl.DataFrame, hosts: Mapping[str, str], ranks: Mapping[str, int | None]) -> (
+    pl.DataFrame
+):  # fmt: skip
+    """Return what one host sent to another, where the trace tells both: in groups of two ranks.
+
+    Args:
+        matched: as of :func:`meetings`.
+        hosts: the host of each label.
+        ranks: the rank of each label.
+
+    Returns:
+        ``sender``, ``receiver`` (hosts), ``sent`` (when sending began, by the sender's clock),
+        ``received`` (when receiving ended, by the receiver's).
+    """
+    found = matched.filter(
+        pl.col("op").is_in(["send", "recv"]),
+        pl.col("step").is_not_null(),
+        pl.col("ranks").is_not_null(),
+    )
+    if not found.height:
+        return pl.DataFrame(schema=MESSAGES)
+    two = {text for text in found["ranks"].unique().to_list() if len(_ranks(text)) == 2}
+    who = pl.col("rank").replace_strict(dict(ranks), return_dtype=pl.Int64())
+    host = pl.col("rank").replace_strict(dict(hosts), return_dtype=pl.String())
+    found = found.filter(pl.col("ranks").is_in(two)).with_columns(
+        who.alias("who"), host.alias("host")
+    )
+    keys = ["step", "group", "ranks", "size"]
+    nth = pl.int_range(pl.len()).over("who", "op", *keys).alias("turn")
+    many = pl.len().over("who", "op", *keys).alias("many")
+    found = found.sort("start").with_columns(nth, many)
+    keys = [*keys, "turn", "many"]
+    sent = found.filter(pl.col("op") == "send").select(
+        *keys, "who", pl.col("host").alias("sender"), pl.col("start").alias("sent")
+    )
+    received = found.filter(pl.col("op") == "recv").select(
+        *keys, "who", pl.col("host").alias("receiver"), pl.col("end").alias("received")
+    )
+    pairs = sent.join(received, on=keys, nulls_equal=True).filter(
+        pl.col("who") != pl.col("who_right")
+    )
+    return pairs.filter(pl.col("sender") != pl.col("receiver")).select(*MESSAGES)
+
+
+def _ranks(text: str) -> list[int]:
+    try:
+        made = json.loads(text)
+    except ValueError:
+        return []
+    return made if isinstance(made, list) else []
