@@ -205,7 +205,7 @@ def import_(
     ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="The folder to write [beside the traces].", metavar="DIR"),
+        typer.Option("--out", "-o", help="The folder to write [beside the traces].", metavar="DIR"),
     ] = None,
 ) -> None:
     """Read traces of torch.profiler once, so that they open at once from then on."""
