@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import math
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -35,6 +36,7 @@ from haiprof.views import overhead as overhead_view
 from haiprof.views import pipeline as pipeline_view
 from haiprof.views import recorded as recorded_views
 from haiprof.views import steps as step_views
+from haiprof.views.clock import Clock
 from haiprof.views.overview import Summary, add_gpus, fold_ranges, summarise
 
 if TYPE_CHECKING:
@@ -46,6 +48,8 @@ _SUMMARY_SAMPLES = ("time", "metric", "instance", "value", "flags")
 #: Points of all step series of an overview together; each rank has between these two.
 _TREND_POINTS = 40_000
 _TREND_POINTS_RANK = (400, 2_000)
+#: No run lasts longer: ns of more do not fit.
+_LONGEST_S = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,8 @@ class Analyzer(Traced):
         self._summaries: tuple[list[Summary], list[Summary]] | None = None
         self._headline: list[str] | None = None
         self._links = Links()
+        #: What this is a part of, and which, ns UTC.
+        self._part_of: tuple[Analyzer, tuple[int, int]] | None = None
 
     def __repr__(self) -> str:
         """Name the run's folder and size."""
@@ -145,10 +151,13 @@ class Analyzer(Traced):
         return self._deep
 
     def _open_deep(self) -> Analyzer | None:
+        if self._part_of is not None:
+            whole, window = self._part_of
+            return None if whole.deep is None else whole.deep._between(*window)
         try:
             opened = open_traces(self._run, self._executor, self._told)
         except HaiprofError as error:  # what haiprof recorded is there all the same
-            self._note([str(error)])
+            self.note([str(error)])
             return None
         if opened is None:
             return None
@@ -161,15 +170,56 @@ class Analyzer(Traced):
         deep = self.deep
         return self if deep is None or (rank is not None and rank not in deep.ranks) else deep
 
+    def between(self, start: float = 0.0, end: float = math.inf) -> Analyzer:
+        """Return a part of the run as a run of its own: what goes on at an edge is cut there.
+
+        Clocks of hosts are held against each other by the whole run.
+
+        Args:
+            start: s since the run began, as its report counts them.
+            end: likewise.
+
+        Raises:
+            HaiprofError: there is nothing of the run in it.
+        """
+        began = self._run.created_ns
+        first, last = (
+            began + int(min(max(seconds, 0.0), _LONGEST_S) * 1e9) for seconds in (start, end)
+        )
+        made = self._between(first, last)
+        if made is None:
+            ends = [end for p in self._run.processes for _, end in [_life(p)] if end is not None]
+            lasted = f"lasted {(max(ends) - began) / 1e9:.6g} s" if ends else "has no end yet"
+            until = "on" if end == math.inf else f"to {end:g} s"
+            raise HaiprofError(
+                f"{self._where}: has nothing from {start:g} s {until}: it {lasted}: "
+                "choose other times"
+            )
+        return made
+
+    def _between(self, first: int, last: int) -> Analyzer | None:
+        parts = [part for p in self._run.processes if (part := _cut(p, first, last)) is not None]
+        if not any(part.role != ROLE_NODE for part in parts):
+            return None
+        made = Analyzer.__new__(Analyzer)
+        made._told = None
+        run = replace(self._run, processes=tuple(parts))
+        made._take(Opened(run, self._temporary), self._executor)
+        made._part_of = self, (first, last)
+        return made
+
+    def _clock(self) -> Clock:
+        return super()._clock() if self._part_of is None else self._part_of[0]._clock()
+
     def problems(self) -> list[str]:
         """Return one line for each folder or file that cannot be read and is left out.
 
         Of deep traces in the run's folders, once they have been read.
         """
         for _, lines in self._map(_check, self._run.processes):
-            self._note(lines)
+            self.note(lines)
         if self._deep is not None:
-            self._note(self._deep.problems())
+            self.note(self._deep.problems())
         return list(self._problems)
 
     def processes(self) -> pl.DataFrame:
@@ -338,7 +388,7 @@ class Analyzer(Traced):
         ranks = list(latest.values()) if len(latest) > 1 else []
         made = list(self._map(_phase_parts, ranks))
         for _, read in made:
-            self._note(read.problems)
+            self.note(read.problems)
         return late.of_run(
             [process for process, _ in made],
             [read.frame for _, read in made],
@@ -359,14 +409,14 @@ class Analyzer(Traced):
 
         See :mod:`haiprof.views.efficiency`, where they are defined.
         """
-        return efficiency(self._run, self._map, self._note, peak_flops)
+        return efficiency(self._run, self._map, self.note, peak_flops)
 
     def goodput(self) -> Goodput:
         """Return what the job's whole life was spent on, over all its attempts, and its ETTR.
 
         See :mod:`haiprof.views.goodput`, where the parts are defined.
         """
-        return goodput(self._run, self._map, self._note)
+        return goodput(self._run, self._map, self.note)
 
     def summaries(self) -> tuple[list[Summary], list[Summary]]:
         """Return the summed-up rank processes and nodes; read once, then kept.
@@ -409,7 +459,7 @@ class Analyzer(Traced):
         work = functools.partial(_summarise, points=points)
         made = [summary for _, summary in self._map(work, processes)]
         for summary in made:
-            self._note(summary.problems)
+            self.note(summary.problems)
         fold_ranges(made)
         return made
 
@@ -470,14 +520,14 @@ class Analyzer(Traced):
         keep: Mapping[str, Collection[str]] | None = None,
     ) -> pl.DataFrame:
         """Read some columns of one table of one process; of text columns the values to ``keep``."""
-        read = tables.read_table(process.folder, table, columns, keep)
-        self._note(read.problems)
+        read = tables.read(process, table, columns, keep)
+        self.note(read.problems)
         return read.frame
 
     def read_gpu(self, process: Process) -> GpuTables:
         """Read what one process recorded of its GPUs."""
         made = _read_gpu(process)
-        self._note(made.problems)
+        self.note(made.problems)
         return made
 
     def gpu_instances(self, processes: Sequence[Process]) -> dict[str, list[str]]:
@@ -516,7 +566,7 @@ class Analyzer(Traced):
         leading = {"node": pl.Categorical(), "rank": pl.Int64(), "pid": pl.Int64()}
         frames = [pl.DataFrame(schema={**leading, **columns})]
         for process, made in self._map(read, processes):
-            self._note(made.problems)
+            self.note(made.problems)
             if made.frame.height:
                 frames.append(
                     made.frame.select(
@@ -528,12 +578,21 @@ class Analyzer(Traced):
                 )
         return pl.concat(frames)
 
+    def each(
+        self, work: Callable[[Whose], _Result], whose: Sequence[Whose]
+    ) -> Iterable[tuple[Whose, _Result]]:
+        """Do large work for some processes: one at a time, or as the executor does it."""
+        if self._executor is None:
+            return ((one, work(one)) for one in whose)
+        return self._map(work, whose)
+
     def _map(
         self, work: Callable[[Whose], _Result], processes: Sequence[Whose]
     ) -> Iterable[tuple[Whose, _Result]]:
-        return over_ranks(work, processes, self._executor, lambda line: self._note([line]))
+        return over_ranks(work, processes, self._executor, lambda line: self.note([line]))
 
-    def _note(self, problems: Iterable[str]) -> None:
+    def note(self, problems: Iterable[str]) -> None:
+        """Remember what could not be read, for :meth:`problems`."""
         self._problems.update(dict.fromkeys(problems))
 
 
@@ -557,6 +616,31 @@ def _kept(
     }
 
 
+def _life(process: Process) -> tuple[int | None, int | None]:
+    """Return when a process, or its trace, began and ended, ns UTC; None where that is not told."""
+    trace = process.trace
+    return (process.started_ns, process.ended_ns) if trace is None else (trace.begin, trace.end)
+
+
+def _cut(process: Process, first: int, last: int) -> Process | None:
+    """Return the part of a process that is in a window, ns UTC; None where there is none."""
+    begin, end = _life(process)
+    if last <= first or (begin or 0) >= last or (end is not None and end < first):
+        return None
+    begin, end = max(begin or 0, first), last if end is None else min(end, last)
+    trace = None if process.trace is None else replace(process.trace, begin=begin, end=end)
+    # Of a window no process is older than it.
+    born = process.process_started_ns
+    return replace(
+        process,
+        started_ns=begin,
+        ended_ns=end,
+        process_started_ns=None if born is None else max(born, first),
+        trace=trace,
+        window=(first, last),
+    )
+
+
 # What runs on an executor stands at the top level, so that another process can import it.
 
 
@@ -571,23 +655,23 @@ def _count_cut(process: Process) -> int:
 def _read(
     process: Process, table: schema.Table, keep: Mapping[str, Collection[str]]
 ) -> tables.Read:
-    return tables.read_table(process.folder, table, keep=keep)
+    return tables.read(process, table, keep=keep)
 
 
 def _samples_beneath(process: Process, prefix: str) -> tables.Read:
-    read = tables.read_table(process.folder, schema.SAMPLES)
+    read = tables.read(process, schema.SAMPLES)
     read.frame = read.frame.filter(pl.col("metric").cat.starts_with(prefix))
     return read
 
 
 def _read_phase_spans(process: Process) -> tables.Read:
     keep = {"category": step_views.CATEGORIES}
-    return tables.read_table(process.folder, schema.SPANS, step_views.COLUMNS, keep)
+    return tables.read(process, schema.SPANS, step_views.COLUMNS, keep)
 
 
 def _steps(process: Process) -> tables.Read:
     keep = {"category": ("step",)}
-    read = tables.read_table(process.folder, schema.SPANS, step_views.COLUMNS, keep)
+    read = tables.read(process, schema.SPANS, step_views.COLUMNS, keep)
     read.frame = step_views.steps(read.frame)
     return read
 
@@ -607,7 +691,7 @@ def _phase_parts(process: Process) -> tables.Read:
 
 def _summarise(process: Process, points: int) -> Summary:
     spans = _read_phase_spans(process)
-    samples = tables.read_table(process.folder, schema.SAMPLES, _SUMMARY_SAMPLES)
+    samples = tables.read(process, schema.SAMPLES, _SUMMARY_SAMPLES)
     summary = summarise(process, spans.frame, samples.frame, points)
     summary.cut = spans.cut + samples.cut
     summary.problems = [*spans.problems, *samples.problems]
@@ -624,14 +708,14 @@ def _summarise(process: Process, points: int) -> Summary:
 
 def _read_phases(process: Process) -> tables.Read:
     columns, keep = device_views.SPAN_COLUMNS, {"category": ("phase",)}
-    read = tables.read_table(process.folder, schema.DEVICE_SPANS, columns, keep)
+    read = tables.read(process, schema.DEVICE_SPANS, columns, keep)
     read.frame = device_views.segments(read.frame)
     return read
 
 
 def _read_events(process: Process, *kinds: str) -> tables.Read:
     columns = ("time", "kind", "text", "attributes")
-    return tables.read_table(process.folder, schema.EVENTS, columns, {"kind": kinds})
+    return tables.read(process, schema.EVENTS, columns, {"kind": kinds})
 
 
 def _read_gpu(
@@ -642,7 +726,7 @@ def _read_gpu(
     phases = _read_phases(process)
     columns = (*kernel_views.COLUMNS, "stream")
     if (events.frame["kind"] == recorded_views.EVENT_KIND).any():
-        kernels = tables.read_table(process.folder, schema.KERNELS, columns)
+        kernels = tables.read(process, schema.KERNELS, columns)
     else:
         wanted = [c for c in schema.KERNELS.columns if c.name in columns]
         kernels = tables.Read(tables.empty(wanted))
@@ -664,7 +748,7 @@ def _read_gpu(
 
 
 def _kernels(process: Process, keep: Mapping[str, Collection[str]]) -> tables.Read:
-    read = tables.read_table(process.folder, schema.KERNELS, keep=keep)
+    read = tables.read(process, schema.KERNELS, keep=keep)
     if read.frame.height:
         phases = _read_phases(process)
         read.frame = kernel_views.described(read.frame, phases.frame)
@@ -682,7 +766,7 @@ def _device_phases(process: Process) -> tables.Read:
 
 
 def _kernel_totals(process: Process) -> tables.Read:
-    read = tables.read_table(process.folder, schema.KERNELS, kernel_views.COLUMNS)
+    read = tables.read(process, schema.KERNELS, kernel_views.COLUMNS)
     phases = _read_phases(process)
     read.frame = kernel_views.totals(read.frame, phases.frame)
     read.problems += phases.problems
@@ -699,15 +783,15 @@ def _pipeline_jobs(process: Process) -> tables.Read:
     keep = {"category": view.CATEGORIES}
     table = schema.DEVICE_SPANS
     columns: Sequence[str] = view.DEVICE_COLUMNS
-    reads = [tables.read_table(process.folder, table, columns, keep)]
+    reads = [tables.read(process, table, columns, keep)]
     made = view.of_device(reads[-1].frame)
     if not made.height:
         table, columns = schema.SPANS, view.SPAN_COLUMNS
-        reads.append(tables.read_table(process.folder, table, columns, keep))
+        reads.append(tables.read(process, table, columns, keep))
         made = view.of_host(reads[-1].frame)
     if made.height:  # of the many runs without a pipeline the phases need not be read
         updates = {"category": ("phase",), "name": (view.OPTIMIZER,)}
-        reads.append(tables.read_table(process.folder, table, columns, updates))
+        reads.append(tables.read(process, table, columns, updates))
         made = view.with_updates(made, reads[-1].frame)
     lines = [line for read in reads for line in read.problems]
     return tables.Read(made, sum(read.cut for read in reads), lines)

@@ -97,6 +97,10 @@ EVENTS: Final = Table(
     ),
 )
 
+#: Kinds of events that hold from then on: when kernels are recorded, what the model is, that a job
+#: was attached to.
+LASTING: Final = ("kernels", "model", "flops", "attach")
+
 SAMPLES: Final = Table(
     "samples",
     "one metric value",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -211,15 +210,13 @@ def _rate(
 
 def _read_rank(around: tuple[Process, Sequence[Process]]) -> _Rank:
     process, nodes = around
-    spans = tables.read_table(
-        process.folder, schema.SPANS, views.COLUMNS, {"category": views.CATEGORIES}
-    )
+    spans = tables.read(process, schema.SPANS, views.COLUMNS, {"category": views.CATEGORIES})
     kinds = {"kind": (views.MODEL, views.FLOPS)}
     columns = ("time", "kind", "attributes")
-    events = tables.read_table(process.folder, schema.EVENTS, columns, kinds)
+    events = tables.read(process, schema.EVENTS, columns, kinds)
     done = views.work(spans.frame, events.frame)
     problems = [*spans.problems, *events.problems]
-    samples, found = _samples([node.folder for node in nodes] if done.steps else [])
+    samples, found = _samples(nodes if done.steps else [])
     problems += found
     instances: Mapping[str, list[str]] = gpu_views.instances(process, nodes)
     names = list(dict.fromkeys(name for names in instances.values() for name in names))
@@ -236,10 +233,10 @@ _SAMPLES = {
 }
 
 
-def _samples(folders: Sequence[Path]) -> tuple[list[pl.DataFrame], list[str]]:
+def _samples(nodes: Sequence[Process]) -> tuple[list[pl.DataFrame], list[str]]:
     frames, problems = [], []
-    for folder in folders:
-        read = tables.read_table(folder, schema.SAMPLES, tuple(_SAMPLES), {"metric": views.METRICS})
+    for node in nodes:
+        read = tables.read(node, schema.SAMPLES, tuple(_SAMPLES), {"metric": views.METRICS})
         frames.append(read.frame.select(pl.col(name).cast(kind) for name, kind in _SAMPLES.items()))
         problems += read.problems
     return frames, problems

@@ -209,13 +209,13 @@ def _attempt(process: Process, life: views.Life, own: views.Pieces) -> dict[str,
 
 def _read(process: Process) -> tables.Read:
     keep = {"category": views.CATEGORIES}
-    return tables.read_table(process.folder, schema.SPANS, views.COLUMNS, keep)
+    return tables.read(process, schema.SPANS, views.COLUMNS, keep)
 
 
 def _look(process: Process) -> _Seen:
     read = _read(process)
     steps = read.frame.filter(pl.col("category") == "step").height
-    attached = tables.read_table(process.folder, schema.EVENTS, ("kind",), {"kind": ("attach",)})
+    attached = tables.read(process, schema.EVENTS, ("kind",), {"kind": ("attach",)})
     return _Seen(
         steps,
         views.saves(read.frame),

@@ -205,7 +205,7 @@ def import_(
     ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="The folder to write [beside the traces].", metavar="DIR"),
+        typer.Option("--out", "-o", help="The folder to write [beside the traces].", metavar="DIR"),
     ] = None,
 ) -> None:
     """Read traces of torch.profiler once, so that they open at once from then on."""
@@ -241,11 +241,23 @@ def export(
         ),
     ] = "",
     rank: Annotated[int | None, typer.Option(help="This rank only.", metavar="N")] = None,
+    start: Annotated[
+        float | None,
+        typer.Option("--from", help="Only from so many s after the run began.", metavar="SECONDS"),
+    ] = None,
+    until: Annotated[
+        float | None, typer.Option(help="Only up to so many s after it.", metavar="SECONDS")
+    ] = None,
+    workers: _Workers = None,
+    dask: _Dask = None,
 ) -> None:
     """Write a run for other programs: a trace viewer, TensorBoard, tables."""
+    from haiprof.cli.executors import executor_of
+    from haiprof.cli.export import Wanted
     from haiprof.cli.export import export as write
 
-    write(words, to, form, out, rank)
+    with executor_of(workers, dask) as executor:
+        write(words, Wanted(to, form, out, rank, start, until), executor)
 
 
 @app.command()

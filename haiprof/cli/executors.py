@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Iterator
-from concurrent.futures import Executor
-from typing import Final
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from typing import Any, Final
 
 from haiprof.errors import HaiprofError
 
@@ -41,16 +42,32 @@ def executor_of(workers: int | None, dask: str | None) -> Iterator[Executor | No
 @contextlib.contextmanager
 def _processes(count: int) -> Iterator[Executor]:
     import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor
 
     if not 1 <= count <= _MOST_WORKERS:
         raise HaiprofError(f"--workers {count}: give a number from 1 to {_MOST_WORKERS}")
     # A fork of a process in which polars has threads would hang.
-    pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"))
+    context = multiprocessing.get_context("spawn")
+    pool = _Pool(count, context, initializer=_end_at_interrupt)
     try:
         yield pool
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+class _Pool(ProcessPoolExecutor):
+    """Processes that Ctrl-C ends without a word, also while they start: who asked tells of it."""
+
+    def submit(self, *words: Any, **named: Any) -> Future[Any]:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            return super().submit(*words, **named)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end_at_interrupt() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
 
 @contextlib.contextmanager

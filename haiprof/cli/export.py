@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, cast
 
@@ -12,6 +14,8 @@ from haiprof.errors import HaiprofError
 from haiprof.printable import printable
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from haiprof.analyzer import Analyzer
 
 #: What can be written.
@@ -22,23 +26,66 @@ KINDS: Final = {"summary": "csv", "timeline": "json"}
 _Told = Callable[[str], None]
 
 
-def export(words: Sequence[str], to: str, form: str, out: Path, rank: int | None) -> None:
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be written of a run, and where to.
+
+    Attributes:
+        to: one of :data:`FORMATS`, or empty.
+        form: csv or json, of a summary or a timeline; or empty.
+        out: the file or folder to write.
+        rank: this one only.
+        start: only from so many seconds after the run began.
+        until: only up to so many seconds after it.
+    """
+
+    to: str
+    form: str
+    out: Path
+    rank: int | None = None
+    start: float | None = None
+    until: float | None = None
+
+
+def export(words: Sequence[str], wanted: Wanted, executor: Executor | None = None) -> None:
     """Write a run in another format and print each file.
 
     Args:
         words: a run folder, a log directory with one run, or traces; maybe one of :data:`KINDS`
             before it.
-        to: one of :data:`FORMATS`, or empty.
-        form: csv or json, of a summary or a timeline; or empty.
-        out: the file or folder to write.
-        rank: this one only.
+        wanted: what of it.
+        executor: does the work of each rank.
 
     Raises:
-        HaiprofError: there is no such run, rank or format, or a file cannot be written.
+        HaiprofError: there is no such run, rank, time or format, or a file cannot be written.
     """
     *kinds, run = words
+    _check(kinds, wanted)
+    opened = open_run(run, executor)
+    if wanted.start is not None or wanted.until is not None:
+        until = math.inf if wanted.until is None else wanted.until
+        opened = opened.between(wanted.start or 0.0, until)
+    if not kinds and wanted.to in ("", "csv"):
+        written = _views(opened, run, wanted.out)
+    else:
+        from haiprof.export.chosen import chosen, traced
+
+        # What these two write is of nodes too.
+        all_of = chosen if wanted.to in ("perfetto", "parquet") else traced
+        with things_done(len(all_of(opened, wanted.rank))) as told:
+            if kinds:
+                written = _as_msprof(opened, kinds[0], wanted, told)
+            else:
+                written = _in_format(opened, wanted, told)
+    say_problems(opened)
+    for file in written:
+        print(printable(str(file)))
+
+
+def _check(kinds: Sequence[str], wanted: Wanted) -> None:
+    to, form = wanted.to, wanted.form
     if len(kinds) > 1 or (kinds and kinds[0] not in KINDS):
-        raise HaiprofError(f"{words[0]}: is no kind of export: choose {' or '.join(KINDS)}")
+        raise HaiprofError(f"{kinds[0]}: is no kind of export: choose {' or '.join(KINDS)}")
     if kinds and to:
         raise HaiprofError(f"--to {to}: a {kinds[0]} has none: choose csv or json with --format")
     if form and (not kinds or form not in KINDS.values()):
@@ -49,25 +96,13 @@ def export(words: Sequence[str], to: str, form: str, out: Path, rank: int | None
         )
     if to and to not in FORMATS:
         raise HaiprofError(f"--to {to}: is no format: choose {' or '.join(FORMATS)}")
-    if not kinds and to in ("", "csv"):
-        if rank is not None:
-            raise HaiprofError("--rank: the views as CSV are of all ranks: choose another --to")
-        opened = open_run(run)
-        written = _views(opened, run, out)
-    else:
-        from haiprof.export.chosen import chosen, traced
-
-        opened = open_run(run)
-        # What these two write is of nodes too.
-        every = (chosen if to in ("perfetto", "parquet") else traced)(opened, rank)
-        with things_done(len(every)) as told:
-            if kinds:
-                written = _as_msprof(opened, kinds[0], form or KINDS[kinds[0]], out, rank, told)
-            else:
-                written = _in_format(opened, to, out, rank, told)
-    say_problems(opened)
-    for file in written:
-        print(printable(str(file)))
+    if wanted.rank is not None and not kinds and to in ("", "csv"):
+        raise HaiprofError("--rank: the views as CSV are of all ranks: choose another --to")
+    start, until = wanted.start or 0.0, wanted.until
+    if not 0 <= start < math.inf:
+        raise HaiprofError(f"--from {start:g}: give seconds after the run began, from 0 on")
+    if until is not None and not until > start:
+        raise HaiprofError(f"--until {until:g}: give more seconds than --from has ({start:g})")
 
 
 def _views(opened: Analyzer, run: str, out: Path) -> list[Path]:
@@ -80,23 +115,22 @@ def _views(opened: Analyzer, run: str, out: Path) -> list[Path]:
     return written
 
 
-def _in_format(opened: Analyzer, to: str, out: Path, rank: int | None, told: _Told) -> list[Path]:
+def _in_format(opened: Analyzer, wanted: Wanted, told: _Told) -> list[Path]:
     from haiprof.export import chrome, parquet, perfetto, tensorboard
 
-    if to == "perfetto":
-        perfetto.write(opened, out, rank, opened.clock_by_node(), told)
-        return [out]
-    if to == "chrome":
-        return chrome.write(opened, out, rank, told)
-    if to == "tensorboard":
-        return tensorboard.write(opened, out, rank, told)
-    return parquet.write(opened, out, rank, told)
+    if wanted.to == "perfetto":
+        perfetto.write(opened, wanted.out, wanted.rank, opened.clock_by_node(), told)
+        return [wanted.out]
+    if wanted.to == "chrome":
+        return chrome.write(opened, wanted.out, wanted.rank, told)
+    if wanted.to == "tensorboard":
+        return tensorboard.write(opened, wanted.out, wanted.rank, told)
+    return parquet.write(opened, wanted.out, wanted.rank, told)
 
 
-def _as_msprof(
-    opened: Analyzer, kind: str, form: str, out: Path, rank: int | None, told: _Told
-) -> list[Path]:
+def _as_msprof(opened: Analyzer, kind: str, wanted: Wanted, told: _Told) -> list[Path]:
     from haiprof.export import msprof
 
     write = msprof.write_summary if kind == "summary" else msprof.write_timeline
-    return write(opened, out, rank, cast(Literal["csv", "json"], form), told)
+    form = cast(Literal["csv", "json"], wanted.form or KINDS[kind])
+    return write(opened, wanted.out, wanted.rank, form, told)

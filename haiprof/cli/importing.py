@@ -18,7 +18,7 @@ def import_traces(path: str, out: Path | None) -> None:
     What is missing of them is said on stderr, one line each.
 
     Args:
-        path: a trace, a folder of them, or a URL of fsspec.
+        path: a trace, a folder of them, a URL of fsspec, or a pipe with a trace of torch.profiler.
         out: the folder to write; beside the traces when None.
 
     Raises:

@@ -12,6 +12,7 @@ from haiprof.cli.executors import executor_of
 from haiprof.cli.progress import bytes_read, on_terminal
 from haiprof.errors import HaiprofError
 from haiprof.printable import printable
+from haiprof.sources.found import has_beside
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -93,6 +94,6 @@ def _place(run: Run) -> Path:
     source = Path(run.source or run.folder)
     if source.is_dir():
         return source / _NAME
-    # Beside a trace; for one behind a URL here.
+    # Beside a trace; for one behind a URL or in a pipe here.
     name = f"{source.name}.{_NAME}"
-    return source.with_name(name) if source.exists() else Path(name)
+    return source.with_name(name) if has_beside(str(source)) else Path(name)

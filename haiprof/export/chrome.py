@@ -16,7 +16,7 @@ import polars as pl
 from haiprof import schema
 from haiprof.errors import HaiprofError
 from haiprof.export import target
-from haiprof.export.chosen import Chosen, traced
+from haiprof.export.chosen import Chosen, done, traced
 from haiprof.export.json_members import (
     as_json,
     attributes,
@@ -113,13 +113,10 @@ def write(
     with target.whole(place) as partial:
         if not alone:
             partial.mkdir()
-        for each, name in zip(processes, names, strict=True):
-            if told is not None:
-                told(each.label)
-            file = partial if name is None else partial / name
-            with target.opened(file) as out:
-                write_process(each, out, base)
-    return [place if name is None else place / name for name in names]
+        files = [partial if name is None else partial / name for name in names]
+        jobs = [(each, file, base) for each, file in zip(processes, files, strict=True)]
+        written = [file for _, file in done(analyzer, write_file, jobs, told)]
+    return [place if alone else place / file.name for file in written]
 
 
 def distinct_names(processes: Sequence[Chosen]) -> list[str]:
@@ -138,24 +135,26 @@ def base_of(processes: Sequence[Chosen]) -> int:
     """
     known = [
         begin
-        for _, process, _ in processes
+        for process in [each.process for each in processes]
         for begin in [process.trace.begin if process.trace is not None else process.started_ns]
         if begin is not None
     ]
     return max(min(known, default=0) // _DAY - 1, 0) * _DAY
 
 
-def write_process(each: Chosen, out: IO[bytes], base: int, *, for_plugin: bool = False) -> None:
-    """Write one process.
+def write_file(each: Chosen, file: Path, base: int, for_plugin: bool = False) -> Path:
+    """Write one process; return the file.
 
     Args:
         each: the process.
-        out: where to.
+        file: must not be there; is compressed if its name ends in ``.gz``.
         base: ns since the epoch that times count from.
         for_plugin: leave out what the TensorBoard plugin takes amiss: steps as a device saw them,
             which it counts as further steps, and kinds of memory that end it.
     """
-    _File(each, out, base, for_plugin).write()
+    with target.opened(file) as out:
+        _File(each, out, base, for_plugin).write()
+    return file
 
 
 class _File:

@@ -8,7 +8,7 @@ decimals, since a 64-bit fraction would lose their ns.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, Literal, TypeAlias
 
@@ -16,7 +16,7 @@ import polars as pl
 
 from haiprof import schema
 from haiprof.export import chrome, target
-from haiprof.export.chosen import Chosen, traced
+from haiprof.export.chosen import Chosen, done, traced
 from haiprof.export.json_members import microseconds
 from haiprof.traced import one_rank
 from haiprof.views.trace.communication import communications
@@ -57,10 +57,8 @@ def write_summary(
         partial.mkdir()
         with contextlib.ExitStack() as stack:
             sheets: dict[str, _Sheet] = {}
-            for each in processes:
-                if told is not None:
-                    told(each.label)
-                for name, frame in _summaries(each):
+            for each, frames in done(analyzer, _summaries, [(each,) for each in processes], told):
+                for name, frame in frames:
                     if not frame.height:
                         continue
                     if name not in sheets:
@@ -87,12 +85,15 @@ def write_timeline(
     names = [f"{name}.csv" for name in chrome.distinct_names(processes)]
     with target.whole(folder) as partial:
         partial.mkdir()
-        for each, name in zip(processes, names, strict=True):
-            if told is not None:
-                told(each.label)
-            with _Sheet(partial / name, "csv") as sheet:
-                sheet.write(_timeline(each))
-    return [folder / name for name in names]
+        jobs = [(each, partial / name) for each, name in zip(processes, names, strict=True)]
+        written = [file for _, file in done(analyzer, _write_timeline, jobs, told)]
+    return [folder / file.name for file in written]
+
+
+def _write_timeline(each: Chosen, file: Path) -> Path:
+    with _Sheet(file, "csv") as sheet:
+        sheet.write(_timeline(each))
+    return file
 
 
 class _Sheet:
@@ -114,7 +115,8 @@ class _Sheet:
 
     def write(self, frame: pl.DataFrame) -> None:
         """Append rows; all parts have the same columns."""
-        for part in frame.iter_slices(_AT_ONCE):
+        # Of a table without rows the names of its columns are written.
+        for part in frame.iter_slices(_AT_ONCE) if frame.height else (frame,):
             if self._form == "csv":
                 text = part.write_csv(include_header=self._first, null_value="N/A")
             else:
@@ -132,9 +134,11 @@ def _whose(each: Chosen, frame: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _summaries(each: Chosen) -> Iterator[tuple[str, pl.DataFrame]]:
-    yield from one_rank.apply(each.process, _of_linked, None, None, False)
-    yield "api_statistic", _apis(each.read(schema.SPANS, ("category", "name", "duration")))
+def _summaries(each: Chosen) -> list[tuple[str, pl.DataFrame]]:
+    made: list[tuple[str, pl.DataFrame]]
+    made = one_rank.apply(each.process, _of_linked, None, None, False)
+    apis = _apis(each.read(schema.SPANS, ("category", "name", "duration")))
+    return [*made, ("api_statistic", apis)]
 
 
 def _of_linked(linked: Linked) -> list[tuple[str, pl.DataFrame]]:

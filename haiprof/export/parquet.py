@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from haiprof import schema
 from haiprof.export import target
-from haiprof.export.chosen import chosen
+from haiprof.export.chosen import Chosen, chosen, done
 from haiprof.export.chrome import distinct_names
 
 if TYPE_CHECKING:
@@ -47,23 +47,30 @@ def write(
     with target.whole(folder) as partial:
         partial.mkdir()
         _write(analyzer.processes(), partial / "processes.parquet")
-        for each, name in zip(processes, distinct_names(processes), strict=True):
-            if told is not None:
-                told(each.label)
-            process = each.process
-            for table in schema.TABLES.values():
-                frame = each.read(table)
-                if frame.height:
-                    (partial / table.name).mkdir(exist_ok=True)
-                    who = frame.select(
-                        pl.lit(process.node).alias("node"),
-                        pl.lit(process.rank, pl.Int64).alias("rank"),
-                        pl.lit(process.pid, pl.Int64).alias("pid"),
-                        pl.all(),
-                    )
-                    _write(who, partial / table.name / f"{name}.parquet")
-                    written.append(folder / table.name / f"{name}.parquet")
+        names = [f"{name}.parquet" for name in distinct_names(processes)]
+        jobs = [(each, partial, name) for each, name in zip(processes, names, strict=True)]
+        for _, files in done(analyzer, _write_tables, jobs, told):
+            written += [folder / file for file in files]
     return written
+
+
+def _write_tables(each: Chosen, folder: Path, name: str) -> list[str]:
+    """Write the tables of one process that have rows; return their places in the folder."""
+    process = each.process
+    files = []
+    for table in schema.TABLES.values():
+        frame = each.read(table)
+        if frame.height:
+            (folder / table.name).mkdir(exist_ok=True)
+            who = frame.select(
+                pl.lit(process.node).alias("node"),
+                pl.lit(process.rank, pl.Int64).alias("rank"),
+                pl.lit(process.pid, pl.Int64).alias("pid"),
+                pl.all(),
+            )
+            _write(who, folder / table.name / name)
+            files.append(f"{table.name}/{name}")
+    return files
 
 
 def _write(frame: pl.DataFrame, file: Path) -> None:

@@ -97,6 +97,7 @@ def write(
             shift = (clock or {}).get(each.process.node)
             written = _Process(out, each, number, _pid(each, pids), uuids, shift)
             arrows = written.write(arrows)
+            analyzer.note(each.problems)
 
 
 def _pid(each: Chosen, taken: set[int]) -> int:

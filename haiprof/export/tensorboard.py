@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from haiprof.export import target
-from haiprof.export.chosen import Chosen, traced
-from haiprof.export.chrome import base_of, write_process
+from haiprof.export.chosen import Chosen, done, traced
+from haiprof.export.chrome import base_of, write_file
 from haiprof.places import safe_name
 
 if TYPE_CHECKING:
@@ -40,18 +40,17 @@ def write(
     names = _names(processes)
     with target.whole(folder) as partial:
         partial.mkdir()
-        for each, name in zip(processes, names, strict=True):
-            if told is not None:
-                told(each.label)
-            with target.opened(partial / name) as out:
-                write_process(each, out, base, for_plugin=True)
-    return [folder / name for name in names]
+        jobs = [
+            (each, partial / name, base, True) for each, name in zip(processes, names, strict=True)
+        ]
+        written = [file for _, file in done(analyzer, write_file, jobs, told)]
+    return [folder / file.name for file in written]
 
 
 def _names(processes: Sequence[Chosen]) -> list[str]:
     """Name files as torch does, ``<host>_<pid>.<ms>``: several of a worker are its spans."""
     made: list[str] = []
-    for _, process, _ in processes:
+    for process in [each.process for each in processes]:
         trace = process.trace
         worker = f"{process.node}_{process.pid}"
         if process.pid is None and trace is not None:

@@ -13,6 +13,10 @@ ASCEND: Final = "ascend"
 MEGATRON: Final = "megatron"
 PADDLE: Final = "paddle"
 
+_SQLITE: Final = b"SQLite format 3\x00"
+#: What lies there is a stream that somebody opened, whatever it comes from.
+_STREAMS: Final = ("/dev", "/dev/fd", "/proc/self/fd")
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -72,3 +76,14 @@ def is_url(path: str) -> bool:
     """Say whether ``path`` is for fsspec: ``s3://…``, ``memory://…``."""
     scheme, found, _ = path.partition("://")
     return bool(found) and scheme.replace("+", "").replace("-", "").isalnum()
+
+
+def has_beside(path: str) -> bool:
+    """Say whether something may be kept beside a file: not of a URL, a pipe or standard input."""
+    place = Path(path).absolute()
+    return not is_url(path) and place.is_file() and str(place.parent) not in _STREAMS
+
+
+def is_sqlite(head: bytes) -> bool:
+    """Say whether a file that begins so is one of SQLite."""
+    return head.startswith(_SQLITE)

@@ -111,6 +111,8 @@ class Process:
     process_started_ns: int | None = None
     #: Name for people, unique in the run: ``rank 3``, ``rank 3, attempt 1``, ``rank 3, pid 41``.
     label: str = ""
+    #: What is read of its tables, from and up to, ns UTC; None: all.
+    window: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

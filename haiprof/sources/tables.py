@@ -21,7 +21,7 @@ import pyarrow as pa
 from haiprof import schema
 from haiprof.errors import HaiprofError
 from haiprof.sources.arrow_memory import from_system
-from haiprof.sources.own import check_version
+from haiprof.sources.own import Process, check_version
 from haiprof.sources.whole import Columns
 
 #: Text columns whose values hardly repeat: interning them would only cost.
@@ -41,6 +41,47 @@ class Read:
     frame: pl.DataFrame
     cut: int = 0
     problems: list[str] = field(default_factory=list)
+
+
+def read(
+    process: Process,
+    table: schema.Table,
+    columns: Sequence[str] | None = None,
+    keep: Mapping[str, Collection[str]] | None = None,
+) -> Read:
+    """Read one table of a process as :func:`read_table` does, of its window if it has one.
+
+    What goes on at an edge of the window is cut there. Of events those are there, too, that were
+    before it and still hold in it (:data:`haiprof.schema.LASTING`).
+    """
+    if process.window is None:
+        return read_table(process.folder, table, columns, keep)
+    every = [column.name for column in table.columns]
+    wanted = every if columns is None else [name for name in every if name in columns]
+    needed = {"start", "duration", "time", "kind"}.intersection(every)
+    made = read_table(process.folder, table, [*needed, *wanted], keep)
+    made.frame = _within(made.frame, table, *process.window).select(wanted)
+    return made
+
+
+def _within(frame: pl.DataFrame, table: schema.Table, begin: int, end: int) -> pl.DataFrame:
+    if "time" in frame.columns:
+        inside = pl.col("time") >= begin
+        if table is schema.EVENTS:
+            inside |= pl.col("kind").is_in(list(schema.LASTING))
+        return frame.filter(inside, pl.col("time") < end)
+    last = pl.col("start") + pl.col("duration")
+    inside = (pl.col("start") >= begin) | (last > begin)
+    cut = frame.filter(inside, pl.col("start") < end)
+    first = pl.col("start").clip(lower_bound=begin)
+    # What is told to have lasted less than no time stays so.
+    return cut.with_columns(
+        first.alias("start"),
+        pl.when(pl.col("duration") < 0)
+        .then("duration")
+        .otherwise(last.clip(upper_bound=end) - first)
+        .alias("duration"),
+    )
 
 
 def read_table(

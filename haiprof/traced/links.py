@@ -82,13 +82,13 @@ def _read(
     """
     if known is not None and columns is not None:
         lacking = [name for name in columns if name not in known.activities.columns]
-        more = tables.read_table(process.folder, schema.KERNELS, lacking).frame
+        more = tables.read(process, schema.KERNELS, lacking).frame
         # A run that still records may have more rows by now.
         if more.height == known.activities.height:
             return known.widened(more)
 
     def table(which: schema.Table, columns: Sequence[str] | None = None) -> pl.DataFrame:
-        return tables.read_table(process.folder, which, columns).frame
+        return tables.read(process, which, columns).frame
 
     collectives, flows, device_spans = (
         functools.partial(table, which)
@@ -125,7 +125,7 @@ def _recorded(
     None where it is not known when, so that all the time is meant.
     """
     kind = {"kind": (recorded.EVENT_KIND,)}
-    events = tables.read_table(process.folder, schema.EVENTS, keep=kind).frame
+    events = tables.read(process, schema.EVENTS, keep=kind).frame
     on_host = recorded.host_steps(spans)
     last = busy.last_end(kernels)
     on_device = pl.DataFrame(schema=STEPS_SCHEMA)

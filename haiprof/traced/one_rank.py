@@ -23,7 +23,7 @@ from haiprof.views.trace.linked import Linked
 
 
 def _allocations(process: Process, columns: Sequence[str] | None = None) -> pl.DataFrame:
-    return tables.read_table(process.folder, schema.ALLOCATIONS, columns).frame
+    return tables.read(process, schema.ALLOCATIONS, columns).frame
 
 
 def apply(
@@ -40,7 +40,8 @@ def apply(
 
 def overview_of(process: Process, links: Links | None) -> overview.Overview:
     """Return the overview that is kept with the trace, or else make it."""
-    known = None if process.trace is None else kept_overview.read(process.folder)
+    whole = process.trace is not None and process.window is None
+    known = kept_overview.read(process.folder) if whole else None
     if known is not None:
         return known
     made: overview.Overview = apply(process, overview.overview, links, overview.COLUMNS, False)
@@ -78,7 +79,7 @@ def memory_of(linked: Linked, told: pl.DataFrame, points: int | None) -> tuple[p
 
 def counters_of(process: Process, links: Links | None) -> pl.DataFrame:
     """Return CUPTI's counters of a trace."""
-    spans = tables.read_table(process.folder, schema.SPANS, keep={"category": ("counters",)})
+    spans = tables.read(process, schema.SPANS, keep={"category": ("counters",)})
     return cupti_counters.cupti_counters(link_of(process, links), spans.frame)
 
 

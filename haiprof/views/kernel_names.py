@@ -6,6 +6,17 @@ import re
 from collections.abc import Iterable
 
 _COMPONENT = re.compile(r"(\d{1,4})(?=[A-Za-z_])")
+#: Of a name, what stays from run to run; the rest is of this run, or of this version of a library.
+_LASTING = (
+    # HCCL: its group, its turn in that, and its loop.
+    re.compile(r"(hcom_[A-Za-z]+?)_*(?:_\d+)+"),
+    # NCCL: how arguments are handed over.
+    re.compile(r"(nccl(?:Dev)?Kernel_\w+)\(.*\)"),
+    # torch.compile: the number of a kernel among those of its graph, which any other one shifts,
+    # and how older versions of Triton specialised it on its arguments; the key of a graph.
+    re.compile(r"(triton_\w*?)(?:_\d+)?(?:_0(?:[dec]*\d+)*[dec]*)?"),
+    re.compile(r"(## Call CompiledFxGraph) \w+ ##"),
+)
 
 
 def demangled(names: Iterable[str]) -> dict[str, str]:
@@ -44,6 +55,16 @@ def short_name(readable: str) -> str:
             # What stands before the last blank outside <> is the return type.
             return name[position + 1 :] or name
     return name
+
+
+def lasting_name(readable: str) -> str:
+    """Leave out of a name what differs between runs of the same code.
+
+    ``hcom_allReduce__868_3_1`` is ``hcom_allReduce``, and ``triton_poi_fused_add_12`` is
+    ``triton_poi_fused_add``: kernels of one name are then what they have in common.
+    """
+    found = (pattern.fullmatch(readable) for pattern in _LASTING)
+    return next((match[1] for match in found if match), readable)
 
 
 def _parameters(name: str) -> int:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import sqlite3
+import subprocess
 import threading
 from pathlib import Path
 
@@ -88,14 +91,14 @@ def test_a_terminal_sees_a_bar_and_a_pipe_none(tmp_path: Path) -> None:
 def test_an_import_that_is_stopped_leaves_none(number: signal.Signals, tmp_path: Path) -> None:
     slow = tmp_path / "slow.json"
     os.mkfifo(slow)
-    started = start_haiprof("import", slow)
+    started = start_haiprof("import", slow, "-o", tmp_path / "out")
     with slow.open("wb", buffering=0) as trace:
         # Nobody ends this trace.
         trace.write(b'{"traceEvents": [')
         wait_for(lambda: hidden(tmp_path) != [])
         started.send_signal(number)
         _, said = started.communicate(timeout=60)
-    assert not (tmp_path / "slow.json.haiprof").exists()
+    assert not (tmp_path / "out").exists()
     if number == signal.SIGINT:
         assert (started.returncode, said) == (130, "haiprof: interrupted\n")
         assert hidden(tmp_path) == []
@@ -104,15 +107,74 @@ def test_an_import_that_is_stopped_leaves_none(number: signal.Signals, tmp_path:
     assert hidden(tmp_path) == []
 
 
-def test_a_pipe_can_be_imported(tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe.json"
+# Names that finders of other tools know: none of them may take from the pipe.
+@pytest.mark.parametrize(
+    "name",
+    ["pipe.json", "workerlog.0", "benchmark-data-0-pipeline-0-tensor-0.json", "msprof_1.db",
+     "trace_view.json"],
+)  # fmt: skip
+def test_a_pipe_can_be_imported(tmp_path: Path, name: str) -> None:
+    pipe = tmp_path / "ASCEND_PROFILER_OUTPUT" / name
+    pipe.parent.mkdir()
     os.mkfifo(pipe)
     document = traces.write(tmp_path / "w.json.gz", traces.small()).read_bytes()
     writer = threading.Thread(target=lambda: pipe.write_bytes(document))
     writer.start()
-    done = haiprof("import", pipe, "--out", tmp_path / "out")
+    done = haiprof("import", pipe, "-o", tmp_path / "out")
     writer.join()
     assert (done.returncode, done.stderr) == (0, "")
+    assert haiprof("report", tmp_path / "out", "-o", tmp_path / "r.html").returncode == 0
+
+
+def test_what_comes_through_a_shell_pipe_is_kept_where_it_is_told_only(tmp_path: Path) -> None:
+    traces.write(tmp_path / "w.json", traces.small())
+
+    def shell(words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", "-c", words], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+
+    done = shell("cat w.json | haiprof import /dev/stdin -o out")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "out\n", "")
+    for words in ("cat w.json | haiprof import /dev/stdin", "haiprof import /dev/stdin < w.json"):
+        done = shell(words)
+        assert done.returncode == 1
+        assert only_line(done).endswith(
+            "/dev/stdin: an import cannot be kept there: give a folder with --out"
+        )
+    done = shell("cat w.json | haiprof report /dev/stdin")
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "stdin.report.html")
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "out",
+        "stdin.report.html",
+        "w.json",
+    ]
+
+
+def test_a_database_cannot_come_through_a_pipe(tmp_path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / "w.sqlite")) as database:
+        database.execute("create table t (x)")
+    pipe = tmp_path / "x.sqlite"
+    os.mkfifo(pipe)
+    done = haiprof("import", pipe, "-o", tmp_path / "out")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert only_line(done).endswith(
+        "x.sqlite: is a pipe, and databases are read from files: save it as one"
+    )
+    piped = subprocess.run(
+        ["haiprof", "import", "/dev/stdin", "-o", tmp_path / "out"],
+        input=(tmp_path / "w.sqlite").read_bytes(), capture_output=True, check=False,
+    )  # fmt: skip
+    assert piped.returncode == 1
+    assert b"/dev/stdin: is an SQLite database, which haiprof reads of" in piped.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_of_a_trace_that_cannot_be_read_nothing_is_kept(tmp_path: Path) -> None:
+    traces.write(tmp_path / "job" / "rank_0.json", traces.small())
+    (tmp_path / "job" / "rank_1.json").write_text("hello")
+    assert haiprof("import", tmp_path / "job", "-o", tmp_path / "out").returncode == 0
+    assert hidden(tmp_path / "out") == []
 
 
 def test_the_report_of_traces_lies_beside_them(tmp_path: Path) -> None:

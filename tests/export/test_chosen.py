@@ -56,3 +56,11 @@ def test_a_time_line_holds_both(run: Analyzer, tmp_path: Path) -> None:
 def test_files_of_deep_traces_are_named_after_their_ranks(run: Analyzer, tmp_path: Path) -> None:
     names = [file.name for file in chrome.write(run, tmp_path / "out")]
     assert names == ["rank_0.json.gz", "rank_1_deep_trace.json.gz"]
+
+
+def test_a_part_of_a_run_has_the_deep_traces_of_its_time(run: Analyzer) -> None:
+    folder = next(p.folder for p in run.run.processes if p.rank == 0)
+    traces.write(folder / "w.2.pt.trace.json.gz", traces.small(rank=0, begin=runs.T0 / 1000))
+    whole = Analyzer(run.run.folder)
+    assert [each.label for each in chosen.traced(whole.between(0, 30), 0)] == ["rank 0, deep trace"]
+    assert [each.label for each in chosen.traced(whole.between(30, 50), 0)] == ["rank 0"]

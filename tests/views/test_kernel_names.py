@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haiprof.views.kernel_names import demangled, short_name
+from haiprof.views.kernel_names import demangled, lasting_name, short_name
 
 ADD = (
     "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_15CUDAFunctor_addIfEESt5arrayIPcLm3EEEEvi"
@@ -71,3 +71,32 @@ def test_nonsense_is_never_an_error(text: str, beginning: str) -> None:
 )
 def test_short_names_leave_out_types_and_parameters(name: str, short: str) -> None:
     assert short_name(name) == short
+
+
+@pytest.mark.parametrize(
+    ("name", "lasting"),
+    [
+        ("hcom_allReduce__868_3_1", "hcom_allReduce"),
+        ("hcom_broadcast_303_1_1", "hcom_broadcast"),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+         "ncclDevKernel_AllReduce_Sum_f32_RING_LL"),
+        ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)",
+         "ncclKernel_AllReduce_RING_LL_Sum_float"),
+        ("triton_poi_fused_add_cos_sin_0", "triton_poi_fused_add_cos_sin"),
+        ("triton_red_fused_mean_12", "triton_red_fused_mean"),
+        ("triton_poi_fused_add_3_0d1d2de3d", "triton_poi_fused_add"),
+        ("## Call CompiledFxGraph fud64jsrxcxliekg7lptyw24yz5k3oa65b73wjfbhz6j2fg6ouu7 ##",
+         "## Call CompiledFxGraph"),
+    ],
+)  # fmt: skip
+def test_what_differs_from_run_to_run_is_left_out(name: str, lasting: str) -> None:
+    assert lasting_name(name) == lasting
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["triton_poi_fused_conv2d", "my_triton_kernel_2", "volta_sgemm_128x64_nn", "aten::add_", "f_1",
+     "ncclAllReduce", "Conv2D4", "hcom_allReduce_", ""],
+)  # fmt: skip
+def test_what_tells_kernels_apart_stays(name: str) -> None:
+    assert lasting_name(name) == name

@@ -10,16 +10,12 @@ from typing import Any, Final
 import polars as pl
 
 from haiprof.errors import HaiprofError
-from haiprof.sources.arrow_memory import from_system
 from haiprof.sources.ascend import communication, csv_files, from_database, kernels, memory, words
 from haiprof.sources.ascend.database import Database
 from haiprof.sources.ascend.find import recorded
 from haiprof.sources.ascend.timeline import Timeline
-from haiprof.sources.found import Source
 from haiprof.sources.imports.imported import Imported, gpu, whole
 from haiprof.sources.imports.segments import Segments
-
-Told = Callable[[int], None]
 
 #: What no version tells.
 _NEVER: Final = {
@@ -43,44 +39,22 @@ _STEPS: Final = {
 }
 
 
-def import_file(
-    source: Source, folder: str, compression: str | None, told: Told | None = None
-) -> Imported:
-    """Write the tables of one process as Arrow files.
+def read(made: Imported, segments: Segments, told: Callable[[int], None]) -> None:
+    """Read an analysis, or a database; see :data:`haiprof.sources.imports.formats.Read`.
 
-    Args:
-        source: its analysis, or its database.
-        folder: is made; the files go there.
-        compression: of the files: ``zstd``, ``lz4``, or None.
-        told: is called with the bytes that were read since its last call; what it raises ends the
-            import.
+    Raises:
+        HaiprofError: nothing of it can be read.
     """
-    made = Imported(source, folder)
-    try:
-        with from_system():
-            Path(folder).mkdir(mode=0o700)
-            segments = Segments(made, compression)
-            place = Path(source.path)
-            if place.is_file():
-                _of_database(made, segments, place)
-                (told or _nobody)(source.bytes)
-            else:
-                _Files(made, segments, place).read(told or _nobody)
-            if made.begin is None:
-                raise HaiprofError(
-                    f"{source.path}: has no kernels and no spans: see whether the job ran while "
-                    "it was profiled"
-                )
-            segments.write_problems()
-    except HaiprofError as error:
-        made.failed = str(error)
-    except OSError as error:
-        made.failed = f"{error.filename or folder}: cannot be written ({error.strerror or error})"
-    return made
-
-
-def _nobody(_: int) -> None:
-    pass
+    place = Path(made.source.path)
+    if place.is_file():
+        _of_database(made, segments, place)
+        told(made.source.bytes)
+    else:
+        _Files(made, segments, place).read(told)
+    if made.begin is None:
+        raise HaiprofError(
+            f"{place}: has no kernels and no spans: see whether the job ran while it was profiled"
+        )
 
 
 def _of_database(made: Imported, segments: Segments, file: Path) -> None:
@@ -101,7 +75,7 @@ class _Files:
         self._segments = segments
         self._folder = folder
 
-    def read(self, told: Told) -> None:
+    def read(self, told: Callable[[int], None]) -> None:
         made = self._made
         timeline = Timeline(self._segments)
         timelines = self._all("trace_view.json", "msprof_[0-9]*.json", "msprof_slice_*.json")

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from haiprof.errors import HaiprofError
 from haiprof.sources import found as tools
 from haiprof.sources.found import Found, Source
 from haiprof.sources.imports.imported import Imported
 
+if TYPE_CHECKING:
+    from haiprof.sources.imports.segments import Segments
+
 #: Of a path, what it holds of a tool; None where it holds nothing of it.
 Find = Callable[[str], Found | None]
 Told = Callable[[int], None]
+#: Reads the trace of one process: fills what it came to, and writes its tables. It calls what it is
+#: given with the bytes that it has read since it last did; what that raises ends the import.
+Read = Callable[[Imported, "Segments", Told], None]
 
 
 def find(path: str) -> Found | None:
@@ -47,26 +57,40 @@ def import_source(
             import.
 
     Returns:
-        What it came to; an error that the trace or the disk has is in ``failed``.
+        What it came to; an error that the trace or the disk has is in ``failed``, and no file is
+        left then.
     """
-    if source.tool == tools.KINETO:
-        from haiprof.sources.kineto.one_file import import_file
+    from haiprof.sources.arrow_memory import from_system
+    from haiprof.sources.imports.segments import Segments
 
-        return import_file(source, folder, compression, told)
-    if source.tool == tools.NSYS:
-        from haiprof.sources.nsys.one_file import import_process
+    made = Imported(source, folder)
+    try:
+        with from_system():
+            Path(folder).mkdir(mode=0o700)
+            segments = Segments(made, compression)
+            _reader(source.tool)(made, segments, told or (lambda _: None))
+            segments.write_problems()
+    except HaiprofError as error:
+        made.failed = str(error)
+    except OSError as error:
+        where = str(error.filename or folder)
+        what = "written" if where.startswith(folder) else "read"
+        made.failed = f"{where}: cannot be {what} ({error.strerror or error})"
+    if made.failed is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+    return made
 
-        return import_process(source, folder, compression, told)
-    if source.tool == tools.ASCEND:
-        from haiprof.sources.ascend.one_process import import_file as import_ascend
 
-        return import_ascend(source, folder, compression, told)
-    if source.tool == tools.MEGATRON:
-        from haiprof.sources.megatron.one_rank import import_rank
-
-        return import_rank(source, folder, compression, told)
-    if source.tool == tools.PADDLE:
-        from haiprof.sources.paddle.one_file import import_file as import_log
-
-        return import_log(source, folder, compression, told)
-    raise AssertionError(source.tool)
+def _reader(tool: str) -> Read:
+    if tool == tools.KINETO:
+        from haiprof.sources.kineto.one_file import read
+    elif tool == tools.NSYS:
+        from haiprof.sources.nsys.one_file import read
+    elif tool == tools.ASCEND:
+        from haiprof.sources.ascend.one_process import read
+    elif tool == tools.MEGATRON:
+        from haiprof.sources.megatron.one_rank import read
+    else:
+        assert tool == tools.PADDLE, tool
+        from haiprof.sources.paddle.one_file import read
+    return read

@@ -14,7 +14,7 @@ from typing import Any, Final
 from haiprof import schema
 from haiprof.errors import HaiprofError
 from haiprof.held import Held, remove_abandoned
-from haiprof.sources.found import Found
+from haiprof.sources.found import Found, has_beside
 from haiprof.sources.imports.formats import Told
 from haiprof.sources.imports.whole_run import IMPORTER, files_of, import_run
 
@@ -24,8 +24,8 @@ _COMPRESSION: Final = "zstd"
 
 
 def place_of(found: Found) -> Path | None:
-    """Return where an import of these traces is kept; None for those behind a URL."""
-    if found.url:
+    """Return where an import of these traces is kept; None for those behind a URL, or in a pipe."""
+    if found.url or not (found.folder or has_beside(found.path)):
         return None
     path = Path(found.path).absolute()
     return path / schema.IMPORT_FOLDER if found.folder else Path(f"{path}{schema.IMPORT_SUFFIX}")

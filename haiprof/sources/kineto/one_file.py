@@ -12,8 +12,6 @@ import pyarrow as pa
 
 from haiprof.errors import HaiprofError
 from haiprof.printable import printable
-from haiprof.sources.arrow_memory import from_system
-from haiprof.sources.found import Source
 from haiprof.sources.imports.imported import Imported, gpu, whole
 from haiprof.sources.imports.segments import Segments, extent, time_of
 from haiprof.sources.kineto import words
@@ -30,36 +28,19 @@ _NAMED: Final = 10
 _KEPT: Final = ("distributedInfo", "deviceProperties", "schemaVersion", "host_name")
 
 
-def import_file(
-    source: Source,
-    folder: str,
-    compression: str | None,
-    told: Callable[[int], None] | None = None,
-) -> Imported:
-    """Write the tables of one trace file as Arrow files.
+def read(made: Imported, segments: Segments, told: Callable[[int], None]) -> None:
+    """Read one trace file; see :data:`haiprof.sources.imports.formats.Read`.
 
-    Args:
-        source: the file.
-        folder: is made; the files go there.
-        compression: of the files: ``zstd``, ``lz4``, or None.
-        told: is called with the bytes of the file that were read since its last call; what it
-            raises ends the import.
+    Raises:
+        HaiprofError: nothing of it can be read.
     """
-    made = Imported(source, folder)
-    try:
-        with from_system():
-            _File(made, compression).read(told or (lambda _: None))
-    except HaiprofError as error:
-        made.failed = str(error)
-    except OSError as error:
-        made.failed = f"{error.filename or folder}: cannot be written ({error.strerror or error})"
-    return made
+    _File(made, segments).read(told)
 
 
 class _File:
-    def __init__(self, made: Imported, compression: str | None) -> None:
+    def __init__(self, made: Imported, segments: Segments) -> None:
         self._made = made
-        self._segments = Segments(made, compression)
+        self._segments = segments
         self._rows = Rows()
         #: Texts that were taken from the parser.
         self._texts = 0
@@ -70,7 +51,6 @@ class _File:
         from haiprof import _core
 
         parser = _core.TraceParser(dict(words.ROUTES), list(words.WITH_ARGUMENTS))
-        Path(self._made.folder).mkdir(mode=0o700)
         # One segment is written while the next is parsed.
         with Pieces(self._made.source.path) as pieces, ThreadPoolExecutor(1) as writer:
             known = waiting = 0
@@ -92,7 +72,6 @@ class _File:
         self._tell(parser, pieces.broken)
         self._move(_base(parser.header))
         _describe(self._made, _header(parser.header), self._rows.devices)
-        self._segments.write_problems()
 
     def _segment(self, parser: Any) -> tuple[dict[str, Group], list[str], int]:
         """Take what was parsed since the last segment: its rows, its new texts, its base."""

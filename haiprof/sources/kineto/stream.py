@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from haiprof.errors import HaiprofError
-from haiprof.sources.found import is_url
+from haiprof.sources.found import is_sqlite, is_url
 
 #: Bytes of one piece of JSON text, at most.
 PIECE: Final = 2 << 20
@@ -89,6 +89,11 @@ class Pieces:
             head = self._read()
         except OSError as error:
             raise _unreadable(self._source, error) from None
+        if is_sqlite(head):
+            raise HaiprofError(
+                f"{self._source}: is an SQLite database, which haiprof reads of Nsight Systems and "
+                "Ascend, from a file only: give one of theirs as a file"
+            )
         kind = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), "")
         try:
             first = True

@@ -24,64 +24,48 @@ LACKS: Final = {
 }
 
 
-def import_rank(
-    source: Source,
-    folder: str,
-    compression: str | None,
-    told: Callable[[int], None] | None = None,
-) -> Imported:
-    """Write the tables of one rank of a timeline as Arrow files.
+def read(made: Imported, segments: Segments, told: Callable[[int], None]) -> None:
+    """Read what one rank did; see :data:`haiprof.sources.imports.formats.Read`.
 
-    Args:
-        source: the rank.
-        folder: is made; the files go there.
-        compression: of the files: ``zstd``, ``lz4``, or None.
-        told: is called with the bytes that were read.
+    Raises:
+        HaiprofError: the timeline cannot be read, or has no interval of this rank.
     """
-    made = Imported(source, folder, rank=source.rank, lacks=dict(LACKS))
-    try:
-        read = _read(source)
-        if not read.spans.height:
-            raise HaiprofError(
-                f"{_name(source)}: has no interval that begins and ends: "
-                "see whether tracing was on, and the job came to the end of an iteration"
-            )
-        Path(folder).mkdir(mode=0o700)
-        made.rank = read.rank if read.rank is not None else source.rank
-        device = read.device or 0
-        made.gpus = [gpu(device)]
-        segments = Segments(made, compression)
-        segments.write_frame(
-            "device_spans",
-            read.spans.with_columns(
-                pl.lit("pipeline").alias("category"), pl.lit(device, pl.UInt16()).alias("device")
-            ),
+    source = made.source
+    did = _timeline(source)
+    if not did.spans.height:
+        raise HaiprofError(
+            f"{_name(source)}: has no interval that begins and ends: "
+            "see whether tracing was on, and the job came to the end of an iteration"
         )
-        segments.write_frame(
-            "spans",
-            read.steps.with_columns(
-                pl.lit("step").alias("category"),
-                pl.format("iteration {}", "step").alias("name"),
-                pl.lit(0, pl.UInt32()).alias("thread"),
-            ),
-        )
-        segments.write_frame("events", read.marks.with_columns(pl.lit("mark").alias("kind")))
-        made.problems = [
-            f"{_name(source)}: {count} events {why}: left out; "
-            "see whether the job came to its end, or was traced in evaluation"
-            for why, count in read.left_out.items()
-        ]
-        segments.write_problems()
-        if told is not None and source.part is None:
-            told(source.bytes)
-    except HaiprofError as error:
-        made.failed = str(error)
-    except OSError as error:
-        made.failed = f"{error.filename or folder}: cannot be written ({error.strerror or error})"
-    return made
+    made.rank = did.rank
+    made.lacks = dict(LACKS)
+    device = did.device or 0
+    made.gpus = [gpu(device)]
+    segments.write_frame(
+        "device_spans",
+        did.spans.with_columns(
+            pl.lit("pipeline").alias("category"), pl.lit(device, pl.UInt16()).alias("device")
+        ),
+    )
+    segments.write_frame(
+        "spans",
+        did.steps.with_columns(
+            pl.lit("step").alias("category"),
+            pl.format("iteration {}", "step").alias("name"),
+            pl.lit(0, pl.UInt32()).alias("thread"),
+        ),
+    )
+    segments.write_frame("events", did.marks.with_columns(pl.lit("mark").alias("kind")))
+    made.problems = [
+        f"{_name(source)}: {count} events {why}: left out; "
+        "see whether the job came to its end, or was traced in evaluation"
+        for why, count in did.left_out.items()
+    ]
+    if source.part is None:
+        told(source.bytes)
 
 
-def _read(source: Source) -> timeline.Timeline:
+def _timeline(source: Source) -> timeline.Timeline:
     if source.part is not None:
         ranks = timeline.of_all(source.path, source.mtime_ns)
         if source.part not in ranks:

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from haiprof.errors import HaiprofError
 from haiprof.printable import printable
-from haiprof.sources.nsys.words import is_sqlite
+from haiprof.sources.found import is_sqlite
 
 if TYPE_CHECKING:
     import polars as pl

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from haiprof import schema
 from haiprof.errors import HaiprofError
-from haiprof.sources.found import NSYS, Found, Source, is_url
+from haiprof.sources.found import NSYS, Found, Source, is_sqlite, is_url
 from haiprof.sources.kineto.names import rank_in
 from haiprof.sources.nsys.processes import rank_told, targets
-from haiprof.sources.nsys.words import is_sqlite
 
 if TYPE_CHECKING:
     from haiprof.sources.nsys.database import Database
@@ -49,6 +48,8 @@ def _at_file(file: Path) -> Found | None:
         raise HaiprofError(_export_it(file))
     if not file.name.endswith(_EXPORTS) and not _begins_as_one(file):
         return None
+    if file.is_fifo():
+        raise HaiprofError(f"{file}: is a pipe, and databases are read from files: save it as one")
     found = _of_export(file)
     if found is not None:
         return Found(str(file), False, found)

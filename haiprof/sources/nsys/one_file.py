@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from haiprof import schema
 from haiprof.errors import HaiprofError
-from haiprof.sources.arrow_memory import from_system
-from haiprof.sources.found import Source
 from haiprof.sources.imports.imported import Imported, gpu
 from haiprof.sources.imports.segments import Segments
 from haiprof.sources.nsys import nccl, processes
@@ -29,34 +27,18 @@ _DEVICES: Final = range(1 << 16)
 _SEVERITIES: Final = {2: "warning", 3: "error"}
 
 
-def import_process(
-    source: Source,
-    folder: str,
-    compression: str | None,
-    told: Callable[[int], None] | None = None,
-) -> Imported:
-    """Write the tables of one process of an export as Arrow files.
+def read(made: Imported, segments: Segments, told: Callable[[int], None]) -> None:
+    """Read the process of ``part``; see :data:`haiprof.sources.imports.formats.Read`.
 
-    Args:
-        source: the file, and in ``part`` the process.
-        folder: is made; the files go there.
-        compression: of the files: ``zstd``, ``lz4``, or None.
-        told: is called with the bytes of the file that were read since its last call; what it
-            raises ends the import.
+    Raises:
+        HaiprofError: the export cannot be read, or has nothing of it.
     """
-    made = Imported(source, folder)
-    try:
-        with from_system(), Database(source.path) as db:
-            _Process(made, db, compression).read(told or (lambda _: None))
-    except HaiprofError as error:
-        made.failed = str(error)
-    except OSError as error:
-        made.failed = f"{error.filename or folder}: cannot be written ({error.strerror or error})"
-    return made
+    with Database(made.source.path) as db:
+        _Process(made, db, segments).read(told)
 
 
 class _Process:
-    def __init__(self, made: Imported, db: Database, compression: str | None) -> None:
+    def __init__(self, made: Imported, db: Database, segments: Segments) -> None:
         found = processes.targets(db)
         part = made.source.part
         mine = [target for target in found if target.part == part]
@@ -68,14 +50,13 @@ class _Process:
         self._db = db
         self._all = found
         self._target: Target = mine[0]
-        self._segments = Segments(made, compression)
+        self._segments = segments
         self._base = processes.epoch(db)
         #: Rows whose times are not told, or cannot be.
         self._timeless = 0
 
     def read(self, told: Callable[[int], None]) -> None:
         made, db = self._made, self._db
-        Path(made.folder).mkdir(mode=0o700)
         made.pid = self._target.pid
         made.host = processes.host(db)
         if len(self._all) == 1:
@@ -107,7 +88,6 @@ class _Process:
         made.gpus = [known.get(device) or gpu(device) for device in sorted(devices)]
         made.lacks = lacks(Path(made.folder))
         self._tell(ranges.open)
-        self._segments.write_problems()
         told(made.source.bytes // len(self._all))
 
     def _write(self, table: str, frames: pl.DataFrame | Iterator[pl.DataFrame]) -> None:

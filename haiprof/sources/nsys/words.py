@@ -7,7 +7,6 @@ from typing import Final
 
 #: ns: three of them, the session's beginning, a time and a duration, still are an int64.
 FAR: Final = 3_000_000_000_000_000_000
-_MAGIC: Final = b"SQLite format 3\x00"
 
 #: ``copyKind`` -> ``kernels.copy_kind``: CUPTI's numbers, then those of unified memory.
 COPY_KINDS: Final = {
@@ -80,11 +79,6 @@ RANK_VARIABLES: Final = (
 WORLD_VARIABLES: Final = (
     "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_NTASKS",
 )  # fmt: skip
-
-
-def is_sqlite(head: bytes) -> bool:
-    """Say whether a file that begins so is one of SQLite."""
-    return head.startswith(_MAGIC)
 
 
 def copy_name(kind: int | None, source: int | None, target: int | None) -> str:

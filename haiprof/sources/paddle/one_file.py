@@ -53,50 +53,35 @@ _JOBS: Final = {
 }
 
 
-def import_file(
-    source: Source,
-    folder: str,
-    compression: str | None,
-    told: Callable[[int], None] | None = None,
-) -> Imported:
-    """Write the tables of one worker log as Arrow files.
+def read(made: Imported, segments: Segments, told: Callable[[int], None]) -> None:
+    """Read one worker log; see :data:`haiprof.sources.imports.formats.Read`.
 
-    Args:
-        source: the log.
-        folder: is made; the files go there.
-        compression: of the files: ``zstd``, ``lz4``, or None.
-        told: is called with the bytes of the log that were read since its last call.
+    Raises:
+        HaiprofError: it tells of no job.
+        OSError: it cannot be read.
     """
-    made = Imported(source, folder, rank=source.rank, host=source.host, lacks=dict(LACKS))
-    try:
-        jobs, broken = _read(source, told or (lambda _: None))
-        Path(folder).mkdir(mode=0o700)
-        device = device_of(Path(source.path).name)
-        made.gpus = [gpu(device)]
-        segments = Segments(made, compression)
-        segments.write_frame(
-            "device_spans",
-            jobs.with_columns(
-                pl.lit("pipeline").alias("category"),
-                pl.lit(device, pl.UInt16()).alias("device"),
-                pl.lit(source.rank, pl.UInt32()).alias("stage"),
-            ),
+    source = made.source
+    jobs, broken = _jobs(source, told)
+    device = device_of(Path(source.path).name)
+    made.gpus = [gpu(device)]
+    made.lacks = dict(LACKS)
+    segments.write_frame(
+        "device_spans",
+        jobs.with_columns(
+            pl.lit("pipeline").alias("category"),
+            pl.lit(device, pl.UInt16()).alias("device"),
+            pl.lit(source.rank, pl.UInt32()).alias("stage"),
+        ),
+    )
+    segments.write_frame("spans", _steps(jobs))
+    if broken:
+        made.problems.append(
+            f"{source.path}: a job that cannot be read (it is cut off, or ends before it "
+            f"begins), in {broken} lines: left out; see whether other output got into them"
         )
-        segments.write_frame("spans", _steps(jobs))
-        if broken:
-            made.problems.append(
-                f"{source.path}: a job that cannot be read (it is cut off, or ends before it "
-                f"begins), in {broken} lines: left out; see whether other output got into them"
-            )
-        segments.write_problems()
-    except HaiprofError as error:
-        made.failed = str(error)
-    except OSError as error:
-        made.failed = f"{error.filename or folder}: cannot be used ({error.strerror or error})"
-    return made
 
 
-def _read(source: Source, told: Callable[[int], None]) -> tuple[pl.DataFrame, int]:
+def _jobs(source: Source, told: Callable[[int], None]) -> tuple[pl.DataFrame, int]:
     """Return the jobs in the order of the log, and how many more there are that cannot be read."""
     rows: list[tuple[int, int, str, int, int | None, int | None]] = []
     first_step, begins_with, step = 0, "", -1

@@ -12,7 +12,8 @@ had: so the verdict is by the false discovery rate of Benjamini and Hochberg, at
 :data:`FALSE` of those named are expected to be chance. Where one side has fewer than two samples
 nothing is claimed.
 
-Times are ns, of one step.
+Names are told without what differs between runs of the same code, such as the numbers of HCCL's
+kernels: see :func:`haiprof.views.kernel_names.lasting_name`. Times are ns, of one step.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from haiprof.views.kernel_names import lasting_name
 from haiprof.views.trace.linked import Linked
 from haiprof.views.trace.work import rows
 
@@ -95,8 +97,7 @@ def _samples(linked: Linked) -> tuple[_Samples, _Samples, _Samples, _Samples]:
     whole = _Samples(["step"], length[None, :], np.ones((1, len(length))))
     number = steps["step"].to_numpy()
 
-    name, names = linked.named
-    texts = names.cast(pl.String).to_list()
+    name, texts = _lasting(*linked.named)
     ops = np.flatnonzero(linked.of("op"))
     own = linked.ops["self"].to_numpy()[ops]
     step_of_op = _place(number, linked.ops["step"][ops])
@@ -106,13 +107,24 @@ def _samples(linked: Linked) -> tuple[_Samples, _Samples, _Samples, _Samples]:
     step_of = _place(number, linked.activities["step"][busy])
     op = rows(linked.activities["op"])[busy]
     some = op >= 0
-    kernel, kernels = linked.named_activities
+    kernel, kernels = _lasting(*linked.named_activities)
     return (
         whole,
         _by_name(texts, name[ops], len(number), step_of_op, own),
         _by_name(texts, name[op[some]], len(number), step_of[some], duration[some]),
-        _by_name(kernels.cast(pl.String).to_list(), kernel[busy], len(number), step_of, duration),
+        _by_name(kernels, kernel[busy], len(number), step_of, duration),
     )
+
+
+def _lasting(
+    code: npt.NDArray[np.int32], names: pl.Series
+) -> tuple[npt.NDArray[np.int32], list[str | None]]:
+    """Number rows by what their names have in common from run to run."""
+    texts = [
+        None if name is None else lasting_name(name) for name in names.cast(pl.String).to_list()
+    ]
+    number = {name: row for row, name in enumerate(dict.fromkeys(texts))}
+    return np.array([number[name] for name in texts], np.int32)[code], list(number)
 
 
 def _place(steps: npt.NDArray[np.uint32], step: pl.Series) -> npt.NDArray[np.intp]:
