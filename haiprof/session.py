@@ -38,7 +38,7 @@ from haiprof.run_folder import made_up_name, open_run_folder, why_not
 from haiprof.schema import PROCESS_FILE
 
 #: How long ``stop()`` waits for the files to be closed, s. The end of the job does not wait, unless
-#: a container ends with it.
+#: a container or a step of SLURM ends with it.
 _STOP_SECONDS: Final = 10.0
 
 #: How long CUPTI may take to hand over its last records, s.
@@ -671,8 +671,9 @@ def _register_once() -> None:
 def _at_exit() -> None:
     session = _active
     if session is not None:
-        # With the first process of a pid namespace the kernel ends all others, the recorder too.
-        last = 1 in (os.getpid(), os.getppid())
+        # With the first process of a pid namespace the kernel ends all others, the recorder too;
+        # and SLURM what a step or a batch script leaves in its control group.
+        last = 1 in (os.getpid(), os.getppid()) or "SLURM_JOB_ID" in os.environ
         _finish_trace("the job ended")
         with contextlib.suppress(Exception):
             session.close(_STOP_SECONDS if last else 0.0)
