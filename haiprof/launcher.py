@@ -47,8 +47,8 @@ def placement(environment: Mapping[str, str] | None = None) -> Placement:
 
     def number(name: str) -> int | None:
         text = told.get(name, "")
-        # SLURM sets some of its own before any srun: those are the batch script's.
-        of_script = name.startswith("SLURM_") and "SLURM_STEP_ID" not in told
+        # SLURM sets places of its own before any srun: those are the batch script's.
+        of_script = name in _LAUNCHERS[-1] and "SLURM_STEP_ID" not in told
         return int(text) if text.isdecimal() and not of_script else None
 
     def first(names: tuple[str, ...]) -> int | None:

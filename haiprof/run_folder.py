@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from haiprof import schema
-from haiprof.launcher import Placement
+from haiprof.launcher import Placement, placement
 from haiprof.options import Options
 from haiprof.places import RING_SUFFIX, safe_name
 from haiprof.recorder.life import start_time_of
@@ -25,6 +25,27 @@ def made_up_name(command: str, place: Placement) -> str:
         parent = os.getppid()
         return safe_name(f"{command}-{_stamp(_start_time_of(parent))}-{parent}")
     return safe_name(f"{command}-{_stamp(time.time())}-{os.getpid()}")
+
+
+def earlier_attempt(log_dir: Path, command: Sequence[str], place: Placement) -> str | None:
+    """Return the name of the run that a job began with this command before it was started again.
+
+    Args:
+        log_dir: where runs are.
+        command: the command line that is to be recorded.
+        place: of whoever starts it, where no launcher gave ranks: those make up one name anyway.
+    """
+    import json
+
+    if not (place.attempt and place.job) or place.launched:
+        return None
+    found: list[tuple[int, str]] = []
+    for file in log_dir.glob(f"*/{schema.RUN_FILE}"):
+        with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
+            told = json.loads(file.read_text(encoding="utf-8"))
+            if (told.get("job"), told.get("command")) == (place.job, list(command)):
+                found.append((int(told["created_ns"]), file.parent.name))
+    return min(found)[1] if found else None
 
 
 def open_run_folder(folder: Path, command: Sequence[str], options: Options) -> None:
@@ -71,6 +92,7 @@ def _document(run: str, command: Sequence[str], options: Options) -> str:
         "created_ns": time.time_ns(),
         "command": list(command),
         "task": os.environ.get("HAIPROF_TASK_ID"),
+        "job": placement().job,
         "user": os.environ.get("HAIPROF_USER_ID"),
         "host": os.uname().nodename,
         "cwd": _current_folder(),

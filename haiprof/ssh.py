@@ -7,6 +7,8 @@ from typing import Final
 
 SSH_VARIABLE: Final = "HAIPROF_SSH_COMMAND"
 _SSH: Final = "ssh -T -o BatchMode=yes"
+#: Where the command wants the host, if not behind it: ``kubectl exec -i {host} -- sh -c``.
+_HOST: Final = "{host}"
 #: For what nobody minds doing again: who does not answer is given up.
 IMPATIENT: Final = "-o ConnectTimeout=20 -o ServerAliveInterval=15"
 
@@ -24,6 +26,9 @@ def way_to(host: str, program: str, options: str = "") -> list[str]:
     if not ssh and is_here(host):
         return ["sh", "-c", f"exec {program}"]
     # As git has it: the command is a shell's, the words behind it are not.
+    if ssh and _HOST in ssh:
+        text = ssh.replace(_HOST, '"$0"')
+        return ["sh", "-c", f'{text} "$@"', host, f"exec {program}"]
     return ["sh", "-c", f'{ssh or f"{_SSH} {options}"} "$@"', "ssh", host, f"exec {program}"]
 
 

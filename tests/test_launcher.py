@@ -39,7 +39,9 @@ def test_srun_launches_and_a_batch_script_does_not(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("SLURM_JOB_ID", "77")
     monkeypatch.setenv("SLURM_PROCID", "0")
     monkeypatch.setenv("SLURM_NTASKS", "4")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     assert not placement().launched
+    assert placement().attempt == 1
     monkeypatch.setenv("SLURM_STEP_ID", "0")
     monkeypatch.setenv("SLURM_PROCID", "3")
     place = placement()

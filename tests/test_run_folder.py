@@ -10,7 +10,7 @@ import pytest
 
 from haiprof.launcher import Placement
 from haiprof.options import Options
-from haiprof.run_folder import made_up_name, open_run_folder, why_not
+from haiprof.run_folder import earlier_attempt, made_up_name, open_run_folder, why_not
 
 ALONE = Placement(rank=0, local_rank=None, world_size=None, attempt=0, job=None, launched=False)
 LAUNCHED = ALONE._replace(rank=3, launched=True)
@@ -40,6 +40,21 @@ def test_the_first_to_come_writes_the_file(tmp_path: Path) -> None:
     assert json.loads((run / "run.json").read_text())["command"] == ["first"]
     assert run.stat().st_mode & 0o777 == 0o700
     assert [p.name for p in run.iterdir()] == ["run.json"]
+
+
+def test_a_batch_job_that_is_started_again_goes_on_in_the_run_of_its_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "run.json").write_text("[]")
+    for job, name in (("42", "first"), ("42", "second"), ("43", "of another")):
+        monkeypatch.setenv("SLURM_JOB_ID", job)
+        open_run_folder(tmp_path / name, ["srun", name], Options())
+    again = ALONE._replace(job="42", attempt=1)
+    assert earlier_attempt(tmp_path, ["srun", "second"], again) == "second"
+    assert earlier_attempt(tmp_path, ["srun", "of another"], again) is None
+    assert earlier_attempt(tmp_path, ["srun", "second"], again._replace(attempt=0)) is None
+    assert earlier_attempt(tmp_path / "none", ["srun", "second"], again) is None
 
 
 def test_a_command_that_is_not_utf8_is_kept(tmp_path: Path) -> None:

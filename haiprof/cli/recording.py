@@ -18,7 +18,7 @@ from haiprof.places import make_private, ring_dir, ring_root
 from haiprof.recorder.election import recorder_running
 from haiprof.recorder.launch import start_recorder
 from haiprof.recorder.life import start_time_of
-from haiprof.run_folder import made_up_name, open_run_folder, why_not
+from haiprof.run_folder import earlier_attempt, made_up_name, open_run_folder, why_not
 
 #: How long the recorder may take to close the files after the command has ended, s.
 CLOSING_SECONDS: Final = 30.0
@@ -42,7 +42,11 @@ class Recording:
     def __init__(self, options: Options, place: Placement, command: Sequence[str]) -> None:
         """Make the run's folder. Says what is in the way; the command runs all the same."""
         self.options = options
-        self.run = options.run or made_up_name(_name_of(command), place)
+        self.run = (
+            options.run
+            or earlier_attempt(options.log_dir, command, place)
+            or made_up_name(_name_of(command), place)
+        )
         self.run_dir = options.log_dir / self.run
         self._ring_dir = ring_dir(self.run)
         self._place = place

@@ -27,7 +27,7 @@ from haiprof.session.lines import tell
 from haiprof.session.ring import JobRing
 
 #: How long ``stop()`` waits for the files to be closed, s. The end of the job does not wait, unless
-#: a container ends with it.
+#: a container or a step of SLURM ends with it.
 _STOP_SECONDS: Final = 10.0
 
 _lock = threading.RLock()
@@ -365,8 +365,9 @@ def _register_once() -> None:
 def _at_exit() -> None:
     session = _active
     if session is not None:
-        # With the first process of a pid namespace the kernel ends all others, the recorder too.
-        last = 1 in (os.getpid(), os.getppid())
+        # With the first process of a pid namespace the kernel ends all others, the recorder too;
+        # and SLURM what a step or a batch script leaves in its control group.
+        last = 1 in (os.getpid(), os.getppid()) or "SLURM_JOB_ID" in os.environ
         attached.finish_trace("the job ended", _STOP_SECONDS)
         with contextlib.suppress(Exception):
             session.close(_STOP_SECONDS if last else 0.0)

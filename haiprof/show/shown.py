@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _COLUMNS = 180
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Shown:
     """An answer: ``title``, ``lines`` of words, ``grids`` (tables) and a plotly ``figure``.
 
@@ -46,6 +46,10 @@ class Shown:
             console.print()
             console.print(grid.to_rich())
         return out.getvalue().rstrip("\n")
+
+    def __repr__(self) -> str:
+        """Return the same at Python's prompt."""
+        return str(self)
 
     def _repr_html_(self) -> str:
         """Return the answer for a notebook: a frame keeps its scripts apart."""

@@ -101,6 +101,9 @@ def _steps(ranks: list[Summary]) -> str:
 
 
 def _machine(ranks: list[Summary], nodes: list[Summary]) -> str:
+    # Not where only the launcher ran, as a login node.
+    with_ranks = {s.process.node for s in ranks}
+    nodes = [s for s in nodes if s.process.node in with_ranks] or nodes
     holders = [s for s in ranks if "proc.cpu.percent" in s.stats] or [
         s for s in nodes if "proc.cpu.percent" in s.stats
     ]

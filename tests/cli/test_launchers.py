@@ -105,7 +105,7 @@ def test_mpirun_hands_the_environment_down(shm: Path, script: Path) -> None:
 
 
 def test_srun_hands_the_environment_down(shm: Path, script: Path) -> None:
-    """There is no SLURM here: its variables as its documentation has them."""
+    """Where there is no SLURM for test_slurm.py: its variables as its documentation has them."""
     step = {"SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2"}
     tasks = [
         subprocess.Popen(

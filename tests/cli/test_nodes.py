@@ -161,6 +161,33 @@ def test_a_host_that_cannot_be_reached_is_named(tmp_path: Path, ssh: Path) -> No
     assert "haiprof: away#1 ended with exit code 255, as ssh does for a host that" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("program", "way"),
+    [
+        ("srun", "srun --jobid=7 --overlap -N1 -n1 -w {host} sh -c"),
+        ("kubectl", "kubectl exec -i {host} -c pytorch -- sh -c"),
+        ("docker", "docker exec -i {host} sh -c"),
+    ],
+)
+def test_a_way_that_wants_the_host_elsewhere_than_behind_it(
+    tmp_path: Path, program: str, way: str
+) -> None:
+    stub = tmp_path / program
+    stub.write_text(
+        '#!/bin/sh\nprintf "%s\\n" "$@" > "$0.words"\n'
+        'until [ "$1" = sh ]; do shift; done\nexec "$@"\n'
+    )
+    stub.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    environment["HAIPROF_SSH_COMMAND"] = way
+    words = ("--hosts", "node-7", "--log-dir", "logs", "echo", "a  b")
+    done = haiprof("run", *words, env=environment, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "node-7#0: a  b\n"), done.stderr
+    *before, line = (tmp_path / f"{program}.words").read_text().splitlines()
+    assert [program, *before] == way.replace("{host}", "node-7").split()
+    assert line.startswith("exec ")
+
+
 def test_a_host_without_haiprof_is_told_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "haiprof").mkdir()
     (tmp_path / "haiprof/__init__.py").write_text("")

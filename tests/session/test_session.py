@@ -188,6 +188,21 @@ def test_the_end_of_the_job_needs_no_goodbye(shm: Path, tmp_path: Path) -> None:
         assert read_table(next(logs.glob("run/*#0")), "spans")["name"].to_pylist() == ["x"], name
 
 
+def test_a_job_of_slurm_ends_with_its_files_closed(
+    shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SLURM kills what a step leaves in its control group: what is there at its end is all."""
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    program = """
+        import haiprof, sys
+        haiprof.start(sys.argv[1], run="run", hooks=False)
+        haiprof.mark("here")
+    """
+    run_python(program, str(tmp_path))
+    (folder,) = tmp_path.glob("run/*#0")
+    assert process_file(folder)["state"] == "closed"
+
+
 def test_one_that_begins_while_python_ends_is_recorded_and_says_nothing(
     shm: Path, tmp_path: Path
 ) -> None:

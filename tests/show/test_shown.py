@@ -16,6 +16,7 @@ from haiprof.show.one_rank import POINTS
 def test_the_overview_has_a_row_for_each_rank_and_node(tmp_path: Path) -> None:
     shown = Analyzer(runs.make_run(tmp_path / "r", ranks=3, slow_rank=1)).show_overview()
     text = str(shown)
+    assert repr(shown) == text  # what Python's prompt shows
     assert text.count("18 ms") == 2
     assert "640 MiB" in text
     assert "psi.cpu_some" in text

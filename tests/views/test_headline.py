@@ -127,6 +127,15 @@ def test_ranks_that_run_together_use_their_cores_together(tmp_path: Path) -> Non
     assert second.startswith("The job's 2 process trees used 1.7 of 2 CPU cores (85 %)")
 
 
+def test_a_host_where_only_the_launcher_ran_tells_nothing_of_the_job(tmp_path: Path) -> None:
+    run = one_rank(tmp_path / "r", runs.loop(50, SLOW_LOADER), node="n1")
+    runs.write_node(run, "n1")
+    runs.write_closed(run / "n1", schema.SAMPLES, [runs.sample(1, "cpu.util.percent", 70.0)])
+    login = runs.write_node(run, "login")
+    runs.write_closed(login, schema.SAMPLES, runs.host_samples(10, cpu=0.0))
+    assert "The node's CPUs were 70 % busy" in Analyzer(run).headline()[1]
+
+
 def throttled(run: Path, percent: float, limit: float) -> str:
     rows = [runs.sample(s, "cgroup.throttled.percent", percent) for s in range(1, 5)]
     rows += [runs.sample(s, "cgroup.cpu_limit.cores", limit) for s in range(1, 5)]
