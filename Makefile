@@ -19,7 +19,7 @@ test: $(VENV)/installed  ## run all tests
 test-qemu: $(VENV)/installed  ## emulated machines: uncore drivers, AArch64; needs Debian and its QEMU
 	$(BIN)/pytest tests/qemu -m qemu
 
-test-peers: $(VENV)/installed  ## deep traces in torch-tb-profiler and HTA; installs both
+test-peers: $(VENV)/installed  ## torch-tb-profiler, HTA, Megatron and DeepSpeed themselves; installs them
 	$(BIN)/pytest tests/peers -m peers
 
 test-pythons: $(VENV)/installed  ## attach to programs of other Pythons; builds for each that is here

@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import peers
 import pytest
 
-__all__ = ["hta", "memray", "plugin"]
+__all__ = ["deepspeed", "hta", "megatron", "memray", "plugin"]
 
 
 @pytest.fixture(scope="session")
 def plugin() -> Path:
     """The Python in which torch-tb-profiler is installed."""
-    return _python_of(peers.PLUGIN)
+    return _made(peers.make_environment, peers.PLUGIN)
 
 
 @pytest.fixture(scope="session")
 def hta() -> Path:
     """The Python in which HolisticTraceAnalysis is installed."""
-    return _python_of(peers.HTA)
+    return _made(peers.make_environment, peers.HTA)
+
+
+@pytest.fixture(scope="session")
+def megatron() -> Path:
+    """The folder in which Megatron Core is installed, for this Python."""
+    return _made(peers.make_packages, peers.MEGATRON)
+
+
+@pytest.fixture(scope="session")
+def deepspeed() -> Path:
+    """The folder in which DeepSpeed is installed, for this Python."""
+    return _made(peers.make_packages, peers.DEEPSPEED)
 
 
 @pytest.fixture(scope="session")
@@ -28,11 +41,11 @@ def memray() -> Path:
     """The Python in which memray is installed; there is a debugger, which it attaches with."""
     if not any(map(shutil.which, ("gdb", "lldb"))):
         pytest.skip("memray attaches with gdb or lldb: neither is on PATH")
-    return _python_of(peers.MEMRAY)
+    return _made(peers.make_environment, peers.MEMRAY)
 
 
-def _python_of(peer: peers.Peer) -> Path:
+def _made(make: Callable[[peers.Peer], Path], peer: peers.Peer) -> Path:
     try:
-        return peers.make_environment(peer)
+        return make(peer)
     except peers.Unavailable as unavailable:
         pytest.skip(str(unavailable))

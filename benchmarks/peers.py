@@ -4,7 +4,9 @@ its own.
     make_environment(PLUGIN)                       its Python, installed when it is first wanted
     drive(python, PLUGIN.driver, folder)           one run of it: times, memory, rows
 
-Environments are kept in ``build/peers`` and made anew when the packages here change.
+    make_packages(MEGATRON)                        a folder for PYTHONPATH, beside our own torch
+
+Both are kept in ``build/peers`` and made anew when the packages here change.
 """
 
 from __future__ import annotations
@@ -56,6 +58,16 @@ HTA = Peer(
     DRIVERS / "drive_hta.py",
 )
 MEMRAY = Peer("memray", ("memray==1.20.0",))
+MEGATRON = Peer("megatron-core", ("megatron-core==0.16.1", "packaging==26.3"))
+DEEPSPEED = Peer(
+    "deepspeed",
+    (
+        "deepspeed==0.19.8",
+        *("annotated-types==0.8.0", "einops==0.8.2", "hjson==3.1.0", "msgpack==1.2.4"),
+        *("packaging==26.3", "psutil==7.2.2", "py-cpuinfo==9.0.0", "pydantic==2.14.3"),
+        *("pydantic-core==2.50.4", "tqdm==4.70.1", "typing-inspection==0.4.5"),
+    ),
+)
 HAIPROF = DRIVERS / "drive_haiprof.py"
 
 
@@ -91,14 +103,36 @@ def make_environment(peer: Peer) -> Path:
     if made_by is None:
         raise Unavailable(f"{peer.name} needs {PYTHON}: not on PATH")
     shutil.rmtree(folder, ignore_errors=True)
-    for command in ((made_by, "-m", "venv", folder), (python, "-m", "pip", *_PIP, *peer.packages)):
-        done = subprocess.run(command, capture_output=True, text=True, env=_environment(python))
-        if done.returncode:
-            said = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
-            wrong = [line for line in said if line.startswith("ERROR")] or said or ["no reason"]
-            raise Unavailable(f"{peer.name} cannot be installed: {wrong[-1]}")
+    _install(peer, made_by, "-m", "venv", folder)
+    _install(peer, python, "-m", "pip", *_PIP, *peer.packages)
     stamp.write_text(wanted)
     return python
+
+
+def make_packages(peer: Peer) -> Path:
+    """Return the folder in which ``peer`` lies for this Python, which has torch already.
+
+    Raises:
+        Unavailable: the packages cannot be had.
+    """
+    folder = ENVIRONMENTS / f"{peer.name}-{sys.version_info.major}.{sys.version_info.minor}"
+    stamp, wanted = folder / "installed", "\n".join(peer.packages)
+    if not (stamp.exists() and stamp.read_text() == wanted):
+        shutil.rmtree(folder, ignore_errors=True)
+        options = (*_PIP, "--no-deps", "--no-build-isolation", "--target", folder)
+        _install(peer, sys.executable, "-m", "pip", *options, *peer.packages)
+        stamp.write_text(wanted)
+    return folder
+
+
+def _install(peer: Peer, *command: str | Path) -> None:
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=_environment(Path(command[0]))
+    )
+    if done.returncode:
+        said = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+        wrong = [line for line in said if line.startswith("ERROR")] or said or ["no reason"]
+        raise Unavailable(f"{peer.name} cannot be installed: {wrong[-1]}")
 
 
 def drive(python: Path, driver: Path, *arguments: object, timeout: float = 3600) -> Run:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -68,3 +70,35 @@ def ranks(run: Path) -> list[dict[str, Any]]:
 def nodes(run: Path) -> list[str]:
     """Return the names of the nodes whose recorders wrote something of the node."""
     return sorted(p.parent.name for p in run.glob("*/process.json") if "#" not in p.parent.name)
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
+def run_ranks(count: int, script: Path, *words: object, **environment: str) -> Path:
+    """Run a script as the ranks of one job to its end; return its run folder, beside the script."""
+    common = recorded(script.parent / "logs", run="run", kernels="off") | environment
+    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    jobs = []
+    for rank in range(count):
+        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
+        jobs.append(
+            subprocess.Popen(
+                [sys.executable, script, *map(str, words)],
+                env=common | {name: str(value) for name, value in place.items()},
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    try:
+        for job in jobs:
+            _, told = job.communicate(timeout=240)
+            assert job.returncode == 0, told
+    finally:
+        for job in jobs:
+            job.kill()
+    return script.parent / "logs" / "run"

@@ -1,7 +1,8 @@
 """Hooks on the schedules of pipelines: what each rank does with each microbatch.
 
-Of torch.distributed.pipelining the stages are asked, of Megatron the functions that its schedules
-call, of DeepSpeed the instructions of its engine; each once its module has been imported.
+Of torch.distributed.pipelining the stages are asked and what moves between them, of Megatron the
+functions that its schedules call, of DeepSpeed the instructions of its engine; each once its module
+has been imported. A send or a receive is the time in which the rank is held up by it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any, Final
@@ -22,9 +23,12 @@ from haiprof.hooks.imports import AfterImport, imported
 _CATEGORY: Final = 12
 _NOTHING: Final = contextlib.nullcontext()
 
-#: Says of a call what the job is called, and its numbers; None where it is no job.
+#: What a job is called, its microbatch, stage and chunk.
 Told = tuple[str, int | None, int | None, int | None]
-Tell = Callable[[tuple[Any, ...], dict[str, Any]], "Told | None"]
+#: Says of a call which jobs it is: none, one, or several that are done together.
+Tell = Callable[[tuple[Any, ...], dict[str, Any]], Iterable[Told]]
+#: Is told what a call returned.
+Note = Callable[[tuple[Any, ...], dict[str, Any], Any], None]
 
 
 class PipelineCalls:
@@ -79,9 +83,11 @@ class PipelineCalls:
 
 
 class _Replaced:
-    """A function that is a value of a class, a module or a dictionary, with a range around it."""
+    """A function that is a value of a class, a module or a dictionary, with ranges around it."""
 
-    def __init__(self, owner: Any, name: Any, tell: Tell) -> None:
+    def __init__(
+        self, owner: Any, name: Any, tell: Tell | None = None, note: Note | None = None
+    ) -> None:
         """Replace it.
 
         Raises:
@@ -95,8 +101,14 @@ class _Replaced:
 
         @functools.wraps(original)
         def wrapped(*args: Any, **keywords: Any) -> Any:
-            with _range(tell, args, keywords) if self._on else _NOTHING:
+            if not self._on:
                 return original(*args, **keywords)
+            with _NOTHING if tell is None else _ranges(tell, args, keywords):
+                result = original(*args, **keywords)
+            if note is not None:
+                with contextlib.suppress(Exception):  # the job must not notice
+                    note(args, keywords, result)
+            return result
 
         self._on = True
         self._wrapped = wrapped
@@ -116,28 +128,37 @@ class _Replaced:
             setattr(self._owner, self._name, function)
 
 
-def _range(
+def _ranges(
     tell: Tell, args: tuple[Any, ...], keywords: dict[str, Any]
 ) -> AbstractContextManager[Any]:
     try:
-        told = tell(args, keywords)
-        if told is None:
-            return _NOTHING
-        name, *numbers = told
-        given = {
-            which: number
-            for which, number in zip(("microbatch", "stage", "chunk"), numbers, strict=True)
-            if type(number) is int and 0 <= number < 0xFFFFFFFF
-        }
-        text = ", ".join(f'"{which}": {number}' for which, number in given.items())
-        return _core.Span(name, _CATEGORY, f"{{{text}}}", device=True, **given)
+        spans = [_span(*told) for told in tell(args, keywords)]
     except Exception:  # the job must not notice
         return _NOTHING
+    if len(spans) < 2:
+        return spans[0] if spans else _NOTHING
+    together = contextlib.ExitStack()
+    for span in spans:
+        together.enter_context(span)
+    return together
+
+
+def _span(name: str, *numbers: int | None) -> _core.Span:
+    given = {
+        which: number
+        for which, number in zip(("microbatch", "stage", "chunk"), numbers, strict=True)
+        if type(number) is int and 0 <= number < 0xFFFFFFFF
+    }
+    text = ", ".join(f'"{which}": {number}' for which, number in given.items())
+    return _core.Span(name, _CATEGORY, f"{{{text}}}", device=True, **given)
 
 
 def _argument(args: tuple[Any, ...], keywords: dict[str, Any], position: int, name: str) -> Any:
     return args[position] if len(args) > position else keywords.get(name)
 
+
+_SEND, _RECV = "send activations", "recv activations"
+_SEND_BACK, _RECV_BACK = "send gradients", "recv gradients"
 
 # -- torch.distributed.pipelining ------------------------------------------------------------------
 
@@ -155,45 +176,129 @@ def _of_torch(module: ModuleType, made: list[_Replaced]) -> None:
             keywords: dict[str, Any],
             name: str = name,
             argument: str = argument,
-        ) -> Told:
-            return name, _argument(args, keywords, 1, argument), args[0].stage_index, None
+        ) -> list[Told]:
+            return [(name, _argument(args, keywords, 1, argument), args[0].stage_index, None)]
 
         if method != "backward_weight_one_chunk" or method in vars(stage):  # since torch 2.5
             made.append(_Replaced(stage, method, tell))
+    if "_batch_p2p" in vars(module) and "_wait_batch_p2p" in vars(module):
+        _between_stages(module, stage, made)
+
+
+def _between_stages(module: ModuleType, stage: type, made: list[_Replaced]) -> None:
+    """A stage makes the operations of a microbatch; a schedule starts some, and waits for them."""
+    operations: WeakKeyDictionary[Any, Told] = WeakKeyDictionary()
+    #: By the list of what is to be waited for.
+    started: dict[int, list[Told]] = {}
+    for method, name, argument in (
+        ("get_fwd_recv_ops", _RECV, "fwd_chunk_id"),
+        ("get_fwd_send_ops", _SEND, "fwd_chunk_id"),
+        ("get_bwd_recv_ops", _RECV_BACK, "bwd_chunk_id"),
+        ("get_bwd_send_ops", _SEND_BACK, "bwd_chunk_id"),
+    ):
+
+        def remember(
+            args: tuple[Any, ...],
+            keywords: dict[str, Any],
+            found: list[Any],
+            name: str = name,
+            argument: str = argument,
+        ) -> None:
+            microbatch = _argument(args, keywords, 1, argument)
+            for operation in found:
+                operations[operation] = name, microbatch, args[0].stage_index, None
+
+        made.append(_Replaced(stage, method, note=remember))
+
+    def start(args: tuple[Any, ...], keywords: dict[str, Any], works: list[Any]) -> None:
+        told = [operations.get(each) for each in _argument(args, keywords, 0, "p2p_ops")]
+        if works:
+            # Several tensors of a microbatch are one job.
+            started[id(works)] = list(dict.fromkeys(each for each in told if each is not None))
+
+    def wait(args: tuple[Any, ...], keywords: dict[str, Any]) -> list[Told]:
+        return started.pop(id(_argument(args, keywords, 0, "work")), [])
+
+    made.append(_Replaced(module, "_batch_p2p", note=start))
+    made.append(_Replaced(module, "_wait_batch_p2p", wait))
 
 
 # -- Megatron --------------------------------------------------------------------------------------
 
 
 def _of_megatron(module: ModuleType, made: list[_Replaced]) -> None:
-    #: Forwards and backwards of each chunk since the schedule began.
-    count: Counter[tuple[str, int | None]] = Counter()
+    #: Forwards and backwards since the schedule began.
+    count: Counter[str] = Counter()
+    #: By what a forward or a backward returned, since then: its microbatch and chunk.
+    returned: dict[int, tuple[int | None, int | None]] = {}
 
     def place(name: str) -> int | None:
         ask = getattr(module.parallel_state, f"get_{name}_model_parallel_rank", None)
-        return None if ask is None else ask()
+        try:
+            return None if ask is None else ask()
+        except Exception:  # a job that keeps its process groups elsewhere
+            return None
 
-    def forward(args: tuple[Any, ...], keywords: dict[str, Any]) -> Told:
+    def begin(args: tuple[Any, ...], keywords: dict[str, Any]) -> list[Told]:
+        count.clear()
+        returned.clear()
+        return []
+
+    def numbers(keywords: dict[str, Any]) -> tuple[int | None, int | None]:
         chunk = keywords.get("vp_stage")
         chunk = place("virtual_pipeline") if chunk is None else chunk
-        microbatch = keywords.get("current_microbatch")
-        if microbatch == 0 and not chunk:
-            count.clear()
-        if microbatch is None:  # a version that does not tell
-            microbatch = count["F", chunk]
-        count["F", chunk] += 1
-        return "F", microbatch, place("pipeline"), chunk
+        return keywords.get("current_microbatch"), chunk
 
-    def backward(args: tuple[Any, ...], keywords: dict[str, Any]) -> Told | None:
-        # It is told none: of a chunk, they come in the order of the forwards.
-        chunk = place("virtual_pipeline")
-        if chunk is None and count["F", None] == 0:
-            return None  # of which of several chunks is not known, and so not of which microbatch
-        count["B", chunk] += 1
-        return "B", count["B", chunk] - 1, place("pipeline"), chunk
+    def forward(args: tuple[Any, ...], keywords: dict[str, Any]) -> list[Told]:
+        count["F"] += 1
+        microbatch, chunk = numbers(keywords)
+        return [("F", microbatch, place("pipeline"), chunk)]
 
-    made.append(_Replaced(module, "forward_step", forward))
-    made.append(_Replaced(module, "backward_step", backward))
+    def after_forward(args: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> None:
+        for tensor in _each(result[0] if isinstance(result, tuple) else result):
+            returned[id(tensor)] = numbers(keywords)
+
+    def whose(tensors: Any) -> tuple[int | None, int | None]:
+        known = (returned[id(each)] for each in _each(tensors) if id(each) in returned)
+        return next(known, (None, None))
+
+    def backward(args: tuple[Any, ...], keywords: dict[str, Any]) -> list[Told]:
+        count["B"] += 1
+        # It is told no number, but what the forward of its microbatch returned.
+        microbatch, chunk = whose(_argument(args, keywords, 1, "output_tensor"))
+        return [("B", microbatch, place("pipeline"), chunk)]
+
+    def after_backward(args: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> None:
+        which = whose(_argument(args, keywords, 1, "output_tensor"))
+        for tensor in _each(result):
+            returned[id(tensor)] = which
+
+    def communicate(args: tuple[Any, ...], keywords: dict[str, Any]) -> list[Told]:
+        told: list[Told] = []
+        for name, argument in ((_SEND, "tensor_send_next"), (_SEND_BACK, "tensor_send_prev")):
+            tensor = keywords.get(argument)
+            if tensor is not None:
+                microbatch, chunk = whose(tensor)
+                told.append((name, microbatch, place("pipeline"), chunk))
+        # Of several chunks, it is known later only for which a tensor is.
+        one = getattr(args[0], "virtual_pipeline_model_parallel_size", None) is None
+        for name, argument, done in ((_RECV, "recv_prev", "F"), (_RECV_BACK, "recv_next", "B")):
+            if keywords.get(argument):
+                told.append((name, count[done] if one else None, place("pipeline"), None))
+        return told
+
+    made.append(_Replaced(module, "forward_step", forward, after_forward))
+    made.append(_Replaced(module, "backward_step", backward, after_backward))
+    for name in [each for each in vars(module) if each.startswith("forward_backward_")]:
+        made.append(_Replaced(module, name, begin))
+    communicator = vars(module).get("P2PCommunicator")  # since Megatron Core 0.14
+    if communicator is not None:
+        made.append(_Replaced(communicator, "_communicate", communicate))
+
+
+def _each(tensors: Any) -> list[Any]:
+    several = tensors if isinstance(tensors, list) else [tensors]
+    return [each for each in several if each is not None]
 
 
 # -- DeepSpeed -------------------------------------------------------------------------------------
@@ -201,34 +306,39 @@ def _of_megatron(module: ModuleType, made: list[_Replaced]) -> None:
 _INSTRUCTIONS: Final = {
     "ForwardPass": "F",
     "BackwardPass": "B",
-    "SendActivation": "send activations",
-    "RecvActivation": "recv activations",
-    "SendGrad": "send gradients",
-    "RecvGrad": "recv gradients",
+    "SendActivation": _SEND,
+    "RecvActivation": _RECV,
+    "SendGrad": _SEND_BACK,
+    "RecvGrad": _RECV_BACK,
 }
 
 
 def _of_deepspeed(module: ModuleType, made: list[_Replaced]) -> None:
-    #: Of each engine how often it has carried out an instruction: each comes once a microbatch.
+    #: Of each engine how often its schedule had an instruction: each comes once a microbatch.
     counts: WeakKeyDictionary[Any, Counter[str]] = WeakKeyDictionary()
+
+    def begin(args: tuple[Any, ...], keywords: dict[str, Any]) -> list[Told]:
+        counts[args[0]] = Counter()
+        return []
+
+    made.append(_Replaced(module.PipelineEngine, "_exec_schedule", begin))
     instructions = module.PipelineEngine._INSTRUCTION_MAP
     for instruction in list(instructions):
         name = _INSTRUCTIONS.get(getattr(instruction, "__name__", ""))
         if name is None:
             continue
 
-        def tell(args: tuple[Any, ...], keywords: dict[str, Any], name: str = name) -> Told:
+        def tell(args: tuple[Any, ...], keywords: dict[str, Any], name: str = name) -> list[Told]:
             engine = args[0]
             count = counts.setdefault(engine, Counter())
-            number = count[name] % engine.micro_batches
             count[name] += 1
-            return name, number, engine.stage_id, None
+            return [(name, count[name] - 1, engine.stage_id, None)]
 
         made.append(_Replaced(instructions, instruction, tell))
 
 
 _SCHEDULES: Final[dict[str, Callable[[ModuleType, list[_Replaced]], None]]] = {
-    "torch.distributed.pipelining.stage": _of_torch,
+    "torch.distributed.pipelining.schedules": _of_torch,
     "megatron.core.pipeline_parallel.schedules": _of_megatron,
     "deepspeed.runtime.pipe.engine": _of_deepspeed,
 }

@@ -146,6 +146,7 @@ def _steps(steps: pl.DataFrame) -> list[Grid]:
     ]  # fmt: skip
     worst = steps.sort("bubble", descending=True, nulls_last=True, maintain_order=True)
     note = (
-        "From any rank's first job to any rank's last; critical is the stage that computes longest."
+        "From the first computing of any rank to the last job of any; critical is the stage that "
+        "computes longest."
     )
     return table("Steps by their bubble", worst, columns, note)

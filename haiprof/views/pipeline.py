@@ -3,9 +3,10 @@
 A *job* is one interval of a rank in the pipeline: a forward of a microbatch, a backward, a send, an
 optimizer's step. Times are int64 ns UTC, durations ns.
 
-The *window* of a step goes from the first job of any rank to the last one's end, but begins no
-earlier than the window before it ends. A rank is *busy* while it computes: forward, backward,
-optimizer; communicating and waiting are not. What is left of the window is the *bubble*:
+The *window* of a step goes from the first job of any rank that computes to the last job's end, but
+begins no earlier than the window before it ends. A receive belongs to the step of the job that it
+is for. A rank is *busy* while it computes: forward, backward, optimizer; communicating and waiting
+are not. What is left of the window is the *bubble*:
 ``1 - busy / (ranks * window)``.
 
 The ideal bubble of a schedule is that of stages that all take the same time and communicate in
@@ -122,11 +123,12 @@ def of_host(spans: pl.DataFrame) -> pl.DataFrame:
     """Return the jobs of one process by its ranges on the host, where it has none of a device.
 
     Args:
-        spans: with :data:`SPAN_COLUMNS`; those whose attributes hold no microbatch are no jobs.
+        spans: with :data:`SPAN_COLUMNS`; ranges whose attributes hold no microbatch are no jobs.
     """
     told = pl.col("attributes").cast(pl.String)
+    ranges = told.str.contains('"microbatch":', literal=True)
     return _named(
-        spans.filter(told.str.contains('"microbatch":', literal=True)).with_columns(
+        spans.filter((pl.col("category").cast(pl.String) == "pipeline") | ranges).with_columns(
             # Not read as JSON: text that was cut off must not take the others with it.
             told.str.extract(f'"{each}": ?(\\d+)').cast(pl.UInt32, strict=False).alias(each)
             for each in ("microbatch", "stage", "chunk")
@@ -163,7 +165,7 @@ def pipeline(told: pl.DataFrame, step: int | None = None) -> Pipeline:
         return _empty(told)
     own = pl.col("rank").cast(pl.UInt32, strict=False).fill_null(0)
     by_stage = pl.col("kind").is_in(STAGE_KINDS)
-    made = told.with_columns(
+    made = _with_what_they_need(told).with_columns(
         pl.when(by_stage).then(pl.col("stage").fill_null(own)).otherwise(pl.col("stage"))
     )
     windows = _windows(made)
@@ -183,13 +185,26 @@ def _empty(told: pl.DataFrame) -> Pipeline:
     return Pipeline(jobs, lanes, _steps(jobs, lanes, windows), _stages(jobs))
 
 
+def _with_what_they_need(jobs: pl.DataFrame) -> pl.DataFrame:
+    """Put receives into the step of the next job: a step begins with that, and not before it."""
+    needing = pl.when(pl.col("kind").is_in(STAGE_KINDS)).then("step")
+    following = needing.fill_null(strategy="backward").over(_WHO, order_by="start")
+    is_recv = pl.col("kind") == "recv"
+    return jobs.with_columns(
+        pl.when(is_recv).then(pl.coalesce(following, "step")).otherwise("step").alias("step")
+    )
+
+
 def _windows(jobs: pl.DataFrame) -> pl.DataFrame:
     """Return ``step``, ``begin`` and ``end`` of the window of each step."""
     return (
         jobs.filter(pl.col("step").is_not_null())
         .group_by("step")
         .agg(
-            pl.col("start").min().alias("begin"),
+            pl.coalesce(
+                pl.col("start").filter(pl.col("kind").is_in(BUSY_KINDS)).min(),
+                pl.col("start").min(),
+            ).alias("begin"),
             (pl.col("start") + pl.col("duration")).max().alias("end"),
         )
         .sort("step")
@@ -244,7 +259,10 @@ def _lanes(jobs: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
 def _in_windows(jobs: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     """Cut jobs at the ends of windows; what of one begins early is in the window before."""
     before = windows.select(
-        "step", pl.col("step").shift(1).alias("earlier"), pl.col("begin").shift(1).alias("least")
+        "step",
+        pl.col("step").shift(1).alias("earlier"),
+        pl.col("begin").shift(1).alias("least"),
+        pl.col("end").shift(1).alias("most"),
     )
     made = (
         jobs.filter(pl.col("step").is_not_null())
@@ -262,7 +280,7 @@ def _in_windows(jobs: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
             early.with_columns(
                 pl.col("earlier").alias("step"),
                 pl.max_horizontal("start", "least").alias("start"),
-                pl.max_horizontal("least", pl.min_horizontal("end", "begin")).alias("end"),
+                pl.max_horizontal("start", "least", pl.min_horizontal("end", "most")).alias("end"),
             ),
         ]
     )

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import polars as pl
 import pytest
-from launched import recorded
+from launched import run_ranks
 from recording import run_python, wait_recorded
 
 from haiprof import hooks
@@ -89,39 +86,11 @@ dist.destroy_process_group()
 """
 
 
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
-
-
 def train(tmp_path: Path) -> Path:
     """Run the job of four ranks to its end; return its run folder."""
     script = tmp_path / "train.py"
     script.write_text(TRAIN)
-    common = recorded(tmp_path / "logs", run="run", kernels="off")
-    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    jobs = []
-    for rank in range(RANKS):
-        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": RANKS, "LOCAL_WORLD_SIZE": RANKS}
-        environment = {**common, **{name: str(value) for name, value in place.items()}}
-        jobs.append(
-            subprocess.Popen(
-                [sys.executable, script, tmp_path],
-                env=environment,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
-    try:
-        for job in jobs:
-            _, told = job.communicate(timeout=240)
-            assert job.returncode == 0, told
-    finally:
-        for job in jobs:
-            job.kill()
-    return tmp_path / "logs" / "run"
+    return run_ranks(RANKS, script, tmp_path)
 
 
 def bubbles_by_hand(tmp_path: Path) -> list[float]:
@@ -145,6 +114,18 @@ def test_four_ranks_with_torchs_1f1b(shm: Path, tmp_path: Path) -> None:
     microbatches = each["microbatch"].unique().sort().to_list()
     assert microbatches == list(range(MICROBATCHES))
     assert (found.jobs["rank"] == found.jobs["stage"].fill_null(found.jobs["rank"])).all()
+
+    # Each microbatch once a step over each border between two stages, there and back.
+    moved = found.jobs.filter(pl.col("kind").is_in(["send", "recv"]))
+    each = [(step, n) for step in range(1 + EVEN + SLOW) for n in range(MICROBATCHES)]
+    for name, stages in (
+        ("send activations", range(RANKS - 1)),
+        ("recv activations", range(1, RANKS)),
+        ("send gradients", range(1, RANKS)),
+        ("recv gradients", range(RANKS - 1)),
+    ):
+        told = moved.filter(pl.col("name") == name).select("step", "microbatch", "stage")
+        assert sorted(told.rows()) == sorted((*one, stage) for one in each for stage in stages)
 
     even = found.steps.filter(pl.col("step").is_between(1, EVEN))
     assert even["schedule"].to_list() == ["1F1B"] * EVEN
@@ -170,7 +151,7 @@ def test_torchs_stages_are_afterwards_as_they_were() -> None:
     base = stage._PipelineStageBase
     before = dict(vars(base))
     hooks.install()
-    assert hooks.status()["pipeline"] == "on: torch.distributed.pipelining.stage"
+    assert hooks.status()["pipeline"] == "on: torch.distributed.pipelining.schedules"
     ours = base.forward_one_chunk
     assert ours is not before["forward_one_chunk"]
     assert ours.__doc__ == before["forward_one_chunk"].__doc__
@@ -225,26 +206,26 @@ def test_the_schedules_of_megatron(shm: Path, tmp_path: Path) -> None:
         "megatron.core.pipeline_parallel.schedules",
         """
 class parallel_state:
-    chunk = None
     get_pipeline_model_parallel_rank = staticmethod(lambda: 1)
-    get_virtual_pipeline_model_parallel_rank = staticmethod(lambda: parallel_state.chunk)
 
-def forward_step(function, data, model, num_microbatches, *others, current_microbatch=None):
-    return "forward", current_microbatch
+def forward_step(
+    function, data, model, num_microbatches, *others, current_microbatch=None, vp_stage=None
+):
+    return [f"output {current_microbatch} of {vp_stage}"], 0
 
 def backward_step(input_tensor, output_tensor, output_tensor_grad, model_type, config):
     raise ValueError("as the job's own")
 
-def schedule():
-    for chunk in (0, 1):
-        parallel_state.chunk = chunk
-        for n in range(2):
-            assert forward_step(None, None, None, 2, current_microbatch=n) == ("forward", n)
+def forward_backward_pipelining_with_interleaving():
+    made = {
+        (chunk, n): forward_step(None, None, None, 2, current_microbatch=n, vp_stage=chunk)[0]
+        for chunk in (0, 1)
+        for n in (0, 1)
+    }
     for chunk in (1, 0):
-        parallel_state.chunk = chunk
-        for n in range(2):
+        for n in (0, 1):
             try:
-                backward_step(None, None, None, None, None)
+                backward_step(None, made[chunk, n], None, None, None)
             except ValueError:
                 pass
 """,
@@ -256,7 +237,7 @@ def schedule():
     from megatron.core.pipeline_parallel import schedules
     assert hooks.status()["pipeline"] == "on: megatron.core.pipeline_parallel.schedules"
     for step in range(2):
-        schedules.schedule()
+        schedules.forward_backward_pipelining_with_interleaving()
         haiprof.step()
     haiprof.stop()
     assert schedules.forward_step.__name__ == "forward_step"
@@ -286,7 +267,6 @@ class SendActivation: pass
 class OptimizerStep: pass
 
 class PipelineEngine:
-    micro_batches = 3
     stage_id = 2
 
     def _exec_forward_pass(self, buffer_id): pass
@@ -301,8 +281,8 @@ class PipelineEngine:
         OptimizerStep: _exec_optimizer_step,
     }
 
-    def train_batch(self):
-        for n in range(3):
+    def _exec_schedule(self, microbatches):
+        for n in range(microbatches):
             for instruction in (ForwardPass, SendActivation, BackwardPass):
                 MethodType(self._INSTRUCTION_MAP[instruction], self)(buffer_id=n % 2)
         MethodType(self._INSTRUCTION_MAP[OptimizerStep], self)()
@@ -314,8 +294,8 @@ class PipelineEngine:
     from deepspeed.runtime.pipe.engine import PipelineEngine
     before = {"_exec_forward_pass", "_exec_backward_pass", "_exec_send_activations"}
     engine = PipelineEngine()
-    for step in range(2):
-        engine.train_batch()
+    for microbatches in (3, 2, 3):
+        engine._exec_schedule(microbatches)
     haiprof.stop()
     assert all(vars(PipelineEngine)[name] in PipelineEngine._INSTRUCTION_MAP.values()
                for name in before)
@@ -325,10 +305,10 @@ class PipelineEngine:
     wait_recorded(shm)
     order = [
         (kind, name, n, 2, None)
-        for n in range(3)
+        for n in (0, 1, 2, 0, 1, 0, 1, 2)
         for kind, name in (("forward", "F"), ("send", "send activations"), ("backward", "B"))
     ]
-    assert [row[:5] for row in jobs(tmp_path / "logs" / "run")] == order * 2
+    assert [row[:5] for row in jobs(tmp_path / "logs" / "run")] == order
 
 
 def test_a_version_that_is_not_known_is_left_as_it_is(shm: Path, tmp_path: Path) -> None:

@@ -201,6 +201,22 @@ def test_what_overlaps_counts_once_and_communication_not_at_all() -> None:
     assert lane["bubble"] == pytest.approx(25 / 40)
 
 
+def test_a_receive_belongs_to_the_job_that_it_is_for() -> None:
+    last = laid_out([[("F", 0, 0), ("B", 0, 0)], [("F", 0, 0), ("B", 0, 0)]], even)
+    then = laid_out([[("F", 0, 0)], [("F", 0, 0)]], even, begin=1000 * MS, step=1)
+    end = max(row["start"] + row["duration"] for row in last)
+    job = {"name": "recv", "kind": "recv", "microbatch": 0, "stage": 1, "chunk": None, "step": 0}
+    # It begins in the step before, and waits until the first stage has sent.
+    begin = min(row["start"] for row in then if row["rank"] == 1)
+    whose = next(row for row in last if row["rank"] == 1)
+    waits = {**whose, **job, "start": end, "duration": begin - end}
+    found = view.pipeline(frame([*last, waits, *then]))
+    assert found.jobs.filter(pl.col("kind") == "recv")["step"].to_list() == [1]
+    first, second = found.steps.iter_rows(named=True)
+    assert first["start"] + first["duration"] == end
+    assert second["start"] == 1000 * MS  # not when somebody began to wait for it
+
+
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
