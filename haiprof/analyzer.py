@@ -7,66 +7,41 @@ import math
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import polars as pl
 
 from haiprof import schema
+from haiprof.answers import gpu, of_process, pipeline, window
+from haiprof.answers import processes as process_rows
+from haiprof.answers import steps as step_answers
 from haiprof.answers.efficiency import Efficiency, efficiency
 from haiprof.answers.goodput import Goodput, goodput
+from haiprof.answers.headline import headline
+from haiprof.answers.summaries import summed_up
 from haiprof.errors import HaiprofError
 from haiprof.sources import tables
 from haiprof.sources.open import Opened, open_path, open_traces
-from haiprof.sources.own import ROLE_NODE, ROLE_RANK, Process, Run, readable
+from haiprof.sources.own import ROLE_NODE, ROLE_RANK, Process, Run
 from haiprof.traced import late
 from haiprof.traced.links import Links
 from haiprof.traced.over_ranks import Whose, over_ranks
 from haiprof.traced.questions import Traced
-from haiprof.views import busy as busy_views
-from haiprof.views import device_steps as device_views
-from haiprof.views import efficiency as efficiency_view
-from haiprof.views import efficiency_words, evidence, pipeline_words, trace_headline
-from haiprof.views import gpu_use as use_views
+from haiprof.views import evidence
 from haiprof.views import gpus as gpu_views
-from haiprof.views import headline as headline_view
 from haiprof.views import kernels as kernel_views
 from haiprof.views import overhead as overhead_view
 from haiprof.views import pipeline as pipeline_view
 from haiprof.views import recorded as recorded_views
 from haiprof.views import steps as step_views
 from haiprof.views.clock import Clock
-from haiprof.views.overview import Summary, add_gpus, fold_ranges, summarise
+from haiprof.views.overview import Summary, add_gpus
 
 if TYPE_CHECKING:
     from haiprof.show.shown import Shown
 
 _Result = TypeVar("_Result")
-
-_SUMMARY_SAMPLES = ("time", "metric", "instance", "value", "flags")
-#: Points of all step series of an overview together; each rank has between these two.
-_TREND_POINTS = 40_000
-_TREND_POINTS_RANK = (400, 2_000)
-#: No run lasts longer: ns of more do not fit.
-_LONGEST_S = 1e9
-
-
-@dataclass(frozen=True, slots=True)
-class GpuTables:
-    """What one process recorded of its GPUs, and of the host beside them.
-
-    ``kernels`` has the columns of :data:`haiprof.views.kernels.COLUMNS` and ``stream``; it is only
-    read if the ``intervals`` in which kernels were recorded hold any. ``phases`` are the device
-    phases, ``spans`` the host's steps and phases.
-    """
-
-    kernels: pl.DataFrame
-    phases: pl.DataFrame
-    intervals: pl.DataFrame
-    spans: pl.DataFrame
-    cut: int
-    problems: list[str]
 
 
 class Analyzer(Traced):
@@ -182,14 +157,10 @@ class Analyzer(Traced):
         Raises:
             HaiprofError: there is nothing of the run in it.
         """
-        began = self._run.created_ns
-        first, last = (
-            began + int(min(max(seconds, 0.0), _LONGEST_S) * 1e9) for seconds in (start, end)
-        )
-        made = self._between(first, last)
+        made = self._between(window.at(self._run, start), window.at(self._run, end))
         if made is None:
-            ends = [end for p in self._run.processes for _, end in [_life(p)] if end is not None]
-            lasted = f"lasted {(max(ends) - began) / 1e9:.6g} s" if ends else "has no end yet"
+            seconds = window.lasted(self._run)
+            lasted = "has no end yet" if seconds is None else f"lasted {seconds:.6g} s"
             until = "on" if end == math.inf else f"to {end:g} s"
             raise HaiprofError(
                 f"{self._where}: has nothing from {start:g} s {until}: it {lasted}: "
@@ -198,12 +169,11 @@ class Analyzer(Traced):
         return made
 
     def _between(self, first: int, last: int) -> Analyzer | None:
-        parts = [part for p in self._run.processes if (part := _cut(p, first, last)) is not None]
-        if not any(part.role != ROLE_NODE for part in parts):
+        run = window.part(self._run, first, last)
+        if run is None:
             return None
         made = Analyzer.__new__(Analyzer)
         made._told = None
-        run = replace(self._run, processes=tuple(parts))
         made._take(Opened(run, self._temporary), self._executor)
         made._part_of = self, (first, last)
         return made
@@ -216,7 +186,7 @@ class Analyzer(Traced):
 
         Of deep traces in the run's folders, once they have been read.
         """
-        for _, lines in self._map(_check, self._run.processes):
+        for _, lines in self._map(of_process.check, self._run.processes):
             self.note(lines)
         if self._deep is not None:
             self.note(self._deep.problems())
@@ -229,25 +199,10 @@ class Analyzer(Traced):
         written, of a run whose recorder was killed its last batch.
         """
         processes = self._run.processes
-        cut = {process.folder: count for process, count in self._map(_count_cut, processes)}
-        return pl.DataFrame(
-            {
-                "node": pl.Series([p.node for p in processes], dtype=pl.Categorical()),
-                "rank": pl.Series([p.rank for p in processes], dtype=pl.Int64()),
-                "pid": pl.Series([p.pid for p in processes], dtype=pl.Int64()),
-                "role": [p.role for p in processes],
-                "host": [p.host for p in processes],
-                "local_rank": pl.Series([p.local_rank for p in processes], dtype=pl.Int64()),
-                "world_size": pl.Series([p.world_size for p in processes], dtype=pl.Int64()),
-                "attempt": pl.Series([p.attempt for p in processes], dtype=pl.Int64()),
-                "started": pl.Series([p.started_ns for p in processes], dtype=pl.Int64()),
-                "ended": pl.Series([p.ended_ns for p in processes], dtype=pl.Int64()),
-                "state": [p.state for p in processes],
-                "lost_records": [p.lost.get("records", 0) for p in processes],
-                "cut_files": pl.Series([cut.get(p.folder) for p in processes], dtype=pl.Int64()),
-                "folder": [readable(str(p.folder)) for p in processes],
-            }
-        )
+        cut = {
+            process.folder: count for process, count in self._map(of_process.count_cut, processes)
+        }
+        return process_rows.rows(processes, cut)
 
     def steps(self, rank: int | None = None) -> pl.DataFrame:
         """Return one row per step that ended: ``step``, ``start``, ``duration``.
@@ -257,7 +212,7 @@ class Analyzer(Traced):
         """
         if self.traced:
             return self.overview(rank).steps
-        return self._frames(_steps, self._choose(rank), step_views.STEPS_SCHEMA)
+        return self._frames(step_answers.steps, self._choose(rank), step_views.STEPS_SCHEMA)
 
     def phases(self, rank: int | None = None) -> pl.DataFrame:
         """Return one row per step and phase, for the steps that ended.
@@ -266,7 +221,7 @@ class Analyzer(Traced):
         (self time), ``count`` (spans), ``start`` (of the first). See
         :func:`haiprof.views.steps.phases`.
         """
-        return self._frames(_phases, self._choose(rank), step_views.PHASES_SCHEMA)
+        return self._frames(step_answers.phases, self._choose(rank), step_views.PHASES_SCHEMA)
 
     def samples(self, metric: str | None = None, rank: int | None = None) -> pl.DataFrame:
         """Return samples of one ``metric``, of all beneath a prefix (``gpu.*``), or all.
@@ -275,7 +230,7 @@ class Analyzer(Traced):
         """
         if metric is None or not metric.endswith("*"):
             return self._table(schema.SAMPLES, rank, {"metric": metric})
-        read = functools.partial(_samples_beneath, prefix=metric.removesuffix("*"))
+        read = functools.partial(of_process.samples_beneath, prefix=metric.removesuffix("*"))
         columns = {c.name: tables.polars_type(c) for c in schema.SAMPLES.columns}
         return self._frames(read, self._choose(rank), columns)
 
@@ -315,7 +270,7 @@ class Analyzer(Traced):
         """
         if by is not None:
             return self._kernel_table(rank, by, compat)
-        read = functools.partial(_kernels, keep=_kept({"kind": kind, "name": name}))
+        read = functools.partial(gpu.kernels, keep=of_process.kept({"kind": kind, "name": name}))
         columns = {c.name: tables.polars_type(c) for c in schema.KERNELS.columns}
         columns.update(kernel_views.DESCRIBED_SCHEMA)
         return self._frames(read, self._choose(rank), columns)
@@ -337,7 +292,7 @@ class Analyzer(Traced):
         ``idle``, ``kernels``; the last three are null in steps in which kernels were not recorded.
         See :func:`haiprof.views.kernels.device_phases`.
         """
-        return self._frames(_device_phases, self._choose(rank), kernel_views.PHASES_SCHEMA)
+        return self._frames(gpu.device_phases, self._choose(rank), kernel_views.PHASES_SCHEMA)
 
     def kernel_totals(self, rank: int | None = None) -> pl.DataFrame:
         """Return one row per process and name of GPU activity, those with most time first.
@@ -345,7 +300,7 @@ class Analyzer(Traced):
         Columns: ``kind``, ``demangled``, ``calls``, ``total``, ``mean``, ``min``, ``max`` (ns),
         ``share``, ``phases``. See :func:`haiprof.views.kernels.totals`.
         """
-        return self._frames(_kernel_totals, self._choose(rank), kernel_views.TOTALS_SCHEMA)
+        return self._frames(gpu.kernel_totals, self._choose(rank), kernel_views.TOTALS_SCHEMA)
 
     def kernels_recorded(self, rank: int | None = None) -> pl.DataFrame:
         """Return when kernels were recorded, and the whole steps within each such interval.
@@ -354,7 +309,7 @@ class Analyzer(Traced):
         (null if the process ended first), ``first_step``, ``last_step``, ``steps``. See
         :func:`haiprof.views.recorded.recorded`.
         """
-        return self._frames(_recorded, self._choose(rank), recorded_views.RECORDED_SCHEMA)
+        return self._frames(gpu.recorded, self._choose(rank), recorded_views.RECORDED_SCHEMA)
 
     def pipeline(self, step: int | None = None) -> pipeline_view.Pipeline:
         """Return the pipeline of the job: lanes of all ranks, bubbles, the critical stage.
@@ -362,7 +317,7 @@ class Analyzer(Traced):
         Frames ``jobs``, ``lanes``, ``steps`` and ``stages``, without rows where no rank tells of
         microbatches; ``step``: of this one only. See :mod:`haiprof.views.pipeline`.
         """
-        told = self._frames(_pipeline_jobs, self._choose(None), pipeline_view.JOBS)
+        told = self._frames(pipeline.jobs, self._choose(None), pipeline_view.JOBS)
         return pipeline_view.pipeline(self.on_one_clock(told), step)
 
     def overhead(self, rank: int | None = None) -> pl.DataFrame:
@@ -374,7 +329,7 @@ class Analyzer(Traced):
         compare with), ``budget``, ``mode``, ``stepped_down_to``, ``cost_thread_ns``,
         ``cost_cupti_ns``, ``text``. See :func:`haiprof.views.overhead.newest`.
         """
-        return self._frames(_overhead, self._choose(rank), overhead_view.SCHEMA)
+        return self._frames(gpu.overhead, self._choose(rank), overhead_view.SCHEMA)
 
     def imbalance(self) -> pl.DataFrame:
         """Return which ranks are late, since when and in what, the worst first.
@@ -386,7 +341,7 @@ class Analyzer(Traced):
         # A rank that was started again is as fast as it is now.
         latest = {p.rank: p for p in self._run.processes if p.role == ROLE_RANK}
         ranks = list(latest.values()) if len(latest) > 1 else []
-        made = list(self._map(_phase_parts, ranks))
+        made = list(self._map(step_answers.phase_parts, ranks))
         for _, read in made:
             self.note(read.problems)
         return late.of_run(
@@ -425,7 +380,7 @@ class Analyzer(Traced):
         """
         if self._summaries is None:
             processes = [p for p in self._run.processes if p.rank is None or p.role == ROLE_RANK]
-            made = self._summed_up(processes)
+            made = summed_up(processes, self._map, self.note)
             nodes = [s for s in made if s.process.role == ROLE_NODE]
             others = [s for s in made if s.process.role != ROLE_NODE]
             add_gpus(others, nodes)
@@ -439,7 +394,7 @@ class Analyzer(Traced):
         if self._summaries is None:
             folders = self.gpu_instances(processes)
             around = [p for p in self._run.processes if p.folder.name in folders]
-            made = self._summed_up([*processes, *around])
+            made = summed_up([*processes, *around], self._map, self.note)
             own = [s for s in made if s.process.folder in chosen]
             add_gpus(own, [s for s in made if s.process.folder not in chosen])
             return own
@@ -453,45 +408,11 @@ class Analyzer(Traced):
         for summary in summaries:
             summary.trend_start = clock.corrected(summary.process.node, summary.trend_start)
 
-    def _summed_up(self, processes: Sequence[Process]) -> list[Summary]:
-        low, high = _TREND_POINTS_RANK
-        points = max(low, min(high, _TREND_POINTS // max(len(processes), 1)))
-        work = functools.partial(_summarise, points=points)
-        made = [summary for _, summary in self._map(work, processes)]
-        for summary in made:
-            self.note(summary.problems)
-        fold_ranges(made)
-        return made
-
     def headline(self) -> list[str]:
         """Return the three most telling lines about this run; found once, then kept."""
         if self._headline is None:
-            self._headline = self._found_headline()
+            self._headline = headline(self)
         return list(self._headline)
-
-    def _found_headline(self) -> list[str]:
-        if self.traced:
-            overview = self.overview()
-            made = trace_headline.headline(
-                overview.steps,
-                overview.devices,
-                self.recommendations(),
-                marked=any(summary.steps for summary in self.summaries()[0]),
-            )
-            # A trace of a pipeline tells of nothing else.
-            return [made[0], *told] if (told := pipeline_words.lines(self.pipeline())) else made
-        ranks, nodes = self.summaries()
-        kinds = (*headline_view.EVENT_KINDS, efficiency_view.MODEL, efficiency_view.FLOPS)
-        events = self.events(kind=kinds)
-        lines = headline_view.headline(ranks, nodes, events, self.imbalance())
-        of_model = pl.col("kind").is_in([efficiency_view.MODEL, efficiency_view.FLOPS])
-        added: list[str] = []
-        if events.filter(of_model).height:
-            added += map(efficiency_words.utilisation, self.efficiency().run.iter_rows(named=True))
-        if len({s.rank for s in ranks}) < len(ranks):
-            added += map(efficiency_words.ettr, self.goodput().summary.iter_rows(named=True))
-        lines[0] = "; ".join([lines[0], *filter(None, added)])
-        return lines
 
     def show_overview(self) -> Shown:
         """Show all ranks and nodes side by side."""
@@ -524,9 +445,9 @@ class Analyzer(Traced):
         self.note(read.problems)
         return read.frame
 
-    def read_gpu(self, process: Process) -> GpuTables:
+    def read_gpu(self, process: Process) -> gpu.GpuTables:
         """Read what one process recorded of its GPUs."""
-        made = _read_gpu(process)
+        made = gpu.read_gpu(process)
         self.note(made.problems)
         return made
 
@@ -544,7 +465,9 @@ class Analyzer(Traced):
             return list(self._run.processes)
         chosen = [p for p in self._run.processes if p.rank == rank and p.role != ROLE_NODE]
         if not any(p.role == ROLE_RANK for p in chosen):
-            raise HaiprofError(f"{self._where}: has no rank {rank}: {_describe(self.ranks)}")
+            raise HaiprofError(
+                f"{self._where}: has no rank {rank}: {process_rows.described(self.ranks)}"
+            )
         return chosen
 
     def _table(
@@ -554,7 +477,7 @@ class Analyzer(Traced):
         keep: Mapping[str, str | Collection[str] | None],
     ) -> pl.DataFrame:
         columns = {c.name: tables.polars_type(c) for c in table.columns}
-        read = functools.partial(_read, table=table, keep=_kept(keep))
+        read = functools.partial(of_process.read, table=table, keep=of_process.kept(keep))
         return self._frames(read, self._choose(rank), columns)
 
     def _frames(
@@ -594,210 +517,3 @@ class Analyzer(Traced):
     def note(self, problems: Iterable[str]) -> None:
         """Remember what could not be read, for :meth:`problems`."""
         self._problems.update(dict.fromkeys(problems))
-
-
-def _describe(ranks: list[int]) -> str:
-    if not ranks:
-        return "it has no ranks"
-    if len(ranks) > 1 and ranks == list(range(ranks[0], ranks[-1] + 1)):
-        return f"it has ranks {ranks[0]} to {ranks[-1]}"
-    listed = ", ".join(map(str, ranks[:20]))
-    more = " and more" if len(ranks) > 20 else ""
-    return f"it has {'rank' if len(ranks) == 1 else 'ranks'} {listed}{more}"
-
-
-def _kept(
-    keep: Mapping[str, str | Collection[str] | None],
-) -> dict[str, Collection[str]]:
-    return {
-        name: frozenset([values] if isinstance(values, str) else values)
-        for name, values in keep.items()
-        if values is not None
-    }
-
-
-def _life(process: Process) -> tuple[int | None, int | None]:
-    """Return when a process, or its trace, began and ended, ns UTC; None where that is not told."""
-    trace = process.trace
-    return (process.started_ns, process.ended_ns) if trace is None else (trace.begin, trace.end)
-
-
-def _cut(process: Process, first: int, last: int) -> Process | None:
-    """Return the part of a process that is in a window, ns UTC; None where there is none."""
-    begin, end = _life(process)
-    if last <= first or (begin or 0) >= last or (end is not None and end < first):
-        return None
-    begin, end = max(begin or 0, first), last if end is None else min(end, last)
-    trace = None if process.trace is None else replace(process.trace, begin=begin, end=end)
-    # Of a window no process is older than it.
-    born = process.process_started_ns
-    return replace(
-        process,
-        started_ns=begin,
-        ended_ns=end,
-        process_started_ns=None if born is None else max(born, first),
-        trace=trace,
-        window=(first, last),
-    )
-
-
-# What runs on an executor stands at the top level, so that another process can import it.
-
-
-def _check(process: Process) -> list[str]:
-    return tables.check(process.folder)
-
-
-def _count_cut(process: Process) -> int:
-    return tables.count_cut(process.folder)
-
-
-def _read(
-    process: Process, table: schema.Table, keep: Mapping[str, Collection[str]]
-) -> tables.Read:
-    return tables.read(process, table, keep=keep)
-
-
-def _samples_beneath(process: Process, prefix: str) -> tables.Read:
-    read = tables.read(process, schema.SAMPLES)
-    read.frame = read.frame.filter(pl.col("metric").cat.starts_with(prefix))
-    return read
-
-
-def _read_phase_spans(process: Process) -> tables.Read:
-    keep = {"category": step_views.CATEGORIES}
-    return tables.read(process, schema.SPANS, step_views.COLUMNS, keep)
-
-
-def _steps(process: Process) -> tables.Read:
-    keep = {"category": ("step",)}
-    read = tables.read(process, schema.SPANS, step_views.COLUMNS, keep)
-    read.frame = step_views.steps(read.frame)
-    return read
-
-
-def _phases(process: Process) -> tables.Read:
-    read = _read_phase_spans(process)
-    read.frame = step_views.phases(read.frame, step_views.steps(read.frame))
-    return read
-
-
-def _phase_parts(process: Process) -> tables.Read:
-    read, phases = _read_phase_spans(process), _read_phases(process)
-    read.frame = late.recorded_parts(read.frame, phases.frame)
-    read.problems += phases.problems
-    return read
-
-
-def _summarise(process: Process, points: int) -> Summary:
-    spans = _read_phase_spans(process)
-    samples = tables.read(process, schema.SAMPLES, _SUMMARY_SAMPLES)
-    summary = summarise(process, spans.frame, samples.frame, points)
-    summary.cut = spans.cut + samples.cut
-    summary.problems = [*spans.problems, *samples.problems]
-    if process.role != ROLE_NODE:
-        events = _read_events(process, recorded_views.EVENT_KIND, overhead_view.EVENT_KIND)
-        gpu = _read_gpu(process, spans, events)
-        if gpu.intervals.height or gpu.phases.height:
-            summary.gpu = use_views.use(gpu.kernels, gpu.spans, gpu.phases, gpu.intervals)
-        summary.overhead = next(iter(overhead_view.newest(events.frame).to_dicts()), None)
-        summary.cut += gpu.cut
-        summary.problems += gpu.problems
-    return summary
-
-
-def _read_phases(process: Process) -> tables.Read:
-    columns, keep = device_views.SPAN_COLUMNS, {"category": ("phase",)}
-    read = tables.read(process, schema.DEVICE_SPANS, columns, keep)
-    read.frame = device_views.segments(read.frame)
-    return read
-
-
-def _read_events(process: Process, *kinds: str) -> tables.Read:
-    columns = ("time", "kind", "text", "attributes")
-    return tables.read(process, schema.EVENTS, columns, {"kind": kinds})
-
-
-def _read_gpu(
-    process: Process, spans: tables.Read | None = None, events: tables.Read | None = None
-) -> GpuTables:
-    spans = spans or _read_phase_spans(process)
-    events = events or _read_events(process, recorded_views.EVENT_KIND)
-    phases = _read_phases(process)
-    columns = (*kernel_views.COLUMNS, "stream")
-    if (events.frame["kind"] == recorded_views.EVENT_KIND).any():
-        kernels = tables.read(process, schema.KERNELS, columns)
-    else:
-        wanted = [c for c in schema.KERNELS.columns if c.name in columns]
-        kernels = tables.Read(tables.empty(wanted))
-    reads = [phases, events, kernels]
-    return GpuTables(
-        kernels.frame,
-        phases.frame,
-        recorded_views.recorded(
-            events.frame,
-            recorded_views.host_steps(spans.frame),
-            device_views.device_steps(phases.frame),
-            process.ended_ns,
-            busy_views.last_end(kernels.frame),
-        ),
-        spans.frame,
-        sum(read.cut for read in reads),
-        [problem for read in reads for problem in read.problems],
-    )
-
-
-def _kernels(process: Process, keep: Mapping[str, Collection[str]]) -> tables.Read:
-    read = tables.read(process, schema.KERNELS, keep=keep)
-    if read.frame.height:
-        phases = _read_phases(process)
-        read.frame = kernel_views.described(read.frame, phases.frame)
-        read.problems += phases.problems
-    return read
-
-
-def _device_phases(process: Process) -> tables.Read:
-    gpu = _read_gpu(process)
-    on_device = device_views.device_steps(gpu.phases)
-    on_host = recorded_views.host_steps(gpu.spans)
-    told = recorded_views.windows(gpu.intervals, on_device, on_host)
-    frame = kernel_views.device_phases(gpu.kernels, gpu.phases, told)
-    return tables.Read(frame, gpu.cut, gpu.problems)
-
-
-def _kernel_totals(process: Process) -> tables.Read:
-    read = tables.read(process, schema.KERNELS, kernel_views.COLUMNS)
-    phases = _read_phases(process)
-    read.frame = kernel_views.totals(read.frame, phases.frame)
-    read.problems += phases.problems
-    return read
-
-
-def _recorded(process: Process) -> tables.Read:
-    gpu = _read_gpu(process)
-    return tables.Read(gpu.intervals, gpu.cut, gpu.problems)
-
-
-def _pipeline_jobs(process: Process) -> tables.Read:
-    view = pipeline_view
-    keep = {"category": view.CATEGORIES}
-    table = schema.DEVICE_SPANS
-    columns: Sequence[str] = view.DEVICE_COLUMNS
-    reads = [tables.read(process, table, columns, keep)]
-    made = view.of_device(reads[-1].frame)
-    if not made.height:
-        table, columns = schema.SPANS, view.SPAN_COLUMNS
-        reads.append(tables.read(process, table, columns, keep))
-        made = view.of_host(reads[-1].frame)
-    if made.height:  # of the many runs without a pipeline the phases need not be read
-        updates = {"category": ("phase",), "name": (view.OPTIMIZER,)}
-        reads.append(tables.read(process, table, columns, updates))
-        made = view.with_updates(made, reads[-1].frame)
-    lines = [line for read in reads for line in read.problems]
-    return tables.Read(made, sum(read.cut for read in reads), lines)
-
-
-def _overhead(process: Process) -> tables.Read:
-    read = _read_events(process, overhead_view.EVENT_KIND)
-    read.frame = overhead_view.newest(read.frame)
-    return read

@@ -34,7 +34,7 @@ from haiprof.views.timeline import PHASES, Timeline, typical_step
 from haiprof.views.words import milliseconds
 
 if TYPE_CHECKING:
-    from haiprof.analyzer import GpuTables
+    from haiprof.answers.gpu import GpuTables
 
 _KERNELS = 20
 #: Panels of device phases and of busy shares: a process with more devices is seldom.

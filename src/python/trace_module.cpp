@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -62,7 +63,6 @@ class TraceParser {
       parser_.feed({static_cast<const char*>(view.buf), static_cast<std::size_t>(view.len)});
       return;
     }
-    const py::gil_scoped_acquire with_gil;
     throw py::value_error("the file is finished: nothing can be fed to it");
   }
 
@@ -111,11 +111,10 @@ class TraceParser {
   }
 
   py::dict header() {
+    std::map<std::string, std::string> all;
+    alone([&] { all = parser_.header(); });
     py::dict made;
-    alone([&] {
-      const py::gil_scoped_acquire with_gil;
-      for (const auto& [name, value] : parser_.header()) made[text(name)] = text(value);
-    });
+    for (const auto& [name, value] : all) made[text(name)] = text(value);
     return made;
   }
 

@@ -68,10 +68,37 @@ std::atomic<std::uint32_t> generation_number{1};
 // Lanes whose ring was closed under their threads; kept until those threads notice, and with the
 // last of them its ring.
 std::vector<std::unique_ptr<OwnedLane>>& orphans = *new std::vector<std::unique_ptr<OwnedLane>>;
-// A signal handler that pushes while its thread claims its first lane must not claim another.
-__thread bool claiming __attribute__((tls_model("initial-exec"))) = false;
+// Whether this thread holds the mutex, waits for it or claims a lane. A signal handler that then
+// pushes for want of a lane would wait for its own thread: its record is dropped instead.
+__thread volatile bool inside __attribute__((tls_model("initial-exec"))) = false;
+// How many were, until there is a ring to count them in.
+__thread volatile std::uint32_t missed __attribute__((tls_model("initial-exec"))) = 0;
 
 constexpr std::uint16_t kRebaseBytes = sizeof(RecordHeader) + sizeof(RebasePayload);
+
+class Guard {
+ public:
+  Guard() {
+    inside = true;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    mutex.lock();
+  }
+  Guard(const Guard&) = delete;
+  Guard& operator=(const Guard&) = delete;
+  ~Guard() {
+    Ring* const ring = current.load(std::memory_order_relaxed);
+    if (missed != 0) {
+      if (ring != nullptr) {
+        ring->super->dropped[static_cast<std::size_t>(Drop::nested)].fetch_add(
+            missed, std::memory_order_relaxed);
+      }
+      missed = 0;
+    }
+    mutex.unlock();
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    inside = false;
+  }
+};
 
 std::uint64_t align_up(std::uint64_t value, std::uint64_t to) { return (value + to - 1) / to * to; }
 
@@ -177,7 +204,7 @@ void forget_orphan(OwnedLane* lane) noexcept {
 
 void release_lane(void* value) noexcept {
   auto* lane = static_cast<OwnedLane*>(value);
-  const std::lock_guard guard(mutex);
+  const Guard guard;
   tls_lane = nullptr;
   Ring* ring = current.load(std::memory_order_relaxed);
   if (ring != nullptr && lane->ring == ring &&
@@ -190,8 +217,14 @@ void release_lane(void* value) noexcept {
   }
 }
 
-void before_fork() noexcept { mutex.lock(); }
-void after_fork_in_parent() noexcept { mutex.unlock(); }
+void before_fork() noexcept {
+  inside = true;
+  mutex.lock();
+}
+void after_fork_in_parent() noexcept {
+  mutex.unlock();
+  inside = false;
+}
 
 // Only the forking thread lives on. The child records nothing in its parent's ring: it forgets it
 // but for the counters, and leaks what other threads' lanes held, since it may not run their
@@ -200,9 +233,10 @@ void after_fork_in_child() noexcept {
   Ring* ring = current.exchange(nullptr, std::memory_order_relaxed);
   generation_number.fetch_add(1, std::memory_order_relaxed);
   tls_lane = nullptr;
-  claiming = false;
+  missed = 0;
   if (ring != nullptr) munmap(ring->base, ring->bytes);
   mutex.unlock();
+  inside = false;
 }
 
 // Runs release_lane when a thread that owns a lane ends.
@@ -247,14 +281,14 @@ OwnedLane* claim_locked(Ring& ring, std::uint32_t chunks) {
 }
 
 OwnedLane* claim(std::uint32_t chunks) noexcept {
-  if (claiming) return nullptr;
-  claiming = true;
   OwnedLane* lane = nullptr;
   try {
     const pthread_key_t key = lane_key();
-    const std::lock_guard guard(mutex);
+    const Guard guard;
     Ring* ring = current.load(std::memory_order_relaxed);
-    if (ring != nullptr) {
+    if (tls_lane != nullptr) {  // a signal handler has claimed it meanwhile
+      lane = static_cast<OwnedLane*>(tls_lane);
+    } else if (ring != nullptr) {
       lane = claim_locked(*ring, chunks);
       if (lane == nullptr) {
         ring->super->dropped[static_cast<std::size_t>(Drop::no_lane)].fetch_add(
@@ -270,12 +304,12 @@ OwnedLane* claim(std::uint32_t chunks) noexcept {
         lane->tick_limit.store(ring->tick_limit, std::memory_order_relaxed);
         lane->header->claimed.store(1, std::memory_order_relaxed);
         pthread_setspecific(key, lane);
+        tls_lane = lane;
       }
     }
   } catch (...) {
     lane = nullptr;
   }
-  claiming = false;
   return lane;
 }
 
@@ -316,7 +350,7 @@ Failure fail(const char* call, int error, int fd, const std::string& path) noexc
 
 Failure open(const std::string& path, std::size_t bytes, const Identity& identity) noexcept try {
   lane_key();
-  const std::lock_guard guard(mutex);
+  const Guard guard;
   if (current.load(std::memory_order_relaxed) != nullptr) return {EALREADY, "open"};
   bytes = align_up(std::max(bytes, kMinRingBytes), kChunkBytes);
 
@@ -391,7 +425,7 @@ Failure open(const std::string& path, std::size_t bytes, const Identity& identit
 }
 
 void close() noexcept {
-  const std::lock_guard guard(mutex);
+  const Guard guard;
   Ring* ring = current.exchange(nullptr, std::memory_order_acq_rel);
   if (ring == nullptr) return;
   generation_number.fetch_add(1, std::memory_order_relaxed);
@@ -430,8 +464,7 @@ bool is_open() noexcept { return current.load(std::memory_order_acquire) != null
 
 bool claim_lane(std::uint32_t chunks) noexcept {
   if (tls_lane != nullptr) return true;
-  tls_lane = claim(chunks);
-  return tls_lane != nullptr;
+  return claim(chunks) != nullptr;
 }
 
 std::uint32_t generation() noexcept { return generation_number.load(std::memory_order_acquire); }
@@ -440,7 +473,7 @@ namespace {
 
 // quarters: of the string table that a new text may lie in.
 std::uint32_t intern_within(std::uint64_t quarters, std::string_view text) noexcept try {
-  const std::lock_guard guard(mutex);
+  const Guard guard;
   Ring* ring = current.load(std::memory_order_relaxed);
   if (ring == nullptr) return kNone;
   std::string key(text);
@@ -470,21 +503,21 @@ std::uint32_t intern(std::string_view text) noexcept { return intern_within(4, t
 std::uint32_t intern_detail(std::string_view text) noexcept { return intern_within(3, text); }
 
 std::uint64_t dropped(Drop reason) noexcept {
-  const std::lock_guard guard(mutex);
+  const Guard guard;
   const Ring* ring = current.load(std::memory_order_relaxed);
   if (ring == nullptr) return 0;
   return ring->super->dropped[static_cast<std::size_t>(reason)].load(std::memory_order_relaxed);
 }
 
 std::uint32_t request_flush() noexcept {
-  const std::lock_guard guard(mutex);
+  const Guard guard;
   Ring* ring = current.load(std::memory_order_relaxed);
   if (ring == nullptr) return 0;
   return ring->super->flush_requested.fetch_add(1, std::memory_order_acq_rel) + 1;
 }
 
 bool flush_answered(std::uint32_t ticket, int& error) noexcept {
-  const std::lock_guard guard(mutex);
+  const Guard guard;
   Ring* ring = current.load(std::memory_order_relaxed);
   if (ring == nullptr) return true;
   const std::uint32_t done = ring->super->flush_done.load(std::memory_order_acquire);
@@ -510,10 +543,14 @@ Lane* make_room(std::size_t bytes, std::uint64_t now) noexcept {
   }
   if (lane == nullptr) {
     if (!is_open()) return nullptr;
+    if (inside) {
+      missed = missed + 1;
+      return nullptr;
+    }
     lane = claim(0);
     if (lane == nullptr) return nullptr;
-    tls_lane = lane;
     lane->busy = true;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
   }
   if (bytes > kChunkBytes - sizeof(ChunkHeader)) {
     count_drop(Drop::too_big);

@@ -360,6 +360,36 @@ void a_push_inside_a_push_is_dropped_and_counted() {
   CHECK_EQUAL(drain(reader).numbers.size(), 2U);
 }
 
+void push_in_handler_of_any_thread(int) { push(0); }
+
+// A thread that ends gives up its lane, under the lock that a handler would need for a new one.
+void signals_while_threads_end_hang_nobody() {
+  constexpr int kThreads = 3000;
+  OpenRing ring;
+  std::signal(SIGUSR1, push_in_handler_of_any_thread);
+  std::atomic<long> thread{0};
+  std::atomic<bool> done{false};
+  std::thread signals([&] {
+    while (!done.load()) {
+      // Of a thread that has ended it is refused.
+      if (const long id = thread.load(); id != 0) syscall(SYS_tgkill, getpid(), id, SIGUSR1);
+    }
+  });
+  for (int n = 0; n < kThreads; ++n) {
+    std::thread([&] {
+      push(1);
+      thread.store(syscall(SYS_gettid));
+    }).join();
+  }
+  done.store(true);
+  signals.join();
+  ring::Reader reader;
+  CHECK(reader.open(ring.path).ok());
+  const Seen seen = drain(reader);
+  CHECK(seen.numbers.size() + reader.lost() + ring::dropped(ring::Drop::no_lane) >= kThreads);
+  CHECK_EQUAL(reader.corrupt_chunks(), 0U);
+}
+
 void a_ring_never_overwrites_a_file_and_is_private() {
   OpenRing ring;
   struct stat info;
@@ -416,6 +446,7 @@ int main() {
   a_ring_can_be_closed_by_a_thread_with_a_lane_of_an_earlier_one();
   rings_closed_under_a_thread_leave_nothing_when_it_has_noticed();
   a_push_inside_a_push_is_dropped_and_counted();
+  signals_while_threads_end_hang_nobody();
   a_ring_never_overwrites_a_file_and_is_private();
   damaged_files_are_refused_or_skipped();
   return test::result();

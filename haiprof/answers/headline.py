@@ -1,0 +1,40 @@
+"""The three most telling lines about a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from haiprof.views import efficiency as efficiency_view
+from haiprof.views import efficiency_words, pipeline_words, trace_headline
+from haiprof.views import headline as headline_view
+
+if TYPE_CHECKING:
+    from haiprof.analyzer import Analyzer
+
+
+def headline(run: Analyzer) -> list[str]:
+    """Return them: of a trace what to change first, of what haiprof recorded what stood out."""
+    if run.traced:
+        overview = run.overview()
+        made = trace_headline.headline(
+            overview.steps,
+            overview.devices,
+            run.recommendations(),
+            marked=any(summary.steps for summary in run.summaries()[0]),
+        )
+        # A trace of a pipeline tells of nothing else.
+        return [made[0], *told] if (told := pipeline_words.lines(run.pipeline())) else made
+    ranks, nodes = run.summaries()
+    kinds = (*headline_view.EVENT_KINDS, efficiency_view.MODEL, efficiency_view.FLOPS)
+    events = run.events(kind=kinds)
+    lines = headline_view.headline(ranks, nodes, events, run.imbalance())
+    of_model = pl.col("kind").is_in([efficiency_view.MODEL, efficiency_view.FLOPS])
+    added: list[str] = []
+    if events.filter(of_model).height:
+        added += map(efficiency_words.utilisation, run.efficiency().run.iter_rows(named=True))
+    if len({s.rank for s in ranks}) < len(ranks):
+        added += map(efficiency_words.ettr, run.goodput().summary.iter_rows(named=True))
+    lines[0] = "; ".join([lines[0], *filter(None, added)])
+    return lines

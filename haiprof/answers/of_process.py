@@ -1,0 +1,66 @@
+"""What one process recorded, read for whoever answers; each may run in another process."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import polars as pl
+
+from haiprof import schema
+from haiprof.sources import tables
+from haiprof.sources.own import Process
+from haiprof.views import device_steps as device_views
+from haiprof.views import steps as step_views
+
+
+def check(process: Process) -> list[str]:
+    """Return a line for each file of one process that cannot be read."""
+    return tables.check(process.folder)
+
+
+def count_cut(process: Process) -> int:
+    """Return how many files of one process end within a record batch."""
+    return tables.count_cut(process.folder)
+
+
+def kept(
+    keep: Mapping[str, str | Collection[str] | None],
+) -> dict[str, Collection[str]]:
+    """Return which values of which columns are asked for; None is any."""
+    return {
+        name: frozenset([values] if isinstance(values, str) else values)
+        for name, values in keep.items()
+        if values is not None
+    }
+
+
+def read(process: Process, table: schema.Table, keep: Mapping[str, Collection[str]]) -> tables.Read:
+    """Return a table of one process, of text columns the values to ``keep``."""
+    return tables.read(process, table, keep=keep)
+
+
+def samples_beneath(process: Process, prefix: str) -> tables.Read:
+    """Return the samples of one process whose metric begins so."""
+    read = tables.read(process, schema.SAMPLES)
+    read.frame = read.frame.filter(pl.col("metric").cat.starts_with(prefix))
+    return read
+
+
+def read_phase_spans(process: Process) -> tables.Read:
+    """Return the spans of steps and phases of one process."""
+    keep = {"category": step_views.CATEGORIES}
+    return tables.read(process, schema.SPANS, step_views.COLUMNS, keep)
+
+
+def read_device_phases(process: Process) -> tables.Read:
+    """Return the device phases of one process."""
+    columns, keep = device_views.SPAN_COLUMNS, {"category": ("phase",)}
+    read = tables.read(process, schema.DEVICE_SPANS, columns, keep)
+    read.frame = device_views.segments(read.frame)
+    return read
+
+
+def read_events(process: Process, *kinds: str) -> tables.Read:
+    """Return the events of these kinds of one process."""
+    columns = ("time", "kind", "text", "attributes")
+    return tables.read(process, schema.EVENTS, columns, {"kind": kinds})

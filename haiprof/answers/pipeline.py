@@ -1,0 +1,29 @@
+"""What one process did of each microbatch of a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from haiprof import schema
+from haiprof.sources import tables
+from haiprof.sources.own import Process
+from haiprof.views import pipeline as view
+
+
+def jobs(process: Process) -> tables.Read:
+    """Return what one process did of each microbatch."""
+    keep = {"category": view.CATEGORIES}
+    table = schema.DEVICE_SPANS
+    columns: Sequence[str] = view.DEVICE_COLUMNS
+    reads = [tables.read(process, table, columns, keep)]
+    made = view.of_device(reads[-1].frame)
+    if not made.height:
+        table, columns = schema.SPANS, view.SPAN_COLUMNS
+        reads.append(tables.read(process, table, columns, keep))
+        made = view.of_host(reads[-1].frame)
+    if made.height:  # of the many runs without a pipeline the phases need not be read
+        updates = {"category": ("phase",), "name": (view.OPTIMIZER,)}
+        reads.append(tables.read(process, table, columns, updates))
+        made = view.with_updates(made, reads[-1].frame)
+    lines = [line for read in reads for line in read.problems]
+    return tables.Read(made, sum(read.cut for read in reads), lines)

@@ -1,0 +1,33 @@
+"""Steps and phases of one process, as recorded on the host."""
+
+from __future__ import annotations
+
+from haiprof import schema
+from haiprof.answers.of_process import read_device_phases, read_phase_spans
+from haiprof.sources import tables
+from haiprof.sources.own import Process
+from haiprof.traced import late
+from haiprof.views import steps as step_views
+
+
+def steps(process: Process) -> tables.Read:
+    """Return the steps of one process that ended."""
+    keep = {"category": ("step",)}
+    read = tables.read(process, schema.SPANS, step_views.COLUMNS, keep)
+    read.frame = step_views.steps(read.frame)
+    return read
+
+
+def phases(process: Process) -> tables.Read:
+    """Return the phases of the steps of one process that ended."""
+    read = read_phase_spans(process)
+    read.frame = step_views.phases(read.frame, step_views.steps(read.frame))
+    return read
+
+
+def phase_parts(process: Process) -> tables.Read:
+    """Return what the phases of each step of one process took, on its GPU where that is known."""
+    read, phases = read_phase_spans(process), read_device_phases(process)
+    read.frame = late.recorded_parts(read.frame, phases.frame)
+    read.problems += phases.problems
+    return read

@@ -1,0 +1,63 @@
+"""Processes summed up: their steps, phases, samples and GPUs, for the overview of a run."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from haiprof import schema
+from haiprof.answers.gpu import read_gpu
+from haiprof.answers.of_process import read_events, read_phase_spans
+from haiprof.sources import tables
+from haiprof.sources.own import ROLE_NODE, Process
+from haiprof.views import gpu_use as use_views
+from haiprof.views import overhead as overhead_view
+from haiprof.views import recorded as recorded_views
+from haiprof.views.overview import Summary, fold_ranges, summarise
+
+#: Does work for each of many, in their order.
+Map = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[tuple[Any, Any]]]
+
+_SUMMARY_SAMPLES = ("time", "metric", "instance", "value", "flags")
+#: Points of all step series of an overview together; each rank has between these two.
+_TREND_POINTS = 40_000
+_TREND_POINTS_RANK = (400, 2_000)
+
+
+def summed_up(
+    processes: Sequence[Process], each: Map, note: Callable[[Iterable[str]], None]
+) -> list[Summary]:
+    """Return the summaries of these processes.
+
+    Args:
+        processes: whose.
+        each: does work for each process.
+        note: is told of what cannot be read.
+    """
+    low, high = _TREND_POINTS_RANK
+    points = max(low, min(high, _TREND_POINTS // max(len(processes), 1)))
+    work = functools.partial(summarise_one, points=points)
+    made = [summary for _, summary in each(work, processes)]
+    for summary in made:
+        note(summary.problems)
+    fold_ranges(made)
+    return made
+
+
+def summarise_one(process: Process, points: int) -> Summary:
+    """Return one process summed up, with so many points of its step series."""
+    spans = read_phase_spans(process)
+    samples = tables.read(process, schema.SAMPLES, _SUMMARY_SAMPLES)
+    summary = summarise(process, spans.frame, samples.frame, points)
+    summary.cut = spans.cut + samples.cut
+    summary.problems = [*spans.problems, *samples.problems]
+    if process.role != ROLE_NODE:
+        events = read_events(process, recorded_views.EVENT_KIND, overhead_view.EVENT_KIND)
+        gpu = read_gpu(process, spans, events)
+        if gpu.intervals.height or gpu.phases.height:
+            summary.gpu = use_views.use(gpu.kernels, gpu.spans, gpu.phases, gpu.intervals)
+        summary.overhead = next(iter(overhead_view.newest(events.frame).to_dicts()), None)
+        summary.cut += gpu.cut
+        summary.problems += gpu.problems
+    return summary

@@ -1,0 +1,54 @@
+"""The part of a run that is in a window of time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from haiprof.sources.own import ROLE_NODE, Process, Run
+
+#: No run lasts longer: ns of more do not fit.
+_LONGEST_S: Final = 1e9
+
+
+def at(run: Run, seconds: float) -> int:
+    """Return a time of a run, s since it began, as ns UTC."""
+    return run.created_ns + int(min(max(seconds, 0.0), _LONGEST_S) * 1e9)
+
+
+def lasted(run: Run) -> float | None:
+    """Return how long a run lasted until its last process ended, s; None if none has ended."""
+    ends = [end for process in run.processes for _, end in [_life(process)] if end is not None]
+    return (max(ends) - run.created_ns) / 1e9 if ends else None
+
+
+def part(run: Run, first: int, last: int) -> Run | None:
+    """Return the part of a run that is in a window, ns UTC; None where no process is in it."""
+    cut = [_cut(process, first, last) for process in run.processes]
+    parts = [process for process in cut if process is not None]
+    if all(process.role == ROLE_NODE for process in parts):
+        return None
+    return replace(run, processes=tuple(parts))
+
+
+def _life(process: Process) -> tuple[int | None, int | None]:
+    trace = process.trace
+    return (process.started_ns, process.ended_ns) if trace is None else (trace.begin, trace.end)
+
+
+def _cut(process: Process, first: int, last: int) -> Process | None:
+    begin, end = _life(process)
+    if last <= first or (begin or 0) >= last or (end is not None and end < first):
+        return None
+    begin, end = max(begin or 0, first), last if end is None else min(end, last)
+    trace = None if process.trace is None else replace(process.trace, begin=begin, end=end)
+    # Of a window no process is older than it.
+    born = process.process_started_ns
+    return replace(
+        process,
+        started_ns=begin,
+        ended_ns=end,
+        process_started_ns=None if born is None else max(born, first),
+        trace=trace,
+        window=(first, last),
+    )
