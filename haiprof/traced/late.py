@@ -106,7 +106,10 @@ def traced_parts(
     if not steps.height or "step" not in steps.columns:
         return pl.DataFrame(schema=imbalance.PARTS)
     node = pl.col("node").cast(pl.String)
-    mine = steps.drop("duration").with_columns(node).join(labels, on=list(WHO), nulls_equal=True)
+    # Where a trace tells of a pipeline alone, a step is mostly waiting, and how much is not known.
+    known = pl.sum_horizontal(TRACE_PARTS).sum().over(list(WHO)) > 0
+    mine = steps.drop("duration").filter(known).with_columns(node)
+    mine = mine.join(labels, on=list(WHO), nulls_equal=True)
     moved = (pl.col("transfer") + pl.col("unmatched")).alias("moved")
     moving = waits.with_columns(node).select(*WHO, "step", moved).drop_nulls("step")
     mine = mine.join(moving, on=[*WHO, "step"], how="left", nulls_equal=True)

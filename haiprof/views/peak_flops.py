@@ -23,74 +23,84 @@ class _Model(NamedTuple):
     source: str
 
 
-_A100: Final = {"fp64": 19.5, "fp32": 19.5, "tf32": 156, "bf16": 312, "fp16": 312}
 _H100: Final = {"fp64": 67, "fp32": 67, "tf32": 494.7, "bf16": 989.4, "fp16": 989.4, "fp8": 1978.9}
 _H100_PCIE: Final = {"fp64": 51, "fp32": 51, "tf32": 378, "bf16": 756, "fp16": 756, "fp8": 1513}
-_H100_NVL: Final = {
-    "fp64": 60, "fp32": 60, "tf32": 417.5, "bf16": 835.5, "fp16": 835.5, "fp8": 1670.5
-}  # fmt: skip
 _B200: Final = {"fp64": 40, "fp32": 80, "tf32": 1100, "bf16": 2250, "fp16": 2250, "fp8": 4500}
 _GB200: Final = {"fp64": 45, "fp32": 90, "tf32": 1250, "bf16": 2500, "fp16": 2500, "fp8": 5000}
 
-#: The first that matches counts.
+#: Where datasheets of NVIDIA lie.
+_NV: Final = "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center"
+_V100: Final = (
+    "https://images.nvidia.com/content/technologies/volta/pdf/"
+    "volta-v100-datasheet-update-us-1165301-r5.pdf"
+)
+_HOPPER: Final = "https://resources.nvidia.com/en-us-tensor-core/nvidia-tensor-core-gpu-datasheet"
+_BLACKWELL: Final = "NVIDIA Blackwell Architecture Technical Brief"
+_TORCHTITAN: Final = "torchtitan, get_peak_flops"
+
+#: The first that matches counts. A type is here only where a document that is named tells of it.
 _MODELS: Final = (
-    _Model(r"V100S", 80, {"fp32": 16.4, "fp16": 130}, "NVIDIA V100 datasheet, 2020"),
-    _Model(r"V100.*SXM", 80, {"fp32": 15.7, "fp16": 125}, "NVIDIA V100 datasheet, 2020"),
-    _Model(r"V100.*PCIE", 80, {"fp32": 14, "fp16": 112}, "NVIDIA V100 datasheet, 2020"),
-    _Model(r"\bT4\b", 40, {"fp32": 8.1, "fp16": 65}, "NVIDIA T4 datasheet"),
-    _Model(r"\bA[18]00\b", 108, _A100, "NVIDIA A100 datasheet, 2021; A800 computes the same"),
+    _Model(r"V100S", 80, {"fp32": 16.4, "fp16": 130}, _V100),
+    _Model(r"V100.*SXM", 80, {"fp32": 15.7, "fp16": 125}, _V100),
+    _Model(r"V100.*PCIE", 80, {"fp32": 14, "fp16": 112}, _V100),
     _Model(
-        r"\bA30\b", 56, {"fp32": 10.3, "tf32": 82, "bf16": 165, "fp16": 165}, "NVIDIA A30 datasheet"
+        r"\bT4\b", 40, {"fp32": 8.1, "fp16": 65},
+        f"{_NV}/tesla-t4/t4-tensor-core-datasheet-951643.pdf",
+    ),
+    _Model(
+        r"\bA100\b", 108, {"fp64": 19.5, "fp32": 19.5, "tf32": 156, "bf16": 312, "fp16": 312},
+        f"{_NV}/a100/pdf/nvidia-a100-datasheet-us-nvidia-1758950-r4-web.pdf",
+    ),
+    _Model(
+        r"\bA30\b", 56, {"fp64": 10.3, "tf32": 82, "bf16": 165, "fp16": 165},
+        f"{_NV}/products/a30-gpu/pdf/a30-datasheet.pdf",
     ),
     _Model(
         r"\bA40\b", 84, {"fp32": 37.4, "tf32": 74.8, "bf16": 149.7, "fp16": 149.7},
-        "NVIDIA A40 datasheet",
+        "https://images.nvidia.cn/content/Solutions/data-center/a40/nvidia-a40-datasheet.pdf",
     ),
     _Model(
         r"\bA10\b", 72, {"fp32": 31.2, "tf32": 62.5, "bf16": 125, "fp16": 125},
-        "NVIDIA A10 datasheet",
+        f"{_NV}/a10/pdf/a10-datasheet.pdf",
     ),
-    _Model(
-        r"\bRTX A6000\b", 84, {"fp32": 38.7, "tf32": 77.4, "bf16": 154.8, "fp16": 154.8},
-        "NVIDIA RTX A6000 datasheet (twice as much is named with sparsity)",
-    ),
+    _Model(r"\bRTX A6000\b", 84, {"fp32": 38.7, "bf16": 154.8, "fp16": 154.8}, _TORCHTITAN),
     _Model(
         r"\bRTX 3090$", 82, {"fp32": 35.6, "tf32": 35.6, "bf16": 71, "fp16": 71},
-        "NVIDIA Ampere GA102 white paper, table of GeForce RTX 3090",
+        "NVIDIA Ampere GA102 GPU Architecture white paper, appendix A",
     ),
     _Model(
-        r"\bRTX 4090$", 128, {"fp32": 82.6, "tf32": 82.6, "bf16": 165.2, "fp16": 165.2},
-        "NVIDIA Ada white paper, table of GeForce RTX 4090",
+        r"\bRTX 4090$", 128, {"fp32": 82.6, "bf16": 165.2, "fp16": 165.2},
+        "NVIDIA Ada GPU Architecture white paper, appendix A",
     ),
     _Model(
         r"\bL4\b", 58, {"fp32": 30.3, "tf32": 60, "bf16": 121, "fp16": 121, "fp8": 242.5},
-        "NVIDIA L4 datasheet (twice as much is named with sparsity)",
+        "https://www.nvidia.com/en-us/data-center/l4/, where twice as much is named: with sparsity",
     ),
     _Model(
         r"\bL40S\b", 142, {"fp32": 91.6, "tf32": 183, "bf16": 362.05, "fp16": 362.05, "fp8": 733},
-        "NVIDIA L40S datasheet",
+        "https://resources.nvidia.com/en-us-l40s/l40s-datasheet-28413",
     ),
     _Model(
         r"\bL40\b", 142, {"fp32": 90.5, "tf32": 90.5, "bf16": 181.05, "fp16": 181.05, "fp8": 362},
-        "NVIDIA L40 datasheet",
+        "https://www.nvidia.com/en-us/data-center/l40/",
     ),
     _Model(
         r"\bH20\b", 78, {"fp32": 44, "tf32": 74, "bf16": 148, "fp16": 148, "fp8": 296},
-        "NVIDIA HGX H20 product brief; torchtitan's get_peak_flops names 148 for bf16, too",
+        "NVIDIA H20 product brief; torchtitan, get_peak_flops",
     ),
-    _Model(r"\bH[12]00 NVL\b", 132, _H100_NVL, "NVIDIA H100 NVL and H200 NVL datasheets, 2024"),
-    _Model(r"\bH100 PCIe\b", 114, _H100_PCIE, "NVIDIA H100 datasheet, 2023"),
-    _Model(r"\bH800 PCIe\b", 114, {**_H100_PCIE, "fp64": 0.8}, "NVIDIA H800 PCIe datasheet"),
-    _Model(r"\bH800\b", 132, {**_H100, "fp64": 1}, "NVIDIA H800 datasheet"),
+    _Model(r"\bH100 NVL\b", 132, {"bf16": 835.5, "fp16": 835.5}, _TORCHTITAN),
+    _Model(r"\bH100 PCIe\b", 114, _H100_PCIE, _HOPPER),
     _Model(
-        r"\b(H100|H200|GH200)\b", 132, _H100, "NVIDIA H100, H200 and GH200 datasheets, 2023 to 2024"
+        r"\bH800\b(?! PCIe)", 132, {"bf16": 989.4, "fp16": 989.4, "fp8": 1978.9},
+        "NVIDIA H800 GPU Datasheet",
     ),
-    _Model(r"\bGB200\b", 152, _GB200, "NVIDIA GB200 NVL72 datasheet, 2024: a half of a superchip"),
-    _Model(r"\bB200\b", 148, _B200, "NVIDIA Blackwell architecture technical brief: HGX B200"),
-    _Model(r"\bMI250X\b", None, {"bf16": 191.5, "fp16": 191.5}, "AMD MI250X data sheet: one die"),
+    # One with NVLink bridges (NVL) has another clock.
+    _Model(r"\b(H100|H200|GH200)\b(?! NVL)", 132, _H100, _HOPPER),
+    _Model(r"\bGB200\b", 152, _GB200, f"{_BLACKWELL}: a half of a superchip"),
+    _Model(r"\bB200\b", 148, _B200, f"{_BLACKWELL}: HGX B200"),
+    _Model(r"\bMI250X\b", None, {"bf16": 191.5, "fp16": 191.5}, f"{_TORCHTITAN}: one die"),
     _Model(
-        r"\bMI300X\b", None,
-        {"fp32": 163.4, "tf32": 653.7, "bf16": 1307.4, "fp16": 1307.4, "fp8": 2614.9},
+        r"\bMI300X\b", None, {"fp32": 163.4, "bf16": 1307.4, "fp16": 1307.4, "fp8": 2614.9},
         "AMD Instinct MI300X data sheet",
     ),
 )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import sqlite3
@@ -227,3 +228,17 @@ def test_each_command_shows_how_far_it_has_read(tmp_path: Path, command: str) ->
     code, told, seen = haiprof_on_terminal(command, file, *more)
     assert (code, told != "") == (0, True)
     assert "reading traces" in seen
+
+
+def test_what_lies_in_a_folder_beside_files_of_another_tool_is_named(tmp_path: Path) -> None:
+    log = "Profiler Info: Job (0), type = forward, micro_batch_id = 0, job_start_time = 1.0, "
+    (tmp_path / "workerlog.0").write_text(f"{log}job_end_time = 2.0\n")
+    events = [{"name": "forward", "ph": ph, "ts": ts, "args": {"iteration": 0}}
+              for ph, ts in (("B", 0.0), ("E", 5.0))]  # fmt: skip
+    timeline = tmp_path / "benchmark-data-0-pipeline-0-tensor-0.json"
+    timeline.write_text(json.dumps(events))
+    done = haiprof("import", tmp_path, "-o", tmp_path / "out")
+    assert (done.returncode, done.stdout) == (0, f"{tmp_path}/out\n")
+    assert "has files of megatron, too, which are left out beside those of paddle" in only_line(
+        done
+    )

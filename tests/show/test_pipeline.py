@@ -62,7 +62,7 @@ def test_what_it_says_of_bubbles_and_stages(tmp_path: Path) -> None:
     assert stages.startswith("Stage 1 computes longest: 120 ms a step, 33 % above the mean")
     assert "wait most for stage 1: 90 ms a step" in stages
     assert Analyzer(tmp_path).headline() == [
-        "1 step in each of 2 traces, median 136 ms: other 100 %",
+        "1 step in each of 2 traces, median 136 ms",
         *section.lines,
     ]
     titles = [grid.title for grid in section.grids]

@@ -17,7 +17,6 @@ def gpu(name: str, multiprocessors: int | None = None, uuid: str = "GPU-1") -> G
     [
         ("NVIDIA A100-SXM4-80GB", 108, "bf16", 312),
         ("NVIDIA A100 80GB PCIe", 108, "tf32", 156),
-        ("NVIDIA A800-SXM4-80GB", 108, "fp16", 312),
         ("NVIDIA H100 80GB HBM3", 132, "bf16", 989.4),
         ("NVIDIA H100 80GB HBM3", None, "fp8", 1978.9),
         ("NVIDIA H100 PCIe", 114, "bf16", 756),
@@ -50,6 +49,9 @@ def test_a_product_has_the_peak_that_its_maker_names(
         (gpu("NVIDIA A100-SXM4-80GB", 108), "fp8", "A100-SXM4-80GB for fp8 is not known"),
         (gpu("Tesla V100-SXM2-32GB", 80), "bf16", "for bf16 is not known"),
         (gpu("NVIDIA H100 80GB HBM3", 16, "MIG-7"), "bf16", "is used in part"),
+        (gpu("NVIDIA H200 NVL", 132), "bf16", "H200 NVL is not known"),
+        (gpu("NVIDIA H800 PCIe", 114), "bf16", "H800 PCIe is not known"),
+        (gpu("NVIDIA H800", 132), "fp64", "H800 for fp64 is not known"),
         (gpu(""), "bf16", "a GPU without a name"),
     ],
 )

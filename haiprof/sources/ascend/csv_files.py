@@ -40,7 +40,7 @@ def read(file: Path, columns: Mapping[str, str]) -> pl.DataFrame:
     except OSError as error:
         raise HaiprofError(f"{file}: cannot be read ({error.strerror or error})") from None
     except pl.exceptions.NoDataError:
-        return nothing(columns)
+        raise HaiprofError(f"{file}: is empty: copy it again") from None
     except pl.exceptions.PolarsError as error:
         said = (str(error).splitlines() or ["?"])[0]
         raise HaiprofError(f"{file}: is no CSV: {said}: copy it again") from None

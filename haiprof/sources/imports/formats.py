@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,8 +42,31 @@ def find(path: str) -> Found | None:
     from haiprof.sources.paddle.find import find as paddle
 
     # That of torch.profiler comes last: it takes any JSON for its own.
-    finders: tuple[Find, ...] = (ascend, nsys, paddle, megatron, kineto)
-    return next((made for each in finders if (made := each(path)) is not None), None)
+    finders = {
+        tools.ASCEND: ascend,
+        tools.NSYS: nsys,
+        tools.PADDLE: paddle,
+        tools.MEGATRON: megatron,
+    }
+    for tool, each in finders.items():
+        found = each(path)
+        if found is not None:
+            others = {name: find for name, find in finders.items() if name != tool}
+            return replace(found, problems=(*found.problems, *_others(found, others)))
+    return kineto(path)
+
+
+def _others(found: Found, finders: Mapping[str, Find]) -> Iterator[str]:
+    """Name the tools whose files lie in the same folder, and are left out."""
+    if not found.folder:
+        return
+    for tool, each in finders.items():
+        with contextlib.suppress(HaiprofError):
+            if each(found.path) is not None:
+                yield (
+                    f"{found.path}: has files of {tool}, too, which are left out beside those of "
+                    f"{found.sources[0].tool}: give each a folder of its own"
+                )
 
 
 def import_source(
@@ -74,8 +99,10 @@ def import_source(
         made.failed = str(error)
     except OSError as error:
         where = str(error.filename or folder)
-        what = "written" if where.startswith(folder) else "read"
-        made.failed = f"{where}: cannot be {what} ({error.strerror or error})"
+        ours = where.startswith(folder)
+        what = "written" if ours else "read"
+        mend = "see whether there is room" if ours else "ask its owner for access"
+        made.failed = f"{where}: cannot be {what} ({error.strerror or error}): {mend}"
     if made.failed is not None:
         shutil.rmtree(folder, ignore_errors=True)
     return made

@@ -330,6 +330,14 @@ def test_garbage_in_a_file_costs_only_what_that_file_tells(
     assert table(of, "allocations").is_empty() == (name == "operator_memory.csv")
 
 
+def test_an_empty_table_is_named(job: Callable[[str], Path]) -> None:
+    place = job("level1") / "rank0_ascend_pt"
+    file = place / "ASCEND_PROFILER_OUTPUT" / "kernel_details.csv"
+    file.write_bytes(b"")
+    said = f"{file}: is empty: copy it again: what it tells is left out"
+    assert Analyzer(place).problems() == [said]
+
+
 def test_times_and_sizes_that_cannot_be_are_left_out(job: Callable[[str], Path]) -> None:
     place = job("level1")
     for name, column in (
