@@ -32,6 +32,7 @@ _OF_TORCH: Final = (
     "scaler",
     "dataloader",
     "allocator",
+    "gradient_sync",
     "pipeline",
     "checkpoint",
 )
@@ -178,7 +179,7 @@ def _hooks() -> list[Hook]:
     global _watcher
     import torch
 
-    from haiprof.hooks import allocator, calls, checkpoints, frames, pipeline
+    from haiprof.hooks import allocator, calls, checkpoints, frames, gradients, pipeline
     from haiprof.hooks.watch import watcher
 
     _core.set_gradients_query(torch.is_grad_enabled)
@@ -200,6 +201,7 @@ def _hooks() -> list[Hook]:
         calls.ScalerCalls(),
         calls.DataLoaderCalls(),
         allocator.AllocatorFigures(),
+        gradients.GradientSync(),
         pipeline.PipelineCalls(_trouble),
         checkpoints.CheckpointCalls(),
     ]

@@ -18,17 +18,15 @@ from weakref import WeakKeyDictionary
 
 from haiprof import _core
 from haiprof.hooks.imports import AfterImport, imported
+from haiprof.hooks.replaced import Around, Replaced
 
 #: ``ring::Category::pipeline``.
 _CATEGORY: Final = 12
-_NOTHING: Final = contextlib.nullcontext()
 
 #: What a job is called, its microbatch, stage and chunk.
 Told = tuple[str, int | None, int | None, int | None]
 #: Says of a call which jobs it is: none, one, or several that are done together.
 Tell = Callable[[tuple[Any, ...], dict[str, Any]], Iterable[Told]]
-#: Is told what a call returned.
-Note = Callable[[tuple[Any, ...], dict[str, Any], Any], None]
 
 
 class PipelineCalls:
@@ -40,7 +38,7 @@ class PipelineCalls:
         """Nothing is touched yet; ``trouble`` is told which schedules cannot be watched."""
         self._trouble = trouble
         self._waiting: list[AfterImport] = []
-        self._replaced: list[_Replaced] = []
+        self._replaced: list[Replaced] = []
         self._watched: list[str] = []
 
     def attach(self) -> str:
@@ -54,9 +52,9 @@ class PipelineCalls:
         return self.state()
 
     def _watch(
-        self, watch: Callable[[ModuleType, list[_Replaced]], None], module: ModuleType
+        self, watch: Callable[[ModuleType, list[Replaced]], None], module: ModuleType
     ) -> None:
-        made: list[_Replaced] = []
+        made: list[Replaced] = []
         try:
             watch(module, made)
         except Exception as error:  # a version that is another than those we know
@@ -82,65 +80,17 @@ class PipelineCalls:
         self._watched.clear()
 
 
-class _Replaced:
-    """A function that is a value of a class, a module or a dictionary, with ranges around it."""
-
-    def __init__(
-        self, owner: Any, name: Any, tell: Tell | None = None, note: Note | None = None
-    ) -> None:
-        """Replace it.
-
-        Raises:
-            LookupError, TypeError: it is not there, or no function.
-        """
-        self._owner, self._name = owner, name
-        original = (owner if isinstance(owner, dict) else vars(owner))[name]
-        if not callable(original):
-            raise TypeError(f"{name} is a {type(original).__name__}, and no function")
-        self._original: Callable[..., Any] = original
-
-        @functools.wraps(original)
-        def wrapped(*args: Any, **keywords: Any) -> Any:
-            if not self._on:
-                return original(*args, **keywords)
-            with _NOTHING if tell is None else _ranges(tell, args, keywords):
-                result = original(*args, **keywords)
-            if note is not None:
-                with contextlib.suppress(Exception):  # the job must not notice
-                    note(args, keywords, result)
-            return result
-
-        self._on = True
-        self._wrapped = wrapped
-        self._put(wrapped)
-
-    def restore(self) -> None:
-        """Put the original back. Under somebody else's wrapper ours stays and does nothing."""
-        self._on = False
-        there = self._owner if isinstance(self._owner, dict) else vars(self._owner)
-        if there.get(self._name) is self._wrapped:
-            self._put(self._original)
-
-    def _put(self, function: Callable[..., Any]) -> None:
-        if isinstance(self._owner, dict):
-            self._owner[self._name] = function
-        else:
-            setattr(self._owner, self._name, function)
-
-
-def _ranges(
-    tell: Tell, args: tuple[Any, ...], keywords: dict[str, Any]
-) -> AbstractContextManager[Any]:
-    try:
+def _jobs(tell: Tell) -> Around:
+    def around(args: tuple[Any, ...], keywords: dict[str, Any]) -> AbstractContextManager[Any]:
         spans = [_span(*told) for told in tell(args, keywords)]
-    except Exception:  # the job must not notice
-        return _NOTHING
-    if len(spans) < 2:
-        return spans[0] if spans else _NOTHING
-    together = contextlib.ExitStack()
-    for span in spans:
-        together.enter_context(span)
-    return together
+        if len(spans) < 2:
+            return spans[0] if spans else contextlib.nullcontext()
+        together = contextlib.ExitStack()
+        for span in spans:
+            together.enter_context(span)
+        return together
+
+    return around
 
 
 def _span(name: str, *numbers: int | None) -> _core.Span:
@@ -163,7 +113,7 @@ _SEND_BACK, _RECV_BACK = "send gradients", "recv gradients"
 # -- torch.distributed.pipelining ------------------------------------------------------------------
 
 
-def _of_torch(module: ModuleType, made: list[_Replaced]) -> None:
+def _of_torch(module: ModuleType, made: list[Replaced]) -> None:
     stage = module._PipelineStageBase
     for method, name, argument in (
         ("forward_one_chunk", "F", "fwd_chunk_id"),
@@ -180,12 +130,12 @@ def _of_torch(module: ModuleType, made: list[_Replaced]) -> None:
             return [(name, _argument(args, keywords, 1, argument), args[0].stage_index, None)]
 
         if method != "backward_weight_one_chunk" or method in vars(stage):  # since torch 2.5
-            made.append(_Replaced(stage, method, tell))
+            made.append(Replaced(stage, method, _jobs(tell)))
     if "_batch_p2p" in vars(module) and "_wait_batch_p2p" in vars(module):
         _between_stages(module, stage, made)
 
 
-def _between_stages(module: ModuleType, stage: type, made: list[_Replaced]) -> None:
+def _between_stages(module: ModuleType, stage: type, made: list[Replaced]) -> None:
     """A stage makes the operations of a microbatch; a schedule starts some, and waits for them."""
     operations: WeakKeyDictionary[Any, Told] = WeakKeyDictionary()
     #: By the list of what is to be waited for.
@@ -208,7 +158,7 @@ def _between_stages(module: ModuleType, stage: type, made: list[_Replaced]) -> N
             for operation in found:
                 operations[operation] = name, microbatch, args[0].stage_index, None
 
-        made.append(_Replaced(stage, method, note=remember))
+        made.append(Replaced(stage, method, note=remember))
 
     def start(args: tuple[Any, ...], keywords: dict[str, Any], works: list[Any]) -> None:
         told = [operations.get(each) for each in _argument(args, keywords, 0, "p2p_ops")]
@@ -219,14 +169,14 @@ def _between_stages(module: ModuleType, stage: type, made: list[_Replaced]) -> N
     def wait(args: tuple[Any, ...], keywords: dict[str, Any]) -> list[Told]:
         return started.pop(id(_argument(args, keywords, 0, "work")), [])
 
-    made.append(_Replaced(module, "_batch_p2p", note=start))
-    made.append(_Replaced(module, "_wait_batch_p2p", wait))
+    made.append(Replaced(module, "_batch_p2p", note=start))
+    made.append(Replaced(module, "_wait_batch_p2p", _jobs(wait)))
 
 
 # -- Megatron --------------------------------------------------------------------------------------
 
 
-def _of_megatron(module: ModuleType, made: list[_Replaced]) -> None:
+def _of_megatron(module: ModuleType, made: list[Replaced]) -> None:
     #: Forwards and backwards since the schedule began.
     count: Counter[str] = Counter()
     #: By what a forward or a backward returned, since then: its microbatch and chunk.
@@ -287,13 +237,13 @@ def _of_megatron(module: ModuleType, made: list[_Replaced]) -> None:
                 told.append((name, count[done] if one else None, place("pipeline"), None))
         return told
 
-    made.append(_Replaced(module, "forward_step", forward, after_forward))
-    made.append(_Replaced(module, "backward_step", backward, after_backward))
+    made.append(Replaced(module, "forward_step", _jobs(forward), after_forward))
+    made.append(Replaced(module, "backward_step", _jobs(backward), after_backward))
     for name in [each for each in vars(module) if each.startswith("forward_backward_")]:
-        made.append(_Replaced(module, name, begin))
+        made.append(Replaced(module, name, _jobs(begin)))
     communicator = vars(module).get("P2PCommunicator")  # since Megatron Core 0.14
     if communicator is not None:
-        made.append(_Replaced(communicator, "_communicate", communicate))
+        made.append(Replaced(communicator, "_communicate", _jobs(communicate)))
 
 
 def _each(tensors: Any) -> list[Any]:
@@ -313,7 +263,7 @@ _INSTRUCTIONS: Final = {
 }
 
 
-def _of_deepspeed(module: ModuleType, made: list[_Replaced]) -> None:
+def _of_deepspeed(module: ModuleType, made: list[Replaced]) -> None:
     #: Of each engine how often its schedule had an instruction: each comes once a microbatch.
     counts: WeakKeyDictionary[Any, Counter[str]] = WeakKeyDictionary()
 
@@ -321,7 +271,7 @@ def _of_deepspeed(module: ModuleType, made: list[_Replaced]) -> None:
         counts[args[0]] = Counter()
         return []
 
-    made.append(_Replaced(module.PipelineEngine, "_exec_schedule", begin))
+    made.append(Replaced(module.PipelineEngine, "_exec_schedule", _jobs(begin)))
     instructions = module.PipelineEngine._INSTRUCTION_MAP
     for instruction in list(instructions):
         name = _INSTRUCTIONS.get(getattr(instruction, "__name__", ""))
@@ -334,10 +284,10 @@ def _of_deepspeed(module: ModuleType, made: list[_Replaced]) -> None:
             count[name] += 1
             return [(name, count[name] - 1, engine.stage_id, None)]
 
-        made.append(_Replaced(instructions, instruction, tell))
+        made.append(Replaced(instructions, instruction, _jobs(tell)))
 
 
-_SCHEDULES: Final[dict[str, Callable[[ModuleType, list[_Replaced]], None]]] = {
+_SCHEDULES: Final[dict[str, Callable[[ModuleType, list[Replaced]], None]]] = {
     "torch.distributed.pipelining.schedules": _of_torch,
     "megatron.core.pipeline_parallel.schedules": _of_megatron,
     "deepspeed.runtime.pipe.engine": _of_deepspeed,

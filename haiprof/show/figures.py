@@ -19,6 +19,7 @@ PHASE_COLOURS = {
     "forward": "#3f7fd6",
     "recompute": "#35b0c4",
     "backward": "#7a5bd0",
+    "gradient_sync": "#c4508a",
     "optimizer": "#3fa66a",
     "eval": "#8a94a6",
     "eval_dataloader": "#c2925c",

@@ -29,6 +29,12 @@ _COLOURS: Final = {
     "reduce": COLOURS[5],
     view.OTHER: PHASE_COLOURS["other"],
 }
+#: Where in a lane a job is drawn, from its middle down, and how high: communicating is thin, at the
+#: edges, so that what is sent and received at one time, or beside computing, is seen.
+_PLACES: Final = {"send": (-0.42, 0.16), "recv": (0.26, 0.16), "reduce": (-0.08, 0.16)}
+_WHOLE: Final = (-0.42, 0.84)
+#: Of more jobs in a lane no edges are drawn: they would be wider than the jobs.
+_WITH_EDGES: Final = 100
 _WHO: Final = ["node", "rank", "pid"]
 _NAMED: Final = ("name", "microbatch", "chunk")
 
@@ -70,29 +76,43 @@ def _lanes(jobs: pl.DataFrame, step: dict[str, int]) -> list[go.Figure]:
     title = f"Step {step['step']} by rank, with the numbers of its microbatches{told}"
     figure = stacked([title], [40 + 26 * shown.height], gap=60)
     names = [_lane(*row) for row in shown.select("node", "rank", "stages").iter_rows()]
-    for kind, colour in _COLOURS.items():
+    edge = 0.5 if drawn.height <= _WITH_EDGES * shown.height else 0
+    for kind, colour in sorted(_COLOURS.items(), key=lambda one: one[0] in _PLACES):
         mine = drawn.filter(pl.col("kind") == kind)
         if not mine.height:
             continue
+        offset, height = _PLACES.get(kind, _WHOLE)
         figure.add_bar(
             base=((mine["start"] - step["start"]) / NS_PER_MS).round(4).to_list(),
             x=(mine["duration"] / NS_PER_MS).round(4).to_list(),
             y=[names[lane] for lane in mine["lane"]],
+            offset=offset,
+            width=height,
             text=["" if each is None else str(each) for each in mine["microbatch"]],
-            textposition="inside",
+            textposition="none" if kind in _PLACES else "inside",
             insidetextanchor="middle",
             textangle=0,
-            constraintext="none",
-            customdata=[_job(*row) for row in mine.select(*_NAMED).iter_rows()],
+            constraintext="inside",
+            customdata=[
+                (_job(*who), ns / NS_PER_MS)
+                for *who, ns in mine.select(*_NAMED, "duration").iter_rows()
+            ],
             orientation="h",
             name=kind,
-            marker={"color": colour, "line": {"width": 0.5, "color": "rgba(255,255,255,0.8)"}},
-            hovertemplate="%{customdata}: %{x:.4g} ms from %{base:.6g} ms on",
+            marker={
+                "color": colour,
+                "line": {"width": 0 if kind in _PLACES else edge, "color": "rgba(255,255,255,0.8)"},
+            },
+            # Of a bar with a base, x is where it ends.
+            hovertemplate="%{customdata[0]}: %{customdata[1]:.4g} ms from %{base:.6g} ms on"
+            "<extra></extra>",
         )
     figure.update_layout(
-        barmode="overlay", bargap=0.15, showlegend=True, uniformtext={"minsize": 8, "mode": "hide"}
+        barmode="overlay", showlegend=True, uniformtext={"minsize": 10, "mode": "hide"}
     )
-    figure.update_xaxes(ticksuffix=" ms")
+    # What a rank waited for since the step before would make the step itself small.
+    length = step["duration"] / NS_PER_MS
+    figure.update_xaxes(ticksuffix=" ms", range=[-0.01 * length, 1.01 * length])
     figure.update_yaxes(
         autorange="reversed", type="category", categoryorder="array", categoryarray=names,
         automargin=True,

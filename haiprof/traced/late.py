@@ -16,13 +16,15 @@ from haiprof.views.trace.overview import OTHER
 from haiprof.views.trace.overview import PARTS as TRACE_PARTS
 
 _DATALOADER = "dataloader"
+_BACKWARD, _SYNC = "backward", "gradient_sync"
 
 
 def recorded_parts(spans: pl.DataFrame, phases: pl.DataFrame) -> pl.DataFrame:
     """Return the parts of each step of one process: of the host, or of its GPU where it has phases.
 
     On a GPU the phases are those of its main stream; what lies between them is the DataLoader's as
-    far as the host waited for it, else ``other``.
+    far as the host waited for it, else ``other``. ``backward`` ends where the waiting for other
+    ranks' gradients begins, which is the part ``gradient_sync``.
 
     Args:
         spans: host spans with the columns of :data:`haiprof.views.steps.COLUMNS`.
@@ -44,22 +46,38 @@ def recorded_parts(spans: pl.DataFrame, phases: pl.DataFrame) -> pl.DataFrame:
     if phases.height:
         first = phases.filter(pl.col("device") == pl.col("device").min())
         return _of_device(host, first, device_steps(first))
-    last = (
-        spans.filter(pl.col("category") == "phase", pl.col("step").is_not_null())
-        .sort("start")
-        .group_by(pl.col("step").cast(pl.Int64), pl.col("name").cast(pl.String).alias("part"))
-        .agg(pl.col("start").last(), (pl.col("start") + pl.col("duration")).last().alias("end"))
-    )
+    phase = spans.filter(pl.col("category") == "phase", pl.col("step").is_not_null())
+    last = _last(phase.with_columns((pl.col("start") + pl.col("duration")).alias("end")))
     return host.join(last, on=["step", "part"], how="left")
+
+
+def _last(spans: pl.DataFrame) -> pl.DataFrame:
+    """Return ``start`` and ``end`` of the last span of each part of each step."""
+    named = spans.select(
+        pl.col("step").cast(pl.Int64), pl.col("name").cast(pl.String).alias("part"), "start", "end"
+    ).sort("start")
+    waits = named.filter(pl.col("part") == _SYNC).group_by("step").agg(waits=pl.col("start").last())
+    # What is left of backward behind the waiting is no backward of its own.
+    own = named.join(waits, on="step", how="left", maintain_order="left").filter(
+        pl.col("waits").is_null()
+        | (pl.col("part") != _BACKWARD)
+        | (pl.col("start") < pl.col("waits"))
+    )
+    to = pl.when(pl.col("part") == _BACKWARD).then(pl.min_horizontal("end", "waits"))
+    return (
+        own.with_columns(to.otherwise("end").alias("end"))
+        .group_by("step", "part")
+        .agg(pl.col("start", "end").last())
+    )
 
 
 def _of_device(host: pl.DataFrame, phases: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     step = pl.col("step").cast(pl.Int64)
     mine = phases.filter(pl.col("step").is_not_null()).sort("start")
-    named = mine.group_by(step, pl.col("name").cast(pl.String).alias("part")).agg(
-        (pl.col("end") - pl.col("start")).sum().alias("duration"),
-        pl.col("start").last(),
-        pl.col("end").last(),
+    named = (
+        mine.group_by(step, pl.col("name").cast(pl.String).alias("part"))
+        .agg((pl.col("end") - pl.col("start")).sum().alias("duration"))
+        .join(_last(mine), on=["step", "part"])
     )
     whole = steps.group_by(step).agg((pl.col("end") - pl.col("start")).sum().alias("whole"))
     between = (
@@ -150,7 +168,7 @@ def of_run(
         for process, frame in zip(ranks, parts, strict=True)
     ]  # fmt: skip
     together = pl.concat(frames) if frames else pl.DataFrame(schema=imbalance.PARTS)
-    found = imbalance.imbalance(imbalance.waited(clocked(together)))
+    found = imbalance.imbalance(imbalance.waited(clocked(_without_sync(together))))
     rows = found.to_dicts()
     if rows:
         read = samples()
@@ -162,6 +180,18 @@ def of_run(
     lines = pl.Series("evidence", [row.get("evidence") for row in rows], pl.String())
     kinds = pl.Series("kind", [row["kind"] for row in rows], pl.String())
     return told(found.with_columns(kinds, lines), whose)
+
+
+def _without_sync(parts: pl.DataFrame) -> pl.DataFrame:
+    """Leave out what all ranks tell to be waiting; where one does not tell, it is of backward."""
+    told = parts.filter(pl.col("part") == _SYNC)
+    if told["rank"].n_unique() == parts["rank"].n_unique():
+        return parts.filter(pl.col("part") != _SYNC)
+    return (
+        parts.with_columns(pl.col("part").replace(_SYNC, _BACKWARD))
+        .group_by("rank", "node", "step", "part", maintain_order=True)
+        .agg(pl.col("duration").sum(), pl.col("start").min(), pl.col("end").max())
+    )
 
 
 def _explain(

@@ -5,7 +5,9 @@ long, however late one of them is. What a rank did itself in a part of a step is
 without waiting; its **excess** over the median of the other ranks, summed over the parts of a step,
 is how late it is in it. How long it waited is known of a deep trace (:mod:`.trace.distributed`).
 Else it is taken from the phase that all ranks leave together: there each waits until the last of
-them has begun it, so a rank that is slow within that very phase does not show.
+them has begun it, so a rank that is slow within that very phase does not show. Of a backward pass
+of DistributedDataParallel the waiting is recorded, and has been left out before
+(:mod:`haiprof.traced.late`).
 
 The steps in which a rank is late are those that bring the sum of (excess - half its level) to its
 greatest (the maximum subarray), which is the change point of a step in the mean for the noise of

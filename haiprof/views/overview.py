@@ -26,6 +26,7 @@ PHASE_ORDER = (
     "forward",
     "recompute",
     "backward",
+    "gradient_sync",
     "optimizer",
     "eval",
     "eval_dataloader",

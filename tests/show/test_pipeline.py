@@ -48,7 +48,8 @@ def test_the_lanes_of_a_step_are_drawn(tmp_path: Path) -> None:
         ("rank 0, stage 0", 0, 10, "0"), ("rank 0, stage 0", 10, 10, "1"),
         ("rank 1, stage 1", 10, 20, "0"), ("rank 1, stage 1", 70, 20, "1"),
     ]  # fmt: skip
-    assert forward.customdata[0] == "forward of microbatch 0"
+    assert forward.customdata[0] == ["forward of microbatch 0", 10]
+    assert "customdata[1]" in forward.hovertemplate  # x is the bar's end there, not its length
     assert list(figure.layout.yaxis.categoryarray) == ["rank 0, stage 0", "rank 1, stage 1"]
 
 

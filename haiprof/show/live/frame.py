@@ -23,6 +23,7 @@ PHASES: Final = {
     "forward": ("f", "white on blue"),
     "recompute": ("r", "black on cyan"),
     "backward": ("b", "white on purple"),
+    "gradient_sync": ("g", "black on magenta"),
     "optimizer": ("o", "black on green"),
     "eval": ("e", "black on white"),
     "eval_dataloader": ("l", "black on yellow"),

@@ -1,0 +1,71 @@
+"""A function of somebody else's, replaced by one that does the same and tells us."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+#: Returns what is to be entered around a call with these arguments.
+Around = Callable[[tuple[Any, ...], dict[str, Any]], AbstractContextManager[Any]]
+#: Is told what such a call returned.
+Note = Callable[[tuple[Any, ...], dict[str, Any], Any], None]
+
+_NOTHING: Final = contextlib.nullcontext()
+
+
+class Replaced:
+    """A function that is a value of a class, a module or a dictionary, with ours around it."""
+
+    def __init__(
+        self, owner: Any, name: Any, around: Around | None = None, note: Note | None = None
+    ) -> None:
+        """Replace it. What ``around`` and ``note`` raise, the caller does not notice.
+
+        Raises:
+            LookupError, TypeError: it is not there, or no function.
+        """
+        self._owner, self._name = owner, name
+        original = (owner if isinstance(owner, dict) else vars(owner))[name]
+        if not callable(original):
+            raise TypeError(f"{name} is a {type(original).__name__}, and no function")
+        self._original: Callable[..., Any] = original
+
+        @functools.wraps(original)
+        def wrapped(*args: Any, **keywords: Any) -> Any:
+            if not self._on:
+                return original(*args, **keywords)
+            with _NOTHING if around is None else _entered(around, args, keywords):
+                result = original(*args, **keywords)
+            if note is not None:
+                with contextlib.suppress(Exception):
+                    note(args, keywords, result)
+            return result
+
+        self._on = True
+        self._wrapped = wrapped
+        self._put(wrapped)
+
+    def restore(self) -> None:
+        """Put the original back. Under somebody else's wrapper ours stays and does nothing."""
+        self._on = False
+        there = self._owner if isinstance(self._owner, dict) else vars(self._owner)
+        if there.get(self._name) is self._wrapped:
+            self._put(self._original)
+
+    def _put(self, function: Callable[..., Any]) -> None:
+        if isinstance(self._owner, dict):
+            self._owner[self._name] = function
+        else:
+            setattr(self._owner, self._name, function)
+
+
+def _entered(
+    around: Around, args: tuple[Any, ...], keywords: dict[str, Any]
+) -> AbstractContextManager[Any]:
+    try:
+        return around(args, keywords)
+    except Exception:
+        return _NOTHING
