@@ -33,12 +33,18 @@ def column(
     return taken(name, pa.array(values, mask=missing))
 
 
+def dtype_of(kind: pa.DataType) -> np.dtype[Any]:
+    """Return what numpy calls a type of numbers; Arrow's own answer wants pandas before 26."""
+    sort = "f" if pa.types.is_floating(kind) else "i" if pa.types.is_signed_integer(kind) else "u"
+    return np.dtype(f"{sort}{kind.bit_width // 8}")
+
+
 def numbers(series: pl.Series) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
     """Return the numbers of a column of one piece, without a copy, and which of them are missing.
 
     What stands for a missing one is not told; None where none is missing.
     """
     array = series.to_arrow()
-    dtype = np.dtype(array.type.to_pandas_dtype())
+    dtype = dtype_of(array.type)
     values = np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
     return values, series.is_null().to_numpy() if series.null_count() else None

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from haiprof.arrow_columns import taken
+from haiprof.arrow_columns import dtype_of, taken
 
 
 class Columns:
@@ -164,7 +164,7 @@ def _numbers(column: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] 
     """Return the numbers of a column, 0 for null, and which are null; None where none is."""
     rows, offset = len(column), column.offset
     validity, data = column.buffers()
-    dtype = np.dtype(column.type.to_pandas_dtype())
+    dtype = dtype_of(column.type)
     values = np.frombuffer(data, dtype, rows, offset * dtype.itemsize)
     if not column.null_count:
         return values, None

@@ -157,16 +157,16 @@ def test_views_go_on_without_a_rank_that_breaks_them(
 ) -> None:
     run = Analyzer(runs.make_run(tmp_path / "run", ranks=3))
     whole = run.steps()
-    from haiprof import analyzer
+    from haiprof.answers import steps
 
-    real = analyzer._steps
+    real = steps.steps
 
     def breaks(process: Process) -> Any:
         if process.rank == 1:
             raise MemoryError
         return real(process)
 
-    monkeypatch.setattr(analyzer, "_steps", breaks)
+    monkeypatch.setattr(steps, "steps", breaks)
     assert run.steps().equals(whole.filter(whole["rank"] != 1))
     (line,) = [each for each in run.problems() if "left out" in each]
     assert line.endswith("rank 1 is left out: MemoryError: no reason is given")
