@@ -24,6 +24,13 @@ def rss_mib(pid: int) -> float:
     return pages * os.sysconf("SC_PAGESIZE") / 2**20
 
 
+def own_mib(pid: int) -> float:
+    """Resident memory, MiB, but for pages of files, which come and go as the kernel likes."""
+    words = Path(f"/proc/{pid}/status").read_text().split()
+    kib = (int(words[words.index(name) + 1]) for name in ("RssAnon:", "RssShmem:"))
+    return sum(kib) / 2**10
+
+
 def recorder_of(shm: Path) -> int:
     """Wait for the recorder of ``shm`` and return its pid."""
     found: list[int] = wait_for(lambda: recorders(shm), what="a recorder")

@@ -25,7 +25,7 @@ import peers
 import pytest
 from commands import haiprof
 from numpy.typing import NDArray
-from processes import rss_mib
+from processes import own_mib
 from recording import wait_for, wait_recorded
 
 from haiprof import Analyzer
@@ -271,8 +271,8 @@ def test_fifty_times(benchmark: Any, shm: Path, tmp_path: Path) -> None:
             for number in range(CYCLES):
                 frozen.append(cycle(running, number).frozen_ns / 1e6)
                 if number == SETTLE - 1:
-                    memory = [rss_mib(running.pid)]
-            memory.append(rss_mib(running.pid))
+                    memory = [own_mib(running.pid)]
+            memory.append(own_mib(running.pid))
             ratios_after = ratios()
             return {
                 "step_percent": 100 * float(np.median(ratios_after) - np.median(ratios_before)),
