@@ -60,7 +60,7 @@ def _watch(whose: weakref.ref[Any]) -> Callable[[Any], None]:
     import torch
 
     engine = torch.autograd.Variable._execution_engine
-    task_id = torch._C._current_graph_task_id
+    compiling, task_id = torch.compiler.is_compiling, torch._C._current_graph_task_id
     of_last = -1
 
     def begin() -> None:
@@ -71,11 +71,11 @@ def _watch(whose: weakref.ref[Any]) -> Callable[[Any], None]:
 
     def accumulated(parameter: Any) -> None:
         nonlocal of_last
+        if compiling():  # first, so that nothing else of this is compiled
+            return
         with contextlib.suppress(Exception):
             model = whose()
-            if model is None or torch.compiler.is_compiling():
-                return
-            if not model.require_backward_grad_sync:
+            if model is None or not model.require_backward_grad_sync:
                 return
             task = task_id()
             if task != of_last:  # with checkpoints a parameter's gradient comes several times

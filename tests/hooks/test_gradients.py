@@ -93,3 +93,30 @@ def test_models_are_afterwards_as_they_were() -> None:
     assert not any(p._post_accumulate_grad_hooks for p in model.parameters())
     assert dict(vars(DDP)) == before
     """)
+
+
+def test_what_torch_compile_makes_of_a_model_stays_as_it_is() -> None:
+    run_python("""
+    import torch, torch.distributed as dist
+    from torch._dynamo.utils import counters
+    from haiprof import hooks
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+    def train(compiled_autograd):
+        torch._dynamo.reset()
+        counters.clear()
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+        wrapped = torch.nn.parallel.DistributedDataParallel(model)
+        compiled = torch.compile(wrapped, backend="aot_eager")
+        with torch._dynamo.config.patch(compiled_autograd=compiled_autograd):
+            for number in range(3):
+                compiled(torch.full((2, 8), float(number))).sum().backward()
+        gradients = [each.grad.tolist() for each in model.parameters()]
+        return gradients, sum(counters["graph_break"].values()), dict(counters["stats"])
+
+    before = [train(compiled_autograd) for compiled_autograd in (False, True)]
+    hooks.install()
+    assert [train(compiled_autograd) for compiled_autograd in (False, True)] == before
+    """)
