@@ -40,6 +40,20 @@ def shm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+#: What scikit-build-core leaves in the folder of a build that was installed.
+_INSTALLED = "CMakeInit.txt"
+
+
+def _folder(sanitizers: str) -> Path:
+    """Return where a build is; without sanitizers the one that was installed, if it is here."""
+    if sanitizers:
+        # No comma: to the linker it would end a path.
+        return ROOT / "build" / f"sanitize-{sanitizers.partition(',')[0]}"
+    tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    installed = sorted((ROOT / "build").glob(f"{tag}-*/{_INSTALLED}"))
+    return installed[0].parent if installed else ROOT / "build" / "native"
+
+
 @functools.cache
 def build_native(target: str, sanitizers: str = "") -> Path:
     """Build one of CMake's targets and return the folder of that build.
@@ -48,16 +62,15 @@ def build_native(target: str, sanitizers: str = "") -> Path:
         target: ``native_tests``, ``test_programs`` or ``benchmark_programs``.
         sanitizers: as the compiler's ``-fsanitize`` takes them; none by default.
     """
-    # No comma: to the linker it would end a path.
-    kind = f"sanitize-{sanitizers.partition(',')[0]}" if sanitizers else "native"
-    build = ROOT / "build" / kind
+    build = _folder(sanitizers)
     build.parent.mkdir(exist_ok=True)
+    how = [] if (build / _INSTALLED).exists() else ["-G", "Ninja", "-DHAIPROF_PYTHON=OFF"]
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     with Path(f"{build}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # of several workers one builds
         for command in (
-            ["cmake", "-S", str(ROOT), "-B", str(build), "-G", "Ninja", "-DHAIPROF_PYTHON=OFF",
-             "-DHAIPROF_TESTS=ON", f"-DHAIPROF_SANITIZE={sanitizers}"],
+            ["cmake", "-S", str(ROOT), "-B", str(build), *how, "-DHAIPROF_TESTS=ON",
+             f"-DHAIPROF_SANITIZE={sanitizers}"],
             ["cmake", "--build", str(build), "--target", target],
         ):  # fmt: skip
             done = subprocess.run(command, env=environment, capture_output=True, text=True)

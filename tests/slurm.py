@@ -13,6 +13,7 @@ import secrets
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -57,7 +58,8 @@ exec slurmd -D -N {name}
 @contextlib.contextmanager
 def slurm() -> Iterator[None]:
     """Run it; its commands find it meanwhile. Skips the test where it cannot be had."""
-    path = os.environ["PATH"] + os.pathsep + "/usr/sbin"
+    # Jobs find the Python that runs the tests.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"], "/usr/sbin"])
     missing = [name for name in _PROGRAMS if shutil.which(name, path=path) is None]
     if missing:
         pytest.skip(f"SLURM is not installed: no {', '.join(missing)}")

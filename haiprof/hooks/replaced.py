@@ -33,9 +33,12 @@ class Replaced:
             raise TypeError(f"{name} is a {type(original).__name__}, and no function")
         self._original: Callable[..., Any] = original
 
+        # Not this object: it would be in a circle, which only the job's garbage collector ends.
+        on = [True]
+
         @functools.wraps(original)
         def wrapped(*args: Any, **keywords: Any) -> Any:
-            if not self._on:
+            if not on:
                 return original(*args, **keywords)
             with _NOTHING if around is None else _entered(around, args, keywords):
                 result = original(*args, **keywords)
@@ -44,13 +47,13 @@ class Replaced:
                     note(args, keywords, result)
             return result
 
-        self._on = True
+        self._on = on
         self._wrapped = wrapped
         self._put(wrapped)
 
     def restore(self) -> None:
         """Put the original back. Under somebody else's wrapper ours stays and does nothing."""
-        self._on = False
+        self._on.clear()
         there = self._owner if isinstance(self._owner, dict) else vars(self._owner)
         if there.get(self._name) is self._wrapped:
             self._put(self._original)

@@ -130,10 +130,13 @@ def test_a_pipe_can_be_imported(tmp_path: Path, name: str) -> None:
 def test_what_comes_through_a_shell_pipe_is_kept_where_it_is_told_only(tmp_path: Path) -> None:
     traces.write(tmp_path / "w.json", traces.small())
 
+    places = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+
     def shell(words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            ["bash", "-c", words], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
+            ["bash", "-c", words], cwd=tmp_path, env={**os.environ, "PATH": places},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
 
     done = shell("cat w.json | haiprof import /dev/stdin -o out")
     assert (done.returncode, done.stdout, done.stderr) == (0, "out\n", "")
@@ -163,7 +166,7 @@ def test_a_database_cannot_come_through_a_pipe(tmp_path: Path) -> None:
         "x.sqlite: is a pipe, and databases are read from files: save it as one"
     )
     piped = subprocess.run(
-        ["haiprof", "import", "/dev/stdin", "-o", tmp_path / "out"],
+        [sys.executable, "-m", "haiprof.cli.main", "import", "/dev/stdin", "-o", tmp_path / "out"],
         input=(tmp_path / "w.sqlite").read_bytes(), capture_output=True, check=False,
     )  # fmt: skip
     assert piped.returncode == 1

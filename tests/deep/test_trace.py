@@ -188,7 +188,7 @@ def test_job_options_make_a_trace_of_a_time_after_a_warmup(shm: Path, tmp_path: 
     assert end["steps"] == len(left.steps()) > 4
     # The job went on by itself.
     assert int(ended) - end["end_ns"] > 2e9
-    assert max(s["start"] for s in steps) < end["end_ns"] + 2e9
+    assert max(s["start"] for s in steps) < end["end_ns"] + 5e9  # and unrecorded
 
 
 def test_two_ranks_write_a_file_each(shm: Path, tmp_path: Path) -> None:

@@ -248,7 +248,8 @@ def test_distributed_data_parallel(shm: Path) -> None:
         steps = [row for row in spans if row.name == "step"]
         assert len(steps) == 12
         assert [r.name for r in spans if r.step == 4 and r.name != "step"] == [
-            "dataloader", "forward", "backward", "dataloader", "forward", "backward", "optimizer",
+            "dataloader", "forward", "backward", "dataloader", "forward", "backward",
+            "gradient_sync", "optimizer",
         ]  # fmt: skip
         sums: list[dict[str, int]] = [defaultdict(int) for _ in steps]
         for row in spans:
