@@ -9,6 +9,8 @@ function, and not before the one that it is in returns.
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import os
 import pwd
 import re
@@ -27,6 +29,8 @@ from haiprof.printable import printable
 
 #: The oldest Python that haiprof works in.
 _OLDEST: Final = (3, 10)
+#: How often it is looked whether others are done, s.
+_TURN_SECONDS: Final = 0.002
 #: A process younger than this (s) may still be loading its interpreter.
 _YOUNG_SECONDS: Final = 5.0
 #: What passes by itself in a process that is just starting.
@@ -149,11 +153,42 @@ def run_in(pid: int, code: str, timeout: float = 10.0) -> Ran:
     """
     deadline = time.monotonic() + timeout
     version = _version_when_there(pid, deadline)
-    if version >= (3, 14) and version == sys.version_info[:2]:
-        with _folder_of_both(pid) as folder:
-            if folder is not None:
-                return _by_remote_exec(pid, code, folder / "run.py", deadline)
-    return _by_injector(pid, code, deadline)
+    with _turn(pid, deadline):
+        if version >= (3, 14) and version == sys.version_info[:2]:
+            with _folder_of_both(pid) as folder:
+                if folder is not None:
+                    return _by_remote_exec(pid, code, folder / "run.py", deadline)
+        return _by_injector(pid, code, deadline)
+
+
+@contextlib.contextmanager
+def _turn(pid: int, deadline: float) -> Iterator[None]:
+    """Reach a process alone: wait until nobody else of us, of any user, is at it.
+
+    A thread that is about to take what one has queued holds the lock of that queue for a moment.
+    Who stops it just then, and has it queue more, has it wait for itself for ever.
+    """
+    try:
+        process = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:  # whatever reaches for it says why
+        yield
+        return
+    try:
+        while True:
+            try:
+                fcntl.flock(process, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if error.errno != errno.EWOULDBLOCK:  # a kernel that locks nothing there
+                    break
+            if time.monotonic() > deadline:
+                raise NotReachedError(pid, "busy", "another haiprof is at it")
+            time.sleep(_TURN_SECONDS)
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # a forked child of ours may have it open too
+            fcntl.flock(process, fcntl.LOCK_UN)
+        os.close(process)
 
 
 def why_not(pid: int) -> str | None:

@@ -7,9 +7,22 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from haiprof import _core, record
+from haiprof.hooks.imports import imported
 
 #: Steps of other optimizers after which the first is taken to have been given up.
 _GIVEN_UP: Final = 16
+
+
+def in_backward() -> bool:
+    """Whether this thread is in a backward pass: a step may end there, and hooks run there.
+
+    At its end torch gives the thread back the state that it had before. Profilers and dispatch
+    modes belong to that state: one that begins in there is lost, one that ends in there comes back
+    to life, and torch 2.13 crashes over the first and records without end into the second.
+    """
+    torch: Any = imported("torch")
+    task = getattr(getattr(torch, "_C", None), "_current_graph_task_id", None)
+    return task is not None and bool(task() != -1)
 
 
 class Boundaries:

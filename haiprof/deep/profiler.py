@@ -74,6 +74,10 @@ class Profiler:
         """Record no more. Takes long: torch sorts and links all events."""
         self._profile.stop_trace()
 
+    def records(self) -> bool:
+        """Whether this thread still has it: what has gone otherwise has nothing to save."""
+        return bool(self._torch._C._autograd._profiler_enabled())
+
     def save(self, path: Path) -> None:
         """Write the file, uncompressed."""
         self._profile.export_chrome_trace(str(path))

@@ -1,7 +1,8 @@
 """One deep trace from its first step to its file.
 
 torch's profiler belongs to the thread that starts it, so everything that it is told happens there:
-where a step ends, or in between when the main thread is asked to (see ``watch``).
+where a step ends, or in between when the main thread is asked to (see ``watch``); and it neither
+begins nor ends in a backward pass (see ``boundaries``).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from haiprof import _core
-from haiprof.deep.boundaries import Boundaries
+from haiprof.deep.boundaries import Boundaries, in_backward
 from haiprof.deep.files import TraceFile
 from haiprof.deep.plan import Plan
 from haiprof.deep.profiler import OtherUsers, Profiler
@@ -62,6 +63,10 @@ class Recording:
         self._watch: Watch | None = None
         self._profiler: Profiler | None = None
         self._prepared = False
+        #: torch records for us.
+        self._runs = False
+        #: A step has ended in a backward pass, right after which it is to begin.
+        self._due = False
         self._postponed = False
         self._last_chance = False
         self._wanted_end = ""
@@ -107,7 +112,9 @@ class Recording:
             if self._plan.warmup_steps:
                 self._warm_up(None)  # its first step begins at this call
             elif not self._plan.warmup_seconds:
-                self._start(_core.current_step())
+                self._due = in_backward()
+                if not self._due:
+                    self._start(_core.current_step())
             self._look_after()
 
     def begin_when_it_trains(self) -> None:
@@ -161,6 +168,9 @@ class Recording:
         with self._turn() as mine:
             if not mine or not self._on_its_thread():
                 return
+            if self.state == OFF:
+                self._drop()
+                return
             now = time.perf_counter()
             before, self._boundary = self._boundary, now
             took = now - before if before is not None else None
@@ -179,6 +189,9 @@ class Recording:
 
     def _warm_up(self, number: int | None) -> None:
         if not self._plan.steps and not self._time_to_begin():
+            return
+        self._due = in_backward()
+        if self._due:
             return
         if self._others_record():
             self._postpone()
@@ -216,6 +229,7 @@ class Recording:
         assert self._profiler is not None
         with self._others:
             self._profiler.start()
+        self._runs = True
         self._begun_ns, self._begun = time.time_ns(), time.perf_counter()
         self._start_seconds = self._begun - called
         self.state = RECORDING
@@ -237,9 +251,11 @@ class Recording:
         why = self._wanted_end or self._why_now(memory + self._memory_of_step)
         if self._plan.steps and len(self._during) >= self._plan.steps + _ONE_MORE:
             why = _COMPLETE
-        if why:
+        if why and not in_backward():
             self._end(why, cut=False)
             return
+        if why:
+            self._wanted_end = why
         self._number = max(self._number + 1, number or 0)
         self._profiler.begin_step(self._number)
 
@@ -260,9 +276,14 @@ class Recording:
                 self._ask_main_thread()
             return True
         if self.state == WAITING:
-            if not self._plan.steps and self._time_to_begin() and not self._others_record():
+            if self._due or (
+                not self._plan.steps and self._time_to_begin() and not self._others_record()
+            ):
                 self._ask_main_thread()
             return False
+        if self.state == OFF and self._runs:
+            self._ask_main_thread()
+            return True
         return None
 
     def _time_to_begin(self) -> bool:
@@ -279,12 +300,16 @@ class Recording:
     def _act(self) -> None:
         """Begin or end. On the main thread."""
         with self._turn() as mine:
-            if not mine:
+            if not mine or in_backward():
                 return
-            if self.state == RECORDING:
+            if self.state == OFF:
+                self._drop()
+            elif self.state == RECORDING:
                 why = self._wanted_end or self._why_now(private_bytes())
                 if why:
                     self._end(why, cut=True)
+            elif self.state == WAITING and self._due:
+                self._warm_up(_core.current_step())
             elif self.state == WAITING and not self._plan.steps and self._time_to_begin():
                 if self._others_record():
                     self._postpone()
@@ -302,7 +327,7 @@ class Recording:
             self._ask_main_thread()
             return
         with self._turn() as mine:
-            if mine and self.state == RECORDING:
+            if mine and self.state == RECORDING and not in_backward():
                 self._end(why, cut=True)
             elif mine and self.state == WAITING:
                 self.refuse(f"no deep trace: {why} before it had begun")
@@ -318,6 +343,8 @@ class Recording:
         if self.state != RECORDING:
             return
         self.stop(why)
+        if self._owner == threading.get_ident():
+            return  # in a backward pass, which does not end while we wait
         until = time.monotonic() + seconds
         while self.state == RECORDING and time.monotonic() < until:
             time.sleep(0.01)
@@ -348,7 +375,8 @@ class Recording:
 
         self.why = why
         self.state = OFF
-        self._leave()
+        if not self._runs:  # else once that has ended
+            self._leave()
         tell(why)
         _report("trace", why, state=OFF)
         self._finished.set()
@@ -363,6 +391,7 @@ class Recording:
         """Have no part in it any more, quietly: in a forked child."""
         self._changing = threading.Lock()
         self.state = OFF
+        self._runs = False
         self._leave()
 
     def _leave(self) -> None:
@@ -371,6 +400,22 @@ class Recording:
                 with contextlib.suppress(Exception):
                     attached.leave()
 
+    def _drop(self) -> None:
+        """Have torch end what it still records for a trace that is lost. On the trace's thread."""
+        if not self._runs or in_backward():
+            return
+        assert self._profiler is not None
+        assert self._others is not None
+        profiler, self._profiler = self._profiler, None
+        self._runs = False
+        try:
+            with contextlib.suppress(Exception), self._others:
+                profiler.end_step()
+                profiler.stop()
+                profiler.discard()
+        finally:
+            self._leave()
+
     def _end(self, why: str, *, cut: bool) -> None:
         """Stop torch's profiler and have its file written. On the trace's thread."""
         from haiprof import session
@@ -378,7 +423,11 @@ class Recording:
         assert self._profiler is not None
         assert self._others is not None
         profiler, self._profiler = self._profiler, None
+        self._runs = False
         profiler.end_step()
+        if not profiler.records():
+            self.refuse("the deep trace is lost: the job has ended torch's profiler")
+            return
         self.why = why
         memory = max(private_bytes() - self._memory_before, 0)
         told: dict[str, Any] = {

@@ -14,6 +14,8 @@ import torch
 from torch.utils import _python_dispatch
 from torch.utils.flop_counter import FlopCounterMode
 
+from haiprof.deep.boundaries import in_backward
+
 #: Frames of the counter itself, between an operator and who called it.
 _OWN_FILES: Final = (
     "flops/counter.py",
@@ -66,8 +68,8 @@ class StepFlops(FlopCounterMode):  # type: ignore[misc]  # it is in no stub
         self.__enter__()
 
     def leave(self) -> bool:
-        """Count no longer; False where another mode was put over this one and is still there."""
-        if _python_dispatch._get_current_dispatch_mode_stack()[-1:] != [self.mode]:
+        """Count no longer; False where another mode is still over this one, or in a backward."""
+        if in_backward() or _python_dispatch._get_current_dispatch_mode_stack()[-1:] != [self.mode]:
             return False
         self.__exit__(None, None, None)
         return True
@@ -128,6 +130,8 @@ def _dtype(operand: torch.Tensor, convolution: bool) -> str:
 
 def in_the_way() -> str:
     """Return why this thread cannot count now; empty if it can. May be another at the next step."""
+    if in_backward():
+        return "the optimizer steps within the backward pass"
     if _python_dispatch._get_current_dispatch_mode_stack():
         return "another TorchDispatchMode is in use"
     if torch.is_inference_mode_enabled():

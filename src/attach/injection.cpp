@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <ranges>
 #include <thread>
 #include <vector>
 
@@ -43,6 +44,23 @@ class Frozen {
 };
 
 std::string error_text(std::int64_t result) { return std::strerror(static_cast<int>(-result)); }
+
+// Whether a thread is under way in the stub of an injection, ours or another's: it may hold the
+// lock of the queue, and a second stub on top of the first would wait for that lock for ever.
+bool in_stub(const Memory& memory, const Registers& registers) {
+  const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  std::vector<std::byte> found(stub().size());
+  const auto begins_at = [&](std::uint64_t region) {
+    return memory.read(region, found) == 0 && std::ranges::equal(found, stub());
+  };
+  if (begins_at(program_counter(registers) / page * page)) return true;
+  const std::uint64_t stack = stack_pointer(registers);
+  for (std::uint64_t region = (stack - kStackTop + page - 1) / page * page;
+       region + kKeptAt + kKeptBytes <= stack; region += page) {
+    if (begins_at(region)) return true;
+  }
+  return false;
+}
 
 }  // namespace
 
@@ -103,6 +121,7 @@ bool Injection::send(Seized& thread, const Thread& doing) {
   const bool in_call = in_system_call(thread.registers(), doing.doing);
   Registers registers = thread.registers();
   if (!in_call && thread.in_restartable_sequence(memory_)) return false;
+  if (in_stub(memory_, thread.registers())) return false;
   if (!repeat_system_call(registers, doing.doing, thread.signals_wait())) return false;
   const std::vector<std::byte> keep = kept(doing.tid, registers, thread.signal_mask());
   const std::uint64_t at = instruction(thread, doing);

@@ -19,9 +19,12 @@
 //   - Sent through the stub, the thread finds its way back alone. What may remain of us is some
 //     mapped memory.
 //   - Only were the tracer itself killed with SIGKILL between the start and the end of a system
-//   call
-//     that the thread makes for it, some 100 us at a stop, would the thread go on with wrong
+//     call that the thread makes for it, some 100 us at a stop, would the thread go on with wrong
 //     registers.
+//   - A thread that is stopped while it takes what is queued holds the queue's lock, and to queue
+//     more it would wait for itself. A job seldom has anything queued but by an injection: those
+//     must come one after the other (haiprof/control/inject.py sees to that), and none takes
+//     a thread out of another's stub.
 //
 // The process is made to call mmap, mprotect and munmap. A seccomp filter may refuse them, which is
 // told; one that kills for them would have killed any process that allocates memory or loads

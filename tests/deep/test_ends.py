@@ -111,6 +111,103 @@ def test_steps_may_be_told_by_hand(shm: Path, tmp_path: Path) -> None:
     assert per_step == [2, 2, 2]
 
 
+#: Nearly all of a step is a hook in its backward pass, where the main thread comes to all calls.
+LONG_BACKWARD = """
+    from torch.profiler import ProfilerActivity, profile
+    within = []
+    seconds = 0.02
+    def hook(gradient):
+        for what in within[:1]:
+            within.clear()
+            what()
+        until = time.monotonic() + seconds
+        while time.monotonic() < until: time.sleep(0.0005)
+
+    def train(steps=1):
+        for _ in range(steps):
+            optimizer.zero_grad()
+            out = model(batch)
+            out.register_hook(hook)
+            out.sum().backward()
+            optimizer.step()
+
+    def as_before():
+        assert not torch._C._autograd._profiler_enabled()
+        with profile(activities=[ProfilerActivity.CPU]) as own:
+            model(batch)
+        assert any(event.name == "aten::addmm" for event in own.events())
+"""
+
+
+def test_it_neither_begins_nor_ends_in_a_backward_pass(shm: Path, tmp_path: Path) -> None:
+    program = """
+    train(5)
+    seconds = 0.4  # it is looked at five times in a second at least
+    for _ in range(3):
+        trace = haiprof.trace(seconds=0.6, warmup=0.1)
+        while trace.state != "done": train()
+        assert trace.wait() and trace.why == "it is complete", trace.why
+        as_before()
+    """
+    left, _ = run_job(LONG_BACKWARD + program, shm, tmp_path)
+    assert len(left.files) == 3
+    assert any(e["name"] == "aten::addmm" for e in left.events("cpu_op"))
+
+
+def test_one_asked_for_in_a_backward_pass_begins_after_it(shm: Path, tmp_path: Path) -> None:
+    program = """
+    asked = []
+    within.append(lambda: asked.append(haiprof.trace(steps=3)))
+    train()
+    within.append(lambda: asked.append(haiprof.trace(steps=3)))  # the same
+    train(5)
+    assert asked[0].wait(), asked[0].why
+    as_before()
+
+    trace = haiprof.trace(steps=100)
+    train(2)
+    within.append(trace.stop)
+    train(5)
+    assert trace.wait() and trace.why == "it was stopped", trace.why
+    as_before()
+    """
+    left, _ = run_job(LONG_BACKWARD + program, shm, tmp_path)
+    assert [told["steps"] for _, told in left.rows if told["state"] == "done"] == [4, 3]
+
+
+def test_a_recording_that_ends_in_a_backward_pass_leaves_torch_as_it_was(
+    shm: Path, tmp_path: Path
+) -> None:
+    program = """
+    trace = haiprof.trace(steps=100)
+    train(2)
+    within.append(haiprof.stop)
+    train(1)
+    assert trace.state == "off" and "lost" in trace.why, trace.why
+    train(1)
+    as_before()
+    """
+    left, _ = run_job(LONG_BACKWARD + program, shm, tmp_path)
+    assert left.files == []
+    assert left.end()["state"] == "off"
+
+
+def test_optimizers_that_step_in_the_backward_pass(shm: Path, tmp_path: Path) -> None:
+    program = """
+    optimizers = {p: torch.optim.SGD([p], lr=0.01) for p in model.parameters()}
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(lambda p: optimizers[p].step())
+    trace = haiprof.trace(steps=2)
+    for _ in range(200):
+        model(batch).sum().backward()
+        time.sleep(0.01)
+    assert trace.wait(), trace.why
+    assert not torch._C._autograd._profiler_enabled()
+    """
+    left, _ = run_job(program, shm, tmp_path)
+    assert left.end()["steps"] >= 3
+
+
 def test_two_optimizers_make_one_step(shm: Path, tmp_path: Path) -> None:
     program = """
     other = torch.optim.Adam(nn.Linear(2, 2).parameters())

@@ -33,6 +33,8 @@ def events(ring: Path, kind: str) -> list[tuple[str, dict[str, Any]]]:
         return []
 
     def column(name: str) -> list[str]:
+        if name not in table:  # no row has any
+            return [""] * table["kind"][0]
         rows, _, values, _ = table[name]
         texts = reader.texts("events", name, 0)
         return [texts[n] if n < len(texts) else "" for n in memoryview(values).cast("I")[:rows]]
@@ -169,6 +171,23 @@ def test_a_mode_put_over_ours_ends_before_ours(ring: Path) -> None:
     assert len(_python_dispatch._get_current_dispatch_mode_stack()) == 1
     train(model, 20)
     assert not _python_dispatch._get_current_dispatch_mode_stack()
+
+
+def test_an_optimizer_that_steps_in_the_backward_pass_has_no_step_counted(ring: Path) -> None:
+    model = mlp()
+    optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
+
+    def step(parameter: Any) -> None:
+        optimizers[parameter].step()
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(step)
+    for _ in range(60):
+        model(torch.ones(BATCH, WIDTH)).sum().backward()
+        assert not _python_dispatch._get_current_dispatch_mode_stack()
+    assert events(ring, flops.EVENT_KIND) == []
+    [(text, _)] = events(ring, "hook")
+    assert "the optimizer steps within the backward pass" in text
 
 
 def test_a_child_of_fork_does_not_count(ring: Path) -> None:
