@@ -9,6 +9,7 @@ before it, of the same process.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import os
 import signal
@@ -41,9 +42,9 @@ WHILE = 1.0
 CYCLES = 50
 #: Cycles until all that is allocated once has been.
 SETTLE = 5
-#: Turns of the loop, each beside one of its untouched twin, and how long each is, s.
-TURNS = 60
-TURN = 0.2
+#: Turns of the loop, each beside one of its untouched twins, and how long each is, s.
+TURNS = 240
+TURN = 0.1
 #: malloc keeps what is freed. Else what lies above a tensor in the heap by chance says whether its
 #: memory goes back to the system each time, and megabytes come and go.
 KEEPS_MEMORY = {
@@ -238,8 +239,10 @@ def error(values: NDArray[np.float64]) -> float:
 
 
 def test_fifty_times(benchmark: Any, shm: Path, tmp_path: Path) -> None:
-    """What they leave: memory, threads, descriptors, and the time of a step beside a twin's."""
-    (tmp_path / "twin").mkdir()
+    """What they leave: memory, threads, descriptors, and the time of a step beside two twins'.
+
+    One twin beside the other tells what a step's time does by itself meanwhile.
+    """
 
     def cycle(running: Loop, number: int) -> Attached:
         attached = attach(find(str(running.pid))[0], Wanted(f"{number}", tmp_path / "logs", 30))
@@ -249,38 +252,53 @@ def test_fifty_times(benchmark: Any, shm: Path, tmp_path: Path) -> None:
         wait_for(lambda: running.figures() == figures, 5, f"the end of attach {number}")
         return attached
 
-    with loop("mlp", tmp_path) as running, loop("mlp", tmp_path / "twin") as twin:
+    with contextlib.ExitStack() as stack:
+        loops = []
+        for name in ("attached", "twin", "other"):
+            (tmp_path / name).mkdir()
+            loops.append(stack.enter_context(loop("mlp", tmp_path / name)))
+        running = loops[0]
         figures = running.figures()
 
-        def turn(goes: Loop, stands: Loop) -> float:
-            """CPU time of a step, while the other stands."""
-            stands.pause()
+        def turn(goes: Loop) -> float:
+            """Logarithm of the CPU time of a step, while the others stand."""
+            for each in loops:
+                each.pause()
             goes.go_on()
             time.sleep(TURN / 4)
             begin = time.monotonic_ns()
             time.sleep(TURN)
-            return float(np.median(np.diff(goes.steps(begin, time.monotonic_ns())[1:-1, 1])))
+            steps = goes.steps(begin, time.monotonic_ns())[1:-1, 1]
+            return math.log(float(np.median(np.diff(steps))))
 
-        def ratios() -> NDArray[np.float64]:
-            """A step of the loop over one of its twin in each pair of turns, as logarithms."""
-            return np.log([1 / turn(twin, running) * turn(running, twin) for _ in range(TURNS)])
+        def turns() -> NDArray[np.float64]:
+            """Of each turn: beside the twins' mean, and one twin beside the other; (TURNS, 2)."""
+            order = itertools.cycle(itertools.permutations(range(len(loops))))
+            rows = np.empty((TURNS, len(loops)))
+            for row in rows:
+                for which in next(order):
+                    row[which] = turn(loops[which])
+            return np.column_stack([rows[:, 0] - rows[:, 1:].mean(axis=1), rows[:, 2] - rows[:, 1]])
 
         def run() -> dict[str, Any]:
-            ratios_before = ratios()
+            before = turns()
+            for each in loops:
+                each.pause()
+            running.go_on()
             frozen, memory = [], [0.0]
             for number in range(CYCLES):
                 frozen.append(cycle(running, number).frozen_ns / 1e6)
                 if number == SETTLE - 1:
                     memory = [own_mib(running.pid)]
             memory.append(own_mib(running.pid))
-            ratios_after = ratios()
-            return {
-                "step_percent": 100 * float(np.median(ratios_after) - np.median(ratios_before)),
-                "step_percent_error": 100
-                * float(np.hypot(*map(error, (ratios_before, ratios_after)))),
-                "rss_mib": memory[1] - memory[0],
-                "frozen_ms": {"median": statistics.median(frozen), "most": max(frozen)},
-            }
+            after = turns()
+            told: dict[str, Any] = {"rss_mib": memory[1] - memory[0]}
+            for column, name in enumerate(("step", "untouched_step")):
+                pair = before[:, column], after[:, column]
+                told[f"{name}_percent"] = 100 * float(np.median(pair[1]) - np.median(pair[0]))
+                told[f"{name}_percent_error"] = 100 * float(np.hypot(*map(error, pair)))
+            told["frozen_ms"] = {"median": statistics.median(frozen), "most": max(frozen)}
+            return told
 
         told = benchmark.pedantic(run, rounds=1, iterations=1)
     wait_recorded(shm)

@@ -60,7 +60,7 @@ class Efficiency(NamedTuple):
 
     ``run`` has one row: shares of all ranks' FLOPs and peaks, throughput and energy added up,
     and with the energy of the nodes' CPUs during a step where that was sampled. What any rank
-    lacks is null.
+    lacks is null. Both are empty for traces, which do not tell what a step computes.
     """
 
     ranks: pl.DataFrame

@@ -100,6 +100,45 @@ def _of_device(host: pl.DataFrame, phases: pl.DataFrame, steps: pl.DataFrame) ->
     return pl.concat([named, *parts])
 
 
+def at_once(whose: Mapping[str, Process], steps: pl.DataFrame) -> list[dict[str, Process]]:
+    """Return which processes of one session are to be compared with each other, by label.
+
+    Ranks belong together. Files without a rank may be of anything: those that go on at the same
+    time do.
+
+    Args:
+        whose: the process of each label.
+        steps: of all traces, see :func:`haiprof.views.trace.overview.overview`.
+    """
+    groups = [{label: each for label, each in whose.items() if each.rank is not None}]
+    end = 0
+    for label, begins, ends in _times(whose, steps):
+        if begins >= end:
+            groups.append({})
+        groups[-1][label] = whose[label]
+        end = max(end, ends)
+    return [group for group in groups if len(group) > 1]
+
+
+def _times(whose: Mapping[str, Process], steps: pl.DataFrame) -> list[tuple[str, int, int]]:
+    """Return when the steps of each process without a rank began and ended, in their order, ns."""
+    if not steps.height or "step" not in steps.columns:
+        return []
+    ends = (pl.col("start") + pl.col("duration")).max().alias("end")
+    lasted = steps.group_by("node", "rank", "pid", "session").agg(pl.col("start").min(), ends)
+    times = {
+        (node, pid, session): (start, end)
+        for node, rank, pid, session, start, end in lasted.iter_rows()
+        if rank is None
+    }
+    found = [
+        (label, *times[place])
+        for label, each in whose.items()
+        if each.rank is None and (place := (each.node, each.pid, session_of(each))) in times
+    ]
+    return sorted(found, key=lambda one: one[1])
+
+
 def traced_parts(
     whose: Mapping[str, Process], steps: pl.DataFrame, waits: pl.DataFrame
 ) -> pl.DataFrame:

@@ -234,14 +234,15 @@ class Traced(abc.ABC):
         steps = self.overview().steps
         matched = self._matched()
         nothing = pl.lit(None, pl.String()).alias("evidence")
+        groups = [group for each in matched.sessions for group in late.at_once(each.whose, steps)]
         return pl.concat(
             late.told(
                 imbalance.imbalance(
-                    late.traced_parts(each.whose, steps, matched.transfers)
+                    late.traced_parts(group, steps, matched.transfers)
                 ).with_columns(nothing),
-                each.whose,
+                group,
             )
-            for each in matched.sessions
+            for group in groups or [{}]
         )
 
     def clock(self) -> pl.DataFrame:

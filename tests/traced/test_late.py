@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import nsys_exports
 import polars as pl
 import runs
 import traces
@@ -91,6 +92,19 @@ def test_of_a_rank_that_was_started_again_the_last_counts(tmp_path: Path) -> Non
     runs.make_run(run, ranks=3, slow_rank=1)  # what the rename took away
     runs.write_closed(moved, schema.SPANS, runs.loop(118))
     assert Analyzer(run).imbalance().height == 0
+
+
+def test_files_without_a_rank_are_compared_where_they_are_of_the_same_time(tmp_path: Path) -> None:
+    def late(folder: Path, begins: tuple[int, int]) -> list[int]:
+        for name, pid, begin in zip(("one", "two"), (10, 20), begins, strict=True):
+            export = nsys_exports.Export(folder / f"{name}.sqlite")
+            export.call("cudaLaunchKernel", begin, begin + 10_000, pid, 1)
+            export.kernel("gemm", begin + 20_000, begin + pid * 10_000_000, pid, correlationId=1)
+            export.done()
+        return Analyzer(folder).imbalance()["pid"].to_list()
+
+    assert late(tmp_path / "together", (0, 1_000_000)) == [20]
+    assert late(tmp_path / "apart", (0, 3600 * runs.SECOND)) == []
 
 
 def test_the_late_ranks_of_a_trace_are_those_that_others_wait_for() -> None:
