@@ -249,6 +249,9 @@ def step_mark() -> None:
 def current_step() -> int | None:
     """The number of the step that the process is in."""
 
+def trained_elsewhere() -> bool:
+    """Whether it is another thread than this one that trains."""
+
 def phases_finish() -> None:
     """Emit what is open: the last step, its phases, and figures that are told now and then."""
 
@@ -494,6 +497,13 @@ def uncore_plan(sysfs: str = "/sys", procfs: str = "/proc", cpu: str = "") -> Un
     """
 
 # -- starting the recorder -----------------------------------------------------------------------
+
+def call_soon(function: Callable[[], object], /) -> bool:
+    """Have the main thread call it between two of its instructions, and raise there what it raises.
+
+    Returns:
+        False when too many calls are waiting.
+    """
 
 def spawn_detached(
     arguments: Sequence[str | bytes], environment: Sequence[str | bytes], log: int = -1

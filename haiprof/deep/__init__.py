@@ -220,7 +220,7 @@ def _after_fork() -> None:
     _lock = threading.Lock()
     forked, _current = _current, None
     if forked is not None:
-        forked.forget()
+        forked.forked()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -63,6 +63,9 @@ class Boundaries:
         step = _core.current_step()
         self._ended(None if step is None else step + 1)
 
+    # A compiled Optimizer.step is compiled without it.
+    _stepped._torchdynamo_disable = True  # type: ignore[attr-defined]
+
     def _marked(self) -> None:
         self._by_hand = True
         self._ended(_core.current_step())

@@ -22,7 +22,13 @@ from haiprof.deep.boundaries import Boundaries, in_backward
 from haiprof.deep.files import TraceFile
 from haiprof.deep.plan import Plan
 from haiprof.deep.profiler import OtherUsers, Profiler
-from haiprof.deep.watch import Watch, give_memory_back, private_bytes, soon_on_main_thread
+from haiprof.deep.watch import (
+    Watch,
+    give_memory_back,
+    of_signal_handler,
+    private_bytes,
+    soon_on_main_thread,
+)
 from haiprof.launcher import placement
 
 WAITING: Final = "waiting"
@@ -148,15 +154,17 @@ class Recording:
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[bool]:
-        """Whether the state may be changed inside. Nothing but the user's Ctrl-C gets out."""
+        """Whether the state may be changed inside.
+
+        Nothing gets out but the user's Ctrl-C and what a signal's handler of the job raises.
+        """
         mine = self._changing.acquire(blocking=False)
         try:
             yield mine
-        except Exception as error:
-            self.refuse(f"no deep trace: {error!r}")
         except BaseException as error:
             self.refuse(f"no deep trace: {error!r}")
-            raise
+            if not isinstance(error, Exception) or of_signal_handler(error):
+                raise
         finally:
             if mine:
                 self._changing.release()
@@ -302,6 +310,8 @@ class Recording:
         with self._turn() as mine:
             if not mine or in_backward():
                 return
+            if self._owner is None and _core.trained_elsewhere():
+                return  # that thread begins it, at its next step
             if self.state == OFF:
                 self._drop()
             elif self.state == RECORDING:
@@ -388,11 +398,17 @@ class Recording:
         self._finished.set()
 
     def forget(self) -> None:
-        """Have no part in it any more, quietly: in a forked child."""
-        self._changing = threading.Lock()
+        """Have no part in it any more, quietly."""
         self.state = OFF
         self._runs = False
         self._leave()
+
+    def forked(self) -> None:
+        """In a forked child: have no part in it."""
+        self._changing = threading.Lock()
+        # Its thread is not here, but may have held locks.
+        self._watch = None
+        self.forget()
 
     def _leave(self) -> None:
         for attached in (self._boundaries, self._others, self._watch):
@@ -454,6 +470,8 @@ class Recording:
             deep = "callstacks" in self._plan.contents
             size = file.save(profiler, memory * (_WITH_CALLSTACKS if deep else _FILE_RATIO))
         except OSError as error:
+            if of_signal_handler(error):
+                raise
             self.refuse(f"the deep trace is lost: {active.run_dir}: {error.strerror or error}")
             return
         finally:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import ctypes
+import functools
 import os
+import signal
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
+
+from haiprof import _core
 
 #: How often a trace is looked at while it records, and before, s.
 _RECORDING_PERIOD: Final = 0.05
@@ -59,32 +62,45 @@ class Watch:
 _wanted: Callable[[], None] | None = None
 
 
-def _on_main_thread(_: Any) -> int:
+def _on_main_thread() -> None:
     global _wanted
     try:
         if _wanted is not None:
             _wanted()
-    except KeyboardInterrupt:  # the user's; ctypes would swallow it
-        _thread.interrupt_main()
-    except BaseException:
-        pass
     finally:
         # Not before: while one call waits and another runs, Python 3.11 enters no function for ever
         # where a profiler of Python functions has begun.
         _wanted = None
-    return 0
-
-
-_CALL: Final = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(_on_main_thread)
 
 
 def soon_on_main_thread(what: Callable[[], None]) -> None:
     """Have the main thread call ``what`` between two instructions of its Python code.
 
-    Like a signal's handler, and without one: the job has its own.
+    Like a signal's handler, and without one: the job has its own. ``what`` must raise nothing of
+    its own, for it goes on in the job.
     """
     global _wanted
     if _wanted is None:
         _wanted = what
-        if ctypes.pythonapi.Py_AddPendingCall(_CALL, None) != 0:
+        if not _core.call_soon(_on_main_thread):
             _wanted = None  # too many are waiting; the caller will ask again
+
+
+def of_signal_handler(error: BaseException) -> bool:
+    """Whether a handler of the job's for a signal raised it, which came while our code ran."""
+    codes = {_code(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code in codes:
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def _code(handler: object) -> object:
+    """Return the code that a handler begins with; None of one that is not Python's."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    if callable(handler) and not hasattr(handler, "__code__"):
+        handler = type(handler).__call__
+    return getattr(handler, "__code__", None)

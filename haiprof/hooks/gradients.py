@@ -31,6 +31,8 @@ class GradientSync:
         """Nothing is touched yet."""
         self._replaced: Replaced | None = None
         self._hooks: list[Any] = []
+        #: The backward pass that was last seen: of several models in one, the first begins.
+        self._seen = -1
 
     def attach(self) -> str:
         """Watch models being wrapped; return how."""
@@ -52,34 +54,31 @@ class GradientSync:
     def _made(self, args: tuple[Any, ...], keywords: dict[str, Any], result: None) -> None:
         model = args[0]
         parameter = next(each for each in model._module_parameters if each.requires_grad)
-        watch = _watch(weakref.ref(model))
+        watch = self._watch(weakref.ref(model))
         self._hooks.append(parameter.register_post_accumulate_grad_hook(watch))
 
+    def _watch(self, whose: weakref.ref[Any]) -> Callable[[Any], None]:
+        import torch
 
-def _watch(whose: weakref.ref[Any]) -> Callable[[Any], None]:
-    import torch
+        engine = torch.autograd.Variable._execution_engine
+        compiling, task_id = torch.compiler.is_compiling, torch._C._current_graph_task_id
 
-    engine = torch.autograd.Variable._execution_engine
-    compiling, task_id = torch.compiler.is_compiling, torch._C._current_graph_task_id
-    of_last = -1
+        def begin() -> None:
+            with contextlib.suppress(Exception):  # the job must not notice
+                span = _core.Span("gradient_sync", _CATEGORY, device=True)
+                engine.queue_callback(lambda: span.__exit__(None, None, None))
+                span.__enter__()
 
-    def begin() -> None:
-        with contextlib.suppress(Exception):  # the job must not notice
-            span = _core.Span("gradient_sync", _CATEGORY, device=True)
-            engine.queue_callback(lambda: span.__exit__(None, None, None))
-            span.__enter__()
-
-    def accumulated(parameter: Any) -> None:
-        nonlocal of_last
-        if compiling():  # first, so that nothing else of this is compiled
-            return
-        with contextlib.suppress(Exception):
-            model = whose()
-            if model is None or not model.require_backward_grad_sync:
+        def accumulated(parameter: Any) -> None:
+            if compiling():  # first, so that nothing else of this is compiled
                 return
-            task = task_id()
-            if task != of_last:  # with checkpoints a parameter's gradient comes several times
-                of_last = task
-                engine.queue_callback(begin)
+            with contextlib.suppress(Exception):
+                model = whose()
+                if model is None or not model.require_backward_grad_sync:
+                    return
+                task = task_id()
+                if task != self._seen:  # with checkpoints a parameter's gradient comes often
+                    self._seen = task
+                    engine.queue_callback(begin)
 
-    return accumulated
+        return accumulated

@@ -10,6 +10,7 @@ namespace {
 
 // The shortest that the kernel takes.
 constexpr std::uint64_t kSliceNs = 100'000;
+constexpr std::uint64_t kResetOnFork = 0x01;
 
 }  // namespace
 
@@ -18,6 +19,7 @@ Hurried::Hurried(pid_t tid) noexcept : tid_(tid) {
   if (before_.policy != SCHED_OTHER) return;
   Attributes first = before_;
   first.policy = SCHED_FIFO;
+  first.flags |= kResetOnFork;  // what the thread starts meanwhile is as it would have been
   first.priority = 1;
   first.runtime = 0;
   Attributes brief = before_;
@@ -26,7 +28,10 @@ Hurried::Hurried(pid_t tid) noexcept : tid_(tid) {
 }
 
 Hurried::~Hurried() {
-  if (changed_) set(before_);
+  if (!changed_ || set(before_)) return;
+  // Who may not hurry others may not take this off again.
+  before_.flags |= kResetOnFork;
+  set(before_);
 }
 
 bool Hurried::set(const Attributes& attributes) const noexcept {

@@ -27,6 +27,7 @@ constexpr std::chrono::seconds kToReturn{5};           // for a thread to come o
 constexpr std::chrono::milliseconds kForThread{2000};  // for one to be where it can be used
 constexpr std::chrono::milliseconds kBetweenTries{2};
 constexpr std::size_t kTriedAtOnce = 8;
+constexpr std::uint32_t kNoticesAll = 0x030d0000;  // Python 3.13
 
 void pause(std::chrono::microseconds time) { std::this_thread::sleep_for(time); }
 
@@ -156,6 +157,11 @@ bool Injection::unmap(Seized& thread, const Thread& doing) {
 // Stops one thread after the other until one can be used. 0, or the errno of the last one.
 int Injection::try_threads(Use use) {
   std::vector<Thread> threads = threads_to_stop(pid_);
+  // Before Python 3.13 the main thread looks for what others have queued only when it takes the GIL
+  // again, which Python code that nobody waits for never does.
+  std::stable_partition(threads.begin(), threads.end(), [this](const Thread& thread) {
+    return thread.tid == pid_ && thread.doing.running && interpreter_.version < kNoticesAll;
+  });
   // The memory is given back by the thread that was sent there: it surely has left then.
   std::stable_partition(threads.begin(), threads.end(),
                         [this](const Thread& thread) { return thread.tid == sent_; });

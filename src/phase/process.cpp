@@ -260,6 +260,12 @@ void mark() noexcept {
   });
 }
 
+bool trained_elsewhere() noexcept {
+  const Guard guard(lock);
+  return claim == Claim::training && !is_owner() &&
+         owner.load(std::memory_order_acquire) != nullptr;
+}
+
 void finish() noexcept {
   const Guard guard(lock);
   machine.finish();

@@ -83,6 +83,9 @@ void close_optimizer(End end) noexcept;
 // The user's own step boundary, from any thread.
 void mark() noexcept;
 
+// Whether it is another thread than this that trains.
+bool trained_elsewhere() noexcept;
+
 // At stop and at exit: emits what is whole. In a forked child: forgets everything.
 void finish() noexcept;
 void reset() noexcept;

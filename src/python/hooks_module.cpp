@@ -55,6 +55,7 @@ void register_hooks(py::module_& module) {
     if (step == ring::kNone) return std::nullopt;
     return step;
   });
+  module.def("trained_elsewhere", &phase::trained_elsewhere);
   module.def("phases_finish", [] {
     phase::finish();
     tell_pauses();

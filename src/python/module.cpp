@@ -14,6 +14,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   register_uncore(module);
   register_trace(module);
   register_hooks(module);
+  register_pending(module);
   register_spawn(module);
   register_names(module);
   register_nesting(module);

@@ -13,6 +13,7 @@ void register_host(pybind11::module_& module);
 void register_uncore(pybind11::module_& module);
 void register_trace(pybind11::module_& module);
 void register_hooks(pybind11::module_& module);
+void register_pending(pybind11::module_& module);
 void register_spawn(pybind11::module_& module);
 void register_io(pybind11::module_& module);
 void register_names(pybind11::module_& module);

@@ -102,6 +102,28 @@ def test_runs_once_whatever_the_job_is_at(tmp_path: Path, name: str) -> None:
         assert job.finish() == (True, ["0", "1", "2", "3", "4"])
 
 
+def test_python_code_runs_all_the_time_beside_a_thread_that_waits(tmp_path: Path) -> None:
+    """Before Python 3.13 the main thread does not notice what that thread has queued."""
+    head = (
+        "import ctypes; waited_for = ctypes.create_string_buffer(32)\n"
+        "wait = ctypes.CDLL(None).sem_wait\n"
+        "threading.Thread(target=wait, args=(waited_for,), daemon=True).start()\n"
+    )
+    with running(tmp_path, "n += sum(range(2000)) > 0", head=head) as job:
+        for i in range(3):
+            run_in(job.pid, mark(i))
+        assert job.finish() == (True, ["0", "1", "2"])
+
+
+@pytest.mark.skipif(WAY == "remote_exec", reason="sys.remote_exec hurries no thread")
+def test_what_it_starts_meanwhile_is_scheduled_as_ever(tmp_path: Path) -> None:
+    body = "p = os.fork(); p or os._exit(os.sched_getscheduler(0)); n += os.waitpid(p, 0)[1] == 0"
+    with running(tmp_path, body) as job:
+        for _ in range(500):
+            run_in(job.pid, "pass")
+        assert job.finish() == (True, [])
+
+
 @pytest.mark.parametrize("name", [*sorted(FED), "sleep", "lock", "epoll with a time-out"])
 def test_the_only_thread_is_in_a_system_call(tmp_path: Path, name: str) -> None:
     """What it waits in goes on as if nothing had been."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pytest
 from commands import haiprof
 from deep_jobs import Left, run_job, start_job
 from recording import run_python, wait_for, wait_recorded
@@ -236,6 +237,52 @@ def test_a_thread_that_trains_has_its_own_trace(shm: Path, tmp_path: Path) -> No
     assert left.events("python_function")
 
 
+def test_a_thread_that_trains_has_the_trace_also_while_the_main_thread_is_idle(
+    shm: Path, tmp_path: Path
+) -> None:
+    program = """
+    def slowly():
+        for _ in range(8):
+            train()
+            time.sleep(0.7)  # longer than between two looks
+
+    thread = threading.Thread(target=slowly)
+    thread.start()
+    while thread.is_alive(): time.sleep(0.05)
+    """
+    left, _ = run_job(program, shm, tmp_path, trace=1, trace_seconds=1.5, trace_warmup=0.5)
+    assert any(e["name"] == "aten::addmm" for e in left.events("cpu_op"))
+
+
+@pytest.mark.parametrize("raised", ["SystemExit(3)", "TimeoutError('preempted')"])
+@pytest.mark.parametrize("length", ["steps=3", "seconds=0.3"])
+def test_what_a_signals_handler_raises_while_it_ends_is_the_jobs(
+    shm: Path, tmp_path: Path, raised: str, length: str
+) -> None:
+    program = f"""
+    import signal
+    from haiprof.deep.profiler import Profiler
+
+    def handler(number, frame):
+        raise {raised}
+
+    def saving(self, path, save=Profiler.save):
+        signal.raise_signal(signal.SIGTERM)
+        save(self, path)
+
+    signal.signal(signal.SIGTERM, handler)
+    Profiler.save = saving
+    trace = haiprof.trace({length})
+    try:
+        for _ in range(4): train()
+        for _ in range(1000): time.sleep(0.01)  # no step ends any more
+    except ({raised.partition("(")[0]}) as error:
+        print("the job has it", repr(error) == repr({raised}), trace.state)
+    """
+    _, out = run_job(program, shm, tmp_path)
+    assert out == "the job has it True off\n"
+
+
 def test_a_job_that_fails_leaves_what_there_is(shm: Path, tmp_path: Path) -> None:
     program = """
     train(8)
@@ -395,7 +442,19 @@ def test_a_forked_child_has_no_part_in_it(shm: Path, tmp_path: Path) -> None:
     program = """
     trace = haiprof.trace(steps=6)
     train(2)
+    # As if the thread that looks after it had just been about to wait.
+    from haiprof import deep
+    lock = deep._current._watch._ended._cond
+    held, on = threading.Event(), threading.Event()
+    def hold():
+        with lock:
+            held.set()
+            on.wait()
+    threading.Thread(target=hold, daemon=True).start()
+    held.wait()
     child = os.fork()
+    if child:
+        on.set()
     if child == 0:
         train(20)
         os._exit(0)

@@ -261,6 +261,22 @@ def test_a_compiled_model_is_traced_and_not_compiled_again(shm: Path, tmp_path: 
     assert any("Torch-Compiled Region" in e["name"] for e in left.trace["traceEvents"])
 
 
+def test_a_compiled_step_of_an_optimizer_is_compiled_without_a_warning(
+    shm: Path, tmp_path: Path
+) -> None:
+    program = """
+    import warnings
+    warnings.simplefilter("error", UserWarning)
+    update = torch.compile(lambda: optimizer.step(), backend="eager")
+    for _ in range(12):
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        update()
+    """
+    left, _ = run_job(program, shm, tmp_path, trace=1)
+    assert len(left.steps()) == 4
+
+
 def test_without_it_nothing_of_it_is_imported(shm: Path, tmp_path: Path) -> None:
     program = """
     import haiprof, sys

@@ -73,6 +73,21 @@ def test_a_rank_that_is_slow_in_backward_alone_is_named(shm: Path, tmp_path: Pat
     assert waited[1] < 0.5 * LATE_S * 1e9
 
 
+def test_two_models_in_one_backward_pass_are_waited_for_once(shm: Path, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    other = "\nother = torch.nn.parallel.DistributedDataParallel(Model())\noptimizer ="
+    script.write_text(
+        TRAIN.replace("\noptimizer =", other).replace(
+            "model(torch.randn(4, 8))", "(model(torch.randn(4, 8)) + other(torch.randn(4, 8)))"
+        )
+    )
+    spans = Analyzer(run_ranks(2, script)).spans(category="phase")
+    wait_recorded(shm)
+    waits = spans.filter(pl.col("name") == "gradient_sync").group_by("rank", "step").len()
+    assert waits.height >= 2 * (STEPS - 1)
+    assert waits["len"].unique().to_list() == [1]
+
+
 def test_models_are_afterwards_as_they_were() -> None:
     run_python("""
     import torch, torch.distributed as dist
