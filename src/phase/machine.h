@@ -44,6 +44,11 @@ class Machine {
   // An optimizer stepped on another thread while this one is in its backward pass.
   void stepped_in_backward() noexcept { stepped_in_backward_ = true; }
 
+  // A loop that was left early dropped its iterator: the next loader may take over.
+  void loader_gone(std::uint64_t key) noexcept {
+    if (leads(key)) lead_ended_ = true;
+  }
+
   // The user's own step boundary. From the first one on, no other ends a step.
   void mark(std::uint64_t now) noexcept;
 

@@ -260,6 +260,11 @@ void mark() noexcept {
   });
 }
 
+void loader_gone(std::uint64_t key) noexcept {
+  const Guard guard(lock);
+  if (is_owner()) machine.loader_gone(key);
+}
+
 bool trained_elsewhere() noexcept {
   const Guard guard(lock);
   return claim == Claim::training && !is_owner() &&

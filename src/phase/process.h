@@ -83,6 +83,9 @@ void close_optimizer(End end) noexcept;
 // The user's own step boundary, from any thread.
 void mark() noexcept;
 
+// The iterator of a loader is gone: nothing more comes of it.
+void loader_gone(std::uint64_t key) noexcept;
+
 // Whether it is another thread than this that trains.
 bool trained_elsewhere() noexcept;
 

@@ -1,8 +1,10 @@
-// Which loader does this iterator belong to? Addresses only: nothing is kept alive, and an entry
-// whose iterator is gone is overwritten when its address or its place is used again.
+// Which loader does this iterator belong to, and is it gone? Addresses and weak references only:
+// nothing is kept alive, and an entry whose iterator is gone is overwritten when its address or its
+// place is used again.
 #include <array>
 #include <atomic>
 
+#include "phase/process.h"
 #include "phase/span.h"
 #include "python/hook.h"
 
@@ -12,6 +14,7 @@ namespace {
 struct Entry {
   std::atomic<std::uint64_t> iterator{0};
   std::atomic<std::uint64_t> key{0};
+  std::atomic<PyObject*> watch{nullptr};  // a weak reference, ours
 };
 
 std::array<Entry, 32> entries;
@@ -30,6 +33,24 @@ std::uint64_t dataset_of(PyObject* iterator) noexcept {
   return key;
 }
 
+PyObject* gone(PyObject* key, PyObject*) noexcept {
+  phase::loader_gone(PyLong_AsUnsignedLongLong(key));
+  Py_RETURN_NONE;
+}
+
+PyMethodDef gone_method{"loader_gone", gone, METH_O, nullptr};
+
+// A weak reference that tells when the iterator is gone; null where it can have none.
+PyObject* watch(PyObject* iterator, std::uint64_t key) noexcept {
+  PyObject* const number = PyLong_FromUnsignedLongLong(key);
+  PyObject* const tell = number == nullptr ? nullptr : PyCFunction_New(&gone_method, number);
+  PyObject* const made = tell == nullptr ? nullptr : PyWeakref_NewRef(iterator, tell);
+  if (made == nullptr) PyErr_Clear();
+  Py_XDECREF(tell);
+  Py_XDECREF(number);
+  return made;
+}
+
 }  // namespace
 
 std::uint64_t loader_of_new_iterator(PyObject* loader, PyObject* iterator) noexcept {
@@ -44,6 +65,7 @@ std::uint64_t loader_of_new_iterator(PyObject* loader, PyObject* iterator) noexc
   place->iterator.store(0, std::memory_order_relaxed);
   place->key.store(key, std::memory_order_release);
   place->iterator.store(key_of(iterator), std::memory_order_release);
+  Py_XDECREF(place->watch.exchange(watch(iterator, key)));
   return key;
 }
 

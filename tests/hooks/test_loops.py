@@ -84,6 +84,30 @@ def test_accumulation_over_four_batches(
     agree(by_hand.merged(4))
 
 
+def test_loaders_of_other_data_each_left_early(
+    recorded: Any, by_hand: Any, agree: Callable[..., None]
+) -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(3):
+        batches = iter(loader(BATCHES))
+        train(model, optimizer, by_hand, itertools.islice(batches, BATCHES // 2))
+        del batches
+    assert len(recorded.steps()) == 3 * (BATCHES // 2)
+    agree(by_hand)
+
+
+def test_two_loaders_made_anew_for_each_batch(recorded: Any) -> None:
+    model, one, other = network(), loader(2), loader(2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(BATCHES):
+        (x, y), (further, _) = next(iter(one)), next(iter(other))
+        squared(model(x + further), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert len(recorded.steps()) == BATCHES
+
+
 def test_compiled_model(recorded: Any, by_hand: Any, agree: Callable[..., None]) -> None:
     torch._dynamo.reset()
     model = network()
