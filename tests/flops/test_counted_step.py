@@ -420,3 +420,13 @@ def test_what_is_no_number_is_left_out_in_one_line(
         f"tokens_per_step must be a number of at least 0, and is {wrong!r}"
         in capsys.readouterr().err
     )
+
+
+@pytest.mark.usefixtures("nothing_said")
+def test_what_is_said_beside_a_module_without_sizes_holds(
+    ring: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    haiprof.model(nn.LazyLinear(4), tokens_per_step=512, flops_per_step=1e9)
+    [(_, told)] = events(ring, workload.EVENT_KIND)
+    assert told == {"tokens_per_step": 512.0, "flops_per_step": 1e9}
+    assert "the module's parameters are unknown; give parameters=" in capsys.readouterr().err
