@@ -72,7 +72,7 @@ def model(
             _number("sequence_length", sequence_length) if sequence_length is not None else None
         )
         if module is not None:
-            said |= _of_module(module, length)
+            said |= _looked_at(module, length)
         said = {name: value for name, value in said.items() if value is not None}
         now = dict(_known)
         if (_PER_TOKEN in said) != (_PER_STEP in said):  # the newer of the two counts
@@ -99,6 +99,16 @@ def _number(name: str, value: Any) -> float | None:
 
     tell(f"model(): {name} must be a number of at least 0, and is {value!r}; it is left out")
     return None
+
+
+def _looked_at(module: Any, length: float | None) -> dict[str, Any]:
+    try:
+        return _of_module(module, length)
+    except Exception as error:  # parameters of a lazy module have no size yet
+        from haiprof.session import tell
+
+        tell(f"model(): the module's parameters are unknown; give parameters=…: {error!r}")
+        return {}
 
 
 def _of_module(module: Any, length: float | None) -> dict[str, Any]:

@@ -127,10 +127,11 @@ class _CountedStep:
                 self._counter.enter()
 
     def _tell(self, done: StepFlops) -> None:
-        flops = int(done.get_total_flops())
+        flops = int(done.flops)
         told = {
             "flops": flops,
             "recomputed": int(done.recomputed),
+            "evaluated": int(done.evaluated),
             "dtypes": {name: int(part) for name, part in done.by_dtype.items()},
             "uncounted": sorted(done.uncounted)[:20],
             "failures": done.failures,

@@ -1,6 +1,6 @@
-"""torch's own counter of floating-point operations, for one step of a running job.
+"""Counts floating-point operations by torch's own formulas, for one step of a running job.
 
-Without the hooks on modules that it otherwise brings along: torch.compile would see them.
+Without the hooks on modules that torch's counter brings along: torch.compile would see them.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections import defaultdict
+from types import FrameType
 from typing import Any, Final
 
 import torch
@@ -19,12 +20,14 @@ from haiprof.deep.boundaries import in_backward
 #: Frames of the counter itself, between an operator and who called it.
 _OWN_FILES: Final = (
     "flops/counter.py",
-    "utils/flop_counter.py",
     "utils/_python_dispatch.py",
     "utils/_stats.py",
     "torch/_compile.py",
     "_dynamo/eval_frame.py",
 )
+#: Where calls of functions with a backward of their own go through, and those of modules.
+_FUNCTIONS: Final = "torch/autograd/function.py"
+_MODULES: Final = "torch/nn/modules/module.py"
 #: A GPU of this compute capability or later multiplies fp32 as tf32 where torch allows it.
 _TF32_SINCE: Final = (8, 0)
 _NAMES: Final = {
@@ -38,55 +41,84 @@ _NAMES: Final = {
 class _NoModules:
     parents: Final = ("Global",)
 
-    def __enter__(self) -> None:
-        pass
 
-    def __exit__(self, *arguments: object) -> None:
-        pass
-
-
-class StepFlops(FlopCounterMode):  # type: ignore[misc]  # it is in no stub
+class StepFlops(_python_dispatch.TorchDispatchMode):  # type: ignore[misc]  # it is in no stub
     """Counts what is computed between ``enter`` and ``leave`` on one thread and for its backward.
 
-    ``recomputed`` is the part of it that a forward pass within the backward pass is (activation
-    checkpointing), ``by_dtype`` what the operands were. ``uncounted`` names operators that look as
-    if they computed much and that torch has no formula for; ``failures`` counts our own.
+    ``flops`` is of the training: forward and backward pass. ``recomputed`` is the part of it that a
+    forward pass within the backward pass is (activation checkpointing), ``by_dtype`` what the
+    operands were. ``evaluated`` is not in it: what ran without gradients. ``uncounted`` names
+    operators that look as if they computed much and that torch has no formula for; ``failures``
+    counts our own.
+
+    The formulas are those of torch's FlopCounterMode, which is never entered: it takes operators
+    apart, refuses those of nested tensors and the higher-order ones, and computes both branches of
+    a ``torch.cond``. Here each runs as the job called it.
     """
+
+    supports_higher_order_operators = True
 
     def __init__(self) -> None:
         """Nothing is entered yet."""
-        super().__init__(display=False)
-        # FlopCounterMode would attribute to modules.
-        self.mod_tracker: Any = _NoModules()
+        super().__init__()
+        self._formulas = FlopCounterMode(display=False)
+        # It would attribute to modules.
+        self._formulas.mod_tracker = _NoModules()
+        self.flops = 0
+        self.evaluated = 0
         self.recomputed = 0
         self.by_dtype: dict[str, int] = defaultdict(int)
         self.uncounted: set[str] = set()
         self.failures = 0
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Have torch.compile go on compiling what it meets."""
+        return True
 
     def enter(self) -> None:
         """Count from now on, on this thread."""
         self.__enter__()
 
     def leave(self) -> bool:
-        """Count no longer; False where another mode is still over this one, or in a backward."""
-        if in_backward() or _python_dispatch._get_current_dispatch_mode_stack()[-1:] != [self.mode]:
+        """Count no longer; False where this thread's state is another one's to give back.
+
+        So it is where another mode is over this one, in a backward pass and in inference mode.
+        """
+        if (
+            in_backward()
+            or torch.is_inference_mode_enabled()
+            or _python_dispatch._get_current_dispatch_mode_stack()[-1:] != [self]
+        ):
             return False
         self.__exit__(None, None, None)
         return True
 
-    def _count_flops(self, func_packet: Any, out: Any, args: Any, kwargs: Any) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operator as it is, and count it."""
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
         try:
-            if func_packet in self.flop_registry:
-                before = self.get_total_flops()
-                super()._count_flops(func_packet, out, args, kwargs)
-                self._sort_in(func_packet, self.get_total_flops() - before, args)
-            elif _looks_costly(func_packet):
-                self.uncounted.add(str(func_packet))
+            # A higher-order operator has no overloads.
+            self._count(getattr(func, "_overloadpacket", func), out, args, kwargs)
         except Exception:  # the job's result is there all the same
             self.failures += 1
         return out
 
+    def _count(self, packet: Any, out: Any, args: Any, kwargs: Any) -> None:
+        if packet in self._formulas.flop_registry:
+            before = self._formulas.get_total_flops()
+            self._formulas._count_flops(packet, out, args, kwargs)
+            flops = self._formulas.get_total_flops() - before
+            if _is_evaluated():
+                self.evaluated += flops
+            else:
+                self._sort_in(packet, flops, args)
+        elif _looks_costly(packet) and not _is_evaluated():
+            self.uncounted.add(str(packet))
+
     def _sort_in(self, packet: Any, flops: int, args: Any) -> None:
+        self.flops += flops
         if _is_recomputed():
             self.recomputed += flops
         operand = next((each for each in args if isinstance(each, torch.Tensor)), None)
@@ -99,6 +131,29 @@ def _looks_costly(packet: Any) -> bool:
     return "attention" in name or not name.startswith(("aten", "prim", "profiler", "c10d", "_c10d"))
 
 
+def _is_evaluated() -> bool:
+    """Whether an operator belongs to no training: without gradients, and not in a backward pass.
+
+    An ``autograd.Function`` runs its forward without gradients, too, and with it all that reentrant
+    checkpointing does. What is in one is evaluated if the outermost module that is called is.
+    """
+    if torch.is_grad_enabled() or in_backward():
+        return False
+    in_function = False
+    outermost: Any = None
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name, file = frame.f_code.co_name, frame.f_code.co_filename
+        if name == "apply" and file.endswith(_FUNCTIONS):
+            in_function = True
+        elif name == "_call_impl" and file.endswith(_MODULES):
+            outermost = frame
+        frame = frame.f_back
+    if not in_function:
+        return True
+    return outermost is not None and not outermost.f_locals["self"].training
+
+
 def _is_recomputed() -> bool:
     """Whether an operator is part of a forward pass that the backward pass repeats.
 
@@ -107,9 +162,9 @@ def _is_recomputed() -> bool:
     """
     if torch._C._current_graph_task_id() == -1 or not torch.is_grad_enabled():
         return False
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.endswith(_OWN_FILES):
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return frame is not None and frame.f_code.co_name != "_engine_run_backward"
 
 

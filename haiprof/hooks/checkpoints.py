@@ -103,7 +103,8 @@ class _Calls:
     def __init__(self) -> None:
         self.on = False
         self._here = threading.local()
-        self._elsewhere = 0
+        # Calls of torch.distributed. A list is safe among threads and after a fork, without a lock.
+        self._distributed: list[str] = []
 
     def recorded(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
         """Return ``function`` with each call recorded as a span called ``name``."""
@@ -115,7 +116,8 @@ class _Calls:
                 return function(*arguments, **keywords)
             span = _begun(name)
             self._here.busy = True
-            self._elsewhere += distributed
+            if distributed:
+                self._distributed.append(name)
             try:
                 result = function(*arguments, **keywords)
                 if span is not None:
@@ -123,7 +125,8 @@ class _Calls:
                         span.__exit__(None, None, None)
                 return result
             finally:
-                self._elsewhere -= distributed
+                if distributed:
+                    self._distributed.pop()
                 self._here.busy = False
 
         return call
@@ -133,7 +136,7 @@ class _Calls:
         if getattr(self._here, "busy", False):
             return True
         elsewhere = threading.current_thread() is not threading.main_thread()
-        return elsewhere and self._elsewhere > 0 and not distributed
+        return elsewhere and bool(self._distributed) and not distributed
 
 
 def _begun(name: str) -> Any:

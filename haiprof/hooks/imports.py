@@ -7,6 +7,7 @@ import importlib.machinery
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
+from typing import Any
 
 
 def imported(name: str) -> ModuleType | None:
@@ -63,9 +64,14 @@ class AfterImport(importlib.abc.MetaPathFinder):
 
 
 class _LoaderWithSequel(importlib.abc.Loader):
+    """A loader with a second step; in all else it is the one that it is made of."""
+
     def __init__(self, loader: importlib.abc.Loader, sequel: Callable[[ModuleType], None]) -> None:
         self._loader = loader
         self._sequel = sequel
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(object.__getattribute__(self, "_loader"), name)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)

@@ -128,6 +128,75 @@ def test_a_gradient_of_a_gradient_is_not_computed_again(ring: Path) -> None:
     assert told["recomputed"] == 0
 
 
+class Doubled(torch.autograd.Function):
+    """A linear layer as its own function, as fused layers are: its forward has no gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, batch: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(batch, weight)
+        return batch @ weight.t()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        batch, weight = ctx.saved_tensors
+        return gradients[0] @ weight, gradients[0].t() @ batch
+
+
+class Fused(nn.Linear):
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        result = Doubled.apply(batch, self.weight)
+        assert isinstance(result, torch.Tensor)
+        return result
+
+
+def test_an_evaluation_in_the_step_is_told_apart(ring: Path) -> None:
+    model = nn.Sequential(Fused(WIDTH, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, OUT))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(8):
+        model.train()
+        model(torch.ones(BATCH, WIDTH)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        model.eval()
+        with torch.no_grad():
+            model(torch.ones(100 * BATCH, WIDTH))
+    [(_, told)] = events(ring, flops.EVENT_KIND)
+    # The function gives a gradient of its input, too, which nobody needs.
+    assert told["flops"] == MLP + 2 * BATCH * WIDTH * HIDDEN
+    assert told["evaluated"] == 100 * 2 * BATCH * (WIDTH * HIDDEN + HIDDEN * OUT)
+    assert sum(told["dtypes"].values()) == told["flops"]
+
+
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_nested_tensors_are_computed_with_as_ever(ring: Path, layout: torch.layout) -> None:
+    model = nn.Linear(WIDTH, OUT)
+
+    def forward(batch: torch.Tensor) -> torch.Tensor:
+        nested = torch.nested.nested_tensor([batch, batch[1:]], layout=layout)
+        out: torch.Tensor = torch.nested.to_padded_tensor(model(nested), 0.0)
+        return out
+
+    train(model, forward=forward)
+    [(_, told)] = events(ring, flops.EVENT_KIND)
+    assert told["begun_ns"] < told["ended_ns"]
+
+
+def test_a_step_that_ends_in_inference_mode_is_left_at_a_later_one(ring: Path) -> None:
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for number in range(8):
+        model(torch.ones(BATCH, WIDTH)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        with torch.inference_mode() if 2 <= number < 6 else torch.enable_grad():
+            model(torch.ones(BATCH, WIDTH))
+            haiprof.step()
+        assert torch.randn(2).add(1).shape == (2,)
+        assert len(_python_dispatch._get_current_dispatch_mode_stack()) <= 1
+    assert not _python_dispatch._get_current_dispatch_mode_stack()
+
+
 def test_a_mode_of_the_job_stays_where_it_is(ring: Path) -> None:
     class Mine(_python_dispatch.TorchDispatchMode):
         seen = 0
@@ -240,6 +309,32 @@ def test_what_torch_compile_makes_is_compiled_and_not_counted(tmp_path: Path) ->
     assert run_python(program, str(tmp_path / "test.ring")) == ""
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_a_branch_that_is_not_taken_is_not_computed(tmp_path: Path) -> None:
+    program = """
+        import sys, torch
+        from haiprof import _core, flops
+        from torch.utils import _python_dispatch
+        _core.open_ring(sys.argv[1])
+        flops.arm()
+        model = torch.nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        counted = 0
+        for number in range(8):
+            model(torch.ones(2, 4)).sum().backward()
+            if number > 2:
+                counted += len(_python_dispatch._get_current_dispatch_mode_stack())
+                batch = torch.ones(4)
+                with torch.no_grad():
+                    out = torch.cond(batch.sum() < 0, lambda x: x * 2, lambda x: x * 3, (batch,))
+                assert out.tolist() == [3] * 4, out
+            optimizer.step()
+        assert counted == 1, counted
+        flops.disarm()
+    """
+    assert run_python(program, str(tmp_path / "test.ring")) == ""
+
+
 def test_the_counters_trouble_is_not_the_jobs(
     ring: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -325,3 +420,13 @@ def test_what_is_no_number_is_left_out_in_one_line(
         f"tokens_per_step must be a number of at least 0, and is {wrong!r}"
         in capsys.readouterr().err
     )
+
+
+@pytest.mark.usefixtures("nothing_said")
+def test_what_is_said_beside_a_module_without_sizes_holds(
+    ring: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    haiprof.model(nn.LazyLinear(4), tokens_per_step=512, flops_per_step=1e9)
+    [(_, told)] = events(ring, workload.EVENT_KIND)
+    assert told == {"tokens_per_step": 512.0, "flops_per_step": 1e9}
+    assert "the module's parameters are unknown; give parameters=" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import importlib.util
 import sys
@@ -67,3 +68,18 @@ def test_two_may_wait_for_one_module(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not any(w in sys.meta_path for w in waiting)
     assert type(module.__loader__).__name__ == "SourceFileLoader"
     del sys.modules["awaited_twice"]
+
+
+def test_the_loader_of_a_module_that_is_waited_for_answers_as_its_own(
+    awaited: list[ModuleType], tmp_path: Path
+) -> None:
+    AfterImport("awaited", awaited.append)
+    spec = importlib.util.find_spec("awaited")
+    assert spec is not None
+    loader: Any = spec.loader
+    assert loader.path == loader.get_filename("awaited") == str(tmp_path / "awaited.py")
+    assert loader.get_source("awaited") == "there = True\n"
+    assert loader.is_package("awaited") is False
+    assert not hasattr(loader, "nothing_of_the_kind")
+    assert copy.copy(loader).path == loader.path
+    assert awaited == []
