@@ -18,6 +18,8 @@ UNFINISHED_TRACE: Final = ".trace-"
 PACE_NAME: Final = "pace.json"
 #: Holds the sockets of docs/control.md; no run has a name that begins with a dot.
 CONTROL_FOLDER: Final = ".control"
+#: Of the socket of a process that does not listen at it yet.
+PARTIAL_SUFFIX: Final = ".partial"
 #: PROC_PID_INIT_INO of Linux: the namespace outside all containers.
 _FIRST_NAMESPACE: Final = 0xEFFFFFFC
 PROCFS: Final = "/proc"

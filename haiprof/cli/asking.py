@@ -97,9 +97,13 @@ def tell_answers(
         if answer.result is None:
             say(f"{before}{answer.rank}: {answer.error}")
             code = max(code, NOT_ALL if answer.busy else _NOT_DONE)
-        else:
-            name = f"{before}{answer.rank} (pid {answer.pid})"
+            continue
+        name = f"{before}{answer.rank} (pid {answer.pid})"
+        try:
             lines.append((name, told(answer.result)))
+        except KeyError as error:  # another user's program may say anything
+            say(f"{name}: its answer is none: it lacks {error}")
+            code = max(code, _NOT_DONE)
     if len(lines) <= _LINES:
         for name, line in lines:
             print(printable(f"{name}: {line}"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import sys
 import threading
 import time
@@ -88,21 +89,23 @@ def _gently() -> Iterator[None]:
             sys.setswitchinterval(before)
 
     rests = _Rests(as_before)
+    _resting.append(rests)
     sys.meta_path.insert(0, rests)
     try:
         yield
     finally:
         sys.meta_path.remove(rests)
+        _resting.remove(rests)
         as_before()
 
 
 class _Rests:
     """Stands first in ``sys.meta_path``, finds nothing, and takes its time for that."""
 
-    def __init__(self, kept: Callable[[], None]) -> None:
-        """Rest at the imports of this thread; ``kept`` is called when that takes far too long."""
+    def __init__(self, as_before: Callable[[], None]) -> None:
+        """Rest at the imports of this thread; ``as_before`` is called when that takes too long."""
         self._thread = threading.get_ident()
-        self._kept = kept
+        self._as_before = as_before
         self._next = 0.0
 
     def find_spec(self, name: str, *others: object) -> None:
@@ -115,4 +118,42 @@ class _Rests:
         self._next = rested + _WORK
         if rested - now > _KEPT:
             self._next = math.inf
-            self._kept()
+            self._as_before()
+
+    def in_forked_child(self) -> None:
+        """Undo in a child what the thread that rests, which is not there, cannot."""
+        if threading.get_ident() == self._thread:
+            return  # it is there: it has forked
+        _resting.remove(self)
+        with contextlib.suppress(ValueError):
+            sys.meta_path.remove(self)
+        self._as_before()
+        _forget_imports(self._thread)
+
+
+#: Who rests just now.
+_resting: Final[list[_Rests]] = []
+
+
+def _forget_imports(thread: int) -> None:
+    """Have what a thread was importing when it vanished imported anew, rather than waited for."""
+    locks = getattr(sys.modules.get("_frozen_importlib"), "_module_locks", {})
+    for name, lock in list(locks.items()):
+        if getattr(lock(), "owner", None) != thread:
+            continue
+        del locks[name]
+        about = getattr(sys.modules.get(name), "__spec__", None)
+        if getattr(about, "_initializing", False):
+            # With what it is a package of: anew it must get them as its attributes.
+            for known in list(sys.modules):
+                if known == name or known.startswith(f"{name}."):
+                    del sys.modules[known]
+
+
+def _after_fork() -> None:
+    for rests in list(_resting):
+        with contextlib.suppress(Exception):
+            rests.in_forked_child()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import pwd
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import NoneType
 from typing import Any, Final, TypeVar
 
 from haiprof import _core
@@ -29,6 +30,19 @@ IDLE: Final = "idle"
 SILENT: Final = "not answering"
 #: The process has gone, and its ring waits for a recorder.
 NOT_CLOSED: Final = "ended, not closed"
+
+#: What the answer to a status says of a process, and of which types that is.
+_TOLD: Final[dict[str, tuple[type, ...]]] = {
+    "pid": (int,),
+    "state": (str,),
+    "run": (str, NoneType),
+    "run_dir": (str, NoneType),
+    "node": (str, NoneType),
+    "rank": (int, NoneType),
+    "since_ns": (int, NoneType),
+    "recorder": (int, NoneType),
+    "script": (str, NoneType),
+}
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -119,6 +133,9 @@ def meant(target: str, timeout: float = _STATUS_SECONDS) -> list[Process]:
         path = socket_of(int(target))
         one = _asked(path, timeout)
         if one is None:
+            if Path(f"/proc/{target}").exists():
+                text = f"process {target} does not answer at its socket: it records no more"
+                raise ControlError("failed", text)
             raise ControlError("gone", f"there is no process {target}")
         return [one]
     everyone = [p for p in processes(timeout) if p.state != NOT_CLOSED]
@@ -152,18 +169,18 @@ def _asked(path: Path, timeout: float) -> Process | None:
         if error.reason == "gone":
             return None
         return Process(pid, SILENT, user, socket=path, why=str(error))
-    return Process(
-        pid=told["pid"],
-        state=told["state"],
-        user=user,
-        run=told.get("run"),
-        run_dir=told.get("run_dir"),
-        node=told.get("node"),
-        rank=told.get("rank"),
-        since_ns=told.get("since_ns"),
-        recorder=told.get("recorder"),
-        script=told.get("script"),
-        socket=path,
+    if not _is_answer(told):
+        why = f"process {pid}: its answer is none: it does not say who it is"
+        return Process(pid, SILENT, user, socket=path, why=why)
+    said: dict[str, Any] = {name: told.get(name) for name in _TOLD}
+    return Process(**said, user=user, socket=path)
+
+
+def _is_answer(told: Mapping[str, Any]) -> bool:
+    """Whether it is what a process says of itself: another user's program may say anything."""
+    return all(
+        type(value := told.get(name)) in types and (type(value) is not int or 0 <= value < 1 << 63)
+        for name, types in _TOLD.items()
     )
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from haiprof.control import protocol
-from haiprof.places import control_socket, make_private, ring_root
+from haiprof.places import PARTIAL_SUFFIX, control_socket, make_private, ring_root
 
 Answer = Callable[[str, dict[str, Any]], dict[str, Any]]
 
@@ -29,9 +29,14 @@ Answer = Callable[[str, dict[str, Any]], dict[str, Any]]
 _PATIENCE: Final = 0.5
 #: Connections that wait for their turn; the kernel lets no more in.
 _WAITING: Final = 16
-#: How long to wait for descriptors or memory that accept() lacks, s.
+#: How long to wait where there are no descriptors and no memory, or the job closes ours, s.
 _PAUSE: Final = 0.5
-_LACKS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_PASSING: Final = frozenset(
+    {
+        *(errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM),
+        *(errno.EBADF, errno.ENOTSOCK, errno.ECONNABORTED),
+    }
+)
 #: How long the end of the job waits for the thread, s.
 _JOIN_SECONDS: Final = 0.2
 
@@ -84,13 +89,11 @@ class Server:
         self._path = path
         self._answer = answer
         self._closed = False
-        self._connection: socket.socket | None = None
-        make_private(ring_root())
-        make_private(path.parent)
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._closing = threading.Lock()
+        self._connection: _Held | None = None
+        self._listener = _Held(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         try:
-            self._identity = _identity(self._listener.fileno())
-            self._bind()
+            self._listen()
             self._thread = threading.Thread(target=self._run, name="haiprof-control", daemon=True)
             self._thread.start()
         except BaseException:
@@ -101,75 +104,85 @@ class Server:
 
     @property
     def alive(self) -> bool:
-        """Whether it serves: a job may have closed every descriptor that it did not know."""
+        """Whether it serves."""
         return self._thread.is_alive()
 
-    def _bind(self) -> None:
+    def _listen(self) -> None:
+        listener = self._listener.socket
+        listener.settimeout(None)  # the job may have set a default
+        make_private(ring_root())
+        make_private(self._path.parent)
         folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            name, partial = self._path.name, f"{self._path.name}.partial"
+            name, partial = self._path.name, f"{self._path.name}{PARTIAL_SUFFIX}"
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(partial, dir_fd=folder)
             # Not by its path, which may be longer than a socket's address.
-            self._listener.bind(f"/proc/self/fd/{folder}/{partial}")
+            listener.bind(f"/proc/self/fd/{folder}/{partial}")
             os.chmod(partial, 0o600, dir_fd=folder)
-            self._listener.listen(_WAITING)
+            listener.listen(_WAITING)
             # Under its name it has always been listened at: one that refuses is a dead process's.
             os.rename(partial, name, src_dir_fd=folder, dst_dir_fd=folder)
         finally:
             os.close(folder)
 
+    def _listen_again(self) -> None:
+        """Make the socket that the job has closed anew, with all others that it did not know."""
+        with self._closing:
+            if not self._closed:
+                self._listener.close()
+                self._listener = _Held(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+                try:
+                    self._listen()
+                except OSError:
+                    self._listener.close()
+                    raise
+
     def close(self) -> None:
         """Remove the socket and end the thread, unless it is in the middle of an answer."""
         self.close_after_answer()
-        if self._still_ours():
+        if self._listener.ours:
             with contextlib.suppress(OSError):
-                self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
+                self._listener.socket.shutdown(socket.SHUT_RDWR)  # wakes accept()
         self._thread.join(_JOIN_SECONDS)
 
     def close_after_answer(self) -> None:
         """Remove the socket; the thread ends by itself once it has answered."""
-        self._closed = True
-        with contextlib.suppress(OSError):
-            self._path.unlink()
-        with contextlib.suppress(OSError):
-            self._path.parent.rmdir()
+        with self._closing:
+            self._closed = True
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+            with contextlib.suppress(OSError):
+                self._path.parent.rmdir()
 
     def in_forked_child(self) -> None:
         """Give back the parent's descriptors: as long as they are open its clients wait."""
-        if self._still_ours():
-            self._listener.close()
-        else:
-            self._listener.detach()
+        self._listener.close()
         if self._connection is not None:
             self._connection.close()
 
-    def _still_ours(self) -> bool:
-        """Whether the descriptor is the socket's: a job that closes it may get its number."""
-        try:
-            return _identity(self._listener.fileno()) == self._identity
-        except OSError:
-            return False
-
     def _run(self) -> None:
-        while not self._closed and self._still_ours():
+        while not self._closed:
             try:
-                self._connection = self._listener.accept()[0]
+                if not self._listener.ours:
+                    self._listen_again()
+                    continue
+                self._connection = _Held(self._listener.socket.accept()[0])
             except OSError as error:
-                if error.errno in _LACKS:
-                    time.sleep(_PAUSE)
-                elif error.errno != errno.ECONNABORTED:
+                if error.errno not in _PASSING:
                     break
+                time.sleep(_PAUSE)
                 continue
-            with contextlib.suppress(Exception), self._connection:
+            with contextlib.suppress(Exception):
                 self._converse(self._connection)
+            self._connection.close()
             self._connection = None
-        if self._still_ours():
-            self._listener.close()
-        else:
-            self._listener.detach()
+        self._listener.close()
+        if not self._closed:
+            self.close_after_answer()
 
-    def _converse(self, connection: socket.socket) -> None:
+    def _converse(self, held: _Held) -> None:
+        connection = held.socket
         if _uid_of_peer(connection) not in (0, os.getuid()):
             text = "it is another user's: ask as that user, or as root"
             answer = {"error": "denied", "text": text}
@@ -187,7 +200,8 @@ class Server:
             if _gone(connection):
                 return  # it has told its user that nothing was done
             answer = self._answered(asked)
-        protocol.send(connection, protocol.encode(answer), time.monotonic() + _PATIENCE)
+        if held.ours:
+            protocol.send(connection, protocol.encode(answer), time.monotonic() + _PATIENCE)
 
     def _answered(self, asked: dict[str, Any]) -> dict[str, Any]:
         request, arguments = asked.get("request"), asked.get("arguments", {})
@@ -201,11 +215,32 @@ class Server:
             return {"error": "failed", "text": f"{request}: {error!r}"[:1000]}
 
 
-def _identity(descriptor: int) -> tuple[int, int]:
-    found = os.fstat(descriptor)
-    if not stat.S_ISSOCK(found.st_mode):
-        raise OSError(errno.ENOTSOCK, os.strerror(errno.ENOTSOCK))
-    return found.st_dev, found.st_ino
+class _Held:
+    """A socket, and whether its descriptor is still its: a job may close it and get its number."""
+
+    def __init__(self, held: socket.socket) -> None:
+        self.socket = held
+        self._identity = _identity(held.fileno())
+
+    @property
+    def ours(self) -> bool:
+        """Whether the descriptor is the socket's."""
+        return self._identity is not None and _identity(self.socket.fileno()) == self._identity
+
+    def close(self) -> None:
+        """Close the socket, and nothing of the job's."""
+        if self.ours:
+            self.socket.close()
+        else:
+            self.socket.detach()
+
+
+def _identity(descriptor: int) -> tuple[int, int] | None:
+    try:
+        found = os.fstat(descriptor)
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino) if stat.S_ISSOCK(found.st_mode) else None
 
 
 def _uid_of_peer(connection: socket.socket) -> int:

@@ -7,14 +7,17 @@ import errno
 import os
 import socket
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from haiprof.control.client import ControlError
-from haiprof.places import CONTROL_FOLDER, SHM_VARIABLE
+from haiprof.places import CONTROL_FOLDER, PARTIAL_SUFFIX, SHM_VARIABLE
 
 _SHM: Final = "/dev/shm"
+#: A socket that is still being made after so long is a dead process's, s.
+_PARTIAL_SECONDS: Final = 60.0
 
 
 def sockets() -> list[Path]:
@@ -115,7 +118,11 @@ def _folders(root: Path, base: str | None = None) -> Iterator[Path]:
 
 
 def _sockets_in(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.iterdir() if p.name.partition("@")[0].isdecimal())
+    return sorted(
+        path
+        for path in folder.iterdir()
+        if path.name.partition("@")[0].isdecimal() and path.suffix != PARTIAL_SUFFIX
+    )
 
 
 def remove_dead(folder: Path) -> None:
@@ -136,6 +143,9 @@ def remove_dead(folder: Path) -> None:
                         path.unlink()
                     except OSError:
                         pass
+            for path in folder.glob(f"*{PARTIAL_SUFFIX}"):
+                if time.time() - path.lstat().st_mtime > _PARTIAL_SECONDS:
+                    path.unlink()
         finally:
             os.close(at)
         folder.rmdir()

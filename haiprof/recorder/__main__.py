@@ -7,6 +7,7 @@ import contextlib
 import importlib.abc
 import logging
 import os
+import resource
 import sys
 import time
 from pathlib import Path
@@ -24,6 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
     with contextlib.suppress(OSError):
         os.nice(5)
         os.sched_setaffinity(0, range(os.sysconf("SC_NPROCESSORS_CONF")))
+    _allow_descriptors()
     parser = argparse.ArgumentParser(prog="haiprof.recorder")
     parser.add_argument("--ring-dir", type=Path, required=True)
     parser.add_argument("--run-dir", type=Path, required=True)
@@ -80,6 +82,13 @@ def main(arguments: list[str] | None = None) -> int:
         logging.exception("the recorder failed; what it wrote so far is whole")
         return 1
     return 0
+
+
+def _allow_descriptors() -> None:
+    """Take as many as the kernel lets us: some for each process of the run."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 class _NoPandas(importlib.abc.MetaPathFinder):

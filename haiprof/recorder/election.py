@@ -5,39 +5,51 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 import time
 from pathlib import Path
 from types import TracebackType
+from typing import Final
 
 from haiprof.places import LOCK_NAME, make_private
+
+#: More digits than a pid has.
+_PID_BYTES: Final = 20
 
 
 def recorder_running(ring_dir: Path) -> bool:
     """Return whether some process holds the recorder's lock of this run."""
+    return _ask(ring_dir)[0]
+
+
+def recorder_pid(ring_dir: Path) -> int | None:
+    """Return the process that holds the recorder's lock of this run; None: nobody does."""
+    running, told = _ask(ring_dir)
+    return int(told) if running and told.isdigit() else None  # not yet: it has just got it
+
+
+def _ask(ring_dir: Path) -> tuple[bool, bytes]:
+    """Return whether some process holds the lock, and what the file says.
+
+    The folder may be another user's: whatever lies there does not hold us up.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        fd = os.open(ring_dir / LOCK_NAME, os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(ring_dir / LOCK_NAME, flags)
     except OSError:
-        return False
+        return False, b""
     try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return False, b""
         # Shared, so that two askers never take each other for a recorder.
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         # Let go by name: a child that another thread forks just now holds the descriptor too.
         fcntl.flock(fd, fcntl.LOCK_UN)
     except OSError:
-        return True
+        return True, os.pread(fd, _PID_BYTES, 0)
     finally:
         os.close(fd)
-    return False
-
-
-def recorder_pid(ring_dir: Path) -> int | None:
-    """Return the process that holds the recorder's lock of this run; None: nobody does."""
-    if not recorder_running(ring_dir):
-        return None
-    try:
-        return int((ring_dir / LOCK_NAME).read_text(encoding="ascii"))
-    except (OSError, ValueError):  # it has just got it
-        return None
+    return False, b""
 
 
 def _write_pid(fd: int) -> None:

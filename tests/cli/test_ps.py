@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ from control_jobs import STEPS, job
 from recording import process_file, recorders, wait_for, wait_recorded
 
 from haiprof.cli.asking import ask_job
+from haiprof.control import server
 from haiprof.control.client import ControlError
 from haiprof.control.jobs import Process
+from haiprof.places import control_socket
 
 
 @contextlib.contextmanager
@@ -169,6 +172,38 @@ def test_what_is_nobody_is_one_line(shm: Path) -> None:
     assert done.returncode == 1
     assert "has not loaded haiprof" in only_line(done)
     assert haiprof("stop").returncode == 2
+
+
+def test_a_process_that_lives_and_is_deaf_is_not_said_to_be_gone(shm: Path) -> None:
+    path = control_socket()
+    path.parent.mkdir(parents=True, mode=0o700)
+    with socket.socket(socket.AF_UNIX) as deaf:
+        deaf.bind(str(path))
+    done = haiprof("stop", str(os.getpid()))
+    assert done.returncode == 1
+    assert "does not answer at its socket" in only_line(done)
+
+
+def _says(**other: Any) -> dict[str, Any]:
+    return {"pid": 1, "state": "recording", "run": "r", "rank": 0} | other
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{}, _says(state=None), _says(run=["r"]), _says(rank="0"), _says(since_ns=1 << 90)],
+)
+def test_a_process_that_answers_anything_harms_nobody(said: dict[str, Any], shm: Path) -> None:
+    server.open_socket(lambda request, arguments: said)
+    try:
+        (told,) = listed()
+        assert (told["state"], told["pid"]) == ("not answering", os.getpid())
+        assert "its answer is none" in told["why"]
+        assert "its answer is none" in haiprof("ps").stdout
+        done = haiprof("stop", str(os.getpid()))
+        assert done.returncode == 4
+        assert "its answer is none" in only_line(done)
+    finally:
+        server.close_socket()
 
 
 def test_many_ranks_are_summed_up(

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import struct
+import subprocess
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import haiprof, only_line
 from control_jobs import STEPS, Job, job
-from recording import run_python, wait_for, wait_recorded
+from recording import python, run_python, wait_for, wait_recorded
 
 from haiprof.control import protocol
 from haiprof.control.client import ControlError, ask
@@ -229,6 +232,16 @@ def test_a_socket_that_a_dead_process_left_is_known_and_replaced(shm: Path, tmp_
     assert _reason(lambda: socket_of(running.pid))[0] == "gone"
 
 
+def test_a_socket_that_is_being_made_is_left_alone(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        for name in ("2.partial", "2@f0000152.partial", "3.partial", "3@f0000152.partial"):
+            stack.enter_context(socket.socket(socket.AF_UNIX)).bind(str(tmp_path / name))
+            if name.startswith("3"):
+                os.utime(tmp_path / name, (0, 0))
+        remove_dead(tmp_path)
+        assert {path.name for path in tmp_path.iterdir()} == {"2.partial", "2@f0000152.partial"}
+
+
 def test_one_in_the_place_of_a_dead_one_is_a_new_one(shm: Path, tmp_path: Path) -> None:
     out = run_python(
         """
@@ -284,35 +297,86 @@ def test_a_job_that_closes_our_descriptor_and_gets_its_number_keeps_its_own(
         import os, socket, sys, time
         import haiprof
         from haiprof.control import server
+        from haiprof.control.client import ask
         from haiprof.places import control_socket
         haiprof.start(log_dir=sys.argv[1], run="r")
-        number = server._server._listener.fileno()
+        number = server._server._listener.socket.fileno()
         os.close(number)
         mine = socket.socket(socket.AF_UNIX)
         mine.bind(b"\\0haiprof-test-%d" % os.getpid())
         mine.listen(8)
         assert mine.fileno() == number
-        for turn in range(100):  # the thread wakes, and must not take what is ours
-            with socket.socket(socket.AF_UNIX) as knock:
-                try:
-                    knock.connect(str(control_socket()))
-                except OSError:
-                    pass
-            time.sleep(0.1)
-            if turn > 1 and not server._server.alive:
-                break
+        for turn in range(3):  # the thread wakes, and must not take what is ours
+            told = ask(control_socket(), "status")["state"]
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(mine.getsockname())
             mine.settimeout(5)
             mine.accept()
-        print("accepted", server._server.alive)
-        haiprof.stop()
-        haiprof.start(log_dir=sys.argv[1], run="r")
-        print(server._server.alive)
+        print("accepted", told)
         """,
         str(tmp_path),
     )
-    assert out.split() == ["accepted", "False", "True"]
+    assert out.split() == ["accepted", "recording"]
+
+
+def test_a_job_that_closes_all_descriptors_can_be_asked_again_and_again(
+    shm: Path, tmp_path: Path
+) -> None:
+    with job(STEPS, tmp_path, "logs", before="os.closerange(3, 4096)") as running:
+        path = running.socket
+        for _ in range(3):
+            assert running.ask("status")["state"] == "recording"
+        assert path.stat().st_mode & 0o777 == 0o600
+    assert running.stderr == ""
+    assert not path.exists()
+
+
+def test_what_a_job_opens_while_it_is_asked_is_not_closed_for_a_connection(
+    shm: Path, tmp_path: Path
+) -> None:
+    process = python(
+        """
+        import os, sys
+        from haiprof.control import server
+        mine = []
+        def answer(request, arguments):
+            if not mine:
+                os.closerange(3, 256)
+                mine.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(16))
+            return {}
+        server.open_socket(answer)
+        print("ready", flush=True)
+        sys.stdin.readline()
+        print({os.readlink(f"/proc/self/fd/{descriptor}") for descriptor in mine})
+        """,
+        stdin=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    path = socket_of(process.pid)
+    with pytest.raises(ControlError):
+        ask(path, "first")
+    assert wait_for(lambda: _result(path)) == {"pid": process.pid}
+    out, err = process.communicate("\n", timeout=60)
+    assert (out, err) == ("{'/dev/null'}\n", "")
+
+
+def _result(path: Path) -> dict[str, Any] | None:
+    try:
+        return ask(path, "again")
+    except ControlError:
+        return None  # its socket is just being made anew
+
+
+def test_a_job_that_sets_a_timeout_for_all_sockets_can_still_be_asked(
+    shm: Path, tmp_path: Path
+) -> None:
+    begin = "import socket; socket.setdefaulttimeout(0.2)"
+    program = STEPS.replace("import haiprof\n", f"{begin}\n    import haiprof\n")
+    with job(program, tmp_path, "logs") as running:
+        time.sleep(1)
+        assert running.ask("status")["state"] == "recording"
+    assert running.stderr == ""
 
 
 def test_a_long_path_is_no_hindrance(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import resource
+import subprocess
 from pathlib import Path
 
 import pytest
-from recording import read_table, run_python, wait_recorded
+from recording import python, read_table, recorders, run_python, wait_for, wait_recorded
 
 
 def test_pandas_is_not_imported_where_it_is_installed(
@@ -28,3 +30,22 @@ def test_pandas_is_not_imported_where_it_is_installed(
     folder = next(tmp_path.glob("run/*#0"))
     assert read_table(folder, "spans")["name"].to_pylist() == ["work"]
     assert not (tmp_path / "imported").exists()
+
+
+def test_it_may_have_more_descriptors_than_its_job(shm: Path, tmp_path: Path) -> None:
+    program = """
+        import resource, sys, haiprof
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most // 2, most))
+        haiprof.start(sys.argv[1], run="run")
+        haiprof.mark("work")
+        print(most // 2, most, flush=True)
+        sys.stdin.readline()
+    """
+    job = python(program, str(tmp_path), stdin=subprocess.PIPE)
+    assert job.stdout is not None
+    half, most = job.stdout.readline().split()
+    (recorder,) = wait_for(lambda: recorders(shm))
+    wait_for(lambda: resource.prlimit(recorder, resource.RLIMIT_NOFILE)[0] == int(most))
+    assert resource.prlimit(job.pid, resource.RLIMIT_NOFILE)[0] == int(half)
+    assert job.communicate("\n", timeout=60)[1] == ""
