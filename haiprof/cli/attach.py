@@ -124,14 +124,26 @@ def ways(processes: Sequence[Found]) -> tuple[list[str], int]:
 def _attach_all(
     processes: Sequence[Found], asked: Wanted, told: Callable[[str], None]
 ) -> tuple[list[Attached], int]:
+    reached: list[Attached] = []
+    enough = threading.Event()
+
     def one(process: Found) -> Attached | HaiprofError:
         try:
-            return attach(process, asked)
+            each = attach(process, asked)
         except (AttachError, ControlError) as error:
             return error
+        reached.append(each)
+        if enough.is_set():  # there was a second Ctrl-C
+            _end_all([each])
+        return each
 
-    with spinner("reaching the job"):
-        made = list(at_once(one, processes))
+    try:
+        with spinner("reaching the job"):
+            made = list(at_once(one, processes))
+    except KeyboardInterrupt:  # who was being reached then has been waited for
+        enough.set()
+        _end_all(list(reached))
+        raise
     attached = [each for each in made if isinstance(each, Attached)]
     failed = [each for each in made if isinstance(each, HaiprofError)]
     for error in failed[:_NAMED]:

@@ -15,15 +15,16 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import haiprof
 from haiprof.control.client import ControlError, ask
+from haiprof.control.entry import ANSWER_BYTES, BEGAN, RECORDED
 from haiprof.control.find import Found
-from haiprof.control.inject import NotReachedError, Ran, python_version, run_in, why_not
+from haiprof.control.inject import NotReachedError, Ran, python_version, run_in, turn, why_not
 from haiprof.control.room import Room, acting_as_user_of, sees
 from haiprof.control.sockets import same_root, socket_of
 from haiprof.errors import HaiprofError
@@ -40,6 +41,10 @@ _BEGIN_SECONDS: Final = 15.0
 _REST_SECONDS: Final = 0.01
 #: How long after its end the recording of a process ends by itself if nobody ends it, s.
 _SPARE_SECONDS: Final = 10.0
+#: How long a process that records may take to say so, s.
+_SAY_SECONDS: Final = 2.0
+#: How often to reach for a process whose recording others begin or end just then.
+_TRIES: Final = 3
 #: How long closing the files may take, s.
 _CLOSE_SECONDS: Final = 20.0
 #: What the recorder of a run needs beside the standard library; haiprof itself comes first.
@@ -64,7 +69,7 @@ def begin():
     try:
         lacks = [name for name in {modules!r} if not there(name)]
         if "haiprof" in lacks:
-            with open({told!r}, "w") as file:
+            with open({told!r}, "r+") as file:
                 file.write({lacking!r} + " ".join(lacks))
             return
         path = {path!r}
@@ -77,8 +82,8 @@ def begin():
         from haiprof.control import entry
     except BaseException as error:
         try:
-            with open({told!r}, "w") as file:
-                file.write("haiprof cannot be imported there (%s)" % error)
+            with open({told!r}, "r+") as file:
+                file.write("haiprof cannot be imported there (%s)" % str(error)[:900])
         except OSError:
             pass  # who asked has gone
     else:
@@ -137,8 +142,7 @@ class Wanted:
         """
         made: dict[str, Any] = dict(self.options)
         made |= {"run": self.run, "log_dir": log_dir or str(self.log_dir), "warmup": self.warmup}
-        # Should nobody be there to end it, it ends by itself.
-        made["time"] = self.seconds + _SPARE_SECONDS
+        made["time"] = _own_end(self.seconds)
         if self.trace:
             made |= {"trace": True, "trace_seconds": self.seconds, "trace_warmup": 0.0}
         return made
@@ -152,7 +156,7 @@ class Attached:
         process: which.
         way: how it was reached.
         run_dir: where the recording is.
-        began: the recording began for us, and ends with us; else it goes on as it did before.
+        began: the recording began for us; else there was one, which goes on.
         frozen_ns: how long one thread of the process stood still, ns.
         why: of ``outside``: why there is no more, and the mend.
         room: of a process in a container: what it was given there, and where its run is until
@@ -166,10 +170,14 @@ class Attached:
     frozen_ns: int = 0
     why: str = ""
     room: Room | None = None
-    _recorder: int | None = None
+    _time: float | None = None  #: Its option, where we have set it.
+    _leave: bool = True  #: Who ends it leaves nothing of haiprof there.
+    _recorder: int | None = None  #: A pidfd.
 
     def end(self) -> None:
-        """End what began for us and have the files complete; the process is as it was before.
+        """End what nobody else wants to go on, else have the files complete up to now.
+
+        The process is as it was before.
 
         Raises:
             ControlError: it does not answer; its recording ends by itself a little later.
@@ -177,19 +185,32 @@ class Attached:
         if self.way == "outside":
             self._end_outside()
             return
+        with contextlib.ExitStack() as alone:
+            with contextlib.suppress(NotReachedError):  # who is at it for so long joins nothing
+                alone.enter_context(_alone(self.process.pid, _CLOSE_SECONDS))
+            self._end()
+
+    def _end(self) -> None:
         try:
             path = socket_of(self.process.pid)
-            if not self.began:
-                ask(path, "flush", timeout=_CLOSE_SECONDS)
+            if self._ends_with_us(path):
+                ask(path, "stop", {"leave": self._leave}, timeout=_CLOSE_SECONDS)
             else:
-                leave = self.way != "socket"
-                ask(path, "stop", {"leave": leave}, timeout=_CLOSE_SECONDS)
+                ask(path, "flush", timeout=_CLOSE_SECONDS)
         except ControlError as error:
             if error.reason == "denied" and self.room is not None and self.way != "socket":
                 # A container with users of its own does not know us.
                 self._end_by_code()
             elif error.reason not in ("gone", "unloaded"):  # with the process all is closed
                 raise
+
+    def _ends_with_us(self, path: Path) -> bool:
+        if self._time is None:
+            return False
+        if self.room is not None:  # what is in there has to be brought from there now
+            return True
+        status = ask(path, "status", timeout=_CLOSE_SECONDS)
+        return bool(status["state"] == "idle" or status["options"]["time"] == self._time)
 
     def _end_by_code(self) -> None:
         pid = self.process.pid
@@ -208,17 +229,17 @@ class Attached:
     def _end_outside(self) -> None:
         if self._recorder is None:
             return
-        with contextlib.suppress(OSError):
-            gone = os.pidfd_open(self._recorder)
-            try:
-                until = time.monotonic() + _CLOSE_SECONDS
-                # The second is an order; two that come at once are one.
-                while time.monotonic() < until:
-                    os.kill(self._recorder, signal.SIGTERM)
-                    if select.select([gone], [], [], 0.3)[0]:
-                        break
-            finally:
-                os.close(gone)
+        recorder, self._recorder = self._recorder, None
+        gone = select.poll()
+        gone.register(recorder, select.POLLIN)
+        until = time.monotonic() + _CLOSE_SECONDS
+        with contextlib.suppress(ProcessLookupError):
+            # The second is an order; two that come at once are one.
+            while time.monotonic() < until:
+                signal.pidfd_send_signal(recorder, signal.SIGTERM)
+                if gone.poll(300):
+                    break
+        os.close(recorder)
 
 
 def way_to(process: Found) -> tuple[Way, str]:
@@ -240,40 +261,95 @@ def attach(process: Found, wanted: Wanted) -> Attached:
         AttachError: it has ended, or cannot even be looked at from outside.
     """
     try:
-        return _by_socket(process, wanted)
+        with _alone(process.pid, 2 * _BEGIN_SECONDS):
+            return _from_inside(process, wanted)
     except ControlError as error:
-        if error.reason not in ("unloaded", "gone"):
-            return _from_outside(process, wanted, str(error))
-    try:
-        return _by_code(process, wanted)
+        return _from_outside(process, wanted, str(error))
     except NotReachedError as error:
         if error.reason in ("gone", "zombie"):
             raise AttachError(str(error)) from None
         return _from_outside(process, wanted, str(error))
 
 
+def _alone(pid: int, seconds: float) -> contextlib.AbstractContextManager[None]:
+    """Say alone whether a process is recorded, and for how long: who comes next goes by that.
+
+    Raises:
+        NotReachedError: others are at it for so long.
+    """
+    return turn(pid, time.monotonic() + seconds, "environ")
+
+
+def _from_inside(process: Found, wanted: Wanted) -> Attached:
+    for _ in range(_TRIES):
+        try:
+            return _by_socket(process, wanted)
+        except ControlError as error:
+            if error.reason not in ("unloaded", "gone"):
+                raise
+        if (made := _by_code(process, wanted)) is not None:
+            return made
+    text = f"process {process.pid}: its recordings begin and end all the time; try again"
+    raise ControlError("failed", text)
+
+
+def _own_end(seconds: float) -> float:
+    """Return the option ``time`` of a recording that we end after so many seconds.
+
+    Should nobody be there to do so, it ends by itself a little later. No two are the same, so that
+    each knows whether somebody has moved its end since.
+    """
+    return seconds + _SPARE_SECONDS + time.monotonic_ns() % 1_000_000 / 1e9
+
+
 def _by_socket(process: Found, wanted: Wanted) -> Attached:
     path = socket_of(process.pid)
     status = ask(path, "status")
+    leave = bool(status.get("brought"))
     if status["state"] == "idle":
         try:
             room = _room_for(process.pid, wanted, ())
         except NotReachedError as error:
             raise ControlError("denied", str(error)) from None
         with _tidied(room) as log_dir:
-            status = ask(path, "start", wanted.given(log_dir), timeout=_BEGIN_SECONDS)
+            given = wanted.given(log_dir)
+            status = ask(path, "start", given, timeout=_BEGIN_SECONDS)
         run_dir = wanted.run_dir if room else Path(status["run_dir"])
-        return Attached(process, "socket", run_dir, room=room)
+        return Attached(process, "socket", run_dir, room=room, _time=given["time"], _leave=leave)
     if wanted.trace:
         asked = {"seconds": wanted.seconds, "warmup": wanted.warmup}
         ask(path, "trace", asked, timeout=_BEGIN_SECONDS)
     run_dir = Path(status["run_dir"])
     if not sees(process.pid, run_dir):
         run_dir = Path(f"/proc/{process.pid}/root{run_dir}")
-    return Attached(process, "socket", run_dir, began=False)
+    moved = _lasting(path, status, wanted)
+    return Attached(process, "socket", run_dir, began=False, _time=moved, _leave=leave)
 
 
-def _by_code(process: Found, wanted: Wanted) -> Attached:
+def _lasting(path: Path, status: Mapping[str, Any], wanted: Wanted) -> float | None:
+    """Have a recording go on for as long as is wanted; return its option ``time`` if it is ours."""
+    before = status["options"]["time"]
+    if not before:  # it goes on as long as the process
+        return None
+    begins_in = status["begins_in"]
+    ends_in = status["ends_in"]
+    left = begins_in + before if ends_in is None else ends_in
+    whole = _own_end(wanted.warmup + wanted.seconds)
+    # Who began it for a while ends it before it would end by itself.
+    if left >= whole:
+        return None
+    moved: float = whole - begins_in
+    try:
+        ask(path, "set", {"time": moved})
+    except ControlError as error:
+        if error.reason == "refused":
+            raise ControlError("gone", str(error)) from None  # it has just ended
+        raise
+    return moved
+
+
+def _by_code(process: Found, wanted: Wanted) -> Attached | None:
+    """Bring haiprof there and begin; None: somebody else had it record meanwhile."""
     pid = process.pid
     version = python_version(pid)
     package = Path(haiprof.__file__).parent
@@ -282,20 +358,26 @@ def _by_code(process: Found, wanted: Wanted) -> Attached:
     mine = room is None and sees(pid, Path(sys.executable).resolve())
     python = (sys.executable, import_paths()) if mine else None
     with _tidied(room) as log_dir, _message(pid) as (here, there):
+        given = wanted.given(log_dir)
 
         def run(path: str, modules: Sequence[str]) -> str:
             code = _CODE.format(
                 path=path,
                 modules=modules,
                 lacking=_LACKING,
-                given=wanted.given(log_dir),
+                given=given,
                 told=there,
                 python=python if path else None,
                 rest=_REST_SECONDS,
             )
             ran.append(run_in(pid, code, _BEGIN_SECONDS))
-            late = f"it did not begin to record within {_BEGIN_SECONDS:g} s"
-            return _heard(here, _BEGIN_SECONDS) or late
+            said = _heard(here, _BEGIN_SECONDS)
+            if not said and _records(pid, wanted.run):  # it is about to say so
+                said = _heard(here, _BEGIN_SECONDS)
+            if not said:
+                late = f"it did not begin to record within {_BEGIN_SECONDS:g} s"
+                raise NotReachedError(pid, "late", late)
+            return said
 
         ran: list[Ran] = []
         if room is None:
@@ -304,9 +386,13 @@ def _by_code(process: Found, wanted: Wanted) -> Attached:
             said = run("", _MODULES)
             if said.startswith(_LACKING):
                 _give(pid, room, said.removeprefix(_LACKING).split(), version)
-                here.write_text("")
+                here.write_bytes(bytes(ANSWER_BYTES))
                 said = run(room.package, ())
-        if said != "ok":
+        if said == RECORDED:
+            if room is not None:
+                room.leave()
+            return None
+        if said != BEGAN:
             raise NotReachedError(
                 pid,
                 "refused",
@@ -314,7 +400,17 @@ def _by_code(process: Found, wanted: Wanted) -> Attached:
                 "Python",
             )
     frozen = sum(each.frozen_ns for each in ran)
-    return Attached(process, ran[0].way, wanted.run_dir, frozen_ns=frozen, room=room)
+    return Attached(
+        process, ran[0].way, wanted.run_dir, frozen_ns=frozen, room=room, _time=given["time"]
+    )
+
+
+def _records(pid: int, run: str) -> bool:
+    """Say whether a process that has not answered yet has begun to record."""
+    with contextlib.suppress(ControlError):
+        status = ask(socket_of(pid), "status", timeout=_SAY_SECONDS)
+        return status.get("run") == run
+    return False
 
 
 def _room_for(pid: int, wanted: Wanted, packages: Sequence[Path]) -> Room | None:
@@ -417,23 +513,34 @@ def _package_for(version: tuple[int, int]) -> str:
 
 @contextlib.contextmanager
 def _message(pid: int) -> Iterator[tuple[Path, str]]:
-    """Make an empty file that the process can write; yield where it is for us and for it."""
+    """Make a file of zeros that the process can write over; yield where it is for us and for it.
+
+    It is gone as soon as nobody waits any more for what the process writes there.
+    """
     for folder in _FOLDERS:
         root = Path(f"/proc/{pid}/root/{folder}")
         try:
             with acting_as_user_of(pid):
                 descriptor, name = tempfile.mkstemp(prefix="haiprof-", dir=root)
-            os.close(descriptor)
         except OSError:
             continue
         try:
+            try:
+                os.posix_fallocate(descriptor, 0, ANSWER_BYTES)
+            except OSError:  # it is full
+                continue
+            finally:
+                os.close(descriptor)
             yield Path(name), f"/{folder}/{Path(name).name}"
         finally:
             with contextlib.suppress(OSError):
                 Path(name).unlink()
         return
     raise NotReachedError(
-        pid, "folder", "neither /tmp nor /dev/shm of it can be written from here; do this as root"
+        pid,
+        "folder",
+        "neither /tmp nor /dev/shm of it can be written from here, or they are full; do this "
+        "as root, or make room",
     )
 
 
@@ -443,7 +550,7 @@ def _heard(message: Path, seconds: float) -> str:
     pause = 0.001
     while time.monotonic() < deadline:
         try:
-            if said := message.read_text("utf-8", "replace"):
+            if said := message.read_text("utf-8", "replace").strip("\0"):
                 return said.splitlines()[0]
         except OSError:
             return _ENDED
@@ -460,10 +567,14 @@ def _from_outside(process: Found, wanted: Wanted, why: str) -> Attached:
         make_private(ring_root())
         make_private(rings)
         watch = f"{process.pid}:{process.start_time}"
-        recorder = start_recorder(rings, wanted.run_dir, options, watch)
+        until = time.monotonic() + wanted.warmup + _own_end(wanted.seconds)
+        recorder = start_recorder(rings, wanted.run_dir, options, watch, until)
     except OSError as error:
         raise AttachError(why_no_folder(error)) from None
-    return Attached(process, "outside", wanted.run_dir, why=why, _recorder=recorder)
+    made = Attached(process, "outside", wanted.run_dir, why=why)
+    with contextlib.suppress(OSError):  # it has ended
+        made._recorder = os.pidfd_open(recorder)
+    return made
 
 
 def alive(attached: Sequence[Attached]) -> bool:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import array
 import contextlib
 import errno
+import fcntl
 import os
 import socket
 import struct
+import termios
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -76,7 +79,8 @@ def ask(
                 raise ControlError("failed", f"{who}: its answer is none: {error}") from None
             raise ControlError("gone", f"{who} has ended") from None
         except TimeoutError:
-            raise ControlError("busy", _why_silent(who, pid, timeout)) from None
+            text = _why_silent(who, pid, timeout, read=_was_read(connection))
+            raise ControlError("busy", text) from None
         except OSError as error:
             raise ControlError("gone", f"{who} went away: {error.strerror}") from None
     if "error" in answer:
@@ -132,8 +136,21 @@ def _not_reached(who: str, error: OSError) -> ControlError:
     return ControlError("failed", f"{who}: {error.strerror or error}")
 
 
-def _why_silent(who: str, pid: int, timeout: float) -> str:
+def _was_read(connection: socket.socket) -> bool:
+    """Say whether the other side has taken all that was sent."""
+    waiting = array.array("i", [1])
+    with contextlib.suppress(OSError):
+        fcntl.ioctl(connection, termios.TIOCOUTQ, waiting)
+    return waiting[0] == 0
+
+
+def _why_silent(who: str, pid: int, timeout: float, *, read: bool) -> str:
     said = f"{who} does not answer within {timeout:g} s, so nothing was changed: "
+    if read:
+        said = (
+            f"{who} has begun with it, but does not answer within {timeout:g} s; look with "
+            "haiprof ps what became of it: "
+        )
     if _state(pid) in ("T", "t"):
         return f"{said}it is stopped; let it go on with kill -CONT {pid}"
     return (

@@ -12,6 +12,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+#: What is answered to who wants to record this process: that began, or another recording goes on.
+BEGAN: Final = "ok"
+RECORDED: Final = "recorded"
+#: Bytes that are kept free for the answer.
+ANSWER_BYTES: Final = 4096
 #: How soon our thread gives way to the job's, s. Python's own 5 ms are what each operation of torch
 #: may wait for, since each takes the interpreter's lock anew.
 _SWITCH_INTERVAL: Final = 0.00002
@@ -28,7 +33,8 @@ def begin(given: dict[str, Any], told: str, python: tuple[str, list[str]] | None
 
     Args:
         given: options, as of ``haiprof.start``.
-        told: the file in which whoever attached waits for ``ok`` or for what is in the way.
+        told: the file in which whoever attached waits for ``BEGAN``, ``RECORDED`` or what is in the
+            way. It goes when nobody waits any more: nothing is recorded then.
         python: of who brought haiprof here, as for ``haiprof.recorder.launch.brought_by``; None:
             this Python has its own.
     """
@@ -38,11 +44,12 @@ def begin(given: dict[str, Any], told: str, python: tuple[str, list[str]] | None
                 from haiprof.recorder import launch
 
                 launch.brought_by(*python)
-            line = _begun(given)
+            line = _begun(given, told)
     except BaseException as error:
         line = f"{type(error).__name__}: {error}"
-    with contextlib.suppress(OSError), Path(told).open("w", encoding="utf-8") as file:
-        file.write(line)
+    if not _tell(told, line) and line == BEGAN:
+        with contextlib.suppress(BaseException):
+            _leave()
 
 
 def end(told: str) -> None:
@@ -52,29 +59,51 @@ def end(told: str) -> None:
         told: the file in which whoever attached waits for ``ok`` or for what is in the way.
     """
     try:
-        from haiprof import session
-        from haiprof.control import server
-
-        session.stop()
-        server.close_socket()
+        _leave()
         line = "ok"
     except BaseException as error:
         line = f"{type(error).__name__}: {error}"
-    with contextlib.suppress(OSError), Path(told).open("w", encoding="utf-8") as file:
-        file.write(line)
+    _tell(told, line)
 
 
-def _begun(given: dict[str, Any]) -> str:
+def _begun(given: dict[str, Any], told: str) -> str:
     from haiprof import session
 
-    active = session.active()
-    if active is not None and (active.recording or active.warming_up):
-        return "ok"
+    if not Path(told).exists():  # importing took too long
+        return ""
     with session.overheard() as lines:
-        active = session.start_beside_imports(**given)
-    if active.recording or active.warming_up:
-        return "ok"
-    return lines[-1] if lines else "its stderr says why"
+        active, began = session.start_beside_imports(**given)
+        if not active.recording and not active.warming_up and not began:
+            active.open()
+    if not active.recording and not active.warming_up:
+        return lines[-1] if lines else "its stderr says why"
+    if began:
+        return BEGAN
+    from haiprof.control import requests, server
+
+    server.open_socket(requests.answer)
+    return RECORDED
+
+
+def _leave() -> None:
+    from haiprof import session
+    from haiprof.control import server
+
+    session.stop()
+    server.close_socket()
+
+
+def _tell(told: str, line: str) -> bool:
+    """Answer; False: nobody waits for it any more."""
+    try:
+        # Not made anew, nor emptied: the room that is kept for it may be the last on the disk.
+        with Path(told).open("r+", encoding="utf-8") as file:
+            file.write(line[: ANSWER_BYTES // 4])
+    except FileNotFoundError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 @contextlib.contextmanager

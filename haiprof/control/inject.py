@@ -153,7 +153,7 @@ def run_in(pid: int, code: str, timeout: float = 10.0) -> Ran:
     """
     deadline = time.monotonic() + timeout
     version = _version_when_there(pid, deadline)
-    with _turn(pid, deadline):
+    with turn(pid, deadline):
         if version >= (3, 14) and version == sys.version_info[:2]:
             with _folder_of_both(pid) as folder:
                 if folder is not None:
@@ -162,15 +162,23 @@ def run_in(pid: int, code: str, timeout: float = 10.0) -> Ran:
 
 
 @contextlib.contextmanager
-def _turn(pid: int, deadline: float) -> Iterator[None]:
+def turn(pid: int, deadline: float, file: str = "maps") -> Iterator[None]:
     """Reach a process alone: wait until nobody else of us, of any user, is at it.
 
     A thread that is about to take what one has queued holds the lock of that queue for a moment.
     Who stops it just then, and has it queue more, has it wait for itself for ever.
+
+    Args:
+        pid: the process.
+        deadline: how long to wait (CLOCK_MONOTONIC, s).
+        file: of those in its folder of /proc, the one whose turns they are.
+
+    Raises:
+        NotReachedError: others are at it for longer.
     """
     try:
-        # Only who may trace a process can open this, and so keep others waiting.
-        process = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
+        # Only who may read a process can open this, and so keep others waiting.
+        process = os.open(f"/proc/{pid}/{file}", os.O_RDONLY)
     except OSError:  # whatever reaches for it says why
         yield
         return

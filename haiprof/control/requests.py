@@ -61,6 +61,7 @@ def _status(arguments: Mapping[str, Any]) -> dict[str, Any]:
         "version": __version__,
         "python": platform.python_version(),
         "trace": _trace_state(),
+        "brought": "haiprof.control.entry" in sys.modules,
     }
     if active is None:
         return told
@@ -88,16 +89,15 @@ def _status(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def _start(arguments: Mapping[str, Any]) -> dict[str, Any]:
     given = _checked(arguments)
     active = session.active()
-    before = _state(active)
-    ignored: list[str] = []
+    waited = _state(active) == "armed"
+    new = False
     with session.overheard() as lines:
         if active is None:
-            session.start_beside_imports(**given)
-        else:
-            ignored = _start_of_active(active, given)
+            active, new = session.start_beside_imports(**given)
+        ignored = [] if new else _start_of_active(active, given)
     if _state(session.active()) not in ("recording", "warming up"):
         raise Refused(lines[-1] if lines else "nothing can be recorded here; its stderr says why")
-    return _status({}) | {"began": before in ("idle", "armed"), "ignored": ignored}
+    return _status({}) | {"began": new or waited, "ignored": ignored}
 
 
 def _start_of_active(active: session.Session, given: Mapping[str, Any]) -> list[str]:

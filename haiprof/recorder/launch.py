@@ -54,7 +54,11 @@ def import_paths() -> list[str]:
 
 
 def start_recorder(
-    ring_dir: Path, run_dir: Path, options: Options, watch: str | None = None
+    ring_dir: Path,
+    run_dir: Path,
+    options: Options,
+    watch: str | None = None,
+    until: float | None = None,
 ) -> int:
     """Start a recorder that is nobody's child; it leaves at once when the run has one.
 
@@ -63,6 +67,7 @@ def start_recorder(
         run_dir: where it writes.
         options: the run's options.
         watch: ``PID:START_TIME`` of a command to stay for.
+        until: how long to stay for it (CLOCK_MONOTONIC, s); None: until it ends.
 
     Returns:
         Its pid.
@@ -93,6 +98,8 @@ def start_recorder(
         arguments.append("--resctrl")
     if watch is not None:
         arguments.append(f"--watch={watch}")
+    if until is not None:
+        arguments.append(f"--until={until!r}")
     inherited = {
         variable: value
         for variable, value in os.environ.items()

@@ -7,6 +7,7 @@ import errno
 import functools
 import json
 import logging
+import math
 import os
 import select
 import signal
@@ -62,14 +63,16 @@ class Recorder:
         self._processes: dict[Path, RecordedProcess] = {}
         self._refused: dict[Path, str] = {}
         self._watched: Life | None = None
+        self._watched_until = math.inf
         self._paused_since: float | None = None
         self._pause_error = 0
         self._terminations = 0
         self._pace_read: tuple[int, int] | None = None
 
-    def watch_command(self, pid: int, start_time: int) -> None:
-        """Stay until that process has ended, rings or not."""
+    def watch_command(self, pid: int, start_time: int, until: float = math.inf) -> None:
+        """Stay until that process has ended or that time (CLOCK_MONOTONIC, s), rings or not."""
         self._watched = Life(pid, start_time)
+        self._watched_until = until
 
     def run(self, election: Election) -> None:
         """Record until the last ring is closed or dead and drained. The lock must be held."""
@@ -101,7 +104,7 @@ class Recorder:
             while True:
                 self._turn(node)
                 if self._terminations > 1:
-                    return False
+                    return not self._rings_left()
                 if self._hopeless():
                     log.error("the disk stayed full; `haiprof recover` writes the rings later")
                     return False
@@ -241,11 +244,16 @@ class Recorder:
                 path.unlink()
 
     def _work_left(self) -> bool:
-        if self._processes or self._paused_since is not None:
+        if self._paused_since is not None or self._rings_left():
             return True
-        if self._watched is not None and not self._watched.ended():
-            return True
-        return any(path not in self._refused for path in rings_in(self._ring_dir))
+        if self._watched is None or time.monotonic() >= self._watched_until:
+            return False
+        return not self._watched.ended()
+
+    def _rings_left(self) -> bool:
+        return bool(self._processes) or any(
+            path not in self._refused for path in rings_in(self._ring_dir)
+        )
 
     def _hopeless(self) -> bool:
         """Return whether only a full disk keeps us here, and has for long."""

@@ -271,14 +271,20 @@ def begin(given: dict[str, Any], *, lazily: bool) -> Session:
         return session
 
 
-def start_beside_imports(**given: Any) -> Session:
-    """:func:`start` from a thread that is not the program's, which may be importing torch."""
+def start_beside_imports(**given: Any) -> tuple[Session, bool]:
+    """Begin to record from a thread that is not the program's, which may be importing torch.
+
+    Returns:
+        The session, and whether it has begun just now; one that there was is left as it is.
+    """
     _wait_for_import("torch")
-    begins = _active is None
-    session = begin(given, lazily=False)
-    if begins and session.recording:
+    with _lock:
+        if _active is not None:
+            return _active, False
+        session = begin(given, lazily=False)
+    if session.recording:
         attached.report("attach", "recording began in a process that ran already")
-    return session
+    return session, True
 
 
 def _record(session: Session) -> None:

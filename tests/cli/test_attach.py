@@ -16,6 +16,8 @@ from control_jobs import TRAINS
 from recording import wait_for
 
 from haiprof import Analyzer
+from haiprof.control.client import ControlError
+from haiprof.control.sockets import socket_of
 
 
 @pytest.fixture
@@ -77,6 +79,36 @@ def test_ctrl_c_ends_the_recording_and_not_the_job(
     (run,) = logs.iterdir()
     assert f"run {run}" in said
     assert not list(run.glob("*/*.arrows"))  # all of it is closed
+
+
+def test_ctrl_c_while_ranks_are_reached_ends_those_that_were(
+    running: tuple[Path, subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    """The other one is asleep in C code, and is given up after a while."""
+    script, process = running
+    logs = tmp_path / "logs"
+    asleep = "import ctypes; ctypes.PyDLL(None).sleep(100)"
+    (tmp_path / "other").mkdir()
+    other = tmp_path / "other" / script.name
+    other.write_text(asleep)
+    options = ("--time", "300", "--log-dir", str(logs))
+    command = [sys.executable, "-m", "haiprof.cli.main", script.name, *options]
+    with subprocess.Popen([sys.executable, other]) as sleeper:
+        try:
+            time.sleep(1)
+            with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as attaching:
+                wait_for(lambda: list(logs.glob("*/*#*/spans-0.arrows")))
+                attaching.send_signal(signal.SIGINT)
+                said = attaching.communicate(timeout=60)[1]
+            assert sleeper.poll() is None
+        finally:
+            sleeper.kill()
+    assert attaching.returncode == 130
+    assert said == "haiprof: interrupted\n"
+    (run,) = logs.iterdir()
+    assert not list(run.glob("*/*.arrows"))  # all of it is closed
+    with pytest.raises(ControlError, match="not loaded haiprof"):
+        socket_of(process.pid)
 
 
 def test_nobody_is_one_line(shm: Path) -> None:

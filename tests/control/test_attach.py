@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -122,6 +124,131 @@ def test_of_a_job_that_is_recorded_the_recording_goes_on(shm: Path, tmp_path: Pa
     assert not (tmp_path / "logs" / "other").exists()
 
 
+def test_of_two_who_attach_at_once_the_later_end_holds(shm: Path, tmp_path: Path) -> None:
+    with job(DOES, tmp_path, each="time.sleep(0.01)") as running:
+        process = found(running.pid)
+        wanted = [Wanted(name, tmp_path / "logs", s) for name, s in (("short", 30), ("long", 90))]
+        with ThreadPoolExecutor(2) as pool:
+            short, long = pool.map(lambda each: attach(process, each), wanted)
+        assert short.began != long.began
+        assert short.run_dir == long.run_dir
+        assert running.ask("status")["ends_in"] > 60
+        short.end()
+        assert running.ask("status")["state"] == "recording"
+        long.end()
+        with pytest.raises(ControlError, match="not loaded haiprof"):
+            running.ask("status")
+    assert steps(short.run_dir) > 3
+    assert [run.name for run in (tmp_path / "logs").iterdir()] == [short.run_dir.name]
+
+
+def test_who_comes_later_has_the_recording_last_as_long_as_he_wants(
+    shm: Path, tmp_path: Path
+) -> None:
+    with job(DOES, tmp_path, each="time.sleep(0.01)") as running:
+        process = found(running.pid)
+        first = attach(process, Wanted("r", tmp_path / "logs", 30))
+        second = attach(process, Wanted("other", tmp_path / "logs", 90))
+        third = attach(process, Wanted("other", tmp_path / "logs", 5))
+        assert (second.began, second.way) == (False, "socket")
+        for each in (third, first):
+            each.end()
+            assert running.ask("status")["ends_in"] > 60
+        second.end()
+        with pytest.raises(ControlError, match="not loaded haiprof"):
+            running.ask("status")
+    assert running.stderr == ""
+
+
+#: Waits for its first record, which never comes.
+ARMED = """
+    import os, time
+    import haiprof.session
+    haiprof.session.arm()
+    print("ready", flush=True)
+    while not os.path.exists("END"):
+        time.sleep(0.01)
+    print(0, flush=True)
+"""
+
+
+def test_a_process_that_waits_for_its_first_record_records_into_its_own_run(
+    shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HAIPROF_LOG_DIR", str(tmp_path / "logs"))
+    monkeypatch.setenv("HAIPROF_RUN", "its")
+    with job(ARMED, tmp_path) as running:
+        attached = recorded(running, Wanted("other", tmp_path / "logs", 30), 0.2)
+        assert attached.began is False
+        assert attached.run_dir == tmp_path / "logs" / "its"
+        assert running.ask("status")["state"] == "recording"
+    assert not (tmp_path / "logs" / "other").exists()
+    assert running.stderr == ""
+
+
+#: Keeps imports of one module waiting until GO is there.
+SLOW = """class Slow:
+        def find_spec(self, name, *others):
+            while name == "{module}" and not os.path.exists("GO"):
+                time.sleep(0.01)
+    sys.meta_path.insert(0, Slow())"""
+
+
+def test_what_is_given_up_does_not_record_later(
+    shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("haiprof.control.attach._BEGIN_SECONDS", 1.0)
+    slow = SLOW.format(module="haiprof.session")
+    with job(DOES, tmp_path, before=slow, each="time.sleep(0.01)") as running:
+        attached = attach(found(running.pid), Wanted("r", tmp_path / "logs", 30))
+        assert attached.way == "outside"
+        assert "did not begin to record within 1 s" in attached.why
+        (tmp_path / "GO").touch()
+        time.sleep(2)
+        with pytest.raises(ControlError, match="not loaded haiprof"):
+            running.ask("status")
+        attached.end()
+        assert not list(attached.run_dir.glob("*#*"))
+    assert running.stderr == ""
+
+
+def test_a_recording_that_has_begun_is_not_given_up(
+    shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("haiprof.control.attach._BEGIN_SECONDS", 5.0)
+    slow = SLOW.format(module="haiprof.hooks")
+    with job(DOES, tmp_path, before=slow, each="time.sleep(0.01)") as running:
+        later = threading.Timer(7.0, (tmp_path / "GO").touch)
+        later.start()
+        attached = recorded(running, Wanted("r", tmp_path / "logs", 30))
+        assert attached.way == WAY
+        with pytest.raises(ControlError, match="not loaded haiprof"):
+            running.ask("status")
+    assert steps(attached.run_dir) > 3
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a small disk")
+def test_a_full_tmp_is_not_in_the_way(
+    shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = tmp_path / "full"
+    full.mkdir()
+    small = ["mount", "-t", "tmpfs", "-o", "size=64k", "haiprof-test", str(full)]
+    if subprocess.run(small, capture_output=True, check=False).returncode != 0:
+        pytest.skip("no file system can be mounted here")
+    try:
+        (full / "fill").write_bytes(bytes(64 << 10))
+        folders = (str(full)[1:], "dev/shm")
+        monkeypatch.setattr("haiprof.control.attach._FOLDERS", folders)
+        with job(DOES, tmp_path, each="time.sleep(0.01)") as running:
+            attached = recorded(running, Wanted("r", tmp_path / "logs", 30))
+        assert attached.way == WAY
+        assert [each.name for each in full.iterdir()] == ["fill"]
+    finally:
+        subprocess.run(["umount", "-l", str(full)], check=True)
+    assert steps(attached.run_dir) > 3
+
+
 def test_an_idle_process_is_asked_through_its_socket(shm: Path, tmp_path: Path) -> None:
     with job(TRAINS, tmp_path, str(tmp_path / "logs")) as running:
         running.ask("stop")
@@ -157,10 +284,28 @@ def test_what_runs_no_python_is_looked_at_from_outside(shm: Path, tmp_path: Path
             time.sleep(2.5)
             attached.end()
             assert not recorders(shm)
+            assert not [path for path in shm.rglob("*") if not path.is_dir()]
         finally:
             sleeper.kill()
     samples = Analyzer(attached.run_dir).samples("proc.*")
     assert "command" in samples["instance"].cast(str).to_list()
+
+
+def test_from_outside_it_ends_by_itself_if_nobody_ends_it(
+    shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("haiprof.control.attach._SPARE_SECONDS", 0.5)
+    with subprocess.Popen(["sleep", "60"]) as sleeper:
+        started = start_time_of(sleeper.pid)
+        assert started is not None
+        process = Found(sleeper.pid, started, os.getuid(), ("sleep", "60"), placement({}))
+        try:
+            attach(process, Wanted("r", tmp_path / "logs", 2.5))
+            wait_for(lambda: not recorders(shm), 20)
+            assert sleeper.poll() is None
+            assert not [path for path in shm.rglob("*") if not path.is_dir()]
+        finally:
+            sleeper.kill()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can ask as another user")

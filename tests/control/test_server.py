@@ -423,6 +423,32 @@ def test_a_job_that_keeps_the_interpreter_is_waited_for_and_then_named(
     assert running.stderr == ""
 
 
+def test_a_request_that_was_read_is_not_said_to_have_changed_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "123"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        line = _reason(lambda: ask(path, "stop", timeout=0.5))[1]
+        assert "nothing was changed" in line
+
+        def read() -> None:
+            for _ in range(2):  # the first is the one that was given up
+                connection = listener.accept()[0]
+                connection.recv(1 << 16)
+                kept.append(connection)
+
+        kept: list[socket.socket] = []
+        reader = threading.Thread(target=read)
+        reader.start()
+        line = _reason(lambda: ask(path, "stop", timeout=5.0))[1]
+        assert "has begun with it" in line
+        assert "haiprof ps" in line
+        assert "nothing was changed" not in line
+        reader.join()
+        for connection in kept:
+            connection.close()
+
+
 def test_a_stopped_job_is_said_to_be_stopped(shm: Path, tmp_path: Path) -> None:
     with job(STEPS, tmp_path, "logs") as running:
         path = running.socket
