@@ -407,10 +407,11 @@ def _by_code(process: Found, wanted: Wanted) -> Attached | None:
 
 def _records(pid: int, run: str) -> bool:
     """Say whether a process that has not answered yet has begun to record."""
-    with contextlib.suppress(ControlError):
+    try:
         status = ask(socket_of(pid), "status", timeout=_SAY_SECONDS)
-        return status.get("run") == run
-    return False
+    except ControlError as error:
+        return error.reason == "busy"  # with just that
+    return bool(status.get("run") == run)
 
 
 def _room_for(pid: int, wanted: Wanted, packages: Sequence[Path]) -> Room | None:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +16,7 @@ from control_jobs import DOES, TRAINS, Job, job
 from recording import recorders, wait_for
 
 from haiprof import Analyzer
+from haiprof.control import attach as attach_module
 from haiprof.control.attach import Attached, AttachError, Wanted, attach, way_to
 from haiprof.control.client import ControlError
 from haiprof.control.find import Found, find
@@ -215,11 +215,17 @@ def test_what_is_given_up_does_not_record_later(
 def test_a_recording_that_has_begun_is_not_given_up(
     shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("haiprof.control.attach._BEGIN_SECONDS", 5.0)
-    slow = SLOW.format(module="haiprof.hooks")
+    monkeypatch.setattr("haiprof.control.attach._BEGIN_SECONDS", 10.0)
+    asked = attach_module._records
+
+    def records(pid: int, run: str) -> bool:
+        answer = asked(pid, run)
+        (tmp_path / "GO").touch()
+        return answer
+
+    monkeypatch.setattr("haiprof.control.attach._records", records)
+    slow = SLOW.format(module="haiprof.hooks.cuda")
     with job(DOES, tmp_path, before=slow, each="time.sleep(0.01)") as running:
-        later = threading.Timer(7.0, (tmp_path / "GO").touch)
-        later.start()
         attached = recorded(running, Wanted("r", tmp_path / "logs", 30))
         assert attached.way == WAY
         with pytest.raises(ControlError, match="not loaded haiprof"):

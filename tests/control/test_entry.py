@@ -6,10 +6,14 @@ from pathlib import Path
 
 from recording import run_python, wait_recorded
 
+from haiprof.control import entry
+
 
 def test_a_child_that_is_forked_meanwhile_is_as_its_parent_was_and_can_import(
     shm: Path, tmp_path: Path
 ) -> None:
+    told = tmp_path / "told"
+    told.write_bytes(bytes(entry.ANSWER_BYTES))
     out = run_python(
         """
         import os, signal, sys, threading
@@ -47,10 +51,10 @@ def test_a_child_that_is_forked_meanwhile_is_as_its_parent_was_and_can_import(
         os.waitpid(child, 0)
         go.set()
         brought.join()
-        print(before[0] == sys.getswitchinterval(), open(sys.argv[2]).read())
+        print(before[0] == sys.getswitchinterval(), open(sys.argv[2]).read().strip(chr(0)))
         """,
         str(tmp_path),
-        str(tmp_path / "told"),
+        str(told),
     )
     assert out.splitlines() == ["True None", "True ok"]
     wait_recorded(shm)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -155,11 +156,11 @@ def test_evaluation_after_each_epoch(
                 model(x)
     agree(by_hand)
     found = recorded.sums()
-    for last in (3, 7, 11):
-        for phase in ("eval", "eval_dataloader"):
-            assert found[last][phase] == pytest.approx(
-                by_hand.steps[last][phase], rel=0.01, abs=1_500_000
-            )
+    for phase in ("eval", "eval_dataloader"):
+        # Other programs may have the processor in between, but hardly in most epochs.
+        ours = [found[last][phase] for last in (3, 7, 11)]
+        off = [x - by_hand.steps[last][phase] for x, last in zip(ours, (3, 7, 11), strict=True)]
+        assert statistics.median(map(abs, off)) <= max(0.01 * statistics.median(ours), 1_500_000)
     assert {n for n, phases in found.items() if "eval" in phases} == {3, 7, 11}
 
 
