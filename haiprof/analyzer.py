@@ -10,6 +10,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
+import numpy as np
 import polars as pl
 
 from haiprof import schema
@@ -36,7 +37,9 @@ from haiprof.views import pipeline as pipeline_view
 from haiprof.views import recorded as recorded_views
 from haiprof.views import steps as step_views
 from haiprof.views.clock import Clock
+from haiprof.views.intervals import Times
 from haiprof.views.overview import Summary, add_gpus
+from haiprof.views.rank_parts import RankParts, most_steps
 
 if TYPE_CHECKING:
     from haiprof.show.shown import Shown
@@ -341,19 +344,49 @@ class Analyzer(Traced):
         # A rank that was started again is as fast as it is now.
         latest = {p.rank: p for p in self._run.processes if p.role == ROLE_RANK}
         ranks = list(latest.values()) if len(latest) > 1 else []
-        made = list(self._map(step_answers.phase_parts, ranks))
-        for _, read in made:
+        clocks = self.clock_by_node() if ranks else {}
+        work = functools.partial(step_answers.phase_parts, most=most_steps(len(ranks)))
+        parts, whose = RankParts(), {}
+        for process, read in self._map(work, ranks):
             self.note(read.problems)
+            parts.add(process.label, read.frame, clocks.get(process.node))
+            whose[process.label] = process
         return late.of_run(
-            [process for process, _ in made],
-            [read.frame for _, read in made],
-            self.on_one_clock,
-            self._evidence,
+            whose,
+            parts,
+            functools.partial(self._sampled, clocks=clocks),
             lambda process: [g for found in self.gpu_instances([process]).values() for g in found],
         )
 
-    def _evidence(self) -> pl.DataFrame:
-        return self._table(schema.SAMPLES, None, {"metric": evidence.METRICS})
+    def _sampled(
+        self,
+        windows: Sequence[evidence.Window],
+        clocks: Mapping[str, Callable[[Times], Times]],
+    ) -> list[evidence.Means]:
+        """Return what was sampled of all in windows of the clock of the reference, on average."""
+
+        def by_clock_of(node: str) -> list[evidence.Window]:
+            if node not in clocks or not windows:
+                return list(windows)
+            begins = np.array([low for low, _ in windows])
+            ahead = (begins - clocks[node](begins)).tolist()
+            return [(low + by, high + by) for (low, high), by in zip(windows, ahead, strict=True)]
+
+        found = [
+            read.frame.with_columns(
+                pl.lit(process.node).alias("node"),
+                pl.lit(process.rank, pl.Int64()).alias("rank"),
+                pl.lit(process.pid, pl.Int64()).alias("pid"),
+            )
+            for (process, _), read in self._map(
+                of_process.sampled_means, [(p, by_clock_of(p.node)) for p in self._choose(None)]
+            )
+        ]
+        rows = pl.concat(found)
+        return [
+            evidence.Means(rows.filter(pl.col("window") == number))
+            for number in range(len(windows))
+        ]
 
     def efficiency(self, peak_flops: float | None = None) -> Efficiency:
         """Return MFU and HFU, throughput, and the energy of a step and of a token.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import polars as pl
 
@@ -10,6 +10,7 @@ from haiprof import schema
 from haiprof.sources import tables
 from haiprof.sources.own import Process
 from haiprof.views import device_steps as device_views
+from haiprof.views import evidence
 from haiprof.views import steps as step_views
 
 
@@ -43,6 +44,15 @@ def samples_beneath(process: Process, prefix: str) -> tables.Read:
     """Return the samples of one process whose metric begins so."""
     read = tables.read(process, schema.SAMPLES)
     read.frame = read.frame.filter(pl.col("metric").cat.starts_with(prefix))
+    return read
+
+
+def sampled_means(whose: tuple[Process, Sequence[evidence.Window]]) -> tables.Read:
+    """Return what was sampled of one process in each window, on average, as evidence."""
+    process, windows = whose
+    columns = ("time", "metric", "instance", "value", "flags")
+    read = tables.read(process, schema.SAMPLES, columns, {"metric": evidence.METRICS})
+    read.frame = evidence.means(read.frame, windows)
     return read
 
 

@@ -8,6 +8,7 @@ from haiprof.sources import tables
 from haiprof.sources.own import Process
 from haiprof.traced import late
 from haiprof.views import steps as step_views
+from haiprof.views.rank_parts import thinned
 
 
 def steps(process: Process) -> tables.Read:
@@ -25,9 +26,12 @@ def phases(process: Process) -> tables.Read:
     return read
 
 
-def phase_parts(process: Process) -> tables.Read:
-    """Return what the phases of each step of one process took, on its GPU where that is known."""
+def phase_parts(process: Process, most: int) -> tables.Read:
+    """Return what the phases of at most so many steps of one process took.
+
+    On its GPU where that is known.
+    """
     read, phases = read_phase_spans(process), read_device_phases(process)
-    read.frame = late.recorded_parts(read.frame, phases.frame)
+    read.frame = thinned(late.recorded_parts(read.frame, phases.frame), most)
     read.problems += phases.problems
     return read

@@ -12,11 +12,14 @@ from haiprof.traced.whose import WHO, session_of, stacked
 from haiprof.views import evidence, imbalance
 from haiprof.views import steps as step_views
 from haiprof.views.device_steps import device_steps
+from haiprof.views.rank_parts import RankParts
 from haiprof.views.trace.overview import OTHER
 from haiprof.views.trace.overview import PARTS as TRACE_PARTS
 
 _DATALOADER = "dataloader"
 _BACKWARD, _SYNC = "backward", "gradient_sync"
+#: Of so many late ranks, the worst, it is looked at why.
+_EXPLAINED = 16
 
 
 def recorded_parts(spans: pl.DataFrame, phases: pl.DataFrame) -> pl.DataFrame:
@@ -141,7 +144,7 @@ def _times(whose: Mapping[str, Process], steps: pl.DataFrame) -> list[tuple[str,
 
 def traced_parts(
     whose: Mapping[str, Process], steps: pl.DataFrame, waits: pl.DataFrame
-) -> pl.DataFrame:
+) -> RankParts:
     """Return the parts of the steps of traces of one session, without waiting, by label.
 
     Args:
@@ -160,8 +163,9 @@ def traced_parts(
         {"label": pl.String, "node": pl.String, "rank": pl.Int64, "pid": pl.Int64,
          "session": pl.UInt32},
     )  # fmt: skip
+    made = RankParts()
     if not steps.height or "step" not in steps.columns:
-        return pl.DataFrame(schema=imbalance.PARTS)
+        return made
     node = pl.col("node").cast(pl.String)
     # Where a trace tells of a pipeline alone, a step is mostly waiting, and how much is not known.
     known = pl.sum_horizontal(TRACE_PARTS).sum().over(list(WHO)) > 0
@@ -177,79 +181,58 @@ def traced_parts(
         value_name="duration",
     )  # fmt: skip
     none = pl.lit(None, pl.Int64())
-    return long.select(
-        pl.col("label").alias("rank"), pl.col("step").cast(pl.Int64), "part", "duration",
+    told = long.select(
+        "label", pl.col("step").cast(pl.Int64), "part", "duration",
         none.alias("start"), none.alias("end"),
     )  # fmt: skip
+    for (label,), frame in told.partition_by("label", as_dict=True).items():
+        made.add(str(label), frame)
+    return made
 
 
 def of_run(
-    ranks: Sequence[Process],
-    parts: Sequence[pl.DataFrame],
-    clocked: Callable[[pl.DataFrame], pl.DataFrame],
-    samples: Callable[[], pl.DataFrame],
+    whose: Mapping[str, Process],
+    parts: RankParts,
+    sampled: Callable[[Sequence[evidence.Window]], Sequence[evidence.Means]],
     gpus: Callable[[Process], Sequence[str]],
 ) -> pl.DataFrame:
-    """Return which ranks of a recorded run are late, with evidence.
+    """Return which ranks of a recorded run are late, the worst of them with evidence.
 
     Args:
-        ranks: the processes to compare.
-        parts: :func:`recorded_parts` of each.
-        clocked: puts the times of a frame with ``node`` on one clock.
-        samples: reads those of :data:`haiprof.views.evidence.METRICS`; only asked where one is
-            late.
+        whose: the process of each label.
+        parts: :func:`recorded_parts` of each, on one clock.
+        sampled: what was sampled in windows of time; only asked where one is late.
         gpus: the GPUs of a process as its node names them.
     """
-    whose = {process.label: process for process in ranks}
-    frames = [
-        frame.select(pl.lit(process.label).alias("rank"), pl.lit(process.node).alias("node"),
-                     *[name for name in imbalance.PARTS if name != "rank"])
-        for process, frame in zip(ranks, parts, strict=True)
-    ]  # fmt: skip
-    together = pl.concat(frames) if frames else pl.DataFrame(schema=imbalance.PARTS)
-    found = imbalance.imbalance(imbalance.waited(clocked(_without_sync(together))))
+    # What all ranks tell to be waiting is none of their own; where one does not, it is of backward.
+    parts.fold(_SYNC, _BACKWARD)
+    parts.leave_waiting_out()
+    found = imbalance.imbalance(parts)
     rows = found.to_dicts()
-    if rows:
-        read = samples()
+    lasting = [parts.spanned(row["rank"], row["since"], row["until"]) for row in rows[:_EXPLAINED]]
+    if any(steps for *_, steps in lasting):
         places = {
             label: evidence.Place(p.node, p.rank, p.pid, gpus(p)) for label, p in whose.items()
         }
-        for row in rows:
-            _explain(row, together, read, places)
+        read = sampled([(low, high) for low, high, _ in lasting])
+        for row, (low, high, steps), means in zip(rows, lasting, read, strict=False):
+            if steps:
+                _explain(row, means, places, high - low, int(row["late"]) * steps)
     lines = pl.Series("evidence", [row.get("evidence") for row in rows], pl.String())
     kinds = pl.Series("kind", [row["kind"] for row in rows], pl.String())
     return told(found.with_columns(kinds, lines), whose)
 
 
-def _without_sync(parts: pl.DataFrame) -> pl.DataFrame:
-    """Leave out what all ranks tell to be waiting; where one does not tell, it is of backward."""
-    told = parts.filter(pl.col("part") == _SYNC)
-    if told["rank"].n_unique() == parts["rank"].n_unique():
-        return parts.filter(pl.col("part") != _SYNC)
-    return (
-        parts.with_columns(pl.col("part").replace(_SYNC, _BACKWARD))
-        .group_by("rank", "node", "step", "part", maintain_order=True)
-        .agg(pl.col("duration").sum(), pl.col("start").min(), pl.col("end").max())
-    )
-
-
 def _explain(
     row: dict[str, Any],
-    parts: pl.DataFrame,
-    samples: pl.DataFrame,
+    sampled: evidence.Means,
     places: Mapping[str, evidence.Place],
+    lasted: int,
+    late: int,
 ) -> None:
     """Add to a row what was sampled while the rank was late, and correct its kind by it."""
-    times = parts.filter(pl.col("rank") == row["rank"]).drop_nulls("start")
-    if row["since"] is not None:
-        times = times.filter(pl.col("step").is_between(row["since"], row["until"]))
-    if not times.height:
-        return
-    mine = places[str(row["rank"])]
     others = [place for label, place in places.items() if label != row["rank"]]
-    low, high = times["start"].to_list(), times["end"].to_list()
-    late = int(row["late"]) * times["step"].n_unique()
-    lines, contended = evidence.evidence(samples, mine, others, min(low), max(high), late)
+    lines, contended = evidence.evidence(sampled, places[row["rank"]], others, lasted, late)
     row["evidence"] = "; ".join(lines) or None
     if contended and row["kind"] in ("compute", "host", "other"):
         row["kind"] = "contention"

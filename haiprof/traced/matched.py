@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import polars as pl
@@ -22,7 +22,7 @@ from haiprof.views.trace import distributed, stragglers
 #: Communications that are matched together.
 _BATCH_ROWS: Final = 50_000
 #: Packed communications of so many bytes stay in memory.
-_KEPT_BYTES: Final = 64 << 20
+_KEPT_BYTES: Final = 16 << 20
 _TEXTS: Final = ("op", "group", "ranks", "type")
 
 
@@ -52,7 +52,7 @@ class Session:
         #: The process of each label.
         self.whose: dict[str, Process] = {}
         self._whose: list[Process] = []
-        self._bytes: list[int] = []
+        self._at = [0]  # where each begins, and the last one ends
         # Closed with this object.
         self._waiting = tempfile.SpooledTemporaryFile(_KEPT_BYTES)  # noqa: SIM115
         self._meetings = distributed.Meetings()
@@ -76,14 +76,14 @@ class Session:
                 "or name another folder in TMPDIR"
             ) from None
         self._whose.append(process)
-        self._bytes.append(len(packed))
+        self._at.append(self._at[-1] + len(packed))
 
     def views(self, session: int | None) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
         """Return transfers, collectives and stragglers."""
         nothing = distributed.match({})
         views = distributed.transfer, distributed.statistics, stragglers.caused
         made = [[view(nothing)] for view in views]
-        for batch in self._batches():
+        for batch in self.batches():
             for frames, view in zip(made, views, strict=True):
                 frames.append(view(batch))
         transfers, collectives, caused = (
@@ -95,31 +95,21 @@ class Session:
             named(stragglers.ranked(caused), self._whose, session),
         )
 
-    def rows(
-        self, columns: Sequence[str], keep: Callable[[pl.DataFrame], pl.DataFrame]
-    ) -> pl.DataFrame:
-        """Return some columns of those matched communications that are to be kept.
-
-        Args:
-            columns: which, of what :func:`haiprof.views.trace.distributed.match` returns.
-            keep: returns the rows to keep of some ranks.
-        """
-        frames = [keep(distributed.match({})).select(columns)]
-        frames += [keep(batch).select(columns) for batch in self._batches()]
-        return pl.concat(frames, how="vertical_relaxed")
-
-    def _batches(self) -> Iterator[pl.DataFrame]:
-        """Yield the matched communications of some ranks at a time."""
-        self._waiting.seek(0)
+    def batches(self) -> Iterator[pl.DataFrame]:
+        """Yield the matched communications of the ranks of some hosts at a time."""
+        by_host = sorted(range(len(self._whose)), key=lambda number: self._whose[number].node)
         ranks: list[pl.DataFrame] = []
         rows = 0
-        for process, size in zip(self._whose, self._bytes, strict=True):
-            frame = _unpacked(self._waiting.read(size))
-            ranks.append(frame.with_columns(pl.lit(process.label).alias("rank")))
-            rows += frame.height
-            if rows >= _BATCH_ROWS:
+        for before, number in zip([None, *by_host], by_host, strict=False):
+            process = self._whose[number]
+            another = before is None or self._whose[before].node != process.node
+            if another and rows >= _BATCH_ROWS:
                 yield self._together(ranks)
                 rows = 0
+            self._waiting.seek(self._at[number])
+            frame = _unpacked(self._waiting.read(self._at[number + 1] - self._at[number]))
+            ranks.append(frame.with_columns(pl.lit(process.label).alias("rank")))
+            rows += frame.height
         if ranks:
             yield self._together(ranks)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from typing import Literal, NamedTuple, TypeVar
@@ -529,9 +530,12 @@ class Traced(abc.ABC):
             for number, session in enumerate(self._matched().sessions):
                 nodes = {label: process.node for label, process in session.whose.items()}
                 ranks = {label: process.rank for label, process in session.whose.items()}
-                frame = session.rows(clock_view.WANTED, clock_view.wanted)
-                met.append(clock_view.meetings(frame, nodes, number))
-                sent.append(clock_view.messages(frame, nodes, ranks))
+                shared, alone = [], []
+                for batch in itertools.chain([distributed.match({})], session.batches()):
+                    shared.append(clock_view.by_host(batch, nodes))
+                    alone.append(clock_view.one_sided(batch))
+                met.append(clock_view.meetings(_whole(shared), number))
+                sent.append(clock_view.messages(_whole(alone), nodes, ranks))
             errors = {
                 process.node: process.machine.clock_error_ns
                 for process in self._choose(None)
@@ -552,3 +556,7 @@ class Traced(abc.ABC):
         for place in shared:
             process = mine[place]
             yield process, self._links.of(process), after._links.of(later[place])
+
+
+def _whole(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    return pl.concat(frames, how="vertical_relaxed")

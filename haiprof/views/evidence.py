@@ -6,7 +6,7 @@ Evidence stands beside a finding and explains it; a number that is the same on a
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -81,8 +81,14 @@ SIGNS: Final = (
 #: What :func:`evidence` needs of the table of samples.
 METRICS: Final = tuple(dict.fromkeys((CPU, *(sign.metric for sign in SIGNS))))
 
-#: Mean values by metric, node, rank, pid and instance.
-_Means: TypeAlias = Mapping[tuple[Any, ...], float]
+#: From when to when something was looked at, ns.
+Window: TypeAlias = tuple[int, int]
+MEANS: Final = {
+    "window": pl.UInt32(),
+    "metric": pl.String(),
+    "instance": pl.String(),
+    "value": pl.Float64(),
+}
 #: Of what seldom happens there are no samples where it never did.
 _RARE: Final = re.compile(r"gpu\.throttle|.*(per_s|count)$").match
 #: CPU time of a rank that others push away is no more than that of its peers, or little more.
@@ -101,37 +107,69 @@ class Place:
     gpus: Sequence[str] = ()
 
 
+def means(samples: pl.DataFrame, windows: Sequence[Window]) -> pl.DataFrame:
+    """Return the mean of each metric and instance of one process in each window: :data:`MEANS`."""
+    told = usable(samples)
+    frames = [
+        told.filter(pl.col("time").is_between(low, high))
+        .group_by("metric", "instance", maintain_order=True)
+        .agg(pl.col("value").mean())
+        .select(pl.lit(number, pl.UInt32()).alias("window"), "metric", "instance", "value")
+        for number, (low, high) in enumerate(windows)
+    ]
+    return pl.concat([pl.DataFrame(schema=MEANS), *frames])
+
+
+class Means:
+    """What was sampled of all ranks and nodes in one window, on average."""
+
+    def __init__(self, rows: pl.DataFrame) -> None:
+        """Take :func:`means` of all, with ``node``, ``rank`` and ``pid``; a node's have no rank."""
+        self._of_rank: dict[tuple[Any, ...], float] = {}
+        self._of_node: dict[tuple[str, str], dict[str | None, list[float]]] = {}
+        wanted = ("metric", "node", "rank", "pid", "instance", "value")
+        for metric, node, rank, pid, instance, value in rows.select(wanted).iter_rows():
+            if rank is None:
+                of_node = self._of_node.setdefault((metric, node), {})
+                of_node.setdefault(instance, []).append(value)
+            else:
+                self._of_rank[metric, node, rank, pid, instance] = value
+
+    def of_rank(self, metric: str, place: Place, instance: str | None = None) -> float | None:
+        """Return what was sampled of a rank's process."""
+        return self._of_rank.get((metric, place.node, place.rank, place.pid, instance))
+
+    def of_gpus(self, metric: str, place: Place) -> list[float]:
+        """Return what was sampled of each of a rank's GPUs."""
+        known = self._of_node.get((metric, place.node), {})
+        return [float(np.mean(known[gpu])) for gpu in place.gpus if gpu in known]
+
+    def of_node(self, metric: str, place: Place) -> list[float]:
+        """Return the most that was sampled of any part of a rank's node."""
+        known = self._of_node.get((metric, place.node), {})
+        return [max(value for values in known.values() for value in values)] if known else []
+
+
 def evidence(
-    samples: pl.DataFrame, mine: Place, others: Sequence[Place], low: int, high: int, late: int
+    sampled: Means, mine: Place, others: Sequence[Place], lasted: int, late: int
 ) -> tuple[list[str], bool]:
-    """Return what is different of a rank in a time, in words; and whether others took its CPU.
+    """Return what is different of a rank in a window, in words; and whether others took its CPU.
 
     Args:
-        samples: of all ranks and nodes: ``node``, ``rank``, ``pid``, ``time``, ``metric``,
-            ``instance``, ``value``, ``flags``.
+        sampled: what was sampled in it.
         mine: the rank.
         others: its peers.
-        low: from when, ns.
-        high: until when, ns.
+        lasted: how long it is, ns.
         late: by how much the rank was late in all this time, ns.
     """
-    within = usable(samples.filter(pl.col("time").is_between(low, high)))
-    means = {
-        (str(metric), str(node), rank, pid, instance): float(value)
-        for metric, node, rank, pid, instance, value in within.group_by(
-            "metric", "node", "rank", "pid", "instance"
-        )
-        .agg(pl.col("value").mean())
-        .iter_rows()
-    }
-    busy = _ratio(means, CPU, mine, others)
-    share = 100 * late / max(high - low, 1)
-    waits = (WAIT, mine.node, mine.rank, mine.pid, None) in means
+    busy = _ratio(sampled, CPU, mine, others)
+    share = 100 * late / max(lasted, 1)
+    waits = sampled.of_rank(WAIT, mine) is not None
     lines, contended = [], False
     for sign in SIGNS:
         peers = [place for place in others if sign.of != "node" or place.node != mine.node]
-        value = _value(means, sign, mine)
-        known = [v for place in peers if (v := _value(means, sign, place)) is not None]
+        value = _value(sampled, sign, mine)
+        known = [v for place in peers if (v := _value(sampled, sign, place)) is not None]
         if value is None or not peers or not (known or _RARE(sign.metric)):
             continue
         usual = float(np.median(known)) if known else 0.0
@@ -154,35 +192,19 @@ def _plain(value: float, sign: Sign) -> str:
     return f"{value:.2f}" if sign.scale < 1e-3 else f"{value:.0f}"
 
 
-def _value(means: _Means, sign: Sign, place: Place) -> float | None:
+def _value(sampled: Means, sign: Sign, place: Place) -> float | None:
     if sign.of == "rank":
-        found = [means.get((sign.metric, place.node, place.rank, place.pid, sign.instance))]
+        value = sampled.of_rank(sign.metric, place, sign.instance)
+        known = [] if value is None else [value]
     elif sign.of == "gpu":
-        found = [_of_node(means, sign.metric, place.node, gpu) for gpu in place.gpus]
+        known = sampled.of_gpus(sign.metric, place)
     else:
-        own = [
-            value
-            for (metric, node, rank, _, _), value in means.items()
-            if metric == sign.metric and node == place.node and rank is None
-        ]
-        found = [max(own, default=None)]
-    known = [value for value in found if value is not None]
+        known = sampled.of_node(sign.metric, place)
     return float(np.mean(known)) * sign.scale if known else None
 
 
-def _of_node(means: _Means, metric: str, node: str, instance: str) -> float | None:
-    found = [
-        value
-        for (name, where, rank, _, what), value in means.items()
-        if (name, where, rank, what) == (metric, node, None, instance)
-    ]
-    return float(np.mean(found)) if found else None
-
-
-def _ratio(means: _Means, metric: str, mine: Place, others: Sequence[Place]) -> float | None:
-    value = means.get((metric, mine.node, mine.rank, mine.pid, None))
-    known = [
-        v for p in others if (v := means.get((metric, p.node, p.rank, p.pid, None))) is not None
-    ]
+def _ratio(sampled: Means, metric: str, mine: Place, others: Sequence[Place]) -> float | None:
+    value = sampled.of_rank(metric, mine)
+    known = [v for place in others if (v := sampled.of_rank(metric, place)) is not None]
     usual = float(np.median(known)) if known else 0.0
     return value / usual if value is not None and usual > 0 else None

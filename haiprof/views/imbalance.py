@@ -4,8 +4,8 @@ Ranks that exchange gradients wait for each other within a step, so that all the
 long, however late one of them is. What a rank did itself in a part of a step is what is left
 without waiting; its **excess** over the median of the other ranks, summed over the parts of a step,
 is how late it is in it. How long it waited is known of a deep trace (:mod:`.trace.distributed`).
-Else it is taken from the phase that all ranks leave together: there each waits until the last of
-them has begun it, so a rank that is slow within that very phase does not show. Of a backward pass
+Else it is taken from the phase that all ranks leave together (:mod:`.rank_parts`): a rank that is
+slow within that very phase does not show. Of a backward pass
 of DistributedDataParallel the waiting is recorded, and has been left out before
 (:mod:`haiprof.traced.late`).
 
@@ -22,9 +22,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from haiprof.views.intervals import Times
+from haiprof.views.rank_parts import RankParts, Reals
 from haiprof.views.words import milliseconds, percent
 
 #: Late by a smaller part of a step is not worth a word.
@@ -43,8 +44,6 @@ _MOST: Final = 4_000_000
 _MANY: Final = 8
 #: The level of the late steps and which they are is found from each other, so many times over.
 _NARROWED: Final = 4
-#: Ranks leave a phase together if their ends differ by less than this part of what starts do.
-_TOGETHER: Final = 0.5
 
 #: What kind of work a part of a step is; the rest is ``other``.
 KINDS: Final = {
@@ -54,14 +53,6 @@ KINDS: Final = {
     "communication": "communication", "runtime": "host", "cpu": "host",
 }  # fmt: skip
 
-PARTS: Final = {
-    "rank": pl.String(),
-    "step": pl.Int64(),
-    "part": pl.String(),
-    "duration": pl.Int64(),
-    "start": pl.Int64(),
-    "end": pl.Int64(),
-}
 SCHEMA: Final = {
     "rank": pl.String(),
     "late": pl.Int64(),
@@ -75,52 +66,12 @@ SCHEMA: Final = {
     "steps": pl.UInt32(),
 }
 
-Reals = npt.NDArray[np.float64]
 
-
-def waited(parts: pl.DataFrame) -> pl.DataFrame:
-    """Return ``parts`` without the time that ranks waited for each other in one of them.
-
-    Args:
-        parts: of all ranks on one clock: :data:`PARTS`, a row per rank, step and part; ``start``
-            and ``end`` (ns) are of its last span, null for what is no span.
-
-    Returns:
-        The rows, with less ``duration`` where a rank waited. Where no part is left together,
-        nobody waited as far as can be seen, and they are as they were.
-    """
-    known = parts.drop_nulls(["start", "end"])
-    keys = ["step", "part"]
-    everybody = parts["rank"].n_unique()
-    met = known.group_by(keys).agg(
-        pl.col("start").max().alias("last"),
-        (pl.col("start").max() - pl.col("start").min()).alias("came"),
-        (pl.col("end").max() - pl.col("end").min()).alias("left"),
-        pl.col("rank").n_unique().alias("ranks"),
-    )
-    met = met.filter(pl.col("ranks") == everybody)
-    spread = met.group_by("part").agg(pl.col("came", "left").median())
-    spread = spread.filter(pl.col("left") < _TOGETHER * pl.col("came"))
-    if everybody < 2 or not spread.height:
-        return parts
-    gained = (pl.col("came") - pl.col("left")).alias("gained")
-    part = spread.with_columns(gained).sort("gained", "part", descending=[True, False])["part"][0]
-    last = met.filter(pl.col("part") == part).select(*keys, "last")
-    wait = pl.min_horizontal(pl.col("last") - pl.col("start"), "duration").clip(lower_bound=0)
-    waits = pl.when(pl.col("last").is_not_null() & pl.col("start").is_not_null()).then(wait)
-    return (
-        parts.join(last, on=keys, how="left", maintain_order="left")
-        .with_columns((pl.col("duration") - waits.fill_null(0)).alias("duration"))
-        .drop("last")
-    )
-
-
-def imbalance(parts: pl.DataFrame) -> pl.DataFrame:
+def imbalance(parts: RankParts) -> pl.DataFrame:
     """Return the ranks that are late, the worst first.
 
     Args:
-        parts: what each rank did itself: ``rank``, ``step``, ``part``, ``duration`` (ns, without
-            waiting). Steps that all ranks have count.
+        parts: what each rank did itself. Steps that all ranks have count.
 
     Returns:
         One row per rank that is late: ``rank``, ``late`` (ns a step, the median of the steps in
@@ -130,11 +81,13 @@ def imbalance(parts: pl.DataFrame) -> pl.DataFrame:
         of it there), ``kind`` (:data:`KINDS`) and ``steps`` (that were compared).
     """
     rows: list[tuple[object, ...]] = []
-    ranks, steps, names, own = _cube(parts)
+    ranks, names, steps, own = _cube(parts)
     if len(ranks) > 1 and len(steps):
         typical = float(np.median(own.sum(2)))
+        of_all = np.median(own, 0) if len(ranks) >= _MANY else None
         for number, rank in enumerate(ranks):
-            excess = own[number] - _others(own, number)
+            usual = np.median(np.delete(own, number, 0), 0) if of_all is None else of_all
+            excess = own[number] - usual
             row = _late(excess, steps, typical)
             if row is not None:
                 first, last, by_part = row
@@ -192,44 +145,18 @@ def lines(late: pl.DataFrame) -> list[str]:
     return [*made, f"{more} more ranks are late"] if more > 0 else made
 
 
-def _cube(parts: pl.DataFrame) -> tuple[list[str], npt.NDArray[np.int64], list[str], Reals]:
-    """Return ranks, steps, parts, and the duration of each (rank, step, part) that all ranks have.
+def _cube(parts: RankParts) -> tuple[list[str], list[str], Times, Reals]:
+    """Return ranks, parts, steps, and the duration of each (rank, step, part) that all ranks have.
 
-    Of a rank that did a step again the later one counts. Where there are too many steps, those
-    next to each other are one, named by the first, with their mean.
+    Where there are too many steps, those next to each other are one, named by the first, with their
+    mean.
     """
-    everybody = parts["rank"].n_unique() if parts.height else 0
-    wide = parts.select("rank", "step", "part", "duration").drop_nulls()
-    shared = wide.group_by("step").agg(pl.col("rank").n_unique().alias("ranks"))
-    shared = shared.filter(pl.col("ranks") == everybody).sort("step")
-    ranks, names = wide["rank"].unique().sort().to_list(), wide["part"].unique().sort().to_list()
-    steps = shared["step"].to_numpy()
-    if not len(steps):
-        return ranks, np.zeros(0, np.int64), names, np.zeros((len(ranks), 0, len(names)))
+    ranks, names, steps = parts.ranks, parts.names, parts.shared_steps()
     width = max(1, -(-len(ranks) * len(steps) * len(names) // _MOST))
-    numbered = shared.select("step").with_row_index("number")
-    rows = wide.join(numbered, on="step").with_columns(pl.col("number") // width)
-    rows = rows.group_by("rank", "number", "part").agg(pl.col("duration").sum())
-    count = -(-len(steps) // width)
-    own = np.zeros((len(ranks), count, len(names)))
-    at = [
-        rows[column].replace_strict(keys, range(len(keys)), return_dtype=pl.Int64()).to_numpy()
-        for column, keys in (("rank", ranks), ("part", names))
-    ]
-    own[at[0], rows["number"].to_numpy(), at[1]] = rows["duration"].to_numpy()
-    sizes = np.diff(np.append(np.arange(0, len(steps), width), len(steps)))
-    return ranks, steps[::width], names, own / sizes[None, :, None]
+    return ranks, names, steps[::width], parts.durations(width)
 
 
-def _others(own: Reals, number: int) -> Reals:
-    others = own if len(own) >= _MANY else np.delete(own, number, 0)
-    made: Reals = np.median(others, 0)
-    return made
-
-
-def _late(
-    excess: Reals, steps: npt.NDArray[np.int64], typical: float
-) -> tuple[int, int, Reals] | None:
+def _late(excess: Reals, steps: Times, typical: float) -> tuple[int, int, Reals] | None:
     """Return the first and the last row in which a rank is late, and by how much in each part."""
     whole = excess.sum(1)
     if len(steps) < FEWEST:

@@ -26,19 +26,25 @@ bool Ration::admit(phase::Kind kind) noexcept {
   return true;
 }
 
-// An evaluation is no step, and may be long. After forward it is too late: backward has begun.
+// An evaluation is no step, and may be long. Within a step nothing is decided: its backward would be
+// timed and its forward not.
 void Ration::phase_told(const phase::Span& span) noexcept {
   calls_ = 0;
-  const bool late = span.end > since_ && span.end - since_ > second() / 10;
-  if (late && span.name != phase::Name::forward) renew(span.end);
+  if (span.end <= since_ || span.end - since_ <= second() / 10) return;
+  earn(span.end);
+  if (span.name == phase::Name::eval || span.name == phase::Name::eval_dataloader) decide();
 }
 
-void Ration::renew(std::uint64_t ticks) noexcept {
+void Ration::stepped(std::uint64_t ticks) noexcept {
   if (ticks <= since_) return;
+  earn(ticks);
+  decide();
+}
+
+void Ration::earn(std::uint64_t ticks) noexcept {
   const double seconds = static_cast<double>(ticks - since_) / static_cast<double>(second());
   left_ = std::min(kSaved, left_ + seconds * kPerSecond);
   since_ = ticks;
-  timed_ = left_ > 0;
 }
 
 bool Boundaries::admit(phase::Kind kind) noexcept {

@@ -28,10 +28,11 @@ class Ration {
   bool admit(phase::Kind kind) noexcept;
   // A phase has ended, so the next needs its first boundary.
   void phase_told(const phase::Span& span) noexcept;
-  void stepped(std::uint64_t ticks) noexcept { renew(ticks); }
+  void stepped(std::uint64_t ticks) noexcept;
 
  private:
-  void renew(std::uint64_t ticks) noexcept;
+  void earn(std::uint64_t ticks) noexcept;
+  void decide() noexcept { timed_ = left_ > 0; }
 
   std::uint64_t since_ = 0;
   double left_ = kSaved;

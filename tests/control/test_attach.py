@@ -64,7 +64,7 @@ def test_a_job_that_never_heard_of_haiprof_is_recorded_and_left_as_it_was(
         for number in range(4):
             wanted = Wanted(f"r{number}", tmp_path / "logs", 30)
             attached = recorded(running, wanted)
-            assert attached.way == WAY
+            assert (attached.way, attached.why) == (WAY, "")
             assert attached.run_dir == tmp_path / "logs" / f"r{number}"
             assert (attached.frozen_ns > 0) == (WAY == "injector")
             assert steps(attached.run_dir) > 20
@@ -227,7 +227,7 @@ def test_a_recording_that_has_begun_is_not_given_up(
     slow = SLOW.format(module="haiprof.hooks.cuda")
     with job(DOES, tmp_path, before=slow, each="time.sleep(0.01)") as running:
         attached = recorded(running, Wanted("r", tmp_path / "logs", 30))
-        assert attached.way == WAY
+        assert (attached.way, attached.why) == (WAY, "")
         with pytest.raises(ControlError, match="not loaded haiprof"):
             running.ask("status")
     assert steps(attached.run_dir) > 3
@@ -248,7 +248,7 @@ def test_a_full_tmp_is_not_in_the_way(
         monkeypatch.setattr("haiprof.control.attach._FOLDERS", folders)
         with job(DOES, tmp_path, each="time.sleep(0.01)") as running:
             attached = recorded(running, Wanted("r", tmp_path / "logs", 30))
-        assert attached.way == WAY
+        assert (attached.way, attached.why) == (WAY, "")
         assert [each.name for each in full.iterdir()] == ["fill"]
     finally:
         subprocess.run(["umount", "-l", str(full)], check=True)
@@ -357,7 +357,7 @@ def test_whatever_the_job_is_at(shm: Path, tmp_path: Path, at: str) -> None:
     before, each = AT[at]
     with job(DOES, tmp_path, before=before, each=each) as running:
         attached = recorded(running, Wanted("r", tmp_path / "logs", 30), 1.5)
-        assert attached.way == WAY
+        assert (attached.way, attached.why) == (WAY, "")
         assert steps(attached.run_dir) >= 1
     assert running.stderr == ""
 

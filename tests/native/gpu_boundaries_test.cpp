@@ -142,6 +142,35 @@ void an_evaluation_without_steps_goes_on() {
   CHECK_EQUAL(count, 2000);  // 200 a second
 }
 
+void of_a_long_step_that_is_left_out_nothing_is_timed() {
+  Ration ration;
+  const std::uint64_t second = ring::ticks_per_second();
+  ration.stepped(second);
+  admitted(ration, Kind::optimizer, 500);
+  ration.stepped(second + second / 100);
+  std::uint64_t now = second;
+  for (const Name name : {Name::dataloader, Name::forward, Name::backward}) {
+    now += second / 5;
+    ration.phase_told({now - 10, now, name, 1});
+    CHECK_EQUAL(admitted(ration, Kind::backward, 1), 0);
+  }
+  ration.stepped(now + second / 5);
+  CHECK_EQUAL(admitted(ration, Kind::backward, 1), 1);
+}
+
+void a_long_step_of_many_microbatches_is_timed_to_its_end() {
+  Ration ration;
+  const std::uint64_t second = ring::ticks_per_second();
+  ration.stepped(second);
+  int count = 0;
+  for (std::uint64_t i = 1; i <= 1000; ++i) {
+    count += admitted(ration, Kind::backward, 5);
+    const std::uint64_t end = second + i * second / 100;
+    ration.phase_told({end - 10, end, Name::backward, 1});
+  }
+  CHECK_EQUAL(count, 5000);  // 500 a second
+}
+
 }  // namespace
 
 int main() {
@@ -152,5 +181,7 @@ int main() {
   events_cost_a_bounded_share_by_whole_steps();
   a_flood_within_one_step_ends_too();
   an_evaluation_without_steps_goes_on();
+  of_a_long_step_that_is_left_out_nothing_is_timed();
+  a_long_step_of_many_microbatches_is_timed_to_its_end();
   return test::result();
 }

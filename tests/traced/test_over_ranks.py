@@ -103,11 +103,18 @@ def test_an_executor_that_breaks_is_one_line(tmp_path: Path) -> None:
 
 @pytest.fixture
 def cluster() -> Iterator[Any]:
-    """A client of a Dask cluster of two workers, which gives up what killed both."""
+    """A client of a Dask cluster of two workers, which gives up what killed both.
+
+    A worker is given one task at a time: what only waits at a worker that dies is blamed, too.
+    """
     distributed = pytest.importorskip("distributed")
     dask = pytest.importorskip("dask")
+    config = {
+        "distributed.scheduler.allowed-failures": 1,
+        "distributed.scheduler.worker-saturation": 1.0,
+    }
     with (
-        dask.config.set({"distributed.scheduler.allowed-failures": 1}),
+        dask.config.set(config),
         distributed.LocalCluster(
             n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
         ) as made,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from haiprof.views.evidence import CPU, SWITCHES, WAIT, Place, evidence
+from haiprof.views.evidence import CPU, SWITCHES, WAIT, Means, Place, evidence, means
 
 SCHEMA = {
     "node": pl.String(), "rank": pl.Int64(), "pid": pl.Int64(), "time": pl.Int64(),
@@ -25,7 +25,18 @@ def of_node(node: str, metric: str, value: float, instance: str | None = None) -
 
 
 def told(*rows: Row, low: int = 0, high: int = 10, late: int = 4) -> tuple[list[str], bool]:
-    return evidence(pl.DataFrame(rows, SCHEMA, orient="row"), MINE, OTHERS, low, high, late)
+    return evidence(sampled(*rows, low=low, high=high), MINE, OTHERS, high - low, late)
+
+
+def sampled(*rows: Row, low: int = 0, high: int = 10) -> Means:
+    who = ["node", "rank", "pid"]
+    frames = [
+        means(frame, [(0, 0), (low, high)])
+        .filter(pl.col("window") == 1)
+        .join(frame.select(who).head(1), how="cross")
+        for frame in pl.DataFrame(rows, SCHEMA, orient="row").partition_by(who)
+    ]
+    return Means(pl.concat(frames))
 
 
 def waits(mine: float, others: float) -> list[Row]:
@@ -115,5 +126,5 @@ def test_a_node_that_has_what_others_have_not(metric: str, mine: float, line: st
 
 
 def test_ranks_of_one_node_share_what_the_node_has() -> None:
-    rows = pl.DataFrame([of_node("n0", "cpu.steal.percent", 30)], SCHEMA, orient="row")
-    assert evidence(rows, MINE, [Place("n0", 1, 11)], 0, 10, 4) == ([], False)
+    rows = sampled(of_node("n0", "cpu.steal.percent", 30))
+    assert evidence(rows, MINE, [Place("n0", 1, 11)], 10, 4) == ([], False)

@@ -8,7 +8,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from haiprof.views.imbalance import FEWEST, PARTS, imbalance, waited, words
+from haiprof.views.imbalance import FEWEST, imbalance, words
+from haiprof.views.rank_parts import PARTS, RankParts
 
 MS = 1_000_000
 #: What a rank does in a step by itself, in ms, and how much of it varies from step to step.
@@ -57,8 +58,17 @@ def job(
     return pl.DataFrame(rows, PARTS)
 
 
+def together(parts: pl.DataFrame) -> RankParts:
+    made = RankParts()
+    for (rank,), frame in parts.partition_by("rank", as_dict=True).items():
+        made.add(str(rank), frame)
+    return made
+
+
 def found(parts: pl.DataFrame) -> list[dict[str, Any]]:
-    return imbalance(waited(parts)).to_dicts()
+    made = together(parts)
+    made.leave_waiting_out()
+    return imbalance(made).to_dicts()
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 16])
@@ -110,10 +120,7 @@ def test_one_slow_step_is_none() -> None:
 
 def test_ranks_that_do_not_meet_are_compared_by_their_steps() -> None:
     parts = job(late={(2, 0, 99, "optimizer"): 3.0})
-    alone = parts.with_columns(pl.lit(None, pl.Int64()).alias("start"))
-    assert waited(alone).equals(alone)
-    free = parts.filter(pl.col("part") != "backward")
-    (row,) = imbalance(free).to_dicts()
+    (row,) = found(parts.filter(pl.col("part") != "backward"))
     assert (row["rank"], row["part"]) == ("rank 2", "optimizer")
 
 

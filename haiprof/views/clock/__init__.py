@@ -24,17 +24,24 @@ Times are int64 ns; clocks are those of the hosts as recorded.
 from __future__ import annotations
 
 from haiprof.views.clock.hosts import Clock, clock
-from haiprof.views.clock.together import MEETINGS, MESSAGES, WANTED, meetings, messages, wanted
+from haiprof.views.clock.together import (
+    MEETINGS,
+    MESSAGES,
+    by_host,
+    meetings,
+    messages,
+    one_sided,
+)
 from haiprof.views.clock.words import lines
 
 __all__ = [
     "MEETINGS",
     "MESSAGES",
-    "WANTED",
     "Clock",
+    "by_host",
     "clock",
     "lines",
     "meetings",
     "messages",
-    "wanted",
+    "one_sided",
 ]

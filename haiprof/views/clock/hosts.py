@@ -61,12 +61,16 @@ class Clock:
         if not self.pieces or not frame.height or not columns:
             return frame
         nodes = frame["node"].cast(pl.String)
-        made = {name: frame[name].to_numpy().copy() for name in columns}
+        # A null would make floats of them, which cannot hold a time to the ns.
+        made = {name: frame[name].fill_null(0).to_numpy().copy() for name in columns}
         for node in set(nodes.to_list()) & set(self.pieces):
             mine = (nodes == node).to_numpy()
             for values in made.values():
                 values[mine] = self.corrected(node, values[mine])
-        return frame.with_columns(pl.Series(name, values) for name, values in made.items())
+        return frame.with_columns(
+            pl.when(pl.col(name).is_not_null()).then(pl.Series(name, values)).alias(name)
+            for name, values in made.items()
+        )
 
     def bound(self, host: str, times: Times) -> Times | None:
         """Return how far :meth:`corrected` can be off, in ns; None where that is not known.

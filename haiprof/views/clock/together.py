@@ -11,10 +11,9 @@ import polars as pl
 #: Collectives that no rank can leave before all have come. An all-to-all may move nothing between
 #: two ranks, a broadcast or a reduction has one root: those tell less, and are not used.
 TOGETHER: Final = ("all_reduce", "all_gather", "reduce_scatter", "barrier")
-#: What is read of matched communications.
-WANTED: Final = (
-    "step", "group", "ranks", "op", "alike", "nth", "size", "transfer", "rank", "start", "end",
-)  # fmt: skip
+#: What one collective has in common on all ranks.
+_SAME: Final = ("step", "group", "ranks", "op", "alike", "nth")
+_ONE_SIDED: Final = ("send", "recv")
 MEETINGS: Final = {
     "meeting": pl.Int64(),
     "host": pl.String(),
@@ -31,52 +30,68 @@ MESSAGES: Final = {
 }
 
 
-def wanted(matched: pl.DataFrame) -> pl.DataFrame:
-    """Return those rows of matched communications that can tell of clocks."""
-    in_step = matched.filter(pl.col("step").is_not_null())
-    together = pl.col("op").is_in(TOGETHER) & pl.col("transfer").is_not_null()
-    return in_step.filter(together | pl.col("op").is_in(["send", "recv"]))
-
-
-def meetings(matched: pl.DataFrame, hosts: Mapping[str, str], session: int = 0) -> pl.DataFrame:
+def by_host(matched: pl.DataFrame, hosts: Mapping[str, str]) -> pl.DataFrame:
     """Return the collectives that bound clocks, one row for each and each host that took part.
 
     Args:
-        matched: what :func:`haiprof.views.trace.distributed.match` returned, ranks by label.
+        matched: what :func:`haiprof.views.trace.distributed.match` returned, ranks by label: all of
+            a host, or none.
         hosts: the host of each label.
-        session: told apart from meetings of other sessions by it.
 
     Returns:
-        ``meeting``, ``host``, ``begun`` (when the last rank of the host came), ``ended`` (when its
-        first one left), ``end`` (of the middle one), ``sure`` (whether the trace tells the group).
-        Only collectives of a step: which is the same on another rank is not certain outside.
+        What all have in common of it, ``host``, ``begun`` (when the last rank of the host came),
+        ``ended`` (when its first one left), ``end`` (of the middle one), ``sure`` (whether the
+        trace tells the group). Only collectives of a step: which is the same on another rank is not
+        certain outside.
     """
-    same = ["step", "group", "ranks", "op", "alike", "nth"]
     # An operation of nccl on the host ends when it is queued, not when it is done.
     kept = matched.filter(
         pl.col("transfer").is_not_null(), pl.col("op").is_in(TOGETHER), pl.col("step").is_not_null()
     )
-    if not kept.height:
-        return pl.DataFrame(schema=MEETINGS)
-    host = pl.col("rank").replace_strict(dict(hosts), return_dtype=pl.String())
+    rank = pl.col("rank").cast(pl.String())
+    host = rank.replace_strict(dict(hosts), return_dtype=pl.String())
     told = pl.col("group").is_not_null() | pl.col("ranks").is_not_null()
-    numbered = kept.join(
-        kept.select(same).unique(maintain_order=True).with_row_index("meeting"),
-        on=same,
-        nulls_equal=True,
-    )
     return (
-        numbered.with_columns(host.alias("host"))
-        .group_by("meeting", "host")
+        kept.with_columns(host.alias("host"))
+        .group_by(*_SAME, "host", maintain_order=True)
         .agg(
             pl.col("start").max().alias("begun"),
             pl.col("end").min().alias("ended"),
             pl.col("end").sort().get(pl.len() // 2).alias("end"),
             told.all().alias("sure"),
         )
+    )
+
+
+def meetings(hosts: pl.DataFrame, session: int = 0) -> pl.DataFrame:
+    """Number collectives: of each host its own as :func:`by_host` returned them.
+
+    Args:
+        hosts: of all hosts.
+        session: told apart from meetings of other sessions by it.
+
+    Returns:
+        :data:`MEETINGS`.
+    """
+    if not hosts.height:
+        return pl.DataFrame(schema=MEETINGS)
+    number = hosts.select(_SAME).unique(maintain_order=True).with_row_index("meeting")
+    return (
+        hosts.join(number, on=_SAME, nulls_equal=True)
         .with_columns(pl.col("meeting").cast(pl.Int64) + (session << 40))
         .select(pl.col(name).cast(kind) for name, kind in MEETINGS.items())
         .sort("meeting", "host")
+    )
+
+
+def one_sided(matched: pl.DataFrame) -> pl.DataFrame:
+    """Return what :func:`messages` needs of matched communications."""
+    return matched.filter(
+        pl.col("op").is_in(_ONE_SIDED),
+        pl.col("step").is_not_null(),
+        pl.col("ranks").is_not_null(),
+    ).select(
+        "step", "group", "ranks", "size", "op", pl.col("rank").cast(pl.String()), "start", "end"
     )
 
 
@@ -86,7 +101,7 @@ def messages(matched: pl.DataFrame, hosts: Mapping[str, str], ranks: Mapping[str
     """Return what one host sent to another, where the trace tells both: in groups of two ranks.
 
     Args:
-        matched: as of :func:`meetings`.
+        matched: what :func:`one_sided` returned of all ranks, by label.
         hosts: the host of each label.
         ranks: the rank of each label.
 
@@ -94,17 +109,12 @@ def messages(matched: pl.DataFrame, hosts: Mapping[str, str], ranks: Mapping[str
         ``sender``, ``receiver`` (hosts), ``sent`` (when sending began, by the sender's clock),
         ``received`` (when receiving ended, by the receiver's).
     """
-    found = matched.filter(
-        pl.col("op").is_in(["send", "recv"]),
-        pl.col("step").is_not_null(),
-        pl.col("ranks").is_not_null(),
-    )
-    if not found.height:
+    if not matched.height:
         return pl.DataFrame(schema=MESSAGES)
-    two = {text for text in found["ranks"].unique().to_list() if len(_ranks(text)) == 2}
+    two = {text for text in matched["ranks"].unique().to_list() if len(_ranks(text)) == 2}
     who = pl.col("rank").replace_strict(dict(ranks), return_dtype=pl.Int64())
     host = pl.col("rank").replace_strict(dict(hosts), return_dtype=pl.String())
-    found = found.filter(pl.col("ranks").is_in(two)).with_columns(
+    found = matched.filter(pl.col("ranks").is_in(two)).with_columns(
         who.alias("who"), host.alias("host")
     )
     keys = ["step", "group", "ranks", "size"]

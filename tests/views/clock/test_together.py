@@ -38,7 +38,7 @@ def test_only_collectives_that_hold_all_back_count(
         row("rank 2", "all_reduce", 30, 49),
     ]
     matched = pl.DataFrame([change(r) for r in rows], infer_schema_length=None)
-    met = clock.meetings(matched, HOSTS)
+    met = clock.meetings(clock.by_host(matched, HOSTS))
     assert met["meeting"].n_unique() == kept
     if kept:
         assert met.select("host", "begun", "ended").rows() == [("a", 10, 50), ("b", 30, 49)]
@@ -54,5 +54,6 @@ def test_sends_meet_their_receives_in_groups_of_two() -> None:
         row("rank 1", "recv", 70, 79, ranks="[0, 1, 2]"),
     ]
     ranks = {"rank 0": 0, "rank 1": 1}
-    found = clock.messages(pl.DataFrame(rows, infer_schema_length=None), HOSTS, ranks)
+    told = clock.one_sided(pl.DataFrame(rows, infer_schema_length=None))
+    found = clock.messages(told, HOSTS, ranks)
     assert sorted(found.rows()) == [("a", "b", 10, 30), ("b", "a", 40, 55)]
