@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from haiprof import _core
-from haiprof.hooks.imports import AfterImport, imported
+from haiprof.imports import AfterImport, imported
 
 _NO_NUMBER: Final = 0xFFFFFFFF
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 from haiprof import __version__, _core, session
 from haiprof.control import server
 from haiprof.control.protocol import Refused
+from haiprof.imports import imported
 from haiprof.options import HOST_RECORDERS, OPTIONS, Options
 from haiprof.places import node_name
 from haiprof.recorder.election import recorder_pid
@@ -241,7 +242,7 @@ def _begin_trace(active: session.Session, given: Mapping[str, Any]) -> bool:
 
 
 def _trace_state() -> dict[str, Any] | None:
-    deep = sys.modules.get("haiprof.deep")
+    deep = imported("haiprof.deep")
     trace = None if deep is None else deep.current()
     if trace is None:
         return None

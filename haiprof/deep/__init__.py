@@ -14,7 +14,7 @@ from types import TracebackType
 
 from haiprof.deep.plan import Plan, plan_for_call, plan_of
 from haiprof.deep.recording import Recording
-from haiprof.hooks.imports import AfterImport, imported
+from haiprof.imports import AfterImport, imported
 from haiprof.launcher import placement
 from haiprof.options import Options
 

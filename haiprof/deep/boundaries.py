@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from haiprof import _core, record
-from haiprof.hooks.imports import imported
+from haiprof.imports import imported
 
 #: Steps of other optimizers after which the first is taken to have been given up.
 _GIVEN_UP: Final = 16

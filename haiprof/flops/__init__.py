@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from haiprof import _core
 from haiprof.deep.boundaries import Boundaries
-from haiprof.hooks.imports import AfterImport, imported
+from haiprof.imports import AfterImport, imported
 
 if TYPE_CHECKING:
     from haiprof.flops.counter import StepFlops

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from haiprof import _core
-from haiprof.hooks.imports import AfterImport, imported
 from haiprof.hooks.pauses import CollectorPauses
 from haiprof.hooks.submitted import SubmittedBytes
+from haiprof.imports import AfterImport, imported
 
 if TYPE_CHECKING:
     from haiprof.hooks.watch import Watcher

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from haiprof import _core
-from haiprof.hooks.imports import AfterImport, imported
+from haiprof.imports import AfterImport, imported
 
 #: Number of the category in the ring (src/ring/layout.h).
 _CATEGORY: Final = 10

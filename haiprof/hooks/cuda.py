@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from haiprof import _core
-from haiprof.hooks.imports import AfterImport, imported
+from haiprof.imports import AfterImport, imported
 from haiprof.options import Options
 
 Report = Callable[[str, str], None]

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
-from haiprof.hooks.imports import AfterImport, imported
 from haiprof.hooks.watch import Place, Watcher
+from haiprof.imports import AfterImport, imported
 
 #: Where torch.compile lives; it is imported at the first compilation.
 _COMPILER: Final = "torch._dynamo.eval_frame"

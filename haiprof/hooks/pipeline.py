@@ -17,8 +17,8 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from haiprof import _core
-from haiprof.hooks.imports import AfterImport, imported
 from haiprof.hooks.replaced import Around, Replaced
+from haiprof.imports import AfterImport, imported
 
 #: ``ring::Category::pipeline``.
 _CATEGORY: Final = 12

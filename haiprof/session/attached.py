@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from typing import Final
 
 from haiprof import _core
+from haiprof.imports import imported
 from haiprof.launcher import placement
 from haiprof.options import Options
 from haiprof.session.lines import tell
@@ -45,7 +45,7 @@ def install_kernels(options: Options) -> None:
 
 def stop_kernels() -> None:
     """Take over what the GPU has done; the ring must still be open."""
-    cuda = sys.modules.get("haiprof.hooks.cuda")
+    cuda = imported("haiprof.hooks.cuda")
     if cuda is not None:
         with contextlib.suppress(Exception):
             cuda.uninstall(_KERNELS_SECONDS)
@@ -54,17 +54,17 @@ def stop_kernels() -> None:
 def leave() -> None:
     """Take the hooks off again, but for those on the GPU, whose last records need the ring."""
     with contextlib.suppress(Exception):
-        hooks = sys.modules.get("haiprof.hooks")
+        hooks = imported("haiprof.hooks")
         if hooks is not None:
             hooks.uninstall()
-    flops = sys.modules.get("haiprof.flops")
+    flops = imported("haiprof.flops")
     if flops is not None:
         flops.disarm()
 
 
 def finish_trace(why: str, seconds: float) -> None:
     """End a deep trace, if one is being made, while its events still have a ring."""
-    deep = sys.modules.get("haiprof.deep")
+    deep = imported("haiprof.deep")
     if deep is not None:
         deep.finish(why, seconds)
 
@@ -77,9 +77,9 @@ def report(kind: str, text: str) -> None:
 
 def say_what_is_known() -> None:
     """Report what was found before there was a ring."""
-    hooks = sys.modules.get("haiprof.hooks")
+    hooks = imported("haiprof.hooks")
     if hooks is not None:
         hooks.report_kept()
-    workload = sys.modules.get("haiprof.workload")
+    workload = imported("haiprof.workload")
     if workload is not None:
         workload.say_again()

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from haiprof import _core
+from haiprof.imports import imported
 from haiprof.launcher import Placement, placement
 from haiprof.options import ENABLED_VARIABLE, Options, resolve
 from haiprof.run_folder import made_up_name, open_run_folder, why_not
@@ -377,7 +378,7 @@ def _at_exit() -> None:
         attached.finish_trace("the job ended", _STOP_SECONDS)
         with contextlib.suppress(Exception):
             session.close(_STOP_SECONDS if last else 0.0)
-    server = sys.modules.get("haiprof.control.server")
+    server = imported("haiprof.control.server")
     if server is not None:
         with contextlib.suppress(Exception):
             server.close_socket()

@@ -423,3 +423,28 @@ def test_each_recorder_of_the_host_takes_an_interval_of_its_own(shm: Path, tmp_p
     wait_recorded(shm)
     used = json.loads((tmp_path / "run/run.json").read_text())["options"]
     assert {name: used[name] for name in wanted} == wanted
+
+
+def test_what_another_thread_is_importing_just_then_is_not_asked(shm: Path, tmp_path: Path) -> None:
+    program = """
+    import builtins, sys, threading
+    import haiprof
+    begun, done = threading.Event(), threading.Event()
+    as_ever = builtins.__import__
+    def slow(name, *others, **named):
+        if name == "haiprof.hooks.pauses":
+            begun.set()
+            done.wait(30)
+        return as_ever(name, *others, **named)
+    builtins.__import__ = slow
+    other = threading.Thread(target=lambda: __import__("haiprof.hooks"))
+    other.start()
+    begun.wait()
+    session = haiprof.start(sys.argv[1], run="run", hooks=False, kernels="off")
+    print(session.recording, hasattr(sys.modules["haiprof.hooks"], "install"))
+    haiprof.stop()
+    done.set()
+    other.join()
+    """
+    assert run_python(program, str(tmp_path)) == "True False\n"
+    wait_recorded(shm)

@@ -162,7 +162,7 @@ def test_a_warmup_that_ends_while_torch_is_imported_loses_nothing(
     import haiprof, time
     from haiprof.launcher import placement
     from haiprof.options import resolve
-    from haiprof.hooks import imports
+    from haiprof import imports
     found = []
     def begin(session):
         found.append(imports.imported("torch") is not None)

@@ -390,3 +390,13 @@ def test_frames_are_corrected_by_node() -> None:
     assert starts[2] == pytest.approx(starts[0], abs=20_000)
     assert starts[3] == pytest.approx(starts[1], abs=20_000)
     assert made["duration"].to_list() == [1, 2, 3, 4]
+
+
+def test_a_missing_time_stays_missing_and_those_beside_it_keep_their_nanoseconds() -> None:
+    job = Job(np.random.default_rng(2), collectives=300)
+    told = clock.clock(job.met(), NOTHING_SENT, job.names)
+    known = np.array([1_000 * MS + 1, 2_000 * MS + 7])
+    whole = pl.DataFrame({"node": ["host1"] * 2, "start": job.local(1, known)})
+    partly = pl.concat([whole, pl.DataFrame({"node": ["host1"], "start": [None]}, whole.schema)])
+    made = told.applied(partly)
+    assert made["start"].to_list() == [*told.applied(whole)["start"].to_list(), None]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from haiprof.hooks.imports import AfterImport
+from haiprof.imports import AfterImport
 
 
 class AsksAllOnceMore:
