@@ -366,22 +366,23 @@ class Analyzer(Traced):
         """Return what was sampled of all in windows of the clock of the reference, on average."""
 
         def by_clock_of(node: str) -> list[evidence.Window]:
-            if node not in clocks or not windows:
+            if node not in clocks:
                 return list(windows)
             begins = np.array([low for low, _ in windows])
             ahead = (begins - clocks[node](begins)).tolist()
             return [(low + by, high + by) for (low, high), by in zip(windows, ahead, strict=True)]
 
-        found = [
-            read.frame.with_columns(
-                pl.lit(process.node).alias("node"),
-                pl.lit(process.rank, pl.Int64()).alias("rank"),
-                pl.lit(process.pid, pl.Int64()).alias("pid"),
+        placed = [(process, by_clock_of(process.node)) for process in self._choose(None)]
+        found = []
+        for (process, _), read in self._map(of_process.sampled_means, placed):
+            self.note(read.problems)
+            found.append(
+                read.frame.with_columns(
+                    pl.lit(process.node).alias("node"),
+                    pl.lit(process.rank, pl.Int64()).alias("rank"),
+                    pl.lit(process.pid, pl.Int64()).alias("pid"),
+                )
             )
-            for (process, _), read in self._map(
-                of_process.sampled_means, [(p, by_clock_of(p.node)) for p in self._choose(None)]
-            )
-        ]
         rows = pl.concat(found)
         return [
             evidence.Means(rows.filter(pl.col("window") == number))

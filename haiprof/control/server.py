@@ -174,6 +174,9 @@ class Server:
                 time.sleep(_PAUSE)
                 continue
             with contextlib.suppress(Exception):
+                # Who has its answer may ask again at once, and must find a socket.
+                if not self._listener.ours:
+                    self._listen_again()
                 self._converse(self._connection)
             self._connection.close()
             self._connection = None

@@ -59,6 +59,10 @@ def steps(frame: list[str]) -> bool:
     return any(line.startswith("steps") and "step " in line for line in frame)
 
 
+def phases(frame: list[str]) -> bool:
+    return any("forward" in line and "backward" in line for line in frame)
+
+
 def number(frame: list[str]) -> int:
     """Return the number of the newest step of a frame."""
     (line,) = (line for line in frame if line.startswith("steps"))
@@ -72,7 +76,7 @@ def top(*words: str | Path, columns: int = 80, rows: int = 24, **environment: st
 def test_a_running_job_in_both_sizes(running: subprocess.Popen[str], shm: Path) -> None:
     wait_for(lambda: Path("logs").is_dir() and list(Path("logs").glob("*/*#0/spans-*")), 60)
     with top("--hz", "4") as screen:
-        frame = screen.wait(steps)
+        frame = screen.wait(lambda f: steps(f) and phases(f))
         assert len(frame) == 24
         assert all(len(line) <= 80 for line in frame)
         name = the_run(Path("logs")).name
@@ -80,7 +84,6 @@ def test_a_running_job_in_both_sizes(running: subprocess.Popen[str], shm: Path) 
         assert "recording" in frame[0]
         assert "1 rank on 1 node" in frame[1]
         assert {line.split(" ")[0] for line in frame} >= {"steps", "phases", "rank", "node"}
-        assert any("forward" in line and "backward" in line for line in frame)
         first = number(frame)
         later = screen.wait(lambda f: steps(f) and number(f) > first)
         assert any("memory" in line and "cpu" in line for line in later)
