@@ -22,10 +22,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from haiprof.views.intervals import Times
-from haiprof.views.rank_parts import RankParts, Reals
+from haiprof.views.rank_parts import Cube, RankParts
 from haiprof.views.words import milliseconds, percent
 
 #: Late by a smaller part of a step is not worth a word.
@@ -66,6 +67,8 @@ SCHEMA: Final = {
     "steps": pl.UInt32(),
 }
 
+Reals = npt.NDArray[np.float64]
+
 
 def imbalance(parts: RankParts) -> pl.DataFrame:
     """Return the ranks that are late, the worst first.
@@ -87,7 +90,7 @@ def imbalance(parts: RankParts) -> pl.DataFrame:
         of_all = np.median(own, 0) if len(ranks) >= _MANY else None
         for number, rank in enumerate(ranks):
             usual = np.median(np.delete(own, number, 0), 0) if of_all is None else of_all
-            excess = own[number] - usual
+            excess = own[number].astype(np.float64) - usual
             row = _late(excess, steps, typical)
             if row is not None:
                 first, last, by_part = row
@@ -145,7 +148,7 @@ def lines(late: pl.DataFrame) -> list[str]:
     return [*made, f"{more} more ranks are late"] if more > 0 else made
 
 
-def _cube(parts: RankParts) -> tuple[list[str], list[str], Times, Reals]:
+def _cube(parts: RankParts) -> tuple[list[str], list[str], Times, Cube]:
     """Return ranks, parts, steps, and the duration of each (rank, step, part) that all ranks have.
 
     Where there are too many steps, those next to each other are one, named by the first, with their

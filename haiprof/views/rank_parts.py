@@ -31,7 +31,7 @@ _NEVER: Final = np.iinfo(np.int64).min
 #: Ranks leave a part together if their ends differ by less than this part of what starts do.
 _TOGETHER: Final = 0.5
 
-Reals = npt.NDArray[np.float64]
+Cube = npt.NDArray[np.float32]
 
 
 def most_steps(ranks: int) -> int:
@@ -188,12 +188,15 @@ class RankParts:
             values[~known] = _NEVER
         return first, last, earliest, latest
 
-    def durations(self, width: int) -> Reals:
-        """Return the mean duration of each rank, so many shared steps, and part."""
+    def durations(self, width: int) -> Cube:
+        """Return the mean duration of each rank, so many shared steps, and part.
+
+        To a ten-millionth of it: there may be millions.
+        """
         steps, names = self.shared_steps(), self.names
         edges = np.arange(0, len(steps), width)
         sizes = np.diff(np.append(edges, len(steps)))
-        made = np.zeros((len(self._ranks), len(edges), len(names)))
+        made = np.zeros((len(self._ranks), len(edges), len(names)), np.float32)
         for number, rank in enumerate(self.ranks if len(edges) else ()):
             each = self._ranks[rank]
             rows = np.searchsorted(each.steps, steps)
