@@ -15,9 +15,9 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from haiprof.control.sockets import same_root
 from haiprof.schema import PROCESS_FILE
@@ -118,12 +118,20 @@ class Room:
             OSError: it cannot be read there or written here; then it stays where it is.
         """
         until = time.monotonic() + patience
-        with _opened(self._logs, [self._run]) as folder:
-            while not _closed(folder) and time.monotonic() < until:
-                time.sleep(0.02)
-            to.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _copy_out(folder, to, _DEEPEST)
-        _remove(self._logs, self._run)
+        while True:
+            with _opened(self._logs, [self._run]) as folder:
+                while not _closed(folder) and time.monotonic() < until:
+                    time.sleep(0.02)
+                to.mkdir(mode=0o700, parents=True, exist_ok=True)
+                copied = _copy_out(folder, to, _DEEPEST)
+            try:
+                _remove_these(self._logs, self._run, copied)
+            except OSError as error:
+                # The end of a log comes when all files are closed.
+                if error.errno != errno.ENOTEMPTY or time.monotonic() >= until:
+                    raise
+            else:
+                return
 
     def leave(self) -> None:
         """Remove it, unless it holds a run, of whomever. Never raises; it is not for use then."""
@@ -233,19 +241,25 @@ def _opened(above: int, names: Sequence[str]) -> Iterator[int]:
         os.close(folder)
 
 
-def _copy_out(folder: int, to: Path, deepest: int) -> None:
-    """Copy what is a file or a folder; nothing that is there already is touched."""
-    for name in os.listdir(folder):
+def _copy_out(folder: int, to: Path, deepest: int) -> dict[str, Any]:
+    """Copy what is a file or a folder; nothing that is there already is touched.
+
+    Returns:
+        What there was: of each folder that was copied the same of it, of all else None.
+    """
+    found: dict[str, Any] = dict.fromkeys(os.listdir(folder))
+    for name in found:
         kind = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
         if stat.S_ISDIR(kind) and deepest > 0:
             with _opened(folder, [name]) as inner:
-                _copy_out(inner, _new_folder(to, name), deepest - 1)
+                found[name] = _copy_out(inner, _new_folder(to, name), deepest - 1)
         elif stat.S_ISREG(kind) and not (to / name).exists():
             with (
                 open(os.open(name, _OLD, dir_fd=folder), "rb") as file,
                 open(os.open(to / name, _NEW, 0o600), "wb") as copy,
             ):
                 shutil.copyfileobj(file, copy)
+    return found
 
 
 def _new_folder(above: Path, name: str) -> Path:
@@ -256,6 +270,17 @@ def _new_folder(above: Path, name: str) -> Path:
             folder.mkdir(mode=0o700)
             return folder
     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(above / name))
+
+
+def _remove_these(above: int, name: str, found: Mapping[str, Any]) -> None:
+    """Remove a folder with what was found in it; what came later stays, and it with that."""
+    with _opened(above, [name]) as folder:
+        for inner, inside in found.items():
+            if inside is None:
+                _remove(folder, inner)
+            else:
+                _remove_these(folder, inner, inside)
+    os.rmdir(name, dir_fd=above)
 
 
 def _remove(above: int, name: str) -> None:
@@ -273,8 +298,10 @@ def _remove(above: int, name: str) -> None:
 
 def _closed(run: int) -> bool:
     """Say whether nobody writes into a run any more."""
+    begun = False
     for name in os.listdir(run):
         with contextlib.suppress(OSError), _opened(run, [name]) as folder:
+            begun = True
             if any(file.endswith(".arrows") for file in os.listdir(folder)):
                 return False
             with open(os.open(PROCESS_FILE, _OLD, dir_fd=folder), "rb") as file:
@@ -282,4 +309,4 @@ def _closed(run: int) -> bool:
             with contextlib.suppress(ValueError, AttributeError):
                 if json.loads(text).get("state") == "live":
                     return False
-    return True
+    return begun

@@ -112,7 +112,9 @@ class Recorder:
                     return True
                 self._sleep(doorbell, node)
         finally:
-            # While the lock is held: the next recorder opens the same files.
+            # While the lock is held: the next recorder opens the same files. The log before: who
+            # waits until the node's are closed may take the folder then.
+            keep_log(self._ring_dir, self._run_dir)
             with contextlib.suppress(OSError):
                 node.close()
 
@@ -318,13 +320,20 @@ class Recorder:
         self._terminations += 1
 
 
-def tidy(ring_dir: Path, run_dir: Path) -> None:
-    """Leave nothing in shared memory; a log that says anything goes to the run."""
+def keep_log(ring_dir: Path, run_dir: Path) -> None:
+    """Move what the log says, if anything, to the run."""
     with contextlib.suppress(OSError):
-        text = (ring_dir / RECORDER_LOG).read_bytes()
+        log_file = ring_dir / RECORDER_LOG
+        text = log_file.read_bytes()
         if text:
             with (run_dir / RECORDER_LOG).open("ab") as file:
                 file.write(text)
+            os.truncate(log_file, 0)  # whoever writes it appends
+
+
+def tidy(ring_dir: Path, run_dir: Path) -> None:
+    """Leave nothing in shared memory; a log that says anything goes to the run."""
+    keep_log(ring_dir, run_dir)
     for name in (RECORDER_LOG, DOORBELL_NAME, PACE_NAME, LOCK_NAME):
         (ring_dir / name).unlink(missing_ok=True)
     with contextlib.suppress(OSError):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -205,6 +207,55 @@ def test_no_link_in_a_container_leads_out_of_it(shm: Path, tmp_path: Path) -> No
     assert brought == {"node", "node.2", "node.2/events-0.arrow"}
     assert [p.name for p in secret.iterdir()] == ["text"]
     assert (secret / "text").read_text() == "secret"
+
+
+def test_what_is_written_while_a_run_is_brought_is_brought_too(shm: Path, tmp_path: Path) -> None:
+    written = 0
+    with container(tmp_path, LOOPS) as job:
+        made = Room(job.pid, "run")
+        run = job.files / "tmp/haiprof-attach-0/logs/run"
+        (run / "node").mkdir()
+        (run / "node/process.json").write_text('{"state": "closed"}')
+        writing = threading.Event()
+
+        def write() -> None:
+            nonlocal written
+            until = time.monotonic() + 0.5
+            with contextlib.suppress(FileNotFoundError):  # it was brought between two
+                while time.monotonic() < until:
+                    os.close(os.open(run / f"late-{written}", os.O_CREAT | os.O_EXCL))
+                    written += 1
+                    writing.set()
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        assert writing.wait(10)
+        made.bring(tmp_path / "to", 10.0)
+        writer.join()
+        made.leave()
+        assert not our_folders(job)
+    brought = {p.name for p in (tmp_path / "to").iterdir()}
+    assert brought == {"node", *(f"late-{n}" for n in range(written))}
+
+
+def test_a_run_that_nobody_has_begun_to_write_is_waited_for(shm: Path, tmp_path: Path) -> None:
+    with container(tmp_path, LOOPS) as job:
+        made = Room(job.pid, "run")
+        run = job.files / "tmp/haiprof-attach-0/logs/run"
+        (run / "run.json").write_text("{}")
+
+        def begin() -> None:
+            (run / "node").mkdir()
+            (run / "node/events-0.arrow").write_text("events")
+            (run / "node/process.json").write_text('{"state": "closed"}')
+
+        late = threading.Timer(0.5, begin)
+        late.start()
+        made.bring(tmp_path / "to", 10.0)
+        late.join()
+        made.leave()
+        assert not our_folders(job)
+    assert (tmp_path / "to/node/events-0.arrow").read_text() == "events"
 
 
 def test_what_was_recorded_until_the_container_was_killed_is_brought(
