@@ -15,6 +15,7 @@ from haiprof.options import resolve
 from haiprof.places import ring_dir, ring_root
 from haiprof.recorder.election import recorder_running
 from haiprof.recorder.life import parent_of
+from haiprof.recorder.outside import processes_of_notes
 from haiprof.recorder.process import rings_in
 from haiprof.sources.own import created_ns, read_run, runs_in
 
@@ -91,7 +92,7 @@ def live_runs() -> list[LiveRun]:
             if not rings.is_dir() or not recorder_running(rings):
                 continue
             headers = list(_headers(rings))
-            pids = [int(header["pid"]) for header in headers]
+            pids = [int(header["pid"]) for header in headers] + processes_of_notes(rings)
             if told is None:
                 told = _recorders()
             folder, watched = told.get(rings, (None, None))

@@ -10,8 +10,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
-import select
-import signal
 import sys
 import tempfile
 import time
@@ -29,8 +27,9 @@ from haiprof.control.room import Room, acting_as_user_of, sees
 from haiprof.control.sockets import same_root, socket_of
 from haiprof.errors import HaiprofError
 from haiprof.options import resolve
-from haiprof.places import make_private, ring_dir, ring_root
-from haiprof.recorder.launch import import_paths, start_recorder
+from haiprof.places import ring_dir
+from haiprof.recorder.launch import import_paths, ring_doorbell, start_recorder
+from haiprof.recorder.outside import end_note, write_note
 from haiprof.run_folder import open_run_folder
 from haiprof.run_folder import why_not as why_no_folder
 
@@ -172,7 +171,7 @@ class Attached:
     room: Room | None = None
     _time: float | None = None  #: Its option, where we have set it.
     _leave: bool = True  #: Who ends it leaves nothing of haiprof there.
-    _recorder: int | None = None  #: A pidfd.
+    _note: Path | None = None  #: Of ``outside``: has the recorder watch it.
 
     def end(self) -> None:
         """End what nobody else wants to go on, else have the files complete up to now.
@@ -227,19 +226,9 @@ class Attached:
             raise ControlError("failed", f"process {pid}: {why}")
 
     def _end_outside(self) -> None:
-        if self._recorder is None:
-            return
-        recorder, self._recorder = self._recorder, None
-        gone = select.poll()
-        gone.register(recorder, select.POLLIN)
-        until = time.monotonic() + _CLOSE_SECONDS
-        with contextlib.suppress(ProcessLookupError):
-            # The second is an order; two that come at once are one.
-            while time.monotonic() < until:
-                signal.pidfd_send_signal(recorder, signal.SIGTERM)
-                if gone.poll(300):
-                    break
-        os.close(recorder)
+        if self._note is not None:
+            note, self._note = self._note, None
+            end_note(note, _CLOSE_SECONDS)
 
 
 def way_to(process: Found) -> tuple[Way, str]:
@@ -565,17 +554,14 @@ def _from_outside(process: Found, wanted: Wanted, why: str) -> Attached:
     rings = ring_dir(wanted.run)
     try:
         open_run_folder(wanted.run_dir, process.command, options)
-        make_private(ring_root())
-        make_private(rings)
-        watch = f"{process.pid}:{process.start_time}"
         until = time.monotonic() + wanted.warmup + _own_end(wanted.seconds)
-        recorder = start_recorder(rings, wanted.run_dir, options, watch, until)
+        place, started = process.place, process.start_time
+        note = write_note(rings, process.pid, started, place, why, until)
+        start_recorder(rings, wanted.run_dir, options)
+        ring_doorbell(rings)
     except OSError as error:
         raise AttachError(why_no_folder(error)) from None
-    made = Attached(process, "outside", wanted.run_dir, why=why)
-    with contextlib.suppress(OSError):  # it has ended
-        made._recorder = os.pidfd_open(recorder)
-    return made
+    return Attached(process, "outside", wanted.run_dir, why=why, _note=note)
 
 
 def alive(attached: Sequence[Attached]) -> bool:

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import importlib.abc
 import logging
-import math
 import os
 import resource
 import sys
@@ -39,7 +38,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--perfd", default="", help="socket of haiprof-perfd")
     parser.add_argument("--resctrl", action="store_true", help="make monitoring groups")
     parser.add_argument("--watch", help="PID:START_TIME of a command to stay for")
-    parser.add_argument("--until", type=float, default=math.inf, help="for so long at most")
     options = parser.parse_args(arguments)
     logging.basicConfig(
         level=logging.INFO,
@@ -55,8 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         # A rank may have been first. Its recorder leaves with the last ring, the command may go on.
         while not election.win():
-            over = time.monotonic() >= options.until
-            if watched is None or over or not process_is_alive(*watched):
+            if watched is None or not process_is_alive(*watched):
                 return 0
             time.sleep(0.5)
     except OSError as error:
@@ -78,7 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
         drain_hz=options.drain_hz,
     )
     if watched is not None:
-        recorder.watch_command(*watched, options.until)
+        recorder.watch_command(*watched)
     try:
         recorder.run(election)
     except Exception:

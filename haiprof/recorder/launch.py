@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from haiprof._core import spawn_detached
 from haiprof.options import ENABLED_VARIABLE, Options
@@ -26,6 +27,9 @@ _MEMORY = {
     "OMP_NUM_THREADS": "1",
 }
 
+
+#: How long a recorder may take from its start to its lock, s.
+RECORDER_START_SECONDS: Final = 2.0
 
 #: Where haiprof was brought from: the Python that brought it, and where that imports from.
 _brought_by: tuple[str, tuple[str, ...]] | None = None
@@ -54,11 +58,7 @@ def import_paths() -> list[str]:
 
 
 def start_recorder(
-    ring_dir: Path,
-    run_dir: Path,
-    options: Options,
-    watch: str | None = None,
-    until: float | None = None,
+    ring_dir: Path, run_dir: Path, options: Options, watch: str | None = None
 ) -> int:
     """Start a recorder that is nobody's child; it leaves at once when the run has one.
 
@@ -67,7 +67,6 @@ def start_recorder(
         run_dir: where it writes.
         options: the run's options.
         watch: ``PID:START_TIME`` of a command to stay for.
-        until: how long to stay for it (CLOCK_MONOTONIC, s); None: until it ends.
 
     Returns:
         Its pid.
@@ -98,8 +97,6 @@ def start_recorder(
         arguments.append("--resctrl")
     if watch is not None:
         arguments.append(f"--watch={watch}")
-    if until is not None:
-        arguments.append(f"--until={until!r}")
     inherited = {
         variable: value
         for variable, value in os.environ.items()

@@ -7,7 +7,6 @@ import errno
 import functools
 import json
 import logging
-import math
 import os
 import select
 import signal
@@ -29,6 +28,7 @@ from haiprof.places import (
 from haiprof.recorder.election import Election
 from haiprof.recorder.life import Life
 from haiprof.recorder.node import NodeRecorder
+from haiprof.recorder.outside import OutsideProcess, notes_in
 from haiprof.recorder.process import RecordedProcess, rings_in
 
 log = logging.getLogger(__name__)
@@ -61,18 +61,17 @@ class Recorder:
         self._intervals = intervals
         self._access = access
         self._processes: dict[Path, RecordedProcess] = {}
+        self._outside: dict[str, OutsideProcess] = {}
         self._refused: dict[Path, str] = {}
         self._watched: Life | None = None
-        self._watched_until = math.inf
         self._paused_since: float | None = None
         self._pause_error = 0
         self._terminations = 0
         self._pace_read: tuple[int, int] | None = None
 
-    def watch_command(self, pid: int, start_time: int, until: float = math.inf) -> None:
-        """Stay until that process has ended or that time (CLOCK_MONOTONIC, s), rings or not."""
+    def watch_command(self, pid: int, start_time: int) -> None:
+        """Stay until that process has ended, rings or not."""
         self._watched = Life(pid, start_time)
-        self._watched_until = until
 
     def run(self, election: Election) -> None:
         """Record until the last ring is closed or dead and drained. The lock must be held."""
@@ -84,10 +83,10 @@ class Recorder:
         try:
             while self._record(doorbell):
                 tidy(self._ring_dir, self._run_dir)
-                # Let go first, then look again: a ring that was made meanwhile either sees a free
-                # lock or is seen here.
+                # Let go first, then look again: a ring or a note that was made meanwhile either
+                # sees a free lock or is seen here.
                 election.resign()
-                if not rings_in(self._ring_dir) or not election.win(patience=0):
+                if not self._anybody_left() or not election.win(patience=0):
                     return
                 os.close(doorbell)
                 doorbell = self._open_doorbell()
@@ -104,7 +103,7 @@ class Recorder:
             while True:
                 self._turn(node)
                 if self._terminations > 1:
-                    return not self._rings_left()
+                    return not self._anybody_left()
                 if self._hopeless():
                     log.error("the disk stayed full; `haiprof recover` writes the rings later")
                     return False
@@ -146,8 +145,10 @@ class Recorder:
         failed: OSError | None = None
         parts: list[Callable[[], None]] = [
             lambda: self._find_rings(node),
+            lambda: self._find_notes(node),
             lambda: self._keep_pace(node),
             *(functools.partial(self._drain, p, node) for p in list(self._processes.values())),
+            *(functools.partial(self._see_to, name, node) for name in list(self._outside)),
             lambda: self._sample(node),
         ]
         for part in parts:
@@ -237,6 +238,29 @@ class Recorder:
         if failed is not None:
             raise failed
 
+    def _find_notes(self, node: NodeRecorder) -> None:
+        for path in notes_in(self._ring_dir):
+            if path.stem in self._outside or path in self._refused:
+                continue
+            try:
+                process = OutsideProcess(path, self._run_dir)
+            except FileNotFoundError:
+                continue
+            except ValueError as error:
+                self._refused[path] = str(error)
+                log.error("%s", error)
+                continue
+            self._outside[path.stem] = process
+            node.watch(process.pid, process.folder)
+            node.event("attach", f"{process.label} is watched from outside: {process.why}")
+
+    def _see_to(self, name: str, node: NodeRecorder) -> None:
+        process = self._outside[name]
+        if process.over():
+            node.unwatch(process.pid, process.folder)
+            process.close()
+            del self._outside[name]
+
     @staticmethod
     def _drop_if_unfinished(path: Path) -> None:
         with contextlib.suppress(OSError):
@@ -246,23 +270,23 @@ class Recorder:
                 path.unlink()
 
     def _work_left(self) -> bool:
-        if self._paused_since is not None or self._rings_left():
+        if self._paused_since is not None or self._anybody_left():
             return True
-        if self._watched is None or time.monotonic() >= self._watched_until:
-            return False
-        return not self._watched.ended()
+        return self._watched is not None and not self._watched.ended()
 
-    def _rings_left(self) -> bool:
-        return bool(self._processes) or any(
-            path not in self._refused for path in rings_in(self._ring_dir)
-        )
+    def _anybody_left(self) -> bool:
+        there = (*rings_in(self._ring_dir), *notes_in(self._ring_dir))
+        return bool(self._processes or self._outside) or any(p not in self._refused for p in there)
+
+    def _lives(self) -> list[Life]:
+        return [p.life for p in self._processes.values()] + [p.life for p in self._outside.values()]
 
     def _hopeless(self) -> bool:
         """Return whether only a full disk keeps us here, and has for long."""
         return (
             self._paused_since is not None
             and time.monotonic() - self._paused_since > _GIVE_UP_SECONDS
-            and all(p.life.ended() for p in self._processes.values())
+            and all(life.ended() for life in self._lives())
         )
 
     # -- a disk that does not take it ------------------------------------------------------------
@@ -304,7 +328,7 @@ class Recorder:
             seconds = max(0.001, min(seconds, due))
         poll = select.poll()
         poll.register(doorbell, select.POLLIN)
-        lives = [p.life for p in self._processes.values()]
+        lives = self._lives()
         if self._watched is not None:
             lives.append(self._watched)
         for life in lives:

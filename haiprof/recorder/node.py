@@ -16,7 +16,8 @@ from haiprof import schema
 from haiprof._core import HostSampler
 from haiprof.places import PROCFS, SYSFS, Access, node_name, removed
 from haiprof.recorder import machine
-from haiprof.recorder.process import WRITE_SECONDS, RecordedProcess, write_json
+from haiprof.recorder.process import WRITE_SECONDS, RecordedProcess
+from haiprof.recorder.process_folder import write_json
 from haiprof.recorder.segments import TableWriter, close_stream
 from haiprof.recorder.tables import RowTable
 

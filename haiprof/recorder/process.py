@@ -6,15 +6,15 @@ import contextlib
 import errno
 import json
 import logging
-import os
 import time
 from pathlib import Path
 from typing import Any, Final
 
 from haiprof import schema
 from haiprof._core import RingReader
-from haiprof.places import RING_SUFFIX, removed, safe_name
+from haiprof.places import RING_SUFFIX, removed
 from haiprof.recorder.life import Life, started_at
+from haiprof.recorder.process_folder import claim, document, write_json
 from haiprof.recorder.segments import Reach, TableWriter, close_stream, reached
 from haiprof.recorder.tables import RingTables, RowTable
 
@@ -26,20 +26,6 @@ WRITE_ROWS: Final = 16384
 _TAKE: Final = 1 << 18
 #: Takes in one turn; a job that pushes faster than that must not keep the others waiting.
 _TAKES: Final = 4
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write ``content`` to ``path`` in one rename, mode 0600."""
-    partial = path.with_suffix(".partial")
-    fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            json.dump(content, file, indent=1)
-            file.write("\n")
-        partial.replace(path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
 
 
 class RecordedProcess:
@@ -66,7 +52,9 @@ class RecordedProcess:
         self._process_started = started_at(self.start_time)
         self._gpus: dict[int, dict[str, Any]] = {}
         utc_offset_ns = None
-        self.folder, known = self._find_folder(run_dir)
+        claimed = claim(run_dir, header)
+        known = claimed.known
+        self.folder, self.rank_folder, self.role = claimed.folder, claimed.plain, claimed.role
         #: Whether an earlier recorder has begun it.
         self.taken_over = known is not None
         if known is not None:
@@ -102,81 +90,21 @@ class RecordedProcess:
         self._write_process_file("live")
         self.life = Life(self.pid, self.start_time)
 
-    # -- where -----------------------------------------------------------------------------------
-
-    def _find_folder(self, run_dir: Path) -> tuple[Path, dict[str, Any] | None]:
-        """Return this process's folder, and what an earlier recorder that began it said there."""
-        run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        node = safe_name(self._header["node"]) or "node"
-        plain = run_dir / f"{node}#{self.rank if self.rank is not None else '-'}"
-        self.rank_folder = plain
-        own = plain.with_name(f"{plain.name}.{self.pid}")
-        for folder in (plain, *run_dir.glob(f"{own.name}*")):
-            known = self._read_process_file(folder)
-            if known is not None and self._is_mine(known):
-                self.role = known.get("role", "rank")
-                return folder, known
-        # The first process of a rank is the rank; a fork of it or a helper stands beside it.
-        # Whoever makes the folder has it: containers with one host name may have a recorder each.
-        with contextlib.suppress(FileExistsError):
-            plain.mkdir(mode=0o700)
-            self.role = "rank"
-            return plain, None
-        for n in range(1000):
-            with contextlib.suppress(FileExistsError):
-                folder = own if n == 0 else own.with_name(f"{own.name}.{n}")
-                folder.mkdir(mode=0o700)
-                before = self._read_process_file(plain) or {}
-                again = before.get("state") != "live" or before.get("pid") == self.pid
-                newer = self._header["attempt"] > before.get("attempt", 0)
-                self.role = "rank" if again or newer else "process"
-                return folder, None
-        raise FileExistsError(17, "no free folder name for this process", str(own))
-
-    def _is_mine(self, known: dict[str, Any]) -> bool:
-        return (
-            known.get("pid") == self.pid
-            and known.get("start_time") == self.start_time
-            and known.get("boot_id") == self._header["boot_id"]
-            and known.get("created_ns") == self._header["created_ns"]
-        )
-
-    @staticmethod
-    def _read_process_file(folder: Path) -> dict[str, Any] | None:
-        try:
-            content = json.loads((folder / schema.PROCESS_FILE).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
-        return content if isinstance(content, dict) else None
-
     def _write_process_file(self, state: str) -> None:
         losses = self._losses()
-        write_json(
-            self.folder / schema.PROCESS_FILE,
-            {
-                "format": schema.PROCESS_FORMAT,
-                "version": f"{schema.MAJOR}.{schema.MINOR}",
-                "role": self.role,
-                "node": self._header["node"],
-                "host": self._header["host"],
-                "rank": self.rank,
-                "local_rank": self._header["local_rank"],
-                "world_size": self._header["world_size"],
-                "attempt": self._header["attempt"],
-                "pid": self.pid,
-                "start_time": self.start_time,
-                "process_started_ns": self._process_started,
-                "boot_id": self._header["boot_id"],
-                "ring": self.ring.name,
-                "created_ns": self._header["created_ns"],
-                "started_ns": self._begun,
-                "ended_ns": None if state == "live" else self._now(),
-                "utc_offset_ns": self._reader.utc_offset_ns,
-                "gpus": self.gpus,
-                "state": state,
-                "lost": {"records": _lost_records(losses), **losses},
-            },
+        told = document(
+            self._header,
+            role=self.role,
+            state=state,
+            process_started_ns=self._process_started,
+            started_ns=self._begun,
+            ended_ns=None if state == "live" else self._now(),
+            utc_offset_ns=self._reader.utc_offset_ns,
+            ring=self.ring.name,
+            gpus=self.gpus,
+            lost={"records": _lost_records(losses), **losses},
         )
+        write_json(self.folder / schema.PROCESS_FILE, told)
 
     # -- what ------------------------------------------------------------------------------------
 

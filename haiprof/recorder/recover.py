@@ -25,7 +25,9 @@ from haiprof.recorder.election import Election, recorder_running
 from haiprof.recorder.launch import start_recorder
 from haiprof.recorder.life import process_is_alive
 from haiprof.recorder.loop import tidy
-from haiprof.recorder.process import RecordedProcess, rings_in, write_json
+from haiprof.recorder.outside import notes_in
+from haiprof.recorder.process import RecordedProcess, rings_in
+from haiprof.recorder.process_folder import write_json
 from haiprof.recorder.segments import close_stream
 
 #: An unfinished ring, or a ring folder without rings, this old (s) has lost its maker.
@@ -116,6 +118,8 @@ def _drop_empty(ring_dir: Path) -> None:
     with contextlib.suppress(OSError):
         # A job may have made it just now, and its ring comes next.
         if time.time() - ring_dir.stat().st_mtime > _ABANDONED_SECONDS:
+            for note in notes_in(ring_dir):
+                note.unlink(missing_ok=True)
             tidy(ring_dir, ring_dir / "nowhere")
 
 

@@ -8,7 +8,6 @@ import math
 import os
 import time
 from pathlib import Path
-from typing import Final
 
 from haiprof import _core
 from haiprof.launcher import Placement
@@ -23,13 +22,10 @@ from haiprof.places import (
     room_for_ring,
 )
 from haiprof.recorder.election import recorder_running
-from haiprof.recorder.launch import ring_doorbell, start_recorder
+from haiprof.recorder.launch import RECORDER_START_SECONDS, ring_doorbell, start_recorder
 from haiprof.recorder.life import start_time_of
 from haiprof.schema import PROCESS_FILE
 from haiprof.session.lines import tell
-
-#: How long a recorder may take from its start to its lock, s.
-_RECORDER_START_SECONDS: Final = 2.0
 
 
 class JobRing:
@@ -110,7 +106,7 @@ class JobRing:
         try:
             if not recorder_running(self.dir):
                 # One that was just started may not have its lock yet.
-                if time.monotonic() - self._recorder_started > _RECORDER_START_SECONDS:
+                if time.monotonic() - self._recorder_started > RECORDER_START_SECONDS:
                     self._recorder_started = time.monotonic()
                     start_recorder(self.dir, self.run_dir, self.options)
             else:

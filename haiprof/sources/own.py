@@ -109,6 +109,8 @@ class Process:
     trace: TraceInfo | None = None
     #: When the operating system started it, ns UTC; None where the recorder was older.
     process_started_ns: int | None = None
+    #: Why it was only watched from outside; empty: it recorded.
+    outside: str = ""
     #: Name for people, unique in the run: ``rank 3``, ``rank 3, attempt 1``, ``rank 3, pid 41``.
     label: str = ""
     #: What is read of its tables, from and up to, ns UTC; None: all.
@@ -374,6 +376,7 @@ def read_process(folder: Path) -> Process:
         machine=_machine(document, file),
         trace=_trace(document, file),
         process_started_ns=_whole(document, "process_started_ns", file),
+        outside=_text(document, "outside", file) or "",
     )
 
 

@@ -61,7 +61,9 @@ def _steps(ranks: list[Summary]) -> str:
     stepped = [s for s in ranks if s.steps]
     if not stepped:
         states = {s.process.state for s in ranks}
-        if "live" in states:
+        if ranks and all(s.process.outside for s in ranks):
+            why = f"the job was only watched from outside: {ranks[0].process.outside}"
+        elif "live" in states:
             why = "the job may not have finished its first one yet"
         else:
             why = (

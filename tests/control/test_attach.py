@@ -11,9 +11,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import polars as pl
 import pytest
 from control_jobs import DOES, TRAINS, Job, job
-from recording import recorders, wait_for
+from recording import process_file, python, recorders, wait_for
 
 from haiprof import Analyzer
 from haiprof.control import attach as attach_module
@@ -208,7 +209,7 @@ def test_what_is_given_up_does_not_record_later(
         with pytest.raises(ControlError, match="not loaded haiprof"):
             running.ask("status")
         attached.end()
-        assert not list(attached.run_dir.glob("*#*"))
+        assert [process_file(p)["ring"] for p in attached.run_dir.glob("*#*")] == [None]
     assert running.stderr == ""
 
 
@@ -289,12 +290,86 @@ def test_what_runs_no_python_is_looked_at_from_outside(shm: Path, tmp_path: Path
             wait_for(lambda: (attached.run_dir / "run.json").exists() and recorders(shm))
             time.sleep(2.5)
             attached.end()
-            assert not recorders(shm)
             assert not [path for path in shm.rglob("*") if not path.is_dir()]
+            wait_for(lambda: not recorders(shm))
         finally:
             sleeper.kill()
-    samples = Analyzer(attached.run_dir).samples("proc.*")
-    assert "command" in samples["instance"].cast(str).to_list()
+    (told,) = [process_file(p) for p in attached.run_dir.glob("*#0")]
+    assert (told["state"], told["role"], told["pid"]) == ("closed", "rank", sleeper.pid)
+    assert told["outside"] == attached.why
+    run = Analyzer(attached.run_dir)
+    assert run.samples("proc.*")["rank"].to_list().count(0) > 3
+    assert "the job was only watched from outside: process" in run.headline()[0]
+
+
+#: Ranks whose main threads never come to Python code: one uses a core, one nothing.
+DEAF = """
+    import ctypes, os, threading
+    lock = threading.Lock()
+    print("ready", flush=True)
+    if os.environ["RANK"] == "0":
+        threading.Thread(target=lambda: [None for _ in iter(int, 1)], daemon=True).start()
+    lock.acquire()
+    while not lock.acquire():
+        pass
+"""
+
+
+def test_each_rank_that_is_watched_from_outside_has_its_samples(
+    shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("haiprof.control.attach._BEGIN_SECONDS", 0.5)
+    ranks = [
+        python(DEAF, env=os.environ | {"RANK": str(n), "LOCAL_RANK": str(n), "WORLD_SIZE": "3"})
+        for n in range(3)
+    ]
+    try:
+        for rank in ranks:
+            assert rank.stdout is not None
+            assert rank.stdout.readline() == "ready\n"
+        wanted = Wanted("r", tmp_path / "logs", 30)
+        attached = [attach(found(rank.pid), wanted) for rank in ranks]
+        assert [a.way for a in attached] == ["outside"] * 3
+        wait_for(lambda: len(recorders(shm)) == 1)
+        time.sleep(2.5)
+        ranks[2].kill()
+        ranks[2].wait()
+        wait_for(lambda: process_file(next(wanted.run_dir.glob("*#2")))["state"] == "closed")
+        attached[0].end()
+        assert [process_file(p)["state"] for p in sorted(wanted.run_dir.glob("*#*"))] == [
+            "closed", "live", "closed"
+        ]  # fmt: skip
+        attached[1].end()
+        attached[2].end()
+        assert not [path for path in shm.rglob("*") if not path.is_dir()]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+    cpu = Analyzer(wanted.run_dir).samples("proc.cpu.percent")
+    used = dict(cpu.group_by("rank").agg(pl.col("value").max()).iter_rows())
+    assert set(used) == {0, 1, 2}
+    assert used[0] > 50
+    assert used[1] < 20
+
+
+def test_who_is_watched_from_outside_and_who_records_are_one_run(shm: Path, tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as sleeper, job(TRAINS, tmp_path) as running:
+        started = start_time_of(sleeper.pid)
+        assert started is not None
+        place = placement({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"})
+        process = Found(sleeper.pid, started, os.getuid(), ("sleep", "60"), place)
+        wanted = Wanted("r", tmp_path / "logs", 30)
+        inside, outside = attach(found(running.pid), wanted), attach(process, wanted)
+        assert (inside.way, outside.way) == (WAY, "outside"), inside.why
+        time.sleep(2.5)
+        inside.end()
+        time.sleep(1.2)
+        outside.end()
+        sleeper.kill()
+    assert steps(wanted.run_dir) > 20
+    assert set(Analyzer(wanted.run_dir).samples("proc.cpu.percent")["rank"]) == {0, 1}
+    assert len([p for p in wanted.run_dir.iterdir() if p.is_dir()]) == 3
 
 
 def test_from_outside_it_ends_by_itself_if_nobody_ends_it(
@@ -385,8 +460,7 @@ def test_a_deadlock_is_looked_at_from_outside(
         with pytest.raises(ControlError, match="not loaded haiprof"):
             running.ask("status")
     assert running.stderr == ""
-    samples = Analyzer(attached.run_dir).samples("proc.*")
-    assert "command" in samples["instance"].cast(str).to_list()
+    assert Analyzer(attached.run_dir).samples("proc.*")["rank"].to_list().count(0) > 3
 
 
 #: Processes that are there only just: the one when it starts, the other at its end.

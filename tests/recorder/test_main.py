@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from recording import python, read_table, recorders, run_python, wait_for, wait_recorded
 
+from haiprof.places import make_private, ring_dir, ring_root
+
 
 def test_pandas_is_not_imported_where_it_is_installed(
     shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -49,3 +51,19 @@ def test_it_may_have_more_descriptors_than_its_job(shm: Path, tmp_path: Path) ->
     wait_for(lambda: resource.prlimit(recorder, resource.RLIMIT_NOFILE)[0] == int(most))
     assert resource.prlimit(job.pid, resource.RLIMIT_NOFILE)[0] == int(half)
     assert job.communicate("\n", timeout=60)[1] == ""
+
+
+def test_it_leaves_behind_what_it_cannot_read(shm: Path, tmp_path: Path) -> None:
+    """A ring of another version, for one; the recorder neither stays for it nor goes in circles."""
+    rings = ring_dir("run")
+    make_private(ring_root())
+    make_private(rings)
+    strange = [rings / "1.ring", rings / "1-1.outside"]
+    strange[0].write_bytes(b"of another kind " * 4096)
+    strange[1].write_text("{}")
+    run_python("import sys, haiprof; haiprof.start(sys.argv[1], run='run')", str(tmp_path))
+    wait_for(lambda: not recorders(shm), 20)
+    assert sorted(path for path in rings.iterdir() if path.suffix != ".log") == sorted(strange)
+    log = (tmp_path / "run/recorder.log").read_text()
+    assert log.count("1.ring") == 1
+    assert log.count("1-1.outside: is no note") == 1

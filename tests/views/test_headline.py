@@ -57,6 +57,13 @@ def test_without_steps_it_says_so_and_why(tmp_path: Path, state: str, why: str) 
     assert lines[2] == "Without steps nothing can be said about a bottleneck"
 
 
+def test_a_job_that_was_watched_from_outside_has_no_step_for_that_reason(tmp_path: Path) -> None:
+    run = one_rank(tmp_path / "r", [], state="closed", outside="process 7: may not be traced")
+    assert Analyzer(run).headline()[0] == (
+        "No step was recorded: the job was only watched from outside: process 7: may not be traced"
+    )
+
+
 def test_a_dead_rank_comes_before_everything_else(tmp_path: Path) -> None:
     run = one_rank(tmp_path / "r", runs.loop(50, SLOW_LOADER), state="died")
     assert Analyzer(run).headline()[2].startswith("rank 0 died without closing the profile")
