@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from haiprof.cli.console import say, spinner
 from haiprof.control.client import ControlError, ask
-from haiprof.control.jobs import Ambiguous, Process, at_once, meant
+from haiprof.control.jobs import OUTSIDE, Ambiguous, Process, at_once, meant
 from haiprof.printable import printable
 
 #: More ranks than this are summed up, but for those where something is wrong.
@@ -114,6 +114,9 @@ def tell_answers(
 
 
 def _asked(rank: Process, request: str, timeout: float) -> dict[str, Any] | ControlError:
+    if rank.state == OUTSIDE:
+        text = f"process {rank.pid} is only watched from outside; the command that does so ends it"
+        return ControlError("unloaded", text)
     if rank.socket is None:
         return ControlError("unloaded", f"process {rank.pid} has no socket; its stderr says why")
     try:

@@ -29,7 +29,7 @@ from haiprof.errors import HaiprofError
 from haiprof.options import resolve
 from haiprof.places import ring_dir
 from haiprof.recorder.launch import import_paths, ring_doorbell, start_recorder
-from haiprof.recorder.outside import end_note, write_note
+from haiprof.recorder.outside import Note, end_note, write_note
 from haiprof.run_folder import open_run_folder
 from haiprof.run_folder import why_not as why_no_folder
 
@@ -555,8 +555,20 @@ def _from_outside(process: Found, wanted: Wanted, why: str) -> Attached:
     try:
         open_run_folder(wanted.run_dir, process.command, options)
         until = time.monotonic() + wanted.warmup + _own_end(wanted.seconds)
-        place, started = process.place, process.start_time
-        note = write_note(rings, process.pid, started, place, why, until)
+        place = process.place
+        told = Note(
+            run_dir=str(wanted.run_dir),
+            pid=process.pid,
+            start_time=process.start_time,
+            rank=place.rank,
+            local_rank=place.local_rank,
+            world_size=place.world_size,
+            attempt=place.attempt,
+            why=why,
+            until=until,
+            created_ns=time.time_ns(),
+        )
+        note = write_note(rings, told)
         start_recorder(rings, wanted.run_dir, options)
         ring_doorbell(rings)
     except OSError as error:

@@ -15,9 +15,10 @@ from haiprof import _core
 from haiprof.control.client import ControlError, ask
 from haiprof.control.sockets import socket_of, sockets, users_folders
 from haiprof.errors import HaiprofError
-from haiprof.places import RING_SUFFIX, ring_dir
+from haiprof.places import RING_SUFFIX, node_name, ring_dir
 from haiprof.recorder.election import recorder_pid
 from haiprof.recorder.life import process_is_alive
+from haiprof.recorder.outside import is_note, read_note
 
 #: How long a process may take to say who it is, s.
 _STATUS_SECONDS: Final = 2.0
@@ -30,6 +31,8 @@ IDLE: Final = "idle"
 SILENT: Final = "not answering"
 #: The process has gone, and its ring waits for a recorder.
 NOT_CLOSED: Final = "ended, not closed"
+#: It records nothing itself.
+OUTSIDE: Final = "watched from outside"
 
 #: What the answer to a status says of a process, and of which types that is.
 _TOLD: Final[dict[str, tuple[type, ...]]] = {
@@ -55,7 +58,7 @@ class Process:
     Attributes:
         pid: as it is numbered here.
         state: "recording", "warming up", "armed" (it records as soon as it trains), "idle",
-            "not answering" or "ended, not closed".
+            "not answering", "ended, not closed" or "watched from outside".
         user: whose it is.
         run: its run, and ``run_dir`` its folder.
         node: its machine, as its folders are named.
@@ -185,14 +188,15 @@ def _is_answer(told: Mapping[str, Any]) -> bool:
 
 
 def _rings() -> Iterator[Process]:
-    """Yield who has a ring."""
+    """Yield who has a ring, or is watched from outside."""
     for user_folder in users_folders(Path("/")):
         for folder in _entries(user_folder):
             if folder.name.startswith("."):
                 continue
             newest: dict[int, Process] = {}
             for ring in _entries(folder):
-                if ring.suffix == RING_SUFFIX and (one := _of_ring(ring)) is not None:
+                one = _of_ring(ring) if ring.suffix == RING_SUFFIX else _of_note(ring)
+                if one is not None:
                     newest[one.pid] = one
             if newest:
                 recorder = recorder_pid(folder)
@@ -222,6 +226,31 @@ def _of_ring(ring: Path) -> Process | None:
         rank=header["rank"],
         since_ns=header["created_ns"],
         why="" if alive else "its recorder writes it out; if there is none: haiprof recover",
+    )
+
+
+def _of_note(path: Path) -> Process | None:
+    if not is_note(path):
+        return None
+    try:
+        told = read_note(path)
+    except (OSError, ValueError):
+        return None
+    run_dir = Path(told.run_dir)
+    if ring_dir(run_dir.name).name != path.parent.name:
+        return None
+    if not process_is_alive(told.pid, told.start_time):
+        return None  # its recorder is about to take it away
+    return Process(
+        pid=told.pid,
+        state=OUTSIDE,
+        user=_user(path),
+        run=run_dir.name,
+        run_dir=told.run_dir,
+        node=node_name(),
+        rank=told.rank,
+        since_ns=told.created_ns,
+        why=told.why,
     )
 
 

@@ -14,11 +14,10 @@ import math
 import os
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 from haiprof import schema
-from haiprof.launcher import Placement
-from haiprof.places import make_private, node_name, ring_root
+from haiprof.places import RING_SUFFIX, make_private, node_name, ring_root
 from haiprof.recorder.election import recorder_running
 from haiprof.recorder.launch import RECORDER_START_SECONDS, ring_doorbell
 from haiprof.recorder.life import Life, started_at
@@ -33,10 +32,15 @@ _ENDED_SUFFIX: Final = ".ended"
 _TRIES: Final = 100
 
 
+def is_note(path: Path) -> bool:
+    """Say whether a file is called as notes are, those that were taken back, too."""
+    return path.suffix in (_SUFFIX, _ENDED_SUFFIX)
+
+
 def notes_in(ring_dir: Path) -> list[Path]:
     """Return the notes in a folder of rings, those that were taken back, too."""
     with contextlib.suppress(OSError):
-        return sorted(p for p in ring_dir.iterdir() if p.suffix in (_SUFFIX, _ENDED_SUFFIX))
+        return sorted(filter(is_note, ring_dir.iterdir()))
     return []
 
 
@@ -45,45 +49,65 @@ def processes_of_notes(ring_dir: Path) -> list[int]:
     found = []
     for path in notes_in(ring_dir):
         with contextlib.suppress(OSError, ValueError):
-            found.append(int(_read(path)["pid"]))
+            found.append(read_note(path).pid)
     return found
 
 
-def write_note(
-    ring_dir: Path, pid: int, start_time: int, place: Placement, why: str, until: float
-) -> Path:
+class Note(NamedTuple):
+    """Which process is to be watched, and why only from outside."""
+
+    #: The run's folder.
+    run_dir: str
+    pid: int
+    #: Clock ticks since boot.
+    start_time: int
+    rank: int | None
+    local_rank: int | None
+    world_size: int | None
+    attempt: int
+    why: str
+    #: How long at most (CLOCK_MONOTONIC, s).
+    until: float
+    #: When it was written, ns UTC.
+    created_ns: int
+
+
+def read_note(path: Path) -> Note:
+    """Read a note.
+
+    Raises:
+        ValueError: it is none.
+        OSError: it has gone.
+    """
+    try:
+        told = Note(**json.loads(path.read_text(encoding="utf-8")))
+        numbers = (told.pid, told.start_time, told.attempt, told.created_ns)
+        if all(type(n) is int for n in numbers) and math.isfinite(told.until):
+            return told
+    except (TypeError, ValueError):
+        pass
+    raise ValueError(f"{path}: is no note")
+
+
+def write_note(ring_dir: Path, told: Note) -> Path:
     """Have the recorder of a run watch a process from outside. It must be started then.
 
     Args:
         ring_dir: where the run's rings lie.
-        pid: the process.
-        start_time: when it started, clock ticks since boot.
-        place: its place in its job.
-        why: it is only watched from outside.
-        until: how long at most (CLOCK_MONOTONIC, s).
+        told: which process.
 
     Returns:
-        The note, for :func:`end_note`.
+        The note's file, for :func:`end_note`.
 
     Raises:
         OSError: it cannot be written.
     """
-    told = {
-        "pid": pid,
-        "start_time": start_time,
-        "rank": place.rank,
-        "local_rank": place.local_rank,
-        "world_size": place.world_size,
-        "attempt": place.attempt,
-        "why": why,
-        "until": until,
-    }
-    note = ring_dir / f"{pid}-{time.monotonic_ns()}{_SUFFIX}"
+    note = ring_dir / f"{told.pid}-{time.monotonic_ns()}{_SUFFIX}"
     for left in reversed(range(_TRIES)):
         make_private(ring_root())
         make_private(ring_dir)
         try:
-            write_json(note, told)
+            write_json(note, told._asdict())
             break
         except FileNotFoundError:
             if not left:
@@ -111,7 +135,7 @@ def end_note(note: Path, seconds: float) -> None:
 
     def more() -> bool:
         with contextlib.suppress(OSError):
-            return any(p.suffix in (_SUFFIX, _ENDED_SUFFIX, ".ring") for p in rings.iterdir())
+            return any(is_note(p) or p.suffix == RING_SUFFIX for p in rings.iterdir())
         return False
 
     ring_doorbell(rings)
@@ -134,29 +158,20 @@ class OutsideProcess:
             OSError: it has gone, or the folder cannot be made or written.
         """
         self._note = note.with_suffix(_SUFFIX)  # not there: it was taken back before it was read
-        told = _read(note)
-        try:
-            self.pid = int(told["pid"])
-            self._until = float(told["until"])
-            self.why = str(told["why"])
-            start_time = int(told["start_time"])
-            about = {
-                **{name: told[name] for name in ("rank", "local_rank", "world_size", "attempt")},
-                "node": node_name(),
-                "host": os.uname().nodename,
-                "pid": self.pid,
-                "start_time": start_time,
-                "boot_id": _boot_id(),
-                "created_ns": time.time_ns(),
-            }
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"{note}: {error!r}") from None
-        self._about = about
-        self._process_started = started_at(start_time)
-        claimed = claim(run_dir, about)
+        told = read_note(note)
+        self.pid, self._until, self.why = told.pid, told.until, told.why
+        self._about = {
+            **told._asdict(),
+            "node": node_name(),
+            "host": os.uname().nodename,
+            "boot_id": _boot_id(),
+        }
+        self._begun = time.time_ns()
+        self._process_started = started_at(told.start_time)
+        claimed = claim(run_dir, self._about)
         self.folder, self._role = claimed.folder, claimed.role
         self._write_process_file("live")
-        self.life = Life(self.pid, start_time)
+        self.life = Life(told.pid, told.start_time)
 
     @property
     def label(self) -> str:
@@ -185,7 +200,7 @@ class OutsideProcess:
             role=self._role,
             state=state,
             process_started_ns=self._process_started,
-            started_ns=self._about["created_ns"],
+            started_ns=self._begun,
             ended_ns=None if state == "live" else time.time_ns(),
             utc_offset_ns=time.time_ns() - time.monotonic_ns(),
             ring=None,
@@ -194,13 +209,6 @@ class OutsideProcess:
             lost={"records": 0},
         )
         write_json(self.folder / schema.PROCESS_FILE, told)
-
-
-def _read(note: Path) -> dict[str, Any]:
-    told = json.loads(note.read_text(encoding="utf-8"))
-    if not isinstance(told, dict) or not math.isfinite(told.get("until", math.nan)):
-        raise ValueError(f"{note}: is no note")
-    return told
 
 
 def _boot_id() -> str:

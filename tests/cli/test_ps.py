@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ from recording import process_file, recorders, wait_for, wait_recorded
 
 from haiprof.cli.asking import ask_job
 from haiprof.control import server
+from haiprof.control.attach import Wanted, attach
 from haiprof.control.client import ControlError
+from haiprof.control.find import find
 from haiprof.control.jobs import Process
 from haiprof.places import control_socket
 
@@ -95,6 +98,25 @@ def test_one_that_is_stopped_or_has_ended_is_listed_as_that(shm: Path, tmp_path:
         assert "haiprof recover" in told["why"]
         assert haiprof("recover").returncode == 0
         assert listed() == []
+
+
+def test_one_that_is_watched_from_outside_is_listed_and_says_who_ends_it(
+    shm: Path, tmp_path: Path
+) -> None:
+    with subprocess.Popen(["sleep", "100"]) as sleeper:
+        try:
+            attached = attach(find(str(sleeper.pid))[0], Wanted("r", tmp_path / "logs", 60))
+            (told,) = listed()
+            assert (told["state"], told["run"], told["rank"]) == ("watched from outside", "r", 0)
+            assert (told["pid"], told["why"]) == (sleeper.pid, attached.why)
+            assert told["run_dir"] == str(attached.run_dir)
+            done = haiprof("stop", "r")
+            assert done.returncode == 4
+            assert "only watched from outside; the command that does so ends it" in done.stderr
+            attached.end()
+            assert listed() == []
+        finally:
+            sleeper.kill()
 
 
 @pytest.mark.parametrize("meant", ["run", "folder", "pid"])

@@ -15,13 +15,12 @@ import pytest
 from recording import process_file, recorders, wait_for
 
 from haiprof import Analyzer
-from haiprof.launcher import placement
 from haiprof.options import Options
 from haiprof.places import ring_dir
 from haiprof.recorder.election import recorder_running
 from haiprof.recorder.launch import start_recorder
 from haiprof.recorder.life import start_time_of
-from haiprof.recorder.outside import end_note, notes_in, processes_of_notes, write_note
+from haiprof.recorder.outside import Note, end_note, notes_in, processes_of_notes, write_note
 from haiprof.recorder.recover import recover_rings
 from haiprof.run_folder import open_run_folder
 
@@ -38,8 +37,9 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 def note_of(pid: int, rank: int = 0, seconds: float = 100) -> Path:
     started = start_time_of(pid)
     assert started is not None
-    place = placement({"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"})
-    return write_note(ring_dir("run"), pid, started, place, "a reason", time.monotonic() + seconds)
+    until = time.monotonic() + seconds
+    note = Note("/a/run", pid, started, rank, rank, 2, 0, "a reason", until, time.time_ns())
+    return write_note(ring_dir("run"), note)
 
 
 def told(run: Path, rank: int = 0) -> dict[str, Any]:
