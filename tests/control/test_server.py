@@ -301,6 +301,10 @@ def test_a_job_that_closes_our_descriptor_and_gets_its_number_keeps_its_own(
         from haiprof.places import control_socket
         haiprof.start(log_dir=sys.argv[1], run="r")
         number = server._server._listener.socket.fileno()
+        thread = server._server._thread.native_id
+        waits = f"{number:#x}"
+        while open(f"/proc/self/task/{thread}/syscall").read().split()[1:2] != [waits]:
+            time.sleep(0.001)  # it holds what it waits at: that refuses nobody when it is closed
         os.close(number)
         mine = socket.socket(socket.AF_UNIX)
         mine.bind(b"\\0haiprof-test-%d" % os.getpid())
