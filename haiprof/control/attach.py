@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import haiprof
+from haiprof.control import bundle
 from haiprof.control.client import ControlError, ask
 from haiprof.control.entry import ANSWER_BYTES, BEGAN, RECORDED
 from haiprof.control.find import Found
@@ -33,8 +34,11 @@ from haiprof.recorder.outside import Note, end_note, write_note
 from haiprof.run_folder import open_run_folder
 from haiprof.run_folder import why_not as why_no_folder
 
-#: How long a process may take until it records, s.
+#: How long a process may take until it runs what is brought into it, s.
 _BEGIN_SECONDS: Final = 15.0
+#: How long it may take from there until it records, s: of a thread that keeps the interpreter's
+#: lock for a tenth of a second at a time ours gets little.
+_RECORD_SECONDS: Final = 60.0
 #: How long our thread in a process rests before it maps anything, s: the thread that was stopped is
 #: stopped once more to take back what the code was in, and would wait for it.
 _REST_SECONDS: Final = 0.01
@@ -86,7 +90,7 @@ def begin():
         except OSError:
             pass  # who asked has gone
     else:
-        entry.begin({given!r}, {told!r}, {python!r})
+        entry.begin({given!r}, {told!r}, {python!r}, {bundle!r})
 
 def start(begin):
     import threading, time
@@ -250,7 +254,7 @@ def attach(process: Found, wanted: Wanted) -> Attached:
         AttachError: it has ended, or cannot even be looked at from outside.
     """
     try:
-        with _alone(process.pid, 2 * _BEGIN_SECONDS):
+        with _alone(process.pid, _BEGIN_SECONDS + _RECORD_SECONDS):
             return _from_inside(process, wanted)
     except ControlError as error:
         return _from_outside(process, wanted, str(error))
@@ -349,7 +353,7 @@ def _by_code(process: Found, wanted: Wanted) -> Attached | None:
     with _tidied(room) as log_dir, _message(pid) as (here, there):
         given = wanted.given(log_dir)
 
-        def run(path: str, modules: Sequence[str]) -> str:
+        def run(path: str, modules: Sequence[str], bundle: str = "") -> str:
             code = _CODE.format(
                 path=path,
                 modules=modules,
@@ -358,19 +362,21 @@ def _by_code(process: Found, wanted: Wanted) -> Attached | None:
                 told=there,
                 python=python if path else None,
                 rest=_REST_SECONDS,
+                bundle=bundle,
             )
             ran.append(run_in(pid, code, _BEGIN_SECONDS))
-            said = _heard(here, _BEGIN_SECONDS)
+            said = _heard(here, _RECORD_SECONDS)
             if not said and _records(pid, wanted.run):  # it is about to say so
                 said = _heard(here, _BEGIN_SECONDS)
             if not said:
-                late = f"it did not begin to record within {_BEGIN_SECONDS:g} s"
+                late = f"it did not begin to record within {_RECORD_SECONDS:g} s"
                 raise NotReachedError(pid, "late", late)
             return said
 
         ran: list[Ran] = []
         if room is None:
-            said = run(_package_for(version), ())
+            with _bundle(pid, version) as modules:
+                said = run(_package_for(version), (), modules)
         else:
             said = run("", _MODULES)
             if said.startswith(_LACKING):
@@ -499,6 +505,34 @@ def _package_for(version: tuple[int, int]) -> str:
     package = Path(haiprof.__file__).parent
     built = list(package.glob(f"_core.cpython-{version[0]}{version[1]}-*"))
     return str(package.parent) if built else ""
+
+
+@contextlib.contextmanager
+def _bundle(pid: int, version: tuple[int, int]) -> Iterator[str]:
+    """Yield where the process finds our modules in one file; empty: it reads each from its own."""
+    if not bundle.fits(version):
+        yield ""
+        return
+    for folder in _FOLDERS:
+        try:
+            with acting_as_user_of(pid):
+                descriptor, name = tempfile.mkstemp(
+                    prefix="haiprof-", dir=f"/proc/{pid}/root/{folder}"
+                )
+        except OSError:
+            continue
+        try:
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(bundle.bundle())
+            except OSError:  # it is full
+                continue
+            yield f"/{folder}/{Path(name).name}"
+        finally:
+            with contextlib.suppress(OSError):
+                Path(name).unlink()
+        return
+    yield ""
 
 
 @contextlib.contextmanager

@@ -152,8 +152,8 @@ def run_in(pid: int, code: str, timeout: float = 10.0) -> Ran:
         NotReachedError: the process cannot be reached, or did not run the code in time.
     """
     deadline = time.monotonic() + timeout
-    version = _version_when_there(pid, deadline)
-    with turn(pid, deadline):
+    with turn(pid, deadline):  # else another of us seems to be a debugger that has it
+        version = _version_when_there(pid, deadline)
         if version >= (3, 14) and version == sys.version_info[:2]:
             with _folder_of_both(pid) as folder:
                 if folder is not None:

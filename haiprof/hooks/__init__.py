@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from haiprof import _core
+from haiprof.gently import rest
 from haiprof.hooks.pauses import CollectorPauses
 from haiprof.hooks.submitted import SubmittedBytes
 from haiprof.imports import AfterImport, imported
@@ -167,6 +168,7 @@ def _attach_all() -> None:
 
 
 def _attach(hook: Hook) -> None:
+    rest()
     try:
         _status[hook.name] = hook.attach()
         _attached.append(hook)

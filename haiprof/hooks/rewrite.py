@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
 from typing import Any, Final
 
+from haiprof.gently import rest
+
 _ENTER: Final = "haiprof: enter"
 _LEAVE: Final = "haiprof: leave"
 
@@ -54,10 +56,12 @@ def _rewritten(
     inner: tuple[str, ...],
 ) -> CodeType:
     source = _Source(function)
+    rest()
     if not _same(source.compile(), running):
         raise OSError(f"the source of {function.__qualname__} is not what runs")
     body = source.definition if not inner else _inner(source.definition, inner)
     _wrap(body, argument)
+    rest()
     code = source.compile()
     if code.co_freevars != running.co_freevars:
         raise OSError(f"{function.__qualname__} closes over other names than its source")
@@ -71,11 +75,14 @@ class _Source:
         # Only the function is parsed: the syntax tree of a whole torch file takes megabytes, which
         # the allocator keeps.
         lines, start = inspect.findsource(function)
+        rest()
         block = inspect.getblock(lines[start:])
+        rest()
         self._function = function
         self._path = function.__qualname__.split(".")
         # What is imported is called in another way than what is not.
         self._imports = ast.parse("\n".join(_imports(lines))).body
+        rest()
         # Under a condition its indentation, and so every column, stays what it is.
         module = ast.parse(
             "if True:\n" + "".join(block) if block[0][0].isspace() else "".join(block)

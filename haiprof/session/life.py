@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from haiprof import _core
+from haiprof.gently import rest
 from haiprof.imports import imported
 from haiprof.launcher import Placement, placement
 from haiprof.options import ENABLED_VARIABLE, Options, resolve
@@ -160,6 +161,7 @@ class Session:
                 return False
             try:
                 open_run_folder(self.run_dir, sys.orig_argv, self.options)
+                rest()
                 self._ring.open()
             except OSError as error:
                 tell(why_not(error))
@@ -171,8 +173,11 @@ class Session:
             if self.options.time:
                 self._ends = self._ends or time.monotonic() + self.options.time
                 self.later(self._ends, _stop)
+            rest()
             self.see_to_recorder()
+            rest()
             _be_asked()
+            rest()
             attached.say_what_is_known()
             return True
 

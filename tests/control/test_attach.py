@@ -7,9 +7,12 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -188,17 +191,19 @@ def test_a_process_that_waits_for_its_first_record_records_into_its_own_run(
 
 
 #: Keeps imports of one module waiting until GO is there.
-SLOW = """class Slow:
-        def find_spec(self, name, *others):
-            while name == "{module}" and not os.path.exists("GO"):
-                time.sleep(0.01)
-    sys.meta_path.insert(0, Slow())"""
+SLOW = """from importlib.machinery import SourceFileLoader
+    execute = SourceFileLoader.exec_module
+    def slowly(loader, module):
+        while module.__name__ == "{module}" and not os.path.exists("GO"):
+            time.sleep(0.01)
+        execute(loader, module)
+    SourceFileLoader.exec_module = slowly"""
 
 
 def test_what_is_given_up_does_not_record_later(
     shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("haiprof.control.attach._BEGIN_SECONDS", 1.0)
+    monkeypatch.setattr("haiprof.control.attach._RECORD_SECONDS", 1.0)
     slow = SLOW.format(module="haiprof.session")
     with job(DOES, tmp_path, before=slow, each="time.sleep(0.01)") as running:
         attached = attach(found(running.pid), Wanted("r", tmp_path / "logs", 30))
@@ -216,7 +221,7 @@ def test_what_is_given_up_does_not_record_later(
 def test_a_recording_that_has_begun_is_not_given_up(
     shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("haiprof.control.attach._BEGIN_SECONDS", 10.0)
+    monkeypatch.setattr("haiprof.control.attach._RECORD_SECONDS", 10.0)
     asked = attach_module._records
 
     def records(pid: int, run: str) -> bool:
@@ -271,7 +276,7 @@ def test_a_recording_that_nobody_ends_ends_by_itself(
 ) -> None:
     monkeypatch.setattr("haiprof.control.attach._SPARE_SECONDS", 0.5)
     with job(TRAINS, tmp_path) as running:
-        attached = attach(found(running.pid), Wanted("r", tmp_path / "logs", 0.5))
+        attached = attach(found(running.pid), Wanted("r", tmp_path / "logs", 2.0))
         wait_for(lambda: running.ask("status")["state"] == "idle")
         wait_for(lambda: not recorders(shm))
         assert steps(attached.run_dir) > 20
@@ -315,6 +320,12 @@ DEAF = """
 """
 
 
+def waits_for_ever(pid: int) -> bool:
+    """Whether the main thread waits for a lock: for the interpreter's it does so for a while."""
+    number, *arguments = Path(f"/proc/{pid}/syscall").read_text().split()
+    return number.isdigit() and arguments[3] == "0x0"
+
+
 def test_each_rank_that_is_watched_from_outside_has_its_samples(
     shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -327,6 +338,7 @@ def test_each_rank_that_is_watched_from_outside_has_its_samples(
         for rank in ranks:
             assert rank.stdout is not None
             assert rank.stdout.readline() == "ready\n"
+            wait_for(lambda pid=rank.pid: waits_for_ever(pid))
         wanted = Wanted("r", tmp_path / "logs", 30)
         attached = [attach(found(rank.pid), wanted) for rank in ranks]
         assert [a.way for a in attached] == ["outside"] * 3
@@ -434,6 +446,42 @@ def test_whatever_the_job_is_at(shm: Path, tmp_path: Path, at: str) -> None:
         attached = recorded(running, Wanted("r", tmp_path / "logs", 30), 1.5)
         assert (attached.way, attached.why) == (WAY, "")
         assert steps(attached.run_dir) >= 1
+    assert running.stderr == ""
+
+
+def test_our_modules_come_in_one_file_and_that_is_gone(
+    shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = tmp_path / "told"
+    code = f"""
+        import sys
+        def bundled(module):
+            return type(getattr(module, "__loader__", None)).__name__ == "_Loader"
+        ours = {{n: bundled(m) for n, m in sys.modules.items() if n.startswith("haiprof.")}}
+        with open({str(told)!r}, "w") as file:
+            print(sum(ours.values()), *(n for n in ours if not ours[n]), file=file)
+    """
+    bundle, brought = attach_module._bundle, []
+
+    @contextlib.contextmanager
+    def noted(*given: Any) -> Iterator[str]:
+        with bundle(*given) as path:
+            brought.append(Path(path))
+            assert brought[0].stat().st_size > 100_000
+            yield path
+
+    monkeypatch.setattr("haiprof.control.attach._bundle", noted)
+    with job(DOES, tmp_path, each="time.sleep(0.01)") as running:
+        recorded(running, Wanted("r", tmp_path / "logs", 30))
+        run_in(running.pid, textwrap.dedent(code), 10)
+        wait_for(lambda: told.exists() and told.read_text().endswith("\n"))
+        bundled, *others = told.read_text().split()
+    assert int(bundled) > 10
+    # What brings the bundle, what is no Python, and what is imported when somebody asks.
+    bringing = {"haiprof.control", *(f"haiprof.control.{n}" for n in ("entry", "bundle"))}
+    assert set(others) <= bringing | {"haiprof.gently", "haiprof._core", "haiprof.control.requests"}
+    assert len(brought) == 1
+    assert not brought[0].exists()
     assert running.stderr == ""
 
 

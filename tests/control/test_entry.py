@@ -4,43 +4,41 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from recording import run_python, wait_recorded
 
 from haiprof.control import entry
+from haiprof.control.bundle import bundle
 
 
+@pytest.mark.parametrize("bundled", [True, False])
 def test_a_child_that_is_forked_meanwhile_is_as_its_parent_was_and_can_import(
-    shm: Path, tmp_path: Path
+    shm: Path, tmp_path: Path, bundled: bool
 ) -> None:
     told = tmp_path / "told"
     told.write_bytes(bytes(entry.ANSWER_BYTES))
+    (tmp_path / "modules").write_bytes(bundle())
     out = run_python(
         """
         import os, signal, sys, threading
-        from importlib.machinery import PathFinder
+        from importlib.machinery import SourceFileLoader
         from haiprof.control import entry
 
         held, go = threading.Event(), threading.Event()
 
-        class Holds:
-            def find_spec(self, name, path=None, target=None):
-                if name != "haiprof.session.life" or threading.current_thread() is not brought:
-                    return None
-                spec = PathFinder.find_spec(name, path)
-                execute = spec.loader.exec_module
-                def hold(module):
-                    held.set()
-                    go.wait()
-                    execute(module)
-                spec.loader.exec_module = hold
-                return spec
+        execute = SourceFileLoader.exec_module
+        def hold(loader, module):
+            if module.__name__ == "haiprof.session.life" and threading.current_thread() is brought:
+                held.set()
+                go.wait()
+            execute(loader, module)
 
-        sys.meta_path.insert(0, Holds())
+        SourceFileLoader.exec_module = hold
         before = sys.getswitchinterval(), list(sys.meta_path)
-        given = {"log_dir": sys.argv[1], "run": "r"}
-        brought = threading.Thread(target=entry.begin, args=(given, sys.argv[2], None))
+        given, modules = {"log_dir": sys.argv[1], "run": "r"}, sys.argv[3]
+        brought = threading.Thread(target=entry.begin, args=(given, sys.argv[2], None, modules))
         brought.start()
-        held.wait(60)
+        assert held.wait(60)
         child = os.fork()
         if child == 0:
             signal.alarm(30)
@@ -55,6 +53,7 @@ def test_a_child_that_is_forked_meanwhile_is_as_its_parent_was_and_can_import(
         """,
         str(tmp_path),
         str(told),
+        str(tmp_path / "modules") if bundled else "",
     )
     assert out.splitlines() == ["True None", "True ok"]
     wait_recorded(shm)
