@@ -28,7 +28,7 @@ class Browser:
         self._profile = profile
         self._number = 0
         self._buffer = b""
-        self._loaded = False
+        self._loader = self._loaded = ""
         self._session = ""
 
     def __enter__(self) -> Browser:
@@ -90,10 +90,10 @@ class Browser:
 
     def open(self, address: str) -> None:
         """Load a page and wait for it."""
-        self._loaded = False
-        self._ask("Page.navigate", {"url": address})
+        loader = self._ask("Page.navigate", {"url": address})["loaderId"]
         until = time.monotonic() + _PATIENCE_S
-        while not self._loaded:
+        # The blank page's own event may be late.
+        while self._loaded != loader:
             self._receive(until)
 
     def evaluate(self, script: str) -> Any:
@@ -130,8 +130,10 @@ class Browser:
         return message
 
     def _note(self, method: str, told: dict[str, Any]) -> None:
-        if method == "Page.loadEventFired":
-            self._loaded = True
+        if method == "Page.frameNavigated":
+            self._loader = told["frame"]["loaderId"]
+        elif method == "Page.loadEventFired":
+            self._loaded = self._loader
         elif method == "Network.requestWillBeSent":
             address = told["request"]["url"]
             if not address.startswith("data:"):

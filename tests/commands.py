@@ -18,9 +18,8 @@ def haiprof(*words: str | Path, **keywords: Any) -> subprocess.CompletedProcess[
     keywords.setdefault("stdin", None if "input" in keywords else subprocess.DEVNULL)
     if "input" in keywords:
         del keywords["stdin"]
-    return subprocess.run(
-        [*HAIPROF, *map(str, words)], capture_output=True, text=True, timeout=120, **keywords
-    )
+    keywords.setdefault("timeout", 300)
+    return subprocess.run([*HAIPROF, *map(str, words)], capture_output=True, text=True, **keywords)
 
 
 def haiprof_on_terminal(*words: str | Path, **keywords: Any) -> tuple[int, str, str]:
@@ -38,7 +37,7 @@ def haiprof_on_terminal(*words: str | Path, **keywords: Any) -> tuple[int, str, 
     assert process.stdout is not None
     with process.stdout:
         told = process.stdout.read()
-    return process.wait(120), told, seen.decode()
+    return process.wait(300), told, seen.decode()
 
 
 def start_haiprof(*words: str | Path, **keywords: Any) -> subprocess.Popen[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -73,10 +75,12 @@ def nodes(run: Path) -> list[str]:
 
 
 def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
+    """Return a port that nobody has, nor gets of the kernel by asking for any."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as taken, contextlib.suppress(OSError):
+            taken.bind(("127.0.0.1", port))
+            return port
 
 
 def run_ranks(count: int, script: Path, *words: object, **environment: str) -> Path:

@@ -28,7 +28,10 @@ def python(program: str, *arguments: str, **keywords: Any) -> subprocess.Popen[s
 def run_python(program: str, *arguments: str, **keywords: Any) -> str:
     """Run a Python program to its successful end and return what it printed."""
     process = python(program, *arguments, **keywords)
-    out, err = process.communicate(timeout=120)
+    try:
+        out, err = process.communicate(timeout=300)
+    finally:
+        process.kill()
     assert process.returncode == 0, err
     return out
 
@@ -81,19 +84,35 @@ def process_file(folder: Path) -> dict[str, Any]:
     return content
 
 
+def _command(process: Path) -> bytes:
+    """Return its words: one that is just being started has none for a moment, and a program."""
+    until = time.monotonic() + 1.0
+    while not (command := (process / "cmdline").read_bytes()) and (process / "exe").exists():
+        if time.monotonic() > until:
+            break
+        time.sleep(0.001)
+    return command
+
+
 def recorders(shm: Path) -> list[int]:
     """Return the pids of the recorders whose rings lie below ``shm``."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
-                command = (entry / "cmdline").read_bytes()
+                command = _command(entry)
                 state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
             except OSError:
                 continue
             if b"haiprof.recorder" in command and os.fsencode(shm) in command and state != "Z":
                 found.append(int(entry.name))
     return found
+
+
+def the_recorder(shm: Path) -> int:
+    """Return the pid of the recorder; of two that began at once, one leaves."""
+    pid: int = wait_for(lambda: len(found := recorders(shm)) == 1 and found[0], what="one recorder")
+    return pid
 
 
 def wait_recorded(shm: Path, seconds: float = 30.0) -> None:

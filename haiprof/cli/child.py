@@ -16,6 +16,7 @@ import select
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final, NoReturn
 
 #: What a fault of our own process raises, what cannot be caught, and what is about us alone.
@@ -38,6 +39,8 @@ PASSED: Final = frozenset(signal.valid_signals()) - _OURS
 _STOPS: Final = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
 #: A signal for a group reaches its members one after the other; by now, s, it has reached all.
 _SETTLED: Final = 0.002
+#: How often, each tenth of a second, the witness is waited for on a machine that is busy.
+_PATIENCE: Final = 50
 #: Ends an answer of the witness; no signal has this number.
 _END: Final = 0
 
@@ -64,6 +67,7 @@ class _Witness:
     def heard(self) -> set[int] | None:
         """Return the signals since the last question; None when the witness is gone or stopped."""
         heard: set[int] = set()
+        patience = _PATIENCE
         poll = select.poll()
         poll.register(self._answers, select.POLLIN)
         try:
@@ -71,7 +75,10 @@ class _Witness:
             self._unanswered += 1
             while self._unanswered:
                 if not poll.poll(100):
-                    return None
+                    patience -= 1
+                    if self._stopped() or not patience:
+                        return None
+                    continue
                 answer = os.read(self._answers, 256)
                 if not answer:
                     return None
@@ -80,6 +87,13 @@ class _Witness:
         except OSError:
             return None
         return heard - {_END}
+
+    def _stopped(self) -> bool:
+        try:
+            state = Path(f"/proc/{self.pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+        except OSError:
+            return True
+        return state in (b"T", b"t", b"Z", b"X")
 
     def dismiss(self) -> None:
         """End it: it leaves when nobody can ask any more."""

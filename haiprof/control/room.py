@@ -304,7 +304,11 @@ def _closed(run: int) -> bool:
             begun = True
             if any(file.endswith(".arrows") for file in os.listdir(folder)):
                 return False
-            with open(os.open(PROCESS_FILE, _OLD, dir_fd=folder), "rb") as file:
+            try:
+                told = os.open(PROCESS_FILE, _OLD, dir_fd=folder)
+            except FileNotFoundError:
+                return False  # who has made the folder is about to say so
+            with open(told, "rb") as file:
                 text = file.read(1 << 20)
             with contextlib.suppress(ValueError, AttributeError):
                 if json.loads(text).get("state") == "live":

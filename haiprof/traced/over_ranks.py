@@ -64,16 +64,17 @@ def _taken(
     try:
         while True:
             while len(waiting) < _AHEAD and (process := next(rest, None)) is not None:
-                waiting.append((process, executor.submit(work, process)))
+                try:
+                    waiting.append((process, executor.submit(work, process)))
+                except BrokenExecutor as error:
+                    raise _broken(error) from error
             if not waiting:
                 break
             process, future = waiting.popleft()
             try:
                 made = future.result()
             except BrokenExecutor as error:
-                raise HaiprofError(
-                    f"the executor is broken ({error}): see whether its processes had memory enough"
-                ) from error
+                raise _broken(error) from error
             except Exception as error:
                 failed.append(error)
                 note(f"{_named(process)} is left out: {_why(error)}")
@@ -84,6 +85,12 @@ def _taken(
             future.cancel()
     if failed and len(failed) == len(processes):
         raise failed[0]
+
+
+def _broken(error: BrokenExecutor) -> HaiprofError:
+    return HaiprofError(
+        f"the executor is broken ({error}): see whether its processes had memory enough"
+    )
 
 
 def _named(whose: Process | tuple[Process, Any]) -> str:

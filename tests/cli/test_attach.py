@@ -37,7 +37,7 @@ def running(shm: Path, tmp_path: Path) -> Iterator[tuple[Path, subprocess.Popen[
 
 
 def test_a_script_is_enough(running: tuple[Path, subprocess.Popen[str]], tmp_path: Path) -> None:
-    done = haiprof(running[0].name, "--time", "1", "--log-dir", str(tmp_path / "logs"))
+    done = haiprof(running[0].name, "--time", "3", "--log-dir", str(tmp_path / "logs"))
     assert done.returncode == 0, done.stderr
     (run,) = (tmp_path / "logs").iterdir()
     assert f"run {run}" in done.stderr
@@ -48,7 +48,7 @@ def test_a_script_is_enough(running: tuple[Path, subprocess.Popen[str]], tmp_pat
 def test_a_trace_is_made_where_it_is_asked_for(
     running: tuple[Path, subprocess.Popen[str]], tmp_path: Path
 ) -> None:
-    options = ("--time", "1", "--trace", "--name", "t", "--log-dir", str(tmp_path / "logs"))
+    options = ("--time", "4", "--trace", "--name", "t", "--log-dir", str(tmp_path / "logs"))
     done = haiprof("attach", str(running[1].pid), *options)
     assert done.returncode == 0, done.stderr
     (trace,) = (tmp_path / "logs" / "t").glob("*/*.pt.trace.json.gz")
@@ -78,7 +78,7 @@ def test_ctrl_c_ends_the_recording_and_not_the_job(
     assert "interrupted" in said
     (run,) = logs.iterdir()
     assert f"run {run}" in said
-    assert not list(run.glob("*/*.arrows"))  # all of it is closed
+    wait_for(lambda: not list(run.glob("*/*.arrows")), 10, "closed files")
 
 
 def test_ctrl_c_while_ranks_are_reached_ends_those_that_were(
@@ -87,15 +87,16 @@ def test_ctrl_c_while_ranks_are_reached_ends_those_that_were(
     """The other one is asleep in C code, and is given up after a while."""
     script, process = running
     logs = tmp_path / "logs"
-    asleep = "import ctypes; ctypes.PyDLL(None).sleep(100)"
+    asleep = "import ctypes; s = ctypes.PyDLL(None).sleep; print('ready', flush=True); s(100)"
     (tmp_path / "other").mkdir()
     other = tmp_path / "other" / script.name
     other.write_text(asleep)
     options = ("--time", "300", "--log-dir", str(logs))
     command = [sys.executable, "-m", "haiprof.cli.main", script.name, *options]
-    with subprocess.Popen([sys.executable, other]) as sleeper:
+    with subprocess.Popen([sys.executable, other], stdout=subprocess.PIPE, text=True) as sleeper:
         try:
-            time.sleep(1)
+            assert sleeper.stdout is not None
+            assert sleeper.stdout.readline() == "ready\n"
             with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as attaching:
                 wait_for(lambda: list(logs.glob("*/*#*/spans-0.arrows")))
                 attaching.send_signal(signal.SIGINT)
@@ -106,7 +107,7 @@ def test_ctrl_c_while_ranks_are_reached_ends_those_that_were(
     assert attaching.returncode == 130
     assert said == "haiprof: interrupted\n"
     (run,) = logs.iterdir()
-    assert not list(run.glob("*/*.arrows"))  # all of it is closed
+    wait_for(lambda: not list(run.glob("*/*.arrows")), 10, "closed files")
     with pytest.raises(ControlError, match="not loaded haiprof"):
         socket_of(process.pid)
 

@@ -45,8 +45,9 @@ def test_hosts_with_disks_of_their_own_say_how_the_run_is_brought_together(
     assert {process.node for process in run.run.processes} == {"n1", "n2"}
     assert {process.state for process in run.run.processes} == {"closed"}
     # The same two seconds: not one after the other.
-    begun = [p.started_ns for p in run.run.processes if p.rank is not None]
-    assert abs(begun[0] - begun[1]) < 1_500_000_000
+    first, second = (p for p in run.run.processes if p.rank is not None)
+    assert first.started_ns < second.ended_ns
+    assert second.started_ns < first.ended_ns
     assert run.steps().group_by("rank").len()["len"].min() > 5  # of 2 ms each, if it is quiet
 
 
@@ -118,7 +119,7 @@ def test_ctrl_c_ends_the_recording_on_every_host_and_no_job(cluster: Cluster) ->
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert closed(cluster)
+    wait_for(lambda: closed(cluster), 10, "closed files")
     first, second = err.splitlines()
     assert first == "haiprof: interrupted: the recording ends here, the job goes on"
     assert second.startswith("haiprof: n1, n2: the run lies there; bring it here: ")
@@ -129,7 +130,6 @@ def test_when_haiprof_is_killed_the_recordings_end(cluster: Cluster) -> None:
     process.kill()
     process.communicate()
     wait_for(lambda: closed(cluster))
-    assert closed(cluster)
 
 
 def test_a_connection_that_is_lost_costs_the_other_hosts_nothing(cluster: Cluster) -> None:
@@ -141,7 +141,7 @@ def test_a_connection_that_is_lost_costs_the_other_hosts_nothing(cluster: Cluste
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "haiprof: n2: was lost: what was recorded there ends by itself" in err
-    assert closed(cluster)
+    wait_for(lambda: closed(cluster), 10, "closed files")
 
 
 def test_hosts_that_cannot_be_are_refused_in_one_line() -> None:

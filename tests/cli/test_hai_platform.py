@@ -153,7 +153,7 @@ def test_a_task_with_profile_options_is_recorded_as_they_say(
     (rank,) = ranks(run)
     assert (rank["node"], rank["rank"], rank["world_size"]) == ("jd-a0000", 0, 1)
     spans = read_table(run / "jd-a0000#0", "spans").to_pylist()
-    assert sum(s["category"] == "step" for s in spans) > 10
+    assert sum(s["category"] == "step" for s in spans) > 3
     assert (run / "jd-a0000").is_dir()
     files = list(run.glob("jd-a0000#0/*.pt.trace.json.gz"))
     assert len(files) == traced
@@ -161,13 +161,13 @@ def test_a_task_with_profile_options_is_recorded_as_they_say(
 
 
 def test_a_trace_of_a_time_after_a_warmup(shm: Path, tmp_path: Path) -> None:
-    platform = Platform(tmp_path, {"trace": 1, "warmup": 5, "time": 2})
+    platform = Platform(tmp_path, {"trace": 1, "warmup": 5, "time": 4})
     _, err = finish(platform.start(seconds=15))
     wait_recorded(shm)
     folder = the_run(platform.logs / "haiprof") / "jd-a0000#0"
     rows = [e for e in read_table(folder, "events").to_pylist() if e["kind"] == "trace"]
     end = json.loads(rows[-1]["attributes"])
-    assert 1e9 < end["end_ns"] - end["begin_ns"] < 4e9, err
+    assert 1e9 < end["end_ns"] - end["begin_ns"] < 6e9, err
     assert len(list(folder.glob("*.pt.trace.json.gz"))) == 1
 
 

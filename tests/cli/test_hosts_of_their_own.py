@@ -132,7 +132,7 @@ def test_hosts_with_log_folders_of_their_own_are_collected_into_one_run(
 
 def test_each_host_makes_a_deep_trace_of_the_time_asked_for(tmp_path: Path, hosts: Hosts) -> None:
     write_script(tmp_path)
-    options = "--nodes 2 --name v2 --options profile.time=2 --options profile.trace=1"
+    options = "--nodes 2 --name v2 --options profile.time=4 --options profile.trace=1"
     first = ["--hosts", ",".join(hosts.names), "--log-dir", "logs"]
     environment = {**os.environ, "STEPS": "600"}
     done = haiprof("run", *first, "train.py", *options.split(), cwd=tmp_path, env=environment)

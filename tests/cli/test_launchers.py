@@ -49,7 +49,7 @@ def test_ranks_that_torchrun_starts_again_are_new_attempts_of_the_same_run(
     shm: Path, script: Path
 ) -> None:
     words = torchrun("--standalone", "--nproc-per-node=2", "--max-restarts=1", script)
-    environment = recorded(script.parent / "logs") | {"FAIL_ONCE": "1", "STEPS": "400"}
+    environment = recorded(script.parent / "logs") | {"FAIL_ONCE": "1", "STEPS": "800"}
     job = subprocess.Popen(
         words, cwd=script.parent, env=environment,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -61,7 +61,7 @@ def test_ranks_that_torchrun_starts_again_are_new_attempts_of_the_same_run(
     _, err = job.communicate(timeout=120)
     assert job.returncode == 0, err
     # Who comes second looks for a moment whether it is needed, and leaves.
-    stay = [set.intersection(*seen[i : i + 6]) for i in range(len(seen) - 5)]
+    stay = [set.intersection(*seen[i : i + 11]) for i in range(len(seen) - 10)]
     assert max(map(len, stay)) == 1
     wait_recorded(shm)
     run = the_run(script.parent / "logs")

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from commands import haiprof, only_line
 from control_jobs import STEPS, job
-from recording import process_file, recorders, wait_for, wait_recorded
+from recording import process_file, recorders, the_recorder, wait_for, wait_recorded
 
 from haiprof.cli.asking import ask_job
 from haiprof.control import server
@@ -59,8 +59,7 @@ def test_it_lists_each_rank_with_its_run_and_recorder(
     shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ranks(tmp_path, 2, monkeypatch) as running:
-        wait_for(lambda: recorders(shm))
-        found = listed()
+        found = wait_for(lambda: all(p["recorder"] for p in listed()) and listed())
         assert [(p["rank"], p["pid"]) for p in found] == [(n, r.pid) for n, r in enumerate(running)]
         for told in found:
             assert told["state"] == "recording"
@@ -83,7 +82,7 @@ def test_it_lists_each_rank_with_its_run_and_recorder(
 def test_one_that_is_stopped_or_has_ended_is_listed_as_that(shm: Path, tmp_path: Path) -> None:
     with job(STEPS, tmp_path, str(tmp_path / "logs")) as running:
         running.ask("flush")
-        (recorder,) = recorders(shm)
+        recorder = the_recorder(shm)
         os.kill(running.pid, signal.SIGSTOP)
         (told,) = listed()
         assert (told["state"], told["run"], told["pid"]) == ("not answering", "r", running.pid)
@@ -155,7 +154,7 @@ def test_flush_of_a_rank_that_is_busy_has_a_line_and_a_code_of_its_own(
         assert len(done.stdout.splitlines()) == 2
 
         os.kill(running[0].pid, signal.SIGSTOP)
-        done = haiprof("flush", "r", "--timeout", "0.5")
+        done = haiprof("flush", "r", "--timeout", "5")
         os.kill(running[0].pid, signal.SIGCONT)
         assert done.returncode == 3
         assert f"process {running[0].pid} does not answer" in only_line(done)

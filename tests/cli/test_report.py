@@ -161,7 +161,7 @@ def test_ctrl_c_is_one_line_and_code_130(tmp_path: Path) -> None:
         # One that comes just before the read begins is only seen at the next.
         process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(1)
+            process.wait(5)
         return process.poll() is not None
 
     wait_for(interrupted, what="the end")

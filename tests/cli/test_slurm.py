@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from commands import haiprof, the_run
 from launched import TRAIN, nodes, ranks
-from recording import recorders, wait_for, wait_recorded
+from recording import wait_for, wait_recorded
 from slurm import ask, slurm
 
 #: What a script of SLURM does before it meets the others.
@@ -78,7 +78,7 @@ def test_a_job_that_slurm_starts_again_is_a_new_attempt_of_its_run(
     begins = '[ "$SLURM_RESTART_COUNT" ] || export STEPS=100000'
     job = submit(f"{begins}\n{train}", "--requeue")
     wait_for(lambda: len(list(cluster.glob("logs/*/*#*/spans*"))) == 2, 60, "both ranks' spans")
-    assert len(recorders(shm)) == 2  # one a node
+    assert nodes(the_run(cluster / "logs")) == ["n1", "n2"]  # one writes on each
     ask("scontrol", "requeue", job)
     wait_for(lambda: not ask("squeue", "-h"), 90, "the job's end")
     wait_recorded(shm)

@@ -162,13 +162,16 @@ def test_it_leaves_at_once_and_gives_the_terminal_back(tmp_path: Path, way: str)
 
 def test_ctrl_z_gives_the_terminal_back_and_fg_takes_it_again(tmp_path: Path) -> None:
     words = " ".join([*HAIPROF, "top", str(make_run(tmp_path / "run"))])
+    go = tmp_path / "go"
     # Only what has a shell above it can be stopped.
-    with Screen(["bash", "-mc", f"{words}; echo stopped; sleep 0.5; fg; echo over"]) as screen:
+    shell = f"{words}; echo stopped; until [ -e {go} ]; do sleep 0.1; done; fg; echo over"
+    with Screen(["bash", "-mc", shell]) as screen:
         screen.wait_for("ended")
         screen.press("\x1a")
         wait_for(lambda: screen.read(0.05) and "stopped" in screen.output)
         assert screen.restored
         assert screen.modes() & termios.ECHO
+        go.touch()
         seen = len(screen.frames)
         screen.wait(lambda _: len(screen.frames) > seen)
         assert not screen.restored

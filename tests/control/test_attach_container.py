@@ -14,7 +14,7 @@ import pytest
 from commands import haiprof
 from containers import USER, Container, container, processes_only
 from control_jobs import TRAINS
-from recording import process_file
+from recording import process_file, read_table, wait_for
 
 from haiprof import Analyzer
 from haiprof.control.attach import Attached, Wanted, attach, bring
@@ -149,10 +149,15 @@ def test_a_volume_that_both_have_takes_the_run_at_once(shm: Path, tmp_path: Path
     assert Analyzer(logs / "r").samples("proc.*").height > 0
 
 
+def sampled(job: Container, run: str) -> bool:
+    folders = (job.files / "tmp/haiprof-attach-0/logs" / run).glob("*#*")
+    return any(read_table(folder, "samples").num_rows for folder in folders)
+
+
 def test_a_recording_that_goes_on_is_found_where_it_is(shm: Path, tmp_path: Path) -> None:
     with container(tmp_path, LOOPS) as job:
         first = attach(find(str(job.pid))[0], Wanted("first", tmp_path / "logs", 30))
-        time.sleep(1.5)
+        wait_for(lambda: sampled(job, "first"))
         second = one(job, Wanted("second", tmp_path / "logs", 30), 0.5)
         assert (second.way, second.began, second.room) == ("socket", False, None)
         assert second.run_dir == job.files / "tmp/haiprof-attach-0/logs/first"
@@ -264,7 +269,7 @@ def test_what_was_recorded_until_the_container_was_killed_is_brought(
     with container(tmp_path, LOOPS) as job:
         wanted = Wanted("r", tmp_path / "logs", 30)
         attached = attach(find(str(job.pid))[0], wanted)
-        time.sleep(2.5)
+        wait_for(lambda: sampled(job, "r"))
         job.kill()
         attached.end()
         assert bring([attached]) == []

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from injected import FED, HEAD, LOOP, PROGRAMS
+from injected import FED, HEAD, LOOP, PROGRAMS, waits_for_ever
 from interpreters import NAMES, interpreters
+from recording import wait_for
 
 from haiprof import _core
 from haiprof.control import inject
@@ -247,15 +248,21 @@ def test_a_full_queue_of_pending_calls_is_waited_for(tmp_path: Path) -> None:
         "    while not add(call, None): pass\n"
     )
     # By the injector it is itself a pending call: while it runs, none of the others does.
-    filler = "import sys\nm = sys.modules['__main__']\nm.fill()\nm.time.sleep(1)\n" + mark("full")
+    full, go = tmp_path / "full", tmp_path / "go"
+    filler = (
+        "import os, sys, time\nsys.modules['__main__'].fill()\n"
+        f"open({str(full)!r}, 'w').close()\n"
+        f"while not os.path.exists({str(go)!r}): time.sleep(0.01)\n" + mark("full")
+    )
     with running(tmp_path, "n += 1; time.sleep(0.01)", head=head) as job:
         until = time.monotonic() + 30
         first = threading.Thread(target=inject._by_injector, args=(job.pid, filler, until))
         first.start()
-        time.sleep(0.4)
+        wait_for(full.exists)
         injection = _core.Injection(job.pid, "never = 1")
         assert injection.queue() == "full"
         assert not injection.close()
+        threading.Timer(0.5, go.touch).start()
         inject._by_injector(job.pid, mark("after"), until)
         first.join()
         assert job.finish() == (True, ["full", "after"])
@@ -268,7 +275,7 @@ def test_a_deadlock_is_told_and_the_code_never_runs(tmp_path: Path) -> None:
     )
     body = "go.acquire(); n += 1; go.release(); time.sleep(0.05)"
     with running(tmp_path, body, head=head) as job:
-        time.sleep(0.2)
+        wait_for(lambda: waits_for_ever(job.pid))
         begun = time.monotonic()
         with pytest.raises(NotReachedError, match="does not come to Python code") as told:
             run_in(job.pid, mark("never"), timeout=0.5)
@@ -285,9 +292,13 @@ def test_a_process_that_is_just_starting(tmp_path: Path) -> None:
     refused: list[NotReachedError] = []
     for delay_ms in range(0, 90, 3):
         mark = tmp_path / str(delay_ms)
-        text = "import time\nfor _ in range(40): time.sleep(0.01)\nprint(sum(range(10)))"
+        end = tmp_path / f"end{delay_ms}"
+        text = (
+            "import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)\n"
+            "print(sum(range(10)))"
+        )
         process = subprocess.Popen(
-            [sys.executable, "-c", text],
+            [sys.executable, "-c", text, end],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -300,6 +311,7 @@ def test_a_process_that_is_just_starting(tmp_path: Path) -> None:
             done = True
         except NotReachedError as error:
             refused.append(error)
+        end.touch()
         out, _ = process.communicate(timeout=60)
         assert (process.returncode, out) == (0, "45\n")
         assert (mark.read_text() if mark.exists() else "") == ("x" if done else "")

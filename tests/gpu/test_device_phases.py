@@ -333,7 +333,7 @@ def test_other_threads_run_while_the_driver_has_no_room(
         tmp_path, native_build,
     )  # fmt: skip
     assert told["took"] > 0.25
-    assert told["ticks"] > 20
+    assert told["ticks"] > 3  # none where they wait for it
 
 
 def test_two_devices_of_one_process_and_their_names(

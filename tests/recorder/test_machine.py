@@ -83,7 +83,7 @@ def test_a_run_samples_the_node_that_it_was_given(shm: Path, tree: Node, tmp_pat
     done = haiprof(
         "run", "--log-dir", tmp_path / "logs", "--sysfs-root", tree.sysfs.parent,
         "--procfs-root", tree.procfs, "--basic-interval", "0.05", "--recorders", "basic",
-        "sleep", "0.5",
+        "sleep", "4",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     folder = the_run(tmp_path / "logs") / node_name()

@@ -8,7 +8,15 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from recording import python, read_table, recorders, run_python, wait_for, wait_recorded
+from recording import (
+    python,
+    read_table,
+    recorders,
+    run_python,
+    the_recorder,
+    wait_for,
+    wait_recorded,
+)
 
 from haiprof.places import make_private, ring_dir, ring_root
 
@@ -47,7 +55,7 @@ def test_it_may_have_more_descriptors_than_its_job(shm: Path, tmp_path: Path) ->
     job = python(program, str(tmp_path), stdin=subprocess.PIPE)
     assert job.stdout is not None
     half, most = job.stdout.readline().split()
-    (recorder,) = wait_for(lambda: recorders(shm))
+    recorder = the_recorder(shm)
     wait_for(lambda: resource.prlimit(recorder, resource.RLIMIT_NOFILE)[0] == int(most))
     assert resource.prlimit(job.pid, resource.RLIMIT_NOFILE)[0] == int(half)
     assert job.communicate("\n", timeout=60)[1] == ""

@@ -126,14 +126,19 @@ def cpu_seconds(session: int) -> float:
 
 
 def beside(job: int, program: str, *arguments: str) -> Watched:
-    begin, spent = time.time_ns(), cpu_seconds(job)
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(WATCHED), *arguments],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    amount, seconds = json.loads(done.stdout)
-    end = time.time_ns()
-    return Watched(begin, end, amount / seconds, (cpu_seconds(job) - spent) / (end - begin) * 1e9)
+    begin = time.time_ns()
+    words = [sys.executable, "-c", program, str(WATCHED), *arguments]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as neighbour:
+        # Of the job over the same time as values().
+        time.sleep(1.0)
+        first, spent = time.monotonic_ns(), cpu_seconds(job)
+        time.sleep(WATCHED - 1.5)
+        took, spent = time.monotonic_ns() - first, cpu_seconds(job) - spent
+        end = time.time_ns() + 10**9 // 2
+        told, _ = neighbour.communicate()
+    assert neighbour.returncode == 0
+    amount, seconds = json.loads(told)
+    return Watched(begin, end, amount / seconds, spent / took * 1e9)
 
 
 def values(folder: Path, metric: str, watched: Watched, instance: str | None) -> list[float]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recording import process_file, recorders, wait_for
+from recording import process_file, recorders, the_recorder, wait_for
 
 from haiprof import Analyzer
 from haiprof.options import Options
@@ -65,7 +65,7 @@ def left(shm: Path) -> list[Path]:
 @pytest.mark.parametrize("over", ["its time", "its life"])
 def test_it_ends_with(over: str, run: Path, shm: Path) -> None:
     with sleeper() as process:
-        note_of(process.pid, seconds=2.5 if over == "its time" else 100)
+        note_of(process.pid, seconds=8 if over == "its time" else 100)
         start_recorder(ring_dir("run"), run, Options())
         wait_for(lambda: live(run))
         assert processes_of_notes(ring_dir("run")) == [process.pid]
@@ -137,7 +137,7 @@ def test_what_a_killed_recorder_leaves_is_removed_by_recover(run: Path, shm: Pat
         note_of(process.pid)
         start_recorder(ring_dir("run"), run, Options())
         wait_for(lambda: live(run))
-        (recorder,) = recorders(shm)
+        recorder = the_recorder(shm)
         os.kill(recorder, 9)
         wait_for(lambda: not recorder_running(ring_dir("run")))
         assert list(recover_rings()) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from recording import process_file, python, recorders, wait_for, wait_recorded
+from recording import process_file, python, recorders, the_recorder, wait_for, wait_recorded
 
 from haiprof.options import Options
 from haiprof.places import ring_dir
@@ -28,7 +28,7 @@ def test_it_stands_by_and_takes_over_when_the_last_ring_is_closed(
     job = python(program, str(tmp_path), stdin=subprocess.PIPE)
     assert job.stdout is not None
     assert job.stdout.readline() == "ready\n"
-    (first,) = recorders(shm)
+    first = the_recorder(shm)
     start_recorder(ring_dir("run"), tmp_path / "run", Options(), f"{command.pid}:{started}")
     wait_for(lambda: len(recorders(shm)) == 2, what="the standby")
     job.communicate("\n")

@@ -9,7 +9,14 @@ from collections import Counter
 from pathlib import Path
 
 from commands import haiprof
-from recording import process_file, python, read_table, recorders, wait_for, wait_recorded
+from recording import (
+    process_file,
+    python,
+    read_table,
+    the_recorder,
+    wait_for,
+    wait_recorded,
+)
 
 from haiprof import _core
 
@@ -17,7 +24,7 @@ HOUR = 3600 * 10**9
 
 
 def kill_recorder(shm: Path) -> None:
-    (pid,) = wait_for(lambda: recorders(shm), what="the recorder")
+    pid = the_recorder(shm)
     os.kill(pid, signal.SIGKILL)
     wait_recorded(shm)
 
@@ -49,7 +56,7 @@ def test_losses_that_an_earlier_recorder_knew_of_are_kept_and_told_once(
         job.stdin.flush()
 
     assert job.stdout.readline() == "ready\n"
-    (recorder,) = recorders(shm)
+    recorder = the_recorder(shm)
     os.kill(recorder, signal.SIGSTOP)
     go_on()
     assert job.stdout.readline() == "ready\n"

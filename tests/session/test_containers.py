@@ -104,7 +104,7 @@ def test_the_recorder_is_not_bound_to_the_cores_of_the_rank_that_started_it(
     job = python(program + textwrap.dedent(JOB), str(tmp_path), "x", "wait", stdin=-1)
     assert job.stdout is not None
     assert job.stdout.readline() == "ready\n"
-    (recorder,) = recorders(shm)
+    (recorder,) = wait_for(lambda: recorders(shm))
     wait_for(lambda: os.sched_getaffinity(recorder) == allowed, what="all cores")
     job.communicate("\n", timeout=60)
     wait_recorded(shm)

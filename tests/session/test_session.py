@@ -56,7 +56,7 @@ def test_ranges_marks_and_values_arrive_with_their_attributes(shm: Path, tmp_pat
     assert {s["category"] for s in spans} == {"user"}
     load = next(s for s in spans if s["name"] == "load")
     assert json.loads(load["attributes"]) == {"shard": 3}
-    assert 20_000_000 <= load["duration"] < 500_000_000
+    assert 20_000_000 <= load["duration"] < 10_000_000_000
     marks = [e for e in read_table(folder, "events").to_pylist() if e["kind"] == "mark"]
     assert [(m["text"], json.loads(m["attributes"])) for m in marks] == [("epoch", {"epoch": 2})]
     losses = [s for s in read_table(folder, "samples").to_pylist() if s["metric"] == "loss"]

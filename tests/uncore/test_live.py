@@ -7,6 +7,7 @@ A made-up sysfs calls a PMU of this kernel a memory controller, one whose counte
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import platform
 import struct
@@ -158,6 +159,7 @@ def test_counters_are_closed_with_their_sampler(tmp_path: Path, clock: Clock) ->
     def descriptors() -> int:
         return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
+    gc.collect()  # what other tests have left would be closed at any time
     before = descriptors()
     sampler = make_sampler(make_node(tmp_path, clock))
     samples(sampler)
