@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 SOURCES := $(shell find src haiprof -type f -not -name '*.pyc' 2>/dev/null) \
            CMakeLists.txt pyproject.toml haiprof.pth haiprof.start _haiprof_boot.py
 
-.PHONY: help demo test test-qemu test-peers test-pythons lint format bench bench-large soak sanitize clean
+.PHONY: help demo test test-qemu test-peers test-pythons gpu-wheel lint format fuzz bench bench-large soak sanitize clean
 help:            ## show this list
 	@sed -n 's/^\([a-z-]*\):.*##/\1:/p' $(MAKEFILE_LIST)
 
@@ -25,6 +25,9 @@ test-peers: $(VENV)/installed  ## torch-tb-profiler, HTA, Megatron and DeepSpeed
 test-pythons: $(VENV)/installed  ## attach to programs of other Pythons; builds for each that is here
 	$(BIN)/pytest tests/control/test_pythons.py -m pythons
 
+gpu-wheel:       ## haiprof for the machine of tests/gpu/run.sh, and what that lacks: build/gpu-wheel
+	$(PYTHON) tests/gpu/wheel.py build/gpu-wheel
+
 bench: $(VENV)/installed  ## run the benchmarks; results in build/bench.json
 	mkdir -p build
 	$(BIN)/pytest benchmarks -m 'not soak and not large' --benchmark-json build/bench.json
@@ -37,10 +40,15 @@ soak: $(VENV)/installed  ## ten minutes of records; results in build/soak.json
 	mkdir -p build
 	$(BIN)/pytest benchmarks -m soak --benchmark-json build/soak.json
 
+FUZZ_SECONDS ?= 300
+fuzz: $(VENV)/installed  ## five minutes each of mutated rings, traces, perfd messages, segments and runs
+	FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/pytest tests/fuzz
+
 lint: $(VENV)/linters $(VENV)/installed  ## check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python tests/opened_by_path.py
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.cpp' '*.h' '*.c')
 
 format: $(VENV)/linters  ## bring all files into shape

@@ -47,7 +47,7 @@ class KeptRecorder:
         from haiprof.recorder.launch import start_recorder
         from haiprof.recorder.life import start_time_of
 
-        self.rings = ring_dir("bench")
+        self.rings = ring_dir(run_dir)
         make_private(ring_root())
         make_private(self.rings)
         self._keeper = subprocess.Popen(["sleep", "3600"])

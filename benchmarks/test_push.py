@@ -38,6 +38,7 @@ def test_push_with_nobody_reading(
     ratio = costs["push_ns"] / costs["floor_ns"]
     benchmark.extra_info.update(costs, ratio=ratio, target=1.35)
     assert ratio <= 1.35
+    assert costs["unique_texts_ns"] < 1000
 
 
 def test_push_with_the_recorder_draining(

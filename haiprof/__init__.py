@@ -56,13 +56,37 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'haiprof' has no attribute {name!r}")
+    if home is None and name != "_core":
+        why = f"module 'haiprof' has no attribute {name!r}"
+        if not name.startswith("_"):  # those are asked for by whoever looks into modules
+            from haiprof.choices import did_you_mean
+
+            why = f"{why}: {hint}" if (hint := did_you_mean(name, __all__)) else why
+        raise AttributeError(why)
     import importlib
 
+    if home is None:
+        return _compiled()
     value = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value
+
+
+def _compiled() -> Any:
+    """Import the compiled module: neither a zip file nor a package for another Python has one."""
+    import importlib
+    import sys
+
+    try:
+        return importlib.import_module("haiprof._core")
+    except ModuleNotFoundError as error:
+        if error.name != "haiprof._core":
+            raise
+        raise ImportError(
+            f"there is no compiled module of haiprof for {sys.implementation.cache_tag} in "
+            f"{__path__[0]}, and none can be in a zip file: install haiprof with this Python's pip",
+            name="haiprof._core",
+        ) from None
 
 
 def __dir__() -> list[str]:

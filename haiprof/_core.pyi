@@ -1,6 +1,7 @@
 """The C++ core: ring, spans, phases, host sampling. Everything hot is a raw C callable."""
 
 from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
 from types import CodeType, TracebackType
 from typing import Any, Final, TypedDict, TypeVar
 
@@ -15,7 +16,7 @@ MIN_RING_BYTES: Final[int]
 # -- the ring of this process (src/ring) ---------------------------------------------------------
 
 def open_ring(
-    path: str,
+    path: str | PathLike[str],
     *,
     bytes: int = ...,
     rank: int | None = None,
@@ -25,7 +26,7 @@ def open_ring(
     host: str = "",
     node: str = "",
     run: str = "",
-    run_dir: str = "",
+    run_dir: str | PathLike[str] = "",
 ) -> None:
     """Create the ring file and make it this process's ring.
 
@@ -45,11 +46,8 @@ def ready() -> bool:
 def set_opener(callable: Callable[[], None] | None) -> None:
     """Arm: what opens the ring when the first record wants one; None disarms."""
 
-def intern(text: str) -> int | None:
-    """The id of a name; None when no ring is open or its name table is full."""
-
-def push(metric: int, value: float, /) -> None:
-    """Record one value under an interned name."""
+def value(metric: str, value: float, /) -> None:
+    """Record one value."""
 
 def event(kind: str, text: str, attributes: str | None = None) -> None:
     """Record that something happened; attributes is a JSON object."""
@@ -98,6 +96,25 @@ class Span:
         /,
     ) -> None: ...
 
+class Replay:
+    """Time the replay of a CUDA graph on the GPU, between entering and leaving.
+
+    Nothing is recorded where nothing is timed on the GPU, or where the replay raises.
+
+    Args:
+        graph: the number of the graph in this process; the interval is called "graph <number>".
+    """
+
+    def __init__(self, graph: int) -> None: ...
+    def __enter__(self) -> Replay: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
+
 # -- reads and writes that /proc does not see (src/io) ---------------------------------------------
 
 def count_submitted() -> str:
@@ -124,6 +141,9 @@ def join_counters(path: str, pid: int, start_time: int) -> bool:
 
 # -- any ring, from any process (src/ring, src/drain) --------------------------------------------
 
+class BrokenRing(ValueError):
+    """A ring that contradicts itself, or was truncated, since it was opened."""
+
 class RingReader:
     """A ring as columns of the tables of haiprof/schema.py.
 
@@ -134,7 +154,7 @@ class RingReader:
 
     def __init__(
         self,
-        path: str,
+        path: str | PathLike[str],
         through: Mapping[str, Mapping[int, int]] = ...,
         utc_offset_ns: int | None = ...,
     ) -> None: ...
@@ -145,7 +165,11 @@ class RingReader:
     def closed(self) -> bool:
         """Whether the writer said goodbye."""
     def take(self, most: int = ...) -> int:
-        """Append what is new to the columns; returns how many records that were."""
+        """Append what is new to the columns; returns how many records that were.
+
+        Raises:
+            BrokenRing: no more can be read; what was taken before stays.
+        """
     def rows(self) -> dict[str, dict[str, tuple[int, int, bytes, bytes | None]]]:
         """Table -> column -> (rows, nulls, values, validity bits) of what was taken.
 
@@ -153,8 +177,13 @@ class RingReader:
         """
     def clear(self) -> None:
         """Forget the rows, not the dictionaries."""
-    def texts(self, table: str, column: str, have: int = 0) -> list[str]:
-        """The dictionary of a text column behind its first ``have`` texts."""
+    def texts(
+        self, table: str, column: str, have: int = 0, renewed: int = 0
+    ) -> tuple[int, list[str]]:
+        """How often a column's dictionary has begun anew, and its texts: behind the first ``have``.
+
+        All of them when it has begun anew more often than ``renewed`` times.
+        """
     @property
     def devices(self) -> list[dict[str, Any]]:
         """The GPUs that the process uses: device (ordinal), uuid, name, memory_bytes."""
@@ -320,6 +349,7 @@ def gpu_start(
     kernels: str = "windows",
     budget: float = 0.0,
     period: float = 60.0,
+    graph_kernels: bool = False,
     synchronization: bool = False,
     overhead: bool = True,
     shared: bool = False,
@@ -332,6 +362,8 @@ def gpu_start(
         kernels: "off", "windows" or "all"; phases, ranges and devices are recorded with each.
         budget: the share of the job's time that it may take; 0 for any.
         period: how long after the beginning of a window the next one begins, s.
+        graph_kernels: record kernels also once the job replays CUDA graphs, which makes those
+            slower; otherwise that ends it.
         synchronization: record the host's waits too.
         overhead: record what CUPTI says that it takes itself.
         shared: torch.profiler uses CUPTI in this process when it is asked to; refused where haiprof

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import numpy as np
 import polars as pl
 
-from haiprof import schema
+from haiprof import asked, schema
 from haiprof.answers import gpu, of_process, pipeline, window
 from haiprof.answers import processes as process_rows
 from haiprof.answers import steps as step_answers
@@ -31,12 +31,14 @@ from haiprof.traced.over_ranks import Whose, over_ranks
 from haiprof.traced.questions import Traced
 from haiprof.views import evidence
 from haiprof.views import gpus as gpu_views
+from haiprof.views import graphs as graph_views
 from haiprof.views import kernels as kernel_views
 from haiprof.views import overhead as overhead_view
 from haiprof.views import pipeline as pipeline_view
 from haiprof.views import recorded as recorded_views
 from haiprof.views import steps as step_views
 from haiprof.views.clock import Clock
+from haiprof.views.endings import failure
 from haiprof.views.intervals import Times
 from haiprof.views.overview import Summary, add_gpus
 from haiprof.views.rank_parts import RankParts, most_steps
@@ -76,6 +78,7 @@ class Analyzer(Traced):
         told: Callable[[int], None] | None = None,
     ) -> None:
         """Open the run; of one that was recorded or imported only small JSON files are read."""
+        asked.path("path", path)
         self._told = told
         self._take(open_path(path, executor, told), executor)
 
@@ -160,6 +163,8 @@ class Analyzer(Traced):
         Raises:
             HaiprofError: there is nothing of the run in it.
         """
+        asked.number("start", start)
+        asked.number("end", end)
         made = self._between(window.at(self._run, start), window.at(self._run, end))
         if made is None:
             seconds = window.lasted(self._run)
@@ -198,6 +203,10 @@ class Analyzer(Traced):
     def processes(self) -> pl.DataFrame:
         """Return one row per process: who it was, when it ran, how it ended, and what it lost.
 
+        ``end``, ``exit_code``, ``signal``, ``reason`` and ``how`` (in words) are null while it runs
+        and where that is not known; of a node they are of the launched command. See
+        :class:`haiprof.sources.own.Ending`.
+
         ``cut_files`` counts files that end within a record batch: of a live run the batch being
         written, of a run whose recorder was killed its last batch.
         """
@@ -229,13 +238,25 @@ class Analyzer(Traced):
     def samples(self, metric: str | None = None, rank: int | None = None) -> pl.DataFrame:
         """Return samples of one ``metric``, of all beneath a prefix (``gpu.*``), or all.
 
-        With ``rank``, those of that rank's processes; those of its node have a null rank.
+        With ``rank``, those of that rank's processes; those of its node have a null rank. Of what
+        haiprof samples elsewhere but not here, as GPUs, there are no rows.
+
+        Raises:
+            HaiprofError: neither the run nor haiprof has such a metric.
         """
-        if metric is None or not metric.endswith("*"):
-            return self._table(schema.SAMPLES, rank, {"metric": metric})
-        read = functools.partial(of_process.samples_beneath, prefix=metric.removesuffix("*"))
+        if metric is None:
+            return self._table(schema.SAMPLES, rank, {})
+        asked.texts("metric", [metric])
         columns = {c.name: tables.polars_type(c) for c in schema.SAMPLES.columns}
-        return self._frames(read, self._choose(rank), columns)
+        if metric.endswith("*"):
+            read = functools.partial(of_process.samples_beneath, prefix=metric.removesuffix("*"))
+        else:
+            keep = {"metric": frozenset([metric])}
+            read = functools.partial(of_process.read, table=schema.SAMPLES, keep=keep)
+        found = self._frames(read, self._choose(rank), columns)
+        known = functools.partial(self._values, schema.SAMPLES, "metric")
+        asked.metric(self._where, metric, found.height > 0, known)
+        return found
 
     def spans(
         self,
@@ -244,13 +265,21 @@ class Analyzer(Traced):
         category: str | Collection[str] | None = None,
         name: str | Collection[str] | None = None,
     ) -> pl.DataFrame:
-        """Return spans, of the given categories and names only if any are given."""
+        """Return spans, of the given categories and names only if any are given.
+
+        Raises:
+            HaiprofError: the run has no such category or name.
+        """
         return self._table(schema.SPANS, rank, {"category": category, "name": name})
 
     def events(
         self, rank: int | None = None, *, kind: str | Collection[str] | None = None
     ) -> pl.DataFrame:
-        """Return events, of the given kinds only if any are given."""
+        """Return events, of the given kinds only if any are given.
+
+        Raises:
+            HaiprofError: neither the run nor haiprof knows such a kind.
+        """
         return self._table(schema.EVENTS, rank, {"kind": kind})
 
     def kernels(
@@ -270,13 +299,17 @@ class Analyzer(Traced):
 
         With ``by``, what kernels cost instead: by ``name``, or by ``launch`` properties and
         operator. See :func:`haiprof.views.trace.kernels.kernels`.
+
+        Raises:
+            HaiprofError: the run has no such kind or name, or ``by`` is neither.
         """
+        keep = self._asked({"kind": kind, "name": name})
         if by is not None:
             return self._kernel_table(rank, by, compat)
-        read = functools.partial(gpu.kernels, keep=of_process.kept({"kind": kind, "name": name}))
+        read = functools.partial(gpu.kernels, keep=keep)
         columns = {c.name: tables.polars_type(c) for c in schema.KERNELS.columns}
         columns.update(kernel_views.DESCRIBED_SCHEMA)
-        return self._frames(read, self._choose(rank), columns)
+        return self._known(schema.KERNELS, keep, self._frames(read, self._choose(rank), columns))
 
     def device_spans(
         self,
@@ -285,7 +318,11 @@ class Analyzer(Traced):
         category: str | Collection[str] | None = None,
         name: str | Collection[str] | None = None,
     ) -> pl.DataFrame:
-        """Return intervals on streams, of the given categories and names only if any are given."""
+        """Return intervals on streams, of the given categories and names only if any are given.
+
+        Raises:
+            HaiprofError: the run has no such category or name.
+        """
         return self._table(schema.DEVICE_SPANS, rank, {"category": category, "name": name})
 
     def device_phases(self, rank: int | None = None) -> pl.DataFrame:
@@ -305,6 +342,15 @@ class Analyzer(Traced):
         """
         return self._frames(gpu.kernel_totals, self._choose(rank), kernel_views.TOTALS_SCHEMA)
 
+    def graph_replays(self, rank: int | None = None) -> pl.DataFrame:
+        """Return one row per process, device and CUDA graph, those with most time first.
+
+        Columns: ``device``, ``name``, ``replays``, ``steps``, ``total``, ``mean``, ``p50``,
+        ``p95``, ``max`` (ns), ``share`` (of the time of steps that replayed it). See
+        :func:`haiprof.views.graphs.replays`.
+        """
+        return self._frames(gpu.graph_replays, self._choose(rank), graph_views.REPLAYS_SCHEMA)
+
     def kernels_recorded(self, rank: int | None = None) -> pl.DataFrame:
         """Return when kernels were recorded, and the whole steps within each such interval.
 
@@ -319,8 +365,14 @@ class Analyzer(Traced):
 
         Frames ``jobs``, ``lanes``, ``steps`` and ``stages``, without rows where no rank tells of
         microbatches; ``step``: of this one only. See :mod:`haiprof.views.pipeline`.
+
+        Raises:
+            HaiprofError: there is no such step.
         """
+        asked.whole("step", step)
         told = self._frames(pipeline.jobs, self._choose(None), pipeline_view.JOBS)
+        if step is not None and step not in (there := told["step"].drop_nulls().unique()):
+            raise asked.steps(f"{self._where}: pipeline()", step, there)
         return pipeline_view.pipeline(self.on_one_clock(told), step)
 
     def overhead(self, rank: int | None = None) -> pl.DataFrame:
@@ -397,7 +449,12 @@ class Analyzer(Traced):
                 says, else as its maker does.
 
         See :mod:`haiprof.views.efficiency`, where they are defined.
+
+        Raises:
+            HaiprofError: ``peak_flops`` is no such number.
         """
+        if peak_flops is not None:
+            asked.number("peak_flops", peak_flops, positive=True)
         return efficiency(self._run, self._map, self.note, peak_flops)
 
     def goodput(self) -> Goodput:
@@ -442,8 +499,27 @@ class Analyzer(Traced):
         for summary in summaries:
             summary.trend_start = clock.corrected(summary.process.node, summary.trend_start)
 
+    def failure(self) -> str | None:
+        """Return in a sentence how the job failed or was interrupted; None: it did not."""
+        processes = self._run.processes
+        if self.traced or failure(processes) is None:
+            return None
+        steps = {s.process.folder.name: s.steps for s in self.summaries()[0]}
+        failing = {p.node for p in processes if p.ending is not None}
+        clock = self._clock() if len(failing) > 1 else None
+
+        def aligned(node: str, time_ns: int) -> int:
+            if clock is None:
+                return time_ns
+            return int(clock.corrected(node, np.array([time_ns]))[0])
+
+        return failure(processes, steps, aligned)
+
     def headline(self) -> list[str]:
-        """Return the three most telling lines about this run; found once, then kept."""
+        """Return the three most telling lines about this run; found once, then kept.
+
+        Of a job that failed or was interrupted, how it did comes before them.
+        """
         if self._headline is None:
             self._headline = headline(self)
         return list(self._headline)
@@ -465,7 +541,7 @@ class Analyzer(Traced):
         """Write the report as one HTML file that needs no network; return its path."""
         from haiprof.show import report
 
-        return report.write(self, Path(path))
+        return report.write(self, asked.path("path", path))
 
     def read(
         self,
@@ -474,7 +550,12 @@ class Analyzer(Traced):
         columns: Sequence[str],
         keep: Mapping[str, Collection[str]] | None = None,
     ) -> pl.DataFrame:
-        """Read some columns of one table of one process; of text columns the values to ``keep``."""
+        """Read some columns of one table of one process; of text columns the values to ``keep``.
+
+        Raises:
+            HaiprofError: the table has no such column.
+        """
+        asked.columns(table.name, [*columns, *(keep or {})], [c.name for c in table.columns])
         read = tables.read(process, table, columns, keep)
         self.note(read.problems)
         return read.frame
@@ -511,8 +592,36 @@ class Analyzer(Traced):
         keep: Mapping[str, str | Collection[str] | None],
     ) -> pl.DataFrame:
         columns = {c.name: tables.polars_type(c) for c in table.columns}
-        read = functools.partial(of_process.read, table=table, keep=of_process.kept(keep))
-        return self._frames(read, self._choose(rank), columns)
+        wanted = self._asked(keep)
+        read = functools.partial(of_process.read, table=table, keep=wanted)
+        return self._known(table, wanted, self._frames(read, self._choose(rank), columns))
+
+    def _asked(
+        self, given: Mapping[str, str | Collection[str] | None]
+    ) -> dict[str, Collection[str]]:
+        """Return which values of which columns are asked for; None is any."""
+        made = {name: asked.texts(name, values) for name, values in given.items()}
+        return {name: values for name, values in made.items() if values is not None}
+
+    def _known(
+        self, table: schema.Table, wanted: Mapping[str, Collection[str]], found: pl.DataFrame
+    ) -> pl.DataFrame:
+        """Return the rows that were found of values of a table; all of these must be known."""
+        for column, values in wanted.items():
+            asked.present(
+                self._where,
+                column,
+                values,
+                found[column].unique().cast(pl.String).to_list(),
+                functools.partial(self._values, table, column),
+                asked.WORDS.get((table.name, column), ()),
+            )
+        return found
+
+    def _values(self, table: schema.Table, column: str) -> set[str]:
+        """Return the texts that a column has in any process of the run."""
+        read = functools.partial(of_process.values, table=table, column=column)
+        return {text for _, texts in self._map(read, self._run.processes) for text in texts}
 
     def _frames(
         self,

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from haiprof.threads import sleep
+
 #: How soon our thread gives way to the job's, s. Python's own 5 ms are what each operation of torch
 #: may wait for, since each takes the interpreter's lock anew.
 _SWITCH_INTERVAL: Final = 0.00002
@@ -77,7 +79,7 @@ class _Rests:
         rested = now
         kept = passed > max(_KEPT, _KEPT_TIMES * worked)
         if not kept:
-            time.sleep(_REST)
+            sleep(_REST)
             rested = time.monotonic()
             kept = rested - now > _KEPT
         # On a machine that is busy a rest takes longer, and so may work.

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -20,6 +20,8 @@ HOST_RECORDERS: Final = ("basic", "gpu", "ib", "mem", "power", "io")
 ALL: Final = "all"
 #: Which GPU activity is recorded.
 KERNELS: Final = ("off", "windows", "all")
+#: What is recorded of CUDA graphs: how long each replay took, or the kernels in it, too.
+GRAPHS: Final = ("replays", "kernels")
 #: What a deep trace may hold beside operators and kernels.
 TRACE_CONTENTS: Final = ("shapes", "stacks", "memory", "modules", "callstacks")
 
@@ -38,6 +40,7 @@ class Options(NamedTuple):
     hooks: bool = True
     kernels: str = "windows"
     kernels_period: float = 60.0
+    graphs: str = ""
     budget: float = 0.005
     warmup: float = 0.0
     time: float = 0.0
@@ -66,6 +69,14 @@ class Options(NamedTuple):
     def traces(self) -> bool:
         """Whether a deep trace is to be made: asked for, or named among the recorders."""
         return self.trace or "trace" in self.recorders.split(",")
+
+    @property
+    def graph_kernels(self) -> bool:
+        """Whether kernels are recorded once the job replays CUDA graphs, too.
+
+        Recording them makes graphs slower, so it takes who asks for them, or for all kernels.
+        """
+        return self.graphs == "kernels" or (not self.graphs and self.kernels == "all")
 
     def traces_rank(self, rank: int) -> bool:
         """Whether ``trace_ranks`` allows this rank a deep trace."""
@@ -152,21 +163,28 @@ def _names(text: str) -> str:
     return text.replace(" ", "").lower()
 
 
+def _must(be: str, wrong: Sequence[object], known: Sequence[str]) -> str:
+    """Say what a value must be, and what may have been meant by the first that is none of it."""
+    from haiprof.choices import did_you_mean
+
+    hint = did_you_mean(wrong[0], known) if wrong else ""
+    return f"must be {be}{f': {hint}' if hint else ''}"
+
+
 def _check_recorders(value: Any) -> str | None:
     if not isinstance(value, str):
         return "must be a str"
     unknown = [name for name in value.split(",") if name not in (ALL, *RECORDERS)]
     if unknown or (ALL in value.split(",") and value != ALL):
-        return f"must be {ALL} or some of {','.join(RECORDERS)}"
+        return _must(f"{ALL} or some of {','.join(RECORDERS)}", unknown, (ALL, *RECORDERS))
     return None
 
 
 def _check_contents(value: Any) -> str | None:
     if not isinstance(value, str):
         return "must be a str"
-    if any(name not in (*TRACE_CONTENTS, "") for name in value.split(",")):
-        return f"must be some of {','.join(TRACE_CONTENTS)}"
-    return None
+    wrong = [name for name in value.split(",") if name not in (*TRACE_CONTENTS, "")]
+    return _must(f"some of {','.join(TRACE_CONTENTS)}", wrong, TRACE_CONTENTS) if wrong else None
 
 
 def _ranks(text: str) -> list[range]:
@@ -199,7 +217,11 @@ def _check_ranks(value: Any) -> str | None:
 
 
 def _check_kernels(value: Any) -> str | None:
-    return None if value in KERNELS else f"must be {' or '.join(KERNELS)}"
+    return None if value in KERNELS else _must(" or ".join(KERNELS), [value], KERNELS)
+
+
+def _check_graphs(value: Any) -> str | None:
+    return None if value in ("", *GRAPHS) else _must(" or ".join(GRAPHS), [value], GRAPHS)
 
 
 def _check_interval(value: Any) -> str | None:
@@ -250,6 +272,12 @@ OPTIONS: Final[dict[str, Option]] = {
             "seconds from one window of kernels to the next",
             float,
             _between(1, 86400, "seconds"),
+        ),
+        Option(
+            "graphs",
+            f"CUDA graphs: {' or '.join(GRAPHS)} (empty: kernels if kernels is all, else replays)",
+            str,
+            _check_graphs,
         ),
         Option(
             "budget",

@@ -69,10 +69,8 @@ def mark(name: str, value: float | None = None, **attributes: Any) -> None:
     with contextlib.suppress(Exception):
         if value is None:
             _core.event("mark", _text(name), _json(attributes))
-        elif _core.ready():
-            metric = _core.intern(_text(name))
-            if metric is not None:
-                _core.push(metric, float(value))
+        else:
+            _core.value(_text(name), float(value))
 
 
 def _text(what: object) -> str:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from haiprof import schema
 from haiprof.launcher import Placement, placement
 from haiprof.options import Options
-from haiprof.places import RING_SUFFIX, safe_name
+from haiprof.owned_files import Folder
+from haiprof.places import RING_SUFFIX, folders_for_rings, safe_name
 from haiprof.recorder.life import start_time_of
 
 
@@ -41,43 +43,74 @@ def earlier_attempt(log_dir: Path, command: Sequence[str], place: Placement) -> 
         return None
     found: list[tuple[int, str]] = []
     for file in log_dir.glob(f"*/{schema.RUN_FILE}"):
-        with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
-            told = json.loads(file.read_text(encoding="utf-8"))
+        with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):
+            told = json.loads(Folder.at(file.parent).read(file.name))
+            begun = told.get("created_ns")
             if (told.get("job"), told.get("command")) == (place.job, list(command)):
-                found.append((int(told["created_ns"]), file.parent.name))
+                found += [(begun, file.parent.name)] if type(begun) is int else []
     return min(found)[1] if found else None
 
 
-def open_run_folder(folder: Path, command: Sequence[str], options: Options) -> None:
+def open_run_folder(
+    folder: Path, command: Sequence[str], options: Options, *, owners: Collection[int] | None = ()
+) -> None:
     """Make the folder of a run with its ``run.json``; leave what another rank made as it is.
 
     Args:
         folder: absolute path; its last part is the run's name.
         command: the command line that is recorded.
         options: the run's options.
+        owners: other users whose folder it may be; None: anybody's.
 
     Raises:
-        OSError: the folder cannot be made or written.
+        OSError: the folder cannot be made or written, or is another user's.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    file = folder / schema.RUN_FILE
+    run = open_run(folder, make=True, owners=owners)
     # Written whether needed or not: os.access does not see a read-only mount through root's eyes.
-    partial = folder / f".run-{safe_name(os.uname().nodename)}-{os.getpid()}"
-    fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    partial = f".run-{safe_name(os.uname().nodename)}-{os.getpid()}"
+    run.remove(partial)
+    fd = run.create(partial)
     try:
         with os.fdopen(fd, "w", encoding="utf-8", errors="surrogateescape") as out:
             out.write(_document(folder.name, command, options))
-        try:
-            os.link(partial, file)
-        except FileExistsError:
-            pass
-        except OSError:  # a file system without hard links
-            if not file.exists():
-                partial.replace(file)
+        _name_unless_taken(run, partial)
     finally:
-        partial.unlink(missing_ok=True)
+        run.remove(partial)
+
+
+def open_run(folder: Path, *, make: bool = False, owners: Collection[int] | None = ()) -> Folder:
+    """Open the folder of a run, which must be this user's.
+
+    Args:
+        folder: its path. What leads to the log folder is the user's choice; the run folder itself
+            may only be a link that nobody else can have made, to a run or an empty folder.
+        make: create it, and the log folder, unless they are there.
+        owners: other users whose it may be; None: anybody's.
+
+    Raises:
+        OSError: it cannot be had, is another user's, or is a link of somebody else.
+    """
+    if make:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    above = Folder.at(folder.parent)
+    run = above.folder(folder.name, make=make, own_link=True)
+    if above.is_link(folder.name) and run.names() and not run.has(schema.RUN_FILE):
+        raise NotADirectoryError(
+            errno.ENOTDIR, "is a link to a folder that is no run; remove it", str(folder)
+        )
+    if owners is not None and run.owner not in owners:
+        run.require_ours()
+    return run
+
+
+def _name_unless_taken(run: Folder, partial: str) -> None:
+    try:
+        os.link(partial, schema.RUN_FILE, src_dir_fd=run.fd, dst_dir_fd=run.fd)
+    except FileExistsError:
+        pass
+    except OSError:  # a file system without hard links
+        if not run.has(schema.RUN_FILE):
+            run.rename(partial, schema.RUN_FILE)
 
 
 def _document(run: str, command: Sequence[str], options: Options) -> str:
@@ -113,7 +146,10 @@ def why_not(error: OSError) -> str:
     """Return the line for the user when a run's folder or ring cannot be had."""
     where = str(error.filename or "a ring")
     mend = "give --log-dir, start(log_dir=…) or HAIPROF_LOG_DIR a folder that can be written"
-    if where.endswith(RING_SUFFIX) or f"haiprof-{os.getuid()}" in where:
+    if isinstance(error, PermissionError) and error.errno == errno.EPERM:
+        mend += ", or the run another name"
+    of_rings = Path(where) in folders_for_rings() or f"haiprof-{os.getuid()}" in where
+    if where.endswith(RING_SUFFIX) or of_rings:
         elsewhere = "set HAIPROF_SHM_DIR to another folder on tmpfs"
         mend = f"give the container a larger /dev/shm, or {elsewhere}"
         if isinstance(error, PermissionError):

@@ -26,11 +26,17 @@ KEY_VERSION: Final = "haiprof.version"
 KEY_THROUGH: Final = "haiprof.through"
 #: Record-batch metadata: JSON object cause -> records that the ring had lost until then.
 KEY_LOST: Final = "haiprof.lost"
+#: Record-batch metadata: rows of the stream up to the end of this batch. Of a closed file, in the
+#: metadata of its schema: its rows.
+KEY_ROWS: Final = "haiprof.rows"
 
 RUN_FILE: Final = "run.json"
 PROCESS_FILE: Final = "process.json"
 RUN_FORMAT: Final = "haiprof-run"
 PROCESS_FORMAT: Final = "haiprof-process"
+#: ``ended`` in it, of a process that has: kind (finished, failed, killed, interrupted, stopped,
+#: unknown), exit_code, signal, reason (exception, out of memory), text, time_ns, failed_ns,
+#: parent_pid; null is not known. Without it the process runs, or the recorder was older.
 #: ``<table>-<n>.arrows`` while live (IPC stream), closed into ``<table>-<n>.arrow`` (zstd file).
 LIVE_SUFFIX: Final = ".arrows"
 CLOSED_SUFFIX: Final = ".arrow"
@@ -70,7 +76,7 @@ SPANS: Final = Table(
         ("name", "text", "what ran"),
         ("thread", "uint32", "kernel thread id"),
         ("step", "uint32", "number of the step it belongs to", True),
-        ("correlation", "uint64", "joins with kernels", True),
+        ("correlation", "uint64", "of the launch, as its kernels have it", True),
         ("attributes", "text", "JSON object", True),
         # What only a deep trace knows.
         ("external", "uint64", "id of the op it belongs to; of an op its own", True),
@@ -90,16 +96,20 @@ EVENTS: Final = Table(
     "something that happened",
     _columns(
         ("time", "int64", "ns, UTC epoch"),
-        ("kind", "text", "mark, lost, fork, exit, disk, hook, clock, recorder, …"),
+        (
+            "kind",
+            "text",
+            "mark, lost, fork, exception, goodbye, exit, disk, hook, clock, recorder, …",
+        ),
         ("text", "text", "one plain sentence", True),
         ("step", "uint32", "number of the step it happened in", True),
         ("attributes", "text", "JSON object", True),
     ),
 )
 
-#: Kinds of events that hold from then on: when kernels are recorded, what the model is, that a job
-#: was attached to.
-LASTING: Final = ("kernels", "model", "flops", "attach")
+#: Kinds of events that hold from then on: when kernels are recorded, that they no longer are
+#: because CUDA graphs are replayed, what the model is, that a job was attached to.
+LASTING: Final = ("kernels", "graphs", "model", "flops", "attach")
 
 SAMPLES: Final = Table(
     "samples",
@@ -123,7 +133,7 @@ KERNELS: Final = Table(
         ("name", "text", "mangled as recorded"),
         ("device", "uint16", "CUDA ordinal in the process", True),
         ("stream", "uint32", "CUPTI stream id", True),
-        ("correlation", "uint64", "joins with runtime spans", True),
+        ("correlation", "uint64", "of the launch; null in graphs before CUPTI 13.1.1", True),
         ("graph", "uint32", "CUDA graph id", True),
         ("graph_node", "uint64", "CUDA graph node id", True),
         ("grid_x", "uint32", "blocks", True),
@@ -157,8 +167,8 @@ DEVICE_SPANS: Final = Table(
     _columns(
         ("start", "int64", "ns, UTC epoch"),
         ("duration", "int64", "ns, idle time of the stream included"),
-        ("category", "text", "phase, user, pipeline"),
-        ("name", "text", "forward, backward, optimizer, send, recv, or the range's"),
+        ("category", "text", "phase, user, pipeline, graph"),
+        ("name", "text", "forward, backward, optimizer, send, recv, graph 0, or the range's"),
         ("device", "uint16", "ordinal in the process"),
         ("stream", "uint32", "joins with kernels", True),
         ("step", "uint32", "number of the step it belongs to", True),

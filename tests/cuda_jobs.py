@@ -50,6 +50,16 @@ _PREAMBLE = """
     def calls(name):
         return cuda.fake_cuda_calls(name.encode())
 
+    class CUDAGraph:
+        # What torch's is to its users: one piece of work, given to the current stream at once.
+        def __init__(self, ns):
+            self.ns = ns
+
+        def replay(self):
+            work("graph", self.ns)
+
+    torch.cuda.CUDAGraph = CUDAGraph
+
     class Layer(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):

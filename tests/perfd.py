@@ -141,11 +141,15 @@ def dial(path: Path) -> socket.socket:
 class Perfd:
     """A running haiprof-perfd; what it says goes to a file."""
 
-    def __init__(self, place: Place, *options: str, user: int | None = None) -> None:
+    def __init__(
+        self, place: Place, *options: str, user: int | None = None, files: int | None = None
+    ) -> None:
+        """Start it; with ``files``, it may have so many open."""
         self.place = place
+        limited = [] if files is None else ["prlimit", f"--nofile={files}:{files}"]
         self._log = (place.folder / "log").open("w+b", buffering=0)
         self.process = subprocess.Popen(
-            [place.perfd, f"--socket={place.socket}", *place.roots, *options],
+            [*limited, place.perfd, f"--socket={place.socket}", *place.roots, *options],
             stderr=self._log,
             user=user,
             group=user,

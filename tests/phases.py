@@ -40,7 +40,7 @@ def read_spans(ring: Path) -> list[Row]:
     if table is None:
         return []
     assert reader.losses["overwritten"] == 0
-    texts = [str(text) for text in reader.texts("spans", "name", 0)]
+    texts = [str(text) for text in reader.texts("spans", "name")[1]]
 
     def column(name: str, kind: str) -> list[Any]:
         if name not in table:  # nothing but nulls

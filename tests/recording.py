@@ -55,7 +55,7 @@ def read_table(folder: Path, name: str, *, pauses: bool = False) -> pa.Table:
     """
     parts = []
     for path in sorted(folder.glob(f"{name}-*.arrow")):
-        parts.append(pa.ipc.open_file(str(path)).read_all())
+        parts.append(pa.ipc.open_file(pa.OSFile(os.fsencode(path))).read_all())
     for path in sorted(folder.glob(f"{name}-*.arrows")):
         if path.stat().st_size == 0:
             continue  # just made

@@ -33,6 +33,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr("haiprof.gently.time", clock)
+    monkeypatch.setattr("haiprof.gently.sleep", clock.sleep)
     return clock
 
 

@@ -108,6 +108,26 @@ def test_helpers_of_the_counters_are_carried_as_they_are_given() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "recorded"),
+    [
+        ({}, False),
+        ({"kernels": "all"}, True),
+        ({"kernels": "all", "graphs": "replays"}, False),
+        ({"graphs": "kernels"}, True),
+        ({"graphs": "nodes"}, False),
+    ],
+)
+def test_kernels_of_graphs_are_recorded_for_who_asks_for_them_or_for_all(
+    given: dict[str, str], recorded: bool
+) -> None:
+    options, problems = resolve(given, {})
+    assert options.graph_kernels == recorded
+    assert len(problems) == (given.get("graphs") == "nodes")
+    variables = {f"HAIPROF_{name.upper()}": value for name, value in given.items()}
+    assert resolve({}, variables)[0].graph_kernels == recorded
+
+
+@pytest.mark.parametrize(
     ("environment", "traces"),
     [
         ({}, False),

@@ -45,11 +45,18 @@ def test_the_first_to_come_writes_the_file(tmp_path: Path) -> None:
 def test_a_batch_job_that_is_started_again_goes_on_in_the_run_of_its_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "foreign").mkdir()
-    (tmp_path / "foreign" / "run.json").write_text("[]")
+    damaged = {"foreign": "[]", "deep": "[" * 100_000, "other": "null"}
+    for name, text in damaged.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text(text)
+    (tmp_path / "of no bytes").mkdir()
+    (tmp_path / "of no bytes" / "run.json").write_bytes(b"\xff\xfe")
     for job, name in (("42", "first"), ("42", "second"), ("43", "of another")):
         monkeypatch.setenv("SLURM_JOB_ID", job)
         open_run_folder(tmp_path / name, ["srun", name], Options())
+    (tmp_path / "of no time").mkdir()
+    told = {"job": "42", "command": ["srun", "second"], "created_ns": float("inf")}
+    (tmp_path / "of no time" / "run.json").write_text(json.dumps(told))
     again = ALONE._replace(job="42", attempt=1)
     assert earlier_attempt(tmp_path, ["srun", "second"], again) == "second"
     assert earlier_attempt(tmp_path, ["srun", "of another"], again) is None

@@ -1,4 +1,4 @@
-"""What one process recorded of its GPUs: kernels, device phases, what recording them cost."""
+"""What one process recorded of its GPUs: kernels, device phases, graphs, what that cost."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ from dataclasses import dataclass
 import polars as pl
 
 from haiprof import schema
-from haiprof.answers.of_process import read_device_phases, read_events, read_phase_spans
+from haiprof.answers.of_process import (
+    read_device_phases,
+    read_device_spans,
+    read_events,
+    read_phase_spans,
+)
 from haiprof.sources import tables
 from haiprof.sources.own import Process
 from haiprof.views import busy as busy_views
 from haiprof.views import device_steps as device_views
+from haiprof.views import graphs as graph_views
 from haiprof.views import kernels as kernel_views
 from haiprof.views import overhead as overhead_view
 from haiprof.views import recorded as recorded_views
@@ -24,15 +30,26 @@ class GpuTables:
 
     ``kernels`` has the columns of :data:`haiprof.views.kernels.COLUMNS` and ``stream``; it is only
     read if the ``intervals`` in which kernels were recorded hold any. ``phases`` are the device
-    phases, ``spans`` the host's steps and phases.
+    phases, ``replays`` the replays of CUDA graphs as they are in the table, ``spans`` the host's
+    steps and phases. ``graphs``: kernels are no longer recorded because graphs are replayed.
     """
 
     kernels: pl.DataFrame
     phases: pl.DataFrame
+    replays: pl.DataFrame
     intervals: pl.DataFrame
     spans: pl.DataFrame
+    graphs: bool
     cut: int
     problems: list[str]
+
+    @property
+    def typical(self) -> pl.DataFrame:
+        """Those intervals whose steps stand for the others.
+
+        None where graphs ended the recording: the steps before are of another kind.
+        """
+        return self.intervals.clear() if self.graphs else self.intervals
 
 
 def read_gpu(
@@ -43,29 +60,32 @@ def read_gpu(
     Args:
         process: the process.
         spans: its spans of steps and phases, where they have been read.
-        events: its events of intervals in which kernels were recorded, where they have.
+        events: its events of the kinds that tell when kernels were recorded, where they have.
     """
     spans = spans or read_phase_spans(process)
-    events = events or read_events(process, recorded_views.EVENT_KIND)
-    phases = read_device_phases(process)
+    events = events or read_events(process, recorded_views.EVENT_KIND, recorded_views.GRAPHS_KIND)
+    device_spans = read_device_spans(process, "phase", graph_views.CATEGORY)
+    phases = device_views.segments(device_spans.frame)
     columns = (*kernel_views.COLUMNS, "stream")
     if (events.frame["kind"] == recorded_views.EVENT_KIND).any():
         kernels = tables.read(process, schema.KERNELS, columns)
     else:
         wanted = [c for c in schema.KERNELS.columns if c.name in columns]
         kernels = tables.Read(tables.empty(wanted))
-    reads = [phases, events, kernels]
+    reads = [device_spans, events, kernels]
     return GpuTables(
         kernels.frame,
-        phases.frame,
+        phases,
+        device_spans.frame.filter(pl.col("category") == graph_views.CATEGORY),
         recorded_views.recorded(
             events.frame,
             recorded_views.host_steps(spans.frame),
-            device_views.device_steps(phases.frame),
+            device_views.device_steps(phases),
             process.ended_ns,
             busy_views.last_end(kernels.frame),
         ),
         spans.frame,
+        recorded_views.ended_by_graphs(events.frame),
         sum(read.cut for read in reads),
         [problem for read in reads for problem in read.problems],
     )
@@ -97,6 +117,16 @@ def kernel_totals(process: Process) -> tables.Read:
     phases = read_device_phases(process)
     read.frame = kernel_views.totals(read.frame, phases.frame)
     read.problems += phases.problems
+    return read
+
+
+def graph_replays(process: Process) -> tables.Read:
+    """Return what the replays of each CUDA graph of one process took."""
+    read = read_device_spans(process, graph_views.CATEGORY)
+    if read.frame.height:
+        spans = read_phase_spans(process)
+        read.frame = graph_views.replays(read.frame, recorded_views.host_steps(spans.frame))
+        read.problems += spans.problems
     return read
 
 

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 def headline(run: Analyzer) -> list[str]:
-    """Return them: of a trace what to change first, of what haiprof recorded what stood out."""
+    """Return them: of a trace what to change first, of what haiprof recorded what stood out.
+
+    What became of a job that failed comes before them.
+    """
     if run.traced:
         overview = run.overview()
         made = trace_headline.headline(
@@ -37,4 +40,5 @@ def headline(run: Analyzer) -> list[str]:
     if len({s.rank for s in ranks}) < len(ranks):
         added += map(efficiency_words.ettr, run.goodput().summary.iter_rows(named=True))
     lines[0] = "; ".join([lines[0], *filter(None, added)])
-    return lines
+    failure = run.failure()
+    return lines if failure is None else [failure, *lines]

@@ -24,20 +24,14 @@ def count_cut(process: Process) -> int:
     return tables.count_cut(process.folder)
 
 
-def kept(
-    keep: Mapping[str, str | Collection[str] | None],
-) -> dict[str, Collection[str]]:
-    """Return which values of which columns are asked for; None is any."""
-    return {
-        name: frozenset([values] if isinstance(values, str) else values)
-        for name, values in keep.items()
-        if values is not None
-    }
-
-
 def read(process: Process, table: schema.Table, keep: Mapping[str, Collection[str]]) -> tables.Read:
     """Return a table of one process, of text columns the values to ``keep``."""
     return tables.read(process, table, keep=keep)
+
+
+def values(process: Process, table: schema.Table, column: str) -> set[str]:
+    """Return the texts that a column of a table of one process has."""
+    return tables.values(process.folder, table, column)
 
 
 def samples_beneath(process: Process, prefix: str) -> tables.Read:
@@ -62,10 +56,15 @@ def read_phase_spans(process: Process) -> tables.Read:
     return tables.read(process, schema.SPANS, step_views.COLUMNS, keep)
 
 
+def read_device_spans(process: Process, *categories: str) -> tables.Read:
+    """Return the device spans of these categories of one process."""
+    columns, keep = device_views.SPAN_COLUMNS, {"category": categories}
+    return tables.read(process, schema.DEVICE_SPANS, columns, keep)
+
+
 def read_device_phases(process: Process) -> tables.Read:
     """Return the device phases of one process."""
-    columns, keep = device_views.SPAN_COLUMNS, {"category": ("phase",)}
-    read = tables.read(process, schema.DEVICE_SPANS, columns, keep)
+    read = read_device_spans(process, "phase")
     read.frame = device_views.segments(read.frame)
     return read
 

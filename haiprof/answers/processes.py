@@ -30,11 +30,23 @@ def rows(processes: Sequence[Process], cut: Mapping[Path, int]) -> pl.DataFrame:
             "started": pl.Series([p.started_ns for p in processes], dtype=pl.Int64()),
             "ended": pl.Series([p.ended_ns for p in processes], dtype=pl.Int64()),
             "state": [p.state for p in processes],
+            "end": _of_ends(processes, "kind"),
+            "exit_code": pl.Series(
+                [p.ending.exit_code if p.ending else None for p in processes], dtype=pl.Int64()
+            ),
+            "signal": _of_ends(processes, "signal"),
+            "reason": _of_ends(processes, "reason"),
+            "how": _of_ends(processes, "text"),
             "lost_records": [p.lost.get("records", 0) for p in processes],
             "cut_files": pl.Series([cut.get(p.folder) for p in processes], dtype=pl.Int64()),
             "folder": [readable(str(p.folder)) for p in processes],
         }
     )
+
+
+def _of_ends(processes: Sequence[Process], field: str) -> pl.Series:
+    told = [getattr(p.ending, field) or None if p.ending else None for p in processes]
+    return pl.Series(told, dtype=pl.String())
 
 
 def described(ranks: list[int]) -> str:

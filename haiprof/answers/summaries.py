@@ -53,10 +53,12 @@ def summarise_one(process: Process, points: int) -> Summary:
     summary.cut = spans.cut + samples.cut
     summary.problems = [*spans.problems, *samples.problems]
     if process.role != ROLE_NODE:
-        events = read_events(process, recorded_views.EVENT_KIND, overhead_view.EVENT_KIND)
+        kinds = (recorded_views.EVENT_KIND, recorded_views.GRAPHS_KIND, overhead_view.EVENT_KIND)
+        events = read_events(process, *kinds)
         gpu = read_gpu(process, spans, events)
-        if gpu.intervals.height or gpu.phases.height:
-            summary.gpu = use_views.use(gpu.kernels, gpu.spans, gpu.phases, gpu.intervals)
+        if gpu.intervals.height or gpu.phases.height or gpu.replays.height:
+            summary.gpu = use_views.use(gpu.kernels, gpu.spans, gpu.phases, gpu.typical)
+            summary.gpu.ended_by_graphs = int(gpu.graphs)
         summary.overhead = next(iter(overhead_view.newest(events.frame).to_dicts()), None)
         summary.cut += gpu.cut
         summary.problems += gpu.problems

@@ -145,11 +145,14 @@ def attach(
     ``haiprof train.py --time 60`` is the same.
     """
     from haiprof.cli import attach as command
+    from haiprof.cli.console import say
     from haiprof.control.attach import Wanted
+    from haiprof.places import run_dir_for
 
     options = command.options_given(kernels, recorders, sample_hz)
     run = name or command.made_up_run(target)
-    wanted = Wanted(run, log_dir.expanduser().absolute(), seconds, warmup, trace, options)
+    folder = run_dir_for(log_dir.expanduser(), run, say).parent
+    wanted = Wanted(run, folder, seconds, warmup, trace, options)
     if hosts := _hosts(nodes, hostfile):
         from haiprof.cli.attach_nodes import attach_on
 

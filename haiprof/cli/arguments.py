@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from haiprof.choices import did_you_mean
 from haiprof.options import HOST_RECORDERS, OPTIONS, Option, Options
 
 _REPORT: Final = "report"
@@ -131,8 +132,9 @@ def _read_job_option(flag: str, text: str, read: RunArguments) -> None:
         name = _PROFILE_KEYS.get(key)
         if name is None or not equals:
             known = ", ".join(_PROFILE_KEYS)
+            hint = f"{did_you_mean(key, _PROFILE_KEYS)} ".lstrip()
             shown = text if text.isprintable() else repr(text)
-            raise UsageError(f"--options {shown}: it takes KEY=VALUE; the keys are {known}")
+            raise UsageError(f"--options {shown}: it takes KEY=VALUE; {hint}the keys are {known}")
         read.given[name] = _checked(f"--options {key}", value, OPTIONS[name])
     else:
         # A number of more digits than that is refused without being made.
@@ -172,9 +174,12 @@ def _read_option(word: str, waiting: list[str], read: RunArguments, command: str
     meaning = _job_meanings().get(flag) if command == "run" else None
     option = OPTIONS.get(name)
     if meaning is None and option is None:
-        known = ", ".join(row[0] for row in _table(command))
+        rows = [row[0] for row in _table(command)]
+        hint = f"{did_you_mean(flag, [one for row in rows for one in row.split('/')])} ".lstrip()
         shown = flag if flag.isprintable() else repr(flag)
-        raise UsageError(f"there is no option {shown} of {command}; the options are {known}")
+        raise UsageError(
+            f"there is no option {shown} of {command}; {hint}the options are {', '.join(rows)}"
+        )
     if not equals:
         if not waiting:
             raise UsageError(f"{flag} needs a value: {meaning or (option and option.meaning)}")

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from haiprof.choices import did_you_mean
+from haiprof.cli.arguments import UsageError
 from haiprof.cli.console import say, spinner
 from haiprof.cli.progress import seconds_passing
 from haiprof.control.attach import Attached, AttachError, Wanted, alive, attach, bring, way_to
@@ -49,9 +51,12 @@ def attach_to(
     """
     processes = find(target)
     if not processes:
+        from haiprof.cli.app import commands
+
+        hint = did_you_mean(target, commands())
         say(
-            f"{target}: no Python process here runs it, and it is no command of haiprof; "
-            "see haiprof ps, haiprof --help"
+            f"{target}: no Python process here runs it, and it is no command of haiprof"
+            f"{f': {hint}' if hint else ';'} see haiprof ps, haiprof --help"
         )
         return NOBODY
     if dry_run:
@@ -232,7 +237,7 @@ def options_given(
     """Return the options that were given, checked.
 
     Raises:
-        HaiprofError: one cannot be.
+        UsageError: one cannot be.
     """
     from haiprof.options import OPTIONS
 
@@ -241,5 +246,5 @@ def options_given(
     for name, value in made:
         wrong = OPTIONS[name].check(value)
         if wrong is not None:
-            raise HaiprofError(f"--{name.replace('_', '-')} {value}: {wrong}")
+            raise UsageError(f"--{name.replace('_', '-')} {value}: {wrong}")
     return made

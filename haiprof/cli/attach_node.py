@@ -57,6 +57,8 @@ def written(run_dir: Path) -> dict[str, int]:
     """Return which processes' folders lie in a run, and when each began to be recorded, ns."""
     found = {}
     for file in run_dir.glob(f"*/{schema.PROCESS_FILE}"):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            found[file.parent.name] = int(json.loads(file.read_text("utf-8"))["started_ns"])
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+            begun = json.loads(file.read_text("utf-8"))["started_ns"]
+            if type(begun) is int:
+                found[file.parent.name] = begun
     return found

@@ -15,9 +15,11 @@ import os
 import select
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
+
+from haiprof.recorder.wait_status import Noted
 
 #: What a fault of our own process raises, what cannot be caught, and what is about us alone.
 _OURS: Final = {
@@ -36,6 +38,8 @@ _OURS: Final = {
     signal.SIGXFSZ,
 }
 PASSED: Final = frozenset(signal.valid_signals()) - _OURS
+#: By these somebody asks a process to end.
+ASKING: Final = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 _STOPS: Final = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
 #: A signal for a group reaches its members one after the other; by now, s, it has reached all.
 _SETTLED: Final = 0.002
@@ -122,6 +126,8 @@ class Child:
         with contextlib.suppress(OSError):
             self._witness = _Witness()
         self._group: set[int] = set()
+        #: The newest signal by which somebody asked the command to end; 0: none.
+        self.asked = 0
         self._stops: set[int] = set()
         self.pid = 0
 
@@ -150,18 +156,30 @@ class Child:
             setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
         )
 
-    def wait(self) -> int:
-        """Pass signals on until the command ends; return its wait status."""
+    def wait(self, ended: Callable[[Noted], None]) -> int:
+        """Pass signals on until the command ends; return its wait status.
+
+        Args:
+            ended: is told of the end while the kernel still has it for others, too.
+        """
         awaited = {*PASSED, signal.SIGCHLD}
         while True:
             info = signal.sigwaitinfo(awaited)
             if info.si_signo == signal.SIGCHLD:
+                self._tell_end(ended)
                 status = self._reap()
                 if status is not None:
                     self._release()
                     return status
             else:
                 self._pass_on(info)
+
+    def _tell_end(self, ended: Callable[[Noted], None]) -> None:
+        with contextlib.suppress(ChildProcessError):
+            info = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if info is not None:
+                by_exit = info.si_code == os.CLD_EXITED
+                ended(Noted(info.si_status << 8 if by_exit else info.si_status, self.asked))
 
     def _reap(self) -> int | None:
         """Return the command's status if it ended. As process 1 everybody's orphans are ours."""
@@ -180,6 +198,8 @@ class Child:
 
     def _pass_on(self, info: signal.struct_siginfo) -> None:
         number = info.si_signo
+        if number in ASKING:
+            self.asked = number
         if number in _STOPS:
             self._stops.add(number)
         if not self._was_for_the_group(number, info.si_code):

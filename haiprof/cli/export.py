@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, cast
 
+from haiprof.choices import did_you_mean
+from haiprof.cli.arguments import UsageError
 from haiprof.cli.progress import things_done
 from haiprof.cli.report import open_run, say_problems
 from haiprof.errors import HaiprofError
@@ -57,7 +59,8 @@ def export(words: Sequence[str], wanted: Wanted, executor: Executor | None = Non
         executor: does the work of each rank.
 
     Raises:
-        HaiprofError: there is no such run, rank, time or format, or a file cannot be written.
+        HaiprofError: there is no such run, rank or time, or a file cannot be written.
+        UsageError: there is no such format, or it has no such option.
     """
     *kinds, run = words
     _check(kinds, wanted)
@@ -85,24 +88,27 @@ def export(words: Sequence[str], wanted: Wanted, executor: Executor | None = Non
 def _check(kinds: Sequence[str], wanted: Wanted) -> None:
     to, form = wanted.to, wanted.form
     if len(kinds) > 1 or (kinds and kinds[0] not in KINDS):
-        raise HaiprofError(f"{kinds[0]}: is no kind of export: choose {' or '.join(KINDS)}")
+        hint = did_you_mean(kinds[0], KINDS) if len(kinds) == 1 else ""
+        which = f"{hint} choose {' or '.join(KINDS)}".lstrip()
+        raise UsageError(f"{kinds[0]}: is no kind of export: {which}")
     if kinds and to:
-        raise HaiprofError(f"--to {to}: a {kinds[0]} has none: choose csv or json with --format")
+        raise UsageError(f"--to {to}: a {kinds[0]} has none: choose csv or json with --format")
     if form and (not kinds or form not in KINDS.values()):
-        raise HaiprofError(
+        raise UsageError(
             f"--format {form}: choose csv or json, of a {' or '.join(KINDS)}"
             if kinds
             else f"--format {form}: only a {' or '.join(KINDS)} has one: see --to"
         )
     if to and to not in FORMATS:
-        raise HaiprofError(f"--to {to}: is no format: choose {' or '.join(FORMATS)}")
+        which = f"{did_you_mean(to, FORMATS)} choose {' or '.join(FORMATS)}".lstrip()
+        raise UsageError(f"--to {to}: is no format: {which}")
     if wanted.rank is not None and not kinds and to in ("", "csv"):
-        raise HaiprofError("--rank: the views as CSV are of all ranks: choose another --to")
+        raise UsageError("--rank: the views as CSV are of all ranks: choose another --to")
     start, until = wanted.start or 0.0, wanted.until
     if not 0 <= start < math.inf:
-        raise HaiprofError(f"--from {start:g}: give seconds after the run began, from 0 on")
+        raise UsageError(f"--from {start:g}: give seconds after the run began, from 0 on")
     if until is not None and not until > start:
-        raise HaiprofError(f"--until {until:g}: give more seconds than --from has ({start:g})")
+        raise UsageError(f"--until {until:g}: give more seconds than --from has ({start:g})")
 
 
 def _views(opened: Analyzer, run: str, out: Path) -> list[Path]:

@@ -12,7 +12,7 @@ from haiprof import schema
 from haiprof._core import RingReader
 from haiprof.errors import HaiprofError
 from haiprof.options import resolve
-from haiprof.places import ring_dir, ring_root
+from haiprof.places import ring_dirs, ring_roots
 from haiprof.recorder.election import recorder_running
 from haiprof.recorder.life import parent_of
 from haiprof.recorder.outside import processes_of_notes
@@ -79,36 +79,41 @@ def _nothing(live: list[LiveRun], what: str) -> Chosen:
 
 def recorder_lives(folder: Path) -> bool | None:
     """Say whether a run's recorder on this machine lives; None where it has none here."""
-    rings = ring_dir(folder.name)
-    return recorder_running(rings) if rings.is_dir() else None
+    found = ring_dirs(folder)
+    return any(map(recorder_running, found)) if found else None
 
 
 def live_runs() -> list[LiveRun]:
     """Return the runs that are recorded on this machine for this user."""
     told: dict[Path, tuple[Path, int | None]] | None = None
     found = []
-    with contextlib.suppress(OSError):
-        for rings in sorted(ring_root().iterdir()):
-            if not rings.is_dir() or not recorder_running(rings):
-                continue
-            headers = list(_headers(rings))
-            pids = [int(header["pid"]) for header in headers] + processes_of_notes(rings)
-            if told is None:
-                told = _recorders()
-            folder, watched = told.get(rings, (None, None))
-            if folder is None and headers:  # a recorder in another container
-                folder = Path(str(headers[0]["run_dir"]))
-            if watched is not None:
-                pids.append(watched)
-            if folder is not None and (folder / schema.RUN_FILE).is_file():
-                found.append(LiveRun(folder, rings, tuple(pids)))
+    for rings in _folders_of_rings():
+        if not rings.is_dir() or not recorder_running(rings):
+            continue
+        headers = list(_headers(rings))
+        pids = [int(header["pid"]) for header in headers] + processes_of_notes(rings)
+        if told is None:
+            told = _recorders()
+        folder, watched = told.get(rings, (None, None))
+        if folder is None and headers:  # a recorder in another container
+            folder = Path(str(headers[0]["run_dir"]))
+        if watched is not None:
+            pids.append(watched)
+        if folder is not None and (folder / schema.RUN_FILE).is_file():
+            found.append(LiveRun(folder, rings, tuple(pids)))
     return found
+
+
+def _folders_of_rings() -> Iterator[Path]:
+    for root in ring_roots():  # another user's would name any folder as a run
+        with contextlib.suppress(OSError):
+            yield from map(root.path.joinpath, root.names())
 
 
 def _headers(rings: Path) -> Iterator[dict[str, Any]]:
     for ring in rings_in(rings):
         with contextlib.suppress(OSError, ValueError):
-            yield RingReader(str(ring)).header
+            yield RingReader(ring).header
 
 
 def _recorders() -> dict[Path, tuple[Path, int | None]]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from typing import Any, NoReturn
 
+from haiprof.choices import did_you_mean, quoted
+from haiprof.cli.arguments import UsageError
 from haiprof.cli.console import reader_gone, say
 from haiprof.errors import HaiprofError
 
 _INTERRUPTED = 130
+_USAGE = 2
 
 
 def main() -> NoReturn:
@@ -29,11 +33,13 @@ def _run_app(words: list[str]) -> int:
 
     # Of the click that this typer uses: newer ones bring their own.
     click_error: type[Exception] = typer.BadParameter.__mro__[2]
+    job = None
     try:
         from haiprof.cli.app import app, commands
 
         if not words[0].startswith("-") and words[0] not in commands():
-            words = ["attach", *words]  # haiprof train.py --time 60
+            job = words[0]  # haiprof train.py --time 60
+            words = ["attach", *words]
 
         # Not app(): it has its own ideas of Ctrl-C and of broken pipes.
         command = typer.main.get_command(app)
@@ -56,11 +62,27 @@ def _run_app(words: list[str]) -> int:
         return reader_gone()
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
+        if not where and _working_folder_removed():
+            where = "the working folder has been removed, go to another one: "
         say(f"{where}{error.strerror or error}")
         return 1
+    except UsageError as error:
+        say(str(error))
+        return _USAGE
     except click_error as error:
+        if job is not None and (hint := did_you_mean(job, commands())):
+            say(f"there is no command {quoted(job)}: {hint} see haiprof --help")
+            return _USAGE
         say(_one_line(error))
         return int(getattr(error, "exit_code", 2))
+
+
+def _working_folder_removed() -> bool:
+    try:
+        os.getcwd()  # noqa: PTH109
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _one_line(error: Any) -> str:

@@ -11,13 +11,22 @@ from pathlib import Path
 from typing import Final
 
 from haiprof import schema
+from haiprof._core import MIN_RING_BYTES
 from haiprof.cli.console import say, spinner
 from haiprof.launcher import Placement
 from haiprof.options import ENABLED_VARIABLE, OPTIONS, Options
-from haiprof.places import make_private, ring_dir, ring_root
+from haiprof.places import (
+    in_ring_dir,
+    open_rings,
+    require_room,
+    ring_dir,
+    ring_dirs,
+    run_dir_for,
+)
 from haiprof.recorder.election import recorder_running
 from haiprof.recorder.launch import start_recorder
 from haiprof.recorder.life import start_time_of
+from haiprof.recorder.wait_status import Noted, forget_statuses, note_status
 from haiprof.run_folder import earlier_attempt, made_up_name, open_run_folder, why_not
 
 #: How long the recorder may take to close the files after the command has ended, s.
@@ -48,7 +57,7 @@ class Recording:
             or made_up_name(_name_of(command), place)
         )
         self.run_dir = options.log_dir / self.run
-        self._ring_dir = ring_dir(self.run)
+        self._ring_dir = ring_dir(self.run_dir)
         self._place = place
         self._recorder: int | None = None
         self._made: list[Path] = []
@@ -56,16 +65,20 @@ class Recording:
         self._within = self._inherited() and self._ring_dir.is_dir()
         self.possible = False
         try:
-            self.run_dir = self.run_dir.absolute()
+            self.run_dir = run_dir_for(options.log_dir, self.run, say)
             self._made = [p for p in (self.run_dir, self.run_dir.parent) if not p.exists()]
             open_run_folder(self.run_dir, command, options)
-            make_private(ring_root())
-            make_private(self._ring_dir)
+            in_ring_dir(self.run_dir, self._use_rings, say)
             self.possible = True
         except OSError as error:
             say(why_not(error))
         except Exception as error:  # whatever it is, the command must run
             say(f"not recording: {error!r}. The job goes on without")
+
+    def _use_rings(self, folder: Path) -> None:
+        open_rings(folder, make=True)
+        require_room(folder, MIN_RING_BYTES)
+        self._ring_dir = folder
 
     def _inherited(self) -> bool:
         told = os.environ.get
@@ -92,7 +105,7 @@ class Recording:
             return
         try:
             # An earlier recorder of the same run may just be leaving with the folder.
-            make_private(self._ring_dir)
+            open_rings(self._ring_dir, make=True)
             recorder = start_recorder(
                 self._ring_dir, self.run_dir, self.options, f"{pid}:{start_time_of(pid)}"
             )
@@ -112,10 +125,21 @@ class Recording:
             for folder in self._made:
                 folder.rmdir()
 
-    def finish(self, *, report: bool) -> None:
+    def keep_status(self, pid: int, told: Noted) -> None:
+        """Leave the end of a command that has just ended for the recorder, if it has one."""
+        with contextlib.suppress(OSError):
+            started = start_time_of(pid)
+            if started is not None:
+                note_status(open_rings(self._ring_dir), pid, started, told)
+
+    def finish(self, *, report: bool, status: int = 0) -> None:
         """Wait until the files are closed, then say what is in them.
 
         Of several ranks that run in commands of their own only the first does, for all.
+
+        Args:
+            report: write the report, too.
+            status: how the command ended, as of wait(2).
         """
         others = self._place.launched and self._place.rank != 0
         if not self.possible or self._within or others:
@@ -129,16 +153,17 @@ class Recording:
                 f"it is still being recorded after {CLOSING_SECONDS:.0f} s; should its recorder "
                 f"die, this writes the rest: haiprof recover {shown}"
             )
-        self._summarise(report)
+        self._summarise(report, status)
         say(f"see it with: haiprof report {shown}")
 
     def wait_closed(self, seconds: float = CLOSING_SECONDS) -> bool:
         """Wait up to ``seconds`` until this machine's files are closed; return whether they are."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            if self._gone() and not recorder_running(self._ring_dir):
-                with contextlib.suppress(OSError):
-                    self._ring_dir.rmdir()  # where no recorder came by
+            if self._gone() and not any(map(recorder_running, ring_dirs(self.run_dir))):
+                with contextlib.suppress(OSError):  # where no recorder came by
+                    forget_statuses(open_rings(self._ring_dir))
+                    self._ring_dir.rmdir()
                 return True
             time.sleep(0.01)
         return False
@@ -156,11 +181,12 @@ class Recording:
         poll.register(self._recorder, select.POLLIN)
         return bool(poll.poll(0))
 
-    def _summarise(self, report: bool) -> None:
+    def _summarise(self, report: bool, status: int) -> None:
         from haiprof.errors import HaiprofError
 
         took_part = sum("#" in entry.name for entry in os.scandir(self.run_dir))
         if took_part > _SUMMED_UP and not report:
+            self._say_how_it_ended(status)
             say(f"  {took_part} processes took part, too many to sum them up here")
             return
         try:
@@ -169,6 +195,8 @@ class Recording:
 
                 run = open_run(self.run_dir)
                 lines = run.headline()
+                if run.failure() is None:
+                    self._say_status(status)
             for line in lines:
                 say(f"  {line}")
             if report:
@@ -176,7 +204,28 @@ class Recording:
                     written = run.report(self.run_dir / "report.html")
                 say(f"report {written}")
         except HaiprofError as error:
+            self._say_status(status)
             say(str(error))
+
+    def _say_how_it_ended(self, status: int) -> None:
+        """Say who failed first, by what each process left of its end; no table is read."""
+        from haiprof.sources.own import open_run
+        from haiprof.views.endings import failure
+
+        told = failure(open_run(self.run_dir).processes)
+        if told is None:
+            self._say_status(status)
+        else:
+            say(f"  {told}")
+
+    def _say_status(self, status: int) -> None:
+        """Say how the command ended where the run has nothing of a failure."""
+        if status:
+            from haiprof.recorder.ending import described
+
+            told = described(status, 0, goodbye=False)
+            verb = "was interrupted" if told["kind"] == "interrupted" else "failed"
+            say(f"  The command {verb}: {told['text']}")
 
 
 def _from_here(path: Path) -> str:

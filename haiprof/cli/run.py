@@ -52,7 +52,7 @@ def main(words: Sequence[str], *, trace: bool = False) -> NoReturn:
         _finish_hosts(recording, hosts, report=arguments.report)
         sys.exit(code)
     status = run_here(command, recording)
-    _finish(recording, report=arguments.report)
+    _finish(recording, report=arguments.report, status=status)
     end_like(status)
 
 
@@ -68,12 +68,12 @@ def run_here(command: list[str], recording: Recording) -> int:
         recording.forget()
         _explain_start(command, error)
     recording.start(child.pid)
-    return child.wait()
+    return child.wait(lambda told: recording.keep_status(child.pid, told))
 
 
-def _finish(recording: Recording, *, report: bool) -> None:
+def _finish(recording: Recording, *, report: bool, status: int = 0) -> None:
     try:
-        recording.finish(report=report)
+        recording.finish(report=report, status=status)
     except KeyboardInterrupt:
         say(f"interrupted; the run is in {recording.run_dir}")
     except Exception as error:  # the command's own end is what counts

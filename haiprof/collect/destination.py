@@ -19,6 +19,7 @@ from haiprof import schema
 from haiprof.collect.merge import Identity, Part, earliest, free_name, who_is
 from haiprof.collect.source import File, Readable, SourceError, Told
 from haiprof.errors import HaiprofError
+from haiprof.owned_files import Folder, open_regular
 
 _UNFINISHED: Final = ".collecting"
 _PARTIAL: Final = ".partial"
@@ -43,12 +44,12 @@ class Destination:
         self.folder = folder
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._unfinished = folder / _UNFINISHED
-        self._unfinished.mkdir(mode=0o700, exist_ok=True)
-        self._held = os.open(self._unfinished, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        # In a folder that others may write, one of them may have made it first.
+        self._held = Folder.at(folder).folder(_UNFINISHED, make=True)
+        self._held.require_ours()
         try:
-            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._held.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(self._held)
             raise HaiprofError(
                 f"{folder}: another haiprof collect writes into it: wait for its end"
             ) from None
@@ -66,16 +67,21 @@ class Destination:
                 with contextlib.suppress(OSError):
                     folder.rmdir()
             self._unfinished.rmdir()  # not what has not come to its end
-        os.close(self._held)
+        with contextlib.suppress(OSError):
+            fcntl.flock(self._held.fd, fcntl.LOCK_UN)
 
     def open_run(self, run: str, document: bytes) -> Run:
-        """Make the folder of a run, with the ``run.json`` of whoever began it."""
+        """Make the folder of a run, with the ``run.json`` of whoever began it.
+
+        Raises:
+            OSError: it is another user's, or a link of somebody else's.
+        """
         folder = self.folder / run
-        folder.mkdir(mode=0o700, exist_ok=True)
+        Folder.at(self.folder).folder(run, make=True, own_link=True).require_ours()
         file = folder / schema.RUN_FILE
         known = [document]
-        with contextlib.suppress(OSError):
-            known.append(file.read_bytes())
+        with contextlib.suppress(OSError), open_regular(file) as opened:
+            known.append(opened.read())
         first = earliest(known)
         if known[-1] != first or len(known) == 1:
             _write(first, file, self._unfinished)
@@ -94,7 +100,8 @@ class Run:
         for child in sorted(folder.iterdir()):
             self._taken.add(child.name)
             with contextlib.suppress(OSError):
-                who = who_is((child / schema.PROCESS_FILE).read_bytes())
+                with open_regular(child / schema.PROCESS_FILE) as opened:
+                    who = who_is(opened.read())
                 if who is not None and not child.name.startswith("."):
                     self._known[who] = child
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import os
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,15 +22,17 @@ from haiprof.control.client import ControlError, ask
 from haiprof.control.entry import ANSWER_BYTES, BEGAN, RECORDED
 from haiprof.control.find import Found
 from haiprof.control.inject import NotReachedError, Ran, python_version, run_in, turn, why_not
-from haiprof.control.room import Room, acting_as_user_of, sees
+from haiprof.control.room import Room, sees
+from haiprof.control.shared_file import SharedFile, shared_file
 from haiprof.control.sockets import same_root, socket_of
 from haiprof.errors import HaiprofError
 from haiprof.options import resolve
-from haiprof.places import ring_dir
+from haiprof.places import in_ring_dir
 from haiprof.recorder.launch import import_paths, ring_doorbell, start_recorder
 from haiprof.recorder.outside import Note, end_note, write_note
 from haiprof.run_folder import open_run_folder
 from haiprof.run_folder import why_not as why_no_folder
+from haiprof.session.lines import tell
 
 #: How long a process may take until it runs what is brought into it, s.
 _BEGIN_SECONDS: Final = 15.0
@@ -92,19 +92,20 @@ def begin():
     else:
         entry.begin({given!r}, {told!r}, {python!r}, {bundle!r})
 
-def start(begin):
-    import threading, time
-    time.sleep({rest!r})
-    threading.Thread(target=begin, name="haiprof-attach", daemon=True).start()
-
-import _thread
-_thread.start_new_thread(start, (begin,))
-del begin, start
+import sys
+monkey = sys.modules.get("gevent.monkey")
+def own(module, name):
+    return monkey.get_original(module, name) if monkey else getattr(__import__(module), name)
+def start(begin, sleep):
+    sleep({rest!r})
+    begin()
+own("_thread", "start_new_thread")(start, (begin, own("time", "sleep")))
+del begin, start, own, monkey
 """
 _CODE_OF_END: Final = """\
-import threading
+from haiprof import threads
 from haiprof.control import entry
-threading.Thread(target=entry.end, args=({told!r},), name="haiprof-attach", daemon=True).start()
+threads.Background(lambda: entry.end({told!r}))
 """
 
 
@@ -218,9 +219,9 @@ class Attached:
     def _end_by_code(self) -> None:
         pid = self.process.pid
         try:
-            with _message(pid) as (here, there):
-                run_in(pid, _CODE_OF_END.format(told=there), _CLOSE_SECONDS)
-                said = _heard(here, _CLOSE_SECONDS)
+            with _message(pid) as answer:
+                run_in(pid, _CODE_OF_END.format(told=answer.seen_at), _CLOSE_SECONDS)
+                said = _heard(answer, _CLOSE_SECONDS)
         except NotReachedError as error:
             if error.reason in ("gone", "zombie"):
                 return
@@ -350,7 +351,7 @@ def _by_code(process: Found, wanted: Wanted) -> Attached | None:
     # Who brings haiprof brings the Python of its recorder, too.
     mine = room is None and sees(pid, Path(sys.executable).resolve())
     python = (sys.executable, import_paths()) if mine else None
-    with _tidied(room) as log_dir, _message(pid) as (here, there):
+    with _tidied(room) as log_dir, _message(pid) as answer:
         given = wanted.given(log_dir)
 
         def run(path: str, modules: Sequence[str], bundle: str = "") -> str:
@@ -359,15 +360,15 @@ def _by_code(process: Found, wanted: Wanted) -> Attached | None:
                 modules=modules,
                 lacking=_LACKING,
                 given=given,
-                told=there,
+                told=answer.seen_at,
                 python=python if path else None,
                 rest=_REST_SECONDS,
                 bundle=bundle,
             )
             ran.append(run_in(pid, code, _BEGIN_SECONDS))
-            said = _heard(here, _RECORD_SECONDS)
+            said = _heard(answer, _RECORD_SECONDS)
             if not said and _records(pid, wanted.run):  # it is about to say so
-                said = _heard(here, _BEGIN_SECONDS)
+                said = _heard(answer, _BEGIN_SECONDS)
             if not said:
                 late = f"it did not begin to record within {_RECORD_SECONDS:g} s"
                 raise NotReachedError(pid, "late", late)
@@ -380,8 +381,10 @@ def _by_code(process: Found, wanted: Wanted) -> Attached | None:
         else:
             said = run("", _MODULES)
             if said.startswith(_LACKING):
-                _give(pid, room, said.removeprefix(_LACKING).split(), version)
-                here.write_bytes(bytes(ANSWER_BYTES))
+                # The job may name any module of ours, to have it imported here and copied there.
+                lacking = [name for name in _MODULES if name in said.split()]
+                _give(pid, room, lacking, version)
+                answer.write(bytes(ANSWER_BYTES))
                 said = run(room.package, ())
         if said == RECORDED:
             if room is not None:
@@ -510,73 +513,40 @@ def _package_for(version: tuple[int, int]) -> str:
 @contextlib.contextmanager
 def _bundle(pid: int, version: tuple[int, int]) -> Iterator[str]:
     """Yield where the process finds our modules in one file; empty: it reads each from its own."""
-    if not bundle.fits(version):
+    made = shared_file(pid, _FOLDERS, bundle.bundle()) if bundle.fits(version) else None
+    if made is None:
         yield ""
         return
-    for folder in _FOLDERS:
-        try:
-            with acting_as_user_of(pid):
-                descriptor, name = tempfile.mkstemp(
-                    prefix="haiprof-", dir=f"/proc/{pid}/root/{folder}"
-                )
-        except OSError:
-            continue
-        try:
-            try:
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(bundle.bundle())
-            except OSError:  # it is full
-                continue
-            yield f"/{folder}/{Path(name).name}"
-        finally:
-            with contextlib.suppress(OSError):
-                Path(name).unlink()
-        return
-    yield ""
+    with made:
+        yield made.seen_at
 
 
 @contextlib.contextmanager
-def _message(pid: int) -> Iterator[tuple[Path, str]]:
-    """Make a file of zeros that the process can write over; yield where it is for us and for it.
+def _message(pid: int) -> Iterator[SharedFile]:
+    """Make a file of zeros that the process can write over.
 
     It is gone as soon as nobody waits any more for what the process writes there.
     """
-    for folder in _FOLDERS:
-        root = Path(f"/proc/{pid}/root/{folder}")
-        try:
-            with acting_as_user_of(pid):
-                descriptor, name = tempfile.mkstemp(prefix="haiprof-", dir=root)
-        except OSError:
-            continue
-        try:
-            try:
-                os.posix_fallocate(descriptor, 0, ANSWER_BYTES)
-            except OSError:  # it is full
-                continue
-            finally:
-                os.close(descriptor)
-            yield Path(name), f"/{folder}/{Path(name).name}"
-        finally:
-            with contextlib.suppress(OSError):
-                Path(name).unlink()
-        return
-    raise NotReachedError(
-        pid,
-        "folder",
-        "neither /tmp nor /dev/shm of it can be written from here, or they are full; do this "
-        "as root, or make room",
-    )
+    made = shared_file(pid, _FOLDERS, bytes(ANSWER_BYTES))
+    if made is None:
+        raise NotReachedError(
+            pid,
+            "folder",
+            "neither /tmp nor /dev/shm of it can be written from here, or they are full; do this "
+            "as root, or make room",
+        )
+    with made:
+        yield made
 
 
-def _heard(message: Path, seconds: float) -> str:
+def _heard(message: SharedFile, seconds: float) -> str:
     """Return what is written there first; empty: nothing was in time."""
     deadline = time.monotonic() + seconds
     pause = 0.001
     while time.monotonic() < deadline:
-        try:
-            if said := message.read_text("utf-8", "replace").strip("\0"):
-                return said.splitlines()[0]
-        except OSError:
+        if said := message.read(ANSWER_BYTES).decode("utf-8", "replace").strip("\0"):
+            return said.splitlines()[0]
+        if not message.reachable():
             return _ENDED
         time.sleep(pause)
         pause = min(2 * pause, 0.02)
@@ -585,9 +555,9 @@ def _heard(message: Path, seconds: float) -> str:
 
 def _from_outside(process: Found, wanted: Wanted, why: str) -> Attached:
     options, _ = resolve({"run": wanted.run, "log_dir": wanted.log_dir, **dict(wanted.options)})
-    rings = ring_dir(wanted.run)
     try:
-        open_run_folder(wanted.run_dir, process.command, options)
+        user = Path(f"/proc/{process.pid}").stat().st_uid  # another rank of it may have made it
+        open_run_folder(wanted.run_dir, process.command, options, owners=[user])
         until = time.monotonic() + wanted.warmup + _own_end(wanted.seconds)
         place = process.place
         told = Note(
@@ -602,9 +572,14 @@ def _from_outside(process: Found, wanted: Wanted, why: str) -> Attached:
             until=until,
             created_ns=time.time_ns(),
         )
-        note = write_note(rings, told)
-        start_recorder(rings, wanted.run_dir, options)
-        ring_doorbell(rings)
+
+        def watch(rings: Path) -> Path:
+            note = write_note(rings, told)
+            start_recorder(rings, wanted.run_dir, options)
+            ring_doorbell(rings)
+            return note
+
+        note = in_ring_dir(wanted.run_dir, watch, tell)
     except OSError as error:
         raise AttachError(why_no_folder(error)) from None
     return Attached(process, "outside", wanted.run_dir, why=why, _note=note)

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from haiprof.control import protocol
 from haiprof.errors import HaiprofError
+from haiprof.owned_files import Folder
 
 #: How long a process may take to answer when nobody says, s.
 TIMEOUT: Final = 5.0
@@ -101,7 +102,7 @@ _SAME: Final = "; use the haiprof command of the job's own Python"
 
 def _connect(path: Path, who: str, deadline: float) -> socket.socket:
     try:
-        folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        listener = Folder.at(path.parent).find_socket(path.name)
     except OSError as error:
         raise _not_reached(who, error) from None
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -109,8 +110,9 @@ def _connect(path: Path, who: str, deadline: float) -> socket.socket:
         while True:
             connection.settimeout(max(deadline - time.monotonic(), 0.001))
             try:
-                # Not by its path, which may be longer than a socket's address.
-                connection.connect(f"/proc/self/fd/{folder}/{path.name}")
+                # Not by its path, which may be longer than a socket's address, and where a
+                # container may put a link to the socket of another process.
+                connection.connect(f"/proc/self/fd/{listener}")
             except BlockingIOError:  # too many are waiting
                 if time.monotonic() >= deadline:
                     text = f"{who}: too many others wait for an answer of it; try again"
@@ -124,7 +126,7 @@ def _connect(path: Path, who: str, deadline: float) -> socket.socket:
         connection.close()
         raise
     finally:
-        os.close(folder)
+        os.close(listener)
 
 
 def _not_reached(who: str, error: OSError) -> ControlError:

@@ -6,6 +6,7 @@ environment at that time, which the launcher wrote.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -180,7 +181,8 @@ def _same_script(script: str, what: str) -> bool:
     if script == what or Path(script).name == what:
         return True
     if "/" in what:
-        return Path(script).is_absolute() and Path(script) == Path(what).absolute()
+        with contextlib.suppress(FileNotFoundError):  # the working folder has been removed
+            return Path(script).is_absolute() and Path(script) == Path(what).absolute()
     return False
 
 

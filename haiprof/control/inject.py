@@ -18,34 +18,39 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, NoReturn
+from typing import Any, Final, Literal, NoReturn, TypeVar
 
 from haiprof import _core
 from haiprof.errors import HaiprofError
+from haiprof.owned_files import Folder, private_folder
 from haiprof.printable import printable
+
+_T = TypeVar("_T")
 
 #: The oldest Python that haiprof works in.
 _OLDEST: Final = (3, 10)
 #: How often it is looked whether others are done, s.
 _TURN_SECONDS: Final = 0.002
+#: How long another tracer may have it before it is taken for one that stays, s.
+_TRACED_SECONDS: Final = 1.0
 #: A process younger than this (s) may still be loading its interpreter.
 _YOUNG_SECONDS: Final = 5.0
 #: What passes by itself in a process that is just starting.
 _PASSING: Final = frozenset({"starting", "vfork"})
 #: Where a script may lie that the process is to read.
 _FOLDERS: Final = ("/tmp", "/dev/shm", "/var/tmp")
+_SCRIPT: Final = "run.py"
 
 # The job's __main__ keeps its names. A child that the process forks meanwhile has what is queued
 # too, and is not meant. What is raised must not reach the job, but a Ctrl-C is the job's: it comes
-# again when our code is done with. While the interpreter still imports site, few modules are whole
-# and sys.path is not complete: then the code runs at the first call or return after that, and until
-# then the process has a descriptor that tells us.
+# again when our code is done with. An interpreter that is ending runs nothing: what the code would
+# load and start there can crash the process. While the interpreter still imports site, few modules
+# are whole and sys.path is not complete: then the code runs at the first call or return after that,
+# and until then the process has a descriptor that tells us.
 _AROUND: Final = """\
-import posix, sys, time
-
 def run():
     try:
         exec(compile({code}, '<haiprof>', 'exec'), {{'__name__': '<haiprof>'}})
@@ -73,7 +78,8 @@ def run_later(run, starting):
     sys.setprofile(later)
 
 try:
-    if posix.getpid() == {pid}:
+    import posix, sys, time
+    if posix.getpid() == {pid} and not sys.is_finalizing():
         run_later(run, starting) if starting() else run()
 except BaseException:
     pass
@@ -157,7 +163,7 @@ def run_in(pid: int, code: str, timeout: float = 10.0) -> Ran:
         if version >= (3, 14) and version == sys.version_info[:2]:
             with _folder_of_both(pid) as folder:
                 if folder is not None:
-                    return _by_remote_exec(pid, code, folder / "run.py", deadline)
+                    return _by_remote_exec(pid, code, folder, deadline)
         return _by_injector(pid, code, deadline)
 
 
@@ -218,10 +224,7 @@ def python_version(pid: int) -> tuple[int, int]:
     Raises:
         NotReachedError: it runs none that can be reached.
     """
-    try:
-        library, version = _core.interpreter(pid)
-    except _core.InjectError as error:
-        _refuse(pid, error)
+    library, version = _untraced(pid, lambda: _core.interpreter(pid))
     if version != 0:
         found = (version >> 24, version >> 16 & 0xFF)
     else:
@@ -238,8 +241,8 @@ def python_version(pid: int) -> tuple[int, int]:
 def _by_injector(pid: int, code: str, deadline: float) -> Ran:
     name = _unique_name()
     text = _alone(_around(pid, code, name, deadline))
+    injection = _untraced(pid, lambda: _core.Injection(pid, text))
     try:
-        injection = _core.Injection(pid, text)
         try:
             _queue(pid, injection, deadline)
             pause = 0.0005
@@ -259,6 +262,18 @@ def _by_injector(pid: int, code: str, deadline: float) -> Ran:
     return Ran("injector", injection.frozen_ns)
 
 
+def _untraced(pid: int, look: Callable[[], _T]) -> _T:
+    """Look at a process, between two looks of another who stops it for each, as py-spy does."""
+    until = time.monotonic() + _TRACED_SECONDS
+    while True:
+        try:
+            return look()
+        except _core.InjectError as error:
+            if error.args[0] != "traced" or time.monotonic() > until:
+                _refuse(pid, error)
+        time.sleep(_TURN_SECONDS)
+
+
 def _queue(pid: int, injection: _core.Injection, deadline: float) -> None:
     pause = 0.002
     while (state := injection.queue()) != "queued":
@@ -270,12 +285,12 @@ def _queue(pid: int, injection: _core.Injection, deadline: float) -> None:
         pause = min(2 * pause, 0.1)
 
 
-def _by_remote_exec(pid: int, code: str, script: Path, deadline: float) -> Ran:
+def _by_remote_exec(pid: int, code: str, folder: Folder, deadline: float) -> Ran:
     # The script takes itself away when it has run, which tells us.
     name = _unique_name()
+    script = folder.path / _SCRIPT
     text = _around(pid, code, name, deadline) + _LAST.format(script=ascii(str(script)))
-    script.write_text(_alone(text), encoding="ascii")
-    _give(pid, script)
+    _write_script(pid, folder, _alone(text))
     _remote_exec_when_there(pid, str(script), deadline)
     pause = 0.0005
     try:
@@ -323,7 +338,7 @@ def _remote_exec(pid: int, script: str) -> None:
 
 
 @contextlib.contextmanager
-def _folder_of_both(pid: int) -> Iterator[Path | None]:
+def _folder_of_both(pid: int) -> Iterator[Folder | None]:
     """Make a folder that both see at the same path, and remove it again; None: there is none."""
     for parent in _FOLDERS:
         try:
@@ -331,24 +346,31 @@ def _folder_of_both(pid: int) -> Iterator[Path | None]:
             ours = Path(parent).stat()
             if not os.path.samestat(theirs, ours):
                 continue
-            folder = Path(tempfile.mkdtemp(prefix="haiprof-", dir=parent))
+            path = Path(tempfile.mkdtemp(prefix="haiprof-", dir=parent))
         except OSError:
             continue
         try:
-            _give(pid, folder)
-            yield folder
+            yield private_folder(path)
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(path, ignore_errors=True)
         return
     yield None
 
 
-def _give(pid: int, path: Path) -> None:
+def _write_script(pid: int, folder: Folder, text: str) -> None:
+    """Write what the process is to run. From here on the folder is the process's, not ours."""
+    with os.fdopen(folder.create(_SCRIPT), "w", encoding="ascii") as file:
+        file.write(text)
+        _give(pid, file.fileno())
+    _give(pid, folder.fd)
+
+
+def _give(pid: int, descriptor: int) -> None:
     """Let the user of the process own what it has to read and remove."""
     owner = Path(f"/proc/{pid}").stat()
     if owner.st_uid != os.geteuid():
         with contextlib.suppress(OSError):
-            os.chown(path, owner.st_uid, owner.st_gid)
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
 
 
 def _unique_name() -> str:

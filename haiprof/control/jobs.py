@@ -15,7 +15,7 @@ from haiprof import _core
 from haiprof.control.client import ControlError, ask
 from haiprof.control.sockets import socket_of, sockets, users_folders
 from haiprof.errors import HaiprofError
-from haiprof.places import RING_SUFFIX, node_name, ring_dir
+from haiprof.places import RING_SUFFIX, node_name, of_this_namespace
 from haiprof.recorder.election import recorder_pid
 from haiprof.recorder.life import process_is_alive
 from haiprof.recorder.outside import is_note, read_note
@@ -142,7 +142,9 @@ def meant(target: str, timeout: float = _STATUS_SECONDS) -> list[Process]:
             raise ControlError("gone", f"there is no process {target}")
         return [one]
     everyone = [p for p in processes(timeout) if p.state != NOT_CLOSED]
-    folder = str(Path(target).absolute())
+    folder = target
+    with contextlib.suppress(FileNotFoundError):  # the working folder has been removed
+        folder = str(Path(target).absolute())
     of_run = [p for p in everyone if p.run is not None and (p.run == target or p.run_dir == folder)]
     if of_run:
         return of_run
@@ -207,11 +209,11 @@ def _rings() -> Iterator[Process]:
 
 def _of_ring(ring: Path) -> Process | None:
     try:
-        reader = _core.RingReader(str(ring))
+        reader = _core.RingReader(ring)
     except (OSError, ValueError):  # it is being made, or is of another version
         return None
     header = reader.header
-    if ring_dir(header["run"]).name != ring.parent.name:
+    if not of_this_namespace(ring.parent.name):
         return None  # a container's, whose numbers mean nothing here
     alive = process_is_alive(header["pid"], header["start_time"])
     if alive and reader.closed:
@@ -237,7 +239,7 @@ def _of_note(path: Path) -> Process | None:
     except (OSError, ValueError):
         return None
     run_dir = Path(told.run_dir)
-    if ring_dir(run_dir.name).name != path.parent.name:
+    if not of_this_namespace(path.parent.name):
         return None
     if not process_is_alive(told.pid, told.start_time):
         return None  # its recorder is about to take it away

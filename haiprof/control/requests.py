@@ -18,7 +18,7 @@ from haiprof.places import node_name
 from haiprof.recorder.election import recorder_pid
 
 #: What `set` changes; each of the others says why it cannot.
-_OF_KERNELS: Final = ("kernels", "kernels_period", "budget")
+_OF_KERNELS: Final = ("kernels", "kernels_period", "graphs", "budget")
 _OF_PACE: Final = ("sample_hz", "drain_hz", *(f"{name}_interval" for name in HOST_RECORDERS))
 CHANGEABLE: Final = ("time", *_OF_KERNELS, *_OF_PACE)
 

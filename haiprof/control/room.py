@@ -15,21 +15,19 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from haiprof.control.sockets import same_root
+from haiprof.owned_files import Folder
+from haiprof.run_folder import open_run
 from haiprof.schema import PROCESS_FILE
 
 #: Where a process mostly may write.
 _PARENTS: Final = ("tmp", "var/tmp", "dev/shm")
 _PACKAGE: Final = "package"
 _LOGS: Final = "logs"
-#: A link in the place of a folder or of a file is refused, and a pipe is not waited for.
-_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_OLD: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 #: Folders in folders that a run may have; it has one.
 _DEEPEST: Final = 8
 
@@ -39,8 +37,8 @@ def sees(pid: int, folder: Path) -> bool:
     try:
         if same_root(pid):
             return True
-        with _root(pid) as root, _opened(root, folder.parts[1:]) as theirs:
-            return os.path.samestat(os.fstat(theirs), folder.stat())
+        theirs = Folder.at(Path(f"/proc/{pid}/root{folder}"))
+        return os.path.samestat(os.fstat(theirs.fd), folder.stat())
     except OSError:
         return False
 
@@ -67,19 +65,16 @@ class Room:
         self._uid = Path(f"/proc/{pid}").stat().st_uid
         self._name = f"haiprof-attach-{self._uid}"
         self._run = run
-        with contextlib.ExitStack() as descriptors:
-            parent = self._find(descriptors)
-            self._logs = self._theirs(self._folder, _LOGS)
-            descriptors.callback(os.close, self._logs)
-            os.close(self._theirs(self._logs, run))
-            self._descriptors = descriptors.pop_all()
+        parent = self._find()
+        self._logs = self._theirs(self._folder, _LOGS)
+        self._theirs(self._logs, run)
         self.package = f"/{parent}/{self._name}/{_PACKAGE}"
         self.log_dir = f"/{parent}/{self._name}/{_LOGS}"
 
     @property
     def key(self) -> tuple[int, int]:
         """What is the same for all that are the same room."""
-        about = os.fstat(self._folder)
+        about = os.fstat(self._folder.fd)
         return about.st_dev, about.st_ino
 
     def give(self, source: Path, wanted: Callable[[Path], bool]) -> None:
@@ -94,18 +89,16 @@ class Room:
         """
         partial = f".{source.name}-{os.getpid()}-{time.monotonic_ns()}"
         package = self._theirs(self._folder, _PACKAGE)
-        with contextlib.ExitStack() as descriptors:
-            descriptors.callback(os.close, package)
-            if source.name in os.listdir(package):
-                return
-            try:
-                self._copy_in(source, package, partial, wanted)
-                with acting_as_user_of(self._pid):
-                    os.rename(partial, source.name, src_dir_fd=package, dst_dir_fd=package)
-            except OSError as error:
-                _remove(package, partial)
-                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):  # another rank was faster
-                    raise
+        if source.name in package.names():
+            return
+        try:
+            self._copy_in(source, package, partial, wanted)
+            with acting_as_user_of(self._pid):
+                package.rename(partial, source.name)
+        except OSError as error:
+            _remove(package, partial)
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):  # another rank was faster
+                raise
 
     def bring(self, to: Path, patience: float) -> None:
         """Copy the run to us once its files are closed, and remove it there.
@@ -119,11 +112,10 @@ class Room:
         """
         until = time.monotonic() + patience
         while True:
-            with _opened(self._logs, [self._run]) as folder:
-                while not _closed(folder) and time.monotonic() < until:
-                    time.sleep(0.02)
-                to.mkdir(mode=0o700, parents=True, exist_ok=True)
-                copied = _copy_out(folder, to, _DEEPEST)
+            folder = self._logs.folder(self._run)
+            while not _closed(folder) and time.monotonic() < until:
+                time.sleep(0.02)
+            copied = _copy_out(folder, open_run(to, make=True, owners=[self._uid]), _DEEPEST)
             try:
                 _remove_these(self._logs, self._run, copied)
             except OSError as error:
@@ -135,58 +127,52 @@ class Room:
 
     def leave(self) -> None:
         """Remove it, unless it holds a run, of whomever. Never raises; it is not for use then."""
-        with self._descriptors, contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
             with contextlib.suppress(OSError):
-                os.rmdir(self._run, dir_fd=self._logs)
-            os.rmdir(_LOGS, dir_fd=self._folder)
+                self._logs.remove_folder(self._run)
+            self._folder.remove_folder(_LOGS)
             _remove(self._folder, _PACKAGE)
-            os.rmdir(self._name, dir_fd=self._above)
+            self._above.remove_folder(self._name)
 
-    def _find(self, descriptors: contextlib.ExitStack) -> str:
+    def _find(self) -> str:
         """Make the folder in the first place that will do; return which."""
         refused: OSError | None = None
-        with _root(self._pid) as root:
-            for parent in _PARENTS:
-                with contextlib.ExitStack() as opened:
-                    try:
-                        self._above = _open(root, parent.split("/"))
-                        opened.callback(os.close, self._above)
-                        if os.fstatvfs(self._above).f_flag & os.ST_NOEXEC:
-                            raise OSError(errno.EACCES, "programs may not lie there")
-                        self._folder = self._theirs(self._above, self._name)
-                        opened.callback(os.close, self._folder)
-                    except OSError as error:
-                        refused = refused or OSError(error.errno, error.strerror, f"/{parent}")
-                    else:
-                        descriptors.push(opened.pop_all())
-                        return parent
+        for parent in _PARENTS:
+            try:
+                above = Folder.at(Path(f"/proc/{self._pid}/root/{parent}"))
+                if os.fstatvfs(above.fd).f_flag & os.ST_NOEXEC:
+                    raise OSError(errno.EACCES, "programs may not lie there")
+                self._above, self._folder = above, self._theirs(above, self._name)
+            except OSError as error:
+                refused = refused or OSError(error.errno, error.strerror, f"/{parent}")
+            else:
+                return parent
         assert refused is not None
         raise refused
 
-    def _theirs(self, above: int, name: str) -> int:
+    def _theirs(self, above: Folder, name: str) -> Folder:
         """Make or open a folder that the user of the process owns."""
-        with contextlib.suppress(FileExistsError), acting_as_user_of(self._pid):
-            os.mkdir(name, 0o700, dir_fd=above)
-        folder = os.open(name, _FOLDER, dir_fd=above)
-        if os.fstat(folder).st_uid != self._uid:
-            os.close(folder)
+        with acting_as_user_of(self._pid), contextlib.suppress(FileExistsError):
+            above.make(name)
+        folder = above.folder(name)
+        if folder.owner != self._uid:
             raise PermissionError(errno.EPERM, "is another user's", name)
         return folder
 
-    def _copy_in(self, source: Path, above: int, name: str, wanted: Callable[[Path], bool]) -> None:
+    def _copy_in(
+        self, source: Path, above: Folder, name: str, wanted: Callable[[Path], bool]
+    ) -> None:
         """Copy a folder of ours; what its links lead to takes their place."""
         inner = self._theirs(above, name)
-        with contextlib.ExitStack() as descriptors:
-            descriptors.callback(os.close, inner)
-            for path in filter(wanted, source.iterdir()):
-                if path.is_dir():
-                    self._copy_in(path, inner, path.name, wanted)
-                    continue
-                with path.open("rb") as file:
-                    with acting_as_user_of(self._pid):
-                        target = os.open(path.name, _NEW, 0o600, dir_fd=inner)
-                    with open(target, "wb") as copy:
-                        shutil.copyfileobj(file, copy)
+        for path in filter(wanted, source.iterdir()):
+            if path.is_dir():
+                self._copy_in(path, inner, path.name, wanted)
+                continue
+            with path.open("rb") as file:
+                with acting_as_user_of(self._pid):
+                    target = inner.create(path.name)
+                with os.fdopen(target, "wb") as copy:
+                    shutil.copyfileobj(file, copy)
 
 
 @contextlib.contextmanager
@@ -211,106 +197,72 @@ def acting_as_user_of(pid: int) -> Iterator[None]:
         libc.setfsgid(ctypes.c_uint(before[1]))
 
 
-@contextlib.contextmanager
-def _root(pid: int) -> Iterator[int]:
-    root = os.open(f"/proc/{pid}/root", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield root
-    finally:
-        os.close(root)
-
-
-def _open(above: int, names: Sequence[str]) -> int:
-    """Open a folder below another one; no part of the path may be a link."""
-    folder = os.dup(above)
-    for name in names:
-        try:
-            inner = os.open(name, _FOLDER, dir_fd=folder)
-        finally:
-            os.close(folder)
-        folder = inner
-    return folder
-
-
-@contextlib.contextmanager
-def _opened(above: int, names: Sequence[str]) -> Iterator[int]:
-    folder = _open(above, names)
-    try:
-        yield folder
-    finally:
-        os.close(folder)
-
-
-def _copy_out(folder: int, to: Path, deepest: int) -> dict[str, Any]:
+def _copy_out(folder: Folder, to: Folder, deepest: int) -> dict[str, Any]:
     """Copy what is a file or a folder; nothing that is there already is touched.
 
     Returns:
         What there was: of each folder that was copied the same of it, of all else None.
     """
-    found: dict[str, Any] = dict.fromkeys(os.listdir(folder))
+    found: dict[str, Any] = dict.fromkeys(folder.names())
     for name in found:
-        kind = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+        kind = folder.stat(name).st_mode
         if stat.S_ISDIR(kind) and deepest > 0:
-            with _opened(folder, [name]) as inner:
-                found[name] = _copy_out(inner, _new_folder(to, name), deepest - 1)
-        elif stat.S_ISREG(kind) and not (to / name).exists():
-            with (
-                open(os.open(name, _OLD, dir_fd=folder), "rb") as file,
-                open(os.open(to / name, _NEW, 0o600), "wb") as copy,
-            ):
-                shutil.copyfileobj(file, copy)
+            found[name] = _copy_out(folder.folder(name), _new_folder(to, name), deepest - 1)
+        elif stat.S_ISREG(kind):
+            with contextlib.suppress(FileExistsError):
+                _copy_file(folder, name, to)
     return found
 
 
-def _new_folder(above: Path, name: str) -> Path:
+def _copy_file(folder: Folder, name: str, to: Folder) -> None:
+    with folder.open(name) as file, os.fdopen(to.create(name), "wb") as copy:
+        shutil.copyfileobj(file, copy)
+
+
+def _new_folder(above: Folder, name: str) -> Folder:
     """Make a folder; that of another container with the same name of its node has a number."""
     for number in range(1, 1000):
-        folder = above / (name if number == 1 else f"{name}.{number}")
         with contextlib.suppress(FileExistsError):
-            folder.mkdir(mode=0o700)
-            return folder
-    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(above / name))
+            return above.make(name if number == 1 else f"{name}.{number}")
+    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(above.path / name))
 
 
-def _remove_these(above: int, name: str, found: Mapping[str, Any]) -> None:
+def _remove_these(above: Folder, name: str, found: Mapping[str, Any]) -> None:
     """Remove a folder with what was found in it; what came later stays, and it with that."""
-    with _opened(above, [name]) as folder:
-        for inner, inside in found.items():
-            if inside is None:
-                _remove(folder, inner)
-            else:
-                _remove_these(folder, inner, inside)
-    os.rmdir(name, dir_fd=above)
+    folder = above.folder(name)
+    for inner, inside in found.items():
+        if inside is None:
+            _remove(folder, inner)
+        else:
+            _remove_these(folder, inner, inside)
+    above.remove_folder(name)
 
 
-def _remove(above: int, name: str) -> None:
+def _remove(above: Folder, name: str) -> None:
     """Remove a file or a folder, and no more than it if it is a link."""
     try:
-        os.unlink(name, dir_fd=above)
-    except FileNotFoundError:
-        pass
+        above.remove(name)
     except IsADirectoryError:
-        with _opened(above, [name]) as folder:
-            for inner in os.listdir(folder):
-                _remove(folder, inner)
-        os.rmdir(name, dir_fd=above)
+        folder = above.folder(name)
+        for inner in folder.names():
+            _remove(folder, inner)
+        above.remove_folder(name)
 
 
-def _closed(run: int) -> bool:
+def _closed(run: Folder) -> bool:
     """Say whether nobody writes into a run any more."""
     begun = False
-    for name in os.listdir(run):
-        with contextlib.suppress(OSError), _opened(run, [name]) as folder:
+    for name in run.names():
+        with contextlib.suppress(OSError):
+            folder = run.folder(name)
             begun = True
-            if any(file.endswith(".arrows") for file in os.listdir(folder)):
+            if any(file.endswith(".arrows") for file in folder.names()):
                 return False
             try:
-                told = os.open(PROCESS_FILE, _OLD, dir_fd=folder)
+                text = folder.read(PROCESS_FILE)
             except FileNotFoundError:
                 return False  # who has made the folder is about to say so
-            with open(told, "rb") as file:
-                text = file.read(1 << 20)
-            with contextlib.suppress(ValueError, AttributeError):
+            with contextlib.suppress(ValueError, AttributeError, RecursionError):
                 if json.loads(text).get("state") == "live":
                     return False
     return begun

@@ -14,14 +14,14 @@ import select
 import socket
 import stat
 import struct
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
+from haiprof import threads
 from haiprof.control import protocol
-from haiprof.places import PARTIAL_SUFFIX, control_socket, make_private, ring_root
+from haiprof.places import PARTIAL_SUFFIX, control_socket, open_rings
 
 Answer = Callable[[str, dict[str, Any]], dict[str, Any]]
 
@@ -42,7 +42,11 @@ _JOIN_SECONDS: Final = 0.2
 
 _CREDENTIALS: Final = struct.Struct("3i")
 
-_lock = threading.Lock()
+#: Not those of gevent, which would have our thread run a loop of its.
+_Socket: Final = threads.own("socket", "socket")
+_poll: Final = threads.own("select", "poll")
+
+_lock = threads.lock()
 _server: Server | None = None
 
 
@@ -89,13 +93,12 @@ class Server:
         self._path = path
         self._answer = answer
         self._closed = False
-        self._closing = threading.Lock()
+        self._closing = threads.lock()
         self._connection: _Held | None = None
-        self._listener = _Held(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        self._listener = _Held(_Socket(socket.AF_UNIX, socket.SOCK_STREAM))
         try:
             self._listen()
-            self._thread = threading.Thread(target=self._run, name="haiprof-control", daemon=True)
-            self._thread.start()
+            self._thread = threads.Background(self._run)
         except BaseException:
             self._listener.close()
             with contextlib.suppress(OSError):
@@ -105,33 +108,27 @@ class Server:
     @property
     def alive(self) -> bool:
         """Whether it serves."""
-        return self._thread.is_alive()
+        return self._thread.alive
 
     def _listen(self) -> None:
         listener = self._listener.socket
         listener.settimeout(None)  # the job may have set a default
-        make_private(ring_root())
-        make_private(self._path.parent)
-        folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            name, partial = self._path.name, f"{self._path.name}{PARTIAL_SUFFIX}"
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(partial, dir_fd=folder)
-            # Not by its path, which may be longer than a socket's address.
-            listener.bind(f"/proc/self/fd/{folder}/{partial}")
-            os.chmod(partial, 0o600, dir_fd=folder)
-            listener.listen(_WAITING)
-            # Under its name it has always been listened at: one that refuses is a dead process's.
-            os.rename(partial, name, src_dir_fd=folder, dst_dir_fd=folder)
-        finally:
-            os.close(folder)
+        folder = open_rings(self._path.parent, make=True)
+        name, partial = self._path.name, f"{self._path.name}{PARTIAL_SUFFIX}"
+        folder.remove(partial)
+        # Not by its path, which may be longer than a socket's address.
+        listener.bind(str(folder.reached_at() / partial))
+        os.chmod(partial, 0o600, dir_fd=folder.fd)
+        listener.listen(_WAITING)
+        # Under its name it has always been listened at: one that refuses is a dead process's.
+        folder.rename(partial, name)
 
     def _listen_again(self) -> None:
         """Make the socket that the job has closed anew, with all others that it did not know."""
         with self._closing:
             if not self._closed:
                 self._listener.close()
-                self._listener = _Held(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+                self._listener = _Held(_Socket(socket.AF_UNIX, socket.SOCK_STREAM))
                 try:
                     self._listen()
                 except OSError:
@@ -167,11 +164,11 @@ class Server:
                 if not self._listener.ours:
                     self._listen_again()
                     continue
-                self._connection = _Held(self._listener.socket.accept()[0])
+                self._connection = _Held(_accept(self._listener.socket))
             except OSError as error:
                 if error.errno not in _PASSING:
                     break
-                time.sleep(_PAUSE)
+                threads.sleep(_PAUSE)
                 continue
             with contextlib.suppress(Exception):
                 # Who has its answer may ask again at once, and must find a socket.
@@ -238,6 +235,12 @@ class _Held:
             self.socket.detach()
 
 
+def _accept(listener: socket.socket) -> socket.socket:
+    # accept() would make one of the class that gevent has put in the place of its own.
+    descriptor, _ = listener._accept()  # type: ignore[attr-defined]
+    return cast(socket.socket, _Socket(fileno=descriptor))
+
+
 def _identity(descriptor: int) -> tuple[int, int] | None:
     try:
         found = os.fstat(descriptor)
@@ -252,14 +255,14 @@ def _uid_of_peer(connection: socket.socket) -> int:
 
 
 def _gone(connection: socket.socket) -> bool:
-    poll = select.poll()
+    poll = _poll()
     poll.register(connection, select.POLLRDHUP)
     return bool(poll.poll(0))
 
 
 def _after_fork() -> None:
     global _lock, _server
-    _lock = threading.Lock()  # the parent's may have been held by a thread that is not here
+    _lock = threads.lock()  # the parent's may have been held by a thread that is not here
     server, _server = _server, None
     if server is not None:
         with contextlib.suppress(Exception):

@@ -13,9 +13,15 @@ from pathlib import Path
 from typing import Final
 
 from haiprof.control.client import ControlError
-from haiprof.places import CONTROL_FOLDER, PARTIAL_SUFFIX, SHM_VARIABLE
+from haiprof.owned_files import private_folder
+from haiprof.places import (
+    CONTROL_FOLDER,
+    PARTIAL_SUFFIX,
+    SHM_VARIABLE,
+    folders_for_rings,
+    names_of_roots,
+)
 
-_SHM: Final = "/dev/shm"
 #: A socket that is still being made after so long is a dead process's, s.
 _PARTIAL_SECONDS: Final = 60.0
 
@@ -46,7 +52,7 @@ def socket_of(pid: int) -> Path:
         raise ControlError("gone", f"there is no process {pid}") from None
     lines = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
     inner = lines.get("NSpid", str(pid)).split()[-1]
-    base = os.environ.get(SHM_VARIABLE) or _SHM
+    told = os.environ.get(SHM_VARIABLE, "")
     try:
         environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         namespace = Path(f"/proc/{pid}/ns/pid").stat().st_ino
@@ -59,8 +65,8 @@ def socket_of(pid: int) -> Path:
         raise ControlError("denied", text) from None
     for word in environment:
         if word.startswith(SHM_VARIABLE.encode() + b"=") and not word.endswith(b"="):
-            base = os.fsdecode(word.partition(b"=")[2])
-    for folder in _folders(root, base):
+            told = os.fsdecode(word.partition(b"=")[2])
+    for folder in _folders(root, told):
         for name in (inner, f"{inner}@{namespace:x}"):
             if (folder / name).is_socket():
                 return folder / name
@@ -93,22 +99,33 @@ def _roots() -> Iterator[Path]:
                     yield entry / "root"
 
 
-def users_folders(root: Path, base: str | None = None) -> Iterator[Path]:
-    """Yield the folders in shared memory of the users whose processes we may ask.
+def users_folders(root: Path, told: str | None = None) -> Iterator[Path]:
+    """Yield the folders of rings and sockets of the users whose processes we may ask.
 
     Args:
         root: ``/``, or what is that to a process in a container.
-        base: where shared memory is there; as here when not given.
+        told: what ``HAIPROF_SHM_DIR`` is there; as here if None.
     """
-    base = base or os.environ.get(SHM_VARIABLE) or _SHM
+    uid = os.getuid()
+    users = [uid] if uid else sorted({0, *_logged_in(root)})
+    bases = dict.fromkeys(base for user in users for base in folders_for_rings(told, user))
+    for base in bases:
+        here = root / str(base).lstrip("/")
+        for name in names_of_roots(here, uid or None):
+            with contextlib.suppress(OSError):
+                # Another user's under our name is no place to look for our processes.
+                if not uid or (here / name).lstat().st_uid == uid:
+                    yield here / name
+
+
+def _logged_in(root: Path) -> list[int]:
     with contextlib.suppress(OSError):
-        for folder in sorted((root / base.lstrip("/")).glob("haiprof-*")):
-            if os.getuid() == 0 or folder.name == f"haiprof-{os.getuid()}":
-                yield folder
+        return [int(p.name) for p in (root / "run/user").iterdir() if p.name.isdecimal()]
+    return []
 
 
-def _folders(root: Path, base: str | None = None) -> Iterator[Path]:
-    for user in users_folders(root, base):
+def _folders(root: Path, told: str | None = None) -> Iterator[Path]:
+    for user in users_folders(root, told):
         folder = user / CONTROL_FOLDER
         with contextlib.suppress(OSError):
             about = folder.lstat()
@@ -118,11 +135,11 @@ def _folders(root: Path, base: str | None = None) -> Iterator[Path]:
 
 
 def _sockets_in(folder: Path) -> list[Path]:
-    return sorted(
-        path
-        for path in folder.iterdir()
-        if path.name.partition("@")[0].isdecimal() and path.suffix != PARTIAL_SUFFIX
-    )
+    return sorted(path for path in folder.iterdir() if _is_socket(path.name))
+
+
+def _is_socket(name: str) -> bool:
+    return name.partition("@")[0].isdecimal() and not name.endswith(PARTIAL_SUFFIX)
 
 
 def remove_dead(folder: Path) -> None:
@@ -132,20 +149,24 @@ def remove_dead(folder: Path) -> None:
         folder: of sockets, all of one user.
     """
     with contextlib.suppress(OSError):
-        at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            for path in _sockets_in(folder):
-                with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as knock:
-                    knock.setblocking(False)
-                    try:
-                        knock.connect(f"/proc/self/fd/{at}/{path.name}")
-                    except ConnectionRefusedError:  # listened at since it has its name, until now
-                        path.unlink()
-                    except OSError:
-                        pass
-            for path in folder.glob(f"*{PARTIAL_SUFFIX}"):
-                if time.time() - path.lstat().st_mtime > _PARTIAL_SECONDS:
-                    path.unlink()
-        finally:
-            os.close(at)
+        here = private_folder(folder, above=private_folder(folder.parent))
+        for name in here.names():
+            if name.endswith(PARTIAL_SUFFIX):
+                if time.time() - here.stat(name).st_mtime > _PARTIAL_SECONDS:
+                    here.remove(name)
+            elif _is_socket(name) and _refuses(here.reached_at() / name):
+                here.remove(name)
         folder.rmdir()
+
+
+def _refuses(path: Path) -> bool:
+    """Say whether nobody listens, as somebody does from its naming to the end of its process."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as knock:
+        knock.setblocking(False)
+        try:
+            knock.connect(str(path))
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            pass
+        return False

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from pathlib import Path
 from types import TracebackType
 
+from haiprof import threads
 from haiprof.deep.plan import Plan, plan_for_call, plan_of
 from haiprof.deep.recording import Recording
 from haiprof.imports import AfterImport, imported
@@ -20,7 +20,7 @@ from haiprof.options import Options
 
 __all__ = ["DeepTrace", "arm", "current", "finish", "trace", "trace_training"]
 
-_lock = threading.Lock()
+_lock = threads.lock()
 _current: Recording | None = None
 _waiting: AfterImport | None = None
 
@@ -217,7 +217,7 @@ def finish(why: str, seconds: float) -> None:
 def _after_fork() -> None:
     """A child has no part in its parent's trace."""
     global _lock, _current
-    _lock = threading.Lock()
+    _lock = threads.lock()
     forked, _current = _current, None
     if forked is not None:
         forked.forked()

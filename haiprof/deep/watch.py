@@ -7,11 +7,11 @@ import ctypes
 import functools
 import os
 import signal
-import threading
 from collections.abc import Callable
 from typing import Final
 
 from haiprof import _core
+from haiprof.threads import Background, Event
 
 #: How often a trace is looked at while it records, and before, s.
 _RECORDING_PERIOD: Final = 0.05
@@ -39,9 +39,8 @@ class Watch:
     def __init__(self, look: Callable[[], bool | None]) -> None:
         """Call ``look()`` now and then; it returns whether the trace records, None at its end."""
         self._look = look
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="haiprof-trace", daemon=True)
-        self._thread.start()
+        self._ended = Event()
+        Background(self._run)
 
     def _run(self) -> None:
         while True:

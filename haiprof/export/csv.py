@@ -1,20 +1,29 @@
-"""Every view of a run as a CSV file: one file per table, times in ns."""
+"""Every view of a run as a CSV file: one file per table, times in ns.
+
+Texts come from whoever wrote the trace, and a spreadsheet runs a cell that begins as a formula
+does: such a text begins with an apostrophe here, as OWASP has it. Numbers stay numbers.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
 from haiprof.errors import HaiprofError
+from haiprof.owned_files import Folder
 
 if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
 
 View = Callable[["Analyzer"], Any]
+#: How a text begins that some spreadsheet takes for a formula; and the apostrophe, so that the one
+#: that is put before it can be taken away again.
+_BEGINS_FORMULA: Final = "^['=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"
+_NUMBER: Final = r"^[+-]?\d+(\.\d+)?([eE][+-]?\d+)?$"
 #: Rows that are made into text at once.
 _AT_ONCE = 1 << 16
 
@@ -75,13 +84,14 @@ def write(
     written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        files = Folder.at(folder)
         for name, view in VIEWS.items():
             if told is not None:
                 told(name)
             for part, frame in _frames(name, view(analyzer)):
                 if frame.height:
                     file = folder / f"{part}.csv"
-                    _write(frame, file)
+                    _write(frame, files, file.name)
                     written.append(file)
     except OSError as error:
         where = error.filename or folder
@@ -92,16 +102,37 @@ def write(
     return written
 
 
-def _write(frame: pl.DataFrame, file: Path) -> None:
+def _write(frame: pl.DataFrame, folder: Folder, name: str) -> None:
     flat = frame.with_columns(
-        pl.col(name).list.eval(pl.element().cast(pl.String)).list.join(" ")
-        for name, kind in frame.schema.items()
+        pl.col(column).list.eval(pl.element().cast(pl.String)).list.join(" ")
+        for column, kind in frame.schema.items()
         if isinstance(kind, pl.List)
     )
-    with file.open("wb") as out:
+    flat = without_formulas(flat)
+    with folder.replacing(name) as out:
         for number, part in enumerate(flat.iter_slices(_AT_ONCE)):
             # Not into the file by polars: of a full disk that does not tell the reason.
             out.write(part.write_csv(include_header=not number).encode())
+
+
+def without_formulas(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return a frame with an apostrophe before each text that a spreadsheet would run.
+
+    Texts that are numbers stay as they are. Who takes an apostrophe from the front of each text
+    that has one gets the very texts back.
+    """
+    texts = [
+        (name, pl.col(name).cast(pl.String))
+        for name, kind in frame.schema.items()
+        if isinstance(kind, (pl.String, pl.Categorical, pl.Enum))
+    ]
+    return frame.with_columns(
+        pl.when(text.str.contains(_BEGINS_FORMULA) & ~text.str.contains(_NUMBER))
+        .then(pl.lit("'") + text)
+        .otherwise(text)
+        .alias(name)
+        for name, text in texts
+    )
 
 
 def _frames(name: str, made: Any) -> Iterator[tuple[str, pl.DataFrame]]:

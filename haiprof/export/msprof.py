@@ -17,6 +17,7 @@ import polars as pl
 from haiprof import schema
 from haiprof.export import chrome, target
 from haiprof.export.chosen import Chosen, done, traced
+from haiprof.export.csv import without_formulas
 from haiprof.export.json_members import microseconds
 from haiprof.traced import one_rank
 from haiprof.views.trace.communication import communications
@@ -118,7 +119,9 @@ class _Sheet:
         # Of a table without rows the names of its columns are written.
         for part in frame.iter_slices(_AT_ONCE) if frame.height else (frame,):
             if self._form == "csv":
-                text = part.write_csv(include_header=self._first, null_value="N/A")
+                text = without_formulas(part).write_csv(
+                    include_header=self._first, null_value="N/A"
+                )
             else:
                 rows = part.select(pl.struct(pl.all()).struct.json_encode()).to_series()
                 text = ("[\n" if self._first else ",\n") + rows.str.join(",\n").item()

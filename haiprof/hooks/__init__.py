@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
-from haiprof import _core
+from haiprof import _core, threads
 from haiprof.gently import rest
 from haiprof.hooks.pauses import CollectorPauses
 from haiprof.hooks.submitted import SubmittedBytes
@@ -52,7 +51,7 @@ class Hook(Protocol):
         """Leave it exactly as it was."""
 
 
-_lock = threading.RLock()
+_lock = threads.reentrant_lock()
 _report: Report | None = None
 _waiting: AfterImport | None = None
 _watcher: Watcher | None = None
@@ -140,7 +139,7 @@ def report_kept() -> None:
 
 def _after_fork() -> None:
     global _lock
-    _lock = threading.RLock()  # the parent's may have been held by a thread that is not here
+    _lock = threads.reentrant_lock()  # the parent's may have been held by a thread that is not here
 
 
 os.register_at_fork(after_in_child=_after_fork)

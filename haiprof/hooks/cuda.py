@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from haiprof import _core
+from haiprof import _core, threads
+from haiprof.hooks.graphs import GraphReplays
 from haiprof.imports import AfterImport, imported
 from haiprof.options import Options
 
@@ -23,7 +23,6 @@ Report = Callable[[str, str], None]
 
 _KERNEL_LOSSES: Final = {
     "dropped": "records that CUPTI had no buffer for",
-    "spilled_buffers": "buffers in a rush",
     "foreign_buffers": "buffers of another user of CUPTI",
     "timeless": "records that CUPTI could not time",
     "clockless": "records with a time of no clock",
@@ -38,12 +37,13 @@ _SPAN_LOSSES: Final = {
 _SPANS_LEFT_OUT: Final = {
     "boundaries_left_out": "ends of phases to keep the cost down",
     "boundaries_capturing": "inside the capture of a graph",
+    "replays_left_out": "replays of CUDA graphs to keep the cost down",
 }
 
 #: How long a start that was stopped meanwhile may take to end, s.
 _LATE_SECONDS: Final = 1.0
 
-_lock = threading.Lock()
+_lock = threads.lock()
 _attached: CudaCalls | None = None
 
 
@@ -55,6 +55,7 @@ class CudaCalls:
         self._report = report
         self._options = options
         self._waiting: AfterImport | None = None
+        self._replays: GraphReplays | None = None
         self._module: ModuleType | None = None
         self._original: Any = None
         self._wrapped: Any = None
@@ -63,7 +64,7 @@ class CudaCalls:
         then = self._wrap
         if _core.gpu_driver_initialised():
             self._begin()
-            then = self._find_streams
+            then = self._use
         module = imported("torch.cuda")
         if module is not None:
             then(module)
@@ -81,19 +82,24 @@ class CudaCalls:
             # Once is enough, and nobody who looks at the function later should find ours.
             self._restore()
             with contextlib.suppress(Exception):  # the job must not notice
-                self._find_streams(module)
+                self._use(module)
                 self._begin()
             return original()
 
         self._module, self._original, self._wrapped = module, original, _lazy_init
         module._lazy_init = _lazy_init  # type: ignore[attr-defined]
 
-    def _find_streams(self, module: ModuleType) -> None:
-        """Phases and ranges are timed on torch's current stream; a torch without CUDA has none."""
+    def _use(self, module: ModuleType) -> None:
+        """Find what is timed on torch's current stream; a torch without CUDA has none."""
         self._waiting = None
         query = getattr(sys.modules.get("torch._C"), "_cuda_getCurrentRawStream", None)
-        if query is not None:
-            _core.gpu_set_stream_query(query)
+        if query is None:
+            return
+        _core.gpu_set_stream_query(query)
+        try:
+            self._replays = GraphReplays(module.CUDAGraph)
+        except Exception as error:
+            self._report("hook", f"replays of CUDA graphs are not timed: {error!r}")
 
     def _restore(self) -> None:
         if self._module is not None and self._module._lazy_init is self._wrapped:
@@ -113,6 +119,7 @@ class CudaCalls:
                 kernels=self._options.kernels,
                 budget=self._options.budget,
                 period=self._options.kernels_period,
+                graph_kernels=self._options.graph_kernels,
                 shared=shared,
                 in_use=in_use,
             )
@@ -135,6 +142,8 @@ class CudaCalls:
         if self._waiting is not None:
             self._waiting.cancel()
         self._restore()
+        if self._replays is not None:
+            self._replays.restore()
         self._begun = self._detached = True
         if not _core.gpu_collecting():
             return
@@ -172,7 +181,7 @@ def torch_profiler() -> tuple[bool, bool]:
 
 def _after_fork() -> None:
     global _lock
-    _lock = threading.Lock()  # the parent's may have been held by a thread that is not here
+    _lock = threads.lock()  # the parent's may have been held by a thread that is not here
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import stat
 import time
 from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from haiprof.places import LOCK_NAME, make_private
+from haiprof.owned_files import Folder
+from haiprof.places import LOCK_NAME, open_rings
 
 #: More digits than a pid has.
 _PID_BYTES: Final = 20
@@ -33,22 +33,18 @@ def _ask(ring_dir: Path) -> tuple[bool, bytes]:
 
     The folder may be another user's: whatever lies there does not hold us up.
     """
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        fd = os.open(ring_dir / LOCK_NAME, flags)
+        file = Folder.at(ring_dir).open(LOCK_NAME)
     except OSError:
         return False, b""
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return False, b""
-        # Shared, so that two askers never take each other for a recorder.
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        # Let go by name: a child that another thread forks just now holds the descriptor too.
-        fcntl.flock(fd, fcntl.LOCK_UN)
-    except OSError:
-        return True, os.pread(fd, _PID_BYTES, 0)
-    finally:
-        os.close(fd)
+    with file:
+        try:
+            # Shared, so that two askers never take each other for a recorder.
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            # Let go by name: a child that another thread forks just now holds the descriptor too.
+            fcntl.flock(file, fcntl.LOCK_UN)
+        except OSError:
+            return True, os.pread(file.fileno(), _PID_BYTES, 0)
     return False, b""
 
 
@@ -63,8 +59,15 @@ class Election:
 
     def __init__(self, ring_dir: Path) -> None:
         """Prepare to stand for the run whose rings lie in ``ring_dir``."""
-        self._path = ring_dir / LOCK_NAME
+        self._path = ring_dir
         self._fd: int | None = None
+        self._folder: Folder | None = None
+
+    @property
+    def folder(self) -> Folder:
+        """The folder of rings in which the lock lies that was won last."""
+        assert self._folder is not None
+        return self._folder
 
     def win(self, patience: float = 0.5) -> bool:
         """Try to become the recorder. Waits a little: somebody may only be asking."""
@@ -89,13 +92,12 @@ class Election:
 
     def _open(self) -> int:
         # The recorder that leaves takes the empty folder with it.
-        make_private(self._path.parent.parent)
-        make_private(self._path.parent)
-        return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._folder = open_rings(self._path, make=True)
+        return self._folder.update(LOCK_NAME)
 
     def _is_the_file(self, fd: int) -> bool:
         try:
-            return os.path.samestat(os.fstat(fd), self._path.stat())
+            return os.path.samestat(os.fstat(fd), self.folder.stat(LOCK_NAME))
         except OSError:
             return False
 

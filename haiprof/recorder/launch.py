@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -10,7 +11,8 @@ from typing import Final
 
 from haiprof._core import spawn_detached
 from haiprof.options import ENABLED_VARIABLE, Options
-from haiprof.places import DOORBELL_NAME, RECORDER_LOG, Access
+from haiprof.owned_files import Folder
+from haiprof.places import DOORBELL_NAME, RECORDER_LOG, Access, open_rings
 
 # The recorder must find the very haiprof and pyarrow that the job would, and nothing of the job's
 # own folder: a `queue.py` beside train.py is not the standard library's.
@@ -50,8 +52,11 @@ def brought_by(executable: str, paths: Sequence[str]) -> None:
 
 def import_paths() -> list[str]:
     """Return from where a recorder in this Python would import."""
-    script = os.path.dirname(os.path.abspath(sys.argv[0])) if sys.argv and sys.argv[0] else ""
-    unwanted = {"", ".", script, os.getcwd()}
+    unwanted = {"", "."}
+    with contextlib.suppress(OSError):  # the working folder has been removed
+        unwanted.add(os.getcwd())
+        if sys.argv and sys.argv[0]:
+            unwanted.add(os.path.dirname(os.path.abspath(sys.argv[0])))
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     kept = [p for p in sys.path if p not in unwanted and os.path.isabs(p)]
     return kept if package in kept else [package, *kept]
@@ -103,9 +108,7 @@ def start_recorder(
         if variable not in (ENABLED_VARIABLE, "LD_PRELOAD", "CUDA_INJECTION64_PATH")
     }
     environment = [f"{variable}={value}" for variable, value in (inherited | _MEMORY).items()]
-    log = os.open(
-        ring_dir / RECORDER_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
-    )
+    log = open_rings(ring_dir).update(RECORDER_LOG, os.O_WRONLY | os.O_APPEND)
     try:
         # As bytes: the environment and paths of a job need not be UTF-8.
         return spawn_detached(
@@ -118,7 +121,7 @@ def start_recorder(
 def ring_doorbell(ring_dir: Path) -> None:
     """Wake the recorder now rather than at its next turn. Never blocks, never raises."""
     try:
-        fd = os.open(ring_dir / DOORBELL_NAME, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = Folder.at(ring_dir).open_pipe(DOORBELL_NAME, os.O_WRONLY)
     except OSError:
         return
     try:

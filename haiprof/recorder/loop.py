@@ -16,7 +16,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
+from haiprof._core import BrokenRing
 from haiprof.control.sockets import remove_dead
+from haiprof.owned_files import Folder, private_folder
 from haiprof.places import (
     CONTROL_FOLDER,
     DOORBELL_NAME,
@@ -24,12 +26,16 @@ from haiprof.places import (
     PACE_NAME,
     RECORDER_LOG,
     Access,
+    removed,
 )
 from haiprof.recorder.election import Election
 from haiprof.recorder.life import Life
+from haiprof.recorder.memory_kills import MemoryKills
 from haiprof.recorder.node import NodeRecorder
 from haiprof.recorder.outside import OutsideProcess, notes_in
 from haiprof.recorder.process import RecordedProcess, rings_in
+from haiprof.recorder.wait_status import forget_statuses
+from haiprof.run_folder import open_run
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +43,11 @@ log = logging.getLogger(__name__)
 _UNFINISHED_SECONDS: Final = 10.0
 #: How often a full disk is tried again, s.
 _RETRY_SECONDS: Final = 1.0
+#: What is kept of a log; one grows to so much only where somebody makes it.
+_LOG_BYTES: Final = 16 << 20
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+#: How long to wait for what `haiprof run` leaves of a command that has just ended, s.
+_NOTED_SECONDS: Final = 5.0
 #: With every process dead, a disk that stays full this long (s) is left to ``haiprof recover``.
 _GIVE_UP_SECONDS: Final = 600.0
 
@@ -55,6 +65,8 @@ class Recorder:
         access: Access,
     ) -> None:
         """Prepare; nothing is touched before :meth:`run`."""
+        self._rings: Folder
+        #: The same by a path that leads nowhere else.
         self._ring_dir = ring_dir
         self._run_dir = run_dir
         self._drain_seconds = 1.0 / drain_hz
@@ -62,8 +74,12 @@ class Recorder:
         self._access = access
         self._processes: dict[Path, RecordedProcess] = {}
         self._outside: dict[str, OutsideProcess] = {}
+        #: Those whose files are closed, and which are about to end. Nobody stays for them.
+        self._lingering: list[RecordedProcess] = []
         self._refused: dict[Path, str] = {}
         self._watched: Life | None = None
+        self._kills = MemoryKills()
+        self._somebody_ended = False
         self._paused_since: float | None = None
         self._pause_error = 0
         self._terminations = 0
@@ -72,26 +88,43 @@ class Recorder:
     def watch_command(self, pid: int, start_time: int) -> None:
         """Stay until that process has ended, rings or not."""
         self._watched = Life(pid, start_time)
+        self._kills.join(pid, start_time)
 
     def run(self, election: Election) -> None:
         """Record until the last ring is closed or dead and drained. The lock must be held."""
         signal.signal(signal.SIGTERM, self._terminate)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        self._run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._use_rings(election.folder)
+        self._run = self._open_run()
         doorbell = self._open_doorbell()
         try:
             while self._record(doorbell):
-                tidy(self._ring_dir, self._run_dir)
+                tidy(self._rings, self._run)
                 # Let go first, then look again: a ring or a note that was made meanwhile either
                 # sees a free lock or is seen here.
                 election.resign()
                 if not self._anybody_left() or not election.win(patience=0):
                     return
+                self._use_rings(election.folder)
                 os.close(doorbell)
                 doorbell = self._open_doorbell()
         finally:
             os.close(doorbell)
+
+    def _use_rings(self, folder: Folder) -> None:
+        self._rings, self._ring_dir = folder, folder.reached_at()
+
+    def _open_run(self) -> Folder:
+        # Root may watch another user's process from outside, into a folder of that user's: who
+        # started this recorder has looked at the owner.
+        return open_run(self._run_dir, make=True, owners=None if os.geteuid() == 0 else ())
+
+    def _run_now(self) -> Folder:
+        """Return the run's folder; a new one where somebody has removed it."""
+        if removed(self._run_dir):
+            self._run = self._open_run()
+        return self._run
 
     def _record(self, doorbell: int) -> bool:
         """Record until nothing is left, and close all files; False when something had to stay."""
@@ -113,9 +146,36 @@ class Recorder:
         finally:
             # While the lock is held: the next recorder opens the same files. The log before: who
             # waits until the node's are closed may take the folder then.
-            keep_log(self._ring_dir, self._run_dir)
+            keep_log(self._rings, self._run)
             with contextlib.suppress(OSError):
+                self._look_at_lingering()
+            with contextlib.suppress(OSError):
+                self._tell_end_of_command(node)
                 node.close()
+
+    def _tell_end_of_command(self, node: NodeRecorder) -> None:
+        command = self._watched
+        if command is None or not command.ended():
+            return
+        asked = command.ask_parent(self._rings, _NOTED_SECONDS)
+        who = command.pid, command.start_time
+        self._kills.judge({who: command.killed})
+        node.end_command(command, self._kills.verdict(*who), asked)
+
+    def _look_at_lingering(self) -> None:
+        for process in self._lingering:
+            process.look_at_end()
+        self._lingering = [process for process in self._lingering if process.lingers]
+
+    def _judge_the_dead(self) -> None:
+        """Look at all that have ended together: who of them was killed for memory shows only so."""
+        if not self._somebody_ended:
+            return
+        self._somebody_ended = False
+        lives = self._lives()
+        if self._watched is not None:
+            lives.append(self._watched)
+        self._kills.judge({(x.pid, x.start_time): x.killed for x in lives if x.ended()})
 
     def _open_node(self) -> NodeRecorder:
         """Make the node's folder; where it cannot be had now, try until it can."""
@@ -123,7 +183,7 @@ class Recorder:
         told = False
         while True:
             try:
-                return NodeRecorder(self._run_dir, self._intervals, self._access)
+                return NodeRecorder(self._run_now(), self._intervals, self._access)
             except OSError as error:
                 if self._terminations > 1 or time.monotonic() - since > _GIVE_UP_SECONDS:
                     raise
@@ -147,6 +207,8 @@ class Recorder:
             lambda: self._find_rings(node),
             lambda: self._find_notes(node),
             lambda: self._keep_pace(node),
+            self._judge_the_dead,
+            self._look_at_lingering,
             *(functools.partial(self._drain, p, node) for p in list(self._processes.values())),
             *(functools.partial(self._see_to, name, node) for name in list(self._outside)),
             lambda: self._sample(node),
@@ -168,19 +230,21 @@ class Recorder:
 
     def _look_at_pace(self) -> bool:
         """Take over the pace that a session has asked for since the last look; False: none has."""
-        path = self._ring_dir / PACE_NAME
         try:
-            about = path.stat()
+            about = self._rings.stat(PACE_NAME)
             if (about.st_ino, about.st_mtime_ns) == self._pace_read:
                 return False
             self._pace_read = (about.st_ino, about.st_mtime_ns)
-            told = json.loads(path.read_text(encoding="ascii"))
+            told = json.loads(self._rings.read(PACE_NAME))
             self._intervals = {str(n): float(s) for n, s in told["intervals"].items()}
             self._drain_seconds = 1.0 / float(told["drain_hz"])
         except FileNotFoundError:
             return False
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as e:
-            log.error("%s: the pace stays as it is: %r", path, e)
+        except (
+            *(OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError),
+            RecursionError,
+        ) as e:
+            log.error("%s: the pace stays as it is: %r", self._rings.path / PACE_NAME, e)
             return False
         return True
 
@@ -190,17 +254,30 @@ class Recorder:
             node.use_gpus(process.folder, process.gpu_uuids)
         except OSError:
             raise
+        except BrokenRing as error:
+            held = process.bytes
+            why = f"{self._as_known(str(error))}; what it still held is lost ({held} bytes)"
+            self._set_aside(process, node, why)
+            # Else every later recorder would begin with it and set it aside again.
+            self._rings.remove(process.ring.name)
         except Exception as error:
-            # One ring that we cannot digest must not cost the others their recorder.
-            log.exception("%s is left alone from here on", process.ring)
-            node.event("recorder", f"{process.ring.name} is left alone: {error}")
-            self._refused[process.ring] = str(error)
-            process.ended = True
+            where = self._rings.path / process.ring.name
+            log.exception("%s", where)
+            self._set_aside(process, node, f"{where}: {error}")
         if process.ended:
             node.unuse_gpus(process.folder)
             node.unwatch_counters(process)
             node.unwatch(process.pid, process.folder)
             del self._processes[process.ring]
+            if process.lingers:
+                self._lingering.append(process)
+
+    def _set_aside(self, process: RecordedProcess, node: NodeRecorder, why: str) -> None:
+        """Read one ring no more: the others must not lose their recorder to it."""
+        log.error("%s; this ring is set aside", why)
+        node.event("recorder", f"a ring is set aside: {why}")
+        self._refused[process.ring] = why
+        process.abandon(why)
 
     def _sample(self, node: NodeRecorder) -> None:
         if self._paused_since is not None:
@@ -214,19 +291,18 @@ class Recorder:
             if path in self._processes or path in self._refused:
                 continue
             try:
-                process = RecordedProcess(path, self._run_dir)
+                process = RecordedProcess(path, self._run_now(), self._kills)
             except BlockingIOError:
                 self._drop_if_unfinished(path)
-                continue
-            except ValueError as error:
-                # Not ours to delete: a newer haiprof may be able to read it.
-                self._refused[path] = str(error)
-                log.error("%s", error)
-                node.event("recorder", f"a ring could not be read: {error}")
                 continue
             except OSError as error:
                 if path.exists():  # else its process has taken it away
                     failed = failed or error
+                continue
+            except Exception as error:
+                # Not ours to delete: a newer haiprof may be able to read it.
+                told = self._refuse(path, error)
+                node.event("recorder", f"a ring could not be read: {told}")
                 continue
             self._processes[path] = process
             found.append(process)
@@ -243,16 +319,25 @@ class Recorder:
             if path.stem in self._outside or path in self._refused:
                 continue
             try:
-                process = OutsideProcess(path, self._run_dir)
+                process = OutsideProcess(path, self._run_now(), self._kills)
             except FileNotFoundError:
                 continue
             except ValueError as error:
-                self._refused[path] = str(error)
-                log.error("%s", error)
+                self._refuse(path, error)
                 continue
             self._outside[path.stem] = process
             node.watch(process.pid, process.folder)
             node.event("attach", f"{process.label} is watched from outside: {process.why}")
+
+    def _as_known(self, text: str) -> str:
+        """Name files as the user knows them, not by our descriptor of their folder."""
+        return text.replace(str(self._ring_dir), str(self._rings.path))
+
+    def _refuse(self, path: Path, error: Exception) -> str:
+        told = self._as_known(str(error))
+        self._refused[path] = told
+        log.error("%s", told)
+        return told
 
     def _see_to(self, name: str, node: NodeRecorder) -> None:
         process = self._outside[name]
@@ -261,12 +346,12 @@ class Recorder:
             process.close()
             del self._outside[name]
 
-    @staticmethod
-    def _drop_if_unfinished(path: Path) -> None:
+    def _drop_if_unfinished(self, path: Path) -> None:
         with contextlib.suppress(OSError):
             age = time.time() - path.stat().st_mtime
             if age > _UNFINISHED_SECONDS:
-                log.warning("%s was never finished; its maker died while making it", path)
+                shown = self._rings.path / path.name
+                log.warning("%s was never finished; its maker died while making it", shown)
                 path.unlink()
 
     def _work_left(self) -> bool:
@@ -314,10 +399,8 @@ class Recorder:
     # -- waiting ---------------------------------------------------------------------------------
 
     def _open_doorbell(self) -> int:
-        path = self._ring_dir / DOORBELL_NAME
-        with contextlib.suppress(FileExistsError):
-            os.mkfifo(path, 0o600)
-        return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._rings.make_pipe(DOORBELL_NAME)
+        return self._rings.open_pipe(DOORBELL_NAME, os.O_RDWR)
 
     def _sleep(self, doorbell: int, node: NodeRecorder) -> None:
         seconds = self._drain_seconds
@@ -334,7 +417,8 @@ class Recorder:
         for life in lives:
             if life.fd is not None and not life.ended():
                 poll.register(life.fd, select.POLLIN)
-        poll.poll(seconds * 1000)
+        woken = poll.poll(seconds * 1000)
+        self._somebody_ended = any(fd != doorbell for fd, _ in woken)
         with contextlib.suppress(BlockingIOError):
             while len(os.read(doorbell, 4096)) == 4096:
                 pass
@@ -344,22 +428,32 @@ class Recorder:
         self._terminations += 1
 
 
-def keep_log(ring_dir: Path, run_dir: Path) -> None:
+def keep_log(rings: Folder, run: Folder) -> None:
     """Move what the log says, if anything, to the run."""
     with contextlib.suppress(OSError):
-        log_file = ring_dir / RECORDER_LOG
-        text = log_file.read_bytes()
-        if text:
-            with (run_dir / RECORDER_LOG).open("ab") as file:
-                file.write(text)
-            os.truncate(log_file, 0)  # whoever writes it appends
+        log_file = rings.update(RECORDER_LOG, make=False)
+        try:
+            _move(log_file, run)
+        finally:
+            os.close(log_file)
 
 
-def tidy(ring_dir: Path, run_dir: Path) -> None:
+def _move(log_file: int, run: Folder) -> None:
+    text = os.pread(log_file, _LOG_BYTES, 0)
+    if text:
+        with os.fdopen(run.update(RECORDER_LOG, os.O_WRONLY | os.O_APPEND), "ab") as file:
+            file.write(text)
+        os.truncate(log_file, 0)  # whoever writes it appends
+
+
+def tidy(rings: Folder, run: Folder | None) -> None:
     """Leave nothing in shared memory; a log that says anything goes to the run."""
-    keep_log(ring_dir, run_dir)
+    if run is not None:
+        keep_log(rings, run)
+    forget_statuses(rings)
     for name in (RECORDER_LOG, DOORBELL_NAME, PACE_NAME, LOCK_NAME):
-        (ring_dir / name).unlink(missing_ok=True)
+        rings.remove(name)
     with contextlib.suppress(OSError):
-        ring_dir.rmdir()
-    remove_dead(ring_dir.parent / CONTROL_FOLDER)
+        above = private_folder(rings.path.parent)
+        above.remove_folder(rings.path.name)
+    remove_dead(rings.path.parent / CONTROL_FOLDER)

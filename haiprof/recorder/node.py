@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import json
 import logging
-import os
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -14,11 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from haiprof import schema
 from haiprof._core import HostSampler
+from haiprof.owned_files import Folder
 from haiprof.places import PROCFS, SYSFS, Access, node_name, removed
-from haiprof.recorder import machine
+from haiprof.recorder import ending, machine
+from haiprof.recorder.life import Life
+from haiprof.recorder.memory_kills import Verdict
 from haiprof.recorder.process import WRITE_SECONDS, RecordedProcess
-from haiprof.recorder.process_folder import write_json
-from haiprof.recorder.segments import TableWriter, close_stream
+from haiprof.recorder.process_folder import gpus_of, read_process_file, whole, write_json
+from haiprof.recorder.segments import TableWriter, close_stream, live_streams
 from haiprof.recorder.tables import RowTable
 
 if TYPE_CHECKING:
@@ -33,10 +35,11 @@ _HERE = Access()
 class _Folder:
     """Samples of one target on their way to one folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder
+    def __init__(self, folder: Path | Folder) -> None:
+        files = Folder.at(folder)
+        self.path = files.path
         self.rows = RowTable(schema.SAMPLES)
-        self.writer = TableWriter(folder, schema.SAMPLES)
+        self.writer = TableWriter(files, schema.SAMPLES)
 
     def write(self) -> None:
         if removed(self.path):
@@ -53,24 +56,21 @@ class _Folder:
         self.writer.close()
 
 
-def _claim_folder(run_dir: Path) -> tuple[Path, int]:
-    """Return a folder for the node that no other living recorder writes, and what holds it.
+def _claim_folder(run: Folder) -> Folder:
+    """Return a folder for the node that no other living recorder writes, locked while it is open.
 
     Containers that share a host name and a run have a recorder each; the second has ``<node>.2``.
     """
     for n in range(1, 1000):
-        folder = run_dir / (node_name() if n == 1 else f"{node_name()}.{n}")
-        folder.mkdir(mode=0o700, exist_ok=True)
-        claim = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        folder = run.folder(node_name() if n == 1 else f"{node_name()}.{n}", make=True)
         try:
-            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(folder.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(claim)
             continue
         except OSError:  # a file system without locks; there two write into one folder
             pass
-        return folder, claim
-    raise FileExistsError(17, "no free folder for this node", str(run_dir / node_name()))
+        return folder
+    raise FileExistsError(17, "no free folder for this node", str(run.path / node_name()))
 
 
 def _answers(sources: list[SourceReport]) -> list[tuple[str, str, str]]:
@@ -81,35 +81,36 @@ class NodeRecorder:
     """Samples the node once for all its ranks."""
 
     def __init__(
-        self, run_dir: Path, intervals: Mapping[str, float], access: Access = _HERE
+        self, run: Path | Folder, intervals: Mapping[str, float], access: Access = _HERE
     ) -> None:
         """Make the node's folder and open the sources.
 
         Args:
-            run_dir: folder of the run.
+            run: folder of the run.
             intervals: how often each recorder's sources are read, s; those not named are not.
             access: how the sources are reached.
 
         Raises:
             OSError: the folder cannot be made.
         """
-        self.folder, self._claim = _claim_folder(run_dir)
+        self._files = _claim_folder(Folder.at(run))
+        self.folder = self._files.path
         try:
             self._open(intervals, access)
         except BaseException:
-            os.close(self._claim)  # whoever tries again must be able to have it
+            self._let_go()  # whoever tries again must be able to have it
             raise
 
     def _open(self, intervals: Mapping[str, float], access: Access) -> None:
-        for left in sorted(self.folder.glob(f"*{schema.LIVE_SUFFIX}")):
-            close_stream(left)
+        not_closed = [close_stream(self._files, left).lost for left in live_streams(self._files)]
         self._access = access
         self._sampler = self._open_sources(intervals)
         self._machine = machine.describe(access)
-        self._targets: dict[int, _Folder] = {0: _Folder(self.folder)}
+        self._targets: dict[int, _Folder] = {0: _Folder(self._files)}
         self._events = RowTable(schema.EVENTS)
-        self._events_writer = TableWriter(self.folder, schema.EVENTS)
+        self._events_writer = TableWriter(self._files, schema.EVENTS)
         self._command: int | None = None
+        self._ended: dict[str, Any] | None = None
         self._gpu_users: dict[str, set[Path]] = {}
         self._gpus: dict[str, dict[str, Any]] = {}
         # Rings take the distance of the two clocks once too; a wall clock that is set would tear
@@ -117,6 +118,8 @@ class NodeRecorder:
         self._utc_offset_ns = time.time_ns() - time.monotonic_ns()
         self._begun = self._now_ns()
         self._written_at = time.monotonic()
+        for lost in filter(None, not_closed):
+            self.event("recorder", lost)
         self._sources = self._sampler.sources()
         self._write_node_file("live", self._sources)
 
@@ -182,15 +185,12 @@ class NodeRecorder:
     def _write_node_file(self, state: str, sources: list[SourceReport]) -> None:
         if removed(self.folder):
             return
-        path = self.folder / schema.PROCESS_FILE
-        begun = self._begun
-        gpus = self._gpus
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            before = json.loads(path.read_text(encoding="utf-8"))
-            begun = min(begun, before["started_ns"])
-            gpus = {gpu["uuid"]: gpu for gpu in before.get("gpus", ())} | gpus
+        before = read_process_file(self._files) or {}
+        begun = min(self._begun, whole(before, "started_ns") or self._begun)
+        gpus = {gpu["uuid"]: gpu for gpu in gpus_of(before)} | self._gpus
         write_json(
-            path,
+            self._files,
+            schema.PROCESS_FILE,
             {
                 "format": schema.PROCESS_FORMAT,
                 "version": f"{schema.MAJOR}.{schema.MINOR}",
@@ -205,6 +205,7 @@ class NodeRecorder:
                 "sources": sources,
                 "gpus": sorted(gpus.values(), key=lambda gpu: str(gpu.get("instance"))),
                 "lost": {"records": 0},
+                "ended": self._ended,
             },
         )
 
@@ -221,7 +222,24 @@ class NodeRecorder:
         self._command = pid
         self._sampler.watch(pid)
 
-    def watch(self, pid: int, folder: Path) -> None:
+    def end_command(self, command: Life, memory: Verdict, asked: int) -> None:
+        """Keep how the launched command ended; an event says so if that was not in order.
+
+        Args:
+            command: of that process, which has ended.
+            memory: whom the kernel killed for memory meanwhile.
+            asked: signal by which it had been asked to end; 0: none.
+        """
+        at = self._now_ns()
+        if command.ended_at is not None:
+            at = command.ended_at + self._utc_offset_ns
+        told = self._ended = ending.described(
+            command.status, at, goodbye=False, memory=memory, asked=asked
+        )
+        if told["kind"] not in ("finished", "unknown"):
+            self.event("exit", f"the command (process {command.pid}) ended: {told['text']}", told)
+
+    def watch(self, pid: int, folder: Path | Folder) -> None:
         """Sample the process tree below ``pid`` into ``folder`` from now on, and into no other.
 
         Raises:
@@ -369,4 +387,8 @@ class NodeRecorder:
             self._events_writer.close()
             self._write_node_file("closed", self._sources)
         finally:
-            os.close(self._claim)
+            self._let_go()
+
+    def _let_go(self) -> None:
+        with contextlib.suppress(OSError):
+            fcntl.flock(self._files.fd, fcntl.LOCK_UN)

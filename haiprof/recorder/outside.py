@@ -14,13 +14,16 @@ import math
 import os
 import time
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from haiprof import schema
-from haiprof.places import RING_SUFFIX, make_private, node_name, ring_root
+from haiprof.owned_files import Folder
+from haiprof.places import RING_SUFFIX, node_name, open_rings
+from haiprof.recorder import ending
 from haiprof.recorder.election import recorder_running
 from haiprof.recorder.launch import RECORDER_START_SECONDS, ring_doorbell
 from haiprof.recorder.life import Life, started_at
+from haiprof.recorder.memory_kills import MemoryKills
 from haiprof.recorder.process_folder import claim, document, write_json
 
 log = logging.getLogger(__name__)
@@ -80,11 +83,11 @@ def read_note(path: Path) -> Note:
         OSError: it has gone.
     """
     try:
-        told = Note(**json.loads(path.read_text(encoding="utf-8")))
+        told = Note(**json.loads(Folder.at(path.parent).read(path.name)))
         numbers = (told.pid, told.start_time, told.attempt, told.created_ns)
         if all(type(n) is int for n in numbers) and math.isfinite(told.until):
             return told
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         pass
     raise ValueError(f"{path}: is no note")
 
@@ -102,17 +105,15 @@ def write_note(ring_dir: Path, told: Note) -> Path:
     Raises:
         OSError: it cannot be written.
     """
-    note = ring_dir / f"{told.pid}-{time.monotonic_ns()}{_SUFFIX}"
+    name = f"{told.pid}-{time.monotonic_ns()}{_SUFFIX}"
     for left in reversed(range(_TRIES)):
-        make_private(ring_root())
-        make_private(ring_dir)
         try:
-            write_json(note, told._asdict())
+            write_json(open_rings(ring_dir, make=True), name, told._asdict())
             break
         except FileNotFoundError:
             if not left:
                 raise
-    return note
+    return ring_dir / name
 
 
 def end_note(note: Path, seconds: float) -> None:
@@ -150,8 +151,13 @@ def end_note(note: Path, seconds: float) -> None:
 class OutsideProcess:
     """A process that a note names, and its folder."""
 
-    def __init__(self, note: Path, run_dir: Path) -> None:
+    def __init__(self, note: Path, run: Folder, kills: MemoryKills | None = None) -> None:
         """Read the note and make the folder.
+
+        Args:
+            note: which process.
+            run: folder of the run.
+            kills: knows whom the kernel killed for memory; None: of this process nobody does.
 
         Raises:
             ValueError: it is no note.
@@ -168,10 +174,13 @@ class OutsideProcess:
         }
         self._begun = time.time_ns()
         self._process_started = started_at(told.start_time)
-        claimed = claim(run_dir, self._about)
-        self.folder, self._role = claimed.folder, claimed.role
+        claimed = claim(run, self._about)
+        self._files, self._role = claimed.folder, claimed.role
+        self.folder = self._files.path
         self._write_process_file("live")
         self.life = Life(told.pid, told.start_time)
+        self._kills = kills or MemoryKills()
+        self._kills.join(told.pid, told.start_time)
 
     @property
     def label(self) -> str:
@@ -207,8 +216,21 @@ class OutsideProcess:
             outside=self.why,
             gpus=[],
             lost={"records": 0},
+            ended=None if state == "live" else self._described(),
         )
-        write_json(self.folder / schema.PROCESS_FILE, told)
+        write_json(self._files, schema.PROCESS_FILE, told)
+
+    def _described(self) -> dict[str, Any]:
+        living = not self.life.ended()
+        at = time.time_ns()
+        if self.life.ended_at is not None:
+            at -= time.monotonic_ns() - self.life.ended_at
+        who = (self.pid, self.life.start_time)
+        if not living:
+            self._kills.judge({who: self.life.killed})
+        return ending.described(
+            self.life.status, at, goodbye=False, memory=self._kills.verdict(*who), living=living
+        )
 
 
 def _boot_id() -> str:

@@ -7,15 +7,20 @@ import errno
 import json
 import logging
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from haiprof import schema
 from haiprof._core import RingReader
+from haiprof.owned_files import Folder
 from haiprof.places import RING_SUFFIX, removed
-from haiprof.recorder.life import Life, started_at
-from haiprof.recorder.process_folder import claim, document, write_json
-from haiprof.recorder.segments import Reach, TableWriter, close_stream, reached
+from haiprof.recorder import ending
+from haiprof.recorder.life import Life, parent_of, started_at
+from haiprof.recorder.memory_kills import MemoryKills
+from haiprof.recorder.process_folder import claim, document, gpus_of, whole, write_json
+from haiprof.recorder.segments import Reach, TableWriter, close_stream, live_streams, reached
 from haiprof.recorder.tables import RingTables, RowTable
 
 log = logging.getLogger(__name__)
@@ -26,13 +31,20 @@ WRITE_ROWS: Final = 16384
 _TAKE: Final = 1 << 18
 #: Takes in one turn; a job that pushes faster than that must not keep the others waiting.
 _TAKES: Final = 4
+#: A process that said goodbye at its end has so long, s, to end: then its files are closed anyway.
+_ENDING_SECONDS: Final = 600.0
 
 
 class RecordedProcess:
     """Drains one ring into one folder, until the writer says goodbye or dies."""
 
-    def __init__(self, ring: Path, run_dir: Path) -> None:
+    def __init__(self, ring: Path, run: Path | Folder, kills: MemoryKills | None = None) -> None:
         """Open the ring and its folder; take up where an earlier recorder stopped.
+
+        Args:
+            ring: its file.
+            run: folder of the run.
+            kills: knows whom the kernel killed for memory; None: of this process nobody does.
 
         Raises:
             BlockingIOError: the ring is still being made.
@@ -40,11 +52,13 @@ class RecordedProcess:
             OSError: the folder cannot be made or written.
         """
         self.ring = ring
-        header = RingReader(str(ring)).header
+        header = RingReader(ring).header
         self.pid: int = header["pid"]
         self.rank: int | None = header["rank"]
         self.start_time: int = header["start_time"]
         self.ended = False
+        #: Whether it waited for its files, and is yet to end.
+        self.lingers = False
         #: Records taken from the ring so far.
         self.taken = 0
         self._header = header
@@ -52,32 +66,34 @@ class RecordedProcess:
         self._process_started = started_at(self.start_time)
         self._gpus: dict[int, dict[str, Any]] = {}
         utc_offset_ns = None
-        claimed = claim(run_dir, header)
+        claimed = claim(Folder.at(run), header)
         known = claimed.known
-        self.folder, self.rank_folder, self.role = claimed.folder, claimed.plain, claimed.role
+        self.files, self.rank_folder, self.role = claimed.folder, claimed.plain, claimed.role
+        self.folder = self.files.path
         #: Whether an earlier recorder has begun it.
         self.taken_over = known is not None
         if known is not None:
-            self._begun = known.get("started_ns", self._begun)
-            self._process_started = known.get("process_started_ns", self._process_started)
-            utc_offset_ns = known.get("utc_offset_ns")
-            self._gpus = {gpu["device"]: gpu for gpu in known.get("gpus", ())}
+            self._begun = whole(known, "started_ns") or self._begun
+            self._process_started = whole(known, "process_started_ns") or self._process_started
+            utc_offset_ns = whole(known, "utc_offset_ns")
+            self._gpus = {
+                gpu["device"]: gpu for gpu in gpus_of(known) if type(gpu.get("device")) is int
+            }
         through = {}
         before = Reach()
         for name, table in schema.TABLES.items():
-            reach = reached(self.folder, table)
+            reach = reached(self.files, table)
             before.merge(Reach(lost=reach.lost))
             if reach.lanes:
                 through[name] = reach.lanes
-        for left in sorted(self.folder.glob(f"*{schema.LIVE_SUFFIX}")):
-            close_stream(left)
-        self._reader = RingReader(str(ring), through, utc_offset_ns)
+        not_closed = [close_stream(self.files, left).lost for left in live_streams(self.files)]
+        self._reader = RingReader(ring, through, utc_offset_ns)
         #: What an earlier recorder's reader lost; the ring itself counts the other causes.
         self._lost_before = {c: n for c, n in before.lost.items() if c in _READERS_CAUSES}
         self._tables = RingTables()
         self._writers: dict[str, TableWriter] = {}
         self._events = RowTable(schema.EVENTS)
-        self._events_writer = TableWriter(self.folder, schema.EVENTS)
+        self._events_writer = TableWriter(self.files, schema.EVENTS)
         self._rows = 0
         self._written_at = time.monotonic()
         self._told_losses = before.lost
@@ -85,10 +101,19 @@ class RecordedProcess:
         self._flush_answered = 0
         self._finishing = False
         self._dropping = False
+        self._kills = kills or MemoryKills()
+        self._words = ending.LastWords()
+        #: Since when its ring has been closed, s.
+        self._closed_since: float | None = None
+        self._ending: dict[str, Any] | None = None
         if known is not None:
             self.event("recorder", "a new recorder took over; the ring was kept meanwhile")
+        for lost in filter(None, not_closed):
+            self.event("recorder", lost)
         self._write_process_file("live")
         self.life = Life(self.pid, self.start_time)
+        self._parent = parent_of(self.pid) if self.role == "process" else 0
+        self._kills.join(self.pid, self.start_time)
 
     def _write_process_file(self, state: str) -> None:
         losses = self._losses()
@@ -98,13 +123,14 @@ class RecordedProcess:
             state=state,
             process_started_ns=self._process_started,
             started_ns=self._begun,
-            ended_ns=None if state == "live" else self._now(),
+            ended_ns=None if state == "live" else self._words.goodbye_ns or self._now(),
             utc_offset_ns=self._reader.utc_offset_ns,
             ring=self.ring.name,
             gpus=self.gpus,
             lost={"records": _lost_records(losses), **losses},
+            ended=self._ending,
         )
-        write_json(self.folder / schema.PROCESS_FILE, told)
+        write_json(self.files, schema.PROCESS_FILE, told)
 
     # -- what ------------------------------------------------------------------------------------
 
@@ -139,6 +165,13 @@ class RecordedProcess:
         return _lost_records(self._losses())
 
     @property
+    def bytes(self) -> int:
+        """How large the ring is now, 0 if it is gone."""
+        with contextlib.suppress(OSError):
+            return self.ring.stat().st_size
+        return 0
+
+    @property
     def waiting(self) -> bool:
         """Whether something encoded is not on disk yet."""
         return self._events_writer.waiting or any(w.waiting for w in self._writers.values())
@@ -148,6 +181,7 @@ class RecordedProcess:
 
         Raises:
             OSError: the disk does not take it; nothing is lost that the ring still holds.
+            BrokenRing: the ring cannot be read any further.
         """
         # Asked before the last look: whatever was committed before the end is taken below.
         ended = self._reader.closed or self.life.ended()
@@ -178,15 +212,23 @@ class RecordedProcess:
             return
         if flush != self._flush_answered:
             self._answer_flush(flush)
-        if ended:
+        if ended and not self._may_tell_more():
             self.finish()
+
+    def _may_tell_more(self) -> bool:
+        """Say whether a process that has said goodbye at its end is yet to end."""
+        if self._words.goodbye_ns is None or self._words.waits or self.life.ended():
+            return False
+        if self._closed_since is None:
+            self._closed_since = time.monotonic()
+        return time.monotonic() - self._closed_since < _ENDING_SECONDS
 
     def _write(self) -> None:
         reach = Reach(self._reader.position, self._losses())
         columns = self._reader.rows()
         for name in columns:
             if name not in self._writers:
-                self._writers[name] = TableWriter(self.folder, schema.TABLES[name])
+                self._writers[name] = TableWriter(self.files, schema.TABLES[name])
             self._writers[name].prepare()
         if len(self._events):
             self._events_writer.prepare()
@@ -198,6 +240,10 @@ class RecordedProcess:
                 raw = {**raw, "flags": (rows, 0, bytes(4 * rows), None)}
             batch = self._tables.batch(table, raw, self._reader.texts)
             self._writers[name].append(batch, reach)
+            if name == "events":
+                self._words.read(batch)
+            elif name == "spans":
+                self._words.survived(batch)
         self._reader.clear()
         self._rows = 0
         if len(self._events):
@@ -274,21 +320,69 @@ class RecordedProcess:
         said_goodbye = self._reader.closed
         if not self._finishing:
             self._finishing = True
-            if said_goodbye:
-                self.event("exit", f"process {self.pid} stopped recording")
-            else:
-                self.event(
-                    "exit", f"process {self.pid} ended without a goodbye (killed or crashed)"
-                )
+            self._ending = told = self._described(said_goodbye)
+            text = ending.sentence(self.pid, told, goodbye=said_goodbye)
+            self.event("exit", text, told)
         self._write()
         for writer in (*self._writers.values(), self._events_writer):
             writer.close()
-        self._write_process_file("closed" if said_goodbye else "died")
+        assert self._ending is not None
+        orderly = said_goodbye or self._ending["exit_code"] == 0
+        self._write_process_file("closed" if orderly else "died")
         self._end()
+
+    def _described(self, said_goodbye: bool) -> dict[str, Any]:
+        ended = self.life.ended()
+        asked = self.life.ask_parent(Folder.at(self.ring.parent)) if ended else 0
+        who = (self.pid, self.start_time)
+        if ended:
+            self._kills.judge({who: self.life.killed})
+        # As self._now() would have told it then.
+        ago = 0 if self.life.ended_at is None else time.monotonic_ns() - self.life.ended_at
+        return ending.described(
+            self.life.status,
+            self._now() - ago,
+            goodbye=said_goodbye,
+            words=self._words,
+            memory=self._kills.verdict(*who),
+            asked=asked,
+            living=not ended,
+            parent=self._parent or None,
+        )
+
+    def look_at_end(self) -> None:
+        """Keep how a process ended that had waited for its files; its tables are closed.
+
+        Raises:
+            OSError: there is no room for it.
+        """
+        if self.life.ended() and not removed(self.folder):
+            self.lingers = False
+            self._ending = self._described(said_goodbye=True)
+            self._write_process_file("closed")
+            self.life.close()
+
+    def abandon(self, why: str) -> None:
+        """Write what was taken so far, as far as that goes; the ring stays where it is."""
+        self.event("recorder", f"recording ended: {why}")
+        state = "died" if self.life.ended() else "closed"
+        parts: list[Callable[[], None]] = [self._write]
+        parts += [writer.close for writer in (*self._writers.values(), self._events_writer)]
+        parts.append(partial(self._write_process_file, state))
+        for part in parts:
+            try:
+                part()
+            except Exception as error:
+                log.warning("%s: %s", self.folder, error)
+        self.refuse_flush(errno.EIO)
+        self.life.close()
+        self.ended = True
 
     def _end(self) -> None:
         self.refuse_flush(0)
-        self.life.close()
+        self.lingers = self._words.waits and not self.life.ended()
+        if not self.lingers:
+            self.life.close()
         self._reader.free_records()
         self.ring.unlink(missing_ok=True)
         self.ended = True
@@ -304,8 +398,8 @@ _LOSS_TEXT: Final = {
     "too_big": "{} records were larger than a chunk and were dropped",
     "no_lane": "{} records came from more threads than the ring has lanes; a larger ring "
     "(ring_mib) keeps them",
-    "names": "{} names or attributes did not fit into the ring's string table; a larger ring "
-    "(ring_mib) keeps them",
+    "names": "{} names or attributes were too long for the ring; a larger ring (ring_mib) may "
+    "keep them",
     "corrupt_chunks": "{} chunks made no sense and were skipped",
     "unknown_records": "{} records were of a kind that this version does not know",
 }

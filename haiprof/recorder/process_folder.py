@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from haiprof import schema
+from haiprof.owned_files import Folder
 from haiprof.places import safe_name
 
 
 class Claimed(NamedTuple):
     """What a process has of a run."""
 
-    folder: Path
+    folder: Folder
     #: The folder of its rank; its own, unless it is a fork or a helper of that.
     plain: Path
     #: ``rank`` or ``process``.
@@ -25,40 +25,47 @@ class Claimed(NamedTuple):
     known: dict[str, Any] | None
 
 
-def claim(run_dir: Path, process: Mapping[str, Any]) -> Claimed:
+def claim(run: Folder, process: Mapping[str, Any]) -> Claimed:
     """Find the folder of a process, or make it.
 
     Args:
-        run_dir: folder of the run.
+        run: folder of the run.
         process: ``node``, ``rank``, ``pid``, ``start_time``, ``boot_id``, ``created_ns`` (of its
             recording) and ``attempt`` of it.
 
     Raises:
         OSError: it cannot be made.
     """
-    run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     node = safe_name(process["node"]) or "node"
     rank = process["rank"]
-    plain = run_dir / f"{node}#{rank if rank is not None else '-'}"
-    own = plain.with_name(f"{plain.name}.{process['pid']}")
-    for folder in (plain, *run_dir.glob(f"{own.name}*")):
-        known = read_process_file(folder)
-        if known is not None and _is_of(process, known):
-            return Claimed(folder, plain, known.get("role", "rank"), known)
+    plain = f"{node}#{rank if rank is not None else '-'}"
+    own = f"{plain}.{process['pid']}"
+    path = run.path / plain
+    for name in (plain, *(n for n in run.names() if n.startswith(own))):
+        with contextlib.suppress(OSError):
+            folder = run.folder(name)
+            known = read_process_file(folder)
+            if known is not None and _is_of(process, known):
+                role = "process" if known.get("role") == "process" else "rank"
+                return Claimed(folder, path, role, known)
     # The first process of a rank is the rank; a fork of it or a helper stands beside it.
     # Whoever makes the folder has it: containers with one host name may have a recorder each.
     with contextlib.suppress(FileExistsError):
-        plain.mkdir(mode=0o700)
-        return Claimed(plain, plain, "rank", None)
+        return Claimed(run.make(plain), path, "rank", None)
     for n in range(1000):
         with contextlib.suppress(FileExistsError):
-            folder = own if n == 0 else own.with_name(f"{own.name}.{n}")
-            folder.mkdir(mode=0o700)
-            before = read_process_file(plain) or {}
+            folder = run.make(own if n == 0 else f"{own}.{n}")
+            before = _read_rank(run, plain)
             again = before.get("state") != "live" or before.get("pid") == process["pid"]
-            newer = process["attempt"] > before.get("attempt", 0)
-            return Claimed(folder, plain, "rank" if again or newer else "process", None)
-    raise FileExistsError(17, "no free folder name for this process", str(own))
+            newer = process["attempt"] > (whole(before, "attempt") or 0)
+            return Claimed(folder, path, "rank" if again or newer else "process", None)
+    raise FileExistsError(17, "no free folder name for this process", str(run.path / own))
+
+
+def _read_rank(run: Folder, name: str) -> dict[str, Any]:
+    with contextlib.suppress(OSError):
+        return read_process_file(run.folder(name)) or {}
+    return {}
 
 
 def _is_of(process: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
@@ -66,13 +73,26 @@ def _is_of(process: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
     return all(known.get(name) == process[name] for name in same)
 
 
-def read_process_file(folder: Path) -> dict[str, Any] | None:
+def read_process_file(folder: Folder) -> dict[str, Any] | None:
     """Return what the folder's ``process.json`` says; None where it says nothing."""
     try:
-        content = json.loads((folder / schema.PROCESS_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        content = json.loads(folder.read(schema.PROCESS_FILE))
+    except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
+
+
+def whole(known: Mapping[str, Any], field: str) -> int | None:
+    """Return a field that is a whole number of 64 bits; None where it is none."""
+    value = known.get(field)
+    return value if type(value) is int and -(2**63) <= value < 2**63 else None
+
+
+def gpus_of(known: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the GPUs that a ``process.json`` tells of; those without a name are left out."""
+    told = known.get("gpus")
+    gpus = told if isinstance(told, list) else []
+    return [gpu for gpu in gpus if isinstance(gpu, dict) and isinstance(gpu.get("uuid"), str)]
 
 
 def document(process: Mapping[str, Any], *, role: str, **more: Any) -> dict[str, Any]:
@@ -96,15 +116,7 @@ def document(process: Mapping[str, Any], *, role: str, **more: Any) -> dict[str,
     }
 
 
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write ``content`` to ``path`` in one rename, mode 0600."""
-    partial = path.with_suffix(".partial")
-    fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            json.dump(content, file, indent=1)
-            file.write("\n")
-        partial.replace(path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
+def write_json(folder: Folder, name: str, content: dict[str, Any]) -> None:
+    """Write ``content`` to a file in one rename, mode 0600."""
+    with folder.replacing(name) as file:
+        file.write(f"{json.dumps(content, indent=1)}\n".encode())

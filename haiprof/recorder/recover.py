@@ -16,19 +16,21 @@ from pathlib import Path
 from typing import Any, Final
 
 from haiprof import schema
-from haiprof._core import RingReader
+from haiprof._core import BrokenRing, RingReader
 from haiprof.errors import HaiprofError
 from haiprof.held import remove_abandoned
 from haiprof.options import OPTIONS, Options, resolve
-from haiprof.places import UNFINISHED_TRACE, node_name, ring_dir, ring_root
+from haiprof.owned_files import Folder, private_folder
+from haiprof.places import UNFINISHED_TRACE, node_name, ring_dirs, ring_roots, run_of
 from haiprof.recorder.election import Election, recorder_running
 from haiprof.recorder.launch import start_recorder
 from haiprof.recorder.life import process_is_alive
 from haiprof.recorder.loop import tidy
 from haiprof.recorder.outside import notes_in
 from haiprof.recorder.process import RecordedProcess, rings_in
-from haiprof.recorder.process_folder import write_json
-from haiprof.recorder.segments import close_stream
+from haiprof.recorder.process_folder import read_process_file, write_json
+from haiprof.recorder.segments import close_stream, live_streams
+from haiprof.run_folder import open_run
 
 #: An unfinished ring, or a ring folder without rings, this old (s) has lost its maker.
 _ABANDONED_SECONDS: Final = 60.0
@@ -71,7 +73,8 @@ class Recovered:
 
 def stale_ring_dirs() -> list[Path]:
     """Return this user's ring folders on this machine that hold rings but have no recorder."""
-    return [p for p in _ring_dirs() if rings_in(p) and not recorder_running(p)]
+    folders, _ = _ring_dirs()
+    return [f.path for f in folders if rings_in(f.reached_at()) and not recorder_running(f.path)]
 
 
 def recover_rings() -> Iterator[Recovered]:
@@ -79,76 +82,97 @@ def recover_rings() -> Iterator[Recovered]:
 
     Yields one outcome for each run of this user that had no recorder.
     """
-    for rings in _ring_dirs():
-        if recorder_running(rings):
+    folders, refused = _ring_dirs()
+    yield from refused
+    for rings in folders:
+        if recorder_running(rings.path):
             continue
-        if not rings_in(rings):
+        if not rings_in(rings.reached_at()):
             _drop_empty(rings)
             continue
-        yield recover_ring_dir(rings)
+        yield recover_ring_dir(rings.path)
 
 
 def recover_ring_dir(ring_dir: Path) -> Recovered:
     """Recover the rings of one run. A run that gets a recorder meanwhile is left to it."""
-    told = Recovered(ring_dir.name)
+    told = Recovered(run_of(ring_dir.name))
     try:
         with Election(ring_dir) as election:
             if not election.win(patience=0.1):
                 told.remarks.append("is being recorded; left alone")
                 return told
-            live = _write_dead(ring_dir, told)
-            if not rings_in(ring_dir) and told.run_dir is not None:
-                _close_run(told.run_dir, told)
-                tidy(ring_dir, told.run_dir)
-        if live and told.run_dir is not None:
-            pid = start_recorder(ring_dir, told.run_dir, _options_of(told.run_dir))
+            live, run = _write_dead(election.folder, told)
+            if not rings_in(election.folder.reached_at()) and run is not None:
+                _close_run(run, told)
+                tidy(election.folder, run)
+        if live and run is not None:
+            pid = start_recorder(ring_dir, run.path, _options_of(run))
             told.remarks.append(f"its job still runs, so a new recorder took over (pid {pid})")
     except OSError as error:
         told.fail(f"{error.filename or ring_dir}: {error.strerror or error}")
     return told
 
 
-def _ring_dirs() -> list[Path]:
-    with contextlib.suppress(OSError):
-        return sorted(p for p in ring_root().iterdir() if p.is_dir() and not p.name.startswith("."))
-    return []
+def _ring_dirs() -> tuple[list[Folder], list[Recovered]]:
+    """Return the folders of rings that are this user's, and why others are left alone."""
+    folders, refused = [], []
+    for root in ring_roots():
+        for name in root.names():
+            try:
+                if not name.startswith("."):
+                    folders.append(private_folder(root.path / name, above=root))
+            except OSError as error:
+                refused.append(Recovered(run_of(name)))
+                refused[-1].fail(f"left alone: {error.filename}: {error.strerror}")
+    return folders, refused
 
 
-def _drop_empty(ring_dir: Path) -> None:
+def _drop_empty(rings: Folder) -> None:
     with contextlib.suppress(OSError):
         # A job may have made it just now, and its ring comes next.
-        if time.time() - ring_dir.stat().st_mtime > _ABANDONED_SECONDS:
-            for note in notes_in(ring_dir):
-                note.unlink(missing_ok=True)
-            tidy(ring_dir, ring_dir / "nowhere")
+        if time.time() - os.fstat(rings.fd).st_mtime > _ABANDONED_SECONDS:
+            for note in notes_in(rings.reached_at()):
+                rings.remove(note.name)
+            tidy(rings, None)
 
 
-def _write_dead(ring_dir: Path, told: Recovered) -> bool:
-    """Write out the rings that nobody writes to any more; return whether others are left."""
+def _write_dead(rings: Folder, told: Recovered) -> tuple[bool, Folder | None]:
+    """Write out the rings that nobody writes to any more.
+
+    Returns:
+        Whether others are left, and the folder of the run.
+    """
     live = False
-    for ring in rings_in(ring_dir):
+    run: Folder | None = None
+    for ring in rings_in(rings.reached_at()):
         try:
-            header = RingReader(str(ring)).header
+            reader = RingReader(ring)
+            header = reader.header
         except BlockingIOError:
             _drop_unfinished(ring, told)
             continue
-        except FileNotFoundError:
-            continue
         except ValueError as error:
-            told.fail(f"left in shared memory: {error}")
+            if not ring.exists():
+                continue
+            shown = str(error).replace(str(rings.reached_at()), str(rings.path))
+            told.fail(f"left in shared memory: {shown}")
             continue
         told.run_dir = Path(header["run_dir"])
-        if process_is_alive(header["pid"], header["start_time"]) and not _closed(ring):
+        if run is None or run.path != told.run_dir:
+            run = _run_of(rings.path / ring.name, told)
+        if run is None:
+            continue
+        if process_is_alive(header["pid"], header["start_time"]) and not reader.closed:
             live = True
             continue
         if header["host"] != os.uname().nodename:
             told.fail(
-                f"{ring} was made by another machine or container ({header['host']}): recover it "
-                "there, or remove it"
+                f"{rings.path / ring.name} was made by another machine or container "
+                f"({header['host']}): recover it there, or remove it"
             )
             continue
         try:
-            _write_out(ring, told.run_dir, told)
+            _write_out(rings, ring, run, told)
         except OSError as error:
             told.fail(
                 f"{ring.name} stays in shared memory: {error.filename or told.run_dir}: "
@@ -156,19 +180,41 @@ def _write_dead(ring_dir: Path, told: Recovered) -> bool:
             )
         except Exception as error:  # one damaged ring must not cost the others
             told.fail(f"{ring.name} stays in shared memory: it cannot be read: {error}")
-    return live
+    return live, run
 
 
-def _closed(ring: Path) -> bool:
-    return RingReader(str(ring)).closed
+def _run_of(ring: Path, told: Recovered) -> Folder | None:
+    """Open the run that a ring names; None where it is no run of this user.
+
+    A container that shares shared memory can have put the ring there, with any folder in it. It
+    cannot have put a ``run.json`` of ours there.
+    """
+    assert told.run_dir is not None
+    left = f"{ring.name} stays in shared memory"
+    try:
+        run = open_run(told.run_dir)
+    except OSError as error:
+        told.fail(f"{left}: {error.filename}: {error.strerror}; restore the run, or remove {ring}")
+        return None
+    if not run.has_ours(schema.RUN_FILE):
+        file = told.run_dir / schema.RUN_FILE
+        told.fail(f"{left}: {file} is missing or not ours; restore it, or remove {ring}")
+        return None
+    return run
 
 
-def _write_out(ring: Path, run_dir: Path, told: Recovered) -> None:
-    run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    process = RecordedProcess(ring, run_dir)
+def _write_out(rings: Folder, ring: Path, run: Folder, told: Recovered) -> None:
+    process = RecordedProcess(ring, run)
     # A ring that says nothing new has nothing to say any more: its writer is gone.
-    while not process.ended:
-        process.drain()
+    try:
+        while not process.ended:
+            process.drain()
+    except BrokenRing as error:
+        held = process.bytes
+        why = str(error).replace(str(ring.parent), str(rings.path))
+        process.abandon(f"{why}; what it still held is lost ({held} bytes)")
+        rings.remove(ring.name)
+        told.fail(f"{why}: removed, what it still held is lost ({held} bytes)")
     told.records += process.taken
     told.lost += process.lost
 
@@ -179,12 +225,11 @@ def _drop_unfinished(ring: Path, told: Recovered) -> None:
         told.remarks.append(f"{ring.name} was never finished and is removed")
 
 
-def _options_of(run_dir: Path) -> Options:
+def _options_of(run: Folder) -> Options:
     """Return the options that the run was started with; defaults for what cannot be read."""
     known: dict[str, Any] = {}
-    with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
-        document = json.loads((run_dir / schema.RUN_FILE).read_text(encoding="utf-8"))
-        told = document.get("options")
+    with contextlib.suppress(OSError, ValueError, AttributeError, TypeError, RecursionError):
+        told = json.loads(run.read(schema.RUN_FILE)).get("options")
         known = {name: told[name] for name in OPTIONS if name in told and name != "log_dir"}
     options, _ = resolve(known)
     return options
@@ -199,56 +244,65 @@ def recover_folder(path: Path) -> Iterator[Recovered]:
     Raises:
         HaiprofError: ``path`` is neither.
     """
-    for run_dir in _runs_in(path):
-        told = Recovered(run_dir.name, run_dir)
+    for run in _runs_in(path):
+        told = Recovered(run.path.name, run.path)
         try:
-            busy = _why_busy(run_dir)
+            busy = _why_busy(run)
             if busy is not None:
                 told.remarks.append(busy)
             else:
-                _close_run(run_dir, told)
+                _close_run(run, told)
         except OSError as error:
-            told.fail(f"{error.filename or run_dir}: {error.strerror or error}")
+            told.fail(f"{error.filename or run.path}: {error.strerror or error}")
         yield told
 
 
-def _runs_in(path: Path) -> Sequence[Path]:
-    path = Path(os.path.abspath(path))
+def _runs_in(path: Path) -> Sequence[Folder]:
     try:
-        if (path / schema.RUN_FILE).is_file():
-            return [path]
-        runs = sorted(p for p in path.iterdir() if (p / schema.RUN_FILE).is_file())
+        folder = Folder.at(Path(os.path.realpath(path)))
+        # In a folder that everybody may write, anybody can put a run.json.
+        if folder.is_ours() and folder.has_ours(schema.RUN_FILE):
+            return [folder]
+        runs = [run for name in folder.names() if (run := _run_in(folder, name)) is not None]
     except OSError as error:
         raise HaiprofError(
             f"{path}: {error.strerror}; give a run folder or log directory"
         ) from None
     if not runs:
         raise HaiprofError(
-            f"{path}: neither a run nor a folder with runs (no {schema.RUN_FILE}); give one of them"
+            f"{path}: neither a run nor a folder with runs (no {schema.RUN_FILE} of yours); give "
+            "one of them"
         )
     return runs
 
 
-def _why_busy(run_dir: Path) -> str | None:
-    """Return why the run must be left alone, or None."""
-    owner = run_dir.stat().st_uid
-    if owner != os.getuid():
-        return f"belongs to user {owner}, who can recover it"
-    rings = ring_dir(run_dir.name)
-    if recorder_running(rings):
-        return "is being recorded; left alone"
-    if rings_in(rings):
-        return "rings of it are still in shared memory; left alone"
+def _run_in(folder: Folder, name: str) -> Folder | None:
+    with contextlib.suppress(OSError):
+        run = folder.folder(name, own_link=True)
+        if run.has_ours(schema.RUN_FILE):
+            return run
     return None
 
 
-def _why_open(folder: Path, known: dict[str, Any]) -> str | None:
+def _why_busy(run: Folder) -> str | None:
+    """Return why the run must be left alone, or None."""
+    if not run.is_ours():
+        return f"belongs to user {run.owner}, who can recover it"
+    for rings in ring_dirs(run.path):
+        if recorder_running(rings):
+            return "is being recorded; left alone"
+        if rings_in(rings):
+            return "rings of it are still in shared memory; left alone"
+    return None
+
+
+def _why_open(folder: Folder, known: dict[str, Any]) -> str | None:
     """Return why somebody may still write to a process's folder, or None."""
     host = str(known.get("host") or known.get("node"))
     if host not in (os.uname().nodename, node_name()):
         silent = time.time() - _last_written(folder)
         if silent < _SILENT_SECONDS:
-            return f"{host} wrote to {folder.name} {silent:.0f} s ago; recover it there"
+            return f"{host} wrote to {folder.path.name} {silent:.0f} s ago; recover it there"
         return None
     pid, start_time = known.get("pid"), known.get("start_time")
     if (
@@ -257,29 +311,30 @@ def _why_open(folder: Path, known: dict[str, Any]) -> str | None:
         and isinstance(start_time, int)
         and process_is_alive(pid, start_time)
     ):
-        return f"process {pid} of it still runs; {folder.name} is left alone"
+        return f"process {pid} of it still runs; {folder.path.name} is left alone"
     return None
 
 
-def _process_folders(run_dir: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    for file in sorted(run_dir.glob(f"*/{schema.PROCESS_FILE}")):
-        with contextlib.suppress(OSError, ValueError):
-            known = json.loads(file.read_text(encoding="utf-8"))
-            if isinstance(known, dict):
-                yield file.parent, known
+def _process_folders(run: Folder) -> Iterator[tuple[Folder, dict[str, Any]]]:
+    for name in run.names():
+        with contextlib.suppress(OSError):
+            folder = run.folder(name)
+            known = read_process_file(folder)
+            if known is not None:
+                yield folder, known
 
 
-def _last_written(folder: Path) -> float:
-    return max(p.stat().st_mtime for p in folder.iterdir())
+def _last_written(folder: Folder) -> float:
+    return max(folder.stat(name).st_mtime for name in folder.names())
 
 
-def _close_run(run_dir: Path, told: Recovered) -> None:
-    removed = remove_abandoned(run_dir, UNFINISHED_TRACE)
+def _close_run(run: Folder, told: Recovered) -> None:
+    removed = remove_abandoned(run.reached_at(), UNFINISHED_TRACE)
     if removed:
         what = "an unfinished deep trace is" if removed == 1 else f"{removed} unfinished traces are"
         told.remarks.append(f"{what} removed")
-    for folder, known in _process_folders(run_dir):
-        streams = sorted(folder.glob(f"*{schema.LIVE_SUFFIX}"))
+    for folder, known in _process_folders(run):
+        streams = live_streams(folder)
         live = known.get("state") == "live"
         if not streams and not live:
             continue
@@ -289,11 +344,15 @@ def _close_run(run_dir: Path, told: Recovered) -> None:
             continue
         ended = _last_written(folder)
         for stream in streams:
-            close_stream(stream)
-            told.closed += 1
-        if live:
-            write_json(
-                folder / schema.PROCESS_FILE,
-                {**known, "state": "died", "ended_ns": int(ended * 1e9)},
+            lost = close_stream(folder, stream).lost
+            told.closed += folder.has(
+                stream.removesuffix(schema.LIVE_SUFFIX) + schema.CLOSED_SUFFIX
             )
-            told.remarks.append(f"{folder.name} died")
+            if lost:
+                told.remarks.append(f"{folder.path.name}/{lost}")
+        if live:
+            ended_ns = int(ended * 1e9)
+            write_json(
+                folder, schema.PROCESS_FILE, {**known, "state": "died", "ended_ns": ended_ns}
+            )
+            told.remarks.append(f"{folder.path.name} died")

@@ -8,17 +8,21 @@ back to its last whole batch, and the bytes go out when there is room.
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import json
 import logging
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from haiprof import schema
+from haiprof.arrow_damage import Stream, as_invalid, reason_of, same_memory
+from haiprof.owned_files import Folder
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +30,8 @@ log = logging.getLogger(__name__)
 SEGMENT_BYTES: Final = 64 << 20
 _FILE_ROWS: Final = 1 << 16
 _COMPRESSION: Final = "zstd"
+#: Instead of ``.arrows``: a stream of which not all could be closed into a file.
+_DAMAGED_SUFFIX: Final = ".damaged"
 
 
 @dataclass(slots=True)
@@ -42,11 +48,17 @@ class Reach:
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[bytes, bytes] | None) -> Reach:
-        """Read it from Arrow metadata; empty when there is none."""
+        """Read it from Arrow metadata; empty when there is none.
+
+        Raises:
+            pa.ArrowInvalid: it is damaged.
+        """
         known = metadata or {}
-        lanes = json.loads(known.get(schema.KEY_THROUGH.encode(), b"{}"))
-        lost = json.loads(known.get(schema.KEY_LOST.encode(), b"{}"))
-        return cls({int(lane): int(number) for lane, number in lanes.items()}, lost)
+        lanes = _counts(known, schema.KEY_THROUGH)
+        if not all(lane.isdecimal() and len(lane) < 10 for lane in lanes):
+            raise pa.ArrowInvalid(f"field '{schema.KEY_THROUGH}' has something else than lanes")
+        lost = _counts(known, schema.KEY_LOST)
+        return cls({int(lane): number for lane, number in lanes.items()}, lost)
 
     def to_metadata(self) -> dict[str, str]:
         """Return it as Arrow metadata."""
@@ -61,6 +73,18 @@ class Reach:
             self.lanes[lane] = max(number, self.lanes.get(lane, 0))
         for cause, count in other.lost.items():
             self.lost[cause] = max(count, self.lost.get(cause, 0))
+
+
+def _counts(metadata: Mapping[bytes, bytes], key: str) -> dict[str, int]:
+    try:
+        told: Any = json.loads(metadata.get(key.encode(), b"{}"))
+    except (ValueError, RecursionError):
+        raise pa.ArrowInvalid(f"field '{key}' is not JSON") from None
+    if not isinstance(told, dict) or not all(
+        type(count) is int and 0 <= count < 2**63 for count in told.values()
+    ):
+        raise pa.ArrowInvalid(f"field '{key}' is no object of counts")
+    return told
 
 
 class _Outbox:
@@ -94,15 +118,17 @@ class _Outbox:
 class Segment:
     """One ``<table>-<n>.arrows`` file that is being written."""
 
-    def __init__(self, folder: Path, table: schema.Table, number: int) -> None:
+    def __init__(self, folder: Folder, table: schema.Table, number: int) -> None:
         """Create the file.
 
         Raises:
             OSError: it cannot be created.
         """
-        self.path = folder / f"{table.name}-{number}{schema.LIVE_SUFFIX}"
-        self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._folder = folder
+        self._name = f"{table.name}-{number}{schema.LIVE_SUFFIX}"
+        self._fd = folder.create(self._name)
         self._written = 0
+        self._rows = 0
         self._synced = False
         self._outbox = _Outbox()
         self._stream = pa.ipc.new_stream(
@@ -128,7 +154,9 @@ class Segment:
 
     def append(self, batch: pa.RecordBatch, reach: Reach | None = None) -> None:
         """Encode ``batch``; :meth:`push` brings it to disk."""
-        self._stream.write_batch(batch, custom_metadata=reach.to_metadata() if reach else None)
+        self._rows += batch.num_rows
+        told = {schema.KEY_ROWS: str(self._rows), **(reach.to_metadata() if reach else {})}
+        self._stream.write_batch(batch, custom_metadata=told)
 
     def push(self) -> None:
         """Write what waits, all or nothing.
@@ -169,104 +197,212 @@ class Segment:
         self.push()
         os.close(self._fd)
         try:
-            close_stream(self.path, durably=self._synced)
+            close_stream(self._folder, self._name, durably=self._synced)
         except OSError as error:
-            log.warning("%s stays a stream: %s", self.path, error.strerror)
+            path = self._folder.path / self._name
+            log.warning("%s stays a stream: %s", path, error.strerror)
 
 
-def read_stream(path: Path) -> Iterator[tuple[pa.RecordBatch, Reach]]:
-    """Yield the whole batches of a stream, however it ends, with what each says it reaches."""
-    with path.open("rb") as file:
-        try:
-            stream = pa.ipc.open_stream(file)
-        except (pa.ArrowInvalid, OSError, EOFError):
-            return
-        while True:
-            try:
-                batch, metadata = stream.read_next_batch_with_custom_metadata()
-            except (StopIteration, pa.ArrowInvalid, OSError, EOFError):
-                return
-            yield batch, Reach.from_metadata(metadata)
+class Batches:
+    """The sound batches of a stream, however it ends, with what each says it reaches."""
+
+    def __init__(self, folder: Folder, name: str) -> None:
+        """Read the stream ``name`` in ``folder``; nothing is opened before it is iterated over."""
+        self._folder = folder
+        self._name = name
+        #: Bytes at its end that are no whole batch.
+        self.rest = 0
+        #: Why these are damaged, and not just cut; empty: they are not.
+        self.damage = ""
+
+    def __iter__(self) -> Iterator[tuple[pa.RecordBatch, Reach]]:
+        """Yield them.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        with self._folder.open(self._name) as file:
+            size = os.fstat(file.fileno()).st_size
+            stream = Stream(file, size)
+            whole, unread = 0, ""
+            for batch, metadata in stream:
+                try:
+                    reach = Reach.from_metadata(metadata)
+                except pa.ArrowInvalid as error:
+                    unread = reason_of(error)
+                    break
+                whole = stream.whole
+                yield batch, reach
+            self.damage = unread or stream.damage
+            self.rest = size - whole if self.damage or stream.cut else 0
 
 
-def close_stream(path: Path, *, durably: bool = False) -> Path:
-    """Rewrite ``<name>.arrows`` as ``<name>.arrow`` and remove it. Memory does not grow with it.
+def live_streams(folder: Folder) -> list[str]:
+    """Return the names of the streams in a folder."""
+    return [name for name in folder.names() if name.endswith(schema.LIVE_SUFFIX)]
 
-    The file takes the place of the stream in one rename, so a reader sees the one or the other.
+
+class Closed(NamedTuple):
+    """What became of a stream."""
+
+    #: The file.
+    name: str
+    #: What of the stream is not in it, in words; empty: nothing.
+    lost: str
+
+
+def close_stream(folder: Folder, name: str, *, durably: bool = False) -> Closed:
+    """Rewrite ``<name>.arrows`` as ``<name>.arrow`` and remove it.
+
+    Of the rows only some are in memory at a time. Dictionaries that take each other's place in the
+    stream are made one, since a file can have no more.
+
+    The file takes the place of the stream in one rename, so a reader sees the one or the other. A
+    stream that is damaged stays, as ``<name>.damaged``.
 
     Args:
-        path: the stream.
+        folder: the stream's.
+        name: the stream.
         durably: bring the file to stable storage before the stream goes; where somebody was
             promised that for the stream.
-
-    Returns:
-        The path of the file.
 
     Raises:
         OSError: no room or no permission; the stream is untouched.
     """
-    closed = path.with_suffix(schema.CLOSED_SUFFIX)
-    if closed.exists():
-        path.unlink(missing_ok=True)
-        return closed
-    # Every batch's dictionary begins with the one before it, so the last one serves them all.
-    dictionaries: dict[str, pa.Array] = {}
+    closed = name.removesuffix(schema.LIVE_SUFFIX) + schema.CLOSED_SUFFIX
+    if folder.has(closed):
+        folder.remove(name)
+        return Closed(closed, "")
+    found = _look_through(folder, name)
+    if found.schema is not None:
+        told = {schema.KEY_ROWS: str(found.rows), **found.reach.to_metadata()}
+        target = found.schema.with_metadata({**(found.schema.metadata or {}), **told})
+        options = pa.ipc.IpcWriteOptions(compression=_COMPRESSION)
+        with folder.replacing(closed) as out:
+            with pa.ipc.new_file(out, target, options=options) as file:
+                for table in _row_groups(folder, name, found, target):
+                    file.write_table(table, max_chunksize=_FILE_ROWS)
+            if durably:
+                out.flush()
+                os.fsync(out.fileno())
+        if durably:
+            os.fsync(folder.fd)
+    if not found.damage:
+        folder.remove(name)
+        cut = f"{name} ended within a batch, of which {found.rest} bytes are lost"
+        return Closed(closed, cut if found.rest else "")
+    kept = name.removesuffix(schema.LIVE_SUFFIX) + _DAMAGED_SUFFIX
+    folder.rename(name, kept)
+    rows = f"{found.rows} of its rows are in {closed}" if found.rows else "nothing is read"
+    return Closed(closed, f"{name} is damaged ({found.damage}): {rows}; it is kept as {kept}")
+
+
+class _Found(NamedTuple):
+    """What a stream has that can be closed."""
+
+    schema: pa.Schema | None
+    #: By the place of their column.
+    dictionaries: dict[int, _Dictionaries]
+    reach: Reach
+    batches: int
+    rows: int
+    rest: int
+    damage: str
+
+
+def _look_through(folder: Folder, name: str) -> _Found:
+    dictionaries: dict[int, _Dictionaries] = {}
     reach = Reach()
     found: pa.Schema | None = None
-    for batch, told in read_stream(path):
+    count = rows = 0
+    damage = ""
+    batches = Batches(folder, name)
+    for batch, told in batches:
+        damage = _why_not_closed(batch)
+        if damage:
+            break
         found = batch.schema
+        for place, column in enumerate(batch.columns):
+            if pa.types.is_dictionary(column.type):
+                dictionaries.setdefault(place, _Dictionaries()).add(column.dictionary)
         reach.merge(told)
-        for column in batch.schema.names:
-            if pa.types.is_dictionary(batch.schema.field(column).type):
-                dictionaries[column] = batch.column(column).dictionary
-    if found is None:
-        path.unlink(missing_ok=True)
-        return closed
-    target = found.with_metadata({**(found.metadata or {}), **reach.to_metadata()})
-    partial = path.with_suffix(".partial")
-    try:
-        with (
-            pa.OSFile(str(partial), "wb") as sink,
-            pa.ipc.new_file(
-                sink, target, options=pa.ipc.IpcWriteOptions(compression=_COMPRESSION)
-            ) as file,
-        ):
-            for table in _row_groups(path, dictionaries, target):
-                file.write_table(table, max_chunksize=_FILE_ROWS)
-        partial.chmod(0o600)
-        if durably:
-            _sync(partial)
-        partial.replace(closed)
-        if durably:
-            _sync(path.parent)
-    except (OSError, pa.ArrowException):
-        partial.unlink(missing_ok=True)
-        raise
-    path.unlink(missing_ok=True)
-    return closed
+        count, rows = count + 1, rows + batch.num_rows
+    rest = batches.rest
+    return _Found(found, dictionaries, reach, count, rows, rest, damage or batches.damage)
 
 
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+def _why_not_closed(batch: pa.RecordBatch) -> str:
+    """Say why no recorder can have written a batch; empty: one can."""
+    strange = (each for each in batch.schema if each.type not in _kinds())
+    return next((f"column '{each.name}' is {each.type}" for each in strange), "")
 
 
-def _row_groups(
-    path: Path, dictionaries: Mapping[str, pa.Array], target: pa.Schema
-) -> Iterator[pa.Table]:
+@functools.cache
+def _kinds() -> frozenset[pa.DataType]:
+    return frozenset(
+        schema.arrow_type(column.kind)
+        for table in schema.TABLES.values()
+        for column in table.columns
+    )
+
+
+class _Dictionaries:
+    """The dictionaries of one column of a stream, one after the other, made one.
+
+    Each batch's begins with the one before it, or takes its place.
+    """
+
+    def __init__(self) -> None:
+        self._each: list[pa.Array] = []
+        self._whole: pa.Array | None = None
+        #: Where the texts of each are in the whole; None if there is only one.
+        self._places: list[pa.Array] | None = None
+        self._at = 0
+
+    def add(self, dictionary: pa.Array) -> None:
+        """Take the dictionary of the next batch."""
+        if self._each and same_memory(dictionary, self._each[-1]):
+            return
+        if self._each and _begins_with(dictionary, self._each[-1]):
+            self._each[-1] = dictionary
+        else:
+            self._each.append(dictionary)
+
+    def column(self, batch: pa.DictionaryArray) -> pa.DictionaryArray:
+        """Return a column with the whole dictionary; the batches come in the same order again."""
+        if self._whole is None:
+            self._unify()
+        indices = batch.indices
+        if self._places is not None:
+            while not _begins_with(self._each[self._at], batch.dictionary):
+                self._at += 1
+            indices = self._places[self._at].take(indices)
+        return pa.DictionaryArray.from_arrays(indices, self._whole, safe=False)
+
+    def _unify(self) -> None:
+        if len(self._each) == 1:
+            self._whole = self._each[0]
+            return
+        numbered = [
+            pa.DictionaryArray.from_arrays(pa.array(range(len(texts)), pa.uint32()), texts)
+            for texts in self._each
+        ]
+        unified = pa.chunked_array(numbered).unify_dictionaries()
+        self._whole = unified.chunk(0).dictionary
+        self._places = [chunk.indices for chunk in unified.chunks]
+
+
+def _begins_with(texts: pa.Array, first: pa.Array) -> bool:
+    return len(texts) >= len(first) and bool(texts.slice(0, len(first)).equals(first))
+
+
+def _row_groups(folder: Folder, name: str, found: _Found, target: pa.Schema) -> Iterator[pa.Table]:
     batches: list[pa.RecordBatch] = []
     rows = 0
-    for batch, _ in read_stream(path):
+    for batch, _ in itertools.islice(Batches(folder, name), found.batches):
         columns = [
-            pa.DictionaryArray.from_arrays(
-                batch.column(f.name).indices, dictionaries[f.name], safe=False
-            )
-            if f.name in dictionaries
-            else batch.column(f.name)
-            for f in target
+            found.dictionaries[place].column(column) if place in found.dictionaries else column
+            for place, column in enumerate(batch.columns)
         ]
         batches.append(pa.RecordBatch.from_arrays(columns, schema=target))
         rows += batch.num_rows
@@ -277,35 +413,42 @@ def _row_groups(
         yield pa.Table.from_batches(batches).combine_chunks()
 
 
-def reached(folder: Path, table: schema.Table) -> Reach:
+def reached(folder: Folder, table: schema.Table) -> Reach:
     """Return how far what is on disk of ``table`` goes."""
     reach = Reach()
-    for path in folder.glob(f"{table.name}-*{schema.CLOSED_SUFFIX}"):
-        with contextlib.suppress(OSError, pa.ArrowException), pa.OSFile(str(path)) as file:
-            reach.merge(Reach.from_metadata(pa.ipc.open_file(file).schema.metadata))
-    for path in folder.glob(f"{table.name}-*{schema.LIVE_SUFFIX}"):
-        with contextlib.suppress(OSError):
-            for _, told in read_stream(path):
-                reach.merge(told)
+    for name in _segments(folder, table):
+        if name.endswith(schema.CLOSED_SUFFIX):
+            with (
+                contextlib.suppress(OSError, pa.ArrowInvalid),
+                folder.open(name) as file,
+                as_invalid(),
+            ):
+                reach.merge(Reach.from_metadata(pa.ipc.open_file(file).schema.metadata))
+        elif name.endswith(schema.LIVE_SUFFIX):
+            with contextlib.suppress(OSError):
+                for _, told in Batches(folder, name):
+                    reach.merge(told)
     return reach
 
 
-def next_number(folder: Path, table: schema.Table) -> int:
+def next_number(folder: Folder, table: schema.Table) -> int:
     """Return the first unused segment number of ``table`` in ``folder``."""
-    used = [-1]
-    for path in folder.glob(f"{table.name}-*.arrow*"):
-        number = path.name[len(table.name) + 1 :].split(".", 1)[0]
-        if number.isdecimal():
-            used.append(int(number))
-    return max(used) + 1
+    numbers = [name[len(table.name) + 1 :].split(".", 1)[0] for name in _segments(folder, table)]
+    return max((int(number) for number in numbers if number.isdecimal()), default=-1) + 1
+
+
+def _segments(folder: Folder, table: schema.Table) -> list[str]:
+    kinds = (".arrow", _DAMAGED_SUFFIX)
+    names = [name for name in folder.names() if name.startswith(f"{table.name}-")]
+    return [name for name in names if any(kind in name for kind in kinds)]
 
 
 class TableWriter:
     """The segments of one table, one after the other."""
 
-    def __init__(self, folder: Path, table: schema.Table) -> None:
+    def __init__(self, folder: Path | Folder, table: schema.Table) -> None:
         """Write ``table`` into ``folder``; the first file appears with the first batch."""
-        self._folder = folder
+        self._folder = Folder.at(folder)
         self._table = table
         self._segment: Segment | None = None
 

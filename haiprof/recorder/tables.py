@@ -28,6 +28,7 @@ CATEGORIES: Final = (
     "checkpoint",
     "job",
     "pipeline",
+    "graph",
 )
 #: Numbers of ``ring::ActivityKind`` in order.
 ACTIVITY_KINDS: Final = ("other", "kernel", "memcpy", "memset", "sync", "overhead")
@@ -42,14 +43,20 @@ _NUMBERED: Final = {
     ("kernels", "copy_kind"): COPY_KINDS,
     ("device_spans", "category"): CATEGORIES,
 }
-#: With so many texts in one column, rows of our own go on in a new file without them.
+#: With so many texts in one column, rows of our own go on in a new file without them. (A ring's
+#: go on in the same file: their dictionary begins anew there, see ``src/drain/columns.h``.)
 MOST_TEXTS: Final = 1 << 13
 #: (rows, nulls, values, validity) as ``RingReader.rows`` gives them.
 RawColumn = tuple[int, int, bytes, "bytes | None"]
+#: ``RingReader.texts``
+NewTexts = Callable[[str, str, int, int], tuple[int, Sequence[str]]]
 
 
 class Texts:
     """A dictionary that only grows at its end, as IPC dictionary deltas need it."""
+
+    #: How often the dictionary of the ring that it follows had begun anew.
+    renewed: int = 0
 
     def __init__(self, first: Sequence[str] = ()) -> None:
         """Begin with the texts of ``first``."""
@@ -92,14 +99,14 @@ class RingTables:
         self,
         table: schema.Table,
         raw: Mapping[str, RawColumn],
-        texts: Callable[[str, str, int], Sequence[str]],
+        texts: NewTexts,
     ) -> pa.RecordBatch:
         """Return the rows ``raw`` as one batch.
 
         Args:
             table: the table they belong to.
             raw: column name -> values; columns that are not there become null.
-            texts: ``RingReader.texts``: what a column's dictionary has gained behind an index.
+            texts: ``RingReader.texts``: what a column's dictionary has gained.
         """
         rows = next(iter(raw.values()))[0]
         arrays = [self._column(table, column, raw, rows, texts) for column in table.columns]
@@ -111,7 +118,7 @@ class RingTables:
         column: schema.Column,
         raw: Mapping[str, RawColumn],
         rows: int,
-        texts: Callable[[str, str, int], Sequence[str]],
+        texts: NewTexts,
     ) -> pa.Array:
         if column.kind != "text":
             made = schema.arrow_type(column.kind)
@@ -130,11 +137,15 @@ class RingTables:
             newer = pa.scalar(0, pa.uint32())
             known = pc.if_else(pc.less(indices, len(numbered)), indices, newer)
             return _dictionary(known, numbered.array())
-        known_texts = self._texts.setdefault((table.name, column.name), Texts())
+        known = self._texts.setdefault((table.name, column.name), Texts())
         if given is None:
-            return _dictionary(pa.nulls(rows, pa.uint32()), known_texts.array())
-        known_texts.extend(texts(table.name, column.name, len(known_texts)))
-        return _dictionary(_from_buffers(pa.uint32(), given), known_texts.array())
+            return _dictionary(pa.nulls(rows, pa.uint32()), known.array())
+        renewed, new = texts(table.name, column.name, len(known), known.renewed)
+        if renewed != known.renewed:
+            known = self._texts[table.name, column.name] = Texts()
+            known.renewed = renewed
+        known.extend(new)
+        return _dictionary(_from_buffers(pa.uint32(), given), known.array())
 
 
 def _from_buffers(kind: pa.DataType, raw: RawColumn) -> pa.Array:

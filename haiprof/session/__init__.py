@@ -32,6 +32,7 @@ def start(
     hooks: bool | None = None,
     kernels: str | None = None,
     kernels_period: float | None = None,
+    graphs: str | None = None,
     budget: float | None = None,
     warmup: float | None = None,
     time: float | None = None,
@@ -67,6 +68,9 @@ def start(
         kernels: which GPU activity is recorded: in ``windows`` of a few whole steps (the default),
             ``all``, or none (``off``).
         kernels_period: seconds from one window to the next; default 60.
+        graphs: what is recorded of CUDA graphs: how long each replay took (``replays``: kernels are
+            no longer recorded once a graph is replayed), or their ``kernels``, too, which makes
+            graphs slower; default ``replays``, with ``kernels="all"`` it is ``kernels``.
         budget: share of the job's time that recording kernels may take before it is done less;
             default 0.005, 0 for any.
         warmup: seconds before the recording begins; default 0.
@@ -104,6 +108,7 @@ def start(
         "hooks": hooks,
         "kernels": kernels,
         "kernels_period": kernels_period,
+        "graphs": graphs,
         "budget": budget,
         "warmup": warmup,
         "time": time,

@@ -11,20 +11,25 @@ import contextlib
 import importlib
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from haiprof import _core
+from haiprof import _core, threads
 from haiprof.gently import rest
 from haiprof.imports import imported
 from haiprof.launcher import Placement, placement
 from haiprof.options import ENABLED_VARIABLE, Options, resolve
+from haiprof.places import run_dir_for
 from haiprof.run_folder import made_up_name, open_run_folder, why_not
-from haiprof.session import attached
-from haiprof.session.helpers import is_dataloader_worker, join_process_above
+from haiprof.session import attached, exceptions
+from haiprof.session.helpers import (
+    at_end_of_worker,
+    is_dataloader_worker,
+    is_first_of_rank,
+    join_process_above,
+)
 from haiprof.session.lines import tell
 from haiprof.session.ring import JobRing
 
@@ -32,7 +37,7 @@ from haiprof.session.ring import JobRing
 #: a container or a step of SLURM ends with it.
 _STOP_SECONDS: Final = 10.0
 
-_lock = threading.RLock()
+_lock = threads.reentrant_lock()
 _active: Session | None = None
 
 
@@ -49,7 +54,7 @@ class Session:
         self._ends: float | None = None
         #: When the first record could be kept (UTC, ns); None until then.
         self.since_ns: int | None = None
-        self._timer: threading.Timer | None = None
+        self._timer: threads.Timer | None = None
 
     @property
     def options(self) -> Options:
@@ -63,7 +68,7 @@ class Session:
 
     @property
     def run_dir(self) -> Path:
-        """The folder of the run, absolute."""
+        """The folder of the run, absolute once it is there."""
         return self._ring.run_dir
 
     @property
@@ -129,10 +134,8 @@ class Session:
     def later(self, when: float, what: Callable[[Session], None]) -> None:
         """Call ``what(self)`` at a time (CLOCK_MONOTONIC, s), on a thread of its own."""
         self.forget_timer()
-        self._timer = threading.Timer(max(0.0, when - time.monotonic()), what, (self,))
-        self._timer.daemon = True
         try:
-            self._timer.start()
+            self._timer = threads.Timer(when - time.monotonic(), lambda: what(self))
         except RuntimeError as error:  # the process may have no more threads
             if not _python_ends(error):
                 tell(f"warmup and time are not kept: {error}")
@@ -157,16 +160,21 @@ class Session:
         with _lock:
             if self.recording:
                 return True
+            if sys.is_finalizing():  # a thread that is started now never comes to run
+                tell("not recording: this process is already exiting")
+                return False
             if self._ends is not None and time.monotonic() >= self._ends:
                 return False
             try:
+                if not self.run_dir.is_absolute():
+                    self._ring.run_dir = run_dir_for(self.run_dir.parent, self.run, tell)
                 open_run_folder(self.run_dir, sys.orig_argv, self.options)
                 rest()
                 self._ring.open()
             except OSError as error:
                 tell(why_not(error))
                 return False
-            except Exception as error:  # a path that is no UTF-8, an options object of a newer kind
+            except Exception as error:  # an options object of a newer kind
                 tell(f"not recording: {error!r}. The job goes on without")
                 return False
             self.since_ns = self.since_ns or time.time_ns()
@@ -179,6 +187,7 @@ class Session:
             _be_asked()
             rest()
             attached.say_what_is_known()
+            at_end_of_worker(_at_end_of_worker)
             return True
 
     def see_to_recorder(self) -> None:
@@ -205,8 +214,13 @@ class Session:
         """Return the folder of this process; None until the recorder has made it."""
         return self._ring.folder()
 
-    def close(self, seconds: float) -> None:
-        """Stop recording; wait up to ``seconds`` for the recorder to close the files."""
+    def close(self, seconds: float, *, ends: bool = False) -> None:
+        """Stop recording; wait up to ``seconds`` for the recorder to close the files.
+
+        Args:
+            seconds: how long; 0: the recorder may take its time.
+            ends: it is the end of the process, too.
+        """
         with _lock:
             if not self._ring.mine:
                 return
@@ -216,6 +230,10 @@ class Session:
             path = self._ring.path
             if path is None:
                 return
+            if ends and self.recording:
+                # Where nobody waits for the files the recorder may: for how the process ends.
+                waits = ", and waits for its files" if seconds else ""
+                attached.report("goodbye", f"the process ends{waits}")
             _core.close_ring()
         self._ring.wait_closed(path, seconds)
 
@@ -237,7 +255,7 @@ def _wait_for_import(name: str) -> None:
 def _absolute(path: Path) -> Path:
     try:
         return Path(os.path.abspath(path))
-    except FileNotFoundError:  # the current folder is gone; making the run's says so
+    except FileNotFoundError:  # the current folder is gone; see Session.open()
         return path
 
 
@@ -267,6 +285,7 @@ def begin(given: dict[str, Any], *, lazily: bool) -> Session:
             tell(problem)
         session = _active = Session(options, placement())
         _register_once()
+        exceptions.install(_report_exception)
         if session.warming_up:
             _be_asked()
             session.wait_for_beginning(_record_lazily if lazily else _record)
@@ -352,6 +371,28 @@ def _tell_ignored(given: dict[str, Any], used: Options) -> None:
         )
 
 
+def _report_exception(text: str, attributes: str, worth: bool) -> None:
+    """Record an exception that nothing caught, for which a rank makes a ring if it has none yet."""
+    session = _active
+    if session is None or is_dataloader_worker():
+        return
+    if not session.recording:
+        # A launcher, or a helper of a rank, that fails is none of the job's processes.
+        if not worth or session.warming_up or not is_first_of_rank(session.run_dir, text):
+            return
+        session.open()
+    if session.recording:
+        _core.event("exception", text, attributes)
+
+
+def _at_end_of_worker() -> None:
+    session = _active
+    if session is not None:
+        with contextlib.suppress(Exception):
+            exceptions.at_end_of_worker()
+            session.close(0.0, ends=True)
+
+
 def _open_for_first_record() -> None:
     """Open the ring at the first record, unless this process is somebody's helper."""
     session = _active
@@ -382,7 +423,9 @@ def _at_exit() -> None:
         last = 1 in (os.getpid(), os.getppid()) or "SLURM_JOB_ID" in os.environ
         attached.finish_trace("the job ended", _STOP_SECONDS)
         with contextlib.suppress(Exception):
-            session.close(_STOP_SECONDS if last else 0.0)
+            exceptions.at_exit()
+        with contextlib.suppress(Exception):
+            session.close(_STOP_SECONDS if last else 0.0, ends=True)
     server = imported("haiprof.control.server")
     if server is not None:
         with contextlib.suppress(Exception):
@@ -392,7 +435,7 @@ def _at_exit() -> None:
 def _after_fork() -> None:
     """Give the child no ring until it records something itself."""
     global _active, _lock
-    _lock = threading.RLock()  # the parent's may have been held by a thread that is not here
+    _lock = threads.reentrant_lock()  # the parent's may have been held by a thread that is not here
     session = _active
     if session is None:
         return
@@ -420,6 +463,7 @@ def _stop(session: Session) -> None:
         _core.set_opener(None)
         session.forget_timer()
         attached.leave()
+        exceptions.uninstall()
     session.close(_STOP_SECONDS)
 
 

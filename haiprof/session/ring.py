@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import math
 import os
 import time
@@ -12,13 +11,15 @@ from pathlib import Path
 from haiprof import _core
 from haiprof.launcher import Placement
 from haiprof.options import Options
+from haiprof.owned_files import Folder
 from haiprof.places import (
     PACE_NAME,
     RING_SUFFIX,
-    make_private,
+    in_ring_dir,
     node_name,
+    open_rings,
+    require_room,
     ring_dir,
-    ring_root,
     room_for_ring,
 )
 from haiprof.recorder.election import recorder_running
@@ -33,7 +34,7 @@ class JobRing:
 
     def __init__(self, run: str, run_dir: Path, options: Options, place: Placement) -> None:
         """Nothing is touched yet."""
-        self.run, self.run_dir, self.dir = run, run_dir, ring_dir(run)
+        self.run, self.run_dir, self.dir = run, run_dir, ring_dir(run_dir)
         #: Those that hold now; a change is for the next ring or recorder.
         self.options = options
         #: The file; None until there is one.
@@ -53,19 +54,22 @@ class JobRing:
         return self.path is not None and self.mine and _core.ring_open()
 
     def open(self) -> None:
-        """Make the ring.
+        """Make the ring, beside those of the run or, if it cannot be there, in a second place.
 
         Raises:
             OSError: it cannot be made.
         """
+        in_ring_dir(self.run_dir, self._open_in, tell)
+
+    def _open_in(self, folder: Path) -> None:
+        self.dir = folder
         for n in range(1000):
-            make_private(ring_root())
-            make_private(self.dir)
+            open_rings(self.dir, make=True)
             name = f"{os.getpid()}{RING_SUFFIX}" if n == 0 else f"{os.getpid()}.{n}{RING_SUFFIX}"
             path = self.dir / name
             try:
                 _core.open_ring(
-                    str(path),
+                    path,
                     bytes=self._bytes(),
                     rank=self._place.rank,
                     local_rank=self._place.local_rank,
@@ -74,7 +78,7 @@ class JobRing:
                     host=os.uname().nodename,
                     node=node_name(),
                     run=self.run,
-                    run_dir=str(self.run_dir),
+                    run_dir=self.run_dir,
                 )
             except (FileExistsError, FileNotFoundError):
                 # An earlier ring of this process or of one that had its pid; or the last recorder
@@ -87,9 +91,8 @@ class JobRing:
 
     def _bytes(self) -> int:
         wanted = self.options.ring_mib << 20
+        require_room(self.dir, _core.MIN_RING_BYTES)
         room = room_for_ring(self.dir, wanted)
-        if room < _core.MIN_RING_BYTES:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.dir))
         if room < wanted:
             tell(
                 f"{self.dir} has {room >> 19} MiB left, so the ring takes {room >> 20} MiB "
@@ -128,10 +131,9 @@ class JobRing:
         import json
 
         told = {"intervals": self.options.intervals(), "drain_hz": self.options.drain_hz}
-        partial = self.dir / f"{PACE_NAME}.{os.getpid()}"
-        partial.write_text(json.dumps(told), encoding="ascii")
         # For its successors, too, whichever rank starts them.
-        partial.replace(self.dir / PACE_NAME)
+        with open_rings(self.dir).replacing(PACE_NAME, f"{PACE_NAME}.{os.getpid()}") as file:
+            file.write(json.dumps(told).encode())
         self.see_to_recorder()
 
     def flush(self, timeout: float = 10.0) -> list[Path]:
@@ -173,8 +175,8 @@ class JobRing:
         if self.path is not None:
             me["ring"] = self.path.name
         for known in sorted(self.run_dir.glob(f"{node_name()}#*/{PROCESS_FILE}")):
-            with contextlib.suppress(OSError, ValueError, AttributeError):
-                content = json.loads(known.read_text(encoding="utf-8"))
+            with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):
+                content = json.loads(Folder.at(known.parent).read(known.name))
                 if all(content.get(key) == value for key, value in me.items()):
                     return known.parent
         return None

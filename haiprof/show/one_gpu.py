@@ -1,4 +1,4 @@
-"""What one rank did on its GPUs: device phases over time, how busy, one step in lanes, kernels."""
+"""What one rank did on its GPUs: device phases, graphs, how busy, one step in lanes, kernels."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from haiprof.show.grid import Grid, frame_grid
 from haiprof.views import busy as busy_views
 from haiprof.views import device_steps as device_views
 from haiprof.views import gpu_use as use_views
+from haiprof.views import graphs as graph_views
 from haiprof.views import kernels as kernel_views
 from haiprof.views import recorded as recorded_views
 from haiprof.views import steps as step_views
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from haiprof.answers.gpu import GpuTables
 
 _KERNELS = 20
+_GRAPHS = 20
+_GRAPH_SERIES = 8
 #: Panels of device phases and of busy shares: a process with more devices is seldom.
 _DEVICES = 8
 _COLOURS = {
@@ -63,7 +66,7 @@ class Gpu:
 def gpu(label: str, origin: int, tables: GpuTables) -> Gpu:
     """Make what the functions here draw."""
     on_host = recorded_views.host_steps(tables.spans)
-    found = recorded_views.all_windows(tables.intervals, tables.phases, on_host, tables.kernels)
+    found = recorded_views.all_windows(tables.typical, tables.phases, on_host, tables.kernels)
     return Gpu(label, origin, tables, found)
 
 
@@ -77,7 +80,7 @@ class Panel:
 
 
 def grids(own: list[Summary], gpus: list[Gpu]) -> list[Grid]:
-    """Return the tables of device phases and of kernels; of several processes, kernels of each."""
+    """Return the tables of device phases, graphs and kernels; the last two of each process."""
     made = []
     uses = [s.gpu for s in own if s.gpu is not None]
     phases = phase_table(use_views.added(uses))
@@ -87,17 +90,49 @@ def grids(own: list[Summary], gpus: list[Gpu]) -> list[Grid]:
             note += " Busy and idle are parts of the phase in the steps with kernels recorded."
         made.append(frame_grid("Device phases, a step", phases, note))
     for gpu in gpus:
+        of = f" ({gpu.label})" if len(gpus) > 1 else ""
+        if gpu.tables.replays.height:
+            made.append(_graphs(gpu.tables, f"CUDA graphs{of}"))
         totals = kernel_views.totals(gpu.tables.kernels, gpu.tables.phases)
         if totals.height:
-            of = f" ({gpu.label})" if len(gpus) > 1 else ""
-            made.append(_kernels(totals, gpu.tables.intervals, f"Kernels and copies{of}"))
+            made.append(_kernels(totals, gpu.tables, f"Kernels and copies{of}"))
     return made
 
 
-def _kernels(totals: pl.DataFrame, intervals: pl.DataFrame, title: str) -> Grid:
+def _graphs(tables: GpuTables, title: str) -> Grid:
+    found = graph_views.replays(tables.replays, recorded_views.host_steps(tables.spans))
+    shown = found.head(_GRAPHS)
+    note = (
+        "Each replay from its begin to its end on its stream; a share is one of the steps with it."
+    )
+    if found.height > shown.height:
+        note = f"The {shown.height} of {found.height} graphs with most time. {note}"
+    if tables.graphs:
+        note += " Kernels in graphs were not recorded: --graphs kernels records them."
+    table = pl.DataFrame(
+        {
+            "graph": shown["name"].cast(pl.String),
+            "GPU": shown["device"] if found["device"].n_unique() > 1 else [None] * shown.height,
+            "replays": shown["replays"],
+            "total_ms": shown["total"] / 1e6,
+            "step_share": shown["share"],
+            "mean_ms": shown["mean"] / 1e6,
+            "p50_ms": shown["p50"] / 1e6,
+            "p95_ms": shown["p95"] / 1e6,
+            "max_ms": shown["max"] / 1e6,
+        }
+    )
+    return frame_grid(title, table, note)
+
+
+def _kernels(totals: pl.DataFrame, tables: GpuTables, title: str) -> Grid:
     shown = totals.head(_KERNELS)
-    steps = int(intervals["steps"].fill_null(0).sum())
+    steps = int(tables.intervals["steps"].fill_null(0).sum())
     note = f"Of the time in which kernels were recorded: {steps} whole steps."
+    if tables.graphs:
+        note += (
+            " It ended when the job began to replay CUDA graphs: the steps after it are unlike it."
+        )
     if totals.height > shown.height:
         note = f"The {shown.height} of {totals.height} names with most time. {note}"
     table = pl.DataFrame(
@@ -116,7 +151,7 @@ def _kernels(totals: pl.DataFrame, intervals: pl.DataFrame, title: str) -> Grid:
 
 
 def panels(gpus: list[Gpu], points: int) -> list[Panel]:
-    """Return the panels over time: device phases, and how busy the GPU was in recorded steps."""
+    """Return the panels over time: device phases, replays, how busy it was in recorded steps."""
     made = []
     steps = [(gpu, device_views.device_steps(gpu.tables.phases)) for gpu in gpus]
     devices = sorted({d for _, found in steps for d in found["device"].unique()})
@@ -124,6 +159,8 @@ def panels(gpus: list[Gpu], points: int) -> list[Panel]:
         of = f" of GPU {device}" if len(devices) > 1 else ""
         found = [(gpu, s.filter(pl.col("device") == device)) for gpu, s in steps]
         made.append(_phases_panel([(g, s) for g, s in found if s.height], of, points))
+    if any(gpu.tables.replays.height for gpu in gpus):
+        made.append(_replays_panel(gpus, points))
     busy = [
         busy_views.busy_by_step(gpu.tables.kernels, gpu.recorded_steps)
         for gpu in gpus
@@ -133,6 +170,46 @@ def panels(gpus: list[Gpu], points: int) -> list[Panel]:
     if told is not None and told.height:
         made.append(_busy_panel(told.sort("start"), gpus[0].origin, points))
     return made
+
+
+def _replays_panel(gpus: list[Gpu], points: int) -> Panel:
+    """Draw how long each replay took, of the graphs with most time."""
+    replays = pl.concat([gpu.tables.replays for gpu in gpus]).sort("start")
+    several = replays["device"].n_unique() > 1
+    busiest = (
+        replays.group_by("device", pl.col("name").cast(pl.String))
+        .agg(pl.col("duration").sum())
+        .sort("duration", "name", descending=[True, False])
+        .head(_GRAPH_SERIES)
+    )
+
+    def add(made: go.Figure, row: int) -> None:
+        for place, (device, name, _) in enumerate(busiest.iter_rows()):
+            mine = replays.filter(
+                pl.col("device") == device, pl.col("name").cast(pl.String) == name
+            )
+            start, lasted = mine["start"].to_numpy(), mine["duration"].to_numpy() / 1e6
+            keep = decimate(start, lasted, max(points // busiest.height, 4))
+            made.add_trace(
+                go.Scatter(
+                    x=seconds_since(start[keep], gpus[0].origin),
+                    y=lasted[keep].astype(np.float32),
+                    name=safe(f"{name} (GPU {device})" if several else name),
+                    mode="markers",
+                    marker={"size": 4, "color": COLOURS[place % len(COLOURS)]},
+                    hovertemplate="%{y:.3g} ms",
+                ),
+                row=row,
+                col=1,
+            )
+        axis, _ = unit_axis("ms")
+        made.update_yaxes(axis, row=row, col=1)
+
+    title = "Replays of CUDA graphs (ms)"
+    total = replays.select("device", "name").n_unique()
+    if total > busiest.height:
+        title += f", the {busiest.height} graphs with most time of {total}"
+    return Panel(title, 150, add)
 
 
 def _phases_panel(found: list[tuple[Gpu, pl.DataFrame]], of: str, points: int) -> Panel:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import html
-import os
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,14 +10,16 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from haiprof.errors import HaiprofError
+from haiprof.owned_files import replace_or_fill
 from haiprof.show import deep, one_rank, overview, pipeline
 from haiprof.show.figures import utc
 from haiprof.show.grid import NOTHING, Grid
 from haiprof.show.page import Page
-from haiprof.sources.own import ROLE_RANK
+from haiprof.sources.own import ROLE_RANK, Run
 from haiprof.views import gpu_words, hardware_words
 from haiprof.views import overhead as overhead_view
 from haiprof.views import recorded as recorded_views
+from haiprof.views.endings import failed, interrupted
 from haiprof.views.overview import Summary, slowest_first
 from haiprof.views.series import mean_over_time
 from haiprof.views.words import percent
@@ -39,6 +39,7 @@ _FIRST = (
     "gpu_lost",
     "died",
     "exit",
+    "exception",
     "ecc",
     hardware_words.LINK_EVENTS,
     "lost",
@@ -48,12 +49,15 @@ _FIRST = (
     "hook",
 )
 #: Kinds of events that are drawn with the ranks, and do not tell of trouble: what the user made,
-#: when kernels were recorded, and how many at the end, and on which CPUs a rank may run.
-_ORDINARY = ("mark", recorded_views.EVENT_KIND, "gpu", "affinity")
+#: when kernels were recorded, and how many at the end, on which CPUs a rank may run, and that a
+#: process is about to end.
+_ORDINARY = ("mark", recorded_views.EVENT_KIND, "gpu", "affinity", "goodbye")
 
 
 def write(analyzer: Analyzer, path: Path) -> Path:
     """Write the report to ``path``; a file of that name is replaced only by a whole new one.
+
+    So is a link in the folder of the run, which may be somebody else's.
 
     Raises:
         HaiprofError: the file cannot be written.
@@ -62,22 +66,16 @@ def write(analyzer: Analyzer, path: Path) -> Path:
     # A path may hold bytes that are not UTF-8.
     content = page.encode("utf-8", "replace")
     try:
-        target = path.resolve()
-        if target.exists() and not target.is_file() and not target.is_dir():
-            target.write_bytes(content)  # a pipe or a device
-            return path
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=".report-")
-        try:
-            with os.fdopen(handle, "wb") as out:
-                out.write(content)
-            Path(name).replace(target)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        replace_or_fill(path, content, through=not _is_in(analyzer.run, path))
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise HaiprofError(f"{path}: cannot be written ({reason}): choose another file") from None
     return path
+
+
+def _is_in(run: Run, path: Path) -> bool:
+    folder = Path(run.source or run.folder)
+    return folder.is_dir() and folder.samefile(path.parent)
 
 
 def build(analyzer: Analyzer) -> Page:
@@ -144,7 +142,11 @@ def _add_events(page: Page, analyzer: Analyzer) -> None:
     processes = analyzer.run.processes
     died = [p for p in processes if p.role == ROLE_RANK and p.state == "died"]
     # An orderly end of each process is no news.
-    quiet = {(p.node, p.pid, "exit") for p in processes if p.state == "closed"}
+    quiet = {
+        (p.node, p.pid, "exit")
+        for p in processes
+        if p.state == "closed" and not (failed(p) or interrupted(p))
+    }
     rows = [
         (time, _who(node, rank), str(what), text or "")
         for node, rank, pid, time, what, text in events.iter_rows()

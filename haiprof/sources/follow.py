@@ -22,8 +22,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from haiprof import schema
+from haiprof.arrow_damage import Checks, as_invalid, checked_schema, reason_of
 from haiprof.errors import HaiprofError
-from haiprof.sources.own import check_version
+from haiprof.owned_files import open_regular
+from haiprof.sources.segment_schema import check_schema
+from haiprof.sources.tables import arrow_file
 
 #: Of what is new at once, at most so many bytes of rows are read; of more, the newest.
 MOST_BYTES: Final = 8 << 20
@@ -112,6 +115,7 @@ class _Texts:
 
     def __init__(self) -> None:
         self.known: dict[str, list[str]] = {}
+        self.checks = Checks()
 
     def of(self, name: str, dictionary: pa.Array) -> list[str]:
         known = self.known.setdefault(name, [])
@@ -143,8 +147,8 @@ class _Stream:
         size = self.path.stat().st_size
         if self._over or size <= self._position:
             return
-        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
+        with open_regular(self.path) as file:
+            fd = file.fileno()
             chosen, damage = _newest(self._messages(fd, size), self._wanted.batches)
             for message in chosen:
                 data = os.pread(fd, message.size, message.offset)
@@ -159,34 +163,34 @@ class _Stream:
             if damage:
                 self._over = True
                 raise self._damaged(damage)
-        finally:
-            os.close(fd)
 
     def _open(self, data: bytes) -> None:
         try:
-            found = pa.ipc.read_schema(pa.py_buffer(data))
-            fields = _checked_fields(found, self._wanted, self.path)
+            with as_invalid():
+                found = checked_schema(pa.ipc.read_schema(pa.py_buffer(data)))
+            fields = _places(found, self._wanted, self.path)
             self._feed.put(data)
             options = pa.ipc.IpcReadOptions(included_fields=fields)
-            self._reader = pa.ipc.open_stream(self._feed, options=options)
-        except pa.ArrowException as error:
+            with as_invalid():
+                self._reader = pa.ipc.open_stream(self._feed, options=options)
+        except pa.ArrowInvalid as error:
             self._over = True
-            raise self._damaged(str(error)) from None
+            raise self._damaged(reason_of(error)) from None
         except HaiprofError:
             self._over = True
             raise
 
     def _next(self) -> Part:
         try:
-            batch, metadata = self._reader.read_next_batch_with_custom_metadata()
-            return _part(batch, metadata, self._texts, self._wanted)
-        except (pa.ArrowException, OSError, StopIteration, ValueError) as error:
+            with as_invalid():
+                batch, metadata = self._reader.read_next_batch_with_custom_metadata()
+                return _part(batch, metadata, self._texts, self._wanted)
+        except (pa.ArrowInvalid, OSError, StopIteration) as error:
             self._over = True
-            raise self._damaged(str(error)) from None
+            raise self._damaged(reason_of(error)) from None
 
     def _damaged(self, why: str) -> HaiprofError:
-        reason = (why.splitlines() or [""])[0][:120]
-        return HaiprofError(f"{self.path}: damaged ({reason}): what follows there is not shown")
+        return HaiprofError(f"{self.path}: damaged ({why}): what follows there is not shown")
 
     def _messages(self, fd: int, size: int) -> Iterator[_Message]:
         """Yield the whole messages behind the last one, by their heads."""
@@ -278,42 +282,31 @@ def _slot(data: bytes, table: int, number: int, kind: str) -> int:
     return int(struct.unpack_from(kind, data, at)[0]) if at else 0
 
 
-def _checked_fields(found: pa.Schema, wanted: Wanted, path: Path) -> list[int]:
-    """Return where the wanted columns are.
+def _places(found: pa.Schema, wanted: Wanted, path: Path) -> list[int]:
+    """Return where the wanted columns are, all of which have to be there.
 
     Raises:
         HaiprofError: another program's, another table, another version.
     """
-    metadata = {key.decode(): value.decode() for key, value in (found.metadata or {}).items()}
-    name = metadata.get(schema.KEY_TABLE)
-    if metadata.get(schema.KEY_FORMAT) != "haiprof" or name != wanted.table.name:
-        raise HaiprofError(
-            f"{path}: field '{schema.KEY_TABLE}' is {name!r}, not '{wanted.table.name}': left out, "
-            "because haiprof did not write it under this name"
-        )
-    check_version(metadata.get(schema.KEY_VERSION), path)
-    kinds = {column.name: column.kind for column in wanted.table.columns}
-    for column in wanted.columns:
-        place = found.get_field_index(column)
-        if place < 0:
-            raise HaiprofError(f"{path}: column '{column}' is missing: left out")
-        if (kinds[column] == "text") != pa.types.is_dictionary(found.field(place).type):
-            told = found.field(place).type
-            raise HaiprofError(f"{path}: column '{column}' is {told}, not {kinds[column]}")
+    columns = [c._replace(nullable=False) for c in wanted.table.columns if c.name in wanted.columns]
+    check_schema(found, wanted.table, columns, path)
     return [found.get_field_index(column) for column in wanted.columns]
 
 
 def _part(batch: pa.RecordBatch, metadata: Any, texts: _Texts, wanted: Wanted) -> Part:
-    batch.validate()
+    """Return the rows of a batch.
+
+    Raises:
+        pa.ArrowInvalid: it is damaged.
+    """
+    texts.checks.sound(batch)
     columns: dict[str, npt.NDArray[Any]] = {}
     told: dict[str, list[str]] = {}
     for name in wanted.columns:
         array = batch.column(name)
         if pa.types.is_dictionary(array.type):
             told[name] = texts.of(name, array.dictionary)
-            columns[name] = indices = _numbers(array.indices)
-            if len(indices) and int(indices.max()) >= len(told[name]):
-                raise ValueError(f"a text of column '{name}' is not in its dictionary")
+            columns[name] = _numbers(array.indices)
         else:
             columns[name] = _numbers(array)
     return Part(columns, told, dict(metadata or {}))
@@ -391,31 +384,40 @@ class _TableFollower:
     def _closed(self, number: int) -> Iterator[Part]:
         """Yield the newest rows of a closed segment that were not given away before."""
         path = self._folder / f"{self._wanted.table.name}-{number}{schema.CLOSED_SUFFIX}"
+        parts: list[Part] = []
+        damage = ""
         try:
-            with pa.OSFile(os.fsencode(path)) as file:
-                reader = pa.ipc.open_file(file)
-                fields = _checked_fields(reader.schema, self._wanted, path)
-                metadata = reader.schema.metadata
+            with arrow_file(path) as file:
+                with as_invalid():
+                    reader = pa.ipc.open_file(file)
+                    found = checked_schema(reader.schema)
+                fields = _places(found, self._wanted, path)
                 options = pa.ipc.IpcReadOptions(included_fields=fields)
-                reader = pa.ipc.open_file(file, options=options)
-                parts: list[Part] = []
+                with as_invalid():
+                    reader = pa.ipc.open_file(file, options=options)
                 texts = _Texts()
                 rows = 0
                 for place in reversed(range(reader.num_record_batches)):
-                    batch = reader.get_batch(place)
-                    parts.insert(0, _part(batch, metadata, texts, self._wanted))
+                    try:
+                        with as_invalid():
+                            batch = reader.get_batch(place)
+                            parts.insert(0, _part(batch, found.metadata, texts, self._wanted))
+                    except pa.ArrowInvalid as error:
+                        damage = reason_of(error)
+                        continue
                     rows += batch.num_rows
                     if rows >= _CLOSED_ROWS:
                         break
         except FileNotFoundError:
             return
-        except (pa.ArrowException, ValueError) as error:
-            reason = (str(error).splitlines() or [""])[0][:120]
-            raise HaiprofError(f"{path}: damaged ({reason}): not shown") from None
+        except pa.ArrowInvalid as error:
+            damage = reason_of(error)
         until = self._until.get(number, _NEVER)
         for part in parts:
             new = _ends(part) > until
             yield part._replace(columns={name: v[new] for name, v in part.columns.items()})
+        if damage:
+            raise HaiprofError(f"{path}: damaged ({damage}): not all of it is shown")
 
 
 def _ends(part: Part) -> npt.NDArray[np.int64]:

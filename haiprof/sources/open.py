@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from haiprof import schema
 from haiprof.errors import HaiprofError
 from haiprof.held import Held, remove_abandoned
+from haiprof.owned_files import Folder
 from haiprof.sources import own
 from haiprof.sources.arrow_memory import give_back
 from haiprof.sources.found import Found
@@ -117,7 +118,8 @@ def open_traces(
     place = place_of(found)
     if place is not None and not place.exists():
         # The folder may be another user's, or its disk full; then a temporary one has to do.
-        with contextlib.suppress(HaiprofError):
+        with contextlib.suppress(HaiprofError, OSError):
+            Folder.at(run.folder).require_ours()
             keep(found, place, executor, told)
     opened = _open_found(found, executor, told)
     processes = _made_by(run, opened.run, found)

@@ -6,6 +6,7 @@ Only ``run.json`` and ``process.json`` are read here; the tables beside them are
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections import Counter
@@ -15,7 +16,10 @@ from typing import Any, TypeGuard
 
 from haiprof import schema
 from haiprof.errors import HaiprofError
+from haiprof.owned_files import Folder, open_regular
 
+#: What lasts longer, or is later, is no time that was measured.
+LATEST_NS = 2**62
 ROLE_RANK = "rank"
 ROLE_NODE = "node"
 ROLE_PROCESS = "process"
@@ -85,6 +89,26 @@ class TraceInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Ending:
+    """How a process ended, or the launched command of a node.
+
+    ``kind`` is ``finished``, ``failed``, ``killed`` (by a signal), ``interrupted`` (it was asked to
+    end), ``stopped`` (its recording ended before it did) or ``unknown``; ``reason`` is
+    ``exception``, ``out of memory`` or empty; ``signal`` a name or empty; ``failed_ns`` is when it
+    failed, of an exception before it ended, ns UTC; ``parent_pid`` is of a helper.
+    """
+
+    kind: str
+    exit_code: int | None
+    signal: str
+    reason: str
+    text: str
+    time_ns: int
+    failed_ns: int
+    parent_pid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Process:
     """One process folder of a run; ``role`` is ``rank``, ``process`` (fork, helper) or ``node``."""
 
@@ -111,6 +135,8 @@ class Process:
     process_started_ns: int | None = None
     #: Why it was only watched from outside; empty: it recorded.
     outside: str = ""
+    #: None while it runs, and where the recorder was older.
+    ending: Ending | None = None
     #: Name for people, unique in the run: ``rank 3``, ``rank 3, attempt 1``, ``rank 3, pid 41``.
     label: str = ""
     #: What is read of its tables, from and up to, ns UTC; None: all.
@@ -152,7 +178,7 @@ def read_run(folder: Path) -> Run:
     return Run(
         folder=folder,
         name=_text(document, "run", file) or folder.name,
-        created_ns=_need_whole(document, "created_ns", file),
+        created_ns=_need_time(document, "created_ns", file),
         command=tuple(readable(str(word)) for word in command),
         host=_text(document, "host", file),
         processes=(),
@@ -191,8 +217,9 @@ def _option(document: dict[str, Any], name: str) -> str:
 def _amount(document: dict[str, Any], name: str) -> float:
     options = document.get("options")
     value = options.get(name) if isinstance(options, dict) else None
-    if isinstance(value, (int, float)) and math.isfinite(value):
-        return max(0.0, float(value))
+    if isinstance(value, (int, float)) and 0 <= value < math.inf:
+        with contextlib.suppress(OverflowError):
+            return float(value)
     return 0.0
 
 
@@ -256,9 +283,10 @@ def _run_folder(path: Path) -> Path:
 def created_ns(run: Path) -> int:
     """Say when a run folder was made, ns UTC; 0 where its ``run.json`` does not tell."""
     try:
-        made = json.loads((run / schema.RUN_FILE).read_text("utf-8"))["created_ns"]
+        with open_regular(run / schema.RUN_FILE) as file:
+            made = json.load(file)["created_ns"]
         return made if isinstance(made, int) else 0
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return 0
 
 
@@ -266,7 +294,13 @@ def _read_processes(run: Path) -> tuple[list[Process], list[str]]:
     processes: list[Process] = []
     problems: list[str] = []
     try:
-        folders = sorted(child for child in run.iterdir() if child.is_dir())
+        here = Folder.at(run)
+        # What somebody else's link leads to is no part of this run.
+        folders = sorted(
+            child
+            for child in run.iterdir()
+            if child.is_dir() and (not child.is_symlink() or here.is_trusted(child.name))
+        )
     except OSError as error:
         raise HaiprofError(
             f"{run}: cannot be read ({error.strerror}): ask its owner for access"
@@ -367,16 +401,37 @@ def read_process(folder: Path) -> Process:
         world_size=_whole(document, "world_size", file),
         attempt=_whole(document, "attempt", file),
         pid=_whole(document, "pid", file),
-        started_ns=_whole(document, "started_ns", file),
-        ended_ns=_whole(document, "ended_ns", file),
+        started_ns=_time(document, "started_ns", file),
+        ended_ns=_time(document, "ended_ns", file),
         state=_text(document, "state", file) or "unknown",
         lost={readable(what): count for what, count in lost.items() if _is_whole(count)},
         sources=_sources(document, file),
         gpus=_gpus(document, file),
         machine=_machine(document, file),
         trace=_trace(document, file),
-        process_started_ns=_whole(document, "process_started_ns", file),
+        process_started_ns=_time(document, "process_started_ns", file),
         outside=_text(document, "outside", file) or "",
+        ending=_ending(document, file),
+    )
+
+
+def _ending(document: dict[str, Any], file: Path) -> Ending | None:
+    told = document.get("ended")
+    if told is None:
+        return None
+    if not isinstance(told, dict):
+        raise _wrong(file, "ended", told, "an object")
+    time_ns = _need_whole(told, "time_ns", file)
+    failed_ns = _whole(told, "failed_ns", file)
+    return Ending(
+        kind=_text(told, "kind", file) or "unknown",
+        exit_code=_whole(told, "exit_code", file),
+        signal=_text(told, "signal", file),
+        reason=_text(told, "reason", file),
+        text=_text(told, "text", file),
+        time_ns=time_ns,
+        failed_ns=time_ns if failed_ns is None else failed_ns,
+        parent_pid=_whole(told, "parent_pid", file),
     )
 
 
@@ -391,8 +446,8 @@ def _trace(document: dict[str, Any], file: Path) -> TraceInfo | None:
         file=_text(told, "file", file),
         worker=_text(told, "worker", file),
         span=_need_whole(told, "span", file),
-        begin=_whole(told, "begin", file),
-        end=_whole(told, "end", file),
+        begin=_time(told, "begin", file),
+        end=_time(told, "end", file),
         distributed=distributed if isinstance(distributed, dict) else {},
         version=_whole(told, "version", file),
         tool=_text(told, "tool", file),
@@ -459,7 +514,8 @@ def _capability(row: dict[str, Any], file: Path) -> tuple[int, int] | None:
 
 def _read_json(file: Path, expected: str) -> dict[str, Any]:
     try:
-        document = json.loads(file.read_text("utf-8"))
+        with open_regular(file) as opened:
+            document = json.load(opened)
     except FileNotFoundError:
         raise HaiprofError(
             f"{file}: missing, so its folder is left out: "
@@ -477,8 +533,8 @@ def _read_json(file: Path, expected: str) -> dict[str, Any]:
     if not isinstance(document, dict) or document.get("format") != expected:
         found = document.get("format") if isinstance(document, dict) else None
         raise HaiprofError(
-            f"{file}: field 'format' is {found!r}, not '{expected}': haiprof did not write it; "
-            "give the folder of a haiprof run"
+            f"{file}: field 'format' is {_shown(found)}, not '{expected}': "
+            "haiprof did not write it; give the folder of a haiprof run"
         )
     check_version(document.get("version"), file)
     return document
@@ -490,8 +546,9 @@ def check_version(version: object, file: Path) -> None:
     Raises:
         HaiprofError: another major version, or none.
     """
+    version = version[:60] if isinstance(version, str) else version
     major = version.split(".")[0] if isinstance(version, str) else ""
-    if not major.isdecimal():
+    if not major.isdecimal() or len(major) > 9:
         raise _wrong(file, "version", version, "of the form '1.0'")
     if int(major) > schema.MAJOR:
         raise HaiprofError(
@@ -512,8 +569,27 @@ def _whole(document: dict[str, Any], field: str, file: Path) -> int | None:
     return value
 
 
+def _time(document: dict[str, Any], field: str, file: Path) -> int | None:
+    value = _whole(document, field, file)
+    if value is not None and not is_time(value):
+        raise _wrong(file, field, value, "a time, ns since 1970, or null")
+    return value
+
+
+def is_time(ns: int) -> bool:
+    """Say whether ns since 1970 are a time of before 2116, whose differences fit into 64 bits."""
+    return -LATEST_NS < ns < LATEST_NS
+
+
 def _is_whole(value: object) -> TypeGuard[int]:
     return type(value) is int and -(2**63) <= value < 2**63
+
+
+def _need_time(document: dict[str, Any], field: str, file: Path) -> int:
+    value = _time(document, field, file)
+    if value is None:
+        raise _wrong(file, field, value, "a whole number: a time, ns since 1970")
+    return value
 
 
 def _need_whole(document: dict[str, Any], field: str, file: Path) -> int:
@@ -543,9 +619,12 @@ def readable(text: str) -> str:
 
 
 def _wrong(file: Path, field: str, value: object, expected: str) -> HaiprofError:
-    shown = repr(value)
-    shown = shown if len(shown) <= 60 else shown[:57] + "..."
     return HaiprofError(
-        f"{file}: field '{field}' is {shown}, not {expected}: "
+        f"{file}: field '{field}' is {_shown(value)}, not {expected}: "
         "restore the file, or remove its folder"
     )
+
+
+def _shown(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 60 else shown[:57] + "..."

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,9 +19,19 @@ import polars as pl
 import pyarrow as pa
 
 from haiprof import schema
+from haiprof.arrow_damage import (
+    Checks,
+    Stream,
+    as_invalid,
+    checked_schema,
+    reason_of,
+    rows_missing,
+)
 from haiprof.errors import HaiprofError
+from haiprof.owned_files import open_regular
 from haiprof.sources.arrow_memory import from_system
-from haiprof.sources.own import Process, check_version
+from haiprof.sources.own import LATEST_NS, Process
+from haiprof.sources.segment_schema import check_schema
 from haiprof.sources.whole import Columns
 
 #: Text columns whose values hardly repeat: interning them would only cost.
@@ -31,6 +41,10 @@ _PLAIN_TEXT = frozenset({"attributes", "text"})
 _MANY_ROWS = 2_000_000
 #: An IPC file is this many bytes of magic, then a stream, then the footer.
 _FILE_MAGIC_BYTES = 8
+#: Columns of int64 ns.
+_TIMES = frozenset({"start", "duration", "time"})
+#: Columns without null whose rows are kept where they have it all the same: nobody reckons with it.
+_MAY_LACK = frozenset({"name", "value"})
 _SEGMENT = re.compile(r"(?P<table>[a-z_]+)-(?P<number>\d+)\.(?P<kind>arrows?)")
 
 
@@ -114,19 +128,17 @@ def _read_table(
     found = segments(folder, table.name, read.problems)
     if not keep and (whole := _read_whole(found, table, wanted)) is not None:
         read.frame = whole
-        return read
+        return _possible(read, folder, table)
     # Several files are read in parallel, which serves better than the columns of each.
     alone = len(found) < 2
 
     def load(segment: Segment) -> Read:
-        try:
-            arrow, cut = _read_segment(segment, table, [*wanted, *filtered], threads=alone)
-        except HaiprofError as error:
-            return Read(read.frame, problems=[str(error)])
-        frame = _to_frame(arrow, [*wanted, *filtered])
+        made = _read_segment(segment, table, [*wanted, *filtered], threads=alone)
+        frame = made.frame
         for name, values in (keep or {}).items():
             frame = frame.filter(pl.col(name).is_in(list(values)))
-        return Read(frame.select(c.name for c in wanted), cut)
+        made.frame = frame.select(c.name for c in wanted)
+        return made
 
     if alone:
         made = [load(segment) for segment in found]
@@ -139,6 +151,25 @@ def _read_table(
     del made
     if frames:
         read.frame = _stacked(frames)
+    return _possible(read, folder, table)
+
+
+def _possible(read: Read, folder: Path, table: schema.Table) -> Read:
+    """Leave out rows that nobody could reckon with: of no possible time, or with null."""
+    rows = read.frame.height
+    for name in _TIMES.intersection(read.frame.columns):
+        low, high = read.frame[name].min(), read.frame[name].max()
+        if low is not None and (low <= -LATEST_NS or high >= LATEST_NS):  # type: ignore[operator]
+            read.frame = read.frame.filter(pl.col(name).is_between(-LATEST_NS, LATEST_NS, "none"))
+    whole = {c.name for c in table.columns if not c.nullable} - _MAY_LACK
+    needed = [name for name in read.frame.columns if name in whole]
+    if any(read.frame[name].null_count() for name in needed):
+        read.frame = read.frame.drop_nulls(needed)
+    if read.frame.height < rows:
+        read.problems.append(
+            f"{folder}: {rows - read.frame.height} rows of {table.name} have no possible time, or "
+            "lack a value, and are left out: copy its files again from the node that wrote them"
+        )
     return read
 
 
@@ -156,7 +187,7 @@ def _read_whole(
                 opened = stack.enter_context(_Opened(segment))
                 if opened.live:
                     return None
-                _check_schema(opened.schema, table, columns, opened.file)
+                check_schema(opened.schema, table, columns, opened.file)
                 files.append(opened)
             kinds = {c.name: polars_type(c) for c in columns}
             made = Columns(kinds, [file.schema for file in files])
@@ -171,6 +202,8 @@ def _read_whole(
                 for batch in files[part].batches():
                     made.put(part, row, batch)
                     row += batch.num_rows
+                if files[part].damage:
+                    raise pa.ArrowInvalid(files[part].damage)
 
             # What is not compressed is only copied: threads gain little, and keep memory each.
             if not any(file.compressed(rows) for file, rows in zip(files, heights, strict=True)):
@@ -180,7 +213,7 @@ def _read_whole(
                 with ThreadPoolExecutor(min(len(files), os.cpu_count() or 1)) as pool:
                     list(pool.map(fill, range(len(files))))
             return made.frame()
-    except (HaiprofError, OSError, pa.ArrowException, pl.exceptions.PolarsError):
+    except (HaiprofError, OSError, MemoryError, pa.ArrowException, pl.exceptions.PolarsError):
         return None  # read one by one, and named where they are left out
 
 
@@ -227,7 +260,7 @@ def filled(folder: Path, table: schema.Table, columns: Collection[str]) -> set[s
             wanted = [name for name in columns if name not in found]
             if not wanted:
                 break
-            with contextlib.suppress(OSError, pa.ArrowException), _Opened(segment) as opened:
+            with contextlib.suppress(OSError, pa.ArrowInvalid), _Opened(segment) as opened:
                 there = [name for name in wanted if name in opened.schema.names]
                 if not there:
                     continue
@@ -265,7 +298,7 @@ def check(folder: Path) -> list[str]:
         for segment in segments(folder, table.name, problems):
             try:
                 with _Opened(segment) as opened:
-                    _check_schema(opened.schema, table, table.columns, opened.file)
+                    check_schema(opened.schema, table, table.columns, opened.file)
                     if opened.live and opened.file == segment.closed:
                         problems.append(
                             f"{opened.file}: ends too early, so that only its beginning is read: "
@@ -273,10 +306,12 @@ def check(folder: Path) -> list[str]:
                         )
             except HaiprofError as error:
                 problems.append(str(error))
-            except (OSError, pa.ArrowException) as error:
-                # A stream cut before its first batch: nothing was in it, so nothing is missing.
-                if segment.closed is not None and isinstance(error, pa.ArrowException):
-                    problems.append(_damaged(segment.closed, error))
+            except pa.ArrowInvalid as error:
+                file = segment.closed or segment.live
+                if file is not None and not (isinstance(error, _Cut) and segment.closed is None):
+                    problems.append(_damaged(file, error))
+            except OSError:
+                pass  # said when its rows are read
     return problems
 
 
@@ -327,8 +362,25 @@ def empty(columns: Sequence[schema.Column]) -> pl.DataFrame:
     return pl.DataFrame(schema={c.name: polars_type(c) for c in columns})
 
 
+def arrow_file(file: Path) -> pa.NativeFile:
+    """Open a file of a run for pyarrow; see :func:`haiprof.owned_files.open_regular`.
+
+    Raises:
+        OSError: it cannot be read, or is no regular file.
+    """
+    with open_regular(file) as opened:
+        return pa.OSFile(f"/proc/self/fd/{opened.fileno()}")
+
+
+class _Cut(pa.ArrowInvalid):  # type: ignore[misc]
+    """A stream ends before its first batch: nothing was in it, so nothing is missing."""
+
+
 class _Opened:
-    """One segment opened to be read by batches; the closed file if whole, else the stream."""
+    """One segment opened to be read by batches; the closed file if whole, else the stream.
+
+    Methods raise pa.ArrowInvalid where it is damaged.
+    """
 
     def __init__(
         self, segment: Segment, columns: Sequence[str] | None = None, *, threads: bool = True
@@ -336,6 +388,10 @@ class _Opened:
         self._segment = segment
         self._columns = columns
         self._threads = threads
+        #: Why what is missing of the batches is not read; empty: nothing is.
+        self.damage = ""
+        #: Whether it ends within a batch.
+        self.cut = False
 
     def __enter__(self) -> _Opened:
         closed, live = self._segment.closed, self._segment.live
@@ -343,39 +399,39 @@ class _Opened:
             closed = live.with_suffix(schema.CLOSED_SUFFIX)
         if closed is not None:
             try:
-                return self._open_file(closed)
+                return self._open(closed, self._open_file)
             except pa.ArrowInvalid:
                 if live is None or not live.exists():
-                    return self._open_stream(closed, _FILE_MAGIC_BYTES)
+                    return self._open(closed, self._open_stream)
         assert live is not None
-        return self._open_stream(live, 0)
+        return self._open(live, self._open_stream)
 
-    def _open_file(self, file: Path) -> _Opened:
+    def _open(self, file: Path, how: Callable[[], None]) -> _Opened:
         self.file = file
-        self.handle = pa.OSFile(os.fsencode(file))
+        self.handle = arrow_file(file)
+        try:
+            how()
+        except BaseException:
+            self.handle.close()
+            raise
+        return self
+
+    def _open_file(self) -> None:
         self.live = False
-        try:
+        with as_invalid():
             self.reader = pa.ipc.open_file(self.handle)
-            self.schema = self.reader.schema
-            if self._columns is not None:
-                self.pick(self._columns, threads=self._threads)
-        except BaseException:
-            self.handle.close()
-            raise
-        return self
+            self.schema = checked_schema(self.reader.schema)
+        if self._columns is not None:
+            self.pick(self._columns, threads=self._threads)
 
-    def _open_stream(self, file: Path, offset: int) -> _Opened:
-        self.file = file
-        self.handle = pa.OSFile(os.fsencode(file))
+    def _open_stream(self) -> None:
         self.live = True
-        try:
-            self.handle.seek(offset)
-            self.reader = pa.ipc.open_stream(self.handle)
-            self.schema = self.reader.schema
-        except BaseException:
-            self.handle.close()
-            raise
-        return self
+        size = self.handle.size()
+        self.handle.seek(_FILE_MAGIC_BYTES if self.file.suffix == schema.CLOSED_SUFFIX else 0)
+        self.stream = Stream(self.handle, size)
+        if self.stream.schema is None:
+            raise pa.ArrowInvalid(self.stream.damage) if self.stream.damage else _Cut
+        self.schema = self.stream.schema
 
     def __exit__(self, *_: object) -> None:
         self.handle.close()
@@ -387,14 +443,16 @@ class _Opened:
             included_fields=fields if len(fields) < len(self.schema.names) else None,
             use_threads=threads,
         )
-        self.reader = pa.ipc.open_file(self.handle, options=options)
+        with as_invalid():
+            self.reader = pa.ipc.open_file(self.handle, options=options)
 
     def height(self) -> int:
         """Rows of a closed file."""
-        if hasattr(self.reader, "count_rows"):
-            return int(self.reader.count_rows())
-        batches = self.reader.num_record_batches
-        return sum(self.reader.get_batch(n).num_rows for n in range(batches))
+        with as_invalid():
+            if hasattr(self.reader, "count_rows"):
+                return int(self.reader.count_rows())
+            batches = self.reader.num_record_batches
+            return sum(self.reader.get_batch(n).num_rows for n in range(batches))
 
     def compressed(self, rows: int) -> bool:
         """Say whether a closed file is smaller than its ``rows`` are by their numbers alone."""
@@ -406,88 +464,66 @@ class _Opened:
         return bool(self.file.stat().st_size < rows * bits // 8)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        if not self.live:
-            for number in range(self.reader.num_record_batches):
-                yield self.reader.get_batch(number)
+        """Yield the sound batches; ``damage`` and ``cut`` then say whether others are missing."""
+        if self.live:
+            for batch, _ in self.stream:
+                yield batch
+            self.damage, self.cut = self.stream.damage, self.stream.cut
             return
-        while True:
+        rows = 0
+        checks = Checks()
+        for number in range(self.reader.num_record_batches):
             try:
-                batch = self.reader.read_next_batch()
-            except StopIteration:
-                return
-            # A machine that crashed may have left pages of zeros in the middle of a stream.
-            batch.validate(full=True)
+                with as_invalid():
+                    batch = checks.sound(self.reader.get_batch(number))
+            except pa.ArrowInvalid as error:
+                self.damage = reason_of(error)
+                continue
+            rows += batch.num_rows
             yield batch
+        if self.damage and not rows:  # its footer may be what is damaged
+            with contextlib.suppress(pa.ArrowInvalid):
+                self._open_stream()
+                for batch, _ in self.stream:
+                    rows += batch.num_rows
+                    yield batch
+        self.damage = self.damage or rows_missing(self.schema.metadata, rows)
 
 
 def _read_segment(
     segment: Segment, table: schema.Table, columns: Sequence[schema.Column], *, threads: bool
-) -> tuple[pa.Table, int]:
+) -> Read:
     names = [c.name for c in columns]
-    batches: list[pa.RecordBatch] = []
-    cut = 0
+    file = segment.closed or segment.live
+    assert file is not None
     try:
         with _Opened(segment, names, threads=threads) as opened:
-            _check_schema(opened.schema, table, columns, opened.file)
+            check_schema(opened.schema, table, columns, opened.file)
             found = [name for name in names if name in opened.schema.names]
             picked = pa.schema([opened.schema.field(name) for name in found])
-            try:
-                batches.extend(batch.select(found) for batch in opened.batches())
-            except (OSError, pa.ArrowException):
-                if not opened.live:
-                    raise
-                cut = 1
-            return pa.Table.from_batches(batches, picked), cut
+            batches = [batch.select(found) for batch in opened.batches()]
+            with as_invalid():
+                frame = _to_frame(pa.Table.from_batches(batches, picked), columns)
+            damage = pa.ArrowInvalid(opened.damage) if opened.damage else None
+            problems = [] if damage is None else [_damaged(opened.file, damage, frame.height)]
+            return Read(frame, int(opened.live and (opened.cut or bool(damage))), problems)
+    except HaiprofError as error:
+        return Read(empty(columns), problems=[str(error)])
     except PermissionError as error:
-        file = segment.closed or segment.live
-        raise HaiprofError(
-            f"{file}: cannot be read ({error.strerror}): ask its owner for access"
-        ) from None
-    except (OSError, pa.ArrowException) as error:
-        file = segment.closed or segment.live
-        assert file is not None
-        if segment.closed is None and not batches:
-            # Cut before its first batch: whole batches before the cut are none.
-            return pa.table({}), int(file.exists() and file.stat().st_size > 0)
-        raise HaiprofError(_damaged(file, error)) from None
+        line = f"{file}: cannot be read ({error.strerror}): ask its owner for access"
+        return Read(empty(columns), problems=[line])
+    except pa.ArrowInvalid as error:
+        if isinstance(error, _Cut) and segment.closed is None:
+            return Read(empty(columns), int(file.exists() and file.stat().st_size > 0))
+        return Read(empty(columns), problems=[_damaged(file, error)])
+    except OSError as error:
+        return Read(empty(columns), problems=[_damaged(file, error)])
 
 
-def _damaged(file: Path, error: Exception) -> str:
-    reason = str(error).splitlines()[0][:120]
-    return f"{file}: damaged ({reason}) and left out: copy it again from the node that wrote it"
-
-
-def _check_schema(
-    found: pa.Schema, table: schema.Table, columns: Sequence[schema.Column], file: Path
-) -> None:
-    metadata = {key.decode(): value.decode() for key, value in (found.metadata or {}).items()}
-    name = metadata.get(schema.KEY_TABLE)
-    if metadata.get(schema.KEY_FORMAT) != "haiprof" or name != table.name:
-        raise HaiprofError(
-            f"{file}: field '{schema.KEY_TABLE}' is {name!r}, not '{table.name}': left out, "
-            "because haiprof did not write it under this name"
-        )
-    check_version(metadata.get(schema.KEY_VERSION), file)
-    for column in columns:
-        if column.name not in found.names:
-            if not column.nullable:
-                raise HaiprofError(
-                    f"{file}: column '{column.name}' is missing: copy the file again, or remove it"
-                )
-        elif not _fits(found.field(column.name).type, column):
-            raise HaiprofError(
-                f"{file}: column '{column.name}' is {found.field(column.name).type}, "
-                f"not {column.kind}: copy the file again, or remove it"
-            )
-
-
-def _fits(found: pa.DataType, column: schema.Column) -> bool:
-    if column.kind == "text":
-        value = found.value_type if pa.types.is_dictionary(found) else found
-        return bool(pa.types.is_string(value) or pa.types.is_large_string(value))
-    if column.kind == "float64":
-        return bool(pa.types.is_floating(found) or pa.types.is_integer(found))
-    return bool(pa.types.is_integer(found))
+def _damaged(file: Path, error: Exception, rows: int = 0) -> str:
+    read = f"only {rows} rows of it are read" if rows else "left out"
+    why = reason_of(error)
+    return f"{file}: damaged ({why}) and {read}: copy it again from the node that wrote it"
 
 
 def _to_frame(table: pa.Table, columns: Sequence[schema.Column]) -> pl.DataFrame:
@@ -511,7 +547,7 @@ def _ends_within_batch(file: Path) -> int:
     try:
         if file.stat().st_size == 0:
             return 0
-        with pa.OSFile(os.fsencode(file)) as handle:
+        with arrow_file(file) as handle, as_invalid():
             reader = pa.ipc.MessageReader.open_stream(handle)
             found = pa.ipc.read_schema(reader.read_next_message())
             wanted = sum(pa.types.is_dictionary(field.type) for field in found)
@@ -522,5 +558,5 @@ def _ends_within_batch(file: Path) -> int:
         return int(0 < dictionaries < wanted)
     except FileNotFoundError:
         return 0
-    except (OSError, pa.ArrowException):
+    except (OSError, pa.ArrowInvalid):
         return 1

@@ -5,7 +5,7 @@ A batch's own memory is free again at once, so that reading needs little more th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -109,8 +109,8 @@ class Columns:
         for name, kind in self._kinds.items():
             values = {value for _, value in self._same.get(name, [])}
             if name in self._texts and height:
-                chunks = [chunk for chunks in self._texts.pop(name) for chunk in chunks]
-                pieces = [taken(name, chunk).cast(kind) for chunk in chunks]
+                parts = self._texts.pop(name)
+                pieces = [piece for chunks in parts for piece in _plain(name, chunks)]
                 series[name] = pl.concat(pieces, rechunk=True)
             elif name in self._numbers or name in self._nulls or len(values) > 1:
                 series[name] = taken(name, self._arrow(name)).cast(kind)
@@ -155,6 +155,23 @@ class Columns:
             table = [places.setdefault(text, len(places)) for text in words.to_pylist()]
             mine[:] = np.array(table, codes.dtype)[mine]
         return pa.array(list(places), pa.utf8())
+
+
+def _plain(name: str, chunks: list[pa.Array]) -> Iterator[pl.Series]:
+    """Yield the texts of one part, whose codes all stand for the same words.
+
+    To give each chunk to polars with its words would have it look at all of them each time.
+    """
+    words: pl.Series | None = None
+    for chunk in chunks:
+        if not pa.types.is_dictionary(chunk.type):
+            yield taken(name, chunk).cast(pl.String())
+        elif chunk.null_count == len(chunk):
+            yield taken(name, pa.nulls(len(chunk), pa.utf8())).cast(pl.String())
+        else:
+            if words is None:
+                words = taken(name, chunk.dictionary).cast(pl.String())
+            yield words.gather(taken(name, chunk.indices))
 
 
 # Not by Arrow's functions: to load them takes longer than to read a trace.

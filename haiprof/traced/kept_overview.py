@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import polars as pl
 
+from haiprof.owned_files import Folder
 from haiprof.views.trace.overview import DEVICES_SCHEMA, STEPS_SCHEMA, TIMELINE_SCHEMA, Overview
 
 #: In a process folder.
@@ -31,7 +32,7 @@ _FRAMES: Final[dict[str, Any]] = {
 def read(folder: Path) -> Overview | None:
     """Return the overview kept in a process folder, or None where none of this code's is there."""
     try:
-        told = json.loads((folder / FILE).read_text("utf-8"))
+        told = json.loads(Folder.at(folder).read(FILE))
         if told["format"] != _FORMAT or told["code"] != _code():
             return None
         frames: dict[str, Any] = {
@@ -39,7 +40,7 @@ def read(folder: Path) -> Overview | None:
         }
         whole = dataclasses.fields(Overview)
         return Overview(**{each.name: frames.get(each.name, told[each.name]) for each in whole})
-    except (OSError, ValueError, KeyError, TypeError, pl.exceptions.PolarsError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, pl.exceptions.PolarsError):
         return None
 
 
@@ -53,12 +54,8 @@ def keep(folder: Path, made: Overview) -> None:
     for each in dataclasses.fields(Overview):
         value = getattr(made, each.name)
         told[each.name] = value.to_dict(as_series=False) if each.name in _FRAMES else value
-    partial = folder / f".{FILE}.{os.getpid()}"
-    try:
-        partial.write_text(json.dumps(told), "utf-8")
-        partial.replace(folder / FILE)
-    finally:
-        partial.unlink(missing_ok=True)
+    with Folder.at(folder).replacing(FILE, f".{FILE}.{os.getpid()}") as file:
+        file.write(json.dumps(told).encode())
 
 
 @functools.cache

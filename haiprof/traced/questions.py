@@ -11,6 +11,9 @@ from typing import Literal, NamedTuple, TypeVar
 
 import polars as pl
 
+from haiprof import asked
+from haiprof.choices import quoted
+from haiprof.choices import unknown as unknown_word
 from haiprof.diagnose import finding, recommend
 from haiprof.errors import HaiprofError
 from haiprof.sources.own import ROLE_NODE, Process
@@ -39,6 +42,7 @@ from haiprof.views.trace import (
     sequences,
     step_trace,
     temporal,
+    wants,
 )
 from haiprof.views.trace import kernels as kernel_view
 from haiprof.views.trace.linked import Linked
@@ -92,6 +96,11 @@ class Traced(abc.ABC):
 
     _executor: Executor | None
     _links: Links
+
+    @property
+    @abc.abstractmethod
+    def _where(self) -> str:
+        """What is analysed, as errors name it."""
 
     @abc.abstractmethod
     def _choose(self, rank: int | None) -> list[Process]:
@@ -160,7 +169,11 @@ class Traced(abc.ABC):
         """Return what operators cost, by ``name``, ``shapes``, ``stack`` or ``shapes+stack``.
 
         See :func:`haiprof.views.trace.operators.operators`.
+
+        Raises:
+            HaiprofError: ``by`` is none of these.
         """
+        asked.one_of("by", by, operators.FURTHER)
         return self._in_detail(rank)._view(
             rank, functools.partial(operators.operators, by=by, compat=compat)
         )
@@ -171,6 +184,7 @@ class Traced(abc.ABC):
         by: Literal["name", "launch"],
         compat: bool,
     ) -> pl.DataFrame:
+        asked.one_of("by", by, tuple(kernel_view.COLUMNS))
         work = functools.partial(kernel_view.kernels, by=by, compat=compat)
         return self._view(rank, work, None if compat else kernel_view.COLUMNS[by])
 
@@ -178,7 +192,11 @@ class Traced(abc.ABC):
         """Return memory over time, what was allocated by whom, and what made the peak.
 
         See :mod:`haiprof.views.trace.memory`. ``points`` thins the curve for drawing.
+
+        Raises:
+            HaiprofError: ``points`` is no number from 1 on.
         """
+        asked.whole("points", points, 1)
         made = self._in_detail(rank)._linked(
             rank, functools.partial(one_rank.memory_of, points=points), allocations=True
         )
@@ -202,7 +220,11 @@ class Traced(abc.ABC):
         """Return a flame graph: what each path of calls cost.
 
         See :func:`haiprof.views.trace.modules.flames`.
+
+        Raises:
+            HaiprofError: ``of`` is neither.
         """
+        asked.one_of("of", of, modules.OF)
         return self._in_detail(rank)._view(rank, functools.partial(modules.flames, of=of))
 
     def distributed(self, rank: int | None = None) -> DistributedFrames:
@@ -369,9 +391,21 @@ class Traced(abc.ABC):
             shortest: shorter sequences are left out.
 
         See :func:`haiprof.views.trace.sequences.sequences`.
+
+        Raises:
+            HaiprofError: no operator has that in its name, or ``shortest`` is no number from 1 on.
         """
+        asked.texts("operator", [operator])
+        asked.whole("shortest", shortest, 1)
         work = functools.partial(sequences.sequences, operator=operator, shortest=shortest)
-        return self._in_detail(rank)._view(rank, work)
+        deep = self._in_detail(rank)
+        found = deep._view(rank, work)
+        if operator and not found.height:
+            names = deep.operators()["name"].cast(pl.String).unique().to_list()
+            if not any(operator in name for name in names):
+                there = unknown_word(operator, names, "it has")
+                raise HaiprofError(f"{self._where}: has no operator {quoted(operator)}: {there}")
+        return found
 
     def critical_path(
         self, rank: int | None = None, *, step: int | None = None, inside: str | None = None
@@ -388,12 +422,14 @@ class Traced(abc.ABC):
 
         See :mod:`haiprof.views.trace.critical_path`.
         """
+        asked.whole("step", step)
+        asked.texts("inside", inside)
         made = self._in_detail(rank)._linked(
             rank, functools.partial(one_rank.path_of, step=step, inside=inside)
         )
         found = {process.label: path for process, path in made if not isinstance(path, str)}
         if made and not found:
-            raise HaiprofError(next(str(lacks) for _, lacks in made))
+            raise HaiprofError(f"{self._where}: {next(str(lacks) for _, lacks in made)}")
         return found
 
     def recommendations(self, rank: int | None = None) -> pl.DataFrame:
@@ -428,7 +464,12 @@ class Traced(abc.ABC):
             rank: of one rank only.
 
         See :mod:`haiprof.views.trace.wants`.
+
+        Raises:
+            HaiprofError: there is no such view.
         """
+        if view is not None:
+            asked.one_of("view", view, {want.view for want in wants.WANTS})
         deep = self._in_detail(rank)
         chosen = deep._traces(rank)
         return stacked(deep._map(functools.partial(unknown.unknown_of, view=view), chosen))
@@ -454,8 +495,9 @@ class Traced(abc.ABC):
         See :func:`haiprof.views.trace.differences.differences`.
 
         Raises:
-            HaiprofError: the runs have no rank in common.
+            HaiprofError: the runs have no rank in common, or ``of`` is neither.
         """
+        asked.one_of("of", of, differences.OF)
         return stacked(
             (process, differences.differences(before, later, of))
             for process, before, later in self._pairs(after, rank)
@@ -547,6 +589,8 @@ class Traced(abc.ABC):
         return self._links.clock
 
     def _pairs(self, after: Traced, rank: int | None) -> Iterable[tuple[Process, Linked, Linked]]:
+        if not isinstance(after, Traced):
+            raise HaiprofError(f"after={quoted(after)}: give the Analyzer of the later run")
         mine, later = placed(self._traces(rank)), placed(after._traces(rank))
         if len(mine) == len(later) == 1:
             later = dict(zip(mine, later.values(), strict=True))

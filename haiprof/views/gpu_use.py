@@ -28,8 +28,10 @@ class Use:
     steps: int = 0
     step_ns: int = 0
     phase_ns: dict[str, int] = field(default_factory=dict)
-    #: How often recording kernels began.
+    #: How often recording kernels began, and of how many processes the replay of CUDA graphs ended
+    #: it: of those no step counts as recorded.
     intervals: int = 0
+    ended_by_graphs: int = 0
     #: Recorded steps: how many (on the device that has most of them), their time, how much of it
     #: some activity, communication, and communication without any computing ran.
     recorded: int = 0

@@ -6,7 +6,7 @@ Of a job without GPUs nothing is said.
 from __future__ import annotations
 
 from haiprof.views import overhead
-from haiprof.views.gpu_use import added
+from haiprof.views.gpu_use import Use, added
 from haiprof.views.overview import Summary
 
 NO_KERNELS = (
@@ -27,6 +27,11 @@ REFUSED_WHOLE_STEP = (
     "--kernels {kernels} asks for whole steps: events of kind hook or handover say what was in the "
     "way, and 'haiprof doctor' what can be recorded here"
 )
+GRAPHS = (
+    "Kernels were not recorded{where} once CUDA graphs were replayed, because recording each "
+    "kernel of a graph can slow it down, so how busy the GPU was is not known: --graphs kernels "
+    "records them"
+)
 NO_PHASES = (
     "Kernels are not divided into phases, because no device phases were recorded: "
     "'haiprof doctor' says what can be collected here"
@@ -46,6 +51,9 @@ def lines(ranks: list[Summary], kernels: str) -> list[str]:
     uses = [s.gpu for s in on_gpu if s.gpu is not None]
     told = added(uses)
     measured = measured_overhead(on_gpu)
+    graphs = _graphs(told, len(uses))
+    if graphs and not told.recorded:
+        return [graphs]
     if not told.recorded:
         asked = kernels not in ("", "off")
         if told.intervals:
@@ -58,8 +66,18 @@ def lines(ranks: list[Summary], kernels: str) -> list[str]:
     line = f"Kernels recorded in {'1 step' if fewest == most == 1 else counted}"
     if len(uses) > 1:
         line += f" of each of {len(uses)} processes"
-    made = [line + (f"; {measured}" if measured else "")]
+    made = [line + (f"; {measured}" if measured else ""), *([graphs] if graphs else [])]
     return made if told.phase_ns else [*made, NO_PHASES]
+
+
+def _graphs(told: Use, processes: int) -> str:
+    """Say that kernels of graphs were not recorded, and of how many processes; empty of none."""
+    if not told.ended_by_graphs:
+        return ""
+    some = told.ended_by_graphs < processes
+    return GRAPHS.format(
+        where=f" in {told.ended_by_graphs} of {processes} processes" if some else ""
+    )
 
 
 def measured_overhead(ranks: list[Summary]) -> str:

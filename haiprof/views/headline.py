@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from haiprof.sources.own import ROLE_NODE, ROLE_RANK
-from haiprof.views import hardware_words
+from haiprof.views import endings, hardware_words
 from haiprof.views.gpu_use import added
 from haiprof.views.intervals import merge
 from haiprof.views.overview import Summary, is_pressure, phase_names
@@ -191,9 +191,13 @@ def _with_cause(line: str, ranks: list[Summary], nodes: list[Summary]) -> str:
 
 
 def _deaths(ranks: list[Summary]) -> str:
-    died = [s.process.label for s in ranks if s.process.state == "died"]
+    processes = [s.process for s in ranks]
+    if endings.failure(processes) is not None:
+        return ""  # which comes before all lines
+    # Of a recorder that was older, or is gone, nobody knows how.
+    died = [p.label for p in processes if p.state == "died" and p.ending is None]
     if not died:
-        return ""
+        return endings.restarted(processes)
     who = ", ".join(died[:5]) + (f" and {len(died) - 5} more" if len(died) > 5 else "")
     return f"{who} died without closing the profile; what was recorded until then is here"
 

@@ -245,7 +245,9 @@ def device_table(summaries: list[Summary]) -> pl.DataFrame:
     Shares of device phases are of the time of all steps on the GPU; ``busy`` and ``exposed
     communication`` are of the steps in which kernels were recorded.
     """
-    found = [(s, s.gpu) for s in summaries if s.gpu is not None]
+    found = [
+        (s, s.gpu) for s in summaries if s.gpu is not None and (s.gpu.steps or s.gpu.intervals)
+    ]
     columns: dict[str, list[object]] = _who([s for s, _ in found])
     columns["device_step_mean_ms"] = [
         _ms(u.step_ns / u.steps if u.steps else None) for _, u in found

@@ -20,6 +20,8 @@ from haiprof.views.intervals import Times, merge
 
 #: The kind of the events that tell when kernels were recorded.
 EVENT_KIND = "kernels"
+#: The kind of the event that the recording has ended because the job replays CUDA graphs.
+GRAPHS_KIND = "graphs"
 RECORDED_SCHEMA = {
     "start": pl.Int64(),
     "end": pl.Int64(),
@@ -85,6 +87,17 @@ def recorded(
     return pl.DataFrame(
         [{name: row.get(name) for name in RECORDED_SCHEMA} for row in rows], schema=RECORDED_SCHEMA
     )
+
+
+def ended_by_graphs(events: pl.DataFrame) -> bool:
+    """Whether kernels are no longer recorded because the job replays CUDA graphs.
+
+    Args:
+        events: ``time``, ``kind`` and ``attributes`` of events of both kinds.
+    """
+    ended = events.filter(pl.col("kind") == GRAPHS_KIND)["time"].to_list()
+    begun = [time for time, told in _told(events) if told.get("recording") is True]
+    return bool(ended) and max(ended) > max(begun, default=0)
 
 
 def _add_whole(row: dict[str, Any], on_host: pl.DataFrame) -> None:

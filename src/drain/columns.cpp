@@ -9,8 +9,8 @@ namespace {
 
 using ring::kNone;
 
-// Ids come from a file: one that cannot be an id must not size a table.
-constexpr std::uint32_t kLargestId = 0xFFFFFF;
+// Ordinals of CUDA; far above what any machine has.
+constexpr std::uint16_t kMostDevices = 1024;
 
 // A newer writer may have appended fields. An older one lacks those that were appended since,
 // behind the first `least` bytes; they stay as they are.
@@ -29,32 +29,59 @@ std::int64_t duration_ns(std::uint32_t duration, std::uint16_t flags) noexcept {
 
 }  // namespace
 
-void TextColumn::push_text(std::uint32_t id) {
-  if (id > kLargestId) {
+void TextColumn::push_text(const ring::RecordView& record, std::uint32_t id) {
+  if (const auto text = record.text(id)) {
+    const auto found = indices_.find(*text);
+    if (found != indices_.end()) return push(found->second);
+    const std::string& kept = brought_.emplace_back(*text);
+    const std::uint32_t index = add(ring::kInline, kept);
+    indices_.emplace(kept, index);
+    push(index);
+  } else if (id < most) {
+    push_id(id);
+  } else {
     push_null();
-    return;
   }
+}
+
+void TextColumn::push_name(const ring::RecordView& record, std::uint32_t id) {
+  if (id < most || record.text(id)) return push_text(record, id);
+  if (nameless_ == 0) nameless_ = add(kNone, {}) + 1;
+  push(nameless_ - 1);
+}
+
+void TextColumn::push_id(std::uint32_t id) {
   if (id >= local_.size()) local_.resize(id + 1, 0);
-  if (local_[id] == 0) {
-    texts.push_back(id);
-    local_[id] = static_cast<std::uint32_t>(texts.size());
-  }
+  if (local_[id] == 0) local_[id] = add(id, {}) + 1;
   push(local_[id] - 1);
 }
 
-void TextColumn::push_name(std::uint32_t id) {
-  if (id <= kLargestId) return push_text(id);
-  if (nameless_ == 0) {
-    texts.push_back(kNone);
-    nameless_ = static_cast<std::uint32_t>(texts.size());
-  }
-  push(nameless_ - 1);
+std::uint32_t TextColumn::add(std::uint32_t id, std::string_view text) {
+  texts.push_back({id, text});
+  return static_cast<std::uint32_t>(texts.size() - 1);
+}
+
+void TextColumn::clear() {
+  Column::clear();
+  if (texts.size() < kMostTexts) return;
+  texts.clear();
+  local_.clear();
+  nameless_ = 0;
+  indices_.clear();
+  brought_.clear();
+  ++renewed;
+}
+
+std::array<TextColumn*, 9> Drain::text_columns() noexcept {
+  return {&spans.name,    &spans.attributes, &events.kind,  &events.text,      &events.attributes,
+          &values.metric, &values.instance,  &kernels.name, &device_spans.name};
 }
 
 ring::Refusal Drain::open(const std::string& path, const Through& through,
                           std::optional<std::int64_t> utc_offset_ns) {
   ring::Refusal refusal = reader_.open(path);
   if (!refusal.ok()) return refusal;
+  for (TextColumn* column : text_columns()) column->most = reader_.most_strings();
   timeline_ = Timeline(reader_.super().ticks_per_second, utc_offset_ns);
   for (const ring::ClockReading& reading : reader_.new_snapshots()) timeline_.add(reading);
   through_ = through;
@@ -86,6 +113,12 @@ std::uint64_t Drain::drain(std::uint64_t most) {
   return taken;
 }
 
+std::string_view Drain::text_of(const TextColumn::Text& text) const noexcept {
+  if (text.id == ring::kInline) return text.text;
+  // There was no room for it, or a damaged file names one that it does not hold.
+  return text.id < strings_.size() ? std::string_view(strings_[text.id]) : "(lost)";
+}
+
 void Drain::take(const ring::RecordView& record) {
   switch (static_cast<ring::RecordType>(record.type)) {
     case ring::RecordType::span: {
@@ -95,13 +128,13 @@ void Drain::take(const ring::RecordView& record) {
       const std::int64_t end = timeline_.utc_ns(record.ticks);
       const std::int64_t start = timeline_.utc_ns(record.ticks - p.duration_ticks);
       spans.start.push(start);
-      spans.duration.push(end - start);
+      spans.duration.push(difference(end, start));
       spans.category.push(p.category);
-      spans.name.push_name(p.name);
+      spans.name.push_name(record, p.name);
       spans.thread.push(record.thread);
       spans.step.push_unless(p.step, kNone);
       spans.correlation.push_unless(p.correlation, 0);
-      spans.attributes.push_text(p.attributes);
+      spans.attributes.push_text(record, p.attributes);
       return;
     }
     case ring::RecordType::event: {
@@ -109,10 +142,10 @@ void Drain::take(const ring::RecordView& record) {
       if (!payload_of(record, p)) break;
       if (on_disk("events", record)) return;
       events.time.push(timeline_.utc_ns(record.ticks));
-      events.kind.push_name(p.kind);
-      events.text.push_text(p.text);
+      events.kind.push_name(record, p.kind);
+      events.text.push_text(record, p.text);
       events.step.push_unless(p.step, kNone);
-      events.attributes.push_text(p.attributes);
+      events.attributes.push_text(record, p.attributes);
       return;
     }
     case ring::RecordType::value: {
@@ -120,8 +153,8 @@ void Drain::take(const ring::RecordView& record) {
       if (!payload_of(record, p)) break;
       if (on_disk("samples", record)) return;
       values.time.push(timeline_.utc_ns(record.ticks));
-      values.metric.push_name(p.metric);
-      values.instance.push_text(p.instance);
+      values.metric.push_name(record, p.metric);
+      values.instance.push_text(record, p.instance);
       values.value.push(p.value);
       return;
     }
@@ -129,21 +162,21 @@ void Drain::take(const ring::RecordView& record) {
       ring::KernelPayload p;
       if (!payload_of(record, p)) break;
       if (on_disk("kernels", record)) return;
-      take_kernel(p, 0, 0);
+      take_kernel(record, p, 0, 0);
       return;
     }
     case ring::RecordType::graph_kernel: {
       ring::GraphKernelPayload p;
       if (!payload_of(record, p)) break;
       if (on_disk("kernels", record)) return;
-      take_kernel(p.kernel, p.graph, p.graph_node);
+      take_kernel(record, p.kernel, p.graph, p.graph_node);
       return;
     }
     case ring::RecordType::activity: {
       ring::ActivityPayload p;
       if (!payload_of(record, p)) break;
       if (on_disk("kernels", record)) return;
-      take_activity(p);
+      take_activity(record, p);
       return;
     }
     case ring::RecordType::device_span: {
@@ -154,7 +187,7 @@ void Drain::take(const ring::RecordView& record) {
       device_spans.start.push(timeline_.utc_of_realtime(p.start_ns));
       device_spans.duration.push(static_cast<std::int64_t>(p.duration_ns));
       device_spans.category.push(p.category);
-      device_spans.name.push_name(p.name);
+      device_spans.name.push_name(record, p.name);
       device_spans.device.push(p.device);
       device_spans.stream.push_unless(p.stream, kNone);
       device_spans.step.push_unless(p.step, kNone);
@@ -166,7 +199,7 @@ void Drain::take(const ring::RecordView& record) {
     }
     case ring::RecordType::device: {
       ring::DevicePayload p;
-      if (!payload_of(record, p)) break;
+      if (!payload_of(record, p) || p.device >= kMostDevices) break;
       devices[p.device] = p;
       return;
     }
@@ -176,12 +209,12 @@ void Drain::take(const ring::RecordView& record) {
   ++unknown_;  // a newer minor version's record, or a damaged one
 }
 
-void Drain::take_kernel(const ring::KernelPayload& p, std::uint32_t graph,
-                        std::uint64_t graph_node) {
+void Drain::take_kernel(const ring::RecordView& record, const ring::KernelPayload& p,
+                        std::uint32_t graph, std::uint64_t graph_node) {
   kernels.start.push(timeline_.utc_of_realtime(p.start_ns));
   kernels.duration.push(duration_ns(p.duration, p.flags));
   kernels.kind.push(static_cast<std::uint32_t>(ring::ActivityKind::kernel));
-  kernels.name.push_name(p.name);
+  kernels.name.push_name(record, p.name);
   kernels.device.push(p.device);
   kernels.stream.push(p.stream);
   kernels.correlation.push_unless(p.correlation, 0);
@@ -199,12 +232,12 @@ void Drain::take_kernel(const ring::KernelPayload& p, std::uint32_t graph,
   kernels.copy_kind.push_null();
 }
 
-void Drain::take_activity(const ring::ActivityPayload& p) {
+void Drain::take_activity(const ring::RecordView& record, const ring::ActivityPayload& p) {
   const bool copies = p.kind == ring::ActivityKind::memcpy;
   kernels.start.push(timeline_.utc_of_realtime(p.start_ns));
   kernels.duration.push(duration_ns(p.duration, p.flags));
   kernels.kind.push(static_cast<std::uint32_t>(p.kind));
-  kernels.name.push_name(p.name);
+  kernels.name.push_name(record, p.name);
   kernels.device.push_unless(p.device, ring::kNoDevice);
   kernels.stream.push_unless(p.stream, kNone);
   kernels.correlation.push_unless(p.correlation, 0);
@@ -257,7 +290,7 @@ void each_column(DeviceSpans& t, Function&& f) {
 
 }  // namespace
 
-void Drain::clear() noexcept {
+void Drain::clear() {
   const auto clear_column = [](auto& column) { column.clear(); };
   each_column(spans, clear_column);
   each_column(events, clear_column);

@@ -1,13 +1,18 @@
 // Records of a ring as columns of the tables of contract 2 (haiprof/schema.py), ready for Arrow.
 //
 // A text column carries dictionary indices of its own: only the texts that it uses, in the order of
-// first use, so that a dictionary grows at its end and never changes.
+// first use, so that a dictionary grows at its end. It never changes, but begins anew between two
+// batches once it is large: no memory grows with how many texts a job makes up.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "drain/timeline.h"
@@ -78,14 +83,35 @@ class Column {
 
 // Values are indices into `texts`.
 struct TextColumn : Column<std::uint32_t> {
-  void push_text(std::uint32_t id);
-  // For a column without nulls: a text that found no room in the string table is kNone in `texts`.
-  void push_name(std::uint32_t id);
-  std::vector<std::uint32_t> texts;  // string table ids in dictionary order
+  void push_text(const ring::RecordView& record, std::uint32_t id);
+  // For a column without nulls: a text that is nowhere is kNone in `texts`.
+  void push_name(const ring::RecordView& record, std::uint32_t id);
+
+  // In dictionary order: an id of the string table, or kInline and the text itself.
+  struct Text {
+    std::uint32_t id;
+    std::string_view text;
+  };
+  std::vector<Text> texts;
+  // How often the dictionary has begun anew.
+  std::uint64_t renewed = 0;
+
+  // Ids come from a file: one that cannot be an id must not size a table. No id is as large as
+  // this.
+  std::uint32_t most = 0;
+
+  // Forgets the rows, and the texts once they are many.
+  void clear();
 
  private:
+  static constexpr std::size_t kMostTexts = 1 << 13;
+  std::uint32_t add(std::uint32_t id, std::string_view text);
+  void push_id(std::uint32_t id);
+
   std::vector<std::uint32_t> local_;  // string table id -> index + 1; 0 = not used yet
   std::uint32_t nameless_ = 0;        // index + 1 of kNone
+  std::deque<std::string> brought_;   // by records
+  std::unordered_map<std::string_view, std::uint32_t> indices_;  // of these -> index
 };
 
 struct Spans {
@@ -147,12 +173,14 @@ class Drain {
   // Appends what is new to the columns; at most about `most` records.
   std::uint64_t drain(std::uint64_t most);
 
-  // Forgets the rows (not the dictionaries): they are on their way to disk.
-  void clear() noexcept;
+  // Forgets the rows: they are on their way to disk. Dictionaries may begin anew.
+  void clear();
 
   ring::Reader& reader() noexcept { return reader_; }
   Timeline& timeline() noexcept { return timeline_; }
   const std::vector<std::string>& strings() const noexcept { return strings_; }
+  // Of a column's dictionary, after drain(); "(lost)" for one that is nowhere.
+  std::string_view text_of(const TextColumn::Text& text) const noexcept;
   std::uint64_t unknown_records() const noexcept { return unknown_; }
 
   Spans spans;
@@ -164,9 +192,11 @@ class Drain {
   std::map<std::uint16_t, ring::DevicePayload> devices;
 
  private:
+  std::array<TextColumn*, 9> text_columns() noexcept;
   void take(const ring::RecordView& record);
-  void take_kernel(const ring::KernelPayload& p, std::uint32_t graph, std::uint64_t graph_node);
-  void take_activity(const ring::ActivityPayload& p);
+  void take_kernel(const ring::RecordView& record, const ring::KernelPayload& p,
+                   std::uint32_t graph, std::uint64_t graph_node);
+  void take_activity(const ring::RecordView& record, const ring::ActivityPayload& p);
   bool on_disk(const char* table, const ring::RecordView& record) const;
 
   ring::Reader reader_;

@@ -10,6 +10,8 @@ namespace {
 constexpr std::size_t kMostPoints = 1024;
 // A bracket wider than this was interrupted: its midpoint says little.
 constexpr double kWidestBracketNs = 20'000;
+// The year 2116: sums of two such times are representable.
+constexpr std::uint64_t kLatestNs = std::uint64_t{1} << 62;
 
 }  // namespace
 
@@ -20,6 +22,7 @@ Timeline::Timeline(std::uint64_t ticks_per_second,
       utc_offset_ns_(utc_offset_ns) {}
 
 void Timeline::add(const ring::ClockReading& reading) {
+  if (reading.monotonic_ns >= kLatestNs || reading.realtime_ns >= kLatestNs) return;
   const double width =
       static_cast<double>(reading.ticks_after - reading.ticks_before) * nominal_ns_per_tick_;
   if (!points_.empty() && width > kWidestBracketNs) return;
@@ -32,7 +35,7 @@ void Timeline::add(const ring::ClockReading& reading) {
   auto at = std::lower_bound(points_.begin(), points_.end(), point.ticks,
                              [](const Point& p, std::uint64_t t) { return p.ticks < t; });
   if (at != points_.end() && at->ticks == point.ticks) return;
-  if (at == points_.end()) moved_ns_ = offset - *utc_offset_ns_;
+  if (at == points_.end()) moved_ns_ = difference(offset, *utc_offset_ns_);
   // Two brackets closer than a millisecond say more about their own width than about the rate.
   const double nearest = 1e6 / nominal_ns_per_tick_;
   if (at != points_.begin() && static_cast<double>(point.ticks - (at - 1)->ticks) < nearest) return;
@@ -82,7 +85,7 @@ std::int64_t Timeline::utc_ns(std::uint64_t ticks) const noexcept {
   const Point& p = points_[i];
   const double distance = ticks >= p.ticks ? static_cast<double>(ticks - p.ticks)
                                            : -static_cast<double>(p.ticks - ticks);
-  return p.monotonic_ns + *utc_offset_ns_ + std::llround(distance * p.ns_per_tick);
+  return sum(sum(p.monotonic_ns, *utc_offset_ns_), std::llround(distance * p.ns_per_tick));
 }
 
 }  // namespace haiprof::drain

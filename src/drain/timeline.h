@@ -14,12 +14,21 @@
 
 namespace haiprof::drain {
 
+// Times come from a file: nonsense may wrap around, but never overflows.
+inline std::int64_t difference(std::int64_t a, std::int64_t b) noexcept {
+  return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) - static_cast<std::uint64_t>(b));
+}
+inline std::int64_t sum(std::int64_t a, std::int64_t b) noexcept {
+  return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
+}
+
 class Timeline {
  public:
   explicit Timeline(std::uint64_t ticks_per_second,
                     std::optional<std::int64_t> utc_offset_ns = std::nullopt) noexcept;
 
-  // Readings may come in any order; a reading wider than the ones around it is ignored.
+  // Readings may come in any order. Ignored are those wider than the ones around them, and those of
+  // another century.
   void add(const ring::ClockReading& reading);
 
   bool empty() const noexcept { return points_.empty(); }
@@ -31,7 +40,7 @@ class Timeline {
   std::int64_t utc_of_realtime(std::uint64_t realtime_ns) const noexcept {
     const std::int64_t utc = static_cast<std::int64_t>(realtime_ns);
     const bool set = moved_ns_ > kSetNs || moved_ns_ < -kSetNs;
-    return set ? utc - moved_ns_ : utc;
+    return set ? difference(utc, moved_ns_) : utc;
   }
 
   // UTC minus CLOCK_MONOTONIC; nothing before the first reading, unless it was given.

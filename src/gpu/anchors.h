@@ -4,6 +4,11 @@
 // second one is recorded on a stream of ours with nothing in it, between two readings of the clock:
 // it happened somewhere between them. The device's clock and the host's run apart by some
 // millionths; how far is measured by the anchors themselves.
+//
+// With CUDA_DEVICE_MAX_CONNECTIONS=1 that stream shares a hardware queue with the job's, so the
+// event waits behind all that was queued before it. Nobody polls for it then: it stays pending, and
+// a later look brackets it between the last time it had not happened and the first time it had.
+// Such brackets are wide, but several of them have less in common than each alone.
 #pragma once
 
 #include <array>
@@ -22,12 +27,19 @@ struct Moment {
 // One thread's, with the context current.
 class Anchors {
  public:
-  // Makes one more, in a few ms at most; where the device is too busy for that, none.
+  // Looks once whether the pending event has happened. Without one, makes an anchor in some ms at
+  // most; where the device is too busy for that, its event stays pending. After a few such failures
+  // it is seldom waited for.
   cuda::Result renew(const Driver& driver) noexcept;
 
   // When an event that has completed did so. False without any anchor.
   cuda::Result time_of(const Driver& driver, cuda::Event event, Moment& found,
                        bool& known) const noexcept;
+
+  bool known() const noexcept { return count_ != 0; }
+  bool pending() const noexcept { return pending_; }
+  // Whether more anchors would tell times much better.
+  bool wide() const noexcept { return !known() || newest().half_ns > kWide; }
 
  private:
   struct Anchor {
@@ -36,21 +48,35 @@ class Anchors {
     std::uint64_t half_ns = 0;  // of the bracket around it
   };
 
-  cuda::Result bracket(const Driver& driver, Anchor& tried, bool& done) const noexcept;
+  cuda::Result prepare(const Driver& driver) noexcept;
+  cuda::Result attempt(const Driver& driver) noexcept;
+  cuda::Result look(const Driver& driver) noexcept;
+  cuda::Result wait(const Driver& driver, std::uint64_t patience, bool& done) noexcept;
+  cuda::Result query(const Driver& driver, bool& done) noexcept;
+  cuda::Result narrow(const Driver& driver, Anchor& made) const noexcept;
+  cuda::Result keep(const Driver& driver, const Anchor& made) noexcept;
   cuda::Result measure_rate(const Driver& driver) noexcept;
+  cuda::Result place(const Driver& driver, const Anchor& anchor, cuda::Event event,
+                     Moment& found) const noexcept;
+  Anchor bracketed() const noexcept;
+  std::uint64_t patience() const noexcept;
   const Anchor& newest() const noexcept { return kept_[(count_ - 1) % kept_.size()]; }
-  const Anchor& nearest(std::uint64_t realtime_ns) const noexcept;
+  const Anchor& best_for(std::uint64_t realtime_ns) const noexcept;
 
   // A minute of them, so that what began long ago is placed by one from then.
   std::array<Anchor, 64> kept_{};
   std::size_t count_ = 0;
   std::size_t first_ = 0;  // the oldest of the present clock
   cuda::Stream stream_ = nullptr;
-  cuda::Event spare_ = nullptr;
-  double rate_ = 1.0;  // host's seconds in one of the device's
+  cuda::Event spare_ = nullptr;  // the one that is tried; `pending_`: it may not have happened yet
+  bool pending_ = false;
+  std::uint64_t low_ = 0, high_ = 0;  // it happened between these
+  unsigned failures_ = 0;             // attempts in a row that had to leave it pending
+  double rate_ = 1.0;                 // host's seconds in one of the device's
   double drift_ = kUnmeasuredDrift;
 
   static constexpr double kUnmeasuredDrift = 50e-6;
+  static constexpr std::uint64_t kWide = 1'000'000;  // ns
 };
 
 }  // namespace haiprof::gpu

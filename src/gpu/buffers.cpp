@@ -6,44 +6,46 @@
 
 namespace haiprof::gpu {
 
-bool Buffers::map() noexcept {
+bool Buffers::map(std::uint32_t most) noexcept {
   if (memory_ != nullptr) return true;
-  void* const mapped = mmap(nullptr, kSlots * kBytes, PROT_READ | PROT_WRITE,
+  void* const mapped = mmap(nullptr, most * kBytes, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) return false;
   memory_ = static_cast<std::uint8_t*>(mapped);
+  most_ = most;
   // A child of fork has no CUDA, and would else copy pages that CUPTI writes.
-  madvise(memory_, kSlots * kBytes, MADV_DONTFORK);
-  // The pool is touched now, not in the launch that needs it; the spares only if they are used.
+  madvise(memory_, most * kBytes, MADV_DONTFORK);
+  // The pool is touched now, not in the launch that needs it.
   std::memset(memory_, 0, kPool * kBytes);
   for (std::uint32_t slot = kPool; slot-- > 0;) free_.push(slots_, slot);
-  for (std::uint32_t slot = kPool + kSpares; slot-- > kPool;) spares_.push(slots_, slot);
   return true;
 }
 
 std::uint8_t* Buffers::take() noexcept {
   std::uint32_t slot = free_.pop(slots_);
-  if (slot == kNobody) slot = spares_.pop(slots_);
-  if (slot == kNobody) return at(kSlots - 1);
+  if (slot == kNobody) slot = unused();
+  if (slot == kNobody) return nullptr;
   away_.fetch_add(1, std::memory_order_relaxed);
   return at(slot);
 }
 
-bool Buffers::complete(std::uint8_t* buffer, std::size_t valid, std::uint64_t border) noexcept {
+std::uint32_t Buffers::unused() noexcept {
+  std::uint32_t slot = used_.load(std::memory_order_relaxed);
+  while (slot < most_ && !used_.compare_exchange_weak(slot, slot + 1, std::memory_order_relaxed)) {
+  }
+  return slot < most_ ? slot : kNobody;
+}
+
+bool Buffers::complete(std::uint8_t* buffer, std::size_t valid, std::uint32_t life) noexcept {
   const auto offset = static_cast<std::size_t>(buffer - memory_);
-  if (memory_ == nullptr || buffer < memory_ || offset >= kSlots * kBytes || offset % kBytes != 0) {
+  if (!owns(buffer) || offset % kBytes != 0) {
     foreign_.fetch_add(1, std::memory_order_relaxed);
     return false;
   }
   const auto slot = static_cast<std::uint32_t>(offset / kBytes);
-  if (slot < kSlots - 1) away_.fetch_sub(1, std::memory_order_relaxed);
-  if (slot >= kPool) {
-    if (valid > 0) spilled_.fetch_add(1, std::memory_order_relaxed);
-    if (slot < kSlots - 1) spares_.push(slots_, slot);
-    return true;
-  }
+  away_.fetch_sub(1, std::memory_order_relaxed);
   slots_[slot].valid = valid;
-  slots_[slot].border = border;
+  slots_[slot].life = life;
   full_.push(slots_, slot);
   full_count_.fetch_add(1, std::memory_order_relaxed);
   return true;
@@ -64,7 +66,9 @@ std::uint32_t Buffers::oldest_full() noexcept {
 
 void Buffers::empty(std::uint32_t slot) noexcept {
   // CUPTI is told that it gets zeroed memory, so it does not zero a whole buffer in a launch.
-  std::memset(at(slot), 0, slots_[slot].valid);
+  if (slot < kPool || madvise(at(slot), kBytes, MADV_DONTNEED) != 0) {
+    std::memset(at(slot), 0, slots_[slot].valid);
+  }
   full_count_.fetch_sub(1, std::memory_order_relaxed);
   free_.push(slots_, slot);
 }

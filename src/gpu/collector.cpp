@@ -24,8 +24,6 @@ using std::chrono::milliseconds;
 
 // CUPTI itself delivers only full buffers, so a quiet GPU would be seen seconds late.
 constexpr milliseconds kPeriod{100};
-// CUPTI's API version of CUDA 12.6. Before it, jobs with CUDA graphs were seen to hang.
-constexpr std::uint32_t kSafeWithGraphs = 24;
 // How often devices are looked for.
 constexpr std::uint64_t kLook = 1'000'000'000;  // ns
 // How long the end waits for what the GPU has yet to do, of the phases that are timed.
@@ -53,8 +51,13 @@ class Collector {
     forked_.store(true, std::memory_order_relaxed);
     stream_timer().abandon();
   }
-  void stepped(const phase::Span& step) noexcept {
+  void hear(const phase::Span& step) noexcept {
     if (running()) schedule_.steps.put({step.start, step.end});
+  }
+  void stepped() noexcept {
+    if (!running() || !schedule_.awaits_step()) return;
+    stepped_.store(true, std::memory_order_release);
+    press();
   }
   const Tracer& tracer() const noexcept { return tracer_; }
 
@@ -71,7 +74,8 @@ class Collector {
   bool leave_ = false;
   std::thread thread_;
   std::atomic<bool> running_{false}, tracing_{false}, forked_{false};
-  std::uint64_t earlier_ns_ = 0;  // CPU time of the threads before this one
+  std::atomic<bool> stepped_{false};  // while the schedule waits for it
+  std::uint64_t earlier_ns_ = 0;      // CPU time of the threads before this one
   std::atomic<std::uint64_t> thread_ns_{0};
   Driver driver_;
   Tracer tracer_{wake};
@@ -87,9 +91,11 @@ Collector& collector = *new Collector;
 
 void wake() noexcept { collector.press(); }
 
-void hear(const phase::Span& span) noexcept {
-  if (span.name == phase::Name::step) collector.stepped(span);
+void step_recorded(const phase::Span& span) noexcept {
+  if (span.name == phase::Name::step) collector.hear(span);
 }
+
+void step_ended() noexcept { collector.stepped(); }
 
 Refusal Collector::start(const std::string& folders, const Wanted& wanted) {
   if (forked_.load(std::memory_order_relaxed)) {
@@ -105,7 +111,7 @@ Refusal Collector::start(const std::string& folders, const Wanted& wanted) {
   (void)registered;
   Refusal refusal = gpu::start(driver_);
   if (!refusal.ok()) return refusal;
-  static constexpr phase::Listener listener{.span = hear};
+  static constexpr phase::Listener listener{.span = step_recorded, .stepped = step_ended};
   phase::listen(listener);
   refusal = trace(folders, wanted);
   tracing_.store(wanted.kernels != Mode::off && refusal.ok(), std::memory_order_relaxed);
@@ -132,11 +138,12 @@ Refusal Collector::start(const std::string& folders, const Wanted& wanted) {
 
 Refusal Collector::trace(const std::string& folders, const Wanted& wanted) {
   if (wanted.kernels == Mode::off) return {};
-  Refusal refusal = tracer_.open(folders, wanted.kinds);
+  Refusal refusal = refusal_of_injection();
+  if (refusal.ok()) refusal = tracer_.open(folders, wanted.kinds);
   if (!refusal.ok()) return refusal;
-  if (wanted.kernels == Mode::windows && tracer_.cupti().version < kSafeWithGraphs) {
-    return {tracer_.cupti().path + " is older than CUDA 12.6 and may hang a job with CUDA graphs",
-            "use a torch with CUDA 12.6 or newer, or ask for kernels=\"all\" where there are none"};
+  if (wanted.kernels == Mode::windows) {
+    refusal = refusal_to_switch(tracer_.cupti());
+    if (!refusal.ok()) return refusal;
   }
   // Both at once would lose GPU activity in both, and the other's is what the user looks at now.
   if (!tracer_.watch() && wanted.shared) {
@@ -144,8 +151,13 @@ Refusal Collector::trace(const std::string& folders, const Wanted& wanted) {
         "torch.profiler and haiprof cannot take turns with this torch, which has CUPTI in itself",
         "use a torch that is linked with libcupti.so, as the wheels of PyTorch are"};
   }
+  const std::string tool = handover().other_tool();
+  if (!tool.empty()) {
+    handover().unwatch();
+    return refusal_beside(tool);
+  }
   handover().look_back(wanted.in_use);
-  return schedule_.start(wanted.kernels, wanted.budget, wanted.period);
+  return schedule_.start(wanted.kernels, wanted.budget, wanted.period, wanted.graph_kernels);
 }
 
 void Collector::work() {
@@ -157,8 +169,10 @@ void Collector::work() {
   earlier_ns_ = thread_ns();
   std::unique_lock lock(mutex_);
   for (bool last = false; !last;) {
-    wake_.wait_for(lock, kPeriod,
-                   [this] { return leave_ || asked_ != answered_ || Tracer::pressing(); });
+    wake_.wait_for(lock, kPeriod, [this] {
+      return leave_ || asked_ != answered_ || Tracer::pressing() ||
+             stepped_.exchange(false, std::memory_order_acquire);
+    });
     const std::uint64_t asked = asked_;
     last = leave_;
     lock.unlock();
@@ -198,7 +212,7 @@ void Collector::turn(bool last) {
 void Collector::tell_losses() {
   const Counts now = tracer_.counts();
   const std::uint64_t records = now.dropped + now.timeless + now.clockless;
-  const std::uint64_t whole = now.spilled + now.damaged;
+  const std::uint64_t whole = now.damaged;
   if (records + whole == 0 || records + whole < 2 * lost_) return;
   lost_ = records + whole;
   tell("lost",

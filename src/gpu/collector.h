@@ -13,8 +13,9 @@ namespace haiprof::gpu {
 
 struct Wanted {
   Mode kernels = Mode::windows;
-  double budget = 0;   // the share of the job's time that this may take; 0 = any
-  double period = 60;  // s from one window to the next
+  double budget = 0;           // the share of the job's time that this may take; 0 = any
+  double period = 60;          // s from one window to the next
+  bool graph_kernels = false;  // also once the job replays CUDA graphs
   Kinds kinds;
   bool shared = false;  // torch.profiler uses CUPTI in this process, when it is asked to
   bool in_use = false;  // and may be doing so now

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 
 #include "gpu/symbols.h"
 
@@ -112,10 +113,29 @@ Refusal load(const std::string& folders, Cupti& found) noexcept try {
   return {"out of memory", ""};
 }
 
+Refusal refusal_of_injection() {
+  const char* const path = std::getenv("CUDA_INJECTION64_PATH");
+  if (path == nullptr || *path == '\0' || std::strcmp(path, "none") == 0) return {};
+  Refusal refusal = refusal_beside(path);
+  refusal.mend += ": unset CUDA_INJECTION64_PATH";
+  return refusal;
+}
+
+Refusal refusal_beside(const std::string& tool) {
+  return {"another tool records GPU activity in this job: " + tool,
+          "run the job without it to have kernels recorded"};
+}
+
+Refusal refusal_to_switch(const Cupti& used) {
+  if (used.version >= kSwitches) return {};
+  return {used.path +
+              " is older than CUDA 13.0 Update 1 and may hang a job when recording is switched off",
+          "use a torch with CUDA 13, or ask for kernels=\"all\", which switches it off at the end"};
+}
+
 Refusal refusal_of(const Cupti& used, cupti::Result result) {
   const std::string told = used.path + ": " + used.text_of(result);
   switch (result) {
-    case cupti::kMultipleSubscribers:
     case cupti::kNotCompatible:
       return {"another tool is using CUPTI (" + told + ")",
               "end it (Nsight, compute-sanitizer, another profiler) to have kernels recorded"};

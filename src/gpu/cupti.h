@@ -32,9 +32,21 @@ struct Cupti {
   std::string text_of(cupti::Result result) const;
 };
 
+// CUPTI's API version of CUDA 13.0 Update 1, which fixed a deadlock in cuptiActivityDisable and a
+// crash in cuptiActivityFlushAll: from it on kinds can be switched off and on all the time.
+inline constexpr std::uint32_t kSwitches = 130001;
+
 // Finds libcupti: the one that this process has mapped already, else that of `folders` (colon
 // between them), of the loader's paths, of a toolkit. The driver must have started.
 Refusal load(const std::string& folders, Cupti& found) noexcept;
+
+// Why CUPTI is left to a tool that the driver loads into this process, unless there is none.
+Refusal refusal_of_injection();
+// The same of one that was found otherwise, by its file.
+Refusal refusal_beside(const std::string& tool);
+
+// Why kernels are not recorded in windows with this CUPTI, unless they can be.
+Refusal refusal_to_switch(const Cupti& used);
 
 // Why CUPTI does not record, in words.
 Refusal refusal_of(const Cupti& used, cupti::Result result);

@@ -18,13 +18,14 @@ namespace haiprof::gpu::cupti {
 
 using Result = int;
 inline constexpr Result kSuccess = 0;
+inline constexpr Result kInvalidOperation = 7;
 inline constexpr Result kInvalidKind = 21;
 inline constexpr Result kMaxLimitReached = 12;  // no record left in this buffer
 inline constexpr Result kNotCompatible = 14;
 inline constexpr Result kNotInitialized = 15;
 inline constexpr Result kNotSupported = 27;
 inline constexpr Result kInsufficientPrivileges = 35;
-inline constexpr Result kMultipleSubscribers = 39;
+inline constexpr Result kMultipleSubscribers = 39;  // of cuptiSubscribe alone
 inline constexpr Result kUnknown = 999;
 
 using Context = void*;
@@ -159,6 +160,7 @@ struct Synchronization {
 // Of the runtime (kind 5) or the driver (kind 4).
 struct Api {
   using Start = Field<std::uint64_t, 8>;
+  using Correlation = Field<std::uint32_t, 32>;
 };
 
 struct Overhead {

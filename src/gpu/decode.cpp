@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "gpu/passing.h"
 #include "ring/writer.h"
 
 namespace haiprof::gpu {
@@ -58,10 +57,24 @@ void push(const ring::ActivityPayload& activity, std::uint64_t now) noexcept {
                                        [&](ring::ActivityPayload& p) { p = activity; });
 }
 
+template <typename Payload, typename Fill>
+void push_named(ring::RecordType type, std::uint64_t now, const Names::Name& name,
+                Fill&& fill) noexcept {
+  if (name.id != ring::kNone || name.text.data() == nullptr) {
+    ring::push_at<Payload>(type, now, [&](Payload& p) { fill(p, name.id); });
+    return;
+  }
+  ring::Texts texts(sizeof(Payload));
+  const std::uint32_t id = texts.bring(name.text);
+  ring::push_at<Payload>(type, now, [&](Payload& p) { fill(p, id); }, texts);
+}
+
 }  // namespace
 
-Decoded Decoder::decode(std::uint8_t* buffer, std::size_t valid, std::uint64_t border) noexcept {
+Decoded Decoder::decode(std::uint8_t* buffer, std::size_t valid, bool named) noexcept {
   Decoded told;
+  named_ = named;
+  names_.begin_buffer();
   if (generation_ != ring::generation()) {
     made_.fill(0);
     generation_ = ring::generation();
@@ -72,7 +85,7 @@ Decoded Decoder::decode(std::uint8_t* buffer, std::size_t valid, std::uint64_t b
   std::uint8_t* record = nullptr;
   cupti::Result result = cupti::kSuccess;
   while ((result = next_(buffer, valid, &record)) == cupti::kSuccess) {
-    if (border == 0 || !began_after(record, border, clock_)) take(record, now, told);
+    take(record, now, told);
   }
   told.damaged = result != cupti::kMaxLimitReached;
   return told;
@@ -114,17 +127,17 @@ void Decoder::take_kernel(const std::uint8_t* record, std::uint64_t now, Decoded
   std::uint64_t end = K::End::of(record);
   if (!settle(start, end, told)) return;
   ++told.kernels;
-  const std::uint32_t name = names_.id(K::Name::of(record));
-  const std::uint64_t correlation = correlations_.widen(K::Correlation::of(record));
+  const Names::Name kernel = names_.of(K::Name::of(record), named_);
   const std::uint32_t graph = K::Graph::of(record);
-  const auto fill = [&](ring::KernelPayload& p) {
+  const std::uint64_t id = correlation(K::Correlation::of(record), graph);
+  const auto fill = [&](ring::KernelPayload& p, std::uint32_t name) {
     const Duration took = duration(end - start);
     const auto grid = K::Grid::of(record);
     const auto block = K::Block::of(record);
     p.start_ns = start;
     p.duration = took.units;
     p.name = name;
-    p.correlation = correlation;
+    p.correlation = id;
     p.stream = K::Stream::of(record);
     p.device = at_most<std::uint16_t>(K::Device::of(record));
     p.registers = K::Registers::of(record);
@@ -136,16 +149,17 @@ void Decoder::take_kernel(const std::uint8_t* record, std::uint64_t now, Decoded
     p.shared_bytes = K::StaticShared::of(record) + K::DynamicShared::of(record);
   };
   if (graph == 0) {
-    ring::push_at<ring::KernelPayload>(ring::RecordType::kernel, now, fill);
+    push_named<ring::KernelPayload>(ring::RecordType::kernel, now, kernel, fill);
     return;
   }
-  ring::push_at<ring::GraphKernelPayload>(ring::RecordType::graph_kernel, now,
-                                          [&](ring::GraphKernelPayload& p) {
-                                            fill(p.kernel);
-                                            p.graph_node = K::GraphNode::of(record);
-                                            p.graph = graph;
-                                            p.reserved = 0;
-                                          });
+  ++told.graph_kernels;
+  push_named<ring::GraphKernelPayload>(ring::RecordType::graph_kernel, now, kernel,
+                                       [&](ring::GraphKernelPayload& p, std::uint32_t name) {
+                                         fill(p.kernel, name);
+                                         p.graph_node = K::GraphNode::of(record);
+                                         p.graph = graph;
+                                         p.reserved = 0;
+                                       });
 }
 
 template <typename Fields>
@@ -169,10 +183,10 @@ bool Decoder::begin(const std::uint8_t* record, ring::ActivityKind kind,
 // What copies and sets have beyond that.
 template <typename Fields>
 void Decoder::place(const std::uint8_t* record, ring::ActivityPayload& activity) noexcept {
-  activity.correlation = correlations_.widen(Fields::Correlation::of(record));
+  activity.graph = Fields::Graph::of(record);
+  activity.correlation = correlation(Fields::Correlation::of(record), activity.graph);
   activity.bytes = Fields::Bytes::of(record);
   activity.graph_node = Fields::GraphNode::of(record);
-  activity.graph = Fields::Graph::of(record);
   activity.stream = Fields::Stream::of(record);
   activity.device = at_most<std::uint16_t>(Fields::Device::of(record));
 }

@@ -16,6 +16,8 @@ namespace haiprof::gpu {
 // What became of the records of one buffer.
 struct Decoded {
   std::uint64_t kernels = 0;
+  // Those of them that a CUDA graph launched.
+  std::uint64_t graph_kernels = 0;
   std::uint64_t others = 0;       // copies, sets, synchronisations, overheads
   std::uint64_t timeless = 0;     // without a time: CUPTI had no room to measure it; not pushed
   std::uint64_t clockless = 0;    // with a time of no clock of this machine; not pushed
@@ -25,6 +27,7 @@ struct Decoded {
 
   Decoded& operator+=(const Decoded& more) noexcept {
     kernels += more.kernels;
+    graph_kernels += more.graph_kernels;
     others += more.others;
     timeless += more.timeless;
     clockless += more.clockless;
@@ -39,10 +42,12 @@ struct Decoded {
 class Decoder {
  public:
   // next: CUPTI's own iterator, which knows how long the records of its version are.
-  explicit Decoder(cupti::ActivityGetNextRecord next) noexcept : next_(next) {}
+  // graph_ids: whether correlation ids of what ran in graphs are right; else they are left out.
+  explicit Decoder(cupti::ActivityGetNextRecord next, bool graph_ids = true) noexcept
+      : next_(next), graph_ids_(graph_ids) {}
 
-  // border: records that began after it (CLOCK_REALTIME, ns) are another's; 0: all are ours.
-  Decoded decode(std::uint8_t* buffer, std::size_t valid, std::uint64_t border = 0) noexcept;
+  // named: the kernels' names can still be read; see Names.
+  Decoded decode(std::uint8_t* buffer, std::size_t valid, bool named = true) noexcept;
 
  private:
   void take(const std::uint8_t* record, std::uint64_t now, Decoded& told) noexcept;
@@ -69,8 +74,15 @@ class Decoder {
   static constexpr std::size_t kOverheadSlots = kSyncSlots + 8;
   static constexpr std::size_t kSlots = kOverheadSlots + 32;
 
+  // 0: none.
+  std::uint64_t correlation(std::uint32_t id, std::uint32_t graph) noexcept {
+    return graph == 0 || graph_ids_ ? correlations_.widen(id) : 0;
+  }
+
   cupti::ActivityGetNextRecord next_;
+  bool graph_ids_;
   Names names_;
+  bool named_ = true;
   Correlations correlations_;
   RecordClock clock_;
   std::array<std::uint32_t, kSlots> made_{};  // id + 1; 0 = not made yet

@@ -38,7 +38,10 @@ Refusal load(Driver& found) noexcept try {
   find(library, "cuEventCreate", made.create_event);
   find(library, "cuEventRecord", made.record_event);
   find(library, "cuEventQuery", made.query_event);
-  find(library, "cuEventElapsedTime", made.elapsed);
+  // The first version also reports errors of work that is still under way.
+  if (!find(library, "cuEventElapsedTime_v2", made.elapsed)) {
+    find(library, "cuEventElapsedTime", made.elapsed);
+  }
   find(library, "cuStreamCreate", made.create_stream);
   find(library, "cuStreamIsCapturing", made.is_capturing);
   find(library, "cuThreadExchangeStreamCaptureMode", made.exchange_capture_mode);

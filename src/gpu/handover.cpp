@@ -94,7 +94,9 @@ struct Trampolines {
     const Call call(Call::begins);
     const cupti::Result result = call.real().enable(kind);
     call.note([&](Handover& all) {
-      if (result == cupti::kSuccess) all.kinds_ |= bit(kind);
+      if (result != cupti::kSuccess) return;
+      all.kinds_ |= bit(kind);
+      if (kind == cupti::kRuntime || kind == cupti::kDriver) all.calls_.store(true);
     });
     return result;
   }
@@ -127,6 +129,17 @@ struct Trampolines {
     return result;
   }
 
+  // CUPTI returns what it holds of one mode no longer once it is in the other. So the mode changes
+  // only while it holds nothing of ours; to the other both are as good.
+  static cupti::Result set_attribute(int attribute, std::size_t* bytes, void* value) noexcept {
+    const bool mode = attribute == cupti::kPerThreadActivityBuffer && value != nullptr;
+    // Set to none by a session at its end; else one begins with it.
+    const bool begins = mode && *static_cast<const std::uint8_t*>(value) != 0;
+    const Call call(begins ? Call::begins : Call::goes_on);
+    if (mode && (!call.all().lasts() || call.all().tracer_.holds())) return cupti::kSuccess;
+    return call.real().set_attribute(attribute, bytes, value);
+  }
+
   static cupti::Result finalize() noexcept {
     const Call call(Call::finalizes);
     const cupti::Result result = call.real().finalize();
@@ -153,6 +166,7 @@ std::size_t Handover::watch(const Cupti& cupti, const Tracer& tracer) noexcept t
     add("cuptiActivityEnable", cupti_.enable, &T::enable);
     add("cuptiActivityDisable", cupti_.disable, &T::disable);
     add("cuptiActivityFlushAll", cupti_.flush_all, &T::flush_all);
+    add("cuptiActivitySetAttribute", cupti_.set_attribute, &T::set_attribute);
     add("cuptiFinalize", cupti_.finalize, &T::finalize);
     interposer_.replace(std::move(all));
     pthread_atfork([] { handover().interposer_.hold(); }, [] { handover().interposer_.release(); },
@@ -175,9 +189,25 @@ void Handover::unwatch() noexcept {
   if (lasts()) interposer_.apply();  // one that began just then
 }
 
+// Before we are the one: CUPTI answers with an error while nobody has registered for records.
+bool Handover::unused() const noexcept {
+  return !ever_ours_.load(std::memory_order_relaxed) && cupti_.flush_all(0) != cupti::kSuccess;
+}
+
+std::string Handover::other_tool() {
+  if (ever_ours_.load(std::memory_order_relaxed) || unused()) return "";
+  for (const std::string& file :
+       interposer_.users(reinterpret_cast<void*>(cupti_.register_callbacks))) {
+    const std::string name = file.substr(file.rfind('/') + 1);
+    // Kineto is a part of libtorch_cpu, or a library of its own.
+    if (name.rfind("libtorch", 0) != 0 && name.rfind("libkineto", 0) != 0) return file;
+  }
+  return "";
+}
+
 void Handover::look_back(bool hint) noexcept {
   // From then on every call was seen, and a slot tells no more of those before.
-  if (std::exchange(looked_back_, true)) return;
+  if (std::exchange(looked_back_, true) || unused()) return;
   const bool began = interposer_.used(reinterpret_cast<void*>(cupti_.register_callbacks));
   const bool ended = interposer_.used(reinterpret_cast<void*>(cupti_.disable));
   if (!began || (ended && !hint)) return;
@@ -202,6 +232,7 @@ bool Handover::take_back() noexcept {
   const std::lock_guard guard(mutex_);
   if (!over_now()) return false;
   lasts_.store(false, std::memory_order_release);
+  calls_.store(false);
   return true;
 }
 

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <string>
 
 #include "gpu/cupti.h"
 #include "interpose/interposer.h"
@@ -40,6 +41,11 @@ class Handover {
   // calls pass, and nothing else happens.
   void unwatch() noexcept;
 
+  // The file of a tool that records GPU activity in this process and is not torch; "" for none. It
+  // would lose its records to us, and never ends, so nobody can wait for it. Before the first
+  // recording only: whoever begins later takes turns as torch.profiler does.
+  std::string other_tool();
+
   // Whether a session lasts: from before its first call until take_back().
   bool lasts() const noexcept { return lasts_.load(std::memory_order_acquire); }
   // Finds out whether a session began before we watched. It did if the other has registered buffers
@@ -52,18 +58,24 @@ class Handover {
   bool take_back() noexcept;
 
   // Whether the API is the tracer's, with kinds enabled that are not the other's to disable.
-  void ours(bool ours) noexcept { ours_.store(ours, std::memory_order_release); }
+  void ours(bool ours) noexcept {
+    ours_.store(ours, std::memory_order_release);
+    if (ours) ever_ours_.store(true, std::memory_order_relaxed);
+  }
 
   // Of the session: the other's own functions for buffers.
   cupti::BufferRequested ask() const noexcept { return ask_.load(std::memory_order_acquire); }
   cupti::BufferCompleted give() const noexcept { return give_.load(std::memory_order_acquire); }
+  // Whether it records the job's calls beside what the GPU does.
+  bool records_calls() const noexcept { return calls_.load(std::memory_order_acquire); }
 
  private:
   friend struct Trampolines;
+  bool unused() const noexcept;
   bool over_now() const noexcept;
   class Call;
 
-  std::atomic<bool> forked_{false}, lasts_{false}, ours_{false};
+  std::atomic<bool> forked_{false}, lasts_{false}, ours_{false}, calls_{false}, ever_ours_{false};
   std::atomic<cupti::BufferRequested> ask_{nullptr};
   std::atomic<cupti::BufferCompleted> give_{nullptr};
   Tracer tracer_{};

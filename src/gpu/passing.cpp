@@ -3,42 +3,81 @@
 namespace haiprof::gpu {
 namespace {
 
-// 0: it has none.
-std::uint64_t start_of(const std::uint8_t* record) noexcept {
+// What a record says about who had it made.
+struct Origin {
+  enum Whose : std::uint8_t { open, call, never_ours } whose = never_ours;
+  bool in_graph = false;
+  std::uint32_t id = 0;     // of correlation; 0: none
+  std::uint64_t start = 0;  // 0: none
+};
+
+template <typename Fields>
+Origin of_work(const std::uint8_t* record) noexcept {
+  return {Origin::open, Fields::Graph::of(record) != 0, Fields::Correlation::of(record),
+          Fields::Start::of(record)};
+}
+
+Origin origin_of(const std::uint8_t* record) noexcept {
   switch (cupti::RecordKind::of(record)) {
     case cupti::kConcurrentKernel:
-      return cupti::Kernel::Start::of(record);
+      return of_work<cupti::Kernel>(record);
     case cupti::kMemcpy:
-      return cupti::Memcpy::Start::of(record);
+      return of_work<cupti::Memcpy>(record);
     case cupti::kMemcpyPtoP:
-      return cupti::MemcpyPtoP::Start::of(record);
+      return of_work<cupti::MemcpyPtoP>(record);
     case cupti::kMemset:
-      return cupti::Memset::Start::of(record);
+      return of_work<cupti::Memset>(record);
     case cupti::kSynchronization:
-      return cupti::Synchronization::Start::of(record);
+      return {Origin::open, false, 0, cupti::Synchronization::Start::of(record)};
     case cupti::kOverhead:
-      return cupti::Overhead::Start::of(record);
+      return {Origin::open, false, 0, cupti::Overhead::Start::of(record)};
     case cupti::kDriver:
     case cupti::kRuntime:
-      return cupti::Api::Start::of(record);
+      return {Origin::call, false, cupti::Api::Correlation::of(record), 0};
     default:
-      return 0;
+      return {};
   }
+}
+
+// Ids wrap around.
+bool earlier(std::uint32_t id, std::uint32_t than) noexcept {
+  return static_cast<std::int32_t>(id - than) < 0;
 }
 
 }  // namespace
 
-bool lies(const std::uint8_t* record, Side side, std::uint64_t moment,
-          const RecordClock& clock) noexcept {
-  std::uint64_t start = start_of(record), end = start;
-  const bool before = start != 0 && clock.settle(start, end) && start < moment;
-  return before == (side == Side::before);
+void Border::draw(std::uint64_t now_ns, bool graph_ids) noexcept {
+  first_call_.store(0, std::memory_order_relaxed);
+  graph_ids_.store(graph_ids, std::memory_order_relaxed);
+  moment_.store(now_ns, std::memory_order_release);
 }
 
-bool began_after(const std::uint8_t* record, std::uint64_t moment,
-                 const RecordClock& clock) noexcept {
-  std::uint64_t start = start_of(record), end = start;
-  return start != 0 && clock.settle(start, end) && start >= moment;
+void Border::learn(cupti::ActivityGetNextRecord next, std::uint8_t* buffer,
+                   std::size_t valid) noexcept {
+  std::uint8_t* record = nullptr;
+  while (next(buffer, valid, &record) == cupti::kSuccess) {
+    const Origin origin = origin_of(record);
+    if (origin.whose != Origin::call || origin.id == 0) continue;
+    std::uint64_t known = first_call_.load(std::memory_order_relaxed);
+    while ((known == 0 || earlier(origin.id, static_cast<std::uint32_t>(known))) &&
+           !first_call_.compare_exchange_weak(known, kKnown | origin.id)) {
+    }
+  }
+}
+
+bool Border::is_ours(const std::uint8_t* record, const Fallback& fallback,
+                     const RecordClock& clock) const noexcept {
+  const Origin origin = origin_of(record);
+  if (origin.whose != Origin::open) return false;
+  std::uint64_t start = origin.start, end = start;
+  const bool timed = start != 0 && clock.settle(start, end);
+  if (timed && start < moment_.load(std::memory_order_acquire)) return true;
+  if (timed && origin.id == 0) return false;
+  const std::uint64_t first = first_call_.load();
+  if (first != 0 && origin.id != 0 && (!origin.in_graph || graph_ids_.load())) {
+    return earlier(origin.id, static_cast<std::uint32_t>(first));
+  }
+  return fallback.buffer_is_ours && (fallback.calls_recorded || !timed);
 }
 
 }  // namespace haiprof::gpu

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <string>
 
+#include "gpu/stream_timer.h"
 #include "gpu/tell.h"
 #include "phase/current.h"
 #include "ring/clock.h"
@@ -11,6 +12,10 @@ namespace haiprof::gpu {
 namespace {
 
 constexpr double kNsPerSecond = 1e9;
+// Seconds that CUPTI has to return what it holds before recording begins again.
+constexpr std::uint64_t kDraining = 2;
+// Seconds between two restarts because CUPTI has become slow.
+constexpr std::uint64_t kSlowRestarts = 3600;
 
 const char* name_of(Mode mode) noexcept {
   switch (mode) {
@@ -35,9 +40,12 @@ std::string percent(double ratio) {
 Schedule::Schedule(Tracer& tracer) noexcept
     : tracer_(tracer), windows_(ring::ticks_per_second(), 0) {}
 
-Refusal Schedule::start(Mode mode, double budget, double period) {
+Refusal Schedule::start(Mode mode, double budget, double period, bool graph_kernels) {
   mode_ = mode;
   budget_ = budget;
+  graph_kernels_ = graph_kernels;
+  replays_before_ = stream_timer().counts().replays;
+  graph_kernels_before_ = tracer_.counts().graph_kernels;
   tracer_.turns();  // what an earlier recording did not hear
   if (mode == Mode::off) return {};
   Refusal refusal = tracer_.enable();
@@ -52,6 +60,10 @@ Refusal Schedule::start(Mode mode, double budget, double period) {
   compared_ = metered_ = tell_from_ = 0;
   newest_ = {};
   cupti_ns_before_ = tracer_.counts().overhead_ns;
+  faults_ = 0;
+  restarted_ = 0;
+  restarting_ = false;
+  health_.begin(seen(started_, 0));
   // The first steps of a job are longer by themselves.
   if (!tracer_.yielded()) {
     windows_.begin(started_, false);
@@ -65,8 +77,11 @@ void Schedule::turn(std::uint64_t thread_ns) {
   hear_of_steps();
   tracer_.follow();
   hear_of_others();
+  check_health(now, thread_ns);
+  hear_of_graphs();
   if (mode_ == Mode::windows) follow_windows(now);
   if (mode_ != Mode::off && !tracer_.yielded()) keep_budget(now, thread_ns);
+  awaits_step_.store(mode_ == Mode::windows && windows_.open(), std::memory_order_relaxed);
 }
 
 void Schedule::hear_of_steps() {
@@ -103,6 +118,99 @@ void Schedule::hear_of_others() {
         break;
     }
   }
+}
+
+void Schedule::check_health(std::uint64_t now, std::uint64_t thread_ns) {
+  if (restarting_) return finish_restart(now, thread_ns);
+  if (mode_ == Mode::off || tracer_.yielded() || !windows_.open()) return;
+  const Trouble found = trouble(now, thread_ns);
+  if (found.reason.empty()) return;
+  const std::uint64_t rest = kSlowRestarts * ring::ticks_per_second();
+  const bool due = found.is_fault ? faults_++ == 0 : restarted_ == 0 || now - restarted_ >= rest;
+  if (due && tracer_.cupti().version >= kSwitches) {
+    restart(now, found.reason);
+  } else if (found.is_fault) {
+    give_up(found.reason);
+  }
+}
+
+Schedule::Trouble Schedule::trouble(std::uint64_t now, std::uint64_t thread_ns) {
+  const cupti::Result fault = tracer_.fault();
+  if (fault != cupti::kSuccess) {
+    return {"CUPTI delivers no records any more (" + tracer_.cupti().text_of(fault) + ")", true};
+  }
+  switch (health_.look(seen(now, thread_ns))) {
+    case Health::Trouble::timeless:
+      return {"CUPTI gave " + std::to_string(health_.judged_timeless()) + " of the last " +
+                  std::to_string(health_.judged()) + " activities no time",
+              true};
+    case Health::Trouble::slower:
+      return {"taking over what CUPTI recorded costs several times what it did", false};
+    case Health::Trouble::none:
+      break;
+  }
+  return {};
+}
+
+Health::Seen Schedule::seen(std::uint64_t now, std::uint64_t thread_ns) const {
+  const Counts counts = tracer_.counts();
+  return {counts.kernels + counts.others, counts.timeless, thread_ns,
+          static_cast<std::uint64_t>(kNsPerSecond * static_cast<double>(now) /
+                                     static_cast<double>(ring::ticks_per_second()))};
+}
+
+void Schedule::restart(std::uint64_t now, const std::string& reason) {
+  tell("hook", "the recording of kernels restarts: " + reason, "{}");
+  end_recording("restart");
+  restarted_ = now;
+  restarting_ = mode_ == Mode::all;  // the next window begins by itself
+}
+
+void Schedule::finish_restart(std::uint64_t now, std::uint64_t thread_ns) {
+  const std::uint64_t longest = kDraining * ring::ticks_per_second();
+  if (!tracer_.drained() && now - restarted_ < longest) return;
+  restarting_ = false;
+  const Refusal refusal = tracer_.enable();
+  if (!refusal.ok()) return give_up(refusal.reason);
+  health_.begin(seen(now, thread_ns));
+  if (tracer_.yielded()) return;  // it begins when the other profiler has ended
+  const std::uint64_t begin = ring::now_ticks();
+  windows_.begin(begin, false);
+  tell_kernels(true, "restart", begin);
+}
+
+void Schedule::give_up(const std::string& reason) {
+  tell("hook",
+       "kernels are no longer recorded: " + reason +
+           "; restart the job to record them again, and use a newer CUDA if this recurs",
+       "{}");
+  end_recording("fault");
+  mode_ = Mode::off;
+}
+
+void Schedule::end_recording(const char* why) {
+  const std::uint64_t now = ring::now_ticks();
+  restarting_ = false;
+  tracer_.disable();
+  if (!windows_.open()) return;
+  windows_.end(now);
+  windows_.disturb();
+  tell_kernels(false, why, now);
+}
+
+// Replays that torch makes are seen as such, those of others by the kernels that they launch.
+void Schedule::hear_of_graphs() {
+  if (mode_ == Mode::off || graph_kernels_) return;
+  if (stream_timer().counts().replays == replays_before_ &&
+      tracer_.counts().graph_kernels == graph_kernels_before_) {
+    return;
+  }
+  tell(
+      "graphs",
+      "the job replays CUDA graphs, so kernels are no longer recorded: recording every kernel of a "
+      "graph can slow it down; graphs=\"kernels\" records them all the same",
+      std::string("{\"mode\": \"") + name_of(mode_) + "\"}");
+  step_down(Mode::off, "graphs");
 }
 
 void Schedule::follow_windows(std::uint64_t now) {
@@ -144,12 +252,13 @@ void Schedule::keep_budget(std::uint64_t now, std::uint64_t thread_ns) {
 
 void Schedule::judge(const Verdict& found, std::uint32_t evidence) {
   if (budget_ > 0 && found.cost > budget_) {
-    const Mode next = mode_ == Mode::all ? Mode::windows : Mode::off;
+    const bool windows = mode_ == Mode::all && tracer_.cupti().version >= kSwitches;
+    const Mode next = windows ? Mode::windows : Mode::off;
     tell("budget",
          found.text + "; that is over the budget of " + percent(budget_) +
              " %: " + (next == Mode::off ? "it ends" : "only windows from now on"),
          found.attributes + ", \"stepped_down_to\": \"" + name_of(next) + "\"}");
-    return step_down(next);
+    return step_down(next, "budget");
   }
   // Each time that twice as much is known: the ring keeps every text for as long as it is open.
   newest_ = found;
@@ -208,13 +317,8 @@ std::string Schedule::both(double share, std::uint64_t thread_ns) const {
          ", \"cost_cupti_ns\": " + std::to_string(tracer_.counts().overhead_ns - cupti_ns_before_);
 }
 
-void Schedule::step_down(Mode mode) {
-  const std::uint64_t now = ring::now_ticks();
-  if (windows_.open()) {
-    windows_.end(now);
-    tell_kernels(false, "budget", now);
-  }
-  tracer_.disable();
+void Schedule::step_down(Mode mode, const char* why) {
+  end_recording(why);
   mode_ = mode;
   compared_ = metered_ = tell_from_ = 0;
   newest_ = {};
@@ -225,12 +329,7 @@ void Schedule::stop() {
   hear_of_steps();
   hear_of_others();
   tell_newest();
-  const std::uint64_t now = ring::now_ticks();
-  tracer_.disable();
-  if (windows_.open()) {
-    windows_.end(now);
-    tell_kernels(false, "stop", now);
-  }
+  end_recording("stop");
   mode_ = Mode::off;
 }
 

@@ -1,7 +1,7 @@
 // Turns tracing on and off: as the mode says, in windows, and less when it costs more than its
 // budget. Whatever it does becomes rows of the events table: `kernels` for each beginning and end
 // of tracing, `handover` when another profiler is given way, `budget` for what it was found to
-// cost.
+// cost, `graphs` when it ends because the job replays CUDA graphs.
 #pragma once
 
 #include <atomic>
@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <string>
 
+#include "gpu/health.h"
 #include "gpu/tracer.h"
 #include "gpu/windows.h"
 
@@ -49,12 +50,15 @@ class Schedule {
   // Begins to trace at once: what is traced from before the first context costs least.
   // budget: the share of a job's time that recording kernels may take; 0 = any.
   // period: seconds from one window to the next, and between two looks at what `all` costs.
-  Refusal start(Mode mode, double budget, double period);
+  // graph_kernels: also once the job replays CUDA graphs, each node of which is traced then.
+  Refusal start(Mode mode, double budget, double period, bool graph_kernels);
 
   // thread_ns: CPU time of the collector's thread since start().
   void turn(std::uint64_t thread_ns);
   void stop();
   bool on() const noexcept { return mode_ != Mode::off; }
+  // Whether turn() should be called as soon as a step has ended. For any thread.
+  bool awaits_step() const noexcept { return awaits_step_.load(std::memory_order_relaxed); }
 
   StepFeed steps;
 
@@ -66,9 +70,23 @@ class Schedule {
     std::string attributes;  // a JSON object without its last brace
   };
 
+  // What is wrong with the records; no reason: nothing.
+  struct Trouble {
+    std::string reason;
+    bool is_fault = false;  // CUPTI's, beyond being slow
+  };
+
   void hear_of_steps();
   void hear_of_others();
+  void hear_of_graphs();
   void follow_windows(std::uint64_t now);
+  void check_health(std::uint64_t now, std::uint64_t thread_ns);
+  Trouble trouble(std::uint64_t now, std::uint64_t thread_ns);
+  Health::Seen seen(std::uint64_t now, std::uint64_t thread_ns) const;
+  void restart(std::uint64_t now, const std::string& reason);
+  void finish_restart(std::uint64_t now, std::uint64_t thread_ns);
+  void give_up(const std::string& reason);
+  void end_recording(const char* why);
   void keep_budget(std::uint64_t now, std::uint64_t thread_ns);
   Verdict compared(std::uint64_t now, std::uint64_t thread_ns) const;
   Verdict metered(std::uint64_t now, std::uint64_t thread_ns) const;
@@ -76,17 +94,24 @@ class Schedule {
   // evidence: how much it rests on.
   void judge(const Verdict& found, std::uint32_t evidence);
   void tell_newest();
-  void step_down(Mode mode);
+  void step_down(Mode mode, const char* why);
   void tell_kernels(bool recording, const char* why, std::uint64_t ticks) const;
 
   Tracer& tracer_;
   Mode mode_ = Mode::off;
   double budget_ = 0;
+  bool graph_kernels_ = false;
+  std::uint64_t replays_before_ = 0, graph_kernels_before_ = 0;
   Windows windows_;
   std::uint64_t period_ = 0;        // ticks
   std::uint64_t started_ = 0;       // ticks
   std::uint64_t last_metered_ = 0;  // ticks
   std::uint64_t cupti_ns_before_ = 0;
+  Health health_;
+  std::uint32_t faults_ = 0;     // of CUPTI's since start()
+  std::uint64_t restarted_ = 0;  // ticks; 0 = never
+  std::atomic<bool> awaits_step_{false};
+  bool restarting_ = false;      // ended, and not begun again
   std::uint32_t compared_ = 0;   // windows that the newest verdict rests on
   std::uint32_t metered_ = 0;    // verdicts before there were any
   std::uint32_t tell_from_ = 0;  // of either, when the next is told

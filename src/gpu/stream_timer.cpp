@@ -3,9 +3,12 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cinttypes>
 #include <cmath>
+#include <cstdio>
 #include <memory>
 #include <new>
+#include <span>
 #include <string>
 
 #include "ring/writer.h"
@@ -16,6 +19,7 @@ namespace {
 StreamTimer& the_timer = *new StreamTimer;
 
 constexpr std::uint64_t kAnchored = 1'000'000'000;  // ns between two anchors of a device in use
+constexpr std::uint64_t kNarrowing = 100'000'000;   // … while they tell times badly
 constexpr std::uint64_t kLook = 2'000'000;          // ns between two looks at the end
 constexpr std::uint64_t kLeaving = 100'000'000;     // ns that a thread may be in the driver at stop
 
@@ -26,6 +30,20 @@ void count(std::atomic<std::uint64_t>& counter) noexcept {
 bool is_timed(phase::Name name) noexcept {
   return name == phase::Name::forward || name == phase::Name::backward ||
          name == phase::Name::optimizer || name == phase::Name::eval;
+}
+
+bool wants_anchor(EventPool& pool, std::uint64_t now) noexcept {
+  const std::uint64_t since = now - pool.anchored_ns;
+  if (pool.anchors.pending() || !pool.anchors.known()) return since >= kLook;
+  return since >= (pool.anchors.wide() ? kNarrowing : kAnchored) && pool.used_since();
+}
+
+// Copies a text, or of one too long the characters that there is room for.
+std::string_view kept(std::string_view text, std::span<char> to) noexcept {
+  std::size_t bytes = std::min(text.size(), to.size());
+  while (bytes < text.size() && bytes > 0 && (text[bytes] & 0xC0) == 0x80) --bytes;
+  std::copy_n(text.begin(), bytes, to.begin());
+  return {to.data(), bytes};
 }
 
 void sleep_ns(std::uint64_t ns) noexcept {
@@ -167,6 +185,20 @@ void StreamTimer::time(Event* from, Event* to, const Range& range) noexcept {
   pend(from, to, ring::Category::user, phase::Name::count, range);
 }
 
+Event* StreamTimer::begin_replay() noexcept {
+  if (!armed_.load(std::memory_order_relaxed)) return nullptr;
+  if (replays_.admit(ring::now_ticks())) return record();
+  count(counters_.replays_left_out);
+  return nullptr;
+}
+
+void StreamTimer::end_replay(Event* from, std::uint32_t graph, std::uint32_t step) noexcept {
+  if (!armed_.load(std::memory_order_relaxed)) return release(from);
+  count(counters_.replays);
+  if (from == nullptr) return;
+  pend(from, record(), ring::Category::graph, phase::Name::count, {graph, 0, step});
+}
+
 void StreamTimer::pend(Event* from, Event* to, ring::Category category, phase::Name phase,
                        const Range& range) noexcept {
   std::uint32_t index = IndexStack::kNobody;
@@ -191,6 +223,8 @@ void StreamTimer::pend(Event* from, Event* to, ring::Category category, phase::N
   pending.category = category;
   pending.phase = phase;
   pending.range = range;
+  // The caller's text may be gone when it is wanted.
+  if (range.name == ring::kNone) pending.range.text = kept(range.text, pending.text);
   told_.push(pending_, index);
 }
 
@@ -224,27 +258,29 @@ void StreamTimer::anchor() noexcept {
   const std::uint64_t now = ring::clock_ns(CLOCK_MONOTONIC);
   for (auto& place : pools_) {
     EventPool* const pool = place.load(std::memory_order_acquire);
-    if (pool == nullptr || !armed_.load(std::memory_order_relaxed)) return;
-    if (now - pool->anchored_ns < kAnchored || !pool->used_since() || !enter(*pool)) continue;
+    if (pool == nullptr || failed()) return;
+    if (!wants_anchor(*pool, now) || !enter(*pool)) continue;
     pool->anchored_ns = now;
     const cuda::Result result = pool->anchors.renew(*driver_);
-    if (result != cuda::kSuccess && !cuda::is_of_capture(result))
+    if (result != cuda::kSuccess && !cuda::is_of_capture(result)) {
       fail("an event of the timer's own", result);
+    }
   }
 }
 
 void StreamTimer::take(double seconds) noexcept {
   if (driver_ == nullptr) return;
-  anchor();
   fetch_told();
+  anchor();
   resolve();
   const std::uint64_t begin = ring::clock_ns(CLOCK_MONOTONIC);
-  while (!waiting_.empty() && failure_.load(std::memory_order_relaxed) == cuda::kSuccess &&
+  while (!waiting_.empty() && !failed() &&
          static_cast<double>(ring::clock_ns(CLOCK_MONOTONIC) - begin) < seconds * 1e9) {
     sleep_ns(kLook);
+    anchor();
     resolve();
   }
-  if (seconds > 0 || failure_.load(std::memory_order_relaxed) != cuda::kSuccess) {
+  if (seconds > 0 || failed()) {
     for (const std::uint32_t index : waiting_) {
       count(counters_.unresolved);
       put_back(index);
@@ -278,7 +314,7 @@ void StreamTimer::resolve() noexcept {
 }
 
 bool StreamTimer::settle(const Pending& pending) noexcept {
-  if (failure_.load(std::memory_order_relaxed) != cuda::kSuccess) return false;
+  if (failed()) return false;
   EventPool& pool = *pending.to->pool;
   // A stream that has not come so far has not come further either.
   const Stream stream{&pool, pending.to->stream};
@@ -300,18 +336,11 @@ bool StreamTimer::settle(const Pending& pending) noexcept {
   if (result == cuda::kSuccess) {
     result = pool.anchors.time_of(*driver_, pending.from->handle, start, known);
   }
-  if (result == cuda::kSuccess && !known) {
-    call = "an event of the timer's own";
-    result = pool.anchors.renew(*driver_);
-    if (result == cuda::kSuccess) {
-      result = pool.anchors.time_of(*driver_, pending.from->handle, start, known);
-    }
-  }
   if (result != cuda::kSuccess) {
     fail(call, result);
     return false;
   }
-  if (!known) {  // the device is too busy for an anchor yet
+  if (!known) {  // the device has been too busy for an anchor so far
     busy_.push_back(stream);
     return false;
   }
@@ -320,16 +349,24 @@ bool StreamTimer::settle(const Pending& pending) noexcept {
 }
 
 void StreamTimer::push(const Pending& pending, const Moment& start, float milliseconds) noexcept {
-  const bool is_phase = pending.category == ring::Category::phase;
-  if (!is_phase && pending.range.generation != ring::generation()) {
+  if (pending.category == ring::Category::user && pending.range.generation != ring::generation()) {
     count(counters_.unresolved);  // its name is of a ring that was closed
     return;
   }
-  const std::uint32_t name =
-      is_phase ? ring::intern(phase::kNames[static_cast<std::size_t>(pending.phase)])
-               : pending.range.name;
+  ring::Texts texts(sizeof(ring::DeviceSpanPayload));
+  char graph[24];
+  std::uint32_t name = pending.range.name;
+  if (pending.category == ring::Category::phase) {
+    name = ring::intern(phase::kNames[static_cast<std::size_t>(pending.phase)]);
+  } else if (pending.category == ring::Category::graph) {
+    const int bytes = std::snprintf(graph, sizeof graph, "graph %" PRIu32, name);
+    name = texts.add(ring::Share::name, {graph, static_cast<std::size_t>(bytes)});
+  } else if (name == ring::kNone) {
+    name = texts.bring(pending.range.text);
+  }
   ring::push_at<ring::DeviceSpanPayload>(
-      ring::RecordType::device_span, ring::now_ticks(), [&](ring::DeviceSpanPayload& p) {
+      ring::RecordType::device_span, ring::now_ticks(),
+      [&](ring::DeviceSpanPayload& p) {
         p.start_ns = start.realtime_ns;
         p.duration_ns =
             static_cast<std::uint64_t>(std::llround(std::max(0.0F, milliseconds) * 1e6));
@@ -342,7 +379,8 @@ void StreamTimer::push(const Pending& pending, const Moment& start, float millis
         p.uncertainty_ns = start.uncertainty_ns;
         p.device = static_cast<std::uint16_t>(pending.from->pool->device);
         p.category = static_cast<std::uint16_t>(pending.category);
-      });
+      },
+      texts);
   count(counters_.spans);
 }
 
@@ -357,8 +395,7 @@ void StreamTimer::tell_failure() noexcept try {
   if (call == nullptr) return;
   const std::string text = "phases are no longer timed on the GPU: " + std::string(call) + ": " +
                            driver_->text_of(failure_.load(std::memory_order_acquire));
-  ring::push_event(ring::intern("hook"), ring::intern_detail(text), ring::kNone,
-                   phase::current_step());
+  ring::push_event(ring::intern("hook"), text, {}, phase::current_step());
 } catch (...) {  // no memory to tell it with
 }
 
@@ -366,9 +403,10 @@ TimerCounts StreamTimer::counts() const noexcept {
   const auto value = [](const std::atomic<std::uint64_t>& counter) {
     return counter.load(std::memory_order_relaxed);
   };
-  return {value(counters_.spans),     value(counters_.left_out), value(counters_.capturing),
-          value(counters_.exhausted), value(counters_.one_end),  value(counters_.apart),
-          value(counters_.unresolved)};
+  return {
+      value(counters_.spans),      value(counters_.left_out), value(counters_.capturing),
+      value(counters_.exhausted),  value(counters_.one_end),  value(counters_.apart),
+      value(counters_.unresolved), value(counters_.replays),  value(counters_.replays_left_out)};
 }
 
 }  // namespace haiprof::gpu

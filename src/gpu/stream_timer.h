@@ -1,4 +1,4 @@
-// When the phases of a step, and the user's ranges, ran on the GPU.
+// When the phases of a step, the user's ranges and the replays of CUDA graphs ran on the GPU.
 //
 // At each end of them a timing event is recorded on the stream that the thread gives its work to.
 // Nobody waits for it: the collector's thread asks later whether it has happened, and pushes what
@@ -12,6 +12,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "gpu/boundaries.h"
@@ -19,6 +20,7 @@
 #include "gpu/driver.h"
 #include "gpu/event_pool.h"
 #include "gpu/index_stack.h"
+#include "gpu/replay_ration.h"
 #include "phase/process.h"
 
 namespace haiprof::gpu {
@@ -35,12 +37,14 @@ struct Caller {
 // Since the process began.
 struct TimerCounts {
   std::uint64_t spans = 0;
-  std::uint64_t left_out = 0;    // boundaries without an event, to keep the cost down
-  std::uint64_t capturing = 0;   // … because the stream captured a graph
-  std::uint64_t exhausted = 0;   // … because all events were waited for
-  std::uint64_t one_end = 0;     // spans with an event at one end only
-  std::uint64_t apart = 0;       // spans that ended on another stream than they began on
-  std::uint64_t unresolved = 0;  // spans whose events had not happened at the end
+  std::uint64_t left_out = 0;          // boundaries without an event, to keep the cost down
+  std::uint64_t capturing = 0;         // … because the stream captured a graph
+  std::uint64_t exhausted = 0;         // … because all events were waited for
+  std::uint64_t one_end = 0;           // spans with an event at one end only
+  std::uint64_t apart = 0;             // spans that ended on another stream than they began on
+  std::uint64_t unresolved = 0;        // spans whose events had not happened at the end
+  std::uint64_t replays = 0;           // of CUDA graphs that were seen, timed or not
+  std::uint64_t replays_left_out = 0;  // … that were not timed, to keep the cost down
 };
 
 class StreamTimer {
@@ -58,15 +62,22 @@ class StreamTimer {
   // For ranges, on any thread that Caller knows. Null when there is no GPU in use.
   Event* record() noexcept;
   struct Range {
-    std::uint32_t name = ring::kNone;  // id in the ring of `generation`
+    std::uint32_t name = ring::kNone;  // id in the ring of `generation`, or kNone
     std::uint32_t generation = 0;
     std::uint32_t step = ring::kNone;
     std::uint32_t microbatch = ring::kNone;
     std::uint32_t stage = ring::kNone;
     std::uint32_t chunk = ring::kNone;
+    std::string_view text =
+        {};  // the name itself, used without an id; of one too long, the beginning
   };
   // What lies between two events of record(), of which the caller lets go; either may be null.
   void time(Event* from, Event* to, const Range& range) noexcept;
+
+  // Around the replay of a CUDA graph, which begins after the one and was given to the GPU before
+  // the other. Takes over the caller's use of the event, which may be null.
+  Event* begin_replay() noexcept;
+  void end_replay(Event* from, std::uint32_t graph, std::uint32_t step) noexcept;
 
   // For the collector's thread: when it begins, and each time.
   void begin_thread() noexcept;
@@ -76,18 +87,21 @@ class StreamTimer {
   TimerCounts counts() const noexcept;
 
  private:
+  static constexpr std::size_t kTextBytes = 256;
+
   // What lies between two events, until both have happened.
   struct Pending {
     Event* from = nullptr;
     Event* to = nullptr;
     ring::Category category = ring::Category::phase;
     phase::Name phase = phase::Name::count;
-    Range range;
+    Range range;  // of a replay the name is the graph's number
+    std::array<char, kTextBytes> text;
     std::atomic<std::uint32_t> next{0};
   };
   struct Counters {
     std::atomic<std::uint64_t> spans{0}, left_out{0}, capturing{0}, exhausted{0}, one_end{0},
-        apart{0}, unresolved{0};
+        apart{0}, unresolved{0}, replays{0}, replays_left_out{0};
   };
   struct Stream {
     const EventPool* pool;
@@ -107,6 +121,9 @@ class StreamTimer {
   void pend(Event* from, Event* to, ring::Category category, phase::Name phase,
             const Range& range) noexcept;
   void fail(const char* call, cuda::Result result) noexcept;
+  bool failed() const noexcept {
+    return failure_.load(std::memory_order_relaxed) != cuda::kSuccess;
+  }
 
   void anchor() noexcept;
   void fetch_told() noexcept;
@@ -124,6 +141,7 @@ class StreamTimer {
   const Cupti* cupti_ = nullptr;
   std::array<std::atomic<EventPool*>, kPools> pools_{};
   Boundaries boundaries_;
+  ReplayRation replays_;
   std::atomic<std::uint32_t> recording_{0};  // threads between leave() and enter()
   std::atomic<cuda::Result> failure_{cuda::kSuccess};
   std::atomic<const char*> failed_call_{nullptr};

@@ -11,10 +11,7 @@ namespace haiprof::gpu {
 void tell(const char* kind, const std::string& text, const std::string& attributes,
           std::uint64_t ticks) {
   if (!ring::is_open()) return;
-  const ring::EventPayload event{ring::intern(kind), ring::intern_detail(text),
-                                 ring::intern_detail(attributes), phase::current_step()};
-  ring::push_at<ring::EventPayload>(ring::RecordType::event, ticks,
-                                    [&](ring::EventPayload& p) { p = event; });
+  ring::push_event(ring::intern(kind), text, attributes, phase::current_step(), ticks);
 }
 
 std::string number(double value) {

@@ -16,15 +16,32 @@
 namespace haiprof::gpu {
 namespace {
 
-// Device memory for records: 3.2 MB each by default, and no more than 32 of them.
-constexpr std::size_t kDevicePool = 32;
+// CUPTI's API version of CUDA 12.9: from it on CUPTI survives that it is given no buffer, and
+// counts what it drops. An older one may crash, so it has room for a second of the busiest GPU.
+constexpr std::uint32_t kTakesNoBuffer = 27;
+constexpr std::uint32_t kMostBuffers = 128;
+// Of CUDA 13.1 Update 1: before it, graph launches had wrong correlation ids in all sessions but
+// the first.
+constexpr std::uint32_t kGraphIds = 130101;
+// How long a session of the other's may wait for our last kernels, ns: its user has just asked for
+// a profile, and the job does not wait.
+constexpr std::uint64_t kDrain = 50'000'000;
+constexpr std::chrono::milliseconds kDrainStep{5};
+// The same where CUPTI ends, ms: there the job's launch waits.
+constexpr int kFinalize = 100;
+// An error that CUPTI gives as often in a row will not go away.
+constexpr std::uint32_t kFaults = 3;
 
 // Never destroyed: CUPTI's threads may call back while the process ends.
 Buffers& buffers = *new Buffers;
 std::atomic<void (*)() noexcept> tell_pressure{nullptr};
 std::atomic<Tracer*> tracer{nullptr};
-// When the tracer has yielded, CLOCK_REALTIME, ns; 0: it has not, or had nothing to yield.
-std::atomic<std::uint64_t> yielded_ns{0};
+// Drawn when the tracer yields, unless it has nothing to yield.
+Border border;
+// Records of ours that came in a buffer of the other's while no buffer of ours was free.
+std::atomic<std::uint64_t> unplaced{0};
+// CUPTI's lives: each ends with cuptiFinalize, which takes along what records point to.
+std::atomic<std::uint32_t> life{0};
 std::atomic<cupti::ActivityGetNextRecord> next_record{nullptr};
 
 void buffer_requested(std::uint8_t** buffer, std::size_t* bytes, std::size_t* most) {
@@ -33,22 +50,71 @@ void buffer_requested(std::uint8_t** buffer, std::size_t* bytes, std::size_t* mo
   *most = 0;  // as many as fit
 }
 
-// Copies what lies on one side of a border in time into a buffer that `ask` gives, when there is
-// any, and hands that one to `give`.
-template <typename Ask, typename Give>
-void pass_on(Side side, std::uint64_t border, std::uint8_t* buffer, std::size_t valid, Ask&& ask,
-             Give&& give) {
-  std::uint8_t* target = nullptr;
-  std::size_t room = 0, used = 0;
-  bool asked = false;
-  each_on(side, border, next_record.load(), buffer, valid,
-          [&](const std::uint8_t* record, std::size_t bytes) {
-            if (!std::exchange(asked, true)) room = ask(target);
-            if (target == nullptr || used + bytes > room) return;
-            std::memcpy(target + used, record, bytes);
-            used += bytes;
-          });
-  if (target != nullptr) give(target, room, used);
+// Records that go to their owner in a buffer of the owner's, which is asked for when the first
+// comes.
+class Passed {
+ public:
+  template <typename Ask>
+  void add(const std::uint8_t* record, std::size_t bytes, Ask&& ask) noexcept {
+    if (!std::exchange(asked_, true)) room_ = ask(target_);
+    if (target_ == nullptr || used_ + bytes > room_) {
+      ++lost_;
+      return;
+    }
+    std::memcpy(target_ + used_, record, bytes);
+    used_ += bytes;
+  }
+  std::uint8_t* target() const noexcept { return target_; }
+  std::size_t room() const noexcept { return room_; }
+  std::size_t used() const noexcept { return used_; }
+  std::uint64_t lost() const noexcept { return lost_; }
+
+ private:
+  std::uint8_t* target_ = nullptr;
+  std::size_t room_ = 0, used_ = 0;
+  std::uint64_t lost_ = 0;
+  bool asked_ = false;
+};
+
+// Leaves what is ours in a buffer of ours, and gives the other the rest.
+std::size_t keep_ours(cupti::Context context, std::uint32_t stream, std::uint8_t* buffer,
+                      std::size_t valid, const Border::Fallback& fallback,
+                      const RecordClock& clock) noexcept {
+  Passed theirs;
+  const std::size_t kept = part(
+      next_record.load(), buffer, valid,
+      [&](const std::uint8_t* record) { return border.is_ours(record, fallback, clock); },
+      [&](const std::uint8_t* record, std::size_t bytes) {
+        theirs.add(record, bytes, [](std::uint8_t*& target) {
+          std::size_t room = 0, most = 0;
+          handover().ask()(&target, &room, &most);
+          return room;
+        });
+      });
+  // It is promised to be zeroed when it is handed out again.
+  std::memset(buffer + kept, 0, valid - kept);
+  if (theirs.target() != nullptr) {
+    handover().give()(context, stream, theirs.target(), theirs.room(), theirs.used());
+  }
+  return kept;
+}
+
+// Takes what is ours out of a buffer of the other's.
+std::size_t take_ours(std::uint8_t* buffer, std::size_t valid, const Border::Fallback& fallback,
+                      const RecordClock& clock) noexcept {
+  Passed ours;
+  const std::size_t kept = part(
+      next_record.load(), buffer, valid,
+      [&](const std::uint8_t* record) { return !border.is_ours(record, fallback, clock); },
+      [&](const std::uint8_t* record, std::size_t bytes) {
+        ours.add(record, bytes, [](std::uint8_t*& target) {
+          target = buffers.take();
+          return Buffers::kBytes;
+        });
+      });
+  unplaced.fetch_add(ours.lost(), std::memory_order_relaxed);
+  if (ours.target() != nullptr) buffers.complete(ours.target(), ours.used(), life.load());
+  return kept;
 }
 
 // Whoever's it is: it goes to its owner. CUPTI fills whatever buffer it has, so one that it had
@@ -56,34 +122,18 @@ void pass_on(Side side, std::uint64_t border, std::uint8_t* buffer, std::size_t 
 void buffer_completed(cupti::Context context, std::uint32_t stream, std::uint8_t* buffer,
                       std::size_t bytes, std::size_t valid) {
   const Handover& other = handover();
-  const cupti::BufferRequested ask = other.ask();
   const cupti::BufferCompleted give = other.give();
-  const std::uint64_t border = other.lasts() && give != nullptr ? yielded_ns.load() : 0;
   const bool ours = buffers.owns(buffer);
-  if (border != 0 && ours) {
-    pass_on(
-        Side::after, border, buffer, valid,
-        [&](std::uint8_t*& target) {
-          std::size_t room = 0, most = 0;
-          ask(&target, &room, &most);
-          return room;
-        },
-        [&](std::uint8_t* target, std::size_t room, std::size_t used) {
-          give(context, stream, target, room, used);
-        });
-  } else if (border != 0) {
-    pass_on(
-        Side::before, border, buffer, valid,
-        [](std::uint8_t*& target) {
-          target = buffers.take();
-          return Buffers::kBytes;
-        },
-        [](std::uint8_t* target, std::size_t, std::size_t used) {
-          buffers.complete(target, used);
-        });
+  if (other.lasts() && give != nullptr && border.drawn()) {
+    border.learn(next_record.load(), buffer, valid);
+    RecordClock clock;
+    clock.read();
+    const Border::Fallback fallback{ours, other.records_calls()};
+    valid = ours ? keep_ours(context, stream, buffer, valid, fallback, clock)
+                 : take_ours(buffer, valid, fallback, clock);
   }
   if (!ours && give != nullptr) return give(context, stream, buffer, bytes, valid);
-  if (buffers.complete(buffer, valid, border) && buffers.pressing()) tell_pressure.load()();
+  if (buffers.complete(buffer, valid, life.load()) && buffers.pressing()) tell_pressure.load()();
 }
 
 template <typename Value>
@@ -123,9 +173,10 @@ Refusal Tracer::open(const std::string& folders, Kinds kinds) {
   if (is_open()) return {};
   Refusal refusal = load(folders, cupti_);
   if (!refusal.ok()) return refusal;
-  if (!buffers.map()) return {"no memory for the buffers that CUPTI fills", ""};
+  if (!buffers.map(cupti_.version < kTakesNoBuffer ? Buffers::kMost : kMostBuffers))
+    return {"no memory for the buffers that CUPTI fills", ""};
   next_record.store(cupti_.next_record);
-  decoder_ = std::make_unique<Decoder>(cupti_.next_record);
+  decoder_ = std::make_unique<Decoder>(cupti_.next_record, cupti_.version >= kGraphIds);
   return {};
 }
 
@@ -156,14 +207,18 @@ Refusal Tracer::enable() {
 
 cupti::Result Tracer::record() noexcept {
   const SignalsBlocked blocked;
+  // The default differs between releases; backward runs on threads of its own. Once: CUPTI no
+  // longer returns what it holds of one mode while it is in the other. A session of torch.profiler
+  // leaves its own choice, which stays.
+  if (!std::exchange(mode_set_, true)) {
+    set_attribute(cupti_, cupti::kPerThreadActivityBuffer, std::uint8_t{1});
+  }
+  set_attribute(cupti_, cupti::kZeroedOutActivityBuffer, std::uint8_t{1});
   cupti::Result result = cupti_.register_callbacks(buffer_requested, buffer_completed);
   if (result != cupti::kSuccess) return result;
   registered_ = true;
-  yielded_ns.store(0);
-  set_attribute(cupti_, cupti::kDeviceBufferPoolLimit, kDevicePool);
-  set_attribute(cupti_, cupti::kZeroedOutActivityBuffer, std::uint8_t{1});
-  // The default differs between releases; backward runs on threads of its own.
-  set_attribute(cupti_, cupti::kPerThreadActivityBuffer, std::uint8_t{1});
+  hear(cupti::kSuccess);
+  border.lift();
   result = cupti_.enable(cupti::kConcurrentKernel);
   if (result != cupti::kSuccess) {
     registered_ = false;
@@ -181,6 +236,11 @@ cupti::Result Tracer::record() noexcept {
 void Tracer::disable() noexcept {
   const std::lock_guard guard(mutex_);
   if (!enabled_) return;
+  if (ended()) {
+    life.fetch_add(1);
+    handover().ours(false);
+    registered_ = mode_set_ = false;
+  }
   // What is enabled while the other records is the other's.
   if (registered_ && !yielded_) disable_kinds();
   enabled_ = yielded_ = false;
@@ -196,10 +256,31 @@ void Tracer::disable_kinds() noexcept {
   handover().ours(false);
 }
 
-// The other's buffers need not be zeroed, and it wants as few of them as it can have.
-void Tracer::leave_attributes() noexcept {
+bool Tracer::drained() const noexcept { return buffers.away() == 0; }
+
+cupti::Result Tracer::fault() const noexcept {
+  return ended() || answered_ >= kFaults ? answer_ : cupti::kSuccess;
+}
+
+// After a fatal error CUPTI calls cuptiFinalize itself, and knows our callbacks no more.
+bool Tracer::ended() const noexcept {
+  return answer_ == cupti::kInvalidOperation || answer_ == cupti::kNotInitialized;
+}
+
+// The other's buffers need not come zeroed.
+void Tracer::leave() noexcept {
   set_attribute(cupti_, cupti::kZeroedOutActivityBuffer, std::uint8_t{0});
-  set_attribute(cupti_, cupti::kPerThreadActivityBuffer, std::uint8_t{0});
+  registered_ = false;
+}
+
+// Has CUPTI return what it holds of ours, for as long as the GPU takes to end it.
+void Tracer::drain() noexcept {
+  const std::uint64_t until = ring::clock_ns(CLOCK_MONOTONIC) + kDrain;
+  do {
+    cupti_.flush_all(0);
+    if (buffers.away() == 0) return;
+    std::this_thread::sleep_for(kDrainStep);
+  } while (ring::clock_ns(CLOCK_MONOTONIC) < until);
 }
 
 void Tracer::turn(Turn::What what, std::uint64_t ticks, Refusal refusal) noexcept {
@@ -221,21 +302,40 @@ void Tracer::yield(bool finalize) noexcept {
   } else {
     // In the call that ends CUPTI the job's launch waits for us, and CUPTI perhaps for the launch.
     for (int ms = 0; !lock.try_lock(); ++ms) {
-      if (ms == 100) return;  // follow() will see it
+      if (ms == kFinalize) return;  // follow() will see it
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }
-  if (!registered_) return;
+  if (registered_) give_way(finalize);
+  if (!finalize) return;
+  mode_set_ = false;
+  end_life();
+}
+
+void Tracer::give_way(bool finalize) noexcept {
   const SignalsBlocked blocked;
   const std::uint64_t ticks = ring::now_ticks();
   if (enabled_) disable_kinds();
-  // By force only before the end of CUPTI, because that throws away what has not ended yet.
-  // Else what comes late still finds its owner in buffer_completed.
-  cupti_.flush_all(finalize ? cupti::kFlushForced : 0);
-  leave_attributes();
-  registered_ = false;
-  yielded_ns.store(ring::clock_ns(CLOCK_REALTIME));
+  const std::uint64_t now = ring::clock_ns(CLOCK_REALTIME);
+  if (finalize) {
+    // The end of CUPTI is the end of what has not ended yet.
+    cupti_.flush_all(cupti::kFlushForced);
+  } else {
+    // What comes later still finds its owner in buffer_completed.
+    drain();
+  }
+  leave();
+  border.draw(now, cupti_.version >= kGraphIds);
   if (enabled_) turn(Turn::yielded, ticks);
+}
+
+// Nobody reads a name any more once this returns; what was delivered so far does without.
+void Tracer::end_life() noexcept {
+  std::unique_lock lock(decoding_, std::defer_lock);
+  for (int ms = 0; !lock.try_lock() && ms < kFinalize; ++ms) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  life.fetch_add(1);
 }
 
 void Tracer::follow() noexcept {
@@ -243,8 +343,7 @@ void Tracer::follow() noexcept {
   handover().watch_more();
   const std::lock_guard guard(mutex_);
   if (handover().lasts() && registered_) {
-    leave_attributes();
-    registered_ = false;
+    leave();
     handover().ours(false);
     if (enabled_) turn(Turn::yielded, ring::now_ticks());
   }
@@ -273,12 +372,16 @@ void Tracer::take(bool not_ended) noexcept {
   {
     const std::lock_guard guard(mutex_);
     if (registered_) {
-      cupti_.flush_all(not_ended ? cupti::kFlushForced : 0);
+      hear(cupti_.flush_all(not_ended ? cupti::kFlushForced : 0));
       cupti_.dropped_records(nullptr, 0, &dropped);
     }
   }
+  const std::lock_guard decoding(decoding_);
+  // Of a CUPTI that has ended by itself names are gone, too, and only the flush has shown it.
+  const bool alive = fault() == cupti::kSuccess;
   buffers.each_full([&](const Buffers::Full& full) {
-    const Decoded decoded = decoder_->decode(full.data, full.valid, full.border);
+    const Decoded decoded =
+        decoder_->decode(full.data, full.valid, alive && full.life == life.load());
     const std::lock_guard guard(counts_mutex_);
     counts_ += decoded;
   });
@@ -286,10 +389,15 @@ void Tracer::take(bool not_ended) noexcept {
   counts_.dropped += dropped;
 }
 
+void Tracer::hear(cupti::Result answer) noexcept {
+  answered_ = answer == cupti::kSuccess ? 0 : answer == answer_ ? answered_ + 1 : 1;
+  answer_ = answer;
+}
+
 Counts Tracer::counts() const noexcept {
   const std::lock_guard guard(counts_mutex_);
   Counts now = counts_;
-  now.spilled = buffers.spilled();
+  now.dropped += unplaced.load(std::memory_order_relaxed);
   now.foreign = buffers.foreign();
   return now;
 }

@@ -28,7 +28,6 @@ struct Kinds {
 // Since the process began.
 struct Counts : Decoded {
   std::uint64_t dropped = 0;  // CUPTI had no buffer for them
-  std::uint64_t spilled = 0;  // buffers thrown away because the pool was used up
   std::uint64_t foreign = 0;  // buffers of another user of CUPTI
 };
 
@@ -58,6 +57,11 @@ class Tracer {
   void disable() noexcept;
   // Whether it records, or would if it had not yielded.
   bool enabled() const noexcept { return enabled_; }
+  // Whether CUPTI holds nothing of ours.
+  bool drained() const noexcept;
+  // What CUPTI answers to being asked for records while it should record: kSuccess, or an error
+  // that it keeps. By the thread that calls take().
+  cupti::Result fault() const noexcept;
   bool yielded() const noexcept { return yielded_; }
   // Whether another uses CUPTI now, or may still do.
   bool shared() const noexcept;
@@ -79,10 +83,15 @@ class Tracer {
 
  private:
   void yield(bool finalize) noexcept;
-  // These four under the lock.
+  void give_way(bool finalize) noexcept;
+  // These under the lock.
   cupti::Result record() noexcept;
   void disable_kinds() noexcept;
-  void leave_attributes() noexcept;
+  void leave() noexcept;
+  void end_life() noexcept;
+  bool ended() const noexcept;
+  void hear(cupti::Result answer) noexcept;
+  void drain() noexcept;
   void turn(Turn::What what, std::uint64_t ticks, Refusal refusal = {}) noexcept;
 
   mutable std::mutex mutex_;  // of everything but take()'s own work
@@ -90,8 +99,12 @@ class Tracer {
   Kinds kinds_;
   std::atomic<bool> enabled_{false}, yielded_{false};
   bool registered_ = false;       // CUPTI asks us for buffers
+  bool mode_set_ = false;         // this CUPTI was told how to use them
   std::uint64_t yielded_at_ = 0;  // CLOCK_MONOTONIC, ns
   std::vector<Turn> turns_;
+  cupti::Result answer_ = cupti::kSuccess;  // to the newest flush, and how often in a row
+  std::uint32_t answered_ = 0;
+  std::mutex decoding_;  // the names of kernels may not go meanwhile
   std::unique_ptr<Decoder> decoder_;
   mutable std::mutex counts_mutex_;
   Counts counts_;

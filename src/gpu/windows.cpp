@@ -10,6 +10,9 @@ namespace {
 constexpr std::uint64_t kShortest = 30;
 constexpr std::uint32_t kWholeSteps = 3;
 constexpr std::uint64_t kSlow = 30;
+// A step has ended just now: this share of a second ago at most. Between two steps the job launches
+// least, and nothing of the one that has ended.
+constexpr std::uint64_t kJust = 500;
 // Seconds that a window waits for the end of a step. One that stays open, as the last of a loop
 // does while the job goes on with something else, must not make it last for ever.
 constexpr std::uint64_t kPatience = 300;
@@ -32,10 +35,14 @@ bool Windows::begins(std::uint64_t now, bool in_step) const noexcept {
 
 bool Windows::ends(std::uint64_t now, bool in_step) const noexcept {
   if (!open_ || now < began_ + period_ / kShortest) return false;
-  if (whole_ >= kWholeSteps) return true;
-  if (whole_ > 0) return now >= began_ + kSlow * second_;
-  // Else a job without steps, or between two epochs.
-  return !in_step || now >= began_ + kPatience * second_;
+  if (now >= began_ + kPatience * second_) return true;
+  // Without any, a job without steps, or between two epochs.
+  if (!in_step) return whole_ == 0 || has_enough(now);
+  return has_enough(now) && now - stepped_ <= second_ / kJust;
+}
+
+bool Windows::has_enough(std::uint64_t now) const noexcept {
+  return whole_ >= kWholeSteps || (whole_ > 0 && now >= began_ + kSlow * second_);
 }
 
 void Windows::begin(std::uint64_t now, bool comparable) {
@@ -67,6 +74,7 @@ void Windows::disturb() noexcept {
 
 bool Windows::step(const Step& step) {
   const std::uint64_t duration = step.end - step.start;
+  stepped_ = step.end;
   if (!any_) return false;
   if (step.start >= began_ && (open_ || step.end <= ended_)) {
     ++whole_;

@@ -29,7 +29,8 @@ class Windows {
   Windows(std::uint64_t ticks_per_second, std::uint64_t period) noexcept
       : second_(ticks_per_second), period_(period) {}
 
-  // Whether a window is due to begin, or the open one has seen enough. in_step: a step is open.
+  // Whether a window is due to begin, or the open one has seen enough. in_step: a step is open;
+  // then it ends only right after another has ended.
   bool begins(std::uint64_t now, bool in_step) const noexcept;
   bool ends(std::uint64_t now, bool in_step) const noexcept;
 
@@ -49,6 +50,7 @@ class Windows {
   double share(std::uint64_t now) const noexcept;
 
  private:
+  bool has_enough(std::uint64_t now) const noexcept;
   bool compare();
 
   std::uint64_t second_;
@@ -62,6 +64,7 @@ class Windows {
   std::uint64_t began_ = 0;
   std::uint64_t ended_ = 0;
   std::uint64_t due_ = 0;
+  std::uint64_t stepped_ = 0;                           // when the newest step ended
   std::uint64_t inside_ticks_ = 0;                      // of all windows that ended
   std::uint32_t whole_ = 0;                             // steps in the window
   std::vector<std::uint64_t> before_, inside_, after_;  // durations

@@ -24,7 +24,7 @@ bool CountedSource::add(pid_t pid, const std::string& path, bool whole) {
   if (known != rings_.end() || !made.reader.open(path)) return false;
   made.counted.resize(made.reader.size());
   for (std::size_t i = 0; i < made.counted.size() && !whole; ++i) {
-    made.counted[i] = made.reader.value(i);
+    made.counted[i] = made.reader.value(i).value_or(0);
   }
   process_of(pid);
   rings_.push_back(std::move(made));
@@ -52,7 +52,7 @@ void CountedSource::unwatch(pid_t pid, SeriesTable& table) noexcept {
 void CountedSource::take(Ring& ring) {
   Process& process = process_of(ring.pid);
   for (std::size_t i = 0; i < ring.counted.size(); ++i) {
-    const std::uint64_t now = ring.reader.value(i);
+    const std::uint64_t now = ring.reader.value(i).value_or(ring.counted[i]);
     const std::uint64_t grown = now - std::exchange(ring.counted[i], now);
     const std::string_view metric = ring.reader.metric(i), instance = ring.reader.instance(i);
     if (grown == 0 || metric.empty()) continue;

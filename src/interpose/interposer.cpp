@@ -362,12 +362,24 @@ bool Interposer::complete() noexcept {
   return complete_;
 }
 
+bool Interposer::Object::uses(const void* theirs) const noexcept {
+  return std::any_of(slots.begin(), slots.end(),
+                     [&](const Slot& slot) { return slot.before == theirs; });
+}
+
 bool Interposer::used(const void* theirs) noexcept {
   const std::lock_guard guard(mutex_);
-  return std::any_of(objects_.begin(), objects_.end(), [&](const Object& object) {
-    return std::any_of(object.slots.begin(), object.slots.end(),
-                       [&](const Slot& slot) { return slot.before == theirs; });
-  });
+  return std::any_of(objects_.begin(), objects_.end(),
+                     [&](const Object& object) { return object.uses(theirs); });
+}
+
+std::vector<std::string> Interposer::users(const void* theirs) {
+  const std::lock_guard guard(mutex_);
+  std::vector<std::string> found;
+  for (const Object& object : objects_) {
+    if (object.uses(theirs)) found.push_back(object.name);
+  }
+  return found;
 }
 
 void Interposer::restore() noexcept {

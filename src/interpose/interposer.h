@@ -39,6 +39,9 @@ class Interposer {
   // the loader looks for most functions in their first call only.
   bool used(const void* theirs) noexcept;
 
+  // The files of the objects through which it was called, as far as one can see.
+  std::vector<std::string> users(const void* theirs);
+
   // Around a fork: the child could not load anything if the loader's lock were held by a thread in
   // apply(), which it has not.
   void hold() noexcept { mutex_.lock(); }
@@ -62,6 +65,7 @@ class Interposer {
     std::string name;
     std::vector<Slot> slots;
     bool loading = false;  // not all that it imports is there yet
+    bool uses(const void* theirs) const noexcept;
   };
   struct Walk;
   struct Image;

@@ -4,6 +4,7 @@
 #include <linux/sockios.h>
 #include <poll.h>
 #include <sys/ioctl.h>
+#include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -45,6 +46,11 @@ std::int64_t monotonic_ns() noexcept {
 void interrupt_every(int us) noexcept {
   const itimerval timer{{0, us}, {0, us}};
   setitimer(ITIMER_REAL, &timer, nullptr);
+}
+
+void rest(const sigset_t& mask) noexcept {
+  const timespec second{1, 0};
+  pselect(0, nullptr, nullptr, nullptr, &second, &mask);
 }
 
 Answer answer_of(int error, const std::string& reason, const std::string& mend) {
@@ -105,28 +111,36 @@ Server::Server(int listener, Access access, std::function<std::vector<Counter>()
 
 void Server::run(const volatile std::sig_atomic_t& stop, const sigset_t& mask) {
   while (stop == 0) {
+    // Only those in use: the kernel waits for no more than may be open, and refuses at once.
     std::array<pollfd, kConnections + 1> waited;
+    std::array<std::size_t, kConnections + 1> whose;
+    std::size_t count = 1;
     std::int64_t until_ns = now_ns_ + kMinute;
     const bool deaf = now_ns_ < deaf_until_ns_;
     waited[0] = {deaf ? -1 : listener_, POLLIN, 0};
     if (deaf) until_ns = deaf_until_ns_;
     for (std::size_t i = 0; i < kConnections; ++i) {
       const Connection& connection = connections_[i];
+      if (!connection.fd) continue;
       const auto events = static_cast<short>(connection.silenced ? 0 : POLLIN);
-      waited[i + 1] = {connection.fd.get(), events, 0};
-      if (connection.fd) until_ns = std::min(until_ns, connection.heard_ns + kIdleNs);
+      whose[count] = i;
+      waited[count++] = {connection.fd.get(), events, 0};
+      until_ns = std::min(until_ns, connection.heard_ns + kIdleNs);
     }
     const std::int64_t left = std::max<std::int64_t>(until_ns - monotonic_ns(), 0);
     const timespec timeout{left / kSecond, left % kSecond};
     interrupt_every(0);
-    const int ready = ppoll(waited.data(), waited.size(), &timeout, &mask);
+    const int ready = ppoll(waited.data(), count, &timeout, &mask);
+    // Its limit of open files may have been lowered below what is open. The signals that end it
+    // come only while it waits.
+    if (ready < 0 && errno != EINTR) rest(mask);
     // A peer may have sent descriptors, too. They are closed with its message, and closing may
     // wait, for a socket that lingers, until a signal comes.
     interrupt_every(kLongestWaitUs);
     now_ns_ = monotonic_ns();
     if (ready > 0) {
-      for (std::size_t i = 0; i < kConnections; ++i) {
-        if (waited[i + 1].revents != 0) serve(connections_[i]);
+      for (std::size_t i = 1; i < count; ++i) {
+        if (waited[i].revents != 0) serve(connections_[whose[i]]);
       }
       if (waited[0].revents != 0) accept_some();
     }

@@ -1,10 +1,13 @@
 // RingReader: a ring as columns for pyarrow, without a copy of Arrow in the core.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <pybind11/stl/filesystem.h>
 
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 
 #include "drain/columns.h"
 #include "python/register.h"
@@ -35,15 +38,21 @@ void put(py::dict& table, const char* name, const drain::Column<Value>& column) 
       column.nulls() > 0 ? py::object(bytes_of(column.bits())) : py::object(py::none()));
 }
 
+// A ring that contradicts itself, or was truncated, since it was opened.
+class BrokenRing : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 class RingReader {
  public:
-  RingReader(std::string path, const drain::Drain::Through& through,
+  RingReader(const std::filesystem::path& path, const drain::Drain::Through& through,
              std::optional<std::int64_t> utc_offset_ns)
-      : path_(std::move(path)) {
+      : path_(path) {
     const ring::Refusal refusal = drain_.open(path_, through, utc_offset_ns);
     if (refusal.ok()) return;
-    const std::string text = path_ + ": " + refusal.reason;
-    PyErr_SetString(refusal.not_ready ? PyExc_BlockingIOError : PyExc_ValueError, text.c_str());
+    const py::str text = path_text(path_ + ": " + refusal.reason);
+    PyErr_SetObject(refusal.not_ready ? PyExc_BlockingIOError : PyExc_ValueError, text.ptr());
     throw py::error_already_set();
   }
 
@@ -63,8 +72,10 @@ class RingReader {
     h["boot_id"] = text(s.boot_id);
     h["host"] = text(s.host);
     h["node"] = text(s.node);
-    h["run"] = text(s.run);
-    h["run_dir"] = text(s.run_dir);
+    h["run"] = path_text(std::string(s.run, strnlen(s.run, sizeof s.run)));
+    h["run_dir"] =
+        path_text(std::string(s.run_dir, strnlen(s.run_dir, sizeof s.run_dir)) +
+                  std::string(s.run_dir_rest, strnlen(s.run_dir_rest, sizeof s.run_dir_rest)));
     h["time_base"] = static_cast<std::uint32_t>(s.time_base);
     return h;
   }
@@ -73,7 +84,10 @@ class RingReader {
 
   std::uint64_t take(std::uint64_t most) {
     const Unlocked unlocked;
-    return drain_.drain(most);
+    const std::uint64_t taken = drain_.drain(most);
+    const std::string& wrong = drain_.reader().broken();
+    if (!wrong.empty()) throw BrokenRing(path_ + ": " + wrong);
+    return taken;
   }
 
   py::dict rows() {
@@ -155,18 +169,18 @@ class RingReader {
 
   void clear() { drain_.clear(); }
 
-  // The texts of a column's dictionary behind the first `have`.
-  std::vector<py::str> texts(const std::string& table, const std::string& column,
-                             std::size_t have) {
+  // How often a column's dictionary has begun anew, and its texts: behind the first `have`, or all
+  // when it has since the caller saw it.
+  std::pair<std::uint64_t, std::vector<py::str>> texts(const std::string& table,
+                                                       const std::string& column, std::size_t have,
+                                                       std::uint64_t renewed) {
     const drain::TextColumn* t = text_column(table, column);
     if (t == nullptr) throw py::key_error(table + "." + column);
     std::vector<py::str> out;
-    const auto& strings = drain_.strings();
-    for (std::size_t i = have; i < t->texts.size(); ++i) {
-      // There was no room for the text, or a damaged file names one that it does not hold.
-      out.push_back(t->texts[i] < strings.size() ? text(strings[t->texts[i]]) : py::str("(lost)"));
+    for (std::size_t i = renewed == t->renewed ? have : 0; i < t->texts.size(); ++i) {
+      out.push_back(text(drain_.text_of(t->texts[i])));
     }
-    return out;
+    return {t->renewed, std::move(out)};
   }
 
   std::vector<py::dict> devices() {
@@ -209,13 +223,18 @@ class RingReader {
   void answer_flush(std::uint32_t ticket, int error) {
     drain_.reader().answer_flush(ticket, error);
   }
-  void free_records() { drain_.reader().free_records(path_); }
+  void free_records() { drain_.reader().free_records(); }
 
  private:
   // Bytes from another process: never trusted to be UTF-8.
   static py::str text(std::string_view raw) {
     return py::reinterpret_steal<py::str>(
         PyUnicode_DecodeUTF8(raw.data(), static_cast<Py_ssize_t>(raw.size()), "replace"));
+  }
+  // A path need not be UTF-8 either, and leads nowhere else: as os.fsdecode() has it.
+  static py::str path_text(const std::string& raw) {
+    return py::reinterpret_steal<py::str>(
+        PyUnicode_DecodeFSDefaultAndSize(raw.data(), static_cast<Py_ssize_t>(raw.size())));
   }
   template <std::size_t kBytes>
   static py::str text(const char (&raw)[kBytes]) {
@@ -254,8 +273,10 @@ class RingReader {
 }  // namespace
 
 void register_drain(py::module_& module) {
+  py::register_exception<BrokenRing>(module, "BrokenRing", PyExc_ValueError);
   py::class_<RingReader>(module, "RingReader")
-      .def(py::init<std::string, const drain::Drain::Through&, std::optional<std::int64_t>>(),
+      .def(py::init<const std::filesystem::path&, const drain::Drain::Through&,
+                    std::optional<std::int64_t>>(),
            py::arg("path"), py::arg("through") = drain::Drain::Through{},
            py::arg("utc_offset_ns") = py::none())
       .def_property_readonly("header", &RingReader::header)
@@ -263,7 +284,8 @@ void register_drain(py::module_& module) {
       .def("take", &RingReader::take, py::arg("most") = std::uint64_t{1} << 20)
       .def("rows", &RingReader::rows)
       .def("clear", &RingReader::clear)
-      .def("texts", &RingReader::texts, py::arg("table"), py::arg("column"), py::arg("have") = 0)
+      .def("texts", &RingReader::texts, py::arg("table"), py::arg("column"), py::arg("have") = 0,
+           py::arg("renewed") = 0)
       .def_property_readonly("devices", &RingReader::devices)
       .def_property_readonly("position", &RingReader::position)
       .def_property_readonly("losses", &RingReader::losses)

@@ -22,7 +22,8 @@ namespace {
 
 // (reason, mend), or None when it records.
 py::object start(const std::string& folders, const std::string& kernels, double budget,
-                 double period, bool synchronization, bool overhead, bool shared, bool in_use) {
+                 double period, bool graph_kernels, bool synchronization, bool overhead,
+                 bool shared, bool in_use) {
   gpu::Refusal refusal;
   gpu::Wanted wanted;
   wanted.kernels = kernels == "off"   ? gpu::Mode::off
@@ -30,6 +31,7 @@ py::object start(const std::string& folders, const std::string& kernels, double 
                                       : gpu::Mode::windows;
   wanted.budget = budget;
   wanted.period = period;
+  wanted.graph_kernels = graph_kernels;
   wanted.kinds = {synchronization, overhead};
   wanted.shared = shared;
   wanted.in_use = in_use;
@@ -50,7 +52,6 @@ py::dict counts() {
   told["clockless"] = now.clockless;
   told["unknown"] = now.unknown;
   told["dropped"] = now.dropped;
-  told["spilled_buffers"] = now.spilled;
   told["foreign_buffers"] = now.foreign;
   told["damaged_buffers"] = now.damaged;
   told["overhead_ns"] = now.overhead_ns;
@@ -63,10 +64,12 @@ py::dict counts() {
   told["spans_with_one_end"] = timed.one_end;
   told["spans_apart"] = timed.apart;
   told["spans_unresolved"] = timed.unresolved;
+  told["replays"] = timed.replays;
+  told["replays_left_out"] = timed.replays_left_out;
   return told;
 }
 
-// (file, API version), or the refusal's (reason, mend) with version 0.
+// (file, what to know of it, API version), or the refusal's (reason, mend) with version 0.
 py::tuple probe(const std::string& folders) {
   gpu::Driver driver;
   gpu::Cupti cupti;
@@ -74,10 +77,15 @@ py::tuple probe(const std::string& folders) {
   {
     const Unlocked unlocked;
     refusal = gpu::start(driver);
+    if (refusal.ok()) refusal = gpu::refusal_of_injection();
     if (refusal.ok()) refusal = gpu::load(folders, cupti);
     if (refusal.ok() && !gpu::tracing()) refusal = gpu::try_out(cupti);
   }
-  if (refusal.ok()) return py::make_tuple(cupti.path, "", cupti.version);
+  if (refusal.ok()) {
+    const gpu::Refusal windows = gpu::refusal_to_switch(cupti);
+    const std::string note = windows.ok() ? "" : windows.reason + "; " + windows.mend;
+    return py::make_tuple(cupti.path, note, cupti.version);
+  }
   return py::make_tuple(refusal.reason, refusal.mend, 0);
 }
 
@@ -97,8 +105,8 @@ py::tuple list_gpus() {
 void register_gpu(py::module_& module) {
   module.def("gpu_start", &start, py::arg("folders") = "", py::kw_only(),
              py::arg("kernels") = "windows", py::arg("budget") = 0.0, py::arg("period") = 60.0,
-             py::arg("synchronization") = false, py::arg("overhead") = true,
-             py::arg("shared") = false, py::arg("in_use") = false);
+             py::arg("graph_kernels") = false, py::arg("synchronization") = false,
+             py::arg("overhead") = true, py::arg("shared") = false, py::arg("in_use") = false);
   module.def("gpu_flush", &gpu::flush_collected, py::arg("seconds"), py::call_guard<Unlocked>());
   module.def("gpu_stop", &gpu::stop_collecting, py::arg("seconds"), py::call_guard<Unlocked>());
   module.def("gpu_collecting", &gpu::collecting);

@@ -155,8 +155,7 @@ void push(std::size_t device, const Figures& figures) noexcept {
 }
 
 void push_event(const char* kind, const char* text) noexcept {
-  ring::push_event(ring::intern(kind), ring::intern_detail(text), ring::kNone,
-                   phase::current_step());
+  ring::push_event(ring::intern(kind), text, {}, phase::current_step());
 }
 
 // Whether a count that only grows, until the user has torch begin anew, is worth an event.

@@ -1,11 +1,14 @@
 // The cold API of the ring: open, close, names, events, flush; and push, the hot one.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <pybind11/stl/filesystem.h>
 
 #include <cerrno>
 #include <chrono>
+#include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 
 #include "phase/current.h"
@@ -34,10 +37,11 @@ void set_opener(const py::object& callable) {
 
 std::uint32_t or_none(std::optional<std::uint32_t> value) { return value.value_or(ring::kNone); }
 
-void open_ring(const std::string& path, std::size_t bytes, std::optional<std::uint32_t> rank,
-               std::optional<std::uint32_t> local_rank, std::optional<std::uint32_t> world_size,
-               std::uint32_t attempt, const std::string& host, const std::string& node,
-               const std::string& run, const std::string& run_dir) {
+void open_ring(const std::filesystem::path& path, std::size_t bytes,
+               std::optional<std::uint32_t> rank, std::optional<std::uint32_t> local_rank,
+               std::optional<std::uint32_t> world_size, std::uint32_t attempt,
+               const std::string& host, const std::string& node, const std::string& run,
+               const std::filesystem::path& run_dir) {
   ring::Identity identity;
   identity.rank = or_none(rank);
   identity.local_rank = or_none(local_rank);
@@ -58,13 +62,10 @@ void open_ring(const std::string& path, std::size_t bytes, std::optional<std::ui
   throw py::error_already_set();
 }
 
-void push_event(const std::string& kind, const std::string& text,
-                const std::optional<std::string>& attributes) {
+void push_event(std::string_view kind, std::string_view text,
+                std::optional<std::string_view> attributes) {
   if (!ready()) return;
-  const std::uint32_t kind_id = ring::intern(kind);
-  const std::uint32_t text_id = ring::intern_detail(text);
-  const std::uint32_t attributes_id = attributes ? ring::intern_detail(*attributes) : ring::kNone;
-  ring::push_event(kind_id, text_id, attributes_id, phase::current_step());
+  ring::push_event(ring::intern(kind), text, attributes.value_or(""), phase::current_step());
 }
 
 // Waits without the GIL until the recorder has answered. None: it did not within the time.
@@ -88,25 +89,24 @@ py::dict losses() {
   return d;
 }
 
-// push(metric, value): pybind11 would cost three times the push itself.
-PyObject* push(PyObject*, PyObject* const* args, Py_ssize_t count) {
+// value(metric, value): pybind11 would cost three times the push itself.
+PyObject* push_value(PyObject*, PyObject* const* args, Py_ssize_t count) {
   if (count != 2) {
-    PyErr_SetString(PyExc_TypeError, "push() takes exactly 2 arguments: metric id and value");
+    PyErr_SetString(PyExc_TypeError, "value() takes exactly 2 arguments: metric and value");
     return nullptr;
   }
-  const unsigned long metric = PyLong_AsUnsignedLong(args[0]);
-  if (metric == static_cast<unsigned long>(-1) && PyErr_Occurred() != nullptr) return nullptr;
+  Py_ssize_t bytes = 0;
+  const char* const metric = PyUnicode_AsUTF8AndSize(args[0], &bytes);
+  if (metric == nullptr) return nullptr;
   const double value = PyFloat_AsDouble(args[1]);
   if (value == -1.0 && PyErr_Occurred() != nullptr) return nullptr;
-  if (metric < ring::kNone) {
-    ring::push_value(static_cast<std::uint32_t>(metric), ring::kNone, value);
-  }
+  if (ready()) ring::push_value({metric, static_cast<std::size_t>(bytes)}, value);
   Py_RETURN_NONE;
 }
 
-PyMethodDef push_definition = {
-    "push", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(push)), METH_FASTCALL,
-    "push(metric: int, value: float) -> None\n\nRecord one value under an interned name."};
+PyMethodDef value_definition = {
+    "value", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(push_value)), METH_FASTCALL,
+    "value(metric: str, value: float, /) -> None\n\nRecord one value."};
 
 }  // namespace
 
@@ -137,11 +137,6 @@ void register_ring(py::module_& module) {
   module.def("ring_open", &ring::is_open);
   module.def("ready", [] { return ready(); });
   module.def("set_opener", &set_opener, py::arg("callable").none(true));
-  module.def("intern", [](const std::string& text) -> std::optional<std::uint32_t> {
-    const std::uint32_t id = ring::intern(text);
-    if (id == ring::kNone) return std::nullopt;
-    return id;
-  });
   module.def("event", &push_event, py::arg("kind"), py::arg("text"),
              py::arg("attributes") = py::none());
   module.def("request_flush", &ring::request_flush);
@@ -149,7 +144,7 @@ void register_ring(py::module_& module) {
   module.def("losses", &losses);
   module.attr("DEFAULT_RING_BYTES") = ring::kDefaultRingBytes;
   module.attr("MIN_RING_BYTES") = ring::kMinRingBytes;
-  module.add_object("push", PyCFunction_NewEx(&push_definition, nullptr, nullptr));
+  module.add_object("value", PyCFunction_NewEx(&value_definition, nullptr, nullptr));
 }
 
 }  // namespace haiprof::python

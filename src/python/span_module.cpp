@@ -36,7 +36,7 @@ struct Span {
   PyObject* attributes;          // str (JSON) or None
   std::uint32_t name_id;
   std::uint32_t attributes_id;
-  std::uint32_t generation;  // of the ring that the ids belong to
+  std::uint32_t generation;  // of the ring whose string table has both
   std::uint16_t category;
   std::uint32_t depth;
   OnDevice* on_device;  // or null
@@ -53,15 +53,27 @@ std::string_view text_of(PyObject* text) noexcept {
   return {bytes, static_cast<std::size_t>(length)};
 }
 
-// False when no ring is open. Ids are good until the next ring is opened.
-bool resolve(Span* self) noexcept {
-  if (!ready()) return false;
+void push(const Span* self, std::uint64_t start, std::uint64_t end) noexcept {
+  ring::push_span(start, end, self->name_id, static_cast<ring::Category>(self->category),
+                  phase::current_step(), self->attributes_id);
+}
+
+// With the texts that are not in the string table, or not known to be. Ids are good until the next
+// ring is opened.
+void push_with_texts(Span* self, std::uint64_t start, std::uint64_t end) noexcept {
+  if (!ready()) return;
   const std::uint32_t generation = ring::generation();
-  self->name_id = ring::intern(text_of(self->name));
-  self->attributes_id =
-      self->attributes == Py_None ? ring::kNone : ring::intern_detail(text_of(self->attributes));
-  self->generation = generation;
-  return true;
+  ring::Texts texts(sizeof(ring::SpanPayload));
+  self->name_id = texts.add(ring::Share::name, text_of(self->name));
+  self->attributes_id = self->attributes == Py_None
+                            ? ring::kNone
+                            : texts.add(ring::Share::detail, text_of(self->attributes));
+  if (texts.bytes() == 0) {
+    self->generation = generation;
+    return push(self, start, end);
+  }
+  ring::push_span(start, end, self->name_id, static_cast<ring::Category>(self->category),
+                  phase::current_step(), self->attributes_id, 0, texts);
 }
 
 void forget_device(Span* self) noexcept {
@@ -79,10 +91,13 @@ void enter_device(Span* self, std::uint32_t depth) noexcept {
 void exit_device(Span* self, std::uint32_t depth) noexcept {
   gpu::Event*& start = self->on_device->start[depth];
   if (start == nullptr) return;
-  gpu::stream_timer().time(
-      start, gpu::stream_timer().record(),
-      {self->name_id, self->generation, phase::current_step(), self->on_device->microbatch,
-       self->on_device->stage, self->on_device->chunk});
+  const std::uint32_t generation = ring::generation();
+  const std::string_view name = text_of(self->name);
+  const std::uint32_t name_id =
+      self->generation == generation ? self->name_id : ring::intern_up_to(ring::Share::name, name);
+  gpu::stream_timer().time(start, gpu::stream_timer().record(),
+                           {name_id, generation, phase::current_step(), self->on_device->microbatch,
+                            self->on_device->stage, self->on_device->chunk, name});
   start = nullptr;
 }
 
@@ -147,11 +162,12 @@ PyObject* span_exit(PyObject* object, PyObject* const*, Py_ssize_t) {
   const std::uint64_t end = ring::now_ticks();
   if (self->depth > 0) {
     const std::uint32_t depth = --self->depth;
-    if (depth < kDeepest && self->name != nullptr &&
-        (self->generation == ring::generation() || resolve(self))) {
-      ring::push_span(self->start[depth], end, self->name_id,
-                      static_cast<ring::Category>(self->category), phase::current_step(),
-                      self->attributes_id);
+    if (depth < kDeepest && self->name != nullptr) {
+      if (self->generation == ring::generation()) {
+        push(self, self->start[depth], end);
+      } else {
+        push_with_texts(self, self->start[depth], end);
+      }
     }
     if (__builtin_expect(self->on_device != nullptr, 0) && depth < kDeepest) {
       exit_device(self, depth);

@@ -1,8 +1,6 @@
 #include "ring/counters.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -15,6 +13,8 @@ std::atomic<Counter*> counters{nullptr};
 
 namespace {
 
+// What a forged header may claim at most; far above what any writer makes.
+constexpr std::uint32_t kMostCounters = 1024;
 constexpr auto kCounts = static_cast<std::size_t>(Count::count);
 
 struct Name {
@@ -39,19 +39,17 @@ struct Place {
   std::uint64_t start_time = 0;
 };
 
-Place place_in(int fd) noexcept {
-  struct stat info;
+Place place_in(const File& file) noexcept {
   alignas(SuperBlock) std::uint8_t bytes[sizeof(SuperBlock)];
-  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) return {};
-  if (pread(fd, bytes, sizeof bytes, 0) != static_cast<ssize_t>(sizeof bytes)) return {};
+  if (!file.read(0, bytes, sizeof bytes)) return {};
   const auto& super = *reinterpret_cast<const SuperBlock*>(bytes);
   if (super.magic.load(std::memory_order_relaxed) != kMagic) return {};
   if (super.layout_major != kLayoutMajor || super.super_bytes < sizeof(SuperBlock)) return {};
-  const auto whole = static_cast<std::uint64_t>(info.st_size);
+  const std::uint64_t whole = file.bytes();
   const std::uint64_t length = std::uint64_t{super.counter_stride} * super.counter_count;
-  if (super.counter_stride < sizeof(Counter) || super.counter_stride % 8 != 0 ||
-      super.counter_offset % page_bytes() != 0 || super.counter_offset > whole ||
-      length > whole - super.counter_offset) {
+  if (super.counter_count > kMostCounters || super.counter_stride < sizeof(Counter) ||
+      super.counter_stride % 8 != 0 || super.counter_offset % page_bytes() != 0 ||
+      super.counter_offset > whole || length > whole - super.counter_offset) {
     return {};
   }
   return {super.counter_offset,
@@ -107,15 +105,14 @@ void drop_counters() noexcept { replace(nullptr); }
 
 bool join_counters(const std::string& path, std::uint32_t pid, std::uint64_t start_time) noexcept {
   if (counters.load(std::memory_order_acquire) != nullptr) return false;
-  const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-  if (fd < 0) return false;
-  const Place place = place_in(fd);
+  File file;
+  if (file.open(path, true) != 0 || !file.writable()) return false;
+  const Place place = place_in(file);
   Counter* made = nullptr;
   if (place.live && place.pid == pid && place.start_time == start_time &&
       place.stride == sizeof(Counter) && place.count == kCounts) {
-    made = map(fd, place.offset);
+    made = map(file.fd(), place.offset);
   }
-  ::close(fd);
   if (made == nullptr) return false;
   for (std::size_t i = 0; i < kCounts; ++i) {
     if (text(made[i].metric) != kNames[i].metric || text(made[i].instance) != kNames[i].instance) {
@@ -127,50 +124,28 @@ bool join_counters(const std::string& path, std::uint32_t pid, std::uint64_t sta
   return true;
 }
 
-CounterReader::~CounterReader() {
-  if (base_ != nullptr) munmap(base_, bytes_);
-}
-
-CounterReader& CounterReader::operator=(CounterReader&& other) noexcept {
-  std::swap(base_, other.base_);
-  std::swap(bytes_, other.bytes_);
-  std::swap(stride_, other.stride_);
-  std::swap(count_, other.count_);
-  return *this;
-}
-
-bool CounterReader::open(const std::string& path) noexcept {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-  if (fd < 0) return false;
-  const Place place = place_in(fd);
-  const std::size_t bytes = place.stride * place.count;
-  void* const mapped = bytes == 0 ? MAP_FAILED
-                                  : mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd,
-                                         static_cast<off_t>(place.offset));
-  ::close(fd);
-  if (mapped == MAP_FAILED) return false;
-  base_ = mapped;
-  bytes_ = bytes;
+bool CounterReader::open(const std::string& path) {
+  File file;
+  if (file.open(path, false) != 0) return false;
+  const Place place = place_in(file);
+  std::vector<Name> names;
+  for (std::size_t i = 0; i < place.count; ++i) {
+    alignas(Counter) std::uint8_t bytes[sizeof(Counter)];
+    if (!file.read(place.offset + place.stride * i, bytes, sizeof bytes)) return false;
+    const auto& counter = *reinterpret_cast<const Counter*>(bytes);
+    names.push_back({std::string(text(counter.metric)), std::string(text(counter.instance))});
+  }
+  file_ = std::move(file);
+  offset_ = place.offset;
   stride_ = place.stride;
-  count_ = place.count;
-  return true;
+  names_ = std::move(names);
+  return !names_.empty();
 }
 
-const Counter& CounterReader::at(std::size_t index) const noexcept {
-  return *reinterpret_cast<const Counter*>(static_cast<const std::uint8_t*>(base_) +
-                                           index * stride_);
-}
-
-std::string_view CounterReader::metric(std::size_t index) const noexcept {
-  return text(at(index).metric);
-}
-
-std::string_view CounterReader::instance(std::size_t index) const noexcept {
-  return text(at(index).instance);
-}
-
-std::uint64_t CounterReader::value(std::size_t index) const noexcept {
-  return at(index).value.load(std::memory_order_relaxed);
+std::optional<std::uint64_t> CounterReader::value(std::size_t index) const noexcept {
+  std::uint64_t value = 0;
+  if (!file_.read(offset_ + stride_ * index, &value, sizeof value)) return std::nullopt;
+  return value;
 }
 
 }  // namespace haiprof::ring

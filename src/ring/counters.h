@@ -7,9 +7,12 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "ring/file.h"
 #include "ring/layout.h"
 
 namespace haiprof::ring {
@@ -37,29 +40,27 @@ void drop_counters() noexcept;
 // knows.
 bool join_counters(const std::string& path, std::uint32_t pid, std::uint64_t start_time) noexcept;
 
-// Those of a file, for reading.
+// Those of a file, for reading. Names are as they were when it was opened.
 class CounterReader {
  public:
-  CounterReader() = default;
-  ~CounterReader();
-  CounterReader(CounterReader&& other) noexcept { *this = static_cast<CounterReader&&>(other); }
-  CounterReader& operator=(CounterReader&& other) noexcept;
-
   // False: there are none, or the file cannot be read.
-  bool open(const std::string& path) noexcept;
+  bool open(const std::string& path);
 
-  std::size_t size() const noexcept { return count_; }
-  std::string_view metric(std::size_t index) const noexcept;
-  std::string_view instance(std::size_t index) const noexcept;
-  std::uint64_t value(std::size_t index) const noexcept;
+  std::size_t size() const noexcept { return names_.size(); }
+  std::string_view metric(std::size_t index) const noexcept { return names_[index].metric; }
+  std::string_view instance(std::size_t index) const noexcept { return names_[index].instance; }
+  // Nothing: the file has been truncated.
+  std::optional<std::uint64_t> value(std::size_t index) const noexcept;
 
  private:
-  const Counter& at(std::size_t index) const noexcept;
+  struct Name {
+    std::string metric, instance;
+  };
 
-  void* base_ = nullptr;
-  std::size_t bytes_ = 0;
-  std::size_t stride_ = 0;
-  std::size_t count_ = 0;
+  File file_;
+  std::uint64_t offset_ = 0;
+  std::uint64_t stride_ = 0;
+  std::vector<Name> names_;
 };
 
 }  // namespace haiprof::ring

@@ -33,6 +33,7 @@
 //   Reading.  Load sequence and committed (acquire), copy the bytes, load sequence again (after an
 //   acquire fence). When it changed, the copy is torn and is thrown away. Chunk.first_record counts
 //   the records of the lane before this chunk, so a gap between two chunks is an exact loss count.
+//   A reader copies with pread(): whoever may write the file may also truncate it.
 //
 //   Record: 8-byte header, then the payload; a record never crosses a chunk.
 //
@@ -45,6 +46,14 @@
 //   same chunk. Rebase records keep a quiet lane in one chunk, and a lane that changes hands too;
 //   they are not counted in first_record.
 //
+//   Texts.  A record names a text by the number of the string table's entry, or, since layout 1.6,
+//   brings it along: a number with kInline set is where the text lies in the payload (u32 bytes,
+//   text, pad to 4), behind the fields. So a text that comes once takes no room that another needs,
+//   and is kept or lost with its record, which stays one record in every count. A reader of an
+//   older layout finds no entry of such a number, and takes it for a text that found no room. The
+//   fields end where the first text begins: whoever appends a field has readers look for it before
+//   that.
+//
 //   Counters.  Sums that whoever maps the file adds to, each with the name of the metric that its
 //   growth is. They are not the writer's alone: a forked child has no ring until it records
 //   something, and adds to its parent's; so do helpers that find the ring of a process above them.
@@ -55,7 +64,9 @@
 //
 //   Versions.  A reader refuses another layout_major. A higher layout_minor only appends: fields at
 //   the end of a header (whose size the super block states), new record types (skipped by their
-//   length). Offsets and strides are always taken from the super block, never from sizeof.
+//   length). Offsets and strides are always taken from the super block, never from sizeof. They are
+//   multiples of 8. A reader refuses more than 4096 clock slots or lanes, 2^20 chunks, 1 MiB in a
+//   chunk or 128 MiB of strings: no minor version may exceed them.
 #pragma once
 
 #include <atomic>
@@ -66,12 +77,14 @@ namespace haiprof::ring {
 
 inline constexpr std::uint64_t kMagic = 0x31474E4952494148ULL;  // "HAIRING1" in little-endian order
 inline constexpr std::uint16_t kLayoutMajor = 1;
-inline constexpr std::uint16_t kLayoutMinor = 4;
+inline constexpr std::uint16_t kLayoutMinor = 6;
 
 inline constexpr std::size_t kChunkBytes = 64 * 1024;
 inline constexpr std::size_t kClockSlots = 64;
 inline constexpr std::size_t kLaneCapacity = 128;
 inline constexpr std::uint32_t kNone = 0xFFFFFFFFU;  // "no step", "no rank", "no text"
+// A text in the record itself: this, and its offset in the payload. No table has so many entries.
+inline constexpr std::uint32_t kInline = 0x80000000U;
 
 enum class TimeBase : std::uint32_t {
   tsc = 1,              // x86-64 time stamp counter, invariant
@@ -90,7 +103,7 @@ enum class Drop : std::uint32_t {
   nested = 0,   // pushed from inside another push of the same thread (a signal handler)
   too_big = 1,  // larger than a chunk
   no_lane = 2,  // every lane is taken
-  no_name = 3,  // the string table is full: the record is kept, its name is lost
+  no_name = 3,  // no room for a text: the record is kept, its text is lost
   count = 8,
 };
 
@@ -127,7 +140,7 @@ struct alignas(64) SuperBlock {
   char host[256];
   char node[256];  // the name that rank folders carry
   char run[256];
-  char run_dir[1024];  // where the recorder writes this run
+  char run_dir[1024];  // where the recorder writes this run; how it goes on is in run_dir_rest
 
   // What changes after creation stays off the lines above.
   alignas(64) std::atomic<RingState> state;
@@ -145,6 +158,10 @@ struct alignas(64) SuperBlock {
   alignas(64) std::uint64_t counter_offset;
   std::uint32_t counter_stride;
   std::uint32_t counter_count;
+
+  // Since layout 1.6: what of a longer path follows the first 1023 bytes. Together they hold any
+  // path that the kernel takes (PATH_MAX).
+  char run_dir_rest[3072];
 };
 
 // Index into the counters of a file that this version writes.
@@ -227,6 +244,7 @@ enum class Category : std::uint16_t {
   checkpoint = 10,
   job = 11,
   pipeline = 12,  // since layout 1.4
+  graph = 13,     // the replay of a CUDA graph; since layout 1.5
 };
 
 // The record's own ticks are the span's end. A span that was held back until it could be named is
@@ -237,20 +255,20 @@ struct SpanPayload {
   std::uint32_t step;  // kNone outside any step
   std::uint16_t category;
   std::uint16_t reserved;
-  std::uint32_t attributes;   // string id of a JSON object, or kNone
+  std::uint32_t attributes;   // text of a JSON object, or kNone
   std::uint64_t correlation;  // 0 = none
 };
 
 struct EventPayload {
-  std::uint32_t kind;        // string id
-  std::uint32_t text;        // string id, or kNone
-  std::uint32_t attributes;  // string id of a JSON object, or kNone
+  std::uint32_t kind;        // text
+  std::uint32_t text;        // text, or kNone
+  std::uint32_t attributes;  // text of a JSON object, or kNone
   std::uint32_t step;
 };
 
 struct ValuePayload {
-  std::uint32_t metric;    // string id
-  std::uint32_t instance;  // string id, or kNone
+  std::uint32_t metric;    // text
+  std::uint32_t instance;  // text, or kNone
   double value;
 };
 
@@ -314,7 +332,7 @@ struct DeviceSpanPayload {
   std::uint32_t stream;          // CUPTI's id of it; kNone = unknown
   std::uint32_t uncertainty_ns;  // start may be off by so much; the duration is not
   std::uint16_t device;
-  std::uint16_t category;  // Category: phase or user
+  std::uint16_t category;  // Category: phase, user or graph
   // Since layout 1.4; records of an older file end before it.
   std::uint32_t stage;  // of a pipeline; kNone = of none
   std::uint32_t chunk;  // of the model, where a rank has several stages; kNone = of none
@@ -324,7 +342,7 @@ inline constexpr std::size_t kFirstDeviceSpanBytes = 40;  // of the payload unti
 // A GPU that this process has begun to use.
 struct DevicePayload {
   std::uint64_t memory_bytes;
-  std::uint32_t uuid;  // string id: GPU-… or MIG-…, as nvidia-smi writes it
+  std::uint32_t uuid;  // of the table, as the name: GPU-… or MIG-…, as nvidia-smi writes it
   std::uint32_t name;
   std::uint16_t device;  // CUDA ordinal in the process
   std::uint16_t reserved[3];

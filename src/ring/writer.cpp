@@ -16,10 +16,11 @@
 #include <mutex>
 #include <new>
 #include <string>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "ring/counters.h"
+#include "ring/string_index.h"
 
 namespace haiprof::ring {
 
@@ -53,8 +54,8 @@ struct Ring {
   std::atomic<std::uint64_t> last_snapshot{0};
 
   std::uint32_t next_chunk = 0;
-  std::uint32_t string_count = 0;
-  std::unordered_map<std::string, std::uint32_t> ids;
+  std::atomic<std::uint32_t> string_count{0};
+  std::unique_ptr<StringIndex> index;
   std::vector<std::unique_ptr<OwnedLane>> owned;
   std::deque<OwnedLane*> released;  // oldest first, so that what a dead thread wrote stays longest
   std::size_t live_lanes = 0;
@@ -405,11 +406,15 @@ Failure open(const std::string& path, std::size_t bytes, const Identity& identit
   copy_text(super->node, identity.node);
   copy_text(super->run, identity.run);
   copy_text(super->run_dir, identity.run_dir);
+  if (identity.run_dir.size() >= sizeof super->run_dir) {
+    copy_text(super->run_dir_rest, identity.run_dir.substr(sizeof super->run_dir - 1));
+  }
 
   ring->clocks = reinterpret_cast<ClockSlot*>(ring->base + super->clock_offset);
   ring->lanes = reinterpret_cast<LaneHeader*>(ring->base + super->lane_offset);
   ring->strings = ring->base + super->string_offset;
   ring->chunks = ring->base + super->chunk_offset;
+  ring->index = std::make_unique<StringIndex>(ring->strings, super->string_bytes);
   ring->tick_limit = std::min<std::uint64_t>(super->ticks_per_second, 0xFFFFFFFFULL);
   ring->last_snapshot.store(now_ticks(), std::memory_order_relaxed);
   write_snapshot(*ring);
@@ -457,7 +462,6 @@ void close() noexcept {
   }
   ring->owned.clear();
   ring->released.clear();
-  ring->ids.clear();
 }
 
 bool is_open() noexcept { return current.load(std::memory_order_acquire) != nullptr; }
@@ -471,36 +475,98 @@ std::uint32_t generation() noexcept { return generation_number.load(std::memory_
 
 namespace {
 
-// quarters: of the string table that a new text may lie in.
-std::uint32_t intern_within(std::uint64_t quarters, std::string_view text) noexcept try {
+// Longer ones are not looked up each time: that would cost more than to bring them.
+constexpr std::size_t kLongestRepeated = 2048;
+constexpr std::size_t kMostPayload = kChunkBytes - sizeof(ChunkHeader) - sizeof(RecordHeader);
+
+// While a thread has a lane of it, a ring stays where it is, also when it is closed meanwhile.
+Ring* held_ring() noexcept {
+  const auto* const lane = static_cast<OwnedLane*>(tls_lane);
+  return lane != nullptr && lane->generation == generation() ? lane->ring : nullptr;
+}
+
+bool has_room(const Ring& ring, Share share, std::string_view text) noexcept {
+  const auto quarters = static_cast<std::uint64_t>(share);
+  const std::uint64_t at = ring.super->string_committed.load(std::memory_order_relaxed);
+  return text.size() <= 0xFFFFFF &&
+         align_up(at + 4 + text.size(), 4) <= ring.super->string_bytes / 4 * quarters &&
+         ring.string_count.load(std::memory_order_relaxed) < ring.index->most() / 4 * quarters;
+}
+
+// With the mutex held.
+std::uint32_t add(Ring& ring, Share share, std::string_view text, std::uint64_t hash) noexcept {
+  const std::uint32_t known = ring.index->find(text, hash);
+  if (known != kNone || !has_room(ring, share, text)) return known;
+  const std::uint64_t at = ring.super->string_committed.load(std::memory_order_relaxed);
+  const auto length = static_cast<std::uint32_t>(text.size());
+  std::memcpy(ring.strings + at, &length, 4);
+  text.copy(reinterpret_cast<char*>(ring.strings) + at + 4, text.size());
+  ring.super->string_committed.store(align_up(at + 4 + text.size(), 4), std::memory_order_release);
+  const std::uint32_t id = ring.string_count.fetch_add(1, std::memory_order_relaxed);
+  ring.index->add(hash, id, at);
+  return id;
+}
+
+std::uint32_t added(Share share, std::string_view text, std::uint64_t hash, bool counted) noexcept {
+  if (inside) return kNone;
   const Guard guard;
-  Ring* ring = current.load(std::memory_order_relaxed);
+  Ring* const ring = current.load(std::memory_order_relaxed);
   if (ring == nullptr) return kNone;
-  std::string key(text);
-  if (const auto found = ring->ids.find(key); found != ring->ids.end()) return found->second;
-  const std::uint64_t at = ring->super->string_committed.load(std::memory_order_relaxed);
-  const std::uint64_t next = align_up(at + 4 + text.size(), 4);
-  if (next > ring->super->string_bytes / 4 * quarters || text.size() > 0xFFFFFF) {
+  const std::uint32_t id = add(*ring, share, text, hash);
+  if (id == kNone && counted) {
     ring->super->dropped[static_cast<std::size_t>(Drop::no_name)].fetch_add(
         1, std::memory_order_relaxed);
-    return kNone;
   }
-  const auto length = static_cast<std::uint32_t>(text.size());
-  std::memcpy(ring->strings + at, &length, 4);
-  std::memcpy(ring->strings + at + 4, text.data(), text.size());
-  ring->super->string_committed.store(next, std::memory_order_release);
-  const std::uint32_t id = ring->string_count++;
-  ring->ids.emplace(std::move(key), id);
   return id;
-} catch (...) {
-  return kNone;
+}
+
+std::uint32_t interned(Share share, std::string_view text, bool counted) noexcept {
+  const std::uint64_t hash = StringIndex::hash(text);
+  if (const Ring* const ring = held_ring(); ring != nullptr) {
+    if (const std::uint32_t id = ring->index->find(text, hash); id != kNone) return id;
+  }
+  return added(share, text, hash, counted);
 }
 
 }  // namespace
 
-std::uint32_t intern(std::string_view text) noexcept { return intern_within(4, text); }
+std::uint32_t intern(std::string_view text) noexcept {
+  return interned(Share::certain, text, true);
+}
 
-std::uint32_t intern_detail(std::string_view text) noexcept { return intern_within(3, text); }
+std::uint32_t intern_up_to(Share share, std::string_view text) noexcept {
+  return interned(share, text, false);
+}
+
+std::uint32_t intern_repeated(Share share, std::string_view text) noexcept {
+  if (text.size() > kLongestRepeated || inside || !claim_lane()) return kNone;
+  Ring* const ring = held_ring();
+  if (ring == nullptr) return kNone;
+  const std::uint64_t hash = StringIndex::hash(text);
+  const std::uint32_t id = ring->index->find(text, hash);
+  if (id != kNone || !ring->index->met(hash) || !has_room(*ring, share, text)) return id;
+  return added(share, text, hash, false);
+}
+
+std::uint32_t Texts::bring(std::string_view text) noexcept {
+  if (count_ == kMost || text.size() > kMostPayload - std::min(at_ + 4, kMostPayload)) {
+    return interned(Share::detail, text, true);
+  }
+  const std::uint32_t id = kInline | static_cast<std::uint32_t>(at_);
+  texts_[count_++] = text;
+  at_ = align_up(at_ + 4 + text.size(), 4);
+  return id;
+}
+
+void Texts::write(std::uint8_t* payload) const noexcept {
+  std::uint8_t* to = payload + field_bytes_;
+  for (std::size_t i = 0; i < count_; ++i) {
+    const auto length = static_cast<std::uint32_t>(texts_[i].size());
+    std::memcpy(to, &length, 4);
+    texts_[i].copy(reinterpret_cast<char*>(to) + 4, texts_[i].size());  // also where there is none
+    to += align_up(4 + texts_[i].size(), 4);
+  }
+}
 
 std::uint64_t dropped(Drop reason) noexcept {
   const Guard guard;

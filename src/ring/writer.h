@@ -1,10 +1,11 @@
 // The writing side of a ring file: one per process, one lane per thread.
 //
-// open(), close() and intern() are cold and take a lock; push_*() are hot: no lock, no allocation,
-// no system call, about the price of reading the clock. A push before open(), after close() or in a
-// forked child does nothing.
+// open(), close() and intern() are cold and take a lock; push_*() and Texts are hot: no lock, no
+// allocation, no system call, about the price of reading the clock and of copying the texts. A push
+// before open(), after close() or in a forked child does nothing.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <new>
@@ -50,12 +51,23 @@ bool is_open() noexcept;
 // chunks: how many 64 KiB chunks it should have (0 = the usual number).
 bool claim_lane(std::uint32_t chunks = 0) noexcept;
 
+// Up to which quarter of the string table a text may lie. Names that a job makes up as it runs must
+// not take the room of those that come with each record of a kind.
+enum class Share : std::uint64_t {
+  detail = 1,   // attributes, sentences
+  name = 2,     // given by the job's code
+  kernel = 3,   // as long as a mangled one is, and as often as a GPU runs it
+  certain = 4,  // a few words of ours
+};
+
 // The id of a text, the same for equal texts, for as long as the ring is open. kNone when the
-// string table is full (counted) or no ring is open.
+// string table has no room (counted) or no ring is open.
 std::uint32_t intern(std::string_view text) noexcept;
-// The same for texts that may differ from record to record. They leave the last quarter of the
-// string table to names: a detail that is gone costs little, a name the whole record.
-std::uint32_t intern_detail(std::string_view text) noexcept;
+// The same, not counted: what finds no room in the table goes with its record (see Texts).
+std::uint32_t intern_up_to(Share share, std::string_view text) noexcept;
+// The same for texts of which many come only once: one is in the table from the second time on.
+// Takes a lock that second time only.
+std::uint32_t intern_repeated(Share share, std::string_view text) noexcept;
 
 // A number that changes whenever a ring is opened: ids cached under another number are stale.
 std::uint32_t generation() noexcept;
@@ -88,16 +100,50 @@ extern __thread Lane* tls_lane __attribute__((tls_model("initial-exec")));
 Lane* make_room(std::size_t bytes, std::uint64_t now) noexcept;
 void count_drop(Drop reason) noexcept;
 
+// The texts that one record brings along. They must stay until it is pushed.
+class Texts {
+ public:
+  // field_bytes: of the payload that they go behind.
+  explicit Texts(std::size_t field_bytes) noexcept : at_(field_bytes), field_bytes_(field_bytes) {}
+
+  // What the record's field says: the id of a text that repeats, or where in the record it is.
+  std::uint32_t add(Share share, std::string_view text) noexcept {
+    const std::uint32_t id = intern_repeated(share, text);
+    return id != kNone ? id : bring(text);
+  }
+  // kNone, and counted, for a text that no record has room for, and the table neither.
+  std::uint32_t bring(std::string_view text) noexcept;
+
+  // Behind the fields.
+  std::size_t bytes() const noexcept { return (at_ - field_bytes_ + 7) / 8 * 8; }
+  void write(std::uint8_t* payload) const noexcept;
+
+ private:
+  static constexpr std::size_t kMost = 3;
+
+  std::array<std::string_view, kMost> texts_;
+  std::size_t count_ = 0;
+  std::size_t at_;
+  std::size_t field_bytes_;
+};
+
+struct NoTexts {
+  static constexpr std::size_t bytes() noexcept { return 0; }
+  static void write(std::uint8_t*) noexcept {}
+};
+
 // Writes one record with the time `now`. The hot path of everything. `fill` stores the payload's
 // fields straight into the ring: built elsewhere and copied, a payload of narrow fields stalls the
 // wide loads of the copy, which costs more than the clock.
-template <typename Payload, typename Fill>
-inline void push_at(RecordType type, std::uint64_t now, Fill&& fill) noexcept {
-  constexpr std::size_t kBytes = sizeof(RecordHeader) + sizeof(Payload);
-  static_assert(kBytes % 8 == 0 && kBytes <= kChunkBytes - sizeof(ChunkHeader));
+template <typename Payload, typename Fill, typename Behind = NoTexts>
+inline void push_at(RecordType type, std::uint64_t now, Fill&& fill,
+                    const Behind& texts = {}) noexcept {
+  constexpr std::size_t kFieldBytes = sizeof(RecordHeader) + sizeof(Payload);
+  static_assert(kFieldBytes % 8 == 0 && kFieldBytes <= kChunkBytes - sizeof(ChunkHeader));
+  const std::size_t bytes = kFieldBytes + texts.bytes();
   Lane* lane = tls_lane;
   if (__builtin_expect(lane == nullptr, 0)) {
-    lane = make_room(kBytes, now);
+    lane = make_room(bytes, now);
     if (lane == nullptr) return;
   } else if (__builtin_expect(lane->busy, 0)) {
     count_drop(Drop::nested);
@@ -107,20 +153,21 @@ inline void push_at(RecordType type, std::uint64_t now, Fill&& fill) noexcept {
     std::atomic_signal_fence(std::memory_order_seq_cst);
     // A time before the base wraps to a huge delta and takes the slow way too.
     if (__builtin_expect(
-            lane->at + kBytes > lane->chunk_end ||
+            lane->at + bytes > lane->chunk_end ||
                 now - lane->base_ticks > lane->tick_limit.load(std::memory_order_relaxed),
             0)) {
-      lane = make_room(kBytes, now);
+      lane = make_room(bytes, now);
       if (lane == nullptr) return;
     }
   }
-  const RecordHeader header{static_cast<std::uint16_t>(type), static_cast<std::uint16_t>(kBytes),
+  const RecordHeader header{static_cast<std::uint16_t>(type), static_cast<std::uint16_t>(bytes),
                             static_cast<std::uint32_t>(now - lane->base_ticks)};
   // Plain stores: a reader that copies them while they are overwritten sees the sequence number
   // change and throws the copy away.
   std::memcpy(lane->at, &header, sizeof header);
   fill(*new (lane->at + sizeof header) Payload);
-  lane->at += kBytes;
+  texts.write(lane->at + sizeof header);
+  lane->at += bytes;
   ++lane->records;
   lane->chunk->committed.store(static_cast<std::uint32_t>(lane->at - lane->payload),
                                std::memory_order_release);
@@ -128,29 +175,43 @@ inline void push_at(RecordType type, std::uint64_t now, Fill&& fill) noexcept {
   lane->busy = false;
 }
 
+template <typename Behind = NoTexts>
 inline void push_span(std::uint64_t start, std::uint64_t end, std::uint32_t name, Category category,
                       std::uint32_t step, std::uint32_t attributes = kNone,
-                      std::uint64_t correlation = 0) noexcept {
-  push_at<SpanPayload>(RecordType::span, end, [&](SpanPayload& p) {
-    p.duration_ticks = end - start;
-    p.name = name;
-    p.step = step;
-    p.category = static_cast<std::uint16_t>(category);
-    p.reserved = 0;
-    p.attributes = attributes;
-    p.correlation = correlation;
-  });
+                      std::uint64_t correlation = 0, const Behind& texts = {}) noexcept {
+  push_at<SpanPayload>(
+      RecordType::span, end,
+      [&](SpanPayload& p) {
+        p.duration_ticks = end - start;
+        p.name = name;
+        p.step = step;
+        p.category = static_cast<std::uint16_t>(category);
+        p.reserved = 0;
+        p.attributes = attributes;
+        p.correlation = correlation;
+      },
+      texts);
 }
 
-inline void push_event(std::uint32_t kind, std::uint32_t text, std::uint32_t attributes,
-                       std::uint32_t step) noexcept {
-  push_at<EventPayload>(RecordType::event, now_ticks(),
-                        [&](EventPayload& p) { p = {kind, text, attributes, step}; });
+// An event in words that may be any. attributes: a JSON object, or empty for none.
+inline void push_event(std::uint32_t kind, std::string_view text, std::string_view attributes,
+                       std::uint32_t step, std::uint64_t now = now_ticks()) noexcept {
+  Texts texts(sizeof(EventPayload));
+  const EventPayload event{kind, texts.add(Share::name, text),
+                           attributes.empty() ? kNone : texts.add(Share::detail, attributes), step};
+  push_at<EventPayload>(RecordType::event, now, [&](EventPayload& p) { p = event; }, texts);
 }
 
 inline void push_value(std::uint32_t metric, std::uint32_t instance, double value) noexcept {
   push_at<ValuePayload>(RecordType::value, now_ticks(),
                         [&](ValuePayload& p) { p = {metric, instance, value}; });
+}
+
+// A value of a metric that the job's code has named.
+inline void push_value(std::string_view metric, double value) noexcept {
+  Texts texts(sizeof(ValuePayload));
+  const ValuePayload named{texts.add(Share::name, metric), kNone, value};
+  push_at<ValuePayload>(RecordType::value, now_ticks(), [&](ValuePayload& p) { p = named; }, texts);
 }
 
 }  // namespace haiprof::ring

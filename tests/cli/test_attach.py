@@ -122,7 +122,7 @@ def test_options_are_checked_before_anything_is_touched(
     running: tuple[Path, subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     done = haiprof(running[0].name, "--kernels", "some", "--log-dir", str(tmp_path / "logs"))
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "--kernels some: must be" in only_line(done)
     assert not (tmp_path / "logs").exists()
 

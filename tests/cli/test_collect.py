@@ -32,6 +32,7 @@ from haiprof import Analyzer, schema
 from haiprof.collect import shell
 from haiprof.collect.gather import collect
 from haiprof.collect.source import SourceError, source
+from haiprof.owned_files import Folder
 from haiprof.recorder.segments import close_stream
 
 pytestmark = pytest.mark.usefixtures("shm")
@@ -358,7 +359,7 @@ def test_what_grows_is_taken_as_far_as_it_is_and_the_rest_later(net: Path) -> No
     live.write_bytes(whole)
     assert haiprof(*words).returncode == 0
     assert Analyzer("all").steps().height == 80
-    closed = close_stream(live)
+    closed = live.with_name(close_stream(Folder.at(live.parent), live.name).name)
     write_process(folder, 1, "a")
     done = haiprof(*words)
     assert (done.returncode, done.stderr) == (0, "")
@@ -376,7 +377,7 @@ def test_a_copy_that_was_closed_here_is_opened_again_by_a_source_that_grew(net: 
     whole = live.read_bytes()
     live.write_bytes(whole[: len(whole) // 2])
     assert haiprof("collect", "a:logs", "--into", "all").returncode == 0
-    close_stream(Path("all/v2/a#1/spans-0.arrows"))
+    close_stream(Folder.at(Path("all/v2/a#1")), "spans-0.arrows")
     live.write_bytes(whole)
     assert haiprof("collect", "a:logs", "--into", "all").returncode == 0
     assert Analyzer("all").steps().height == 80
@@ -387,7 +388,7 @@ def test_a_file_that_is_closed_while_it_is_to_be_fetched_comes_all_the_same(net:
     process = write_process(folder, 1, "a", state="live", ended_ns=None)
     write_live(process, schema.SPANS, [[span(20.0 * n, 12.0, "step", "s", n)] for n in range(40)])
     shutil.copytree(process, net / "closed")
-    close_stream(net / "closed/spans-0.arrows")
+    close_stream(Folder.at(net / "closed"), "spans-0.arrows")
     (net / "before-fetch").write_text(
         f'[ -e "{net}/closed" ] && rm -r "logs/v2/a#1" && mv "{net}/closed" "logs/v2/a#1"\n'
     )

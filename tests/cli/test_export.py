@@ -38,7 +38,7 @@ def test_each_file_is_named(tmp_path: Path, trace: Path) -> None:
 
 def test_a_format_that_is_none_is_one_line(tmp_path: Path, trace: Path) -> None:
     done = haiprof("export", trace, "-o", tmp_path / "out", "--to", "xls")
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (2, "")
     assert "--to xls" in only_line(done)
     assert not (tmp_path / "out").exists()
 
@@ -77,7 +77,9 @@ def test_in_the_manner_of_msprof(tmp_path: Path, trace: Path, kind: str, form: s
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["lines", "{}"], "lines: is no kind of export: choose summary or timeline"),
+        (["lines", "{}"], "lines: is no kind of export: did you mean 'timeline'? choose summary"),
+        (["summery", "{}"], "summery: is no kind of export: did you mean 'summary'? choose"),
+        (["{}", "--to", "parqet"], "--to parqet: is no format: did you mean 'parquet'? choose csv"),
         (["summary", "timeline", "{}"], "summary: is no kind of export"),
         (["summary", "{}", "--to", "csv"], "--to csv: a summary has none"),
         (["summary", "{}", "--format", "xml"], "--format xml: choose csv or json"),
@@ -90,7 +92,8 @@ def test_what_cannot_be_meant_is_one_line(
     tmp_path: Path, trace: Path, words: list[str], told: str
 ) -> None:
     done = haiprof("export", *(word.format(trace) for word in words), "-o", tmp_path / "out")
-    assert (done.returncode, done.stdout) == (1, "")
+    of_the_run = "the run has" in told
+    assert (done.returncode, done.stdout) == (1 if of_the_run else 2, "")
     assert told in only_line(done)
     assert not (tmp_path / "out").exists()
 
@@ -226,7 +229,10 @@ def test_a_window_that_is_none_is_one_line(
     tmp_path: Path, job: Path, words: list[str], told: str
 ) -> None:
     done = haiprof("export", job, "-o", tmp_path / "out", *words)
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (
+        2 if words[-2] in ("--from", "--until") and "give" in told else 1,
+        "",
+    )
     assert told in only_line(done)
     assert not (tmp_path / "out").exists()
 

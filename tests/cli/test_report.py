@@ -7,10 +7,11 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from commands import HAIPROF, haiprof, only_line, start_haiprof
+from commands import HAIPROF, haiprof, only_line
 from recording import wait_for
 from runs import loop, make_run, write_closed, write_json, write_process, write_run
 
@@ -143,19 +144,25 @@ def test_every_command_explains_itself(command: str) -> None:
 
 
 def test_ctrl_c_is_one_line_and_code_130(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run")
-    (run / "n0#0").mkdir()
-    blocks = run / "n0#0" / "process.json"
-    os.mkfifo(blocks)
-    process = start_haiprof("report", run)
-    writer: list[int] = []
-
-    def reading() -> bool:
-        with contextlib.suppress(OSError):  # nobody reads yet
-            writer.append(os.open(blocks, os.O_WRONLY | os.O_NONBLOCK))
-        return bool(writer)
-
-    wait_for(reading, what="the reading of the run")
+    run = make_run(tmp_path / "run")
+    program = f"""
+import sys, time
+from pathlib import Path
+from haiprof import owned_files
+from haiprof.cli.main import main
+def open_slowly(*given):
+    Path({str(tmp_path / "reading")!r}).touch()
+    while True:
+        time.sleep(0.01)
+owned_files.open_regular = open_slowly
+sys.argv = ["haiprof", "report", {str(run)!r}]
+main()
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    wait_for((tmp_path / "reading").exists, 60, what="the reading of the run")
 
     def interrupted() -> bool:
         # One that comes just before the read begins is only seen at the next.
@@ -166,7 +173,6 @@ def test_ctrl_c_is_one_line_and_code_130(tmp_path: Path) -> None:
 
     wait_for(interrupted, what="the end")
     _, said = process.communicate(timeout=60)
-    os.close(writer[0])
     assert (process.returncode, said) == (130, "haiprof: interrupted\n")
 
 

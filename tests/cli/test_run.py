@@ -78,6 +78,7 @@ def test_the_commands_environment_says_where_the_run_is(tmp_path: Path) -> None:
         "HAIPROF_HOOKS": "0",
         "HAIPROF_KERNELS": "windows",
         "HAIPROF_KERNELS_PERIOD": "60.0",
+        "HAIPROF_GRAPHS": "",
         "HAIPROF_BUDGET": "0.005",
         "HAIPROF_FLOPS": "0",
         "HAIPROF_PEAK_FLOPS": "0.0",

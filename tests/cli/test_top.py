@@ -21,7 +21,8 @@ from haiprof import schema
 LOOP = """
 import sys, time, torch
 torch.set_num_threads(1)
-model = torch.nn.Linear(16, 1)
+# Deep enough that each phase is worth a letter of the bar on any machine.
+model = torch.nn.Sequential(*(torch.nn.Linear(16, 16) for _ in range(30)))
 optimizer = torch.optim.SGD(model.parameters(), 1e-3)
 data = torch.utils.data.DataLoader(torch.randn(400, 16), batch_size=4)
 until = time.monotonic() + float(sys.argv[1])

@@ -484,7 +484,8 @@ def test_our_modules_come_in_one_file_and_that_is_gone(
     assert int(bundled) > 10
     # What brings the bundle, what is no Python, and what is imported when somebody asks.
     bringing = {"haiprof.control", *(f"haiprof.control.{n}" for n in ("entry", "bundle"))}
-    assert set(others) <= bringing | {"haiprof.gently", "haiprof._core", "haiprof.control.requests"}
+    ours = {f"haiprof.{name}" for name in ("_core", "control.requests", "gently", "threads")}
+    assert set(others) <= bringing | ours
     assert len(brought) == 1
     assert not brought[0].exists()
     assert running.stderr == ""

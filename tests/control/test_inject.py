@@ -339,6 +339,32 @@ def test_a_process_that_is_just_ending() -> None:
     assert reasons <= {"starting", "gone", "zombie", "late", "not_python", "busy"}
 
 
+@pytest.mark.parametrize(
+    "kept", ["last.itself = last; del last", "builtins.last = last"], ids=["before", "while"]
+)
+def test_code_that_a_process_comes_to_when_its_modules_go_does_not_run(
+    tmp_path: Path, kept: str
+) -> None:
+    """What was queued just before is taken then; to load libraries and start threads may end it."""
+    program = (
+        "import builtins, sys\n"
+        "class Last:\n"
+        "    def __del__(self, run=exec, text=sys.stdin.readline(), late=sys.is_finalizing):\n"
+        "        run(text, {})\n"
+        "        print('late' if late() else 'early', flush=True)\n"
+        f"last = Last(); {kept}\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    ) as process:  # fmt: skip
+        ran = tmp_path / "ran"
+        code = f"open({str(ran)!r}, 'w').close()"
+        around = inject._around(process.pid, code, "name", time.monotonic() + 60)
+        said = process.communicate(inject._alone(around), timeout=60)[0]
+    assert (process.returncode, said, ran.exists()) == (0, "late\n", False)
+
+
 def test_refusals_are_one_line_with_the_mend(tmp_path: Path) -> None:
     with running(tmp_path, "n += 1; time.sleep(0.01)") as job:
         assert why_not(job.pid) is None

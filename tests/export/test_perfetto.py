@@ -169,6 +169,18 @@ def test_each_stage_of_a_pipeline_has_a_lane(tmp_path: Path) -> None:
         assert {each.args["stage"] for each in lane} == {stage}
 
 
+def test_replays_of_graphs_have_a_lane_beside_the_phases(tmp_path: Path) -> None:
+    run = runs.write_run(tmp_path / "run")
+    rows = [runs.device_span(0, 10, "forward", 3)]
+    rows += [runs.device_span(t, 2, "graph 0", 3, category="graph") for t in (1, 5)]
+    runs.write_closed(runs.write_process(run), schema.DEVICE_SPANS, rows)
+    told = _written(Analyzer(run), tmp_path)
+    lane = told.on("rank 0 on n0", "GPU 0, stream 7: graph")
+    assert [(each.name, each.end - each.start, each.args["step"]) for each in lane] == [
+        ("graph 0", 2 * runs.MS, 3)
+    ] * 2
+
+
 def test_what_crosses_has_a_lane_below_its_thread(tmp_path: Path) -> None:
     run = runs.write_run(tmp_path / "run")
     rows = [

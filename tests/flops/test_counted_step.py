@@ -36,7 +36,7 @@ def events(ring: Path, kind: str) -> list[tuple[str, dict[str, Any]]]:
         if name not in table:  # no row has any
             return [""] * table["kind"][0]
         rows, _, values, _ = table[name]
-        texts = reader.texts("events", name, 0)
+        texts = reader.texts("events", name)[1]
         return [texts[n] if n < len(texts) else "" for n in memoryview(values).cast("I")[:rows]]
 
     rows = zip(column("kind"), column("text"), column("attributes"), strict=True)

@@ -83,7 +83,11 @@ SAME(CUpti_ActivityOverhead, overheadKind, Overhead::OverheadKind);
 SAME(CUpti_ActivityOverhead, start, Overhead::Start);
 SAME(CUpti_ActivityOverhead, end, Overhead::End);
 
+SAME(CUpti_ActivityAPI, start, Api::Start);
+SAME(CUpti_ActivityAPI, correlationId, Api::Correlation);
+
 EQUAL(CUPTI_SUCCESS, abi::kSuccess);
+EQUAL(CUPTI_ERROR_INVALID_OPERATION, abi::kInvalidOperation);
 EQUAL(CUPTI_ERROR_MAX_LIMIT_REACHED, abi::kMaxLimitReached);
 EQUAL(CUPTI_ERROR_INVALID_KIND, abi::kInvalidKind);
 EQUAL(CUPTI_ERROR_NOT_COMPATIBLE, abi::kNotCompatible);

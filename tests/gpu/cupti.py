@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import shutil
@@ -9,15 +10,18 @@ import struct
 import subprocess
 import tempfile
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 MEMCPY, MEMSET, RUNTIME, KERNEL, OVERHEAD = 1, 2, 5, 10, 17
 #: CUpti_ActivityAttribute.
-ZEROED_OUT, PER_THREAD = 5, 9
+POOL_LIMIT, ZEROED_OUT, PER_THREAD = 2, 5, 9
 #: cupti_runtime_cbid.h: cudaEventRecord and cudaEventRecordWithFlags, and both per thread.
 EVENT_RECORD = (135, 242, 370, 371)
+#: cudaGraphLaunch, and the same per thread.
+GRAPH_LAUNCH = (311, 312)
 FORCED = 1
 KEEP, NONE, DISCARD = 0, 1, 2
 
@@ -106,8 +110,9 @@ class Cupti:
         return count.value
 
     def set_attribute(self, attribute: int, value: int) -> int:
-        """Set one of a byte; return the result."""
-        content, size = ctypes.c_uint8(value), ctypes.c_size_t(1)
+        """Set one; return the result."""
+        content = ctypes.c_size_t(value) if attribute == POOL_LIMIT else ctypes.c_uint8(value)
+        size = ctypes.c_size_t(ctypes.sizeof(content))
         return self.call(
             "cuptiActivitySetAttribute", attribute, ctypes.byref(size), ctypes.byref(content)
         )
@@ -137,39 +142,48 @@ class Cupti:
 
 
 def loaded() -> Cupti:
-    """Return the libcupti that torch uses; CUDA must be initialised.
+    """Return the libcupti that torch has loaded, or else the one that is found by its name.
 
     Raises:
-        RuntimeError: there is none, or no driver.
+        RuntimeError: there is none.
     """
-    from haiprof import _core
-    from haiprof.hooks.cuda import libcupti_folders
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if "/libcupti.so" in line:
+            return Cupti(line.split(maxsplit=5)[5])
+    for name in ("libcupti.so.13", "libcupti.so.12"):
+        with contextlib.suppress(OSError):
+            return Cupti(name)
+    raise RuntimeError("no libcupti is loaded, and none is found by its name")
 
-    path, mend, version = _core.gpu_probe(":".join(libcupti_folders()))
-    if version == 0:
-        raise RuntimeError(f"{path}; {mend}")
-    return Cupti(path)
+
+def _compiled(source: Path) -> Path:
+    """Compile a library, once for all processes that share a folder for temporary files."""
+    tag = f"{os.getuid()}-{zlib.crc32(source.read_bytes()):08x}"
+    made = Path(tempfile.gettempdir(), f"haiprof-{source.stem}-{tag}.so")
+    if made.exists() and made.stat().st_uid == os.getuid():
+        return made
+    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        raise RuntimeError(f"there is no C++ compiler for {source}")
+    new = made.with_suffix(f".{os.getpid()}")
+    done = subprocess.run(
+        [compiler, "-std=c++20", "-O2", "-shared", "-fPIC", "-pthread", "-o", str(new),
+         str(source)],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise RuntimeError(f"{source.name} does not compile: {done.stderr[-500:]}")
+    return new.replace(made)
 
 
 class Probe:
     """``probe.cpp``, compiled."""
 
     def __init__(self) -> None:
-        compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
-        if compiler is None:
-            raise RuntimeError("there is no C++ compiler for tests/gpu/probe.cpp")
-        with tempfile.TemporaryDirectory() as folder:
-            made = Path(folder, "probe.so")
-            done = subprocess.run(
-                [compiler, "-std=c++20", "-O2", "-shared", "-fPIC", "-pthread", "-o", str(made),
-                 str(Path(__file__).with_name("probe.cpp"))],
-                capture_output=True, text=True,
-            )  # fmt: skip
-            if done.returncode != 0:
-                raise RuntimeError(f"probe.cpp does not compile: {done.stderr[-500:]}")
-            self._library = ctypes.CDLL(str(made))
+        self._library = ctypes.CDLL(str(_compiled(Path(__file__).with_name("probe.cpp"))))
         self._library.keep_buffer.restype = ctypes.c_void_p
-        for name in ("pace_stop", "keep_count", "keep_asked", "keep_refused", "keep_discarded"):
+        for name in ("pace_stop", "keep_count", "keep_asked", "keep_refused", "keep_discarded",
+                     "keep_away", "ticks"):  # fmt: skip
             getattr(self._library, name).restype = ctypes.c_uint64
 
     def pace(self, function: ctypes.c_void_p, argument: int, period: float) -> None:
@@ -208,6 +222,37 @@ class Probe:
             found.append((data, valid.value))
         return found
 
+    def away(self) -> int:
+        """How many buffers CUPTI has not given back."""
+        return int(self._library.keep_away())
+
+    def scan(self, cupti: Cupti) -> tuple[int, int, int]:
+        """Kernels that came back, those without a time, and the number of the first such."""
+        found = (ctypes.c_uint64 * 3)()
+        self._library.keep_scan(cupti.address("cuptiActivityGetNextRecord"), found)
+        return found[0], found[1], found[2]
+
+    def toggle(
+        self, cupti: Cupti, kind: int, count: int, pause: float
+    ) -> tuple[list[float], list[float]]:
+        """Seconds that enabling and disabling a kind take, without the GIL.
+
+        Raises:
+            RuntimeError: CUPTI refuses.
+        """
+        enabling, disabling = (ctypes.c_uint64 * count)(), (ctypes.c_uint64 * count)()
+        result = self._library.toggle(
+            cupti.address("cuptiActivityEnable"), cupti.address("cuptiActivityDisable"), kind,
+            ctypes.c_size_t(count), ctypes.c_uint64(round(pause * 1e9)), enabling, disabling,
+        )  # fmt: skip
+        if result != 0:
+            raise RuntimeError(f"the kind cannot be enabled and disabled: {cupti.text_of(result)}")
+        return [ns / 1e9 for ns in enabling], [ns / 1e9 for ns in disabling]
+
+    def ticks(self) -> int:
+        """The processor's counter, of which torch.profiler's clock is made."""
+        return int(self._library.ticks())
+
     def counts(self) -> dict[str, int]:
         """How many buffers were asked for, were not given, and came back to be thrown away."""
         return {
@@ -223,20 +268,31 @@ def begin_recording(cupti: Cupti, probe: Probe, *kinds: int, size: int = 1 << 20
     Raises:
         RuntimeError: CUPTI refuses.
     """
+    # Whether each thread has its own buffer may change only while CUPTI has none, of a session of
+    # torch.profiler either; before anyone has registered there is nothing to flush.
+    cupti.call("cuptiActivityFlushAll", FORCED)
+    if probe.away() == 0:
+        cupti.set_attribute(ZEROED_OUT, 1)
+        cupti.set_attribute(PER_THREAD, 1)
     probe.register(cupti, size)
-    cupti.set_attribute(ZEROED_OUT, 1)
-    cupti.set_attribute(PER_THREAD, 1)
     for kind in kinds:
         cupti.must("cuptiActivityEnable", kind)
 
 
-def end_recording(cupti: Cupti, *kinds: int) -> None:
-    """Record no more, and have all buffers back."""
+def end_recording(cupti: Cupti, probe: Probe, *kinds: int, seconds: float = 1.0) -> int:
+    """Record no more, and have all buffers back; return how many CUPTI keeps all the same.
+
+    Raises:
+        RuntimeError: CUPTI refuses.
+    """
     for kind in kinds:
         cupti.must("cuptiActivityDisable", kind)
-    for _ in range(3):
+    until = time.monotonic() + seconds
+    cupti.must("cuptiActivityFlushAll", FORCED)
+    while probe.away() and time.monotonic() < until:
+        time.sleep(0.02)
         cupti.must("cuptiActivityFlushAll", FORCED)
-        time.sleep(0.1)
+    return probe.away()
 
 
 def read(

@@ -1,13 +1,36 @@
 """Training jobs of the GPU suite, for any device; a small one of each for a machine without GPU.
 
-A step is launched, never waited for: whoever measures waits once, at the end of many.
+A step is launched, never waited for: whoever measures waits once, at the end of many. Where there
+is no GPU but the library of tests/native/doubles that stands in for CUPTI, jobs launch kernels
+there.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import functools
 import time
 from collections.abc import Callable
 from typing import Any
+
+
+@functools.cache
+def stand_in() -> Any:
+    """The library that stands in for CUPTI, when it is the one that is found by name; or None."""
+    try:
+        library = ctypes.CDLL("libcupti.so.13")
+        library.fake_launch.argtypes = [ctypes.c_char_p, ctypes.c_uint64]
+    except (OSError, AttributeError):
+        return None
+    return library
+
+
+def torch_profiler(device: str) -> Any:
+    """torch.profiler that records what the device does, and nothing else."""
+    from torch.profiler import ProfilerActivity, profile
+
+    return profile(activities=[getattr(ProfilerActivity, "CUDA" if device == "cuda" else "CPU")])
 
 
 class Machine:
@@ -22,6 +45,15 @@ class Machine:
         if self.cuda:
             # is_available() hides why not; this says it.
             torch.zeros(1, device="cuda")
+        elif stand_in() is not None:
+            # As a job that begins to use the GPU; this torch knows none.
+            with contextlib.suppress(AssertionError, RuntimeError):
+                torch.cuda._lazy_init()
+
+    def pretend(self, count: int) -> None:
+        """Launch so many kernels in the library that stands in for CUPTI, where there is no GPU."""
+        if not self.cuda and stand_in() is not None:
+            stand_in().fake_launch(b"pretended", count)
 
     def wait(self) -> None:
         """Wait until everything that was launched has ended."""
@@ -77,11 +109,13 @@ class Training:
         self._autocast = torch.autocast(machine.device, dtype=torch.bfloat16)
 
     def forward(self) -> Any:
+        self.machine.pretend(10)
         with self._autocast:
             return self._loss(self.model)
 
     def step(self) -> None:
         self.forward().backward()
+        self.machine.pretend(20)
         self.optimizer.step()
         self.optimizer.zero_grad()
 
@@ -118,7 +152,7 @@ class GraphTraining(Training):
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             training.step()
-        self._replay = graph.replay
+        self._replay = lambda: graph.replay()  # looked up each time: it may be hooked
 
     def step(self) -> None:
         self._replay()
@@ -217,12 +251,19 @@ def compiled(machine: Machine) -> Training:
     return training
 
 
+def _fsdp(machine: Machine) -> Training:
+    from gpu.sharded import sharded  # which is made of what is here
+
+    return sharded(machine)
+
+
 MODELS: dict[str, Callable[[Machine], Training]] = {
     "transformer": transformer,
     "small": lambda machine: transformer(machine, "small"),
     "resnet50": resnet50,
     "graph": graph,
     "compiled": compiled,
+    "fsdp": _fsdp,
 }
 
 
@@ -254,10 +295,12 @@ class Launches:
             made = torch.cuda.CUDAGraph()
             with torch.cuda.graph(made):
                 self.eager(self.NODES)
-            self.replay = made.replay
+            self.replay = lambda: made.replay()
 
     def eager(self, count: int) -> None:
         """Launch so many kernels one after another."""
+        if not self.machine.cuda and stand_in() is not None:
+            return self.machine.pretend(count)
         add = self._x.add_
         for _ in range(count):
             add(1.0)

@@ -1,4 +1,4 @@
-"""haiprof in this process, on and off many times, and torch.profiler beside it."""
+"""haiprof in this process, on and off many times."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import signal
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from gpu.recorded import RUN
 from recording import recorders
@@ -91,10 +90,3 @@ def counts() -> dict[str, int]:
 
     _core.gpu_flush(5.0)
     return dict(_core.gpu_counts())
-
-
-def torch_profiler(device: str) -> Any:
-    """torch.profiler that records what the device does, and nothing else."""
-    from torch.profiler import ProfilerActivity, profile
-
-    return profile(activities=[getattr(ProfilerActivity, "CUDA" if device == "cuda" else "CPU")])

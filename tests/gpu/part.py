@@ -3,25 +3,39 @@
     python -m gpu.parts.NAME --device cuda --seconds 60 --out FILE      the part
     python -m gpu.parts.NAME --device cuda --child WHAT WORD …          a process that it needs
 
-Rows that were written stay when a later step of the part hangs, fails or crashes.
+Rows that were written stay when a later step of the part hangs, fails or crashes. A row that is
+written again under the same name replaces the earlier one.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import ctypes
+import functools
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from gpu.estimates import Estimate, at_most
 
+from gpu import jobs
+
 #: A part leaves so much of its time, s, to Python's own end.
 RESERVE = 2.0
+NEEDS_GPU = "needs a GPU"
+_PR_SET_PDEATHSIG = 1
+
+
+class Skipped(Exception):
+    """This part cannot measure anything on this machine; the text is why."""
 
 
 class Part:
@@ -43,6 +57,16 @@ class Part:
         """Return a function that says whether these seconds, or the part's, are not over yet."""
         until = min(self._until, time.monotonic() + seconds)
         return lambda: time.monotonic() < until
+
+    def needs_gpu(self) -> None:
+        """Raise Skipped where there is none."""
+        if self.device == "cpu":
+            raise Skipped(NEEDS_GPU)
+
+    def needs_kernels(self) -> None:
+        """Raise Skipped where neither a GPU nor a library that stands in for CUPTI has kernels."""
+        if self.device == "cpu" and jobs.stand_in() is None:
+            raise Skipped(NEEDS_GPU)
 
     def fact(self, name: str, value: Any) -> None:
         """Write something that is no measurement with a target."""
@@ -73,6 +97,10 @@ class Part:
         told = found if isinstance(found, Estimate) else Estimate(found, None, None, 1)
         self.row(what, told, unit, target=f"<= {limit:g}", met=at_most(told, limit), note=note)
 
+    def round(self, values: dict[str, float]) -> None:
+        """Write what was measured in one round, of which several runs can be pooled."""
+        self._write({"round": values})
+
     def check(self, what: str, holds: bool, note: str = "") -> None:
         """Write that something is as it has to be, or not."""
         self.row(what, float(holds), "yes = 1", target="yes", met=holds, note=note)
@@ -81,6 +109,10 @@ class Part:
         """Write that a piece of the part could not be measured, and why; the rest goes on."""
         self._write({"failed": what, "reason": reason})
 
+    def skipped(self, reason: str) -> None:
+        """Write that the part cannot measure anything here, and why."""
+        self._write({"skipped": reason})
+
     def piece(self, what: str, measure: Callable[..., None], *arguments: Any) -> None:
         """Measure a piece; when it fails, its reason is written and the rest goes on."""
         if self.left() <= 0:
@@ -88,8 +120,31 @@ class Part:
             return
         try:
             measure(*arguments)
+        except Skipped:
+            raise
         except Exception as error:
             self.failed(what, reason_of(error))
+
+    def apart(self, pieces: dict[str, Callable[[], None]], seconds: float) -> None:
+        """Measure pieces in parallel, each in a fork of this process, which has no CUDA yet.
+
+        One that does not end in ``seconds`` is killed; what it has written stays.
+        """
+        forks = {
+            _fork(functools.partial(self.piece, what, run)): what for what, run in pieces.items()
+        }
+        until = time.monotonic() + min(seconds, self.left())
+        for ended, status in _waited(forks, until):
+            if status != 0:
+                self.failed(forks.pop(ended), f"ended by {_signal(status)}")
+            else:
+                forks.pop(ended)
+        for pid, what in forks.items():
+            os.kill(pid, signal.SIGKILL)
+            self.failed(what, f"did not end in {seconds:.0f} s and was killed")
+        # One that hangs in the driver is left alone.
+        for _ in _waited(dict(forks), time.monotonic() + 2):
+            pass
 
     def child(
         self, what: str, *words: str, seconds: float = 60, code: int | None = 0
@@ -106,6 +161,39 @@ class Part:
     def _write(self, entry: dict[str, Any]) -> None:
         with self.out.open("a") as file:
             file.write(json.dumps(entry) + "\n")
+
+
+def die_with_parent() -> None:
+    """Have this process killed when the one that started it is killed or ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _fork(run: Callable[[], None]) -> int:
+    """Run something in a fork, which ends behind it; return its pid."""
+    pid = os.fork()
+    if pid == 0:
+        with contextlib.suppress(BaseException):
+            die_with_parent()
+            run()
+        os._exit(0)
+    return pid
+
+
+def _waited(pids: dict[int, str], until: float) -> Iterator[tuple[int, int]]:
+    """Yield each process that ends until then, with its status."""
+    waiting = list(pids)
+    while waiting and time.monotonic() < until:
+        for pid in list(waiting):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                waiting.remove(pid)
+                yield pid, status
+        time.sleep(0.01)
+
+
+def _signal(status: int) -> str:
+    code = os.waitstatus_to_exitcode(status)
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
 def child(
@@ -143,6 +231,13 @@ def _tail(file: Any) -> str:
     return " | ".join(lines[-3:])[-600:]
 
 
+def own_rings(folder: str, name: str) -> str:
+    """Make a folder for the rings of one of several jobs that run in parallel; return it."""
+    own = Path(folder, name)
+    own.mkdir(exist_ok=True)
+    return str(own)
+
+
 def reason_of(error: BaseException) -> str:
     """One line about an exception."""
     text = " ".join(str(error).split())
@@ -161,6 +256,9 @@ def main(
     parser.add_argument("--options", default="")
     parser.add_argument("--child", nargs=argparse.REMAINDER)
     given = parser.parse_args()
+    die_with_parent()
+    if given.device == "cpu":
+        jobs.stand_in()  # before haiprof looks for a libcupti
     if given.child:
         print(json.dumps((children or {})[given.child[0]](given.device, given.child[1:])))
         return
@@ -168,8 +266,11 @@ def main(
         parser.error("--out is wanted")
     spec = sys.modules["__main__"].__spec__
     assert spec is not None, "run it with python -m"
+    part = Part(spec.name, given.device, given.seconds, given.out, given.options)
     try:
-        measure(Part(spec.name, given.device, given.seconds, given.out, given.options))
+        measure(part)
+    except Skipped as why:
+        part.skipped(str(why))
     except Exception as error:
         # One line is what a reader wants first; the suite keeps the rest.
         print(reason_of(error), file=sys.stderr)

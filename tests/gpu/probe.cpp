@@ -43,7 +43,19 @@ std::size_t buffer_bytes = 0;
 std::mutex kept_mutex;
 std::vector<Kept> kept;
 std::uint8_t* thrown_away = nullptr;
-std::atomic<std::uint64_t> asked{0}, refused{0}, discarded{0};
+std::atomic<std::uint64_t> asked{0}, refused{0}, discarded{0}, returned{0};
+
+// CUPTI's own; what is read of a record lies there in every release.
+using NextRecord = int (*)(std::uint8_t* buffer, std::size_t valid, std::uint8_t** record);
+constexpr std::uint32_t kKernel = 10;
+constexpr std::size_t kStart = 16, kEnd = 24;
+
+template <typename Value>
+Value field(const std::uint8_t* record, std::size_t offset) {
+  Value value;
+  std::memcpy(&value, record + offset, sizeof value);
+  return value;
+}
 
 std::uint8_t* make_buffer() {
   void* const made = std::aligned_alloc(kAlignment, buffer_bytes);
@@ -62,6 +74,7 @@ void requested(std::uint8_t** buffer, std::size_t* bytes, std::size_t* most) {
 
 void completed(void*, std::uint32_t, std::uint8_t* buffer, std::size_t, std::size_t valid) {
   if (buffer == nullptr) return;
+  ++returned;
   if (buffer == thrown_away) {
     ++discarded;
     return;
@@ -135,4 +148,56 @@ std::uint8_t* keep_buffer(std::size_t number, std::size_t* valid) {
 std::uint64_t keep_asked() { return asked.load(); }
 std::uint64_t keep_refused() { return refused.load(); }
 std::uint64_t keep_discarded() { return discarded.load(); }
+
+// Buffers that CUPTI has not given back.
+std::uint64_t keep_away() { return asked.load() - refused.load() - returned.load(); }
+
+// Kernels in the buffers that came back, those of them without a time, and the number of the first
+// of these (all kernels when there is none). Millions of records would take Python a minute.
+void keep_scan(NextRecord next, std::uint64_t* found) {
+  const std::lock_guard guard(kept_mutex);
+  std::uint64_t kernels = 0, timeless = 0, first = 0;
+  for (const Kept& buffer : kept) {
+    std::uint8_t* record = nullptr;
+    while (next(buffer.data, buffer.valid, &record) == 0) {
+      if (field<std::uint32_t>(record, 0) != kKernel) continue;
+      const bool timed =
+          field<std::uint64_t>(record, kStart) != 0 && field<std::uint64_t>(record, kEnd) != 0;
+      if (!timed && timeless++ == 0) first = kernels;
+      ++kernels;
+    }
+  }
+  found[0] = kernels;
+  found[1] = timeless;
+  found[2] = timeless == 0 ? kernels : first;
+}
+
+// Enables and disables a kind so many times with a pause after each, and tells how long each call
+// took, ns. Answers with the first result that is not a success.
+int toggle(int (*enable)(int), int (*disable)(int), int kind, std::size_t count,
+           std::uint64_t pause_ns, std::uint64_t* enabling, std::uint64_t* disabling) {
+  const auto timed = [&](int (*call)(int), std::uint64_t* ns) {
+    const auto begin = Clock::now();
+    const int result = call(kind);
+    *ns = ns_since(begin);
+    std::this_thread::sleep_for(std::chrono::nanoseconds(pause_ns));
+    return result;
+  };
+  for (std::size_t i = 0; i < count; ++i) {
+    if (const int result = timed(enable, enabling + i)) return result;
+    if (const int result = timed(disable, disabling + i)) return result;
+  }
+  return 0;
+}
+
+// The counter that torch.profiler has CUPTI read its times from.
+std::uint64_t ticks() {
+#if defined(__x86_64__)
+  return __builtin_ia32_rdtsc();
+#else
+  std::uint64_t now;
+  asm volatile("mrs %0, cntvct_el0" : "=r"(now));
+  return now;
+#endif
+}
 }

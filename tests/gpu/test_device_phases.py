@@ -223,6 +223,60 @@ def test_a_jobs_own_cuda_error_ends_the_timing_and_nothing_else(
     assert steps.height == 152
 
 
+def test_an_error_of_work_under_way_is_not_taken_for_one_of_the_timing(
+    shm: Path, tmp_path: Path, native_build: Path
+) -> None:
+    run_job(
+        """
+    haiprof.start(sys.argv[1], run="run", kernels="off")
+    use_cuda()
+    cuda.fake_cuda_pend_error(700)
+    train(2)
+    settled()
+    """,
+        tmp_path, native_build,
+    )  # fmt: skip
+    wait_recorded(shm)
+    assert device_spans(tmp_path).height == 6
+    assert texts(tmp_path, "hook") == []
+
+
+def test_one_hardware_queue_that_is_never_empty_costs_precision_and_nothing_else(
+    shm: Path, tmp_path: Path, native_build: Path
+) -> None:
+    told = run_job(
+        """
+    haiprof.start(sys.argv[1], run="run", kernels="off")
+    use_cuda()
+    def ahead():
+        # The host is 60 ms ahead of the GPU, so an event on any stream waits as long.
+        while begun and begun[-1][1] - time.time_ns() > 60 * MS:
+            time.sleep(0.001)
+    train(20, ahead)
+    queries, begin = calls("cuEventQuery"), time.monotonic()
+    train(600, ahead)
+    polls, took = calls("cuEventQuery") - queries - 3 * 600, time.monotonic() - begin
+    behind = begun[-1][1] - time.time_ns()
+    resolved = _core.gpu_counts()["device_spans"]
+    settled()
+    tell(begun=begun, behind=behind, resolved=resolved, polls_per_s=polls / took)
+    """,
+        tmp_path, native_build, CUDA_DEVICE_MAX_CONNECTIONS="1",
+    )  # fmt: skip
+    wait_recorded(shm)
+    assert told["behind"] > 20 * MS  # it never was empty
+    assert told["resolved"] > 0.9 * len(told["begun"])
+    assert told["polls_per_s"] < 2000
+    found = device_spans(tmp_path).select("step", "name", "start", "uncertainty").rows()
+    placed = {(step, name): (start, unsure) for step, name, start, unsure in found}
+    assert len(placed) == len(found) == len(told["begun"])
+    for place, (name, began) in enumerate(told["begun"]):
+        start, unsure = placed[place // 3, name]
+        assert abs(start - began) <= unsure
+    assert placed[619, "optimizer"][1] < placed[0, "forward"][1] < 300 * MS
+    assert texts(tmp_path, "hook") == texts(tmp_path, "lost") == []
+
+
 def test_ranges_are_timed_on_the_gpu_when_asked_for(
     shm: Path, tmp_path: Path, native_build: Path
 ) -> None:
@@ -422,9 +476,9 @@ def test_a_forked_child_times_nothing(shm: Path, tmp_path: Path, native_build: P
     use_cuda()
     train(2)
     with haiprof.range("across", device=True):
-        before = calls("cuEventRecord")
         pid = os.fork()
     if pid == 0:
+        before = calls("cuEventRecord")
         begun.clear()
         train(2)
         with haiprof.range("child", device=True):

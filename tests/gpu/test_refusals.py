@@ -44,7 +44,10 @@ CASES = {
         [DRIVER, CUPTI], {"FAKE_CUPTI_ANSWERS": "cuptiGetVersion=999"}, "does not work with",
     ),
     "another tool that has CUPTI": (
-        [DRIVER, CUPTI], {"FAKE_CUPTI_ANSWERS": "cuptiActivityEnable=39"}, "another tool",
+        [DRIVER, CUPTI], {"FAKE_CUPTI_ANSWERS": "cuptiActivityEnable=14"}, "another tool",
+    ),
+    "a tool that the driver loads": (
+        [DRIVER, CUPTI], {"CUDA_INJECTION64_PATH": "/opt/tool/libtool.so"}, "/opt/tool/libtool.so",
     ),
     "no privilege": (
         [DRIVER, CUPTI], {"FAKE_CUPTI_ANSWERS": "cuptiActivityEnable=35"}, "not allowed",
@@ -119,3 +122,14 @@ def test_the_doctor_finds_a_cupti_that_works(
     [finding] = [f for f in report["findings"] if f["what"] == "GPU kernels"]
     assert finding["state"] == "ok"
     assert "API version 130001" in finding["found"]
+    assert not finding["mend"]
+
+
+def test_the_doctor_says_where_windows_are_off(
+    environment_with: Callable[[list[str], dict[str, str]], dict[str, str]], shm: Path
+) -> None:
+    environment = environment_with([DRIVER, CUPTI], {"FAKE_CUPTI_VERSION": "26"})
+    report = json.loads(command("doctor", "--json", env=environment).stdout)
+    [finding] = [f for f in report["findings"] if f["what"] == "GPU kernels"]
+    assert finding["state"] == "ok"
+    assert 'kernels="all"' in finding["mend"]

@@ -1,84 +1,48 @@
-"""The suite for a machine with a GPU, as far as it goes without one."""
+"""The suite for a machine with a GPU: its plan, its results, and a run of it without one."""
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
+import importlib.metadata
+import importlib.util
 import json
-import math
 import os
-import statistics
+import random
+import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import time
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import gpu.suite
 import pytest
-from gpu.estimates import Estimate, added, at_most, estimate, quantile, student
+from gpu.estimates import Estimate
+from gpu.install import Installed, install
 from gpu.part import Part
-from gpu.recorded import demangled, kernels_of_rows, kernels_of_trace
-from gpu.results import number, page, parsed, summary, write
-from gpu.suite import PLAN, Planned, Suite
-from hypothesis import given
-from hypothesis import strategies as st
-
-from gpu import cupti
+from gpu.plan import PLAN, Planned, chosen, together
+from gpu.results import number, page, parsed, replace, write
+from gpu.suite import FIRST, IN_ALL, RINGS, Suite, folder_for_rings
+from recording import wait_for
 
 TESTS = Path(__file__).resolve().parents[1]
-#: What the parts may take together, s; the rest of nine minutes is for building haiprof.
-IN_ALL = 500.0
+#: All that a run leaves.
+FILES = {"summary.json", "gpu.json", "gpu.md", "log.txt", "buffers.tar.gz"}
+#: Programs that end by themselves soon after their suite.
+BRIEF = (b"haiprof.recorder", b"train_digits")
+#: What a run takes at most without a GPU, s, on two cores with nothing else to do.
+WITHOUT_GPU = 180.0
 
 
 def _path(*before: Path) -> str:
     found = [*map(str, before), os.environ.get("PYTHONPATH", "")]
     return os.pathsep.join(filter(None, found))
-
-
-# -- estimates -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("freedom", "expected"), [(1, 12.706), (3, 3.182), (5, 2.571), (10, 2.228), (30, 2.042)]
-)
-def test_quantiles_of_students_t(freedom: int, expected: float) -> None:
-    assert student(freedom) == pytest.approx(expected, rel=0.01)
-
-
-@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=50))
-def test_an_interval_holds_the_mean_and_is_wider_than_the_normal_one(values: list[float]) -> None:
-    found = estimate(values)
-    assert found.low is not None
-    assert found.high is not None
-    assert found.low <= found.value <= found.high
-    normal = 1.96 * statistics.stdev(values) / math.sqrt(len(values))
-    assert found.high - found.value >= normal * 0.999 - 1e-6
-
-
-def test_one_value_has_no_interval_and_none_is_an_error() -> None:
-    assert estimate([2.0]) == Estimate(2.0, None, None, 1)
-    with pytest.raises(ValueError, match="nothing was measured"):
-        estimate([])
-
-
-def test_what_is_added_is_that_of_pairs() -> None:
-    # The machine becomes slower meanwhile: the pairs do not mind.
-    found = added([1.01, 2.02, 4.04], [1.0, 2.0, 4.0])
-    assert found.value == pytest.approx(1.0)
-    assert found.high == pytest.approx(1.0)
-    with pytest.raises(ValueError, match="is shorter than"):
-        added([1.0, 2.0], [1.0])
-
-
-def test_a_target_is_met_missed_or_undecided() -> None:
-    assert at_most(Estimate(0.5, 0.2, 0.9, 9), 1.0) is True
-    assert at_most(Estimate(0.5, 0.2, 1.1, 9), 1.0) is None
-    assert at_most(Estimate(2.0, 1.1, 3.0, 9), 1.0) is False
-
-
-def test_quantiles_are_values() -> None:
-    assert quantile([3, 1, 2], 0.5) == 2
-    assert quantile([3, 1, 2], 1.0) == 3
-    assert quantile([3, 1, 2], 0.0) == 1
 
 
 # -- results -------------------------------------------------------------------------------------
@@ -87,6 +51,10 @@ def test_quantiles_are_values() -> None:
 def _part(**changes: Any) -> dict[str, Any]:
     return {"name": "p", "title": "P", "state": "done", "reason": "", "seconds": 1.0,
             "rows": [], "facts": {}, "failures": [], **changes}  # fmt: skip
+
+
+def _results(*parts: dict[str, Any], **machine: Any) -> dict[str, Any]:
+    return {"state": "running", "machine": machine, "waiting": [], "parts": list(parts)}
 
 
 def test_rows_of_a_part_become_lines_of_a_table(tmp_path: Path) -> None:
@@ -99,10 +67,11 @@ def test_rows_of_a_part_become_lines_of_a_table(tmp_path: Path) -> None:
     [row] = found["rows"]
     assert row["met"] is None
     assert row["target"] == "<= 0.15"
-    results = {"machine": {"gpu": "H"}, "parts": [_part(**found)]}
-    results["summary"] = summary(results["parts"])
-    assert results["summary"]["targets_undecided"] == 1
-    assert results["summary"]["pieces_failed"] == 1
+    results = _results(_part(**found), gpu="H")
+    said = write(tmp_path, results)
+    assert said["targets_undecided"] == said["pieces_failed"] == 1
+    assert said["undecided"] == ["p: longer | slower: 0.1235 %, target <= 0.15; of 9"]
+    assert said["not_measured"] == ["p: clock: it stood still"]
     text = page(results)
     assert "| longer \\| slower | 0.1235 % | 0.1 to 0.2 | 12 | <= 0.15 | undecided | of 9 |" in text
     assert "Not measured: clock: it stood still" in text
@@ -114,12 +83,33 @@ def test_every_row_has_as_many_cells_as_the_head(tmp_path: Path) -> None:
     part = Part("m", "cpu", 60, out, "")
     part.row("a", 1.0, "s")
     part.check("b|c", False, "d|e")
-    results = {"machine": {}, "parts": [_part(**parsed(out.read_text()))]}
-    write(tmp_path, results)
+    write(tmp_path, _results(_part(**parsed(out.read_text()))))
     assert json.loads((tmp_path / "gpu.json").read_text())["summary"]["targets_not_met"] == 1
     lines = [li for li in (tmp_path / "gpu.md").read_text().splitlines() if li.startswith("|")]
     assert len(lines) == 4
     assert {line.replace("\\|", "").count("|") for line in lines} == {8}
+
+
+def test_of_rows_with_one_name_the_last_counts_and_rounds_are_kept(tmp_path: Path) -> None:
+    part = Part("m", "cpu", 60, tmp_path / "out", "")
+    part.row("so far", 1.0, "s")
+    part.round({"off": 1.5})
+    part.row("so far", 2.0, "s")
+    found = parsed(part.out.read_text())
+    assert [row["value"] for row in found["rows"]] == [2.0]
+    assert found["rounds"] == [{"off": 1.5}]
+
+
+def test_a_file_is_replaced_and_nothing_else_lies_beside_it(tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    folder.mkdir()
+    replace(folder / "a", b"old")
+    before = (folder / "a").stat().st_ino
+    replace(folder / "a", b"new")
+    assert (folder / "a").read_bytes() == b"new"
+    assert (folder / "a").stat().st_ino != before  # never written in place
+    assert [path.name for path in folder.iterdir()] == ["a"]
+    assert [path.name for path in tmp_path.iterdir()] == ["results"]
 
 
 @pytest.mark.parametrize(
@@ -130,262 +120,68 @@ def test_numbers_are_short(value: float, text: str) -> None:
     assert number(value) == text
 
 
-# -- what the other tool wrote -------------------------------------------------------------------
-
-
-def test_names_are_demangled_like_torch_profilers() -> None:
-    assert demangled("_Z3addPfi") == "add(float*, int)"
-    assert demangled("ampere_sgemm_128x64_nn") == "ampere_sgemm_128x64_nn"
-    assert demangled("_Znonsense") == "_Znonsense"
-
-
-def test_a_trace_and_the_rows_of_the_same_kernels_are_equal(tmp_path: Path) -> None:
-    events = [
-        {"cat": "kernel", "name": "add(float*, int)", "dur": 1.5},
-        {"cat": "kernel", "name": "add(float*, int)", "dur": 2.0},
-        {"cat": "gpu_memcpy", "name": "Memcpy HtoD", "dur": 9},
-        {"cat": "cpu_op", "name": "aten::add", "dur": 9},
-        {"name": "process_name"},
-    ]
-    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": events}))
-    theirs, others = kernels_of_trace(tmp_path / "trace.json")
-    rows = [
-        {"kind": "kernel", "name": "_Z3addPfi", "duration": 1500},
-        {"kind": "kernel", "name": "_Z3addPfi", "duration": 2000},
-        {"kind": "memcpy", "name": "Memcpy HtoD", "duration": 9000},
-    ]
-    ours, _ = kernels_of_rows(rows)
-    assert ours == theirs == {"add(float*, int)": (2, 3500.0)}
-    assert others == {"gpu_memcpy": 1}
-
-
-def test_names_with_unequal_numbers_of_kernels_are_told() -> None:
-    from gpu.parts.counts import unequal
-
-    assert unequal({"a": [1, 9.0], "b": [2, 9.0]}, {"a": [1, 8.0], "c": [1, 1.0]}) == [
-        "b: 2 here, 0 there",
-        "c: 0 here, 1 there",
-    ]
-
-
-# -- logic of parts ------------------------------------------------------------------------------
-
-
-def _kernels(*correlations: int) -> list[cupti.Kernel]:
-    return [cupti.Kernel(i, i + 1, 7, c, 0, 0) for i, c in enumerate(correlations)]
-
-
-def test_ids_that_do_not_grow_and_kernels_on_the_wrong_side_are_found() -> None:
-    from gpu.parts.correlations import astray, inversions
-
-    in_order = _kernels(1, 2, 3, 4, 5)
-    assert inversions(in_order) == 0
-    assert astray(in_order, [0, 3], [1, 4]) == 0
-    swapped = _kernels(1, 2, 5, 4, 3)
-    assert inversions(swapped) == 2
-    # The kernel with id 5 ran before the boundary with id 4, the one with id 3 after it.
-    assert astray(swapped, [0, 3], [1, 4]) == 2
-
-
-def test_kernels_are_placed_in_phases_by_their_order() -> None:
-    from gpu.parts.phases import PHASES, STEPS, places
-
-    kernels, spans = [], []
-    for step in range(STEPS):
-        for at, phase in enumerate(PHASES):
-            begin = 1000 * step + 100 * at
-            spans.append({"name": phase, "start": begin, "duration": 50})
-            kernels += [{"kind": "kernel", "start": begin + n} for n in (1, 2)]
-    found = places((2, 2, 2), kernels, spans)
-    assert len(found) == 3 * STEPS
-    assert all(inside == count == 2 for _, inside, count in found)
-    kernels[-1]["start"] += 70  # after its span
-    assert places((2, 2, 2), kernels, spans)[-1] == ("optimizer", 1, 2)
-    assert places((2, 2, 3), kernels, spans) == []
-
-
-def test_a_phase_is_within_two_percent_or_not() -> None:
-    from gpu.parts.phases import within
-
-    assert within(Estimate(0.1, -1.9, 1.9, 5), 2.0) is True
-    assert within(Estimate(1.0, -1.0, 3.0, 5), 2.0) is None
-    assert within(Estimate(-4.0, -5.0, -3.0, 5), 2.0) is False
-
-
-def test_a_third_of_another_tools_cost() -> None:
-    from gpu.parts.overhead import third
-
-    assert third(Estimate(1, 0.5, 1.5, 9), Estimate(6, 5, 7, 9)) is True
-    assert third(Estimate(1, 0.5, 1.5, 9), Estimate(3, 2, 4, 9)) is None
-    assert third(Estimate(3, 2.5, 3.5, 9), Estimate(3, 2, 4, 9)) is False
-    assert third(Estimate(3, None, None, 1), Estimate(3, 2, 4, 9)) is None
-
-
-def test_ten_points_of_many() -> None:
-    from gpu.parts.soak import ten
-
-    samples = [{"launched": float(n)} for n in range(1, 38)]
-    points = ten(samples)
-    assert len(points) == 10
-    assert points[-1] is samples[-1]
-    assert ten(samples[:10]) == samples[:10]
-
-
-def test_overwritten_records_are_counted_from_what_the_recorder_told() -> None:
-    from gpu.parts.soak import overwritten
-
-    told = [
-        "lost: 25 records were overwritten before they were read; …",
-        "lost: 3 buffers in a rush",
-    ]
-    assert overwritten([*told, told[0]]) == 50
-
-
-def test_the_clock_of_a_timestamp_is_told() -> None:
-    from gpu.parts.clock import compared, domain
-
-    class Ticks:
-        def timestamp(self) -> int:
-            return time.monotonic_ns() * 2
-
-    class Realtime:
-        def timestamp(self) -> int:
-            return time.time_ns()
-
-    assert domain(*compared(Realtime())[:2]) == "CLOCK_REALTIME in ns"
-    assert domain(*compared(Ticks())[:2]) == "ticks of a counter"
-    assert domain(1e18, 1.0000001) == "another clock in ns"
-
-
-# -- CUPTI through ctypes, with the library that stands in for it ----------------------------------
-
-
-@pytest.fixture
-def environment(shm: Path, native_build: Path, tmp_path: Path) -> dict[str, str]:
-    """Of programs that find the stand-ins for NVIDIA's libraries."""
-    places = (native_build / "tests" / "native" / name for name in ("cuda", "cupti"))
-    return {
-        **os.environ,
-        "LD_LIBRARY_PATH": ":".join(map(str, places)),
-        "PYTHONPATH": _path(TESTS),
-        "GPU_SUITE_RESULTS": str(tmp_path),
-    }
-
-
-def _python(program: str, environment: dict[str, str]) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True,
-        timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-LOADED = """
-import ctypes, json, os, pathlib, time
-from gpu import cupti
-fake = ctypes.CDLL("libcupti.so.13")  # as a torch with CUDA has it, before anyone looks for one
-library, probe = cupti.loaded(), cupti.Probe()
-fake.fake_launch.argtypes = [ctypes.c_char_p, ctypes.c_uint64]
-"""
-
-
-def test_buffers_are_recorded_exactly_and_described(
-    environment: dict[str, str], tmp_path: Path
-) -> None:
-    program = (
-        LOADED
-        + """
-from gpu.parts import capture
-cupti.begin_recording(library, probe, cupti.KERNEL, size=128 << 10)
-fake.fake_launch(b"gemm", 700)
-cupti.end_recording(library, cupti.KERNEL)
-folder = pathlib.Path(os.environ["GPU_SUITE_RESULTS"])
-for number, (data, valid) in enumerate(probe.buffers()):
-    capture.write(library, folder, f"b{number}", data, valid)
-kernels, calls, kinds = cupti.read(library, probe.buffers())
-print(json.dumps([len(kernels), kinds, [k.correlation for k in kernels] == list(range(1, 701))]))
-"""
-    )
-    assert _python(program, environment) == [700, {"10": 700}, True]
-    records = 0
-    for content in sorted(tmp_path.glob("b*.bin")):
-        header = json.loads(content.with_suffix(".json").read_text())
-        data = content.read_bytes()
-        assert len(data) == header["bytes"] <= 200 << 10
-        assert header["cupti"] == 130001
-        for offset in header["offsets"]:
-            kernel = cupti.kernel_of(data[offset : offset + 160])
-            assert header["names"][f"{kernel.name:#x}"] == "gemm"
-            assert kernel.end - kernel.start == 1000
-        records += len(header["offsets"])
-    assert records == 700
-
-
-def test_no_buffer_and_one_that_is_thrown_away(environment: dict[str, str]) -> None:
-    program = (
-        LOADED
-        + """
-cupti.begin_recording(library, probe, cupti.KERNEL)
-counts = []
-for mode in (cupti.NONE, cupti.DISCARD, cupti.KEEP):
-    probe.mode(mode)
-    fake.fake_launch(b"gemm", 50)
-    library.must("cuptiActivityFlushAll", 0)
-    counts.append([sum(1 for d, v in probe.buffers() for _ in library.addresses(d, v)),
-                   library.dropped()])
-print(json.dumps([counts, probe.counts()]))
-"""
-    )
-    counts, asked = _python(program, environment)
-    assert counts == [[0, 50], [0, 0], [50, 0]]
-    assert asked == {"asked": 52, "refused": 50, "discarded": 1}
-
-
-def test_a_function_is_called_at_a_pace_without_python(environment: dict[str, str]) -> None:
-    program = (
-        LOADED
-        + """
-probe.pace(library.address("cuptiActivityFlushAll"), 0, 0.01)
-begin = time.perf_counter()
-while time.perf_counter() - begin < 0.5:
-    pass  # the GIL is held nearly all the time
-took = probe.stop_pace()
-print(json.dumps([len(took), max(took)]))
-"""
-    )
-    calls, longest = _python(program, environment)
-    assert 5 <= calls <= 52
-    assert 0 < longest < 0.5
-
-
-def test_fields_of_records_lie_where_the_core_reads_them() -> None:
-    record = bytearray(160)
-    ctypes.c_uint64.from_buffer(record, 16).value = 11
-    ctypes.c_uint64.from_buffer(record, 24).value = 12
-    ctypes.c_uint32.from_buffer(record, 48).value = 13
-    ctypes.c_uint32.from_buffer(record, 92).value = 14
-    ctypes.c_uint64.from_buffer(record, 104).value = 15
-    ctypes.c_uint32.from_buffer(record, 156).value = 16
-    assert cupti.kernel_of(bytes(record)) == cupti.Kernel(11, 12, 13, 14, 15, 16)
-
-
 # -- the suite itself ----------------------------------------------------------------------------
 
 
+def _seconds(group: str) -> list[float]:
+    return [part.seconds for part in PLAN if part.group == group]
+
+
 def test_the_parts_fit_into_the_time() -> None:
-    alone = sum(part.seconds for part in PLAN if not part.beside)
-    beside = max(part.seconds for part in PLAN if part.beside)
-    # Limits are for what goes wrong; most parts end earlier, and the last are left out otherwise.
-    first = PLAN[: [part.name for part in PLAN].index("soak") + 1]
-    assert sum(p.seconds for p in first if not p.beside) + beside <= IN_ALL + 10
-    assert alone + beside <= IN_ALL * 1.35
+    # Limits are for what goes wrong; most parts end earlier.
+    assert max(_seconds("raw")) <= 60
+    # A dozen parts at a time, of which the longest begin first, but for those without haiprof.
+    correctness = max(*_seconds("correctness"), sum(_seconds("correctness")) / 12)
+    assert max(_seconds("raw")) + correctness <= FIRST
+    assert sum(_seconds("rest")) + max(_seconds("raw")) <= IN_ALL
+    [overhead] = _seconds("overhead")
+    assert overhead <= 60
+    assert [part.fills for part in PLAN] == [False] * (len(PLAN) - 1) + [True]
+
+
+def test_the_order_is_first_what_is_right_and_last_what_it_costs() -> None:
+    groups = list(dict.fromkeys(part.group for part in PLAN))
+    assert groups == ["raw", "correctness", "rest", "overhead"]
     assert len({part.name for part in PLAN}) == len(PLAN)
+    for part in PLAN:
+        assert importlib.util.find_spec(f"gpu.parts.{part.module}") is not None
+    pieces = together(PLAN, everything=False)
+    assert [piece[0].group for piece in pieces[:2]] == ["raw", "correctness"]
+    assert all(len(piece) == 1 for piece in pieces[2:])
+    assert len(together(PLAN, everything=True)) == len(groups)
 
 
-def _suite(folder: Path, seconds: float = 60) -> Suite:
+def test_groups_and_parts_can_be_chosen() -> None:
+    def names(only: str) -> list[str]:
+        return [part.name for part in chosen(only)]
+
+    assert chosen("") == PLAN
+    assert names("first") == [p.name for p in PLAN if p.group in ("raw", "correctness")]
+    assert names("overhead") == ["machine", "overhead"]
+    assert names("rest,counts")[:2] == ["machine", "counts"]
+    assert names("soak,counts") == ["counts", "soak"]
+    with pytest.raises(ValueError, match="called 'sok'; there are first, correctness, "):
+        chosen("sok")
+
+
+@pytest.mark.parametrize(("free", "base"), [(RINGS, "/dev/shm"), (RINGS - 1, None)])
+def test_rings_lie_in_shared_memory_if_there_is_enough_of_it(
+    free: int, base: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HAIPROF_SHM_DIR", raising=False)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder, said = folder_for_rings()
+    try:
+        assert folder.startswith(base or str(tmp_path))
+        assert ("too little: rings lie in" in said) == (base is None)
+    finally:
+        shutil.rmtree(folder)
+
+
+def _suite(folder: Path, seconds: float = 60, **more: Any) -> Suite:
     environment = {**os.environ, "PYTHONPATH": _path(TESTS, folder)}
-    return Suite(folder, time.time() + seconds, "cpu", environment, {})
+    return Suite(folder, time.time() + seconds, "cpu", environment, {}, **more)
 
 
 @pytest.fixture
@@ -393,6 +189,7 @@ def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Make a part of a program text, run it and return what the suite tells of it."""
     package = tmp_path / "gpu" / "parts"
     package.mkdir(parents=True)
+    monkeypatch.setattr(gpu.suite, "PATIENCE", 0.0)
 
     def run(body: str, seconds: float = 20) -> dict[str, Any]:
         program = "import os, sys, time\nfrom gpu.part import main\ndef measure(part):\n"
@@ -440,46 +237,274 @@ def test_a_part_that_no_longer_fits_is_left_out(tmp_path: Path) -> None:
 
 def test_parts_beside_each_other_are_all_told(tmp_path: Path) -> None:
     suite = _suite(tmp_path, 0)
-    plan = tuple(
-        Planned(name, "T", "machine", 30, beside=name != "soak")
-        for name in ("clock", "forks", "soak", "ends")
-    )
-    suite.run(plan)
+    plan = tuple(Planned(name, "T", "machine", 30, group="correctness")
+                 for name in ("forks", "ends", "capture"))  # fmt: skip
+    suite.run((*plan, Planned("soak", "T", "machine", 30, group="rest")))
     found = json.loads((tmp_path / "gpu.json").read_text())
-    assert [part["name"] for part in found["parts"]] == ["clock", "forks", "ends", "soak"]
+    assert [part["name"] for part in found["parts"]] == ["capture", "forks", "ends", "soak"]
     assert found["summary"]["parts_skipped"] == 4
 
 
-# -- the jobs ------------------------------------------------------------------------------------
+def test_parts_beside_each_other_have_rings_of_their_own(made_up: Any, shm: Path) -> None:
+    # Runs of one name in one folder share a recorder, and all of the suite's have one name.
+    told = made_up("part.fact('rings', os.environ['HAIPROF_SHM_DIR'])")
+    assert told["facts"]["rings"] == str(shm / "machine")
+    assert (shm / "machine").is_dir()
 
 
-@pytest.mark.parametrize("model", ["transformer", "resnet50", "graph"])
-def test_jobs_train_on_any_device(model: str) -> None:
-    import torch
-    from gpu.jobs import Machine, training
-
-    found = training(model, Machine("cpu"))
-    before = [p.detach().clone() for p in found.model.parameters()]
-    count, seconds = found.steps_for(0.01)
-    assert count >= 3
-    assert seconds > 0
-    after = list(found.model.parameters())
-    assert any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
+def test_a_part_may_skip_itself(made_up: Any) -> None:
+    told = made_up("part.row('a', 1.0, 's')\npart.needs_gpu()")
+    assert (told["state"], told["reason"]) == ("skipped", "needs a GPU")
+    assert len(told["rows"]) == 1
 
 
-def test_resnet50_has_the_weights_of_resnet50() -> None:
-    from gpu.jobs import Machine, resnet50
+def test_forks_of_a_part_that_hang_or_crash_keep_their_rows(made_up: Any) -> None:
+    told = made_up(
+        """
+def good(): part.row('good', 1.0, 's')
+def hangs():
+    part.row('before it hangs', 1.0, 's')
+    time.sleep(60)
+def crashes(): os.kill(os.getpid(), 11)
+def fails(): [].index(9)
+part.apart({'good': good, 'hangs': hangs, 'crashes': crashes, 'fails': fails}, 1.5)
+part.row('afterwards', 1.0, 's')"""
+    )
+    assert {row["what"] for row in told["rows"]} == {"good", "before it hangs", "afterwards"}
+    reasons = {failure["what"]: failure["reason"] for failure in told["failures"]}
+    assert reasons["hangs"] == "did not end in 2 s and was killed"
+    assert reasons["crashes"] == "ended by SIGSEGV"
+    assert reasons["fails"].startswith("ValueError: ")
 
-    weights = sum(p.numel() for p in resnet50(Machine("cpu")).model.parameters())
-    assert weights == 25_557_032
+
+def test_rows_are_on_disk_while_their_part_runs_and_then_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "gpu" / "parts"
+    package.mkdir(parents=True)
+    (package / "slow.py").write_text(
+        "import time\nfrom gpu.part import main\ndef measure(part):\n"
+        "    part.row('early', 1.0, 's')\n    time.sleep(4)\nmain(measure)\n"
+    )
+    suite = _suite(tmp_path)
+    writes: list[tuple[float, list[str]]] = []
+    monkeypatch.setattr(gpu.suite, "write", lambda *given: [
+        writes.append((time.monotonic(), [p["state"] for p in given[1]["parts"]])), write(*given)
+    ][1])  # fmt: skip
+    suite.run((Planned("machine", "M", "slow", 20),))
+    running = [at for at, states in writes if states == ["running"]]
+    # Once when it began, once with its row; and then not while it measures.
+    assert 1 <= len(running) <= 3
+    assert [states for _, states in writes][-1] == ["done"]
+    assert writes[-2][0] - running[-1] > 2
 
 
-def test_the_same_loop_is_timed_by_hand_in_both_ways() -> None:
-    from gpu.jobs import Machine, training
-    from gpu.parts.phases import PHASES, STEPS, by_hand
+# -- haiprof for the parts -------------------------------------------------------------------------
 
-    job = training("transformer", Machine("cpu"))
-    for waiting in (False, True):
-        times = by_hand(job, waiting)
-        assert list(times) == list(PHASES)
-        assert all(len(found) == STEPS and min(found) > 0 for found in times.values())
+
+def test_without_haiprof_its_parts_say_why_and_the_others_run(tmp_path: Path) -> None:
+    for folder in ("site", "sources"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "broken.whl").write_text("no wheel")
+    came = install(tmp_path / "site", tmp_path / "sources", str(tmp_path / "broken.whl"))
+    assert came.source == "none"
+    assert came.reason.startswith("haiprof is not installed: ")
+    assert "it cannot be built: " in came.reason
+    installed: Future[Installed] = Future()
+    installed.set_result(came)
+    suite = _suite(tmp_path, installed=installed)
+    suite.run((Planned("machine", "M", "machine", 30, group="raw", haiprof=False),
+               Planned("forks", "F", "forks", 30)))  # fmt: skip
+    said = json.loads((tmp_path / "summary.json").read_text())
+    assert said["parts"]["machine"].startswith("done")
+    assert said["parts"]["forks"] == f"skipped, 0 rows, 0 s: {came.reason}"
+    assert said["machine"]["haiprof"] == came.reason
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The haiprof that is installed here, as a wheel."""
+    installed = importlib.metadata.distribution("haiprof")
+    tag = str(installed.read_text("WHEEL")).partition("Tag: ")[2].split()[0]
+    made = tmp_path_factory.mktemp("wheel") / f"haiprof-{installed.version}-{tag}.whl"
+    with zipfile.ZipFile(made, "w") as archive:
+        for file in installed.files or ():
+            own = file.name not in ("INSTALLER", "REQUESTED", "direct_url.json")
+            if own and ".." not in file.parts and file.suffix != ".pyc":
+                archive.write(str(file.locate()), str(file))
+    return made
+
+
+def test_a_wheel_is_installed_and_its_site_is_one(tmp_path: Path, wheel: Path) -> None:
+    came = install(tmp_path, tmp_path / "no sources", str(wheel))
+    assert came == (f"wheel {wheel.name}, and beside it nothing that is missing", "")
+    done = subprocess.run(
+        [sys.executable, "-c", "import haiprof, sys; print(haiprof.__file__)"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stdout.startswith(str(tmp_path))
+    assert (tmp_path / "haiprof.pth").exists()
+
+
+# -- a run of all of it ----------------------------------------------------------------------------
+
+Start = Callable[[Path], "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A folder for temporary files with a short name, as sockets of a DataLoader's workers want."""
+    with tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as made:
+        yield Path(made)
+        # A job outlives whoever recorded it, and this one has lost its folder.
+        for left in _of_the_run(Path(made), but=()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(left, signal.SIGKILL)
+
+
+@pytest.fixture
+def start(native_build: Path, temporary: Path, wheel: Path, shm: Path) -> Start:
+    """Start run.sh without a GPU, with the libraries that stand in for NVIDIA's."""
+    places = (native_build / "tests" / "native" / name for name in ("cuda", "cupti", "nvidia-ml"))
+    environment = {
+        **os.environ, "LD_LIBRARY_PATH": ":".join(map(str, places)), "PYTHON": sys.executable,
+        "HAIPROF_WHEEL": str(wheel), "TMPDIR": str(temporary),
+        "SECONDS_IN_ALL": str(2 * WITHOUT_GPU),
+    }  # fmt: skip
+
+    def run(results: Path) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [str(TESTS / "gpu" / "run.sh"), str(results), "--device", "cpu"], env=environment,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        )  # fmt: skip
+
+    return run
+
+
+def test_all_of_it_runs_without_a_gpu(start: Start, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    begin = time.monotonic()
+    run = start(results)
+    out, _ = run.communicate(timeout=2 * WITHOUT_GPU)
+    print(f"it took {time.monotonic() - begin:.0f} s")
+    assert run.returncode == 0, out
+    assert {path.name for path in results.iterdir()} == FILES
+    lines = out.splitlines()
+    assert json.loads(lines[0])["waiting"] == len(PLAN)
+    assert json.loads(lines[-1])["state"] == "finished"
+    said = json.loads((results / "summary.json").read_text())
+    assert said["state"] == "finished"
+    assert said["machine"]["haiprof"].startswith("wheel haiprof-")
+    states = {name: end.partition(",")[0] for name, end in said["parts"].items()}
+    assert list(states) == [part.name for part in PLAN]
+    assert {"raw", "machine", "capture", "refusals", "late-graphs", "report", "forks", "ends",
+            "soak", "launches", "toggling", "flushes", "sampling", "overhead",
+            } <= {name for name, state in states.items() if state == "done"}  # fmt: skip
+    for name, end in said["parts"].items():
+        assert states[name] == "done" or end.endswith(": needs a GPU"), end
+    assert said["not_measured"] == []
+    found = {part["name"]: part for part in json.loads((results / "gpu.json").read_text())["parts"]}
+    assert len(found["overhead"]["rounds"]) >= 2
+    assert "from 1000 to 1000 of 1000" in found["late-graphs"]["rows"][1]["note"]
+
+
+def _rows_on_disk(folder: Path) -> set[str]:
+    """Names of the rows that parts which run now have written."""
+    found: set[str] = set()
+    for out in folder.glob("*/out"):
+        try:
+            found |= {row["what"] for row in parsed(out.read_text())["rows"]}
+        except OSError:  # its part has just ended
+            continue
+    return found
+
+
+def _of_the_run(temporary: Path, but: Sequence[bytes] = BRIEF) -> list[int]:
+    """Processes that have the run's folder for temporary files.
+
+    Args:
+        temporary: the folder.
+        but: words of those that are left out, which end by themselves.
+    """
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (process / "environ").read_bytes()
+            command = (process / "cmdline").read_bytes()
+        except OSError:
+            continue
+        of_the_run = os.fsencode(temporary) in environment and command
+        if of_the_run and not any(name in command for name in but):
+            found.append(int(process.name))
+    return found
+
+
+@pytest.mark.parametrize("moment", range(4))
+def test_a_killed_run_still_reports_what_it_saw(
+    start: Start, temporary: Path, tmp_path: Path, moment: int
+) -> None:
+    results = tmp_path / "results"
+    run = start(results)
+    assert run.stdout is not None
+    first = run.stdout.readline()  # from here on there is something to read
+    seconds = random.uniform(5 * moment, 5 * moment + 5)
+    print(f"killed a second after {seconds:.3f} s")
+    time.sleep(seconds)
+    rows = _rows_on_disk(temporary)
+    time.sleep(1.0)
+    os.killpg(run.pid, signal.SIGKILL)
+    out = first + run.communicate()[0]
+    assert {path.name for path in results.iterdir()} <= FILES
+    said = json.loads((results / "summary.json").read_text())
+    everything = json.loads((results / "gpu.json").read_text())
+    assert said["state"] == "running"
+    assert {*said["parts"], *said["waiting"]} == {part.name for part in PLAN}
+    found = {row["what"] for part in everything["parts"] for row in part["rows"]}
+    assert rows <= found
+    for line in out.splitlines():
+        name, _, state = line.partition(": ")
+        if name in said["parts"]:
+            assert said["parts"][name].startswith(state.split()[0])
+    # Nothing goes on to use the GPU.
+    until = time.monotonic() + 5
+    while _of_the_run(temporary) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert _of_the_run(temporary) == []
+
+
+#: A part that has a fork and a child, and a suite that runs it.
+SLOW = """
+import os, pathlib, time
+from gpu.part import main
+def begun(name):
+    pathlib.Path(os.environ["BEGUN"], name).write_text(str(os.getpid()))
+    time.sleep(60)
+def measure(part):
+    part.apart({"a": lambda: begun("fork"), "b": lambda: part.child("c")}, 60)
+main(measure, {"c": lambda device, words: begun("child")})
+"""
+STARTER = """
+import os, pathlib, time
+from gpu.plan import Planned
+from gpu.suite import Suite
+folder = pathlib.Path(os.environ["BEGUN"])
+suite = Suite(folder, time.time() + 99, "cpu", dict(os.environ), {})
+suite.part(Planned("machine", "M", "slow", 60))
+"""
+
+
+def test_what_a_part_has_started_ends_with_the_suite(tmp_path: Path) -> None:
+    package = tmp_path / "gpu" / "parts"
+    package.mkdir(parents=True)
+    (package / "slow.py").write_text(SLOW)
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    environment = {**os.environ, "PYTHONPATH": _path(TESTS, tmp_path), "BEGUN": str(begun)}
+    suite = subprocess.Popen([sys.executable, "-c", STARTER], env=environment)
+    files = [begun / name for name in ("fork", "child")]
+    wait_for(lambda: all(file.exists() and file.read_text() for file in files), what="their start")
+    processes = [Path("/proc", file.read_text()) for file in files]
+    suite.kill()
+    suite.wait()
+    wait_for(lambda: not any(process.exists() for process in processes), 60, "their end")
+    assert suite.returncode == -9

@@ -389,7 +389,7 @@ def test_counters_of_an_older_ring_are_missing_and_the_rest_is_read(shm: Path) -
     )
     with ring.open("r+b") as file:
         file.seek(10)
-        assert file.read(2) == b"\4\0"  # layout 1.4
+        assert file.read(2) == b"\6\0"  # layout 1.6
         size = int.from_bytes(file.read(4), "little")
         file.seek(10)
         file.write(b"\2\0" + (size - 64).to_bytes(4, "little"))

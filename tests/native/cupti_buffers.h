@@ -38,6 +38,9 @@ inline std::uint32_t bytes_of(std::uint32_t kind) {
       return release->sync;
     case gpu::cupti::kOverhead:
       return release->overhead;
+    case gpu::cupti::kDriver:
+    case gpu::cupti::kRuntime:
+      return 40;
     case 3:  // one that nobody asked for
       return 64;
     default:

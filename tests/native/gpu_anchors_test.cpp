@@ -83,6 +83,55 @@ void a_device_that_is_too_busy_costs_some_ms_and_no_anchor_is_lost() {
   CHECK(error_of_now(driver, anchors).ns < 1e9);
 }
 
+// How far the anchors tell the time of an event that is recorded now to be off at most.
+double uncertainty_of_now(const gpu::Driver& driver, const gpu::Anchors& anchors) {
+  const Error error = error_of_now(driver, anchors);
+  CHECK(error.ns <= error.uncertainty_ns);
+  return error.uncertainty_ns;
+}
+
+// As with one hardware queue that the job keeps full: what is recorded happens ms later.
+void a_device_that_is_always_behind_is_bracketed_without_waiting_for_it() {
+  const gpu::Driver driver = test::timed_driver();
+  gpu::Anchors anchors;
+  const std::uint64_t before = test::queries;
+  double first = 0;
+  for (int i = 0; i < 40; ++i) {
+    test::hangs = true;
+    CHECK_EQUAL(anchors.renew(driver), gpu::cuda::kSuccess);
+    usleep(static_cast<useconds_t>(1'000 + 700 * (i % 7)));
+    CHECK_EQUAL(anchors.renew(driver), gpu::cuda::kSuccess);
+    CHECK(anchors.pending());
+    test::hangs = false;
+    usleep(static_cast<useconds_t>(5'000 - 900 * (i % 5)));
+    CHECK_EQUAL(anchors.renew(driver), gpu::cuda::kSuccess);
+    CHECK(!anchors.pending());
+    const double unsure = uncertainty_of_now(driver, anchors);
+    if (i == 0) first = unsure;
+  }
+  CHECK(first > 500'000);
+  CHECK(uncertainty_of_now(driver, anchors) < first);
+  // Three looks a round. Some rounds wait for 2 ms, none four times.
+  CHECK(test::queries - before < 40 * 3 + 6 * 5000);
+  // When it keeps up again, times are as good as ever.
+  CHECK_EQUAL(anchors.renew(driver), gpu::cuda::kSuccess);
+  CHECK(!anchors.wide());
+  CHECK(uncertainty_of_now(driver, anchors) < 500'000);
+}
+
+void what_nobody_looked_at_for_long_is_no_anchor() {
+  const gpu::Driver driver = test::timed_driver();
+  gpu::Anchors anchors;
+  test::hangs = true;
+  CHECK_EQUAL(anchors.renew(driver), gpu::cuda::kSuccess);
+  usleep(1'300'000);
+  test::hangs = false;
+  CHECK_EQUAL(anchors.renew(driver), gpu::cuda::kSuccess);
+  CHECK(!anchors.pending() && !anchors.known());
+  CHECK_EQUAL(anchors.renew(driver), gpu::cuda::kSuccess);
+  CHECK(!anchors.wide());
+}
+
 }  // namespace
 
 int main() {
@@ -90,5 +139,7 @@ int main() {
   the_time_of_an_event_is_within_its_uncertainty_and_drift_is_measured();
   a_clock_that_was_set_is_believed_from_then_on();
   a_device_that_is_too_busy_costs_some_ms_and_no_anchor_is_lost();
+  a_device_that_is_always_behind_is_bracketed_without_waiting_for_it();
+  what_nobody_looked_at_for_long_is_no_anchor();
   return test::result();
 }

@@ -1,10 +1,13 @@
 // A job that launches kernels on a GPU that is not there, recorded by the collector.
 //
-//   gpu_job RING KERNELS THREADS
+//   gpu_job RING KERNELS THREADS [fatal]
 //
+// fatal: CUPTI ends by itself while they launch.
 // Prints one JSON object: why it was refused, or what was counted.
 #include <dlfcn.h>
 
+#include <barrier>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -17,7 +20,7 @@
 using namespace haiprof;
 
 int main(int argc, char** argv) {
-  if (argc != 4 || !ring::open(argv[1], ring::kDefaultRingBytes, {}).ok()) return 2;
+  if (argc < 4 || !ring::open(argv[1], ring::kDefaultRingBytes, {}).ok()) return 2;
   const gpu::Refusal refusal = gpu::start_collecting("", {gpu::Mode::all, 0, 60, {}});
   if (!refusal.ok()) {
     std::printf("{\"reason\": \"%s\", \"mend\": \"%s\", \"collecting\": %s}\n",
@@ -30,10 +33,23 @@ int main(int argc, char** argv) {
   const auto launch = reinterpret_cast<Launch>(dlsym(library, "fake_launch"));
   if (launch == nullptr) return 1;
   const auto dirty = reinterpret_cast<std::uint64_t (*)()>(dlsym(library, "fake_dirty"));
+  const auto shared = reinterpret_cast<std::uint64_t (*)()>(dlsym(library, "fake_shared"));
   const std::uint64_t kernels = std::strtoull(argv[2], nullptr, 10);
   std::vector<std::thread> threads;
+  std::barrier together(std::atoi(argv[3]));
   for (int i = 0; i < std::atoi(argv[3]); ++i) {
-    threads.emplace_back([=] { launch(i % 2 == 0 ? "even" : "odd", kernels); });
+    threads.emplace_back([=, &together] {
+      together.arrive_and_wait();  // each holds a buffer of its own meanwhile
+      launch(i % 2 == 0 ? "even" : "odd", kernels);
+      together.arrive_and_wait();
+    });
+  }
+  if (argc > 4) {
+    // Something has been recorded by then, however slow the sanitizer and the machine are.
+    for (int waited = 0; gpu::counts().kernels == 0 && waited < 1000; ++waited) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    }
+    reinterpret_cast<void (*)()>(dlsym(library, "fake_fatal"))();
   }
   for (std::thread& thread : threads) thread.join();
   const bool flushed = gpu::flush_collected(10);
@@ -44,12 +60,12 @@ int main(int argc, char** argv) {
   const gpu::Counts told = gpu::counts();
   std::printf(
       "{\"flushed\": %s, \"kernels_when_flushed\": %llu, \"kernels\": %llu, "
-      "\"dropped\": %llu, \"dirty\": %llu, \"spilled\": %llu, \"damaged\": %llu, \"thread_ns\": "
+      "\"dropped\": %llu, \"dirty\": %llu, \"shared\": %llu, \"damaged\": %llu, \"thread_ns\": "
       "%llu, "
       "\"collecting\": %s, \"version\": %u}\n",
       flushed ? "true" : "false", static_cast<unsigned long long>(early.kernels),
       static_cast<unsigned long long>(told.kernels), static_cast<unsigned long long>(told.dropped),
-      static_cast<unsigned long long>(dirty()), static_cast<unsigned long long>(told.spilled),
+      static_cast<unsigned long long>(dirty()), static_cast<unsigned long long>(shared()),
       static_cast<unsigned long long>(told.damaged),
       static_cast<unsigned long long>(gpu::thread_ns()), gpu::collecting() ? "true" : "false",
       gpu::library_version());

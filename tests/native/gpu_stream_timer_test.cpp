@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "check.h"
+#include "drain/columns.h"
 #include "gpu/stream_timer.h"
 #include "ring/writer.h"
 #include "timed_driver.h"
@@ -50,6 +51,14 @@ std::uint64_t ranges(int count) {
   return begun;
 }
 
+void replay(int count) {
+  for (int i = 0; i < count; ++i) {
+    gpu::Event* const from = stream_timer().begin_replay();
+    stream_timer().end_replay(from, static_cast<std::uint32_t>(i % 3), ring::kNone);
+    if (i % 64 == 0) usleep(1000);
+  }
+}
+
 std::uint64_t told(const gpu::TimerCounts& counts) {
   return counts.spans + counts.unresolved + counts.one_end + counts.apart;
 }
@@ -69,6 +78,7 @@ void all_at_once() {
   std::vector<std::thread> threads;
   std::atomic<std::uint64_t> begun{0};
   for (int i = 0; i < 3; ++i) threads.emplace_back([&] { begun += ranges(5000); });
+  for (int i = 0; i < 2; ++i) threads.emplace_back([] { replay(1000); });
   // Owners come and go, and others take their steps over at the end.
   threads.emplace_back([] {
     for (int i = 0; i < 20; ++i) std::thread([] { train(50); }).join();
@@ -87,6 +97,8 @@ void all_at_once() {
   const gpu::TimerCounts counts = stream_timer().counts();
   CHECK_EQUAL(test::mixed.load(), 0U);
   CHECK_EQUAL(counts.apart, 0U);
+  CHECK_EQUAL(counts.replays, 2000U);
+  CHECK(counts.replays_left_out > 0 && counts.replays_left_out < 2000);
   CHECK(counts.spans > 1000);
   CHECK(told(counts) >= begun);
   CHECK(stream_timer().record() == nullptr);
@@ -120,6 +132,33 @@ void an_error_ends_it_and_is_told_once() {
   stream_timer().take(0.1);
 }
 
+// One that the string table has no room for; of one too long, the characters that it keeps.
+void a_range_brings_its_name(const std::string& path) {
+  drain::Drain drain;
+  CHECK(drain.open(path, {}, {}).ok());
+  drain.drain(~0ULL);
+  drain.clear();
+  CHECK(stream_timer().arm(driver, cupti).ok());
+  for (const std::string& name : {std::string("load shard 7"), std::string(255, 'x') + "\u00e9"}) {
+    std::string until_told = name;
+    gpu::Event* const from = stream_timer().record();
+    gpu::Event* const to = stream_timer().record();
+    stream_timer().time(
+        from, to, {ring::kNone, ring::generation(), 3, 0, ring::kNone, ring::kNone, until_told});
+    until_told.assign(until_told.size(), '?');
+  }
+  stream_timer().disarm();
+  stream_timer().take(0.1);
+  drain.drain(~0ULL);
+  const auto& names = drain.device_spans.name;
+  CHECK_EQUAL(names.rows(), 2U);
+  const auto text = [&](std::size_t row) {
+    return std::string(drain.text_of(names.texts.at(names.values().at(row))));
+  };
+  CHECK_EQUAL(text(0), "load shard 7");
+  CHECK_EQUAL(text(1), std::string(255, 'x'));
+}
+
 void a_driver_without_events_is_refused() {
   CHECK(!stream_timer().arm(gpu::Driver{}, cupti).ok());
   CHECK(stream_timer().record() == nullptr);
@@ -133,6 +172,7 @@ int main() {
   CHECK_EQUAL(ring::intern("first"), 0U);
   all_at_once();
   a_second_time_all_events_are_there_again();
+  a_range_brings_its_name(path);
   an_error_ends_it_and_is_told_once();
   a_driver_without_events_is_refused();
   ring::close();

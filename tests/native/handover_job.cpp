@@ -9,12 +9,12 @@
 //   told       the second has, and haiprof is told so
 //   running    a kernel runs from before each session into it
 //   alone      the same, and nobody else launches anything
-//   long       a kernel runs from before each session until after it
-//   slow       Kineto takes its time before it flushes
-//   toggled    each session is switched off, and stopped when haiprof records again
-//   stopped    haiprof stops and begins again while the session lasts
-//   forked     the process forks while the session lasts; the child stops both
-//   skewed     some of haiprof's records have times of no clock
+//   queued     the same, and the GPU has much else to do before the session when it comes to its
+//   end long       a kernel runs from before each session until after it slow       Kineto takes
+//   its time before it flushes toggled    each session is switched off, and stopped when haiprof
+//   records again stopped    haiprof stops and begins again while the session lasts forked     the
+//   process forks while the session lasts; the child stops both skewed     some of haiprof's
+//   records have times of no clock
 //
 // Prints one JSON object: what Kineto got, and what it should have.
 #include <dlfcn.h>
@@ -54,11 +54,13 @@ Function find(const char* library, const char* name) {
 constexpr const char* kCupti = "libcupti.so.13";
 const auto launch = find<void (*)(const char*, std::uint64_t)>(kCupti, "fake_launch");
 const auto begin_kernel = find<std::uint32_t (*)(const char*)>(kCupti, "fake_begin");
+const auto queue = find<void (*)(const char*, std::uint64_t)>(kCupti, "fake_queue");
 const auto end_kernel = find<void (*)(std::uint32_t)>(kCupti, "fake_end");
 const auto newest = find<std::uint32_t (*)()>(kCupti, "fake_correlation");
 const auto launched = find<std::uint64_t (*)(std::uint32_t)>(kCupti, "fake_launched");
 const auto skew = find<void (*)(std::uint32_t)>(kCupti, "fake_skew");
 const auto dirty = find<std::uint64_t (*)()>(kCupti, "fake_dirty");
+const auto flips = find<std::uint64_t (*)()>(kCupti, "fake_flips");
 
 struct Kineto {
   explicit Kineto(const char* path)
@@ -77,6 +79,8 @@ struct Kineto {
   std::size_t (*process)(std::uint32_t*, std::size_t);
   std::uint64_t (*unknown_buffers)();
 };
+
+constexpr std::uint64_t kQueued = 50;
 
 struct Session {
   std::uint32_t before = 0;        // the newest kernel when it was prepared,
@@ -129,8 +133,10 @@ class Job {
 
   void session(int number) {
     Session all;
-    const bool runs = scenario_ == "running" || scenario_ == "alone" || scenario_ == "long";
+    const bool runs = scenario_ == "running" || scenario_ == "alone" || scenario_ == "queued" ||
+                      scenario_ == "long";
     const std::uint32_t id = runs ? begin_kernel("across") : 0;
+    if (scenario_ == "queued") queue("queued", kQueued);
     // The session's thread has launched, so that CUPTI may have a buffer for it already.
     launch("main", 1);
     all.before = newest();
@@ -170,12 +176,12 @@ class Job {
     for (std::uint32_t id = 1; id <= until; ++id) times.push_back(launched(id));
     std::printf(
         "{\"unknown_buffers\": %llu, \"clockless\": %llu, \"timeless\": %llu, "
-        "\"lost_buffers\": %llu, \"dirty\": %llu, \"sessions\": [",
+        "\"lost_buffers\": %llu, \"dirty\": %llu, \"flips\": %llu, \"sessions\": [",
         static_cast<unsigned long long>(kineto_.unknown_buffers()),
         static_cast<unsigned long long>(counts.clockless),
         static_cast<unsigned long long>(counts.timeless),
-        static_cast<unsigned long long>(counts.spilled + counts.foreign + counts.damaged),
-        static_cast<unsigned long long>(dirty()));
+        static_cast<unsigned long long>(counts.foreign + counts.damaged),
+        static_cast<unsigned long long>(dirty()), static_cast<unsigned long long>(flips()));
     for (std::size_t i = 0; i < sessions_.size(); ++i) {
       const Session& one = sessions_[i];
       std::printf("%s{\"before\": %u, \"first\": %u, \"last\": %u, \"after\": %u, ",

@@ -16,7 +16,7 @@
 namespace haiprof::test {
 
 struct TimedEvent {
-  std::atomic<std::uint64_t> ns{0};
+  std::atomic<std::uint64_t> ns{0};  // 0: it hangs
   std::atomic<std::uint64_t> by{0};  // the thread that recorded it
 };
 
@@ -24,7 +24,8 @@ inline std::atomic<std::uint64_t> mixed{0};     // asked for the time between tw
 inline std::atomic<std::uint64_t> recorded{0};  // events
 inline std::atomic<double> speed{1.0};          // of the device's clock
 inline std::atomic<std::int64_t> set_by{0};     // ns that the device's clock was set
-inline std::atomic<bool> hangs{false};
+inline std::atomic<bool> hangs{false};          // what is recorded meanwhile happens after it
+inline std::atomic<std::uint64_t> queries{0};
 
 inline std::uint64_t this_thread_id() {
   static std::atomic<std::uint64_t> last{0};
@@ -34,7 +35,7 @@ inline std::uint64_t this_thread_id() {
 
 inline std::uint64_t device_ns() {
   static const std::uint64_t begin = ring::clock_ns(CLOCK_REALTIME);
-  const auto host = static_cast<double>(ring::clock_ns(CLOCK_REALTIME) - begin);
+  const auto host = static_cast<double>(ring::clock_ns(CLOCK_REALTIME) - begin + 1);
   return static_cast<std::uint64_t>(host * speed) + static_cast<std::uint64_t>(set_by.load());
 }
 
@@ -59,13 +60,17 @@ inline gpu::Driver timed_driver() {
   };
   driver.record_event = [](gpu::cuda::Event handle, gpu::cuda::Stream) {
     auto& event = *static_cast<TimedEvent*>(handle);
-    event.ns.store(device_ns(), std::memory_order_relaxed);
+    event.ns.store(hangs ? 0 : device_ns(), std::memory_order_relaxed);
     event.by.store(this_thread_id(), std::memory_order_relaxed);
     recorded.fetch_add(1, std::memory_order_relaxed);
     return gpu::cuda::kSuccess;
   };
-  driver.query_event = [](gpu::cuda::Event) {
-    return hangs ? gpu::cuda::kNotReady : gpu::cuda::kSuccess;
+  driver.query_event = [](gpu::cuda::Event handle) {
+    queries.fetch_add(1, std::memory_order_relaxed);
+    if (hangs) return gpu::cuda::kNotReady;
+    std::uint64_t hung = 0;
+    static_cast<TimedEvent*>(handle)->ns.compare_exchange_strong(hung, device_ns());
+    return gpu::cuda::kSuccess;
   };
   driver.elapsed = [](float* milliseconds, gpu::cuda::Event from, gpu::cuda::Event to) {
     const auto& a = *static_cast<TimedEvent*>(from);

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import array
+import errno
 import os
+import resource
 import signal
 import socket
 import struct
@@ -664,6 +666,35 @@ def test_a_signal_ends_it_and_its_socket_goes(
         perfd.process.send_signal(number)
         assert perfd.process.wait(10) == 0
     assert not place.socket.exists()
+
+
+def stat(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def state(pid: int) -> str:
+    return stat(pid)[0]
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = stat(pid)
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.parametrize("lowered", [False, True], ids=["from the beginning", "later"])
+def test_with_few_descriptors_it_serves_rests_and_ends(place: Place, lowered: bool) -> None:
+    with Perfd(place, files=None if lowered else 24) as perfd, place.connect() as connection:
+        if lowered:
+            while state(perfd.process.pid) != "S":
+                time.sleep(0.01)
+            resource.prlimit(perfd.process.pid, resource.RLIMIT_NOFILE, (1, 1))
+            connection.send(request(place.counter, count=0))  # then it waits anew
+            assert Answer.of(connection.recv(1024)).error == errno.EINVAL
+        spent = cpu_seconds(perfd.process.pid)
+        time.sleep(1.0)
+        assert cpu_seconds(perfd.process.pid) - spent < 0.2
+        perfd.process.terminate()
+        assert perfd.process.wait(10) == 0
 
 
 def test_its_socket_is_open_to_all_and_its_folder_is_not(place: Place, perfd: Perfd) -> None:

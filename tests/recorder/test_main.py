@@ -63,7 +63,7 @@ def test_it_may_have_more_descriptors_than_its_job(shm: Path, tmp_path: Path) ->
 
 def test_it_leaves_behind_what_it_cannot_read(shm: Path, tmp_path: Path) -> None:
     """A ring of another version, for one; the recorder neither stays for it nor goes in circles."""
-    rings = ring_dir("run")
+    rings = ring_dir(tmp_path / "run")
     make_private(ring_root())
     make_private(rings)
     strange = [rings / "1.ring", rings / "1-1.outside"]

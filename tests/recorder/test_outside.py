@@ -39,7 +39,7 @@ def note_of(pid: int, rank: int = 0, seconds: float = 100) -> Path:
     assert started is not None
     until = time.monotonic() + seconds
     note = Note("/a/run", pid, started, rank, rank, 2, 0, "a reason", until, time.time_ns())
-    return write_note(ring_dir("run"), note)
+    return write_note(ring_dir(Path("run")), note)
 
 
 def told(run: Path, rank: int = 0) -> dict[str, Any]:
@@ -66,9 +66,9 @@ def left(shm: Path) -> list[Path]:
 def test_it_ends_with(over: str, run: Path, shm: Path) -> None:
     with sleeper() as process:
         note_of(process.pid, seconds=8 if over == "its time" else 100)
-        start_recorder(ring_dir("run"), run, Options())
+        start_recorder(ring_dir(Path("run")), run, Options())
         wait_for(lambda: live(run))
-        assert processes_of_notes(ring_dir("run")) == [process.pid]
+        assert processes_of_notes(ring_dir(Path("run"))) == [process.pid]
         assert (told(run)["state"], told(run)["outside"]) == ("live", "a reason")
         if over == "its life":
             time.sleep(1.5)
@@ -85,7 +85,7 @@ def test_it_ends_with(over: str, run: Path, shm: Path) -> None:
 def test_a_note_that_is_taken_back_at_once(run: Path, shm: Path) -> None:
     with sleeper() as process:
         note = note_of(process.pid)
-        start_recorder(ring_dir("run"), run, Options())
+        start_recorder(ring_dir(Path("run")), run, Options())
         begun = time.monotonic()
         end_note(note, 60)
         end_note(note, 60)  # of which there is nothing left
@@ -99,13 +99,13 @@ def test_a_note_without_a_recorder_is_not_waited_for_long(run: Path, shm: Path) 
         begun = time.monotonic()
         end_note(note_of(process.pid), 20)
         assert time.monotonic() - begun < 10
-        assert notes_in(ring_dir("run")) == []
+        assert notes_in(ring_dir(Path("run"))) == []
 
 
 def test_two_that_say_they_are_the_same_rank_have_a_folder_each(run: Path, shm: Path) -> None:
     with sleeper() as one, sleeper() as other:
         notes = [note_of(one.pid), note_of(other.pid)]
-        start_recorder(ring_dir("run"), run, Options())
+        start_recorder(ring_dir(Path("run")), run, Options())
         wait_for(lambda: len(list(run.glob("*#*/process.json"))) == 2)
         time.sleep(1.5)
         for note in notes:
@@ -122,7 +122,7 @@ def test_two_that_say_they_are_the_same_rank_have_a_folder_each(run: Path, shm: 
 def test_a_folder_that_was_removed_is_not_made_again(run: Path, shm: Path) -> None:
     with sleeper() as process:
         note = note_of(process.pid)
-        start_recorder(ring_dir("run"), run, Options())
+        start_recorder(ring_dir(Path("run")), run, Options())
         wait_for(lambda: live(run))
         shutil.rmtree(next(run.glob("*#0")))
         time.sleep(1.5)
@@ -135,14 +135,14 @@ def test_a_folder_that_was_removed_is_not_made_again(run: Path, shm: Path) -> No
 def test_what_a_killed_recorder_leaves_is_removed_by_recover(run: Path, shm: Path) -> None:
     with sleeper() as process:
         note_of(process.pid)
-        start_recorder(ring_dir("run"), run, Options())
+        start_recorder(ring_dir(Path("run")), run, Options())
         wait_for(lambda: live(run))
         recorder = the_recorder(shm)
         os.kill(recorder, 9)
-        wait_for(lambda: not recorder_running(ring_dir("run")))
+        wait_for(lambda: not recorder_running(ring_dir(Path("run"))))
         assert list(recover_rings()) == []
-        assert notes_in(ring_dir("run"))  # somebody may be about to start a recorder
+        assert notes_in(ring_dir(Path("run")))  # somebody may be about to start a recorder
         long_ago = time.time() - 100
-        os.utime(ring_dir("run"), (long_ago, long_ago))
+        os.utime(ring_dir(Path("run")), (long_ago, long_ago))
         assert list(recover_rings()) == []
         assert left(shm) == []

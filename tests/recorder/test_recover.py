@@ -11,10 +11,19 @@ from pathlib import Path
 
 import pytest
 from commands import haiprof, only_line
-from recording import process_file, python, read_table, recorders, wait_for, wait_recorded
+from recording import (
+    process_file,
+    python,
+    read_table,
+    recorders,
+    run_python,
+    wait_for,
+    wait_recorded,
+)
 from runs import make_run, span, write_live, write_node, write_process, write_run
 
 from haiprof import schema
+from haiprof.recorder import recover
 
 HOST = os.uname().nodename
 SPANS = 1000
@@ -135,7 +144,7 @@ def test_records_wait_in_memory_while_their_folder_cannot_be_made(
     done = haiprof("recover")
     assert done.returncode == 1
     assert str(run) in done.stdout
-    assert len(list(shm.glob("*/run/*.ring"))) == 1
+    assert len(list(shm.glob("*/run~*/*.ring"))) == 1
     run.unlink()
     aside.rename(run)
     assert haiprof("recover").returncode == 0
@@ -198,6 +207,44 @@ def test_a_file_cut_within_a_batch_keeps_its_whole_batches(tmp_path: Path, shm: 
     os.truncate(live, live.stat().st_size - 40)
     assert haiprof("recover", tmp_path / "run").returncode == 0
     assert read_table(folder, "spans").num_rows >= 4
+
+
+def test_a_file_that_cannot_be_read_is_kept_aside(tmp_path: Path, shm: Path) -> None:
+    folder = left_open(tmp_path / "run")
+    (live,) = folder.glob("*.arrows")
+    content = b"\xff" * 64 + live.read_bytes()[64:]
+    live.write_bytes(content)
+    (folder / "events-0.arrows").write_bytes(b"")
+    assert haiprof("recover", tmp_path / "run").returncode == 0
+    assert live.with_suffix(".damaged").read_bytes() == content
+    assert not list(folder.glob("*.arrows"))
+
+
+def test_a_ring_that_is_gone_between_two_looks_costs_nothing(
+    tmp_path: Path, shm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process writes its last record, and its recorder takes it away, just then."""
+    write_run(tmp_path / "run")
+    rings = shm / f"haiprof-{os.getuid()}" / "run~00000000"
+    rings.mkdir(parents=True, mode=0o700)
+    run_python(
+        """
+        import os, sys
+        from haiprof import _core
+        _core.open_ring(sys.argv[1], bytes=_core.MIN_RING_BYTES, run="run", run_dir=sys.argv[2])
+        os._exit(0)
+        """,
+        str(rings / "1.ring"),
+        str(tmp_path / "run"),
+    )
+
+    def takes_away(pid: int, started: int) -> bool:
+        (rings / "1.ring").unlink()
+        return True
+
+    monkeypatch.setattr(recover, "process_is_alive", takes_away)
+    monkeypatch.setattr(recover, "start_recorder", lambda *_: 1)
+    assert not recover.recover_ring_dir(rings).failed
 
 
 def test_every_run_of_a_log_directory_is_looked_at(tmp_path: Path, shm: Path) -> None:

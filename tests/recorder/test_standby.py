@@ -29,7 +29,9 @@ def test_it_stands_by_and_takes_over_when_the_last_ring_is_closed(
     assert job.stdout is not None
     assert job.stdout.readline() == "ready\n"
     first = the_recorder(shm)
-    start_recorder(ring_dir("run"), tmp_path / "run", Options(), f"{command.pid}:{started}")
+    start_recorder(
+        ring_dir(tmp_path / "run"), tmp_path / "run", Options(), f"{command.pid}:{started}"
+    )
     wait_for(lambda: len(recorders(shm)) == 2, what="the standby")
     job.communicate("\n")
     wait_for(lambda: first not in recorders(shm), what="the first recorder's end")
@@ -49,7 +51,7 @@ def test_without_a_command_to_stay_for_the_second_leaves(shm: Path, tmp_path: Pa
     from haiprof.recorder.launch import start_recorder
     session = haiprof.start(sys.argv[1], run="run", hooks=False)
     haiprof.flush()
-    print(start_recorder(ring_dir("run"), session.run_dir, session.options), flush=True)
+    print(start_recorder(ring_dir(session.run_dir), session.run_dir, session.options), flush=True)
     sys.stdin.readline()
     """
     job = python(program, str(tmp_path), stdin=subprocess.PIPE)

@@ -91,7 +91,7 @@ def kill_pushers(
     from haiprof.places import make_private, ring_dir, ring_root
     from haiprof.recorder.launch import start_recorder
 
-    rings, run_dir = ring_dir("kill"), tmp_path / "kill"
+    rings, run_dir = ring_dir(tmp_path / "kill"), tmp_path / "kill"
     make_private(ring_root())
     make_private(rings)
     keeper = subprocess.Popen(["sleep", "600"])

@@ -18,8 +18,6 @@ from recording import (
     wait_recorded,
 )
 
-from haiprof import _core
-
 HOUR = 3600 * 10**9
 
 
@@ -143,24 +141,3 @@ def test_the_third_ring_of_a_process_keeps_its_folder_too(shm: Path, tmp_path: P
     names = Counter(name for f in folders for name in read_table(f, "spans")["name"].to_pylist())
     assert names == {f"ring {n}": 10 for n in range(3)}
     assert {process_file(folder)["state"] for folder in folders} == {"closed"}
-
-
-def test_names_have_room_when_attributes_have_taken_theirs(shm: Path, tmp_path: Path) -> None:
-    _core.open_ring(str(shm / "1.ring"), bytes=_core.MIN_RING_BYTES)
-    try:
-        for n in range(30_000):
-            _core.event("mark", "m", json.dumps({"n": n}))
-        assert _core.losses()["names"] > 0
-        with _core.Span("a new name"):
-            pass
-        reader = _core.RingReader(str(shm / "1.ring"))
-        reader.take()
-        assert list(reader.texts("spans", "name")) == ["a new name"]
-        for n in range(30_000):
-            _core.intern(f"another name {n}")
-        with _core.Span("a name without room"):
-            pass
-        reader.take()
-        assert list(reader.texts("spans", "name")) == ["a new name", "(lost)"]
-    finally:
-        _core.close_ring()

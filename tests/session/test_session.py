@@ -163,6 +163,7 @@ def test_flush_returns_files_that_hold_everything_so_far(shm: Path, tmp_path: Pa
     )
     run_python(program, str(tmp_path))
     wait_recorded(shm)
+    assert read_table(next(tmp_path.glob("run/*#0")), "spans").num_rows == 70
 
 
 def test_the_end_of_the_job_needs_no_goodbye(shm: Path, tmp_path: Path) -> None:
@@ -219,6 +220,28 @@ def test_one_that_begins_while_python_ends_is_recorded_and_says_nothing(
     assert process.communicate(timeout=60) == ("", "")
     wait_recorded(shm)
     assert read_table(next(tmp_path.glob("run/*#0")), "spans")["name"].to_pylist() == ["x"]
+
+
+def test_one_that_would_begin_after_python_has_ended_is_refused_in_one_line(
+    shm: Path, tmp_path: Path
+) -> None:
+    program = """
+        import sys
+        class Last:
+            def __del__(self):
+                import haiprof
+                session = haiprof.start(sys.argv[1], run="run")
+                with haiprof.range("late"):
+                    print(session.recording, session.files())
+                haiprof.stop()
+        last = Last()
+        last.itself = last
+        del last
+    """
+    done = python(program, str(tmp_path))
+    out, err = done.communicate(timeout=60)
+    assert (done.returncode, out) == (0, "False []\n")
+    assert err == "haiprof: not recording: this process is already exiting\n"
 
 
 def test_a_recorder_that_has_written_all_and_left_is_not_missed(shm: Path, tmp_path: Path) -> None:
@@ -368,13 +391,10 @@ def test_a_subinterpreter_gets_a_clear_refusal_and_the_main_one_records_on(
 def test_what_start_cannot_use_is_one_line_and_never_an_error(shm: Path, tmp_path: Path) -> None:
     program = """
     import haiprof, os, pathlib, sys
-    gone = pathlib.Path(sys.argv[1]) / "gone"
-    gone.mkdir()
-    os.chdir(gone)
-    gone.rmdir()
-    assert not haiprof.start("relative").recording
+    file = pathlib.Path(sys.argv[1]) / "file"
+    file.touch()
+    assert not haiprof.start(file / "logs").recording
     haiprof.stop()
-    os.chdir(sys.argv[1])
     class Folder:
         def __fspath__(self):
             return sys.argv[1]
@@ -392,7 +412,7 @@ def test_what_start_cannot_use_is_one_line_and_never_an_error(shm: Path, tmp_pat
     assert job.returncode == 0, err
     lines = err.splitlines()
     assert len(lines) == 3, err
-    assert "relative" in lines[0]
+    assert "file/logs: Not a directory" in lines[0]
     assert "ring_mib=32.0 must be a whole number" in lines[1]
     assert "start(log_dir='elsewhere') changes nothing" in lines[2]
     wait_recorded(shm)

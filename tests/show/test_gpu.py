@@ -110,6 +110,54 @@ def test_kernels_in_no_whole_step_tell_no_share(tmp_path: Path) -> None:
     assert column(grid(shown, "Kernels and copies"), "calls") == ["10", "40", "10", "10"]
 
 
+def graph_run(folder: Path) -> Path:
+    """A run of which the replay of a graph ended the recording of kernels."""
+    run = runs.make_gpu_run(folder)
+    told = [
+        runs.recording_begins(0, why="start"),
+        runs.event(0.125, "graphs", "the job replays CUDA graphs", None, {"mode": "windows"}),
+        runs.recording_ends(125, why="graphs"),
+    ]
+    replace(run / "n0#0", schema.EVENTS, told)
+    spans = [*runs.device_loop(20)]
+    spans += [
+        runs.device_span(12 * step + 1, 6, "graph 0", step, category="graph") for step in range(20)
+    ]
+    replace(run / "n0#0", schema.DEVICE_SPANS, spans)
+    return run
+
+
+def test_replays_of_graphs_are_shown_and_why_kernels_are_not(tmp_path: Path) -> None:
+    run = graph_run(tmp_path / "r")
+    shown = Analyzer(run).show_one_rank(0)
+    assert gpu_words.GRAPHS.format(where="") in shown.lines
+    graphs = grid(shown, "CUDA graphs")
+    assert column(graphs, "graph") == ["graph 0"]
+    assert column(graphs, "replays") == ["20"]
+    assert column(graphs, "p50") == ["6 ms"]
+    assert column(graphs, "step") == ["50 %"]
+    assert "--graphs kernels records them" in graphs.note
+    assert "Replays of CUDA graphs (ms)" in titles(shown)
+    # Of the few steps before the graphs nothing is said as if it were of all.
+    assert not [t for t in titles(shown) if "busy" in t]
+    assert not shown.details
+    assert "busy" not in grid(shown, "Device phases, a step").heads
+    assert "unlike" in grid(shown, "Kernels and copies").note
+    page = Analyzer(run).report(tmp_path / "x").read_text()
+    assert gpu_words.GRAPHS.format(where="") in page
+    assert "Replays of CUDA graphs" in page
+    assert not [line for line in Analyzer(run).headline() if "idle" in line or "busy" in line]
+    assert Analyzer(run).graph_replays()["replays"].to_list() == [20]
+
+
+def test_a_run_without_graphs_has_no_word_of_them(tmp_path: Path) -> None:
+    analyzer = Analyzer(runs.make_gpu_run(tmp_path / "r"))
+    shown = analyzer.show_one_rank(0)
+    assert "CUDA graphs" not in {g.title for g in shown.grids}
+    assert not re.search("graphs", " ".join(shown.lines))
+    assert analyzer.graph_replays().is_empty()
+
+
 def test_kernels_without_device_phases_say_that_phases_are_missing(tmp_path: Path) -> None:
     run = runs.make_gpu_run(tmp_path / "r")
     (run / "n0#0" / "device_spans-0.arrow").unlink()

@@ -383,6 +383,34 @@ def test_how_it_ended(tmp_path: Path) -> None:
     assert lines[head + 1].split()[:2] == ["1", "died"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "signal", "code", "state", "told", "cell"),
+    [
+        ("killed", "SIGSEGV", None, "died", "ended, 1 failed", "SIGSEGV"),
+        ("failed", None, 3, "closed", "ended, 1 failed", "exit 3"),
+        ("interrupted", "SIGTERM", None, "died", "ended, 1 interrupted", "SIGTERM"),
+    ],
+)
+def test_how_each_rank_ended(
+    tmp_path: Path,
+    kind: str,
+    signal: str | None,
+    code: int | None,
+    state: str,
+    told: str,
+    cell: str,
+) -> None:
+    run = make_run(tmp_path / "run", ranks=3)
+    ended = {"kind": kind, "signal": signal, "exit_code": code, "text": "…", "time_ns": 5}
+    write_process(run, 1, state=state, ended=ended)
+    watched = job(run)
+    assert watched.state().word == told
+    lines = drawn(watched)
+    head = next(n for n, line in enumerate(lines) if line.startswith("rank"))
+    assert lines[head + 1].split()[0] == "1"
+    assert cell in lines[head + 1]
+
+
 def test_a_folder_that_cannot_be_read_is_named_and_the_others_are_shown(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", ranks=2)
     write_process(run, 1, version="9.0")

@@ -192,6 +192,16 @@ def test_a_report_goes_through_a_link_and_into_a_pipe(tmp_path: Path) -> None:
     assert pipe.is_fifo()
 
 
+def test_a_link_in_the_folder_of_a_run_is_not_followed(tmp_path: Path) -> None:
+    """A run may be somebody else's."""
+    run = runs.make_run(tmp_path / "r")
+    (tmp_path / "victim").write_text("untouched")
+    (run / "report.html").symlink_to(tmp_path / "victim")
+    Analyzer(run).report(run / "report.html")
+    assert (tmp_path / "victim").read_text() == "untouched"
+    assert "118 steps" in (run / "report.html").read_text("utf-8")
+
+
 @pytest.mark.skipif(BROWSER is None, reason="no chromium on PATH: install it to test the page")
 @pytest.mark.parametrize("ranks", [2, 70])
 def test_a_browser_without_a_network_draws_every_figure(tmp_path: Path, ranks: int) -> None:

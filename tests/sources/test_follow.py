@@ -8,7 +8,19 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from runs import MS, T0, event, make_run, sample, span, write_closed, write_live, write_process
+from damage import WRONG_TEXTS
+from runs import (
+    MS,
+    T0,
+    batch,
+    event,
+    make_run,
+    sample,
+    span,
+    write_closed,
+    write_live,
+    write_process,
+)
 
 from haiprof import schema
 from haiprof.recorder.segments import TableWriter
@@ -229,3 +241,26 @@ def test_a_folder_that_is_gone_is_quiet(tmp_path: Path) -> None:
     follower = FolderFollower(tmp_path / "none", [SPANS])
     assert follower.read() == {}
     assert follower.problems == []
+
+
+@pytest.mark.parametrize("suffix", [".arrow", ".arrows"])
+@pytest.mark.parametrize("way", WRONG_TEXTS)
+def test_texts_that_cannot_be_read_are_left_out_and_reported(
+    tmp_path: Path, way: str, suffix: str
+) -> None:
+    rows = [sample(1, "a.x.count", 1.0), sample(2, "a.x.count", 2.0)]
+    good = batch(schema.SAMPLES, rows)
+    place = good.schema.get_field_index("metric")
+    bad = good.set_column(place, good.schema.field(place), WRONG_TEXTS[way](2))
+    file = tmp_path / f"samples-0{suffix}"
+    made = pa.ipc.new_stream if suffix == ".arrows" else pa.ipc.new_file
+    with pa.OSFile(str(file), "wb") as sink, made(sink, good.schema) as out:
+        out.write_batch(bad)
+    if suffix == ".arrows":
+        write_live(tmp_path, schema.SAMPLES, [rows], number=1)
+    else:
+        write_closed(tmp_path, schema.SAMPLES, rows, number=1)
+    follower = FolderFollower(tmp_path, [SAMPLES])
+    assert len(told(follower.read()["samples"])) == 2
+    (line,) = follower.problems
+    assert line.startswith(f"{file}: damaged (")

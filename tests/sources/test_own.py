@@ -8,7 +8,7 @@ import pytest
 import runs
 
 from haiprof.errors import HaiprofError
-from haiprof.sources.own import open_run
+from haiprof.sources.own import created_ns, open_run
 
 
 def error_of(path: Path | str) -> str:
@@ -111,6 +111,9 @@ def test_a_run_nobody_recorded_into_says_so(tmp_path: Path) -> None:
         ({"created_ns": None}, "field 'created_ns' is None, not a whole number"),
         ({"created_ns": True}, "field 'created_ns' is True, not a whole number"),
         ({"created_ns": 10**30}, "not a whole number of 64 bits"),
+        ({"created_ns": 2**62}, f"field 'created_ns' is {2**62}, not a time, ns since 1970"),
+        ({"version": "9" * 5000}, "not of the form '1.0'"),
+        ({"format": ["x"] * 1000}, "..., not 'haiprof-run'"),
         ({"command": "python"}, "field 'command' is 'python', not a list of words"),
         ({"run": 5}, "field 'run' is 5, not text"),
         ({"problems": "all"}, "field 'problems' is 'all', not a list of texts"),
@@ -125,6 +128,39 @@ def test_a_wrong_field_of_run_json_is_named(
     line = error_of(run)
     assert told in line
     assert line.startswith(f"{run}/run.json: ")
+
+
+@pytest.mark.parametrize("given", [10**400, float("nan"), float("inf"), -1, "x", [], {}, True])
+def test_an_option_that_is_no_amount_is_none(tmp_path: Path, given: object) -> None:
+    run = runs.make_run(tmp_path / "r")
+    runs.write_run(run, options={"peak_flops": given, "warmup": given})
+    opened = open_run(run)
+    assert (opened.peak_flops, opened.warmup) == ((1.0, 1.0) if given is True else (0.0, 0.0))
+
+
+@pytest.mark.parametrize("field", ["started_ns", "ended_ns", "process_started_ns"])
+@pytest.mark.parametrize("value", [-(2**62), 2**63 - 1])
+def test_a_time_that_is_none_leaves_its_process_out(tmp_path: Path, field: str, value: int) -> None:
+    run = runs.make_run(tmp_path / "r", ranks=2)
+    runs.write_process(run, 1, **{field: value})
+    opened = open_run(run)
+    assert [p.rank for p in opened.processes] == [0, None]
+    (line,) = opened.problems
+    assert f"n0#1/process.json: field '{field}' is {value}, not a time" in line
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"[" * 100_000, b'{"a":' * 100_000, b"\xff\xfe{}", b"", b"null", b"[]", b"7", b'"x"'],
+)
+def test_a_json_file_of_any_kind_is_one_line(tmp_path: Path, content: bytes) -> None:
+    run = runs.make_run(tmp_path / "r", ranks=2)
+    (run / "n0#1" / "process.json").write_bytes(content)
+    (line,) = open_run(run).problems
+    assert line.startswith(f"{run}/n0#1/process.json: ")
+    (run / "run.json").write_bytes(content)
+    assert error_of(run).startswith(f"{run}/run.json: ")
+    assert created_ns(run) == 0
 
 
 def test_a_later_minor_version_with_unknown_fields_is_read(tmp_path: Path) -> None:

@@ -7,11 +7,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 import runs
+from damage import WRONG_TEXTS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from haiprof import schema
-from haiprof.sources.tables import check, count_cut, read_table
+from haiprof.sources.tables import check, count_cut, filled, read_table
 
 
 def spans(first: int, count: int) -> list[runs.Row]:
@@ -238,3 +239,144 @@ def test_a_folder_without_the_table_gives_an_empty_frame(tmp_path: Path) -> None
     frame = read_table(tmp_path, schema.KERNELS).frame
     assert frame.height == 0
     assert frame.columns == [c.name for c in schema.KERNELS.columns]
+
+
+# -- damage --------------------------------------------------------------------------------------
+
+
+def write_batches(file: Path, batches: list[pa.RecordBatch]) -> None:
+    """Write a stream, or a file of batches that are compressed, whatever they hold."""
+    made = pa.ipc.new_stream if file.suffix == ".arrows" else pa.ipc.new_file
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.OSFile(str(file), "wb") as sink, made(sink, batches[0].schema, options=options) as out:
+        for each in batches:
+            out.write_batch(each)
+
+
+def with_names(rows: list[runs.Row], names: pa.Array) -> pa.RecordBatch:
+    made = runs.batch(schema.SPANS, rows)
+    place = made.schema.get_field_index("name")
+    return made.set_column(place, made.schema.field(place), names)
+
+
+@pytest.mark.parametrize("suffix", [".arrow", ".arrows"])
+@pytest.mark.parametrize("way", WRONG_TEXTS)
+def test_texts_that_cannot_be_read_cost_their_file_only(
+    tmp_path: Path, way: str, suffix: str
+) -> None:
+    file = tmp_path / f"spans-0{suffix}"
+    write_batches(file, [with_names(spans(0, 2), WRONG_TEXTS[way](2))])
+    runs.write_closed(tmp_path, schema.SPANS, spans(5, 2), number=1)
+    read = read_table(tmp_path, schema.SPANS)
+    assert read.frame["name"].to_list() == ["p2", "p0"]
+    (line,) = read.problems
+    assert line.startswith(f"{file}: damaged (")
+    assert "\n" not in line
+    assert filled(tmp_path, schema.SPANS, ["name"]) == {"name"}
+
+
+def test_a_stream_gives_what_precedes_damage_and_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "spans-0.arrows"
+    wrong = pa.DictionaryArray.from_arrays(
+        pa.array([9, 9], pa.uint32()), pa.array(["p0", "p1"]), safe=False
+    )
+    write_batches(file, [runs.batch(schema.SPANS, spans(0, 2)), with_names(spans(2, 2), wrong)])
+    read = read_table(tmp_path, schema.SPANS)
+    assert (read.frame["name"].to_list(), read.cut) == (["p0", "p1"], 1)
+    (line,) = read.problems
+    assert "only 2 rows of it are read: copy it again" in line
+
+
+def test_a_closed_file_gives_its_sound_batches_and_says_so(tmp_path: Path) -> None:
+    file = runs.write_closed(tmp_path, schema.SAMPLES, [])
+    batch = runs.batch(schema.SAMPLES, runs.host_samples(2))
+    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as out:
+        for _ in range(3):
+            out.write_batch(batch)
+    content = bytearray(file.read_bytes())
+    codes = batch.column("metric").indices.buffers()[1].to_pybytes()
+    second = content.index(codes, content.index(codes) + 1)
+    content[second : second + 4] = b"\x00\x00\x00\x7f"
+    file.write_bytes(content)
+    read = read_table(tmp_path, schema.SAMPLES)
+    assert read.frame.height == 2 * batch.num_rows
+    (line,) = read.problems
+    assert f"only {2 * batch.num_rows} rows of it are read" in line
+
+
+@pytest.mark.parametrize("suffix", [".arrow", ".arrows"])
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [(b"7", "3 rows are missing"), (b"3", "1 rows too many"), (b"x", "is no count")],
+)
+def test_rows_that_are_missing_are_counted(
+    tmp_path: Path, told: bytes, reason: str, suffix: str
+) -> None:
+    file = tmp_path / f"spans-0{suffix}"
+    batch = runs.batch(schema.SPANS, spans(0, 4))
+    key = schema.KEY_ROWS.encode()
+    if suffix == ".arrow":
+        batch = batch.replace_schema_metadata({**batch.schema.metadata, key: told})
+        write_batches(file, [batch])
+    else:
+        with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, batch.schema) as out:
+            out.write_batch(batch, custom_metadata={key: told})
+    read = read_table(tmp_path, schema.SPANS)
+    assert read.frame.height == 4
+    (line,) = read.problems
+    assert reason in line
+
+
+@pytest.mark.parametrize("key", ["haiprof.table", "haiprof.version", "haiprof.format", "other"])
+def test_metadata_that_is_no_text_does_not_raise(tmp_path: Path, key: str) -> None:
+    full = schema.arrow_schema(schema.SPANS)
+    forged = full.with_metadata({**full.metadata, key.encode(): b"\xff\xfe"})
+    runs.write_closed(tmp_path, schema.SPANS, spans(0, 2), arrow=forged)
+    read = read_table(tmp_path, schema.SPANS)
+    assert len(read.problems) == (key != "other")
+    assert check(tmp_path) == read.problems
+
+
+@pytest.mark.parametrize("name", ["name", b"\xff\xfe"])
+def test_a_column_without_a_name_of_its_own_is_a_problem(tmp_path: Path, name: str) -> None:
+    forged = schema.arrow_schema(schema.SPANS).append(pa.field(name, pa.int8()))
+    made = runs.batch(schema.SPANS, spans(0, 2))
+    columns = [*made.columns, pa.array([1, 2], pa.int8())]
+    write_batches(tmp_path / "spans-0.arrow", [pa.RecordBatch.from_arrays(columns, schema=forged)])
+    (line,) = read_table(tmp_path, schema.SPANS).problems
+    assert "spans-0.arrow: damaged (" in line
+    assert len(check(tmp_path)) == 1
+    assert filled(tmp_path, schema.SPANS, ["name"]) == set()
+
+
+@pytest.mark.parametrize("column", ["start", "duration"])
+@pytest.mark.parametrize("value", [-(2**63), 2**63 - 1, 2**62])
+def test_rows_of_no_possible_time_are_left_out_and_counted(
+    tmp_path: Path, column: str, value: int
+) -> None:
+    rows = spans(0, 3)
+    rows[1][column] = value
+    runs.write_closed(tmp_path, schema.SPANS, rows)
+    read = read_table(tmp_path, schema.SPANS)
+    assert read.frame["step"].to_list() == [0, 2]
+    (line,) = read.problems
+    assert "1 rows of spans have no possible time, or lack a value, and are left out" in line
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [(schema.SPANS, "category"), (schema.SPANS, "thread"), (schema.SAMPLES, "metric")],
+)
+def test_rows_that_lack_a_value_are_left_out_and_counted(
+    tmp_path: Path, table: schema.Table, column: str
+) -> None:
+    rows = spans(0, 3) if table is schema.SPANS else runs.host_samples(1)[:3]
+    rows[1][column] = None
+    full = schema.arrow_schema(table)
+    place = full.get_field_index(column)
+    nullable = full.set(place, full.field(place).with_nullable(True))
+    runs.write_closed(tmp_path, table, rows, arrow=nullable)
+    read = read_table(tmp_path, table)
+    assert read.frame.height == 2
+    (line,) = read.problems
+    assert "1 rows of " in line

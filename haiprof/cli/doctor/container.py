@@ -5,6 +5,7 @@ Says nothing on a machine itself.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from haiprof.cli.doctor import given, rights
 from haiprof.cli.doctor.finding import ABSENT, BROKEN, DENIED, OK, Finding
 from haiprof.cli.doctor.itself import SMALLEST_RING, mib
 from haiprof.options import resolve
-from haiprof.places import Access, in_container, in_first_pid_namespace, ring_root
+from haiprof.places import Access, folders_for_rings, in_container, in_first_pid_namespace
 
 #: File systems that engines lay a container's own files on.
 _LAYERS: Final = frozenset({"overlay", "aufs", "fuse.fuse-overlayfs"})
@@ -103,7 +104,7 @@ def ranks_here(environment: Mapping[str, str]) -> int:
 
 def _rings() -> Finding:
     what = "container shared memory"
-    base = ring_root().parent
+    base = folders_for_rings()[0]
     try:
         room = os.statvfs(base)
     except OSError as error:
@@ -130,7 +131,9 @@ def _ranks(count: int) -> str:
 
 def _log_folder(mounts: Sequence[Mount]) -> Finding:
     what = "log folder"
-    folder = resolve({})[0].log_dir.absolute()
+    folder = resolve({})[0].log_dir
+    with contextlib.suppress(FileNotFoundError):  # the working folder has been removed
+        folder = folder.absolute()
     there = next((p for p in (folder, *folder.parents) if p.is_dir()), Path("/"))
     if not os.access(there, os.W_OK | os.X_OK):
         return Finding(what, DENIED, f"{folder} cannot be written", str(given.LOGS))

@@ -14,7 +14,8 @@ from typing import Final
 
 from haiprof.cli.doctor.finding import ABSENT, BROKEN, DENIED, OK, Finding
 from haiprof.options import Options, resolve
-from haiprof.places import ring_root, room_for_ring
+from haiprof.owned_files import private_folder
+from haiprof.places import folders_for_rings, room_for_ring, root_with_room
 
 #: Bytes, as src/ring/writer.h has it; the core may not be there to ask.
 SMALLEST_RING: Final = 2 << 20
@@ -36,44 +37,59 @@ def options() -> Iterator[Finding]:
 
 
 def shared_memory() -> Iterator[Finding]:
-    """Look whether a ring finds room."""
+    """Look whether a ring finds room, in the first place or in another."""
+    found = [_place(base) for base in folders_for_rings()]
+    first = found[0]
+    serving = next((place for place in found if place.state == OK), first)
+    if serving is not first:
+        yield Finding(
+            first.what,
+            OK,
+            f"{serving.found}; taken because this cannot be: {first.found}",
+            first.mend,
+            core=True,
+        )
+    else:
+        yield first
+
+
+def _place(base: Path) -> Finding:
     what = "shared memory"
-    base = ring_root().parent
     elsewhere = "set HAIPROF_SHM_DIR to a folder on tmpfs"
     if not base.is_dir():
-        yield Finding(what, ABSENT, f"there is no folder {base}", elsewhere, core=True)
-        return
+        return Finding(what, ABSENT, f"there is no folder {base}", elsewhere, core=True)
     room = os.statvfs(base)
     size, free = room.f_frsize * room.f_blocks, room.f_frsize * room.f_bavail
     found = f"{base}: {mib(free)} free of {mib(size)}"
     wanted = resolve({})[0].ring_mib << 20
     takes = room_for_ring(base, wanted)
-    mine = ring_root()
-    if mine.exists() and mine.lstat().st_uid != os.getuid():
-        owner = mine.lstat().st_uid
-        yield Finding(
-            what, DENIED, f"{mine} belongs to user {owner}", f"remove it, or {elsewhere}", core=True
-        )
-    elif not os.access(base, os.W_OK | os.X_OK):
-        yield Finding(what, DENIED, f"{base} cannot be written", elsewhere, core=True)
-    elif takes < SMALLEST_RING:
-        yield Finding(
+    if not os.access(base, os.W_OK | os.X_OK):
+        return Finding(what, DENIED, f"{base} cannot be written", elsewhere, core=True)
+    if takes < SMALLEST_RING:
+        return Finding(
             what,
             BROKEN,
             f"{found}; a ring takes half of what is free, which must be {mib(SMALLEST_RING)}",
             f"give the container a larger /dev/shm, or {elsewhere}",
             core=True,
         )
-    elif takes < wanted:
-        yield Finding(
+    mine = base / f"haiprof-{os.getuid()}"
+    try:
+        private_folder(mine)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        told = f"{found}; {mine} {error.strerror}: rings lie in {mine}.1 or the next that is free"
+        return Finding(what, OK, told, "remove it", core=True)
+    if takes < wanted:
+        return Finding(
             what,
             OK,
             f"{found}; the next ring takes half of that instead of {mib(wanted)}",
             "a larger /dev/shm makes losses less likely",
             core=True,
         )
-    else:
-        yield Finding(what, OK, found, core=True)
+    return Finding(what, OK, found, core=True)
 
 
 def mib(size: int) -> str:
@@ -84,11 +100,10 @@ def mib(size: int) -> str:
 def recording() -> Iterator[Finding]:
     """Send one record all the way: a ring, a recorder, an Arrow file."""
     from haiprof import _core
-    from haiprof.places import make_private
 
     try:
-        make_private(ring_root())
-        rings = Path(tempfile.mkdtemp(prefix=".doctor-", dir=ring_root()))
+        root = root_with_room(_core.MIN_RING_BYTES)
+        rings = root.make(f".doctor-{os.getpid()}-{time.monotonic_ns()}").path
     except OSError as error:
         why = f"no ring can be made: {error.filename}: {error.strerror}"
         yield Finding("recorder", BROKEN, why, "see shared memory, above", core=True)

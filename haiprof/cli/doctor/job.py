@@ -113,4 +113,4 @@ def gpu_kernels() -> Iterator[Finding]:
     if version == 0:
         yield Finding("GPU kernels", ABSENT, found, mend)
     else:
-        yield Finding("GPU kernels", OK, f"{found}, API version {version}")
+        yield Finding("GPU kernels", OK, f"{found}, API version {version}", mend)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from haiprof.choices import did_you_mean
 from haiprof.cli.doctor.finding import ABSENT, OK, Finding
 from haiprof.options import ALL, HOST_RECORDERS
 
@@ -36,8 +37,11 @@ def unmet(findings: Sequence[Finding], names: str) -> list[str]:
         elif name in sources:
             lines += [] if sources[name].state == OK else [_line(name, sources[name])]
         else:
-            known = ", ".join([ALL, *recorders, *sources])
-            raise ValueError(f"there is nothing named {name!r} here; the names are {known}")
+            known = [ALL, *recorders, *sources]
+            hint = f"{did_you_mean(name, known)} ".lstrip()
+            raise ValueError(
+                f"there is nothing named {name!r} here; {hint}the names are {', '.join(known)}"
+            )
     return lines
 
 

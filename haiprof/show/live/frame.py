@@ -14,6 +14,8 @@ from rich.text import Text
 from haiprof.printable import printable
 from haiprof.show.live.history import MEAN_SECONDS, OTHER, TREND_SECONDS
 from haiprof.show.live.job import SILENT, Job, Watched, label
+from haiprof.sources.own import Process
+from haiprof.views.endings import brief, failed
 from haiprof.views.intervals import Times
 from haiprof.views.words import milliseconds, percent, rate, size
 
@@ -107,8 +109,12 @@ class _Rank:
 
     @property
     def order(self) -> tuple[bool, float]:
-        """The worst first: who died, then who holds the others up."""
-        return self.watched.process.state != "died", -self.excess
+        """The worst first: who failed or died, then who holds the others up."""
+        return not _ended_badly(self.watched.process), -self.excess
+
+
+def _ended_badly(process: Process) -> bool:
+    return process.state == "died" or failed(process)
 
 
 def _find_excess(ranks: Sequence[_Rank]) -> tuple[str, float, _Rank | None]:
@@ -336,8 +342,9 @@ def _columns(ranks: Sequence[_Rank], bar: int) -> list[_Column]:
     all_silent = min(quiet.values(), default=0.0) > SILENT
 
     def state(rank: _Rank) -> Text | None:
-        if rank.watched.process.state == "died":
-            return Text("died", "bold red")
+        process = rank.watched.process
+        if _ended_badly(process):
+            return Text(brief(process.ending) or "died", "bold red")
         silent = quiet.get(id(rank), 0.0)
         if silent > SILENT and not all_silent:
             return Text(f"silent {silent:.0f} s", "bold red")

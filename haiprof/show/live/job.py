@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -22,6 +22,7 @@ from haiprof.sources.own import (
     read_process,
     read_run,
 )
+from haiprof.views.endings import failed, interrupted
 
 _SPANS: Final = Wanted(
     schema.SPANS,
@@ -33,7 +34,19 @@ _SAMPLES: Final = Wanted(schema.SAMPLES, ("time", "metric", "instance", "value")
 _EVENTS: Final = Wanted(schema.EVENTS, ("time", "kind", "text"), 20)
 #: Kinds of events that are worth a line while the job runs.
 TOLD: Final = frozenset(
-    {"lost", "exit", "disk", "gpu_lost", "xid", "ecc", "throttle", "link", "oom", "recorder"}
+    {
+        "lost",
+        "exit",
+        "exception",
+        "disk",
+        "gpu_lost",
+        "xid",
+        "ecc",
+        "throttle",
+        "link",
+        "oom",
+        "recorder",
+    }
 )
 _LIVE: Final = "live"
 #: Nothing written for so long, s, is worth a word: a recorder writes once a second.
@@ -280,8 +293,7 @@ class Job:
         if not everybody:
             return self._waiting()
         if not live:
-            died = sum(w.process.state == "died" for w in everybody)
-            return State(f"ended, {died} died" if died else "ended")
+            return State(", ".join(["ended", *_ended_badly(everybody)]))
         silence = min(w.silent() for w in live)
         if silence > SILENT:
             return self._gone(silence)
@@ -290,8 +302,7 @@ class Job:
             return State("ranks ended" if ranks else self._waiting().word)
         if all(w.steps.ended is None for w in ranks):
             return State("recording", "no step yet")
-        died = sum(w.process.state == "died" for w in ranks)
-        return State("recording", f"{died} died" if died else "")
+        return State("recording", ", ".join(_ended_badly(ranks)))
 
     def _waiting(self) -> State:
         left = self.run.warmup - (time.time_ns() - self.run.created_ns) / _NS
@@ -303,6 +314,20 @@ class Job:
         if self._recorder_lives() is False:
             return State("recorder gone", f"haiprof recover {self.folder} writes what is left")
         return State("silent", f"nothing written for {silence:.0f} s")
+
+
+def _ended_badly(everybody: Iterable[Watched]) -> Iterator[str]:
+    """Count those that failed or were interrupted, and those that died nobody knows how."""
+    processes = [w.process for w in everybody if w.process.role != ROLE_NODE]
+    bad = sum(failed(p) for p in processes)
+    died = sum(p.state == "died" and p.ending is None for p in processes)
+    if bad:
+        yield f"{bad} failed"
+    asked = sum(interrupted(p) for p in processes)
+    if asked:
+        yield f"{asked} interrupted"
+    if died:
+        yield f"{died} died"
 
 
 def _told(part: Part, watched: Watched) -> Event | None:
@@ -319,7 +344,7 @@ def _lost(part: Part) -> int:
     try:
         causes = json.loads(part.metadata.get(schema.KEY_LOST.encode(), b"{}"))
         return sum(int(causes.get(c, 0)) for c in ("overwritten", "nested", "too_big", "no_lane"))
-    except (ValueError, TypeError, AttributeError, RecursionError):
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         return 0
 
 

@@ -10,14 +10,17 @@ from __future__ import annotations
 import functools
 import sqlite3
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 import polars as pl
 
 from haiprof.errors import HaiprofError
+from haiprof.printable import printable
 
 _ROWS: Final = 100_000
+#: What SQLite says of a damaged file; it may not even be able to put it into words.
+_BROKEN: Final = (sqlite3.Error, UnicodeDecodeError)
 
 
 class Database:
@@ -34,11 +37,14 @@ class Database:
         try:
             name = quote(str(file.absolute()))
             self._connection = sqlite3.connect(f"file:{name}?mode=ro", uri=True)
+            # What is no UTF-8 is a name all the same.
+            as_text = functools.partial(str, encoding="utf-8", errors="replace")
+            self._connection.text_factory = as_text
             found = self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
             for (table,) in found.fetchall():
                 columns = self._connection.execute(f'PRAGMA table_info("{table}")')
                 self._tables[table] = [row[1] for row in columns]
-        except sqlite3.Error as error:
+        except _BROKEN as error:
             raise self._damaged(error) from None
         if "STRING_IDS" not in self._tables:
             self._connection.close()
@@ -72,12 +78,8 @@ class Database:
                 cursor = self._connection.execute(f'SELECT {names} FROM "{table}"')
                 while rows := cursor.fetchmany(_ROWS):
                     values = zip(there, zip(*rows, strict=True), strict=True)
-                    made = [
-                        pl.Series(name, each, strict=False).cast(pl.Int64, strict=False)
-                        for name, each in values
-                    ]
-                    frames.append(pl.DataFrame(made))
-            except sqlite3.Error as error:
+                    frames.append(pl.DataFrame([_numbers(name, each) for name, each in values]))
+            except _BROKEN as error:
                 raise self._damaged(error) from None
         return pl.concat(frames, how="diagonal")
 
@@ -91,15 +93,22 @@ class Database:
             return {}
         try:
             rows = self._connection.execute(f'SELECT "{key}", "{word}" FROM "{table}"').fetchall()
-        except sqlite3.Error as error:
+        except _BROKEN as error:
             raise self._damaged(error) from None
         return {number: str(text) for number, text in rows if isinstance(number, int)}
 
     def word(self, table: str, column: str) -> str | None:
-        """Return the first value of a column, as a text."""
+        """Return the first value of a column, as a text.
+
+        Raises:
+            HaiprofError: the file is damaged.
+        """
         if column not in self._tables.get(table, ()):
             return None
-        row = self._connection.execute(f'SELECT "{column}" FROM "{table}" LIMIT 1').fetchone()
+        try:
+            row = self._connection.execute(f'SELECT "{column}" FROM "{table}" LIMIT 1').fetchone()
+        except _BROKEN as error:
+            raise self._damaged(error) from None
         return str(row[0]) if row and row[0] is not None else None
 
     def named(self, frame: pl.DataFrame, *columns: str) -> pl.DataFrame:
@@ -110,8 +119,25 @@ class Database:
     def _strings(self) -> dict[int, str]:
         return self.words("STRING_IDS", "id", "value")
 
-    def _damaged(self, error: sqlite3.Error) -> HaiprofError:
-        return HaiprofError(f"{self._file}: cannot be read ({error}): copy it again")
+    def _damaged(self, error: Exception) -> HaiprofError:
+        said = printable(str(error))[:120]
+        return HaiprofError(f"{self._file}: cannot be read ({said}): copy it again")
+
+
+def _numbers(name: str, values: tuple[Any, ...]) -> pl.Series:
+    try:
+        return pl.Series(name, values, pl.Int64)
+    except (TypeError, OverflowError, pl.exceptions.PolarsError):  # SQLite's columns take anything
+        return pl.Series(name, [_whole(value) for value in values], pl.Int64)
+
+
+def _whole(value: Any) -> int | None:
+    """Return a value as a whole number of 64 bits; some columns hold them as texts."""
+    try:
+        number = int(value) if isinstance(value, (int, float, str)) else None
+    except (ValueError, OverflowError):
+        return None
+    return number if number is not None and -(2**63) <= number < 2**63 else None
 
 
 def spelt(column: str, words: dict[int, str]) -> pl.Expr:

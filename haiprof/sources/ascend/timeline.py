@@ -62,6 +62,12 @@ _FLOWS: Final = {
     "side": pl.UInt32(),
     "id": pl.UInt64(),
 }
+_COUNTERS: Final = {
+    "time": pl.Int64(),
+    "name": pl.String(),
+    "instance": pl.String(),
+    "value": pl.Float64(),
+}
 #: Tasks on a device, and operators of communication, of :attr:`Timeline.tasks`.
 TASKS: Final = {
     "start": pl.Int64(),
@@ -234,10 +240,10 @@ class Timeline:
         if (told := groups.get("flows")) is not None:
             self._take_flows(_complete(_frame(told, texts), _FLOWS))
         if (told := groups.get("counters")) is not None:
-            self._take_counters(_frame(told, texts))
+            self._take_counters(_complete(_frame(told, texts), _COUNTERS))
 
     def _name(self, told: pl.DataFrame) -> None:
-        if "arguments" not in told.columns or "process" not in told.columns:
+        if not {"name", "process", "arguments"} <= set(told.columns):
             return
         for name, process, arguments in told.select("name", "process", "arguments").iter_rows():
             if name == "process_name":
@@ -456,4 +462,4 @@ def _member(arguments: str | None, name: str) -> str:
 
 
 def _whole(text: object) -> int | None:
-    return int(text) if isinstance(text, str) and text.isdecimal() else None
+    return int(text) if isinstance(text, str) and text.isdecimal() and len(text) < 19 else None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from haiprof.errors import HaiprofError
+from haiprof.printable import printable
 from haiprof.sources import found as tools
 from haiprof.sources.found import Found, Source
 from haiprof.sources.imports.imported import Imported
@@ -89,11 +90,22 @@ def import_source(
     from haiprof.sources.imports.segments import Segments
 
     made = Imported(source, folder)
+    ended: BaseException | None = None
+
+    def tell(count: int) -> None:
+        nonlocal ended
+        try:
+            if told is not None:
+                told(count)
+        except BaseException as error:
+            ended = error
+            raise
+
     try:
         with from_system():
             Path(folder).mkdir(mode=0o700)
             segments = Segments(made, compression)
-            _reader(source.tool)(made, segments, told or (lambda _: None))
+            _reader(source.tool)(made, segments, tell)
             segments.write_problems()
     except HaiprofError as error:
         made.failed = str(error)
@@ -103,9 +115,25 @@ def import_source(
         what = "written" if ours else "read"
         mend = "see whether there is room" if ours else "ask its owner for access"
         made.failed = f"{where}: cannot be {what} ({error.strerror or error}): {mend}"
+    except BaseException as error:
+        if error is ended or not _of_the_file(error):
+            raise
+        # Nobody can think of all that a damaged file may say; it must not cost the other files.
+        made.failed = (
+            f"{source.path}: is damaged, or of a version that haiprof does not know "
+            f"({printable(f'{type(error).__name__}: {error}')[:200]}): write or copy it again; if "
+            "it is whole, report it to haiprof's developers"
+        )
     if made.failed is not None:
         shutil.rmtree(folder, ignore_errors=True)
     return made
+
+
+def _of_the_file(error: BaseException) -> bool:
+    """Say whether a reader may have met it in a file: also what polars makes of its panics."""
+    if isinstance(error, Exception):
+        return not isinstance(error, MemoryError)
+    return type(error).__name__ == "PanicException"
 
 
 def _reader(tool: str) -> Read:

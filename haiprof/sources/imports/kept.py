@@ -48,7 +48,7 @@ def why_not_fresh(found: Found, place: Path) -> str | None:
 def _told(place: Path) -> dict[str, Any] | None:
     try:
         document = json.loads((place / schema.RUN_FILE).read_text("utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     told = document.get("import") if isinstance(document, dict) else None
     return told if isinstance(told, dict) else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any, Final
 
 from haiprof import schema
 from haiprof.errors import HaiprofError
+from haiprof.owned_files import Folder
 from haiprof.sources.found import KINETO, Found, Source, is_url
 from haiprof.sources.kineto.names import Name, is_handlers, may_be_trace, take_apart
 from haiprof.sources.kineto.stream import filesystem
@@ -81,7 +83,14 @@ def find_in_run(run: Path) -> Found | None:
     entries = []
     for folder in (run, *sorted(run.glob("*#*"))):
         with contextlib.suppress(OSError):
-            entries += [entry for entry in _entries(folder) if is_handlers(entry.file)]
+            here = Folder.at(folder)
+            entries += [
+                entry
+                for entry in _entries(folder)
+                # What somebody else's link leads to is no part of this run.
+                if is_handlers(entry.file)
+                and (not here.is_link(entry.file) or here.is_trusted(entry.file))
+            ]
     return _run(str(run), entries) if entries else None
 
 
@@ -90,9 +99,16 @@ def _entries(folder: Path) -> list[_Entry]:
     with os.scandir(folder) as listed:
         for each in listed:
             # One that cannot be looked at is named when it is to be read.
-            if may_be_trace(each.name) and each.name not in _OURS and not each.is_dir():
+            if may_be_trace(each.name) and each.name not in _OURS and not _is_other(each):
                 made.append(_Entry(each.path, each.name, *_size_and_time(each)))
     return _chosen(made)
+
+
+def _is_other(entry: os.DirEntry[str]) -> bool:
+    """Say whether it is a folder, a pipe or the like: a pipe would hold us up."""
+    with contextlib.suppress(OSError):
+        return not stat.S_ISREG(entry.stat().st_mode)
+    return False
 
 
 def _size_and_time(entry: os.DirEntry[str]) -> tuple[int, int]:

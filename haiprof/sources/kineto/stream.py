@@ -32,6 +32,13 @@ _MAGIC: Final = {
     b"\x04\x22\x4d\x18": "lz4",
 }
 _BROKEN: Final = (zlib.error, lzma.LZMAError, OSError, EOFError, ValueError)
+#: A compressed file may always make so much text, bytes; beyond that no more than so many times its
+#: own size. Traces shrink to a 10th or 20th, some to a 60th; all that is compressed here is to hold
+#: is a trace, and what shrinks more than this was made to fill a disk.
+_ALWAYS: Final = 512 << 20
+_MOST_TIMES: Final = 200
+#: What xz may ask for in memory, bytes: its files say themselves how much they need.
+_XZ_MEMORY: Final = 1 << 30
 
 
 class Pieces:
@@ -96,13 +103,22 @@ class Pieces:
             )
         kind = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), "")
         try:
-            first = True
+            made = 0
             for piece in _ways[kind](self, head):
-                yield piece.removeprefix(_BYTE_ORDER_MARK) if first else piece
-                first = False
+                yield piece if made else piece.removeprefix(_BYTE_ORDER_MARK)
+                made += len(piece)
+                if kind and made > max(_ALWAYS, _MOST_TIMES * self.consumed):
+                    raise self._bomb(kind, made)
         except _BROKEN as error:
             said = getattr(error, "strerror", None) or str(error) or "it ends too early"
             self.broken = f"{kind or 'it'} cannot be read beyond byte {self.consumed}: {said}"
+
+    def _bomb(self, kind: str, made: int) -> HaiprofError:
+        return HaiprofError(
+            f"{self._source}: its first {self.consumed} bytes ({kind}) make more than "
+            f"{made >> 20} MiB of text, more than {_MOST_TIMES} times as much, as no trace does: "
+            "left out; if it is one, unpack it and give that file"
+        )
 
     def _read(self, size: int = _READ) -> bytes:
         data: bytes = self._file.read(size)
@@ -154,7 +170,9 @@ _ways: Final[dict[str, Callable[[Pieces, bytes], Iterator[bytes]]]] = {
     "": Pieces._bare,
     "gzip": Pieces._gzip,
     "bz2": lambda pieces, head: pieces._members(head, bz2.BZ2Decompressor),
-    "xz": lambda pieces, head: pieces._members(head, lzma.LZMADecompressor),
+    "xz": lambda pieces, head: pieces._members(
+        head, lambda: lzma.LZMADecompressor(memlimit=_XZ_MEMORY)
+    ),
     "zstd": lambda pieces, head: pieces._arrow(head, "zstd"),
     "lz4": lambda pieces, head: pieces._arrow(head, "lz4"),
 }

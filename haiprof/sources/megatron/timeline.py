@@ -251,7 +251,12 @@ def _iterations(rows: list[dict[str, Any]], left_out: Counter[str]) -> Iterator[
 
 
 def _event(row: Mapping[str, Any], time: int, iteration: int, told: Mapping[str, Any]) -> Event:
-    return Event(str(row.get("name", "")), str(row.get("ph", "")), time, iteration, told)
+    return Event(_text(row.get("name", "")), _text(row.get("ph", "")), time, iteration, told)
+
+
+def _text(value: Any) -> str:
+    """Return a value as a text that a table can hold: JSON's may be half a character."""
+    return str(value).encode("utf-8", "replace").decode()
 
 
 def _rows(path: str) -> list[dict[str, Any]]:

@@ -37,10 +37,10 @@ _RANK: Final = "Rank"
 _JOINING: Final = "ncclCommInitRank%"
 
 
-def payload(text: str | None) -> dict[str, Any]:
+def payload(text: object) -> dict[str, Any]:
     """Return the members of a payload, whatever they are nested in; none of what is no JSON."""
     try:
-        told = json.loads(text or "null")
+        told = json.loads(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):
         return {}
     made: dict[str, Any] = {}
@@ -74,7 +74,7 @@ def ranks(db: Database, targets: Sequence[Target]) -> dict[int, int]:
     return {}
 
 
-def _joined(db: Database) -> Iterator[tuple[int, str]]:
+def _joined(db: Database) -> Iterator[tuple[int, object]]:
     """Return the process and the payload of each range in which one joins a communicator."""
     process = f"n.globalTid >> {TID_BITS}"
     if not db.has("NVTX_EVENTS", "globalTid", "jsonText"):

@@ -227,7 +227,8 @@ class Ranges:
             chosen = f"{text} {like.format(text)}"
             sql = (
                 f"select n.start, n.end, {text} from {_TABLE} n {joined} where ({chosen}) "
-                f"and n.end is not null and n.start is not null and {_OF_THREADS} order by n.start"
+                "and typeof(n.end) = 'integer' and typeof(n.start) = 'integer' "
+                f"and {_OF_THREADS} order by n.start"
             )
             for start, end, name in db.rows(sql, self._target.threads):
                 yield start, end, str(name)
@@ -254,4 +255,5 @@ def _peer(told: dict[str, Any]) -> str | None:
 
 
 def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
+    # JSON's texts may hold half a character, which no table can.
+    return None if value is None else str(value).encode("utf-8", "replace").decode()

@@ -32,6 +32,8 @@ _DEFAULT: Final = "default"
 #: Of a model in several chunks: ``forward0``.
 _OF_CHUNK: Final = re.compile(r"(.*?[a-z_])(\d{1,4})")
 _TOLD_EVERY: Final = 1 << 20
+#: Later than this is no time that a table can hold.
+_LAST_NS: Final = 1 << 62
 
 _NO_KERNELS: Final = "a worker log tells of the schedule's jobs alone: trace with torch.profiler"
 LACKS: Final = {
@@ -101,7 +103,7 @@ def _jobs(source: Source, told: Callable[[int], None]) -> tuple[pl.DataFrame, in
             start = end = 0
             if job is not None:
                 start, end = _ns(job[3], job[4]), _ns(job[5], job[6])
-            if job is None or end < start:
+            if job is None or not start <= end <= _LAST_NS:
                 broken += 1
                 continue
             kind, microbatch = job[1].decode(), int(job[2])

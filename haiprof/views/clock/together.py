@@ -137,6 +137,6 @@ def messages(matched: pl.DataFrame, hosts: Mapping[str, str], ranks: Mapping[str
 def _ranks(text: str) -> list[int]:
     try:
         made = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return []
     return made if isinstance(made, list) else []

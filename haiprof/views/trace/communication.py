@@ -298,7 +298,7 @@ def _bytes(shapes: pl.DataFrame, call: npt.NDArray[np.int64]) -> pl.Series:
 def _bytes_of(shapes: str | None, types: str | None) -> int | None:
     try:
         dims, kinds = json.loads(shapes or "null"), json.loads(types or "null")
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(dims, list) or not isinstance(kinds, list):
         return None
@@ -308,7 +308,7 @@ def _bytes_of(shapes: str | None, types: str | None) -> int | None:
         elements = _elements(shape)
         if one is not None and elements is not None:
             total = (total or 0) + elements * one
-    return total
+    return None if total is None or abs(total) >= 2**63 else total
 
 
 def _elements(shape: object) -> int | None:

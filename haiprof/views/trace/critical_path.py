@@ -39,6 +39,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from haiprof.choices import quoted, unknown
 from haiprof.views.trace.critical_graph import KIND, KINDS, graph
 from haiprof.views.trace.critical_window import STEP, Activities, Int32s
 from haiprof.views.trace.linked import CALLS, Linked
@@ -118,6 +119,9 @@ def of_range(linked: Linked, name: str, nth: int = 0) -> CriticalPath:
     """
     around = (linked.category == CALLS.index("user")) | (linked.category == STEP)
     rows = np.flatnonzero(around & one_of(linked.ops["name"], [name]))
+    if not len(rows):
+        names = linked.ops["name"].filter(pl.Series(around)).unique().cast(pl.String).to_list()
+        raise ValueError(f"there is no range {quoted(name)}: {unknown(name, names)}")
     if not -len(rows) <= nth < len(rows):
         raise ValueError(f"there are {len(rows)} ranges {name!r}: none has number {nth}")
     row = rows[np.argsort(linked.start[rows], kind="stable")][nth]

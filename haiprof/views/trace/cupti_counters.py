@@ -84,7 +84,7 @@ def _numbers(text: str | None) -> dict[str, float]:
     """Return the numbers of a JSON object; none of what is no such object."""
     try:
         told = json.loads(text or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     if not isinstance(told, dict):
         return {}
@@ -92,7 +92,7 @@ def _numbers(text: str | None) -> dict[str, float]:
     for name, value in told.items():
         try:
             made[str(name)] = float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             continue
     return made
 

@@ -10,7 +10,7 @@ Times are int64 ns.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import polars as pl
 
@@ -28,6 +28,7 @@ SCHEMA: Final = {
 }
 
 Of = Literal["operators", "kernels"]
+OF = get_args(Of)
 
 
 def differences(

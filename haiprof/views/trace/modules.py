@@ -13,7 +13,7 @@ Times are int64 ns.
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,10 @@ from haiprof.views.trace.work import rows as rows_of
 
 #: How torch names the Python function that calls a module.
 _PREFIX: Final = "nn.Module: "
+
+#: What a flame graph may be of.
+Of = Literal["python", "calls"]
+OF = get_args(Of)
 
 MODULES_SCHEMA: Final = {
     "module": pl.UInt32(),
@@ -114,7 +118,7 @@ def modules(linked: Linked) -> pl.DataFrame:
     )
 
 
-def flames(linked: Linked, of: Literal["python", "calls"] = "python") -> pl.DataFrame:
+def flames(linked: Linked, of: Of = "python") -> pl.DataFrame:
     """Return the tree of calls folded by name, as a flame graph draws it; callers come first.
 
     Columns: ``path`` (the row's number), ``parent`` (that of its caller), ``depth``, ``name``,

@@ -1,7 +1,8 @@
 """Whether correlation ids grow in the order of launches.
 
 If so, one that is taken at the boundary of two phases tells the kernels of both apart. Looked at
-with kernels alone recorded, and with one call of the runtime.
+with kernels alone recorded, and with one call of the runtime. And whether kernels of graphs have
+the id of their launch, which CUPTI before 13.1 has wrong from the second recording on.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ MARKER = "bitwise_not"
 
 
 def measure(part: Part) -> None:
+    part.needs_gpu()
     part.piece("kernels alone", one, part, "alone")
     part.piece("kernels and cudaEventRecord", one, part, "calls")
+    part.piece("graphs", graphs, part)
 
 
 def one(part: Part, how: str) -> None:
@@ -41,6 +44,16 @@ def one(part: Part, how: str) -> None:
                  "kernels", target="= 0", met=told["astray_of_calls"] == 0,
                  note=f"{told['calls']} calls at {told['markers']} boundaries")  # fmt: skip
     part.fact(f"{what}: streams", told["streams"])
+
+
+def graphs(part: Part) -> None:
+    found = part.child("graphs", seconds=30)
+    for recording, (kernels, launched) in enumerate(found["recordings"], 1):
+        first = recording == 1
+        part.row(f"graphs, recording {recording}: kernels with the id of a launch of their graph",
+                 launched, "kernels", target=f"= {kernels}" if first else "",
+                 met=launched == kernels > 0 if first else None,
+                 note=f"of {kernels}; CUPTI {found['cupti']}")  # fmt: skip
 
 
 def inversions(kernels: Sequence[Kernel]) -> int:
@@ -95,7 +108,7 @@ def _run(device: str, calls: bool) -> dict[str, Any]:
         boundary()
         training.optimizer.zero_grad()
     machine.wait()
-    cupti.end_recording(library, cupti.KERNEL)
+    cupti.end_recording(library, probe, cupti.KERNEL)
     kernels, api, _ = cupti.read(library, probe.buffers())
     if not kernels:
         raise RuntimeError("CUPTI recorded no kernel")
@@ -133,5 +146,25 @@ def _calls(device: str, words: Sequence[str]) -> dict[str, Any]:
     return _run(device, calls=True)
 
 
+def _graphs(device: str, words: Sequence[str]) -> dict[str, Any]:
+    launches = jobs.Launches(jobs.Machine(device))
+    library, probe = cupti.loaded(), cupti.Probe()
+    recordings = []
+    for _ in range(3):
+        before = len(probe.buffers())
+        cupti.begin_recording(library, probe, cupti.KERNEL)
+        for cbid in cupti.GRAPH_LAUNCH:
+            library.must("cuptiActivityEnableRuntimeApi", cbid, 1)
+        launches.replays(3)
+        launches.machine.wait()
+        for cbid in cupti.GRAPH_LAUNCH:
+            library.must("cuptiActivityEnableRuntimeApi", cbid, 0)
+        cupti.end_recording(library, probe, cupti.KERNEL)
+        kernels, calls, _ = cupti.read(library, probe.buffers()[before:])
+        ids = {call.correlation for call in calls if call.cbid in cupti.GRAPH_LAUNCH}
+        recordings.append([len(kernels), sum(kernel.correlation in ids for kernel in kernels)])
+    return {"recordings": recordings, "cupti": library.version()}
+
+
 if __name__ == "__main__":
-    main(measure, {"alone": _alone, "calls": _calls})
+    main(measure, {"alone": _alone, "calls": _calls, "graphs": _graphs})

@@ -1,7 +1,8 @@
 """Kernels of the same steps by haiprof and by torch.profiler, in processes of their own.
 
-torch.profiler runs between two runs of haiprof, whose difference says how well the time of the same
-kernels repeats on this machine.
+Their numbers are compared whatever else the GPU does; with the option ``times`` the time that they
+take, for which the part has to be alone. Then torch.profiler runs between two runs of haiprof:
+their difference says how well the time of the same kernels repeats on this machine.
 """
 
 from __future__ import annotations
@@ -13,21 +14,29 @@ from typing import Any
 
 from gpu.part import Part, main, scratch
 
-from gpu import jobs, modes, recorded
+from gpu import jobs, recorded
 
 WARM, STEPS = 10, 20
 Kernels = dict[str, tuple[int, float]]
 
 
 def measure(part: Part) -> None:
-    for at, model in enumerate(part.options):
-        part.piece(model, compare, part, model, part.left() / (len(part.options) - at))
+    part.needs_gpu()
+    times = part.options[0] == "times"
+    models = part.options[times:]
+    for at, model in enumerate(models):
+        seconds = part.left() / (len(models) - at)
+        part.piece(model, compare_times if times else compare, part, model, seconds)
 
 
 def compare(part: Part, model: str, seconds: float) -> None:
+    ours = part.child("haiprof", model, seconds=seconds)
+    tell(part, model, ours, part.child("torch", model, seconds=seconds))
+
+
+def compare_times(part: Part, model: str, seconds: float) -> None:
     first = part.child("haiprof", model, seconds=seconds)
     theirs = part.child("torch", model, seconds=seconds)
-    tell(part, model, first, theirs)
     again = part.child("haiprof", model, seconds=seconds)
     tell_times(part, model, first, theirs, again)
 
@@ -57,7 +66,8 @@ def tell(part: Part, model: str, ours: dict[str, Any], theirs: dict[str, Any]) -
              target="= 0", met=not differ, note="; ".join(differ)[:600])  # fmt: skip
     part.fact(f"{model}: other GPU activities", {"haiprof": ours["others"],
                                                  "torch.profiler": theirs["others"]})  # fmt: skip
-    part.fact(f"{model}: what haiprof told", ours["told"])
+    part.fact(f"{model}: streams", ours["streams"])
+    part.fact(f"{model}: haiprof's events", ours["told"])
 
 
 def tell_times(
@@ -65,6 +75,8 @@ def tell_times(
 ) -> None:
     one, two = total(first["kernels"], 1), total(again["kernels"], 1)
     other = total(theirs["kernels"], 1)
+    if not other:
+        raise RuntimeError("torch.profiler recorded no kernel")
     part.row(f"{model}: kernel time", (one + two) / 2e6, "ms",
              note=f"torch.profiler: {other / 1e6:.3f} ms")  # fmt: skip
     apart = 100 * ((one + two) / 2 / other - 1)
@@ -73,7 +85,7 @@ def tell_times(
              note=f"two runs of haiprof differ by {100 * abs(one / two - 1):.2f} %")  # fmt: skip
 
 
-def _haiprof(device: str, words: Sequence[str]) -> dict[str, Any]:
+def by_haiprof(device: str, words: Sequence[str]) -> dict[str, Any]:
     import haiprof
 
     with scratch() as folder:
@@ -96,15 +108,16 @@ def _haiprof(device: str, words: Sequence[str]) -> dict[str, Any]:
         rows = recorded.rows(Path(folder), "kernels", begin, end)
         told = recorded.events(Path(folder), "gpu", "lost", "hook", "budget", "handover")
     kernels, others = recorded.kernels_of_rows(rows)
-    return {"kernels": kernels, "others": others, "told": told}
+    streams = sorted({row["stream"] for row in rows if row["stream"] is not None})
+    return {"kernels": kernels, "others": others, "streams": streams, "told": told}
 
 
-def _torch(device: str, words: Sequence[str]) -> dict[str, Any]:
+def by_torch(device: str, words: Sequence[str]) -> dict[str, Any]:
     machine = jobs.Machine(device)
     training = jobs.training(words[0], machine)
     training.steps(WARM)
     machine.wait()
-    with modes.torch_profiler(device) as profiler:
+    with jobs.torch_profiler(device) as profiler:
         training.steps(STEPS)
         machine.wait()
     with scratch() as folder:
@@ -115,4 +128,4 @@ def _torch(device: str, words: Sequence[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(measure, {"haiprof": _haiprof, "torch": _torch})
+    main(measure, {"haiprof": by_haiprof, "torch": by_torch})

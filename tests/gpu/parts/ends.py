@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from gpu.part import Part, main, scratch
+from gpu.part import Part, main, own_rings, scratch
 
 from gpu import jobs, recorded
 
@@ -47,15 +47,19 @@ ENDS: dict[str, Callable[[], Any]] = {
     "SIGKILL": lambda: os.kill(os.getpid(), signal.SIGKILL),
 }
 
+#: Where there is no GPU these stand for all.
+FEW = ["return", "exception", "SIGKILL"]
+
 
 def measure(part: Part) -> None:
+    wanted = list(ENDS) if part.device == "cuda" else FEW
     with scratch() as folder, ThreadPoolExecutor(ABREAST) as pool:
         jobs_of = {
             (end, how): pool.submit(ended, part, end, Path(folder, f"{number}-{how}"), how)
-            for number, end in enumerate(ENDS)
+            for number, end in enumerate(wanted)
             for how in ("haiprof", "without")
         }
-        for end in ENDS:
+        for end in wanted:
             part.piece(end, tell, part, end, jobs_of[end, "haiprof"], jobs_of[end, "without"])
 
 
@@ -101,6 +105,9 @@ def _job(device: str, words: Sequence[str]) -> dict[str, Any]:
     end, how, folder = words
     if how == "haiprof":
         import haiprof
+
+        rings = os.environ["HAIPROF_SHM_DIR"]
+        os.environ["HAIPROF_SHM_DIR"] = own_rings(rings, Path(folder).name)
 
         haiprof.start(folder, run=recorded.RUN, kernels="all", budget=0.0)
     machine = jobs.Machine(device)

@@ -19,6 +19,7 @@ BLOCK = 0.5
 
 
 def measure(part: Part) -> None:
+    part.needs_kernels()
     with scratch() as folder, modes.Haiprof(Path(folder), part.device) as haiprof:
         machine = haiprof.machine
         launches = jobs.Launches(machine)

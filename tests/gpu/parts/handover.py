@@ -1,7 +1,11 @@
-"""torch.profiler in a job that haiprof records: what each of the two gets, and with which times."""
+"""torch.profiler in a job that haiprof records: what each of the two gets, and with which times.
+
+With the option ``teardown`` each session of torch.profiler ends CUPTI altogether.
+"""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,11 +19,16 @@ MODEL, STEPS = "small", 10
 
 
 def measure(part: Part) -> None:
+    part.needs_gpu()
+    if "teardown" in part.options:
+        os.environ["TEARDOWN_CUPTI"] = "1"
     expected = part.child("torch_alone", seconds=25)["theirs"]
     part.row(f"kernels of {STEPS} steps, torch.profiler alone", expected, "kernels")
     if not expected:
         raise RuntimeError("torch.profiler recorded no kernel")
     part.piece("haiprof first", haiprof_first, part, expected)
+    if "teardown" in part.options:
+        return
     part.piece("torch.profiler first", torch_first, part, expected)
 
 
@@ -69,7 +78,7 @@ class Job:
 
     def profiled(self) -> tuple[int, tuple[int, int]]:
         """The same under torch.profiler, and the number of kernels that it saw."""
-        with modes.torch_profiler(self.device) as profiler:
+        with jobs.torch_profiler(self.device) as profiler:
             when = self.train()
         with scratch() as folder:
             trace = Path(folder, "trace.json")

@@ -19,6 +19,7 @@ FASTEST = 50_000
 
 
 def measure(part: Part) -> None:
+    part.needs_kernels()
     with scratch() as folder, modes.Haiprof(Path(folder), part.device) as haiprof:
         machine = haiprof.machine
         work = Work(machine)
@@ -122,7 +123,7 @@ def profiler(part: Part, work: Work, seconds: float) -> None:
     without: list[float] = []
     while going() or len(during) < 2:
         without.append(work.launch())
-        with modes.torch_profiler(part.device):
+        with jobs.torch_profiler(part.device):
             during.append(work.launch())
     part.row("a launch costs more, torch.profiler",
              difference(during, without).scaled(1e9 / LAUNCHES), "ns")  # fmt: skip

@@ -18,10 +18,11 @@ def measure(part: Part) -> None:
         except importlib.metadata.PackageNotFoundError:
             part.fact(package, "not installed")
     part.fact("cupti-python", _cupti_python())
-    for file in ("/proc/driver/nvidia/version", "/proc/driver/nvidia/params"):
-        part.piece(file, _file, part, file)
-    part.piece("nvidia-ml-py", _nvml, part)
-    _torch(part)
+    if part.device == "cuda":
+        for file in ("/proc/driver/nvidia/version", "/proc/driver/nvidia/params"):
+            part.piece(file, _file, part, file)
+        part.piece("nvidia-ml-py", _nvml, part)
+    part.piece("torch", _torch, part)
 
 
 def _cupti_python() -> str:

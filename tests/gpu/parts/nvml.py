@@ -23,6 +23,7 @@ FIELDS = (83, 82, 186, 74, 76, 269, 270, 271, 197, 198)
 
 
 def measure(part: Part) -> None:
+    part.needs_gpu()
     machine = jobs.Machine(part.device)
     launches = jobs.Launches(machine)
     machine.wait()

@@ -22,6 +22,7 @@ Times = dict[str, list[float]]
 
 
 def measure(part: Part) -> None:
+    part.needs_gpu()
     for at, model in enumerate(part.options):
         part.piece(model, one, part, model, part.left() / (len(part.options) - at))
 

@@ -12,6 +12,7 @@ NOBODY = 65534
 
 
 def measure(part: Part) -> None:
+    part.needs_gpu()
     mine = part.child("answers", "0", seconds=15)
     for name, answer in mine["answers"].items():
         part.fact(f"as user {mine['user']}: {name}", answer)

@@ -25,6 +25,7 @@ WAYS = {
 
 
 def measure(part: Part) -> None:
+    part.needs_kernels()
     for way in WAYS:
         part.piece(way, one, part, way)
 
@@ -65,7 +66,7 @@ def _job(device: str, words: Sequence[str]) -> dict[str, Any]:
         launches.eager(LAUNCHES)
         machine.wait()
         library.must("cuptiActivityFlushAll", 0)
-    cupti.end_recording(library, cupti.KERNEL)
+    cupti.end_recording(library, probe, cupti.KERNEL)
     kernels, _, _ = cupti.read(library, probe.buffers())
     return {"kernels": len(kernels), "dropped": library.dropped(), **probe.counts()}
 

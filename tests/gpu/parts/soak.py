@@ -16,13 +16,14 @@ from gpu import jobs, modes, recorded
 
 FEWEST, WANTED = 10_000_000, 25_000_000
 POINTS = 10
-REPLAYS, EAGER = 200, 5_000
+REPLAYS, EAGER = {"cuda": 200, "cpu": 20}, 5_000
 #: Growth from the second point to the last, MiB, that is none.
 FLAT = 32.0
-LOST = ("timeless", "dropped", "spilled_buffers", "foreign_buffers", "damaged_buffers")
+LOST = ("timeless", "dropped", "foreign_buffers", "damaged_buffers")
 
 
 def measure(part: Part) -> None:
+    part.needs_kernels()
     import haiprof
 
     with scratch() as folder:
@@ -46,6 +47,7 @@ def measure(part: Part) -> None:
 def run(part: Part, launches: jobs.Launches) -> list[dict[str, float]]:
     """Launch until enough, or until the time is nearly over; what was seen after each round."""
     machine = launches.machine
+    replays = REPLAYS[machine.device]
     going = part.spend(part.left() - 12)
     # From before the first context on CUPTI has traced; setting up is not part of the soak.
     machine.wait()
@@ -54,10 +56,10 @@ def run(part: Part, launches: jobs.Launches) -> list[dict[str, float]]:
     begin = time.monotonic()
     samples: list[dict[str, float]] = []
     while launched < WANTED and going():
-        launches.replays(REPLAYS)
+        launches.replays(replays)
         launches.eager(EAGER)
         machine.wait()
-        launched += REPLAYS * launches.NODES + EAGER
+        launched += replays * launches.NODES + EAGER
         counts = modes.counts()
         samples.append({
             "launched": launched,

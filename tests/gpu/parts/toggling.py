@@ -63,6 +63,7 @@ class Worker:
 
 
 def measure(part: Part) -> None:
+    part.needs_kernels()
     with scratch() as folder:
         workers = {}
         for name, how in WORKERS.items():

@@ -5,12 +5,17 @@
 // by FAKE_CUDA_DRIFT millionths, and times are told in floats of ms, as the real one's are. Calls
 // answer as cuda.h documents it. Capturing a graph forbids what it forbids, and counts who does it.
 //
+//   CUDA_INJECTION64_PATH  as the real one: a library that cuInit loads and starts
 //   FAKE_CUDA_INIT      what cuInit answers (0)
 //   FAKE_CUDA_DEVICES   how many devices there are (1)
 //   FAKE_CUDA_NAME      their name (Fake GPU)
 //   FAKE_CUDA_DRIFT     of the device's clock, millionths (0)
+//   CUDA_DEVICE_MAX_CONNECTIONS
+//                       1: the streams of a context share one hardware queue, so whatever is given
+//                       to any of them waits until all that was given before has begun
 //
 // fake_cuda_…() stand for the job, and for what can befall it.
+#include <dlfcn.h>
 #include <time.h>
 
 #include <algorithm>
@@ -35,6 +40,7 @@ constexpr int kGlobal = 0, kRelaxed = 2;
 struct Context {
   int device = 0;
   bool active = false;
+  std::uint64_t newest_begins = 0;  // of all that was given to its streams
 };
 
 struct Stream {
@@ -62,6 +68,7 @@ Stream null_streams[8];
 
 bool initialised = false;
 int sticky = 0;
+int pending_error = 0;
 std::uint64_t record_takes = 0;  // ns that cuEventRecord waits for room
 std::uint64_t broken_captures = 0;
 
@@ -109,6 +116,43 @@ int forbidden() {
   return kCaptureUnsupported;
 }
 
+// As the driver does it, once. It keeps the library.
+void load_injection() {
+  static bool loaded = false;
+  const char* const path = std::getenv("CUDA_INJECTION64_PATH");
+  if (loaded || path == nullptr || std::strcmp(path, "none") == 0) return;
+  loaded = true;
+  void* const library = dlopen(path, RTLD_NOW);
+  if (library == nullptr) return;
+  const auto initialise = reinterpret_cast<int (*)()>(dlsym(library, "InitializeInjection"));
+  if (initialise != nullptr) initialise();
+}
+
+bool one_queue() {
+  static const char* const told = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  return told != nullptr && std::atoi(told) == 1;
+}
+
+// Under the lock. When the device comes to what is given to a stream now.
+std::uint64_t reached(const Stream& stream) {
+  const std::uint64_t begins = std::max(now(), stream.busy_until);
+  std::uint64_t& newest = stream.context->newest_begins;
+  if (one_queue()) return newest = std::max(begins, newest);
+  return begins;
+}
+
+int elapsed(float* milliseconds, const Event& from, const Event& to) {
+  for (const Event* event : {&from, &to}) {
+    if (!event->recorded || !event->timing || event->context != from.context) {
+      return kInvalidHandle;
+    }
+  }
+  if (std::max(from.happens, to.happens) > now()) return kNotReady;
+  const auto ns = static_cast<double>(static_cast<std::int64_t>(to.happens - from.happens));
+  *milliseconds = static_cast<float>(ns * speed() / 1e6);
+  return kSuccess;
+}
+
 void wait(std::uint64_t ns) {
   const timespec pause{static_cast<time_t>(ns / 1'000'000'000),
                        static_cast<long>(ns % 1'000'000'000)};
@@ -121,6 +165,7 @@ extern "C" {
 
 int cuInit(unsigned) {
   const std::lock_guard guard(mutex);
+  load_injection();
   ++calls["cuInit"];
   const char* const answer = std::getenv("FAKE_CUDA_INIT");
   const int error = answer != nullptr ? std::atoi(answer) : 0;
@@ -261,7 +306,7 @@ int cuEventRecord(void* handle, void* stream_handle) {
     if (stream->capturing) ++broken_captures;  // it is part of the graph now, and has no time
     event->recorded = true;
     event->captured = stream->capturing;
-    event->happens = std::max(now(), stream->busy_until);
+    event->happens = reached(*stream);
     takes = record_takes;
   }
   if (takes != 0) wait(takes);
@@ -280,17 +325,17 @@ int cuEventQuery(void* handle) {
 int cuEventElapsedTime(float* milliseconds, void* from_handle, void* to_handle) {
   const std::lock_guard guard(mutex);
   if (const int error = called("cuEventElapsedTime")) return error;
-  const auto* const from = static_cast<const Event*>(from_handle);
-  const auto* const to = static_cast<const Event*>(to_handle);
-  for (const Event* event : {from, to}) {
-    if (!event->recorded || !event->timing || event->context != from->context) {
-      return kInvalidHandle;
-    }
-  }
-  if (std::max(from->happens, to->happens) > now()) return kNotReady;
-  const auto ns = static_cast<double>(static_cast<std::int64_t>(to->happens - from->happens));
-  *milliseconds = static_cast<float>(ns * speed() / 1e6);
-  return kSuccess;
+  if (pending_error != kSuccess) return pending_error;
+  return elapsed(milliseconds, *static_cast<const Event*>(from_handle),
+                 *static_cast<const Event*>(to_handle));
+}
+
+// Of CUDA 12.8: tells of these two events only.
+int cuEventElapsedTime_v2(float* milliseconds, void* from_handle, void* to_handle) {
+  const std::lock_guard guard(mutex);
+  if (const int error = called("cuEventElapsedTime_v2")) return error;
+  return elapsed(milliseconds, *static_cast<const Event*>(from_handle),
+                 *static_cast<const Event*>(to_handle));
 }
 
 // -- the job --------------------------------------------------------------------------------------
@@ -307,7 +352,7 @@ std::uint64_t fake_cuda_work(void* handle, std::uint64_t ns) {
   const std::lock_guard guard(mutex);
   Stream* const stream = stream_of(handle);
   if (stream == nullptr) return 0;
-  const std::uint64_t begins = std::max(now(), stream->busy_until);
+  const std::uint64_t begins = reached(*stream);
   stream->busy_until = begins + ns;
   return begins;
 }
@@ -321,6 +366,12 @@ void fake_cuda_capture(void* handle, int on) {
 void fake_cuda_break(int error) {
   const std::lock_guard guard(mutex);
   sticky = error;
+}
+
+// Work that is under way will fail: calls that tell of such errors do so from now on.
+void fake_cuda_pend_error(int error) {
+  const std::lock_guard guard(mutex);
+  pending_error = error;
 }
 
 // As if there were no room among the launches.

@@ -2,9 +2,15 @@
 // buffer is asked for, where there is room for a record to be needed, from who is registered then,
 // belongs to CUPTI until it is completed, is completed for who is registered by then, when it is
 // full or at a flush, and on whichever thread that is; a flush that is not by force leaves buffers
-// with records of what has not ended yet. cuptiFinalize forgets everything.
+// with records of what has not ended yet, and no flush returns buffers of the mode (one for each
+// thread, or one for all) that was left since. A kernel starts when the GPU comes to it: what
+// fake_begin() and fake_queue() launch runs one after the other. Kernels of graphs use up buffers
+// on the GPU, whose number CUPTI limits; then they have no time. cuptiFinalize forgets everything,
+// the names of kernels included; a fatal error does the same, and nobody is asked.
 //
 //   FAKE_CUPTI_VERSION    what cuptiGetVersion tells (130001)
+//   FAKE_CUPTI_DEVICE     kernels of graphs that one buffer on the GPU has room for (100000)
+//   FAKE_CUPTI_RECYCLES   1: those buffers are empty again when kernels are disabled
 //   FAKE_CUPTI_ANSWERS    NAME=RESULT, … for any function
 //   FAKE_CUPTI_PLACE      launch (default): a record has its place from the launch on
 //                         end: it gets one when the kernel has ended, in the buffer of then
@@ -40,7 +46,8 @@ struct Current {
   std::uint8_t* data = nullptr;
   std::size_t bytes = 0;
   std::size_t used = 0;
-  int running = 0;  // records of what has not ended yet
+  int running = 0;          // records of what has not ended yet
+  bool per_thread = false;  // of which mode it is
 };
 
 struct Times {
@@ -51,8 +58,10 @@ struct Kernel {
   std::uint32_t correlation;
   const char* name;
   Times start;
-  std::uint8_t* record;  // null: it has no place yet
-  std::size_t buffer;    // whose
+  std::uint8_t* record;    // null: it has no place yet
+  std::size_t buffer;      // whose
+  bool by_itself = false;  // ends as soon as the GPU has come to it
+  std::uint32_t graph = 0;
 };
 
 std::mutex mutex;
@@ -68,9 +77,15 @@ std::vector<Kernel> running;
 std::vector<std::uint64_t> launched;  // when, ns, by correlation id
 std::size_t dropped = 0;
 std::uint32_t correlation = 0;
-std::uint32_t skewed = 0;  // records that will have a wrong time
-std::uint8_t zeroed = 0;   // whether buffers come zeroed
-std::uint64_t dirty = 0;   // buffers that were not zeroed
+std::uint32_t skewed = 0;                  // records that will have a wrong time
+std::uint8_t zeroed = 0;                   // whether buffers come zeroed
+std::uint64_t dirty = 0;                   // buffers that were not zeroed
+std::size_t device_buffers = 250;          // CUPTI's default limit; there is one more
+std::uint64_t in_graphs = 0;               // kernels that are in them
+std::map<std::string, std::string> names;  // of kernels, as CUPTI keeps them
+std::uint64_t flush_takes = 0;             // CPU time of each flush, ns
+std::uint64_t flips = 0;                   // changes of the mode while kinds or buffers were in use
+std::uint64_t shared = 0;  // buffers that were handed out while they were here already
 
 Times now() {
   timespec time;
@@ -88,6 +103,13 @@ Times now() {
 
 const Times loaded = now();
 
+std::uint64_t cpu_ns() {
+  timespec time;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000 +
+         static_cast<std::uint64_t>(time.tv_nsec);
+}
+
 std::uint64_t ticks_of(std::uint64_t ns) {
   const Times time = now();
   return static_cast<std::uint64_t>(static_cast<double>(ns) *
@@ -101,6 +123,11 @@ cupti::Result answer(const char* function) {
   const std::string wanted = std::string(function) + "=";
   const char* const found = std::strstr(all, wanted.c_str());
   return found == nullptr ? cupti::kSuccess : std::atoi(found + wanted.size());
+}
+
+std::uint64_t number(const char* variable, std::uint64_t otherwise) {
+  const char* const value = std::getenv(variable);
+  return value != nullptr ? std::strtoull(value, nullptr, 10) : otherwise;
 }
 
 bool placed_at_the_end() {
@@ -145,7 +172,11 @@ std::uint8_t* room(std::uint32_t kind, std::size_t number) {
   Current& buffer = current[number];
   if (buffer.data == nullptr) {
     std::size_t most = 0;
+    buffer.per_thread = per_thread != 0;
     if (requested != nullptr) requested(&buffer.data, &buffer.bytes, &most);
+    for (const auto& [other, held] : current) {
+      if (other != number && held.data == buffer.data && held.data != nullptr) ++shared;
+    }
     if (buffer.data == nullptr || buffer.bytes < bytes) {
       current.erase(number);
       ++dropped;
@@ -168,15 +199,23 @@ std::uint8_t* room(std::uint32_t kind, std::size_t number) {
 
 std::uint32_t next_correlation() {
   launched.push_back(now().ns);
-  return ++correlation;
+  ++correlation;
+  if (enabled.count(cupti::kRuntime) != 0) {
+    if (std::uint8_t* const record = room(cupti::kRuntime, this_buffer())) {
+      test::put<cupti::Api::Start>(record, now().ns);
+      test::put<cupti::Api::Correlation>(record, correlation);
+    }
+  }
+  return correlation;
 }
 
 std::uint8_t* place(const Kernel& kernel, std::size_t number) {
   std::uint8_t* const record = room(cupti::kConcurrentKernel, number);
   if (record == nullptr) return nullptr;
-  test::put<K::Name>(record, kernel.name);
+  test::put<K::Name>(record, names.try_emplace(kernel.name, kernel.name).first->second.c_str());
   test::put<K::Correlation>(record, kernel.correlation);
   test::put<K::Stream>(record, 7);
+  test::put<K::Graph>(record, kernel.graph);
   test::put<K::Grid>(record, {1, 1, 1});
   test::put<K::Block>(record, {32, 1, 1});
   return record;
@@ -193,8 +232,52 @@ void end(const Kernel& kernel, std::uint64_t ns) {
     --skewed;
     start += 100'000'000'000'000;
   }
+  if (kernel.graph != 0) {
+    if (++in_graphs > (device_buffers + 1) * number("FAKE_CUPTI_DEVICE", 100'000)) start = ns = 0;
+  }
   test::put<K::Start>(kernel.record, start);
   test::put<K::End>(kernel.record, start + ns);
+}
+
+void end_running(std::uint32_t id, std::uint64_t ns);
+
+// The GPU has come to the first of what is left.
+void run_next() {
+  if (running.empty()) return;
+  Kernel& next = running.front();
+  next.start = now();
+  if (next.by_itself) end_running(next.correlation, 1000);
+}
+
+void end_running(std::uint32_t id, std::uint64_t ns) {
+  const auto found = std::find_if(running.begin(), running.end(),
+                                  [&](const Kernel& kernel) { return kernel.correlation == id; });
+  if (found == running.end()) return;
+  Kernel kernel = *found;
+  const bool first = found == running.begin();
+  running.erase(found);
+  if (kernel.buffer != SIZE_MAX) {  // else flushed by force
+    if (kernel.record == nullptr) {
+      kernel.record = place(kernel, kernel.buffer);
+    } else {
+      --current[kernel.buffer].running;
+    }
+    if (kernel.record != nullptr) end(kernel, ns);
+  }
+  if (first) run_next();
+}
+
+std::uint32_t launch_behind(const char* name, bool by_itself) {
+  Kernel kernel{next_correlation(), name, now(), nullptr, this_buffer(), by_itself};
+  if (enabled.count(cupti::kConcurrentKernel) == 0) return kernel.correlation;
+  if (!placed_at_the_end()) {
+    kernel.record = place(kernel, kernel.buffer);
+    if (kernel.record == nullptr) return kernel.correlation;
+    ++current[kernel.buffer].running;
+  }
+  running.push_back(kernel);
+  if (by_itself && running.size() == 1) run_next();
+  return kernel.correlation;
 }
 
 [[maybe_unused]] const bool release_set = (test::release = &test::kReleases[4]) != nullptr;  // 13.0
@@ -202,6 +285,25 @@ void end(const Kernel& kernel, std::uint64_t ns) {
 // A child that was forked finds its lock open.
 [[maybe_unused]] const int forks =
     pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, [] { mutex.unlock(); });
+
+// Under the lock. What comes after is another CUPTI: the texts of the one before are gone.
+void finalize() {
+  enabled.clear();
+  current.clear();
+  running.clear();
+  requested = nullptr;
+  completed = nullptr;
+  clock_of_records = nullptr;
+  subscriber = nullptr;
+  api_calls = false;
+  per_thread = 1;  // the default of 13.0
+  zeroed = 0;
+  device_buffers = 250;
+  for (auto& [kept, text] : names) std::fill(text.begin(), text.end(), '?');
+  static std::vector<std::map<std::string, std::string>> gone;  // at their address for ever
+  gone.push_back(std::move(names));
+  names.clear();
+}
 
 // A call of the runtime's, for who wants to hear that it ends.
 void end_of_call() {
@@ -229,8 +331,7 @@ cupti::Result cuptiGetTimestamp(std::uint64_t* ns) {
 }
 
 cupti::Result cuptiGetResultString(cupti::Result result, const char** text) {
-  *text = result == cupti::kMultipleSubscribers ? "CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED"
-                                                : "CUPTI_ERROR_FAKE";
+  *text = result == cupti::kNotCompatible ? "CUPTI_ERROR_NOT_COMPATIBLE" : "CUPTI_ERROR_FAKE";
   return cupti::kSuccess;
 }
 
@@ -254,6 +355,7 @@ cupti::Result cuptiActivityRegisterTimestampCallback(Clock clock) {
 cupti::Result cuptiActivityEnable(int kind) {
   const std::lock_guard guard(mutex);
   const cupti::Result result = answer("cuptiActivityEnable");
+  if (result == cupti::kMultipleSubscribers) std::abort();  // cuptiSubscribe alone gives it
   if (result == cupti::kSuccess) enabled.insert(static_cast<std::uint32_t>(kind));
   return result;
 }
@@ -261,13 +363,18 @@ cupti::Result cuptiActivityEnable(int kind) {
 cupti::Result cuptiActivityDisable(int kind) {
   const std::lock_guard guard(mutex);
   enabled.erase(static_cast<std::uint32_t>(kind));
+  if (kind == cupti::kConcurrentKernel && number("FAKE_CUPTI_RECYCLES", 0) != 0) in_graphs = 0;
   return answer("cuptiActivityDisable");
 }
 
 cupti::Result cuptiActivityFlushAll(std::uint32_t flags) {
   const std::lock_guard guard(mutex);
+  if (completed == nullptr) return cupti::kInvalidOperation;
+  for (const auto until = cpu_ns() + flush_takes; cpu_ns() < until;) {
+  }
   std::vector<std::size_t> ready;
   for (const auto& [number, buffer] : current) {
+    if (buffer.per_thread != (per_thread != 0)) continue;
     if (buffer.running == 0 || flags == cupti::kFlushForced) ready.push_back(number);
   }
   for (const std::size_t number : ready) complete(number);
@@ -277,7 +384,12 @@ cupti::Result cuptiActivityFlushAll(std::uint32_t flags) {
 cupti::Result cuptiActivitySetAttribute(int attribute, std::size_t*, void* value) {
   const std::lock_guard guard(mutex);
   if (attribute == cupti::kPerThreadActivityBuffer) {
-    per_thread = *static_cast<std::uint8_t*>(value);
+    const std::uint8_t wanted = *static_cast<std::uint8_t*>(value);
+    if ((wanted != 0) != (per_thread != 0) && (!enabled.empty() || !current.empty())) ++flips;
+    per_thread = wanted;
+  }
+  if (attribute == cupti::kDeviceBufferPoolLimit) {
+    device_buffers = *static_cast<std::size_t*>(value);
   }
   if (attribute == cupti::kZeroedOutActivityBuffer) zeroed = *static_cast<std::uint8_t*>(value);
   return answer("cuptiActivitySetAttribute");
@@ -323,16 +435,7 @@ cupti::Result cuptiUnsubscribe(void*) {
 
 cupti::Result cuptiFinalize() {
   const std::lock_guard guard(mutex);
-  enabled.clear();
-  current.clear();
-  running.clear();
-  requested = nullptr;
-  completed = nullptr;
-  clock_of_records = nullptr;
-  subscriber = nullptr;
-  api_calls = false;
-  per_thread = 1;  // the default of 13.0
-  zeroed = 0;
+  finalize();
   return cupti::kSuccess;
 }
 
@@ -351,6 +454,41 @@ void fake_launch(const char* name, std::uint64_t count) {
   }
 }
 
+// Replays a graph of `count` kernels. They share the id of its launch.
+void fake_launch_graph(std::uint32_t graph, const char* name, std::uint64_t count) {
+  const std::lock_guard guard(mutex);
+  const std::uint32_t id = next_correlation();
+  if (enabled.count(cupti::kConcurrentKernel) == 0) return;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    Kernel kernel{id, name, now(), nullptr, this_buffer(), false, graph};
+    kernel.record = place(kernel, kernel.buffer);
+    if (kernel.record != nullptr) end(kernel, 1000);
+  }
+}
+
+// As CUPTI becomes slower in a long recording.
+void fake_flush_takes(std::uint64_t ns) {
+  const std::lock_guard guard(mutex);
+  flush_takes = ns;
+}
+
+// A fatal error of the GPU's: CUPTI ends itself.
+void fake_fatal() {
+  const std::lock_guard guard(mutex);
+  finalize();
+}
+
+// The same right after kernels of two names, before anybody can have read what was delivered.
+void fake_fatal_after(const char* name, const char* other, std::uint64_t count) {
+  const std::lock_guard guard(mutex);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    Kernel kernel{next_correlation(), i % 2 == 0 ? name : other, now(), nullptr, this_buffer()};
+    kernel.record = place(kernel, kernel.buffer);
+    if (kernel.record != nullptr) end(kernel, 1000);
+  }
+  finalize();
+}
+
 // Whether kernels leave records now.
 int fake_enabled() {
   const std::lock_guard guard(mutex);
@@ -360,31 +498,20 @@ int fake_enabled() {
 // Launches one that runs until fake_end(). Returns its correlation id.
 std::uint32_t fake_begin(const char* name) {
   const std::lock_guard guard(mutex);
-  Kernel kernel{next_correlation(), name, now(), nullptr, this_buffer()};
-  if (enabled.count(cupti::kConcurrentKernel) == 0) return kernel.correlation;
-  if (!placed_at_the_end()) {
-    kernel.record = place(kernel, kernel.buffer);
-    if (kernel.record == nullptr) return kernel.correlation;
-    ++current[kernel.buffer].running;
-  }
-  running.push_back(kernel);
-  return kernel.correlation;
+  return launch_behind(name, false);
+}
+
+// Launches kernels of 1 us each behind what fake_begin() has the GPU do.
+void fake_queue(const char* name, std::uint64_t count) {
+  const std::lock_guard guard(mutex);
+  for (std::uint64_t i = 0; i < count; ++i) launch_behind(name, true);
 }
 
 void fake_end(std::uint32_t id) {
   const std::lock_guard guard(mutex);
   const auto found = std::find_if(running.begin(), running.end(),
                                   [&](const Kernel& kernel) { return kernel.correlation == id; });
-  if (found == running.end()) return;
-  Kernel kernel = *found;
-  running.erase(found);
-  if (kernel.buffer == SIZE_MAX) return;  // flushed by force
-  if (kernel.record == nullptr) {
-    kernel.record = place(kernel, kernel.buffer);
-  } else {
-    --current[kernel.buffer].running;
-  }
-  if (kernel.record != nullptr) end(kernel, now().ns - kernel.start.ns);
+  if (found != running.end()) end_running(id, now().ns - found->start.ns);
 }
 
 // The correlation id of the kernel launched last.
@@ -403,6 +530,16 @@ std::uint64_t fake_launched(std::uint32_t id) {
 void fake_skew(std::uint32_t count) {
   const std::lock_guard guard(mutex);
   skewed = count;
+}
+
+std::uint64_t fake_flips() {
+  const std::lock_guard guard(mutex);
+  return flips;
+}
+
+std::uint64_t fake_shared() {
+  const std::lock_guard guard(mutex);
+  return shared;
 }
 
 std::uint64_t fake_dirty() {

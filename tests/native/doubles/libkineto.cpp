@@ -5,6 +5,8 @@
 // With KINETO_FINDS_CUPTI it looks for the functions itself, so that nobody can come between.
 //
 //   TEARDOWN_CUPTI=1      as with Kineto: ends CUPTI after each session
+//   KINETO_TSC=0          as without the counter's clock: it chooses a buffer for each thread first
+//   KINETO_CALLS=0        as with activities that leave out the job's calls
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -162,6 +164,16 @@ void tear_down() {
   tearing_down = true;
 }
 
+bool off(const char* variable) {
+  const char* const value = std::getenv(variable);
+  return value != nullptr && std::strcmp(value, "0") == 0;
+}
+
+void set_per_thread(std::uint8_t value) {
+  std::size_t bytes = sizeof value;
+  CUPTI(cuptiActivitySetAttribute)(cupti::kPerThreadActivityBuffer, &bytes, &value);
+}
+
 }  // namespace
 
 extern "C" {
@@ -172,10 +184,17 @@ void kineto_prepare() {
   clear();
   std::uint32_t version = 0;
   CUPTI(cuptiGetVersion)(&version);
-  CUPTI(cuptiActivityRegisterTimestampCallback)(&ticks);
+  if (off("KINETO_TSC")) {
+    set_per_thread(1);
+  } else {
+    CUPTI(cuptiActivityRegisterTimestampCallback)(&ticks);
+  }
   CUPTI(cuptiGetVersion)(&version);
   CUPTI(cuptiActivityRegisterCallbacks)(buffer_requested, buffer_completed);
-  for (const int kind : kKinds) CUPTI(cuptiActivityEnable)(kind);
+  for (const int kind : kKinds) {
+    if ((kind == cupti::kRuntime || kind == cupti::kDriver) && off("KINETO_CALLS")) continue;
+    CUPTI(cuptiActivityEnable)(kind);
+  }
 }
 
 // GenericActivityProfiler::flushWarmupBuffers
@@ -203,9 +222,7 @@ std::size_t kineto_process(std::uint32_t* ids, std::size_t room) {
   std::vector<Full> buffers;
   if (any_allocated()) {
     CUPTI(cuptiActivityFlushAll)(cupti::kFlushForced);
-    std::uint8_t per_thread = 0;
-    std::size_t bytes = sizeof per_thread;
-    CUPTI(cuptiActivitySetAttribute)(cupti::kPerThreadActivityBuffer, &bytes, &per_thread);
+    set_per_thread(0);
   }
   {
     const std::lock_guard guard(mutex);
@@ -215,6 +232,7 @@ std::size_t kineto_process(std::uint32_t* ids, std::size_t room) {
   const double rate =
       static_cast<double>(now.ns - loaded.ns) / static_cast<double>(now.ticks - loaded.ticks);
   const auto unix_ns = [&](std::uint64_t counter) {
+    if (off("KINETO_TSC")) return counter;
     return now.ns -
            static_cast<std::uint64_t>(static_cast<std::int64_t>(
                static_cast<double>(static_cast<std::int64_t>(now.ticks - counter)) * rate));

@@ -71,7 +71,7 @@ def test_tables_equal_a_plain_reading_of_the_file(run: str) -> None:
             assert_frame_equal(frame, known, check_exact=True)
 
 
-@pytest.mark.parametrize("run", [name for name in traces.runs() if name not in WITHOUT_TRUTH])
+@pytest.mark.parametrize("run", [run for run in traces.runs() if str(run) not in WITHOUT_TRUTH])
 def test_kernels_and_their_ids_are_those_that_the_raw_events_say(run: str) -> None:
     for file in traces.files(run):
         truth = traces.truth()[run, file.name.removesuffix(".gz")]

@@ -13,8 +13,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import traces
 
+from haiprof.analyzer import Analyzer
 from haiprof.errors import HaiprofError
+from haiprof.sources.kineto import stream
 from haiprof.sources.kineto.stream import PIECE, Pieces
 
 TEXT = b"".join(b'{"n": %d},' % random.Random(i).getrandbits(40) for i in range(150_000))
@@ -89,6 +92,58 @@ def test_a_bomb_is_read_in_small_pieces(tmp_path: Path) -> None:
             assert len(piece) <= PIECE
             seen += len(piece)
     assert seen == 64 << 20
+
+
+def bomb(way: str, mebibytes: int) -> bytes:
+    """A file that grows to so much text: events, in members that are all the same."""
+    event = b'{"ph":"X","cat":"kernel","name":"a","pid":0,"tid":7,"ts":1,"dur":1},'
+    block = event * ((1 << 20) // len(event))
+    return WAYS[way](b'{"traceEvents":[') + WAYS[way](block) * mebibytes
+
+
+@pytest.mark.parametrize("way", ["gzip", "bz2", "xz", "zstd"])
+def test_a_bomb_is_left_out_and_the_other_files_are_read(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "_ALWAYS", 4 << 20)
+    traces.write(tmp_path / "rank0.pt.trace.json.gz", traces.small(0))
+    file = tmp_path / "rank1.pt.trace.json.gz"
+    file.write_bytes(bomb(way, 1 << 12))  # 4 GiB
+    read: list[int] = []
+    run = Analyzer(tmp_path, told=read.append)
+    assert run.ranks == [0]
+    (line,) = run.problems()
+    assert line.startswith(f"{file}: ")
+    assert "more than 200 times as much" in line
+    assert line.endswith("left out; if it is one, unpack it and give that file")
+    assert file.stat().st_size < 100 << 20
+    with pytest.raises(HaiprofError, match="unpack it and give that file"):
+        Analyzer(file)
+
+
+def test_what_shrinks_as_traces_do_is_read_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "_ALWAYS", 1 << 20)
+    event = b'{"ph":"X","cat":"cpu_op","name":"aten::mm","pid":7,"tid":7,"ts":%d,"dur":%d},'
+    text = b"".join(event % (1000 + 10 * n, n % 7) for n in range(60_000))
+    for way in ("gzip", "bz2", "xz", "zstd"):
+        file = tmp_path / "trace.json"
+        file.write_bytes(WAYS[way](text))
+        assert len(text) > 1 << 20
+        assert read(file) == (text, None)
+    monkeypatch.setattr(stream, "_MOST_TIMES", 3)
+    with pytest.raises(HaiprofError, match="more than 3 times as much"):
+        read(file)
+
+
+def test_what_is_no_compressed_file_may_be_as_large_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "_ALWAYS", 1 << 10)
+    monkeypatch.setattr(stream, "_MOST_TIMES", 0)
+    (tmp_path / "trace.json").write_bytes(TEXT)
+    assert read(tmp_path / "trace.json") == (TEXT, None)
 
 
 def test_an_empty_file_has_no_pieces(tmp_path: Path) -> None:

@@ -1,0 +1,196 @@
+"""What the job itself knows of its end: exceptions that nothing caught.
+
+They are recorded before whatever shows them is called, and nothing is shown or changed here. A hook
+that the job puts in place of ours has its way: Python keeps the exception until the end anyway.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Final
+
+#: Characters of a message, and of the last lines of a traceback, that are kept.
+_MESSAGE: Final = 1000
+_TRACEBACK: Final = 4096
+_OF_CAUSE: Final = 1500
+_FRAMES: Final = 8
+#: Frames of a traceback, and causes of an exception, that are looked at.
+_DEEPEST: Final = 10_000
+_CAUSES: Final = 16
+#: Exceptions that are recorded at most: some programs show many, and go on.
+_MOST: Final = 20
+
+#: Is given the text of an exception, its attributes as JSON, and whether that is worth a ring.
+Report = Callable[[str, str, bool], None]
+_report: Report | None = None
+_recorded = 0
+#: id() of the newest that was recorded as the end.
+_newest: int | None = None
+_previous: Callable[..., Any] | None = None
+_previous_of_threads: Callable[..., Any] | None = None
+
+
+def install(report: Report) -> None:
+    """Record exceptions from now on. Again: through another ``report``."""
+    global _report, _previous, _previous_of_threads
+    if _report is None:
+        if callable(sys.excepthook):
+            _previous, sys.excepthook = sys.excepthook, _hook
+        if callable(threading.excepthook):
+            _previous_of_threads, threading.excepthook = threading.excepthook, _hook_of_threads
+    _report = report
+
+
+def uninstall() -> None:
+    """Record no more. A hook that the job has put around ours stays, and ours below it is idle."""
+    global _report
+    _report = None
+    if sys.excepthook is _hook and _previous is not None:
+        sys.excepthook = _previous
+    if threading.excepthook is _hook_of_threads and _previous_of_threads is not None:
+        threading.excepthook = _previous_of_threads
+
+
+def at_exit() -> None:
+    """Record, as Python ends, the exception that ended it if no hook of ours has seen it."""
+    # A prompt keeps the newest of its exceptions there, too, and ends otherwise.
+    error = getattr(sys, "last_value", None)
+    if isinstance(error, BaseException) and not hasattr(sys, "ps1") and id(error) != _newest:
+        _record(error, ends=True)
+
+
+def at_end_of_worker() -> None:
+    """Record what ends a child of multiprocessing, which shows it without any hook."""
+    error = sys.exc_info()[1]
+    if isinstance(error, SystemExit):
+        # torch.multiprocessing hands the exception to the parent, and exits.
+        error = error.__context__ if error.code not in (None, 0) else None
+    if error is not None and id(error) != _newest:
+        _record(error, ends=True)
+
+
+def _hook(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> Any:
+    global _newest
+    if isinstance(error, BaseException) and _recorded < _MOST:
+        _record(error, ends=True, where=where)
+    else:
+        _newest = None  # the last of them is left to at_exit()
+    before = _previous
+    return sys.__excepthook__(kind, error, where) if before is None else before(kind, error, where)
+
+
+def _hook_of_threads(told: threading.ExceptHookArgs) -> Any:
+    error = told.exc_value
+    if error is not None and not isinstance(error, SystemExit) and _recorded < _MOST:
+        _record(error, ends=False, thread=told.thread)
+    before = _previous_of_threads
+    return threading.__excepthook__(told) if before is None else before(told)
+
+
+def _record(
+    error: BaseException,
+    *,
+    ends: bool,
+    where: TracebackType | None = None,
+    thread: threading.Thread | None = None,
+) -> None:
+    """Record an exception; whatever goes wrong with it is not the job's affair."""
+    global _recorded, _newest
+    report = _report
+    if report is None:
+        return
+    _recorded += 1
+    if ends:
+        _newest = id(error)
+    with contextlib.suppress(BaseException):
+        if isinstance(error, KeyboardInterrupt):
+            # Python forgets that it is to end by SIGINT where anything is imported or evaluated.
+            report(_name(type(error)), "{}", False)
+            return
+        import json
+
+        text, attributes = _described(error, where or error.__traceback__)
+        if not ends:
+            attributes["thread"] = str(getattr(thread, "name", None))[:100]
+        report(text, json.dumps(attributes), ends)
+
+
+def _described(error: BaseException, where: TracebackType | None) -> tuple[str, dict[str, Any]]:
+    kind = _name(type(error))
+    message = _message(error)
+    text = f"{kind}: {' '.join(message.split())}" if message.strip() else kind
+    file, line, function = _place(where)
+    attributes: dict[str, Any] = {"type": kind, "traceback": _last_lines(error, where)}
+    if file:
+        attributes.update(file=_clean(file), line=line, function=_clean(function))
+    return text, attributes
+
+
+def _name(kind: type[BaseException]) -> str:
+    module = kind.__module__
+    name = kind.__qualname__
+    return _clean(name if module in ("builtins", "__main__") else f"{module}.{name}")[:200]
+
+
+def _message(error: BaseException) -> str:
+    try:
+        message = str(error)
+    except Exception:  # as the traceback shows it
+        return "<exception str() failed>"
+    return _clean(message[:_MESSAGE]) + ("…" if len(message) > _MESSAGE else "")
+
+
+def _clean(text: str) -> str:
+    """Make it text that can be encoded."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _place(where: TracebackType | None) -> tuple[str, int, str]:
+    """Return file, line and function of the innermost frame of the job's own code."""
+    libraries = os.path.dirname(os.__file__) + os.sep
+    innermost = own = None
+    for _ in range(_DEEPEST):
+        if where is None:
+            break
+        file = where.tb_frame.f_code.co_filename
+        innermost = where
+        library = "site-packages" in file or "dist-packages" in file or file.startswith("<")
+        if not library and not file.startswith(libraries):
+            own = where
+        where = where.tb_next
+    found = own or innermost
+    if found is None:
+        return "", 0, ""
+    code = found.tb_frame.f_code
+    return code.co_filename, found.tb_lineno, code.co_name
+
+
+def _last_lines(error: BaseException, where: TracebackType | None) -> str:
+    """Return the innermost frames of an exception, those of its first cause before."""
+    first, seen = error, {id(error)}
+    for _ in range(_CAUSES):
+        cause = first.__cause__
+        if cause is None and not first.__suppress_context__:
+            cause = first.__context__
+        if cause is None or id(cause) in seen:
+            break
+        seen.add(id(cause))
+        first = cause
+    if first is error:
+        return _formatted(error, where)[-_TRACEBACK:]
+    between = "\nwhich led to\n"
+    cause_text = _formatted(first, first.__traceback__)[-_OF_CAUSE:]
+    room = _TRACEBACK - len(cause_text) - len(between)
+    return cause_text + between + _formatted(error, where)[-room:]
+
+
+def _formatted(error: BaseException, where: TracebackType | None) -> str:
+    import traceback
+
+    frames = "".join(traceback.format_tb(where, limit=-_FRAMES))
+    return f"{_clean(frames)}{_name(type(error))}: {_message(error)}"

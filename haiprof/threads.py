@@ -1,0 +1,108 @@
+"""Threads, locks and sockets of the system for what we do beside the job, under gevent, too.
+
+Those that gevent puts in their place take turns on the job's own thread: ours would work there, be
+reached only when the job gives way, and keep a job from ending that waits until nobody waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+def own(module: str, name: str) -> Any:
+    """Return what Python itself has under a name, not what gevent has put there."""
+    monkey = sys.modules.get("gevent.monkey")
+    with contextlib.suppress(AttributeError):  # it is just being imported
+        if monkey is not None:
+            return monkey.get_original(module, name)
+    return getattr(importlib.import_module(module), name)
+
+
+_start: Callable[..., int] = own("_thread", "start_new_thread")
+lock: Callable[[], Any] = own("_thread", "allocate_lock")
+reentrant_lock: Callable[[], Any] = own("_thread", "RLock")
+sleep: Callable[[float], None] = own("time", "sleep")
+_LONGEST: float = own("_thread", "TIMEOUT_MAX")
+
+
+class Background:
+    """A thread that the end of the job does not wait for; no tracer of threads sees it begin."""
+
+    def __init__(self, run: Callable[[], None]) -> None:
+        """Have ``run()`` called on a new thread.
+
+        Raises:
+            RuntimeError: the process may have no more threads, or Python ends.
+        """
+        self._running = lock()
+        self._running.acquire()
+        # Not kept: with whoever owns both it would be a circle for the job's garbage collector.
+        _start(self._work, (run,))
+
+    def _work(self, run: Callable[[], None]) -> None:
+        try:
+            run()
+        finally:
+            self._running.release()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has not ended."""
+        return bool(self._running.locked())
+
+    def join(self, seconds: float) -> None:
+        """Wait for its end, so long at most."""
+        if self._running.acquire(timeout=seconds):
+            self._running.release()
+
+
+class Event:
+    """Something that has happened, or that threads wait for."""
+
+    def __init__(self) -> None:
+        """It has not happened."""
+        self._waiting = lock()
+        self._waiting.acquire()
+        self._set = False
+
+    def is_set(self) -> bool:
+        """Whether it has happened."""
+        return self._set
+
+    def set(self) -> None:
+        """Let all who wait go on."""
+        self._set = True
+        with contextlib.suppress(RuntimeError):  # it was set before
+            self._waiting.release()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait so long at most; return whether it has happened."""
+        if not self._set and self._waiting.acquire(timeout=min(max(seconds, 0.0), _LONGEST)):
+            self._waiting.release()
+        return self._set
+
+
+class Timer:
+    """Calls something later, on a thread of its own."""
+
+    def __init__(self, seconds: float, call: Callable[[], None]) -> None:
+        """Call it in so many seconds.
+
+        Raises:
+            RuntimeError: the process may have no more threads, or Python ends.
+        """
+        self._cancelled = Event()
+        self._seconds, self._call = seconds, call
+        Background(self._work)
+
+    def _work(self) -> None:
+        if not self._cancelled.wait(self._seconds):
+            self._call()
+
+    def cancel(self) -> None:
+        """Do not call it, unless that has begun."""
+        self._cancelled.set()

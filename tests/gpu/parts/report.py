@@ -1,0 +1,105 @@
+"""``haiprof run`` on the example, and the report that it writes, as a user has them."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+from gpu.part import Part, main, scratch
+
+from gpu import recorded
+
+#: What the example and its report may take together, s.
+LONGEST = 90.0
+EPOCHS = {"cuda": 6, "cpu": 1}
+#: Tables of the report that a run with a GPU has.
+TABLES = ("Steps on the GPU", "GPUs", "Device phases, a step", "Kernels and copies")
+
+
+def measure(part: Part) -> None:
+    example = Path(os.environ["GPU_SUITE_SOURCES"], "examples", "train_digits.py")
+    missing = [name for name in ("polars", "plotly") if importlib.util.find_spec(name) is None]
+    with scratch() as folder:
+        command = [
+            sys.executable, "-m", "haiprof.cli.main", "run", "--log-dir", folder, "--run",
+            recorded.RUN, "--kernels-period", "3", *([] if missing else ["--report"]), "--",
+            sys.executable, str(example), "--epochs", str(EPOCHS[part.device]),
+        ]  # fmt: skip
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=min(LONGEST, part.left())
+        )
+        said = " | ".join([*done.stdout.splitlines()[-1:], *done.stderr.splitlines()[-2:]])
+        part.check("the example ends as it does without haiprof", done.returncode == 0, said[-500:])
+        run = Path(folder, recorded.RUN)
+        if part.device == "cuda":
+            kept(part, run)
+        if missing:
+            lacking = " and no ".join(missing)
+            part.skipped(f"no {lacking}: the run is recorded, its report is to be made elsewhere")
+            return
+        report(part, run / "report.html")
+
+
+def kept(part: Part, run: Path) -> None:
+    """Keep the run among the suite's files, and say whether it has what the report shows."""
+    shutil.copytree(run, Path(os.environ["GPU_SUITE_FILES"], "example"), dirs_exist_ok=True)
+    for table in ("kernels", "device_spans"):
+        found = len(recorded.rows(run.parent, table))
+        part.row(f"rows of {table}", found, "rows", target="> 0", met=found > 0)
+
+
+def report(part: Part, page: Path) -> None:
+    """Whether the page is there, and each of its tables of GPUs has rows."""
+    tables = rows_of(page.read_text())
+    filled = sum(count > 0 for count in tables.values())
+    part.row("tables of the report", len(tables), "tables", target="all with rows",
+             met=filled == len(tables) > 0, note=f"{page.stat().st_size >> 10} KiB")  # fmt: skip
+    for title in TABLES if part.device == "cuda" else ():
+        # Of several processes each has its own, with its name behind the title.
+        found = sum(count for name, count in tables.items() if name.startswith(title))
+        part.row(f"rows of the report's table {title}", found, "rows", target="> 0", met=found > 0)
+    part.fact("rows of the report's tables", tables)
+
+
+class _Tables(HTMLParser):
+    """Counts the rows of each table below its title."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: dict[str, int] = {}
+        self._title = ""
+        self._open = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in ("h2", "h3"):
+            self._title = ""
+        elif tag == "table":
+            self.rows.setdefault(self._title, 0)
+        elif tag == "tr" and self._open == "tbody":
+            self.rows[self._title] += 1
+        if tag in ("h2", "h3", "tbody", "thead"):
+            self._open = tag
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == self._open:
+            self._open = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._open in ("h2", "h3"):
+            self._title += data
+
+
+def rows_of(page: str) -> dict[str, int]:
+    """The tables of a page: title -> rows of their bodies."""
+    parser = _Tables()
+    parser.feed(page)
+    return parser.rows
+
+
+if __name__ == "__main__":
+    main(measure)

@@ -1,0 +1,58 @@
+"""What an earlier recorder wrote of a process is taken over as far as it makes sense."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from haiprof.owned_files import Folder
+from haiprof.recorder.process_folder import claim, gpus_of, read_process_file, whole
+
+PROCESS = {
+    "node": "n0",
+    "rank": 0,
+    "pid": 7,
+    "start_time": 5,
+    "boot_id": "b",
+    "created_ns": 9,
+    "attempt": 1,
+}
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b"\xff\xfe", b"", b"[]", b"null", b"{"])
+def test_a_file_that_is_none_is_as_if_it_were_missing(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "process.json").write_bytes(content)
+    assert read_process_file(Folder.at(tmp_path)) is None
+
+
+@pytest.mark.parametrize("gpus", [None, 7, {}, "x", [7, None, [], {}, {"uuid": 5}]])
+def test_gpus_that_are_none_are_left_out(gpus: Any) -> None:
+    assert gpus_of({"gpus": gpus}) == []
+    assert gpus_of({"gpus": [7, {"uuid": "u", "device": 0}]}) == [{"uuid": "u", "device": 0}]
+
+
+def test_a_number_is_whole_and_fits(tmp_path: Path) -> None:
+    odd = (None, True, "7", 1.0, float("nan"), 2**63, -(2**63) - 1, [7])
+    assert [whole({"n": value}, "n") for value in odd] == [None] * len(odd)
+    assert whole({"n": -(2**63)}, "n") == -(2**63)
+
+
+@pytest.mark.parametrize("attempt", [None, "1", [], float("inf")])
+def test_another_process_claims_its_folder_beside_a_damaged_one(
+    tmp_path: Path, attempt: object
+) -> None:
+    (tmp_path / "n0#0").mkdir()
+    document = {**PROCESS, "pid": 6, "state": "live", "attempt": attempt}
+    (tmp_path / "n0#0" / "process.json").write_text(json.dumps(document))
+    claimed = claim(Folder.at(tmp_path), PROCESS)
+    assert (claimed.folder.path.name, claimed.role) == ("n0#0.7", "rank")
+
+
+def test_a_role_that_is_none_is_a_rank(tmp_path: Path) -> None:
+    (tmp_path / "n0#0").mkdir()
+    (tmp_path / "n0#0" / "process.json").write_text(json.dumps({**PROCESS, "role": ["x"]}))
+    claimed = claim(Folder.at(tmp_path), PROCESS)
+    assert (claimed.folder.path.name, claimed.role) == ("n0#0", "rank")
