@@ -175,7 +175,11 @@ class Recorder:
         lives = self._lives()
         if self._watched is not None:
             lives.append(self._watched)
-        self._kills.judge({(x.pid, x.start_time): x.killed for x in lives if x.ended()})
+        dead = [life for life in lives if life.ended()]
+        for life in dead:
+            if life.status is None:
+                life.ask_parent(self._rings)
+        self._kills.judge({(life.pid, life.start_time): life.killed for life in dead})
 
     def _open_node(self) -> NodeRecorder:
         """Make the node's folder; where it cannot be had now, try until it can."""

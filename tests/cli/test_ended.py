@@ -36,7 +36,7 @@ try:
         time.sleep(0.01)
 finally:
     for rank in ranks:
-        rank.terminate()
+        os.kill(rank.pid, signal.SIGTERM)  # terminate() would take the status
     # As torchrun, which looks now and then; here until the recorder has looked.
     until = time.monotonic() + 60
     while not (all(map(over, ranks)) and noted()) and time.monotonic() < until:
@@ -52,6 +52,7 @@ me = os.environ["RANK"]
 for n in range(1_000_000):
     haiprof.step()
     if n == 10:
+        haiprof.flush(100)  # the recorder has seen it alive
         pathlib.Path(f"ready-{me}").touch()
     if me == "1" and len(list(pathlib.Path().glob("ready-*"))) == 3:
         exec(sys.argv[1])
@@ -77,7 +78,7 @@ def exits(folder: Path) -> list[str]:
     [
         (
             "raise RuntimeError('no \\x1b[2J more')",
-            "RuntimeError: no \ufffd[2J more (rank.py:11), exit code 1",
+            "RuntimeError: no \ufffd[2J more (rank.py:12), exit code 1",
         ),
         ("os.kill(os.getpid(), 9)", "killed by SIGKILL (kill -9, or the kernel's"),
         ("os._exit(5)", "exit code 5"),

@@ -32,6 +32,7 @@ if len(sys.argv) > 1:
     import haiprof
     haiprof.start(sys.argv[1], run="run", hooks=False, ring_mib=4)
     haiprof.mark("began")
+    haiprof.flush(100)  # the recorder has seen it alive
 """
 
 
@@ -114,8 +115,11 @@ def ends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
             recorded = python(program(way), str(logs), env=clean | place, cwd=logs)
             plain = python(program(way), env=clean, cwd=logs)
             started.append((recorded, plain))
-        told = [[p.communicate(timeout=PATIENCE) for p in both] for both in started]
+        # An older kernel has the status until the parent takes it, and no longer.
+        for recorded, _ in started:
+            os.waitid(os.P_PID, recorded.pid, os.WEXITED | os.WNOWAIT)
         wait_recorded(shm, PATIENCE)
+        told = [[p.communicate(timeout=PATIENCE) for p in both] for both in started]
         for name, both, printed in zip(WAYS, started, told, strict=True):
             assert both[0].returncode == both[1].returncode, (name, printed)
             assert printed[0] == printed[1], name
@@ -176,12 +180,20 @@ import haiprof
 haiprof.start(sys.argv[1], run="run", hooks=False, ring_mib=4)
 haiprof.mark("began")
 haiprof.flush(100)  # the recorder has seen the rank before its children
+
+def wait_until_seen(child):
+    # An older kernel has the status until the parent takes it, and no longer.
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    haiprof.flush(100)
+    haiprof.flush(100)  # the recorder has gone round once since the child ended
+
 for code in (0, 5):
     child = os.fork()
     if child == 0:
         haiprof.mark("child")
         haiprof.flush(100)  # the recorder has seen it alive
         os._exit(code)
+    wait_until_seen(child)
     os.waitpid(child, 0)
 
 def work(how):
@@ -199,6 +211,7 @@ context = multiprocessing.get_context("fork")
 for how in ("well", "badly", "as torch does"):
     worker = context.Process(target=work, args=(how,))
     worker.start()
+    wait_until_seen(worker.pid)
     worker.join()
 print(os.getpid())
 """
@@ -247,10 +260,11 @@ def test_a_job_of_slurm_that_waits_for_its_files_is_known_to_have_failed_and_how
         for code, ends in ((1, RAISES), (3, "sys.exit(3)")):
             place = {"RANK": str(code + 1), "LOCAL_RANK": str(code + 1)}
             fails = python(BEGIN.format(before="") + ends, *words, env=job | place)
-            fails.communicate(timeout=PATIENCE)
-            assert fails.returncode == code
+            os.waitid(os.P_PID, fails.pid, os.WEXITED | os.WNOWAIT)
             (folder,) = tmp_path.glob(f"run/*#{code + 1}")
             wait_for(functools.partial(_ended_with, folder, code), PATIENCE, "its end")
+            fails.communicate(timeout=PATIENCE)
+            assert fails.returncode == code
             ended = process_file(folder)["ended"]
             assert (ended["kind"], ended["exit_code"]) == ("failed", code)
             assert ended["text"].startswith("ValueError" if code == 1 else "exit code 3")

@@ -16,7 +16,8 @@ from gpu import jobs, modes, recorded
 
 FEWEST, WANTED = 10_000_000, 25_000_000
 POINTS = 10
-REPLAYS, EAGER = {"cuda": 200, "cpu": 20}, 5_000
+#: Graph replays and single launches of a round; ten rounds have to fit in also on a busy CPU.
+ROUND = {"cuda": (200, 5_000), "cpu": (2, 500)}
 #: Growth from the second point to the last, MiB, that is none.
 FLAT = 32.0
 LOST = ("timeless", "dropped", "foreign_buffers", "damaged_buffers")
@@ -47,7 +48,7 @@ def measure(part: Part) -> None:
 def run(part: Part, launches: jobs.Launches) -> list[dict[str, float]]:
     """Launch until enough, or until the time is nearly over; what was seen after each round."""
     machine = launches.machine
-    replays = REPLAYS[machine.device]
+    replays, eager = ROUND[machine.device]
     going = part.spend(part.left() - 12)
     # From before the first context on CUPTI has traced; setting up is not part of the soak.
     machine.wait()
@@ -57,9 +58,9 @@ def run(part: Part, launches: jobs.Launches) -> list[dict[str, float]]:
     samples: list[dict[str, float]] = []
     while launched < WANTED and going():
         launches.replays(replays)
-        launches.eager(EAGER)
+        launches.eager(eager)
         machine.wait()
-        launched += replays * launches.NODES + EAGER
+        launched += replays * launches.NODES + eager
         counts = modes.counts()
         samples.append({
             "launched": launched,
