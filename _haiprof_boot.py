@@ -16,7 +16,7 @@ def arm() -> None:
         return
     sys._haiprof_armed = True  # type: ignore[attr-defined]
     try:
-        from haiprof.session import arm as arm_session
+        from haiprof.capture.session import arm as arm_session
 
         arm_session()
     except BaseException as error:

@@ -42,10 +42,10 @@ class KeptRecorder:
 
     def __init__(self, shm: Path, run_dir: Path) -> None:
         """Start it."""
+        from haiprof.common.places import make_private, ring_dir, ring_root
+        from haiprof.common.process_life import start_time_of
         from haiprof.options import Options
-        from haiprof.places import make_private, ring_dir, ring_root
         from haiprof.recorder.launch import start_recorder
-        from haiprof.recorder.life import start_time_of
 
         self.rings = ring_dir(run_dir)
         make_private(ring_root())

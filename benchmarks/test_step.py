@@ -24,7 +24,7 @@ from recording import wait_recorded
 from trainer import Training
 
 import haiprof
-from haiprof import hooks
+from haiprof.capture import hooks
 
 #: Rounds of three blocks: off, haiprof, off.
 ROUNDS = 1000

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
-    from haiprof.deep import trace
+    from haiprof.capture.model import model
+    from haiprof.capture.session import Session, flush, start, stop
+    from haiprof.capture.trace import trace
+    from haiprof.capture.user import mark, range, step
     from haiprof.errors import HaiprofError
-    from haiprof.record import mark, range, step
-    from haiprof.session import Session, flush, start, stop
-    from haiprof.workload import model
 
 __version__ = "0.1.0"
 
@@ -42,15 +42,15 @@ __all__ = [
 _HOMES = {
     "Analyzer": "haiprof.analyzer",
     "HaiprofError": "haiprof.errors",
-    "Session": "haiprof.session",
-    "flush": "haiprof.session",
-    "mark": "haiprof.record",
-    "model": "haiprof.workload",
-    "range": "haiprof.record",
-    "start": "haiprof.session",
-    "step": "haiprof.record",
-    "stop": "haiprof.session",
-    "trace": "haiprof.deep",
+    "Session": "haiprof.capture.session",
+    "flush": "haiprof.capture.session",
+    "mark": "haiprof.capture.user",
+    "model": "haiprof.capture.model",
+    "range": "haiprof.capture.user",
+    "start": "haiprof.capture.session",
+    "step": "haiprof.capture.user",
+    "stop": "haiprof.capture.session",
+    "trace": "haiprof.capture.trace",
 }
 
 
@@ -59,7 +59,7 @@ def __getattr__(name: str) -> Any:
     if home is None and name != "_core":
         why = f"module 'haiprof' has no attribute {name!r}"
         if not name.startswith("_"):  # those are asked for by whoever looks into modules
-            from haiprof.choices import did_you_mean
+            from haiprof.common.choices import did_you_mean
 
             why = f"{why}: {hint}" if (hint := did_you_mean(name, __all__)) else why
         raise AttributeError(why)

@@ -13,35 +13,35 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import numpy as np
 import polars as pl
 
-from haiprof import asked, schema
-from haiprof.answers import gpu, of_process, pipeline, window
+from haiprof import schema
+from haiprof.answers import gpu, late_ranks, one_process, pipeline, window
 from haiprof.answers import processes as process_rows
 from haiprof.answers import steps as step_answers
+from haiprof.answers.deep import Traced
 from haiprof.answers.efficiency import Efficiency, efficiency
 from haiprof.answers.goodput import Goodput, goodput
 from haiprof.answers.headline import headline
+from haiprof.answers.linked_traces import Links
+from haiprof.answers.over_ranks import Whose, over_ranks
 from haiprof.answers.summaries import summed_up
+from haiprof.common import asked
 from haiprof.errors import HaiprofError
+from haiprof.findings.endings import failure
 from haiprof.sources import tables
 from haiprof.sources.open import Opened, open_path, open_traces
 from haiprof.sources.own import ROLE_NODE, ROLE_RANK, Process, Run
-from haiprof.traced import late
-from haiprof.traced.links import Links
-from haiprof.traced.over_ranks import Whose, over_ranks
-from haiprof.traced.questions import Traced
-from haiprof.views import evidence
-from haiprof.views import gpus as gpu_views
-from haiprof.views import graphs as graph_views
-from haiprof.views import kernels as kernel_views
-from haiprof.views import overhead as overhead_view
-from haiprof.views import pipeline as pipeline_view
-from haiprof.views import recorded as recorded_views
-from haiprof.views import steps as step_views
 from haiprof.views.clock import Clock
-from haiprof.views.endings import failure
 from haiprof.views.intervals import Times
-from haiprof.views.overview import Summary, add_gpus
-from haiprof.views.rank_parts import RankParts, most_steps
+from haiprof.views.run import evidence
+from haiprof.views.run import gpus as gpu_views
+from haiprof.views.run import graphs as graph_views
+from haiprof.views.run import kernels as kernel_views
+from haiprof.views.run import overhead as overhead_view
+from haiprof.views.run import pipeline as pipeline_view
+from haiprof.views.run import recorded as recorded_views
+from haiprof.views.run import steps as step_views
+from haiprof.views.run.overview import Summary, add_gpus
+from haiprof.views.run.rank_parts import RankParts, most_steps
 
 if TYPE_CHECKING:
     from haiprof.show.shown import Shown
@@ -194,7 +194,7 @@ class Analyzer(Traced):
 
         Of deep traces in the run's folders, once they have been read.
         """
-        for _, lines in self._map(of_process.check, self._run.processes):
+        for _, lines in self._map(one_process.check, self._run.processes):
             self.note(lines)
         if self._deep is not None:
             self.note(self._deep.problems())
@@ -212,7 +212,7 @@ class Analyzer(Traced):
         """
         processes = self._run.processes
         cut = {
-            process.folder: count for process, count in self._map(of_process.count_cut, processes)
+            process.folder: count for process, count in self._map(one_process.count_cut, processes)
         }
         return process_rows.rows(processes, cut)
 
@@ -231,7 +231,7 @@ class Analyzer(Traced):
 
         Columns: ``step``, ``name``, ``category`` (``phase``, ``user``, ``other``), ``duration``
         (self time), ``count`` (spans), ``start`` (of the first). See
-        :func:`haiprof.views.steps.phases`.
+        :func:`haiprof.views.run.steps.phases`.
         """
         return self._frames(step_answers.phases, self._choose(rank), step_views.PHASES_SCHEMA)
 
@@ -249,10 +249,10 @@ class Analyzer(Traced):
         asked.texts("metric", [metric])
         columns = {c.name: tables.polars_type(c) for c in schema.SAMPLES.columns}
         if metric.endswith("*"):
-            read = functools.partial(of_process.samples_beneath, prefix=metric.removesuffix("*"))
+            read = functools.partial(one_process.samples_beneath, prefix=metric.removesuffix("*"))
         else:
             keep = {"metric": frozenset([metric])}
-            read = functools.partial(of_process.read, table=schema.SAMPLES, keep=keep)
+            read = functools.partial(one_process.read, table=schema.SAMPLES, keep=keep)
         found = self._frames(read, self._choose(rank), columns)
         known = functools.partial(self._values, schema.SAMPLES, "metric")
         asked.metric(self._where, metric, found.height > 0, known)
@@ -295,7 +295,7 @@ class Analyzer(Traced):
 
         Further columns: ``step`` and ``phase`` (of the device phase in which it starts),
         ``demangled`` and ``short``, its name for people. See
-        :func:`haiprof.views.kernels.described`.
+        :func:`haiprof.views.run.kernels.described`.
 
         With ``by``, what kernels cost instead: by ``name``, or by ``launch`` properties and
         operator. See :func:`haiprof.views.trace.kernels.kernels`.
@@ -330,7 +330,7 @@ class Analyzer(Traced):
 
         Columns: ``step``, ``name``, ``device``, ``stream``, ``start``, ``duration``, ``busy``,
         ``idle``, ``kernels``; the last three are null in steps in which kernels were not recorded.
-        See :func:`haiprof.views.kernels.device_phases`.
+        See :func:`haiprof.views.run.kernels.device_phases`.
         """
         return self._frames(gpu.device_phases, self._choose(rank), kernel_views.PHASES_SCHEMA)
 
@@ -338,7 +338,7 @@ class Analyzer(Traced):
         """Return one row per process and name of GPU activity, those with most time first.
 
         Columns: ``kind``, ``demangled``, ``calls``, ``total``, ``mean``, ``min``, ``max`` (ns),
-        ``share``, ``phases``. See :func:`haiprof.views.kernels.totals`.
+        ``share``, ``phases``. See :func:`haiprof.views.run.kernels.totals`.
         """
         return self._frames(gpu.kernel_totals, self._choose(rank), kernel_views.TOTALS_SCHEMA)
 
@@ -347,7 +347,7 @@ class Analyzer(Traced):
 
         Columns: ``device``, ``name``, ``replays``, ``steps``, ``total``, ``mean``, ``p50``,
         ``p95``, ``max`` (ns), ``share`` (of the time of steps that replayed it). See
-        :func:`haiprof.views.graphs.replays`.
+        :func:`haiprof.views.run.graphs.replays`.
         """
         return self._frames(gpu.graph_replays, self._choose(rank), graph_views.REPLAYS_SCHEMA)
 
@@ -356,7 +356,7 @@ class Analyzer(Traced):
 
         Columns: ``start``, ``end`` (null while it lasts), ``mode``, ``begun_by``, ``ended_by``
         (null if the process ended first), ``first_step``, ``last_step``, ``steps``. See
-        :func:`haiprof.views.recorded.recorded`.
+        :func:`haiprof.views.run.recorded.recorded`.
         """
         return self._frames(gpu.recorded, self._choose(rank), recorded_views.RECORDED_SCHEMA)
 
@@ -364,7 +364,7 @@ class Analyzer(Traced):
         """Return the pipeline of the job: lanes of all ranks, bubbles, the critical stage.
 
         Frames ``jobs``, ``lanes``, ``steps`` and ``stages``, without rows where no rank tells of
-        microbatches; ``step``: of this one only. See :mod:`haiprof.views.pipeline`.
+        microbatches; ``step``: of this one only. See :mod:`haiprof.views.run.pipeline`.
 
         Raises:
             HaiprofError: there is no such step.
@@ -382,14 +382,14 @@ class Analyzer(Traced):
         ``windows``, ``steps_inside``, ``steps_outside``, ``share`` (of the time, in which kernels
         are recorded), ``spent`` (part of the time that was metered, where there is nothing to
         compare with), ``budget``, ``mode``, ``stepped_down_to``, ``cost_thread_ns``,
-        ``cost_cupti_ns``, ``text``. See :func:`haiprof.views.overhead.newest`.
+        ``cost_cupti_ns``, ``text``. See :func:`haiprof.views.run.overhead.newest`.
         """
         return self._frames(gpu.overhead, self._choose(rank), overhead_view.SCHEMA)
 
     def imbalance(self) -> pl.DataFrame:
         """Return which ranks are late, since when and in what, the worst first.
 
-        See :meth:`haiprof.traced.questions.Traced.imbalance`.
+        See :meth:`haiprof.answers.deep.Traced.imbalance`.
         """
         if self.traced:
             return super().imbalance()
@@ -403,7 +403,7 @@ class Analyzer(Traced):
             self.note(read.problems)
             parts.add(process.label, read.frame, clocks.get(process.node))
             whose[process.label] = process
-        return late.of_run(
+        return late_ranks.of_run(
             whose,
             parts,
             functools.partial(self._sampled, clocks=clocks),
@@ -426,7 +426,7 @@ class Analyzer(Traced):
 
         placed = [(process, by_clock_of(process.node)) for process in self._choose(None)]
         found = []
-        for (process, _), read in self._map(of_process.sampled_means, placed):
+        for (process, _), read in self._map(one_process.sampled_means, placed):
             self.note(read.problems)
             found.append(
                 read.frame.with_columns(
@@ -448,7 +448,7 @@ class Analyzer(Traced):
             peak_flops: what each GPU can do at most, FLOP/s; by default as the option of that name
                 says, else as its maker does.
 
-        See :mod:`haiprof.views.efficiency`, where they are defined.
+        See :mod:`haiprof.views.run.efficiency`, where they are defined.
 
         Raises:
             HaiprofError: ``peak_flops`` is no such number.
@@ -460,7 +460,7 @@ class Analyzer(Traced):
     def goodput(self) -> Goodput:
         """Return what the job's whole life was spent on, over all its attempts, and its ETTR.
 
-        See :mod:`haiprof.views.goodput`, where the parts are defined.
+        See :mod:`haiprof.views.run.goodput`, where the parts are defined.
         """
         return goodput(self._run, self._map, self.note)
 
@@ -593,7 +593,7 @@ class Analyzer(Traced):
     ) -> pl.DataFrame:
         columns = {c.name: tables.polars_type(c) for c in table.columns}
         wanted = self._asked(keep)
-        read = functools.partial(of_process.read, table=table, keep=wanted)
+        read = functools.partial(one_process.read, table=table, keep=wanted)
         return self._known(table, wanted, self._frames(read, self._choose(rank), columns))
 
     def _asked(
@@ -620,7 +620,7 @@ class Analyzer(Traced):
 
     def _values(self, table: schema.Table, column: str) -> set[str]:
         """Return the texts that a column has in any process of the run."""
-        read = functools.partial(of_process.values, table=table, column=column)
+        read = functools.partial(one_process.values, table=table, column=column)
         return {text for _, texts in self._map(read, self._run.processes) for text in texts}
 
     def _frames(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from haiprof.places import PROCFS, SYSFS, Access, find_procfs, find_sysfs
+from haiprof.common.places import PROCFS, SYSFS, Access, find_procfs, find_sysfs
 
 ENABLED_VARIABLE: Final = "HAIPROF_ENABLED"
 
@@ -165,7 +165,7 @@ def _names(text: str) -> str:
 
 def _must(be: str, wrong: Sequence[object], known: Sequence[str]) -> str:
     """Say what a value must be, and what may have been meant by the first that is none of it."""
-    from haiprof.choices import did_you_mean
+    from haiprof.common.choices import did_you_mean
 
     hint = did_you_mean(wrong[0], known) if wrong else ""
     return f"must be {be}{f': {hint}' if hint else ''}"
@@ -366,8 +366,8 @@ OPTIONS: Final[dict[str, Option]] = {
 }
 #: Options whose variable says something when it is empty; of the others that is as if not set.
 _MAY_BE_EMPTY: Final = frozenset({"perfd", "trace_with", "trace_ranks"})
-#: Variables that are no options: read in haiprof.places, haiprof.launcher, haiprof.run_folder and
-#: haiprof.cli.nodes.
+#: Variables that are no options: read in haiprof.common.places, haiprof.common.launcher,
+#: haiprof.recorder.run_folder and haiprof.cli.hosts.launch.
 _OTHER_VARIABLES: Final = frozenset(
     {
         ENABLED_VARIABLE,

@@ -62,7 +62,7 @@ TRAINS = """
 DOES = """
     import os, select, signal, sys, threading, time, zlib
     def step():
-        session = sys.modules.get("haiprof.session")
+        session = sys.modules.get("haiprof.capture.session")
         if getattr(session, "active", lambda: None)() is not None:
             import haiprof
             haiprof.step()

@@ -7,10 +7,10 @@ import runs
 
 from haiprof import schema
 from haiprof.sources.tables import polars_type
-from haiprof.views import device_steps as device_views
-from haiprof.views import kernels as kernel_views
-from haiprof.views import recorded as recorded_views
-from haiprof.views import steps as step_views
+from haiprof.views.run import device_steps as device_views
+from haiprof.views.run import kernels as kernel_views
+from haiprof.views.run import recorded as recorded_views
+from haiprof.views.run import steps as step_views
 
 WINDOW = [runs.recording_begins(24), runs.recording_ends(48, 2, 3)]
 

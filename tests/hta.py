@@ -20,7 +20,7 @@ import polars as pl
 import pytest
 import traces
 
-from haiprof.views.trace.linked import Linked, link
+from haiprof.views.trace.linking.linked import Linked, link
 
 
 @dataclasses.dataclass(frozen=True)

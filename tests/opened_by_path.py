@@ -1,6 +1,6 @@
 """Finds what opens a file by its path where others can write its folder; ``make lint`` runs it.
 
-haiprof/owned_files.py is the only way to open, create, replace or remove files there.
+haiprof/common/owned_files.py is the only way to open, create, replace or remove files there.
 """
 
 from __future__ import annotations
@@ -13,16 +13,21 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parent.parent / "haiprof"
 #: The modules that deal with such folders.
 CONCERNED = (
+    "capture/session/*.py",
+    "capture/socket/*.py",
+    "capture/bundle.py",
+    "common/process_life.py",
+    "common/wait_status.py",
+    "common/protocol.py",
     "control/*.py",
     "recorder/*.py",
-    "session/*.py",
     "sources/follow.py",
     "sources/own.py",
     "sources/tables.py",
-    "places.py",
-    "run_folder.py",
+    "common/places.py",
+    "recorder/run_folder.py",
     "show/report.py",
-    "traced/kept_overview.py",
+    "answers/kept_overview.py",
 )
 #: Ways to open, create, replace or remove a file by a path.
 BY_PATH = {
@@ -35,7 +40,7 @@ OF_THE_KERNEL = "/proc"
 #: What may use a path, and why.
 EXCEPTIONS = {
     # The folder above runs is where its user wants it, links and all.
-    ("run_folder.py", "folder.parent.mkdir(parents=True, exist_ok=True)"),
+    ("recorder/run_folder.py", "folder.parent.mkdir(parents=True, exist_ok=True)"),
     ("control/attach.py", "wanted.log_dir.mkdir(parents=True, exist_ok=True)"),
     # Below a folder that is opened: see Folder.reached_at().
     ("recorder/loop.py", "path.unlink()"),
@@ -45,11 +50,11 @@ EXCEPTIONS = {
     ("recorder/outside.py", "note.rename(ended)"),
     ("recorder/outside.py", "ended.unlink()"),
     ("recorder/outside.py", "note.unlink(missing_ok=True)"),
-    ("control/server.py", "path.unlink()"),
-    ("control/server.py", "self._path.unlink()"),
+    ("capture/socket/server.py", "path.unlink()"),
+    ("capture/socket/server.py", "self._path.unlink()"),
     # The process reads what was put into its own /tmp.
-    ("control/bundle.py", "Path(path).read_bytes()"),
-    ("control/entry.py", "Path(told).open('r+', encoding='utf-8')"),
+    ("capture/bundle.py", "Path(path).read_bytes()"),
+    ("capture/socket/entry.py", "Path(told).open('r+', encoding='utf-8')"),
     # A folder of a name that nobody knows, with mode 0700; shutil.rmtree() follows no link.
     ("control/inject.py", "tempfile.mkdtemp(prefix='haiprof-', dir=parent)"),
     ("control/inject.py", "shutil.rmtree(path, ignore_errors=True)"),
@@ -57,7 +62,7 @@ EXCEPTIONS = {
     ("recorder/memory_kills.py", "file.read_text('utf-8', 'replace')"),
     # Files of haiprof itself.
     ("control/room.py", "path.open('rb')"),
-    ("traced/kept_overview.py", "file.read_bytes()"),
+    ("answers/kept_overview.py", "file.read_bytes()"),
 }
 
 
@@ -96,7 +101,7 @@ def problems() -> list[str]:
     }
     return [
         *(
-            f"haiprof/{f}: {call}: open it with haiprof.owned_files"
+            f"haiprof/{f}: {call}: open it with haiprof.common.owned_files"
             for f, call in found - EXCEPTIONS
         ),
         *(

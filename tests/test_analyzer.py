@@ -230,7 +230,8 @@ def test_a_live_run_counts_the_batch_that_is_being_written(tmp_path: Path) -> No
 def test_analysis_imports_nothing_of_capture() -> None:
     code = (
         "import sys, haiprof.analyzer, haiprof.show.report\n"
-        "bad = {'haiprof._core', 'haiprof.session', 'haiprof.hooks', 'haiprof.recorder', 'torch'}\n"
+        "bad = {'haiprof._core', 'haiprof.capture.session', 'haiprof.capture.hooks', "
+        "'haiprof.recorder', 'torch'}\n"
         "print(sorted(bad & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

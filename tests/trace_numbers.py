@@ -17,10 +17,10 @@ from typing import Any
 import polars as pl
 from traces import Trace, load
 
-from haiprof.views.trace import roles
-from haiprof.views.trace.linked import Linked, link
-from haiprof.views.trace.tensor_core_ops import OPERATORS
-from haiprof.views.trace.tensor_cores import on_tensor_cores
+from haiprof.views.trace.linking import roles
+from haiprof.views.trace.linking.linked import Linked, link
+from haiprof.views.trace.linking.tensor_core_ops import OPERATORS
+from haiprof.views.trace.linking.tensor_cores import on_tensor_cores
 
 PARTS = ("kernel", "memcpy", "memset", "communication", "runtime", "dataloader", "cpu")
 _DEPTH = {"step": 0, "user": 1, "op": 2, "runtime": 3}

@@ -10,8 +10,8 @@ import polars as pl
 from haiprof import schema
 from haiprof.sources import tables
 from haiprof.sources.own import ROLE_NODE, ROLE_RANK, Process, Run
-from haiprof.views import efficiency as views
-from haiprof.views import gpus as gpu_views
+from haiprof.views.run import efficiency as views
+from haiprof.views.run import gpus as gpu_views
 
 #: Does work for each of many, in their order.
 Map = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[tuple[Any, Any]]]
@@ -51,7 +51,7 @@ _RUN = {
 
 
 class Efficiency(NamedTuple):
-    """Frames; what their columns mean stands in :mod:`haiprof.views.efficiency`.
+    """Frames; what their columns mean stands in :mod:`haiprof.views.run.efficiency`.
 
     ``ranks`` has a row for each process with steps. ``step_ns`` is the mean; FLOPs are of one
     step, ``peak_flops`` (FLOP/s) of all GPUs of the process; ``flops_how`` is ``given``,
@@ -77,7 +77,7 @@ class _Rank(NamedTuple):
 def efficiency(
     run: Run, each: Map, note: Callable[[list[str]], None], peak_flops: float | None = None
 ) -> Efficiency:
-    """Return how well the run uses what it runs on; see :mod:`haiprof.views.efficiency`.
+    """Return how well the run uses what it runs on; see :mod:`haiprof.views.run.efficiency`.
 
     Args:
         run: the run.

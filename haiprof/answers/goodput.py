@@ -11,8 +11,8 @@ import polars as pl
 from haiprof import schema
 from haiprof.sources import tables
 from haiprof.sources.own import ROLE_NODE, ROLE_RANK, Process, Run
-from haiprof.views import goodput as views
 from haiprof.views.intervals import Times
+from haiprof.views.run import goodput as views
 
 #: Does work for each of many, in their order.
 Map = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[tuple[Any, Any]]]
@@ -44,7 +44,7 @@ _ATTEMPTS = {
 
 
 class Goodput(NamedTuple):
-    """Frames; parts as :mod:`haiprof.views.goodput` defines them, times ns UTC, durations ns.
+    """Frames; parts as :mod:`haiprof.views.run.goodput` defines them, times ns UTC, durations ns.
 
     ``summary`` has one row: ``begin``, ``end``, ``wall_ns``, ``productive_ns``, ``ettr`` (their
     ratio), ``ranks``, ``attempts`` (the most of any rank), ``died`` (processes that did) and
@@ -69,7 +69,7 @@ class _Seen(NamedTuple):
 
 
 def goodput(run: Run, each: Map, note: Callable[[list[str]], None]) -> Goodput:
-    """Return what the life of the job was spent on; see :mod:`haiprof.views.goodput`.
+    """Return what the life of the job was spent on; see :mod:`haiprof.views.run.goodput`.
 
     Args:
         run: the run.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from haiprof import schema
-from haiprof.answers.of_process import (
+from haiprof.answers.one_process import (
     read_device_phases,
     read_device_spans,
     read_events,
@@ -16,22 +16,22 @@ from haiprof.answers.of_process import (
 )
 from haiprof.sources import tables
 from haiprof.sources.own import Process
-from haiprof.views import busy as busy_views
-from haiprof.views import device_steps as device_views
-from haiprof.views import graphs as graph_views
-from haiprof.views import kernels as kernel_views
-from haiprof.views import overhead as overhead_view
-from haiprof.views import recorded as recorded_views
+from haiprof.views.run import busy as busy_views
+from haiprof.views.run import device_steps as device_views
+from haiprof.views.run import graphs as graph_views
+from haiprof.views.run import kernels as kernel_views
+from haiprof.views.run import overhead as overhead_view
+from haiprof.views.run import recorded as recorded_views
 
 
 @dataclass(frozen=True, slots=True)
 class GpuTables:
     """What one process recorded of its GPUs, and of the host beside them.
 
-    ``kernels`` has the columns of :data:`haiprof.views.kernels.COLUMNS` and ``stream``; it is only
-    read if the ``intervals`` in which kernels were recorded hold any. ``phases`` are the device
-    phases, ``replays`` the replays of CUDA graphs as they are in the table, ``spans`` the host's
-    steps and phases. ``graphs``: kernels are no longer recorded because graphs are replayed.
+    ``kernels`` has the columns of :data:`haiprof.views.run.kernels.COLUMNS` and ``stream``; it is
+    only read if the ``intervals`` in which kernels were recorded hold any. ``phases`` are the
+    device phases, ``replays`` the replays of CUDA graphs as they are in the table, ``spans`` the
+    host's steps and phases. ``graphs``: kernels are no longer recorded because graphs are replayed.
     """
 
     kernels: pl.DataFrame

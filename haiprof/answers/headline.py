@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from haiprof.views import efficiency as efficiency_view
-from haiprof.views import efficiency_words, pipeline_words, trace_headline
-from haiprof.views import headline as headline_view
+from haiprof.findings import efficiency as efficiency_findings
+from haiprof.findings import headline as headline_view
+from haiprof.findings import pipeline as pipeline_findings
+from haiprof.findings import trace_headline
+from haiprof.views.run import efficiency as efficiency_view
 
 if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
@@ -28,7 +30,7 @@ def headline(run: Analyzer) -> list[str]:
             marked=any(summary.steps for summary in run.summaries()[0]),
         )
         # A trace of a pipeline tells of nothing else.
-        return [made[0], *told] if (told := pipeline_words.lines(run.pipeline())) else made
+        return [made[0], *told] if (told := pipeline_findings.lines(run.pipeline())) else made
     ranks, nodes = run.summaries()
     kinds = (*headline_view.EVENT_KINDS, efficiency_view.MODEL, efficiency_view.FLOPS)
     events = run.events(kind=kinds)
@@ -36,9 +38,9 @@ def headline(run: Analyzer) -> list[str]:
     of_model = pl.col("kind").is_in([efficiency_view.MODEL, efficiency_view.FLOPS])
     added: list[str] = []
     if events.filter(of_model).height:
-        added += map(efficiency_words.utilisation, run.efficiency().run.iter_rows(named=True))
+        added += map(efficiency_findings.utilisation, run.efficiency().run.iter_rows(named=True))
     if len({s.rank for s in ranks}) < len(ranks):
-        added += map(efficiency_words.ettr, run.goodput().summary.iter_rows(named=True))
+        added += map(efficiency_findings.ettr, run.goodput().summary.iter_rows(named=True))
     lines[0] = "; ".join([lines[0], *filter(None, added)])
     failure = run.failure()
     return lines if failure is None else [failure, *lines]

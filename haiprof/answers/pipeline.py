@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from haiprof import schema
 from haiprof.sources import tables
 from haiprof.sources.own import Process
-from haiprof.views import pipeline as view
+from haiprof.views.run import pipeline as view
 
 
 def jobs(process: Process) -> tables.Read:

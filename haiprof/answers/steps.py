@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from haiprof import schema
-from haiprof.answers.of_process import read_device_phases, read_phase_spans
+from haiprof.answers import late_ranks
+from haiprof.answers.one_process import read_device_phases, read_phase_spans
 from haiprof.sources import tables
 from haiprof.sources.own import Process
-from haiprof.traced import late
-from haiprof.views import steps as step_views
-from haiprof.views.rank_parts import thinned
+from haiprof.views.run import steps as step_views
+from haiprof.views.run.rank_parts import thinned
 
 
 def steps(process: Process) -> tables.Read:
@@ -32,6 +32,6 @@ def phase_parts(process: Process, most: int) -> tables.Read:
     On its GPU where that is known.
     """
     read, phases = read_phase_spans(process), read_device_phases(process)
-    read.frame = thinned(late.recorded_parts(read.frame, phases.frame), most)
+    read.frame = thinned(late_ranks.recorded_parts(read.frame, phases.frame), most)
     read.problems += phases.problems
     return read

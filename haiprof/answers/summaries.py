@@ -8,13 +8,13 @@ from typing import Any
 
 from haiprof import schema
 from haiprof.answers.gpu import read_gpu
-from haiprof.answers.of_process import read_events, read_phase_spans
+from haiprof.answers.one_process import read_events, read_phase_spans
 from haiprof.sources import tables
 from haiprof.sources.own import ROLE_NODE, Process
-from haiprof.views import gpu_use as use_views
-from haiprof.views import overhead as overhead_view
-from haiprof.views import recorded as recorded_views
-from haiprof.views.overview import Summary, fold_ranges, summarise
+from haiprof.views.run import gpu_use as use_views
+from haiprof.views.run import overhead as overhead_view
+from haiprof.views.run import recorded as recorded_views
+from haiprof.views.run.overview import Summary, fold_ranges, summarise
 
 #: Does work for each of many, in their order.
 Map = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[tuple[Any, Any]]]

@@ -91,7 +91,7 @@ _Dask = Annotated[
 
 def _hosts(nodes: str, hostfile: str) -> list[str]:
     """Return the hosts that are meant; none: this one."""
-    from haiprof.cli.hosts import hosts_named
+    from haiprof.cli.hosts.names import hosts_named
 
     try:
         return hosts_named(nodes, hostfile)
@@ -145,16 +145,16 @@ def attach(
     ``haiprof train.py --time 60`` is the same.
     """
     from haiprof.cli import attach as command
-    from haiprof.cli.console import say
+    from haiprof.cli.process.console import say
+    from haiprof.common.places import run_dir_for
     from haiprof.control.attach import Wanted
-    from haiprof.places import run_dir_for
 
     options = command.options_given(kernels, recorders, sample_hz)
     run = name or command.made_up_run(target)
     folder = run_dir_for(log_dir.expanduser(), run, say).parent
     wanted = Wanted(run, folder, seconds, warmup, trace, options)
     if hosts := _hosts(nodes, hostfile):
-        from haiprof.cli.attach_nodes import attach_on
+        from haiprof.cli.hosts.attach import attach_on
 
         code = attach_on(hosts, target, wanted, dry_run=dry_run, report=report)
     else:
@@ -255,9 +255,9 @@ def export(
     dask: _Dask = None,
 ) -> None:
     """Write a run for other programs: a trace viewer, TensorBoard, tables."""
-    from haiprof.cli.executors import executor_of
     from haiprof.cli.export import Wanted
     from haiprof.cli.export import export as write
+    from haiprof.cli.process.executors import executor_of
 
     with executor_of(workers, dask) as executor:
         write(words, Wanted(to, form, out, rank, start, until), executor)

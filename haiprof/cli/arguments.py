@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from haiprof.choices import did_you_mean
+from haiprof.common.choices import did_you_mean
 from haiprof.options import HOST_RECORDERS, OPTIONS, Option, Options
 
 _REPORT: Final = "report"

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from haiprof.cli.console import say, spinner
+from haiprof.cli.process.console import say, spinner
+from haiprof.common.printable import printable
 from haiprof.control.client import ControlError, ask
 from haiprof.control.jobs import OUTSIDE, Ambiguous, Process, at_once, meant
-from haiprof.printable import printable
 
 #: More ranks than this are summed up, but for those where something is wrong.
 _LINES: Final = 16

@@ -8,16 +8,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from haiprof.choices import did_you_mean
 from haiprof.cli.arguments import UsageError
-from haiprof.cli.console import say, spinner
-from haiprof.cli.progress import seconds_passing
+from haiprof.cli.process.console import say, spinner
+from haiprof.cli.process.progress import seconds_passing
+from haiprof.common.choices import did_you_mean
+from haiprof.common.places import safe_name
 from haiprof.control.attach import Attached, AttachError, Wanted, alive, attach, bring, way_to
 from haiprof.control.client import ControlError
 from haiprof.control.find import Found, find
 from haiprof.control.jobs import at_once
 from haiprof.errors import HaiprofError
-from haiprof.places import safe_name
 
 #: Exit codes, as :func:`attach_to` has them.
 NOBODY: Final = 2

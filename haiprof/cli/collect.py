@@ -9,12 +9,12 @@ from typing import Final
 import typer
 
 from haiprof.cli.arguments import UsageError
-from haiprof.cli.console import say
-from haiprof.cli.hosts import hosts_named
-from haiprof.cli.progress import bytes_read
+from haiprof.cli.hosts.names import hosts_named
+from haiprof.cli.process.console import say
+from haiprof.cli.process.progress import bytes_read
 from haiprof.collect.gather import Collected, Outcome, collect
 from haiprof.collect.source import Source, on_host, source
-from haiprof.printable import printable
+from haiprof.common.printable import printable
 
 _NOTHING: Final = 1
 _NOT_ALL: Final = 3

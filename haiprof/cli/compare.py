@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import polars as pl
 from rich.console import Console
 
-from haiprof.cli.console import spinner
+from haiprof.cli.process.console import spinner
 from haiprof.cli.report import open_run, say_problems
-from haiprof.printable import printable
+from haiprof.common.numbers import milliseconds, percent
+from haiprof.common.printable import printable
 from haiprof.show.grid import frame_grid
-from haiprof.views.words import milliseconds, percent
 
 if TYPE_CHECKING:
     from haiprof.views.trace.compare import Comparison

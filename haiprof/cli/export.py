@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, cast
 
-from haiprof.choices import did_you_mean
 from haiprof.cli.arguments import UsageError
-from haiprof.cli.progress import things_done
+from haiprof.cli.process.progress import things_done
 from haiprof.cli.report import open_run, say_problems
+from haiprof.common.choices import did_you_mean
+from haiprof.common.printable import printable
 from haiprof.errors import HaiprofError
-from haiprof.printable import printable
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor

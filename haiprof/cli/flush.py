@@ -11,7 +11,7 @@ from haiprof.cli.asking import ask_job
 def flush_job(target: str, timeout: float, hosts: Sequence[str] = ()) -> int:
     """Have every rank do so; print a line for each, and return the exit code."""
     if hosts:
-        from haiprof.cli.asking_nodes import ask_on
+        from haiprof.cli.hosts.ask import ask_on
 
         return ask_on(hosts, target, "flush", timeout, _told)
     return ask_job(target, "flush", timeout, _told)

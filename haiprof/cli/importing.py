@@ -6,10 +6,10 @@ import json
 import signal
 from pathlib import Path
 
-from haiprof.cli.console import say
-from haiprof.cli.progress import bytes_read
+from haiprof.cli.process.console import say
+from haiprof.cli.process.progress import bytes_read
+from haiprof.common.printable import printable
 from haiprof.errors import HaiprofError
-from haiprof.printable import printable
 
 
 def import_traces(path: str, out: Path | None) -> None:

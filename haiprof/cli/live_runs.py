@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 from haiprof import schema
 from haiprof._core import RingReader
+from haiprof.common.places import ring_dirs, ring_roots
+from haiprof.common.process_life import parent_of
 from haiprof.errors import HaiprofError
 from haiprof.options import resolve
-from haiprof.places import ring_dirs, ring_roots
 from haiprof.recorder.election import recorder_running
-from haiprof.recorder.life import parent_of
 from haiprof.recorder.outside import processes_of_notes
 from haiprof.recorder.process import rings_in
 from haiprof.sources.own import created_ns, read_run, runs_in

@@ -7,9 +7,9 @@ import os
 import sys
 from typing import Any, NoReturn
 
-from haiprof.choices import did_you_mean, quoted
 from haiprof.cli.arguments import UsageError
-from haiprof.cli.console import reader_gone, say
+from haiprof.cli.process.console import reader_gone, say
+from haiprof.common.choices import did_you_mean, quoted
 from haiprof.errors import HaiprofError
 
 _INTERRUPTED = 130

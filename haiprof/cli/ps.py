@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from haiprof.cli.asking import NOT_ALL
+from haiprof.common.printable import printable
 from haiprof.control.jobs import IDLE, SILENT, Process, processes
-from haiprof.printable import printable
 
 _HEADINGS: Final = ("RUN", "RANK", "PID", "STATE", "SINCE", "RECORDER", "FOLDER")
 
@@ -31,7 +31,7 @@ def list_jobs(*, as_json: bool, hosts: Sequence[str] = ()) -> int:
         else:
             _print_table([("", process) for process in found], "this node")
         return 0
-    from haiprof.cli.asking_nodes import processes_on
+    from haiprof.cli.hosts.ask import processes_on
 
     found_on, complete = processes_on(hosts)
     if as_json:

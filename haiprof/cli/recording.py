@@ -12,10 +12,9 @@ from typing import Final
 
 from haiprof import schema
 from haiprof._core import MIN_RING_BYTES
-from haiprof.cli.console import say, spinner
-from haiprof.launcher import Placement
-from haiprof.options import ENABLED_VARIABLE, OPTIONS, Options
-from haiprof.places import (
+from haiprof.cli.process.console import say, spinner
+from haiprof.common.launcher import Placement
+from haiprof.common.places import (
     in_ring_dir,
     open_rings,
     require_room,
@@ -23,11 +22,12 @@ from haiprof.places import (
     ring_dirs,
     run_dir_for,
 )
+from haiprof.common.process_life import start_time_of
+from haiprof.common.wait_status import Noted, forget_statuses, note_status
+from haiprof.options import ENABLED_VARIABLE, OPTIONS, Options
 from haiprof.recorder.election import recorder_running
 from haiprof.recorder.launch import start_recorder
-from haiprof.recorder.life import start_time_of
-from haiprof.recorder.wait_status import Noted, forget_statuses, note_status
-from haiprof.run_folder import earlier_attempt, made_up_name, open_run_folder, why_not
+from haiprof.recorder.run_folder import earlier_attempt, made_up_name, open_run_folder, why_not
 
 #: How long the recorder may take to close the files after the command has ended, s.
 CLOSING_SECONDS: Final = 30.0
@@ -209,8 +209,8 @@ class Recording:
 
     def _say_how_it_ended(self, status: int) -> None:
         """Say who failed first, by what each process left of its end; no table is read."""
+        from haiprof.findings.endings import failure
         from haiprof.sources.own import open_run
-        from haiprof.views.endings import failure
 
         told = failure(open_run(self.run_dir).processes)
         if told is None:

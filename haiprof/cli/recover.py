@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from haiprof.cli.console import spinner
-from haiprof.printable import printable
+from haiprof.cli.process.console import spinner
+from haiprof.common.printable import printable
 
 if TYPE_CHECKING:
     from haiprof.recorder.recover import Recovered

@@ -7,11 +7,11 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from haiprof.cli.console import say, spinner
-from haiprof.cli.executors import executor_of
-from haiprof.cli.progress import bytes_read, on_terminal
+from haiprof.cli.process.console import say, spinner
+from haiprof.cli.process.executors import executor_of
+from haiprof.cli.process.progress import bytes_read, on_terminal
+from haiprof.common.printable import printable
 from haiprof.errors import HaiprofError
-from haiprof.printable import printable
 from haiprof.sources.found import has_beside
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def write_report(
         run: a run folder, a log directory with one run, or traces.
         output: the file to write; ``report.html`` in the folder of the run or the traces, or
             beside the one trace, when None.
-        workers: see :func:`haiprof.cli.executors.executor_of`.
+        workers: see :func:`haiprof.cli.process.executors.executor_of`.
         dask: see there.
 
     Raises:

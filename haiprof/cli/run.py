@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from haiprof.cli.arguments import RunArguments, UsageError, help_text, parse
-from haiprof.cli.child import Child, end_like
-from haiprof.cli.console import reader_gone, say
+from haiprof.cli.process.child import Child, end_like
+from haiprof.cli.process.console import reader_gone, say
 from haiprof.cli.recording import Recording
-from haiprof.launcher import placement
+from haiprof.common.launcher import placement
 from haiprof.options import resolve
 
 #: Exit codes of shells for a command that does not exist, and for one that cannot be executed.
@@ -46,7 +46,7 @@ def main(words: Sequence[str], *, trace: bool = False) -> NoReturn:
     command = _with_interpreter(arguments.command, unbuffered=trace)
     recording = Recording(options, placement(), arguments.command)
     if hosts:
-        from haiprof.cli.nodes import run_on
+        from haiprof.cli.hosts.launch import run_on
 
         code = run_on(hosts, command, recording.environment())
         _finish_hosts(recording, hosts, report=arguments.report)
@@ -81,7 +81,7 @@ def _finish(recording: Recording, *, report: bool, status: int = 0) -> None:
 
 
 def _finish_hosts(recording: Recording, hosts: Sequence[str], *, report: bool) -> None:
-    from haiprof.cli.hosts import how_to_collect
+    from haiprof.cli.hosts.names import how_to_collect
 
     here, all_of_them = recording.nodes(), len(set(hosts))
     if here or not recording.possible:
@@ -95,7 +95,7 @@ def _hosts(arguments: RunArguments) -> list[str]:
     """Return the hosts to run on; none where the command runs here."""
     if arguments.help or not (arguments.hosts or arguments.hostfile or (arguments.nodes or 1) > 1):
         return []
-    from haiprof.cli.hosts import choose_hosts
+    from haiprof.cli.hosts.names import choose_hosts
 
     return choose_hosts(arguments.nodes, arguments.hosts, arguments.hostfile)
 

@@ -11,7 +11,7 @@ from haiprof.cli.asking import ask_job
 def stop_job(target: str, timeout: float, hosts: Sequence[str] = ()) -> int:
     """End it in every rank; print a line for each, and return the exit code."""
     if hosts:
-        from haiprof.cli.asking_nodes import ask_on
+        from haiprof.cli.hosts.ask import ask_on
 
         return ask_on(hosts, target, "stop", timeout, _told)
     return ask_job(target, "stop", timeout, _told)

@@ -18,8 +18,8 @@ from typing import Final
 from haiprof import schema
 from haiprof.collect.merge import Identity, Part, earliest, free_name, who_is
 from haiprof.collect.source import File, Readable, SourceError, Told
+from haiprof.common.owned_files import Folder, open_regular
 from haiprof.errors import HaiprofError
-from haiprof.owned_files import Folder, open_regular
 
 _UNFINISHED: Final = ".collecting"
 _PARTIAL: Final = ".partial"

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Final, cast
 
 from haiprof.collect.source import Coming, File, Guarded, Listing, Source, SourceError
-from haiprof.ssh import IMPATIENT, is_here, way_to
+from haiprof.common.ssh import IMPATIENT, is_here, way_to
 
 #: A host from which nothing comes for so long, s, has gone.
 SILENT_SECONDS: Final = 60.0

@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import haiprof
-from haiprof.control import bundle
+from haiprof.capture import bundle
+from haiprof.capture.socket.entry import ANSWER_BYTES, BEGAN, RECORDED
+from haiprof.capture.stderr import tell
+from haiprof.common.places import in_ring_dir
 from haiprof.control.client import ControlError, ask
-from haiprof.control.entry import ANSWER_BYTES, BEGAN, RECORDED
 from haiprof.control.find import Found
 from haiprof.control.inject import NotReachedError, Ran, python_version, run_in, turn, why_not
 from haiprof.control.room import Room, sees
@@ -27,12 +29,10 @@ from haiprof.control.shared_file import SharedFile, shared_file
 from haiprof.control.sockets import same_root, socket_of
 from haiprof.errors import HaiprofError
 from haiprof.options import resolve
-from haiprof.places import in_ring_dir
 from haiprof.recorder.launch import import_paths, ring_doorbell, start_recorder
 from haiprof.recorder.outside import Note, end_note, write_note
-from haiprof.run_folder import open_run_folder
-from haiprof.run_folder import why_not as why_no_folder
-from haiprof.session.lines import tell
+from haiprof.recorder.run_folder import open_run_folder
+from haiprof.recorder.run_folder import why_not as why_no_folder
 
 #: How long a process may take until it runs what is brought into it, s.
 _BEGIN_SECONDS: Final = 15.0
@@ -82,7 +82,7 @@ def begin():
                 import haiprof
             finally:
                 sys.path.remove(path)
-        from haiprof.control import entry
+        from haiprof.capture.socket import entry
     except BaseException as error:
         try:
             with open({told!r}, "r+") as file:
@@ -103,8 +103,8 @@ own("_thread", "start_new_thread")(start, (begin, own("time", "sleep")))
 del begin, start, own, monkey
 """
 _CODE_OF_END: Final = """\
-from haiprof import threads
-from haiprof.control import entry
+from haiprof.common import threads
+from haiprof.capture.socket import entry
 threads.Background(lambda: entry.end({told!r}))
 """
 
@@ -587,6 +587,6 @@ def _from_outside(process: Found, wanted: Wanted, why: str) -> Attached:
 
 def alive(attached: Sequence[Attached]) -> bool:
     """Say whether any of the processes is still there."""
-    from haiprof.recorder.life import process_is_alive
+    from haiprof.common.process_life import process_is_alive
 
     return any(process_is_alive(a.process.pid, a.process.start_time) for a in attached)

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from haiprof.control import protocol
+from haiprof.common import protocol
+from haiprof.common.owned_files import Folder
 from haiprof.errors import HaiprofError
-from haiprof.owned_files import Folder
 
 #: How long a process may take to answer when nobody says, s.
 TIMEOUT: Final = 5.0

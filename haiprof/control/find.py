@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from haiprof.launcher import Placement, placement
-from haiprof.recorder.life import parent_of, start_time_of
+from haiprof.common.launcher import Placement, placement
+from haiprof.common.process_life import parent_of, start_time_of
 
 #: Variables that name a task, and thereby all of its processes.
 _TASKS: Final = (

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any, Final, Literal, NoReturn, TypeVar
 
 from haiprof import _core
+from haiprof.common.owned_files import Folder, private_folder
+from haiprof.common.printable import printable
 from haiprof.errors import HaiprofError
-from haiprof.owned_files import Folder, private_folder
-from haiprof.printable import printable
 
 _T = TypeVar("_T")
 

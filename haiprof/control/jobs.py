@@ -12,12 +12,12 @@ from types import NoneType
 from typing import Any, Final, TypeVar
 
 from haiprof import _core
+from haiprof.common.places import RING_SUFFIX, node_name, of_this_namespace
+from haiprof.common.process_life import process_is_alive
 from haiprof.control.client import ControlError, ask
 from haiprof.control.sockets import socket_of, sockets, users_folders
 from haiprof.errors import HaiprofError
-from haiprof.places import RING_SUFFIX, node_name, of_this_namespace
 from haiprof.recorder.election import recorder_pid
-from haiprof.recorder.life import process_is_alive
 from haiprof.recorder.outside import is_note, read_note
 
 #: How long a process may take to say who it is, s.

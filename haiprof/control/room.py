@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from haiprof.common.owned_files import Folder
 from haiprof.control.sockets import same_root
-from haiprof.owned_files import Folder
-from haiprof.run_folder import open_run
+from haiprof.recorder.run_folder import open_run
 from haiprof.schema import PROCESS_FILE
 
 #: Where a process mostly may write.

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
+from haiprof.common.owned_files import Folder
 from haiprof.control.room import acting_as_user_of
-from haiprof.owned_files import Folder
 
 
 class SharedFile:

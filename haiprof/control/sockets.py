@@ -12,15 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from haiprof.control.client import ControlError
-from haiprof.owned_files import private_folder
-from haiprof.places import (
+from haiprof.common.owned_files import private_folder
+from haiprof.common.places import (
     CONTROL_FOLDER,
     PARTIAL_SUFFIX,
     SHM_VARIABLE,
     folders_for_rings,
     names_of_roots,
 )
+from haiprof.control.client import ControlError
 
 #: A socket that is still being made after so long is a dead process's, s.
 _PARTIAL_SECONDS: Final = 60.0

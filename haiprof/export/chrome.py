@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import polars as pl
 
 from haiprof import schema
+from haiprof.common.places import safe_name
 from haiprof.errors import HaiprofError
 from haiprof.export import target
 from haiprof.export.chosen import Chosen, done, traced
@@ -30,7 +31,6 @@ from haiprof.export.json_members import (
     renamed,
     word,
 )
-from haiprof.places import safe_name
 from haiprof.sources.own import Gpu
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
+from haiprof.common.owned_files import Folder
 from haiprof.errors import HaiprofError
-from haiprof.owned_files import Folder
 
 if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer

@@ -15,16 +15,16 @@ from typing import IO, TYPE_CHECKING, Final, Literal, TypeAlias
 import polars as pl
 
 from haiprof import schema
+from haiprof.answers import one_trace
 from haiprof.export import chrome, target
 from haiprof.export.chosen import Chosen, done, traced
 from haiprof.export.csv import without_formulas
 from haiprof.export.json_members import microseconds
-from haiprof.traced import one_rank
+from haiprof.views.trace.as_other_tools.msprof_op_statistics import op_statistics
+from haiprof.views.trace.as_other_tools.msprof_step_trace import step_trace
 from haiprof.views.trace.communication import communications
 from haiprof.views.trace.kernels import launching_operator
-from haiprof.views.trace.linked import Linked
-from haiprof.views.trace.op_statistics import op_statistics
-from haiprof.views.trace.step_trace import step_trace
+from haiprof.views.trace.linking.linked import Linked
 
 if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
@@ -139,7 +139,7 @@ def _whose(each: Chosen, frame: pl.DataFrame) -> pl.DataFrame:
 
 def _summaries(each: Chosen) -> list[tuple[str, pl.DataFrame]]:
     made: list[tuple[str, pl.DataFrame]]
-    made = one_rank.apply(each.process, _of_linked, None, None, False)
+    made = one_trace.apply(each.process, _of_linked, None, None, False)
     apis = _apis(each.read(schema.SPANS, ("category", "name", "duration")))
     return [*made, ("api_statistic", apis)]
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import polars as pl
 
 from haiprof import schema
-from haiprof.arrow_columns import numbers
+from haiprof.common.arrow_columns import numbers
 from haiprof.export import flows, target
 from haiprof.export import protobuf as pb
 from haiprof.export.chosen import Chosen, chosen

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Final, cast
 
+from haiprof.common.claimed_folder import Held, remove_abandoned
 from haiprof.errors import HaiprofError
-from haiprof.held import Held, remove_abandoned
 
 _PARTIAL: Final = ".haiprof-exporting-"
 #: Of gzip: twice as fast as its usual level, and a tenth larger.

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from haiprof.common.places import safe_name
 from haiprof.export import target
 from haiprof.export.chosen import Chosen, done, traced
 from haiprof.export.chrome import base_of, write_file
-from haiprof.places import safe_name
 
 if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer

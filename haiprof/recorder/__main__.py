@@ -12,9 +12,9 @@ import sys
 import time
 from pathlib import Path
 
-from haiprof.places import PROCFS, SYSFS, Access
+from haiprof.common.places import PROCFS, SYSFS, Access
+from haiprof.common.process_life import process_is_alive
 from haiprof.recorder.election import Election
-from haiprof.recorder.life import process_is_alive
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from haiprof.owned_files import Folder
-from haiprof.places import LOCK_NAME, open_rings
+from haiprof.common.owned_files import Folder
+from haiprof.common.places import LOCK_NAME, open_rings
 
 #: More digits than a pid has.
 _PID_BYTES: Final = 20

@@ -13,7 +13,7 @@ import signal
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from haiprof.printable import printable
+from haiprof.common.printable import printable
 from haiprof.recorder.memory_kills import Verdict
 from haiprof.recorder.tables import CATEGORIES
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from haiprof._core import spawn_detached
+from haiprof.common.owned_files import Folder
+from haiprof.common.places import DOORBELL_NAME, RECORDER_LOG, Access, open_rings
 from haiprof.options import ENABLED_VARIABLE, Options
-from haiprof.owned_files import Folder
-from haiprof.places import DOORBELL_NAME, RECORDER_LOG, Access, open_rings
 
 # The recorder must find the very haiprof and pyarrow that the job would, and nothing of the job's
 # own folder: a `queue.py` beside train.py is not the standard library's.

@@ -17,9 +17,8 @@ from types import FrameType
 from typing import Final
 
 from haiprof._core import BrokenRing
-from haiprof.control.sockets import remove_dead
-from haiprof.owned_files import Folder, private_folder
-from haiprof.places import (
+from haiprof.common.owned_files import Folder, private_folder
+from haiprof.common.places import (
     CONTROL_FOLDER,
     DOORBELL_NAME,
     LOCK_NAME,
@@ -28,14 +27,15 @@ from haiprof.places import (
     Access,
     removed,
 )
+from haiprof.common.process_life import Life
+from haiprof.common.wait_status import forget_statuses
+from haiprof.control.sockets import remove_dead
 from haiprof.recorder.election import Election
-from haiprof.recorder.life import Life
 from haiprof.recorder.memory_kills import MemoryKills
 from haiprof.recorder.node import NodeRecorder
 from haiprof.recorder.outside import OutsideProcess, notes_in
 from haiprof.recorder.process import RecordedProcess, rings_in
-from haiprof.recorder.wait_status import forget_statuses
-from haiprof.run_folder import open_run
+from haiprof.recorder.run_folder import open_run
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from haiprof import _core
-from haiprof.places import Access
+from haiprof.common.places import Access
 from haiprof.recorder.synchronised import clock_error_ns
 
 log = logging.getLogger(__name__)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from haiprof import schema
 from haiprof._core import HostSampler
-from haiprof.owned_files import Folder
-from haiprof.places import PROCFS, SYSFS, Access, node_name, removed
+from haiprof.common.owned_files import Folder
+from haiprof.common.places import PROCFS, SYSFS, Access, node_name, removed
+from haiprof.common.process_life import Life
 from haiprof.recorder import ending, machine
-from haiprof.recorder.life import Life
 from haiprof.recorder.memory_kills import Verdict
 from haiprof.recorder.process import WRITE_SECONDS, RecordedProcess
 from haiprof.recorder.process_folder import gpus_of, read_process_file, whole, write_json

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from haiprof import schema
-from haiprof.owned_files import Folder
-from haiprof.places import RING_SUFFIX, node_name, open_rings
+from haiprof.common.owned_files import Folder
+from haiprof.common.places import RING_SUFFIX, node_name, open_rings
+from haiprof.common.process_life import Life, started_at
 from haiprof.recorder import ending
 from haiprof.recorder.election import recorder_running
 from haiprof.recorder.launch import RECORDER_START_SECONDS, ring_doorbell
-from haiprof.recorder.life import Life, started_at
 from haiprof.recorder.memory_kills import MemoryKills
 from haiprof.recorder.process_folder import claim, document, write_json
 

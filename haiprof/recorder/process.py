@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from haiprof import schema
 from haiprof._core import RingReader
-from haiprof.owned_files import Folder
-from haiprof.places import RING_SUFFIX, removed
+from haiprof.common.owned_files import Folder
+from haiprof.common.places import RING_SUFFIX, removed
+from haiprof.common.process_life import Life, parent_of, started_at
 from haiprof.recorder import ending
-from haiprof.recorder.life import Life, parent_of, started_at
 from haiprof.recorder.memory_kills import MemoryKills
 from haiprof.recorder.process_folder import claim, document, gpus_of, whole, write_json
 from haiprof.recorder.segments import Reach, TableWriter, close_stream, live_streams, reached

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from haiprof import schema
-from haiprof.owned_files import Folder
-from haiprof.places import safe_name
+from haiprof.common.owned_files import Folder
+from haiprof.common.places import safe_name
 
 
 class Claimed(NamedTuple):

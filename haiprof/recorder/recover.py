@@ -17,20 +17,20 @@ from typing import Any, Final
 
 from haiprof import schema
 from haiprof._core import BrokenRing, RingReader
+from haiprof.common.claimed_folder import remove_abandoned
+from haiprof.common.owned_files import Folder, private_folder
+from haiprof.common.places import UNFINISHED_TRACE, node_name, ring_dirs, ring_roots, run_of
+from haiprof.common.process_life import process_is_alive
 from haiprof.errors import HaiprofError
-from haiprof.held import remove_abandoned
 from haiprof.options import OPTIONS, Options, resolve
-from haiprof.owned_files import Folder, private_folder
-from haiprof.places import UNFINISHED_TRACE, node_name, ring_dirs, ring_roots, run_of
 from haiprof.recorder.election import Election, recorder_running
 from haiprof.recorder.launch import start_recorder
-from haiprof.recorder.life import process_is_alive
 from haiprof.recorder.loop import tidy
 from haiprof.recorder.outside import notes_in
 from haiprof.recorder.process import RecordedProcess, rings_in
 from haiprof.recorder.process_folder import read_process_file, write_json
+from haiprof.recorder.run_folder import open_run
 from haiprof.recorder.segments import close_stream, live_streams
-from haiprof.run_folder import open_run
 
 #: An unfinished ring, or a ring folder without rings, this old (s) has lost its maker.
 _ABANDONED_SECONDS: Final = 60.0

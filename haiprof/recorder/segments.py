@@ -21,8 +21,8 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from haiprof import schema
-from haiprof.arrow_damage import Stream, as_invalid, reason_of, same_memory
-from haiprof.owned_files import Folder
+from haiprof.common.arrow_damage import Stream, as_invalid, reason_of, same_memory
+from haiprof.common.owned_files import Folder
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ def closed(bands: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     """Let bands fall to 0 where the last step ends.
 
     Args:
-        bands: what :func:`haiprof.views.steps.bands` returns for ``steps``.
+        bands: what :func:`haiprof.views.run.steps.bands` returns for ``steps``.
         steps: ``start`` and ``duration``, sorted.
     """
     names = bands["name"].n_unique()

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from haiprof.findings import efficiency as efficiency_findings
 from haiprof.show.grid import Grid, frame_grid
-from haiprof.views import efficiency_words
 
 if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
@@ -23,8 +23,8 @@ def show(analyzer: Analyzer) -> tuple[list[str], list[Grid]]:
         return [], []
     found, whole = analyzer.efficiency(), analyzer.goodput()
     lines = [
-        *efficiency_words.efficiency(found.run),
-        *efficiency_words.life(whole.summary, whole.parts),
+        *efficiency_findings.efficiency(found.run),
+        *efficiency_findings.life(whole.summary, whole.parts),
     ]
     return lines, _ranks(found.ranks)
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from haiprof.views.overview import BETWEEN
+from haiprof.views.run.overview import BETWEEN
 
 #: One colour per phase, the same in every figure.
 PHASE_COLOURS = {

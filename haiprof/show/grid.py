@@ -11,8 +11,8 @@ import polars as pl
 from rich.table import Table
 from rich.text import Text
 
-from haiprof.printable import printable
-from haiprof.views.words import energy, milliseconds, percent, size
+from haiprof.common.numbers import energy, milliseconds, percent, size
+from haiprof.common.printable import printable
 
 #: Longer texts from a trace are cut here: a report is for reading.
 _LONGEST = 300

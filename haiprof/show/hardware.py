@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from haiprof import schema
+from haiprof.common.numbers import rate
 from haiprof.show.grid import NOTHING, Grid, cell, frame_grid
 from haiprof.sources.own import ROLE_NODE, ROLE_RANK
-from haiprof.views import hardware, phase_means
-from haiprof.views import steps as step_views
-from haiprof.views.overview import PHASE_ORDER, Summary
-from haiprof.views.words import rate
+from haiprof.views.run import hardware, phase_means
+from haiprof.views.run import steps as step_views
+from haiprof.views.run.overview import PHASE_ORDER, Summary
 
 if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
@@ -139,7 +139,7 @@ def phase_grids(analyzer: Analyzer, ranks: Sequence[Summary]) -> list[Grid]:
 
 
 def phase_grid(means: pl.DataFrame, who: str = "") -> Grid | None:
-    """Lay out what :func:`haiprof.views.phase_means.phase_means` returns; None without a row."""
+    """Lay out the rows of :func:`~haiprof.views.run.phase_means.phase_means`; None without any."""
     if not means.height:
         return None
     found = set(means["phase"].unique())

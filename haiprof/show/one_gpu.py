@@ -10,6 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 import polars as pl
 
+from haiprof.common.numbers import milliseconds
 from haiprof.show.bands import add_bands, closed
 from haiprof.show.figures import (
     COLOURS,
@@ -21,18 +22,17 @@ from haiprof.show.figures import (
     utc_clock,
 )
 from haiprof.show.grid import Grid, frame_grid
-from haiprof.views import busy as busy_views
-from haiprof.views import device_steps as device_views
-from haiprof.views import gpu_use as use_views
-from haiprof.views import graphs as graph_views
-from haiprof.views import kernels as kernel_views
-from haiprof.views import recorded as recorded_views
-from haiprof.views import steps as step_views
 from haiprof.views.kernel_names import short_name
-from haiprof.views.overview import BETWEEN, Summary, device_phase_names, phase_table
-from haiprof.views.series import decimate
-from haiprof.views.timeline import PHASES, Timeline, typical_step
-from haiprof.views.words import milliseconds
+from haiprof.views.run import busy as busy_views
+from haiprof.views.run import device_steps as device_views
+from haiprof.views.run import gpu_use as use_views
+from haiprof.views.run import graphs as graph_views
+from haiprof.views.run import kernels as kernel_views
+from haiprof.views.run import recorded as recorded_views
+from haiprof.views.run import steps as step_views
+from haiprof.views.run.overview import BETWEEN, Summary, device_phase_names, phase_table
+from haiprof.views.run.series import decimate
+from haiprof.views.run.timeline import PHASES, Timeline, typical_step
 
 if TYPE_CHECKING:
     from haiprof.answers.gpu import GpuTables

@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 import polars as pl
 
 from haiprof import schema
+from haiprof.findings import gpus as gpu_findings
 from haiprof.show import hardware, one_gpu
 from haiprof.show.bands import add_bands, closed
 from haiprof.show.figures import (
@@ -28,12 +29,11 @@ from haiprof.show.one_gpu import Gpu
 from haiprof.show.overview import known_phases, rank_grids
 from haiprof.show.shown import Shown
 from haiprof.sources.own import ROLE_NODE, Process
-from haiprof.views import gpu_words
-from haiprof.views import steps as step_views
-from haiprof.views.gpus import parent
 from haiprof.views.intervals import Times
-from haiprof.views.overview import SMALLER, Summary, phase_names
-from haiprof.views.series import decimate, usable
+from haiprof.views.run import steps as step_views
+from haiprof.views.run.gpus import parent
+from haiprof.views.run.overview import SMALLER, Summary, phase_names
+from haiprof.views.run.series import decimate, usable
 
 if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
@@ -92,7 +92,7 @@ def show(analyzer: Analyzer, processes: list[Process], points: int = POINTS) -> 
     where = sorted({f"{p.node}, pid {p.pid}" for p in processes})
     lines = [f"{'; '.join(where)}; began {utc(analyzer.run.created_ns)} UTC"]
     if not analyzer.traced:  # of a deep trace another section tells
-        lines += gpu_words.lines(own, analyzer.run.kernels)
+        lines += gpu_findings.lines(own, analyzer.run.kernels)
     origin = analyzer.run.created_ns
     on_gpu = [s.process for s in own if s.gpu is not None]
     gpus = [one_gpu.gpu(p.label, origin, analyzer.read_gpu(p)) for p in on_gpu]

@@ -8,6 +8,8 @@ import numpy as np
 import plotly.graph_objects as go
 import polars as pl
 
+from haiprof.findings import gpus as gpu_findings
+from haiprof.findings import hardware as hardware_findings
 from haiprof.show import efficiency, hardware
 from haiprof.show.figures import (
     COLOURS,
@@ -20,8 +22,9 @@ from haiprof.show.figures import (
 )
 from haiprof.show.grid import Grid, frame_grid
 from haiprof.show.shown import Shown
-from haiprof.views import clock, gpu_words, hardware_words, imbalance
-from haiprof.views.overview import (
+from haiprof.views import clock
+from haiprof.views.run import imbalance
+from haiprof.views.run.overview import (
     BETWEEN,
     Summary,
     device_phase_names,
@@ -34,7 +37,7 @@ from haiprof.views.overview import (
     rank_table,
     slowest_first,
 )
-from haiprof.views.steps import OTHER
+from haiprof.views.run.steps import OTHER
 
 if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
@@ -52,9 +55,9 @@ _MACHINE_UNITS = ("_percent", "_bytes", "_bytes_per_s", "_watts")
 def show(analyzer: Analyzer) -> Shown:
     """Show all ranks and nodes of a run side by side."""
     ranks, nodes = analyzer.summaries()
-    links = analyzer.events(kind=hardware_words.LINK_EVENTS)
+    links = analyzer.events(kind=hardware_findings.LINK_EVENTS)
     # Of a deep trace another section tells.
-    recorded = [] if analyzer.traced else gpu_words.lines(ranks, analyzer.run.kernels)
+    recorded = [] if analyzer.traced else gpu_findings.lines(ranks, analyzer.run.kernels)
     told, used = efficiency.show(analyzer)
     return Shown(
         "Overview",
@@ -63,7 +66,7 @@ def show(analyzer: Analyzer) -> Shown:
             *recorded,
             *imbalance.lines(analyzer.imbalance()),
             *(clock.lines(analyzer.clock()) if len({s.process.node for s in ranks}) > 1 else []),
-            *hardware_words.lines(ranks, nodes, links),
+            *hardware_findings.lines(ranks, nodes, links),
         ],
         [
             *rank_grids(ranks),

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final
 import plotly.graph_objects as go
 import polars as pl
 
+from haiprof.findings import pipeline as pipeline_findings
 from haiprof.show.deep.section import NS_PER_MS, Columns, Section, durations, table
 from haiprof.show.figures import COLOURS, PHASE_COLOURS, safe, stacked
 from haiprof.show.grid import Grid
-from haiprof.views import pipeline as view
-from haiprof.views import pipeline_words
+from haiprof.views.run import pipeline as view
 
 if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
@@ -42,7 +42,7 @@ _NAMED: Final = ("name", "microbatch", "chunk")
 def section(analyzer: Analyzer) -> Section:
     """Tell of the pipeline of a run; nothing where no rank tells of microbatches."""
     found = analyzer.pipeline()
-    steps = pipeline_words.told(found)
+    steps = pipeline_findings.told(found)
     if not steps.height:
         return Section("", [])
     # Of all steps the one in the middle: the first ones are not like the others.
@@ -56,7 +56,7 @@ def section(analyzer: Analyzer) -> Section:
             *_ranks(found.lanes),
             *_steps(steps),
         ],
-        pipeline_words.lines(found),
+        pipeline_findings.lines(found),
     )
 
 

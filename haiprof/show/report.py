@@ -9,20 +9,21 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from haiprof.common.numbers import percent
+from haiprof.common.owned_files import replace_or_fill
 from haiprof.errors import HaiprofError
-from haiprof.owned_files import replace_or_fill
+from haiprof.findings import gpus as gpu_findings
+from haiprof.findings import hardware as hardware_findings
+from haiprof.findings.endings import failed, interrupted
 from haiprof.show import deep, one_rank, overview, pipeline
 from haiprof.show.figures import utc
 from haiprof.show.grid import NOTHING, Grid
 from haiprof.show.page import Page
 from haiprof.sources.own import ROLE_RANK, Run
-from haiprof.views import gpu_words, hardware_words
-from haiprof.views import overhead as overhead_view
-from haiprof.views import recorded as recorded_views
-from haiprof.views.endings import failed, interrupted
-from haiprof.views.overview import Summary, slowest_first
-from haiprof.views.series import mean_over_time
-from haiprof.views.words import percent
+from haiprof.views.run import overhead as overhead_view
+from haiprof.views.run import recorded as recorded_views
+from haiprof.views.run.overview import Summary, slowest_first
+from haiprof.views.run.series import mean_over_time
 
 if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
@@ -41,7 +42,7 @@ _FIRST = (
     "exit",
     "exception",
     "ecc",
-    hardware_words.LINK_EVENTS,
+    hardware_findings.LINK_EVENTS,
     "lost",
     overhead_view.EVENT_KIND,
     "disk",
@@ -236,7 +237,7 @@ def _cost(analyzer: Analyzer) -> str:
 
 
 def _recording_cost(ranks: list[Summary]) -> str:
-    measured = gpu_words.measured_overhead(ranks)
+    measured = gpu_findings.measured_overhead(ranks)
     if not measured:
         return ""
     compared = any(s.overhead is not None and s.overhead["overhead"] is not None for s in ranks)

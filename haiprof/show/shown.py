@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from haiprof.printable import printable
+from haiprof.common.printable import printable
 from haiprof.show.grid import Grid
 from haiprof.show.page import Page
 

@@ -22,9 +22,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from haiprof import schema
-from haiprof.arrow_damage import Checks, as_invalid, checked_schema, reason_of
+from haiprof.common.arrow_damage import Checks, as_invalid, checked_schema, reason_of
+from haiprof.common.owned_files import open_regular
 from haiprof.errors import HaiprofError
-from haiprof.owned_files import open_regular
 from haiprof.sources.segment_schema import check_schema
 from haiprof.sources.tables import arrow_file
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from haiprof import schema
+from haiprof.common.claimed_folder import Held, remove_abandoned
+from haiprof.common.owned_files import Folder
 from haiprof.errors import HaiprofError
-from haiprof.held import Held, remove_abandoned
-from haiprof.owned_files import Folder
 from haiprof.sources import own
 from haiprof.sources.arrow_memory import give_back
 from haiprof.sources.found import Found

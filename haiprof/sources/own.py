@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from haiprof import schema
+from haiprof.common.owned_files import Folder, open_regular
 from haiprof.errors import HaiprofError
-from haiprof.owned_files import Folder, open_regular
 
 #: What lasts longer, or is later, is no time that was measured.
 LATEST_NS = 2**62

@@ -1,7 +1,7 @@
 """Why traces lack what they do, by the tool that made them, with the mend.
 
 A tool whose import says so itself (``Imported.lacks``) is not here. Keys are those of
-:mod:`haiprof.views.trace.wants`.
+:mod:`haiprof.views.trace.requirements`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from haiprof import schema
-from haiprof.arrow_damage import texts_of
+from haiprof.common.arrow_damage import texts_of
 from haiprof.errors import HaiprofError
 from haiprof.sources.own import check_version
 

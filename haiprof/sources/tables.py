@@ -19,7 +19,7 @@ import polars as pl
 import pyarrow as pa
 
 from haiprof import schema
-from haiprof.arrow_damage import (
+from haiprof.common.arrow_damage import (
     Checks,
     Stream,
     as_invalid,
@@ -27,8 +27,8 @@ from haiprof.arrow_damage import (
     reason_of,
     rows_missing,
 )
+from haiprof.common.owned_files import open_regular
 from haiprof.errors import HaiprofError
-from haiprof.owned_files import open_regular
 from haiprof.sources.arrow_memory import from_system
 from haiprof.sources.own import LATEST_NS, Process
 from haiprof.sources.segment_schema import check_schema
@@ -363,7 +363,7 @@ def empty(columns: Sequence[schema.Column]) -> pl.DataFrame:
 
 
 def arrow_file(file: Path) -> pa.NativeFile:
-    """Open a file of a run for pyarrow; see :func:`haiprof.owned_files.open_regular`.
+    """Open a file of a run for pyarrow; see :func:`haiprof.common.owned_files.open_regular`.
 
     Raises:
         OSError: it cannot be read, or is no regular file.

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from haiprof.arrow_columns import dtype_of, taken
+from haiprof.common.arrow_columns import dtype_of, taken
 
 
 class Columns:

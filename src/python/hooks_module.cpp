@@ -1,4 +1,4 @@
-// The binding of the step machine and of the callables that haiprof/hooks attaches to torch.
+// The binding of the step machine and of the callables that haiprof/capture/hooks attaches to torch.
 #include <pybind11/stl.h>
 
 #include <optional>

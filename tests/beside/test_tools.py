@@ -31,7 +31,7 @@ ATTACHED = """
     import os, sys
     {before}
     def step():
-        session = sys.modules.get("haiprof.session")
+        session = sys.modules.get("haiprof.capture.session")
         if getattr(session, "active", lambda: None)() is not None:
             import haiprof
             haiprof.step()

@@ -32,7 +32,7 @@ from haiprof import Analyzer, schema
 from haiprof.collect import shell
 from haiprof.collect.gather import collect
 from haiprof.collect.source import SourceError, source
-from haiprof.owned_files import Folder
+from haiprof.common.owned_files import Folder
 from haiprof.recorder.segments import close_stream
 
 pytestmark = pytest.mark.usefixtures("shm")

@@ -21,7 +21,7 @@ from haiprof.cli.doctor.container import (
     ranks_here,
     rings_that_fit,
 )
-from haiprof.places import Access
+from haiprof.common.places import Access
 
 MIB = 1 << 20
 #: The lines that count of a container of Docker with a volume, in a pod, and of one on btrfs.
@@ -40,7 +40,7 @@ ON_BTRFS = "1 0 0:50 /var/lib/docker/btrfs/subvolumes/1 / rw - btrfs /dev/sda2 r
 EXAMINE = """
 import json, sys
 from haiprof.cli.doctor import container, reach
-from haiprof.places import Access
+from haiprof.common.places import Access
 found = [*container.examine(Access(sysfs=sys.argv[1], perfd=sys.argv[2])), *reach.attach()]
 print(json.dumps({f.what: [f.state, f.found, f.mend] for f in found}))
 """

@@ -17,13 +17,13 @@ from commands import haiprof, only_line
 from control_jobs import STEPS, job
 from recording import process_file, recorders, the_recorder, wait_for, wait_recorded
 
+from haiprof.capture.socket import server
 from haiprof.cli.asking import ask_job
-from haiprof.control import server
+from haiprof.common.places import control_socket
 from haiprof.control.attach import Wanted, attach
 from haiprof.control.client import ControlError
 from haiprof.control.find import find
 from haiprof.control.jobs import Process
-from haiprof.places import control_socket
 
 
 @contextlib.contextmanager

@@ -148,7 +148,7 @@ def test_ctrl_c_is_one_line_and_code_130(tmp_path: Path) -> None:
     program = f"""
 import sys, time
 from pathlib import Path
-from haiprof import owned_files
+from haiprof.common import owned_files
 from haiprof.cli.main import main
 def open_slowly(*given):
     Path({str(tmp_path / "reading")!r}).touch()

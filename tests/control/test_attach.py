@@ -21,14 +21,14 @@ from injected import waits_for_ever
 from recording import process_file, python, read_table, recorders, wait_for
 
 from haiprof import Analyzer
+from haiprof.common.launcher import placement
+from haiprof.common.process_life import start_time_of
 from haiprof.control import attach as attach_module
 from haiprof.control.attach import Attached, AttachError, Wanted, attach, way_to
 from haiprof.control.client import ControlError
 from haiprof.control.find import Found, find
 from haiprof.control.inject import run_in
-from haiprof.launcher import placement
 from haiprof.options import resolve
-from haiprof.recorder.life import start_time_of
 
 #: How one is reached that was not prepared.
 WAY = "remote_exec" if sys.version_info >= (3, 14) else "injector"
@@ -178,8 +178,8 @@ def test_who_comes_later_has_the_recording_last_as_long_as_he_wants(
 #: Waits for its first record, which never comes.
 ARMED = """
     import os, time
-    import haiprof.session
-    haiprof.session.arm()
+    import haiprof.capture.session
+    haiprof.capture.session.arm()
     print("ready", flush=True)
     while not os.path.exists("END"):
         time.sleep(0.01)
@@ -215,7 +215,7 @@ def test_what_is_given_up_does_not_record_later(
     shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("haiprof.control.attach._RECORD_SECONDS", 1.0)
-    slow = SLOW.format(module="haiprof.session")
+    slow = SLOW.format(module="haiprof.capture.session")
     with job(DOES, tmp_path, before=slow, each="time.sleep(0.01)") as running:
         attached = attach(found(running.pid), Wanted("r", tmp_path / "logs", 30))
         assert attached.way == "outside"
@@ -241,7 +241,7 @@ def test_a_recording_that_has_begun_is_not_given_up(
         return answer
 
     monkeypatch.setattr("haiprof.control.attach._records", records)
-    slow = SLOW.format(module="haiprof.hooks.cuda")
+    slow = SLOW.format(module="haiprof.capture.hooks.cuda")
     with job(DOES, tmp_path, before=slow, each="time.sleep(0.01)") as running:
         attached = recorded(running, Wanted("r", tmp_path / "logs", 30))
         assert (attached.way, attached.why) == (WAY, "")

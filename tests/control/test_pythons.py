@@ -40,7 +40,7 @@ import sys, time
 print("ready", flush=True)
 while True:
     time.sleep(0.002)
-    begun = sys.modules.get("haiprof.session")
+    begun = sys.modules.get("haiprof.capture.session")
     if begun is not None and getattr(begun, "active", lambda: None)() is not None:
         import haiprof
         with haiprof.range("work"):

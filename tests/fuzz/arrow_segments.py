@@ -14,8 +14,8 @@ from damage import damaged, forged, with_odd_values
 from supervised import fault_of, main
 
 from haiprof import schema
+from haiprof.common.owned_files import Folder
 from haiprof.errors import HaiprofError
-from haiprof.owned_files import Folder
 from haiprof.recorder.segments import Reach, TableWriter, close_stream, reached
 from haiprof.sources import tables
 from haiprof.sources.follow import FolderFollower, Wanted

@@ -67,20 +67,20 @@ class Haiprof:
 
     def on(self, kernels: str, period: float = 60.0, hooks: bool = True) -> None:
         """Do what ``haiprof.start(kernels=…)`` does, in the session that is there."""
-        from haiprof.session import attached
+        from haiprof.capture.session import instruments
 
         os.kill(self._recorder, signal.SIGCONT)
-        attached.install(
+        instruments.install(
             self._options._replace(kernels=kernels, kernels_period=period, hooks=hooks)
         )
 
     def off(self) -> None:
         """Take it all back."""
-        from haiprof import hooks
-        from haiprof.session import attached
+        from haiprof.capture import hooks
+        from haiprof.capture.session import instruments
 
         hooks.uninstall()
-        attached.stop_kernels()
+        instruments.stop_kernels()
         os.kill(self._recorder, signal.SIGSTOP)
 
 

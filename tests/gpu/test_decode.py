@@ -14,7 +14,7 @@ import pytest
 import haiprof
 from haiprof.options import Options
 from haiprof.recorder.process import RecordedProcess
-from haiprof.run_folder import open_run_folder
+from haiprof.recorder.run_folder import open_run_folder
 
 #: Packages with a libcupti, and the release whose record sizes it has.
 RELEASES = [("nvidia-cuda-cupti-cu12", "12.8"), ("nvidia-cuda-cupti", "13.0")]

@@ -15,10 +15,10 @@ import torch
 from recording import python, wait_recorded
 
 import haiprof
-from haiprof.hooks.cuda import torch_profiler
+from haiprof.capture.hooks.cuda import torch_profiler
 from haiprof.options import Options
 from haiprof.recorder.process import RecordedProcess
-from haiprof.run_folder import open_run_folder
+from haiprof.recorder.run_folder import open_run_folder
 
 #: Between the job's clock and that of the events, with threads that the machine may stop.
 TOLERANCE_NS = 5_000_000

@@ -76,7 +76,7 @@ def test_a_recording_that_was_stopped_before_it_began_is_not_in_the_way(
     shm: Path, tmp_path: Path, native_build: Path
 ) -> None:
     program = """
-    from haiprof.session import arm
+    from haiprof.capture.session import arm
     os.environ.update(HAIPROF_LOG_DIR=sys.argv[1], HAIPROF_KERNELS="all", HAIPROF_HOOKS="0")
     arm()
     haiprof.stop()

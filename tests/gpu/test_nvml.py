@@ -613,10 +613,10 @@ def test_every_metric_that_comes_is_described_and_documented(run: Callable[..., 
 def test_gpus_of_the_ranks_are_sampled_once_into_the_node_until_the_last_has_gone(
     place: Path, shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from haiprof.common.places import make_private, ring_dir, ring_root
     from haiprof.options import Options
-    from haiprof.places import make_private, ring_dir, ring_root
     from haiprof.recorder.launch import start_recorder
-    from haiprof.run_folder import open_run_folder
+    from haiprof.recorder.run_folder import open_run_folder
 
     monkeypatch.setenv("LD_LIBRARY_PATH", str(place / "nvidia-ml"))
     monkeypatch.setenv("FAKE_NVML_GPUS", "8")

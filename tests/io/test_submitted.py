@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 from recording import python, read_table, run_python, wait_for, wait_recorded
 
-from haiprof import _core, hooks
+from haiprof import _core
+from haiprof.capture import hooks
 
 MB = 1 << 20
 SIZE = 64 * MB
@@ -466,7 +467,7 @@ def test_a_job_keeps_its_counts_whatever_its_end(
 LOADER = (
     LIBRARY
     + """
-    from haiprof.session import arm
+    from haiprof.capture.session import arm
     arm()  # as the environment does: there is no ring before the first record
     import torch
     from torch.utils.data import DataLoader, Dataset
@@ -515,7 +516,7 @@ SPAWNED = """
 WORKER = (
     textwrap.dedent(LIBRARY)
     + """
-from haiprof.session import arm
+from haiprof.capture.session import arm
 arm()
 user = User(sys.argv[1])
 user.move("libaio", sys.argv[2], 64 << 20, 1)

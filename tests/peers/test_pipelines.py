@@ -11,7 +11,7 @@ from launched import run_ranks
 from recording import wait_recorded
 
 from haiprof.analyzer import Analyzer
-from haiprof.views.pipeline import Pipeline
+from haiprof.views.run.pipeline import Pipeline
 
 RANKS, MICROBATCHES, STEPS = 2, 4, 2
 BEGIN = f"""

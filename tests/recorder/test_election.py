@@ -8,7 +8,7 @@ from pathlib import Path
 
 from recording import run_python
 
-from haiprof.places import LOCK_NAME
+from haiprof.common.places import LOCK_NAME
 from haiprof.recorder.election import Election, recorder_pid, recorder_running
 
 

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import pytest
 from recording import process_file, python, read_table, wait_for, wait_recorded
 
-from haiprof.owned_files import Folder
-from haiprof.recorder.life import Life, start_time_of
+from haiprof.common.owned_files import Folder
+from haiprof.common.process_life import Life, start_time_of
+from haiprof.common.wait_status import Noted, forget_statuses, note_status, noted_status
 from haiprof.recorder.memory_kills import MemoryKills
-from haiprof.recorder.wait_status import Noted, forget_statuses, note_status, noted_status
 
 PATIENCE = 120.0
 #: What every program has before its end. Without arguments it ends the same way, unrecorded.
@@ -334,7 +334,7 @@ def test_the_status_of_a_child_that_its_parent_has_taken_is_in_the_pidfd_or_unkn
 
 
 def test_a_status_that_reads_as_nought_is_no_proof_where_it_is_hidden() -> None:
-    from haiprof.recorder.wait_status import status_in_stat
+    from haiprof.common.wait_status import status_in_stat
 
     stat = ["Z", *["0"] * 18, "123", *["0"] * 30]
     assert status_in_stat(stat, 123, shown=True) == 0

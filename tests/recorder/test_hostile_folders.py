@@ -14,14 +14,14 @@ from recording import process_file, python, read_table, recorders, run_python, w
 from runs import span, write_json, write_live, write_process, write_run
 
 from haiprof import schema
+from haiprof.capture.session.helpers import join_process_above
 from haiprof.collect.destination import Destination
+from haiprof.common.places import ring_dir
 from haiprof.control.sockets import remove_dead
 from haiprof.options import Options
-from haiprof.places import ring_dir
 from haiprof.recorder.launch import ring_doorbell, start_recorder
 from haiprof.recorder.outside import read_note
-from haiprof.run_folder import open_run_folder, why_not
-from haiprof.session.helpers import join_process_above
+from haiprof.recorder.run_folder import open_run_folder, why_not
 
 OTHER = 12345
 VICTIM = "a file of this user\n"
@@ -31,7 +31,7 @@ FORGES = """
     import os, sys
     from pathlib import Path
     from haiprof import _core
-    from haiprof.places import make_private
+    from haiprof.common.places import make_private
     rings, run_dir = Path(sys.argv[1]), sys.argv[2]
     make_private(rings.parent)
     make_private(rings)
@@ -350,7 +350,7 @@ def test_a_helper_counts_in_no_ring_of_another_user(
         joined.append(Path(path).name)
         return True
 
-    monkeypatch.setattr("haiprof.session.helpers._core.join_counters", join)
+    monkeypatch.setattr("haiprof.capture.session.helpers._core.join_counters", join)
     join_process_above()
     assert joined == [ring]
     hands_over(root)

@@ -12,8 +12,8 @@ from host_trees import FILES, Node
 from recording import process_file, read_table
 
 from haiprof import _core
+from haiprof.common.places import Access, node_name
 from haiprof.options import HOST_RECORDERS
-from haiprof.places import Access, node_name
 from haiprof.recorder import machine, synchronised
 from haiprof.recorder import node as node_module
 from haiprof.recorder.node import NodeRecorder

@@ -18,7 +18,7 @@ from recording import (
     wait_recorded,
 )
 
-from haiprof.places import make_private, ring_dir, ring_root
+from haiprof.common.places import make_private, ring_dir, ring_root
 
 
 def test_pandas_is_not_imported_where_it_is_installed(

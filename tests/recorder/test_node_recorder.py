@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from recording import process_file, read_table
 
-from haiprof.places import node_name
+from haiprof.common.places import node_name
 from haiprof.recorder.node import NodeRecorder
 
 HOUR_NS = 3_600_000_000_000

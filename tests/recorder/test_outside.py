@@ -15,14 +15,14 @@ import pytest
 from recording import process_file, recorders, the_recorder, wait_for
 
 from haiprof import Analyzer
+from haiprof.common.places import ring_dir
+from haiprof.common.process_life import start_time_of
 from haiprof.options import Options
-from haiprof.places import ring_dir
 from haiprof.recorder.election import recorder_running
 from haiprof.recorder.launch import start_recorder
-from haiprof.recorder.life import start_time_of
 from haiprof.recorder.outside import Note, end_note, notes_in, processes_of_notes, write_note
 from haiprof.recorder.recover import recover_rings
-from haiprof.run_folder import open_run_folder
+from haiprof.recorder.run_folder import open_run_folder
 
 
 @contextlib.contextmanager

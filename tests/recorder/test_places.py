@@ -17,7 +17,14 @@ from recording import python, read_table, recorders, run_python, wait_for
 
 from haiprof import _core
 from haiprof.cli.doctor import itself
-from haiprof.places import control_socket, in_ring_dir, open_rings, ring_dirs, ring_root, ring_roots
+from haiprof.common.places import (
+    control_socket,
+    in_ring_dir,
+    open_rings,
+    ring_dirs,
+    ring_root,
+    ring_roots,
+)
 from haiprof.recorder.recover import stale_ring_dirs
 
 OTHER = 12345
@@ -154,7 +161,7 @@ def test_a_dead_ring_in_the_second_place_is_recovered(
     run_python(
         """
         import os, sys
-        from haiprof.session import ring
+        from haiprof.capture.session import ring
         ring.start_recorder = lambda *_: 0
         import haiprof
         haiprof.start(sys.argv[1], run="run", hooks=False, ring_mib=2)
@@ -220,7 +227,7 @@ def test_a_job_whose_working_folder_is_gone_is_recorded(shm: Path, tmp_path: Pat
         """
         import os, sys
         from pathlib import Path
-        from haiprof import places
+        from haiprof.common import places
         places._FOR_LOGS = (sys.argv[1],)
         os.chdir(sys.argv[2])
         os.rmdir(sys.argv[2])
@@ -376,7 +383,7 @@ def test_a_log_folder_of_any_name_is_recorded_recovered_and_read(
         """
         import os, sys
         sys.stderr = sys.stdout
-        from haiprof.session import ring
+        from haiprof.capture.session import ring
         ring.start_recorder = lambda *_: 0
         import haiprof
         haiprof.start(sys.argv[1], run="run", hooks=False)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from haiprof.owned_files import Folder
+from haiprof.common.owned_files import Folder
 from haiprof.recorder.process_folder import claim, gpus_of, read_process_file, whole
 
 PROCESS = {

@@ -12,7 +12,7 @@ from commands import haiprof
 from damage import WRONG_TEXTS
 
 from haiprof import schema
-from haiprof.owned_files import Folder
+from haiprof.common.owned_files import Folder
 from haiprof.recorder.segments import (
     Batches,
     Reach,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from recording import process_file, python, recorders, the_recorder, wait_for, wait_recorded
 
+from haiprof.common.places import ring_dir
 from haiprof.options import Options
-from haiprof.places import ring_dir
 from haiprof.recorder.launch import start_recorder
 
 
@@ -47,7 +47,7 @@ def test_it_stands_by_and_takes_over_when_the_last_ring_is_closed(
 def test_without_a_command_to_stay_for_the_second_leaves(shm: Path, tmp_path: Path) -> None:
     program = """
     import haiprof, sys
-    from haiprof.places import ring_dir
+    from haiprof.common.places import ring_dir
     from haiprof.recorder.launch import start_recorder
     session = haiprof.start(sys.argv[1], run="run", hooks=False)
     haiprof.flush()

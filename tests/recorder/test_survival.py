@@ -87,8 +87,8 @@ def kill_pushers(
     native_build: Path, shm: Path, tmp_path: Path, kills: int, mode: str
 ) -> tuple[int, int]:
     """Kill ``kills`` pushing processes at random moments under one recorder."""
+    from haiprof.common.places import make_private, ring_dir, ring_root
     from haiprof.options import Options
-    from haiprof.places import make_private, ring_dir, ring_root
     from haiprof.recorder.launch import start_recorder
 
     rings, run_dir = ring_dir(tmp_path / "kill"), tmp_path / "kill"

@@ -13,7 +13,7 @@ import pytest
 from recording import process_file, run_python, wait_recorded
 
 from haiprof import _core, schema
-from haiprof.owned_files import Folder
+from haiprof.common.owned_files import Folder
 from haiprof.recorder.segments import Batches, TableWriter, close_stream, live_streams
 from haiprof.recorder.tables import RingTables
 from haiprof.sources.follow import FolderFollower, Wanted

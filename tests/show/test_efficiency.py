@@ -8,9 +8,9 @@ import pytest
 from runs import event, loop, make_gpu_run, make_run, write_closed, write_process
 
 from haiprof import Analyzer, schema
+from haiprof.common.numbers import percent
 from haiprof.export import csv
 from haiprof.show import efficiency
-from haiprof.views.words import percent
 
 
 def with_model(folder: Path) -> Path:

@@ -12,9 +12,9 @@ from browser import BROWSER, Browser
 
 from haiprof import schema
 from haiprof.analyzer import Analyzer
+from haiprof.findings import gpus as gpu_findings
 from haiprof.show.grid import Grid
 from haiprof.show.shown import Shown
-from haiprof.views import gpu_words
 
 HOSTILE = "</script><img src=x onerror=boom()>"
 
@@ -69,7 +69,7 @@ def test_a_run_without_gpus_says_nothing_of_them(tmp_path: Path) -> None:
 def test_without_kernels_one_line_says_what_would_show_them(tmp_path: Path) -> None:
     analyzer = Analyzer(runs.make_gpu_run(tmp_path / "r", windows=False))
     for shown in (analyzer.show_overview(), analyzer.show_one_rank(0)):
-        assert list(shown.lines).count(gpu_words.NO_KERNELS) == 1
+        assert list(shown.lines).count(gpu_findings.NO_KERNELS) == 1
         assert "busy" not in grid(shown, "Steps on the GPU").heads
         assert not shown.details
     assert "Kernels and copies" not in {g.title for g in shown.grids}
@@ -81,21 +81,21 @@ def test_a_run_that_recorded_no_kernels_though_asked_to_points_to_what_was_in_th
 ) -> None:
     run = runs.make_gpu_run(tmp_path / "r", windows=False)
     for kernels, line in (
-        ("windows", gpu_words.REFUSED.format(kernels="windows")),
-        ("all", gpu_words.REFUSED.format(kernels="all")),
-        ("off", gpu_words.NO_KERNELS),
-        (None, gpu_words.NO_KERNELS),
-        (7, gpu_words.NO_KERNELS),
+        ("windows", gpu_findings.REFUSED.format(kernels="windows")),
+        ("all", gpu_findings.REFUSED.format(kernels="all")),
+        ("off", gpu_findings.NO_KERNELS),
+        (None, gpu_findings.NO_KERNELS),
+        (7, gpu_findings.NO_KERNELS),
     ):
         runs.write_run(run, options={"kernels": kernels})
         for shown in (Analyzer(run).show_overview(), Analyzer(run).show_one_rank(0)):
             assert line in shown.lines
     runs.write_run(run, options=["kernels"])
-    assert gpu_words.NO_KERNELS in Analyzer(run).show_overview().lines
+    assert gpu_findings.NO_KERNELS in Analyzer(run).show_overview().lines
     runs.write_run(run, options={"kernels": "windows"})
     told = [runs.recording_begins(120), runs.recording_ends(125, why="handover")]
     replace(run / "n0#0", schema.EVENTS, told)
-    line = gpu_words.REFUSED_WHOLE_STEP.format(kernels="windows")
+    line = gpu_findings.REFUSED_WHOLE_STEP.format(kernels="windows")
     assert line in Analyzer(run).show_overview().lines
     assert "--kernels windows records" not in line
 
@@ -105,7 +105,7 @@ def test_kernels_in_no_whole_step_tell_no_share(tmp_path: Path) -> None:
     told = [runs.recording_begins(120), runs.recording_ends(125, why="handover")]
     replace(run / "n0#0", schema.EVENTS, told)
     shown = Analyzer(run).show_one_rank(0)
-    assert gpu_words.NO_WHOLE_STEP in shown.lines
+    assert gpu_findings.NO_WHOLE_STEP in shown.lines
     assert not shown.details
     assert column(grid(shown, "Kernels and copies"), "calls") == ["10", "40", "10", "10"]
 
@@ -130,7 +130,7 @@ def graph_run(folder: Path) -> Path:
 def test_replays_of_graphs_are_shown_and_why_kernels_are_not(tmp_path: Path) -> None:
     run = graph_run(tmp_path / "r")
     shown = Analyzer(run).show_one_rank(0)
-    assert gpu_words.GRAPHS.format(where="") in shown.lines
+    assert gpu_findings.GRAPHS.format(where="") in shown.lines
     graphs = grid(shown, "CUDA graphs")
     assert column(graphs, "graph") == ["graph 0"]
     assert column(graphs, "replays") == ["20"]
@@ -144,7 +144,7 @@ def test_replays_of_graphs_are_shown_and_why_kernels_are_not(tmp_path: Path) -> 
     assert "busy" not in grid(shown, "Device phases, a step").heads
     assert "unlike" in grid(shown, "Kernels and copies").note
     page = Analyzer(run).report(tmp_path / "x").read_text()
-    assert gpu_words.GRAPHS.format(where="") in page
+    assert gpu_findings.GRAPHS.format(where="") in page
     assert "Replays of CUDA graphs" in page
     assert not [line for line in Analyzer(run).headline() if "idle" in line or "busy" in line]
     assert Analyzer(run).graph_replays()["replays"].to_list() == [20]
@@ -162,7 +162,7 @@ def test_kernels_without_device_phases_say_that_phases_are_missing(tmp_path: Pat
     run = runs.make_gpu_run(tmp_path / "r")
     (run / "n0#0" / "device_spans-0.arrow").unlink()
     shown = Analyzer(run).show_one_rank(0)
-    assert gpu_words.NO_PHASES in shown.lines
+    assert gpu_findings.NO_PHASES in shown.lines
     assert column(grid(shown, "Steps on the GPU"), "busy") == ["75 %"]
     assert {t.name for t in shown.details[0].data} == {"kernel", "communication"}
 

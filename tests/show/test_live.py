@@ -36,7 +36,7 @@ from haiprof.show.live import frame
 from haiprof.show.live.history import MEAN_SECONDS, TREND_SECONDS
 from haiprof.show.live.job import Job
 from haiprof.show.live.terminal import render
-from haiprof.views.overview import PHASE_ORDER
+from haiprof.views.run.overview import PHASE_ORDER
 
 
 def job(run: Path, recorder_lives: bool | None = None) -> Job:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from haiprof.cli.console import say
-from haiprof.cli.doctor import container, itself, job, reach, sources, told
+from haiprof.cli.doctor import container, itself, job, output, reach, sources
 from haiprof.cli.doctor import plan as plans
 from haiprof.cli.doctor.finding import BROKEN, OK, Finding
 from haiprof.cli.doctor.require import unmet
+from haiprof.cli.process.console import say
+from haiprof.common.places import Access
 from haiprof.options import resolve
-from haiprof.places import Access
 
 
 def examine(
@@ -50,9 +50,9 @@ def examine(
     findings.append(plans.summary(plan))
     missing = unmet(findings, require) if require else None
     if as_json:
-        print(told.as_json(findings, works, plan, missing))
+        print(output.as_json(findings, works, plan, missing))
     else:
-        told.show(findings, plan if show_plan else None)
+        output.show(findings, plan if show_plan else None)
     for line in missing or ():
         say(line)
     return 1 if missing else 0

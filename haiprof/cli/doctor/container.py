@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 from haiprof.cli.doctor import given, rights
 from haiprof.cli.doctor.finding import ABSENT, BROKEN, DENIED, OK, Finding
 from haiprof.cli.doctor.itself import SMALLEST_RING, mib
+from haiprof.common.places import Access, folders_for_rings, in_container, in_first_pid_namespace
 from haiprof.options import resolve
-from haiprof.places import Access, folders_for_rings, in_container, in_first_pid_namespace
 
 #: File systems that engines lay a container's own files on.
 _LAYERS: Final = frozenset({"overlay", "aufs", "fuse.fuse-overlayfs"})

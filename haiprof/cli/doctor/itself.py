@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from haiprof.cli.doctor.finding import ABSENT, BROKEN, DENIED, OK, Finding
+from haiprof.common.owned_files import private_folder
+from haiprof.common.places import folders_for_rings, room_for_ring, root_with_room
 from haiprof.options import Options, resolve
-from haiprof.owned_files import private_folder
-from haiprof.places import folders_for_rings, room_for_ring, root_with_room
 
 #: Bytes, as src/ring/writer.h has it; the core may not be there to ask.
 SMALLEST_RING: Final = 2 << 20
@@ -137,7 +137,7 @@ def _clock(ring: Path) -> Finding:
 
 
 def _recorder(rings: Path, ring: Path, folder: Path) -> Finding:
-    from haiprof.places import RECORDER_LOG
+    from haiprof.common.places import RECORDER_LOG
     from haiprof.recorder.launch import start_recorder
 
     begun = time.monotonic()

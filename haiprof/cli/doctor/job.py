@@ -50,7 +50,7 @@ def torch() -> Iterator[Finding]:
 
 
 def hook_findings(hooks: Mapping[str, object]) -> Iterator[Finding]:
-    """Say of each hook whether it works, by what :func:`haiprof.hooks.status` told."""
+    """Say of each hook whether it works, by what :func:`haiprof.capture.hooks.status` told."""
     for name, how in hooks.items():
         what, found = f"hook {name}", str(how)
         if not found.startswith("off"):
@@ -100,7 +100,8 @@ def ask_python(program: str, variable: str, value: str) -> tuple[int, str, str]:
 def gpu_kernels() -> Iterator[Finding]:
     """Ask CUPTI whether it can record kernels."""
     program = (
-        "import json; from haiprof import _core; from haiprof.hooks.cuda import libcupti_folders; "
+        "import json; from haiprof import _core; "
+        "from haiprof.capture.hooks.cuda import libcupti_folders; "
         "print(json.dumps(_core.gpu_probe(':'.join(libcupti_folders()))))"
     )
     code, said, error = ask_python(program, ENABLED_VARIABLE, "0")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from haiprof.cli.doctor.finding import ABSENT, OK, Finding
-from haiprof.places import find_procfs, find_sysfs, mounted
+from haiprof.common.places import find_procfs, find_sysfs, mounted
 
 _WHAT: Final = "counter plan"
 #: What a problem says (src/uncore/plan.cpp) that goes away with the name of the CPU.

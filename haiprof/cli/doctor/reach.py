@@ -9,7 +9,7 @@ from typing import Final
 
 from haiprof.cli.doctor import given, rights
 from haiprof.cli.doctor.finding import BROKEN, DENIED, OK, Finding
-from haiprof.places import in_container
+from haiprof.common.places import in_container
 
 _WHAT: Final = "attach"
 #: How long the code may take to run, s.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from haiprof.choices import did_you_mean
 from haiprof.cli.doctor.finding import ABSENT, OK, Finding
+from haiprof.common.choices import did_you_mean
 from haiprof.options import ALL, HOST_RECORDERS
 
 #: haiprof itself: shared memory, a clock, a record all the way to a file.

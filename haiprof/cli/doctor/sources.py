@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from haiprof.cli.doctor import given, job
 from haiprof.cli.doctor.finding import BROKEN, OK, Finding
+from haiprof.common.places import PROCFS, SYSFS, Access, in_container
 from haiprof.options import ENABLED_VARIABLE, HOST_RECORDERS
-from haiprof.places import PROCFS, SYSFS, Access, in_container
 
 #: What a reason or a mend speaks of -> where it is explained, and how a container is given it.
 _MORE: Final = (

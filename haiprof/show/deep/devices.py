@@ -25,7 +25,7 @@ from haiprof.views.trace.idle import CATEGORIES
 
 if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
-    from haiprof.traced.questions import OverviewFrames
+    from haiprof.answers.deep import OverviewFrames
 
 #: Parts of a device's time by their columns, and what they are called.
 _PARTS = {

@@ -8,14 +8,14 @@ import numpy as np
 import plotly.graph_objects as go
 import polars as pl
 
+from haiprof.common.numbers import milliseconds
 from haiprof.show.deep.section import Columns, OneTrace, Section, durations, lacking, table
 from haiprof.show.figures import COLOURS, panel_legends, safe, stacked
 from haiprof.show.grid import Grid
-from haiprof.views.series import decimate
+from haiprof.views.run.series import decimate
 from haiprof.views.trace import bandwidth as bandwidth_view
 from haiprof.views.trace import launches as launch_view
 from haiprof.views.trace import queue_length as queue_view
-from haiprof.views.words import milliseconds
 
 if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from haiprof.common.numbers import milliseconds, percent
 from haiprof.show.deep.section import (
     NS_PER_MS,
     Columns,
@@ -15,11 +16,10 @@ from haiprof.show.deep.section import (
     readable,
     table,
 )
-from haiprof.views.words import milliseconds, percent
 
 if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
-    from haiprof.views.trace.critical_path import CriticalPath
+    from haiprof.views.trace.critical_path.path import CriticalPath
 
 
 def section(analyzer: Analyzer, one: OneTrace) -> Section:

@@ -11,13 +11,13 @@ from typing import Final, NamedTuple
 import numpy as np
 from rich.text import Text
 
-from haiprof.printable import printable
+from haiprof.common.numbers import milliseconds, percent, rate, size
+from haiprof.common.printable import printable
+from haiprof.findings.endings import brief, failed
 from haiprof.show.live.history import MEAN_SECONDS, OTHER, TREND_SECONDS
 from haiprof.show.live.job import SILENT, Job, Watched, label
 from haiprof.sources.own import Process
-from haiprof.views.endings import brief, failed
 from haiprof.views.intervals import Times
-from haiprof.views.words import milliseconds, percent, rate, size
 
 #: Letter and style of each phase, in the order in which they are drawn.
 PHASES: Final = {

@@ -127,7 +127,7 @@ class StepHistory:
         self._split(waiting.where(~later), low, high, second)
 
     def _split(self, spans: _Spans, low: Times, high: Times, second: Times) -> None:
-        """Part the steps as :func:`haiprof.views.steps.parts` does."""
+        """Part the steps as :func:`haiprof.views.run.steps.parts` does."""
         own = np.zeros(len(spans.start), np.int64)
         lane = spans.thread * 2 + spans.is_phase
         for key in np.unique(lane):

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from haiprof import schema
 from haiprof.errors import HaiprofError
+from haiprof.findings.endings import failed, interrupted
 from haiprof.show.live.history import TREND_SECONDS, StepHistory, Values
 from haiprof.sources.follow import NO_TEXT, FolderFollower, Part, Wanted
 from haiprof.sources.own import (
@@ -22,7 +23,6 @@ from haiprof.sources.own import (
     read_process,
     read_run,
 )
-from haiprof.views.endings import failed, interrupted
 
 _SPANS: Final = Wanted(
     schema.SPANS,
@@ -252,7 +252,7 @@ class Job:
                 around.setdefault(node.process.node, []).append(node)
         if not around:
             return
-        from haiprof.views.gpus import instances
+        from haiprof.views.run.gpus import instances
 
         for watched in self.watched.values():
             nodes = around.get(watched.process.node, [])

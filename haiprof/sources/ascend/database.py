@@ -15,8 +15,8 @@ from urllib.parse import quote
 
 import polars as pl
 
+from haiprof.common.printable import printable
 from haiprof.errors import HaiprofError
-from haiprof.printable import printable
 
 _ROWS: Final = 100_000
 #: What SQLite says of a damaged file; it may not even be able to put it into words.

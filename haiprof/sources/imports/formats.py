@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from haiprof.common.printable import printable
 from haiprof.errors import HaiprofError
-from haiprof.printable import printable
 from haiprof.sources import found as tools
 from haiprof.sources.found import Found, Source
 from haiprof.sources.imports.imported import Imported

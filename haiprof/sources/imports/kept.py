@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from haiprof import schema
+from haiprof.common.claimed_folder import Held, remove_abandoned
 from haiprof.errors import HaiprofError
-from haiprof.held import Held, remove_abandoned
 from haiprof.sources.found import Found, has_beside
 from haiprof.sources.imports.formats import Told
 from haiprof.sources.imports.whole_run import IMPORTER, files_of, import_run

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from haiprof import schema
+from haiprof.common.places import safe_name
 from haiprof.errors import HaiprofError
-from haiprof.places import safe_name
 from haiprof.sources.found import Found, Source
 from haiprof.sources.imports.formats import Told, import_source
 from haiprof.sources.imports.imported import Imported, whole

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from haiprof import schema
+from haiprof.common.owned_files import Folder
 from haiprof.errors import HaiprofError
-from haiprof.owned_files import Folder
 from haiprof.sources.found import KINETO, Found, Source, is_url
 from haiprof.sources.kineto.names import Name, is_handlers, may_be_trace, take_apart
 from haiprof.sources.kineto.stream import filesystem

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from haiprof.common.printable import printable
 from haiprof.errors import HaiprofError
-from haiprof.printable import printable
 from haiprof.sources.imports.imported import Imported, gpu, whole
 from haiprof.sources.imports.segments import Segments, extent, time_of
 from haiprof.sources.kineto import words

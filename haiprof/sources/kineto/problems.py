@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from haiprof.printable import printable
+from haiprof.common.printable import printable
 
 
 def cut_lines(truncated: int | None, broken: str | None) -> Iterator[str]:

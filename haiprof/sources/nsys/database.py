@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import quote
 
+from haiprof.common.printable import printable
 from haiprof.errors import HaiprofError
-from haiprof.printable import printable
 from haiprof.sources.found import is_sqlite
 
 if TYPE_CHECKING:

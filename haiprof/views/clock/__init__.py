@@ -23,6 +23,7 @@ Times are int64 ns; clocks are those of the hosts as recorded.
 
 from __future__ import annotations
 
+from haiprof.findings.clock import lines
 from haiprof.views.clock.hosts import Clock, clock
 from haiprof.views.clock.together import (
     MEETINGS,
@@ -32,7 +33,6 @@ from haiprof.views.clock.together import (
     messages,
     one_sided,
 )
-from haiprof.views.clock.words import lines
 
 __all__ = [
     "MEETINGS",

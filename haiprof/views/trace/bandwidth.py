@@ -13,9 +13,9 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from haiprof.views.trace.linked import Linked
-from haiprof.views.trace.names import one_of
-from haiprof.views.trace.work import MEMORY, work
+from haiprof.views.trace.linking.linked import Linked
+from haiprof.views.trace.linking.names import one_of
+from haiprof.views.trace.linking.work import MEMORY, work
 
 
 def bandwidth(linked: Linked, *, drop_last_step: bool = False) -> pl.DataFrame:

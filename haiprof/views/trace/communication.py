@@ -1,6 +1,7 @@
 """The communications of one rank: which collective each was, of which group, how long and how much.
 
-A communication is a kernel that communicates (:mod:`haiprof.views.trace.roles`), attributed by
+A communication is a kernel that communicates (:mod:`haiprof.views.trace.linking.roles`), attributed
+by
 correlation: to the call that launched it, and so to the operations around that call. An operation
 that communicates on the host itself (gloo, MPI, UCC) is one as well, and so is any where no device
 was recorded. Of what a kernel is said to be, the kernel's own arguments count first, then those of
@@ -20,9 +21,9 @@ import numpy.typing as npt
 import polars as pl
 
 from haiprof.views.intervals import Index
-from haiprof.views.trace import roles
-from haiprof.views.trace.ancestors import climb
-from haiprof.views.trace.linked import Linked
+from haiprof.views.trace.linking import roles
+from haiprof.views.trace.linking.ancestors import climb
+from haiprof.views.trace.linking.linked import Linked
 
 #: Operations that move the data on the host, not by a kernel.
 ON_HOST = ("gloo:", "mpi:", "ucc:")

@@ -28,8 +28,8 @@ import numpy.typing as npt
 import polars as pl
 
 from haiprof.views.kernel_names import lasting_name
-from haiprof.views.trace.linked import Linked
-from haiprof.views.trace.work import rows
+from haiprof.views.trace.linking.linked import Linked
+from haiprof.views.trace.linking.work import rows
 
 #: Share of the differences that are called one, although they are chance.
 FALSE: Final = 0.05

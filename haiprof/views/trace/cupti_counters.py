@@ -14,8 +14,8 @@ import re
 import numpy as np
 import polars as pl
 
-from haiprof.views.trace.linked import CALLS, Linked
-from haiprof.views.trace.work import texts_in
+from haiprof.views.trace.linking.linked import CALLS, Linked
+from haiprof.views.trace.linking.work import texts_in
 
 #: Calls that launch a kernel.
 _LAUNCH = re.compile(r"^(cudaLaunch|cuLaunch)(Cooperative)?Kernel|^hip(Ext)?(Module)?LaunchKernel")

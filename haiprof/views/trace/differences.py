@@ -14,7 +14,7 @@ from typing import Final, Literal, get_args
 
 import polars as pl
 
-from haiprof.views.trace.linked import Linked
+from haiprof.views.trace.linking.linked import Linked
 
 SCHEMA: Final = {
     "name": pl.String(),

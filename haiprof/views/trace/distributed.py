@@ -25,8 +25,8 @@ import polars as pl
 
 from haiprof.views.intervals import Times, covered, covered_per_group, intersect, merge
 from haiprof.views.trace.communication import SCHEMA, communications
-from haiprof.views.trace.linked import Linked
-from haiprof.views.trace.work import ratio, times, union
+from haiprof.views.trace.linking.linked import Linked
+from haiprof.views.trace.linking.work import ratio, times, union
 
 Rank = TypeVar("Rank", int, str)
 

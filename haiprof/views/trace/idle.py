@@ -20,8 +20,8 @@ import numpy.typing as npt
 import polars as pl
 
 from haiprof.views.intervals import Index, Times
-from haiprof.views.trace.linked import Linked
-from haiprof.views.trace.work import launch_times, times, worked
+from haiprof.views.trace.linking.linked import Linked
+from haiprof.views.trace.linking.work import launch_times, times, worked
 
 #: The categories, in the order in which they are tried.
 CATEGORIES = ("host_wait", "kernel_wait", "other")
@@ -35,7 +35,7 @@ def idle(
     Args:
         linked: the trace.
         kernel_delay: ns; a shorter gap is the delay between kernels that were launched in time.
-        drop_last_step: as :func:`haiprof.views.trace.work.work` has it, and as HTA does.
+        drop_last_step: as :func:`haiprof.views.trace.linking.work.work` has it, and as HTA does.
 
     Returns:
         Three rows per stream, also where they are 0: ``device``, ``stream`` (null where the trace

@@ -8,8 +8,8 @@ from __future__ import annotations
 import polars as pl
 
 from haiprof.views.intervals import intersect
-from haiprof.views.trace.linked import Linked
-from haiprof.views.trace.work import MEMORY, devices, union, work
+from haiprof.views.trace.linking.linked import Linked
+from haiprof.views.trace.linking.work import MEMORY, devices, union, work
 
 #: Kinds of work and the roles that each has.
 KINDS = {"computation": ("kernel",), "communication": ("communication",), "memory": MEMORY}
@@ -84,7 +84,7 @@ def user_ranges(spans: pl.DataFrame, *, before: int | None = None) -> pl.DataFra
         spans: rows of ``spans`` (ranges on the host; their steps count as well) or of
             ``device_spans`` (the same ranges, as the device saw them).
         before: ns; leave out what begins then or later, such as when the last step begins
-            (:func:`haiprof.views.trace.work.last_step`), as HTA does.
+            (:func:`haiprof.views.trace.linking.work.last_step`), as HTA does.
 
     Returns:
         One row per name, the longest in all first: ``name``, ``count``; in ns ``sum``, ``mean``,

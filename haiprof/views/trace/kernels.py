@@ -1,7 +1,8 @@
 """Kernels of a trace: totals by name, or by launch properties and the operator that launched them.
 
-Durations are ns, shares of one. :mod:`haiprof.views.kernels` has the kernels of a run that haiprof
-recorded by device phase; this is what a trace tells beyond: occupancy, tensor cores, operators.
+Durations are ns, shares of one. :mod:`haiprof.views.run.kernels` has the kernels of a run that
+haiprof recorded by device phase; this is what a trace tells beyond: occupancy, tensor cores,
+operators.
 
 There may be as many kinds of launches as launches, and tens of millions of both.
 """
@@ -15,9 +16,9 @@ import numpy.typing as npt
 import polars as pl
 
 from haiprof.views.intervals import Times
-from haiprof.views.trace.compat import as_plugin
-from haiprof.views.trace.linked import Linked, nullable
-from haiprof.views.trace.names import occurring
+from haiprof.views.trace.as_other_tools.tensorboard_reading import as_plugin
+from haiprof.views.trace.linking.linked import Linked, nullable
+from haiprof.views.trace.linking.names import occurring
 
 By = Literal["name", "launch"]
 #: What tells launches of one kernel apart.
@@ -65,8 +66,9 @@ def kernels(linked: Linked, by: By = "name", *, compat: bool = False) -> pl.Data
     ``occupancy`` (of one): their averages over the time of the launches that tell; null where
     none does.
 
-    With ``compat`` the plugin's own reading, see :mod:`haiprof.views.trace.compat`: by launch it
-    has those kernels only whose operator it finds, and what a launch does not tell is 0.
+    With ``compat`` the plugin's own reading, see
+    :mod:`haiprof.views.trace.as_other_tools.tensorboard_reading`: by launch it has those kernels
+    only whose operator it finds, and what a launch does not tell is 0.
 
     Raises:
         ValueError: ``by`` is neither.

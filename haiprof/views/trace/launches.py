@@ -13,9 +13,9 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from haiprof.views.trace.linked import Linked
-from haiprof.views.trace.names import matching, one_of
-from haiprof.views.trace.work import MEMORY, work
+from haiprof.views.trace.linking.linked import Linked
+from haiprof.views.trace.linking.names import matching, one_of
+from haiprof.views.trace.linking.work import MEMORY, work
 
 _KINDS = pl.Series(["graph", "memory", "kernel"])
 
@@ -26,7 +26,7 @@ def launches(linked: Linked, *, memory: bool = True, drop_last_step: bool = Fals
     Args:
         linked: the trace.
         memory: whether copies and sets count.
-        drop_last_step: as :func:`haiprof.views.trace.work.work` has it, and as HTA does.
+        drop_last_step: as :func:`haiprof.views.trace.linking.work.work` has it, and as HTA does.
 
     Returns:
         One row per activity: ``row`` (of it), ``runtime`` (row of the call), ``call`` (its name),

@@ -22,11 +22,11 @@ import numpy.typing as npt
 import polars as pl
 
 from haiprof.views.intervals import Index, Times
-from haiprof.views.trace.ancestors import climb
-from haiprof.views.trace.instants import Rows, around, running
-from haiprof.views.trace.linked import Linked
-from haiprof.views.trace.names import dense, numbered
-from haiprof.views.trace.work import rows as rows_of
+from haiprof.views.trace.linking.ancestors import climb
+from haiprof.views.trace.linking.instants import Rows, around, running
+from haiprof.views.trace.linking.linked import Linked
+from haiprof.views.trace.linking.names import dense, numbered
+from haiprof.views.trace.linking.work import rows as rows_of
 
 _LOADER: Final = r"^enumerate\((DataLoader|DataPipe)\)#"
 _OPTIMIZER: Final = r"^Optimizer\."

@@ -20,11 +20,11 @@ import numpy.typing as npt
 import polars as pl
 
 from haiprof.views.intervals import Times, covered_per_group
-from haiprof.views.trace.ancestors import climb
-from haiprof.views.trace.instants import Rows, around, innermost
-from haiprof.views.trace.linked import CALLS, PYTHON, Linked
-from haiprof.views.trace.names import numbered
-from haiprof.views.trace.work import rows as rows_of
+from haiprof.views.trace.linking.ancestors import climb
+from haiprof.views.trace.linking.instants import Rows, around, innermost
+from haiprof.views.trace.linking.linked import CALLS, PYTHON, Linked
+from haiprof.views.trace.linking.names import numbered
+from haiprof.views.trace.linking.work import rows as rows_of
 
 #: How torch names the Python function that calls a module.
 _PREFIX: Final = "nn.Module: "

@@ -20,9 +20,9 @@ import numpy.typing as npt
 import polars as pl
 
 from haiprof.views.intervals import Times
-from haiprof.views.trace.compat import as_plugin
-from haiprof.views.trace.linked import Linked
-from haiprof.views.trace.names import dense, numbered
+from haiprof.views.trace.as_other_tools.tensorboard_reading import as_plugin
+from haiprof.views.trace.linking.linked import Linked
+from haiprof.views.trace.linking.names import dense, numbered
 
 Rows = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
@@ -63,7 +63,8 @@ def operators(linked: Linked, by: By = "name", *, compat: bool = False) -> pl.Da
     ``tensor_core_self`` and ``tensor_core_total`` (ns of kernels of tensor cores), and both as
     shares of the device's times (null without).
 
-    With ``compat`` the plugin's own reading, see :mod:`haiprof.views.trace.compat`.
+    With ``compat`` the plugin's own reading, see
+    :mod:`haiprof.views.trace.as_other_tools.tensorboard_reading`.
 
     Raises:
         ValueError: ``by`` is none of :data:`FURTHER`.

@@ -3,7 +3,7 @@
 The formula is HTA's (``get_comm_comp_overlap``): ``ratio`` is the time in which communication and
 computation both ran, of the time in which communication ran. HTA knows communication by the names
 of NCCL and HCCL alone, and by names that begin with ``hip``; here it is what
-:mod:`haiprof.views.trace.roles` says.
+:mod:`haiprof.views.trace.linking.roles` says.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import polars as pl
 
 from haiprof.views.intervals import intersect
-from haiprof.views.trace.linked import Linked
-from haiprof.views.trace.work import devices, union
+from haiprof.views.trace.linking.linked import Linked
+from haiprof.views.trace.linking.work import devices, union
 
 SCHEMA = {
     "device": pl.UInt16(),

@@ -16,10 +16,10 @@ import numpy.typing as npt
 import polars as pl
 
 from haiprof.views.intervals import Times, by_rank, covered, merge, union
-from haiprof.views.trace.compat import as_plugin
-from haiprof.views.trace.linked import Linked
-from haiprof.views.trace.ran import only_device, ran
-from haiprof.views.trace.work import ratio
+from haiprof.views.trace.as_other_tools.tensorboard_reading import as_plugin
+from haiprof.views.trace.linking.linked import Linked
+from haiprof.views.trace.linking.ran import only_device, ran
+from haiprof.views.trace.linking.work import ratio
 
 #: Columns of kernels that it needs.
 COLUMNS = ("start", "duration", "kind", "name", "device", "blocks_per_sm", "occupancy")
@@ -105,7 +105,8 @@ def overview(
         linked: the trace.
         recorded: from when to when it was recorded, for the timeline; by default, from the first
             row to the last.
-        compat: the plugin's own reading, see :mod:`haiprof.views.trace.compat`.
+        compat: the plugin's own reading, see
+            :mod:`haiprof.views.trace.as_other_tools.tensorboard_reading`.
     """
     if recorded is None and not compat:
         # Steps, headline and recommendations ask for it as well.

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import polars as pl
 
 from haiprof.views.intervals import Index
-from haiprof.views.trace.linked import Linked
-from haiprof.views.trace.work import worked
+from haiprof.views.trace.linking.linked import Linked
+from haiprof.views.trace.linking.work import worked
 
 #: What CUDA lets a stream hold before a launch blocks.
 FULL = 1024

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from haiprof.views.trace.ancestors import climb
-from haiprof.views.trace.instants import around
-from haiprof.views.trace.linked import Linked
-from haiprof.views.trace.work import rows
+from haiprof.views.trace.linking.ancestors import climb
+from haiprof.views.trace.linking.instants import around
+from haiprof.views.trace.linking.linked import Linked
+from haiprof.views.trace.linking.work import rows
 
 #: HTA's own choice: what launches less has hardly a pattern.
 SHORTEST: Final = 3

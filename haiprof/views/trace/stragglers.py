@@ -16,8 +16,8 @@ from typing import TypeVar
 
 import polars as pl
 
-from haiprof.views.trace.linked import Linked
-from haiprof.views.trace.work import last_step, launch_times
+from haiprof.views.trace.linking.linked import Linked
+from haiprof.views.trace.linking.work import last_step, launch_times
 
 Rank = TypeVar("Rank", int, str)
 

@@ -17,9 +17,9 @@ from __future__ import annotations
 import polars as pl
 
 from haiprof.views.intervals import by_rank
-from haiprof.views.trace.linked import Linked
-from haiprof.views.trace.ran import ran
-from haiprof.views.trace.work import ratio
+from haiprof.views.trace.linking.linked import Linked
+from haiprof.views.trace.linking.ran import ran
+from haiprof.views.trace.linking.work import ratio
 
 #: Columns of kernels that it needs.
 COLUMNS = ("start", "duration", "kind", "name", "device")
@@ -40,7 +40,7 @@ def temporal(linked: Linked, *, drop_last_step: bool = False) -> pl.DataFrame:
 
     Args:
         linked: the trace.
-        drop_last_step: as :func:`haiprof.views.trace.work.work` has it, and as HTA does.
+        drop_last_step: as :func:`haiprof.views.trace.linking.work.work` has it, and as HTA does.
 
     Returns:
         One row per device: ``device`` (null where the trace names none), ``span``, ``compute``,

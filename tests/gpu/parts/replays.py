@@ -45,9 +45,9 @@ def _job(device: str, words: Sequence[str]) -> dict[str, Any]:
 
     import haiprof
     from haiprof import _core
-    from haiprof.hooks import cuda
+    from haiprof.capture.hooks import cuda
+    from haiprof.capture.session import instruments
     from haiprof.options import Options
-    from haiprof.session import attached
 
     with scratch() as folder:
         haiprof.start(folder, run=recorded.RUN, hooks=False, kernels="windows", budget=0.0,
@@ -81,7 +81,7 @@ def _job(device: str, words: Sequence[str]) -> dict[str, Any]:
             during.append(in_a_row())
             cuda.uninstall(5.0)
             without.append(in_a_row())
-            attached.install_kernels(Options())
+            instruments.install_kernels(Options())
         left_out = _core.gpu_counts()["replays_left_out"]
         haiprof.stop()
         if not recorded.closed(Path(folder), 15):

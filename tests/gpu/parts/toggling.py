@@ -133,7 +133,7 @@ def _worker(device: str, words: Sequence[str]) -> dict[str, Any]:
 def _begin(folder: str) -> None:
     import haiprof
     from haiprof import _core
-    from haiprof.hooks.cuda import libcupti_folders
+    from haiprof.capture.hooks.cuda import libcupti_folders
 
     if not _core.ring_open():
         haiprof.start(folder, run="run", hooks=False, kernels="off", recorders="io",

@@ -23,7 +23,7 @@ from haiprof.errors import HaiprofError
 from haiprof.export import csv
 from haiprof.sources import tables
 from haiprof.sources.own import Process
-from haiprof.views.trace.linked import link
+from haiprof.views.trace.linking.linked import link
 
 NAME = "ascend_pytorch_profiler_0.db"
 INVALID = 4294967295

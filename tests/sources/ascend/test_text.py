@@ -19,7 +19,7 @@ from haiprof.sources import tables
 from haiprof.sources.ascend.find import find
 from haiprof.sources.imports.kept import keep, place_of
 from haiprof.sources.own import Process
-from haiprof.views.trace.linked import link
+from haiprof.views.trace.linking.linked import link
 
 LEVELS = ("level0", "level1")
 RANKS = (0, 1)

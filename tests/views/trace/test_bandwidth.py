@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from trace_frames import kernels_of, spans_of
 
 from haiprof.views.trace.bandwidth import bandwidth, summary
-from haiprof.views.trace.linked import Linked, link
+from haiprof.views.trace.linking.linked import Linked, link
 
 
 def as_long_as_hta_has_them(linked: Linked) -> Linked:

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trace_rows import kernel, span, table
 
-from haiprof.views.trace.linked import link
+from haiprof.views.trace.as_other_tools.msprof_step_trace import step_trace
+from haiprof.views.trace.linking.linked import link
 from haiprof.views.trace.overview import OTHER, PARTS, overview
-from haiprof.views.trace.step_trace import step_trace
 
 SPANS = {
     "communication": ("user", "nccl:all_reduce"),

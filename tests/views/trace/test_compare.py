@@ -13,7 +13,7 @@ from traces import files, load
 
 from haiprof.views.trace import compare as views
 from haiprof.views.trace.compare import compare, quantile, two_sided
-from haiprof.views.trace.linked import Linked, link
+from haiprof.views.trace.linking.linked import Linked, link
 
 US = 1000
 

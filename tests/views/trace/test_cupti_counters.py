@@ -8,7 +8,7 @@ import traces
 from trace_frames import kernels_of, spans_of
 
 from haiprof.views.trace.cupti_counters import cupti_counters
-from haiprof.views.trace.linked import link
+from haiprof.views.trace.linking.linked import link
 
 
 @pytest.mark.parametrize("run", traces.runs())

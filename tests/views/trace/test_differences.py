@@ -10,7 +10,7 @@ from trace_frames import kernels_of, spans_of
 from traces import Trace, files, load, runs
 
 from haiprof.views.trace.differences import Of, differences
-from haiprof.views.trace.linked import link
+from haiprof.views.trace.linking.linked import link
 
 
 def counted(trace: Trace, of: Of) -> tuple[Counter[str], Counter[str]]:

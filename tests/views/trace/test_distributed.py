@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trace_frames import collectives_of, kernels_of, spans_of
 
-from haiprof.views.trace import distributed, plugin_communication
+from haiprof.views.trace import distributed
+from haiprof.views.trace.as_other_tools import tensorboard_communication
 from haiprof.views.trace.communication import communications
-from haiprof.views.trace.linked import Linked, link
+from haiprof.views.trace.linking.linked import Linked, link
 
 #: Where the plugin's numbers are not reached by its rule, and why.
 OTHER = {
@@ -53,18 +54,18 @@ def test_the_plugins_rule_gives_the_plugins_numbers(run: str) -> None:
     ]
     if not told:
         # The plugin shows nothing unless every rank communicates by one of its names.
-        ranges = [plugin_communication.communications(w.whole) for w in hta.workers(run)]
+        ranges = [tensorboard_communication.communications(w.whole) for w in hta.workers(run)]
         assert not all(frame.height for frame in ranges)
         return
     ((overlap, waiting),) = ((d["overlap"]["data"], d["waittime"]["data"]) for d in told)
     linked = {worker.name: as_plugin(worker.trace) for worker in hta.workers(run)}
-    split = plugin_communication.transfer(
-        {name: plugin_communication.communications(one) for name, one in linked.items()}
+    split = tensorboard_communication.transfer(
+        {name: tensorboard_communication.communications(one) for name, one in linked.items()}
     )
     parts = ("compute", "overlap", "communication", "other")
     equal = []
     for name, one in linked.items():
-        for row in plugin_communication.breakdown(one).rows(named=True):
+        for row in tensorboard_communication.breakdown(one).rows(named=True):
             theirs = overlap[str(row["step"])][name]
             equal += [hta.close(row[p] / 1000, its) for p, its in zip(parts, theirs, strict=True)]
         for row in split.filter(pl.col("rank") == name, pl.col("step").is_not_null()).rows(

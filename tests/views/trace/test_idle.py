@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from trace_frames import kernels_of, spans_of
 
 from haiprof.views.trace.idle import CATEGORIES, gaps, idle
-from haiprof.views.trace.linked import link
+from haiprof.views.trace.linking.linked import link
 
 #: Where HTA is wrong even on times rounded its way, and why.
 WRONG = {

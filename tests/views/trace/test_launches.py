@@ -9,7 +9,7 @@ import traces
 from trace_frames import kernels_of, spans_of
 
 from haiprof.views.trace.launches import launches, summary
-from haiprof.views.trace.linked import link
+from haiprof.views.trace.linking.linked import link
 
 #: The calls whose launches HTA looks at.
 KNOWN = [

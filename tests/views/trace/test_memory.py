@@ -16,7 +16,7 @@ from traces import expected, files, load, runs
 
 from haiprof import schema
 from haiprof.views.trace import memory
-from haiprof.views.trace.linked import Linked, link
+from haiprof.views.trace.linking.linked import Linked, link
 
 #: The plugin's columns of operators, in its order.
 COLUMNS = (

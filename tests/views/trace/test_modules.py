@@ -16,7 +16,7 @@ from traces import Trace, expected, files, load, runs
 
 from haiprof import schema
 from haiprof.views.trace import modules as views
-from haiprof.views.trace.linked import Linked, link
+from haiprof.views.trace.linking.linked import Linked, link
 
 COLUMNS = ("occurrences", "operators", "host", "self_host", "device", "self_device")
 Key = tuple[str, int]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trace_frames import kernels_of, spans_of
 
-from haiprof.views.trace.linked import link
+from haiprof.views.trace.linking.linked import link
 from haiprof.views.trace.overlap import overlap
 
 

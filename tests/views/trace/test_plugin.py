@@ -18,7 +18,7 @@ from trace_numbers import Recorded
 from traces import Trace, expected, files
 
 from haiprof.views.trace.kernels import kernels
-from haiprof.views.trace.linked import Linked, link
+from haiprof.views.trace.linking.linked import Linked, link
 from haiprof.views.trace.operators import operators
 from haiprof.views.trace.overview import overview
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trace_frames import kernels_of, spans_of
 
-from haiprof.views.trace.linked import Linked, link
+from haiprof.views.trace.linking.linked import Linked, link
 from haiprof.views.trace.queue_length import blocked, queue_length, summary
 
 #: Calls that HTA knows to launch something.

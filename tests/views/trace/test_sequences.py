@@ -10,7 +10,7 @@ import pytest
 from trace_frames import kernels_of, spans_of
 from traces import Trace, files, load, runs
 
-from haiprof.views.trace.linked import link
+from haiprof.views.trace.linking.linked import link
 from haiprof.views.trace.sequences import sequences
 
 

@@ -9,7 +9,7 @@ from trace_frames import kernels_of, spans_of
 
 from haiprof.views.trace.communication import communications
 from haiprof.views.trace.distributed import match
-from haiprof.views.trace.linked import Linked, link
+from haiprof.views.trace.linking.linked import Linked, link
 from haiprof.views.trace.stragglers import late_starts, stragglers
 
 #: The runs of several ranks with names of kernels that HTA knows.

@@ -8,11 +8,11 @@ import polars as pl
 import pytest
 from trace_rows import kernel, span, table
 
+from haiprof.views.trace.as_other_tools.msprof_op_statistics import op_statistics
+from haiprof.views.trace.as_other_tools.msprof_step_trace import step_trace
 from haiprof.views.trace.kernels import kernels
-from haiprof.views.trace.linked import Linked, link
-from haiprof.views.trace.op_statistics import op_statistics
+from haiprof.views.trace.linking.linked import Linked, link
 from haiprof.views.trace.operators import operators
-from haiprof.views.trace.step_trace import step_trace
 
 
 @pytest.fixture

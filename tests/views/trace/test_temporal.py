@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trace_frames import kernels_of, spans_of
 
-from haiprof.views.trace.linked import link
+from haiprof.views.trace.linking.linked import link
 from haiprof.views.trace.temporal import temporal
 
 #: Where HTA is wrong even on times rounded its way, and why.

@@ -6,7 +6,7 @@ from typing import Any
 
 from trace_rows import kernel, span, table
 
-from haiprof.views.trace.linked import link
+from haiprof.views.trace.linking.linked import link
 
 
 def steps(spans: list[dict[str, Any]], kernels: list[dict[str, Any]]) -> list[tuple[int, int, int]]:

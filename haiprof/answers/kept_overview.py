@@ -1,0 +1,70 @@
+"""The overview of a trace, kept beside its import: what a reader wants first is there at once.
+
+So the overview of a thousand imported ranks is as many small files. One that other code made is
+not read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from haiprof.common.owned_files import Folder
+from haiprof.views.trace.overview import DEVICES_SCHEMA, STEPS_SCHEMA, TIMELINE_SCHEMA, Overview
+
+#: In a process folder.
+FILE: Final = "overview.json"
+_FORMAT: Final = "haiprof.overview"
+_FRAMES: Final[dict[str, Any]] = {
+    "devices": DEVICES_SCHEMA,
+    "steps": STEPS_SCHEMA,
+    "timeline": TIMELINE_SCHEMA,
+}
+
+
+def read(folder: Path) -> Overview | None:
+    """Return the overview kept in a process folder, or None where none of this code's is there."""
+    try:
+        told = json.loads(Folder.at(folder).read(FILE))
+        if told["format"] != _FORMAT or told["code"] != _code():
+            return None
+        frames: dict[str, Any] = {
+            name: pl.DataFrame(told[name], schema) for name, schema in _FRAMES.items()
+        }
+        whole = dataclasses.fields(Overview)
+        return Overview(**{each.name: frames.get(each.name, told[each.name]) for each in whole})
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, pl.exceptions.PolarsError):
+        return None
+
+
+def keep(folder: Path, made: Overview) -> None:
+    """Keep an overview in a process folder; it appears whole.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    told: dict[str, Any] = {"format": _FORMAT, "code": _code()}
+    for each in dataclasses.fields(Overview):
+        value = getattr(made, each.name)
+        told[each.name] = value.to_dict(as_series=False) if each.name in _FRAMES else value
+    with Folder.at(folder).replacing(FILE, f".{FILE}.{os.getpid()}") as file:
+        file.write(json.dumps(told).encode())
+
+
+@functools.cache
+def _code() -> str:
+    """Name the code that makes an overview: of another the numbers may be others."""
+    from haiprof import __version__
+
+    digest = hashlib.blake2b(__version__.encode(), digest_size=16)
+    views = Path(__file__).with_name("views")
+    for file in sorted(views.rglob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,251 @@
+"""Which rank is late: the parts of all ranks' steps brought together, and what explains it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+from haiprof.answers.rank_columns import WHO, session_of, stacked
+from haiprof.sources.own import Process
+from haiprof.views.run import evidence, imbalance
+from haiprof.views.run import steps as step_views
+from haiprof.views.run.device_steps import device_steps
+from haiprof.views.run.rank_parts import RankParts
+from haiprof.views.trace.overview import OTHER
+from haiprof.views.trace.overview import PARTS as TRACE_PARTS
+
+_DATALOADER = "dataloader"
+_BACKWARD, _SYNC = "backward", "gradient_sync"
+#: Of so many late ranks, the worst, it is looked at why.
+_EXPLAINED = 16
+
+
+def recorded_parts(spans: pl.DataFrame, phases: pl.DataFrame) -> pl.DataFrame:
+    """Return the parts of each step of one process: of the host, or of its GPU where it has phases.
+
+    On a GPU the phases are those of its main stream; what lies between them is the DataLoader's as
+    far as the host waited for it, else ``other``. ``backward`` ends where the waiting for other
+    ranks' gradients begins, which is the part ``gradient_sync``.
+
+    Args:
+        spans: host spans with the columns of :data:`haiprof.views.run.steps.COLUMNS`.
+        phases: what :func:`haiprof.views.run.device_steps.segments` returns.
+
+    Returns:
+        ``step``, ``part``, ``duration``, ``start`` and ``end`` (ns; of the last span of the part).
+    """
+    found = step_views.steps(spans)
+    # Of a count that began anew, the later step.
+    found = found.drop_nulls("step").unique("step", keep="last", maintain_order=True)
+    host = (
+        step_views.parts(spans, found)
+        .group_by("row", "name")
+        .agg(pl.col("duration").sum())
+        .join(found.select("step").with_row_index("row").cast({"row": pl.Int64}), on="row")
+        .select(pl.col("step").cast(pl.Int64), pl.col("name").alias("part"), "duration")
+    )
+    if phases.height:
+        first = phases.filter(pl.col("device") == pl.col("device").min())
+        return _of_device(host, first, device_steps(first))
+    phase = spans.filter(pl.col("category") == "phase", pl.col("step").is_not_null())
+    last = _last(phase.with_columns((pl.col("start") + pl.col("duration")).alias("end")))
+    return host.join(last, on=["step", "part"], how="left")
+
+
+def _last(spans: pl.DataFrame) -> pl.DataFrame:
+    """Return ``start`` and ``end`` of the last span of each part of each step."""
+    named = spans.select(
+        pl.col("step").cast(pl.Int64), pl.col("name").cast(pl.String).alias("part"), "start", "end"
+    ).sort("start")
+    waits = named.filter(pl.col("part") == _SYNC).group_by("step").agg(waits=pl.col("start").last())
+    # What is left of backward behind the waiting is no backward of its own.
+    own = named.join(waits, on="step", how="left", maintain_order="left").filter(
+        pl.col("waits").is_null()
+        | (pl.col("part") != _BACKWARD)
+        | (pl.col("start") < pl.col("waits"))
+    )
+    to = pl.when(pl.col("part") == _BACKWARD).then(pl.min_horizontal("end", "waits"))
+    return (
+        own.with_columns(to.otherwise("end").alias("end"))
+        .group_by("step", "part")
+        .agg(pl.col("start", "end").last())
+    )
+
+
+def _of_device(host: pl.DataFrame, phases: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    step = pl.col("step").cast(pl.Int64)
+    mine = phases.filter(pl.col("step").is_not_null()).sort("start")
+    named = (
+        mine.group_by(step, pl.col("name").cast(pl.String).alias("part"))
+        .agg((pl.col("end") - pl.col("start")).sum().alias("duration"))
+        .join(_last(mine), on=["step", "part"])
+    )
+    whole = steps.group_by(step).agg((pl.col("end") - pl.col("start")).sum().alias("whole"))
+    between = (
+        whole.join(named.group_by("step").agg(pl.col("duration").sum()), on="step")
+        .join(
+            host.filter(pl.col("part") == _DATALOADER).select("step", host="duration"),
+            on="step",
+            how="left",
+        )
+        .with_columns((pl.col("whole") - pl.col("duration")).clip(lower_bound=0).alias("rest"))
+        .with_columns(pl.min_horizontal("rest", pl.col("host").fill_null(0)).alias("input"))
+    )
+    none = pl.lit(None, pl.Int64())
+    parts = [
+        between.select("step", pl.lit(name).alias("part"), value.alias("duration"),
+                       none.alias("start"), none.alias("end"))
+        for name, value in ((_DATALOADER, pl.col("input")),
+                            (step_views.OTHER, pl.col("rest") - pl.col("input")))
+    ]  # fmt: skip
+    return pl.concat([named, *parts])
+
+
+def at_once(whose: Mapping[str, Process], steps: pl.DataFrame) -> list[dict[str, Process]]:
+    """Return which processes of one session are to be compared with each other, by label.
+
+    Ranks belong together. Files without a rank may be of anything: those that go on at the same
+    time do.
+
+    Args:
+        whose: the process of each label.
+        steps: of all traces, see :func:`haiprof.views.trace.overview.overview`.
+    """
+    groups = [{label: each for label, each in whose.items() if each.rank is not None}]
+    end = 0
+    for label, begins, ends in _times(whose, steps):
+        if begins >= end:
+            groups.append({})
+        groups[-1][label] = whose[label]
+        end = max(end, ends)
+    return [group for group in groups if len(group) > 1]
+
+
+def _times(whose: Mapping[str, Process], steps: pl.DataFrame) -> list[tuple[str, int, int]]:
+    """Return when the steps of each process without a rank began and ended, in their order, ns."""
+    if not steps.height or "step" not in steps.columns:
+        return []
+    ends = (pl.col("start") + pl.col("duration")).max().alias("end")
+    lasted = steps.group_by("node", "rank", "pid", "session").agg(pl.col("start").min(), ends)
+    times = {
+        (node, pid, session): (start, end)
+        for node, rank, pid, session, start, end in lasted.iter_rows()
+        if rank is None
+    }
+    found = [
+        (label, *times[place])
+        for label, each in whose.items()
+        if each.rank is None and (place := (each.node, each.pid, session_of(each))) in times
+    ]
+    return sorted(found, key=lambda one: one[1])
+
+
+def traced_parts(
+    whose: Mapping[str, Process], steps: pl.DataFrame, waits: pl.DataFrame
+) -> RankParts:
+    """Return the parts of the steps of traces of one session, without waiting, by label.
+
+    Args:
+        whose: the process of each label.
+        steps: of all traces, see :func:`haiprof.views.trace.overview.overview`.
+        waits: of all traces, see :func:`haiprof.views.trace.distributed.transfer`.
+    """
+    labels = pl.DataFrame(
+        {
+            "label": list(whose),
+            "node": [p.node for p in whose.values()],
+            "rank": [p.rank for p in whose.values()],
+            "pid": [p.pid for p in whose.values()],
+            "session": [session_of(p) for p in whose.values()],
+        },
+        {"label": pl.String, "node": pl.String, "rank": pl.Int64, "pid": pl.Int64,
+         "session": pl.UInt32},
+    )  # fmt: skip
+    made = RankParts()
+    if not steps.height or "step" not in steps.columns:
+        return made
+    node = pl.col("node").cast(pl.String)
+    # Where a trace tells of a pipeline alone, a step is mostly waiting, and how much is not known.
+    known = pl.sum_horizontal(TRACE_PARTS).sum().over(list(WHO)) > 0
+    mine = steps.drop("duration").filter(known).with_columns(node)
+    mine = mine.join(labels, on=list(WHO), nulls_equal=True)
+    moved = (pl.col("transfer") + pl.col("unmatched")).alias("moved")
+    moving = waits.with_columns(node).select(*WHO, "step", moved).drop_nulls("step")
+    mine = mine.join(moving, on=[*WHO, "step"], how="left", nulls_equal=True)
+    # Waiting comes first in a collective, and may be hidden behind kernels.
+    own = pl.min_horizontal("communication", pl.col("moved").fill_null(0))
+    long = mine.with_columns(own.alias("communication")).unpivot(
+        (*TRACE_PARTS, OTHER), index=["label", "step"], variable_name="part",
+        value_name="duration",
+    )  # fmt: skip
+    none = pl.lit(None, pl.Int64())
+    told = long.select(
+        "label", pl.col("step").cast(pl.Int64), "part", "duration",
+        none.alias("start"), none.alias("end"),
+    )  # fmt: skip
+    for (label,), frame in told.partition_by("label", as_dict=True).items():
+        made.add(str(label), frame)
+    return made
+
+
+def of_run(
+    whose: Mapping[str, Process],
+    parts: RankParts,
+    sampled: Callable[[Sequence[evidence.Window]], Sequence[evidence.Means]],
+    gpus: Callable[[Process], Sequence[str]],
+) -> pl.DataFrame:
+    """Return which ranks of a recorded run are late, the worst of them with evidence.
+
+    Args:
+        whose: the process of each label.
+        parts: :func:`recorded_parts` of each, on one clock.
+        sampled: what was sampled in windows of time; only asked where one is late.
+        gpus: the GPUs of a process as its node names them.
+    """
+    # What all ranks tell to be waiting is none of their own; where one does not, it is of backward.
+    parts.fold(_SYNC, _BACKWARD)
+    parts.leave_waiting_out()
+    found = imbalance.imbalance(parts)
+    rows = found.to_dicts()
+    lasting = [parts.spanned(row["rank"], row["since"], row["until"]) for row in rows[:_EXPLAINED]]
+    if any(steps for *_, steps in lasting):
+        places = {
+            label: evidence.Place(p.node, p.rank, p.pid, gpus(p)) for label, p in whose.items()
+        }
+        read = sampled([(low, high) for low, high, _ in lasting])
+        for row, (low, high, steps), means in zip(rows, lasting, read, strict=False):
+            if steps:
+                _explain(row, means, places, high - low, int(row["late"]) * steps)
+    lines = pl.Series("evidence", [row.get("evidence") for row in rows], pl.String())
+    kinds = pl.Series("kind", [row["kind"] for row in rows], pl.String())
+    return told(found.with_columns(kinds, lines), whose)
+
+
+def _explain(
+    row: dict[str, Any],
+    sampled: evidence.Means,
+    places: Mapping[str, evidence.Place],
+    lasted: int,
+    late: int,
+) -> None:
+    """Add to a row what was sampled while the rank was late, and correct its kind by it."""
+    others = [place for label, place in places.items() if label != row["rank"]]
+    lines, contended = evidence.evidence(sampled, places[row["rank"]], others, lasted, late)
+    row["evidence"] = "; ".join(lines) or None
+    if contended and row["kind"] in ("compute", "host", "other"):
+        row["kind"] = "contention"
+
+
+def told(found: pl.DataFrame, whose: Mapping[str, Process]) -> pl.DataFrame:
+    """Put whose rows they are in front of late ranks, and a sentence behind them."""
+    labels = found["rank"].to_list()
+    lines = [
+        imbalance.words(row, label[0].upper() + label[1:])
+        for row, label in zip(found.to_dicts(), labels, strict=True)
+    ]
+    rows = found.drop("rank").with_columns(pl.Series("words", lines, pl.String()))
+    if not labels:
+        return pl.DataFrame(schema={**WHO, **rows.schema})
+    return stacked((whose[label], rows[n : n + 1]) for n, label in enumerate(labels))

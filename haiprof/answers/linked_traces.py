@@ -1,0 +1,137 @@
+"""The linked trace of a process: read and linked when it is first asked for, then kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import polars as pl
+
+from haiprof import schema
+from haiprof.answers.matched import Matched
+from haiprof.sources import tables
+from haiprof.sources.arrow_memory import give_back
+from haiprof.sources.own import Process
+from haiprof.views.clock import Clock
+from haiprof.views.intervals import Times
+from haiprof.views.run import busy, recorded
+from haiprof.views.run.device_steps import STEPS_SCHEMA
+from haiprof.views.trace.linking.linked import Linked, link
+from haiprof.views.trace.linking.unlinked import unlinked, without_calls
+
+_SPAN_COLUMNS = tuple(c.name for c in schema.SPANS.columns if c.name != "attributes")
+#: Linked traces are kept up to this many rows of spans and kernels together; the last one always.
+_KEPT_ROWS = 4_000_000
+
+
+class Links:
+    """Linked traces, kept while they are asked for again and again."""
+
+    def __init__(self) -> None:
+        """Keep none yet."""
+        #: What :meth:`Traced._matched` made of all ranks.
+        self.matched: Matched | None = None
+        #: What the matched ranks tell of the clocks of their hosts.
+        self.clock: Clock | None = None
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, Linked] = OrderedDict()
+
+    def of(self, process: Process, columns: Sequence[str] | None = None) -> Linked:
+        """Return the linked trace of a process, reading it where it is not kept.
+
+        Of a trace without calls only those ``columns`` of its activities are read; by default all.
+        """
+        key = str(process.folder)
+        with self._lock:
+            kept = self._kept.get(key)
+            if kept is not None and _has(kept, columns):
+                self._kept.move_to_end(key)
+                return kept
+        made = _read(process, columns, kept)
+        give_back()
+        with self._lock:
+            self._kept[key] = made
+            while len(self._kept) > 1 and sum(map(_rows, self._kept.values())) > _KEPT_ROWS:
+                self._kept.popitem(last=False)
+        return made
+
+
+def _has(linked: Linked, columns: Sequence[str] | None) -> bool:
+    wanted = ("row", "step") if columns is None else columns
+    return set(wanted) <= set(linked.activities.columns)
+
+
+def _rows(linked: Linked) -> int:
+    return linked.ops.height + linked.activities.height
+
+
+def link_of(process: Process, links: Links | None, columns: Sequence[str] | None = None) -> Linked:
+    """Return the linked trace of a process; without ``links`` it is read, and not kept."""
+    return _read(process, columns) if links is None else links.of(process, columns)
+
+
+def _read(
+    process: Process, columns: Sequence[str] | None = None, known: Linked | None = None
+) -> Linked:
+    """Read and link a trace; of one without calls only ``columns`` of kernels, where they are told.
+
+    ``known`` is what was read of it before, with other columns.
+    """
+    if known is not None and columns is not None:
+        lacking = [name for name in columns if name not in known.activities.columns]
+        more = tables.read(process, schema.KERNELS, lacking).frame
+        # A run that still records may have more rows by now.
+        if more.height == known.activities.height:
+            return known.widened(more)
+
+    def table(which: schema.Table, columns: Sequence[str] | None = None) -> pl.DataFrame:
+        return tables.read(process, which, columns).frame
+
+    collectives, flows, device_spans = (
+        functools.partial(table, which)
+        for which in (schema.COLLECTIVES, schema.FLOWS, schema.DEVICE_SPANS)
+    )
+    if process.trace is not None:
+        # No name here: the spans are put in another order, and there may be millions of them.
+        return link(
+            table(schema.SPANS, _SPAN_COLUMNS),
+            table(schema.KERNELS),
+            collectives,
+            flows,
+            device_spans,
+        )
+    spans = table(schema.SPANS, _SPAN_COLUMNS)
+    narrow = columns is not None and without_calls(spans)
+    kernels = table(schema.KERNELS, columns if narrow else None)
+    times = None
+    if kernels.height:
+        spans, times = _recorded(process, spans, kernels)
+    if narrow:
+        host = link(spans, tables.empty(schema.KERNELS.columns), collectives, flows, device_spans)
+        made = unlinked(host, kernels)
+    else:
+        made = link(spans, kernels, collectives, flows, device_spans)
+    return dataclasses.replace(made, recorded=times)
+
+
+def _recorded(
+    process: Process, spans: pl.DataFrame, kernels: pl.DataFrame
+) -> tuple[pl.DataFrame, tuple[Times, Times] | None]:
+    """Leave out the steps in which haiprof did not record kernels; tell when it did.
+
+    None where it is not known when, so that all the time is meant.
+    """
+    kind = {"kind": (recorded.EVENT_KIND,)}
+    events = tables.read(process, schema.EVENTS, keep=kind).frame
+    on_host = recorded.host_steps(spans)
+    last = busy.last_end(kernels)
+    on_device = pl.DataFrame(schema=STEPS_SCHEMA)
+    intervals = recorded.recorded(events, on_host, on_device, process.ended_ns, last)
+    steps = on_host.with_row_index("group").with_columns(device=pl.lit(0, pl.UInt16()))
+    found = recorded.windows(intervals, steps, on_host)
+    is_step = pl.col("category") == "step"
+    told = spans.filter(is_step.not_() | pl.col("start").is_in(found["start"].implode()))
+    return told, recorded.times(intervals, last)

@@ -1,0 +1,123 @@
+"""The communication of all ranks matched, in memory that does not grow with their number.
+
+A rank's communications come packed (some bytes each) and wait in a temporary file, while what all
+ranks had together is summed up. Then they are matched with that, a few ranks at a time, and only
+what the views make of them is kept.
+"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import polars as pl
+
+from haiprof.answers.rank_columns import named
+from haiprof.errors import HaiprofError
+from haiprof.sources.own import Process
+from haiprof.views.trace import distributed, stragglers
+
+#: Communications that are matched together.
+_BATCH_ROWS: Final = 50_000
+#: Packed communications of so many bytes stay in memory.
+_KEPT_BYTES: Final = 16 << 20
+_TEXTS: Final = ("op", "group", "ranks", "type")
+
+
+class Matched(NamedTuple):
+    """What matching told of all ranks; ``steps`` needs none."""
+
+    steps: pl.DataFrame
+    transfers: pl.DataFrame
+    collectives: pl.DataFrame
+    stragglers: pl.DataFrame
+    sessions: tuple[Session, ...]
+
+
+def pack(found: pl.DataFrame) -> bytes:
+    """Pack the communications of one rank, so that they travel and wait in little room."""
+    packed = io.BytesIO()
+    told = distributed.numbered(found).cast(dict.fromkeys(_TEXTS, pl.Categorical()))
+    told.write_ipc(packed, compression="zstd")
+    return packed.getvalue()
+
+
+class Session:
+    """The communications of the ranks that were profiled at the same time."""
+
+    def __init__(self) -> None:
+        """Know no rank yet."""
+        #: The process of each label.
+        self.whose: dict[str, Process] = {}
+        self._whose: list[Process] = []
+        self._at = [0]  # where each begins, and the last one ends
+        # Closed with this object.
+        self._waiting = tempfile.SpooledTemporaryFile(_KEPT_BYTES)  # noqa: SIM115
+        self._meetings = distributed.Meetings()
+
+    def add(self, process: Process, packed: bytes) -> None:
+        """Add a rank with what :func:`pack` returned of it.
+
+        Raises:
+            HaiprofError: there is no room for it.
+        """
+        self.whose[process.label] = process
+        found = _unpacked(packed)
+        if not found.height:
+            return
+        self._meetings.add(found)
+        try:
+            self._waiting.write(packed)
+        except OSError as error:
+            raise HaiprofError(
+                f"{tempfile.gettempdir()}: cannot be written ({error.strerror}): make room, "
+                "or name another folder in TMPDIR"
+            ) from None
+        self._whose.append(process)
+        self._at.append(self._at[-1] + len(packed))
+
+    def views(self, session: int | None) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+        """Return transfers, collectives and stragglers."""
+        nothing = distributed.match({})
+        views = distributed.transfer, distributed.statistics, stragglers.caused
+        made = [[view(nothing)] for view in views]
+        for batch in self.batches():
+            for frames, view in zip(made, views, strict=True):
+                frames.append(view(batch))
+        transfers, collectives, caused = (
+            pl.concat(frames, how="vertical_relaxed") for frames in made
+        )
+        return (
+            named(distributed.by_rank_and_step(transfers), self._whose, session),
+            named(distributed.by_rank_and_time(collectives), self._whose, session),
+            named(stragglers.ranked(caused), self._whose, session),
+        )
+
+    def batches(self) -> Iterator[pl.DataFrame]:
+        """Yield the matched communications of the ranks of some hosts at a time."""
+        by_host = sorted(range(len(self._whose)), key=lambda number: self._whose[number].node)
+        ranks: list[pl.DataFrame] = []
+        rows = 0
+        for before, number in zip([None, *by_host], by_host, strict=False):
+            process = self._whose[number]
+            another = before is None or self._whose[before].node != process.node
+            if another and rows >= _BATCH_ROWS:
+                yield self._together(ranks)
+                rows = 0
+            self._waiting.seek(self._at[number])
+            frame = _unpacked(self._waiting.read(self._at[number + 1] - self._at[number]))
+            ranks.append(frame.with_columns(pl.lit(process.label).alias("rank")))
+            rows += frame.height
+        if ranks:
+            yield self._together(ranks)
+
+    def _together(self, ranks: list[pl.DataFrame]) -> pl.DataFrame:
+        whole = pl.concat(ranks, how="vertical_relaxed")
+        ranks.clear()
+        return self._meetings.matched(whole)
+
+
+def _unpacked(packed: bytes) -> pl.DataFrame:
+    return pl.read_ipc(io.BytesIO(packed))

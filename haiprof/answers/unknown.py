@@ -1,0 +1,68 @@
+"""What the trace of one process does not tell, and which views lack something because of it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Final
+
+import polars as pl
+
+from haiprof import schema
+from haiprof.sources import reasons, tables
+from haiprof.sources.own import Process
+from haiprof.views.trace import requirements
+from haiprof.views.trace.linking import roles
+
+SCHEMA: Final = {
+    "view": pl.String(),
+    "missing": pl.String(),
+    "consequence": pl.String(),
+    "why": pl.String(),
+}
+#: Of these tables it is said which texts a column has.
+_KINDS: Final = {"spans": "category", "kernels": "kind"}
+
+
+def unknown_of(process: Process, view: str | None) -> pl.DataFrame:
+    """Return what views of a trace want that it does not hold, as :data:`SCHEMA` has it.
+
+    Args:
+        process: whose trace.
+        view: only what this view wants; by default all of them.
+    """
+    tool = reasons.RECORDED if process.trace is None else process.trace.tool
+    lacks = {} if process.trace is None else process.trace.lacks
+    rows = [
+        (want.view, want.needs, want.lost, reasons.why(tool, lacks, want.needs))
+        for want in requirements.missing(_held(process))
+        if view in (None, want.view)
+    ]
+    return pl.DataFrame(rows, SCHEMA, orient="row")
+
+
+def _held(process: Process) -> set[str]:
+    """Return the keys that a process's tables hold something of."""
+    asked: dict[str, set[str]] = defaultdict(set)
+    for want in requirements.WANTS:
+        for key in (want.needs, want.given or want.needs):
+            table, _, column = key.partition(".")
+            if column:
+                asked[table].add(column)
+    made: set[str] = set()
+    for name, told in schema.TABLES.items():
+        # Every row has a value in this one.
+        always = next(column.name for column in told.columns if not column.nullable)
+        there = tables.filled(process.folder, told, {always, *asked[name]})
+        if always in there:
+            made |= {name, *(f"{name}.{column}" for column in there & asked[name])}
+    for name, kind in _KINDS.items():
+        if name in made:
+            texts = tables.values(process.folder, schema.TABLES[name], kind)
+            made |= {f"{name}[{text}]" for text in texts}
+    if "collectives" in made or _communicates(process):
+        made.add(requirements.COMMUNICATION)
+    return made
+
+
+def _communicates(process: Process) -> bool:
+    return bool(roles.communication(tables.values(process.folder, schema.KERNELS, "name")))

@@ -1,0 +1,147 @@
+"""The recording of this process: ``start()``, ``stop()`` and ``flush()`` of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from haiprof.capture.session.recording import Session, active, begin, start_beside_imports, stop
+from haiprof.capture.stderr import overheard, tell
+
+__all__ = [
+    "Session",
+    "active",
+    "arm",
+    "flush",
+    "overheard",
+    "start",
+    "start_beside_imports",
+    "stop",
+    "tell",
+]
+
+
+def start(
+    log_dir: str | os.PathLike[str] | None = None,
+    *,
+    run: str | None = None,
+    sample_hz: float | None = None,
+    drain_hz: float | None = None,
+    ring_mib: int | None = None,
+    hooks: bool | None = None,
+    kernels: str | None = None,
+    kernels_period: float | None = None,
+    graphs: str | None = None,
+    budget: float | None = None,
+    warmup: float | None = None,
+    time: float | None = None,
+    recorders: str | None = None,
+    basic_interval: float | None = None,
+    gpu_interval: float | None = None,
+    ib_interval: float | None = None,
+    mem_interval: float | None = None,
+    power_interval: float | None = None,
+    io_interval: float | None = None,
+    trace: bool | None = None,
+    trace_steps: int | None = None,
+    trace_seconds: float | None = None,
+    trace_warmup: float | None = None,
+    trace_mib: int | None = None,
+    trace_with: str | None = None,
+    trace_ranks: str | None = None,
+    flops: bool | None = None,
+    peak_flops: float | None = None,
+) -> Session:
+    """Begin to record this process. Calling it again returns the same session.
+
+    Every argument falls back to ``HAIPROF_<NAME>`` and then to its default.
+
+    Args:
+        log_dir: folder that runs are written to; default ``haiprof-logs``.
+        run: name of the run's folder in it; made up when not given.
+        sample_hz: how often the host is sampled, per second; default 1.
+        drain_hz: how often the ring is drained, per second; default 4.
+        ring_mib: shared memory of this process, MiB; default 16.
+        hooks: find steps and phases in torch, and record its allocator and the garbage
+            collector; default true.
+        kernels: which GPU activity is recorded: in ``windows`` of a few whole steps (the default),
+            ``all``, or none (``off``).
+        kernels_period: seconds from one window to the next; default 60.
+        graphs: what is recorded of CUDA graphs: how long each replay took (``replays``: kernels are
+            no longer recorded once a graph is replayed), or their ``kernels``, too, which makes
+            graphs slower; default ``replays``, with ``kernels="all"`` it is ``kernels``.
+        budget: share of the job's time that recording kernels may take before it is done less;
+            default 0.005, 0 for any.
+        warmup: seconds before the recording begins; default 0.
+        time: seconds after which the recording of each process ends; default 0, with the process.
+        recorders: what is sampled: ``all`` (the default) or names with commas between, of
+            ``basic``, ``gpu``, ``ib``, ``mem``, ``power``, ``io`` and ``trace``.
+        basic_interval: seconds between two samples of it; default 0, as ``sample_hz`` says.
+        gpu_interval: the same for the GPUs that the job uses.
+        ib_interval: the same for InfiniBand.
+        mem_interval: the same for the bandwidth of memory, and of PCIe.
+        power_interval: the same for the power of CPUs and memory.
+        io_interval: the same for block devices.
+        trace: make a deep trace as soon as this process trains; see :func:`haiprof.trace`.
+        trace_steps: its length in steps; default 3, or what ``trace_seconds`` or ``time`` say.
+        trace_seconds: its length in seconds; default 0, any.
+        trace_warmup: steps before it, seconds where only those are its length; default 5.
+        trace_mib: memory that its events may take, MiB; default 128.
+        trace_with: names with commas between of what it holds beside operators; default
+            ``shapes,stacks,memory,modules``; there is ``callstacks``, too.
+        trace_ranks: ranks that make deep traces, with commas between, as in ``0,3,8-15``; default
+            all.
+        flops: count the floating-point operations of one step of rank 0, for MFU; that step takes
+            several times as long; default false. See :func:`haiprof.model` for another way.
+        peak_flops: what each GPU could do at most, FLOP/s; default 0, what its maker says.
+
+    Returns:
+        The session. It records nothing, and stderr says why, when something is in the way.
+    """
+    given: dict[str, Any] = {
+        "log_dir": log_dir,
+        "run": run,
+        "sample_hz": sample_hz,
+        "drain_hz": drain_hz,
+        "ring_mib": ring_mib,
+        "hooks": hooks,
+        "kernels": kernels,
+        "kernels_period": kernels_period,
+        "graphs": graphs,
+        "budget": budget,
+        "warmup": warmup,
+        "time": time,
+        "recorders": recorders,
+        "basic_interval": basic_interval,
+        "gpu_interval": gpu_interval,
+        "ib_interval": ib_interval,
+        "mem_interval": mem_interval,
+        "power_interval": power_interval,
+        "io_interval": io_interval,
+        "trace": trace,
+        "trace_steps": trace_steps,
+        "trace_seconds": trace_seconds,
+        "trace_warmup": trace_warmup,
+        "trace_mib": trace_mib,
+        "trace_with": trace_with,
+        "trace_ranks": trace_ranks,
+        "flops": flops,
+        "peak_flops": peak_flops,
+    }
+    return begin(given, lazily=False)
+
+
+def arm() -> Session:
+    """Begin when there is something to record: the way of ``HAIPROF_ENABLED=1``."""
+    return begin({}, lazily=True)
+
+
+def flush(timeout: float = 10.0) -> list[Path]:
+    """Bring everything recorded so far to disk and return this process's Arrow files.
+
+    Args:
+        timeout: how long to wait for the recorder, s.
+    """
+    session = active()
+    return session.flush(timeout) if session is not None else []

@@ -1,0 +1,85 @@
+"""What a recording attaches to torch, Python and the GPU, and takes off again."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Final
+
+from haiprof import _core
+from haiprof.capture.after_import import imported
+from haiprof.capture.stderr import tell
+from haiprof.common.launcher import placement
+from haiprof.options import Options
+
+#: How long CUPTI may take to hand over its last records, s.
+_KERNELS_SECONDS: Final = 1.0
+
+
+def install(options: Options) -> None:
+    """Attach what these options ask for. What cannot be attached is told."""
+    try:
+        if options.hooks:
+            from haiprof.capture import hooks
+
+            hooks.install(report)
+    except Exception as error:  # a torch that we do not know
+        tell(f"steps and phases are not found by themselves: {error!r}; use haiprof.step()")
+    install_kernels(options)
+    if options.traces:
+        from haiprof.capture import trace as deep_trace
+
+        deep_trace.arm(options)
+    if options.flops and placement().rank == 0:
+        from haiprof.capture import flops
+
+        flops.arm()
+
+
+def install_kernels(options: Options) -> None:
+    """Record the GPU as these options say."""
+    if options.hooks or options.kernels != "off":
+        from haiprof.capture.hooks import cuda
+
+        cuda.install(report, options)
+
+
+def stop_kernels() -> None:
+    """Take over what the GPU has done; the ring must still be open."""
+    cuda = imported("haiprof.capture.hooks.cuda")
+    if cuda is not None:
+        with contextlib.suppress(Exception):
+            cuda.uninstall(_KERNELS_SECONDS)
+
+
+def leave() -> None:
+    """Take the hooks off again, but for those on the GPU, whose last records need the ring."""
+    with contextlib.suppress(Exception):
+        hooks = imported("haiprof.capture.hooks")
+        if hooks is not None:
+            hooks.uninstall()
+    flops = imported("haiprof.capture.flops")
+    if flops is not None:
+        flops.disarm()
+
+
+def finish_trace(why: str, seconds: float) -> None:
+    """End a deep trace, if one is being made, while its events still have a ring."""
+    deep_trace = imported("haiprof.capture.trace")
+    if deep_trace is not None:
+        deep_trace.finish(why, seconds)
+
+
+def report(kind: str, text: str) -> None:
+    """Record what became of it as an event, if a ring is open."""
+    with contextlib.suppress(Exception):
+        _core.event(kind, text)
+
+
+def say_what_is_known() -> None:
+    """Report what was found before there was a ring."""
+    hooks = imported("haiprof.capture.hooks")
+    if hooks is not None:
+        hooks.report_kept()
+    workload = imported("haiprof.capture.model")
+    if workload is not None:
+        workload.say_again()

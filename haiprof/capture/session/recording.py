@@ -1,0 +1,473 @@
+"""The life of this process's recording: it begins, is forked, ends with the job or before it.
+
+Nothing here may raise into the job, block it or end it: whatever fails is told once on stderr and
+the job goes on, unprofiled if need be.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from haiprof import _core
+from haiprof.capture.after_import import imported
+from haiprof.capture.session import exceptions, instruments
+from haiprof.capture.session.helpers import (
+    at_end_of_worker,
+    is_dataloader_worker,
+    is_first_of_rank,
+    join_process_above,
+)
+from haiprof.capture.session.ring import JobRing
+from haiprof.capture.stderr import tell
+from haiprof.capture.yielding import rest
+from haiprof.common import threads
+from haiprof.common.launcher import Placement, placement
+from haiprof.common.places import run_dir_for
+from haiprof.options import ENABLED_VARIABLE, Options, resolve
+from haiprof.recorder.run_folder import made_up_name, open_run_folder, why_not
+
+#: How long ``stop()`` waits for the files to be closed, s. The end of the job does not wait, unless
+#: a container or a step of SLURM ends with it.
+_STOP_SECONDS: Final = 10.0
+
+_lock = threads.reentrant_lock()
+_active: Session | None = None
+
+
+class Session:
+    """The recording of this process. ``start()`` makes it; it is the same until ``stop()``."""
+
+    def __init__(self, options: Options, place: Placement) -> None:
+        """Name the run and its folders; nothing is touched yet."""
+        run = options.run or made_up_name(_script(), place)
+        self._place = place
+        self._ring = JobRing(run, _absolute(options.log_dir) / run, options, place)
+        #: When it begins and ends (CLOCK_MONOTONIC, s); the end is known once it has begun.
+        self._begins = time.monotonic() + options.warmup
+        self._ends: float | None = None
+        #: When the first record could be kept (UTC, ns); None until then.
+        self.since_ns: int | None = None
+        self._timer: threads.Timer | None = None
+
+    @property
+    def options(self) -> Options:
+        """The options that hold now."""
+        return self._ring.options
+
+    @property
+    def run(self) -> str:
+        """The name of the run."""
+        return self._ring.run
+
+    @property
+    def run_dir(self) -> Path:
+        """The folder of the run, absolute once it is there."""
+        return self._ring.run_dir
+
+    @property
+    def recording(self) -> bool:
+        """Whether records of this process are being kept."""
+        return self._ring.kept
+
+    @property
+    def warming_up(self) -> bool:
+        """Whether the recording is to begin later."""
+        return time.monotonic() < self._begins
+
+    @property
+    def begins_in(self) -> float:
+        """Seconds until the recording is to begin; 0 when that time has come."""
+        return max(self._begins - time.monotonic(), 0.0)
+
+    @property
+    def ends_in(self) -> float | None:
+        """Seconds until it ends; None: with the process, or it has not begun."""
+        return None if self._ends is None else max(self._ends - time.monotonic(), 0.0)
+
+    @property
+    def ring(self) -> Path | None:
+        """The ring, in a folder of the run's; None until there is one."""
+        return self._ring.path
+
+    @property
+    def place(self) -> Placement:
+        """What the launcher says of this process."""
+        return self._place
+
+    def end_after(self, seconds: float) -> None:
+        """End it so many seconds from now, or from its beginning; 0: with the process."""
+        with _lock:
+            self._ring.options = self.options._replace(time=seconds)
+            if not self.recording:
+                return
+            self.forget_timer()
+            self._ends = time.monotonic() + seconds if seconds else None
+            if self._ends is not None:
+                self.later(self._ends, _stop)
+
+    def record_kernels(self, **changed: Any) -> None:
+        """Record the GPU with these options from now on: ``kernels`` and what belongs to it."""
+        with _lock:
+            self._ring.options = self.options._replace(**changed)
+            if self.recording and _active is self:
+                instruments.stop_kernels()
+                instruments.install_kernels(self.options)
+
+    def change_pace(self, **changed: Any) -> None:
+        """Have the recorder read and drain as often as these options say, for the whole run.
+
+        Raises:
+            OSError: the recorder cannot be told.
+        """
+        with _lock:
+            self._ring.options = self.options._replace(**changed)
+            if self.recording:
+                self._ring.tell_pace()
+
+    def later(self, when: float, what: Callable[[Session], None]) -> None:
+        """Call ``what(self)`` at a time (CLOCK_MONOTONIC, s), on a thread of its own."""
+        self.forget_timer()
+        try:
+            self._timer = threads.Timer(when - time.monotonic(), lambda: what(self))
+        except RuntimeError as error:  # the process may have no more threads
+            if not _python_ends(error):
+                tell(f"warmup and time are not kept: {error}")
+
+    def forget_timer(self) -> None:
+        """Do not call what :meth:`later` was given."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def wait_for_beginning(self, begin: Callable[[Session], None]) -> None:
+        """Call ``begin(self)`` when the recording is to begin."""
+
+        def begin_between_imports(session: Session) -> None:
+            _wait_for_import("torch")
+            begin(session)
+
+        self.later(self._begins, begin_between_imports)
+
+    def open(self) -> bool:
+        """Make the ring and see to it that the run has a recorder. Tells what is in the way."""
+        with _lock:
+            if self.recording:
+                return True
+            if sys.is_finalizing():  # a thread that is started now never comes to run
+                tell("not recording: this process is already exiting")
+                return False
+            if self._ends is not None and time.monotonic() >= self._ends:
+                return False
+            try:
+                if not self.run_dir.is_absolute():
+                    self._ring.run_dir = run_dir_for(self.run_dir.parent, self.run, tell)
+                open_run_folder(self.run_dir, sys.orig_argv, self.options)
+                rest()
+                self._ring.open()
+            except OSError as error:
+                tell(why_not(error))
+                return False
+            except Exception as error:  # an options object of a newer kind
+                tell(f"not recording: {error!r}. The job goes on without")
+                return False
+            self.since_ns = self.since_ns or time.time_ns()
+            if self.options.time:
+                self._ends = self._ends or time.monotonic() + self.options.time
+                self.later(self._ends, _stop)
+            rest()
+            self.see_to_recorder()
+            rest()
+            _be_asked()
+            rest()
+            instruments.say_what_is_known()
+            at_end_of_worker(_at_end_of_worker)
+            return True
+
+    def see_to_recorder(self) -> None:
+        """Start a recorder when the run has none."""
+        self._ring.see_to_recorder()
+
+    def flush(self, timeout: float = 10.0) -> list[Path]:
+        """Bring everything recorded so far to disk.
+
+        Args:
+            timeout: how long to wait for the recorder, s.
+
+        Returns:
+            The Arrow files of this process, complete up to this call; what is there anyway, with a
+            line on stderr, when the recorder did not manage in time.
+        """
+        return self._ring.flush(timeout)
+
+    def files(self) -> list[Path]:
+        """Return the Arrow files of this process, oldest first."""
+        return self._ring.files()
+
+    def folder(self) -> Path | None:
+        """Return the folder of this process; None until the recorder has made it."""
+        return self._ring.folder()
+
+    def close(self, seconds: float, *, ends: bool = False) -> None:
+        """Stop recording; wait up to ``seconds`` for the recorder to close the files.
+
+        Args:
+            seconds: how long; 0: the recorder may take its time.
+            ends: it is the end of the process, too.
+        """
+        with _lock:
+            if not self._ring.mine:
+                return
+            with contextlib.suppress(Exception):
+                _core.phases_finish()  # what it tells may have been timed on a GPU
+            instruments.stop_kernels()
+            path = self._ring.path
+            if path is None:
+                return
+            if ends and self.recording:
+                # Where nobody waits for the files the recorder may: for how the process ends.
+                waits = ", and waits for its files" if seconds else ""
+                instruments.report("goodbye", f"the process ends{waits}")
+            _core.close_ring()
+        self._ring.wait_closed(path, seconds)
+
+    def in_forked_child(self) -> Session:
+        """Return what a child of fork has of it: the same run, a ring of its own to come."""
+        child = Session(self.options, self._place)
+        child._ring = JobRing(self.run, self.run_dir, self.options, self._place)
+        child._begins, child._ends = self._begins, self._ends
+        return child
+
+
+def _wait_for_import(name: str) -> None:
+    """Wait for another thread's import of a module: nobody is told of one that has begun."""
+    if name in sys.modules:
+        with contextlib.suppress(BaseException):  # a torch that is broken is the job's affair
+            importlib.import_module(name)
+
+
+def _absolute(path: Path) -> Path:
+    try:
+        return Path(os.path.abspath(path))
+    except FileNotFoundError:  # the current folder is gone; see Session.open()
+        return path
+
+
+def _script() -> str:
+    return Path(sys.argv[0]).stem if sys.argv and sys.argv[0] not in ("", "-c", "-m") else "python"
+
+
+def begin(given: dict[str, Any], *, lazily: bool) -> Session:
+    """Return the session of this process, a new one with the given options if there is none.
+
+    Args:
+        given: options; None is not given.
+        lazily: begin when there is something to record.
+    """
+    global _active
+    with _lock:
+        if _active is not None:
+            if not lazily:
+                _tell_ignored(given, _active.options)
+                if _active.recording:
+                    _active.see_to_recorder()
+                elif not _active.warming_up:
+                    _active.open()
+            return _active
+        options, problems = resolve(given)
+        for problem in problems:
+            tell(problem)
+        session = _active = Session(options, placement())
+        _register_once()
+        exceptions.install(_report_exception)
+        if session.warming_up:
+            _be_asked()
+            session.wait_for_beginning(_record_lazily if lazily else _record)
+        elif lazily:
+            _record_lazily(session)
+        else:
+            _record(session)
+        return session
+
+
+def start_beside_imports(**given: Any) -> tuple[Session, bool]:
+    """Begin to record from a thread that is not the program's, which may be importing torch.
+
+    Returns:
+        The session, and whether it has begun just now; one that there was is left as it is.
+    """
+    _wait_for_import("torch")
+    with _lock:
+        if _active is not None:
+            return _active, False
+        session = begin(given, lazily=False)
+    if session.recording:
+        instruments.report("attach", "recording began in a process that ran already")
+    return session, True
+
+
+def _record(session: Session) -> None:
+    """Begin to record now. Where that is not possible a later start() may try again."""
+    global _active
+    with _lock:
+        if _active is not session:
+            return  # it was stopped before its time
+        if not session.open():
+            _active = None
+            return
+        instruments.install(session.options)
+
+
+def _record_lazily(session: Session) -> None:
+    """Begin to record when there is something to record."""
+    with _lock:
+        if _active is not session:
+            return
+        _core.set_opener(_open_for_first_record)
+        if session.options.hooks:
+            with contextlib.suppress(Exception):
+                join_process_above()
+        instruments.install(session.options)
+
+
+def _be_asked() -> None:
+    """Let others ask what is recorded here; without that it is recorded all the same."""
+    try:
+        from haiprof.capture.socket import server
+
+        server.open_socket(_answer)
+    except Exception as error:
+        if not _python_ends(error):
+            tell(f"`haiprof ps` and `haiprof stop` do not reach this process: {error}")
+
+
+def _python_ends(error: Exception) -> bool:
+    """Whether a thread was refused because Python ends: before 3.13 that has no type of its own."""
+    return "at interpreter shutdown" in str(error)
+
+
+def _answer(request: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    from haiprof.capture.socket import requests
+
+    return requests.answer(request, arguments)
+
+
+def _tell_ignored(given: dict[str, Any], used: Options) -> None:
+    ignored = [
+        f"{name}={value!r}"
+        for name, value in given.items()
+        if value is not None and str(value) != str(getattr(used, name, value))
+    ]
+    if ignored:
+        tell(
+            f"start({', '.join(ignored)}) changes nothing: an earlier start(), `haiprof run` or "
+            f"{ENABLED_VARIABLE} has begun this recording; give it there"
+        )
+
+
+def _report_exception(text: str, attributes: str, worth: bool) -> None:
+    """Record an exception that nothing caught, for which a rank makes a ring if it has none yet."""
+    session = _active
+    if session is None or is_dataloader_worker():
+        return
+    if not session.recording:
+        # A launcher, or a helper of a rank, that fails is none of the job's processes.
+        if not worth or session.warming_up or not is_first_of_rank(session.run_dir, text):
+            return
+        session.open()
+    if session.recording:
+        _core.event("exception", text, attributes)
+
+
+def _at_end_of_worker() -> None:
+    session = _active
+    if session is not None:
+        with contextlib.suppress(Exception):
+            exceptions.at_end_of_worker()
+            session.close(0.0, ends=True)
+
+
+def _open_for_first_record() -> None:
+    """Open the ring at the first record, unless this process is somebody's helper."""
+    session = _active
+    if session is None or is_dataloader_worker():
+        return
+    if session.warming_up:  # a forked child has no timer of its own yet
+        session.wait_for_beginning(_record_lazily)
+        return
+    session.open()
+
+
+_registered = False
+
+
+def _register_once() -> None:
+    global _registered
+    if not _registered:
+        _registered = True
+        atexit.register(_at_exit)
+        os.register_at_fork(after_in_child=_after_fork)
+
+
+def _at_exit() -> None:
+    session = _active
+    if session is not None:
+        # With the first process of a pid namespace the kernel ends all others, the recorder too;
+        # and SLURM what a step or a batch script leaves in its control group.
+        last = 1 in (os.getpid(), os.getppid()) or "SLURM_JOB_ID" in os.environ
+        instruments.finish_trace("the job ended", _STOP_SECONDS)
+        with contextlib.suppress(Exception):
+            exceptions.at_exit()
+        with contextlib.suppress(Exception):
+            session.close(_STOP_SECONDS if last else 0.0, ends=True)
+    server = imported("haiprof.capture.socket.server")
+    if server is not None:
+        with contextlib.suppress(Exception):
+            server.close_socket()
+
+
+def _after_fork() -> None:
+    """Give the child no ring until it records something itself."""
+    global _active, _lock
+    _lock = threads.reentrant_lock()  # the parent's may have been held by a thread that is not here
+    session = _active
+    if session is None:
+        return
+    with contextlib.suppress(Exception):
+        _core.phases_reset()
+        _active = session.in_forked_child()
+        _core.set_opener(_open_for_first_record)
+
+
+def stop() -> None:
+    """End the recording and wait (up to 10 s) until the files are closed. Safe to call anytime."""
+    session = _active
+    if session is not None:
+        _stop(session)
+
+
+def _stop(session: Session) -> None:
+    global _active
+    if _active is session:
+        instruments.finish_trace("the recording ended", _STOP_SECONDS)
+    with _lock:
+        if _active is not session:
+            return
+        _active = None
+        _core.set_opener(None)
+        session.forget_timer()
+        instruments.leave()
+        exceptions.uninstall()
+    session.close(_STOP_SECONDS)
+
+
+def active() -> Session | None:
+    """Return the session of this process, or None."""
+    return _active

@@ -1,0 +1,194 @@
+"""The ring of this process, the recorder beside it, and the files that it writes."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import time
+from pathlib import Path
+
+from haiprof import _core
+from haiprof.capture.stderr import tell
+from haiprof.common.launcher import Placement
+from haiprof.common.owned_files import Folder
+from haiprof.common.places import (
+    PACE_NAME,
+    RING_SUFFIX,
+    in_ring_dir,
+    node_name,
+    open_rings,
+    require_room,
+    ring_dir,
+    room_for_ring,
+)
+from haiprof.common.process_life import start_time_of
+from haiprof.options import Options
+from haiprof.recorder.election import recorder_running
+from haiprof.recorder.launch import RECORDER_START_SECONDS, ring_doorbell, start_recorder
+from haiprof.schema import PROCESS_FILE
+
+
+class JobRing:
+    """The ring of this process in a run, the recorder that drains it, and the files it writes."""
+
+    def __init__(self, run: str, run_dir: Path, options: Options, place: Placement) -> None:
+        """Nothing is touched yet."""
+        self.run, self.run_dir, self.dir = run, run_dir, ring_dir(run_dir)
+        #: Those that hold now; a change is for the next ring or recorder.
+        self.options = options
+        #: The file; None until there is one.
+        self.path: Path | None = None
+        self._place = place
+        self._recorder_started = -math.inf
+        self._pid = os.getpid()
+
+    @property
+    def mine(self) -> bool:
+        """Whether it is of this very process and not of the one that forked it."""
+        return self._pid == os.getpid()
+
+    @property
+    def kept(self) -> bool:
+        """Whether records of this process are being kept."""
+        return self.path is not None and self.mine and _core.ring_open()
+
+    def open(self) -> None:
+        """Make the ring, beside those of the run or, if it cannot be there, in a second place.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        in_ring_dir(self.run_dir, self._open_in, tell)
+
+    def _open_in(self, folder: Path) -> None:
+        self.dir = folder
+        for n in range(1000):
+            open_rings(self.dir, make=True)
+            name = f"{os.getpid()}{RING_SUFFIX}" if n == 0 else f"{os.getpid()}.{n}{RING_SUFFIX}"
+            path = self.dir / name
+            try:
+                _core.open_ring(
+                    path,
+                    bytes=self._bytes(),
+                    rank=self._place.rank,
+                    local_rank=self._place.local_rank,
+                    world_size=self._place.world_size,
+                    attempt=self._place.attempt,
+                    host=os.uname().nodename,
+                    node=node_name(),
+                    run=self.run,
+                    run_dir=self.run_dir,
+                )
+            except (FileExistsError, FileNotFoundError):
+                # An earlier ring of this process or of one that had its pid; or the last recorder
+                # was just leaving and took the folder with it.
+                continue
+            self.path = path
+            self._pid = os.getpid()
+            return
+        raise FileExistsError(17, "too many rings of one process", str(self.dir))
+
+    def _bytes(self) -> int:
+        wanted = self.options.ring_mib << 20
+        require_room(self.dir, _core.MIN_RING_BYTES)
+        room = room_for_ring(self.dir, wanted)
+        if room < wanted:
+            tell(
+                f"{self.dir} has {room >> 19} MiB left, so the ring takes {room >> 20} MiB "
+                f"instead of {self.options.ring_mib}; a larger /dev/shm makes losses less likely"
+            )
+        return room
+
+    def see_to_recorder(self, *, closed: bool = False) -> None:
+        """Start a recorder when the run has none.
+
+        Args:
+            closed: the ring gets no more records.
+        """
+        try:
+            if not recorder_running(self.dir):
+                # One that was just started may not have its lock yet.
+                if time.monotonic() - self._recorder_started > RECORDER_START_SECONDS:
+                    self._recorder_started = time.monotonic()
+                    start_recorder(self.dir, self.run_dir, self.options)
+            else:
+                ring_doorbell(self.dir)
+        except OSError as error:
+            if closed and self.path is not None and not self.path.exists():
+                return  # the last one has written everything, and took the folder with it
+            tell(
+                f"no recorder could be started ({error}); records stay in {self.path} until "
+                "`haiprof recover` writes them"
+            )
+
+    def tell_pace(self) -> None:
+        """Have the recorder, and its successors, read and drain as often as the options say.
+
+        Raises:
+            OSError: the recorder cannot be told.
+        """
+        import json
+
+        told = {"intervals": self.options.intervals(), "drain_hz": self.options.drain_hz}
+        # For its successors, too, whichever rank starts them.
+        with open_rings(self.dir).replacing(PACE_NAME, f"{PACE_NAME}.{os.getpid()}") as file:
+            file.write(json.dumps(told).encode())
+        self.see_to_recorder()
+
+    def flush(self, timeout: float = 10.0) -> list[Path]:
+        """Bring everything recorded so far to disk.
+
+        Args:
+            timeout: how long to wait for the recorder, s.
+
+        Returns:
+            The Arrow files of this process, complete up to this call; what is there anyway, with a
+            line on stderr, when the recorder did not manage in time.
+        """
+        if not self.kept:
+            return self.files()
+        _core.gpu_flush(timeout)
+        ticket = _core.request_flush()
+        error: int | None = None
+        until = time.monotonic() + timeout
+        while error is None and (left := until - time.monotonic()) > 0:
+            # Looked at again while waiting: a recorder that was just killed still holds its lock.
+            self.see_to_recorder()
+            error = _core.wait_flushed(ticket, min(left, 1.0))
+        if error is None:
+            tell(f"the recorder did not flush within {timeout:g} s; see {self.dir}")
+        elif error != 0:
+            tell(f"flush: {self.run_dir}: {os.strerror(error)}; free some room there")
+        return self.files()
+
+    def files(self) -> list[Path]:
+        """Return the Arrow files of this process, oldest first."""
+        folder = self.folder()
+        return sorted(folder.glob("*.arrow*")) if folder is not None else []
+
+    def folder(self) -> Path | None:
+        """Return the folder of this process; None until the recorder has made it."""
+        import json
+
+        me = {"pid": self._pid, "host": os.uname().nodename, "start_time": start_time_of(self._pid)}
+        if self.path is not None:
+            me["ring"] = self.path.name
+        for known in sorted(self.run_dir.glob(f"{node_name()}#*/{PROCESS_FILE}")):
+            with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):
+                content = json.loads(Folder.at(known.parent).read(known.name))
+                if all(content.get(key) == value for key, value in me.items()):
+                    return known.parent
+        return None
+
+    def wait_closed(self, path: Path, seconds: float) -> None:
+        """Wait up to ``seconds`` for the recorder to close the files of a ring that is closed."""
+        ring_doorbell(self.dir)
+        until = time.monotonic() + seconds
+        look = 0.0
+        while seconds > 0 and path.exists() and (now := time.monotonic()) < until:
+            # Once a second: a recorder that cannot run here must not be started in a circle.
+            if now >= look:
+                look = now + 1.0
+                self.see_to_recorder(closed=True)
+            time.sleep(0.005)

@@ -1,0 +1,226 @@
+"""A deep trace of this process: torch.profiler for a few steps, into the run's folder.
+
+Everything here may be called at any time and from any thread, and never raises into the job.
+docs/deep-trace.md tells what is in the file and what it costs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from types import TracebackType
+
+from haiprof.capture.after_import import AfterImport, imported
+from haiprof.capture.trace.plan import Plan, plan_for_call, plan_of
+from haiprof.capture.trace.recording import Recording
+from haiprof.common import threads
+from haiprof.common.launcher import placement
+from haiprof.options import Options
+
+__all__ = ["DeepTrace", "arm", "current", "finish", "trace", "trace_training"]
+
+_lock = threads.lock()
+_current: Recording | None = None
+_waiting: AfterImport | None = None
+
+
+class DeepTrace:
+    """A deep trace that was asked for: a handle, and a context manager that ends it."""
+
+    def __init__(self, recording: Recording, *, began_here: bool) -> None:
+        """Stand for ``recording``; only who began it ends it by leaving a ``with`` block."""
+        self._recording = recording
+        self._began_here = began_here
+
+    @property
+    def state(self) -> str:
+        """One of "waiting", "recording", "writing", "done" (see ``file``) and "off" (``why``)."""
+        return self._recording.state
+
+    @property
+    def why(self) -> str:
+        """Why it ended, or why there is none; empty until then."""
+        return self._recording.why
+
+    @property
+    def file(self) -> Path | None:
+        """The finished file; None while there is none."""
+        return self._recording.file
+
+    @property
+    def live(self) -> bool:
+        """Whether something of it is still to come."""
+        return self._recording.live
+
+    def wait(self, seconds: float = 60.0) -> Path | None:
+        """Wait until the file is finished and return it; None when it is not by then."""
+        return self._recording.wait(seconds)
+
+    def stop(self) -> None:
+        """End it now with what there is. Idempotent."""
+        with contextlib.suppress(Exception):
+            self._recording.stop("it was stopped")
+
+    def __enter__(self) -> DeepTrace:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._began_here:
+            with contextlib.suppress(Exception):
+                why = "its block ended" if kind is None else f"its block raised {kind.__name__}"
+                self._recording.stop(why)
+
+
+def trace(
+    steps: int | None = None,
+    *,
+    seconds: float | None = None,
+    warmup: float = 0.0,
+    mib: int | None = None,
+    shapes: bool | None = None,
+    stacks: bool | None = None,
+    memory: bool | None = None,
+    modules: bool | None = None,
+    callstacks: bool | None = None,
+) -> DeepTrace:
+    """Make a deep trace of this process with torch.profiler, as one file in the run's folder.
+
+    It covers the thread that calls this and the backward passes that it starts. Called alone it
+    goes on by itself until its length is reached; a ``with`` block ends it at the latest. While one
+    is being made a second call returns a handle for the same one. While the job's own
+    torch.profiler records, there is none, nor in ranks that the option ``trace_ranks`` leaves out.
+
+    Args:
+        steps: how long, in cycles of the first optimizer (or calls of :func:`haiprof.step`). The
+            file has one more, for tools that leave out the last. Default 3 unless ``seconds``.
+        seconds: how long at most, in time.
+        warmup: whole steps to let pass before; seconds where only ``seconds`` is given.
+        mib: memory that the events may take while they are recorded, MiB; the trace ends early
+            where they would take more. Default 128, about half a million events.
+        shapes: with the dimensions of each operator's inputs; default true, as for the next.
+        stacks: with the calls of Python functions and of ``nn.Module``.
+        memory: with each allocation.
+        modules: with the modules that operators of TorchScript belong to.
+        callstacks: with the call stack of each operator as text, for tools that do not read the
+            calls; default false, because it doubles the file.
+
+    Returns:
+        A handle. Its ``state`` is "off" and ``why`` says the reason when there can be none.
+    """
+    wanted = {
+        "shapes": shapes,
+        "stacks": stacks,
+        "memory": memory,
+        "modules": modules,
+        "callstacks": callstacks,
+    }
+    try:
+        from haiprof.capture import session
+
+        active = session.active() or session.start()
+        rank = placement().rank
+        if not active.options.traces_rank(rank):
+            declined = Recording(Plan())
+            declined.decline(f"no deep trace: rank {rank} is none of trace_ranks")
+            return DeepTrace(declined, began_here=False)
+        plan = plan_for_call(
+            active.options, steps=steps, seconds=seconds, warmup=warmup, mib=mib, wanted=wanted
+        )
+        return _begin(plan)
+    except Exception as error:
+        refused = Recording(Plan())
+        refused.refuse(f"no deep trace: {error!r}")
+        return DeepTrace(refused, began_here=False)
+
+
+def _begin(plan: Plan) -> DeepTrace:
+    global _current
+    from haiprof import _core
+
+    with _lock:
+        if _current is not None and _current.live:
+            return DeepTrace(_current, began_here=False)
+        recording = Recording(plan)
+        if _core.ready():
+            _current = recording
+    if _current is recording:
+        recording.begin_here()
+    else:
+        recording.refuse("no deep trace: nothing is recorded here")
+    return DeepTrace(recording, began_here=True)
+
+
+def arm(options: Options) -> None:
+    """Make a deep trace of this process as soon as it trains: the way of ``HAIPROF_TRACE=1``."""
+    if options.traces_rank(placement().rank):
+        trace_training(plan_of(options))
+
+
+def trace_training(plan: Plan) -> DeepTrace:
+    """Make a deep trace of the thread that trains, as soon as one does; for any other thread.
+
+    Returns:
+        A handle; of the one that is being made, where there is one.
+    """
+    global _current, _waiting
+    with _lock:
+        if _current is not None and (_waiting is not None or _current.live):
+            return DeepTrace(_current, began_here=False)
+        recording = _current = Recording(plan)
+        wait = imported("torch") is None
+        if wait:
+            _waiting = AfterImport("torch", lambda torch: _torch_imported())
+    if not wait:
+        _torch_imported()
+    return DeepTrace(recording, began_here=True)
+
+
+def current() -> DeepTrace | None:
+    """Return the deep trace that was asked for last, if any was."""
+    recording = _current
+    return None if recording is None else DeepTrace(recording, began_here=False)
+
+
+def _torch_imported() -> None:
+    global _waiting
+    with _lock:
+        _waiting = None
+        recording = _current
+    if recording is not None:
+        recording.begin_when_it_trains()
+
+
+def finish(why: str, seconds: float) -> None:
+    """End what there is and wait for its file; must come before the ring is closed. Never raises.
+
+    Args:
+        why: for the trace's last event.
+        seconds: how long to wait where another thread has to end it.
+    """
+    global _waiting
+    with contextlib.suppress(Exception):
+        with _lock:
+            waiting, _waiting = _waiting, None
+            recording = _current
+        if waiting is not None:
+            waiting.cancel()
+        if recording is not None and recording.live:
+            recording.finish(why, seconds)
+
+
+def _after_fork() -> None:
+    """A child has no part in its parent's trace."""
+    global _lock, _current
+    _lock = threads.lock()
+    forked, _current = _current, None
+    if forked is not None:
+        forked.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,112 @@
+"""``haiprof ps``, ``stop`` and ``flush`` with ``--nodes``: of several hosts' processes at once.
+
+For a request each host first says who is meant there. Only when all have answered, and it is one
+run, the ranks are asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from haiprof.cli.asking import AMBIGUOUS, NOBODY, NOT_ALL, Answer, tell_answers
+from haiprof.cli.hosts.fan_out import ANSWER_SECONDS, Host, Hosts, names
+from haiprof.cli.process.console import say, spinner
+from haiprof.control.jobs import Ambiguous, Process
+
+_MODULE = "haiprof.cli.hosts.ask_end"
+
+
+def processes_on(hosts: Sequence[str]) -> tuple[list[tuple[str, Process]], bool]:
+    """Return the processes that haiprof is loaded in, each with its host.
+
+    Returns:
+        Them, and whether every host has answered.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C.
+    """
+    with Hosts(hosts, _MODULE, {"request": "ps"}) as everyone:
+        with spinner(f"asking {len(everyone.hosts)} hosts"):
+            answered = _those_that_say("processes", everyone)
+        found = [
+            (host.name, Process(**process))
+            for host in answered
+            for process in host.said["processes"]
+        ]
+        return found, len(answered) == len(everyone.hosts)
+
+
+def ask_on(
+    hosts: Sequence[str],
+    target: str,
+    request: str,
+    timeout: float,
+    told: Callable[[dict[str, Any]], str],
+) -> int:
+    """Send a request to every rank of a job on several hosts; print a line for each.
+
+    Args:
+        hosts: where.
+        target: as :func:`haiprof.cli.asking.ask_job` has it, as are the others.
+        request: its name.
+        timeout: how long each rank may take, s.
+        told: makes the line, without the rank's name, of a result.
+
+    Returns:
+        The exit code: that of :func:`haiprof.cli.asking.ask_job`; 1: nobody is meant on any host;
+        3, too: some host has nobody who is meant, or did not answer.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C; what hosts had answered before is printed.
+    """
+    task = {"request": request, "target": target, "timeout": timeout}
+    with Hosts(hosts, _MODULE, task) as everyone:
+        with spinner(f"{request} {target}"):
+            answered = _those_that_say("found", everyone)
+        meant = [host for host in answered if host.said["found"]]
+        runs = sorted({run for host in answered for run in host.said["runs"]})
+        if target.isdecimal() and len(meant) > 1:
+            say(f"{target} is a process on each of {names(meant)}; name one of them, or a run")
+            return AMBIGUOUS
+        if len(runs) > 1:
+            say(str(Ambiguous(target, runs)))
+            return AMBIGUOUS
+        for why in dict.fromkeys(host.said["why"] for host in answered if "why" in host.said):
+            say(f"{names([h for h in answered if h.said.get('why') == why])}: {why}")
+        complete = len(meant) == len(everyone.hosts)
+        if not meant:
+            return NOBODY if len(answered) == len(everyone.hosts) else NOT_ALL
+        for host in meant:
+            host.node.tell(b"a")
+        with spinner(f"{request} {target}"):
+            everyone.listen(ANSWER_SECONDS + timeout, lambda host: "answers" in host.said)
+        code = tell_answers(
+            [
+                (f"{host.name}: ", Answer(*answer))
+                for host in meant
+                for answer in host.said.get("answers", ())
+            ],
+            told,
+        )
+        for host in meant:
+            if "answers" not in host.said:
+                host.give_up("has not said what came of it; it may be done there")
+                complete = False
+        if everyone.interrupted:
+            raise KeyboardInterrupt
+        return code if complete else max(code, NOT_ALL)
+
+
+def _those_that_say(what: str, everyone: Hosts) -> list[Host]:
+    """Wait for the first that each has to say; name those that do not.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C.
+    """
+    everyone.listen(ANSWER_SECONDS, until=lambda host: what in host.said)
+    if everyone.interrupted:
+        raise KeyboardInterrupt
+    for host in everyone.of(lambda host: what not in host.said):
+        host.give_up("does not answer" if host.running else "cannot be asked: see above")
+    return everyone.of(lambda host: what in host.said)

@@ -1,0 +1,1 @@
+"""How a command deals with its terminal, its children and its workers."""

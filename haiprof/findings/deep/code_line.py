@@ -1,0 +1,55 @@
+"""Where in the user's code a span was called from."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import polars as pl
+
+from haiprof.views.trace.linking.linked import CALLS, Linked
+
+#: A frame of Python as torch.profiler writes it: ``train.py(45): main``.
+_FRAME = re.compile(r"\.py\(\d+\)")
+#: Frames of libraries, which the user did not write.
+_LIBRARY = re.compile(
+    r"(^|/)(torch|torchvision|torchaudio|site-packages|dist-packages|lib/python[\d.]+|"
+    r"importlib|threading\.py|contextlib\.py|runpy\.py)(/|\(|$)|^<"
+)
+
+
+def line(linked: Linked, row: int) -> str | None:
+    """Return the innermost frame of the user's code around a span; None where none is known.
+
+    From the stack that the op was recorded with, else from the Python functions of its thread;
+    where all frames are a library's, the innermost of those.
+
+    Args:
+        linked: the trace.
+        row: of ``linked.ops``.
+    """
+    frames = _recorded(linked, row) or _running(linked, row)
+    own = [frame for frame in frames if not _LIBRARY.search(frame)]
+    return own[0] if own else frames[0] if frames else None
+
+
+def _recorded(linked: Linked, row: int) -> list[str]:
+    """Frames of the nearest span that was recorded with a stack, innermost first."""
+    stacks = linked.ops["stack"]
+    while row >= 0:
+        if stacks[row]:
+            return [f.strip() for f in str(stacks[row]).split(";") if _FRAME.search(f)]
+        row = int(linked.parent[row])
+    return []
+
+
+def _running(linked: Linked, row: int) -> list[str]:
+    """Python functions of the thread that ran when a span began, innermost first."""
+    threads, instant = linked.ops["thread"].to_numpy(), linked.start[row]
+    first = int(np.searchsorted(threads, threads[row]))
+    last = int(np.searchsorted(threads, threads[row], side="right"))
+    last = first + int(np.searchsorted(linked.start[first:last], instant, side="right"))
+    python = linked.category[first:last] == len(CALLS)
+    rows = first + np.flatnonzero(python & (linked.end[first:last] > instant))[::-1]
+    names = linked.ops["name"].gather(rows).cast(pl.String).to_list()
+    return [name for name in names if name and _FRAME.search(name)]

@@ -1,0 +1,420 @@
+"""The three sentences that tell most about a run. Every number in them comes from the tables."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+
+import numpy as np
+import polars as pl
+
+from haiprof.common.numbers import milliseconds, percent, size
+from haiprof.findings import endings
+from haiprof.findings import hardware as hardware_findings
+from haiprof.sources.own import ROLE_NODE, ROLE_RANK
+from haiprof.views.intervals import merge
+from haiprof.views.run.gpu_use import added
+from haiprof.views.run.overview import Summary, is_pressure, phase_names
+from haiprof.views.run.series import Stat
+
+_DISK = "disk"
+#: The kinds of events that the lines are made of.
+EVENT_KINDS = (_DISK, hardware_findings.LINK_EVENTS)
+_THROTTLED = "cgroup.throttled.percent"
+_CPU_LIMIT = "cgroup.cpu_limit.cores"
+
+#: Lower clocks for a fault of the machine; a power limit is how a GPU at full work is.
+_SLOWED_BY = {
+    "gpu.throttle_thermal.percent": "because it was hot",
+    "gpu.throttle_hw_thermal.percent": "because it was too hot",
+    "gpu.throttle_power_brake.percent": "because the power supply asked for it",
+}
+
+#: From here on a share, a lag or a pressure is worth a sentence.
+_WAITING = 0.15
+_SLOWER = 1.10
+_PRESSURE = 0.10
+#: Of idle time, a reason is named from here on.
+_REASON = 0.05
+_UNCOVERED = 0.30
+_OPTIMIZER = 0.30
+_JITTER = 1.5
+#: A rank that is late in a smaller part of the steps is not what the run is about.
+_LASTS = 0.10
+
+
+def headline(
+    ranks: list[Summary], nodes: list[Summary], events: pl.DataFrame, late: pl.DataFrame
+) -> list[str]:
+    """Return three lines: the steps, the machine, and the most telling remark.
+
+    Args:
+        ranks: summaries of the rank processes (or of whichever processes had steps).
+        nodes: summaries of the node folders.
+        events: those of :data:`EVENT_KINDS`.
+        late: what :meth:`haiprof.analyzer.Analyzer.imbalance` returns.
+    """
+    machine = _machine(ranks, nodes) + _gpus(ranks)
+    return [_steps(ranks), machine, _remark(ranks, nodes, events, late)]
+
+
+def _steps(ranks: list[Summary]) -> str:
+    stepped = [s for s in ranks if s.steps]
+    if not stepped:
+        states = {s.process.state for s in ranks}
+        if ranks and all(s.process.outside for s in ranks):
+            why = f"the job was only watched from outside: {ranks[0].process.outside}"
+        elif "live" in states:
+            why = "the job may not have finished its first one yet"
+        else:
+            why = (
+                "the job may have ended before its first one, or its loop uses neither an "
+                "optimizer nor a DataLoader of torch: mark steps with haiprof.step()"
+            )
+        return f"No step was recorded: {why}"
+    counts: dict[object, int] = {}
+    for summary in stepped:
+        counts[summary.rank] = counts.get(summary.rank, 0) + summary.steps
+    fewest, most = min(counts.values()), max(counts.values())
+    counted = f"{most} steps" if fewest == most else f"{fewest} to {most} steps"
+    if most == 1:
+        counted = "1 step"
+    of = f" on each of {len(counts)} ranks" if len(counts) > 1 else ""
+    if len(stepped) > len(counts):
+        of += f" in {len(stepped)} processes"
+    median = statistics.median(s.median_ns for s in stepped if s.median_ns is not None)
+    p95 = statistics.median(s.p95_ns for s in stepped if s.p95_ns is not None)
+    line = f"{counted}{of}, median {milliseconds(median)} (p95 {milliseconds(p95)})"
+    names = phase_names(stepped)
+    total = sum(s.step_ns for s in stepped)
+    shares = (
+        {name: sum(s.phase_ns.get(name, 0) for s in stepped) / total for name in names}
+        if total
+        else {}
+    )
+    if set(shares) - {"other"}:
+        largest = sorted((n for n in shares if n != "other"), key=lambda n: -shares[n])
+        parts = [f"{name} {percent(shares[name])}" for name in largest[:6]]
+        if "other" in shares:
+            parts.append(f"other {percent(shares['other'])}")
+        line += ": " + ", ".join(parts)
+    every = {s.rank for s in ranks}
+    without = len(every) - len(counts)
+    return line + (f"; {without} of {len(every)} ranks recorded no step" if without else "")
+
+
+def _machine(ranks: list[Summary], nodes: list[Summary]) -> str:
+    # Not where only the launcher ran, as a login node.
+    with_ranks = {s.process.node for s in ranks}
+    nodes = [s for s in nodes if s.process.node in with_ranks] or nodes
+    holders = [s for s in ranks if "proc.cpu.percent" in s.stats] or [
+        s for s in nodes if "proc.cpu.percent" in s.stats
+    ]
+    if not holders:
+        busy = [s.stats["cpu.util.percent"].mean for s in nodes if "cpu.util.percent" in s.stats]
+        if busy:
+            return (
+                f"The node's CPUs were {statistics.mean(busy):.0f} % busy; "
+                "the job's own part was not sampled"
+            )
+        return (
+            "CPU and memory of the job were not sampled: "
+            "'haiprof doctor' says what can be collected here"
+        )
+    cores = _at_once([s.stats["proc.cpu.percent"] for s in holders]) / 100
+    used = {s.process.node for s in holders}
+    known = [count for s in nodes if s.process.node in used and (count := _cpus(s, holders))]
+    tree = "process tree" if len(holders) == 1 else f"{len(holders)} process trees"
+    line = f"The job's {tree} used {_cores(cores)} CPU cores"
+    if known and len(known) == len(used):
+        total = sum(known)
+        share = percent(cores / total)
+        line = f"The job's {tree} used {_cores(cores)} of {total:g} CPU cores ({share})"
+    if len(used) > 1:
+        line += f" on {len(used)} nodes"
+    largest = max(
+        (s for s in holders if "proc.rss.bytes" in s.stats),
+        key=lambda s: s.stats["proc.rss.bytes"].maximum,
+        default=None,
+    )
+    if largest is None:
+        return line
+    peak = size(largest.stats["proc.rss.bytes"].maximum)
+    if len(holders) == 1:
+        return f"{line}, {peak} RSS at peak"
+    return f"{line}; the largest, {largest.process.label}, had {peak} RSS at peak"
+
+
+def _at_once(stats: Iterable[Stat]) -> float:
+    """Add means of processes up, each for as long as it ran, over the time in which any did."""
+    found = list(stats)
+    begin, end = merge(np.array([s.begin for s in found]), np.array([s.end for s in found]))
+    return sum(s.mean * (s.end - s.begin) for s in found) / float((end - begin).sum())
+
+
+def _cores(count: float) -> str:
+    return f"{count:.2g}" if count < 10 else f"{count:.0f}"
+
+
+def _cpus(node: Summary, holders: list[Summary]) -> float | None:
+    """CPUs that the job could use on a node: those sampled one by one, or its cgroup's limit."""
+    util = node.stats.get("cpu.util.percent")
+    cpus = util.parts if util else None
+    here = [s for s in holders if s.process.node == node.process.node]
+    # Whether several ranks share one limit cannot be seen from their samples.
+    limit = here[0].stats.get(_CPU_LIMIT) if len({s.rank for s in here}) == 1 else None
+    return min(cpus, limit.maximum) if cpus and limit else cpus
+
+
+def _remark(
+    ranks: list[Summary], nodes: list[Summary], events: pl.DataFrame, late: pl.DataFrame
+) -> str:
+    for remark in (
+        _deaths(ranks),
+        _disk(events.filter(pl.col("kind") == _DISK)),
+        # Ranks that do not wait for each other are told apart by their steps alone.
+        "" if _straggler(ranks) else _late(late),
+        _with_cause(_idle(ranks) or _waiting(ranks), ranks, nodes),
+        _slowed(nodes),
+        *hardware_findings.trouble(ranks, nodes, events),
+        _straggler(ranks),
+        _pressure(ranks, nodes),
+    ):
+        if remark:
+            return remark
+    return _losses(ranks) or _shape(ranks) or _nothing(ranks, nodes)
+
+
+def _with_cause(line: str, ranks: list[Summary], nodes: list[Summary]) -> str:
+    """Add to a wait for data what made it wait, where that is known."""
+    cause = hardware_findings.slow_nfs(ranks, nodes) if line else ""
+    return f"{line}. {cause}" if cause else line
+
+
+def _deaths(ranks: list[Summary]) -> str:
+    processes = [s.process for s in ranks]
+    if endings.failure(processes) is not None:
+        return ""  # which comes before all lines
+    # Of a recorder that was older, or is gone, nobody knows how.
+    died = [p.label for p in processes if p.state == "died" and p.ending is None]
+    if not died:
+        return endings.restarted(processes)
+    who = ", ".join(died[:5]) + (f" and {len(died) - 5} more" if len(died) > 5 else "")
+    return f"{who} died without closing the profile; what was recorded until then is here"
+
+
+def _disk(disk: pl.DataFrame) -> str:
+    if not disk.height:
+        return ""
+    texts = [text or "it was full or too slow" for text in disk["text"]]
+    return f"The disk disturbed the recording: {texts[0]}" + (
+        f"; {texts[-1]}" if len(texts) > 1 else ""
+    )
+
+
+def _losses(ranks: list[Summary]) -> str:
+    lost = sum(s.lost for s in ranks)
+    if not lost:
+        return ""
+    worst = max(ranks, key=lambda s: s.lost)
+    where = f", {worst.lost} of them on {worst.process.label}" if len(ranks) > 1 else ""
+    return f"{lost} records were lost{where}: the rings were overwritten before they could be read"
+
+
+def _waiting(ranks: list[Summary]) -> str:
+    waiting = [(s.share("dataloader") or 0.0, s) for s in ranks if s.steps]
+    if not waiting:
+        return ""
+    total = sum(s.step_ns for _, s in waiting)
+    waited = sum(s.phase_ns.get("dataloader", 0) for _, s in waiting)
+    if not total or waited / total < _WAITING:
+        return ""
+    steps = sum(s.steps for _, s in waiting)
+    line = (
+        f"The training loop waited {percent(waited / total)} of the time for the DataLoader "
+        f"({milliseconds(waited / steps)} of each {milliseconds(total / steps)} step)"
+    )
+    share, worst = max(waiting, key=lambda pair: pair[0])
+    if len(waiting) > 1 and share > 1.2 * waited / total:
+        line += f", {worst.process.label} even {percent(share)}"
+    return line
+
+
+def _gpus(ranks: list[Summary]) -> str:
+    recorded = [s.gpu for s in ranks if s.gpu is not None and s.gpu.recorded_ns]
+    if not recorded:
+        return ""
+    told = added(recorded)
+    who = "its GPU was" if len(recorded) == 1 else f"the GPUs of {len(recorded)} processes were"
+    steps = "1 step" if told.recorded == 1 else f"{told.recorded} steps"
+    return f"; {who} busy {percent(told.busy_ns / told.recorded_ns)} of the {steps} recorded"
+
+
+def _idle(ranks: list[Summary]) -> str:
+    """Say why the GPUs were idle, or what communication alone they waited for."""
+    recorded = [
+        (s.gpu.busy_ns / s.gpu.recorded_ns, s) for s in ranks if s.gpu and s.gpu.recorded_ns
+    ]
+    told = added(s.gpu for _, s in recorded if s.gpu)
+    if not told.recorded_ns:
+        return ""
+    busy, alone = told.busy_ns / told.recorded_ns, told.exposed_ns / told.recorded_ns
+    if 1 - busy < _WAITING and alone < _WAITING:
+        return ""
+    line = f"GPU busy {percent(busy)} of a step"
+    if alone >= _REASON:
+        line += f", {percent(alone)} with communication alone"
+    reasons = sorted(
+        ((ns / told.recorded_ns, name) for name, ns in told.idle_ns.items()), reverse=True
+    )
+    line += "".join(
+        f"; {percent(share)} idle {_meanwhile(name)}"
+        for share, name in reasons[:2]
+        if share >= _REASON
+    )
+    least, worst = min(recorded, key=lambda pair: pair[0])
+    if len(recorded) > 1 and least < busy / 1.2:
+        line += f"; {worst.process.label} busy only {percent(least)}"
+    return line
+
+
+def _meanwhile(phase: str) -> str:
+    if phase in ("dataloader", "eval_dataloader"):
+        return "while waiting for the dataloader"
+    if phase == "other":
+        return "while the loop was in no phase"
+    return f"while the host was in {phase}"
+
+
+def _slowed(nodes: list[Summary]) -> str:
+    worst = (0.0, "", "", "")
+    for node in nodes:
+        for gpu, stats in node.gpu_stats.items():
+            for metric in _SLOWED_BY.keys() & stats.keys():
+                share = stats[metric].mean / 100 * _covered(stats[metric], node, stats)
+                worst = max(worst, (share, node.process.node, gpu, metric))
+    share, where, gpu, metric = worst
+    if share < _PRESSURE:
+        return ""
+    why = _SLOWED_BY[metric]
+    return f"{gpu} on {where} ran at lower clocks {percent(share)} of the time, {why} ({metric})"
+
+
+def _covered(stat: Stat, node: Summary, gpu: dict[str, Stat]) -> float:
+    """Return the part of the time in which a GPU was sampled that ``stat`` covers.
+
+    A counter of what seldom happens is written from its first growth on; before that it was 0.
+    """
+    util = gpu.get("gpu.util.percent")
+    around: list[Stat] = [stat, util] if util else [stat, *node.stats.values()]
+    whole = max(s.end for s in around) - min(s.begin for s in around)
+    return (stat.end - stat.begin) / whole
+
+
+def _straggler(ranks: list[Summary]) -> str:
+    # A rank that was started again is as fast as it is now.
+    latest = {
+        s.rank: s
+        for s in sorted(ranks, key=lambda s: (s.process.started_ns or 0, s.process.attempt or 0))
+        if s.process.role == ROLE_RANK and s.median_ns
+    }
+    timed = list(latest.values())
+    if len(timed) < 2:
+        return ""
+    worst = max(timed, key=lambda s: s.median_ns or 0)
+    others = statistics.median(s.median_ns or 0 for s in timed if s is not worst)
+    slower = (worst.median_ns or 0) / others
+    if slower < _SLOWER:
+        return ""
+    return (
+        f"Rank {worst.process.rank} on {worst.process.node} is slower than the others by "
+        f"{percent(slower - 1)}: its median step takes {milliseconds(worst.median_ns or 0)}, "
+        f"theirs {milliseconds(others)}"
+    )
+
+
+def _late(late: pl.DataFrame) -> str:
+    """Name the rank that all others wait for, with what was sampled of it alone."""
+    worth = late.filter(
+        pl.col("share") >= _SLOWER - 1,
+        (pl.col("until") - pl.col("since") + 1) >= _LASTS * pl.col("steps"),
+    )
+    if not worth.height:
+        return ""
+    worst = worth.row(0, named=True)
+    line: str = worst["words"]
+    return f"{line} ({worst['evidence']})" if worst["evidence"] else line
+
+
+def _pressure(ranks: list[Summary], nodes: list[Summary]) -> str:
+    worst = (0.0, "", "")
+    for summary in [*nodes, *ranks]:
+        where = summary.process.node if summary.process.role == ROLE_NODE else summary.process.label
+        for metric, stat in summary.stats.items():
+            if metric == _THROTTLED:
+                worst = max(worst, _throttled(summary, where))
+            elif metric.endswith(".percent") and is_pressure(metric):
+                share = stat.mean / 100
+                told = f"{_held_up(metric)} {percent(share)} of the time ({metric})"
+                worst = max(worst, (share, where, told))
+    share, where, told = worst
+    return f"On {where}, {told}" if share >= _PRESSURE else ""
+
+
+def _throttled(summary: Summary, where: str) -> tuple[float, str, str]:
+    """Say what the quota held back; it weighs as much as its part of what the quota gives."""
+    cores = summary.stats[_THROTTLED].mean / 100
+    limit = summary.stats.get(_CPU_LIMIT)
+    if limit is None or limit.mean <= 0:
+        return 0.0, "", ""
+    told = (
+        f"the control group's limit of {limit.mean:.3g} CPU cores held {cores:.2g} more back "
+        f"on average ({_THROTTLED})"
+    )
+    # Many threads on a small quota are held back many times over, which is no more than always.
+    return min(cores / limit.mean, 1.0), where, told
+
+
+def _held_up(metric: str) -> str:
+    who = "all tasks" if "_full" in metric else "some task"
+    for resource, name in (("cpu", "a CPU"), ("io", "storage"), ("memory", "memory")):
+        if f"{resource}_" in metric:
+            return f"{who} waited for {name}"
+    return "tasks were held up"
+
+
+def _shape(ranks: list[Summary]) -> str:
+    stepped = [s for s in ranks if s.steps and s.step_ns]
+    total = sum(s.step_ns for s in stepped)
+    if not total:
+        return ""
+    shares = {n: sum(s.phase_ns.get(n, 0) for s in stepped) / total for n in phase_names(stepped)}
+    if shares.get("other", 0) >= _UNCOVERED and len(shares) > 1:
+        return (
+            f"{percent(shares['other'])} of the step time lies outside forward, backward, "
+            "optimizer and DataLoader: haiprof.range() around the rest of the loop would name it"
+        )
+    if shares.get("optimizer", 0) >= _OPTIMIZER:
+        return f"The optimizer took {percent(shares['optimizer'])} of the step time"
+    uneven = max(stepped, key=lambda s: (s.p95_ns or 0) / (s.median_ns or 1))
+    ratio = (uneven.p95_ns or 0) / (uneven.median_ns or 1)
+    if ratio >= _JITTER and uneven.steps >= 20:
+        return (
+            f"Step times vary: one step in twenty took more than {ratio:.1f} times the median "
+            f"({milliseconds(uneven.p95_ns or 0)}, {uneven.process.label})"
+        )
+    return ""
+
+
+def _nothing(ranks: list[Summary], nodes: list[Summary]) -> str:
+    stepped = [s for s in ranks if s.steps]
+    if not stepped:
+        return "Without steps nothing can be said about a bottleneck"
+    seen = []
+    if any("dataloader" in s.phase_ns for s in stepped):
+        seen.append("the DataLoader kept up")
+    if len({s.rank for s in stepped}) > 1:
+        seen.append("no rank lags by 10 %")
+    if any(is_pressure(metric) for s in [*ranks, *nodes] for metric in s.stats):
+        seen.append("no pressure above 10 % was sampled")
+    return "No bottleneck stands out" + (": " + ", ".join(seen) if seen else "")

@@ -1,0 +1,111 @@
+"""The three sentences that tell most about deep traces: the steps, the GPUs, what to change first.
+
+Every number in them comes from the frames of :class:`haiprof.answers.deep.Traced`.
+"""
+
+from __future__ import annotations
+
+import statistics
+
+import polars as pl
+
+from haiprof.common.numbers import milliseconds, percent
+from haiprof.views.trace.overview import OTHER, PARTS
+
+#: Of the steps' time, a part is named from here on.
+_WORTH = 0.01
+_PARTS = 6
+#: A GPU this much less busy than the mean is named.
+_LESS = 1.2
+#: Why a GPU had nothing to do, by the kind of finding.
+_MEANWHILE = {
+    "data_loading": "waiting for data",
+    "allocator": "while memory was asked of the driver",
+    "synchronisation": "after the host had waited for its result",
+    "cpu_operator": "while operators worked on the host",
+    "launch": "while the host prepared the next kernel",
+}
+
+
+def headline(
+    steps: pl.DataFrame, devices: pl.DataFrame, found: pl.DataFrame, *, marked: bool
+) -> list[str]:
+    """Return three lines; one where the traces hold nothing.
+
+    Args:
+        steps: of all traces, see :func:`haiprof.views.trace.overview.overview`.
+        devices: of all traces, of the same.
+        found: what :meth:`haiprof.answers.deep.Traced.recommendations` returns.
+        marked: whether the traces tell of steps; without, each is one row of ``steps``.
+    """
+    whole = int(steps["duration"].sum()) if steps.height else 0
+    if not whole:
+        return ["The traces are empty: nothing can be said about them"]
+    return [_steps(steps, whole, marked), _gpus(steps, devices, found, whole), _first(found)]
+
+
+def _steps(steps: pl.DataFrame, whole: int, marked: bool) -> str:
+    traces = steps.group_by("node", "rank", "pid", "session").len()
+    if not marked:
+        line = f"No steps are marked in the trace of {milliseconds(whole)}"
+        if traces.height > 1:
+            line = f"No steps are marked in the {traces.height} traces"
+    else:
+        counts = traces["len"].to_list()
+        fewest, most = min(counts), max(counts)
+        counted = f"{most} steps" if fewest == most else f"{fewest} to {most} steps"
+        counted = "1 step" if most == 1 else counted
+        of = f" in each of {traces.height} traces" if traces.height > 1 else ""
+        median = milliseconds(statistics.median(steps["duration"].to_list()))
+        line = f"{counted}{of}, median {median}"
+    shares = {part: float(steps[part].sum()) / whole for part in PARTS}
+    largest = sorted((p for p in PARTS if shares[p] >= _WORTH), key=lambda p: -shares[p])
+    told = [f"{part} {percent(shares[part])}" for part in largest[:_PARTS]]
+    if not told:  # a pipeline's jobs are told of elsewhere
+        return line
+    told.append(f"{OTHER} {percent(float(steps[OTHER].sum()) / whole)}")
+    return f"{line}: {', '.join(told)}"
+
+
+def _gpus(steps: pl.DataFrame, devices: pl.DataFrame, found: pl.DataFrame, whole: int) -> str:
+    known = devices.drop_nulls("utilization") if devices.height else devices
+    if not known.height:
+        if steps["kernel"].sum():
+            return "The trace does not tell which device its kernels ran on"
+        return "No kernel ran on a GPU in what was traced"
+    used = known["utilization"].to_list()
+    mean = sum(used) / len(used)
+    who = "The GPU" if len(used) == 1 else f"The {len(used)} GPUs"
+    were = "was" if len(used) == 1 else "were"
+    if known.select("node", "rank", "pid", "device").n_unique() == 1:
+        who, were = "The GPU", "was"
+    line = f"{who} {were} busy with kernels for {percent(mean)} of the traced time"
+    if min(used) < mean / _LESS:
+        least = known.row(used.index(min(used)), named=True)
+        of = f"rank {least['rank']}" if least["rank"] is not None else least["node"]
+        line += f" ({of} for {percent(min(used))})"
+    lost = _lost(found)
+    alone = lost.pop("exposed_communication", 0) / whole
+    if alone >= _WORTH:
+        line += f", {percent(alone)} with communication alone"
+    reasons = sorted(((ns / whole, _MEANWHILE[k]) for k, ns in lost.items() if k in _MEANWHILE))
+    return line + "".join(
+        f"; {percent(share)} idle {why}" for share, why in reversed(reasons) if share >= _WORTH
+    )
+
+
+def _lost(found: pl.DataFrame) -> dict[str, int]:
+    if not found.height:
+        return {}
+    sums = found.drop_nulls("saves_ns").group_by("kind").agg(pl.col("saves_ns").sum())
+    return dict(sums.iter_rows())
+
+
+def _first(found: pl.DataFrame) -> str:
+    if not found.height:
+        return "Nothing was found that would make the traced steps shorter"
+    best = found.row(0, named=True)
+    line = f"{best['problem'][0].upper()}{best['problem'][1:]}"
+    line = f"Rank {best['rank']}: {best['problem']}" if best["rank"] is not None else line
+    where = f" ({best['stack']})" if best["stack"] else ""
+    return f"{line}{where}: {best['advice']}"

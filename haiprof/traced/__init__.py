@@ -1,1 +1,0 @@
-"""The questions that a deep trace answers: asked of the Analyzer, told of all ranks."""

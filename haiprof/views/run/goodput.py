@@ -1,0 +1,261 @@
+"""What a job's whole life was spent on, over all attempts and ranks, and how much of it trained.
+
+Each instant from the first process's start to the last one's end belongs to exactly one part, so
+the parts sum to the wall-clock time, to the nanosecond:
+
+========== =====================================================================================
+down       between two attempts: a rank has no process
+startup    from the start of a process to its first step, and what the first step takes longer
+           than the others (compilation), if that is more than a hang takes
+load       loading checkpoints
+save       saving checkpoints, as far as the training thread waits for it
+evaluation evaluating, its data included
+data       the training loop waits for its DataLoader
+hang       no step ends for far longer than usual: what a step's time outside the parts above is
+           more than the median, where it is over ten times the median and over a second more
+lost       training whose result was lost: of a process that died or that another attempt follows,
+           after the last checkpoint that was saved in its life was begun, the step that was cut
+           included
+shutdown   from the last step to the end of a process that ends in order
+other      a process lives and is in none of these, or was not recorded
+productive the rest of the steps: training that was kept
+========== =====================================================================================
+
+**ETTR** (effective training time ratio) is ``productive / wall``: Kokolis et al., "Revisiting
+Reliability in Large-Scale Machine Learning Research Clusters" (arXiv 2410.21680), which counts the
+time in the queue to the wall, too; that is not known here. "Goodput" of ml-goodput-measurement
+(Google) is the same ratio with the time from the job's submission on. Evaluation is not in it.
+
+Of several ranks, the run is productive while all of them are. Any other instant belongs to the
+first part of the table above that any rank is in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from haiprof.views.intervals import Times, covered, merge
+from haiprof.views.run import steps as step_views
+
+#: The parts, each before those that it hides on other ranks.
+PARTS: Final = (
+    "down",
+    "startup",
+    "load",
+    "save",
+    "evaluation",
+    "data",
+    "hang",
+    "lost",
+    "shutdown",
+    "other",
+    "productive",
+)
+_CODE: Final = {name: code for code, name in enumerate(PARTS)}
+
+#: Columns and categories of spans that these views need.
+COLUMNS: Final = ("start", "duration", "category", "name", "thread")
+CATEGORIES: Final = ("step", "phase", "checkpoint")
+_PHASES: Final = {"data": ("dataloader",), "evaluation": ("eval", "eval_dataloader")}
+_SAVE: Final = "checkpoint.save"
+_CHECKPOINTS: Final = {"load": ("checkpoint.load",), "save": (_SAVE, "checkpoint.async_save")}
+
+#: From so many medians, and so much more than one, a step hangs.
+_HANG_TIMES: Final = 10
+_HANG_NS: Final = 1_000_000_000
+
+TIMELINE_SCHEMA: Final = {"start": pl.Int64(), "duration": pl.Int64(), "part": pl.String()}
+
+
+class Life(NamedTuple):
+    """From when to when a process lived (ns UTC), and what became of its work.
+
+    ``loses`` says that it died or that another attempt followed, so that only what was trained
+    before ``kept`` (None: nothing) was of use. ``ran_before``: it ran already when it begins here,
+    because only then it was recorded (again). ``live``: it goes on. ``died``: it did not end in
+    order, so that what followed its last step was no shutdown.
+    """
+
+    begin: int
+    end: int
+    loses: bool = False
+    kept: int | None = None
+    ran_before: bool = False
+    live: bool = False
+    died: bool = False
+
+
+class Pieces(NamedTuple):
+    """A time line: ``code`` (index into :data:`PARTS`) from each ``start`` to the next, or end."""
+
+    start: Times
+    code: npt.NDArray[np.int8]
+    end: int
+
+
+def saves(spans: pl.DataFrame) -> Times:
+    """Return when the checkpoints were begun that were saved, ascending, ns UTC."""
+    found = spans.filter(pl.col("category") == "checkpoint", pl.col("name") == _SAVE)
+    begun: Times = found["start"].sort().to_numpy()
+    return begun
+
+
+def last_end(spans: pl.DataFrame) -> int | None:
+    """Return when the last span ended, ns UTC; None without spans."""
+    end: int | None = spans.select((pl.col("start") + pl.col("duration")).max()).item()
+    return end
+
+
+def pieces(spans: pl.DataFrame, life: Life) -> Pieces:
+    """Return the time line of one process.
+
+    Args:
+        spans: the columns of :data:`COLUMNS`, of the :data:`CATEGORIES`.
+        life: when it lived.
+    """
+    steps = step_views.steps(spans.with_columns(pl.lit(None, pl.UInt32).alias("step")))
+    start = steps["start"].to_numpy()
+    end = start + steps["duration"].to_numpy()
+    threads = spans.filter(pl.col("category") == "step")["thread"].unique().implode()
+    on_loop = spans.filter(pl.col("thread").is_in(threads)) if steps.height else spans
+    found = {
+        part: _times(on_loop, names) for part, names in (*_PHASES.items(), *_CHECKPOINTS.items())
+    }
+    first = int(start[0]) if len(start) else life.end
+    last = int(end.max()) if len(end) else life.end
+    before = "other" if life.ran_before else "startup"
+    layers = [("other", life.begin, life.end), (before, life.begin, first)]
+    if len(start):
+        layers.append(
+            ("lost" if life.died else "other" if life.live else "shutdown", last, life.end)
+        )
+    painted = [(part, np.array([low]), np.array([high])) for part, low, high in layers]
+    painted.append(("productive", start, end))
+    if life.loses:
+        kept = life.begin if life.kept is None else life.kept
+        painted.append(("lost", np.maximum(start, kept), np.maximum(end, kept)))
+    painted += _hangs(start, end, found, life, last)
+    painted += [(part, *found[part]) for part in ("load", "evaluation", "data", "save")]
+    return _paint(painted, life.begin, life.end)
+
+
+def _times(spans: pl.DataFrame, names: Sequence[str]) -> tuple[Times, Times]:
+    rows = spans.filter(pl.col("name").cast(pl.String).is_in(list(names)), pl.col("duration") > 0)
+    start = rows["start"].to_numpy()
+    return merge(start, start + rows["duration"].to_numpy())
+
+
+def _hangs(
+    start: Times, end: Times, found: dict[str, tuple[Times, Times]], life: Life, last: int
+) -> list[tuple[str, Times, Times]]:
+    """Return the time of steps beyond the usual: the last part of each, and of the step cut."""
+    if not len(start):
+        return []
+    low = np.concatenate([each[0] for each in found.values()])
+    high = np.concatenate([each[1] for each in found.values()])
+    rest = end - start - covered(*merge(low, high), start, end)
+    usual = int(np.median(rest))
+    limit = usual + max((_HANG_TIMES - 1) * usual, _HANG_NS)
+    far = rest > limit
+    first = np.arange(len(start)) == 0
+    made = [
+        ("startup", (end - rest + usual)[far & first], end[far & first]),
+        ("hang", (end - rest + usual)[far & ~first], end[far & ~first]),
+    ]
+    if (life.died or life.live) and life.end - last > limit:
+        made.append(("hang", np.array([last + usual]), np.array([life.end])))
+    return made
+
+
+def _paint(layers: Sequence[tuple[str, Times, Times]], begin: int, end: int) -> Pieces:
+    """Lay intervals over each other from ``begin`` to ``end``; later ones hide earlier ones."""
+    clipped = [
+        (_CODE[part], np.clip(low, begin, end), np.clip(high, begin, end))
+        for part, low, high in layers
+    ]
+    edges = [np.array([begin, end], np.int64)]
+    edges += [side for _, low, high in clipped for side in (low, high)]
+    points = np.unique(np.concatenate(edges))
+    code = np.full(len(points) - 1, _CODE["other"], np.int8)
+    for number, low, high in clipped:
+        some = high > low
+        depth = np.zeros(len(points), np.int64)
+        np.add.at(depth, np.searchsorted(points, low[some]), 1)
+        np.add.at(depth, np.searchsorted(points, high[some]), -1)
+        code[np.cumsum(depth)[:-1] > 0] = number
+    return _joined(points[:-1], code, end)
+
+
+def _joined(start: Times, code: npt.NDArray[np.int8], end: int) -> Pieces:
+    new = np.ones(len(code), bool)
+    new[1:] = code[1:] != code[:-1]
+    return Pieces(start[new], code[new], end)
+
+
+def attempts(lives: Sequence[tuple[Life, Pieces]], begin: int, end: int) -> Pieces:
+    """Return the time line of one rank from ``begin`` to ``end``, over its processes.
+
+    Args:
+        lives: its processes in the order of their starts; where two overlap, the later one counts.
+        begin: when the run began: until its first process a rank starts up.
+        end: when the run ended: after its last process a rank has shut down.
+    """
+    starts, codes = [np.array([begin], np.int64)], [np.array([_CODE["startup"]], np.int8)]
+    for number, (life, own) in enumerate(lives):
+        starts.append(own.start)
+        codes.append(own.code)
+        if number + 1 == len(lives):
+            after = "shutdown"
+        else:
+            after = "other" if lives[number + 1][0].ran_before else "down"
+            until = lives[number + 1][0].begin
+            inside = own.start < until
+            starts[-1], codes[-1] = own.start[inside], own.code[inside]
+            if own.end >= until:
+                continue
+        starts.append(np.array([life.end], np.int64))
+        codes.append(np.array([_CODE[after]], np.int8))
+    start, code = np.concatenate(starts), np.concatenate(codes)
+    length = np.diff(np.append(start, end))
+    return _joined(start[length > 0], code[length > 0], end)
+
+
+def together(ranks: Iterable[Pieces]) -> Pieces | None:
+    """Return the time line of the run: of all ranks' parts at an instant, the first in the table.
+
+    Args:
+        ranks: time lines that begin and end alike.
+    """
+    made: Pieces | None = None
+    for own in ranks:
+        made = own if made is None else _first(made, own)
+    return made
+
+
+def _first(one: Pieces, other: Pieces) -> Pieces:
+    start = np.union1d(one.start, other.start)
+    code = np.minimum(
+        one.code[np.searchsorted(one.start, start, "right") - 1],
+        other.code[np.searchsorted(other.start, start, "right") - 1],
+    )
+    return _joined(start, code, one.end)
+
+
+def timeline(line: Pieces) -> pl.DataFrame:
+    """Return ``start`` (ns UTC), ``duration`` (ns) and ``part``, one after another."""
+    duration = np.diff(np.append(line.start, line.end))
+    parts = [PARTS[code] for code in line.code]
+    return pl.DataFrame(
+        {"start": line.start, "duration": duration, "part": parts}, schema=TIMELINE_SCHEMA
+    )
+
+
+def totals(line: Pieces) -> dict[str, int]:
+    """Return the time of each part, ns, those without any included."""
+    duration = np.diff(np.append(line.start, line.end))
+    return {part: int(duration[line.code == code].sum()) for part, code in _CODE.items()}

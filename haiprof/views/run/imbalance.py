@@ -1,0 +1,190 @@
+"""Which rank is late, since when, and in what: from the parts of the steps of all ranks.
+
+Ranks that exchange gradients wait for each other within a step, so that all their steps take as
+long, however late one of them is. What a rank did itself in a part of a step is what is left
+without waiting; its **excess** over the median of the other ranks, summed over the parts of a step,
+is how late it is in it. How long it waited is known of a deep trace (:mod:`.trace.distributed`).
+Else it is taken from the phase that all ranks leave together (:mod:`.rank_parts`): a rank that is
+slow within that very phase does not show. Of a backward pass
+of DistributedDataParallel the waiting is recorded, and has been left out before
+(:mod:`haiprof.answers.late_ranks`).
+
+The steps in which a rank is late are those that bring the sum of (excess - half its level) to its
+greatest (the maximum subarray), which is the change point of a step in the mean for the noise of
+any one step. They count if they are worth a word and more than noise.
+
+Times are int64 ns, shares of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from haiprof.common.numbers import milliseconds, percent
+from haiprof.views.intervals import Times
+from haiprof.views.run.rank_parts import Cube, RankParts
+
+#: Late by a smaller part of a step is not worth a word.
+WORTH: Final = 0.05
+#: Standard errors that the mean of the late steps must be away from none.
+SURE: Final = 6.0
+#: Of fewer steps it is not told since when.
+FEWEST: Final = 5
+#: A rank that is late until the last steps of the run is late for good; so many of them, or a part.
+_LAST, _LAST_SHARE = 3, 0.05
+#: So many late ranks are told in words.
+_SAID: Final = 3
+#: More than this is not held at once: steps next to each other are put together.
+_MOST: Final = 4_000_000
+#: From so many ranks on, the median of all is as good as that of the others.
+_MANY: Final = 8
+#: The level of the late steps and which they are is found from each other, so many times over.
+_NARROWED: Final = 4
+
+#: What kind of work a part of a step is; the rest is ``other``.
+KINDS: Final = {
+    "dataloader": "input", "eval_dataloader": "input",
+    "forward": "compute", "backward": "compute", "optimizer": "compute", "recompute": "compute",
+    "kernel": "compute", "memcpy": "compute", "memset": "compute",
+    "communication": "communication", "runtime": "host", "cpu": "host",
+}  # fmt: skip
+
+SCHEMA: Final = {
+    "rank": pl.String(),
+    "late": pl.Int64(),
+    "share": pl.Float64(),
+    "since": pl.Int64(),
+    "until": pl.Int64(),
+    "persistent": pl.Boolean(),
+    "part": pl.String(),
+    "in_part": pl.Int64(),
+    "kind": pl.String(),
+    "steps": pl.UInt32(),
+}
+
+Reals = npt.NDArray[np.float64]
+
+
+def imbalance(parts: RankParts) -> pl.DataFrame:
+    """Return the ranks that are late, the worst first.
+
+    Args:
+        parts: what each rank did itself. Steps that all ranks have count.
+
+    Returns:
+        One row per rank that is late: ``rank``, ``late`` (ns a step, the median of the steps in
+        which it is), ``share`` (of the mean step without waiting), ``since`` and ``until`` (the
+        first and the last of these steps; null of fewer than :data:`FEWEST`), ``persistent``
+        (whether it lasts; null the same), ``part`` (where most of it is), ``in_part`` (ns a step
+        of it there), ``kind`` (:data:`KINDS`) and ``steps`` (that were compared).
+    """
+    rows: list[tuple[object, ...]] = []
+    ranks, names, steps, own = _cube(parts)
+    if len(ranks) > 1 and len(steps):
+        typical = float(np.median(own.sum(2)))
+        of_all = np.median(own, 0) if len(ranks) >= _MANY else None
+        for number, rank in enumerate(ranks):
+            usual = np.median(np.delete(own, number, 0), 0) if of_all is None else of_all
+            excess = own[number].astype(np.float64) - usual
+            row = _late(excess, steps, typical)
+            if row is not None:
+                first, last, by_part = row
+                part = int(by_part.argmax())
+                late = int(np.median(excess[first : last + 1].sum(1)))
+                told = len(steps) >= FEWEST
+                end = len(steps) - 1 - max(_LAST, int(_LAST_SHARE * len(steps)))
+                rows.append(
+                    (
+                        rank,
+                        late,
+                        late / typical,
+                        int(steps[first]) if told else None,
+                        int(steps[last]) if told else None,
+                        last >= end if told else None,
+                        names[part],
+                        int(by_part[part]),
+                        KINDS.get(names[part], "other"),
+                        len(steps),
+                    )
+                )
+    made = pl.DataFrame(rows, SCHEMA, orient="row")
+    # A rank that is late for longer counts for more.
+    lasted = (pl.col("until") - pl.col("since") + 1).fill_null(1)
+    return made.sort(pl.col("late") * lasted, "rank", descending=[True, False])
+
+
+def words(row: Mapping[str, Any], who: str) -> str:
+    """Say one row of :func:`imbalance` in a sentence, without its end."""
+    late, share = int(row["late"]), float(row["share"])
+    line = f"{who} is late by {milliseconds(late)} a step ({percent(share)} of one)"
+    if row["since"] is not None and row["persistent"]:
+        line += f" since step {row['since']}"
+    elif row["since"] is not None:
+        line += f" from step {row['since']} to {row['until']}"
+    what = {
+        "input": "it waits for its data",
+        "contention": "others take its CPU",
+        "communication": "it moves its data slower",
+    }.get(str(row["kind"]))
+    return f"{line}, in {row['part']}" + (f": {what}" if what else "")
+
+
+def lines(late: pl.DataFrame) -> list[str]:
+    """Return a sentence for each of the worst late ranks, with its evidence.
+
+    Args:
+        late: what :meth:`haiprof.analyzer.Analyzer.imbalance` returns.
+    """
+    made = [
+        f"{row['words']} ({row['evidence']})" if row["evidence"] else str(row["words"])
+        for row in late.head(_SAID).to_dicts()
+    ]
+    more = late.height - _SAID
+    return [*made, f"{more} more ranks are late"] if more > 0 else made
+
+
+def _cube(parts: RankParts) -> tuple[list[str], list[str], Times, Cube]:
+    """Return ranks, parts, steps, and the duration of each (rank, step, part) that all ranks have.
+
+    Where there are too many steps, those next to each other are one, named by the first, with their
+    mean.
+    """
+    ranks, names, steps = parts.ranks, parts.names, parts.shared_steps()
+    width = max(1, -(-len(ranks) * len(steps) * len(names) // _MOST))
+    return ranks, names, steps[::width], parts.durations(width)
+
+
+def _late(excess: Reals, steps: Times, typical: float) -> tuple[int, int, Reals] | None:
+    """Return the first and the last row in which a rank is late, and by how much in each part."""
+    whole = excess.sum(1)
+    if len(steps) < FEWEST:
+        first, last = 0, len(steps) - 1
+    else:
+        # A median of five keeps changes where they are and drops single steps.
+        smooth = np.median(np.lib.stride_tricks.sliding_window_view(np.pad(whole, 2, "edge"), 5), 1)
+        first, last = _heaviest(smooth - WORTH * typical)
+        for _ in range(_NARROWED):
+            level = float(smooth[first : last + 1].mean())
+            first, last = _heaviest(smooth - max(WORTH * typical, level / 2))
+        # What is there in a few steps only is in the neighbours of the change, too: no noise.
+        noise = 1.4826 * float(np.median(np.abs(np.diff(whole)))) / np.sqrt(2)
+        count = last - first + 1
+        if count < FEWEST or float(whole[first : last + 1].mean()) * np.sqrt(count) < SURE * noise:
+            return None
+    if float(np.median(whole[first : last + 1])) < WORTH * typical:
+        return None
+    return first, last, np.median(excess[first : last + 1], 0)
+
+
+def _heaviest(values: Reals) -> tuple[int, int]:
+    """Return the first and the last row of the part with the greatest sum."""
+    sums = np.concatenate((np.zeros(1), np.cumsum(values)))
+    lowest = np.minimum.accumulate(sums)[:-1]
+    last = int((sums[1:] - lowest).argmax())
+    first = int(sums[: last + 1].argmin())
+    return first, last

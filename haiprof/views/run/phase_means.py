@@ -1,0 +1,142 @@
+"""What a sampled series was in each phase of the steps, as far as its samples can tell.
+
+A sample is a mean over an interval, which may lie in several phases. Its value counts for each of
+them by the time that the phase has in the interval: with ``w`` (ns) that time, the mean of a phase
+is ``sum(w * value) / sum(w)``. Where every interval holds the same mix of phases, this is the same
+mean for all. How much better than that it is, the *resolution* tells:
+
+    resolution = (r - s) / (1 - s),   r = sum(w * w / length) / sum(w),   s = sum(w) / sum(length)
+
+over the intervals that overlap steps: ``s`` is the part of their time that the phase has, ``r`` the
+part that it has in those it is measured by. A series that has one level within the phase and
+another one outside of it shows, of the phase's distance from the mean, exactly this part; 1 is all
+of it, 0 nothing. Below :data:`RESOLVED` a phase has no value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from haiprof.views.intervals import Times, covered, innermost, intersect, merge
+from haiprof.views.run import steps as step_views
+from haiprof.views.run.series import together
+
+#: The time of all steps, whatever the phase.
+STEP: Final = "step"
+#: From here on more than half of a difference between phases shows.
+RESOLVED: Final = 0.5
+#: Fewer samples of a phase say more of those instants than of the phase.
+FEWEST: Final = 5
+SCHEMA: Final = {
+    "metric": pl.String(),
+    "phase": pl.String(),
+    "mean": pl.Float64(),
+    "resolution": pl.Float64(),
+    "samples": pl.UInt32(),
+}
+
+Pieces = Mapping[str, tuple[Times, Times]]
+
+
+def pieces(spans: pl.DataFrame) -> dict[str, tuple[Times, Times]]:
+    """Return when each phase was the innermost one: start and end of disjoint, sorted intervals.
+
+    ``step`` are all steps that ended, and ``other`` their time under no phase. Empty without steps
+    or without phases.
+
+    Args:
+        spans: the columns of :data:`haiprof.views.run.steps.COLUMNS`.
+    """
+    found = step_views.steps(spans)
+    phases = spans.filter(
+        pl.col("category") == "phase", pl.col("duration") > 0, pl.col("name").is_not_null()
+    )
+    if not found.height or not phases.height:
+        return {}
+    begun = found["start"].to_numpy()
+    whole = merge(begun, begun + found["duration"].to_numpy())
+    start = phases["start"].to_numpy()
+    end = start + phases["duration"].to_numpy()
+    names = phases["name"].cast(pl.String).to_numpy()
+    from_, until, which = innermost(start, end)
+    made = {STEP: whole}
+    for name in sorted(set(names)):
+        own = names[which] == name
+        made[str(name)] = intersect(*merge(from_[own], until[own]), *whole)
+    under_start, under_end = merge(start, end)
+    limits = np.iinfo(np.int64)
+    free = (
+        np.concatenate((np.array([limits.min]), under_end)),
+        np.concatenate((under_start, np.array([limits.max]))),
+    )
+    made[step_views.OTHER] = intersect(*free, *whole)
+    return {name: piece for name, piece in made.items() if len(piece[0])}
+
+
+def phase_means(samples: pl.DataFrame, phases: Pieces) -> pl.DataFrame:
+    """Return one row per metric and phase: its mean there, null where it is not resolved.
+
+    Columns: ``metric``, ``phase``, ``mean`` (in the metric's unit), ``resolution`` (0 to 1) and
+    ``samples`` (how many it is made of). The instances of a metric are taken together. The rows of
+    ``step`` are the mean over all steps, null where most of their samples' time is not theirs.
+
+    Args:
+        samples: ``time``, ``metric``, ``instance``, ``value``, ``flags`` of metrics whose values
+            are means since the sample before.
+        phases: what :func:`pieces` returns.
+    """
+    rows: list[dict[str, object]] = []
+    if phases and samples.height:
+        # A value that is left out ended an interval all the same.
+        ended = samples.select(pl.col("metric").cast(pl.String), "time").unique()
+        ends = {str(m): np.sort(f["time"].to_numpy()) for (m,), f in ended.group_by("metric")}
+        for (metric,), frame in together(samples).group_by("metric", maintain_order=True):
+            end = frame["time"].to_numpy()
+            begin = _begin(ends[str(metric)], end)
+            for row in _rows(begin, end, frame["value"].to_numpy(), phases):
+                rows.append({"metric": str(metric), **row})
+    return pl.DataFrame(rows, schema=SCHEMA)
+
+
+def _begin(ends: Times, end: Times) -> Times:
+    """Return where the intervals begin that end at ``end``, some of all ``ends``."""
+    if len(ends) < 2:
+        return end
+    first = ends[0] - int(np.median(np.diff(ends)))
+    before = np.concatenate((np.array([first]), ends[:-1]))
+    return before[np.searchsorted(ends, end)]
+
+
+def _rows(
+    begin: Times, end: Times, value: npt.NDArray[np.float64], phases: Pieces
+) -> list[dict[str, object]]:
+    in_steps = covered(*phases[STEP], begin, end)
+    some = in_steps > 0
+    begin, end, value = begin[some], end[some], value[some]
+    length = (end - begin).astype(np.float64)
+    rows: list[dict[str, object]] = []
+    for name, (start, until) in phases.items():
+        weight = covered(start, until, begin, end).astype(np.float64)
+        whole = weight.sum()
+        if not whole:
+            continue
+        share = whole / length.sum()
+        own = (weight * weight / length).sum() / whole
+        resolution = 1.0 if share >= 1 else max(0.0, (own - share) / (1 - share))
+        count = int((weight > 0).sum())
+        enough = resolution >= RESOLVED and count >= FEWEST
+        known = own >= RESOLVED if name == STEP else enough
+        rows.append(
+            {
+                "phase": name,
+                "mean": float((weight * value).sum() / whole) if known else None,
+                "resolution": float(resolution),
+                "samples": count,
+            }
+        )
+    return rows

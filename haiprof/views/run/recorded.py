@@ -1,0 +1,258 @@
+"""When kernels were recorded, and which whole steps lie within.
+
+Kernels are recorded at times only; the events of kind ``kernels`` tell when. What is said of
+kernels is therefore said of *recorded steps*: those that lie whole within a recorded interval.
+Times are int64 ns UTC.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from haiprof.views.intervals import Times, merge
+from haiprof.views.run import steps as step_views
+from haiprof.views.run.busy import BUSY_KINDS
+from haiprof.views.run.device_steps import STEPS_SCHEMA, device_steps
+
+#: The kind of the events that tell when kernels were recorded.
+EVENT_KIND = "kernels"
+#: The kind of the event that the recording has ended because the job replays CUDA graphs.
+GRAPHS_KIND = "graphs"
+RECORDED_SCHEMA = {
+    "start": pl.Int64(),
+    "end": pl.Int64(),
+    "mode": pl.String(),
+    "begun_by": pl.String(),
+    "ended_by": pl.String(),
+    "first_step": pl.UInt32(),
+    "last_step": pl.UInt32(),
+    "steps": pl.UInt32(),
+}
+
+
+def recorded(
+    events: pl.DataFrame,
+    on_host: pl.DataFrame,
+    on_device: pl.DataFrame,
+    ended_ns: int | None,
+    last_ns: int | None,
+) -> pl.DataFrame:
+    """Return when kernels were recorded: one row per interval, with the whole steps within it.
+
+    Those are the steps that the host began and ended within it. An interval without an end lasted
+    until the process ended. The steps within it are then those that began after it did and ended
+    before the last activity that was recorded: what the GPU did later may not have reached the
+    disk. Of an interval without a beginning no step is known, unless its event tells them.
+
+    ``first_step`` and ``last_step`` are those of the first and the last whole step in time: where
+    the job began to count anew in between, the last may be less than the first.
+
+    Args:
+        events: ``time``, ``kind`` and ``attributes`` of events; only those of kind ``kernels``
+            count. A row whose attributes cannot be read is passed over.
+        on_host: what :func:`host_steps` returns.
+        on_device: what :func:`device_steps` returns.
+        ended_ns: when the process ended; None while it runs.
+        last_ns: end of the last activity that was recorded; None without any.
+    """
+    rows: list[dict[str, Any]] = []
+    open_ = False
+    for time, told in _told(events):
+        begins = told.get("recording")
+        if begins is True:
+            if open_ and rows[-1]["end"] is None:
+                rows[-1]["end"] = time
+            rows.append({"start": time, "end": None, "begun_by": _word(told.get("why"))})
+            rows[-1]["mode"] = _word(told.get("mode"))
+            open_ = True
+        elif begins is False:
+            if not open_:
+                # Its beginning was overwritten in the ring.
+                rows.append({"start": None, "mode": _word(told.get("mode"))})
+            rows[-1]["end"] = time
+            rows[-1]["ended_by"] = _word(told.get("why"))
+            if "first_step" in told:
+                first, last = _number(told["first_step"]), _number(told.get("last_step"))
+                if first is not None and last is not None and first <= last:
+                    rows[-1].update(first_step=first, last_step=last, steps=last - first + 1)
+            elif open_:
+                _add_whole(rows[-1], on_host)
+            open_ = False
+    if open_:
+        _close(rows[-1], on_host, on_device, ended_ns, last_ns)
+    return pl.DataFrame(
+        [{name: row.get(name) for name in RECORDED_SCHEMA} for row in rows], schema=RECORDED_SCHEMA
+    )
+
+
+def ended_by_graphs(events: pl.DataFrame) -> bool:
+    """Whether kernels are no longer recorded because the job replays CUDA graphs.
+
+    Args:
+        events: ``time``, ``kind`` and ``attributes`` of events of both kinds.
+    """
+    ended = events.filter(pl.col("kind") == GRAPHS_KIND)["time"].to_list()
+    begun = [time for time, told in _told(events) if told.get("recording") is True]
+    return bool(ended) and max(ended) > max(begun, default=0)
+
+
+def _add_whole(row: dict[str, Any], on_host: pl.DataFrame) -> None:
+    """Add to a closed interval the steps that the host began and ended within it."""
+    whole = on_host.filter(
+        pl.col("start") >= row["start"], pl.col("end") <= row["end"], pl.col("step").is_not_null()
+    )
+    if whole.height:
+        first, last = int(whole["step"][0]), int(whole["step"][-1])
+        row.update(first_step=first, last_step=last, steps=whole.height)
+
+
+def _close(
+    row: dict[str, Any],
+    on_host: pl.DataFrame,
+    on_device: pl.DataFrame,
+    ended_ns: int | None,
+    last_ns: int | None,
+) -> None:
+    begin = row["start"]
+    row["end"] = None if ended_ns is None else max(ended_ns, begin)
+    behind = (
+        on_device.filter(pl.col("end") > begin)
+        .group_by("step")
+        .agg(pl.col("end").max().alias("end_on_device"))
+    )
+    whole = (
+        on_host.filter(pl.col("start") >= begin, pl.col("step").is_not_null())
+        .join(behind, on="step", how="left", maintain_order="left")
+        .filter(pl.coalesce("end_on_device", "end") <= (last_ns or 0))
+    )
+    if whole.height:
+        first, last = int(whole["step"][0]), int(whole["step"][-1])
+        if first <= last:
+            row.update(first_step=first, last_step=last, steps=last - first + 1)
+
+
+def host_steps(spans: pl.DataFrame) -> pl.DataFrame:
+    """Return ``step``, ``start`` and ``end`` of the steps of the host that ended."""
+    found = step_views.steps(spans)
+    return found.select("step", "start", (pl.col("start") + pl.col("duration")).alias("end"))
+
+
+def times(intervals: pl.DataFrame, last_ns: int | None) -> tuple[Times, Times] | None:
+    """Return when kernels were recorded, sorted and disjoint; None where nothing tells of it.
+
+    Args:
+        intervals: what :func:`recorded` returns. One without a beginning begins when the one
+            before ended, one without an end lasts until the last activity.
+        last_ns: end of the last activity that was recorded.
+    """
+    if not intervals.height:
+        return None
+    earliest, latest = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    told = intervals.select(
+        pl.coalesce("start", pl.col("end").shift(), pl.lit(earliest)),
+        pl.coalesce("end", pl.lit(latest if last_ns is None else last_ns)),
+    )
+    return merge(told["start"].to_numpy(), told["end"].to_numpy())
+
+
+def windows(intervals: pl.DataFrame, steps: pl.DataFrame, on_host: pl.DataFrame) -> pl.DataFrame:
+    """Return those of ``steps`` (of devices, or of the host) in which kernels were recorded.
+
+    Args:
+        intervals: what :func:`recorded` returns.
+        steps: ``device``, ``group``, ``step``, ``start``, ``end``. A step that began before the
+            recording is told of only from there on. One that the GPU ended after it is left out:
+            what still ran then may not have been recorded.
+        on_host: what :func:`host_steps` returns.
+    """
+    made = [steps.clear()]
+    placed = _with_host(steps, on_host)
+    rows = intervals.select("start", "end", "first_step", "last_step", "steps").rows()
+    for number, (start, end, first, last, count) in enumerate(rows):
+        if first is None:
+            continue
+        begin = start if start is not None else (rows[number - 1][1] if number else None)
+        chosen, on_time = placed, pl.col("begun_on_host").is_not_null()
+        if begin is not None:
+            chosen = chosen.filter(pl.col("end") > begin).with_columns(
+                pl.col("start").clip(lower_bound=begin)
+            )
+            on_time &= pl.col("begun_on_host") >= begin
+        if end is not None:
+            chosen = chosen.filter(pl.col("end") <= end)
+            on_time &= pl.col("ended_on_host") <= end
+        if count == last - first + 1:
+            # The numbers name each step once; those of steps that the host's spans lack, too.
+            lacking = pl.col("begun_on_host").is_null()
+            on_time = (on_time | lacking) & pl.col("step").is_between(first, last)
+        made.append(chosen.filter(on_time).select(steps.columns))
+    return pl.concat(made).sort("device", "start")
+
+
+def _with_host(steps: pl.DataFrame, on_host: pl.DataFrame) -> pl.DataFrame:
+    """Add when the host began and ended each step; null where its spans do not tell.
+
+    Of several with one number (a job that counted anew) that is the last one that the host had
+    begun when the device ended its own, since a device is behind the host.
+    """
+    host = on_host.select(
+        "step",
+        pl.col("start").alias("begun_on_host"),
+        pl.col("end").alias("ended_on_host"),
+    ).drop_nulls("step")
+    return steps.sort("end").join_asof(
+        host.sort("begun_on_host"),
+        left_on="end",
+        right_on="begun_on_host",
+        by="step",
+        allow_exact_matches=False,
+        coalesce=False,
+        check_sortedness=False,
+    )
+
+
+def all_windows(
+    intervals: pl.DataFrame, phases: pl.DataFrame, on_host: pl.DataFrame, kernels: pl.DataFrame
+) -> pl.DataFrame:
+    """Return the recorded steps of each device.
+
+    A device without phases of its own has the host's steps: the GPU runs behind the host, so what
+    it does at the ends of a recorded interval is then a little off.
+    """
+    own = windows(intervals, device_steps(phases), on_host)
+    used = kernels.filter(pl.col("kind").is_in(list(BUSY_KINDS)))["device"].drop_nulls().unique()
+    others = sorted(set(used) - set(phases["device"].unique()))
+    made = [own]
+    for device in others:
+        steps = on_host.with_row_index("group").select(
+            pl.lit(device).alias("device"), "group", "step", "start", "end"
+        )
+        cast = steps.select(pl.col(name).cast(kind) for name, kind in STEPS_SCHEMA.items())
+        made.append(windows(intervals, cast, on_host))
+    return pl.concat(made)
+
+
+def _told(events: pl.DataFrame) -> list[tuple[int, dict[str, Any]]]:
+    """Return time and attributes of the events that tell when kernels were recorded."""
+    rows = events.filter(pl.col("kind") == EVENT_KIND).sort("time", maintain_order=True)
+    made = []
+    for time, text in rows.select("time", "attributes").iter_rows():
+        try:
+            attributes = json.loads(text or "")
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(attributes, dict):
+            made.append((time, attributes))
+    return made
+
+
+def _word(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _number(value: object) -> int | None:
+    return value if type(value) is int and 0 <= value < 2**32 - 1 else None

@@ -1,0 +1,1 @@
+"""Figures as other tools define them, where those differ from ours."""

@@ -1,0 +1,67 @@
+"""What runs on the device by operator and kind of unit, in the manner of msprof's op statistics.
+
+Durations are ns, shares of one.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from haiprof.views.trace.kernels import launching_operator
+from haiprof.views.trace.linking.linked import Linked
+
+#: Kinds of unit, where a tool names none: ``tensor_core``, ``vector`` (all other kernels),
+#: ``communication``, and copies.
+UNITS = ("tensor_core", "vector", "communication", "memcpy", "memset")
+
+SCHEMA = {
+    "op": pl.Categorical(),
+    "unit": pl.Categorical(),
+    "count": pl.UInt32(),
+    "total": pl.Int64(),
+    "min": pl.Int64(),
+    "mean": pl.Float64(),
+    "max": pl.Int64(),
+    "share": pl.Float64(),
+}
+
+
+def op_statistics(linked: Linked) -> pl.DataFrame:
+    """Sum the activities of a device up by the operator that launched them, the longest first.
+
+    Columns: ``op`` (where the tool names types of operators, as msprof does, that of the kernel;
+    null where the trace does not tell), ``unit`` (as the tool names it, else of :data:`UNITS`),
+    ``count``, ``total``, ``min``, ``mean``, ``max`` (ns) and ``share`` (of the time of all
+    activities).
+    """
+    duration = pl.col("duration").clip(lower_bound=0)
+    role = pl.col("role").cast(pl.String)
+    unit = pl.when(pl.col("tensor_core")).then(pl.lit("tensor_core")).otherwise(
+        pl.when(role == "kernel").then(pl.lit("vector")).otherwise(role)
+    )  # fmt: skip
+    told = pl.when(pl.col("kind") == "kernel").then(pl.col("unit").cast(pl.String))
+    op, _ = launching_operator(linked)
+    kind = pl.col("op_type").cast(pl.String)
+    return (
+        linked.activities.select(
+            "duration",
+            pl.coalesce(kind, pl.lit(op).cast(pl.String)).alias("op"),
+            pl.coalesce(told, unit).alias("unit"),
+        )
+        .filter(pl.Series(linked.busy))
+        .group_by("op", "unit")
+        .agg(
+            pl.len().alias("count"),
+            duration.sum().alias("total"),
+            duration.min().alias("min"),
+            duration.mean().alias("mean"),
+            duration.max().alias("max"),
+        )
+        .with_columns(
+            pl.when(pl.col("total").sum() > 0)
+            .then(pl.col("total") / pl.col("total").sum())
+            .alias("share"),
+        )
+        .sort("total", "count", "op", "unit", descending=[True, True, False, False])
+        .select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
+    )

@@ -1,0 +1,1 @@
+"""The longest chain of dependent work through a window of a trace."""

@@ -1,0 +1,149 @@
+"""What of a trace is in a window: the instants of its threads, and the activities of its devices.
+
+Of these :mod:`haiprof.views.trace.critical_path.graph` makes a graph. Times are int64 ns.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+
+from haiprof.views.intervals import Index, Times
+from haiprof.views.trace.linking.instants import running
+from haiprof.views.trace.linking.linked import CALLS, Linked
+
+OP, RUNTIME, STEP = (CALLS.index(name) for name in ("op", "runtime", "step"))
+
+Int32s = npt.NDArray[np.int32]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclasses.dataclass(frozen=True)
+class Host:
+    """Instants of threads in a window: by thread and time, as the calls begin and end.
+
+    Attributes:
+        row: of each instant the call that begins or ends.
+        begins: whether it begins.
+        thread: where.
+        time: when, within the window.
+        inner: the call that is innermost from then on, or -1.
+        first: for each row of ``linked.ops`` the instant where it begins, or -1.
+        last: where it ends, or -1.
+        main: of each instant, whether its thread is the main one.
+        worker: whether its thread runs backward operators of another one.
+    """
+
+    row: Int32s
+    begins: Bools
+    thread: npt.NDArray[np.uint32]
+    time: Times
+    inner: Int32s
+    first: Int32s
+    last: Int32s
+    main: Bools
+    worker: Bools
+
+    @classmethod
+    def of(cls, linked: Linked, start: int, end: int) -> Host:
+        """Find the instants of a window."""
+        calls = linked.category < len(CALLS)
+        low, high = np.maximum(linked.start, start), np.minimum(linked.end, end)
+        rows = np.flatnonzero(calls & (high > low)).astype(np.int32)
+        thread = linked.ops["thread"].to_numpy()[rows]
+        row = np.concatenate((rows, rows))
+        begins = np.arange(len(row)) < len(rows)
+        time = np.concatenate((low[rows], high[rows]))
+        on = np.concatenate((thread, thread))
+        # What ends ends before what begins at the same instant; callees end before their callers.
+        order = np.lexsort((np.where(begins, row, -row), begins, time, on))
+        row, begins, on, time = row[order], begins[order], on[order], time[order]
+        inner = row.copy()
+        inner[~begins] = running(linked, on[~begins], time[~begins])
+        first = np.full(len(linked.start), -1, np.int32)
+        last = first.copy()
+        place = np.arange(len(row), dtype=np.int32)
+        first[row[begins]] = place[begins]
+        last[row[~begins]] = place[~begins]
+        away = linked.ops["forward_thread"][rows].fill_null(0).to_numpy() > 0
+        mains = _main_threads(linked, rows, thread)
+        workers = np.setdiff1d(np.unique(thread[away]), mains)
+        return cls(
+            row, begins, on, time, inner, first, last, np.isin(on, mains), np.isin(on, workers)
+        )
+
+
+def _main_threads(
+    linked: Linked, rows: Int32s, thread: npt.NDArray[np.uint32]
+) -> npt.NDArray[np.uint32]:
+    """Threads that steps are told of; without any, the one that calls the runtime most."""
+    stepping = np.unique(thread[linked.category[rows] == STEP])
+    if len(stepping) or not len(rows):
+        return stepping
+    for category in (RUNTIME, OP):
+        among = thread[linked.category[rows] == category]
+        if len(among):
+            each, count = np.unique(among, return_counts=True)
+            return each[[int(np.argmax(count))]]
+    return thread[:1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Activities:
+    """Activities in a window, by device, stream and start.
+
+    Attributes:
+        row: in ``linked.activities``.
+        lane: number of the device and stream.
+        start: within the window.
+        end: within the window.
+        call: row in ``linked.ops`` of the launching call, or -1.
+        launch: when that call began; the earliest instant there is without one.
+        returned: when it returned.
+        correlation: of the launch, or 0.
+    """
+
+    row: Int32s
+    lane: npt.NDArray[np.int64]
+    start: Times
+    end: Times
+    call: Int32s
+    launch: Times
+    returned: Times
+    correlation: npt.NDArray[np.uint64]
+
+    @classmethod
+    def of(cls, linked: Linked, start: int, end: int) -> Activities:
+        """Find the activities of a window."""
+        acts = linked.activities
+        low = np.maximum(acts["start"].to_numpy(), start)
+        high = np.minimum(acts["end"].to_numpy(), end)
+        rows = np.flatnonzero(linked.busy & (high >= low))
+        lane = lanes(linked, rows)
+        order = np.lexsort((high[rows], low[rows], lane))
+        rows, lane = rows[order], lane[order]
+        call = linked.runtime[rows]
+        never = np.iinfo(np.int64).min
+        known = call >= 0
+        launch, returned = (
+            np.where(known, each[call], never) if len(each) else np.full(len(rows), never)
+            for each in (linked.start, linked.end)
+        )
+        return cls(
+            rows.astype(np.int32),
+            lane,
+            low[rows],
+            high[rows],
+            call,
+            launch,
+            returned,
+            acts["correlation"][rows].fill_null(0).to_numpy(),
+        )
+
+
+def lanes(linked: Linked, rows: Index) -> npt.NDArray[np.int64]:
+    """Return for each of these activities the number of its device and stream."""
+    made: npt.NDArray[np.int64] = (linked.device[rows] + 1) << 33 | (linked.stream[rows] + 1)
+    return made

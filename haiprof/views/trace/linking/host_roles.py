@@ -1,0 +1,77 @@
+"""What the host does in a span, by the span's name: load data, communicate, step the optimizer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from haiprof.views.trace.linking import roles
+from haiprof.views.trace.linking.names import numbered, one_of
+
+#: What torch names the ranges in which the job waits for its next batch.
+LOADING = re.compile(r"enumerate\(DataLoader\)#.*\.__next__$|enumerate\(DataPipe\)#")
+#: What torch names the ranges of optimizers.
+OPTIMIZING = re.compile(r"Optimizer\.")
+#: Ranges around a whole model.
+WRAPPERS = frozenset({"DataParallel.forward", "DistributedDataParallel.forward"})
+
+Mask = npt.NDArray[np.bool_]
+
+
+class HostRoles(NamedTuple):
+    """For each span of ``Linked.ops``."""
+
+    #: It waits for data.
+    loads: Mask
+    #: It is a collective, as the backend tells of it.
+    communicates: Mask
+    #: It does anything else, operators included.
+    works: Mask
+    #: It is an operator, which no wrapper around the model, no optimizer and no data loader is.
+    operator: Mask
+    #: Its time, and what it launches, is not its caller's own: all of these, and optimizers.
+    node: Mask
+
+
+def host_roles(
+    names: pl.Series,
+    categories: pl.Series,
+    ops: Mask,
+    ranges: Mask,
+    rules: Sequence[roles.Rule | tuple[str, str | None]] = roles.BACKENDS,
+) -> HostRoles:
+    """Say what each span is for.
+
+    Args:
+        names: of the spans, Categorical.
+        categories: of the spans, Categorical.
+        ops: which of them are ops.
+        ranges: which of them are ranges of the user.
+        rules: which names are a collective of the host.
+    """
+    number, texts = numbered(names)
+    known = texts.cast(pl.String).to_list()
+    communicating = roles.communication((name for name in known if name is not None), rules)
+    able = ops | ranges
+
+    def those(does: Callable[[str], object]) -> Mask:
+        table = np.array([name is not None and bool(does(name)) for name in known], np.bool_)
+        made: Mask = table[number] & able if table.any() else np.zeros(len(able), np.bool_)
+        return made
+
+    loads = those(LOADING.match) | one_of(categories, ("dataloader",))
+    communicates = those(communicating.__contains__) & ~loads
+    optimizes = those(OPTIMIZING.match)
+    operator = ops & ~loads & ~optimizes & ~those(WRAPPERS.__contains__)
+    return HostRoles(
+        loads=loads,
+        communicates=communicates,
+        works=able & ~loads & ~communicates,
+        operator=operator,
+        node=ops | loads | communicates | optimizes,
+    )

@@ -1,0 +1,511 @@
+"""What a deep trace's rows have to do with each other: who called whom, and who launched what.
+
+:func:`link` is done once for a process; every view of its trace reads the answer.
+
+Times are int64 ns, durations int64 ns. A row number is an index into the frame it names, null
+(in arrays -1) where there is none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from haiprof.common.arrow_columns import column, numbers
+from haiprof.views.intervals import Index, Times
+from haiprof.views.trace.linking import roles
+from haiprof.views.trace.linking.ancestors import climb
+from haiprof.views.trace.linking.host_roles import HostRoles, host_roles
+from haiprof.views.trace.linking.kernel_roles import kernel_roles
+from haiprof.views.trace.linking.names import numbered, one_of
+from haiprof.views.trace.linking.steps import Launches, extents, host_steps, one_step
+from haiprof.views.trace.linking.tensor_core_ops import OPERATORS
+
+Number = TypeVar("Number", np.int32, np.int64)
+Made = TypeVar("Made")
+#: A table, or what reads it when it is wanted; None where there is none.
+Table: TypeAlias = pl.DataFrame | Callable[[], pl.DataFrame] | None
+
+#: Categories of spans that a thread's calls are made of, in the order of nesting when two last
+#: equally long: a step is around what it does, and a call of the runtime calls nothing else.
+CALLS = ("step", "user", "op", "runtime")
+#: Categories of haiprof's own spans that say as much as a range of the user.
+RANGES = ("phase", "dataloader", "checkpoint", "gc", "module")
+#: Python functions nest among themselves: they are recorded by another tracer.
+PYTHON = "python"
+#: Kinds of activity that keep a device busy.
+BUSY = ("kernel", "memcpy", "memset")
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """What names mean; users put their own before these.
+
+    Attributes:
+        kernels: which kernels communicate.
+        operations: which operations of the host are a collective.
+        backends: which of them are the backend's own part, that is communication and no work.
+        eligible: names of operators that can use tensor cores.
+    """
+
+    kernels: Sequence[roles.Rule | tuple[str, str | None]] = roles.KERNELS
+    operations: Sequence[roles.Rule | tuple[str, str | None]] = roles.OPERATIONS
+    backends: Sequence[roles.Rule | tuple[str, str | None]] = roles.BACKENDS
+    eligible: frozenset[str] = OPERATORS
+
+
+@dataclasses.dataclass(frozen=True)
+class Linked:
+    """A process's trace, linked.
+
+    Attributes:
+        ops: the spans of :data:`CALLS`, :data:`RANGES` and of Python functions by thread, start,
+            longest first, with their columns and ``end`` instead of ``duration``, ``self`` (how
+            long it was the innermost one itself) and ``step`` (in which it began). Ids are of 32
+            bits where they fit.
+        activities: the kernels, copies, sets and waits, with all their columns and ``row``,
+            ``end``, ``runtime`` (the row in ``ops`` of the call that launched it), ``op`` (the row
+            of the innermost op or range of the user around that call, or of the op around such a
+            range that the call's External id names; by External id where the file has no such
+            call), ``step`` (of the call; without one, in which it began), ``role``
+            (``kernel``, ``communication``, ``memcpy``, ``memset``, ``sync``) and
+            ``tensor_core``.
+        steps: ``step``, ``start``, ``end``, as :mod:`haiprof.views.trace.linking.steps` tells it.
+        late: reads, each time, what few views want: ``collectives``, ``flows``, ``device_spans``.
+        host: what each span of ``ops`` is for.
+        rules: by which names were read.
+        stepped: whether the trace told of steps; without, ``steps`` has one: all of the trace.
+        crossing: spans that begin within another of their thread and end after it. They count as
+            its callees.
+        start: of each span of ``ops``.
+        end: of each span of ``ops``.
+        parent: of each span of ``ops`` the row of the innermost one around it, among calls or among
+            Python functions: a smaller row, always; or -1.
+        last: of each span of ``ops``: it and all that ran within it, at any depth, are the rows of
+            its family (calls, or Python functions) from its own to before this one.
+        category: of each span of ``ops``: an index into ``(*CALLS, PYTHON)``.
+        recorded: when activities were recorded, as intervals ``start``, ``end`` that are sorted and
+            disjoint; None where they were all the time.
+    """
+
+    ops: pl.DataFrame
+    activities: pl.DataFrame
+    steps: pl.DataFrame
+    late: Mapping[str, Callable[[], pl.DataFrame]]
+    host: HostRoles
+    rules: Rules
+    stepped: bool
+    crossing: int
+    start: Times
+    end: Times
+    parent: npt.NDArray[np.int32]
+    last: npt.NDArray[np.int32]
+    category: npt.NDArray[np.uint8]
+    recorded: tuple[Times, Times] | None = None
+    _kept: dict[Any, Any] = dataclasses.field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    @property
+    def collectives(self) -> pl.DataFrame:
+        """The table of that name; empty where there is none."""
+        return self.late["collectives"]()
+
+    @property
+    def flows(self) -> pl.DataFrame:
+        """The table of that name; empty where there is none."""
+        return self.late["flows"]()
+
+    @property
+    def device_spans(self) -> pl.DataFrame:
+        """The table of that name; empty where there is none."""
+        return self.late["device_spans"]()
+
+    def once(self, make: Callable[[Linked], Made]) -> Made:
+        """Return what ``make`` makes of this trace: made once, then kept as long as the trace.
+
+        For what several views need, and is small or costs much.
+        """
+        if make not in self._kept:
+            self._kept[make] = make(self)
+        made: Made = self._kept[make]
+        return made
+
+    def widened(self, columns: pl.DataFrame) -> Linked:
+        """Return this trace with further columns of its activities, and what was made of it."""
+        # Put beside each other as they are: literals stay what they are.
+        widened = pl.concat((self.activities, columns), how="horizontal")
+        made = dataclasses.replace(self, activities=widened)
+        made._kept.update(self._kept)
+        return made
+
+    def of(self, *categories: str) -> npt.NDArray[np.bool_]:
+        """Say of each span of ``ops`` whether its category is one of these."""
+        chosen = np.array([category in categories for category in (*CALLS, PYTHON)])
+        made: npt.NDArray[np.bool_] = chosen[self.category]
+        return made
+
+    @functools.cached_property
+    def named(self) -> tuple[npt.NDArray[np.int32], pl.Series]:
+        """For each span of ``ops`` the number of its name, and the names by number."""
+        return numbered(self.ops["name"])
+
+    @functools.cached_property
+    def named_activities(self) -> tuple[npt.NDArray[np.int32], pl.Series]:
+        """For each activity the number of its name, and the names by number."""
+        return numbered(self.activities["name"])
+
+    @functools.cached_property
+    def busy(self) -> npt.NDArray[np.bool_]:
+        """Say of each activity whether it kept a device busy (:data:`BUSY`)."""
+        return one_of(self.activities["kind"], BUSY)
+
+    @functools.cached_property
+    def roled(self) -> tuple[npt.NDArray[np.int32], pl.Series]:
+        """For each activity the number of its role, and the roles by number."""
+        return numbered(self.activities["role"])
+
+    def in_role(self, *roles: str) -> npt.NDArray[np.bool_]:
+        """Say of each activity whether its role is one of these."""
+        number, texts = self.roled
+        chosen = np.array([text in roles for text in texts.cast(pl.String).to_list()], np.bool_)
+        made: npt.NDArray[np.bool_] = chosen[number]
+        return made
+
+    @functools.cached_property
+    def device(self) -> Times:
+        """Of each activity, or -1."""
+        return _numbers(self.activities["device"])
+
+    @functools.cached_property
+    def stream(self) -> Times:
+        """Of each activity, or -1."""
+        return _numbers(self.activities["stream"])
+
+    @functools.cached_property
+    def runtime(self) -> npt.NDArray[np.int32]:
+        """For each activity the row of the call that launched it, or -1."""
+        made: npt.NDArray[np.int32] = (
+            self.activities["runtime"].cast(pl.Int32).fill_null(-1).to_numpy()
+        )
+        return made
+
+    @functools.cached_property
+    def caller(self) -> npt.NDArray[np.int32]:
+        """For each span of ``ops`` the innermost around it that :class:`HostRoles` calls a node."""
+        return enclosing(self, self.host.node)
+
+    @functools.cached_property
+    def launcher(self) -> npt.NDArray[np.int32]:
+        """For each activity the innermost node around its launch, or -1."""
+        op: npt.NDArray[np.int32] = self.activities["op"].cast(pl.Int32).fill_null(-1).to_numpy()
+        node = np.append(self.host.node, True)
+        made: npt.NDArray[np.int32] = np.where(node[op], op, np.append(self.caller, -1)[op])
+        return made
+
+    @functools.cached_property
+    def eligible(self) -> npt.NDArray[np.bool_]:
+        """Say of each span of ``ops`` whether it is an operator that can use tensor cores.
+
+        One can that the rules name, that has launched a kernel that does, or has called one that
+        can.
+        """
+        is_op = self.of("op")
+        can = roles.by_name(self.ops["name"], self.rules.eligible) & is_op
+        can[
+            self.activities["op"].filter(self.activities["tensor_core"]).drop_nulls().to_numpy()
+        ] = True
+        return (self.within(can.astype(np.int32)) > 0) & is_op
+
+    def within(self, values: npt.NDArray[Number]) -> npt.NDArray[Number]:
+        """Sum up for each span ``values`` of it and of all that ran within it, at any depth.
+
+        Args:
+            values: one for each span of ``ops``; 0 for spans of the other family.
+        """
+        sums = np.zeros(len(values) + 1, values.dtype)
+        np.cumsum(values, out=sums[1:])
+        made: npt.NDArray[Number] = sums[self.last] - sums[:-1]
+        return made
+
+
+def link(
+    spans: pl.DataFrame,
+    kernels: pl.DataFrame,
+    collectives: Table = None,
+    flows: Table = None,
+    device_spans: Table = None,
+    rules: Rules | None = None,
+) -> Linked:
+    """Link the rows of the tables of one process.
+
+    Args:
+        spans: the table of that name (:mod:`haiprof.schema`), any categories.
+        kernels: the table of that name.
+        collectives: the table of that name, handed on, or what reads it when it is wanted.
+        flows: in the same way.
+        device_spans: in the same way.
+        rules: what names mean.
+    """
+    from haiprof import _core
+
+    rules = rules or Rules()
+    rank = _rank(spans["category"])
+    chosen = spans.filter(pl.Series(rank < 255)) if np.any(rank == 255) else spans
+    del spans  # of a long trace, room for what follows
+    chosen = _narrow(chosen)
+    rank = rank[rank < 255]
+    thread = chosen["thread"].to_numpy()
+    start = chosen["start"].to_numpy()
+    end = start + np.maximum(chosen["duration"].to_numpy(), 0)
+    order = _core.nesting_order(thread, start, end, rank)
+    if np.any(order[1:] < order[:-1]):
+        rank, end = rank[order], end[order]
+        columns = chosen.get_columns()
+        del chosen, thread, start
+        chosen = _ordered(columns, order)
+        thread, start = chosen["thread"].to_numpy(), chosen["start"].to_numpy()
+    family = (rank == len(CALLS)).astype(np.uint8)
+    parent, own, last, crossing = _core.nest(thread, family, start, end)
+    _by_python_id(chosen, family.view(np.bool_), parent)
+
+    begun = kernels["start"].to_numpy()
+    ended = begun + np.maximum(kernels["duration"].to_numpy(), 0)
+    runtime = _launching(chosen, rank, kernels)
+    known = runtime >= 0
+    launches = Launches(begun, ended, _at(start, runtime), _at(end, runtime), known)
+    busy = one_of(kernels["kind"], BUSY)
+    told = host_steps(chosen)
+    steps = extents(told, Launches._make(column[busy] for column in launches))
+    stepped = bool(told.height)
+    if not stepped and len(start) + len(begun):
+        steps = one_step(
+            int(min(start.min(initial=_LATEST), begun.min(initial=_LATEST))),
+            int(max(end.max(initial=-_LATEST), ended.max(initial=-_LATEST))),
+        )
+    return Linked(
+        ops=chosen.drop("duration").with_columns(
+            column("end", end),
+            column("self", own),
+            _step(steps, told, start),
+        ),
+        activities=kernels.with_columns(
+            column("row", np.arange(len(begun), dtype=np.uint32)),
+            column("end", ended),
+            nullable("runtime", runtime),
+            nullable("op", _around(parent, rank, runtime, chosen, kernels)),
+            _step(steps, told, begun, np.where(known, launches.launch, begun), known),
+            *kernel_roles(kernels, rules.kernels),
+        ),
+        steps=steps,
+        late={
+            "collectives": _reader(collectives),
+            "flows": _reader(flows),
+            "device_spans": _reader(device_spans),
+        },
+        host=host_roles(
+            chosen["name"],
+            chosen["category"],
+            rank == CALLS.index("op"),
+            rank == CALLS.index("user"),
+            rules.backends,
+        ),
+        rules=rules,
+        stepped=stepped,
+        crossing=crossing,
+        start=start,
+        end=end,
+        parent=parent,
+        last=last,
+        category=rank,
+    )
+
+
+def _reader(given: Table) -> Callable[[], pl.DataFrame]:
+    if callable(given):
+        return given
+    return functools.partial(_given, pl.DataFrame() if given is None else given)
+
+
+def _given(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame
+
+
+def _ordered(columns: list[pl.Series], order: npt.NDArray[np.int32]) -> pl.DataFrame:
+    """Put columns in this order, one after the other: each gives its room to the next."""
+    names = [each.name for each in columns]
+    made, none = [], []
+    while columns:
+        each = columns.pop()
+        if each.null_count() == len(each):
+            none.append(pl.lit(None, each.dtype).alias(each.name))
+        else:
+            made.append(_gathered(each, order))
+    return pl.DataFrame(made).with_columns(none).select(names)
+
+
+def _narrow(spans: pl.DataFrame) -> pl.DataFrame:
+    """Keep ids in 32 bits where all fit."""
+    kinds = {"correlation": pl.UInt32, "external": pl.UInt32, "sequence": pl.Int32}
+    most = spans.select(pl.col(*kinds).max()).row(0)
+    least = spans.select(pl.col(*kinds).min()).row(0)
+    fits = [
+        pl.col(name).cast(kind)
+        for (name, kind), low, high in zip(kinds.items(), least, most, strict=True)
+        if (low or 0) >= -(2**31) and (high or 0) < 2**31
+    ]
+    return spans.with_columns(fits)
+
+
+def _gathered(series: pl.Series, order: npt.NDArray[np.int32]) -> pl.Series:
+    if not series.dtype.is_numeric() or not len(series):
+        return series.gather(order)
+    # By numpy: its memory is given back when it is no longer needed.
+    values, missing = numbers(series)
+    return column(series.name, values[order], None if missing is None else missing[order])
+
+
+def enclosing(linked: Linked, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
+    """Return for each span the innermost span around it that is chosen, or -1."""
+    return climb(linked.parent, linked.parent, chosen)
+
+
+_LATEST = np.iinfo(np.int64).max
+
+
+def _rank(category: pl.Series) -> npt.NDArray[np.uint8]:
+    """For each span the place of its category in ``(*CALLS, PYTHON)``; 255 for another one."""
+    ranks = {name: place for place, name in enumerate((*CALLS, PYTHON))}
+    ranks |= dict.fromkeys(RANGES, CALLS.index("user"))
+    texts = category.unique().drop_nulls()
+    codes = texts.to_physical().to_numpy()
+    table = np.full(int(codes.max(initial=0)) + 1, 255, np.uint8)
+    table[codes] = [ranks.get(text, 255) for text in texts.cast(pl.String).to_list()]
+    made: npt.NDArray[np.uint8] = table[category.to_physical().fill_null(0).to_numpy()]
+    return made
+
+
+def looked_up(
+    keys: npt.NDArray[np.uint64], rows: Index, wanted: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.int32]:
+    """Return for each wanted key the last of ``rows`` that has it, or -1. Key 0 is none."""
+    some = keys != 0
+    keys, rows = keys[some], rows[some]
+    found = np.full(len(wanted), -1, np.int32)
+    if not len(keys) or not len(wanted):
+        return found
+    low, high = int(keys.min()), int(keys.max())
+    if high - low < 8 * (len(keys) + len(wanted)) + 1024:
+        table = np.full(high - low + 1, -1, np.int32)
+        table[(keys - np.uint64(low)).astype(np.intp)] = rows
+        within = (wanted >= low) & (wanted <= high)
+        found[within] = table[(wanted[within] - np.uint64(low)).astype(np.intp)]
+        return found
+    order = np.argsort(keys, kind="stable")
+    keys, rows = keys[order], rows[order]
+    place = np.searchsorted(keys, wanted, side="right") - 1
+    hit = (place >= 0) & (keys[place] == wanted)
+    found[hit] = rows[place[hit]]
+    return found
+
+
+def _numbers(column: pl.Series) -> Times:
+    made: Times = column.cast(pl.Int64).fill_null(-1).to_numpy()
+    return made
+
+
+def _unsigned(column: pl.Series) -> npt.NDArray[np.uint64]:
+    made: npt.NDArray[np.uint64] = column.cast(pl.UInt64).fill_null(0).to_numpy()
+    return made
+
+
+def _by_python_id(
+    spans: pl.DataFrame, python: npt.NDArray[np.bool_], parent: npt.NDArray[np.int32]
+) -> None:
+    """Let the parent of a Python function be the call that the file says made it.
+
+    A caller stands before what it calls, so that no damaged file makes a circle of callers.
+    """
+    rows = np.flatnonzero(python)
+    if not len(rows):
+        return
+    ids = _unsigned(spans["python_id"])[rows]
+    above = looked_up(ids, rows, _unsigned(spans["python_parent"])[rows])
+    parent[rows] = np.where((above >= 0) & (above < rows), above, parent[rows])
+
+
+def _launching(
+    spans: pl.DataFrame, rank: npt.NDArray[np.uint8], kernels: pl.DataFrame
+) -> npt.NDArray[np.int32]:
+    rows = np.flatnonzero(rank == CALLS.index("runtime"))
+    return looked_up(_unsigned(spans["correlation"])[rows], rows, _unsigned(kernels["correlation"]))
+
+
+def _around(
+    parent: npt.NDArray[np.int32],
+    rank: npt.NDArray[np.uint8],
+    runtime: npt.NDArray[np.int32],
+    spans: pl.DataFrame,
+    kernels: pl.DataFrame,
+) -> npt.NDArray[np.int32]:
+    """For each activity the innermost op or range of the user around its launch, or -1."""
+    is_op = rank == CALLS.index("op")
+    is_known = is_op | (rank == CALLS.index("user"))
+    op = climb(parent, np.append(parent, -1)[runtime], is_known)
+    # A collective's range may lie within the op that the file says the launch belongs to.
+    ranged = np.flatnonzero((op >= 0) & ~np.append(is_op, True)[op])
+    if len(ranged):
+        around = climb(parent, op[ranged], is_op)
+        ids = np.append(_unsigned(spans["external"]), 0)
+        told = ids[runtime[ranged]]
+        better = (around >= 0) & (told != 0) & (ids[around] == told) & (ids[op[ranged]] != told)
+        op[ranged[better]] = around[better]
+    lost = np.flatnonzero(runtime < 0)
+    rows = np.flatnonzero(is_known)
+    if len(lost) and len(rows):
+        external = _unsigned(kernels["external"])[lost]
+        op[lost] = looked_up(_unsigned(spans["external"])[rows], rows, external)
+    return op
+
+
+def _step(
+    steps: pl.DataFrame,
+    told: pl.DataFrame,
+    start: Times,
+    launch: Times | None = None,
+    launched: npt.NDArray[np.bool_] | None = None,
+) -> pl.Series:
+    """Number of the step of each row: the host's at its (launch's) begin, else the extended one."""
+    host = told.head(steps.height) if told.height else steps
+    at = _inside(
+        host["start"].to_numpy(), host["end"].to_numpy(), start if launch is None else launch
+    )
+    if launched is not None:
+        by_time = _inside(steps["start"].to_numpy(), steps["end"].to_numpy(), start)
+        at = np.where(launched, at, by_time)
+    return steps["step"].gather(nullable("at", at)).alias("step")
+
+
+def _inside(low: Times, high: Times, instant: Times) -> Index:
+    if not len(low):
+        return np.full(len(instant), -1, np.intp)
+    at = np.searchsorted(low, instant, side="right") - 1
+    return np.where((at >= 0) & (instant <= high[at]), at, -1)
+
+
+def nullable(name: str, rows: npt.NDArray[np.int32] | Index) -> pl.Series:
+    """Return row numbers as a column: -1 is null."""
+    return column(name, rows.astype(np.uint32), rows < 0)
+
+
+def _at(values: Times | npt.NDArray[np.int32], rows: npt.NDArray[np.int32]) -> Times:
+    """``values`` of each row; 0 for row -1."""
+    if not len(values):
+        return np.zeros(len(rows), np.int64)
+    return np.where(rows >= 0, values[rows], 0)

@@ -1,0 +1,421 @@
+"""What a training job does when it is asked, and that it is afterwards as it was before."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from control_jobs import STEPS, TRAINS, Job, job
+from recording import process_file, read_table, run_python, wait_for, wait_recorded
+
+from haiprof import schema
+from haiprof.control.client import ControlError
+
+#: What an instrumented process differs in from one that is not.
+TRACES = """
+    def traces():
+        import gc, sys, torch
+        from torch.autograd import Variable
+        from torch.optim import Optimizer
+        from torch.optim.optimizer import _global_optimizer_post_hooks
+        from torch.utils.data import dataloader
+        from haiprof.capture.hooks import status
+        inner = [c for c in Optimizer.profile_hook_step.__code__.co_consts if hasattr(c, "co_code")]
+        return (
+            torch.nn.Module.__call__.__code__, torch.optim.SGD.step.__code__, inner,
+            torch.autograd.backward.__code__, type(Variable._execution_engine),
+            dataloader._BaseDataLoaderIter.__next__, dataloader.DataLoader.__iter__,
+            torch.cuda._lazy_init, list(gc.callbacks), list(sys.meta_path),
+            [sys.monitoring.get_tool(n) for n in range(6)] if hasattr(sys, "monitoring") else None,
+            len(_global_optimizer_post_hooks),
+        )
+"""
+
+
+def _refused(running: Job, request: str, **arguments: Any) -> str:
+    with pytest.raises(ControlError) as told:
+        running.ask(request, **arguments)
+    assert told.value.reason == "refused"
+    assert "\n" not in str(told.value)
+    return str(told.value)
+
+
+def _spans(folder: Path) -> int:
+    return read_table(folder, "spans").num_rows
+
+
+def test_status_says_who_it_is_and_what_is_recorded(shm: Path, tmp_path: Path) -> None:
+    with job(TRAINS, tmp_path, "logs") as running:
+        told = wait_for(lambda: (s := running.ask("status"))["folder"] and s)
+        assert told["state"] == "recording"
+        assert (told["run"], told["rank"], told["pid"]) == ("r", 0, running.pid)
+        assert told["run_dir"] == str(tmp_path / "logs" / "r")
+        assert process_file(Path(told["folder"]))["pid"] == running.pid
+        assert abs(told["since_ns"] - time.time_ns()) < 60e9
+        assert told["options"]["sample_hz"] == 1.0
+        assert told["options"]["log_dir"] == "logs"
+        assert told["ends_in"] is None
+        assert told["lost"] == 0
+        assert told["trace"] is None
+        assert Path(f"/proc/{told['recorder']}/cmdline").read_bytes().count(b"haiprof.recorder")
+        later = wait_for(lambda: (s := running.ask("status"))["step"] > told["step"] and s)
+        assert later["step"] > told["step"]
+    assert running.stderr == ""
+
+
+def test_flush_brings_to_disk_what_was_recorded(shm: Path, tmp_path: Path) -> None:
+    with job(TRAINS, tmp_path, "logs") as running:
+        told = running.ask("flush")
+        folder = Path(told["folder"])
+        before = _spans(folder)
+        assert before >= 3
+        time.sleep(0.2)
+        assert running.ask("flush", seconds=5)["files"] >= 1
+        assert _spans(folder) > before
+        assert "seconds" in _refused(running, "flush", seconds=-1)
+        assert "no argument" in _refused(running, "flush", what=1)
+    assert running.stderr == ""
+
+
+def test_stop_ends_it_at_once_and_start_begins_again(shm: Path, tmp_path: Path) -> None:
+    with job(TRAINS, tmp_path, "logs") as running:
+        running.ask("flush")
+        begun = time.monotonic()
+        told = running.ask("stop")
+        assert told["stopped"] is True
+        assert told["closed"] is True
+        assert time.monotonic() - begun < 5.0  # a second where nobody else wants the machine
+        (folder,) = (tmp_path / "logs" / "r").glob("*#0")
+        assert process_file(folder)["state"] == "closed"
+        ended = _spans(folder)
+        assert running.ask("status")["state"] == "idle"
+        assert running.ask("stop") == {"stopped": False, "state": "idle", "pid": running.pid}
+        assert "nothing is recorded" in _refused(running, "flush")
+        assert "nothing is recorded" in _refused(running, "trace")
+        assert "nothing is recorded" in _refused(running, "set", time=3)
+        time.sleep(0.2)
+        assert _spans(folder) == ended
+
+        told = running.ask("start", log_dir=str(tmp_path / "logs"), run="second")
+        assert told["began"] is True
+        assert told["state"] == "recording"
+        time.sleep(0.3)
+        assert _spans(Path(running.ask("flush")["folder"])) > 10
+        running.ask("stop")
+    assert running.stderr == ""
+    wait_recorded(shm)
+
+
+def test_a_process_that_never_recorded_is_as_it_was_after_the_stop(
+    shm: Path, tmp_path: Path
+) -> None:
+    out = run_python(
+        """
+        import os, sys, threading, time
+        import torch, torch.utils.data.dataloader
+        import haiprof.capture.hooks
+        from haiprof.capture.session import recording
+        """
+        + TRACES.replace("\n", "\n    ")
+        + """
+        import functools
+        from haiprof.control import client
+        from haiprof.common.places import control_socket
+        ask = functools.partial(client.ask, timeout=60)
+        recording._be_asked()
+        model = torch.nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        def train(n):
+            for _ in range(n):
+                optimizer.zero_grad(); model(torch.ones(2, 4)).sum().backward(); optimizer.step()
+        train(3)
+        import torch.profiler
+        before = traces()
+        threads = threading.active_count()
+        def during():
+            path = control_socket()
+            try:
+                ask(path, "start", {"log_dir": sys.argv[1], "run": "r", "time": 600})
+                changed.append(traces() != before)
+                ask(path, "trace", {"steps": 1})
+                while ask(path, "status")["trace"]["state"] not in ("done", "off"):
+                    time.sleep(0.01)
+                ask(path, "flush")
+                ask(path, "stop")
+            finally:
+                over.append(1)
+        changed, over = [], []
+        asking = threading.Thread(target=during)
+        asking.start()
+        while not over:
+            train(1)
+        asking.join()
+        until = time.monotonic() + 10
+        while threading.active_count() > threads and time.monotonic() < until:
+            time.sleep(0.01)
+        after = traces()
+        print(changed, [i for i, (a, b) in enumerate(zip(before, after)) if a != b])
+        print(threading.active_count() - threads)
+        print({s.partition(":")[0] for s in haiprof.capture.hooks.status().values()})
+        """,
+        str(tmp_path),
+    )
+    assert out.splitlines() == ["[True] []", "0", "{'off'}"]
+
+
+def test_fifty_starts_and_stops_leave_nothing_behind(shm: Path, tmp_path: Path) -> None:
+    logs = str(tmp_path / "logs")
+    with job(TRAINS, tmp_path, "logs") as running:
+        running.ask("stop")
+
+        def once() -> None:
+            running.ask("start", log_dir=logs, run="again", time=3600)
+            time.sleep(0.01)
+            assert running.ask("stop")["stopped"] is True
+
+        for _ in range(5):
+            once()
+        memory, threads = running.figure("VmRSS"), running.figure("Threads")
+        descriptors = running.descriptors()
+        for _ in range(50):
+            once()
+        wait_for(lambda: running.figure("Threads") <= threads, what="the end of every timer")
+        wait_for(lambda: running.descriptors() <= descriptors, what="the end of every connection")
+        assert abs(running.figure("VmRSS") - memory) < 2048
+    assert running.stderr == ""
+    wait_recorded(shm)
+    states = [process_file(p.parent)["state"] for p in tmp_path.glob(f"logs/again/*#0*/{_FILE}")]
+    assert len(states) == 55
+    assert set(states) == {"closed"}
+
+
+_FILE = schema.PROCESS_FILE
+
+
+def test_stops_in_the_middle_of_a_step_leave_whole_steps(shm: Path, tmp_path: Path) -> None:
+    # A step of some ms, so that nearly every stop comes in the middle of one.
+    slow = "model[0].register_forward_hook(lambda *_: time.sleep(0.01))"
+    logs = str(tmp_path / "logs")
+    with job(TRAINS, tmp_path, "logs", before=slow) as running:
+        for n in range(10):
+            time.sleep(0.03 + n * 0.0017)
+            running.ask("stop")
+            running.ask("start", log_dir=logs, run=f"part{n}")
+        running.ask("stop")
+        after = running.ask("status")
+        assert after["state"] == "idle"
+    assert running.stderr == ""
+    wait_recorded(shm)
+    for folder in tmp_path.glob("logs/part*/*#0"):
+        rows = read_table(folder, "spans").to_pylist()
+        for row in rows:
+            assert row["duration"] >= 0
+        names = {row["name"] for row in rows}
+        assert not names - {"step", "forward", "backward", "optimizer", "dataloader", "idle"}
+
+
+def test_start_can_wait_and_end_by_itself(shm: Path, tmp_path: Path) -> None:
+    with job(TRAINS, tmp_path, "logs") as running:
+        running.ask("stop")
+        logs = str(tmp_path / "logs")
+        told = running.ask("start", log_dir=logs, run="later", warmup=3.0, time=5.0)
+        assert told["state"] == "warming up"
+        assert 0 < told["begins_in"] <= 3.0
+        told = wait_for(lambda: (s := running.ask("status"))["state"] == "recording" and s)
+        assert 0 < told["ends_in"] <= 5.0
+        wait_for(lambda: running.ask("status")["state"] == "idle")
+        told = running.ask("start", log_dir=logs, run="never", warmup=600)
+        assert running.ask("stop")["stopped"] is True
+        assert running.ask("status")["state"] == "idle"
+    assert running.stderr == ""
+    wait_recorded(shm)
+    assert _spans(next((tmp_path / "logs" / "later").glob("*#0"))) > 3
+    assert not (tmp_path / "logs" / "never").exists()
+
+
+def test_start_of_what_is_recorded_says_so_and_moves_its_end(shm: Path, tmp_path: Path) -> None:
+    with job(TRAINS, tmp_path, "logs") as running:
+        told = running.ask("start", time=600, ring_mib=64, run="r")
+        assert told["began"] is False
+        assert told["ignored"] == ["ring_mib"]
+        assert told["run"] == "r"
+        assert 590 < told["ends_in"] <= 600
+        assert running.ask("start", time=0)["ends_in"] is None
+        assert running.ask("start", time=2)["ends_in"] <= 2
+        wait_for(lambda: running.ask("status")["state"] == "idle")
+    assert running.stderr == ""
+
+
+def test_start_of_a_process_that_waits_for_its_first_record_begins_at_once(
+    shm: Path, tmp_path: Path
+) -> None:
+    out = run_python(
+        """
+        import os, sys, time
+        os.environ.update(HAIPROF_ENABLED="1", HAIPROF_WARMUP="3", HAIPROF_LOG_DIR=sys.argv[1])
+        from haiprof.control.client import ask
+        from haiprof.common.places import control_socket
+        from haiprof.capture.session import arm
+        arm()
+        path = control_socket()
+        states = [ask(path, "status")["state"]]
+        while ask(path, "status")["state"] == "warming up":
+            time.sleep(0.01)
+        states.append(ask(path, "status")["state"])
+        told = ask(path, "start", {"time": 3})
+        states += [told["state"], told["began"], told["ignored"], 0 < told["ends_in"] <= 3]
+        while ask(path, "status")["state"] == "recording":
+            time.sleep(0.01)
+        print(states)
+        """,
+        str(tmp_path),
+    )
+    assert out == "['warming up', 'armed', 'recording', True, [], True]\n"
+
+
+def test_what_start_cannot_use_is_refused_with_the_reason(shm: Path, tmp_path: Path) -> None:
+    with job(TRAINS, tmp_path, "logs") as running:
+        running.ask("stop")
+        assert "sample_hz" in _refused(running, "start", sample_hz=1e9)
+        assert "no argument nonsense" in _refused(running, "start", nonsense=1)
+        (tmp_path / "file").touch()
+        for _ in range(2):
+            assert "file" in _refused(running, "start", log_dir=str(tmp_path / "file"))
+        assert running.ask("status")["state"] == "idle"
+        assert running.ask("start", log_dir=str(tmp_path / "logs"))["state"] == "recording"
+    assert len(running.stderr.splitlines()) == 1  # the folder that could not be had
+
+
+def test_trace_makes_a_deep_trace_of_the_thread_that_trains(shm: Path, tmp_path: Path) -> None:
+    with job(TRAINS, tmp_path, "logs") as running:
+        assert "trace_steps" in _refused(running, "trace", steps=-1)
+        told = running.ask("trace", steps=2, warmup=1, **{"with": "shapes"})
+        assert told["began"] is True
+        assert running.ask("trace", steps=2)["began"] in (True, False)
+        told = wait_for(lambda: (t := running.ask("status")["trace"])["state"] == "done" and t)
+        assert Path(told["file"]).stat().st_size > 1000
+        assert Path(told["file"]).name.endswith(".pt.trace.json.gz")
+        # By the clock, where no step need end.
+        running.ask("trace", seconds=0.2, **{"with": ""})
+        wait_for(lambda: len(list(tmp_path.glob("logs/r/*#0/*.pt.trace.json.gz"))) >= 2)
+        wait_for(lambda: running.ask("status")["trace"]["state"] == "done")
+        # With the start of a recording that there is.
+        assert running.ask("start", trace=True, trace_steps=1)["began"] is False
+        wait_for(lambda: len(list(tmp_path.glob("logs/r/*#0/*.pt.trace.json.gz"))) >= 3)
+
+
+def test_a_stop_ends_the_trace_that_is_being_made(shm: Path, tmp_path: Path) -> None:
+    with job(TRAINS, tmp_path, "logs") as running:
+        running.ask("trace", seconds=600, **{"with": ""})
+        wait_for(lambda: running.ask("status")["trace"]["state"] == "recording")
+        assert running.ask("stop")["stopped"] is True
+        told = running.ask("status")
+        assert told["state"] == "idle"
+        assert told["trace"]["state"] == "done"
+        assert Path(told["trace"]["file"]).exists()
+
+
+def test_set_changes_what_can_be_and_names_what_cannot(shm: Path, tmp_path: Path) -> None:
+    with job(TRAINS, tmp_path, "logs") as running:
+        line = _refused(running, "set", ring_mib=64, time=5)
+        assert "ring_mib cannot change" in line
+        assert running.ask("status")["ends_in"] is None  # all or nothing
+        assert running.ask("set", kernels="off", budget=0.1)["changed"] == {
+            "kernels": "off",
+            "budget": 0.1,
+        }
+        running.ask("set", time=500)
+        told = running.ask("status")
+        assert told["options"]["kernels"] == "off"
+        assert told["options"]["budget"] == 0.1
+        assert 490 < told["ends_in"] <= 500
+        assert "kernels" in _refused(running, "set", kernels="some")
+    assert running.stderr == ""
+
+
+def test_a_lock_that_the_program_holds_is_not_waited_for(shm: Path, tmp_path: Path) -> None:
+    # The main thread sleeps for long in a call that gives the interpreter free, as read() does.
+    os.mkfifo(tmp_path / "HELD")
+    with job(STEPS, tmp_path, "logs", each="if steps == 3: open('HELD').read()") as running:
+        assert running.ask("stop")["stopped"] is True
+        assert running.ask("start", log_dir=str(tmp_path / "logs"), run="b")["began"] is True
+        (tmp_path / "HELD").write_text("")  # until now it was held
+    assert running.stderr == ""
+
+
+def test_two_who_start_and_stop_at_once_do_not_disturb_each_other(
+    shm: Path, tmp_path: Path
+) -> None:
+    logs = str(tmp_path / "logs")
+    with job(TRAINS, tmp_path, "logs") as running:
+        failed: list[BaseException] = []
+
+        def play(run: str) -> None:
+            try:
+                for _ in range(5):
+                    running.ask("start", log_dir=logs, run=run)
+                    running.ask("status")
+                    running.ask("stop")
+            except BaseException as error:
+                failed.append(error)
+
+        playing = [threading.Thread(target=play, args=(name,)) for name in ("a", "b")]
+        for thread in playing:
+            thread.start()
+        for thread in playing:
+            thread.join()
+        assert failed == []
+        assert running.ask("status")["state"] == "idle"
+    assert running.stderr == ""
+    wait_recorded(shm)
+    for file in tmp_path.glob(f"logs/[ab]/*#0*/{_FILE}"):
+        assert json.loads(file.read_text())["lost"]["records"] == 0
+
+
+def test_set_changes_how_often_the_node_is_sampled(shm: Path, tmp_path: Path) -> None:
+    def sampled(rows: list[dict[str, Any]], metric: str) -> list[int]:
+        return sorted({row["time"] for row in rows if row["metric"] == metric})
+
+    def of_node(table: str) -> list[dict[str, Any]]:
+        folders = (p for p in (tmp_path / "logs" / "r").glob("*") if p.is_dir())
+        nodes = (p for p in folders if "#" not in p.name)
+        return [row for node in nodes for row in read_table(node, table).to_pylist()]
+
+    def paces() -> int:
+        return sum("another pace" in row["text"] for row in of_node("events"))
+
+    with job(TRAINS, tmp_path, "logs") as running:
+        wait_for(lambda: len(sampled(of_node("samples"), "cpu.util.percent")) >= 2)
+        moved = time.time_ns()
+        running.ask("set", sample_hz=10.0, io_interval=0.5, drain_hz=8.0)
+        wait_for(lambda: paces() == 1)
+        time.sleep(2.0)
+        running.ask("set", sample_hz=0.01)
+        wait_for(lambda: paces() == 2)
+        quiet = time.time_ns()
+        time.sleep(1.5)
+        told = running.ask("status")["options"]
+        assert (told["sample_hz"], told["io_interval"], told["drain_hz"]) == (0.01, 0.5, 8.0)
+        running.ask("flush")
+    assert running.stderr == ""
+    wait_recorded(shm)
+    node = next(p for p in (tmp_path / "logs" / "r").iterdir() if p.is_dir() and "#" not in p.name)
+    times = sampled(read_table(node, "samples").to_pylist(), "cpu.util.percent")
+    before = [t for t in times if t < moved]
+    after = [t for t in times if moved <= t < quiet]
+    assert (before[-1] - before[0]) / (len(before) - 1) > 0.8e9
+    assert len(after) >= 8  # in two seconds
+    assert [t for t in times if t >= quiet] == []
+    texts = read_table(node, "events").column("text").to_pylist()
+    (first, _) = (text for text in texts if "another pace" in text)
+    assert "basic every 0.1 s" in first
+    assert "io every 0.5 s" in first
+    # The rank is still watched, too.
+    (rank,) = (tmp_path / "logs" / "r").glob("*#0")
+    assert len(sampled(read_table(rank, "samples").to_pylist(), "proc.rss.bytes")) >= 10
+    assert list(shm.glob("*/*")) == []

@@ -1,0 +1,109 @@
+"""A trace's file, from what torch writes to what tools open; which devices torch is asked for."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from haiprof.capture.trace import files, profiler
+
+
+class Writes:
+    """Stands for a profiler that has stopped and writes this."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def save(self, path: Path) -> None:
+        path.write_text(self.text)
+
+
+def trace_file(folder: Path, milliseconds: int = 7) -> files.TraceFile:
+    """A file of a process whose folder is ``folder``."""
+    session: Any = SimpleNamespace(run_dir=folder.parent, folder=lambda: folder)
+    return files.TraceFile(session, milliseconds)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "node#5"
+    made.mkdir()
+    return made
+
+
+def event(category: str, name: str, filler: int = 0) -> str:
+    """An event as torch 2.13 lays it out."""
+    head = f'  {{\n    "ph": "X",\n    "cat": "{category}",\n    "name": "{name}",\n    "pid": 0,'
+    return head + f'\n    "ts": 1.5,\n    "dur": 2.0,\n    "args": {{"x": "{"y" * filler}"}}\n  }}'
+
+
+def test_steps_that_kineto_repeats_for_streams_are_no_steps_wherever_they_lie(folder: Path) -> None:
+    # So far apart that some lie across two chunks of the reader.
+    events = []
+    for number in range(700):
+        events.append(event("user_annotation", f"ProfilerStep#{number}", filler=number % 97))
+        events.append(event("gpu_user_annotation", f"ProfilerStep#{number}", filler=6000))
+    text = '{"traceEvents": [\n' + ",\n".join(events) + "\n]}"
+    file = trace_file(folder)
+    assert file.save(Writes(text), 0) == len(text) > 4 << 20  # type: ignore[arg-type]
+    placed = file.place(cut=699)
+    assert placed == folder / "node#5.7.pt.trace.json.gz"
+    found = [e["name"] for e in json.loads(gzip.decompress(placed.read_bytes()))["traceEvents"]]
+    assert found == [
+        name
+        for number in range(700)
+        for name in (
+            f"ProfilerStep#{number}" if number < 699 else "cut step 699",
+            f"step {number}",
+        )
+    ]
+    assert [p.name for p in folder.parent.rglob("*") if p.is_file()] == [placed.name]
+
+
+@pytest.mark.parametrize("text", ["", '{"traceEvents": [{"ph": "X", "na'])
+def test_a_file_that_torch_did_not_finish_is_none(folder: Path, text: str) -> None:
+    with pytest.raises(OSError, match="not written to its end"):
+        trace_file(folder).save(Writes(text), 0)  # type: ignore[arg-type]
+    assert not [p for p in folder.parent.rglob("*") if p.is_file()]
+
+
+def test_a_folder_that_cannot_be_written_leaves_nothing(folder: Path) -> None:
+    file = trace_file(folder)
+    file.save(Writes('{"traceEvents": []}'), 0)  # type: ignore[arg-type]
+    folder.rmdir()
+    with pytest.raises(FileNotFoundError):
+        file.place(cut=None)
+    assert not list(folder.parent.iterdir())
+
+
+def test_without_a_folder_of_the_process_it_lies_in_the_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_FOLDER_SECONDS", 0.1)
+    session: Any = SimpleNamespace(run_dir=tmp_path, folder=lambda: None)
+    file = files.TraceFile(session, 12)
+    file.save(Writes('{"traceEvents": []}'), 0)  # type: ignore[arg-type]
+    placed = file.place(cut=None)
+    assert placed.parent == tmp_path
+    assert placed.name.endswith(".12.pt.trace.json.gz")
+
+
+@pytest.mark.parametrize(("initialised", "wanted"), [(True, ["CPU", "CUDA"]), (False, ["CPU"])])
+def test_a_device_is_recorded_only_where_the_job_uses_it(
+    initialised: bool, wanted: list[str]
+) -> None:
+    class Activity(SimpleNamespace):
+        def __hash__(self) -> int:
+            return hash(self.name)
+
+    supported = {Activity(name="CPU"), Activity(name="CUDA")}
+    torch: Any = SimpleNamespace(
+        profiler=SimpleNamespace(supported_activities=lambda: supported),
+        cuda=SimpleNamespace(is_initialized=lambda: initialised),
+    )
+    assert sorted(a.name for a in profiler.activities(torch)) == wanted

@@ -1,0 +1,117 @@
+"""Parts of the steps of many ranks: what is held of them, and the waiting that is taken away."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from haiprof.views.intervals import Times
+from haiprof.views.run.rank_parts import PARTS, RankParts, most_steps, thinned
+
+SCHEMA = {name: kind for name, kind in PARTS.items() if name != "rank"}
+Row = tuple[int, str, int, int | None, int | None]
+
+
+def held(**ranks: list[Row]) -> RankParts:
+    made = RankParts()
+    for rank, rows in ranks.items():
+        made.add(rank, pl.DataFrame(rows, SCHEMA, orient="row"))
+    return made
+
+
+def durations(parts: RankParts) -> list[list[list[float]]]:
+    made: list[list[list[float]]] = parts.durations(1).tolist()
+    return made
+
+
+def test_only_steps_and_parts_that_are_known_are_held() -> None:
+    parts = held(
+        a=[(1, "forward", 5, 0, 5), (2, "forward", 6, 5, 11), (2, "other", 1, None, None)],
+        b=[(2, "forward", 7, 5, 12), (3, "forward", 8, 12, 20)],
+        c=[],
+    )
+    assert (parts.ranks, parts.names) == (["a", "b"], ["forward", "other"])
+    assert parts.shared_steps().tolist() == [2]
+    assert durations(parts) == [[[6, 1]], [[7, 0]]]
+    assert RankParts().durations(1).shape == (0, 0, 0)
+
+
+def test_waiting_for_the_last_is_taken_away_where_all_leave_together() -> None:
+    parts = held(
+        a=[(0, "forward", 10, 0, 10), (0, "backward", 35, 10, 45), (0, "optimizer", 5, 45, 50)],
+        b=[(0, "forward", 30, 0, 30), (0, "backward", 15, 30, 45), (0, "optimizer", 9, 45, 54)],
+    )
+    parts.leave_waiting_out()
+    assert parts.names == ["backward", "forward", "optimizer"]
+    assert durations(parts) == [[[15, 10, 5]], [[15, 30, 9]]]
+
+
+def test_what_is_no_span_tells_of_no_waiting() -> None:
+    rows: dict[str, list[Row]] = {
+        "a": [(0, "forward", 10, 0, 10), (0, "backward", 35, None, None)],
+        "b": [(0, "forward", 30, 0, 30), (0, "backward", 15, None, None)],
+    }
+    parts = held(**rows)
+    parts.leave_waiting_out()
+    assert durations(parts) == [[[35, 10]], [[15, 30]]]
+    assert parts.spanned("a", 0, 0) == (0, 10, 1)
+    assert parts.spanned("a", 1, None) == (0, 0, 0)
+
+
+def test_a_part_is_left_out_where_all_tell_it_and_else_folded_into_another() -> None:
+    apart: list[Row] = [(0, "backward", 4, 0, 4), (0, "sync", 3, 4, 7), (1, "sync", 2, 8, 10)]
+    everybody = held(a=apart, b=apart)
+    everybody.fold("sync", "backward")
+    assert (everybody.names, durations(everybody)[0]) == (["backward"], [[4], [0]])
+    mixed = held(a=apart, b=[(0, "backward", 9, 0, 9), (1, "backward", 1, 9, 10)])
+    mixed.fold("sync", "backward")
+    assert durations(mixed) == [[[7], [2]], [[9], [1]]]
+    assert mixed.spanned("a", None, None) == (0, 10, 2)
+    alone = held(a=[(0, "sync", 3, 4, 7)], b=[(0, "backward", 9, 0, 9)])
+    alone.fold("sync", "backward")
+    assert durations(alone) == [[[3]], [[9]]]
+
+
+def test_times_are_put_on_the_clock_of_all_and_keep_every_nanosecond() -> None:
+    begun = 1_700_000_000_000_000_001
+
+    def later(times: Times) -> Times:
+        return times + 7
+
+    parts = RankParts()
+    rows = [(0, "forward", 10, begun, begun + 10), (0, "other", 1, None, None)]
+    parts.add("a", pl.DataFrame(rows, SCHEMA, orient="row"), later)
+    assert parts.spanned("a", None, None) == (begun + 7, begun + 17, 1)
+
+
+@given(st.integers(1, 300), st.integers(0, 2000), st.integers(1, 9))
+def test_steps_that_are_put_together_have_their_mean(count: int, first: int, width: int) -> None:
+    rows = [(first + n, "forward", n * n, None, None) for n in range(count)]
+    parts = RankParts()
+    parts.add("a", pl.DataFrame(rows, SCHEMA, orient="row"))
+    expected = [np.mean([n * n for n in range(at, min(at + width, count))])
+                for at in range(0, count, width)]  # fmt: skip
+    assert parts.durations(width)[0, :, 0].tolist() == pytest.approx(expected)
+
+
+@given(st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 300))
+def test_of_ranks_with_more_and_fewer_steps_the_same_are_left(a: int, b: int, most: int) -> None:
+    left = [
+        thinned(pl.DataFrame({"step": np.repeat(np.arange(count), 2)}), most)["step"].unique()
+        for count in (a, b)
+    ]
+    for steps, count in zip(left, (a, b), strict=True):
+        assert min(count, most // 2) <= len(steps) <= most
+    fewer, more = sorted(left, key=len)
+    if a == b:
+        assert fewer.equals(more)
+    longer = left[0] if a >= b else left[1]
+    common = longer.filter(longer < min(a, b))
+    assert set(common) <= set(left[1] if a >= b else left[0])
+
+
+def test_what_is_held_of_a_rank_depends_on_how_many_there_are() -> None:
+    assert most_steps(1) > most_steps(8) > most_steps(1024) > most_steps(100_000) >= 100
