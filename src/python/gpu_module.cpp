@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "gpu/collector.h"
-#include "gpu/nvml.h"
 #include "gpu/stream_timer.h"
+#include "nvml/nvml.h"
 #include "python/register.h"
 #include "python/stream_query.h"
 #include "python/unlocked.h"
@@ -95,7 +95,7 @@ py::tuple list_gpus() {
   sampler::Status status;
   {
     const Unlocked unlocked;
-    status = gpu::list_gpus(uuids);
+    status = nvml::list_gpus(uuids);
   }
   return py::make_tuple(uuids, sampler::text(status.state), status.reason, status.mend);
 }

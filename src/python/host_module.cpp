@@ -14,9 +14,9 @@
 #include <variant>
 #include <vector>
 
-#include "gpu/sources.h"
 #include "host/counted.h"
 #include "host/host_sampler.h"
+#include "nvml/sources.h"
 #include "python/register.h"
 #include "python/unlocked.h"
 #include "uncore/sources.h"
@@ -39,7 +39,7 @@ class HostSampler {
       sampler_.add(std::move(counted), intervals.io_ns);
     }
     if (gpu_ns == 0) return;
-    for (auto& source : gpu::make_sources()) sampler_.add(std::move(source), gpu_ns);
+    for (auto& source : nvml::make_sources()) sampler_.add(std::move(source), gpu_ns);
   }
 
   static std::uint64_t in_ns(double interval) {

@@ -1,4 +1,4 @@
-"""Compares src/gpu/cupti_abi.h and nvml_abi.h with NVIDIA's headers of many releases.
+"""Compares src/gpu/cupti_abi.h and src/nvml/nvml_abi.h with NVIDIA's headers of many releases.
 
     python tests/gpu/check_abi.py [FOLDER]
 

@@ -1,12 +1,12 @@
-// Compiles only where src/gpu/nvml_abi.h agrees with NVIDIA's header. check_abi.py compiles it
+// Compiles only where src/nvml/nvml_abi.h agrees with NVIDIA's header. check_abi.py compiles it
 // against that of several releases; nothing of it is part of haiprof.
 #include <nvml.h>
 
 #include <cstddef>
 
-#include "gpu/nvml_abi.h"
+#include "nvml/nvml_abi.h"
 
-namespace abi = haiprof::gpu::nvml;
+namespace abi = haiprof::nvml;
 
 #define SAME(Theirs, field, Ours, ours)                               \
   static_assert(offsetof(Theirs, field) == offsetof(abi::Ours, ours), \
@@ -104,7 +104,7 @@ EQUAL(NVML_CLOCK_SM, kClockSm);
 EQUAL(NVML_CLOCK_MEM, kClockMemory);
 EQUAL(NVML_DEVICE_NAME_V2_BUFFER_SIZE, kNameBytes);
 
-// Those of src/gpu/gpm_source.cpp.
+// Those of src/nvml/gpm_source.cpp.
 static_assert(NVML_GPM_METRIC_GRAPHICS_UTIL == 1 && NVML_GPM_METRIC_SM_UTIL == 2);
 static_assert(NVML_GPM_METRIC_SM_OCCUPANCY == 3 && NVML_GPM_METRIC_INTEGER_UTIL == 4);
 static_assert(NVML_GPM_METRIC_ANY_TENSOR_UTIL == 5 && NVML_GPM_METRIC_DRAM_BW_UTIL == 10);

@@ -32,9 +32,9 @@
 #include <mutex>
 #include <string>
 
-#include "gpu/nvml_abi.h"
+#include "nvml/nvml_abi.h"
 
-using namespace haiprof::gpu::nvml;
+using namespace haiprof::nvml;
 
 namespace {
 

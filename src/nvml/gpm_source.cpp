@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "gpu/sampled.h"
+#include "nvml/sampled.h"
 #include "ring/clock.h"
 
-namespace haiprof::gpu {
+namespace haiprof::nvml {
 namespace {
 
 using sampler::kNoSeries;
@@ -296,4 +296,4 @@ std::unique_ptr<sampler::Source> make_gpm(const std::shared_ptr<SampledGpus>& gp
   return std::make_unique<GpmSource>(gpus);
 }
 
-}  // namespace haiprof::gpu
+}  // namespace haiprof::nvml

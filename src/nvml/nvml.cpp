@@ -1,4 +1,4 @@
-#include "gpu/nvml.h"
+#include "nvml/nvml.h"
 
 #include <dlfcn.h>
 #include <time.h>
@@ -7,7 +7,7 @@
 
 #include "ring/clock.h"
 
-namespace haiprof::gpu {
+namespace haiprof::nvml {
 namespace {
 
 using sampler::State;
@@ -210,4 +210,4 @@ Status list_gpus(std::vector<std::string>& uuids) {
   return uuids.empty() ? failed : Status{};
 }
 
-}  // namespace haiprof::gpu
+}  // namespace haiprof::nvml

@@ -1,10 +1,10 @@
-#include "gpu/throttle.h"
+#include "nvml/throttle.h"
 
 #include <utility>
 
-#include "gpu/nvml_abi.h"
+#include "nvml/nvml_abi.h"
 
-namespace haiprof::gpu {
+namespace haiprof::nvml {
 namespace {
 
 struct Reason {
@@ -48,4 +48,4 @@ std::optional<sampler::Change> Throttle::look(const std::string& instance, std::
                          {{"instance", instance}, {"reasons", words}}};
 }
 
-}  // namespace haiprof::gpu
+}  // namespace haiprof::nvml

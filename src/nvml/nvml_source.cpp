@@ -14,13 +14,13 @@
 #include <utility>
 #include <vector>
 
-#include "gpu/fields.h"
-#include "gpu/sampled.h"
-#include "gpu/throttle.h"
-#include "gpu/xid.h"
+#include "nvml/fields.h"
+#include "nvml/sampled.h"
+#include "nvml/throttle.h"
+#include "nvml/xid.h"
 #include "ring/clock.h"
 
-namespace haiprof::gpu {
+namespace haiprof::nvml {
 namespace {
 
 using sampler::Emit;
@@ -453,4 +453,4 @@ std::unique_ptr<sampler::Source> make_nvml(const std::shared_ptr<SampledGpus>& g
   return std::make_unique<NvmlSource>(gpus);
 }
 
-}  // namespace haiprof::gpu
+}  // namespace haiprof::nvml

@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "gpu/nvml.h"
+#include "nvml/nvml.h"
 
-namespace haiprof::gpu {
+namespace haiprof::nvml {
 
 // What one field, or the sum of several, stands for.
 enum Slot : std::size_t {
@@ -69,4 +69,4 @@ class Fields {
   unsigned answered_ = 0;
 };
 
-}  // namespace haiprof::gpu
+}  // namespace haiprof::nvml

@@ -8,10 +8,10 @@
 #include <string_view>
 #include <vector>
 
-#include "gpu/nvml_abi.h"
+#include "nvml/nvml_abi.h"
 #include "sampler/source.h"
 
-namespace haiprof::gpu {
+namespace haiprof::nvml {
 
 // Shut down with its last owner; the library itself stays loaded.
 struct Nvml {
@@ -106,4 +106,4 @@ constexpr bool is_lost(nvml::Result result) noexcept {
   return result == nvml::kGpuIsLost || result == nvml::kResetRequired;
 }
 
-}  // namespace haiprof::gpu
+}  // namespace haiprof::nvml

@@ -8,9 +8,9 @@
 
 #include "sampler/source.h"
 
-namespace haiprof::gpu {
+namespace haiprof::nvml {
 
 // In the order in which a sampler must have them.
 std::vector<std::unique_ptr<sampler::Source>> make_sources();
 
-}  // namespace haiprof::gpu
+}  // namespace haiprof::nvml

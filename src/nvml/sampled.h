@@ -7,10 +7,10 @@
 #include <string_view>
 #include <vector>
 
-#include "gpu/nvml.h"
+#include "nvml/nvml.h"
 #include "sampler/source.h"
 
-namespace haiprof::gpu {
+namespace haiprof::nvml {
 
 // Who tells what passed PCIe or NVLink: one metric has one source, the counters (GPM) where they
 // do.
@@ -68,4 +68,4 @@ class SampledGpus {
 std::unique_ptr<sampler::Source> make_nvml(const std::shared_ptr<SampledGpus>& gpus);
 std::unique_ptr<sampler::Source> make_gpm(const std::shared_ptr<SampledGpus>& gpus);
 
-}  // namespace haiprof::gpu
+}  // namespace haiprof::nvml

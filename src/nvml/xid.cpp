@@ -1,9 +1,9 @@
-#include "gpu/xid.h"
+#include "nvml/xid.h"
 
 #include <string>
 #include <utility>
 
-namespace haiprof::gpu {
+namespace haiprof::nvml {
 namespace {
 
 // A storm of them is told in parts. One fault of a job may be a few on each of its GPUs.
@@ -98,4 +98,4 @@ void XidEvents::take(const std::vector<std::shared_ptr<Gpu>>& gpus,
   }
 }
 
-}  // namespace haiprof::gpu
+}  // namespace haiprof::nvml

@@ -4,9 +4,9 @@
 #include <memory>
 #include <vector>
 
-#include "gpu/sampled.h"
+#include "nvml/sampled.h"
 
-namespace haiprof::gpu {
+namespace haiprof::nvml {
 
 class XidEvents {
  public:
@@ -30,4 +30,4 @@ class XidEvents {
   bool deaf_ = false;  // this NVML gives no events
 };
 
-}  // namespace haiprof::gpu
+}  // namespace haiprof::nvml

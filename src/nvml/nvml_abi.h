@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace haiprof::gpu::nvml {
+namespace haiprof::nvml {
 
 // -- nvmlReturn_t ---------------------------------------------------------------------------------
 
@@ -217,4 +217,4 @@ using GpmSampleGet = Result (*)(Device, GpmSample);
 using GpmMigSampleGet = Result (*)(Device, std::uint32_t gpu_instance, GpmSample);
 using GpmMetricsGet = Result (*)(GpmMetrics*);
 
-}  // namespace haiprof::gpu::nvml
+}  // namespace haiprof::nvml

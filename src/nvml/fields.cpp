@@ -1,8 +1,8 @@
-#include "gpu/fields.h"
+#include "nvml/fields.h"
 
 #include <algorithm>
 
-namespace haiprof::gpu {
+namespace haiprof::nvml {
 namespace {
 
 std::uint64_t whole(const nvml::FieldValue& value) noexcept {
@@ -111,4 +111,4 @@ Answers Fields::take() {
   return answers;
 }
 
-}  // namespace haiprof::gpu
+}  // namespace haiprof::nvml

@@ -7,7 +7,7 @@
 
 #include "sampler/source.h"
 
-namespace haiprof::gpu {
+namespace haiprof::nvml {
 
 class Throttle {
  public:
@@ -19,4 +19,4 @@ class Throttle {
   std::uint64_t told_ = 0;
 };
 
-}  // namespace haiprof::gpu
+}  // namespace haiprof::nvml

@@ -1,12 +1,12 @@
-#include "gpu/sampled.h"
+#include "nvml/sampled.h"
 
 #include <algorithm>
 #include <iterator>
 #include <utility>
 
-#include "gpu/sources.h"
+#include "nvml/sources.h"
 
-namespace haiprof::gpu {
+namespace haiprof::nvml {
 namespace {
 
 using sampler::State;
@@ -164,4 +164,4 @@ std::vector<std::unique_ptr<sampler::Source>> make_sources() {
   return made;
 }
 
-}  // namespace haiprof::gpu
+}  // namespace haiprof::nvml
