@@ -5,17 +5,17 @@
 namespace haiprof::nvml {
 namespace {
 
-std::uint64_t whole(const nvml::FieldValue& value) noexcept {
+std::uint64_t whole(const FieldValue& value) noexcept {
   switch (value.type) {
-    case nvml::kUnsignedInt:
+    case kUnsignedInt:
       return value.value.ui;
-    case nvml::kUnsignedShort:
+    case kUnsignedShort:
       return value.value.us;
-    case nvml::kSignedInt:
+    case kSignedInt:
       return value.value.si < 0 ? 0 : static_cast<std::uint64_t>(value.value.si);
-    case nvml::kSignedLongLong:
+    case kSignedLongLong:
       return value.value.sll < 0 ? 0 : static_cast<std::uint64_t>(value.value.sll);
-    case nvml::kDouble:
+    case kDouble:
       return value.value.d > 0 ? static_cast<std::uint64_t>(value.value.d) : 0;
     default:
       return value.value.ull;
@@ -25,14 +25,14 @@ std::uint64_t whole(const nvml::FieldValue& value) noexcept {
 }  // namespace
 
 Fields::Fields(const Nvml& nvml) {
-  ask(nvml::kEnergy, kEnergySlot);
-  ask(nvml::kPowerInstant, kPowerNowSlot);
-  ask(nvml::kPowerAverage, kPowerMeanSlot);
-  ask(nvml::kMemoryTemperature, kMemoryCelsiusSlot);
-  ask(nvml::kThrottlePower, kCappedSlot);
-  ask(nvml::kThrottleSyncBoost, kBoostedSlot);
-  ask(nvml::kEccCorrected, kCorrectedSlot);
-  ask(nvml::kEccUncorrected, kUncorrectedSlot);
+  ask(kEnergy, kEnergySlot);
+  ask(kPowerInstant, kPowerNowSlot);
+  ask(kPowerAverage, kPowerMeanSlot);
+  ask(kMemoryTemperature, kMemoryCelsiusSlot);
+  ask(kThrottlePower, kCappedSlot);
+  ask(kThrottleSyncBoost, kBoostedSlot);
+  ask(kEccCorrected, kCorrectedSlot);
+  ask(kEccUncorrected, kUncorrectedSlot);
   if (const std::uint32_t thermal = nvml.thermal_field; thermal != 0) {
     ask(thermal, kHotSlot);
     ask(thermal + 1, kHardwareHotSlot);
@@ -41,7 +41,7 @@ Fields::Fields(const Nvml& nvml) {
 }
 
 void Fields::ask(std::uint32_t field, Slot slot, std::uint32_t scope) {
-  nvml::FieldValue value{};
+  FieldValue value{};
   value.field = field;
   value.scope = scope;
   values_.push_back(value);
@@ -52,16 +52,16 @@ void Fields::ask(std::uint32_t field, Slot slot, std::uint32_t scope) {
 void Fields::ask_pcie() {
   if (pcie_) return;
   pcie_ = true;
-  ask(nvml::kPcieTx, kSentPcieSlot);
-  ask(nvml::kPcieRx, kGotPcieSlot);
+  ask(kPcieTx, kSentPcieSlot);
+  ask(kPcieRx, kGotPcieSlot);
 }
 
 void Fields::ask_nvlink() {
   if (nvlink_) return;
   nvlink_ = true;
-  ask(nvml::kNvlinkTx, kSentNvlinkSlot, nvml::kAllLinks);
-  ask(nvml::kNvlinkRx, kGotNvlinkSlot, nvml::kAllLinks);
-  ask(nvml::kNvlinkCount, kNvlinkCountSlot);
+  ask(kNvlinkTx, kSentNvlinkSlot, kAllLinks);
+  ask(kNvlinkRx, kGotNvlinkSlot, kAllLinks);
+  ask(kNvlinkCount, kNvlinkCountSlot);
 }
 
 void Fields::drop(Slot slot) {
@@ -72,7 +72,7 @@ void Fields::drop(Slot slot) {
   }
 }
 
-nvml::Result Fields::call(const Nvml& nvml, nvml::Device device) {
+nvml::Result Fields::call(const Nvml& nvml, Device device) {
   return nvml.field_values(device, static_cast<int>(values_.size()), values_.data());
 }
 
@@ -82,16 +82,16 @@ Answers Fields::take() {
   std::size_t kept = 0;
   bool nvlink_refused = false;
   for (std::size_t i = 0; i < values_.size(); ++i) {
-    const nvml::FieldValue& value = values_[i];
+    const FieldValue& value = values_[i];
     const Slot slot = slots_[i];
-    if (value.result == nvml::kSuccess) {
-      const bool in_kib = value.field == nvml::kNvlinkTx || value.field == nvml::kNvlinkRx;
+    if (value.result == kSuccess) {
+      const bool in_kib = value.field == kNvlinkTx || value.field == kNvlinkRx;
       answers.sum[slot] += whole(value) * (in_kib ? 1024 : 1);
       answers.here[slot] = true;
     } else {
       answers.torn[slot] = true;
       if (is_lost(value.result)) answers.lost = value.result;
-      nvlink_refused |= value.field == nvml::kNvlinkTx && is_final(value.result);
+      nvlink_refused |= value.field == kNvlinkTx && is_final(value.result);
     }
     // How many links there are is asked once.
     if (slot == kNvlinkCountSlot || is_final(value.result)) continue;
@@ -103,9 +103,9 @@ Answers Fields::take() {
   // A newer generation of NVLink counts by link.
   if (nvlink_refused && answers.here[kNvlinkCountSlot]) {
     const std::uint64_t links = answers.sum[kNvlinkCountSlot];
-    for (std::uint32_t link = 0; link < std::min<std::uint64_t>(links, nvml::kMostLinks); ++link) {
-      ask(nvml::kNvlink5Tx, kSentNvlinkSlot, link);
-      ask(nvml::kNvlink5Rx, kGotNvlinkSlot, link);
+    for (std::uint32_t link = 0; link < std::min<std::uint64_t>(links, kMostLinks); ++link) {
+      ask(kNvlink5Tx, kSentNvlinkSlot, link);
+      ask(kNvlink5Rx, kGotNvlinkSlot, link);
     }
   }
   return answers;

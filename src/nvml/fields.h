@@ -35,7 +35,7 @@ struct Answers {
   std::array<std::uint64_t, kSlots> sum{};
   std::array<bool, kSlots> here{};
   std::array<bool, kSlots> torn{};  // a part of the sum is missing this time
-  nvml::Result lost = nvml::kSuccess;
+  Result lost = kSuccess;
 
   bool has(Slot slot) const noexcept { return here[slot] && !torn[slot]; }
 };
@@ -49,12 +49,12 @@ class Fields {
   void ask_nvlink();
   void drop(Slot slot);
 
-  nvml::Result call(const Nvml& nvml, nvml::Device device);
+  Result call(const Nvml& nvml, Device device);
 
   // Of the last call. What never will be there is not asked for again.
   Answers take();
 
-  const std::vector<nvml::FieldValue>& values() const noexcept { return values_; }
+  const std::vector<FieldValue>& values() const noexcept { return values_; }
 
   // How many calls in a row were answered with all that is asked now among them.
   unsigned answered() const noexcept { return answered_; }
@@ -62,7 +62,7 @@ class Fields {
  private:
   void ask(std::uint32_t field, Slot slot, std::uint32_t scope = 0);
 
-  std::vector<nvml::FieldValue> values_;
+  std::vector<FieldValue> values_;
   std::vector<Slot> slots_;  // of each
   bool pcie_ = false;
   bool nvlink_ = false;

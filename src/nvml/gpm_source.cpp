@@ -53,12 +53,12 @@ constexpr Named kNames[] = {
     {61, "gpu.nvlink_tx.bytes_per_s", kMiB, Group::nvlink},
 };
 constexpr std::size_t kMetrics = std::size(kNames);
-static_assert(kMetrics <= nvml::kMostGpmMetrics);
+static_assert(kMetrics <= kMostGpmMetrics);
 
 class GpmSource final : public sampler::Source {
  public:
   explicit GpmSource(const std::shared_ptr<SampledGpus>& gpus)
-      : gpus_(gpus), request_(std::make_unique<nvml::GpmMetrics>()) {}
+      : gpus_(gpus), request_(std::make_unique<GpmMetrics>()) {}
 
   std::string_view name() const noexcept override { return "gpu_counters"; }
 
@@ -83,7 +83,7 @@ class GpmSource final : public sampler::Source {
       if (one->usable()) read_one(*one, table);
     }
     for (const auto& one : read_) {
-      if (one->lost != nvml::kSuccess) gpus_->lose(one->gpu, one->lost);
+      if (one->lost != kSuccess) gpus_->lose(one->gpu, one->lost);
     }
     forget_gone(table);
     return status;
@@ -109,7 +109,7 @@ class GpmSource final : public sampler::Source {
  private:
   struct Read {
     ~Read() {
-      for (const nvml::GpmSample sample : samples) {
+      for (const GpmSample sample : samples) {
         if (sample != nullptr) nvml->gpm_free(sample);
       }
     }
@@ -117,15 +117,15 @@ class GpmSource final : public sampler::Source {
     std::shared_ptr<const Nvml> nvml;
     std::shared_ptr<Gpu> gpu;
     Status status;
-    std::array<nvml::GpmSample, 2> samples{};  // the last, and the one to be taken
-    std::uint64_t sampled_ns = 0;              // the last; 0 = none
+    std::array<GpmSample, 2> samples{};  // the last, and the one to be taken
+    std::uint64_t sampled_ns = 0;        // the last; 0 = none
     std::array<SeriesId, kMetrics> series;
     std::array<bool, kMetrics> gone{};
     std::uint64_t sample_ns = 0;
-    nvml::Result lost = nvml::kSuccess;
+    Result lost = kSuccess;
     bool told = false;
 
-    bool usable() const noexcept { return status.ok() && lost == nvml::kSuccess; }
+    bool usable() const noexcept { return status.ok() && lost == kSuccess; }
   };
 
   // Looks at the GPUs that are new. Not ok: none of them has counters.
@@ -159,16 +159,16 @@ class GpmSource final : public sampler::Source {
               "the NVML of driver " + nvml.driver + " has no activity counters (GPM)",
               "install driver 525 or newer"};
     }
-    nvml::GpmSupport support{nvml::kGpmVersion, 0};
-    nvml::Result result = nvml.gpm_support(one.gpu->handle, &support);
-    if (result == nvml::kNoPermission || (result != nvml::kSuccess && !is_final(result))) {
+    GpmSupport support{kGpmVersion, 0};
+    Result result = nvml.gpm_support(one.gpu->handle, &support);
+    if (result == kNoPermission || (result != kSuccess && !is_final(result))) {
       return nvml.status_of(result, "the activity counters of " + what);
     }
-    if (result != nvml::kSuccess || support.supported == 0) {
+    if (result != kSuccess || support.supported == 0) {
       int major = 0;
       int minor = 0;
       const bool old = nvml.compute_capability != nullptr &&
-                       nvml.compute_capability(one.gpu->parent, &major, &minor) == nvml::kSuccess &&
+                       nvml.compute_capability(one.gpu->parent, &major, &minor) == kSuccess &&
                        major < kHopper;
       return {State::absent,
               what + (old ? " is older than Hopper, with which activity counters (GPM) came"
@@ -176,9 +176,9 @@ class GpmSource final : public sampler::Source {
               old ? "gpu.util.percent is there; kernel records tell what runs"
                   : "see whether a newer driver has them for it"};
     }
-    for (nvml::GpmSample& sample : one.samples) {
+    for (GpmSample& sample : one.samples) {
       result = nvml.gpm_alloc(&sample);
-      if (result == nvml::kSuccess) continue;
+      if (result == kSuccess) continue;
       sample = nullptr;
       return nvml.status_of(result, "the activity counters of " + what);
     }
@@ -201,10 +201,10 @@ class GpmSource final : public sampler::Source {
     });
   }
 
-  nvml::Result take_sample(const Read& one, nvml::GpmSample sample) const {
+  Result take_sample(const Read& one, GpmSample sample) const {
     const Gpu& gpu = *one.gpu;
-    if (gpu.mig && one.nvml->gpm_mig_sample != nullptr && gpu.gpu_instance != nvml::kNoInstance) {
-      const nvml::Result result = one.nvml->gpm_mig_sample(gpu.parent, gpu.gpu_instance, sample);
+    if (gpu.mig && one.nvml->gpm_mig_sample != nullptr && gpu.gpu_instance != kNoInstance) {
+      const Result result = one.nvml->gpm_mig_sample(gpu.parent, gpu.gpu_instance, sample);
       if (!is_final(result)) return result;
     }
     // Drivers that do without the parent's rights take the handle of the MIG device itself.
@@ -216,9 +216,9 @@ class GpmSource final : public sampler::Source {
     const bool again = one.sampled_ns != 0 && now > one.sampled_ns;
     if (again && now - one.sampled_ns < kShortestNs) return;
     const std::uint64_t before = ring::clock_ns(CLOCK_MONOTONIC);
-    const nvml::Result result = take_sample(one, one.samples[1]);
+    const Result result = take_sample(one, one.samples[1]);
     one.sample_ns = ring::clock_ns(CLOCK_MONOTONIC) - before;
-    if (result != nvml::kSuccess) {
+    if (result != kSuccess) {
       one.sampled_ns = 0;
       refuse(one, result);
       return;
@@ -228,7 +228,7 @@ class GpmSource final : public sampler::Source {
     one.sampled_ns = now;
   }
 
-  void refuse(Read& one, nvml::Result result) {
+  void refuse(Read& one, Result result) {
     give_up(one);
     if (is_lost(result)) one.lost = result;
     if (!is_final(result)) return;
@@ -236,8 +236,8 @@ class GpmSource final : public sampler::Source {
   }
 
   void compare(Read& one, SeriesTable& table) {
-    nvml::GpmMetrics& request = *request_;
-    request.version = nvml::kGpmVersion;
+    GpmMetrics& request = *request_;
+    request.version = kGpmVersion;
     request.count = 0;
     request.first = one.samples[0];
     request.second = one.samples[1];
@@ -245,28 +245,28 @@ class GpmSource final : public sampler::Source {
     for (std::size_t metric = 0; metric < kMetrics; ++metric) {
       if (one.gone[metric]) continue;
       asked[request.count] = metric;
-      request.metrics[request.count++] = {
-          kNames[metric].id, nvml::kNotSupported, 0.0, nullptr, nullptr, nullptr};
+      request.metrics[request.count++] = {kNames[metric].id, kNotSupported, 0.0,
+                                          nullptr,           nullptr,       nullptr};
     }
     const std::uint64_t before = ring::clock_ns(CLOCK_MONOTONIC);
-    const nvml::Result result = one.nvml->gpm_metrics(&request);
+    const Result result = one.nvml->gpm_metrics(&request);
     const std::uint64_t took_ns = ring::clock_ns(CLOCK_MONOTONIC) - before;
-    if (result != nvml::kSuccess) return refuse(one, result);
+    if (result != kSuccess) return refuse(one, result);
     for (std::size_t i = 0; i < request.count; ++i) put(one, asked[i], request.metrics[i], table);
     give_up(one);  // of what nobody has claimed now
     if (!std::exchange(one.told, true)) tell_latencies(one, took_ns);
   }
 
-  static void put(Read& one, std::size_t metric, const nvml::GpmMetric& value, SeriesTable& table) {
+  static void put(Read& one, std::size_t metric, const GpmMetric& value, SeriesTable& table) {
     const Named& named = kNames[metric];
     Teller* const teller = named.group == Group::pcie     ? &one.gpu->pcie
                            : named.group == Group::nvlink ? &one.gpu->nvlink
                                                           : nullptr;
-    if (teller != nullptr && value.result == nvml::kSuccess && *teller == Teller::undecided) {
+    if (teller != nullptr && value.result == kSuccess && *teller == Teller::undecided) {
       *teller = Teller::counters;
     }
     one.gone[metric] = is_final(value.result) || (teller != nullptr && *teller == Teller::fields);
-    if (value.result != nvml::kSuccess || one.gone[metric]) return;
+    if (value.result != kSuccess || one.gone[metric]) return;
     SeriesId& id = one.series[metric];
     if (id == kNoSeries) id = table.add(named.name, one.gpu->instance, 0, named.scale);
     table.gauge(id, value.value);
@@ -285,7 +285,7 @@ class GpmSource final : public sampler::Source {
   }
 
   std::shared_ptr<SampledGpus> gpus_;
-  std::unique_ptr<nvml::GpmMetrics> request_;
+  std::unique_ptr<GpmMetrics> request_;
   std::vector<std::unique_ptr<Read>> read_;
   std::vector<sampler::Change> changes_;
 };

@@ -80,9 +80,9 @@ std::uint32_t thermal_field_of(const std::string& driver) noexcept {
   unsigned major = 0;
   unsigned minor = 0;
   if (std::sscanf(driver.c_str(), "%u.%u", &major, &minor) != 2) return 0;
-  if (major > 580 || (major == 580 && minor >= 82)) return nvml::kThrottleThermalOf580;
+  if (major > 580 || (major == 580 && minor >= 82)) return kThrottleThermalOf580;
   const bool first = (major >= 575 && major < 580) || (major == 580 && minor <= 65);
-  return first ? nvml::kThrottleThermalOf575 : 0;
+  return first ? kThrottleThermalOf575 : 0;
 }
 
 Status not_loaded() {
@@ -101,37 +101,37 @@ Nvml::~Nvml() {
   if (initialised && shutdown != nullptr) shutdown();
 }
 
-std::string Nvml::text_of(nvml::Result result) const {
+std::string Nvml::text_of(Result result) const {
   const char* const text = error_string != nullptr ? error_string(result) : nullptr;
   return text != nullptr ? text : "error " + std::to_string(result);
 }
 
-Status Nvml::status_of(nvml::Result result, const std::string& what) const {
+Status Nvml::status_of(Result result, const std::string& what) const {
   const std::string reason = what + ": " + text_of(result);
   switch (result) {
-    case nvml::kSuccess:
+    case kSuccess:
       return {};
-    case nvml::kDriverNotLoaded:
+    case kDriverNotLoaded:
       return {State::absent, reason,
               std::string("load the kernel module (modprobe nvidia); ") + kContainer};
-    case nvml::kVersionMismatch:
+    case kVersionMismatch:
       return {State::absent, reason,
               "the driver was updated under the running kernel module: reboot, or unload and load "
               "the nvidia modules"};
-    case nvml::kNoPermission:
+    case kNoPermission:
       return {State::denied, reason,
               std::string("let this user open /dev/nvidiactl and the GPU's /dev/nvidia*; ") +
                   kContainer};
-    case nvml::kOperatingSystem:
+    case kOperatingSystem:
       return {State::denied, reason,
               "let the control group of this process use the GPU's device file"};
-    case nvml::kNotFound:
-    case nvml::kGpuNotFound:
-    case nvml::kInvalidArgument:
+    case kNotFound:
+    case kGpuNotFound:
+    case kInvalidArgument:
       return {State::absent, reason,
               std::string("see whether nvidia-smi -L lists it where haiprof runs; ") + kContainer};
-    case nvml::kGpuIsLost:
-    case nvml::kResetRequired:
+    case kGpuIsLost:
+    case kResetRequired:
       return {State::absent, reason, "see dmesg for its Xid; it needs a reset or a reboot"};
     default:
       return {State::absent, reason, "see what nvidia-smi says"};
@@ -157,13 +157,13 @@ Status load(std::shared_ptr<const Nvml>& found) {
     return {State::absent, made->path + " is no NVML that haiprof can use, or far too old",
             "install a newer driver"};
   }
-  const nvml::Result result = made->init();
-  if (result != nvml::kSuccess) return made->status_of(result, "NVML does not start");
+  const Result result = made->init();
+  if (result != kSuccess) return made->status_of(result, "NVML does not start");
   made->initialised = true;
   made->init_ns = ring::clock_ns(CLOCK_MONOTONIC) - before;
-  char version[nvml::kNameBytes] = {};
+  char version[kNameBytes] = {};
   if (made->driver_version != nullptr &&
-      made->driver_version(version, sizeof version) == nvml::kSuccess) {
+      made->driver_version(version, sizeof version) == kSuccess) {
     made->driver = version;
     made->thermal_field = thermal_field_of(made->driver);
   }
@@ -180,30 +180,30 @@ Status list_gpus(std::vector<std::string>& uuids) {
       nvml->device_uuid == nullptr) {
     return {State::absent, nvml->path + " cannot list GPUs", "install a newer driver"};
   }
-  nvml::Result result = nvml->device_count(&count);
-  if (result != nvml::kSuccess) return nvml->status_of(result, "the GPUs cannot be counted");
-  if (count == 0) return nvml->status_of(nvml::kGpuNotFound, "NVML lists no GPU");
+  Result result = nvml->device_count(&count);
+  if (result != kSuccess) return nvml->status_of(result, "the GPUs cannot be counted");
+  if (count == 0) return nvml->status_of(kGpuNotFound, "NVML lists no GPU");
   Status failed;
-  const auto add = [&](nvml::Device device) {
-    char uuid[nvml::kNameBytes] = {};
-    if (nvml->device_uuid(device, uuid, sizeof uuid) == nvml::kSuccess) uuids.emplace_back(uuid);
+  const auto add = [&](Device device) {
+    char uuid[kNameBytes] = {};
+    if (nvml->device_uuid(device, uuid, sizeof uuid) == kSuccess) uuids.emplace_back(uuid);
   };
   for (std::uint32_t index = 0; index < count; ++index) {
-    nvml::Device device = nullptr;
+    Device device = nullptr;
     result = nvml->device_by_index(index, &device);
-    if (result != nvml::kSuccess) {
+    if (result != kSuccess) {
       failed = nvml->status_of(result, "GPU " + std::to_string(index));
       continue;
     }
     std::uint32_t migs = 0;
     if (nvml->most_migs == nullptr || nvml->mig_by_index == nullptr ||
-        nvml->most_migs(device, &migs) != nvml::kSuccess) {
+        nvml->most_migs(device, &migs) != kSuccess) {
       migs = 0;
     }
     const std::size_t before = uuids.size();
     for (std::uint32_t mig = 0; mig < migs; ++mig) {
-      nvml::Device part = nullptr;
-      if (nvml->mig_by_index(device, mig, &part) == nvml::kSuccess) add(part);
+      Device part = nullptr;
+      if (nvml->mig_by_index(device, mig, &part) == kSuccess) add(part);
     }
     if (uuids.size() == before) add(device);
   }

@@ -21,48 +21,48 @@ struct Nvml {
   ~Nvml();
 
   // The core.
-  nvml::Init init = nullptr;
-  nvml::DeviceByUuid device_by_uuid = nullptr;
-  nvml::DeviceNumber device_index = nullptr;
+  Init init = nullptr;
+  DeviceByUuid device_by_uuid = nullptr;
+  DeviceNumber device_index = nullptr;
 
-  nvml::Shutdown shutdown = nullptr;
-  nvml::ErrorString error_string = nullptr;
-  nvml::SystemText driver_version = nullptr;
-  nvml::Count device_count = nullptr;
-  nvml::DeviceByIndex device_by_index = nullptr;
-  nvml::DeviceText device_name = nullptr;
-  nvml::DeviceText device_uuid = nullptr;
-  nvml::Capability compute_capability = nullptr;
-  nvml::GetPciInfo pci_info = nullptr;
-  nvml::DeviceNumber power_limit = nullptr;
+  Shutdown shutdown = nullptr;
+  ErrorString error_string = nullptr;
+  SystemText driver_version = nullptr;
+  Count device_count = nullptr;
+  DeviceByIndex device_by_index = nullptr;
+  DeviceText device_name = nullptr;
+  DeviceText device_uuid = nullptr;
+  Capability compute_capability = nullptr;
+  GetPciInfo pci_info = nullptr;
+  DeviceNumber power_limit = nullptr;
 
-  nvml::DeviceNumber is_mig = nullptr;
-  nvml::DeviceNumber most_migs = nullptr;
-  nvml::MigByIndex mig_by_index = nullptr;
-  nvml::ParentOf parent_of = nullptr;
-  nvml::DeviceNumber gpu_instance_of = nullptr;
+  DeviceNumber is_mig = nullptr;
+  DeviceNumber most_migs = nullptr;
+  MigByIndex mig_by_index = nullptr;
+  ParentOf parent_of = nullptr;
+  DeviceNumber gpu_instance_of = nullptr;
 
-  nvml::GetFieldValues field_values = nullptr;
-  nvml::GetUtilization utilization = nullptr;
-  nvml::GetMemory memory = nullptr;
-  nvml::GetMemory2 memory2 = nullptr;
-  nvml::GetTemperature temperature = nullptr;
-  nvml::GetTemperature1 temperature1 = nullptr;
-  nvml::GetClock clock = nullptr;
-  nvml::DeviceNumber power = nullptr;
-  nvml::DeviceMask clock_reasons = nullptr;
+  GetFieldValues field_values = nullptr;
+  GetUtilization utilization = nullptr;
+  GetMemory memory = nullptr;
+  GetMemory2 memory2 = nullptr;
+  GetTemperature temperature = nullptr;
+  GetTemperature1 temperature1 = nullptr;
+  GetClock clock = nullptr;
+  DeviceNumber power = nullptr;
+  DeviceMask clock_reasons = nullptr;
 
-  nvml::EventSetCreate event_set_create = nullptr;
-  nvml::EventSetFree event_set_free = nullptr;
-  nvml::RegisterEvents register_events = nullptr;
-  nvml::EventSetWait event_set_wait = nullptr;
+  EventSetCreate event_set_create = nullptr;
+  EventSetFree event_set_free = nullptr;
+  RegisterEvents register_events = nullptr;
+  EventSetWait event_set_wait = nullptr;
 
-  nvml::GpmQuerySupport gpm_support = nullptr;
-  nvml::GpmSampleAlloc gpm_alloc = nullptr;
-  nvml::GpmSampleFree gpm_free = nullptr;
-  nvml::GpmSampleGet gpm_sample = nullptr;
-  nvml::GpmMigSampleGet gpm_mig_sample = nullptr;  // may be null where the others are not
-  nvml::GpmMetricsGet gpm_metrics = nullptr;
+  GpmQuerySupport gpm_support = nullptr;
+  GpmSampleAlloc gpm_alloc = nullptr;
+  GpmSampleFree gpm_free = nullptr;
+  GpmSampleGet gpm_sample = nullptr;
+  GpmMigSampleGet gpm_mig_sample = nullptr;  // may be null where the others are not
+  GpmMetricsGet gpm_metrics = nullptr;
   bool has_gpm() const noexcept {
     return gpm_support != nullptr && gpm_alloc != nullptr && gpm_free != nullptr &&
            gpm_sample != nullptr && gpm_metrics != nullptr;
@@ -74,10 +74,10 @@ struct Nvml {
   std::uint64_t init_ns = 0;
   bool initialised = false;
 
-  std::string text_of(nvml::Result result) const;
+  std::string text_of(Result result) const;
 
   // What an error means for the user. what: whatever could not be done, as the subject.
-  sampler::Status status_of(nvml::Result result, const std::string& what) const;
+  sampler::Status status_of(Result result, const std::string& what) const;
 };
 
 // Loads and initialises it, which takes about 100 ms.
@@ -87,23 +87,23 @@ sampler::Status load(std::shared_ptr<const Nvml>& found);
 sampler::Status list_gpus(std::vector<std::string>& uuids);
 
 // An answer that will be the same each time: whoever got it need not ask again.
-constexpr bool is_final(nvml::Result result) noexcept {
+constexpr bool is_final(Result result) noexcept {
   switch (result) {
-    case nvml::kInvalidArgument:
-    case nvml::kNotSupported:
-    case nvml::kNoPermission:
-    case nvml::kNotFound:
-    case nvml::kFunctionNotFound:
-    case nvml::kArgumentVersionMismatch:
-    case nvml::kDeprecated:
+    case kInvalidArgument:
+    case kNotSupported:
+    case kNoPermission:
+    case kNotFound:
+    case kFunctionNotFound:
+    case kArgumentVersionMismatch:
+    case kDeprecated:
       return true;
     default:
       return false;
   }
 }
 
-constexpr bool is_lost(nvml::Result result) noexcept {
-  return result == nvml::kGpuIsLost || result == nvml::kResetRequired;
+constexpr bool is_lost(Result result) noexcept {
+  return result == kGpuIsLost || result == kResetRequired;
 }
 
 }  // namespace haiprof::nvml

@@ -139,7 +139,7 @@ class NvmlSource final : public sampler::Source {
       for (const auto& one : read_) read_one(*one, table);
       xids_.take(gpus_->gpus(), changes_);
       for (const auto& one : read_) {
-        if (one->lost != nvml::kSuccess) gpus_->lose(one->gpu, one->lost);
+        if (one->lost != kSuccess) gpus_->lose(one->gpu, one->lost);
       }
       if (gpus_->gpus().empty()) status = gpus_->open(false);
     }
@@ -175,7 +175,7 @@ class NvmlSource final : public sampler::Source {
     Fields fields;
     std::array<bool, kCalls> gone{};
     std::array<std::uint64_t, kCalls> took_ns{};
-    nvml::Result lost = nvml::kSuccess;
+    Result lost = kSuccess;
     unsigned readings = 0;
     bool told = false;         // the latencies
     std::uint64_t energy = 0;  // the counter at the last reading; 0 = before the first
@@ -228,13 +228,13 @@ class NvmlSource final : public sampler::Source {
 
   template <typename Function>
   bool ask(Read& one, Call call, const Function& function) {
-    if (one.gone[call] || one.lost != nvml::kSuccess) return false;
+    if (one.gone[call] || one.lost != kSuccess) return false;
     const std::uint64_t before = ring::clock_ns(CLOCK_MONOTONIC);
-    const nvml::Result result = function();
+    const Result result = function();
     one.took_ns[call] = ring::clock_ns(CLOCK_MONOTONIC) - before;
     if (is_lost(result)) one.lost = result;
     if (is_final(result)) one.gone[call] = true;
-    return result == nvml::kSuccess;
+    return result == kSuccess;
   }
 
   SeriesId series(Read& one, Metric metric, SeriesTable& table) {
@@ -253,9 +253,9 @@ class NvmlSource final : public sampler::Source {
   }
 
   void read_one(Read& one, SeriesTable& table) {
-    const nvml::Device device = one.gpu->handle;
+    const Device device = one.gpu->handle;
     read_fields(one, table);
-    nvml::Utilization utilization{};
+    Utilization utilization{};
     if (ask(one, kUtilizationCall, [&] { return nvml().utilization(device, &utilization); })) {
       gauge(one, kUtil, utilization.gpu, table);
       gauge(one, kMemoryUtil, utilization.memory, table);
@@ -269,11 +269,10 @@ class NvmlSource final : public sampler::Source {
       gauge(one, kCelsius, celsius, table);
     }
     std::uint32_t mhz = 0;
-    if (ask(one, kSmClockCall, [&] { return nvml().clock(device, nvml::kClockSm, &mhz); })) {
+    if (ask(one, kSmClockCall, [&] { return nvml().clock(device, kClockSm, &mhz); })) {
       gauge(one, kSmHertz, mhz, table);
     }
-    if (ask(one, kMemoryClockCall,
-            [&] { return nvml().clock(device, nvml::kClockMemory, &mhz); })) {
+    if (ask(one, kMemoryClockCall, [&] { return nvml().clock(device, kClockMemory, &mhz); })) {
       gauge(one, kMemoryHertz, mhz, table);
     }
     std::uint64_t reasons = 0;
@@ -283,7 +282,7 @@ class NvmlSource final : public sampler::Source {
       }
     }
     ++one.readings;
-    if (!one.told && one.lost == nvml::kSuccess && is_settled(one)) tell_latencies(one);
+    if (!one.told && one.lost == kSuccess && is_settled(one)) tell_latencies(one);
   }
 
   // The first call for anything wakes parts of the driver; the second is what it costs.
@@ -293,29 +292,29 @@ class NvmlSource final : public sampler::Source {
     return one.gone[kFieldsCall] ? one.readings >= 2 : one.fields.answered() >= 2;
   }
 
-  nvml::Result memory_used(nvml::Device device, std::uint64_t& used) const {
+  Result memory_used(Device device, std::uint64_t& used) const {
     if (nvml().memory2 != nullptr) {
-      nvml::Memory2 memory{};
-      memory.version = nvml::version_of<nvml::Memory2>(2);
-      const nvml::Result result = nvml().memory2(device, &memory);
+      Memory2 memory{};
+      memory.version = version_of<Memory2>(2);
+      const Result result = nvml().memory2(device, &memory);
       used = memory.used;
       if (!is_final(result) || nvml().memory == nullptr) return result;
     }
-    nvml::Memory memory{};
-    const nvml::Result result = nvml().memory(device, &memory);
+    Memory memory{};
+    const Result result = nvml().memory(device, &memory);
     used = memory.used;
     return result;
   }
 
-  nvml::Result temperature(nvml::Device device, std::int32_t& celsius) const {
+  Result temperature(Device device, std::int32_t& celsius) const {
     if (nvml().temperature1 != nullptr) {
-      nvml::Temperature told{nvml::version_of<nvml::Temperature>(1), nvml::kSensorGpu, 0};
-      const nvml::Result result = nvml().temperature1(device, &told);
+      Temperature told{version_of<Temperature>(1), kSensorGpu, 0};
+      const Result result = nvml().temperature1(device, &told);
       celsius = told.celsius;
       if (!is_final(result) || nvml().temperature == nullptr) return result;
     }
     std::uint32_t told = 0;
-    const nvml::Result result = nvml().temperature(device, nvml::kSensorGpu, &told);
+    const Result result = nvml().temperature(device, kSensorGpu, &told);
     celsius = static_cast<std::int32_t>(told);
     return result;
   }
@@ -330,7 +329,7 @@ class NvmlSource final : public sampler::Source {
     Answers answers;
     if (ask(one, kFieldsCall, [&] { return one.fields.call(nvml(), one.gpu->handle); })) {
       answers = one.fields.take();
-      if (answers.lost != nvml::kSuccess) one.lost = answers.lost;
+      if (answers.lost != kSuccess) one.lost = answers.lost;
       put(one, answers, table);
     }
     read_power(one, answers, table);
@@ -427,9 +426,9 @@ class NvmlSource final : public sampler::Source {
                         static_cast<double>(one.took_ns[call]) / 1e3);
     }
     if (!one.gone[kFieldsCall]) {
-      for (const nvml::FieldValue& value : one.fields.values()) {
+      for (const FieldValue& value : one.fields.values()) {
         std::string name = "field_" + std::to_string(value.field);
-        if (value.field == nvml::kNvlink5Tx || value.field == nvml::kNvlink5Rx) {
+        if (value.field == kNvlink5Tx || value.field == kNvlink5Rx) {
           name += "_" + std::to_string(value.scope);
         }
         told.emplace_back(name + "_us", std::int64_t{value.latency_us});

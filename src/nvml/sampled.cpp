@@ -12,21 +12,21 @@ namespace {
 using sampler::State;
 using sampler::Status;
 
-std::string text(nvml::DeviceText function, nvml::Device device) {
-  char found[nvml::kNameBytes] = {};
-  if (function == nullptr || function(device, found, sizeof found) != nvml::kSuccess) return {};
+std::string text(DeviceText function, Device device) {
+  char found[kNameBytes] = {};
+  if (function == nullptr || function(device, found, sizeof found) != kSuccess) return {};
   found[sizeof found - 1] = '\0';
   return found;
 }
 
-std::int64_t memory_of(const Nvml& nvml, nvml::Device device) {
-  nvml::Memory2 newer{};
-  newer.version = nvml::version_of<nvml::Memory2>(2);
-  if (nvml.memory2 != nullptr && nvml.memory2(device, &newer) == nvml::kSuccess) {
+std::int64_t memory_of(const Nvml& nvml, Device device) {
+  Memory2 newer{};
+  newer.version = version_of<Memory2>(2);
+  if (nvml.memory2 != nullptr && nvml.memory2(device, &newer) == kSuccess) {
     return static_cast<std::int64_t>(newer.total);
   }
-  nvml::Memory memory{};
-  if (nvml.memory != nullptr && nvml.memory(device, &memory) == nvml::kSuccess) {
+  Memory memory{};
+  if (nvml.memory != nullptr && nvml.memory(device, &memory) == kSuccess) {
     return static_cast<std::int64_t>(memory.total);
   }
   return -1;
@@ -46,13 +46,13 @@ void add_constants(const Nvml& nvml, Gpu& gpu, std::uint32_t index, std::uint32_
   constants.emplace_back("driver", nvml.driver);
   const std::int64_t memory = memory_of(nvml, gpu.handle);
   if (memory >= 0) constants.emplace_back("memory_bytes", memory);
-  nvml::PciInfo pci{};
-  if (nvml.pci_info != nullptr && nvml.pci_info(gpu.parent, &pci) == nvml::kSuccess) {
+  PciInfo pci{};
+  if (nvml.pci_info != nullptr && nvml.pci_info(gpu.parent, &pci) == kSuccess) {
     pci.bus_id[sizeof pci.bus_id - 1] = '\0';
     constants.emplace_back("pci", std::string(pci.bus_id));
   }
   std::uint32_t milliwatts = 0;
-  if (nvml.power_limit != nullptr && nvml.power_limit(gpu.parent, &milliwatts) == nvml::kSuccess) {
+  if (nvml.power_limit != nullptr && nvml.power_limit(gpu.parent, &milliwatts) == kSuccess) {
     constants.emplace_back("power_limit_w", milliwatts * 1e-3);
   }
 }
@@ -107,26 +107,25 @@ Status SampledGpus::open_one(const std::string& uuid) {
   const Nvml& nvml = *nvml_;
   const auto made = std::make_shared<Gpu>();
   made->uuid = uuid;
-  nvml::Result result = nvml.device_by_uuid(uuid.c_str(), &made->handle);
-  if (result != nvml::kSuccess) return nvml.status_of(result, uuid);
+  Result result = nvml.device_by_uuid(uuid.c_str(), &made->handle);
+  if (result != kSuccess) return nvml.status_of(result, uuid);
   made->parent = made->handle;
   std::uint32_t mig = 0;
-  made->mig =
-      nvml.is_mig != nullptr && nvml.is_mig(made->handle, &mig) == nvml::kSuccess && mig != 0;
+  made->mig = nvml.is_mig != nullptr && nvml.is_mig(made->handle, &mig) == kSuccess && mig != 0;
   std::uint32_t mig_index = 0;
   if (made->mig) {
-    if (nvml.parent_of == nullptr) return nvml.status_of(nvml::kFunctionNotFound, uuid);
+    if (nvml.parent_of == nullptr) return nvml.status_of(kFunctionNotFound, uuid);
     result = nvml.parent_of(made->handle, &made->parent);
-    if (result == nvml::kSuccess) result = nvml.device_index(made->handle, &mig_index);
-    if (result != nvml::kSuccess) return nvml.status_of(result, uuid);
+    if (result == kSuccess) result = nvml.device_index(made->handle, &mig_index);
+    if (result != kSuccess) return nvml.status_of(result, uuid);
     if (nvml.gpu_instance_of != nullptr &&
-        nvml.gpu_instance_of(made->handle, &made->gpu_instance) != nvml::kSuccess) {
-      made->gpu_instance = nvml::kNoInstance;
+        nvml.gpu_instance_of(made->handle, &made->gpu_instance) != kSuccess) {
+      made->gpu_instance = kNoInstance;
     }
   }
   std::uint32_t index = 0;
   result = nvml.device_index(made->parent, &index);
-  if (result != nvml::kSuccess) return nvml.status_of(result, uuid);
+  if (result != kSuccess) return nvml.status_of(result, uuid);
   made->instance = "gpu" + std::to_string(index);
   if (made->mig) made->instance += "/mig" + std::to_string(mig_index);
   made->name = text(nvml.device_name, made->handle);
@@ -135,15 +134,14 @@ Status SampledGpus::open_one(const std::string& uuid) {
   return {};
 }
 
-void SampledGpus::lose(const std::shared_ptr<Gpu>& gpu, nvml::Result result) {
+void SampledGpus::lose(const std::shared_ptr<Gpu>& gpu, Result result) {
   if (std::erase(open_, gpu) == 0) return;  // the other source has told
   const Status status = nvml_->status_of(result, gpu->instance);
-  changes_.push_back(
-      {"gpu_lost",
-       gpu->instance + " (" + gpu->name + ") " +
-           (result == nvml::kGpuIsLost ? "has fallen off the bus" : "needs a reset") +
-           "; it is not sampled any more",
-       {{"instance", gpu->instance}, {"uuid", gpu->uuid}}});
+  changes_.push_back({"gpu_lost",
+                      gpu->instance + " (" + gpu->name + ") " +
+                          (result == kGpuIsLost ? "has fallen off the bus" : "needs a reset") +
+                          "; it is not sampled any more",
+                      {{"instance", gpu->instance}, {"uuid", gpu->uuid}}});
   for (Wanted& wanted : wanted_) {
     if (wanted.uuid != gpu->uuid) continue;
     wanted.status = status;

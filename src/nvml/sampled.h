@@ -21,9 +21,9 @@ struct Gpu {
   std::string uuid;
   std::string instance;  // gpu0, gpu0/mig1
   std::string name;
-  nvml::Device handle = nullptr;
-  nvml::Device parent = nullptr;  // of a MIG device; else the handle
-  std::uint32_t gpu_instance = nvml::kNoInstance;
+  Device handle = nullptr;
+  Device parent = nullptr;  // of a MIG device; else the handle
+  std::uint32_t gpu_instance = kNoInstance;
   bool mig = false;
   sampler::Attributes constants;
   Teller pcie = Teller::undecided;
@@ -40,7 +40,7 @@ class SampledGpus {
   sampler::Status open(bool again);
 
   // Takes out a GPU that answers no more.
-  void lose(const std::shared_ptr<Gpu>& gpu, nvml::Result result);
+  void lose(const std::shared_ptr<Gpu>& gpu, Result result);
 
   const std::vector<std::shared_ptr<Gpu>>& gpus() const noexcept { return open_; }
   const std::shared_ptr<const Nvml>& nvml() const noexcept { return nvml_; }

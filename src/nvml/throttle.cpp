@@ -15,23 +15,23 @@ struct Reason {
 // A power cap by software is how a GPU at work is, and application clocks are somebody's wish. The
 // general reason of the hardware comes last: it says nothing beside the particular ones.
 constexpr Reason kReasons[] = {
-    {nvml::kReasonSwThermal, "thermal", "it or its memory is as hot as it may be"},
-    {nvml::kReasonHwThermal, "hw_thermal", "it is too hot: clocks are halved or worse"},
-    {nvml::kReasonPowerBrake, "power_brake",
+    {kReasonSwThermal, "thermal", "it or its memory is as hot as it may be"},
+    {kReasonHwThermal, "hw_thermal", "it is too hot: clocks are halved or worse"},
+    {kReasonPowerBrake, "power_brake",
      "the power supply asserted the brake: clocks are halved or worse"},
-    {nvml::kReasonHwSlowdown, "hw_slowdown", "the hardware protects itself"},
+    {kReasonHwSlowdown, "hw_slowdown", "the hardware protects itself"},
 };
-constexpr std::uint64_t kParticular = nvml::kReasonHwThermal | nvml::kReasonPowerBrake;
-constexpr std::uint64_t kTold = kParticular | nvml::kReasonSwThermal | nvml::kReasonHwSlowdown;
+constexpr std::uint64_t kParticular = kReasonHwThermal | kReasonPowerBrake;
+constexpr std::uint64_t kTold = kParticular | kReasonSwThermal | kReasonHwSlowdown;
 
 }  // namespace
 
 std::optional<sampler::Change> Throttle::look(const std::string& instance, std::uint64_t reasons) {
   reasons &= kTold;
-  if ((reasons & kParticular) != 0) reasons &= ~nvml::kReasonHwSlowdown;
+  if ((reasons & kParticular) != 0) reasons &= ~kReasonHwSlowdown;
   const std::uint64_t before = std::exchange(seen_, reasons);
   // A change of clocks may show as this alone, for a moment.
-  const bool settled = reasons != nvml::kReasonHwSlowdown || before == reasons;
+  const bool settled = reasons != kReasonHwSlowdown || before == reasons;
   if (!settled || reasons == told_) return std::nullopt;
   told_ = reasons;
   std::string words;

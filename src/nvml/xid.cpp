@@ -49,10 +49,10 @@ constexpr const char* meaning_of(std::uint64_t xid) noexcept {
   }
 }
 
-void tell(const Gpu& gpu, const nvml::EventData& data, std::vector<sampler::Change>& changes) {
+void tell(const Gpu& gpu, const EventData& data, std::vector<sampler::Change>& changes) {
   if (gpu.parent != data.device) return;
   const bool elsewhere =
-      gpu.mig && data.gpu_instance != nvml::kNoInstance && data.gpu_instance != gpu.gpu_instance;
+      gpu.mig && data.gpu_instance != kNoInstance && data.gpu_instance != gpu.gpu_instance;
   if (elsewhere) return;
   const char* const meaning = meaning_of(data.data);
   std::string text = gpu.instance + ": Xid " + std::to_string(data.data);
@@ -72,13 +72,13 @@ void XidEvents::listen(const std::shared_ptr<const Nvml>& nvml, const Gpu& gpu) 
     return;
   }
   nvml_ = nvml;
-  if (events_ == nullptr && nvml->event_set_create(&events_) != nvml::kSuccess) {
+  if (events_ == nullptr && nvml->event_set_create(&events_) != kSuccess) {
     events_ = nullptr;
     deaf_ = true;
     return;
   }
-  const nvml::Result result = nvml->register_events(gpu.parent, nvml::kEventXid, events_);
-  if (result == nvml::kSuccess || is_final(result)) return;
+  const Result result = nvml->register_events(gpu.parent, kEventXid, events_);
+  if (result == kSuccess || is_final(result)) return;
   // The set is in no defined state then.
   stop();
   deaf_ = true;
@@ -91,9 +91,9 @@ void XidEvents::stop() noexcept {
 void XidEvents::take(const std::vector<std::shared_ptr<Gpu>>& gpus,
                      std::vector<sampler::Change>& changes) {
   for (int i = 0; events_ != nullptr && i < kMostEvents; ++i) {
-    nvml::EventData data{};
-    if (nvml_->event_set_wait(events_, &data, 0) != nvml::kSuccess) return;
-    if (data.type != nvml::kEventXid) continue;
+    EventData data{};
+    if (nvml_->event_set_wait(events_, &data, 0) != kSuccess) return;
+    if (data.type != kEventXid) continue;
     for (const std::shared_ptr<Gpu>& gpu : gpus) tell(*gpu, data, changes);
   }
 }

@@ -26,7 +26,7 @@ class XidEvents {
 
  private:
   std::shared_ptr<const Nvml> nvml_;
-  nvml::EventSet events_ = nullptr;
+  EventSet events_ = nullptr;
   bool deaf_ = false;  // this NVML gives no events
 };
 
