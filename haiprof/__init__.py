@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
     from haiprof.capture.model import model
     from haiprof.capture.session import Session, flush, start, stop
-    from haiprof.capture.trace import trace
+    from haiprof.capture.calls import trace
     from haiprof.capture.user import mark, range, step
     from haiprof.errors import HaiprofError
 
@@ -50,7 +50,7 @@ _HOMES = {
     "start": "haiprof.capture.session",
     "step": "haiprof.capture.user",
     "stop": "haiprof.capture.session",
-    "trace": "haiprof.capture.trace",
+    "trace": "haiprof.capture.calls",
 }
 
 

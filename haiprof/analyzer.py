@@ -27,9 +27,9 @@ from haiprof.answers.summaries import summed_up
 from haiprof.common import asked
 from haiprof.errors import HaiprofError
 from haiprof.findings.endings import failure
+from haiprof.runs import ROLE_NODE, ROLE_RANK, Process, Run
 from haiprof.sources import tables
 from haiprof.sources.open import Opened, open_path, open_traces
-from haiprof.sources.own import ROLE_NODE, ROLE_RANK, Process, Run
 from haiprof.views.clock import Clock
 from haiprof.views.intervals import Times
 from haiprof.views.run import evidence
@@ -205,7 +205,7 @@ class Analyzer(Traced):
 
         ``end``, ``exit_code``, ``signal``, ``reason`` and ``how`` (in words) are null while it runs
         and where that is not known; of a node they are of the launched command. See
-        :class:`haiprof.sources.own.Ending`.
+        :class:`haiprof.runs.Ending`.
 
         ``cut_files`` counts files that end within a record batch: of a live run the batch being
         written, of a run whose recorder was killed its last batch.

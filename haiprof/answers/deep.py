@@ -21,7 +21,7 @@ from haiprof.common.choices import quoted
 from haiprof.common.choices import unknown as unknown_word
 from haiprof.errors import HaiprofError
 from haiprof.findings.deep import recommendation, rules
-from haiprof.sources.own import ROLE_NODE, Process
+from haiprof.runs import ROLE_NODE, Process
 from haiprof.views import clock as clock_view
 from haiprof.views.intervals import Times
 from haiprof.views.run import imbalance

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from haiprof import schema
+from haiprof.runs import ROLE_NODE, ROLE_RANK, Process, Run
 from haiprof.sources import tables
-from haiprof.sources.own import ROLE_NODE, ROLE_RANK, Process, Run
 from haiprof.views.run import efficiency as views
 from haiprof.views.run import gpus as gpu_views
 

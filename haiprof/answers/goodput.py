@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 
 from haiprof import schema
+from haiprof.runs import ROLE_NODE, ROLE_RANK, Process, Run
 from haiprof.sources import tables
-from haiprof.sources.own import ROLE_NODE, ROLE_RANK, Process, Run
 from haiprof.views.intervals import Times
 from haiprof.views.run import goodput as views
 

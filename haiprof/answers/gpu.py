@@ -14,8 +14,8 @@ from haiprof.answers.one_process import (
     read_events,
     read_phase_spans,
 )
+from haiprof.runs import Process
 from haiprof.sources import tables
-from haiprof.sources.own import Process
 from haiprof.views.run import busy as busy_views
 from haiprof.views.run import device_steps as device_views
 from haiprof.views.run import graphs as graph_views

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from haiprof.answers.rank_columns import WHO, session_of, stacked
-from haiprof.sources.own import Process
+from haiprof.runs import Process
 from haiprof.views.run import evidence, imbalance
 from haiprof.views.run import steps as step_views
 from haiprof.views.run.device_steps import device_steps

@@ -12,9 +12,9 @@ import polars as pl
 
 from haiprof import schema
 from haiprof.answers.matched import Matched
+from haiprof.runs import Process
 from haiprof.sources import tables
 from haiprof.sources.arrow_memory import give_back
-from haiprof.sources.own import Process
 from haiprof.views.clock import Clock
 from haiprof.views.intervals import Times
 from haiprof.views.run import busy, recorded

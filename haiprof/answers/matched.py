@@ -16,7 +16,7 @@ import polars as pl
 
 from haiprof.answers.rank_columns import named
 from haiprof.errors import HaiprofError
-from haiprof.sources.own import Process
+from haiprof.runs import Process
 from haiprof.views.trace import distributed, stragglers
 
 #: Communications that are matched together.

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 import polars as pl
 
 from haiprof import schema
+from haiprof.runs import Process
 from haiprof.sources import tables
-from haiprof.sources.own import Process
 from haiprof.views.run import device_steps as device_views
 from haiprof.views.run import evidence
 from haiprof.views.run import steps as step_views

@@ -14,9 +14,9 @@ from haiprof import schema
 from haiprof.answers import kept_overview, matched
 from haiprof.answers.linked_traces import Links, link_of
 from haiprof.findings.deep import recommendation, rules
+from haiprof.runs import Process
 from haiprof.sources import tables
 from haiprof.sources.arrow_memory import give_back
-from haiprof.sources.own import Process
 from haiprof.views.trace import communication, cupti_counters, distributed, memory, overview
 from haiprof.views.trace.critical_path import path as path_view
 from haiprof.views.trace.linking.linked import Linked

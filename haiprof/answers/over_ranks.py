@@ -12,7 +12,7 @@ from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecu
 from typing import Any, Final, TypeVar
 
 from haiprof.errors import HaiprofError
-from haiprof.sources.own import Process
+from haiprof.runs import Process
 
 _Result = TypeVar("_Result")
 #: A process, or one with what its work needs besides.

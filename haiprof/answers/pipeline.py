@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from haiprof import schema
+from haiprof.runs import Process
 from haiprof.sources import tables
-from haiprof.sources.own import Process
 from haiprof.views.run import pipeline as view
 
 

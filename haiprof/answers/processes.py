@@ -7,7 +7,8 @@ from pathlib import Path
 
 import polars as pl
 
-from haiprof.sources.own import Process, readable
+from haiprof.runs import Process
+from haiprof.sources.own import readable
 
 
 def rows(processes: Sequence[Process], cut: Mapping[Path, int]) -> pl.DataFrame:

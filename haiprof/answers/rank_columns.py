@@ -7,7 +7,7 @@ from itertools import count
 
 import polars as pl
 
-from haiprof.sources.own import Process
+from haiprof.runs import Process
 
 #: Columns in front of every frame: whose rows they are.
 WHO = {"node": pl.Categorical(), "rank": pl.Int64(), "pid": pl.Int64(), "session": pl.UInt32()}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from haiprof import schema
 from haiprof.answers import late_ranks
 from haiprof.answers.one_process import read_device_phases, read_phase_spans
+from haiprof.runs import Process
 from haiprof.sources import tables
-from haiprof.sources.own import Process
 from haiprof.views.run import steps as step_views
 from haiprof.views.run.rank_parts import thinned
 

@@ -9,8 +9,8 @@ from typing import Any
 from haiprof import schema
 from haiprof.answers.gpu import read_gpu
 from haiprof.answers.one_process import read_events, read_phase_spans
+from haiprof.runs import ROLE_NODE, Process
 from haiprof.sources import tables
-from haiprof.sources.own import ROLE_NODE, Process
 from haiprof.views.run import gpu_use as use_views
 from haiprof.views.run import overhead as overhead_view
 from haiprof.views.run import recorded as recorded_views

@@ -8,8 +8,8 @@ from typing import Final
 import polars as pl
 
 from haiprof import schema
+from haiprof.runs import Process
 from haiprof.sources import reasons, tables
-from haiprof.sources.own import Process
 from haiprof.views.trace import requirements
 from haiprof.views.trace.linking import roles
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from haiprof.sources.own import ROLE_NODE, Process, Run
+from haiprof.runs import ROLE_NODE, Process, Run
 
 #: No run lasts longer: ns of more do not fit.
 _LONGEST_S: Final = 1e9

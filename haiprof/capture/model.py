@@ -95,7 +95,7 @@ def _number(name: str, value: Any) -> float | None:
         number = float(value)
         if math.isfinite(number) and number >= 0 and not isinstance(value, bool):
             return number
-    from haiprof.capture.session import tell
+    from haiprof.capture.stderr import tell
 
     tell(f"model(): {name} must be a number of at least 0, and is {value!r}; it is left out")
     return None
@@ -105,7 +105,7 @@ def _looked_at(module: Any, length: float | None) -> dict[str, Any]:
     try:
         return _of_module(module, length)
     except Exception as error:  # parameters of a lazy module have no size yet
-        from haiprof.capture.session import tell
+        from haiprof.capture.stderr import tell
 
         tell(f"model(): the module's parameters are unknown; give parameters=…: {error!r}")
         return {}

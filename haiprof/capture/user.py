@@ -97,7 +97,7 @@ def _microbatch(given: Any) -> int:
     if given is None or number != _NO_NUMBER:
         return number
     with contextlib.suppress(Exception):
-        from haiprof.capture.session import tell
+        from haiprof.capture.stderr import tell
 
         tell(
             f"range(): microbatch must be a whole number from 0 to {_NO_NUMBER - 1}, and is "

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from haiprof.analyzer import Analyzer
-    from haiprof.sources.own import Run
+    from haiprof.runs import Run
 
 _NAME: Final = "report.html"
 

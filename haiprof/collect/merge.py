@@ -15,7 +15,8 @@ from typing import Any, Final
 from haiprof import schema
 from haiprof.collect.source import File, Listing, Source
 from haiprof.errors import HaiprofError
-from haiprof.sources.own import ROLE_NODE, is_import
+from haiprof.runs import ROLE_NODE
+from haiprof.sources.own import is_import
 
 #: What a process is known by; none of it changes while it lives.
 _WHO: Final = (

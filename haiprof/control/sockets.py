@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from haiprof.common.owned_files import private_folder
+from haiprof.common.control_folder import is_socket
 from haiprof.common.places import (
     CONTROL_FOLDER,
     PARTIAL_SUFFIX,
@@ -21,10 +21,6 @@ from haiprof.common.places import (
     names_of_roots,
 )
 from haiprof.control.client import ControlError
-
-#: A socket that is still being made after so long is a dead process's, s.
-_PARTIAL_SECONDS: Final = 60.0
-
 
 def sockets() -> list[Path]:
     """Return the sockets of this user's processes on this node; of all users' for root.
@@ -135,38 +131,4 @@ def _folders(root: Path, told: str | None = None) -> Iterator[Path]:
 
 
 def _sockets_in(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if _is_socket(path.name))
-
-
-def _is_socket(name: str) -> bool:
-    return name.partition("@")[0].isdecimal() and not name.endswith(PARTIAL_SUFFIX)
-
-
-def remove_dead(folder: Path) -> None:
-    """Remove the sockets of processes that have ended, and the folder with the last. Never raises.
-
-    Args:
-        folder: of sockets, all of one user.
-    """
-    with contextlib.suppress(OSError):
-        here = private_folder(folder, above=private_folder(folder.parent))
-        for name in here.names():
-            if name.endswith(PARTIAL_SUFFIX):
-                if time.time() - here.stat(name).st_mtime > _PARTIAL_SECONDS:
-                    here.remove(name)
-            elif _is_socket(name) and _refuses(here.reached_at() / name):
-                here.remove(name)
-        folder.rmdir()
-
-
-def _refuses(path: Path) -> bool:
-    """Say whether nobody listens, as somebody does from its naming to the end of its process."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as knock:
-        knock.setblocking(False)
-        try:
-            knock.connect(str(path))
-        except ConnectionRefusedError:
-            return True
-        except OSError:
-            pass
-        return False
+    return sorted(path for path in folder.iterdir() if is_socket(path.name))

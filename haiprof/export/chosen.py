@@ -11,9 +11,9 @@ import polars as pl
 
 from haiprof import schema
 from haiprof.errors import HaiprofError
+from haiprof.runs import ROLE_NODE, Process
 from haiprof.sources import tables
 from haiprof.sources.arrow_memory import give_back
-from haiprof.sources.own import ROLE_NODE, Process
 
 if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer

@@ -31,7 +31,7 @@ from haiprof.export.json_members import (
     renamed,
     word,
 )
-from haiprof.sources.own import Gpu
+from haiprof.runs import Gpu
 
 if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer

@@ -22,7 +22,7 @@ from haiprof.export import flows, target
 from haiprof.export import protobuf as pb
 from haiprof.export.chosen import Chosen, chosen
 from haiprof.export.lanes import brackets, lanes, pieces
-from haiprof.sources.own import ROLE_NODE
+from haiprof.runs import ROLE_NODE
 from haiprof.views.intervals import Index, Times
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Final
 
-from haiprof.sources.own import ROLE_NODE, ROLE_RANK, Ending, Process
+from haiprof.runs import ROLE_NODE, ROLE_RANK, Ending, Process
 
 FAILED: Final = "failed"
 KILLED: Final = "killed"

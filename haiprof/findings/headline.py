@@ -11,7 +11,7 @@ import polars as pl
 from haiprof.common.numbers import milliseconds, percent, size
 from haiprof.findings import endings
 from haiprof.findings import hardware as hardware_findings
-from haiprof.sources.own import ROLE_NODE, ROLE_RANK
+from haiprof.runs import ROLE_NODE, ROLE_RANK
 from haiprof.views.intervals import merge
 from haiprof.views.run.gpu_use import added
 from haiprof.views.run.overview import Summary, is_pressure, phase_names

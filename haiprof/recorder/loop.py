@@ -29,7 +29,7 @@ from haiprof.common.places import (
 )
 from haiprof.common.process_life import Life
 from haiprof.common.wait_status import forget_statuses
-from haiprof.control.sockets import remove_dead
+from haiprof.common.control_folder import remove_dead
 from haiprof.recorder.election import Election
 from haiprof.recorder.memory_kills import MemoryKills
 from haiprof.recorder.node import NodeRecorder

@@ -12,8 +12,8 @@ import polars as pl
 
 from haiprof import schema
 from haiprof.common.numbers import rate
+from haiprof.runs import ROLE_NODE, ROLE_RANK
 from haiprof.show.grid import NOTHING, Grid, cell, frame_grid
-from haiprof.sources.own import ROLE_NODE, ROLE_RANK
 from haiprof.views.run import hardware, phase_means
 from haiprof.views.run import steps as step_views
 from haiprof.views.run.overview import PHASE_ORDER, Summary

@@ -12,6 +12,7 @@ import polars as pl
 
 from haiprof import schema
 from haiprof.findings import gpus as gpu_findings
+from haiprof.runs import ROLE_NODE, Process
 from haiprof.show import hardware, one_gpu
 from haiprof.show.bands import add_bands, closed
 from haiprof.show.figures import (
@@ -28,7 +29,6 @@ from haiprof.show.figures import (
 from haiprof.show.one_gpu import Gpu
 from haiprof.show.overview import known_phases, rank_grids
 from haiprof.show.shown import Shown
-from haiprof.sources.own import ROLE_NODE, Process
 from haiprof.views.intervals import Times
 from haiprof.views.run import steps as step_views
 from haiprof.views.run.gpus import parent

@@ -8,6 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 import polars as pl
 
+from haiprof.findings import clock as clock_findings
 from haiprof.findings import gpus as gpu_findings
 from haiprof.findings import hardware as hardware_findings
 from haiprof.show import efficiency, hardware
@@ -22,7 +23,6 @@ from haiprof.show.figures import (
 )
 from haiprof.show.grid import Grid, frame_grid
 from haiprof.show.shown import Shown
-from haiprof.views import clock
 from haiprof.views.run import imbalance
 from haiprof.views.run.overview import (
     BETWEEN,
@@ -65,7 +65,7 @@ def show(analyzer: Analyzer) -> Shown:
             *told,
             *recorded,
             *imbalance.lines(analyzer.imbalance()),
-            *(clock.lines(analyzer.clock()) if len({s.process.node for s in ranks}) > 1 else []),
+            *(clock_findings.lines(analyzer.clock()) if len({s.process.node for s in ranks}) > 1 else []),
             *hardware_findings.lines(ranks, nodes, links),
         ],
         [

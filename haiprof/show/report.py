@@ -15,11 +15,11 @@ from haiprof.errors import HaiprofError
 from haiprof.findings import gpus as gpu_findings
 from haiprof.findings import hardware as hardware_findings
 from haiprof.findings.endings import failed, interrupted
+from haiprof.runs import ROLE_RANK, Run
 from haiprof.show import deep, one_rank, overview, pipeline
 from haiprof.show.figures import utc
 from haiprof.show.grid import NOTHING, Grid
 from haiprof.show.page import Page
-from haiprof.sources.own import ROLE_RANK, Run
 from haiprof.views.run import overhead as overhead_view
 from haiprof.views.run import recorded as recorded_views
 from haiprof.views.run.overview import Summary, slowest_first

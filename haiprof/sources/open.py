@@ -16,6 +16,7 @@ from haiprof import schema
 from haiprof.common.claimed_folder import Held, remove_abandoned
 from haiprof.common.owned_files import Folder
 from haiprof.errors import HaiprofError
+from haiprof.runs import ROLE_RANK, Process, Run
 from haiprof.sources import own
 from haiprof.sources.arrow_memory import give_back
 from haiprof.sources.found import Found
@@ -65,7 +66,7 @@ def _remove(held: Held, owner: int) -> None:
 class Opened(NamedTuple):
     """A run, and what has to live as long as somebody reads it."""
 
-    run: own.Run
+    run: Run
     temporary: Temporary | None = None
 
 
@@ -93,7 +94,7 @@ def open_path(
 
 
 def open_traces(
-    run: own.Run, executor: Executor | None = None, told: Told | None = None
+    run: Run, executor: Executor | None = None, told: Told | None = None
 ) -> Opened | None:
     """Open the deep traces that lie in the folders of a run that haiprof recorded.
 
@@ -130,7 +131,7 @@ def open_traces(
     )
 
 
-def _made_by(run: own.Run, traces: own.Run, found: Found) -> tuple[own.Process, ...]:
+def _made_by(run: Run, traces: Run, found: Found) -> tuple[Process, ...]:
     """Say of each trace which process of the run made it, and which of its rank's it is."""
     folders = {source.file: Path(source.path).parent for source in found.sources}
     known = {process.folder: process for process in run.processes}
@@ -143,7 +144,7 @@ def _made_by(run: own.Run, traces: own.Run, found: Found) -> tuple[own.Process, 
             made.append(process)
             continue
         # A rank that was started again goes on counting; another process of it begins anew.
-        who = (maker.node, maker.rank) if maker.role == own.ROLE_RANK else maker.folder
+        who = (maker.node, maker.rank) if maker.role == ROLE_RANK else maker.folder
         count[who] += 1
         made.append(
             replace(
@@ -192,5 +193,5 @@ def _is_recorded(path: str | Path) -> bool:
         return False
 
 
-def _named(run: own.Run, found: Found) -> own.Run:
+def _named(run: Run, found: Found) -> Run:
     return replace(run, name=found.run, source=own.readable(found.path))

@@ -10,158 +10,28 @@ import contextlib
 import json
 import math
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from haiprof import schema
 from haiprof.common.owned_files import Folder, open_regular
 from haiprof.errors import HaiprofError
+from haiprof.runs import (
+    ROLE_NODE,
+    ROLE_PROCESS,
+    ROLE_RANK,
+    Ending,
+    Gpu,
+    Machine,
+    Process,
+    Run,
+    Source,
+    TraceInfo,
+)
 
 #: What lasts longer, or is later, is no time that was measured.
 LATEST_NS = 2**62
-ROLE_RANK = "rank"
-ROLE_NODE = "node"
-ROLE_PROCESS = "process"
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """What a recorder said of one source of samples: is it there, if not why, and the mend."""
-
-    name: str
-    state: str
-    reason: str
-    mend: str
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """A GPU that a rank used (``device`` is its CUDA ordinal) or that a node has (``instance``)."""
-
-    uuid: str
-    name: str
-    device: int | None
-    instance: str
-    memory_bytes: int | None
-    multiprocessors: int | None = None
-    #: Compute capability, as in (9, 0).
-    capability: tuple[int, int] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """What is constant of a node; None or empty where it is not known.
-
-    ``dram_peak_bytes_per_s`` is of all sockets together, and ``dram_peak_how`` says where it comes
-    from, in plain words. ``clock_error_ns`` is how far its wall clock could be from UTC as the
-    recording began, by what NTP or PTP told the kernel.
-    """
-
-    cpu: str
-    sockets: int | None
-    numa_nodes: int | None
-    dram_peak_bytes_per_s: float | None
-    dram_peak_how: str
-    clock_error_ns: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TraceInfo:
-    """Which trace file a process folder was imported from.
-
-    ``span`` numbers the times at which this worker was profiled, from 1; ``begin`` and ``end``, ns
-    since the epoch, are of the first and the last event; ``distributed`` is the file's
-    ``distributedInfo`` as it stands there; ``version`` its ``schemaVersion``; ``tool`` who wrote it
-    (a package of :mod:`haiprof.sources`); ``lacks`` what it does not tell and why, by table or
-    ``table.column``.
-    """
-
-    file: str
-    worker: str
-    span: int
-    begin: int | None
-    end: int | None
-    distributed: dict[str, Any]
-    version: int | None
-    tool: str
-    lacks: dict[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How a process ended, or the launched command of a node.
-
-    ``kind`` is ``finished``, ``failed``, ``killed`` (by a signal), ``interrupted`` (it was asked to
-    end), ``stopped`` (its recording ended before it did) or ``unknown``; ``reason`` is
-    ``exception``, ``out of memory`` or empty; ``signal`` a name or empty; ``failed_ns`` is when it
-    failed, of an exception before it ended, ns UTC; ``parent_pid`` is of a helper.
-    """
-
-    kind: str
-    exit_code: int | None
-    signal: str
-    reason: str
-    text: str
-    time_ns: int
-    failed_ns: int
-    parent_pid: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Process:
-    """One process folder of a run; ``role`` is ``rank``, ``process`` (fork, helper) or ``node``."""
-
-    folder: Path
-    role: str
-    node: str
-    host: str
-    rank: int | None
-    local_rank: int | None
-    world_size: int | None
-    attempt: int | None
-    pid: int | None
-    started_ns: int | None
-    ended_ns: int | None
-    state: str
-    lost: dict[str, int]
-    sources: tuple[Source, ...]
-    gpus: tuple[Gpu, ...] = ()
-    #: Of a node; None where the recorder was older.
-    machine: Machine | None = None
-    #: Of a process that was read from a trace file.
-    trace: TraceInfo | None = None
-    #: When the operating system started it, ns UTC; None where the recorder was older.
-    process_started_ns: int | None = None
-    #: Why it was only watched from outside; empty: it recorded.
-    outside: str = ""
-    #: None while it runs, and where the recorder was older.
-    ending: Ending | None = None
-    #: Name for people, unique in the run: ``rank 3``, ``rank 3, attempt 1``, ``rank 3, pid 41``.
-    label: str = ""
-    #: What is read of its tables, from and up to, ns UTC; None: all.
-    window: tuple[int, int] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A run: who took part, and one line for each folder that could not be read."""
-
-    folder: Path
-    name: str
-    created_ns: int
-    command: tuple[str, ...]
-    host: str
-    processes: tuple[Process, ...]
-    problems: tuple[str, ...]
-    #: Which kernels the job was asked to record (the option ``kernels``); empty if unknown.
-    kernels: str = ""
-    #: Seconds before each process begins to record.
-    warmup: float = 0.0
-    #: What each GPU can do at most, as the job was told, FLOP/s; 0 if it was not.
-    peak_flops: float = 0.0
-    #: What was opened, where that is not ``folder``: traces, of which ``folder`` is an import.
-    source: str = ""
 
 
 def read_run(folder: Path) -> Run:

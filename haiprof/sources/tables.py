@@ -29,8 +29,9 @@ from haiprof.common.arrow_damage import (
 )
 from haiprof.common.owned_files import open_regular
 from haiprof.errors import HaiprofError
+from haiprof.runs import Process
 from haiprof.sources.arrow_memory import from_system
-from haiprof.sources.own import LATEST_NS, Process
+from haiprof.sources.own import LATEST_NS
 from haiprof.sources.segment_schema import check_schema
 from haiprof.sources.whole import Columns
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from haiprof.sources.own import Gpu
+from haiprof.runs import Gpu
 
 
 class _Model(NamedTuple):

@@ -15,7 +15,7 @@ import runs
 from haiprof.analyzer import Analyzer
 from haiprof.answers.over_ranks import over_ranks
 from haiprof.errors import HaiprofError
-from haiprof.sources.own import Process
+from haiprof.runs import Process
 
 
 class Lazy(Executor):

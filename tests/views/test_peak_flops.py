@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from haiprof.sources.own import Gpu
+from haiprof.runs import Gpu
 from haiprof.views.peak_flops import mixed_peak, peak, spelled
 
 

@@ -150,7 +150,7 @@ class _CountedStep:
             self._counter = None
         self._leave_boundaries()
         if why:
-            from haiprof.capture.session import tell
+            from haiprof.capture.stderr import tell
 
             tell(why)
             with contextlib.suppress(Exception):

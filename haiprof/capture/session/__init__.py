@@ -6,7 +6,14 @@ import os
 from pathlib import Path
 from typing import Any
 
-from haiprof.capture.session.recording import Session, active, begin, start_beside_imports, stop
+from haiprof.capture.session.recording import (
+    Session,
+    active,
+    be_asked_by,
+    begin,
+    start_beside_imports,
+    stop,
+)
 from haiprof.capture.stderr import overheard, tell
 
 __all__ = [
@@ -130,6 +137,21 @@ def start(
         "peak_flops": peak_flops,
     }
     return begin(given, lazily=False)
+
+
+def _open_socket() -> None:
+    from haiprof.capture.socket import server
+
+    server.open_socket(_answer)
+
+
+def _answer(request: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    from haiprof.capture.socket import requests
+
+    return requests.answer(request, arguments)
+
+
+be_asked_by(_open_socket)
 
 
 def arm() -> Session:

@@ -27,6 +27,7 @@ from haiprof.capture.session.helpers import (
 )
 from haiprof.capture.session.ring import JobRing
 from haiprof.capture.stderr import tell
+from haiprof.capture.where import tell_where
 from haiprof.capture.yielding import rest
 from haiprof.common import threads
 from haiprof.common.launcher import Placement, placement
@@ -40,6 +41,7 @@ _STOP_SECONDS: Final = 10.0
 
 _lock = threads.reentrant_lock()
 _active: Session | None = None
+_open_socket: Callable[[], None] | None = None
 
 
 class Session:
@@ -340,9 +342,8 @@ def _record_lazily(session: Session) -> None:
 def _be_asked() -> None:
     """Let others ask what is recorded here; without that it is recorded all the same."""
     try:
-        from haiprof.capture.socket import server
-
-        server.open_socket(_answer)
+        if _open_socket is not None:
+            _open_socket()
     except Exception as error:
         if not _python_ends(error):
             tell(f"`haiprof ps` and `haiprof stop` do not reach this process: {error}")
@@ -351,12 +352,6 @@ def _be_asked() -> None:
 def _python_ends(error: Exception) -> bool:
     """Whether a thread was refused because Python ends: before 3.13 that has no type of its own."""
     return "at interpreter shutdown" in str(error)
-
-
-def _answer(request: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    from haiprof.capture.socket import requests
-
-    return requests.answer(request, arguments)
 
 
 def _tell_ignored(given: dict[str, Any], used: Options) -> None:
@@ -471,3 +466,12 @@ def _stop(session: Session) -> None:
 def active() -> Session | None:
     """Return the session of this process, or None."""
     return _active
+
+
+def be_asked_by(open_socket: Callable[[], None]) -> None:
+    """Name what opens the socket on which this process is asked: who answers knows the session."""
+    global _open_socket
+    _open_socket = open_socket
+
+
+tell_where(active)

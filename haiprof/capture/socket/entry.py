@@ -59,12 +59,13 @@ def end(told: str) -> None:
 
 
 def _begun(given: dict[str, Any], told: str) -> str:
-    from haiprof.capture import session
+    from haiprof.capture.session import recording
+    from haiprof.capture.stderr import overheard
 
     if not Path(told).exists():  # importing took too long
         return ""
-    with session.overheard() as lines:
-        active, began = session.start_beside_imports(**given)
+    with overheard() as lines:
+        active, began = recording.start_beside_imports(**given)
         if not active.recording and not active.warming_up and not began:
             active.open()
     if not active.recording and not active.warming_up:
@@ -78,10 +79,10 @@ def _begun(given: dict[str, Any], told: str) -> str:
 
 
 def _leave() -> None:
-    from haiprof.capture import session
+    from haiprof.capture.session import recording
     from haiprof.capture.socket import server
 
-    session.stop()
+    recording.stop()
     server.close_socket()
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from haiprof import __version__, _core
-from haiprof.capture import session
+from haiprof.capture.session import recording
 from haiprof.capture.after_import import imported
 from haiprof.capture.socket import server
+from haiprof.capture.stderr import overheard
 from haiprof.common.places import node_name
 from haiprof.common.protocol import Refused
 from haiprof.options import HOST_RECORDERS, OPTIONS, Options
@@ -52,7 +53,7 @@ def answer(request: str, arguments: dict[str, Any]) -> dict[str, Any]:
 
 def _status(arguments: Mapping[str, Any]) -> dict[str, Any]:
     _known(arguments, ())
-    active = session.active()
+    active = recording.active()
     told: dict[str, Any] = {
         "state": _state(active),
         "pid": os.getpid(),
@@ -90,19 +91,19 @@ def _status(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def _start(arguments: Mapping[str, Any]) -> dict[str, Any]:
     given = _checked(arguments)
-    active = session.active()
+    active = recording.active()
     waited = _state(active) == "armed"
     new = False
-    with session.overheard() as lines:
+    with overheard() as lines:
         if active is None:
-            active, new = session.start_beside_imports(**given)
+            active, new = recording.start_beside_imports(**given)
         ignored = [] if new else _start_of_active(active, given)
-    if _state(session.active()) not in ("recording", "warming up"):
+    if _state(recording.active()) not in ("recording", "warming up"):
         raise Refused(lines[-1] if lines else "nothing can be recorded here; its stderr says why")
     return _status({}) | {"began": new or waited, "ignored": ignored}
 
 
-def _start_of_active(active: session.Session, given: Mapping[str, Any]) -> list[str]:
+def _start_of_active(active: recording.Session, given: Mapping[str, Any]) -> list[str]:
     """Change the recording that there is as asked; return which options that leaves as they are."""
     if "time" in given:
         active.end_after(given["time"])
@@ -123,14 +124,14 @@ def _stop(arguments: Mapping[str, Any]) -> dict[str, Any]:
     _known(arguments, ("leave",))
     if arguments.get("leave"):
         server.close_after_answer()
-    active = session.active()
+    active = recording.active()
     if active is None:
         return {"stopped": False, "state": "idle"}
-    session.stop()
+    recording.stop()
     ring = active.ring
     return {
         "stopped": True,
-        "state": _state(session.active()),
+        "state": _state(recording.active()),
         "run": active.run,
         "run_dir": str(active.run_dir),
         "rank": active.place.rank,
@@ -143,10 +144,10 @@ def _flush(arguments: Mapping[str, Any]) -> dict[str, Any]:
     seconds = arguments.get("seconds", _FLUSH_SECONDS)
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds <= 600:
         raise Refused("seconds must be a number, above 0 and at most 600")
-    active = session.active()
+    active = recording.active()
     if active is None or not active.recording:
         raise Refused("nothing is recorded here, so there is nothing to flush")
-    with session.overheard() as lines:
+    with overheard() as lines:
         files = active.flush(float(seconds))
     if lines:
         raise Refused(lines[-1])
@@ -162,7 +163,7 @@ def _flush(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def _trace(arguments: Mapping[str, Any]) -> dict[str, Any]:
     _known(arguments, tuple(_TRACE))
     given = _checked({_TRACE[name]: value for name, value in arguments.items()})
-    active = session.active()
+    active = recording.active()
     if active is None or not active.recording:
         raise Refused("nothing is recorded here; start a recording first, with trace=true")
     began = _begin_trace(active, given)
@@ -171,7 +172,7 @@ def _trace(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def _set(arguments: Mapping[str, Any]) -> dict[str, Any]:
     given = _checked(arguments)
-    active = session.active()
+    active = recording.active()
     if active is None:
         raise Refused("nothing is recorded here; give options to the start")
     fixed = [name for name in given if name not in CHANGEABLE]
@@ -202,7 +203,7 @@ _REQUESTS: Final[dict[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
 # -- what they share ------------------------------------------------------------------------------
 
 
-def _state(active: session.Session | None) -> str:
+def _state(active: recording.Session | None) -> str:
     if active is None:
         return "idle"
     if active.recording:
@@ -227,7 +228,7 @@ def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
     return dict(given)
 
 
-def _begin_trace(active: session.Session, given: Mapping[str, Any]) -> bool:
+def _begin_trace(active: recording.Session, given: Mapping[str, Any]) -> bool:
     """Make a deep trace of the thread that trains; False where one is being made."""
     from haiprof.capture import trace as deep_trace
     from haiprof.capture.trace.plan import plan_of

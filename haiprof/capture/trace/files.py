@@ -11,12 +11,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from haiprof.capture.where import Recorded
 from haiprof.common.claimed_folder import Held
 from haiprof.common.launcher import placement
 from haiprof.common.places import UNFINISHED_TRACE, node_name
 
 if TYPE_CHECKING:
-    from haiprof.capture.session import Session
     from haiprof.capture.trace.profiler import Profiler
 
 SUFFIX: Final = ".pt.trace.json.gz"
@@ -37,7 +37,7 @@ _CUT_NAME: Final = b'"name": "cut step %d"'
 class TraceFile:
     """What torch writes, on its way to where it is looked for."""
 
-    def __init__(self, session: Session, milliseconds: int) -> None:
+    def __init__(self, session: Recorded, milliseconds: int) -> None:
         """Nothing is written yet. ``milliseconds``: when the trace began, since the epoch."""
         self._session = session
         self._milliseconds = milliseconds

@@ -92,7 +92,7 @@ def _checked(name: str, value: Any) -> Any:
     wrong = OPTIONS[name].check(value)
     if wrong is None:
         return value
-    from haiprof.capture.session import tell
+    from haiprof.capture.stderr import tell
 
     tell(f"trace({name.removeprefix('trace_')}={value!r}) {wrong}; using the default")
     return None

@@ -29,6 +29,7 @@ from haiprof.capture.trace.watch import (
     private_bytes,
     soon_on_main_thread,
 )
+from haiprof.capture.where import recorded
 from haiprof.common.launcher import placement
 
 WAITING: Final = "waiting"
@@ -381,7 +382,7 @@ class Recording:
 
     def refuse(self, why: str) -> None:
         """Let it be, and say why."""
-        from haiprof.capture.session import tell
+        from haiprof.capture.stderr import tell
 
         self.why = why
         self.state = OFF
@@ -434,8 +435,6 @@ class Recording:
 
     def _end(self, why: str, *, cut: bool) -> None:
         """Stop torch's profiler and have its file written. On the trace's thread."""
-        from haiprof.capture import session
-
         assert self._profiler is not None
         assert self._others is not None
         profiler, self._profiler = self._profiler, None
@@ -462,7 +461,7 @@ class Recording:
         finally:
             self._leave()
         stopped = time.perf_counter()
-        active = session.active()
+        active = recorded()
         if active is None:
             raise RuntimeError("the recording ended first")
         file = TraceFile(active, self._begun_ns // 1_000_000)
@@ -512,7 +511,7 @@ class Recording:
         work()
 
     def _written(self, file: Path, told: dict[str, Any]) -> None:
-        from haiprof.capture.session import tell
+        from haiprof.capture.stderr import tell
 
         told |= {"file": f"{file.parent.name}/{file.name}", "file_bytes": file.stat().st_size}
         steps = told["steps"]

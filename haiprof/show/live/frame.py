@@ -14,9 +14,9 @@ from rich.text import Text
 from haiprof.common.numbers import milliseconds, percent, rate, size
 from haiprof.common.printable import printable
 from haiprof.findings.endings import brief, failed
+from haiprof.runs import Process
 from haiprof.show.live.history import MEAN_SECONDS, OTHER, TREND_SECONDS
 from haiprof.show.live.job import SILENT, Job, Watched, label
-from haiprof.sources.own import Process
 from haiprof.views.intervals import Times
 
 #: Letter and style of each phase, in the order in which they are drawn.

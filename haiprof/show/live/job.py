@@ -13,16 +13,10 @@ from typing import Final, NamedTuple
 from haiprof import schema
 from haiprof.errors import HaiprofError
 from haiprof.findings.endings import failed, interrupted
+from haiprof.runs import ROLE_NODE, ROLE_RANK, Process
 from haiprof.show.live.history import TREND_SECONDS, StepHistory, Values
 from haiprof.sources.follow import NO_TEXT, FolderFollower, Part, Wanted
-from haiprof.sources.own import (
-    ROLE_NODE,
-    ROLE_RANK,
-    Process,
-    is_process_folder,
-    read_process,
-    read_run,
-)
+from haiprof.sources.own import is_process_folder, read_process, read_run
 
 _SPANS: Final = Wanted(
     schema.SPANS,

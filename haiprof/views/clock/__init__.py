@@ -23,7 +23,6 @@ Times are int64 ns; clocks are those of the hosts as recorded.
 
 from __future__ import annotations
 
-from haiprof.findings.clock import lines
 from haiprof.views.clock.hosts import Clock, clock
 from haiprof.views.clock.together import (
     MEETINGS,
@@ -40,7 +39,6 @@ __all__ = [
     "Clock",
     "by_host",
     "clock",
-    "lines",
     "meetings",
     "messages",
     "one_sided",

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from haiprof.findings.clock import SCHEMA, own_check, rows_of
+from haiprof.views.clock.rows import SCHEMA, own_check, rows_of
 from haiprof.views.clock.bounds import Points, points_between, two_sided
 from haiprof.views.clock.fit import pieces_of
 from haiprof.views.clock.piece import Piece, chained

@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from haiprof.sources.own import Gpu
+from haiprof.runs import Gpu
 from haiprof.views.intervals import Times, covered, merge
 from haiprof.views.peak_flops import mixed_peak, spelled
 from haiprof.views.run import steps as step_views

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from haiprof.sources.own import ROLE_NODE, Process
+from haiprof.runs import ROLE_NODE, Process
 from haiprof.views.run.series import ADDITIVE_UNITS, Stat
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from haiprof.sources.own import ROLE_NODE, Process
+from haiprof.runs import ROLE_NODE, Process
 from haiprof.views.intervals import Times
 from haiprof.views.run import gpus
 from haiprof.views.run import steps as step_views

@@ -21,7 +21,8 @@ from recording import python, run_python, wait_for, wait_recorded
 
 from haiprof.common import protocol
 from haiprof.control.client import ControlError, ask
-from haiprof.control.sockets import remove_dead, socket_of, sockets
+from haiprof.common.control_folder import remove_dead
+from haiprof.control.sockets import socket_of, sockets
 
 
 def _connect(running: Job) -> socket.socket:

@@ -21,8 +21,8 @@ from haiprof import schema
 from haiprof.analyzer import Analyzer
 from haiprof.errors import HaiprofError
 from haiprof.export import csv
+from haiprof.runs import Process
 from haiprof.sources import tables
-from haiprof.sources.own import Process
 from haiprof.views.trace.linking.linked import link
 
 NAME = "ascend_pytorch_profiler_0.db"

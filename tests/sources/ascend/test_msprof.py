@@ -11,9 +11,9 @@ import pytest
 
 from haiprof import schema
 from haiprof.analyzer import Analyzer
+from haiprof.runs import Process
 from haiprof.sources import tables
 from haiprof.sources.ascend.words import kind_of
-from haiprof.sources.own import Process
 
 NAME = "PROF_000001_20240102030405678_QWERTZ"
 #: µs since the epoch.

@@ -15,10 +15,10 @@ from ascend_files import Events, ns, output, rows
 from haiprof import schema
 from haiprof.analyzer import Analyzer
 from haiprof.errors import HaiprofError
+from haiprof.runs import Process
 from haiprof.sources import tables
 from haiprof.sources.ascend.find import find
 from haiprof.sources.imports.kept import keep, place_of
-from haiprof.sources.own import Process
 from haiprof.views.trace.linking.linked import link
 
 LEVELS = ("level0", "level1")

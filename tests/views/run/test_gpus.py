@@ -10,6 +10,7 @@ import runs
 from haiprof import schema
 from haiprof.analyzer import Analyzer
 from haiprof.errors import HaiprofError
+from haiprof.runs import ROLE_RANK
 from haiprof.sources import own
 from haiprof.views.run.gpus import instances
 
@@ -37,7 +38,7 @@ def run_with(tmp_path: Path, mine: list[runs.Row], node: list[runs.Row]) -> Path
 
 def found(run: Path) -> list[str]:
     processes = own.open_run(run).processes
-    rank = next(p for p in processes if p.role == own.ROLE_RANK)
+    rank = next(p for p in processes if p.role == ROLE_RANK)
     return [name for names in instances(rank, processes).values() for name in names]
 
 
