@@ -49,6 +49,7 @@ lint: $(VENV)/linters $(VENV)/installed  ## check style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python tests/opened_by_path.py
+	$(BIN)/lint-imports
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.cpp' '*.h' '*.c')
 
 format: $(VENV)/linters  ## bring all files into shape

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
+    from haiprof.capture.calls import trace
     from haiprof.capture.model import model
     from haiprof.capture.session import Session, flush, start, stop
-    from haiprof.capture.calls import trace
     from haiprof.capture.user import mark, range, step
     from haiprof.errors import HaiprofError
 

@@ -158,7 +158,9 @@ def attach(
 
         code = attach_on(hosts, target, wanted, dry_run=dry_run, report=report)
     else:
-        code = command.attach_to(target, wanted, dry_run=dry_run, report=report)
+        code = command.attach_to(
+            target, wanted, dry_run=dry_run, report=report, commands=commands()
+        )
     raise typer.Exit(code)
 
 

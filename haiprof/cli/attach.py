@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,6 +35,7 @@ def attach_to(
     *,
     dry_run: bool,
     report: bool,
+    commands: Collection[str],
 ) -> int:
     """Record the processes that ``target`` means, wait, and say where the result is.
 
@@ -44,6 +45,7 @@ def attach_to(
         asked: what to record.
         dry_run: only say which processes are meant and how each would be reached.
         report: write the report, too.
+        commands: all of haiprof's, one of which may have been meant instead.
 
     Returns:
         The exit code: 0; 2: nobody is meant; 3: some process was not reached, or only looked at
@@ -51,9 +53,7 @@ def attach_to(
     """
     processes = find(target)
     if not processes:
-        from haiprof.cli.app import commands
-
-        hint = did_you_mean(target, commands())
+        hint = did_you_mean(target, commands)
         say(
             f"{target}: no Python process here runs it, and it is no command of haiprof"
             f"{f': {hint}' if hint else ';'} see haiprof ps, haiprof --help"

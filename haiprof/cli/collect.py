@@ -13,7 +13,8 @@ from haiprof.cli.hosts.names import hosts_named
 from haiprof.cli.process.console import say
 from haiprof.cli.process.progress import bytes_read
 from haiprof.collect.gather import Collected, Outcome, collect
-from haiprof.collect.source import Source, on_host, source
+from haiprof.collect.named import on_host, source
+from haiprof.collect.source import Source
 from haiprof.common.printable import printable
 
 _NOTHING: Final = 1

@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 import abc
-import re
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol
 
 from haiprof.errors import HaiprofError
-from haiprof.sources.found import is_url
-
-#: ``[user@]host:folder``; an address of IPv6 stands in brackets, as scp has it.
-_REMOTE = re.compile(r"(?P<user>[^@/:]+@)?(?:\[(?P<six>[^\]/]+)\]|(?P<host>[^:/]+)):(?P<dir>.*)")
-#: A host that begins with a dash would be an option of ssh.
-_HOST = re.compile(r"[A-Za-z0-9_][\w.:@%-]*")
 
 
 class SourceError(HaiprofError):
@@ -117,43 +109,6 @@ class Source(abc.ABC):
     @abc.abstractmethod
     def stop(self) -> None:
         """Have whatever waits for it fail. From any thread, at any time."""
-
-
-def source(text: str) -> Source:
-    """Return what ``HOST:DIR``, a folder, or a URL of fsspec names. Nothing is asked yet.
-
-    Raises:
-        ValueError: it names nothing; the text says why.
-    """
-    from haiprof.collect.shell import Shell
-    from haiprof.collect.url import Url
-
-    if "\n" in text or "\0" in text:
-        raise ValueError(f"{text!r}: a folder with a line break in its name cannot be collected")
-    if is_url(text):
-        return Url(text)
-    remote = _REMOTE.fullmatch(text)
-    if remote is None:
-        return Shell(text, None, str(Path(text).expanduser().absolute()))
-    return on_host((remote["user"] or "") + (remote["six"] or remote["host"]), remote["dir"], text)
-
-
-def on_host(host: str, folder: str, label: str = "") -> Source:
-    """Return a folder of a host; one that is not absolute lies in the home of who logs in there.
-
-    Raises:
-        ValueError: no host has such a name, or no folder is named.
-    """
-    from haiprof.collect.shell import Shell
-
-    label = label or f"{host}:{folder}"
-    if not _HOST.fullmatch(host):
-        raise ValueError(f"{label}: {host!r} is no name of a host")
-    if not folder:
-        raise ValueError(f"{label}: which folder? give it behind the colon")
-    # An option of cd, and a word that a shell reads in its own way, begin otherwise.
-    plain = folder if folder.startswith("/") else "./" + folder.removeprefix("~").lstrip("/")
-    return Shell(label, host, plain)
 
 
 #: Is called with the bytes that have come since the last time.

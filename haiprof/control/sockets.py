@@ -5,22 +5,19 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import socket
 import stat
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 from haiprof.common.control_folder import is_socket
 from haiprof.common.places import (
     CONTROL_FOLDER,
-    PARTIAL_SUFFIX,
     SHM_VARIABLE,
     folders_for_rings,
     names_of_roots,
 )
 from haiprof.control.client import ControlError
+
 
 def sockets() -> list[Path]:
     """Return the sockets of this user's processes on this node; of all users' for root.

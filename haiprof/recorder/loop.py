@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Final
 
 from haiprof._core import BrokenRing
+from haiprof.common.control_folder import remove_dead
 from haiprof.common.owned_files import Folder, private_folder
 from haiprof.common.places import (
     CONTROL_FOLDER,
@@ -29,7 +30,6 @@ from haiprof.common.places import (
 )
 from haiprof.common.process_life import Life
 from haiprof.common.wait_status import forget_statuses
-from haiprof.common.control_folder import remove_dead
 from haiprof.recorder.election import Election
 from haiprof.recorder.memory_kills import MemoryKills
 from haiprof.recorder.node import NodeRecorder

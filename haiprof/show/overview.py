@@ -65,7 +65,11 @@ def show(analyzer: Analyzer) -> Shown:
             *told,
             *recorded,
             *imbalance.lines(analyzer.imbalance()),
-            *(clock_findings.lines(analyzer.clock()) if len({s.process.node for s in ranks}) > 1 else []),
+            *(
+                clock_findings.lines(analyzer.clock())
+                if len({s.process.node for s in ranks}) > 1
+                else []
+            ),
             *hardware_findings.lines(ranks, nodes, links),
         ],
         [

@@ -31,7 +31,8 @@ from runs import (
 from haiprof import Analyzer, schema
 from haiprof.collect import shell
 from haiprof.collect.gather import collect
-from haiprof.collect.source import SourceError, source
+from haiprof.collect.named import source
+from haiprof.collect.source import SourceError
 from haiprof.common.owned_files import Folder
 from haiprof.recorder.segments import close_stream
 

@@ -16,8 +16,8 @@ from runs import span, write_json, write_live, write_process, write_run
 from haiprof import schema
 from haiprof.capture.session.helpers import join_process_above
 from haiprof.collect.destination import Destination
-from haiprof.common.places import ring_dir
 from haiprof.common.control_folder import remove_dead
+from haiprof.common.places import ring_dir
 from haiprof.options import Options
 from haiprof.recorder.launch import ring_doorbell, start_recorder
 from haiprof.recorder.outside import read_note

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from haiprof import __version__, _core
-from haiprof.capture.session import recording
 from haiprof.capture.after_import import imported
+from haiprof.capture.session import recording
 from haiprof.capture.socket import server
 from haiprof.capture.stderr import overheard
 from haiprof.common.places import node_name

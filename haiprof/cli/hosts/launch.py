@@ -22,10 +22,11 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any, Final
 
-from haiprof.cli.hosts.launch_end import GRACE_SECONDS
 from haiprof.cli.process.console import reader_gone, say
 from haiprof.common.ssh import SSH_VARIABLE, way_to
 
+#: How long a command may take to end after SIGTERM, s; torchrun gives its own ranks 30.
+GRACE_SECONDS: Final = 40.0
 #: Where something lies on this machine says nothing about others.
 _OF_THIS_MACHINE: Final = frozenset(
     {"HAIPROF_SHM_DIR", "HAIPROF_HOSTS", "HAIPROF_HOSTFILE", SSH_VARIABLE}

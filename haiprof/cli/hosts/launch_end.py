@@ -16,14 +16,13 @@ import time
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from haiprof.cli.hosts.launch import GRACE_SECONDS
 from haiprof.cli.process.console import say
 from haiprof.cli.recording import CLOSING_SECONDS, Recording
 from haiprof.cli.run import run_here
 from haiprof.common.launcher import placement
 from haiprof.options import ENABLED_VARIABLE, resolve
 
-#: How long a command may take to end after SIGTERM, s; torchrun gives its own ranks 30.
-GRACE_SECONDS: Final = 40.0
 #: How long the other hosts may hear nothing of a failure because its files are not closed, s.
 _FAILED_SECONDS: Final = 2.0
 

@@ -9,10 +9,10 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from haiprof.views.clock.rows import SCHEMA, own_check, rows_of
 from haiprof.views.clock.bounds import Points, points_between, two_sided
 from haiprof.views.clock.fit import pieces_of
 from haiprof.views.clock.piece import Piece, chained
+from haiprof.views.clock.rows import SCHEMA, own_check, rows_of
 from haiprof.views.intervals import Times
 
 #: Of collectives whose group is not told, ends may disagree by this part of what they leave open.

@@ -20,8 +20,8 @@ from control_jobs import STEPS, Job, job
 from recording import python, run_python, wait_for, wait_recorded
 
 from haiprof.common import protocol
-from haiprof.control.client import ControlError, ask
 from haiprof.common.control_folder import remove_dead
+from haiprof.control.client import ControlError, ask
 from haiprof.control.sockets import socket_of, sockets
 
 

@@ -1,0 +1,48 @@
+"""The source that a user names: a folder here, one of another host, or a URL."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from haiprof.collect.shell import Shell
+from haiprof.collect.source import Source
+from haiprof.collect.url import Url
+from haiprof.sources.found import is_url
+
+#: ``[user@]host:folder``; an address of IPv6 stands in brackets, as scp has it.
+_REMOTE = re.compile(r"(?P<user>[^@/:]+@)?(?:\[(?P<six>[^\]/]+)\]|(?P<host>[^:/]+)):(?P<dir>.*)")
+#: A host that begins with a dash would be an option of ssh.
+_HOST = re.compile(r"[A-Za-z0-9_][\w.:@%-]*")
+
+
+def source(text: str) -> Source:
+    """Return what ``HOST:DIR``, a folder, or a URL of fsspec names. Nothing is asked yet.
+
+    Raises:
+        ValueError: it names nothing; the text says why.
+    """
+    if "\n" in text or "\0" in text:
+        raise ValueError(f"{text!r}: a folder with a line break in its name cannot be collected")
+    if is_url(text):
+        return Url(text)
+    remote = _REMOTE.fullmatch(text)
+    if remote is None:
+        return Shell(text, None, str(Path(text).expanduser().absolute()))
+    return on_host((remote["user"] or "") + (remote["six"] or remote["host"]), remote["dir"], text)
+
+
+def on_host(host: str, folder: str, label: str = "") -> Source:
+    """Return a folder of a host; one that is not absolute lies in the home of who logs in there.
+
+    Raises:
+        ValueError: no host has such a name, or no folder is named.
+    """
+    label = label or f"{host}:{folder}"
+    if not _HOST.fullmatch(host):
+        raise ValueError(f"{label}: {host!r} is no name of a host")
+    if not folder:
+        raise ValueError(f"{label}: which folder? give it behind the colon")
+    # An option of cd, and a word that a shell reads in its own way, begin otherwise.
+    plain = folder if folder.startswith("/") else "./" + folder.removeprefix("~").lstrip("/")
+    return Shell(label, host, plain)
