@@ -21,4 +21,6 @@ def arm() -> None:
         arm_session()
     except BaseException as error:
         if sys.stderr is not None:
-            print(f"haiprof: not recording: {error!r}. The job goes on without", file=sys.stderr)
+            print(
+                f"haiprof: not recording: {error!r}. The job continues unprofiled", file=sys.stderr
+            )

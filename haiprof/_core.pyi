@@ -475,7 +475,7 @@ class HostSampler:
         power_limit_w, pci, parent_uuid.
         """
     def sources(self) -> list[SourceReport]:
-        """What can be read here, and for what cannot: why, and the mend."""
+        """What can be read here, and for what cannot: why, and how to fix it."""
     def read(self, now_ns: int) -> list[tuple[int, str, str | None, float, int]]:
         """Read what is due: (pid or 0 for the node, metric, instance, value, flags)."""
     def changes(self) -> list[tuple[str, str, dict[str, Any]]]:

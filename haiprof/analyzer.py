@@ -171,8 +171,8 @@ class Analyzer(Traced):
             lasted = "has no end yet" if seconds is None else f"lasted {seconds:.6g} s"
             until = "on" if end == math.inf else f"to {end:g} s"
             raise HaiprofError(
-                f"{self._where}: has nothing from {start:g} s {until}: it {lasted}: "
-                "choose other times"
+                f"{self._where}: no data from {start:g} s {until}; the run {lasted}. "
+                "Choose another window"
             )
         return made
 

@@ -6,5 +6,5 @@ from __future__ import annotations
 class HaiprofError(Exception):
     """Input or surroundings that haiprof cannot work with.
 
-    ``str()`` of it is one line for the user: the file, the field, and the mend.
+    ``str()`` of it is one line for the user: the file, the field, and the fix.
     """

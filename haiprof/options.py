@@ -319,34 +319,37 @@ OPTIONS: Final[dict[str, Option]] = {
         Option("trace", "make a deep trace with torch.profiler", _boolean, _check_boolean),
         Option(
             "trace_steps",
-            "its length in steps (0: as trace_seconds or time say, else 3)",
+            "deep trace: length in steps (0: by trace_seconds or time, else 3)",
             int,
             _between(0, 100000, "steps", whole=True),
         ),
         Option(
-            "trace_seconds", "its length in seconds (0: any)", float, _between(0, 1e6, "seconds")
+            "trace_seconds",
+            "deep trace: length in seconds (0: any)",
+            float,
+            _between(0, 1e6, "seconds"),
         ),
         Option(
             "trace_warmup",
-            "steps before it (seconds where trace_seconds alone is its length)",
+            "deep trace: warm-up steps (seconds if only trace_seconds is given)",
             float,
             _between(0, 1e9, "steps"),
         ),
         Option(
             "trace_mib",
-            "memory that its events may take; it ends early before that",
+            "deep trace: memory its events may take; it ends early before that",
             int,
             _between(1, 65536, "MiB", whole=True),
         ),
         Option(
             "trace_with",
-            f"what it holds beside operators: some of {','.join(TRACE_CONTENTS)}",
+            f"deep trace: contents beside operators, some of {','.join(TRACE_CONTENTS)}",
             _names,
             _check_contents,
         ),
         Option(
             "trace_ranks",
-            "ranks that make one (empty: all)",
+            "deep trace: only these ranks (empty: all)",
             _names,
             _check_ranks,
         ),
@@ -358,7 +361,7 @@ OPTIONS: Final[dict[str, Option]] = {
         ),
         Option(
             "peak_flops",
-            "of each GPU, for MFU (0: as its maker says)",
+            "peak FLOP/s per GPU, for MFU (0: the vendor's figure)",
             float,
             _between(0, 1e21, "FLOP/s"),
         ),
@@ -388,7 +391,7 @@ def resolve(
     """Merge ``given`` over the environment over the defaults.
 
     ``None`` in ``given`` means not given. A value that cannot be used falls back to the next source
-    and yields one line that names it and the mend, so a typo never stops a job.
+    and yields one line that names it and the fix, so a typo never stops a job.
 
     Returns:
         The options, and the lines to show the user.
@@ -423,7 +426,7 @@ def resolve(
                 problems.append(f"{option.name}={value!r} {wrong}; using the default")
     familiar = {option.variable for option in OPTIONS.values()} | _OTHER_VARIABLES
     problems += [
-        f"{variable}={text!r} is not known to this version and changes nothing"
+        f"{variable}={text!r} is unknown to this version; ignored"
         for variable, text in environment.items()
         if variable.startswith("HAIPROF_") and variable not in familiar and text not in ("", "0")
     ]

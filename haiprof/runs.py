@@ -13,7 +13,7 @@ ROLE_PROCESS = "process"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a recorder said of one source of samples: is it there, if not why, and the mend."""
+    """What a recorder said of one source of samples: is it there, if not why, and how to fix it."""
 
     name: str
     state: str

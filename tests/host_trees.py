@@ -197,7 +197,7 @@ def states(sampler: _core.HostSampler) -> dict[str, str]:
 
 
 def reason(sampler: _core.HostSampler, name: str) -> str:
-    """Return why a source is not there, and the mend, in one text."""
+    """Return why a source is not there, and the fix, in one text."""
     row = next(row for row in sampler.sources() if row["name"] == name)
     return f"{row['reason']} — {row['mend']}"
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from haiprof.options import HOST_RECORDERS, Options, resolve
+from haiprof.options import HOST_RECORDERS, OPTIONS, Options, resolve
 
 
 def test_what_is_given_wins_over_the_environment_and_that_over_the_default() -> None:
@@ -155,3 +156,17 @@ def test_the_ranks_that_make_deep_traces_are_those_that_are_named(
     options, problems = resolve({}, {"HAIPROF_TRACE_RANKS": text})
     assert problems == []
     assert [rank for rank in range(10) if options.traces_rank(rank)] == list(ranks)
+
+
+def test_every_way_to_record_takes_every_option() -> None:
+    import haiprof
+    from haiprof.cli.app import attach
+    from haiprof.cli.arguments import help_text
+
+    of_the_node = {"procfs_root", "sysfs_root", "perfd", "resctrl"}  # its recorder's, by variable
+    assert set(inspect.signature(haiprof.start).parameters) == set(OPTIONS) - of_the_node
+    of_attach = set(inspect.signature(attach).parameters) - {"target", "report", "dry_run"}
+    its_own = {"seconds": "time", "name": "run", "nodes": "", "hostfile": ""}
+    assert {its_own.get(name, name) for name in of_attach} - {""} == set(OPTIONS)
+    words = help_text()
+    assert all(f"--{name.replace('_', '-')}" in words for name in OPTIONS)

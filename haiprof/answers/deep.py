@@ -458,7 +458,7 @@ class Traced(abc.ABC):
         """Return what views cannot tell of these traces, and why: one row for each want of a view.
 
         Columns: ``view`` (the method's name), ``missing`` (a table, ``table.column``, or
-        ``spans[category]``), ``consequence`` (what of the view is lost) and ``why``, with the mend.
+        ``spans[category]``), ``consequence`` (what of the view is lost) and ``why``, with the fix.
 
         Args:
             view: only what this view lacks.

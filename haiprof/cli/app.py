@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from haiprof.cli.arguments import UsageError
+from haiprof.cli.typed_options import takes_options
 
 app = typer.Typer(
     name="haiprof",
@@ -37,7 +38,7 @@ def common(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", help="Show the version and leave.", callback=_show_version, is_eager=True
+            "--version", help="Show the version and exit.", callback=_show_version, is_eager=True
         ),
     ] = False,
 ) -> None:
@@ -76,7 +77,7 @@ _Hostfile = Annotated[
 _Workers = Annotated[
     int | None,
     typer.Option(
-        help="Do the work of each rank in so many processes of this machine [threads].",
+        help="Do the work of each rank in N processes on this machine (default: threads).",
         metavar="N",
     ),
 ]
@@ -100,6 +101,7 @@ def _hosts(nodes: str, hostfile: str) -> list[str]:
 
 
 @app.command()
+@takes_options("log_dir", "run", "time", "trace", "warmup")
 def attach(
     target: Annotated[
         str,
@@ -111,7 +113,7 @@ def attach(
         float, typer.Option("--time", min=0.1, help="How long to record, s.", metavar="SECONDS")
     ] = 60.0,
     warmup: Annotated[
-        float, typer.Option(min=0, help="How long to wait before, s.", metavar="SECONDS")
+        float, typer.Option(min=0, help="Delay before recording, s.", metavar="SECONDS")
     ] = 0.0,
     trace: Annotated[bool, typer.Option("--trace", help="Make a deep trace, too.")] = False,
     log_dir: Annotated[
@@ -124,21 +126,18 @@ def attach(
         ),
     ] = Path("haiprof-logs"),
     name: Annotated[str, typer.Option(help="The run's name in it [made up].", metavar="NAME")] = "",
-    kernels: Annotated[
-        str | None, typer.Option(help="GPU activity: off, windows or all.", metavar="WHICH")
-    ] = None,
-    recorders: Annotated[
-        str | None, typer.Option(help="What is sampled: all or names.", metavar="NAME[,NAME...]")
-    ] = None,
-    sample_hz: Annotated[
-        float | None, typer.Option(help="How often, per second.", metavar="HZ")
-    ] = None,
     report: Annotated[bool, typer.Option("--report", help="Write the report, too.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say who is meant, and how it is reached.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="List the matching processes and how each is reached; do not record.",
+        ),
     ] = False,
     nodes: _Nodes = "",
     hostfile: _Hostfile = "",
+    *,
+    options: tuple[tuple[str, Any], ...],
 ) -> None:
     """Record a job that is running, with no restart and no change to its code.
 
@@ -149,7 +148,6 @@ def attach(
     from haiprof.common.places import run_dir_for
     from haiprof.control.attach import Wanted
 
-    options = command.options_given(kernels, recorders, sample_hz)
     run = name or command.made_up_run(target)
     folder = run_dir_for(log_dir.expanduser(), run, say).parent
     wanted = Wanted(run, folder, seconds, warmup, trace, options)
@@ -177,7 +175,7 @@ def top(
     hz: Annotated[
         float, typer.Option(help="Frames per second.", min=0.1, max=4.0, metavar="N")
     ] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Print one frame and leave.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print one frame and exit.")] = False,
 ) -> None:
     """Show a running job in the terminal, without touching it."""
     from haiprof.cli.top import top as show
@@ -248,10 +246,10 @@ def export(
     rank: Annotated[int | None, typer.Option(help="This rank only.", metavar="N")] = None,
     start: Annotated[
         float | None,
-        typer.Option("--from", help="Only from so many s after the run began.", metavar="SECONDS"),
+        typer.Option("--from", help="Start this many seconds into the run.", metavar="SECONDS"),
     ] = None,
     until: Annotated[
-        float | None, typer.Option(help="Only up to so many s after it.", metavar="SECONDS")
+        float | None, typer.Option(help="End this many seconds into the run.", metavar="SECONDS")
     ] = None,
     workers: _Workers = None,
     dask: _Dask = None,
@@ -346,7 +344,7 @@ def stop(
 def flush(
     job: _Target, timeout: _Patience = 30.0, nodes: _Nodes = "", hostfile: _Hostfile = ""
 ) -> None:
-    """Bring to disk what was recorded of a job so far."""
+    """Write everything a job has recorded so far to disk."""
     from haiprof.cli.flush import flush_job
 
     raise typer.Exit(flush_job(job, timeout, _hosts(nodes, hostfile)))
@@ -376,7 +374,7 @@ def doctor(
         typer.Option(help="The CPU, where /proc does not tell it.", metavar="VENDOR:FAMILY:MODEL"),
     ] = "",
 ) -> None:
-    """Say what can be collected here; for what cannot: why, and the mend."""
+    """Say what can be collected here; for what cannot: why, and how to fix it."""
     from haiprof.cli.doctor import examine
 
     try:

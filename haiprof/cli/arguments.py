@@ -80,7 +80,7 @@ def parse(words: Sequence[str], command: str = "run") -> RunArguments:
             return read
         _read_option(word, waiting, read, command)
     if not read.command:
-        raise UsageError(f"which command? give it after the options: haiprof {command} train.py")
+        raise UsageError(f"missing command: put it after the options: haiprof {command} train.py")
     return read
 
 
@@ -126,7 +126,7 @@ def _read_job_option(flag: str, text: str, read: RunArguments) -> None:
     elif flag == "--hostfile":
         read.hostfile = text
     elif flag == "--name":
-        read.given["run"] = _checked(flag, text, OPTIONS["run"])
+        read.given["run"] = checked(flag, text, OPTIONS["run"])
     elif flag == "--options":
         key, equals, value = text.partition("=")
         name = _PROFILE_KEYS.get(key)
@@ -135,7 +135,7 @@ def _read_job_option(flag: str, text: str, read: RunArguments) -> None:
             hint = f"{did_you_mean(key, _PROFILE_KEYS)} ".lstrip()
             shown = text if text.isprintable() else repr(text)
             raise UsageError(f"--options {shown}: it takes KEY=VALUE; {hint}the keys are {known}")
-        read.given[name] = _checked(f"--options {key}", value, OPTIONS[name])
+        read.given[name] = checked(f"--options {key}", value, OPTIONS[name])
     else:
         # A number of more digits than that is refused without being made.
         if not text.isdecimal() or not 1 <= int(text[:9]) <= _MOST_NODES:
@@ -143,7 +143,7 @@ def _read_job_option(flag: str, text: str, read: RunArguments) -> None:
         read.nodes = int(text)
 
 
-def _checked(flag: str, text: str, option: Option) -> Any:
+def checked(flag: str, text: str, option: Option) -> Any:
     """Return the value that ``text`` is for an option.
 
     Raises:
@@ -163,7 +163,7 @@ def _read_option(word: str, waiting: list[str], read: RunArguments, command: str
     flag, equals, text = word.partition("=")
     name = flag[2:].replace("-", "_") if flag.startswith("--") else ""
     switch = name.removeprefix("no_")
-    if name == _REPORT or (switch in OPTIONS and _is_switch(OPTIONS[switch])):
+    if name == _REPORT or (switch in OPTIONS and is_switch(OPTIONS[switch])):
         if equals:
             raise UsageError(f"{flag} takes no value, but was given {text!r}")
         if name == _REPORT:
@@ -188,7 +188,7 @@ def _read_option(word: str, waiting: list[str], read: RunArguments, command: str
         _read_job_option(flag, text, read)
     else:
         assert option is not None
-        read.given[name] = _checked(flag, text, option)
+        read.given[name] = checked(flag, text, option)
 
 
 _KINDS: Final = {"float": "a number", "int": "a whole number", "_boolean": "0 or 1"}
@@ -208,11 +208,13 @@ def _job_meanings() -> dict[str, str]:
     return {flag: row[2] for row in _job_table() for flag in row[0].split("/")}
 
 
-def _is_switch(option: Option) -> bool:
-    return isinstance(_default(option), bool)
+def is_switch(option: Option) -> bool:
+    """Return whether it is given without a value."""
+    return isinstance(default(option), bool)
 
 
-def _default(option: Option) -> Any:
+def default(option: Option) -> Any:
+    """Return what holds when it is not given."""
     return getattr(Options(), option.name)
 
 
@@ -221,13 +223,13 @@ def _table(command: str = "run") -> list[tuple[str, str, str]]:
     rows = []
     for option in OPTIONS.values():
         flag = "--" + option.name.replace("_", "-")
-        default = _default(option)
-        if isinstance(default, bool):
-            shown = "on" if default else "off"
+        usual = default(option)
+        if isinstance(usual, bool):
+            shown = "on" if usual else "off"
             rows.append((f"{flag}/--no-{flag[2:]}", "", f"{option.meaning} [{shown}]"))
         else:
             operand = option.parse.__name__.strip("_").upper().replace("STR", "NAME")
-            shown = f" [{default}]" if str(default) else ""
+            shown = f" [{usual}]" if str(usual) else ""
             rows.append((flag, operand, f"{option.meaning}{shown}"))
     rows.append((f"--{_REPORT}", "", _REPORT_MEANING))
     return [*rows, *_job_table()] if command == "run" else rows
@@ -236,7 +238,7 @@ def _table(command: str = "run") -> list[tuple[str, str, str]]:
 def help_text(command: str = "run") -> str:
     """Return what ``haiprof run --help`` or ``haiprof trace --help`` prints."""
     rows = [(f"  {flag} {operand}".rstrip(), meaning) for flag, operand, meaning in _table(command)]
-    rows.append(("  --help", "show this and leave"))
+    rows.append(("  --help", "show this and exit"))
     width = max(len(left) for left, _ in rows) + 2
     options = "\n".join(f"{left:<{width}}{meaning}" for left, meaning in rows)
     if command == "trace":

@@ -6,9 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from haiprof.cli.arguments import UsageError
 from haiprof.cli.process.console import say, spinner
 from haiprof.cli.process.progress import seconds_passing
 from haiprof.common.choices import did_you_mean
@@ -119,7 +118,7 @@ def ways(processes: Sequence[Found]) -> tuple[list[str], int]:
         said = {
             "socket": "has haiprof loaded: is asked through its socket",
             "injector": "haiprof would be brought into it",
-            "outside": f"could only be looked at from outside: {why}",
+            "outside": f"can only be observed from outside: {why}",
         }[way]
         lines.append(f"{process.label}: {said}")
         code = code or (NOT_ALL if way == "outside" else 0)
@@ -229,22 +228,3 @@ def tell(run_dir: Path, *, report: bool) -> bool:
         say(str(error))
         return False
     return True
-
-
-def options_given(
-    kernels: str | None, recorders: str | None, sample_hz: float | None
-) -> tuple[tuple[str, Any], ...]:
-    """Return the options that were given, checked.
-
-    Raises:
-        UsageError: one cannot be.
-    """
-    from haiprof.options import OPTIONS
-
-    given = {"kernels": kernels, "recorders": recorders, "sample_hz": sample_hz}
-    made = tuple((name, value) for name, value in given.items() if value is not None)
-    for name, value in made:
-        wrong = OPTIONS[name].check(value)
-        if wrong is not None:
-            raise UsageError(f"--{name.replace('_', '-')} {value}: {wrong}")
-    return made

@@ -73,7 +73,7 @@ class Recording:
         except OSError as error:
             say(why_not(error))
         except Exception as error:  # whatever it is, the command must run
-            say(f"not recording: {error!r}. The job goes on without")
+            say(f"not recording: {error!r}. The job continues unprofiled")
 
     def _use_rings(self, folder: Path) -> None:
         open_rings(folder, make=True)

@@ -40,7 +40,7 @@ def on_host(host: str, folder: str, label: str = "") -> Source:
     """
     label = label or f"{host}:{folder}"
     if not _HOST.fullmatch(host):
-        raise ValueError(f"{label}: {host!r} is no name of a host")
+        raise ValueError(f"{label}: {host!r} is not a valid host name")
     if not folder:
         raise ValueError(f"{label}: which folder? give it behind the colon")
     # An option of cd, and a word that a shell reads in its own way, begin otherwise.

@@ -162,7 +162,7 @@ class Attached:
         run_dir: where the recording is.
         began: the recording began for us; else there was one, which goes on.
         frozen_ns: how long one thread of the process stood still, ns.
-        why: of ``outside``: why there is no more, and the mend.
+        why: of ``outside``: why there is no more, and how to fix it.
         room: of a process in a container: what it was given there, and where its run is until
             :func:`bring`.
     """
@@ -283,7 +283,7 @@ def _from_inside(process: Found, wanted: Wanted) -> Attached:
                 raise
         if (made := _by_code(process, wanted)) is not None:
             return made
-    text = f"process {process.pid}: its recordings begin and end all the time; try again"
+    text = f"process {process.pid}: its recordings keep starting and stopping; try again"
     raise ControlError("failed", text)
 
 

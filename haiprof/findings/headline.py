@@ -207,7 +207,7 @@ def _disk(disk: pl.DataFrame) -> str:
     if not disk.height:
         return ""
     texts = [text or "it was full or too slow" for text in disk["text"]]
-    return f"The disk disturbed the recording: {texts[0]}" + (
+    return f"Disk problems interrupted the recording: {texts[0]}" + (
         f"; {texts[-1]}" if len(texts) > 1 else ""
     )
 

@@ -155,7 +155,7 @@ def why_not(error: OSError) -> str:
         if isinstance(error, PermissionError):
             mend = f"remove it, or {elsewhere}"
     reason = error.strerror or str(error)
-    return f"not recording: {where}: {reason}; {mend}. The job goes on without"
+    return f"not recording: {where}: {reason}; {mend}. The job continues unprofiled"
 
 
 def _stamp(seconds: float) -> str:

@@ -202,7 +202,7 @@ def _not_collected(analyzer: Analyzer) -> str:
     if not missing:
         return '<p class="note">Every source that was asked for could be read.</p>'
     rows = [[*key, _few(where)] for key, where in sorted(missing.items())]
-    return Grid("", ["source", "state", "why", "what mends it", "where"], rows).to_html()
+    return Grid("", ["source", "state", "why", "how to fix it", "where"], rows).to_html()
 
 
 def _few(names: list[str]) -> str:
@@ -232,7 +232,7 @@ def _cost(analyzer: Analyzer) -> str:
     if whole.height > 1:
         text += f" on average, most on {_who(node, rank)} with {_fine(most)}"
     if source is not None:
-        text += f"; the dearest part there was '{source}'"
+        text += f"; the most expensive source was '{source}'"
     return f"<p>{html.escape(text)}.</p>"
 
 
@@ -262,5 +262,5 @@ def _losses(analyzer: Analyzer) -> Iterable[str]:
         live = cut.filter(pl.col("state") == "live").height
         yield (
             f"{cut.height} processes have a file that ends within a batch "
-            f"({live} of them still run): its last rows are not here"
+            f"({live} of them still run): its last rows are missing"
         )

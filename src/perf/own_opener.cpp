@@ -135,7 +135,7 @@ Opened refused(int error, const std::string& procfs, Scope scope) {
   made.error = error;
   switch (error) {
     case EBUSY:
-      made.reason = "another tool holds its counters for itself";
+      made.reason = "another tool has these counters reserved";
       made.mend = "stop what else counts there (perf stat, pcm, likwid, a monitoring agent)";
       break;
     case ENOENT:
@@ -146,7 +146,7 @@ Opened refused(int error, const std::string& procfs, Scope scope) {
     case ENODEV:
     case ENXIO:
       made.reason = "the CPU is offline, or the PMU has gone";
-      made.mend = "it is looked for again by itself";
+      made.mend = "haiprof retries automatically";
       break;
     case EINVAL:
       made.reason =

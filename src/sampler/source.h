@@ -1,7 +1,7 @@
 // What every source of samples implements: open, read, describe.
 //
 // A source opens what it reads once and answers whether it is there; a source that is not there is
-// missing from the data, with the reason and the mend for whoever asks. It hands raw readings to
+// missing from the data, with the reason and the fix for whoever asks. It hands raw readings to
 // the series table and computes no rate itself. A source whose read() throws, or answers that it is
 // no longer there, is closed and tried again later; nothing it does ends the sampler.
 #pragma once

@@ -175,7 +175,7 @@ bool Boxes::read_one(Open& one) {
     one.status = {State::absent,
                   place(one.box) + ": the counters have gone" +
                       (error == 0 || error == ENODATA ? "" : ": " + host::error_text(error)),
-                  "they are looked for again by themselves"};
+                  "haiprof retries automatically"};
     return false;
   }
   bool ran = !before;

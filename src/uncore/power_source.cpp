@@ -240,7 +240,7 @@ class NodePower final : public sampler::Source {
 
   Status read(SeriesTable& table) override {
     if (!host::exists(file_.path())) {
-      return {State::absent, file_.path() + " has gone", "it is looked for again by itself"};
+      return {State::absent, file_.path() + " has gone", "haiprof retries automatically"};
     }
     // A node that runs draws something: 0 is a meter that does not know.
     const auto power = host::read_number(file_, buffer_);

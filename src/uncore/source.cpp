@@ -88,7 +88,7 @@ class MemoryBandwidth final : public sampler::Source {
     emit(table);
     ++readings_;
     if (gone_ && readings_ >= kPlanReadings) {
-      tell("counters of the CPUs have gone: what this machine has is looked for again");
+      tell("CPU counters disappeared; rescanning");
       const Status status = open(table);
       if (status.ok()) gone_ = !boxes_.read();  // the baseline
       return status;

@@ -1,4 +1,4 @@
-"""What traces do not tell: found in their data, with why and the mend."""
+"""What traces do not tell: found in their data, with why and the fix."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -123,8 +124,19 @@ def test_options_are_checked_before_anything_is_touched(
 ) -> None:
     done = haiprof(running[0].name, "--kernels", "some", "--log-dir", str(tmp_path / "logs"))
     assert done.returncode == 2
-    assert "--kernels some: must be" in only_line(done)
+    assert "--kernels 'some' must be" in only_line(done)
     assert not (tmp_path / "logs").exists()
+
+
+def test_any_option_reaches_the_job(
+    running: tuple[Path, subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    options = ["--kernels-period", "7", "--no-hooks", "--io-interval=3"]
+    done = haiprof(running[0].name, "--time", "1", "--log-dir", tmp_path / "logs", *options)
+    assert done.returncode == 0, done.stderr
+    (run,) = (tmp_path / "logs").iterdir()
+    used = json.loads((run / "run.json").read_text())["options"]
+    assert (used["kernels_period"], used["hooks"], used["io_interval"]) == (7.0, False, 3.0)
 
 
 #: A loop whose phases all take long enough to be compared.

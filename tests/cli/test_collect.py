@@ -308,11 +308,11 @@ def test_many_hosts_are_named_once(net: Path) -> None:
     ("words", "told"),
     [
         (["-oProxyCommand=x:logs"], "No such option: -o"),
-        (["--", "-oProxyCommand=x:logs"], "is no name of a host"),
+        (["--", "-oProxyCommand=x:logs"], "is not a valid host name"),
         (["a:"], "a:: which folder? give it behind the colon"),
         (["a:x\ny"], "with a line break in its name cannot be collected"),
         (["logs", "--nodes", "3"], "3 hosts are wanted and 0 are known"),
-        (["logs", "--nodes", "a,-b"], "'-b' is no name of a host"),
+        (["logs", "--nodes", "a,-b"], "'-b' is not a valid host name"),
         ([], "[HOST:]DIR..."),
     ],
 )

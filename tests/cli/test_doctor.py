@@ -1,4 +1,4 @@
-"""``haiprof doctor``: what works here, what does not, and the mend."""
+"""``haiprof doctor``: what works here, what does not, and how to fix it."""
 
 from __future__ import annotations
 

@@ -218,7 +218,7 @@ def test_views_and_summaries_are_of_the_window_only(tmp_path: Path, job: Path) -
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--from", "600"], "has nothing from 600 s on"),
+        (["--from", "600"], "no data from 600 s on"),
         (["--from", "2", "--until", "1"], "--until 1: give more seconds than --from has (2)"),
         (["--from", "-1"], "--from -1: give seconds after the run began, from 0 on"),
         (["--from", "nan"], "--from nan: give seconds"),

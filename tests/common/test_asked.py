@@ -41,8 +41,8 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
     "shortest": [(0, "from 1 on"), ("x", "whole number")],
     "inside": [("ProfilerStep1", "did you mean 'ProfilerStep#1'?"), (3, "text")],
     "peak_flops": [(-1, "positive number"), (math.nan, "positive number"), ("1e15", "number")],
-    "start": [("soon", "give a number"), (math.nan, "give a number"), (1e9, "nothing from")],
-    "end": [("late", "give a number"), (math.nan, "give a number"), (-1, "nothing from")],
+    "start": [("soon", "give a number"), (math.nan, "give a number"), (1e9, "no data from")],
+    "end": [("late", "give a number"), (math.nan, "give a number"), (-1, "no data from")],
     "path": [(3, "path"), (None, "path"), ("", "path"), ("a\0b", "path"), ("no/such", "no/such")],
     "after": [(None, "Analyzer of the later run"), ("run", "Analyzer of the later run")],
     "columns": [(["durations"], "did you mean 'duration'?"), ([3], "it has")],
@@ -113,7 +113,7 @@ def test_a_wrong_argument_is_one_line_that_says_what_there_is(
         assert "\n" not in line
         assert len(line) < 1000
         if not isinstance(given, (list, dict)):
-            assert repr(given) in line or str(given) in line or says == "nothing from", line
+            assert repr(given) in line or str(given) in line or says == "no data from", line
 
 
 def test_what_is_there_or_could_be_is_no_error(traced: Analyzer, recorded: Analyzer) -> None:

@@ -77,14 +77,16 @@ def test_lost_records_are_counted(tmp_path: Path) -> None:
 def test_a_suspended_disk_is_told_in_the_recorders_words(tmp_path: Path) -> None:
     run = runs.make_run(tmp_path / "r")
     runs.write_closed(run / "n0", schema.EVENTS, [runs.event(1, "disk", "no space on /logs")])
-    assert Analyzer(run).headline()[2] == "The disk disturbed the recording: no space on /logs"
+    assert Analyzer(run).headline()[2] == (
+        "Disk problems interrupted the recording: no space on /logs"
+    )
 
 
 def test_pressure_is_told_with_the_metric_that_shows_it(tmp_path: Path) -> None:
     run = runs.make_run(tmp_path / "r")
     runs.write_closed(run / "n0", schema.SAMPLES, runs.node_samples(10, pressure=0.4))
     assert Analyzer(run).headline()[2] == (
-        "On n0, some task waited for a CPU 40 % of the time (psi.cpu_some.percent)"
+        "On n0, at least one task waited for a CPU 40 % of the time (psi.cpu_some.percent)"
     )
 
 

@@ -107,7 +107,7 @@ def test_a_gpu_that_hangs_costs_its_intervals_and_no_time_worth_naming(
     assert told["took"] < 5
     assert device_spans(tmp_path).height == 6
     [lost] = texts(tmp_path, "lost")
-    assert "intervals that the GPU was not through with" in lost
+    assert "intervals the GPU had not finished" in lost
 
 
 def test_events_that_are_all_waited_for_are_counted(
@@ -131,8 +131,8 @@ def test_events_that_are_all_waited_for_are_counted(
     assert 1024 <= told["made"] < 1100
     assert device_spans(tmp_path).is_empty()
     [lost] = texts(tmp_path, "lost")
-    assert "88 ends that found all events in use" in lost
-    assert "512 intervals that the GPU was not through with" in lost
+    assert "88 boundaries without a free CUDA event" in lost
+    assert "512 intervals the GPU had not finished" in lost
 
 
 def test_a_stream_that_captures_a_graph_is_left_alone(

@@ -46,7 +46,7 @@ SHOWN = {
     "step_trace": ("Steps on the GPU", "steps on a GPU"),
     "op_statistics": ("Units that operators ran on", "units that operators ran on"),
     "critical_path": ("What it consists of", "a critical path"),
-    "recommendations": ("What would win time back", ""),
+    "recommendations": ("What would save time", ""),
     "unknown": ("Not known", ""),
 }
 #: Views of the export that are of no deep trace alone: the rest of the report has them.
@@ -102,7 +102,7 @@ def test_the_findings_come_first() -> None:
     first, *_ = deep.show(opened("tb_resnet50_num_workers_0"))
     assert first.lines[0].startswith("The device had nothing to do for 33 % of the time")
     assert "resnet50_profiler_api.py(42)" in first.lines[0]
-    assert first.grids[0].title == "What would win time back"
+    assert first.grids[0].title == "What would save time"
 
 
 def test_every_view_of_the_export_has_its_place() -> None:

@@ -97,7 +97,7 @@ def test_the_cost_of_all_sources_is_added_though_they_are_read_at_different_time
     seldom = [runs.sample(4, "haiprof.cost.ratio", 0.005, "disk")]
     runs.write_closed(run / "n0", schema.SAMPLES, often + seldom)
     text = without_scripts(page_of(run, tmp_path))
-    assert "0.7 % of one core; the dearest part there was &#x27;disk&#x27;" in text
+    assert "0.7 % of one core; the most expensive source was &#x27;disk&#x27;" in text
 
 
 def test_of_many_ranks_the_slowest_get_sections(tmp_path: Path) -> None:

@@ -26,14 +26,14 @@ _KERNEL_LOSSES: Final = {
     "dropped": "records that CUPTI had no buffer for",
     "foreign_buffers": "buffers of another user of CUPTI",
     "timeless": "records that CUPTI could not time",
-    "clockless": "records with a time of no clock",
+    "clockless": "records with timestamps of no known clock",
     "damaged_buffers": "buffers that could not be read to their end",
 }
 _SPAN_LOSSES: Final = {
-    "boundaries_exhausted": "ends that found all events in use",
+    "boundaries_exhausted": "boundaries without a free CUDA event",
     "spans_with_one_end": "intervals with one end that was not timed",
     "spans_apart": "intervals that ended on another stream than they began on",
-    "spans_unresolved": "intervals that the GPU was not through with",
+    "spans_unresolved": "intervals the GPU had not finished",
 }
 _SPANS_LEFT_OUT: Final = {
     "boundaries_left_out": "ends of phases to keep the cost down",

@@ -106,37 +106,7 @@ def start(
     Returns:
         The session. It records nothing, and stderr says why, when something is in the way.
     """
-    given: dict[str, Any] = {
-        "log_dir": log_dir,
-        "run": run,
-        "sample_hz": sample_hz,
-        "drain_hz": drain_hz,
-        "ring_mib": ring_mib,
-        "hooks": hooks,
-        "kernels": kernels,
-        "kernels_period": kernels_period,
-        "graphs": graphs,
-        "budget": budget,
-        "warmup": warmup,
-        "time": time,
-        "recorders": recorders,
-        "basic_interval": basic_interval,
-        "gpu_interval": gpu_interval,
-        "ib_interval": ib_interval,
-        "mem_interval": mem_interval,
-        "power_interval": power_interval,
-        "io_interval": io_interval,
-        "trace": trace,
-        "trace_steps": trace_steps,
-        "trace_seconds": trace_seconds,
-        "trace_warmup": trace_warmup,
-        "trace_mib": trace_mib,
-        "trace_with": trace_with,
-        "trace_ranks": trace_ranks,
-        "flops": flops,
-        "peak_flops": peak_flops,
-    }
-    return begin(given, lazily=False)
+    return begin(dict(locals()), lazily=False)
 
 
 def _open_socket() -> None:

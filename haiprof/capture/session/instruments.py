@@ -23,7 +23,7 @@ def install(options: Options) -> None:
 
             hooks.install(report)
     except Exception as error:  # a torch that we do not know
-        tell(f"steps and phases are not found by themselves: {error!r}; use haiprof.step()")
+        tell(f"steps and phases cannot be detected automatically: {error!r}; use haiprof.step()")
     install_kernels(options)
     if options.traces:
         from haiprof.capture import trace as deep_trace

@@ -141,7 +141,7 @@ class Session:
             self._timer = threads.Timer(when - time.monotonic(), lambda: what(self))
         except RuntimeError as error:  # the process may have no more threads
             if not _python_ends(error):
-                tell(f"warmup and time are not kept: {error}")
+                tell(f"warmup and time cannot be scheduled: {error}")
 
     def forget_timer(self) -> None:
         """Do not call what :meth:`later` was given."""
@@ -178,7 +178,7 @@ class Session:
                 tell(why_not(error))
                 return False
             except Exception as error:  # an options object of a newer kind
-                tell(f"not recording: {error!r}. The job goes on without")
+                tell(f"not recording: {error!r}. The job continues unprofiled")
                 return False
             self.since_ns = self.since_ns or time.time_ns()
             if self.options.time:
@@ -362,8 +362,8 @@ def _tell_ignored(given: dict[str, Any], used: Options) -> None:
     ]
     if ignored:
         tell(
-            f"start({', '.join(ignored)}) changes nothing: an earlier start(), `haiprof run` or "
-            f"{ENABLED_VARIABLE} has begun this recording; give it there"
+            f"start({', '.join(ignored)}) ignored: already recording since an earlier start(), "
+            f"`haiprof run` or {ENABLED_VARIABLE}; set it there"
         )
 
 

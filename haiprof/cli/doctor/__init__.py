@@ -1,4 +1,4 @@
-"""``haiprof doctor``: what can be collected here, and for what cannot: why, and the mend."""
+"""``haiprof doctor``: what can be collected here, and for what cannot: why, and how to fix it."""
 
 from __future__ import annotations
 

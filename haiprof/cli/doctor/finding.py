@@ -13,7 +13,7 @@ BROKEN: Final = "broken"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was looked at, its state, what was found (or why not), and what mends it."""
+    """What was looked at, its state, what was found (or why not), and how to fix it."""
 
     what: str
     state: str

@@ -1,4 +1,4 @@
-"""Every source of samples, recorder by recorder: can it be read here, if not why, and the mend."""
+"""Every source of samples, recorder by recorder: readable here? If not: why, and how to fix it."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def choose_hosts(nodes: int | None, hosts: str = "", hostfile: str = "") -> list
     known = _known(hosts, hostfile)
     for host in known:
         if not _HOST.fullmatch(host):
-            raise UsageError(f"{host!r} is no name of a host")
+            raise UsageError(f"{host!r} is not a valid host name")
     wanted = len(known) if nodes is None else nodes
     if not known or wanted > len(known):
         are = f"{len(known)} {'is' if len(known) == 1 else 'are'} known"

@@ -62,14 +62,14 @@ def _found(found: pl.DataFrame) -> list[Grid]:
     columns: Columns = [
         *who(found),
         pl.col("kind").str.replace_all("_", " ").alias("finding"),
-        (pl.col("saves_ns") / NS_PER_MS).alias("saves_at_most_ms"),
+        (pl.col("saves_ns") / NS_PER_MS).alias("max_saving_ms"),
         "step",
         readable("operator"),
         pl.col("stack").alias("code"),
         "evidence",
     ]
     note = "What each change would save of the recorded steps at most, what saves most first."
-    return table("What would win time back", found, columns, note)
+    return table("What would save time", found, columns, note)
 
 
 def _figure(mine: pl.DataFrame, one: OneTrace) -> list[go.Figure]:

@@ -414,7 +414,7 @@ def test_what_start_cannot_use_is_one_line_and_never_an_error(shm: Path, tmp_pat
     assert len(lines) == 3, err
     assert "file/logs: Not a directory" in lines[0]
     assert "ring_mib=32.0 must be a whole number" in lines[1]
-    assert "start(log_dir='elsewhere') changes nothing" in lines[2]
+    assert "start(log_dir='elsewhere') ignored: already recording" in lines[2]
     wait_recorded(shm)
     spans = read_table(next(tmp_path.glob("run/*#0")), "spans")
     assert spans["name"].to_pylist() == ["5"]

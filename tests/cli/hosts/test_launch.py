@@ -324,7 +324,7 @@ def test_a_hostfile_may_hold_addresses(tmp_path: Path) -> None:
     ("words", "told"),
     [
         (["--hostfile", "nowhere"], "nowhere: No such file or directory"),
-        (["--hosts", "a,-oProxyCommand=x"], "'-oProxyCommand=x' is no name of a host"),
+        (["--hosts", "a,-oProxyCommand=x"], "'-oProxyCommand=x' is not a valid host name"),
         (["--hosts", ","], "no hosts are wanted and 0 are known"),
     ],
 )
