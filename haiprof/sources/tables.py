@@ -40,6 +40,8 @@ _PLAIN_TEXT = frozenset({"attributes", "text"})
 #: From here on columns are picked. Arrow does so with many threads, each with memory of its own,
 #: which costs more than a few columns of fewer rows.
 _MANY_ROWS = 2_000_000
+#: More are in no file, whatever its batches tell, and numpy has no array of some larger numbers.
+_MOST_ROWS = 1 << 40
 #: An IPC file is this many bytes of magic, then a stream, then the footer.
 _FILE_MAGIC_BYTES = 8
 #: Columns of int64 ns.
@@ -201,9 +203,11 @@ def _read_whole(
             def fill(part: int) -> None:
                 row = 0
                 for batch in files[part].batches():
+                    if row + batch.num_rows > heights[part]:
+                        raise pa.ArrowInvalid("more rows than there is room for")
                     made.put(part, row, batch)
                     row += batch.num_rows
-                if files[part].damage:
+                if files[part].damage or row < heights[part]:
                     raise pa.ArrowInvalid(files[part].damage)
 
             # What is not compressed is only copied: threads gain little, and keep memory each.
@@ -422,6 +426,7 @@ class _Opened:
         with as_invalid():
             self.reader = pa.ipc.open_file(self.handle)
             self.schema = checked_schema(self.reader.schema)
+        self._picked = list(self.schema)
         if self._columns is not None:
             self.pick(self._columns, threads=self._threads)
 
@@ -440,6 +445,7 @@ class _Opened:
     def pick(self, columns: Sequence[str], *, threads: bool) -> None:
         """Read only these columns of a closed file, from here on."""
         fields = [i for i, name in enumerate(self.schema.names) if name in columns]
+        self._picked = [self.schema.field(i) for i in fields]
         options = pa.ipc.IpcReadOptions(
             included_fields=fields if len(fields) < len(self.schema.names) else None,
             use_threads=threads,
@@ -448,12 +454,16 @@ class _Opened:
             self.reader = pa.ipc.open_file(self.handle, options=options)
 
     def height(self) -> int:
-        """Rows of a closed file."""
+        """Rows of a closed file, as its batches tell; nobody has looked at these yet."""
         with as_invalid():
             if hasattr(self.reader, "count_rows"):
-                return int(self.reader.count_rows())
-            batches = self.reader.num_record_batches
-            return sum(self.reader.get_batch(n).num_rows for n in range(batches))
+                rows = int(self.reader.count_rows())
+            else:
+                batches = range(self.reader.num_record_batches)
+                rows = sum(self.reader.get_batch(n).num_rows for n in batches)
+        if not 0 <= rows <= _MOST_ROWS:
+            raise pa.ArrowInvalid(f"its batches tell of {rows} rows")
+        return rows
 
     def compressed(self, rows: int) -> bool:
         """Say whether a closed file is smaller than its ``rows`` are by their numbers alone."""
@@ -485,9 +495,11 @@ class _Opened:
         if self.damage and not rows:  # its footer may be what is damaged
             with contextlib.suppress(pa.ArrowInvalid):
                 self._open_stream()
-                for batch, _ in self.stream:
-                    rows += batch.num_rows
-                    yield batch
+                # Whoever asks has seen the schema of the footer, and counts on it.
+                if all(field in list(self.schema) for field in self._picked):
+                    for batch, _ in self.stream:
+                        rows += batch.num_rows
+                        yield batch
         self.damage = self.damage or rows_missing(self.schema.metadata, rows)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import struct
 from pathlib import Path
 
 import pyarrow as pa
@@ -302,6 +304,84 @@ def test_a_closed_file_gives_its_sound_batches_and_says_so(tmp_path: Path) -> No
     assert read.frame.height == 2 * batch.num_rows
     (line,) = read.problems
     assert f"only {2 * batch.num_rows} rows of it are read" in line
+
+
+# Of a footer: where a message begins, how long its head and its body are.
+BLOCK = struct.Struct("<qi4xq")
+
+
+def blocks_of(content: bytes, kind: str) -> list[int]:
+    """Return where the footer of a file tells of its messages of one kind."""
+    footer = len(content) - 10 - int.from_bytes(content[-10:-6], "little")
+    found = []
+    with pa.BufferReader(content) as source:
+        source.seek(8)
+        begin = source.tell()
+        for message in pa.ipc.MessageReader.open_stream(source):
+            if message.type == kind:
+                found.append(content.index(begin.to_bytes(8, "little"), footer))
+            begin = source.tell()
+    return found
+
+
+def miscount(content: bytearray, block: int) -> None:
+    """Have the footer tell of a body that is longer than the message has."""
+    begin, head, body = BLOCK.unpack_from(content, block)
+    BLOCK.pack_into(content, block, begin, head, body + 8)
+
+
+@pytest.mark.parametrize(("renamed", "rows"), [(b"step", 0), (b"external", 2)])
+def test_a_file_whose_beginning_has_other_columns_than_its_footer_is_named(
+    tmp_path: Path, renamed: bytes, rows: int
+) -> None:
+    file = runs.write_closed(tmp_path, schema.SPANS, spans(0, 2))
+    content = bytearray(file.read_bytes())
+    (block,) = blocks_of(content, "record batch")
+    miscount(content, block)
+    content[content.index(renamed)] ^= 1
+    file.write_bytes(content)
+    wanted = ["start", "name", "step"]
+    for keep in (None, {"name": ["p0", "p1"]}):
+        read = read_table(tmp_path, schema.SPANS, wanted, keep)
+        assert read.frame.height == rows
+        (line,) = read.problems
+        assert line.startswith(f"{file}: damaged (")
+    assert filled(tmp_path, schema.SPANS, wanted) == (set(wanted) if rows else set())
+    assert read_table(tmp_path, schema.SPANS).frame.height == 0
+
+
+def test_there_may_be_more_rows_than_a_footer_leads_to(tmp_path: Path) -> None:
+    file = tmp_path / "spans-0.arrow"
+    batch = runs.batch(schema.SPANS, spans(0, 40))
+    write_batches(file, [batch, batch.slice(0, 4)])
+    content = bytearray(file.read_bytes())
+    first, second = blocks_of(content, "record batch")
+    content[first : first + BLOCK.size] = content[second : second + BLOCK.size]
+    miscount(content, blocks_of(content, "dictionary")[0])
+    file.write_bytes(content)
+    runs.write_closed(tmp_path, schema.SPANS, spans(50, 2), number=1)
+    assert starts(tmp_path) == [*range(40), *range(4), 50, 51]
+    (line,) = read_table(tmp_path, schema.SPANS).problems
+    assert f"{file}: damaged (" in line
+    assert "only 44 rows of it are read" in line
+
+
+@pytest.mark.parametrize("told", [2**62, -5, 2**63 - 1, 2**40])
+def test_a_batch_may_tell_of_any_number_of_rows(tmp_path: Path, told: int) -> None:
+    file = tmp_path / "spans-0.arrow"
+    batch = runs.batch(schema.SPANS, spans(0, 77))
+    write_batches(file, [batch, batch])
+    content = file.read_bytes()
+    places = [found.start() for found in re.finditer(re.escape(struct.pack("<q", 77)), content)]
+    assert len(places) >= 2
+    for place in places:
+        made = bytearray(content)
+        struct.pack_into("<q", made, place, told)
+        file.write_bytes(made)
+        read = read_table(tmp_path, schema.SPANS)
+        assert read.frame.height == 77
+        (line,) = read.problems
+        assert f"{file}: damaged (" in line
 
 
 @pytest.mark.parametrize("suffix", [".arrow", ".arrows"])
