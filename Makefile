@@ -22,8 +22,8 @@ test-qemu: $(VENV)/installed  ## emulated machines: uncore drivers, AArch64; nee
 test-peers: $(VENV)/installed  ## torch-tb-profiler, HTA, Megatron and DeepSpeed themselves; installs them
 	$(BIN)/pytest tests/peers -m peers
 
-test-pythons: $(VENV)/installed  ## attach to programs of other Pythons; builds for each that is here
-	$(BIN)/pytest tests/control/test_pythons.py -m pythons
+test-pythons: $(VENV)/installed  ## jobs of other Pythons, free-threaded too; builds for each that is here
+	$(BIN)/pytest tests/control/test_pythons.py tests/beside/test_free_threaded.py -m pythons
 
 gpu-wheel:       ## haiprof for the machine of tests/gpu/run.sh, and what that lacks: build/gpu-wheel
 	$(PYTHON) tests/gpu/wheel.py build/gpu-wheel

@@ -83,8 +83,9 @@ def _compiled() -> Any:
         if error.name != "haiprof._core":
             raise
         raise ImportError(
-            f"there is no compiled module of haiprof for {sys.implementation.cache_tag} in "
-            f"{__path__[0]}, and none can be in a zip file: install haiprof with this Python's pip",
+            f"there is no compiled module of haiprof for {sys.implementation.cache_tag}"
+            f"{sys.abiflags} in {__path__[0]}, and none can be in a zip file: install haiprof with "
+            "this Python's pip",
             name="haiprof._core",
         ) from None
 

@@ -777,10 +777,11 @@ class InjectError(Exception):
 
     args: tuple[str, str]
 
-def interpreter(pid: int) -> tuple[str, int]:
-    """Return the file that CPython is in, as the process names it, and its PY_VERSION_HEX.
+def interpreter(pid: int) -> tuple[str, int, bool]:
+    """Return the file that CPython is in, as the process names it, and which CPython that is.
 
-    The version is 0 before 3.11. Nothing runs in the process and none of its threads is stopped.
+    That is its PY_VERSION_HEX, 0 before 3.11, and whether it was built without the GIL. Nothing
+    runs in the process and none of its threads is stopped.
 
     Raises:
         InjectError: there is none that can be reached.

@@ -33,6 +33,7 @@ ROWS = {
     "a wall clock that is set": ("yes", "steps, ranges, samples"),
     "a time namespace": ("yes", "steps, ranges, samples"),
     "a job that is suspended": ("yes", "steps, ranges, samples"),
+    "free-threaded Python": ("yes", "steps, ranges, samples"),
 }
 
 #: What a job imports: haiprof's where it runs under haiprof, nothing of ours where it does not.

@@ -49,7 +49,7 @@ def bundle() -> bytes:
 
 
 def fits(version: tuple[int, int]) -> bool:
-    """Say whether a Python of that version can read it."""
+    """Say whether a Python of that version can read it, which a free-threaded one can, too."""
     return version == sys.version_info[:2]
 
 

@@ -23,7 +23,16 @@ from haiprof.capture.stderr import tell
 from haiprof.common.places import in_ring_dir
 from haiprof.control.client import ControlError, ask
 from haiprof.control.find import Found
-from haiprof.control.inject import NotReachedError, Ran, python_version, run_in, turn, why_not
+from haiprof.control.inject import (
+    NotReachedError,
+    Python,
+    Ran,
+    python_of,
+    run_in,
+    this_python,
+    turn,
+    why_not,
+)
 from haiprof.control.room import Room, sees
 from haiprof.control.shared_file import SharedFile, shared_file
 from haiprof.control.sockets import same_root, socket_of
@@ -345,7 +354,7 @@ def _lasting(path: Path, status: Mapping[str, Any], wanted: Wanted) -> float | N
 def _by_code(process: Found, wanted: Wanted) -> Attached | None:
     """Bring haiprof there and begin; None: somebody else had it record meanwhile."""
     pid = process.pid
-    version = python_version(pid)
+    job = python_of(pid)
     package = Path(haiprof.__file__).parent
     room = _room_for(pid, wanted, (package,))
     # Who brings haiprof brings the Python of its recorder, too.
@@ -376,14 +385,14 @@ def _by_code(process: Found, wanted: Wanted) -> Attached | None:
 
         ran: list[Ran] = []
         if room is None:
-            with _bundle(pid, version) as modules:
-                said = run(_package_for(version), (), modules)
+            with _bundle(pid, job) as modules:
+                said = run(_package_for(job), (), modules)
         else:
             said = run("", _MODULES)
             if said.startswith(_LACKING):
                 # The job may name any module of ours, to have it imported here and copied there.
                 lacking = [name for name in _MODULES if name in said.split()]
-                _give(pid, room, lacking, version)
+                _give(pid, room, lacking, job)
                 answer.write(bytes(ANSWER_BYTES))
                 said = run(room.package, ())
         if said == RECORDED:
@@ -454,21 +463,20 @@ def _tidied(room: Room | None) -> Iterator[str]:
         raise
 
 
-def _give(pid: int, room: Room, modules: Sequence[str], version: tuple[int, int]) -> None:
+def _give(pid: int, room: Room, modules: Sequence[str], job: Python) -> None:
     """Put modules into a room."""
-    if version != sys.version_info[:2]:
+    ours = this_python()
+    if job != ours:
         raise NotReachedError(
             pid,
             "refused",
-            f"its container has no haiprof, and this one is for Python {sys.version_info[0]}."
-            f"{sys.version_info[1]}, not for its {version[0]}.{version[1]}; install haiprof "
-            "there, or attach with a haiprof for that Python",
+            f"its container has no haiprof, and this one is for Python {ours}, not for its {job}; "
+            "install haiprof there, or attach with a haiprof for that Python",
         )
-    ours = f"_core.cpython-{version[0]}{version[1]}-"
 
     def wanted(path: Path) -> bool:
-        other = path.name.startswith("_core.") and path.suffix == ".so"
-        return path.name not in _UNNEEDED and (not other or path.name.startswith(ours))
+        other = path.match("_core.*.so") and not path.match(_compiled_for(job))
+        return path.name not in _UNNEEDED and not other
 
     for name in modules:
         spec = importlib.util.find_spec(name)
@@ -503,17 +511,22 @@ def bring(attached: Sequence[Attached]) -> list[str]:
     return said
 
 
-def _package_for(version: tuple[int, int]) -> str:
+def _compiled_for(python: Python) -> str:
+    """Return the pattern of our compiled module's name there; 3.13t has the prefix of 3.13, too."""
+    return f"_core.cpython-{str(python).replace('.', '')}-*"
+
+
+def _package_for(python: Python) -> str:
     """Return where our package lies, if it was built for that Python; else its own must serve."""
     package = Path(haiprof.__file__).parent
-    built = list(package.glob(f"_core.cpython-{version[0]}{version[1]}-*"))
+    built = list(package.glob(_compiled_for(python)))
     return str(package.parent) if built else ""
 
 
 @contextlib.contextmanager
-def _bundle(pid: int, version: tuple[int, int]) -> Iterator[str]:
+def _bundle(pid: int, job: Python) -> Iterator[str]:
     """Yield where the process finds our modules in one file; empty: it reads each from its own."""
-    made = shared_file(pid, _FOLDERS, bundle.bundle()) if bundle.fits(version) else None
+    made = shared_file(pid, _FOLDERS, bundle.bundle()) if bundle.fits(job.version) else None
     if made is None:
         yield ""
         return

@@ -1,9 +1,9 @@
 """Python code that a running process executes, once, without having been prepared for it.
 
 Python from 3.14 on has a way of its own, :func:`sys.remote_exec`, between interpreters of one minor
-version that see the same files. All others are reached by our injector (``src/attach``). Both have
-the main thread run the code between two of its Python instructions: never in the middle of a C
-function, and not before the one that it is in returns.
+version, both with the GIL or both without, that see the same files. All others are reached by our
+injector (``src/attach``). Both have the main thread run the code between two of its Python
+instructions: never in the middle of a C function, and not before the one that it is in returns.
 """
 
 from __future__ import annotations
@@ -131,6 +131,28 @@ class NotReachedError(HaiprofError):
 
 
 @dataclass(frozen=True)
+class Python:
+    """Which Python a process runs: what was compiled for one serves no other.
+
+    Attributes:
+        version: major and minor.
+        free_threaded: built without the global interpreter lock, whether it runs with one or not.
+    """
+
+    version: tuple[int, int]
+    free_threaded: bool
+
+    def __str__(self) -> str:
+        """Return it as its program is called: ``3.13``, or ``3.13t``."""
+        return f"{self.version[0]}.{self.version[1]}{'t' if self.free_threaded else ''}"
+
+
+def this_python() -> Python:
+    """Return the one that runs this."""
+    return Python(sys.version_info[:2], "t" in sys.abiflags)
+
+
+@dataclass(frozen=True)
 class Ran:
     """Code has run to its end in another process.
 
@@ -159,8 +181,8 @@ def run_in(pid: int, code: str, timeout: float = 10.0) -> Ran:
     """
     deadline = time.monotonic() + timeout
     with turn(pid, deadline):  # else another of us seems to be a debugger that has it
-        version = _version_when_there(pid, deadline)
-        if version >= (3, 14) and version == sys.version_info[:2]:
+        python = _python_when_there(pid, deadline)
+        if python.version >= (3, 14) and python == this_python():
             with _folder_of_both(pid) as folder:
                 if folder is not None:
                     return _by_remote_exec(pid, code, folder, deadline)
@@ -212,19 +234,19 @@ def why_not(pid: int) -> str | None:
     Looks only: nothing runs in the process and none of its threads is stopped.
     """
     try:
-        python_version(pid)
+        python_of(pid)
     except NotReachedError as error:
         return str(error)
     return None
 
 
-def python_version(pid: int) -> tuple[int, int]:
-    """Return the version (major, minor) of the Python that a process runs, from its memory.
+def python_of(pid: int) -> Python:
+    """Return which Python a process runs, from its memory.
 
     Raises:
         NotReachedError: it runs none that can be reached.
     """
-    library, version = _untraced(pid, lambda: _core.interpreter(pid))
+    library, version, free_threaded = _untraced(pid, lambda: _core.interpreter(pid))
     if version != 0:
         found = (version >> 24, version >> 16 & 0xFF)
     else:
@@ -235,7 +257,7 @@ def python_version(pid: int) -> tuple[int, int]:
         found = (int(named[1]), int(named[2])) if named else _OLDEST
     if found < _OLDEST:
         raise NotReachedError(pid, "old", f"it runs Python {found[0]}.{found[1]}")
-    return found
+    return Python(found, free_threaded)
 
 
 def _by_injector(pid: int, code: str, deadline: float) -> Ran:
@@ -330,7 +352,7 @@ def _remote_exec(pid: int, script: str) -> None:
     except PermissionError as error:
         raise NotReachedError(pid, "permission", f"its memory cannot be written: {error}") from None
     except (RuntimeError, OSError) as error:
-        python_version(pid)  # it may have ended: that tells so
+        python_of(pid)  # it may have ended: that tells so
         if any(what in str(error) for what in ("main thread", "running interpreter")):
             text = "its interpreter is starting or ending"
             raise NotReachedError(pid, "starting", text) from None
@@ -407,11 +429,11 @@ def _alone(text: str) -> str:
     return f"exec({text!a}, {{}})\n"
 
 
-def _version_when_there(pid: int, deadline: float) -> tuple[int, int]:
+def _python_when_there(pid: int, deadline: float) -> Python:
     """Wait for a process that has just begun to have its interpreter."""
     while True:
         try:
-            return python_version(pid)
+            return python_of(pid)
         except NotReachedError as error:
             passing = error.reason in _PASSING or (
                 error.reason == "not_python" and _age(pid) < _YOUNG_SECONDS

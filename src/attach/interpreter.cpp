@@ -78,6 +78,20 @@ bool callable(const std::vector<Mapping>& maps, std::uint64_t address) {
   return mapping != nullptr && mapping->executable;
 }
 
+// What CPython from 3.13 on puts first into _PyRuntime, for debuggers that look from outside.
+struct ForDebuggers {
+  char cookie[8];
+  std::uint64_t version;
+  std::uint64_t free_threaded;
+};
+
+bool free_threaded(const Memory& memory, std::uint64_t runtime) {
+  ForDebuggers found{};
+  if (runtime == 0 || memory.read_value(runtime, found) != 0) return false;
+  return std::memcmp(found.cookie, "xdebugpy", sizeof found.cookie) == 0 &&
+         found.free_threaded != 0;
+}
+
 std::optional<Interpreter> in_object(const Memory& memory, const std::vector<Mapping>& maps,
                                      const Mapping& object) {
   const std::optional<Image> image = Image::at(memory, object.begin);
@@ -100,6 +114,7 @@ std::optional<Interpreter> in_object(const Memory& memory, const std::vector<Map
   if (told != 0 && memory.read_value(told, version) == 0) {
     found.version = static_cast<std::uint32_t>(version);
   }
+  found.free_threaded = free_threaded(memory, image->symbol("_PyRuntime"));
   found.library = object.path;
   return found;
 }

@@ -12,8 +12,9 @@
 namespace haiprof::attach {
 
 struct Interpreter {
-  std::string library;        // libpython or the executable, as the process names it
-  std::uint32_t version = 0;  // as PY_VERSION_HEX; 0 before 3.11, where no symbol tells
+  std::string library;         // libpython or the executable, as the process names it
+  std::uint32_t version = 0;   // as PY_VERSION_HEX; 0 before 3.11, where no symbol tells
+  bool free_threaded = false;  // built without the GIL: modules of other builds are not for it
   std::uint64_t is_initialized = 0;
   std::uint64_t add_pending_call = 0;
   std::uint64_t run_simple_string = 0;

@@ -26,7 +26,7 @@ py::tuple interpreter(pid_t pid) {
   }
   return py::make_tuple(py::reinterpret_steal<py::object>(PyUnicode_DecodeFSDefaultAndSize(
                             found.library.data(), static_cast<Py_ssize_t>(found.library.size()))),
-                        found.version);
+                        found.version, found.free_threaded);
 }
 
 const char* queue(Injection& injection) {

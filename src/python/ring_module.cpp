@@ -111,10 +111,10 @@ PyMethodDef value_definition = {
 }  // namespace
 
 bool open_lazily() noexcept {
-  if (opener == nullptr) return false;
+  // Without the GIL two threads may come here at once.
+  if (opener == nullptr || !armed.exchange(false, std::memory_order_acq_rel)) return false;
   PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
   PyErr_Fetch(&type, &value, &trace);  // a hook may run while an exception is on its way
-  armed.store(false, std::memory_order_release);
   PyObject* result = PyObject_CallNoArgs(opener);
   if (result == nullptr) {
     // A Ctrl-C that came while the ring was opened belongs to the job.

@@ -137,9 +137,9 @@ def test_a_script_is_not_written_through_a_link(
     def refuse(pid: int, script: str) -> None:
         raise PermissionError("not today")
 
-    python = types.SimpleNamespace(version_info=(3, 14, 0), remote_exec=refuse)
+    python = types.SimpleNamespace(version_info=(3, 14, 0), abiflags="", remote_exec=refuse)
     monkeypatch.setattr(inject, "sys", python)
-    monkeypatch.setattr(inject, "_version_when_there", lambda *_: (3, 14))
+    monkeypatch.setattr(inject, "_python_when_there", lambda *_: inject.this_python())
     for name in ("chown", "fchown"):
         monkeypatch.setattr(os, name, given(getattr(os, name)))
     with contextlib.suppress(inject.NotReachedError):

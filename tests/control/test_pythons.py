@@ -1,23 +1,20 @@
 """Attaching to programs of other Pythons, from the start of the command to what was recorded.
 
 Each Python that is here gets the extension module built for it and an environment with what haiprof
-needs; both are kept in build/pythons. The programs know nothing of torch.
+needs. The programs know nothing of torch.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-from fixtures import ROOT
+from built_pythons import TO_LOOK, TO_RECORD, Python, equipped
 from interpreters import interpreters
 from recording import recorders, wait_for
 
@@ -25,15 +22,6 @@ from haiprof import Analyzer
 
 pytestmark = pytest.mark.pythons
 
-BUILD = ROOT / "build" / "pythons"
-NEEDED = (
-    "numpy>=1.26",
-    "plotly>=6.0",
-    "polars>=1.32",
-    "pyarrow>=17.0",
-    "rich>=13.7",
-    "typer>=0.15",
-)
 #: Steps until it is killed; of a haiprof that somebody brought it uses what a user would.
 STEPS = """
 import sys, time
@@ -54,73 +42,9 @@ def others() -> list[Path]:
     return [path for name, path in interpreters().items() if name != own]
 
 
-def said(*command: str | Path, **keywords: Any) -> str:
-    """Run a command to its successful end; what it printed."""
-    done = subprocess.run(command, capture_output=True, text=True, **keywords)
-    assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-4000:]
-    return done.stdout.strip()
-
-
-@dataclass(frozen=True)
-class Python:
-    """A Python, bare, and an environment of it with all that haiprof needs.
-
-    Attributes:
-        bare: has nothing.
-        equipped: has haiprof's dependencies, and haiprof where ``site`` is in PYTHONPATH.
-        site: our package, built for it.
-    """
-
-    bare: Path
-    equipped: Path
-    site: Path
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """In which it finds haiprof."""
-        return {**os.environ, "PYTHONPATH": str(self.site)}
-
-
 @pytest.fixture(scope="module", params=others(), ids=lambda path: path.name)
 def python(request: pytest.FixtureRequest) -> Python:
-    bare: Path = request.param
-    version = said(bare, "-c", "import sys; print('%d.%d' % sys.version_info[:2])")
-    environment = BUILD / f"environment-{version}"
-    if not (environment / "installed").exists():
-        shutil.rmtree(environment, ignore_errors=True)
-        pip = (environment / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check")
-        for command in ((bare, "-m", "venv", environment), (*pip, *NEEDED)):
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode:
-                pytest.skip(f"no environment for {bare}: {(done.stderr or done.stdout)[-300:]}")
-        (environment / "installed").touch()
-    equipped = environment / "bin" / "python"
-    return Python(bare, equipped, built(equipped, BUILD / f"site-{version}"))
-
-
-def built(python: Path, site: Path) -> Path:
-    """Build the extension module, unless one is newer than its sources.
-
-    All but the bindings is the same for all Pythons and built once.
-    """
-    suffix = said(python, "-c", "import sysconfig; print(sysconfig.get_config_var('EXT_SUFFIX'))")
-    module = BUILD / f"_core{suffix}"
-    sources = [ROOT / "CMakeLists.txt", *(p for p in (ROOT / "src").rglob("*") if p.is_file())]
-    changed = max(path.stat().st_mtime for path in sources)
-    if not module.exists() or module.stat().st_mtime < changed:
-        tools = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-        said(
-            "cmake", "-S", ROOT, "-B", BUILD, "-G", "Ninja", "-U", "*PYTHON*", "-U", "*Python*",
-            f"-DPython_EXECUTABLE={python}",
-            f"-Dpybind11_DIR={said(sys.executable, '-m', 'pybind11', '--cmakedir')}",
-            env=tools,
-        )  # fmt: skip
-        said("cmake", "--build", BUILD, "--target", "_core", env=tools)
-    shutil.rmtree(site, ignore_errors=True)
-    ignored = shutil.ignore_patterns("__pycache__", "*.so")
-    shutil.copytree(ROOT / "haiprof", site / "haiprof", ignore=ignored)
-    shutil.copy(module, site / "haiprof")
-    return site
+    return equipped(request.param, TO_RECORD + TO_LOOK)
 
 
 @contextlib.contextmanager
@@ -198,7 +122,7 @@ def test_with_ours_where_that_python_has_none(python: Python, shm: Path, tmp_pat
     with stepping(python.bare) as pid:
         done = attach(Path(sys.executable), dict(os.environ), pid, tmp_path / "logs")
         assert done.returncode == 3
-        (line,) = (line for line in done.stderr.splitlines() if "outside" in line)
+        (line,) = (line for line in done.stderr.splitlines() if "only from outside" in line)
         assert "haiprof cannot be imported there (No module named 'haiprof')" in line
         assert "install haiprof for its Python, or attach with the haiprof of that Python" in line
         assert "Traceback" not in done.stderr
