@@ -56,7 +56,7 @@ import os, sys, threading, time
 def work(first):
     while not os.path.exists("END"):
         time.sleep(0.001)
-        session = sys.modules.get("haiprof.session")
+        session = sys.modules.get("haiprof.capture.session")
         if getattr(session, "active", lambda: None)() is not None:
             import haiprof
             with haiprof.range("work"):

@@ -30,7 +30,7 @@ def torch() -> Iterator[Finding]:
     """Attach to torch and say what works with it."""
     program = (
         "import json, torch\n"
-        "from haiprof import hooks\n"
+        "from haiprof.capture import hooks\n"
         "hooks.install()\n"
         "print(json.dumps([torch.__version__, hooks.status()]))\n"
     )
