@@ -18,6 +18,8 @@ FEWEST, WANTED = 10_000_000, 25_000_000
 POINTS = 10
 #: Graph replays and single launches of a round; ten rounds have to fit in also on a busy CPU.
 ROUND = {"cuda": (200, 5_000), "cpu": (2, 500)}
+#: Rounds after which it is enough without a GPU, where only that it runs is of interest.
+BRIEF = 3 * POINTS
 #: Growth from the second point to the last, MiB, that is none.
 FLAT = 32.0
 LOST = ("timeless", "dropped", "foreign_buffers", "damaged_buffers")
@@ -56,7 +58,7 @@ def run(part: Part, launches: jobs.Launches) -> list[dict[str, float]]:
     launched = 0
     begin = time.monotonic()
     samples: list[dict[str, float]] = []
-    while launched < WANTED and going():
+    while launched < WANTED and going() and (machine.cuda or len(samples) < BRIEF):
         launches.replays(replays)
         launches.eager(eager)
         machine.wait()
