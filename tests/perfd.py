@@ -227,6 +227,11 @@ class Reader:
         _, error, seconds, line = answer.split(" ", 3)
         return Refused(int(error), float(seconds), line)
 
+    def descriptors(self) -> list[str]:
+        """What it has open beside its standard streams."""
+        opened = Path(f"/proc/{self._process.pid}/fd").iterdir()
+        return [str(fd.readlink()) for fd in opened if int(fd.name) > 2]
+
     def read(self) -> list[tuple[int, int, int]]:
         """Count, enabled ns, running ns of each."""
         error, *numbers = (int(word) for word in self._ask("read").split())

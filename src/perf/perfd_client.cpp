@@ -211,7 +211,8 @@ class PerfdOpener final : public Opener {
       message.msg_controllen = sizeof control;
       got = recvmsg(connection_.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     } while (got < 0 && (errno == EINTR || errno == EAGAIN));
-    if (got <= 0) return Received::end;
+    if (got < 0) return Received::end;
+    // Descriptors come with an empty message, too.
     for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
          header = CMSG_NXTHDR(&message, header)) {
       if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
@@ -221,6 +222,7 @@ class PerfdOpener final : public Opener {
         fds.emplace_back(fd);
       }
     }
+    if (got == 0) return Received::end;
     if ((message.msg_flags & MSG_CTRUNC) != 0) return Received::cut;
     const bool whole = got == sizeof answer && (message.msg_flags & MSG_TRUNC) == 0;
     return whole && answer.magic == wire::kMagic ? Received::whole : Received::foreign;

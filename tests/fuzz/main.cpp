@@ -20,9 +20,11 @@
 #include "entry.h"
 #include "mutation.h"
 
-// A failed check of an entry point is a fault like those that the sanitizers find.
-extern "C" const char* __asan_default_options() { return "handle_abort=1"; }
-extern "C" const char* __ubsan_default_options() { return "halt_on_error=1:print_stacktrace=1"; }
+// A failed check of an entry point is a fault like those that the sanitizers find. Their libraries
+// find only what is not hidden.
+#define SEEN extern "C" __attribute__((visibility("default")))
+SEEN const char* __asan_default_options() { return "handle_abort=1"; }
+SEEN const char* __ubsan_default_options() { return "halt_on_error=1:print_stacktrace=1"; }
 
 namespace {
 

@@ -3,7 +3,9 @@
 // bytes of its length.
 #include <fcntl.h>
 #include <linux/perf_event.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -62,8 +64,24 @@ std::vector<std::string> messages_of(const std::uint8_t* data, std::size_t bytes
   return messages;
 }
 
+// What is passed as a descriptor.
+int spare_fd() {
+  static const int fd = memfd_create("spare", MFD_CLOEXEC);
+  return fd;
+}
+
+// Whoever was passed any has closed them; the lowest numbers are given first.
+void require_closed() {
+  struct stat spare{}, found{};
+  require(fstat(spare_fd(), &spare) == 0);
+  for (int fd = 0; fd < 128; ++fd) {
+    const bool same = fstat(fd, &found) == 0 && found.st_ino == spare.st_ino;
+    require(fd == spare_fd() || !same || found.st_dev != spare.st_dev);
+  }
+}
+
 void send_with(int to, const std::string& text, unsigned descriptors) {
-  static const int spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  const int spare = spare_fd();
   iovec part{const_cast<char*>(text.data()), text.size()};
   msghdr message{};
   message.msg_iov = &part;
@@ -159,9 +177,12 @@ std::vector<std::string> fuzz::seeds() {
   refusal.error = EACCES;
   perf::wire::put(refusal.reason, "a reason");
   perf::wire::put(refusal.mend, std::string(perf::wire::kTextBytes, 'x'));
-  return {input_of(kToServer, 0, planned, unplanned), input_of(kToServer, 3, planned, planned),
-          input_of(kToClient, 0, Answer{}, refusal), input_of(kToClient, 1, Answer{}, Answer{}),
-          input_of(kToClient, 0, refusal)};
+  return {input_of(kToServer, 0, planned, unplanned),
+          input_of(kToServer, 3, planned, planned),
+          input_of(kToClient, 0, Answer{}, refusal),
+          input_of(kToClient, 1, Answer{}, Answer{}),
+          input_of(kToClient, 0, refusal),
+          input_of(kToClient, 1, Answer{}) + std::string(2, '\0')};
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t bytes) {
@@ -179,5 +200,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
   const perf::Event event{PERF_TYPE_SOFTWARE, PERF_COUNT_SW_PAGE_FAULTS, 0, 0};
   perf::make_perfd_opener(fake.sun_path)->open(std::span(&event, 1), 0);
   peer.join();
+  require_closed();
   return 0;
 }

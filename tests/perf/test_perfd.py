@@ -501,6 +501,7 @@ def refused_at(place: Place, path: Path | str, user: int | None = None) -> str:
         assert refused is not None
         assert refused.error == 13
         assert refused.seconds < 1.5
+        assert reader.descriptors() == []
         again = reader.open()
         assert again is not None
         assert again.line == refused.line
@@ -555,7 +556,7 @@ def answer(version: int = VERSION, error: int = 0, reason: bytes = b"", mend: by
     return ANSWER.pack(MAGIC, version, error, 0, reason, mend)
 
 
-def passing(*paths: str) -> Callable[[socket.socket], None]:
+def passing(*paths: str, message: bytes = answer()) -> Callable[[socket.socket], None]:
     def behave(connection: socket.socket) -> None:
         connection.send(answer())
         assert len(connection.recv(4096)) == REQUEST.size
@@ -563,7 +564,7 @@ def passing(*paths: str) -> Callable[[socket.socket], None]:
         if not paths:
             fds = list(os.pipe())
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))
-        connection.sendmsg([answer()], [rights])
+        connection.sendmsg([message], [rights])
         for fd in fds:
             os.close(fd)
         connection.recv(1)
@@ -589,6 +590,7 @@ def saying(*messages: bytes, then_wait: bool = True) -> Callable[[socket.socket]
         (passing("/dev/zero", "/dev/zero"), "something else than counters"),
         (passing("/dev/zero"), "something else than counters"),
         (passing(*["/dev/zero"] * 33), "not all counters"),
+        (passing("/dev/zero", message=b""), "hung up"),
         (saying(answer(), answer()), "something else than counters"),
         (saying(answer(), b"?"), "is not haiprof-perfd"),
         (saying(answer(), answer() + b"?"), "is not haiprof-perfd"),
@@ -602,9 +604,9 @@ def saying(*messages: bytes, then_wait: bool = True) -> Callable[[socket.socket]
         (saying(answer()), "does not answer"),
     ],
     ids=[
-        "pipes", "zeros", "one of two", "too many", "nothing", "short", "long", "noise",
-        "greets in another version", "answers in another version", "unreadable words",
-        "hangs up at once", "hangs up later", "mute", "mute later",
+        "pipes", "zeros", "one of two", "too many", "with nothing", "nothing", "short",
+        "long", "noise", "greets in another version", "answers in another version",
+        "unreadable words", "hangs up at once", "hangs up later", "mute", "mute later",
     ],
 )  # fmt: skip
 def test_a_server_that_is_none_is_refused(
