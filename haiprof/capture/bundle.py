@@ -48,11 +48,6 @@ def bundle() -> bytes:
     return MAGIC_NUMBER + marshal.dumps(modules)
 
 
-def fits(version: tuple[int, int]) -> bool:
-    """Say whether a Python of that version can read it, which a free-threaded one can, too."""
-    return version == sys.version_info[:2]
-
-
 @contextlib.contextmanager
 def bundled(path: str) -> Iterator[None]:
     """Have modules imported from the bundle at ``path``, as far as there is one and it has them."""

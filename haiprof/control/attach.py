@@ -525,8 +525,12 @@ def _package_for(python: Python) -> str:
 
 @contextlib.contextmanager
 def _bundle(pid: int, job: Python) -> Iterator[str]:
-    """Yield where the process finds our modules in one file; empty: it reads each from its own."""
-    made = shared_file(pid, _FOLDERS, bundle.bundle()) if bundle.fits(job.version) else None
+    """Yield where the process finds our modules in one file; empty: it reads each from its own.
+
+    A free-threaded Python could read what the same version with the GIL has compiled, but may have
+    a haiprof of its own: the modules of ours would have its recorder look for the wrong package.
+    """
+    made = shared_file(pid, _FOLDERS, bundle.bundle()) if job == this_python() else None
     if made is None:
         yield ""
         return

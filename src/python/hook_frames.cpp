@@ -1,5 +1,6 @@
 // The callables for Python frames: module calls, calls of compiled functions, optimizer steps. They
-// are called by sys.monitoring, or from code that haiprof/capture/hooks/rewrite.py gave those functions.
+// are called by sys.monitoring, or from code that haiprof/capture/hooks/rewrite.py gave those
+// functions.
 #include <atomic>
 
 #include "phase/process.h"
@@ -13,7 +14,8 @@ namespace {
 // back.
 std::atomic<PyObject*> gradients_query{nullptr};
 
-// The code objects whose frames are reported; compared, never followed (haiprof/capture/hooks holds them).
+// The code objects whose frames are reported; compared, never followed (haiprof/capture/hooks holds
+// them).
 std::atomic<PyObject*> module_code{nullptr};
 std::atomic<PyObject*> compiled_code{nullptr};
 std::atomic<PyObject*> optimizer_code{nullptr};

@@ -1,4 +1,5 @@
-// The binding of the step machine and of the callables that haiprof/capture/hooks attaches to torch.
+// The binding of the step machine and of the callables that haiprof/capture/hooks attaches to
+// torch.
 #include <pybind11/stl.h>
 
 #include <optional>
