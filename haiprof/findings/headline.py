@@ -376,7 +376,7 @@ def _throttled(summary: Summary, where: str) -> tuple[float, str, str]:
 
 
 def _held_up(metric: str) -> str:
-    who = "all tasks" if "_full" in metric else "some task"
+    who = "all tasks" if "_full" in metric else "at least one task"
     for resource, name in (("cpu", "a CPU"), ("io", "storage"), ("memory", "memory")):
         if f"{resource}_" in metric:
             return f"{who} waited for {name}"

@@ -329,7 +329,7 @@ def test_haiprof_in_a_zip_file_says_in_one_line_that_it_cannot_be_there(tmp_path
     package = Path(ours.__file__).parent
     archive = tmp_path / "app.pyz"
     with zipfile.ZipFile(archive, "w") as file:
-        for path in [*package.glob("*.py"), *package.glob("*.so"), *package.glob("session/*.py")]:
+        for path in [*package.rglob("*.py"), *package.glob("*.so")]:
             file.write(path, Path("haiprof", path.relative_to(package)))
     program = "import haiprof\ntry:\n    haiprof.start()\nexcept ImportError as e:\n    print(e)"
     bare = {n: v for n, v in os.environ.items() if n != "PYTHONPATH"}

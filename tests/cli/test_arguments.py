@@ -88,8 +88,8 @@ def test_every_option_can_be_given_both_ways() -> None:
         (["--options", "profile.trace=2", "x"], "--options profile.trace '2' is not 0 or 1"),
         (["--options", "profile.recorder=disk", "x"], "must be all or some of"),
         (["x", "--nodes", "0", "--options", "profile.time=1"], "must be a whole number"),
-        (["--report"], "which command?"),
-        ([], "which command?"),
+        (["--report"], "missing command"),
+        ([], "missing command"),
     ],
 )
 def test_a_wrong_word_is_named(words: list[str], told: str) -> None:

@@ -141,7 +141,7 @@ def test_a_script_without_a_first_line_runs_as_in_a_shell(tmp_path: Path) -> Non
         (["./orphan"], 126, "./orphan: cannot be executed: the interpreter"),
         (["--frobnicate", "true"], 2, "no option --frobnicate"),
         (["--sample-hz", "often", "true"], 2, "--sample-hz 'often' is not a number"),
-        ([], 2, "which command?"),
+        ([], 2, "missing command"),
     ],
 )
 def test_a_command_that_cannot_run_is_one_line_and_leaves_nothing(

@@ -483,9 +483,10 @@ def test_our_modules_come_in_one_file_and_that_is_gone(
         bundled, *others = told.read_text().split()
     assert int(bundled) > 10
     # What brings the bundle, what is no Python, and what is imported when somebody asks.
-    bringing = {"haiprof.control", *(f"haiprof.control.{n}" for n in ("entry", "bundle"))}
-    ours = {f"haiprof.{name}" for name in ("_core", "control.requests", "gently", "threads")}
-    assert set(others) <= bringing | ours
+    bringing = {"capture", "capture.socket", "capture.socket.entry", "capture.bundle"}
+    asked = {"capture.socket.requests"}
+    ground = {"_core", "capture.yielding", "common", "common.threads"}
+    assert set(others) <= {f"haiprof.{name}" for name in bringing | asked | ground}
     assert len(brought) == 1
     assert not brought[0].exists()
     assert running.stderr == ""

@@ -330,7 +330,7 @@ void a_cpu_that_goes_is_planned_anew_at_once(bool tells) {
   NONE("dram.read.bytes_per_s");
   NEAR("dram.read.bytes_per_s socket1", 40e9, 0);
   CHECK_EQUAL(bench.plans, 2u);
-  CHECK(bench.has_said("have gone"));
+  CHECK(bench.has_said("disappeared"));
   bench.tick();
   NEAR("dram.read.bytes_per_s socket0", 80e9, 0);
   NEAR("dram.read.bytes_per_s", 120e9, 0);

@@ -221,7 +221,7 @@ def test_memory_elsewhere_is_what_lies_far_from_the_threads(
     values = {(hardware.THREADS, f"node{n}"): v for n, v in enumerate(threads)}
     values |= {(hardware.MEMORY, f"node{n}"): v * 2**30 for n, v in enumerate(memory)}
     ranks, _ = summaries(tmp_path, {}, values)  # type: ignore[arg-type]
-    assert hardware_findings.far_memory(ranks[0]) == (None if far is None else pytest.approx(far))
+    assert hardware.far_memory(ranks[0]) == (None if far is None else pytest.approx(far))
     (row,) = hardware.placement_table(ranks).to_dicts()
     assert row.get("memory elsewhere_share") == (None if far is None else pytest.approx(far))
 
