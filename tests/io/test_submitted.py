@@ -265,12 +265,18 @@ def name_of(row: Any) -> str | None:
 
 
 def moved(job: Job, data: Path, way: str, *, direct: bool, hot: bool) -> dict[str, float]:
-    if hot:
-        make_hot(data)
-    else:
-        make_cold(data)
-    job.do(f"user.move({way!r}, {str(data)!r}, {SIZE}, {int(direct)})")
-    return job.grown()
+    for _ in range(3):
+        if hot:
+            make_hot(data)
+        else:
+            make_cold(data)
+        job.do(f"user.move({way!r}, {str(data)!r}, {SIZE}, {int(direct)})")
+        found = job.grown()
+        # The job's own code comes from storage, too, where memory was short: the next time it is
+        # there.
+        if not hot or direct or found["storage_read"] == exactly(0):
+            break
+    return found
 
 
 @pytest.mark.parametrize("kind", ["lazy", "now"])
