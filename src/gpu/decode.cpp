@@ -2,8 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
-
-#include "ring/writer.h"
+#include <utility>
 
 namespace haiprof::gpu {
 namespace {
@@ -52,16 +51,11 @@ Small at_most(std::uint32_t value) noexcept {
   return static_cast<Small>(std::min<std::uint32_t>(value, Small(~Small{0})));
 }
 
-void push(const ring::ActivityPayload& activity, std::uint64_t now) noexcept {
-  ring::push_at<ring::ActivityPayload>(ring::RecordType::activity, now,
-                                       [&](ring::ActivityPayload& p) { p = activity; });
-}
-
 template <typename Payload, typename Fill>
 void push_named(ring::RecordType type, std::uint64_t now, const Names::Name& name,
-                Fill&& fill) noexcept {
+                const ring::Ids& ids, Fill&& fill) noexcept {
   if (name.id != ring::kNone || name.text.data() == nullptr) {
-    ring::push_at<Payload>(type, now, [&](Payload& p) { fill(p, name.id); });
+    ring::push_at<Payload>(type, now, [&](Payload& p) { fill(p, name.id); }, ids);
     return;
   }
   ring::Texts texts(sizeof(Payload));
@@ -75,10 +69,8 @@ Decoded Decoder::decode(std::uint8_t* buffer, std::size_t valid, bool named) noe
   Decoded told;
   named_ = named;
   names_.begin_buffer();
-  if (generation_ != ring::generation()) {
-    made_.fill(0);
-    generation_ = ring::generation();
-  }
+  const std::uint32_t before = std::exchange(ids_, {}).generation;
+  if (before != ids_.generation) made_.fill(0);
   // The ring's own time of a GPU record says only when it was taken over.
   const std::uint64_t now = ring::now_ticks();
   clock_.read();
@@ -108,6 +100,11 @@ void Decoder::take(const std::uint8_t* record, std::uint64_t now, Decoded& told)
     default:
       ++told.unknown;
   }
+}
+
+void Decoder::push(const ring::ActivityPayload& activity, std::uint64_t now) const noexcept {
+  ring::push_at<ring::ActivityPayload>(
+      ring::RecordType::activity, now, [&](ring::ActivityPayload& p) { p = activity; }, ids_);
 }
 
 bool Decoder::settle(std::uint64_t& start, std::uint64_t& end, Decoded& told) const noexcept {
@@ -149,11 +146,11 @@ void Decoder::take_kernel(const std::uint8_t* record, std::uint64_t now, Decoded
     p.shared_bytes = K::StaticShared::of(record) + K::DynamicShared::of(record);
   };
   if (graph == 0) {
-    push_named<ring::KernelPayload>(ring::RecordType::kernel, now, kernel, fill);
+    push_named<ring::KernelPayload>(ring::RecordType::kernel, now, kernel, ids_, fill);
     return;
   }
   ++told.graph_kernels;
-  push_named<ring::GraphKernelPayload>(ring::RecordType::graph_kernel, now, kernel,
+  push_named<ring::GraphKernelPayload>(ring::RecordType::graph_kernel, now, kernel, ids_,
                                        [&](ring::GraphKernelPayload& p, std::uint32_t name) {
                                          fill(p.kernel, name);
                                          p.graph_node = K::GraphNode::of(record);

@@ -10,6 +10,7 @@
 #include "gpu/names.h"
 #include "gpu/record_clock.h"
 #include "ring/layout.h"
+#include "ring/writer.h"
 
 namespace haiprof::gpu {
 
@@ -57,6 +58,7 @@ class Decoder {
   void take_set(const std::uint8_t* record, std::uint64_t now, Decoded& told) noexcept;
   void take_sync(const std::uint8_t* record, std::uint64_t now, Decoded& told) noexcept;
   void take_overhead(const std::uint8_t* record, std::uint64_t now, Decoded& told) noexcept;
+  void push(const ring::ActivityPayload& activity, std::uint64_t now) const noexcept;
   // Whether they are times; then of CLOCK_REALTIME. Else counted.
   bool settle(std::uint64_t& start, std::uint64_t& end, Decoded& told) const noexcept;
   template <typename Fields>
@@ -86,7 +88,7 @@ class Decoder {
   Correlations correlations_;
   RecordClock clock_;
   std::array<std::uint32_t, kSlots> made_{};  // id + 1; 0 = not made yet
-  std::uint32_t generation_ = 0;
+  ring::Ids ids_{};
 };
 
 }  // namespace haiprof::gpu

@@ -31,8 +31,9 @@ std::uint32_t interned_uuid(const Driver& driver, cuda::Device device, const cha
 
 void Devices::tell(const Driver& driver) noexcept {
   if (!ring::is_open() || driver.primary_context_state == nullptr) return;
-  if (generation_ != ring::generation()) told_ = 0;
-  generation_ = ring::generation();
+  const ring::Ids ids;
+  if (generation_ != ids.generation) told_ = 0;
+  generation_ = ids.generation;
   int count = 0;
   if (driver.device_count(&count) != cuda::kSuccess) return;
   for (int device = 0; device < std::min(count, kMost); ++device) {
@@ -50,14 +51,16 @@ void Devices::tell(const Driver& driver) noexcept {
     if (driver.device_memory != nullptr) driver.device_memory(&memory, device);
     const std::uint32_t uuid = interned_uuid(driver, device, name);
     const std::uint32_t named = ring::intern(name);
-    ring::push_at<ring::DevicePayload>(ring::RecordType::device, ring::now_ticks(),
-                                       [&](ring::DevicePayload& p) {
-                                         p = {};
-                                         p.memory_bytes = memory;
-                                         p.uuid = uuid;
-                                         p.name = named;
-                                         p.device = static_cast<std::uint16_t>(device);
-                                       });
+    ring::push_at<ring::DevicePayload>(
+        ring::RecordType::device, ring::now_ticks(),
+        [&](ring::DevicePayload& p) {
+          p = {};
+          p.memory_bytes = memory;
+          p.uuid = uuid;
+          p.name = named;
+          p.device = static_cast<std::uint16_t>(device);
+        },
+        ids);
   }
 }
 

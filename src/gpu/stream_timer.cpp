@@ -349,11 +349,11 @@ bool StreamTimer::settle(const Pending& pending) noexcept {
 }
 
 void StreamTimer::push(const Pending& pending, const Moment& start, float milliseconds) noexcept {
-  if (pending.category == ring::Category::user && pending.range.generation != ring::generation()) {
+  ring::Texts texts(sizeof(ring::DeviceSpanPayload));
+  if (pending.category == ring::Category::user && pending.range.generation != texts.generation) {
     count(counters_.unresolved);  // its name is of a ring that was closed
     return;
   }
-  ring::Texts texts(sizeof(ring::DeviceSpanPayload));
   char graph[24];
   std::uint32_t name = pending.range.name;
   if (pending.category == ring::Category::phase) {
@@ -395,7 +395,7 @@ void StreamTimer::tell_failure() noexcept try {
   if (call == nullptr) return;
   const std::string text = "phases are no longer timed on the GPU: " + std::string(call) + ": " +
                            driver_->text_of(failure_.load(std::memory_order_acquire));
-  ring::push_event(ring::intern("hook"), text, {}, phase::current_step());
+  ring::push_event("hook", text, {}, phase::current_step());
 } catch (...) {  // no memory to tell it with
 }
 

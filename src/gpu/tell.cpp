@@ -11,7 +11,7 @@ namespace haiprof::gpu {
 void tell(const char* kind, const std::string& text, const std::string& attributes,
           std::uint64_t ticks) {
   if (!ring::is_open()) return;
-  ring::push_event(ring::intern(kind), text, attributes, phase::current_step(), ticks);
+  ring::push_event(kind, text, attributes, phase::current_step(), ticks);
 }
 
 std::string number(double value) {

@@ -25,11 +25,10 @@ using Guard = std::lock_guard<SpinLock>;
 // the machine's lock is enough, because spans are pushed under it.
 class Names {
  public:
-  std::uint32_t id(Name name) noexcept {
-    const std::uint32_t generation = ring::generation();
-    if (generation != generation_) {
+  std::uint32_t id(Name name, const ring::Ids& ids) noexcept {
+    if (ids.generation != generation_) {
       for (std::size_t i = 0; i < std::size(ids_); ++i) ids_[i] = ring::intern(kNames[i]);
-      generation_ = generation;
+      generation_ = ids.generation;
     }
     return ids_[static_cast<std::size_t>(name)];
   }
@@ -72,7 +71,9 @@ void push(void*, const Span& span) noexcept {
   }
   if (!ring::is_open()) return;
   const auto category = span.name == Name::step ? ring::Category::step : ring::Category::phase;
-  ring::push_span(span.start, span.end, names.id(span.name), category, span.step);
+  const ring::Ids ids;
+  ring::push_span(span.start, span.end, names.id(span.name, ids), category, span.step, ring::kNone,
+                  0, ids);
 }
 
 Machine machine{Sink{push, nullptr}};

@@ -147,15 +147,16 @@ bool read(std::size_t device, Figures& figures) noexcept {
 void push(std::size_t device, const Figures& figures) noexcept {
   char name[32];
   std::snprintf(name, sizeof name, "gpu%zu", device);
+  const ring::Ids ids;
   const std::uint32_t instance = ring::intern(name);
   for (std::size_t i = 0; i < std::size(kSeries); ++i) {
     if (figures.of[i] < 0) continue;
-    ring::push_value(ring::intern(kSeries[i].metric), instance, figures.of[i]);
+    ring::push_value(ring::intern(kSeries[i].metric), instance, figures.of[i], ids);
   }
 }
 
 void push_event(const char* kind, const char* text) noexcept {
-  ring::push_event(ring::intern(kind), text, {}, phase::current_step());
+  ring::push_event(kind, text, {}, phase::current_step());
 }
 
 // Whether a count that only grows, until the user has torch begin anew, is worth an event.

@@ -38,6 +38,7 @@ __thread std::uint64_t began __attribute__((tls_model("initial-exec"))) = 0;
 
 void tell() noexcept {
   const std::uint64_t rate = tick_rate.load(std::memory_order_relaxed);
+  const ring::Ids ids;
   const std::uint32_t count = ring::intern("python.gc.count");
   const std::uint32_t seconds = ring::intern("python.gc.seconds");
   for (std::size_t i = 0; i < std::size(tallies); ++i) {
@@ -45,8 +46,9 @@ void tell() noexcept {
     if (tallies[i].told.exchange(pauses, std::memory_order_relaxed) == pauses) continue;
     const std::uint32_t instance = ring::intern(kInstances[i]);
     const std::uint64_t ticks = tallies[i].ticks.load(std::memory_order_relaxed);
-    ring::push_value(count, instance, static_cast<double>(pauses));
-    ring::push_value(seconds, instance, static_cast<double>(ticks) / static_cast<double>(rate));
+    ring::push_value(count, instance, static_cast<double>(pauses), ids);
+    ring::push_value(seconds, instance, static_cast<double>(ticks) / static_cast<double>(rate),
+                     ids);
   }
 }
 
@@ -71,8 +73,9 @@ void paused(std::uint64_t from, std::uint64_t to, std::size_t generation) noexce
   tally.pauses.fetch_add(1, std::memory_order_relaxed);
   tally.ticks.fetch_add(to - from, std::memory_order_relaxed);
   if (to - from >= rate / kSpansPerSecond) {
+    const ring::Ids ids;
     ring::push_span(from, to, ring::intern(kSpans[generation]), ring::Category::gc,
-                    phase::current_step());
+                    phase::current_step(), ring::kNone, 0, ids);
   }
   if (to >= next_telling) {
     next_telling = to + rate / kTellsPerSecond;

@@ -65,7 +65,7 @@ void open_ring(const std::filesystem::path& path, std::size_t bytes,
 void push_event(std::string_view kind, std::string_view text,
                 std::optional<std::string_view> attributes) {
   if (!ready()) return;
-  ring::push_event(ring::intern(kind), text, attributes.value_or(""), phase::current_step());
+  ring::push_event(kind, text, attributes.value_or(""), phase::current_step());
 }
 
 // Waits without the GIL until the recorder has answered. None: it did not within the time.

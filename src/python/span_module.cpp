@@ -55,21 +55,20 @@ std::string_view text_of(PyObject* text) noexcept {
 
 void push(const Span* self, std::uint64_t start, std::uint64_t end) noexcept {
   ring::push_span(start, end, self->name_id, static_cast<ring::Category>(self->category),
-                  phase::current_step(), self->attributes_id);
+                  phase::current_step(), self->attributes_id, 0, ring::Ids{self->generation});
 }
 
 // With the texts that are not in the string table, or not known to be. Ids are good until the next
 // ring is opened.
 void push_with_texts(Span* self, std::uint64_t start, std::uint64_t end) noexcept {
   if (!ready()) return;
-  const std::uint32_t generation = ring::generation();
   ring::Texts texts(sizeof(ring::SpanPayload));
   self->name_id = texts.add(ring::Share::name, text_of(self->name));
   self->attributes_id = self->attributes == Py_None
                             ? ring::kNone
                             : texts.add(ring::Share::detail, text_of(self->attributes));
   if (texts.bytes() == 0) {
-    self->generation = generation;
+    self->generation = texts.generation;
     return push(self, start, end);
   }
   ring::push_span(start, end, self->name_id, static_cast<ring::Category>(self->category),

@@ -25,6 +25,7 @@
 namespace haiprof::ring {
 
 __thread Lane* tls_lane __attribute__((tls_model("initial-exec"))) = nullptr;
+std::atomic<std::uint32_t> generation_number{1};
 
 namespace {
 
@@ -36,7 +37,6 @@ struct OwnedLane : Lane {
   LaneHeader* header = nullptr;
   std::uint32_t first_chunk = 0;
   std::uint32_t chunk_count = 0;
-  std::uint32_t generation = 0;
   std::uint64_t sequence = 0;
   std::uint32_t thread = 0;
   bool changed_hands = false;
@@ -54,6 +54,9 @@ struct Ring {
   std::atomic<std::uint64_t> last_snapshot{0};
 
   std::uint32_t next_chunk = 0;
+  // Ours rather than the file's: they are read without the mutex, also while the ring is closed.
+  std::uint64_t string_bytes = 0;
+  std::atomic<std::uint64_t> string_committed{0};
   std::atomic<std::uint32_t> string_count{0};
   std::unique_ptr<StringIndex> index;
   std::vector<std::unique_ptr<OwnedLane>> owned;
@@ -65,7 +68,6 @@ struct Ring {
 // while the process runs its static destructors.
 std::mutex& mutex = *new std::mutex;
 std::atomic<Ring*> current{nullptr};
-std::atomic<std::uint32_t> generation_number{1};
 // Lanes whose ring was closed under their threads; kept until those threads notice, and with the
 // last of them its ring.
 std::vector<std::unique_ptr<OwnedLane>>& orphans = *new std::vector<std::unique_ptr<OwnedLane>>;
@@ -414,7 +416,8 @@ Failure open(const std::string& path, std::size_t bytes, const Identity& identit
   ring->lanes = reinterpret_cast<LaneHeader*>(ring->base + super->lane_offset);
   ring->strings = ring->base + super->string_offset;
   ring->chunks = ring->base + super->chunk_offset;
-  ring->index = std::make_unique<StringIndex>(ring->strings, super->string_bytes);
+  ring->string_bytes = super->string_bytes;
+  ring->index = std::make_unique<StringIndex>(ring->strings, ring->string_bytes);
   ring->tick_limit = std::min<std::uint64_t>(super->ticks_per_second, 0xFFFFFFFFULL);
   ring->last_snapshot.store(now_ticks(), std::memory_order_relaxed);
   write_snapshot(*ring);
@@ -422,7 +425,8 @@ Failure open(const std::string& path, std::size_t bytes, const Identity& identit
   super->state.store(RingState::live, std::memory_order_relaxed);
   super->magic.store(kMagic, std::memory_order_release);
 
-  generation_number.fetch_add(1, std::memory_order_relaxed);
+  // Whoever sees this number sees the lanes of the ring before sent the slow way.
+  generation_number.fetch_add(1, std::memory_order_release);
   current.store(ring.release(), std::memory_order_release);
   return {};
 } catch (...) {
@@ -471,8 +475,6 @@ bool claim_lane(std::uint32_t chunks) noexcept {
   return claim(chunks) != nullptr;
 }
 
-std::uint32_t generation() noexcept { return generation_number.load(std::memory_order_acquire); }
-
 namespace {
 
 // Longer ones are not looked up each time: that would cost more than to bring them.
@@ -487,9 +489,9 @@ Ring* held_ring() noexcept {
 
 bool has_room(const Ring& ring, Share share, std::string_view text) noexcept {
   const auto quarters = static_cast<std::uint64_t>(share);
-  const std::uint64_t at = ring.super->string_committed.load(std::memory_order_relaxed);
+  const std::uint64_t at = ring.string_committed.load(std::memory_order_relaxed);
   return text.size() <= 0xFFFFFF &&
-         align_up(at + 4 + text.size(), 4) <= ring.super->string_bytes / 4 * quarters &&
+         align_up(at + 4 + text.size(), 4) <= ring.string_bytes / 4 * quarters &&
          ring.string_count.load(std::memory_order_relaxed) < ring.index->most() / 4 * quarters;
 }
 
@@ -497,11 +499,13 @@ bool has_room(const Ring& ring, Share share, std::string_view text) noexcept {
 std::uint32_t add(Ring& ring, Share share, std::string_view text, std::uint64_t hash) noexcept {
   const std::uint32_t known = ring.index->find(text, hash);
   if (known != kNone || !has_room(ring, share, text)) return known;
-  const std::uint64_t at = ring.super->string_committed.load(std::memory_order_relaxed);
+  const std::uint64_t at = ring.string_committed.load(std::memory_order_relaxed);
   const auto length = static_cast<std::uint32_t>(text.size());
   std::memcpy(ring.strings + at, &length, 4);
   text.copy(reinterpret_cast<char*>(ring.strings) + at + 4, text.size());
-  ring.super->string_committed.store(align_up(at + 4 + text.size(), 4), std::memory_order_release);
+  const std::uint64_t end = align_up(at + 4 + text.size(), 4);
+  ring.string_committed.store(end, std::memory_order_relaxed);
+  ring.super->string_committed.store(end, std::memory_order_release);
   const std::uint32_t id = ring.string_count.fetch_add(1, std::memory_order_relaxed);
   ring.index->add(hash, id, at);
   return id;
@@ -600,9 +604,9 @@ void count_drop(Drop reason) noexcept {
                                                                          std::memory_order_relaxed);
 }
 
-Lane* make_room(std::size_t bytes, std::uint64_t now) noexcept {
+Lane* make_room(std::size_t bytes, std::uint64_t now, std::uint32_t generation) noexcept {
   auto* lane = static_cast<OwnedLane*>(tls_lane);
-  if (lane != nullptr && lane->generation != generation()) {
+  if (lane != nullptr && lane->generation != ring::generation()) {
     release_lane(lane);
     pthread_setspecific(lane_key(), nullptr);
     lane = nullptr;
@@ -617,6 +621,10 @@ Lane* make_room(std::size_t bytes, std::uint64_t now) noexcept {
     if (lane == nullptr) return nullptr;
     lane->busy = true;
     std::atomic_signal_fence(std::memory_order_seq_cst);
+  }
+  if (lane->generation != generation) {
+    lane->busy = false;
+    return nullptr;
   }
   if (bytes > kChunkBytes - sizeof(ChunkHeader)) {
     count_drop(Drop::too_big);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <new>
@@ -69,8 +70,21 @@ std::uint32_t intern_up_to(Share share, std::string_view text) noexcept;
 // Takes a lock that second time only.
 std::uint32_t intern_repeated(Share share, std::string_view text) noexcept;
 
-// A number that changes whenever a ring is opened: ids cached under another number are stale.
-std::uint32_t generation() noexcept;
+// A number that changes whenever a ring is opened or closed: ids cached under another are stale.
+extern std::atomic<std::uint32_t> generation_number;
+inline std::uint32_t generation() noexcept {
+  return generation_number.load(std::memory_order_acquire);
+}
+
+// Which ring a record's ids are of: the one that is open when this is made, before the first of
+// them is looked up. Closed and opened anew before the push, it drops the record: the ids would
+// mean other texts there.
+struct Ids {
+  std::uint32_t generation = ring::generation();
+
+  static constexpr std::size_t bytes() noexcept { return 0; }
+  static void write(std::uint8_t*) noexcept {}
+};
 
 std::uint64_t dropped(Drop reason) noexcept;
 
@@ -89,6 +103,7 @@ struct alignas(64) Lane {
   std::uint64_t base_ticks = 0;
   std::atomic<std::uint64_t> tick_limit{0};  // largest delta before a rebase (about a second)
   std::uint64_t records = 0;
+  std::uint32_t generation = 0;
   volatile bool busy = false;
 };
 
@@ -96,12 +111,13 @@ struct alignas(64) Lane {
 extern __thread Lane* tls_lane __attribute__((tls_model("initial-exec")));
 
 // The slow way of a push: claims a lane, opens the next chunk or rebases, so that `bytes` fit for a
-// record of time `now`. Returns the lane with busy set, or nullptr when the record is dropped.
-Lane* make_room(std::size_t bytes, std::uint64_t now) noexcept;
+// record of time `now` and of that generation. Returns the lane with busy set, or nullptr when the
+// record is dropped.
+Lane* make_room(std::size_t bytes, std::uint64_t now, std::uint32_t generation) noexcept;
 void count_drop(Drop reason) noexcept;
 
-// The texts that one record brings along. They must stay until it is pushed.
-class Texts {
+// The texts that one record brings along, and its ids. They must stay until it is pushed.
+class Texts : public Ids {
  public:
   // field_bytes: of the payload that they go behind.
   explicit Texts(std::size_t field_bytes) noexcept : at_(field_bytes), field_bytes_(field_bytes) {}
@@ -127,23 +143,18 @@ class Texts {
   std::size_t field_bytes_;
 };
 
-struct NoTexts {
-  static constexpr std::size_t bytes() noexcept { return 0; }
-  static void write(std::uint8_t*) noexcept {}
-};
-
 // Writes one record with the time `now`. The hot path of everything. `fill` stores the payload's
 // fields straight into the ring: built elsewhere and copied, a payload of narrow fields stalls the
 // wide loads of the copy, which costs more than the clock.
-template <typename Payload, typename Fill, typename Behind = NoTexts>
+template <typename Payload, typename Fill, typename Behind = Ids>
 inline void push_at(RecordType type, std::uint64_t now, Fill&& fill,
-                    const Behind& texts = {}) noexcept {
+                    const Behind& ids = {}) noexcept {
   constexpr std::size_t kFieldBytes = sizeof(RecordHeader) + sizeof(Payload);
   static_assert(kFieldBytes % 8 == 0 && kFieldBytes <= kChunkBytes - sizeof(ChunkHeader));
-  const std::size_t bytes = kFieldBytes + texts.bytes();
+  const std::size_t bytes = kFieldBytes + ids.bytes();
   Lane* lane = tls_lane;
   if (__builtin_expect(lane == nullptr, 0)) {
-    lane = make_room(bytes, now);
+    lane = make_room(bytes, now, ids.generation);
     if (lane == nullptr) return;
   } else if (__builtin_expect(lane->busy, 0)) {
     count_drop(Drop::nested);
@@ -153,10 +164,10 @@ inline void push_at(RecordType type, std::uint64_t now, Fill&& fill,
     std::atomic_signal_fence(std::memory_order_seq_cst);
     // A time before the base wraps to a huge delta and takes the slow way too.
     if (__builtin_expect(
-            lane->at + bytes > lane->chunk_end ||
+            lane->at + bytes > lane->chunk_end || lane->generation != ids.generation ||
                 now - lane->base_ticks > lane->tick_limit.load(std::memory_order_relaxed),
             0)) {
-      lane = make_room(bytes, now);
+      lane = make_room(bytes, now, ids.generation);
       if (lane == nullptr) return;
     }
   }
@@ -166,7 +177,7 @@ inline void push_at(RecordType type, std::uint64_t now, Fill&& fill,
   // change and throws the copy away.
   std::memcpy(lane->at, &header, sizeof header);
   fill(*new (lane->at + sizeof header) Payload);
-  texts.write(lane->at + sizeof header);
+  ids.write(lane->at + sizeof header);
   lane->at += bytes;
   ++lane->records;
   lane->chunk->committed.store(static_cast<std::uint32_t>(lane->at - lane->payload),
@@ -175,10 +186,10 @@ inline void push_at(RecordType type, std::uint64_t now, Fill&& fill,
   lane->busy = false;
 }
 
-template <typename Behind = NoTexts>
+template <typename Behind = Ids>
 inline void push_span(std::uint64_t start, std::uint64_t end, std::uint32_t name, Category category,
                       std::uint32_t step, std::uint32_t attributes = kNone,
-                      std::uint64_t correlation = 0, const Behind& texts = {}) noexcept {
+                      std::uint64_t correlation = 0, const Behind& ids = {}) noexcept {
   push_at<SpanPayload>(
       RecordType::span, end,
       [&](SpanPayload& p) {
@@ -190,21 +201,22 @@ inline void push_span(std::uint64_t start, std::uint64_t end, std::uint32_t name
         p.attributes = attributes;
         p.correlation = correlation;
       },
-      texts);
+      ids);
 }
 
 // An event in words that may be any. attributes: a JSON object, or empty for none.
-inline void push_event(std::uint32_t kind, std::string_view text, std::string_view attributes,
+inline void push_event(std::string_view kind, std::string_view text, std::string_view attributes,
                        std::uint32_t step, std::uint64_t now = now_ticks()) noexcept {
   Texts texts(sizeof(EventPayload));
-  const EventPayload event{kind, texts.add(Share::name, text),
+  const EventPayload event{intern(kind), texts.add(Share::name, text),
                            attributes.empty() ? kNone : texts.add(Share::detail, attributes), step};
   push_at<EventPayload>(RecordType::event, now, [&](EventPayload& p) { p = event; }, texts);
 }
 
-inline void push_value(std::uint32_t metric, std::uint32_t instance, double value) noexcept {
-  push_at<ValuePayload>(RecordType::value, now_ticks(),
-                        [&](ValuePayload& p) { p = {metric, instance, value}; });
+inline void push_value(std::uint32_t metric, std::uint32_t instance, double value,
+                       const Ids& ids) noexcept {
+  push_at<ValuePayload>(
+      RecordType::value, now_ticks(), [&](ValuePayload& p) { p = {metric, instance, value}; }, ids);
 }
 
 // A value of a metric that the job's code has named.

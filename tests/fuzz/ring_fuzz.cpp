@@ -53,8 +53,8 @@ void push_one_of_each() {
   const std::uint32_t brought = texts.bring("a span"), details = texts.bring("{\"a\": 1}");
   ring::push_span(ring::now_ticks(), ring::now_ticks() + 9, brought, ring::Category::user, 3,
                   details, 0, texts);
-  ring::push_event(name, "a text", "{\"b\": 2}", 3);
-  ring::push_value(name, ring::kNone, 0.5);
+  ring::push_event("a name", "a text", "{\"b\": 2}", 3);
+  ring::push_value(name, ring::kNone, 0.5, {});
   push<ring::KernelPayload>(ring::RecordType::kernel, [&](auto& p) { p.name = name; });
   push<ring::GraphKernelPayload>(ring::RecordType::graph_kernel,
                                  [&](auto& p) { p.kernel.name = name; });

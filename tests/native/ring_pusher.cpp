@@ -30,7 +30,7 @@ void push_commit_first(std::uint64_t now, const ring::SpanPayload& payload) {
   ring::Lane* lane = ring::tls_lane;
   if (lane == nullptr || lane->at + kBytes > lane->chunk_end ||
       now - lane->base_ticks > lane->tick_limit.load(std::memory_order_relaxed)) {
-    lane = ring::make_room(kBytes, now);
+    lane = ring::make_room(kBytes, now, ring::generation());
     if (lane == nullptr) return;
   }
   std::uint8_t* at = lane->at;

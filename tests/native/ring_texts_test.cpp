@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -172,9 +173,8 @@ void a_text_that_no_record_holds_is_in_the_table_or_counted() {
 
 void events_and_values_bring_their_texts() {
   OpenRing ring;
-  const std::uint32_t kind = ring::intern("mark");
-  ring::push_event(kind, "first", "{\"a\": 1}", 4);
-  ring::push_event(kind, "second", {}, 5);
+  ring::push_event("mark", "first", "{\"a\": 1}", 4);
+  ring::push_event("mark", "second", {}, 5);
   ring::push_value("loss/7", 0.25);
   ring.drain.drain(~0ULL);
   const drain::Events& events = ring.drain.events;
@@ -207,6 +207,32 @@ void a_record_and_its_texts_are_one() {
     }
     CHECK_EQUAL(text_at(ring.drain, spans.name, row), "span " + number);
   }
+}
+
+// Between the look for a name and the push, another thread may have closed the ring and opened one.
+void a_record_goes_to_no_ring_but_that_of_its_ids() {
+  const auto span = [](std::uint32_t name, const ring::Ids& ids) {
+    ring::push_span(1, 2, name, ring::Category::user, 3, ring::kNone, 0, ids);
+  };
+  std::optional<ring::Ids> before;
+  std::uint32_t name = ring::kNone;
+  {
+    OpenRing ring;
+    before = ring::Ids{};
+    name = ring::intern("of the ring before");
+    span(name, *before);
+    ring.drain.drain(~0ULL);
+    CHECK_EQUAL(text_at(ring.drain, ring.drain.spans.name, 0), "of the ring before");
+  }
+  OpenRing ring;
+  const ring::Ids now;
+  CHECK_EQUAL(ring::intern("of this ring"), name);
+  span(name, *before);  // the thread has no lane here yet
+  span(name, now);
+  span(name, *before);  // it has one
+  ring.drain.drain(~0ULL);
+  CHECK_EQUAL(ring.drain.spans.name.rows(), 1U);
+  CHECK_EQUAL(text_at(ring.drain, ring.drain.spans.name, 0), "of this ring");
 }
 
 // Threads look for texts without a lock while others add some, and while the ring is closed.
@@ -250,6 +276,7 @@ int main(int argc, char** argv) {
   a_text_that_no_record_holds_is_in_the_table_or_counted();
   events_and_values_bring_their_texts();
   a_record_and_its_texts_are_one();
+  a_record_goes_to_no_ring_but_that_of_its_ids();
   threads_share_the_table_while_rings_come_and_go();
   return test::result();
 }
