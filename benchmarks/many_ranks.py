@@ -63,7 +63,7 @@ def real_steps(traces: Path) -> list[Step]:
     """Read the step of each rank of a folder of traces whose ranks have the same collectives."""
     made = []
     analyzer = Analyzer(traces)
-    for _, linked in analyzer._linked(None, _whole):
+    for _, linked in analyzer._traced._linked(None, _whole):
         found = communications(linked)
         (start, end) = linked.steps.row(0)[1:]
         kernels = linked.activities.filter(pl.col("kind") != "sync").sort("start")

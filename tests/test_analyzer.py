@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 import pytest
 import runs
+import traces
 
 from haiprof import schema
 from haiprof.analyzer import Analyzer
@@ -175,6 +176,17 @@ def test_kernels_are_only_read_for_a_summary_when_they_were_recorded(
     Analyzer(runs.make_gpu_run(tmp_path / "g", windows=False)).headline()
     assert "kernels" not in read
     assert "device_spans" in read
+
+
+def test_progress_has_a_new_name_and_the_old_one_still_works(tmp_path: Path) -> None:
+    trace = tmp_path / "rank0.pt.trace.json"
+    traces.write(trace, traces.small(0))
+    new: list[int] = []
+    Analyzer(trace, on_bytes=new.append)
+    old: list[int] = []
+    with pytest.warns(DeprecationWarning, match="on_bytes"):
+        Analyzer(trace, told=old.append)
+    assert sum(old) == sum(new) > 0
 
 
 def test_a_rank_that_is_not_there_is_one_line(analyzer: Analyzer) -> None:

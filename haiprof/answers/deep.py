@@ -1,29 +1,23 @@
-"""Methods of the Analyzer that a deep trace answers, each a view over all ranks."""
+"""What a deep trace answers: each method a view over all ranks."""
 
 from __future__ import annotations
 
-import abc
 import functools
-import itertools
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor
 from typing import Literal, NamedTuple, TypeVar
 
 import polars as pl
 
-from haiprof.answers import kept_overview, late_ranks, one_trace, unknown
-from haiprof.answers.linked_traces import Links
-from haiprof.answers.matched import Matched, Session
-from haiprof.answers.over_ranks import Whose
+from haiprof.answers import host_clocks, kept_overview, late_ranks, one_trace, unknown
+from haiprof.answers.matched import matched
 from haiprof.answers.rank_columns import placed, session_of, stacked
+from haiprof.answers.ranks import Ranks
 from haiprof.common import asked
 from haiprof.common.choices import quoted
 from haiprof.common.choices import unknown as unknown_word
 from haiprof.errors import HaiprofError
 from haiprof.findings.deep import recommendation, rules
-from haiprof.runs import ROLE_NODE, Process
-from haiprof.views import clock as clock_view
-from haiprof.views.intervals import Times
+from haiprof.runs import Process
 from haiprof.views.run import imbalance
 from haiprof.views.trace import bandwidth as bandwidth_view
 from haiprof.views.trace import compare as compare_view
@@ -83,53 +77,43 @@ class DistributedFrames(NamedTuple):
     collectives: pl.DataFrame
 
 
-class Traced(abc.ABC):
-    """What the Analyzer answers from a deep trace, of one rank or of all.
+class TraceAnswers:
+    """What a deep trace answers, of one rank or of all.
 
     Frames begin with ``node``, ``rank``, ``pid`` and ``session`` (which of the times that a worker
     was profiled, from 1; null of a run that haiprof recorded). Their other columns are those of the
     view that each method names, where its formula stands too. A run without operators (haiprof's
     own records of kernels) has the views of its kernels, and no rows in the others; unless deep
     traces lie in its folders, which then answer those.
+
+    Args:
+        ranks: of the run.
+        in_detail: returns who answers what only a deep trace tells of a rank, or of all: of
+            operators, calls and memory.
     """
 
-    _executor: Executor | None
-    _links: Links
+    def __init__(
+        self, ranks: Ranks, in_detail: Callable[[int | None], TraceAnswers] | None = None
+    ) -> None:
+        """Read nothing yet."""
+        self._ranks = ranks
+        self._in_detail = in_detail or (lambda _: self)
 
-    @property
-    @abc.abstractmethod
-    def _where(self) -> str:
-        """What is analysed, as errors name it."""
-
-    @abc.abstractmethod
-    def _choose(self, rank: int | None) -> list[Process]:
-        """Return the processes of a rank, or all."""
-
-    @abc.abstractmethod
-    def _map(
-        self, work: Callable[[Whose], _Result], processes: Sequence[Whose]
-    ) -> Iterable[tuple[Whose, _Result]]:
-        """Do the work for each process, on the executor where there is one.
-
-        A process whose work fails is named among the problems, and left out.
-        """
-
-    def _in_detail(self, rank: int | None) -> Traced:
-        """Return who answers what only a deep trace tells: of operators, calls and memory."""
-        return self
-
-    @property
-    def traced(self) -> bool:
-        """Whether any process of the run is known by a deep trace."""
-        return any(process.trace is not None for process in self._choose(None))
+    def steps(self, rank: int | None = None) -> pl.DataFrame:
+        """Return the steps with their device work, and what of each its parts took."""
+        return self.overview(rank).steps
 
     def overview(self, rank: int | None = None) -> OverviewFrames:
         """Return how busy and how well used the GPUs were, and what the steps spent.
 
         See :func:`haiprof.views.trace.overview.overview`.
         """
-        chosen = self._traces(rank)
-        made = list(self._map(functools.partial(one_trace.overview_of, links=self._local), chosen))
+        chosen = self._ranks.jobs(rank)
+        made = list(
+            self._ranks.map(
+                functools.partial(one_trace.overview_of, links=self._ranks.links), chosen
+            )
+        )
         scalars = [
             pl.DataFrame(
                 {
@@ -158,9 +142,11 @@ class Traced(abc.ABC):
         Raises:
             OSError: it cannot be written.
         """
-        for process in self._traces(None):
+        for process in self._ranks.jobs(None):
             if process.trace is not None and kept_overview.read(process.folder) is None:
-                kept_overview.keep(process.folder, one_trace.overview_of(process, self._local))
+                kept_overview.keep(
+                    process.folder, one_trace.overview_of(process, self._ranks.links)
+                )
 
     def operators(
         self, rank: int | None = None, *, by: operators.By = "name", compat: bool = False
@@ -177,12 +163,13 @@ class Traced(abc.ABC):
             rank, functools.partial(operators.operators, by=by, compat=compat)
         )
 
-    def _kernel_table(
+    def kernels_by(
         self,
         rank: int | None,
         by: Literal["name", "launch"],
         compat: bool,
     ) -> pl.DataFrame:
+        """Return what kernels cost, by ``name``, or by ``launch`` properties and operator."""
         asked.one_of("by", by, tuple(kernel_view.COLUMNS))
         work = functools.partial(kernel_view.kernels, by=by, compat=compat)
         return self._view(rank, work, None if compat else kernel_view.COLUMNS[by])
@@ -232,17 +219,17 @@ class Traced(abc.ABC):
         Of ``rank`` alone, its steps; what it waited for the others needs their traces, too, and is
         of all ranks. See :mod:`haiprof.views.trace.distributed`.
         """
-        matched = self._matched()
+        together = matched(self._ranks)
         alone = rank is not None
-        steps = self._view(rank, distributed.breakdown) if alone else matched.steps
-        return DistributedFrames(steps, matched.transfers, matched.collectives)
+        steps = self._view(rank, distributed.breakdown) if alone else together.steps
+        return DistributedFrames(steps, together.transfers, together.collectives)
 
     def stragglers(self) -> pl.DataFrame:
         """Return how long each rank let the others wait, the worst first.
 
         See :func:`haiprof.views.trace.stragglers.stragglers`.
         """
-        return self._matched().stragglers
+        return matched(self._ranks).stragglers
 
     def imbalance(self) -> pl.DataFrame:
         """Return which ranks are late, since when and in what, the worst first.
@@ -253,16 +240,19 @@ class Traced(abc.ABC):
         phases of all its steps, of deep traces from the parts of their steps without the waiting in
         collectives.
         """
+        return self._ranks.once("imbalance", self._imbalance).clone()
+
+    def _imbalance(self) -> pl.DataFrame:
         steps = self.overview().steps
-        matched = self._matched()
+        together = matched(self._ranks)
         nothing = pl.lit(None, pl.String()).alias("evidence")
         groups = [
-            group for each in matched.sessions for group in late_ranks.at_once(each.whose, steps)
+            group for each in together.sessions for group in late_ranks.at_once(each.whose, steps)
         ]
         return pl.concat(
             late_ranks.told(
                 imbalance.imbalance(
-                    late_ranks.traced_parts(group, steps, matched.transfers)
+                    late_ranks.traced_parts(group, steps, together.transfers)
                 ).with_columns(nothing),
                 group,
             )
@@ -277,30 +267,10 @@ class Traced(abc.ABC):
         ``residual``, ``residual_p99`` (ns), ``pairs``, ``corrected``, ``how``. A clock that was set
         has several rows. See :mod:`haiprof.views.clock`.
         """
-        made = self._clock()
-        deep = self if made.pieces else self._in_detail(None)
-        return made.frame if deep is self else deep._clock().frame
-
-    def on_one_clock(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Return a frame of several hosts with the times of all by the clock of the reference.
-
-        Args:
-            frame: has ``node``, and ``start``, ``end`` or ``time`` (ns); of one host it is
-                returned as it is.
-        """
-        several = frame["node"].n_unique() > 1 if frame.height else False
-        return self._clock().applied(frame) if several else frame
-
-    def clock_by_node(self) -> dict[str, Callable[[Times], Times]]:
-        """Return for each node what puts its times (ns) on the clock of the reference.
-
-        Empty where all processes are of one node.
-        """
-        nodes = {process.node for process in self._choose(None)}
-        if len(nodes) < 2:
-            return {}
-        clock = self._clock()
-        return {node: functools.partial(clock.corrected, node) for node in nodes}
+        compared = host_clocks.clock(self._ranks)
+        if compared.pieces:
+            return compared.frame
+        return host_clocks.clock(self._in_detail(None)._ranks).frame
 
     def temporal(self, rank: int | None = None, *, drop_last_step: bool = False) -> pl.DataFrame:
         """Return how the time of each GPU divides into idle, computing and the rest.
@@ -376,9 +346,11 @@ class Traced(abc.ABC):
         See :func:`haiprof.views.trace.cupti_counters.cupti_counters`.
         """
         deep = self._in_detail(rank)
-        chosen = deep._traces(rank)
+        chosen = deep._ranks.jobs(rank)
         return stacked(
-            deep._map(functools.partial(one_trace.counters_of, links=deep._local), chosen)
+            deep._ranks.map(
+                functools.partial(one_trace.counters_of, links=deep._ranks.links), chosen
+            )
         )
 
     def sequences(
@@ -405,7 +377,9 @@ class Traced(abc.ABC):
             names = deep.operators()["name"].cast(pl.String).unique().to_list()
             if not any(operator in name for name in names):
                 there = unknown_word(operator, names, "it has")
-                raise HaiprofError(f"{self._where}: has no operator {quoted(operator)}: {there}")
+                raise HaiprofError(
+                    f"{self._ranks.where}: has no operator {quoted(operator)}: {there}"
+                )
         return found
 
     def critical_path(
@@ -430,7 +404,7 @@ class Traced(abc.ABC):
         )
         found = {process.label: path for process, path in made if not isinstance(path, str)}
         if made and not found:
-            raise HaiprofError(f"{self._where}: {next(str(lacks) for _, lacks in made)}")
+            raise HaiprofError(f"{self._ranks.where}: {next(str(lacks) for _, lacks in made)}")
         return found
 
     def recommendations(self, rank: int | None = None) -> pl.DataFrame:
@@ -442,9 +416,13 @@ class Traced(abc.ABC):
         deep = self._in_detail(rank)
         if deep is not self:
             return deep.recommendations(rank)
-        chosen = self._traces(rank)
-        work = functools.partial(one_trace.findings_of, links=self._local)
-        found = list(self._map(work, chosen))
+        found = self._ranks.once(f"recommendations {rank}", lambda: self._recommendations(rank))
+        return found.clone()
+
+    def _recommendations(self, rank: int | None) -> pl.DataFrame:
+        chosen = self._ranks.jobs(rank)
+        work = functools.partial(one_trace.findings_of, links=self._ranks.links)
+        found = list(self._ranks.map(work, chosen))
         if len(chosen) > 1 and rank is None:
             late = rules.stragglers(self.stragglers(), self.overview().steps)
             for process, made in found:
@@ -472,10 +450,12 @@ class Traced(abc.ABC):
         if view is not None:
             asked.one_of("view", view, {want.view for want in requirements.WANTS})
         deep = self._in_detail(rank)
-        chosen = deep._traces(rank)
-        return stacked(deep._map(functools.partial(unknown.unknown_of, view=view), chosen))
+        chosen = deep._ranks.jobs(rank)
+        return stacked(deep._ranks.map(functools.partial(unknown.unknown_of, view=view), chosen))
 
-    def compare(self, after: Traced, rank: int | None = None) -> dict[str, compare_view.Comparison]:
+    def compare(
+        self, after: TraceAnswers, rank: int | None = None
+    ) -> dict[str, compare_view.Comparison]:
         """Compare each trace of this run with the same rank's in a later run, by label.
 
         See :func:`haiprof.views.trace.compare.compare`: what is chance is not called a change.
@@ -489,7 +469,7 @@ class Traced(abc.ABC):
         }
 
     def differences(
-        self, after: Traced, rank: int | None = None, *, of: differences.Of = "operators"
+        self, after: TraceAnswers, rank: int | None = None, *, of: differences.Of = "operators"
     ) -> pl.DataFrame:
         """Return operators or kernels that are called more or less often, or longer, in ``after``.
 
@@ -506,14 +486,6 @@ class Traced(abc.ABC):
 
     # -- how they are made -----------------------------------------------------------------------
 
-    @property
-    def _local(self) -> Links | None:
-        """Linked traces of this process; another process of an executor has its own."""
-        return self._links if self._executor is None else None
-
-    def _traces(self, rank: int | None) -> list[Process]:
-        return [p for p in self._choose(rank) if p.role != ROLE_NODE]
-
     def _linked(
         self,
         rank: int | None,
@@ -526,11 +498,15 @@ class Traced(abc.ABC):
 
         ``columns`` are those of kernels that it needs of a trace without calls; by default all.
         """
-        chosen = self._traces(rank)
+        chosen = self._ranks.jobs(rank)
         call = functools.partial(
-            one_trace.apply, work=work, links=self._local, columns=columns, allocations=allocations
+            one_trace.apply,
+            work=work,
+            links=self._ranks.links,
+            columns=columns,
+            allocations=allocations,
         )
-        return list(self._map(call, chosen))
+        return list(self._ranks.map(call, chosen))
 
     def _view(
         self,
@@ -540,59 +516,11 @@ class Traced(abc.ABC):
     ) -> pl.DataFrame:
         return stacked(self._linked(rank, work, columns=columns))
 
-    def _matched(self) -> Matched:
-        """Match the communication of all ranks, session by session.
-
-        Done once: several views are made of it.
-        """
-        if self._links.matched is not None:
-            return self._links.matched
-        sessions: dict[int | None, Session] = {}
-        steps = []
-        work = functools.partial(one_trace.communicated, links=self._local)
-        for process, (broken_down, packed) in self._map(work, self._traces(None)):
-            steps.append((process, broken_down))
-            sessions.setdefault(session_of(process), Session()).add(process, packed)
-        sessions = sessions or {None: Session()}
-        views = [each.views(span) for span, each in sessions.items()]
-        transfers, collectives, caused = (
-            pl.concat(each, how="diagonal_relaxed") for each in zip(*views, strict=True)
-        )
-        self._links.matched = Matched(
-            stacked(steps), transfers, collectives, caused, tuple(sessions.values())
-        )
-        return self._links.matched
-
-    def _clock(self) -> clock_view.Clock:
-        """Hold the clocks of all hosts against that of the first rank's; done once."""
-        if self._links.clock is None:
-            met, sent = [], []
-            ranked: dict[str, int] = {}
-            for process in sorted(self._traces(None), key=lambda p: (p.rank is None, p.rank or 0)):
-                ranked.setdefault(process.node, len(ranked))
-            for number, session in enumerate(self._matched().sessions):
-                nodes = {label: process.node for label, process in session.whose.items()}
-                ranks = {label: process.rank for label, process in session.whose.items()}
-                shared, alone = [], []
-                for batch in itertools.chain([distributed.match({})], session.batches()):
-                    shared.append(clock_view.by_host(batch, nodes))
-                    alone.append(clock_view.one_sided(batch))
-                met.append(clock_view.meetings(_whole(shared), number))
-                sent.append(clock_view.messages(_whole(alone), nodes, ranks))
-            errors = {
-                process.node: process.machine.clock_error_ns
-                for process in self._choose(None)
-                if process.machine is not None and process.machine.clock_error_ns is not None
-            }
-            self._links.clock = clock_view.clock(
-                pl.concat(met), pl.concat(sent), list(ranked), errors
-            )
-        return self._links.clock
-
-    def _pairs(self, after: Traced, rank: int | None) -> Iterable[tuple[Process, Linked, Linked]]:
-        if not isinstance(after, Traced):
-            raise HaiprofError(f"after={quoted(after)}: give the Analyzer of the later run")
-        mine, later = placed(self._traces(rank)), placed(after._traces(rank))
+    def _pairs(
+        self, after: TraceAnswers, rank: int | None
+    ) -> Iterable[tuple[Process, Linked, Linked]]:
+        ours, theirs = self._ranks, after._ranks
+        mine, later = placed(ours.jobs(rank)), placed(theirs.jobs(rank))
         if len(mine) == len(later) == 1:
             later = dict(zip(mine, later.values(), strict=True))
         shared = [place for place in mine if place in later]
@@ -600,8 +528,4 @@ class Traced(abc.ABC):
             raise HaiprofError("the two runs have no rank in common, so nothing can be compared")
         for place in shared:
             process = mine[place]
-            yield process, self._links.of(process), after._links.of(later[place])
-
-
-def _whole(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    return pl.concat(frames, how="vertical_relaxed")
+            yield process, ours.linked(process), theirs.linked(later[place])

@@ -11,11 +11,9 @@ from collections.abc import Sequence
 import polars as pl
 
 from haiprof import schema
-from haiprof.answers.matched import Matched
 from haiprof.runs import Process
 from haiprof.sources import tables
 from haiprof.sources.arrow_memory import give_back
-from haiprof.views.clock import Clock
 from haiprof.views.intervals import Times
 from haiprof.views.run import busy, recorded
 from haiprof.views.run.device_steps import STEPS_SCHEMA
@@ -32,10 +30,6 @@ class Links:
 
     def __init__(self) -> None:
         """Keep none yet."""
-        #: What :meth:`Traced._matched` made of all ranks.
-        self.matched: Matched | None = None
-        #: What the matched ranks tell of the clocks of their hosts.
-        self.clock: Clock | None = None
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, Linked] = OrderedDict()
 

@@ -7,14 +7,17 @@ what the views make of them is kept.
 
 from __future__ import annotations
 
-import io
+import functools
 import tempfile
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import polars as pl
 
-from haiprof.answers.rank_columns import named
+from haiprof.answers import one_trace
+from haiprof.answers.packed import unpacked
+from haiprof.answers.rank_columns import named, session_of, stacked
+from haiprof.answers.ranks import Ranks
 from haiprof.errors import HaiprofError
 from haiprof.runs import Process
 from haiprof.views.trace import distributed, stragglers
@@ -23,7 +26,6 @@ from haiprof.views.trace import distributed, stragglers
 _BATCH_ROWS: Final = 50_000
 #: Packed communications of so many bytes stay in memory.
 _KEPT_BYTES: Final = 16 << 20
-_TEXTS: Final = ("op", "group", "ranks", "type")
 
 
 class Matched(NamedTuple):
@@ -36,12 +38,24 @@ class Matched(NamedTuple):
     sessions: tuple[Session, ...]
 
 
-def pack(found: pl.DataFrame) -> bytes:
-    """Pack the communications of one rank, so that they travel and wait in little room."""
-    packed = io.BytesIO()
-    told = distributed.numbered(found).cast(dict.fromkeys(_TEXTS, pl.Categorical()))
-    told.write_ipc(packed, compression="zstd")
-    return packed.getvalue()
+def matched(ranks: Ranks) -> Matched:
+    """Match the communication of all ranks, session by session, once: several views are of it."""
+    return ranks.once("matched", lambda: _matched(ranks))
+
+
+def _matched(ranks: Ranks) -> Matched:
+    sessions: dict[int | None, Session] = {}
+    steps = []
+    work = functools.partial(one_trace.communicated, links=ranks.links)
+    for process, (broken_down, packed) in ranks.map(work, ranks.jobs(None)):
+        steps.append((process, broken_down))
+        sessions.setdefault(session_of(process), Session()).add(process, packed)
+    sessions = sessions or {None: Session()}
+    views = [each.views(span) for span, each in sessions.items()]
+    transfers, collectives, caused = (
+        pl.concat(each, how="diagonal_relaxed") for each in zip(*views, strict=True)
+    )
+    return Matched(stacked(steps), transfers, collectives, caused, tuple(sessions.values()))
 
 
 class Session:
@@ -58,13 +72,13 @@ class Session:
         self._meetings = distributed.Meetings()
 
     def add(self, process: Process, packed: bytes) -> None:
-        """Add a rank with what :func:`pack` returned of it.
+        """Add a rank with what :func:`haiprof.answers.packed.pack` returned of it.
 
         Raises:
             HaiprofError: there is no room for it.
         """
         self.whose[process.label] = process
-        found = _unpacked(packed)
+        found = unpacked(packed)
         if not found.height:
             return
         self._meetings.add(found)
@@ -107,7 +121,7 @@ class Session:
                 yield self._together(ranks)
                 rows = 0
             self._waiting.seek(self._at[number])
-            frame = _unpacked(self._waiting.read(self._at[number + 1] - self._at[number]))
+            frame = unpacked(self._waiting.read(self._at[number + 1] - self._at[number]))
             ranks.append(frame.with_columns(pl.lit(process.label).alias("rank")))
             rows += frame.height
         if ranks:
@@ -117,7 +131,3 @@ class Session:
         whole = pl.concat(ranks, how="vertical_relaxed")
         ranks.clear()
         return self._meetings.matched(whole)
-
-
-def _unpacked(packed: bytes) -> pl.DataFrame:
-    return pl.read_ipc(io.BytesIO(packed))

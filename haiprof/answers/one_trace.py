@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from haiprof import schema
-from haiprof.answers import kept_overview, matched
+from haiprof.answers import kept_overview, packed
 from haiprof.answers.linked_traces import Links, link_of
 from haiprof.findings.deep import recommendation, rules
 from haiprof.runs import Process
@@ -60,7 +60,7 @@ def communicated(process: Process, links: Links | None) -> tuple[pl.DataFrame, b
     # Both of one reading of the trace.
     links = Links() if links is None else links
     steps = distributed.breakdown(links.of(process))
-    return steps, matched.pack(communications_of(process, links))
+    return steps, packed.pack(communications_of(process, links))
 
 
 def memory_of(linked: Linked, told: pl.DataFrame, points: int | None) -> tuple[pl.DataFrame, ...]:

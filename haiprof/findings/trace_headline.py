@@ -1,6 +1,6 @@
 """The three sentences that tell most about deep traces: the steps, the GPUs, what to change first.
 
-Every number in them comes from the frames of :class:`haiprof.answers.deep.Traced`.
+Every number in them comes from the frames of :class:`haiprof.answers.deep.TraceAnswers`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def headline(
     Args:
         steps: of all traces, see :func:`haiprof.views.trace.overview.overview`.
         devices: of all traces, of the same.
-        found: what :meth:`haiprof.answers.deep.Traced.recommendations` returns.
+        found: what :meth:`haiprof.answers.deep.TraceAnswers.recommendations` returns.
         marked: whether the traces tell of steps; without, each is one row of ``steps``.
     """
     whole = int(steps["duration"].sum()) if steps.height else 0

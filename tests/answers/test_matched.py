@@ -12,7 +12,7 @@ import pytest
 import runs
 
 from haiprof.analyzer import Analyzer
-from haiprof.answers import matched
+from haiprof.answers import matched, packed
 from haiprof.errors import HaiprofError
 from haiprof.views.trace import distributed
 from haiprof.views.trace.communication import SCHEMA
@@ -89,7 +89,7 @@ def test_a_few_ranks_at_a_time_tell_the_same(
         session = matched.Session()
         for process in processes:
             assert process.rank is not None
-            session.add(process, matched.pack(communications(process.rank)))
+            session.add(process, packed.pack(communications(process.rank)))
         return session.views(1)
 
     at_once = views()
@@ -116,5 +116,5 @@ def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with Path("/dev/full").open("wb", buffering=0) as full:
         monkeypatch.setattr(session, "_waiting", full)
         with pytest.raises(HaiprofError, match="TMPDIR") as raised:
-            session.add(process, matched.pack(communications(0)))
+            session.add(process, packed.pack(communications(0)))
     assert "\n" not in str(raised.value)

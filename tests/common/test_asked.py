@@ -17,7 +17,8 @@ import traces
 import haiprof
 from haiprof import schema
 from haiprof.analyzer import Analyzer
-from haiprof.answers.deep import Traced
+from haiprof.answers.deep import TraceAnswers
+from haiprof.answers.recorded import RecordedAnswers
 from haiprof.common import asked, choices
 from haiprof.errors import HaiprofError
 
@@ -50,8 +51,8 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
 }
 #: What is on or off, an object of this library that was handed out before, or a function.
 ANYTHING = {
-    "compat", "drop_last_step", "executor", "told", "process", "processes", "table", "frame",
-    "work", "whose", "problems",
+    "compat", "drop_last_step", "executor", "told", "on_bytes", "process", "processes", "table",
+    "frame", "work", "whose", "problems",
 }  # fmt: skip
 #: These words are of another method than the first that has such a parameter.
 SPECIAL: dict[tuple[str, str], list[tuple[Any, str]]] = {
@@ -156,5 +157,10 @@ def test_every_public_name_is_there_and_another_is_named() -> None:
     assert "did you mean 'Analyzer'?" in done.stdout
 
 
-def test_traced_has_no_public_method_that_the_analyzer_lacks() -> None:
-    assert {n for n in vars(Traced) if not n.startswith("_")} <= set(dir(Analyzer))
+@pytest.mark.parametrize("answers", [TraceAnswers, RecordedAnswers])
+def test_what_answers_has_no_public_method_that_the_analyzer_lacks(answers: type) -> None:
+    inner = {"kernels_by"}  # kernels(by=...)
+    assert {n for n in vars(answers) if not n.startswith("_")} - inner <= set(dir(Analyzer))
+    for name in vars(answers).keys() & vars(Analyzer).keys():
+        if not name.startswith("_"):
+            assert getattr(Analyzer, name).__doc__

@@ -165,7 +165,7 @@ def _asked(run: Path, folder: Path, random_: random.Random) -> list[str]:
             name = random_.choice(list(heavy))
             ask(name, heavy[name])
         ask("problems", made.problems)
-        crude = [line for line in made._problems if _CRUDE.search(line)]
+        crude = [line for line in made._ranks.problems if _CRUDE.search(line)]
         faults += [f"{line.split('is left out: ')[1]}\nleft out" for line in crude[:1]]
     if random_.random() < 0.2:
         ask("top", lambda: haiprof(["top", str(run), "--once"]))

@@ -488,7 +488,7 @@ def stragglers(late: pl.DataFrame, steps: pl.DataFrame) -> dict[Whose, list[Find
     """Return the finding about each rank that lets the others wait, by whose it is.
 
     Args:
-        late: :meth:`haiprof.answers.deep.Traced.stragglers`.
+        late: :meth:`haiprof.answers.deep.TraceAnswers.stragglers`.
         steps: the steps of all ranks: :data:`WHOSE`, ``duration``.
     """
     made: dict[Whose, list[Finding]] = {}

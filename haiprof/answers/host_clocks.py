@@ -1,0 +1,75 @@
+"""The clocks of the hosts of a run, compared by what their ranks did together."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+
+import polars as pl
+
+from haiprof.answers.matched import matched
+from haiprof.answers.ranks import Ranks
+from haiprof.views import clock as clock_view
+from haiprof.views.intervals import Times
+from haiprof.views.trace import distributed
+
+
+def clock(ranks: Ranks) -> clock_view.Clock:
+    """Compare the clocks of all hosts with that of the first rank's host, once.
+
+    Those of a part of a run are compared by the whole run.
+    """
+    if ranks.whole is not None:
+        return clock(ranks.whole)
+    return ranks.once("clock", lambda: _compared(ranks))
+
+
+def on_one_clock(ranks: Ranks, frame: pl.DataFrame) -> pl.DataFrame:
+    """Return a frame of several hosts with the times of all by the clock of the reference.
+
+    Args:
+        ranks: of the run.
+        frame: has ``node``, and ``start``, ``end`` or ``time`` (ns); of one host it is returned
+            as it is.
+    """
+    several = frame["node"].n_unique() > 1 if frame.height else False
+    return clock(ranks).applied(frame) if several else frame
+
+
+def by_node(ranks: Ranks) -> dict[str, Callable[[Times], Times]]:
+    """Return for each node what puts its times (ns) on the clock of the reference.
+
+    Empty where all processes are of one node.
+    """
+    nodes = {process.node for process in ranks.run.processes}
+    if len(nodes) < 2:
+        return {}
+    compared = clock(ranks)
+    return {node: functools.partial(compared.corrected, node) for node in nodes}
+
+
+def _compared(ranks: Ranks) -> clock_view.Clock:
+    met, sent = [], []
+    ranked: dict[str, int] = {}
+    for process in sorted(ranks.jobs(None), key=lambda p: (p.rank is None, p.rank or 0)):
+        ranked.setdefault(process.node, len(ranked))
+    for number, session in enumerate(matched(ranks).sessions):
+        nodes = {label: process.node for label, process in session.whose.items()}
+        numbers = {label: process.rank for label, process in session.whose.items()}
+        shared, alone = [], []
+        for batch in itertools.chain([distributed.match({})], session.batches()):
+            shared.append(clock_view.by_host(batch, nodes))
+            alone.append(clock_view.one_sided(batch))
+        met.append(clock_view.meetings(_whole(shared), number))
+        sent.append(clock_view.messages(_whole(alone), nodes, numbers))
+    errors = {
+        process.node: process.machine.clock_error_ns
+        for process in ranks.run.processes
+        if process.machine is not None and process.machine.clock_error_ns is not None
+    }
+    return clock_view.clock(pl.concat(met), pl.concat(sent), list(ranked), errors)
+
+
+def _whole(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    return pl.concat(frames, how="vertical_relaxed")

@@ -1,0 +1,141 @@
+"""The processes of a run, and the work over them: what every answer starts from."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from typing import Any, TypeVar, cast
+
+import polars as pl
+
+from haiprof.answers.linked_traces import Links
+from haiprof.answers.over_ranks import Whose, over_ranks
+from haiprof.answers.processes import described
+from haiprof.errors import HaiprofError
+from haiprof.runs import ROLE_NODE, ROLE_RANK, Process, Run
+from haiprof.sources import tables
+
+_Result = TypeVar("_Result")
+
+
+class Ranks:
+    """The processes of a run, an executor for their work, and what is kept of the answers.
+
+    Args:
+        run: whose processes they are.
+        executor: does the work of each; a few threads of this process when None.
+        whole: what this is a part of (see :func:`haiprof.answers.window.part`).
+    """
+
+    def __init__(self, run: Run, executor: Executor | None, whole: Ranks | None = None) -> None:
+        """Keep nothing yet but what could not be read when the run was opened."""
+        self.run = run
+        self.executor = executor
+        self.whole = whole
+        #: What could not be read, a line each; the values mean nothing.
+        self.problems = dict.fromkeys(run.problems)
+        self._links = Links()
+        self._kept: dict[str, Any] = {}
+        self._lock = threading.RLock()
+
+    @property
+    def where(self) -> str:
+        """What is analysed, as errors name it."""
+        return self.run.source or str(self.run.folder)
+
+    @property
+    def numbers(self) -> list[int]:
+        """The ranks that can be read, ascending."""
+        return sorted(
+            {p.rank for p in self.run.processes if p.role == ROLE_RANK and p.rank is not None}
+        )
+
+    @property
+    def traced(self) -> bool:
+        """Whether any process is known by a deep trace."""
+        return any(process.trace is not None for process in self.run.processes)
+
+    @property
+    def links(self) -> Links | None:
+        """Linked traces of this process; another process of an executor has its own."""
+        return self._links if self.executor is None else None
+
+    def linked(self, process: Process) -> Any:
+        """Return the linked trace of a process, read here."""
+        return self._links.of(process)
+
+    def choose(self, rank: int | None) -> list[Process]:
+        """Return the processes of a rank, or all.
+
+        Raises:
+            HaiprofError: the run has no such rank.
+        """
+        if rank is None:
+            return list(self.run.processes)
+        chosen = [p for p in self.run.processes if p.rank == rank and p.role != ROLE_NODE]
+        if not any(p.role == ROLE_RANK for p in chosen):
+            raise HaiprofError(f"{self.where}: has no rank {rank}: {described(self.numbers)}")
+        return chosen
+
+    def jobs(self, rank: int | None) -> list[Process]:
+        """Return the processes of a rank, or all that are not recorders of a node.
+
+        Raises:
+            HaiprofError: the run has no such rank.
+        """
+        return [process for process in self.choose(rank) if process.role != ROLE_NODE]
+
+    def map(
+        self, work: Callable[[Whose], _Result], processes: Sequence[Whose]
+    ) -> Iterable[tuple[Whose, _Result]]:
+        """Do the work for each process, on the executor where there is one.
+
+        A process whose work fails is named among the problems, and left out.
+        """
+        return over_ranks(work, processes, self.executor, lambda line: self.note([line]))
+
+    def each(
+        self, work: Callable[[Whose], _Result], processes: Sequence[Whose]
+    ) -> Iterable[tuple[Whose, _Result]]:
+        """Do large work for some processes: one at a time, or as the executor does it."""
+        if self.executor is None:
+            return ((one, work(one)) for one in processes)
+        return self.map(work, processes)
+
+    def frames(
+        self,
+        read: Callable[[Process], tables.Read],
+        processes: Sequence[Process],
+        columns: Mapping[str, pl.DataType],
+    ) -> pl.DataFrame:
+        """Return what is read of each process, with its ``node``, ``rank`` and ``pid`` in front."""
+        leading = {"node": pl.Categorical(), "rank": pl.Int64(), "pid": pl.Int64()}
+        frames = [pl.DataFrame(schema={**leading, **columns})]
+        for process, each in self.map(read, processes):
+            self.note(each.problems)
+            if each.frame.height:
+                frames.append(
+                    each.frame.select(
+                        pl.lit(process.node).cast(pl.Categorical()).alias("node"),
+                        pl.lit(process.rank, pl.Int64()).alias("rank"),
+                        pl.lit(process.pid, pl.Int64()).alias("pid"),
+                        pl.all(),
+                    )
+                )
+        return pl.concat(frames)
+
+    def once(self, what: str, make: Callable[[], _Result]) -> _Result:
+        """Return what ``make`` returned the first time that ``what`` was asked for."""
+        with self._lock:
+            if what not in self._kept:
+                self._kept[what] = make()
+            return cast(_Result, self._kept[what])
+
+    def kept(self, what: str) -> Any:
+        """Return what :meth:`once` keeps of that; None where nobody has asked yet."""
+        return self._kept.get(what)
+
+    def note(self, problems: Iterable[str]) -> None:
+        """Remember what could not be read."""
+        self.problems.update(dict.fromkeys(problems))

@@ -1,0 +1,436 @@
+"""What haiprof's own records answer, of one rank or of all."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import numpy as np
+import polars as pl
+
+from haiprof import schema
+from haiprof.answers import gpu, host_clocks, late_ranks, one_process, pipeline
+from haiprof.answers import processes as process_rows
+from haiprof.answers import steps as step_answers
+from haiprof.answers.efficiency import Efficiency, efficiency
+from haiprof.answers.goodput import Goodput, goodput
+from haiprof.answers.ranks import Ranks
+from haiprof.answers.summaries import summed_up
+from haiprof.common import asked
+from haiprof.findings.endings import failure
+from haiprof.runs import ROLE_NODE, ROLE_RANK, Process
+from haiprof.sources import tables
+from haiprof.views.intervals import Times
+from haiprof.views.run import evidence
+from haiprof.views.run import gpus as gpu_views
+from haiprof.views.run import graphs as graph_views
+from haiprof.views.run import kernels as kernel_views
+from haiprof.views.run import overhead as overhead_view
+from haiprof.views.run import pipeline as pipeline_view
+from haiprof.views.run import recorded as recorded_views
+from haiprof.views.run import steps as step_views
+from haiprof.views.run.overview import Summary, add_gpus
+from haiprof.views.run.rank_parts import RankParts, most_steps
+
+
+class RecordedAnswers:
+    """What haiprof's own records answer; of traces, what they have of the same tables.
+
+    Frames are polars DataFrames with the leading columns ``node``, ``rank`` (null for what belongs
+    to a node) and ``pid``, then those of the view or of the table (``haiprof/schema.py``).
+    """
+
+    def __init__(self, ranks: Ranks) -> None:
+        """Read nothing yet."""
+        self._ranks = ranks
+
+    def processes(self) -> pl.DataFrame:
+        """Return one row per process: who it was, when it ran, how it ended, and what it lost.
+
+        ``end``, ``exit_code``, ``signal``, ``reason`` and ``how`` (in words) are null while it runs
+        and where that is not known; of a node they are of the launched command. See
+        :class:`haiprof.runs.Ending`.
+
+        ``cut_files`` counts files that end within a record batch: of a live run the batch being
+        written, of a run whose recorder was killed its last batch.
+        """
+        processes = self._ranks.run.processes
+        cut = {
+            process.folder: count
+            for process, count in self._ranks.map(one_process.count_cut, processes)
+        }
+        return process_rows.rows(processes, cut)
+
+    def steps(self, rank: int | None = None) -> pl.DataFrame:
+        """Return one row per step that ended: ``step``, ``start``, ``duration``."""
+        return self._ranks.frames(
+            step_answers.steps, self._ranks.choose(rank), step_views.STEPS_SCHEMA
+        )
+
+    def phases(self, rank: int | None = None) -> pl.DataFrame:
+        """Return one row per step and phase, for the steps that ended.
+
+        Columns: ``step``, ``name``, ``category`` (``phase``, ``user``, ``other``), ``duration``
+        (self time), ``count`` (spans), ``start`` (of the first). See
+        :func:`haiprof.views.run.steps.phases`.
+        """
+        return self._ranks.frames(
+            step_answers.phases, self._ranks.choose(rank), step_views.PHASES_SCHEMA
+        )
+
+    def samples(self, metric: str | None = None, rank: int | None = None) -> pl.DataFrame:
+        """Return samples of one ``metric``, of all beneath a prefix (``gpu.*``), or all.
+
+        With ``rank``, those of that rank's processes; those of its node have a null rank. Of what
+        haiprof samples elsewhere but not here, as GPUs, there are no rows.
+
+        Raises:
+            HaiprofError: neither the run nor haiprof has such a metric.
+        """
+        if metric is None:
+            return self._table(schema.SAMPLES, rank, {})
+        asked.texts("metric", [metric])
+        columns = {c.name: tables.polars_type(c) for c in schema.SAMPLES.columns}
+        if metric.endswith("*"):
+            read = functools.partial(one_process.samples_beneath, prefix=metric.removesuffix("*"))
+        else:
+            keep = {"metric": frozenset([metric])}
+            read = functools.partial(one_process.read, table=schema.SAMPLES, keep=keep)
+        found = self._ranks.frames(read, self._ranks.choose(rank), columns)
+        known = functools.partial(self._values, schema.SAMPLES, "metric")
+        asked.metric(self._ranks.where, metric, found.height > 0, known)
+        return found
+
+    def spans(
+        self,
+        rank: int | None = None,
+        *,
+        category: str | Collection[str] | None = None,
+        name: str | Collection[str] | None = None,
+    ) -> pl.DataFrame:
+        """Return spans, of the given categories and names only if any are given.
+
+        Raises:
+            HaiprofError: the run has no such category or name.
+        """
+        return self._table(schema.SPANS, rank, {"category": category, "name": name})
+
+    def events(
+        self, rank: int | None = None, *, kind: str | Collection[str] | None = None
+    ) -> pl.DataFrame:
+        """Return events, of the given kinds only if any are given.
+
+        Raises:
+            HaiprofError: neither the run nor haiprof knows such a kind.
+        """
+        return self._table(schema.EVENTS, rank, {"kind": kind})
+
+    def kernels(
+        self,
+        rank: int | None = None,
+        *,
+        kind: str | Collection[str] | None = None,
+        name: str | Collection[str] | None = None,
+    ) -> pl.DataFrame:
+        """Return GPU activities, of the given kinds and (mangled) names only if any are given.
+
+        Further columns: ``step`` and ``phase`` (of the device phase in which it starts),
+        ``demangled`` and ``short``, its name for people. See
+        :func:`haiprof.views.run.kernels.described`.
+
+        Raises:
+            HaiprofError: the run has no such kind or name.
+        """
+        keep = self._asked({"kind": kind, "name": name})
+        read = functools.partial(gpu.kernels, keep=keep)
+        columns = {c.name: tables.polars_type(c) for c in schema.KERNELS.columns}
+        columns.update(kernel_views.DESCRIBED_SCHEMA)
+        return self._known(
+            schema.KERNELS, keep, self._ranks.frames(read, self._ranks.choose(rank), columns)
+        )
+
+    def device_spans(
+        self,
+        rank: int | None = None,
+        *,
+        category: str | Collection[str] | None = None,
+        name: str | Collection[str] | None = None,
+    ) -> pl.DataFrame:
+        """Return intervals on streams, of the given categories and names only if any are given.
+
+        Raises:
+            HaiprofError: the run has no such category or name.
+        """
+        return self._table(schema.DEVICE_SPANS, rank, {"category": category, "name": name})
+
+    def device_phases(self, rank: int | None = None) -> pl.DataFrame:
+        """Return one row per step and device phase: how long it took, and how busy the GPU was.
+
+        Columns: ``step``, ``name``, ``device``, ``stream``, ``start``, ``duration``, ``busy``,
+        ``idle``, ``kernels``; the last three are null in steps in which kernels were not recorded.
+        See :func:`haiprof.views.run.kernels.device_phases`.
+        """
+        return self._ranks.frames(
+            gpu.device_phases, self._ranks.choose(rank), kernel_views.PHASES_SCHEMA
+        )
+
+    def kernel_totals(self, rank: int | None = None) -> pl.DataFrame:
+        """Return one row per process and name of GPU activity, those with most time first.
+
+        Columns: ``kind``, ``demangled``, ``calls``, ``total``, ``mean``, ``min``, ``max`` (ns),
+        ``share``, ``phases``. See :func:`haiprof.views.run.kernels.totals`.
+        """
+        return self._ranks.frames(
+            gpu.kernel_totals, self._ranks.choose(rank), kernel_views.TOTALS_SCHEMA
+        )
+
+    def graph_replays(self, rank: int | None = None) -> pl.DataFrame:
+        """Return one row per process, device and CUDA graph, those with most time first.
+
+        Columns: ``device``, ``name``, ``replays``, ``steps``, ``total``, ``mean``, ``p50``,
+        ``p95``, ``max`` (ns), ``share`` (of the time of steps that replayed it). See
+        :func:`haiprof.views.run.graphs.replays`.
+        """
+        return self._ranks.frames(
+            gpu.graph_replays, self._ranks.choose(rank), graph_views.REPLAYS_SCHEMA
+        )
+
+    def kernels_recorded(self, rank: int | None = None) -> pl.DataFrame:
+        """Return when kernels were recorded, and the whole steps within each such interval.
+
+        Columns: ``start``, ``end`` (null while it lasts), ``mode``, ``begun_by``, ``ended_by``
+        (null if the process ended first), ``first_step``, ``last_step``, ``steps``. See
+        :func:`haiprof.views.run.recorded.recorded`.
+        """
+        return self._ranks.frames(
+            gpu.recorded, self._ranks.choose(rank), recorded_views.RECORDED_SCHEMA
+        )
+
+    def pipeline(self, step: int | None = None) -> pipeline_view.Pipeline:
+        """Return the pipeline of the job: lanes of all ranks, bubbles, the critical stage.
+
+        Frames ``jobs``, ``lanes``, ``steps`` and ``stages``, without rows where no rank tells of
+        microbatches; ``step``: of this one only. See :mod:`haiprof.views.run.pipeline`.
+
+        Raises:
+            HaiprofError: there is no such step.
+        """
+        asked.whole("step", step)
+        told = self._ranks.frames(pipeline.jobs, self._ranks.choose(None), pipeline_view.JOBS)
+        if step is not None and step not in (there := told["step"].drop_nulls().unique()):
+            raise asked.steps(f"{self._ranks.where}: pipeline()", step, there)
+        return pipeline_view.pipeline(host_clocks.on_one_clock(self._ranks, told), step)
+
+    def overhead(self, rank: int | None = None) -> pl.DataFrame:
+        """Return the newest measured overhead of each process that measured it.
+
+        Columns: ``time``, ``overhead``, ``low``, ``high`` (shares of one), ``confidence``,
+        ``windows``, ``steps_inside``, ``steps_outside``, ``share`` (of the time, in which kernels
+        are recorded), ``spent`` (part of the time that was metered, where there is nothing to
+        compare with), ``budget``, ``mode``, ``stepped_down_to``, ``cost_thread_ns``,
+        ``cost_cupti_ns``, ``text``. See :func:`haiprof.views.run.overhead.newest`.
+        """
+        return self._ranks.frames(gpu.overhead, self._ranks.choose(rank), overhead_view.SCHEMA)
+
+    def imbalance(self) -> pl.DataFrame:
+        """Return which ranks are late, since when and in what, from the phases of all steps."""
+        return self._ranks.once("imbalance", self._imbalance).clone()
+
+    def _imbalance(self) -> pl.DataFrame:
+        # A rank that was started again is as fast as it is now.
+        latest = {p.rank: p for p in self._ranks.run.processes if p.role == ROLE_RANK}
+        ranks = list(latest.values()) if len(latest) > 1 else []
+        clocks = host_clocks.by_node(self._ranks) if ranks else {}
+        work = functools.partial(step_answers.phase_parts, most=most_steps(len(ranks)))
+        parts, whose = RankParts(), {}
+        for process, read in self._ranks.map(work, ranks):
+            self._ranks.note(read.problems)
+            parts.add(process.label, read.frame, clocks.get(process.node))
+            whose[process.label] = process
+        return late_ranks.of_run(
+            whose,
+            parts,
+            functools.partial(self._sampled, clocks=clocks),
+            lambda process: [g for found in self.gpu_instances([process]).values() for g in found],
+        )
+
+    def _sampled(
+        self,
+        windows: Sequence[evidence.Window],
+        clocks: Mapping[str, Callable[[Times], Times]],
+    ) -> list[evidence.Means]:
+        """Return what was sampled of all in windows of the clock of the reference, on average."""
+
+        def by_clock_of(node: str) -> list[evidence.Window]:
+            if node not in clocks:
+                return list(windows)
+            begins = np.array([low for low, _ in windows])
+            ahead = (begins - clocks[node](begins)).tolist()
+            return [(low + by, high + by) for (low, high), by in zip(windows, ahead, strict=True)]
+
+        placed = [(process, by_clock_of(process.node)) for process in self._ranks.choose(None)]
+        found = []
+        for (process, _), read in self._ranks.map(one_process.sampled_means, placed):
+            self._ranks.note(read.problems)
+            found.append(
+                read.frame.with_columns(
+                    pl.lit(process.node).alias("node"),
+                    pl.lit(process.rank, pl.Int64()).alias("rank"),
+                    pl.lit(process.pid, pl.Int64()).alias("pid"),
+                )
+            )
+        rows = pl.concat(found)
+        return [
+            evidence.Means(rows.filter(pl.col("window") == number))
+            for number in range(len(windows))
+        ]
+
+    def efficiency(self, peak_flops: float | None = None) -> Efficiency:
+        """Return MFU and HFU, throughput, and the energy of a step and of a token.
+
+        Args:
+            peak_flops: what each GPU can do at most, FLOP/s; by default as the option of that name
+                says, else as its maker does.
+
+        See :mod:`haiprof.views.run.efficiency`, where they are defined.
+
+        Raises:
+            HaiprofError: ``peak_flops`` is no such number.
+        """
+        if peak_flops is not None:
+            asked.number("peak_flops", peak_flops, positive=True)
+        return efficiency(self._ranks.run, self._ranks.map, self._ranks.note, peak_flops)
+
+    def goodput(self) -> Goodput:
+        """Return what the job's whole life was spent on, over all its attempts, and its ETTR.
+
+        See :mod:`haiprof.views.run.goodput`, where the parts are defined.
+        """
+        return goodput(self._ranks.run, self._ranks.map, self._ranks.note)
+
+    def summaries(self) -> tuple[list[Summary], list[Summary]]:
+        """Return the summed-up rank processes and nodes; read once, then kept.
+
+        A process without a rank that had steps counts as a rank: jobs run without a launcher too.
+        """
+        return self._ranks.once("summaries", self._summed_up)
+
+    def _summed_up(self) -> tuple[list[Summary], list[Summary]]:
+        processes = [p for p in self._ranks.run.processes if p.rank is None or p.role == ROLE_RANK]
+        made = summed_up(processes, self._ranks.map, self._ranks.note)
+        nodes = [s for s in made if s.process.role == ROLE_NODE]
+        others = [s for s in made if s.process.role != ROLE_NODE]
+        add_gpus(others, nodes)
+        self._put_on_one_clock(others)
+        return [s for s in others if s.process.role == ROLE_RANK or s.steps], nodes
+
+    def summaries_of(self, processes: Sequence[Process]) -> list[Summary]:
+        """Return the summed-up ``processes``, without reading any other."""
+        chosen = {p.folder for p in processes}
+        known: tuple[list[Summary], list[Summary]] | None = self._ranks.kept("summaries")
+        if known is None:
+            folders = self.gpu_instances(processes)
+            around = [p for p in self._ranks.run.processes if p.folder.name in folders]
+            made = summed_up([*processes, *around], self._ranks.map, self._ranks.note)
+            own = [s for s in made if s.process.folder in chosen]
+            add_gpus(own, [s for s in made if s.process.folder not in chosen])
+            return own
+        return [s for s in known[0] if s.process.folder in chosen]
+
+    def _put_on_one_clock(self, summaries: Sequence[Summary]) -> None:
+        """Correct when the steps of ranks began, which is what ranks are compared by."""
+        if len({s.process.node for s in summaries if s.steps}) < 2:
+            return
+        clock = host_clocks.clock(self._ranks)
+        for summary in summaries:
+            summary.trend_start = clock.corrected(summary.process.node, summary.trend_start)
+
+    def failure(self) -> str | None:
+        """Return in a sentence how the job failed or was interrupted; None: it did not."""
+        processes = self._ranks.run.processes
+        if self._ranks.traced or failure(processes) is None:
+            return None
+        steps = {s.process.folder.name: s.steps for s in self.summaries()[0]}
+        failing = {p.node for p in processes if p.ending is not None}
+        clock = host_clocks.clock(self._ranks) if len(failing) > 1 else None
+
+        def aligned(node: str, time_ns: int) -> int:
+            if clock is None:
+                return time_ns
+            return int(clock.corrected(node, np.array([time_ns]))[0])
+
+        return failure(processes, steps, aligned)
+
+    def read(
+        self,
+        process: Process,
+        table: schema.Table,
+        columns: Sequence[str],
+        keep: Mapping[str, Collection[str]] | None = None,
+    ) -> pl.DataFrame:
+        """Read some columns of one table of one process; of text columns the values to ``keep``.
+
+        Raises:
+            HaiprofError: the table has no such column.
+        """
+        asked.columns(table.name, [*columns, *(keep or {})], [c.name for c in table.columns])
+        read = tables.read(process, table, columns, keep)
+        self._ranks.note(read.problems)
+        return read.frame
+
+    def read_gpu(self, process: Process) -> gpu.GpuTables:
+        """Read what one process recorded of its GPUs."""
+        made = gpu.read_gpu(process)
+        self._ranks.note(made.problems)
+        return made
+
+    def gpu_instances(self, processes: Sequence[Process]) -> dict[str, list[str]]:
+        """Return the GPUs of these processes as their nodes name them: folder -> ``gpu0``, …."""
+        found: dict[str, list[str]] = {}
+        for process in processes:
+            for folder, names in gpu_views.instances(process, self._ranks.run.processes).items():
+                known = found.setdefault(folder, [])
+                known += [name for name in names if name not in known]
+        return found
+
+    def _table(
+        self,
+        table: schema.Table,
+        rank: int | None,
+        keep: Mapping[str, str | Collection[str] | None],
+    ) -> pl.DataFrame:
+        columns = {c.name: tables.polars_type(c) for c in table.columns}
+        wanted = self._asked(keep)
+        read = functools.partial(one_process.read, table=table, keep=wanted)
+        return self._known(
+            table, wanted, self._ranks.frames(read, self._ranks.choose(rank), columns)
+        )
+
+    def _asked(
+        self, given: Mapping[str, str | Collection[str] | None]
+    ) -> dict[str, Collection[str]]:
+        """Return which values of which columns are asked for; None is any."""
+        made = {name: asked.texts(name, values) for name, values in given.items()}
+        return {name: values for name, values in made.items() if values is not None}
+
+    def _known(
+        self, table: schema.Table, wanted: Mapping[str, Collection[str]], found: pl.DataFrame
+    ) -> pl.DataFrame:
+        """Return the rows that were found of values of a table; all of these must be known."""
+        for column, values in wanted.items():
+            asked.present(
+                self._ranks.where,
+                column,
+                values,
+                found[column].unique().cast(pl.String).to_list(),
+                functools.partial(self._values, table, column),
+                asked.WORDS.get((table.name, column), ()),
+            )
+        return found
+
+    def _values(self, table: schema.Table, column: str) -> set[str]:
+        """Return the texts that a column has in any process of the run."""
+        read = functools.partial(one_process.values, table=table, column=column)
+        return {
+            text for _, texts in self._ranks.map(read, self._ranks.run.processes) for text in texts
+        }
