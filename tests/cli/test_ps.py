@@ -104,7 +104,9 @@ def test_one_that_is_watched_from_outside_is_listed_and_says_who_ends_it(
 ) -> None:
     with subprocess.Popen(["sleep", "100"]) as sleeper:
         try:
-            attached = attach(find(str(sleeper.pid))[0], Wanted("r", tmp_path / "logs", 60))
+            # Its command line is empty for a moment after exec.
+            (found,) = wait_for(lambda: find(str(sleeper.pid)))
+            attached = attach(found, Wanted("r", tmp_path / "logs", 60))
             (told,) = listed()
             assert (told["state"], told["run"], told["rank"]) == ("watched from outside", "r", 0)
             assert (told["pid"], told["why"]) == (sleeper.pid, attached.why)
