@@ -70,6 +70,9 @@ class Analyzer:
     of them is kept beside them (``haiprof import``). Of a run with deep traces in its folders
     (``haiprof trace``) what only those tell comes from them, see :attr:`deep`.
 
+    In the examples, ``run`` is the Analyzer of a recorded run of two ranks, and ``trace`` that of
+    two ranks' traces.
+
     Args:
         path: a run folder, a log directory that holds exactly one run, a trace file, a folder of
             them, or a URL of fsspec.
@@ -138,17 +141,32 @@ class Analyzer:
 
     @property
     def run(self) -> Run:
-        """The run: its name, command, and processes."""
+        """The run: its name, command, and processes.
+
+        Example:
+            >>> run.run.name
+            'r'
+        """
         return self._ranks.run
 
     @property
     def ranks(self) -> list[int]:
-        """The ranks that can be read, ascending."""
+        """The ranks that can be read, ascending.
+
+        Example:
+            >>> run.ranks
+            [0, 1]
+        """
         return self._ranks.numbers
 
     @property
     def traced(self) -> bool:
-        """Whether any process of the run is known by a deep trace."""
+        """Whether any process of the run is known by a deep trace.
+
+        Example:
+            >>> run.traced, trace.traced
+            (False, True)
+        """
         return self._ranks.traced
 
     @property
@@ -158,6 +176,10 @@ class Analyzer:
         Of traces this very object. Of a run that haiprof recorded, those in its folders, by its
         ranks: they are read when this or a view of them is first asked for, once, and kept as
         ``haiprof import`` keeps them if the folder can be written.
+
+        Example:
+            >>> run.deep is None, trace.deep is trace
+            (True, True)
         """
         if self.traced:
             return self
@@ -194,6 +216,10 @@ class Analyzer:
 
         Raises:
             HaiprofError: there is nothing of the run in it.
+
+        Example:
+            >>> run.between(0, 1).ranks
+            [0, 1]
         """
         asked.number("start", start)
         asked.number("end", end)
@@ -219,6 +245,10 @@ class Analyzer:
         """Return one line for each folder or file that cannot be read and is left out.
 
         Of deep traces in the run's folders, once they have been read.
+
+        Example:
+            >>> run.problems()
+            []
         """
         for _, lines in self._ranks.map(one_process.check, self.run.processes):
             self.note(lines)
@@ -282,6 +312,10 @@ class Analyzer:
 
         Of a deep trace, steps with their device work, and what of each its parts took (``kernel``,
         ``memcpy``, …, ``other``). See :func:`haiprof.views.trace.overview.overview`.
+
+        Example:
+            >>> run.steps(rank=0).select("step", "duration").rows()[:2]
+            [(0, 12000000), (1, 12000000)]
         """
         return self._own.steps(rank)
 
@@ -293,6 +327,10 @@ class Analyzer:
         where there is nothing) and ``words``. Of a run that haiprof recorded it is made from the
         phases of all its steps, of deep traces from the parts of their steps without the waiting in
         collectives.
+
+        Example:
+            >>> run.imbalance().columns[4:8]
+            ['late', 'share', 'since', 'until']
         """
         return self._own.imbalance()
 
@@ -316,6 +354,10 @@ class Analyzer:
 
         Raises:
             HaiprofError: the run has no such kind or name, or ``by`` is neither.
+
+        Example:
+            >>> run.kernels(rank=0).select("step", "phase", "short").row(0)
+            (10, 'forward', 'at::native::layer_kernel<float>')
         """
         if by is None:
             return self._recorded.kernels(rank, kind=kind, name=name)
@@ -332,6 +374,10 @@ class Analyzer:
 
         Raises:
             HaiprofError: the runs have no rank in common.
+
+        Example:
+            >>> list(trace.compare(trace))
+            ['rank 0', 'rank 1']
         """
         return self._traced.compare(_later(after)._traced, rank)
 
@@ -344,6 +390,10 @@ class Analyzer:
 
         Raises:
             HaiprofError: the runs have no rank in common, or ``of`` is neither.
+
+        Example:
+            >>> trace.differences(trace, rank=0).columns[4:8]
+            ['name', 'control_count', 'test_count', 'control_total']
         """
         return self._traced.differences(_later(after)._traced, rank, of=of)
 
@@ -351,6 +401,10 @@ class Analyzer:
         """Return the three most telling lines about this run; found once, then kept.
 
         Of a job that failed or was interrupted, how it did comes before them.
+
+        Example:
+            >>> run.headline()[0].split(":")[0]
+            '118 steps on each of 2 ranks, median 12 ms (p95 12 ms)'
         """
         return list(self._ranks.once("headline", lambda: headline(self)))
 
@@ -360,6 +414,10 @@ class Analyzer:
         Args:
             frame: has ``node``, and ``start``, ``end`` or ``time`` (ns); of one host it is
                 returned as it is.
+
+        Example:
+            >>> run.on_one_clock(run.steps()).height
+            236
         """
         return host_clocks.on_one_clock(self._ranks, frame)
 
@@ -367,24 +425,43 @@ class Analyzer:
         """Return for each node what puts its times (ns) on the clock of the reference.
 
         Empty where all processes are of one node.
+
+        Example:
+            >>> run.clock_by_node()
+            {}
         """
         return host_clocks.by_node(self._ranks)
 
     def show_overview(self) -> Shown:
-        """Show all ranks and nodes side by side."""
+        """Show all ranks and nodes side by side.
+
+        Example:
+            >>> print(str(run.show_overview()).splitlines()[0])
+            Overview
+        """
         from haiprof.show import overview
 
         return overview.show(self)
 
     def show_one_rank(self, rank: int) -> Shown:
-        """Show one rank over time: phases, CPU, memory, IO, network, pressure, GPUs, events."""
+        """Show one rank over time: phases, CPU, memory, IO, network, pressure, GPUs, events.
+
+        Example:
+            >>> print(str(run.show_one_rank(0)).splitlines()[0])
+            Rank 0
+        """
         from haiprof.show import one_rank
 
         processes = [p for p in self._ranks.choose(rank) if p.role == ROLE_RANK]
         return one_rank.show(self, processes)
 
     def report(self, path: str | Path) -> Path:
-        """Write the report as one HTML file that needs no network; return its path."""
+        """Write the report as one HTML file that needs no network; return its path.
+
+        Example:
+            >>> run.report("report.html").name
+            'report.html'
+        """
         from haiprof.show import report
 
         return report.write(self, asked.path("path", path))
@@ -392,11 +469,20 @@ class Analyzer:
     def each(
         self, work: Callable[[Whose], _Result], whose: Sequence[Whose]
     ) -> Iterable[tuple[Whose, _Result]]:
-        """Do large work for some processes: one at a time, or as the executor does it."""
+        """Do large work for some processes: one at a time, or as the executor does it.
+
+        Example:
+            >>> [number for _, number in run.each(lambda process: process.rank, run.run.processes)]
+            [0, 1, None]
+        """
         return self._ranks.each(work, whose)
 
     def note(self, problems: Iterable[str]) -> None:
-        """Remember what could not be read, for :meth:`problems`."""
+        """Remember what could not be read, for :meth:`problems`.
+
+        Example:
+            >>> run.note(["rank 3: its clock is not known"])
+        """
         self._ranks.note(problems)
 
 

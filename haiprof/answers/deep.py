@@ -107,6 +107,10 @@ class TraceAnswers:
         """Return how busy and how well used the GPUs were, and what the steps spent.
 
         See :func:`haiprof.views.trace.overview.overview`.
+
+        Example:
+            >>> trace.overview().ranks.select("rank", "kernel").rows()
+            [(0, 30000.0), (1, 30000.0)]
         """
         chosen = self._ranks.jobs(rank)
         made = list(
@@ -141,6 +145,9 @@ class TraceAnswers:
 
         Raises:
             OSError: it cannot be written.
+
+        Example:
+            >>> trace.keep_overview()
         """
         for process in self._ranks.jobs(None):
             if process.trace is not None and kept_overview.read(process.folder) is None:
@@ -157,6 +164,10 @@ class TraceAnswers:
 
         Raises:
             HaiprofError: ``by`` is none of these.
+
+        Example:
+            >>> trace.operators(rank=0).select("name", "calls").rows()[:2]
+            [('aten::mm', 2)]
         """
         asked.one_of("by", by, operators.FURTHER)
         return self._in_detail(rank)._view(
@@ -181,6 +192,10 @@ class TraceAnswers:
 
         Raises:
             HaiprofError: ``points`` is no number from 1 on.
+
+        Example:
+            >>> trace.memory().peaks.columns[4:8]
+            ['kind', 'device', 'time', 'allocated']
         """
         asked.whole("points", points, 1)
         made = self._in_detail(rank)._linked(
@@ -197,6 +212,10 @@ class TraceAnswers:
         """Return what each ``nn.Module`` of the model cost.
 
         See :func:`haiprof.views.trace.modules.modules`.
+
+        Example:
+            >>> trace.modules().columns[4:8]
+            ['module', 'parent', 'depth', 'name']
         """
         return self._in_detail(rank)._view(rank, modules.modules)
 
@@ -209,6 +228,10 @@ class TraceAnswers:
 
         Raises:
             HaiprofError: ``of`` is neither.
+
+        Example:
+            >>> trace.flames(of="calls").columns[4:8]
+            ['path', 'parent', 'depth', 'name']
         """
         asked.one_of("of", of, modules.OF)
         return self._in_detail(rank)._view(rank, functools.partial(modules.flames, of=of))
@@ -218,6 +241,10 @@ class TraceAnswers:
 
         Of ``rank`` alone, its steps; what it waited for the others needs their traces, too, and is
         of all ranks. See :mod:`haiprof.views.trace.distributed`.
+
+        Example:
+            >>> trace.distributed().steps.columns[4:8]
+            ['step', 'duration', 'compute', 'overlap']
         """
         together = matched(self._ranks)
         alone = rank is not None
@@ -228,6 +255,10 @@ class TraceAnswers:
         """Return how long each rank let the others wait, the worst first.
 
         See :func:`haiprof.views.trace.stragglers.stragglers`.
+
+        Example:
+            >>> trace.stragglers().columns[4:8]
+            ['collectives', 'last', 'caused', 'ratio']
         """
         return matched(self._ranks).stragglers
 
@@ -266,6 +297,10 @@ class TraceAnswers:
         at ``since``), ``drift`` (ppm), ``bound`` (ns, of the error of the correction),
         ``residual``, ``residual_p99`` (ns), ``pairs``, ``corrected``, ``how``. A clock that was set
         has several rows. See :mod:`haiprof.views.clock`.
+
+        Example:
+            >>> trace.clock().select("node", "corrected").rows()
+            [('rank0', False), ('rank1', False)]
         """
         compared = host_clocks.clock(self._ranks)
         if compared.pieces:
@@ -276,6 +311,10 @@ class TraceAnswers:
         """Return how the time of each GPU divides into idle, computing and the rest.
 
         See :func:`haiprof.views.trace.temporal.temporal`.
+
+        Example:
+            >>> trace.temporal(rank=0).select("compute", "idle").rows()
+            [(60000, 70000)]
         """
         work = functools.partial(temporal.temporal, drop_last_step=drop_last_step)
         return self._view(rank, work, temporal.COLUMNS)
@@ -284,6 +323,10 @@ class TraceAnswers:
         """Return why streams were idle: waiting for the host, between kernels, other.
 
         See :func:`haiprof.views.trace.idle.idle`.
+
+        Example:
+            >>> trace.idle(rank=0).select("stream", "category", "idle").rows()[:2]
+            [(7, 'host_wait', 70000), (7, 'kernel_wait', 0)]
         """
         return self._view(rank, functools.partial(idle.idle, drop_last_step=drop_last_step))
 
@@ -291,6 +334,10 @@ class TraceAnswers:
         """Return how much of the communication computation hides.
 
         See :func:`haiprof.views.trace.overlap.overlap`.
+
+        Example:
+            >>> trace.overlap(rank=0).select("communication", "computation").rows()
+            [(0, 60000)]
         """
         return self._view(rank, functools.partial(overlap.overlap, drop_last_step=drop_last_step))
 
@@ -298,6 +345,10 @@ class TraceAnswers:
         """Return each kernel's launch: how long the call took, and when the kernel began after it.
 
         See :func:`haiprof.views.trace.launches.launches`.
+
+        Example:
+            >>> trace.launches(rank=0).columns[4:8]
+            ['row', 'runtime', 'call', 'kind']
         """
         return self._in_detail(rank)._view(rank, launches.launches)
 
@@ -305,6 +356,10 @@ class TraceAnswers:
         """Return how many launched activities waited on each stream over time.
 
         See :func:`haiprof.views.trace.queue_length.queue_length`.
+
+        Example:
+            >>> trace.queue_length(rank=0).select("time", "length").rows()[:2]
+            [(1020000, 1), (1040000, 0)]
         """
         return self._in_detail(rank)._view(rank, queue_length.queue_length)
 
@@ -312,6 +367,10 @@ class TraceAnswers:
         """Return the bandwidth of copies and sets over time.
 
         See :func:`haiprof.views.trace.bandwidth.bandwidth`.
+
+        Example:
+            >>> trace.bandwidth().columns[4:8]
+            ['device', 'kind', 'time', 'bandwidth']
         """
         return self._view(rank, bandwidth_view.bandwidth)
 
@@ -321,6 +380,10 @@ class TraceAnswers:
         """Return the time of computation, communication and memory, each alone and overlapping.
 
         See :func:`haiprof.views.trace.kernel_breakdown.by_kind`.
+
+        Example:
+            >>> trace.kernel_kinds(rank=0).columns[4:]
+            ['device', 'kind', 'time', 'ratio']
         """
         return self._view(
             rank, functools.partial(kernel_breakdown.by_kind, drop_last_step=drop_last_step)
@@ -330,6 +393,10 @@ class TraceAnswers:
         """Return what each step did on the device: forward and backward, refresh, interval.
 
         See :func:`haiprof.views.trace.as_other_tools.msprof_step_trace.step_trace`.
+
+        Example:
+            >>> trace.step_trace(rank=0).columns[4:8]
+            ['step', 'start', 'duration', 'computing']
         """
         return self._view(rank, msprof_step_trace.step_trace)
 
@@ -337,6 +404,10 @@ class TraceAnswers:
         """Return the device's time by operator and kind of unit: tensor cores, vector, copies.
 
         See :func:`haiprof.views.trace.as_other_tools.msprof_op_statistics.op_statistics`.
+
+        Example:
+            >>> trace.op_statistics(rank=0).columns[4:8]
+            ['op', 'unit', 'count', 'total']
         """
         return self._in_detail(rank)._view(rank, msprof_op_statistics.op_statistics)
 
@@ -344,6 +415,10 @@ class TraceAnswers:
         """Return CUPTI's counters of each kernel with the operators around it.
 
         See :func:`haiprof.views.trace.cupti_counters.cupti_counters`.
+
+        Example:
+            >>> trace.hardware_counters().columns[4:8]
+            ['start', 'duration', 'name', 'op']
         """
         deep = self._in_detail(rank)
         chosen = deep._ranks.jobs(rank)
@@ -367,6 +442,10 @@ class TraceAnswers:
 
         Raises:
             HaiprofError: no operator has that in its name, or ``shortest`` is no number from 1 on.
+
+        Example:
+            >>> trace.sequences(rank=0, shortest=1).columns[4:8]
+            ['operator', 'sequence', 'count', 'device']
         """
         asked.texts("operator", [operator])
         asked.whole("shortest", shortest, 1)
@@ -396,6 +475,10 @@ class TraceAnswers:
             HaiprofError: no trace has such a step or range.
 
         See :mod:`haiprof.views.trace.critical_path.path`.
+
+        Example:
+            >>> list(trace.critical_path())
+            ['rank 0', 'rank 1']
         """
         asked.whole("step", step)
         asked.texts("inside", inside)
@@ -412,6 +495,10 @@ class TraceAnswers:
 
         Columns: ``kind``, ``problem``, ``advice``, ``evidence``, ``saves_ns``, ``share`` (of the
         recorded steps), ``step``, ``operator``, ``stack``. See :mod:`haiprof.findings.deep.rules`.
+
+        Example:
+            >>> trace.recommendations(rank=0)["kind"].to_list()
+            ['launch', 'utilization']
         """
         deep = self._in_detail(rank)
         if deep is not self:
@@ -446,6 +533,10 @@ class TraceAnswers:
 
         Raises:
             HaiprofError: there is no such view.
+
+        Example:
+            >>> trace.unknown("memory", rank=0).select("missing", "why").rows()
+            [('allocations', 'recorded without profile_memory=True')]
         """
         if view is not None:
             asked.one_of("view", view, {want.view for want in requirements.WANTS})

@@ -53,6 +53,10 @@ class RecordedAnswers:
 
         ``cut_files`` counts files that end within a record batch: of a live run the batch being
         written, of a run whose recorder was killed its last batch.
+
+        Example:
+            >>> run.processes().select("rank", "state").rows()
+            [(0, 'closed'), (1, 'closed'), (None, 'closed')]
         """
         processes = self._ranks.run.processes
         cut = {
@@ -73,6 +77,10 @@ class RecordedAnswers:
         Columns: ``step``, ``name``, ``category`` (``phase``, ``user``, ``other``), ``duration``
         (self time), ``count`` (spans), ``start`` (of the first). See
         :func:`haiprof.views.run.steps.phases`.
+
+        Example:
+            >>> run.phases(rank=0).select("name", "duration").rows()[:2]
+            [('dataloader', 1000000), ('forward', 4000000)]
         """
         return self._ranks.frames(
             step_answers.phases, self._ranks.choose(rank), step_views.PHASES_SCHEMA
@@ -86,6 +94,10 @@ class RecordedAnswers:
 
         Raises:
             HaiprofError: neither the run nor haiprof has such a metric.
+
+        Example:
+            >>> run.samples("proc.*", rank=0)["metric"].unique().sort().to_list()
+            ['proc.cpu.percent', 'proc.rss.bytes']
         """
         if metric is None:
             return self._table(schema.SAMPLES, rank, {})
@@ -112,6 +124,10 @@ class RecordedAnswers:
 
         Raises:
             HaiprofError: the run has no such category or name.
+
+        Example:
+            >>> run.spans(rank=0, category="phase").select("step", "name").rows()[:2]
+            [(0, 'dataloader'), (0, 'forward')]
         """
         return self._table(schema.SPANS, rank, {"category": category, "name": name})
 
@@ -122,6 +138,10 @@ class RecordedAnswers:
 
         Raises:
             HaiprofError: neither the run nor haiprof knows such a kind.
+
+        Example:
+            >>> run.events(rank=0, kind="kernels")["text"].to_list()
+            ['Kernels are recorded from now on', 'Kernels are not recorded any more']
         """
         return self._table(schema.EVENTS, rank, {"kind": kind})
 
@@ -160,6 +180,10 @@ class RecordedAnswers:
 
         Raises:
             HaiprofError: the run has no such category or name.
+
+        Example:
+            >>> run.device_spans(rank=0, category="phase").select("step", "name").rows()[:2]
+            [(0, 'forward'), (0, 'backward')]
         """
         return self._table(schema.DEVICE_SPANS, rank, {"category": category, "name": name})
 
@@ -169,6 +193,10 @@ class RecordedAnswers:
         Columns: ``step``, ``name``, ``device``, ``stream``, ``start``, ``duration``, ``busy``,
         ``idle``, ``kernels``; the last three are null in steps in which kernels were not recorded.
         See :func:`haiprof.views.run.kernels.device_phases`.
+
+        Example:
+            >>> run.device_phases(rank=0).select("step", "name", "duration").rows()[:2]
+            [(0, 'forward', 4000000), (0, 'backward', 5000000)]
         """
         return self._ranks.frames(
             gpu.device_phases, self._ranks.choose(rank), kernel_views.PHASES_SCHEMA
@@ -179,6 +207,10 @@ class RecordedAnswers:
 
         Columns: ``kind``, ``demangled``, ``calls``, ``total``, ``mean``, ``min``, ``max`` (ns),
         ``share``, ``phases``. See :func:`haiprof.views.run.kernels.totals`.
+
+        Example:
+            >>> run.kernel_totals(rank=0).select("kind", "calls").rows()[:2]
+            [('kernel', 10), ('kernel', 40)]
         """
         return self._ranks.frames(
             gpu.kernel_totals, self._ranks.choose(rank), kernel_views.TOTALS_SCHEMA
@@ -190,6 +222,10 @@ class RecordedAnswers:
         Columns: ``device``, ``name``, ``replays``, ``steps``, ``total``, ``mean``, ``p50``,
         ``p95``, ``max`` (ns), ``share`` (of the time of steps that replayed it). See
         :func:`haiprof.views.run.graphs.replays`.
+
+        Example:
+            >>> run.graph_replays().columns[4:8]
+            ['name', 'replays', 'steps', 'total']
         """
         return self._ranks.frames(
             gpu.graph_replays, self._ranks.choose(rank), graph_views.REPLAYS_SCHEMA
@@ -201,6 +237,10 @@ class RecordedAnswers:
         Columns: ``start``, ``end`` (null while it lasts), ``mode``, ``begun_by``, ``ended_by``
         (null if the process ended first), ``first_step``, ``last_step``, ``steps``. See
         :func:`haiprof.views.run.recorded.recorded`.
+
+        Example:
+            >>> run.kernels_recorded(rank=0).select("first_step", "last_step").rows()
+            [(10, 19)]
         """
         return self._ranks.frames(
             gpu.recorded, self._ranks.choose(rank), recorded_views.RECORDED_SCHEMA
@@ -214,6 +254,10 @@ class RecordedAnswers:
 
         Raises:
             HaiprofError: there is no such step.
+
+        Example:
+            >>> run.pipeline().stages.columns[:4]
+            ['stage', 'busy', 'forward', 'backward']
         """
         asked.whole("step", step)
         told = self._ranks.frames(pipeline.jobs, self._ranks.choose(None), pipeline_view.JOBS)
@@ -229,6 +273,10 @@ class RecordedAnswers:
         are recorded), ``spent`` (part of the time that was metered, where there is nothing to
         compare with), ``budget``, ``mode``, ``stepped_down_to``, ``cost_thread_ns``,
         ``cost_cupti_ns``, ``text``. See :func:`haiprof.views.run.overhead.newest`.
+
+        Example:
+            >>> run.overhead().select("rank", "overhead").rows()
+            [(0, 0.004), (1, 0.004)]
         """
         return self._ranks.frames(gpu.overhead, self._ranks.choose(rank), overhead_view.SCHEMA)
 
@@ -296,6 +344,10 @@ class RecordedAnswers:
 
         Raises:
             HaiprofError: ``peak_flops`` is no such number.
+
+        Example:
+            >>> run.efficiency().run.columns[:4]
+            ['ranks', 'step_ns', 'mfu', 'hfu']
         """
         if peak_flops is not None:
             asked.number("peak_flops", peak_flops, positive=True)
@@ -305,6 +357,10 @@ class RecordedAnswers:
         """Return what the job's whole life was spent on, over all its attempts, and its ETTR.
 
         See :mod:`haiprof.views.run.goodput`, where the parts are defined.
+
+        Example:
+            >>> run.goodput().summary.columns[:4]
+            ['begin', 'end', 'wall_ns', 'productive_ns']
         """
         return goodput(self._ranks.run, self._ranks.map, self._ranks.note)
 
@@ -312,6 +368,10 @@ class RecordedAnswers:
         """Return the summed-up rank processes and nodes; read once, then kept.
 
         A process without a rank that had steps counts as a rank: jobs run without a launcher too.
+
+        Example:
+            >>> [summary.steps for summary in run.summaries()[0]]
+            [118, 118]
         """
         return self._ranks.once("summaries", self._summed_up)
 
@@ -325,7 +385,12 @@ class RecordedAnswers:
         return [s for s in others if s.process.role == ROLE_RANK or s.steps], nodes
 
     def summaries_of(self, processes: Sequence[Process]) -> list[Summary]:
-        """Return the summed-up ``processes``, without reading any other."""
+        """Return the summed-up ``processes``, without reading any other.
+
+        Example:
+            >>> [summary.steps for summary in run.summaries_of(run.run.processes[:2])]
+            [118, 118]
+        """
         chosen = {p.folder for p in processes}
         known: tuple[list[Summary], list[Summary]] | None = self._ranks.kept("summaries")
         if known is None:
@@ -346,7 +411,12 @@ class RecordedAnswers:
             summary.trend_start = clock.corrected(summary.process.node, summary.trend_start)
 
     def failure(self) -> str | None:
-        """Return in a sentence how the job failed or was interrupted; None: it did not."""
+        """Return in a sentence how the job failed or was interrupted; None: it did not.
+
+        Example:
+            >>> print(run.failure())
+            None
+        """
         processes = self._ranks.run.processes
         if self._ranks.traced or failure(processes) is None:
             return None
@@ -372,6 +442,10 @@ class RecordedAnswers:
 
         Raises:
             HaiprofError: the table has no such column.
+
+        Example:
+            >>> run.read(run.run.processes[0], schema.SPANS, ["name", "start"]).columns
+            ['start', 'name']
         """
         asked.columns(table.name, [*columns, *(keep or {})], [c.name for c in table.columns])
         read = tables.read(process, table, columns, keep)
@@ -379,13 +453,23 @@ class RecordedAnswers:
         return read.frame
 
     def read_gpu(self, process: Process) -> gpu.GpuTables:
-        """Read what one process recorded of its GPUs."""
+        """Read what one process recorded of its GPUs.
+
+        Example:
+            >>> run.read_gpu(run.run.processes[0]).kernels.height
+            70
+        """
         made = gpu.read_gpu(process)
         self._ranks.note(made.problems)
         return made
 
     def gpu_instances(self, processes: Sequence[Process]) -> dict[str, list[str]]:
-        """Return the GPUs of these processes as their nodes name them: folder -> ``gpu0``, …."""
+        """Return the GPUs of these processes as their nodes name them: folder -> ``gpu0``, ….
+
+        Example:
+            >>> run.gpu_instances(run.run.processes)
+            {'n0': ['gpu0', 'gpu1']}
+        """
         found: dict[str, list[str]] = {}
         for process in processes:
             for folder, names in gpu_views.instances(process, self._ranks.run.processes).items():

@@ -1,0 +1,43 @@
+"""The example of each public method of the Analyzer does what it says."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+from pathlib import Path
+
+import pytest
+import runs
+import traces
+
+from haiprof import schema
+from haiprof.analyzer import Analyzer
+
+PUBLIC = [name for name in dir(Analyzer) if not name.startswith("_")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("examples")
+    for rank in range(2):
+        traces.write(made / "traces" / f"rank{rank}.pt.trace.json", traces.small(rank))
+    runs.make_gpu_run(made / "logs" / "r", ranks=2)
+    return made
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_an_example_runs(
+    name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = inspect.getdoc(getattr(Analyzer, name)) or ""
+    names = {
+        "run": Analyzer(folder / "logs"),
+        "trace": Analyzer(folder / "traces"),
+        "schema": schema,
+    }
+    example = doctest.DocTestParser().get_doctest(text, names, name, None, None)
+    assert example.examples, f"{name} has no example"
+    output: list[str] = []
+    doctest.DocTestRunner().run(example, out=output.append)
+    assert not output, "".join(output)
