@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from fixtures import away_from_the_checkout, build_native, native_build, shm
 from peer_fixtures import hta, memray, plugin
+from real_data import pytest_configure
 
 __all__ = [
     "away_from_the_checkout",
@@ -15,6 +16,7 @@ __all__ = [
     "native_build",
     "native_programs",
     "plugin",
+    "pytest_configure",
     "shm",
 ]
 

@@ -20,8 +20,8 @@ from typing import Any
 import concatenate
 import peers
 import pytest
-from fixtures import DATA
 from peers import HAIPROF, HTA, PLUGIN, Run
+from real_data import DATA
 
 TWO_SPANS = DATA / "traces" / "tb_resnet50_num_workers_0"
 ONE_RANK = DATA / "traces" / "hta_df_index_resolver" / "worker0.pt.trace.json.gz"

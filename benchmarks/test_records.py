@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from fixtures import DATA
 from processes import KeptRecorder, cpu_seconds
+from real_data import DATA
 from recording import wait_recorded
 
 RECORDS = 1_000_000

@@ -8,7 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from fixtures import DATA
+from real_data import DATA
 
 ARCHIVE = DATA / "other" / "ascend.tar.xz"
 

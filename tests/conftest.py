@@ -2,8 +2,15 @@
 
 from fixtures import away_from_the_checkout, native_build, shm
 from hypothesis import settings
+from real_data import pytest_configure, pytest_terminal_summary
 
-__all__ = ["away_from_the_checkout", "native_build", "shm"]
+__all__ = [
+    "away_from_the_checkout",
+    "native_build",
+    "pytest_configure",
+    "pytest_terminal_summary",
+    "shm",
+]
 
 # How long an example takes says how busy the machine is.
 settings.register_profile("untimed", deadline=None)

@@ -15,9 +15,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Recorded data with known answers, which is no part of the package. Taken out of the environment:
-#: to a job it would be an option that nobody knows.
-DATA = Path(os.environ.pop("HAIPROF_TEST_DATA", ROOT.parent / "shared" / "data"))
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from fixtures import DATA
+from real_data import DATA, need
 
 from haiprof import _core
 
@@ -221,9 +221,7 @@ def recordings() -> Path:
 
 def unpacked(name: str, folder: Path) -> Path:
     """Unpack what was recorded on a real machine; skip the test where it is missing."""
-    archive = recordings() / f"{name}.tar.gz"
-    if not archive.is_file():
-        pytest.skip(f"no recorded machine {archive}: set HAIPROF_TEST_DATA to their folder")
+    archive = need(recordings() / f"{name}.tar.gz")
     with tarfile.open(archive) as tar:
         tar.extractall(folder, filter=_inside)
     return folder

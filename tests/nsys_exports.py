@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
-from fixtures import DATA
+from real_data import DATA, need
 
 REAL = ("h100_2gpu_1s", "mock")
 _ARCHIVE = DATA / "other" / "nsys.tar.xz"
@@ -38,8 +37,7 @@ def _unpacked() -> tempfile.TemporaryDirectory[str]:
 
 def real(name: str) -> Path:
     """One of :data:`REAL`; the test that asks is skipped without the data."""
-    if not _ARCHIVE.exists():
-        pytest.skip(f"no {_ARCHIVE}; HAIPROF_TEST_DATA says where the data is")
+    need(_ARCHIVE)
     (found,) = Path(_unpacked().name).rglob(f"{name}.sqlite")
     return found
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import tarfile
 from pathlib import Path
 
-import pytest
-from fixtures import DATA
+from real_data import DATA, need
 
 
 def unpack(tool: str, folder: Path) -> Path:
     """Unpack the files of a tool into a folder; return it. Skips the test where there are none."""
-    archive = DATA / "other" / f"{tool}.tar.xz"
-    if not archive.exists():
-        pytest.skip(f"no {archive}; HAIPROF_TEST_DATA says where the data is")
+    archive = need(DATA / "other" / f"{tool}.tar.xz")
     folder.mkdir(exist_ok=True)
     with tarfile.open(archive) as tar:
         for member in tar.getmembers():

@@ -20,7 +20,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from fixtures import DATA
+from real_data import DATA, lacking, need
 
 from haiprof import schema
 
@@ -66,7 +66,7 @@ def index() -> dict[str, dict[str, Any]]:
 
 def runs() -> list[Any]:
     """The names of all runs, to parametrize with; one that is skipped where there are none."""
-    skip = pytest.mark.skip(reason=f"no traces in {TRACES}; HAIPROF_TEST_DATA says where they are")
+    skip = pytest.mark.skip(reason=lacking(TRACES))
     return sorted(index()) or [pytest.param("none", marks=skip)]
 
 
@@ -74,7 +74,7 @@ def files(run: str) -> list[Path]:
     """The trace files of one run, by name; the test that asks is skipped without them."""
     found = sorted((TRACES / run).glob("*.pt.trace.json.gz"))
     if not found:
-        pytest.skip(f"no traces in {TRACES / run}; HAIPROF_TEST_DATA says where they are")
+        pytest.skip(lacking(TRACES / run))
     return found
 
 
@@ -92,9 +92,7 @@ def truth() -> dict[tuple[str, str], dict[str, Any]]:
 
 @functools.lru_cache(maxsize=1)
 def _expected() -> dict[str, bytes]:
-    archive = TRACES / "expected.tar.xz"
-    if not archive.exists():
-        pytest.skip(f"no {archive}; HAIPROF_TEST_DATA says where the data is")
+    archive = need(TRACES / "expected.tar.xz")
     with lzma.open(archive) as whole, tarfile.open(fileobj=whole) as tar:
         return {
             member.name.removeprefix("./"): content.read()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import traces
 from commands import haiprof, only_line
-from fixtures import DATA
+from real_data import DATA, lacking
 
 from haiprof.analyzer import Analyzer
 from haiprof.answers.deep import OverviewFrames
@@ -42,7 +42,7 @@ def change(file: Path, **members: Any) -> None:
 
 @pytest.mark.skipif(
     not REAL.is_dir(),
-    reason=f"no traces in {REAL.parent}; HAIPROF_TEST_DATA says where they are",
+    reason=lacking(REAL),
 )
 def test_the_overview_of_a_real_run_is_what_its_traces_give(tmp_path: Path) -> None:
     out = tmp_path / "kept"

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import peers
-import pytest
 import runs
-from fixtures import DATA
+from real_data import DATA, need
 
 from haiprof import schema
 from haiprof.analyzer import Analyzer
@@ -19,8 +18,7 @@ TRACES = DATA / "traces"
 def exported(name: str, folder: Path) -> tuple[Path, Path]:
     """Return the folder of a run of traces, and that of its export."""
     traces = TRACES / name
-    if not traces.is_dir():
-        pytest.skip(f"{traces} is not there: set HAIPROF_TEST_DATA")
+    need(traces)
     tensorboard.write(Analyzer(traces), folder / "out")
     return traces, folder / "out"
 

@@ -13,7 +13,7 @@ from typing import Any
 import peers
 import polars as pl
 import pytest
-from fixtures import DATA
+from real_data import DATA, need
 
 from haiprof.analyzer import Analyzer
 
@@ -30,8 +30,7 @@ TIMES = {
 @pytest.fixture(params=["handmade_modern", "handmade_old"])
 def traces(request: pytest.FixtureRequest) -> Path:
     folder = TRACES / str(request.param)
-    if not folder.is_dir():
-        pytest.skip(f"{folder} is not there: set HAIPROF_TEST_DATA")
+    need(folder)
     return folder
 
 

@@ -10,8 +10,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from fixtures import DATA, ROOT
+from fixtures import ROOT
 from machine import Kernel, Machine, boot, fetch_kernel
+from real_data import DATA, need
 
 pytestmark = pytest.mark.qemu
 
@@ -52,9 +53,7 @@ def planned(lines: list[str]) -> set[tuple[str, str, str, str]]:
 
 
 def expected(tree: str) -> set[tuple[str, str, str, str]]:
-    plans = DATA / "host" / "expected_plans.json"
-    if not plans.is_file():
-        pytest.skip(f"no {plans}: set HAIPROF_TEST_DATA to its folder")
+    plans = need(DATA / "host" / "expected_plans.json")
     events = json.loads(plans.read_text(encoding="utf-8"))[tree]["events"]
     return {(e["pmu"], str(e["cpu"]), e["metric"], e["config"]) for e in events}
 

@@ -18,14 +18,14 @@ import chrome_traces
 import numpy as np
 import pytest
 from chrome_traces import differences, expected, parse
-from fixtures import DATA
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from real_data import DATA, lacking
 
 from haiprof import _core
 
 TRACES = sorted((DATA / "traces").glob("*/*.gz"))
-needs_traces = pytest.mark.skipif(not TRACES, reason=f"no recorded traces in {DATA}")
+needs_traces = pytest.mark.skipif(not TRACES, reason=lacking(DATA / "traces"))
 
 
 def unpacked(path: Path) -> bytes:

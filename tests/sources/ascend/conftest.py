@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 from ascend_files import ARCHIVE
+from real_data import need
 
 
 @pytest.fixture(scope="session")
 def levels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with ``level0`` and ``level1``, each with folders of two ranks; only to be read."""
-    if not ARCHIVE.is_file():
-        pytest.skip(f"no {ARCHIVE}: it has real files of torch_npu")
+    need(ARCHIVE)
     folder = tmp_path_factory.mktemp("ascend")
     with tarfile.open(ARCHIVE) as archive:
         archive.extractall(folder, filter="data")

@@ -13,7 +13,7 @@ from typing import Any
 
 import mutations
 import pytest
-from fixtures import DATA
+from real_data import DATA, need
 
 TRACES = DATA / "traces"
 #: A trace of 1 MB takes a tenth of this.
@@ -66,8 +66,7 @@ class Opener:
 
 @pytest.fixture(scope="module")
 def opener() -> Iterator[Opener]:
-    if not TRACES.is_dir():
-        pytest.skip(f"{TRACES} is not there: set HAIPROF_TEST_DATA")
+    need(TRACES)
     made = Opener()
     yield made
     made.end()
@@ -101,8 +100,7 @@ def test_the_traces_themselves_are_read_without_a_word(opener: Opener, tmp_path:
 
 
 def test_mutations_are_the_same_every_time() -> None:
-    if not TRACES.is_dir():
-        pytest.skip(f"{TRACES} is not there: set HAIPROF_TEST_DATA")
+    need(TRACES)
     assert len(mutations.NAMES) >= 200
     first = [hash(data) for _, data in mutations.mutations(TRACES)]
     assert first == [hash(data) for _, data in mutations.mutations(TRACES)]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from real_data import lacking
 from trace_numbers import Recorded
 from traces import TRACES
 
 FILES = sorted(TRACES.glob("*/*.pt.trace.json.gz"))
-SKIP = pytest.mark.skip(reason=f"no traces in {TRACES}; HAIPROF_TEST_DATA says where they are")
+SKIP = pytest.mark.skip(reason=lacking(TRACES))
 IDS = [f"{file.parent.name}-{file.name.split('.pt.')[0]}" for file in FILES]
 
 
