@@ -1,4 +1,7 @@
-"""The one exception that a user of haiprof sees."""
+"""The one exception that a user of haiprof sees.
+
+Tests: tests/test_analyzer.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a run is: who took part in it, and how each ended. The ground of sources and of views."""
+"""What a run is: who took part in it, and how each ended. The ground of sources and of views.
+
+Tests: tests/sources/test_own.py.
+"""
 
 from __future__ import annotations
 

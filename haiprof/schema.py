@@ -6,6 +6,8 @@ that a profiled process may look at it; :func:`arrow_schema` imports pyarrow whe
 
 A reader accepts every ``MINOR`` of its own ``MAJOR``: a minor version only appends columns (absent
 ones read as null); a major version changes the meaning of one.
+
+Tests: tests/recorder/test_tables.py.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
 #: What every file may import: the package imports what a name needs when it is asked for.
@@ -26,6 +28,23 @@ def test_every_part_of_the_package_has_a_row() -> None:
     parts = {path.name for path in (ROOT / "haiprof").iterdir() if path.suffix == ".py"}
     parts |= {path.parent.name for path in ROOT.glob("haiprof/*/__init__.py")}
     assert set(rows("haiprof/")) == parts - {"__init__.py"}
+
+
+def modules() -> list[Path]:
+    """Return the files of the package that hold code of their own, from the root."""
+    files = (path.relative_to(ROOT) for path in (ROOT / "haiprof").rglob("*.py"))
+    return sorted(path for path in files if path.name != "__init__.py")
+
+
+@pytest.mark.parametrize("module", modules(), ids=str)
+def test_one_finds_the_test_of_a_module(module: Path) -> None:
+    """It is at the mirrored path, or the module's docstring names it."""
+    within = module.relative_to("haiprof")
+    mirrored = ROOT / "tests" / within.parent / f"test_{within.name}"
+    text = ast.get_docstring(ast.parse((ROOT / module).read_text("utf-8"))) or ""
+    named = re.findall(r"^Tests: (tests/\S+\.py)\.$", text, re.MULTILINE)
+    assert bool(named) != mirrored.exists(), "name it, or leave the name out: not both"
+    assert all((ROOT / path).is_file() for path in named)
 
 
 def included(folder: Path) -> set[str]:

@@ -1,4 +1,7 @@
-"""What a deep trace answers: each method a view over all ranks."""
+"""What a deep trace answers: each method a view over all ranks.
+
+Tests: tests/answers/test_traced.py.
+"""
 
 from __future__ import annotations
 

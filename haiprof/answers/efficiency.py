@@ -1,4 +1,7 @@
-"""How well a run uses what it runs on, of each rank and together."""
+"""How well a run uses what it runs on, of each rank and together.
+
+Tests: tests/views/run/test_efficiency.py.
+"""
 
 from __future__ import annotations
 

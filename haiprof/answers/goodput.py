@@ -1,4 +1,7 @@
-"""What a job's whole life was spent on, from the folder of its run alone."""
+"""What a job's whole life was spent on, from the folder of its run alone.
+
+Tests: tests/views/run/test_goodput.py.
+"""
 
 from __future__ import annotations
 

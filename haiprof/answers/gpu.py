@@ -1,4 +1,7 @@
-"""What one process recorded of its GPUs: kernels, device phases, graphs, what that cost."""
+"""What one process recorded of its GPUs: kernels, device phases, graphs, what that cost.
+
+Tests: tests/test_analyzer.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The three most telling lines about a run."""
+"""The three most telling lines about a run.
+
+Tests: tests/findings/test_headline.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The clocks of the hosts of a run, compared by what their ranks did together."""
+"""The clocks of the hosts of a run, compared by what their ranks did together.
+
+Tests: tests/answers/test_clock.py.
+"""
 
 from __future__ import annotations
 

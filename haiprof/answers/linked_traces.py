@@ -1,4 +1,7 @@
-"""The linked trace of a process: read and linked when it is first asked for, then kept."""
+"""The linked trace of a process: read and linked when it is first asked for, then kept.
+
+Tests: tests/answers/test_own.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What one process recorded, read for whoever answers; each may run in another process."""
+"""What one process recorded, read for whoever answers; each may run in another process.
+
+Tests: tests/test_analyzer.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """What is done for the trace of one process.
 
 It stands at the top level, so that another process of an executor can import it.
+
+Tests: tests/answers/test_traced.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The communication of one rank, packed: so that it travels and waits in little room."""
+"""The communication of one rank, packed: so that it travels and waits in little room.
+
+Tests: tests/answers/test_matched.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What one process did of each microbatch of a pipeline."""
+"""What one process did of each microbatch of a pipeline.
+
+Tests: tests/views/run/test_pipeline.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The processes of a run, a row each."""
+"""The processes of a run, a row each.
+
+Tests: tests/test_analyzer.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Whose rows they are: views of single traces put together into frames of all ranks."""
+"""Whose rows they are: views of single traces put together into frames of all ranks.
+
+Tests: tests/answers/test_traced.py.
+"""
 
 from __future__ import annotations
 

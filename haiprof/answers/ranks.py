@@ -1,4 +1,7 @@
-"""The processes of a run, and the work over them: what every answer starts from."""
+"""The processes of a run, and the work over them: what every answer starts from.
+
+Tests: tests/test_analyzer.py.
+"""
 
 from __future__ import annotations
 

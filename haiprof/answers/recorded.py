@@ -1,4 +1,7 @@
-"""What haiprof's own records answer, of one rank or of all."""
+"""What haiprof's own records answer, of one rank or of all.
+
+Tests: tests/test_analyzer.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Steps and phases of one process, as recorded on the host."""
+"""Steps and phases of one process, as recorded on the host.
+
+Tests: tests/test_analyzer.py.
+"""
 
 from __future__ import annotations
 

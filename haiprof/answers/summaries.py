@@ -1,4 +1,7 @@
-"""Processes summed up: their steps, phases, samples and GPUs, for the overview of a run."""
+"""Processes summed up: their steps, phases, samples and GPUs, for the overview of a run.
+
+Tests: tests/test_analyzer.py.
+"""
 
 from __future__ import annotations
 

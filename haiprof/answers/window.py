@@ -1,4 +1,7 @@
-"""The part of a run that is in a window of time."""
+"""The part of a run that is in a window of time.
+
+Tests: tests/cli/test_report.py.
+"""
 
 from __future__ import annotations
 

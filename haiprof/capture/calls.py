@@ -1,4 +1,7 @@
-"""``haiprof.trace()``: a deep trace that the job asks for itself."""
+"""``haiprof.trace()``: a deep trace that the job asks for itself.
+
+Tests: tests/capture/trace/test_trace.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """What the job says of its model: how much a step computes, and of how many tokens or samples.
 
 Every call is an event of kind ``model`` with all that is known from then on. Nothing here raises.
+
+Tests: tests/capture/flops/test_counted_step.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Lines for the user on stderr: whatever is in the way of recording is told once."""
+"""Lines for the user on stderr: whatever is in the way of recording is told once.
+
+Tests: tests/capture/session/test_session.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Where this process records to, for those who add files of their own and know no session."""
+"""Where this process records to, for those who add files of their own and know no session.
+
+Tests: tests/capture/session/test_session.py.
+"""
 
 from __future__ import annotations
 

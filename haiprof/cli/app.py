@@ -1,4 +1,7 @@
-"""The commands as typer knows them. Each imports what it needs when it is called."""
+"""The commands as typer knows them. Each imports what it needs when it is called.
+
+Tests: tests/test_options.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Asks every rank of a job for the same, at once, and says what came of it."""
+"""Asks every rank of a job for the same, at once, and says what came of it.
+
+Tests: tests/cli/test_ps.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``haiprof flush``: brings to disk what was recorded of a job so far."""
+"""``haiprof flush``: brings to disk what was recorded of a job so far.
+
+Tests: tests/cli/test_ps.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What can be sampled of this machine's GPUs; for ``haiprof doctor``, in a process of its own."""
+"""What can be sampled of this machine's GPUs; for ``haiprof doctor``, in a process of its own.
+
+Tests: tests/cli/test_doctor.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Which runs are recorded on this machine now, and which one a word of the user means."""
+"""Which runs are recorded on this machine now, and which one a word of the user means.
+
+Tests: tests/cli/test_top.py.
+"""
 
 from __future__ import annotations
 

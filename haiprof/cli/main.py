@@ -1,4 +1,7 @@
-"""The ``haiprof`` command: finds the command that is meant; what goes wrong is said in one line."""
+"""The ``haiprof`` command: finds the command that is meant; what goes wrong is said in one line.
+
+Tests: tests/cli/test_report.py.
+"""
 
 from __future__ import annotations
 

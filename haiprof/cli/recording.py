@@ -1,4 +1,7 @@
-"""The run of one command: its folder, its recorder, and the summary when all is over."""
+"""The run of one command: its folder, its recorder, and the summary when all is over.
+
+Tests: tests/cli/test_run.py.
+"""
 
 from __future__ import annotations
 

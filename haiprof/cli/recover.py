@@ -1,4 +1,7 @@
-"""``haiprof recover``: writes out what is left of runs whose job and recorder are gone."""
+"""``haiprof recover``: writes out what is left of runs whose job and recorder are gone.
+
+Tests: tests/recorder/test_recover.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``haiprof stop``: ends the recording of a job, not the job."""
+"""``haiprof stop``: ends the recording of a job, not the job.
+
+Tests: tests/cli/test_ps.py.
+"""
 
 from __future__ import annotations
 

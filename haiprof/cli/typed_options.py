@@ -1,4 +1,7 @@
-"""The options of :mod:`haiprof.options` as those of a typer command."""
+"""The options of :mod:`haiprof.options` as those of a typer command.
+
+Tests: tests/cli/test_attach.py.
+"""
 
 from __future__ import annotations
 

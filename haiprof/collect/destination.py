@@ -3,6 +3,8 @@
 The folder of a process appears in its run in one rename when all of it has come, and a file in one
 rename when all of its bytes have. So whatever ends a copy, what is there is whole, and the next one
 goes on with what had come.
+
+Tests: tests/cli/test_collect.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Collects runs: asks every source what it has, then fetches what is not there yet."""
+"""Collects runs: asks every source what it has, then fetches what is not there yet.
+
+Tests: tests/cli/test_collect.py.
+"""
 
 from __future__ import annotations
 

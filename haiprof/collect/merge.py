@@ -3,6 +3,8 @@
 A run is its name: all ranks of a job agree on one. A process is what its ``process.json`` says of
 its machine, number and times, wherever it lies and whatever its folder is called: seen twice it is
 taken once, and two of one name (containers that share a host's) both have a place.
+
+Tests: tests/cli/test_collect.py.
 """
 
 from __future__ import annotations

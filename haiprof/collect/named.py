@@ -1,4 +1,7 @@
-"""The source that a user names: a folder here, one of another host, or a URL."""
+"""The source that a user names: a folder here, one of another host, or a URL.
+
+Tests: tests/cli/test_collect.py.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 Nothing has to be installed there. What the folder and its files are called goes through stdin,
 never through a shell's line. Files are listed first and only what is new is fetched, in one stream;
 what a run's recorder has closed never changes again, so nothing is gained by looking into files.
+
+Tests: tests/cli/test_collect.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Where runs are collected from: a folder of another host, one of this machine, or a URL."""
+"""Where runs are collected from: a folder of another host, one of this machine, or a URL.
+
+Tests: tests/cli/test_collect.py.
+"""
 
 from __future__ import annotations
 

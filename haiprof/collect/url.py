@@ -1,4 +1,7 @@
-"""A folder behind a URL, which fsspec reads."""
+"""A folder behind a URL, which fsspec reads.
+
+Tests: tests/cli/test_collect.py.
+"""
 
 from __future__ import annotations
 

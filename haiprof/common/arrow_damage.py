@@ -2,6 +2,8 @@
 
 pyarrow checks how messages are framed, and takes what is in them as it is: a code that stands for
 no text, an offset that leads out of its buffer. Whoever gets such a batch, polars or C++, crashes.
+
+Tests: tests/sources/test_tables.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Says of a word that is unknown which ones there are, and which of them may have been meant."""
+"""Says of a word that is unknown which ones there are, and which of them may have been meant.
+
+Tests: tests/common/test_asked.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The folder of this user's control sockets: what is one, and which are left by the dead."""
+"""The folder of this user's control sockets: what is one, and which are left by the dead.
+
+Tests: tests/capture/socket/test_server.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Makes text from outside harmless: a name from a run could drive the terminal that shows it."""
+"""Makes text from outside harmless: a name from a run could drive the terminal that shows it.
+
+Tests: tests/show/test_hostile_names.py.
+"""
 
 from __future__ import annotations
 

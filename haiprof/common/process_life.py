@@ -1,4 +1,7 @@
-"""Whether a process lives: that very one, not another that got its pid."""
+"""Whether a process lives: that very one, not another that got its pid.
+
+Tests: tests/recorder/test_ended.py.
+"""
 
 from __future__ import annotations
 

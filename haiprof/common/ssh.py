@@ -1,4 +1,7 @@
-"""The way to another host: ssh, or what ``HAIPROF_SSH_COMMAND`` says instead."""
+"""The way to another host: ssh, or what ``HAIPROF_SSH_COMMAND`` says instead.
+
+Tests: tests/cli/hosts/test_launch.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Those that gevent puts in their place take turns on the job's own thread: ours would work there, be
 reached only when the job gives way, and keep a job from ending that waits until nobody waits.
+
+Tests: tests/cli/test_run.py.
 """
 
 from __future__ import annotations

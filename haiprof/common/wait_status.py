@@ -3,6 +3,8 @@
 Everybody else can look for it in three places, and each may be empty: the entry in /proc until the
 parent has taken the status, the pidfd afterwards (Linux 6.15), and a note of the parent where that
 is ``haiprof run``.
+
+Tests: tests/recorder/test_ended.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Asks a process that has haiprof loaded, through its socket."""
+"""Asks a process that has haiprof loaded, through its socket.
+
+Tests: tests/cli/test_ps.py.
+"""
 
 from __future__ import annotations
 

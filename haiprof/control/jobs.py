@@ -1,4 +1,7 @@
-"""The processes of this node that haiprof is loaded in: who they are and what they do."""
+"""The processes of this node that haiprof is loaded in: who they are and what they do.
+
+Tests: tests/cli/test_ps.py.
+"""
 
 from __future__ import annotations
 

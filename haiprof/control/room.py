@@ -3,6 +3,8 @@
 The process is given haiprof there, writes its run there, and the run is brought from there to us.
 Nobody in the container is trusted: no link is followed, so nothing outside is read or written,
 whatever the names there turn into meanwhile.
+
+Tests: tests/control/test_attach_container.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 The process, and whoever else runs in its container, can do to the folder what they like. So the
 file is opened once, when it is created, and never again by its name.
+
+Tests: tests/control/test_attach_container.py.
 """
 
 from __future__ import annotations

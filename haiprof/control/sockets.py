@@ -1,4 +1,7 @@
-"""Which processes of this node can be asked: their sockets, in containers, too."""
+"""Which processes of this node can be asked: their sockets, in containers, too.
+
+Tests: tests/capture/socket/test_server.py.
+"""
 
 from __future__ import annotations
 

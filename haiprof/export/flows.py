@@ -1,6 +1,8 @@
 """Arrows between rows of a process's tables: from launch to kernels, from forward to backward.
 
 An arrow is a number that both ends have, from 1; 0 is none. Numbers of one process are dense.
+
+Tests: tests/export/test_perfetto.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Members of JSON objects as expressions over rows: ``,"name":value``, or null without a value.
 
 Texts are turned into JSON once for each that there is, not for each row.
+
+Tests: tests/export/test_chrome.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Sentences about the clocks of hosts."""
+"""Sentences about the clocks of hosts.
+
+Tests: tests/answers/test_clock.py.
+"""
 
 from __future__ import annotations
 

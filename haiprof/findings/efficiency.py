@@ -1,4 +1,7 @@
-"""Efficiency and the life of a job, in words."""
+"""Efficiency and the life of a job, in words.
+
+Tests: tests/views/run/test_efficiency.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """What is said of GPUs in words: how many steps have kernels, what that cost, what would show more.
 
 Of a job without GPUs nothing is said.
+
+Tests: tests/show/test_gpu.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """What counters of the hardware say in words, each sentence with its evidence.
 
 A sentence of trouble is only made where the evidence is strong; each threshold says why it is one.
+
+Tests: tests/views/run/test_hardware.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What a pipeline comes to, in words: its bubble beside the ideal one, and the critical stage."""
+"""What a pipeline comes to, in words: its bubble beside the ideal one, and the critical stage.
+
+Tests: tests/show/test_pipeline.py.
+"""
 
 from __future__ import annotations
 

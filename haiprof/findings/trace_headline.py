@@ -1,6 +1,8 @@
 """The three sentences that tell most about deep traces: the steps, the GPUs, what to change first.
 
 Every number in them comes from the frames of :class:`haiprof.answers.deep.TraceAnswers`.
+
+Tests: tests/findings/test_headline.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The recorder's process: ``python -m haiprof.recorder``; started by sessions, not by people."""
+"""The recorder's process: ``python -m haiprof.recorder``; started by sessions, not by people.
+
+Tests: tests/recorder/test_main.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Each source is taken for what it proves and no more: the exception that the job reported, the wait
 status that the kernel has, the goodbye in the ring, and whom the kernel killed for memory.
+
+Tests: tests/recorder/test_ended.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Starts the recorder of a run, from the job or from a command. Imports nothing heavy."""
+"""Starts the recorder of a run, from the job or from a command. Imports nothing heavy.
+
+Tests: tests/recorder/test_standby.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The recorder's loop: find rings, drain them, sample the node, leave when nothing is left."""
+"""The recorder's loop: find rings, drain them, sample the node, leave when nothing is left.
+
+Tests: tests/recorder/test_main.py.
+"""
 
 from __future__ import annotations
 

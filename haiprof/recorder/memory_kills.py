@@ -2,6 +2,8 @@
 
 SIGKILL alone proves nothing: anybody may send it. The kernel counts whom it killed in each control
 group, so the counts are read as a process begins and as one ends, and never in between.
+
+Tests: tests/recorder/test_ended.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The node itself: samples of it and its GPUs into its folder, of its ranks into theirs."""
+"""The node itself: samples of it and its GPUs into its folder, of its ranks into theirs.
+
+Tests: tests/recorder/test_node_recorder.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""One recorded process: its ring, its folder, its life."""
+"""One recorded process: its ring, its folder, its life.
+
+Tests: tests/recorder/test_process_folder.py.
+"""
 
 from __future__ import annotations
 

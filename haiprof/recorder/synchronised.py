@@ -1,4 +1,7 @@
-"""How far the kernel believes the wall clock to be from UTC, as NTP or PTP told it."""
+"""How far the kernel believes the wall clock to be from UTC, as NTP or PTP told it.
+
+Tests: tests/recorder/test_machine.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The stacked bands of a step's parts over time, of the host and of a GPU alike."""
+"""The stacked bands of a step's parts over time, of the host and of a GPU alike.
+
+Tests: tests/show/test_shown.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What all figures share: colours, units, names made safe, times."""
+"""What all figures share: colours, units, names made safe, times.
+
+Tests: tests/show/test_shown.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A small table of text, for HTML and for the terminal, and how its numbers are written."""
+"""A small table of text, for HTML and for the terminal, and how its numbers are written.
+
+Tests: tests/show/test_shown.py.
+"""
 
 from __future__ import annotations
 

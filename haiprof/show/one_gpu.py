@@ -1,4 +1,7 @@
-"""What one rank did on its GPUs: device phases, graphs, how busy, one step in lanes, kernels."""
+"""What one rank did on its GPUs: device phases, graphs, how busy, one step in lanes, kernels.
+
+Tests: tests/show/test_gpu.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""One rank over time: phases, then every sampled metric, on one time axis, with events as marks."""
+"""One rank over time: phases, then every sampled metric, on one time axis, with events as marks.
+
+Tests: tests/show/test_shown.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""All ranks side by side: tables of ranks and nodes, step times, phase shares."""
+"""All ranks side by side: tables of ranks and nodes, step times, phase shares.
+
+Tests: tests/show/test_shown.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Builds one HTML page that needs no network: style, figures and plotly are inside it."""
+"""Builds one HTML page that needs no network: style, figures and plotly are inside it.
+
+Tests: tests/show/test_report.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Arrow's own allocator is quick, and keeps for each of its threads what that once had. The system's
 gives back what is free when it is asked to.
+
+Tests: tests/sources/test_tables.py.
 """
 
 from __future__ import annotations

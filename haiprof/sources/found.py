@@ -1,4 +1,7 @@
-"""What is at a path: the traces of one run, whichever tool made them."""
+"""What is at a path: the traces of one run, whichever tool made them.
+
+Tests: tests/sources/test_open.py.
+"""
 
 from __future__ import annotations
 

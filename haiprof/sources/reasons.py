@@ -2,6 +2,8 @@
 
 A tool whose import says so itself (``Imported.lacks``) is not here. Keys are those of
 :mod:`haiprof.views.trace.requirements`.
+
+Tests: tests/sources/test_open.py.
 """
 
 from __future__ import annotations

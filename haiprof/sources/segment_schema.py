@@ -1,4 +1,7 @@
-"""Says whether a segment is the table that its name says, in a version and types that are read."""
+"""Says whether a segment is the table that its name says, in a version and types that are read.
+
+Tests: tests/sources/test_tables.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Columns that are filled batch by batch, by several threads, into one piece each.
 
 A batch's own memory is free again at once, so that reading needs little more than what is read.
+
+Tests: tests/sources/test_tables.py.
 """
 
 from __future__ import annotations

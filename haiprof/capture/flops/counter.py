@@ -1,6 +1,8 @@
 """Counts floating-point operations by torch's own formulas, for one step of a running job.
 
 Without the hooks on modules that torch's counter brings along: torch.compile would see them.
+
+Tests: tests/capture/flops/test_counted_step.py.
 """
 
 from __future__ import annotations

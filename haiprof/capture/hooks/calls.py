@@ -1,4 +1,7 @@
-"""Hooks on calls that torch makes through one attribute: backward, GradScaler, DataLoader."""
+"""Hooks on calls that torch makes through one attribute: backward, GradScaler, DataLoader.
+
+Tests: tests/capture/hooks/test_install.py.
+"""
 
 from __future__ import annotations
 

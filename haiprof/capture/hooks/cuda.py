@@ -2,6 +2,8 @@
 
 Not earlier: initialising the driver settles which devices the process sees, and the job may still
 set CUDA_VISIBLE_DEVICES. Not later: what is traced from before the first context costs least.
+
+Tests: tests/gpu/test_handover.py.
 """
 
 from __future__ import annotations

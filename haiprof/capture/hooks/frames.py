@@ -1,4 +1,7 @@
-"""Hooks on calls of Python functions: modules, compiled functions, optimizers."""
+"""Hooks on calls of Python functions: modules, compiled functions, optimizers.
+
+Tests: tests/capture/hooks/test_loops.py.
+"""
 
 from __future__ import annotations
 

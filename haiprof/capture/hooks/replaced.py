@@ -1,4 +1,7 @@
-"""A function of somebody else's, replaced by one that does the same and tells us."""
+"""A function of somebody else's, replaced by one that does the same and tells us.
+
+Tests: tests/capture/hooks/test_install.py.
+"""
 
 from __future__ import annotations
 

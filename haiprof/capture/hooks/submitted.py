@@ -1,4 +1,7 @@
-"""Bytes that are read and written through libaio, io_uring and 3FS's USRBIO."""
+"""Bytes that are read and written through libaio, io_uring and 3FS's USRBIO.
+
+Tests: tests/io/test_submitted.py.
+"""
 
 from __future__ import annotations
 

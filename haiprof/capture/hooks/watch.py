@@ -3,6 +3,8 @@
 Neither puts a function in torch's way: torch.compile would break the graph at a C function and
 recompile for a replaced one. Where Python has ``sys.monitoring`` (3.12), it reports the calls of a
 code object; elsewhere the function keeps its identity and gets other code.
+
+Tests: tests/capture/hooks/test_install.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 They are recorded before whatever shows them is called, and nothing is shown or changed here. A hook
 that the job puts in place of ours has its way: Python keeps the exception until the end anyway.
+
+Tests: tests/cli/test_ended.py.
 """
 
 from __future__ import annotations

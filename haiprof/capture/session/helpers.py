@@ -1,4 +1,7 @@
-"""Which processes are somebody's helper, and whose ring counts what those submit."""
+"""Which processes are somebody's helper, and whose ring counts what those submit.
+
+Tests: tests/capture/session/test_session.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a recording attaches to torch, Python and the GPU, and takes off again."""
+"""What a recording attaches to torch, Python and the GPU, and takes off again.
+
+Tests: tests/capture/session/test_session.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Nothing here may raise into the job, block it or end it: whatever fails is told once on stderr and
 the job goes on, unprofiled if need be.
+
+Tests: tests/capture/session/test_session.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The ring of this process, the recorder beside it, and the files that it writes."""
+"""The ring of this process, the recorder beside it, and the files that it writes.
+
+Tests: tests/capture/session/test_session.py.
+"""
 
 from __future__ import annotations
 

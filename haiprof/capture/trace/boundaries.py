@@ -1,4 +1,7 @@
-"""Where a step of the training loop ends, told on the thread that trains."""
+"""Where a step of the training loop ends, told on the thread that trains.
+
+Tests: tests/capture/trace/test_trace.py.
+"""
 
 from __future__ import annotations
 

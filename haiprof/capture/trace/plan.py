@@ -1,4 +1,7 @@
-"""What a deep trace is to be: how long, after what, with what in it, and how large at most."""
+"""What a deep trace is to be: how long, after what, with what in it, and how large at most.
+
+Tests: tests/capture/trace/test_trace.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""torch.profiler as a deep trace uses it, and its other users, who are given way."""
+"""torch.profiler as a deep trace uses it, and its other users, who are given way.
+
+Tests: tests/capture/trace/test_ends.py.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 torch's profiler belongs to the thread that starts it, so everything that it is told happens there:
 where a step ends, or in between when the main thread is asked to (see ``watch``); and it neither
 begins nor ends in a backward pass (see ``boundaries``).
+
+Tests: tests/capture/trace/test_trace.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The memory that events take, and a way to have the main thread do something soon."""
+"""The memory that events take, and a way to have the main thread do something soon.
+
+Tests: tests/capture/trace/test_ends.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """What the container that we are in takes away: shared memory, files that stay, rights, /sys.
 
 Says nothing on a machine itself.
+
+Tests: tests/cli/test_doctor_container.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""One line of the doctor's examination."""
+"""One line of the doctor's examination.
+
+Tests: tests/cli/test_doctor_require.py.
+"""
 
 from __future__ import annotations
 

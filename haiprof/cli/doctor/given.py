@@ -1,4 +1,7 @@
-"""How a container is given what it lacks: the flags of Docker, the fields of Kubernetes."""
+"""How a container is given what it lacks: the flags of Docker, the fields of Kubernetes.
+
+Tests: tests/cli/test_doctor_container.py.
+"""
 
 from __future__ import annotations
 

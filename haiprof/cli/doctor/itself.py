@@ -1,4 +1,7 @@
-"""Whether haiprof itself works here: options, shared memory, one record all the way to a file."""
+"""Whether haiprof itself works here: options, shared memory, one record all the way to a file.
+
+Tests: tests/recorder/test_places.py.
+"""
 
 from __future__ import annotations
 

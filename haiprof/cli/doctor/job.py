@@ -1,6 +1,8 @@
 """What of a job can be recorded: torch's phases, ``haiprof run``, kernels of GPUs.
 
 Each is asked in an interpreter of its own: only trying tells, and a broken driver may end it.
+
+Tests: tests/cli/test_doctor.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""How findings are told: a table for people, lines for pipes, JSON for programs."""
+"""How findings are told: a table for people, lines for pipes, JSON for programs.
+
+Tests: tests/cli/test_doctor.py.
+"""
 
 from __future__ import annotations
 

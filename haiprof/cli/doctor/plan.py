@@ -1,4 +1,7 @@
-"""Which counters of the hardware would be read: of this machine, or of the tree of another one."""
+"""Which counters of the hardware would be read: of this machine, or of the tree of another one.
+
+Tests: tests/cli/test_doctor_plan.py.
+"""
 
 from __future__ import annotations
 

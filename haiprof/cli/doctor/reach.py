@@ -1,4 +1,7 @@
-"""Whether jobs that run can be attached to: tried out on a process of our own."""
+"""Whether jobs that run can be attached to: tried out on a process of our own.
+
+Tests: tests/cli/test_doctor_container.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``--require``: what must be there, by the names of recorders and sources."""
+"""``--require``: what must be there, by the names of recorders and sources.
+
+Tests: tests/cli/test_doctor_require.py.
+"""
 
 from __future__ import annotations
 

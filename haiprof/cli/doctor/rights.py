@@ -1,4 +1,7 @@
-"""What this process may do: its capabilities by name, seccomp, Yama."""
+"""What this process may do: its capabilities by name, seccomp, Yama.
+
+Tests: tests/cli/test_doctor_container.py.
+"""
 
 from __future__ import annotations
 

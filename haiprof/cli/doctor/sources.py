@@ -1,4 +1,7 @@
-"""Every source of samples, recorder by recorder: readable here? If not: why, and how to fix it."""
+"""Every source of samples, recorder by recorder: readable here? If not: why, and how to fix it.
+
+Tests: tests/cli/test_doctor_require.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """What :mod:`haiprof.cli.hosts.ask` starts on each host: asks the processes recorded there.
 
 Behind the task (:mod:`haiprof.cli.hosts.fan_out_end`) a byte says that the ranks are to be asked.
+
+Tests: tests/cli/hosts/test_ask.py.
 """
 
 from __future__ import annotations

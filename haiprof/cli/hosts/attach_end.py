@@ -2,6 +2,8 @@
 
 Behind the task (:mod:`haiprof.cli.hosts.fan_out_end`) a byte says that the recording begins, and
 one that it ends early, as the end of the stream does.
+
+Tests: tests/cli/hosts/test_attach.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 The other end is :mod:`haiprof.cli.hosts.fan_out_end`. What is wrong with one host costs the others
 nothing.
+
+Tests: tests/cli/hosts/test_ask.py.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Its stdin brings the task, a line of JSON, and then bytes that mean what the module has them mean;
 the end of the stream: nobody waits any more. Its stdout is a line of JSON for each thing that it
 has to say. The exit code says nothing.
+
+Tests: tests/cli/hosts/test_ask.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Its stdin brings what to run, a line of JSON; then a byte for each signal that the command and all
 its processes are to get; its end means that they are to end.
+
+Tests: tests/cli/hosts/test_launch.py.
 """
 
 from __future__ import annotations

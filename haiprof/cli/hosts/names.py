@@ -1,4 +1,7 @@
-"""The hosts that a command is started on: named, in a file, or SLURM's."""
+"""The hosts that a command is started on: named, in a file, or SLURM's.
+
+Tests: tests/cli/hosts/test_launch.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What the commands say on the terminal: lines, and a spinner for what takes long."""
+"""What the commands say on the terminal: lines, and a spinner for what takes long.
+
+Tests: tests/cli/test_report.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Bars on the terminal while something is read or written; nothing where there is no terminal."""
+"""Bars on the terminal while something is read or written; nothing where there is no terminal.
+
+Tests: tests/cli/test_report.py.
+"""
 
 from __future__ import annotations
 

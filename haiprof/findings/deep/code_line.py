@@ -1,4 +1,7 @@
-"""Where in the user's code a span was called from."""
+"""Where in the user's code a span was called from.
+
+Tests: tests/findings/deep/test_rules.py.
+"""
 
 from __future__ import annotations
 

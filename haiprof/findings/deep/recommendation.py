@@ -1,4 +1,7 @@
-"""One thing that makes a job slow: what, where, how that is known, and what it would save."""
+"""One thing that makes a job slow: what, where, how that is known, and what it would save.
+
+Tests: tests/findings/deep/test_rules.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Communication of the ranks: how much of it nothing hides, who waits for whom, how fast it is."""
+"""Communication of the ranks: how much of it nothing hides, who waits for whom, how fast it is.
+
+Tests: tests/show/test_deep.py.
+"""
 
 from __future__ import annotations
 

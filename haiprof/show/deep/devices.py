@@ -1,4 +1,7 @@
-"""Where the GPUs' time goes: how busy they were, with what, and why they were not."""
+"""Where the GPUs' time goes: how busy they were, with what, and why they were not.
+
+Tests: tests/show/test_deep.py.
+"""
 
 from __future__ import annotations
 

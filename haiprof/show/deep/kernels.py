@@ -1,4 +1,7 @@
-"""What kernels cost: by name, by how they were launched, in sequences, and by hardware counters."""
+"""What kernels cost: by name, by how they were launched, in sequences, and by hardware counters.
+
+Tests: tests/show/test_deep.py.
+"""
 
 from __future__ import annotations
 

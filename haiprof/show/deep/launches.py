@@ -1,4 +1,7 @@
-"""How the host keeps the device fed: delays of launches, queues, and the bandwidth of copies."""
+"""How the host keeps the device fed: delays of launches, queues, and the bandwidth of copies.
+
+Tests: tests/show/test_deep.py.
+"""
 
 from __future__ import annotations
 

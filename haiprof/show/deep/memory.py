@@ -1,4 +1,7 @@
-"""Where memory goes: over time, by operator, and who holds it at its peak."""
+"""Where memory goes: over time, by operator, and who holds it at its peak.
+
+Tests: tests/show/test_deep.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What each part of the model costs: its modules, and a flame graph of who calls whom."""
+"""What each part of the model costs: its modules, and a flame graph of who calls whom.
+
+Tests: tests/show/test_deep.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What operators cost: by name, by the shapes of their inputs, by who called them."""
+"""What operators cost: by name, by the shapes of their inputs, by who called them.
+
+Tests: tests/show/test_deep.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What the longest step waited for: kinds of work on its critical path, and the longest items."""
+"""What the longest step waited for: kinds of work on its critical path, and the longest items.
+
+Tests: tests/show/test_deep.py.
+"""
 
 from __future__ import annotations
 

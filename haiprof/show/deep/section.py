@@ -1,4 +1,7 @@
-"""A question about deep traces and its answer: sentences, tables and figures in their order."""
+"""A question about deep traces and its answer: sentences, tables and figures in their order.
+
+Tests: tests/show/test_deep.py.
+"""
 
 from __future__ import annotations
 

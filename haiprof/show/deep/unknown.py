@@ -1,4 +1,7 @@
-"""What these traces do not tell: which views lack something, why, and what would have it told."""
+"""What these traces do not tell: which views lack something, why, and what would have it told.
+
+Tests: tests/show/test_deep.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Why the steps take as long as they do: what would make them shorter, and what they spent."""
+"""Why the steps take as long as they do: what would make them shorter, and what they spent.
+
+Tests: tests/show/test_deep.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""One frame of ``haiprof top``: lines of text for a terminal of a given size."""
+"""One frame of ``haiprof top``: lines of text for a terminal of a given size.
+
+Tests: tests/show/test_live.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """What is kept of one process that is watched: steps and phases by the second, newest samples.
 
 It takes the same memory however long the process runs.
+
+Tests: tests/show/test_live.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A run that is watched: who takes part, what each has written since the last look, its state."""
+"""A run that is watched: who takes part, what each has written since the last look, its state.
+
+Tests: tests/show/test_live.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A terminal that a frame is drawn on again and again, and that is as before afterwards."""
+"""A terminal that a frame is drawn on again and again, and that is as before afterwards.
+
+Tests: tests/show/test_live.py.
+"""
 
 from __future__ import annotations
 

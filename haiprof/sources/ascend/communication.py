@@ -1,4 +1,7 @@
-"""Collectives: HCCL's operators as kernels, with what ``communication.json`` adds of each."""
+"""Collectives: HCCL's operators as kernels, with what ``communication.json`` adds of each.
+
+Tests: tests/sources/ascend/test_text.py.
+"""
 
 from __future__ import annotations
 

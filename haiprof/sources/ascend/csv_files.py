@@ -1,4 +1,7 @@
-"""Reads the CSV files of msprof and torch_npu: every value is a text there, times are in µs."""
+"""Reads the CSV files of msprof and torch_npu: every value is a text there, times are in µs.
+
+Tests: tests/sources/ascend/test_text.py.
+"""
 
 from __future__ import annotations
 

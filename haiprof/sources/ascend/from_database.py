@@ -2,6 +2,8 @@
 
 ``ascend_pytorch_profiler_<rank>.db`` has the framework, CANN and the devices, ``msprof_*.db`` only
 these two.
+
+Tests: tests/sources/ascend/test_database.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 The tables have each kernel with its type and unit, and its duration as the tools sum it up; the
 timeline has its stream and its launch, and the copies, waits and marks that are in no table.
+
+Tests: tests/sources/ascend/test_text.py.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 torch_npu's operators put their launches into a queue (``Enqueue``), and a thread of its own takes
 them out (``Dequeue``) and calls CANN, which launches the tasks. The host's launch is the first of
 these.
+
+Tests: tests/sources/ascend/test_text.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Lists as torch_npu writes them: members with ';' between them, as JSON."""
+"""Lists as torch_npu writes them: members with ';' between them, as JSON.
+
+Tests: tests/sources/ascend/test_text.py.
+"""
 
 from __future__ import annotations
 

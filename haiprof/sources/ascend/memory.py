@@ -1,4 +1,7 @@
-"""Memory: blocks that operators took from torch_npu's allocator, and totals of each component."""
+"""Memory: blocks that operators took from torch_npu's allocator, and totals of each component.
+
+Tests: tests/sources/ascend/test_text.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Imports what torch_npu or msprof analysed of one process, of files or of its database."""
+"""Imports what torch_npu or msprof analysed of one process, of files or of its database.
+
+Tests: tests/sources/ascend/test_text.py.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ A bare list of Chrome trace events whose times are texts. Each layer of software
 process of its own there, and tells what its events are: most have no category. What the host did is
 written piece by piece, so that memory does not grow with it; what ran on devices is kept until all
 arrows are known, which lead to it from the host.
+
+Tests: tests/sources/ascend/test_text.py.
 """
 
 from __future__ import annotations

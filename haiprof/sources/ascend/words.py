@@ -1,4 +1,7 @@
-"""The words of msprof and torch_npu, of every version, and what haiprof calls what they name."""
+"""The words of msprof and torch_npu, of every version, and what haiprof calls what they name.
+
+Tests: tests/sources/ascend/test_msprof.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Which tools' traces can be read, and which of them a path holds."""
+"""Which tools' traces can be read, and which of them a path holds.
+
+Tests: tests/sources/test_open.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What the import of one process's trace came to."""
+"""What the import of one process's trace came to.
+
+Tests: tests/sources/kineto/test_import.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 A kept import appears whole or not at all: it is made in a folder beside its place, which then
 takes that name.
+
+Tests: tests/sources/test_open.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Writes the tables of one process as the closed segments that every reader knows."""
+"""Writes the tables of one process as the closed segments that every reader knows.
+
+Tests: tests/sources/kineto/test_import.py.
+"""
 
 from __future__ import annotations
 

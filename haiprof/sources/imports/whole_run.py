@@ -2,6 +2,8 @@
 
 The folder that is written is laid out like one that haiprof recorded, so everything else reads it
 without knowing where it came from.
+
+Tests: tests/sources/test_open.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 A value that is not there is the least int64, NaN or 0xffffffff; a column without any value is not
 there at all, and so is the one that is made of it.
+
+Tests: tests/sources/kineto/test_import.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Only what the file says is a row here: which kernels are communication by their names alone is a
 question for the analysis, whose rules may change after the import.
+
+Tests: tests/sources/kineto/test_import.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Imports one trace file: parses it piece by piece, and writes its tables into a folder."""
+"""Imports one trace file: parses it piece by piece, and writes its tables into a folder.
+
+Tests: tests/sources/kineto/test_import.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What is said of a Chrome trace that could not be read whole, one line each."""
+"""What is said of a Chrome trace that could not be read whole, one line each.
+
+Tests: tests/sources/kineto/test_import.py.
+"""
 
 from __future__ import annotations
 

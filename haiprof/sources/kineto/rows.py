@@ -1,4 +1,7 @@
-"""What the parser found, as rows of haiprof's tables."""
+"""What the parser found, as rows of haiprof's tables.
+
+Tests: tests/sources/kineto/test_import.py.
+"""
 
 from __future__ import annotations
 

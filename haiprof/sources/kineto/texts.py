@@ -1,4 +1,7 @@
-"""Texts of a trace as the parser numbers them, and columns of such numbers."""
+"""Texts of a trace as the parser numbers them, and columns of such numbers.
+
+Tests: tests/sources/kineto/test_import.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Numbers of threads, unique in a file: two processes in one may have a thread of one number."""
+"""Numbers of threads, unique in a file: two processes in one may have a thread of one number.
+
+Tests: tests/sources/kineto/test_import.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The words of trace files, of every maker and age, and what haiprof calls what they name."""
+"""The words of trace files, of every maker and age, and what haiprof calls what they name.
+
+Tests: tests/sources/kineto/test_import.py.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 Each rank writes ``benchmark-data-D-pipeline-P-tensor-T.json``, where the numbers are its own places
 in its groups. What aggregates them writes ``data-D-pipeline-P-tensor-T-….json`` with ``aggregated``
 in the name, where they are the sizes of the groups, so a name tells how many ranks are in a file.
+
+Tests: tests/sources/megatron/test_megatron.py.
 """
 
 from __future__ import annotations

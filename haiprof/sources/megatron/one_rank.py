@@ -1,4 +1,7 @@
-"""Imports what one rank did, from a timeline of Megatron's tracer."""
+"""Imports what one rank did, from a timeline of Megatron's tracer.
+
+Tests: tests/sources/megatron/test_megatron.py.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 The tracer measures within an iteration only. It waits for all ranks at both ends of one, so
 iterations are laid one behind the other, each as long as the slowest rank had it.
+
+Tests: tests/sources/megatron/test_megatron.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Which tables there are, and which columns, depends on what was profiled and on the version of
 Nsight Systems; all of them are optional here.
+
+Tests: tests/sources/nsys/test_activities.py.
 """
 
 from __future__ import annotations

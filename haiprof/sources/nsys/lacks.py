@@ -1,4 +1,7 @@
-"""What an export of Nsight Systems does not tell, and what would have it told."""
+"""What an export of Nsight Systems does not tell, and what would have it told.
+
+Tests: tests/sources/nsys/test_views.py.
+"""
 
 from __future__ import annotations
 

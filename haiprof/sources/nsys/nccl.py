@@ -1,6 +1,8 @@
 """What NCCL says in its ranges of NVTX: which collective, of how many bytes, among whom.
 
 The file holds it as JSON if it was exported with ``--include-json=true``.
+
+Tests: tests/sources/nsys/test_ranges.py.
 """
 
 from __future__ import annotations

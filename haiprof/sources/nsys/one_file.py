@@ -1,4 +1,7 @@
-"""Imports one process of an export: reads its rows piece by piece, and writes its tables."""
+"""Imports one process of an export: reads its rows piece by piece, and writes its tables.
+
+Tests: tests/sources/nsys/test_activities.py.
+"""
 
 from __future__ import annotations
 

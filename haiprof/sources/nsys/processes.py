@@ -1,4 +1,7 @@
-"""The processes of an export, and what is told of each: its rank, its host, its GPUs, its clock."""
+"""The processes of an export, and what is told of each: its rank, its host, its GPUs, its clock.
+
+Tests: tests/sources/nsys/test_find.py.
+"""
 
 from __future__ import annotations
 

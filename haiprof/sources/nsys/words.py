@@ -1,4 +1,7 @@
-"""The words of Nsight Systems' tables, and what haiprof calls what they name."""
+"""The words of Nsight Systems' tables, and what haiprof calls what they name.
+
+Tests: tests/sources/nsys/test_activities.py.
+"""
 
 from __future__ import annotations
 

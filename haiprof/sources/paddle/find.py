@@ -2,6 +2,8 @@
 
 ``N`` is the device's number on its machine. Machines come in the order of the numbers in their
 names, and each has as many ranks as the one with most.
+
+Tests: tests/sources/paddle/test_paddle.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 The log is read line by line, so memory grows with its jobs alone. The number of a job means another
 thing in each version of Paddle (a job's, a microbatch's, a counter for each type) and is not kept.
+
+Tests: tests/sources/paddle/test_paddle.py.
 """
 
 from __future__ import annotations

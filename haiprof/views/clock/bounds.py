@@ -1,4 +1,7 @@
-"""What bounds how far one host's clock is ahead of another's, at each time that something tells."""
+"""What bounds how far one host's clock is ahead of another's, at each time that something tells.
+
+Tests: tests/views/clock/test_together.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Bounds divided into as few stretches as possible, each with its line: offset and drift."""
+"""Bounds divided into as few stretches as possible, each with its line: offset and drift.
+
+Tests: tests/views/clock/test_together.py.
+"""
 
 from __future__ import annotations
 

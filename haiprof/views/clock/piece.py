@@ -1,4 +1,7 @@
-"""A stretch of time in which a clock went evenly, and such stretches one after the other."""
+"""A stretch of time in which a clock went evenly, and such stretches one after the other.
+
+Tests: tests/views/clock/test_together.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The lines that fit between bounds: the corners (a, b) of the polygon of all of them."""
+"""The lines that fit between bounds: the corners (a, b) of the polygon of all of them.
+
+Tests: tests/views/clock/test_together.py.
+"""
 
 from __future__ import annotations
 

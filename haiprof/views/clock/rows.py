@@ -1,4 +1,7 @@
-"""The rows of what is known of the clocks of hosts: one for each piece of each."""
+"""The rows of what is known of the clocks of hosts: one for each piece of each.
+
+Tests: tests/answers/test_clock.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """When the GPUs of a process were busy, from its activities: kernels, copies and sets.
 
 The host's waits and CUPTI's overhead keep no GPU busy. Times are int64 ns UTC, durations ns.
+
+Tests: tests/views/run/test_gpu_use.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """All ranks side by side: each process is summed up alone, then the sums are put into tables.
 
 A summary is a few kilobytes, so ten thousand of them travel and fit in memory easily.
+
+Tests: tests/views/run/test_hardware.py.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 A forward needs the forward of the same microbatch on the stage before, a backward the backward on
 the stage after. A rank that stands idle before a job waits for what that job needs, until that is
 done; while the rank that is to do it stands idle itself, both wait for whom that one waits for.
+
+Tests: tests/views/run/test_pipeline.py.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ the operations around its launch from the inside out, then its name.
 
 The plugin joins kernels with operations by their External id instead, which in the traces of torch
 1.12 to 2.1 is the kernel's correlation, and knows five operations by name.
+
+Tests: tests/views/trace/test_distributed.py.
 """
 
 from __future__ import annotations

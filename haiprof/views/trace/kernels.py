@@ -5,6 +5,8 @@ haiprof recorded by device phase; this is what a trace tells beyond: occupancy, 
 operators.
 
 There may be as many kinds of launches as launches, and tens of millions of both.
+
+Tests: tests/views/trace/test_tables.py.
 """
 
 from __future__ import annotations

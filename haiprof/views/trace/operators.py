@@ -8,6 +8,8 @@ one is its caller's. Collectives, data loading and optimizers are not: only the 
 operator around them has their time.
 
 Times are ns, shares of one.
+
+Tests: tests/views/trace/test_tables.py.
 """
 
 from __future__ import annotations

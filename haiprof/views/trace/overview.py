@@ -4,6 +4,8 @@ The formulas are the TensorBoard plugin's (``gpu_metrics_parser``, ``overall_par
 numbers can be compared; what it is wrong about is right here.
 
 Times are int64 ns, durations int64 ns, shares of one.
+
+Tests: tests/views/trace/test_breakdown.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """What runs on the device by operator and kind of unit, in the manner of msprof's op statistics.
 
 Durations are ns, shares of one.
+
+Tests: tests/views/trace/test_tables.py.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ parameters; what lies between a step's end and the next one's beginning is the i
 the device waits for data and the host.
 
 Times are int64 ns, durations int64 ns.
+
+Tests: tests/views/trace/test_breakdown.py.
 """
 
 from __future__ import annotations

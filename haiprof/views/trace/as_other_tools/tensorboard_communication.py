@@ -8,6 +8,8 @@ other rank, and nothing is given unless all ranks have as many. Where the trace 
 operations as the device saw them, the plugin takes those for the operations; that is not done here.
 
 Times are int64 ns.
+
+Tests: tests/views/trace/test_distributed.py.
 """
 
 from __future__ import annotations

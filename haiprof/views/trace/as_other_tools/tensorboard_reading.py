@@ -13,6 +13,8 @@ give its numbers:
 Three of its errors are left out, because they depend on the order of rows or give no number: the
 operators that it loses where it rebuilds the backward pass of modules, parts of a step that add up
 to more than the step, and the time of a trace without a host.
+
+Tests: tests/views/trace/test_plugin.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """The graph of what waited for what in a window of a trace; its heaviest path is the critical one.
 
 Its edges are told of in :mod:`haiprof.views.trace.critical_path.path`. Times are int64 ns.
+
+Tests: tests/views/trace/critical_path/test_path.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """What of a trace is in a window: the instants of its threads, and the activities of its devices.
 
 Of these :mod:`haiprof.views.trace.critical_path.graph` makes a graph. Times are int64 ns.
+
+Tests: tests/views/trace/critical_path/test_path.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What the host does in a span, by the span's name: load data, communicate, step the optimizer."""
+"""What the host does in a span, by the span's name: load data, communicate, step the optimizer.
+
+Tests: tests/views/trace/linking/test_roles.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Which call was running on a thread at an instant.
 
 Of the spans that are open at an instant, the one that started last is meant: ``start <= t < end``.
+
+Tests: tests/views/trace/linking/test_linked.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What each activity of a device is for, by its kind and name."""
+"""What each activity of a device is for, by its kind and name.
+
+Tests: tests/views/trace/linking/test_roles.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Names as small numbers: what is counted by name is counted in arrays."""
+"""Names as small numbers: what is counted by name is counted in arrays.
+
+Tests: tests/views/trace/linking/test_roles.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """When each device did what: the union of its activities of each role, made once for all views.
 
 Waits of the host (``sync``) keep no device busy. Times are int64 ns.
+
+Tests: tests/views/trace/linking/test_linked.py.
 """
 
 from __future__ import annotations

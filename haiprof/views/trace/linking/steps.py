@@ -6,6 +6,8 @@ begins no earlier than work has ended that an earlier step must have launched. S
 of the trace are left out whose device work was not recorded, or not all of it.
 
 Times are int64 ns.
+
+Tests: tests/views/trace/test_trace_steps.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Which operators can use tensor cores."""
+"""Which operators can use tensor cores.
+
+Tests: tests/views/trace/linking/test_tensor_cores.py.
+"""
 
 from __future__ import annotations
 

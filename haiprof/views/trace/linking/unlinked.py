@@ -2,6 +2,8 @@
 
 There may be tens of millions of activities. So they have the columns that a view wants, and none
 that only calls would fill.
+
+Tests: tests/answers/test_own.py.
 """
 
 from __future__ import annotations

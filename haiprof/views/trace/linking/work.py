@@ -1,6 +1,8 @@
 """What a device did: the activities that keep it busy, and their unions by role and device.
 
 Waits of the host (``sync``) keep no device busy. Times are int64 ns.
+
+Tests: tests/views/trace/linking/test_linked.py.
 """
 
 from __future__ import annotations
