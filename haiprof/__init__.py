@@ -38,6 +38,25 @@ __all__ = [
     "trace",
 ]
 
+
+def _refuse_source_tree(folder: str) -> None:
+    """Raise in a checkout, where the compiled part is missing and answers would be wrong."""
+    import os
+
+    # Without pathlib, which takes longer to import than this package.
+    if not os.path.isfile(f"{folder}/../CMakeLists.txt"):  # noqa: PTH113
+        return
+    names = os.listdir(folder)  # noqa: PTH208
+    if not any(n.startswith("_core.") and n.endswith(".so") for n in names):
+        raise ImportError(
+            f"{folder} is haiprof's source tree, without its compiled part: "
+            "`pip install` it, and start Python in another folder",
+            name="haiprof",
+        )
+
+
+_refuse_source_tree(__path__[0])
+
 # Capture and analysis live in different processes; each import costs only the half it needs.
 _HOMES = {
     "Analyzer": "haiprof.analyzer",
