@@ -12,6 +12,9 @@ _Looked = TypeVar("_Looked", np.uint8, np.int32)
 
 DEFAULT_RING_BYTES: Final[int]
 MIN_RING_BYTES: Final[int]
+#: Names of the numbers that records have, in order; 0 stands for one of a newer layout.
+CATEGORIES: Final[tuple[str, ...]]
+ACTIVITY_KINDS: Final[tuple[str, ...]]
 
 # -- the ring of this process (src/ring) ---------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """The part of a run that is in a window of time.
 
-Tests: tests/cli/test_report.py.
+Tests: tests/export/test_chosen.py.
 """
 
 from __future__ import annotations

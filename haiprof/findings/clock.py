@@ -1,6 +1,6 @@
 """Sentences about the clocks of hosts.
 
-Tests: tests/answers/test_clock.py.
+Tests: tests/show/test_deep.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Every number in them comes from the frames of :class:`haiprof.answers.deep.TraceAnswers`.
 
-Tests: tests/findings/test_headline.py.
+Tests: tests/answers/test_traced.py.
 """
 
 from __future__ import annotations

@@ -15,14 +15,14 @@ import signal
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from haiprof import _core
 from haiprof.common.printable import printable
 from haiprof.recorder.memory_kills import Verdict
-from haiprof.recorder.tables import CATEGORIES
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_STEP: Final = CATEGORIES.index("step")
+_STEP: Final = _core.CATEGORIES.index("step")
 #: Kinds of events by which the job reports its end.
 _EXCEPTION: Final = "exception"
 _GOODBYE: Final = "goodbye"

@@ -8,40 +8,21 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from haiprof import schema
+from haiprof import _core, schema
 
 if TYPE_CHECKING:
     from haiprof.recorder.segments import TableWriter
 
-#: Numbers of ``ring::Category`` (src/ring/layout.h) in order; index 0 stands for a newer one.
-CATEGORIES: Final = (
-    "other",
-    "step",
-    "phase",
-    "op",
-    "runtime",
-    "python",
-    "module",
-    "user",
-    "dataloader",
-    "gc",
-    "checkpoint",
-    "job",
-    "pipeline",
-    "graph",
-)
-#: Numbers of ``ring::ActivityKind`` in order.
-ACTIVITY_KINDS: Final = ("other", "kernel", "memcpy", "memset", "sync", "overhead")
 #: CUPTI's numbers of the directions of a copy in order: H(ost), D(evice), A(rray), P(eer).
 COPY_KINDS: Final = (
     "unknown", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP",
 )  # fmt: skip
 #: Columns whose values are numbers with a name each.
 _NUMBERED: Final = {
-    ("spans", "category"): CATEGORIES,
-    ("kernels", "kind"): ACTIVITY_KINDS,
+    ("spans", "category"): _core.CATEGORIES,
+    ("kernels", "kind"): _core.ACTIVITY_KINDS,
     ("kernels", "copy_kind"): COPY_KINDS,
-    ("device_spans", "category"): CATEGORIES,
+    ("device_spans", "category"): _core.CATEGORIES,
 }
 #: With so many texts in one column, rows of our own go on in a new file without them. (A ring's
 #: go on in the same file: their dictionary begins anew there, see ``src/drain/columns.h``.)

@@ -3,7 +3,7 @@
 A tool whose import says so itself (``Imported.lacks``) is not here. Keys are those of
 :mod:`haiprof.views.trace.requirements`.
 
-Tests: tests/sources/test_open.py.
+Tests: tests/sources/nsys/test_find.py.
 """
 
 from __future__ import annotations

@@ -270,9 +270,18 @@ class RingReader {
   drain::Drain drain_;
 };
 
+template <std::size_t kCount>
+py::tuple names(const char* const (&texts)[kCount]) {
+  py::tuple made(kCount);
+  for (std::size_t i = 0; i < kCount; ++i) made[i] = py::str(texts[i]);
+  return made;
+}
+
 }  // namespace
 
 void register_drain(py::module_& module) {
+  module.attr("CATEGORIES") = names(ring::kCategoryNames);
+  module.attr("ACTIVITY_KINDS") = names(ring::kActivityNames);
   py::register_exception<BrokenRing>(module, "BrokenRing", PyExc_ValueError);
   py::class_<RingReader>(module, "RingReader")
       .def(py::init<const std::filesystem::path&, const drain::Drain::Through&,

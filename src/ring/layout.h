@@ -72,6 +72,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 
 namespace haiprof::ring {
 
@@ -246,6 +247,11 @@ enum class Category : std::uint16_t {
   pipeline = 12,  // since layout 1.4
   graph = 13,     // the replay of a CUDA graph; since layout 1.5
 };
+// By number; 0 stands for one of a newer layout.
+inline constexpr const char* kCategoryNames[] = {
+    "other", "step",       "phase", "op",         "runtime", "python",   "module",
+    "user",  "dataloader", "gc",    "checkpoint", "job",     "pipeline", "graph"};
+static_assert(std::size(kCategoryNames) == static_cast<std::size_t>(Category::graph) + 1);
 
 // The record's own ticks are the span's end. A span that was held back until it could be named is
 // pushed late, so a lane is ordered by end time only nearly.
@@ -303,6 +309,10 @@ enum class ActivityKind : std::uint8_t {
   sync = 4,
   overhead = 5,
 };
+// By number; 0 stands for one of a newer layout.
+inline constexpr const char* kActivityNames[] = {"other",  "kernel", "memcpy",
+                                                 "memset", "sync",   "overhead"};
+static_assert(std::size(kActivityNames) == static_cast<std::size_t>(ActivityKind::overhead) + 1);
 
 // Whatever a GPU, or the library that traces it, did that is no kernel. Times as in KernelPayload.
 struct ActivityPayload {

@@ -26,6 +26,8 @@ from recording import (
     wait_recorded,
 )
 
+from haiprof import _core
+
 START = """
     import haiprof, os, sys, time
     session = haiprof.start(sys.argv[1], run="run", hooks=False)
@@ -41,22 +43,6 @@ def mixed(n: int) -> int:
     return x ^ (x >> 31)
 
 
-CATEGORIES = [
-    "other",
-    "step",
-    "phase",
-    "op",
-    "runtime",
-    "python",
-    "module",
-    "user",
-    "dataloader",
-    "gc",
-    "checkpoint",
-    "job",
-]
-
-
 def torn_and_missing(folder: Path, acknowledged: list[int]) -> tuple[int, int]:
     """Count records of a killed pusher that are wrong, and acknowledged ones that are not there."""
     spans = read_table(folder, "spans", pauses=True)
@@ -69,7 +55,11 @@ def torn_and_missing(folder: Path, acknowledged: list[int]) -> tuple[int, int]:
     categories = spans["category"].to_pylist()
     per_thread: dict[int, list[int]] = {}
     for thread, n, step, category in zip(threads, numbers, steps, categories, strict=True):
-        if n is None or step != mixed(n) & 0x7FFFFFFF or category != CATEGORIES[1 + mixed(n) % 11]:
+        if (
+            n is None
+            or step != mixed(n) & 0x7FFFFFFF
+            or category != _core.CATEGORIES[1 + mixed(n) % 11]
+        ):
             torn += 1
             continue
         per_thread.setdefault(thread, []).append(n)

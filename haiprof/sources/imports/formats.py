@@ -1,6 +1,6 @@
 """Which tools' traces can be read, and which of them a path holds.
 
-Tests: tests/sources/test_open.py.
+Tests: tests/sources/paddle/test_paddle.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What bounds how far one host's clock is ahead of another's, at each time that something tells.
 
-Tests: tests/views/clock/test_together.py.
+Tests: tests/views/clock/test_hosts.py.
 """
 
 from __future__ import annotations

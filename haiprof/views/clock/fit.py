@@ -1,6 +1,6 @@
 """Bounds divided into as few stretches as possible, each with its line: offset and drift.
 
-Tests: tests/views/clock/test_together.py.
+Tests: tests/views/clock/test_hosts.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A stretch of time in which a clock went evenly, and such stretches one after the other.
 
-Tests: tests/views/clock/test_together.py.
+Tests: tests/views/clock/test_hosts.py.
 """
 
 from __future__ import annotations

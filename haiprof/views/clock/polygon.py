@@ -1,6 +1,6 @@
 """The lines that fit between bounds: the corners (a, b) of the polygon of all of them.
 
-Tests: tests/views/clock/test_together.py.
+Tests: tests/views/clock/test_hosts.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The host's waits and CUPTI's overhead keep no GPU busy. Times are int64 ns UTC, durations ns.
 
-Tests: tests/views/run/test_gpu_use.py.
+Tests: tests/show/test_gpu.py.
 """
 
 from __future__ import annotations

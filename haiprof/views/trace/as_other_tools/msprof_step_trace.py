@@ -7,7 +7,7 @@ the device waits for data and the host.
 
 Times are int64 ns, durations int64 ns.
 
-Tests: tests/views/trace/test_breakdown.py.
+Tests: tests/views/trace/test_tables.py.
 """
 
 from __future__ import annotations

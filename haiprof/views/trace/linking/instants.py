@@ -2,7 +2,7 @@
 
 Of the spans that are open at an instant, the one that started last is meant: ``start <= t < end``.
 
-Tests: tests/views/trace/linking/test_linked.py.
+Tests: tests/views/trace/test_memory.py.
 """
 
 from __future__ import annotations

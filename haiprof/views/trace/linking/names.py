@@ -1,6 +1,6 @@
 """Names as small numbers: what is counted by name is counted in arrays.
 
-Tests: tests/views/trace/linking/test_roles.py.
+Tests: tests/views/trace/critical_path/test_path.py.
 """
 
 from __future__ import annotations

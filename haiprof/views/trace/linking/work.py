@@ -2,7 +2,7 @@
 
 Waits of the host (``sync``) keep no device busy. Times are int64 ns.
 
-Tests: tests/views/trace/linking/test_linked.py.
+Tests: tests/answers/test_own.py.
 """
 
 from __future__ import annotations
