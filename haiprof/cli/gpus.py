@@ -21,7 +21,7 @@ def look() -> dict[str, Any]:
         ``state``, ``reason`` and ``mend`` of NVML; ``gpus`` and ``sources`` as
         :class:`HostSampler` tells them, and ``changes``: the sentences that it said.
     """
-    uuids, state, reason, mend = gpu_list()
+    uuids, state, reason, fix = gpu_list()
     sampler = HostSampler(basic=0.0, io=0.0, gpu=_APART_SECONDS)
     for uuid in uuids:
         sampler.use_gpu(uuid)
@@ -34,7 +34,7 @@ def look() -> dict[str, Any]:
     return {
         "state": state,
         "reason": reason,
-        "mend": mend,
+        "mend": fix,
         "gpus": sampler.gpus(),
         "sources": sampler.sources(),
         "changes": [text for _, text, _ in sampler.changes()],

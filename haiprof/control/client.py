@@ -90,8 +90,8 @@ def ask(
     if "error" in answer:
         known = ("denied", "version", "refused")
         reason = answer["error"] if answer["error"] in known else "failed"
-        mend = _SAME if reason == "version" else ""
-        raise ControlError(reason, f"{who}: {answer.get('text', 'no reason is given')}{mend}")
+        fix = _SAME if reason == "version" else ""
+        raise ControlError(reason, f"{who}: {answer.get('text', 'no reason is given')}{fix}")
     result = answer.get("result")
     if not isinstance(result, dict):
         raise ControlError("failed", f"{who}: its answer is none: {answer!r:.200}")

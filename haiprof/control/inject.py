@@ -92,7 +92,7 @@ except OSError:
     pass
 """
 
-_MENDS: Final = {
+_FIXES: Final = {
     "stopped": "let it go on: kill -CONT {pid}",
     "traced": "end that first",
     "seccomp": "start it with haiprof run",
@@ -112,7 +112,7 @@ _MENDS: Final = {
 class NotReachedError(HaiprofError):
     """A process that cannot be made to run code.
 
-    ``str()`` is one line: the process, the reason, the mend.
+    ``str()`` is one line: the process, the reason, the fix.
 
     Attributes:
         reason: one word. ``gone``, ``zombie``, ``stopped``, ``traced``, ``permission``,
@@ -125,9 +125,9 @@ class NotReachedError(HaiprofError):
     def __init__(self, pid: int, reason: str, detail: str) -> None:
         """Compose the line."""
         self.reason = reason
-        mend = _permission_mend(pid) if reason == "permission" else _MENDS.get(reason, "")
+        fix = _permission_fix(pid) if reason == "permission" else _FIXES.get(reason, "")
         line = f"process {pid}{_name(pid)}: {detail}"
-        super().__init__(f"{line}; {mend.format(pid=pid)}" if mend else line)
+        super().__init__(f"{line}; {fix.format(pid=pid)}" if fix else line)
 
 
 @dataclass(frozen=True)
@@ -476,7 +476,7 @@ def _where_it_is(pid: int) -> str:
     return f"its main thread does not come to Python code: it {doing}"
 
 
-def _permission_mend(pid: int) -> str:
+def _permission_fix(pid: int) -> str:
     """Say who may trace the process."""
     with contextlib.suppress(OSError):
         owner = Path(f"/proc/{pid}").stat().st_uid

@@ -145,17 +145,17 @@ def _current_folder() -> str | None:
 def why_not(error: OSError) -> str:
     """Return the line for the user when a run's folder or ring cannot be had."""
     where = str(error.filename or "a ring")
-    mend = "give --log-dir, start(log_dir=…) or HAIPROF_LOG_DIR a folder that can be written"
+    fix = "give --log-dir, start(log_dir=…) or HAIPROF_LOG_DIR a folder that can be written"
     if isinstance(error, PermissionError) and error.errno == errno.EPERM:
-        mend += ", or the run another name"
+        fix += ", or the run another name"
     of_rings = Path(where) in folders_for_rings() or f"haiprof-{os.getuid()}" in where
     if where.endswith(RING_SUFFIX) or of_rings:
         elsewhere = "set HAIPROF_SHM_DIR to another folder on tmpfs"
-        mend = f"give the container a larger /dev/shm, or {elsewhere}"
+        fix = f"give the container a larger /dev/shm, or {elsewhere}"
         if isinstance(error, PermissionError):
-            mend = f"remove it, or {elsewhere}"
+            fix = f"remove it, or {elsewhere}"
     reason = error.strerror or str(error)
-    return f"not recording: {where}: {reason}; {mend}. The job continues unprofiled"
+    return f"not recording: {where}: {reason}; {fix}. The job continues unprofiled"
 
 
 def _stamp(seconds: float) -> str:

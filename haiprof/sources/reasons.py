@@ -1,4 +1,4 @@
-"""Why traces lack what they do, by the tool that made them, with the mend.
+"""Why traces lack what they do, by the tool that made them, with the fix.
 
 A tool whose import says so itself (``Imported.lacks``) is not here. Keys are those of
 :mod:`haiprof.views.trace.requirements`.

@@ -124,7 +124,7 @@ def spelled(dtype: str) -> str:
 
 
 def peak(gpu: Gpu, dtype: str) -> tuple[float | None, str]:
-    """Return what one GPU can do at most (FLOP/s), or None and the reason with its mend.
+    """Return what one GPU can do at most (FLOP/s), or None and the reason with its fix.
 
     Args:
         gpu: as a run tells it.

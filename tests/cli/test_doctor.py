@@ -211,7 +211,7 @@ def test_a_recorder_whose_sources_fail_hides_no_other(
 
 
 @pytest.mark.parametrize(
-    ("hook", "why", "state", "mend"),
+    ("hook", "why", "state", "fix"),
     [
         ("dataloader", "off: no __next__", "broken", "haiprof.step()"),
         ("io", "off: OSError('process_vm_readv is not permitted here')", "denied", "SYS_PTRACE"),
@@ -219,10 +219,10 @@ def test_a_recorder_whose_sources_fail_hides_no_other(
         ("io", "on: import slots", "ok", ""),
     ],
 )
-def test_what_mends_a_hook_depends_on_what_it_sees(
-    hook: str, why: str, state: str, mend: str
+def test_what_fixes_a_hook_depends_on_what_it_sees(
+    hook: str, why: str, state: str, fix: str
 ) -> None:
     (found,) = hook_findings({hook: why})
     assert (found.what, found.state, found.found) == (f"hook {hook}", state, why)
-    assert mend in found.mend
-    assert mend == "haiprof.step()" or "haiprof.step()" not in found.mend
+    assert fix in found.mend
+    assert fix == "haiprof.step()" or "haiprof.step()" not in found.mend

@@ -75,27 +75,27 @@ def test_small_shared_memory_is_told_with_the_ranks_that_lose(tmp_path: Path) ->
     found = inside(
         script=f"mount -t tmpfs -o size=64m none /dev/shm; {logs}; export LOCAL_WORLD_SIZE=8",
     )
-    state, text, mend = found["container shared memory"]
+    state, text, fix = found["container shared memory"]
     assert state == "broken"
     assert "64 MiB free, 3 rings of 16 MiB fit and 3 smaller ones: 2 ranks" in text
-    assert given.SHARED_MEMORY.docker in mend
-    assert given.SHARED_MEMORY.kubernetes in mend
-    state, text, mend = found["log folder"]
+    assert given.SHARED_MEMORY.docker in fix
+    assert given.SHARED_MEMORY.kubernetes in fix
+    state, text, fix = found["log folder"]
     assert (state, "memory (tmpfs)" in text) == ("absent", True)
-    assert given.LOGS.docker in mend
-    state, text, mend = found["container processes"]
+    assert given.LOGS.docker in fix
+    state, text, fix = found["container processes"]
     assert (state, text.startswith("only this container's")) == ("ok", True)
-    assert given.PROCESSES.docker in mend
+    assert given.PROCESSES.docker in fix
     assert found["container"][0] == "ok"
     assert found["attach"][0] == "ok"
 
 
-def test_with_room_for_all_ranks_there_is_nothing_to_mend(tmp_path: Path) -> None:
+def test_with_room_for_all_ranks_there_is_nothing_to_fix(tmp_path: Path) -> None:
     found = inside(
         script="mount -t tmpfs -o size=1g none /dev/shm; export LOCAL_WORLD_SIZE=8",
     )
-    state, text, mend = found["container shared memory"]
-    assert (state, mend) == ("ok", "")
+    state, text, fix = found["container shared memory"]
+    assert (state, fix) == ("ok", "")
     assert "63 rings of 16 MiB fit" in text
 
 
@@ -113,12 +113,12 @@ def test_without_the_right_to_counters_it_is_told_how_it_is_given(tmp_path: Path
         pytest.skip("all may count here")
     sysfs = counters(tmp_path)
     bare = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
-    state, text, mend = inside(*bare, sysfs=sysfs)["container rights"]
+    state, text, fix = inside(*bare, sysfs=sysfs)["container rights"]
     assert state == "denied"
     assert text.startswith("no CAP_PERFMON")
     assert "2 PMUs" in text
-    assert given.PERFMON.docker in mend
-    assert given.PERFD.kubernetes in mend
+    assert given.PERFMON.docker in fix
+    assert given.PERFD.kubernetes in fix
     some = ("setpriv", "--bounding-set=-all,+perfmon", "--inh-caps=-all")
     assert inside(*some, sysfs=sysfs)["container rights"][:1] == ["ok"]
     # Where this machine has no such counters, the right would give nothing.
@@ -127,10 +127,10 @@ def test_without_the_right_to_counters_it_is_told_how_it_is_given(tmp_path: Path
 
 def test_a_sys_that_shows_little_is_told(tmp_path: Path) -> None:
     (tmp_path / "class").mkdir()
-    state, text, mend = inside(sysfs=str(tmp_path))["container sys"]
+    state, text, fix = inside(sysfs=str(tmp_path))["container sys"]
     assert state == "absent"
     assert "no hardware counters, no memory by NUMA node" in text
-    assert given.SYS.docker in mend
+    assert given.SYS.docker in fix
 
 
 def test_what_docker_covers_is_told(tmp_path: Path) -> None:

@@ -18,11 +18,11 @@ FOUND = [
     Finding("host infiniband", ABSENT, "no ports", "", "ib"),
     Finding("GPU sampling", BROKEN, "NVML fell over", "see nvidia-smi", "gpu"),
 ]
-DENIED_LINE = "mem: memory_bandwidth is denied: no right; mend: give it"
+DENIED_LINE = "mem: memory_bandwidth is denied: no right; fix: give it"
 NOTHING_LINES = [f"{name} is absent: there is no source of it here" for name in ("power", "io")]
-CORE_LINE = "core: shared_memory is denied: closed; mend: open it"
+CORE_LINE = "core: shared_memory is denied: closed; fix: open it"
 ABSENT_LINE = "ib: infiniband is absent: no ports"
-BROKEN_LINE = "gpu: gpu_sampling is broken: NVML fell over; mend: see nvidia-smi"
+BROKEN_LINE = "gpu: gpu_sampling is broken: NVML fell over; fix: see nvidia-smi"
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ BROKEN_LINE = "gpu: gpu_sampling is broken: NVML fell over; mend: see nvidia-smi
         ("cgroup_cpu,ib", ["cgroup_cpu is absent: no group", ABSENT_LINE]),
         ("", None),
         (" , ", None),
-        ("memory bandwidth", ["memory_bandwidth is denied: no right; mend: give it"]),
+        ("memory bandwidth", ["memory_bandwidth is denied: no right; fix: give it"]),
     ],
 )
 def test_what_is_required(names: str, lines: list[str] | None) -> None:
@@ -55,7 +55,7 @@ def test_what_is_required(names: str, lines: list[str] | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "mend", "where", "given"),
+    ("reason", "fix", "where", "given"),
     [
         ("perf_event_open: EACCES", "give it CAP_PERFMON", "#counters", "--cap-add PERFMON"),
         ("the port's counters are of another network namespace", "", "network", "hostNetwork"),
@@ -63,20 +63,20 @@ def test_what_is_required(names: str, lines: list[str] | None) -> None:
         ("resctrl is not mounted", "mount it", "#resctrl", ""),
     ],
 )
-def test_a_mend_says_where_it_is_explained_and_in_a_container_how_it_is_given(
-    monkeypatch: pytest.MonkeyPatch, reason: str, mend: str, where: str, given: str
+def test_a_fix_says_where_it_is_explained_and_in_a_container_how_it_is_given(
+    monkeypatch: pytest.MonkeyPatch, reason: str, fix: str, where: str, given: str
 ) -> None:
     monkeypatch.setattr("haiprof.cli.doctor.sources.in_container", lambda: False)
-    outside = explained(reason, mend)
-    assert outside.startswith(mend)
+    outside = explained(reason, fix)
+    assert outside.startswith(fix)
     assert "docs/doctor.md" in outside
     assert where in outside
     assert "Kubernetes" not in outside
     monkeypatch.setattr("haiprof.cli.doctor.sources.in_container", lambda: True)
-    assert given in explained(reason, mend)
+    assert given in explained(reason, fix)
     # What the source itself has told is not told again.
     assert explained(reason, "in Kubernetes add it").count("ubernetes") == 1
 
 
-def test_a_mend_of_nothing_special_stays_as_it_is() -> None:
+def test_a_fix_of_nothing_special_stays_as_it_is() -> None:
     assert explained("no disk", "plug one in") == "plug one in"

@@ -365,7 +365,7 @@ def test_code_that_a_process_comes_to_when_its_modules_go_does_not_run(
     assert (process.returncode, said, ran.exists()) == (0, "late\n", False)
 
 
-def test_refusals_are_one_line_with_the_mend(tmp_path: Path) -> None:
+def test_refusals_are_one_line_with_the_fix(tmp_path: Path) -> None:
     with running(tmp_path, "n += 1; time.sleep(0.01)") as job:
         assert why_not(job.pid) is None
         os.kill(job.pid, signal.SIGSTOP)

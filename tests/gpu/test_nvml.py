@@ -470,7 +470,7 @@ def test_a_call_that_fails_takes_no_other_metric_with_it(
 
 
 @pytest.mark.parametrize(
-    ("answers", "state", "reason", "mend"),
+    ("answers", "state", "reason", "fix"),
     [
         ("nvmlInit_v2=9", "absent", "NVML does not start: Driver Not Loaded", "modprobe nvidia"),
         ("nvmlInit_v2=18", "absent", "version mismatch", "reboot"),
@@ -482,8 +482,8 @@ def test_a_call_that_fails_takes_no_other_metric_with_it(
         ("nvmlDeviceGetIndex=15", "absent", "GPU is lost", "reset"),
     ],
 )
-def test_why_there_is_nothing_to_read_is_told_with_the_mend(
-    run: Callable[..., Any], answers: str, state: str, reason: str, mend: str
+def test_why_there_is_nothing_to_read_is_reported_with_the_fix(
+    run: Callable[..., Any], answers: str, state: str, reason: str, fix: str
 ) -> None:
     values, source = run(
         "sampler.use_gpu(gpu(0)); tick(); answer([tick(), source()])", FAKE_NVML_ANSWERS=answers
@@ -491,7 +491,7 @@ def test_why_there_is_nothing_to_read_is_told_with_the_mend(
     assert values == {}
     assert source["state"] == state
     assert reason in source["reason"]
-    assert mend in source["mend"]
+    assert fix in source["mend"]
 
 
 def test_a_driver_that_comes_later_is_found(run: Callable[..., Any]) -> None:

@@ -552,8 +552,8 @@ def rogue(
             thread.join()
 
 
-def answer(version: int = VERSION, error: int = 0, reason: bytes = b"", mend: bytes = b"") -> bytes:
-    return ANSWER.pack(MAGIC, version, error, 0, reason, mend)
+def answer(version: int = VERSION, error: int = 0, reason: bytes = b"", fix: bytes = b"") -> bytes:
+    return ANSWER.pack(MAGIC, version, error, 0, reason, fix)
 
 
 def passing(*paths: str, message: bytes = answer()) -> Callable[[socket.socket], None]:

@@ -70,7 +70,7 @@ def test_a_command_that_is_not_utf8_is_kept(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "run.json").read_text())["command"] == [odd]
 
 
-def test_a_folder_that_cannot_be_made_is_told_with_a_mend(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_reported_with_a_fix(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(NotADirectoryError) as raised:
         open_run_folder(tmp_path / "file" / "logs" / "run", ["x"], Options())

@@ -1,4 +1,4 @@
-"""Runs are found and read, and every broken one gives one line that names file, field and mend."""
+"""Runs are found and read, and every broken one gives one line that names file, field and fix."""
 
 from __future__ import annotations
 

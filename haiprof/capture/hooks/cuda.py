@@ -131,14 +131,14 @@ class CudaCalls:
         if self._detached:  # by another thread meanwhile, which found nothing to stop
             _core.gpu_stop(_LATE_SECONDS)
         elif refused is not None:
-            reason, mend = refused
+            reason, fix = refused
             if not _core.gpu_collecting():
                 what = "the GPU is"
             elif self._options.kernels != "off" and not _core.gpu_tracing():
                 what = "kernels are"
             else:
                 what = "phases on the GPU are"
-            self._report("hook", f"{what} not recorded: {reason}; {mend}")
+            self._report("hook", f"{what} not recorded: {reason}; {fix}")
 
     def detach(self, seconds: float) -> None:
         """Stop, take over what is left, and give torch its function back."""

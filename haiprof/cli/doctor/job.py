@@ -58,8 +58,8 @@ def hook_findings(hooks: Mapping[str, object]) -> Iterator[Finding]:
         if not found.startswith("off"):
             yield Finding(what, OK, found)
         elif name in _OF_STEPS:
-            mend = "mark steps with haiprof.step() and phases with haiprof.range()"
-            yield Finding(what, BROKEN, found, mend)
+            fix = "mark steps with haiprof.step() and phases with haiprof.range()"
+            yield Finding(what, BROKEN, found, fix)
         elif "not permitted" in found:
             yield Finding(what, DENIED, found, _MAY_READ_MEMORY)
         else:
@@ -112,8 +112,8 @@ def gpu_kernels() -> Iterator[Finding]:
             "GPU kernels", BROKEN, f"asking CUPTI ended with {code}: {error}", "install it anew"
         )
         return
-    found, mend, version = json.loads(said.splitlines()[-1])
+    found, fix, version = json.loads(said.splitlines()[-1])
     if version == 0:
-        yield Finding("GPU kernels", ABSENT, found, mend)
+        yield Finding("GPU kernels", ABSENT, found, fix)
     else:
-        yield Finding("GPU kernels", OK, f"{found}, API version {version}", mend)
+        yield Finding("GPU kernels", OK, f"{found}, API version {version}", fix)

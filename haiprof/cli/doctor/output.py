@@ -39,8 +39,8 @@ def show(findings: Sequence[Finding], plan: Plan | None) -> None:
         _show_tables(findings, plan)
         return
     for f in findings:
-        mend = f"; mend: {f.mend}" if f.mend else ""
-        print(printable(f"{f.state:<8}{f.what}: {f.found}{mend}"))
+        fix = f"; fix: {f.mend}" if f.mend else ""
+        print(printable(f"{f.state:<8}{f.what}: {f.found}{fix}"))
     if plan is not None:
         rows = [COLUMNS, *(tuple(str(event[c]) for c in COLUMNS) for event in plan.events)]
         widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
@@ -55,15 +55,15 @@ def _show_tables(findings: Sequence[Finding], plan: Plan | None) -> None:
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False)
-    for heading in ("recorder", "", "state", "found", "mend"):
+    for heading in ("recorder", "", "state", "found", "fix"):
         table.add_column(heading, overflow="fold")
     before = ""
     for f in findings:
         group = Text(f.recorder if f.recorder != before else "", style="bold")
         before = f.recorder
         state = Text(f.state, style=_COLOURS.get(f.state, ""))
-        what, found, mend = (Text(printable(text)) for text in (f.what, f.found, f.mend))
-        table.add_row(group, what, state, found, mend)
+        what, found, fix = (Text(printable(text)) for text in (f.what, f.found, f.mend))
+        table.add_row(group, what, state, found, fix)
     console = Console()
     console.print(table)
     if plan is None:

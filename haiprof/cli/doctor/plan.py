@@ -88,15 +88,15 @@ def plan(tree: Tree, cpu: str) -> Plan:
 def summary(found: Plan) -> Finding:
     """Say in one line how many counters there are, of what, and what is in the way of more."""
     problems = "".join(f"; {problem}" for problem in found.problems)
-    mend = ""
+    fix = ""
     if any(_NO_CPU in problem for problem in found.problems):
-        mend = "say whose CPU it is, as its /proc/cpuinfo does: --cpu VENDOR:FAMILY:MODEL"
+        fix = "say whose CPU it is, as its /proc/cpuinfo does: --cpu VENDOR:FAMILY:MODEL"
     if not found.events:
         return Finding(
             _WHAT,
             ABSENT,
             f"no PMU that tells memory bandwidth, cross-socket traffic or energy{problems}",
-            mend or "most virtual machines have none; elsewhere see docs/doctor.md#counters",
+            fix or "most virtual machines have none; elsewhere see docs/doctor.md#counters",
         )
     pmus = len({event["pmu"] for event in found.events})
     counts = Counter(str(event["metric"]) for event in found.events)
@@ -104,7 +104,7 @@ def summary(found: Plan) -> Finding:
     counters = _several(len(found.events), "counter")
     peak = f"; DRAM peak {found.peak / 1e9:.1f} GB/s ({found.peak_how})" if found.peak else ""
     text = f"{counters} on {_several(pmus, 'PMU')}: {kinds}{peak}{problems}"
-    return Finding(_WHAT, OK, text, mend)
+    return Finding(_WHAT, OK, text, fix)
 
 
 def _several(count: int, what: str) -> str:

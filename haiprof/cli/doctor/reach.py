@@ -35,17 +35,17 @@ def attach() -> Iterator[Finding]:
             target.stdout.readline()
             ran = run_in(target.pid, "pass", _SECONDS)
         except NotReachedError as error:
-            reason, _, mend = str(error).partition(": ")[2].partition("; ")
+            reason, _, fix = str(error).partition(": ")[2].partition("; ")
             denied = error.reason in ("permission", "seccomp")
-            yield Finding(_WHAT, DENIED if denied else BROKEN, reason, mend or "haiprof run")
+            yield Finding(_WHAT, DENIED if denied else BROKEN, reason, fix or "haiprof run")
             return
         finally:
             target.kill()
     scope = rights.yama()
     if scope > 0 and "SYS_PTRACE" not in rights.effective():
-        mend = str(given.PTRACE) if in_container() else "attach as root, or set it to 0"
+        fix = str(given.PTRACE) if in_container() else "attach as root, or set it to 0"
         found = f"kernel.yama.ptrace_scope is {scope}: only who started a job may attach to it"
-        yield Finding(_WHAT, DENIED, found, f"{mend}; a job under haiprof run needs neither")
+        yield Finding(_WHAT, DENIED, found, f"{fix}; a job under haiprof run needs neither")
         return
     how = "sys.remote_exec" if ran.way == "remote_exec" else "ptrace"
     yield Finding(_WHAT, OK, f"code was brought into a running Python ({how})")

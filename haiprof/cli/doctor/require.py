@@ -68,5 +68,5 @@ def _of_recorder(name: str, own: list[Finding]) -> list[str]:
 
 
 def _line(what: str, f: Finding) -> str:
-    mend = f"; mend: {f.mend}" if f.mend else ""
-    return f"{what} is {f.state}: {f.found}{mend}"
+    fix = f"; fix: {f.mend}" if f.mend else ""
+    return f"{what} is {f.state}: {f.found}{fix}"

@@ -16,7 +16,7 @@ from haiprof.cli.doctor.finding import BROKEN, OK, Finding
 from haiprof.common.places import PROCFS, SYSFS, Access, in_container
 from haiprof.options import ENABLED_VARIABLE, HOST_RECORDERS
 
-#: What a reason or a mend speaks of -> where it is explained, and how a container is given it.
+#: What a reason or a fix speaks of -> where it is explained, and how a container is given it.
 _MORE: Final = (
     (("perfmon", "perf_event_paranoid"), "docs/doctor.md#counters", str(given.PERFMON)),
     (
@@ -48,8 +48,8 @@ def _guarded(recorder: str, findings: Iterator[Finding]) -> Iterator[Finding]:
     try:
         yield from findings
     except Exception as error:
-        mend = "report this as a bug of haiprof"
-        yield Finding(f"{recorder} sources", BROKEN, repr(error), mend, recorder)
+        fix = "report this as a bug of haiprof"
+        yield Finding(f"{recorder} sources", BROKEN, repr(error), fix, recorder)
 
 
 def _of_recorder(recorder: str, access: Access) -> Iterator[Finding]:
@@ -66,18 +66,18 @@ def _of_recorder(recorder: str, access: Access) -> Iterator[Finding]:
         if state == OK:
             yield Finding(what, OK, ", ".join(source.get("metrics") or ()), "", recorder)
         else:
-            mend = explained(source["reason"], source["mend"] or "")
-            yield Finding(what, state, source["reason"], mend, recorder)
+            fix = explained(source["reason"], source["mend"] or "")
+            yield Finding(what, state, source["reason"], fix, recorder)
 
 
-def explained(reason: str, mend: str) -> str:
-    """Add to a mend where it is explained and, in a container, how containers are given it."""
-    said = f"{reason} {mend}".lower()
+def explained(reason: str, fix: str) -> str:
+    """Add to a fix where it is explained and, in a container, how containers are given it."""
+    said = f"{reason} {fix}".lower()
     for words, where, gives in _MORE:
         if any(word in said for word in words):
             known = not in_container() or "kubernetes" in said or "hostnetwork" in said
-            return "; ".join(filter(None, [mend, "" if known else gives, f"see {where}"]))
-    return mend
+            return "; ".join(filter(None, [fix, "" if known else gives, f"see {where}"]))
+    return fix
 
 
 def gpu_sampling() -> Iterator[Finding]:

@@ -116,8 +116,8 @@ def import_source(
         where = str(error.filename or folder)
         ours = where.startswith(folder)
         what = "written" if ours else "read"
-        mend = "see whether there is room" if ours else "ask its owner for access"
-        made.failed = f"{where}: cannot be {what} ({error.strerror or error}): {mend}"
+        fix = "see whether there is room" if ours else "ask its owner for access"
+        made.failed = f"{where}: cannot be {what} ({error.strerror or error}): {fix}"
     except BaseException as error:
         if error is ended or not _of_the_file(error):
             raise

@@ -33,7 +33,7 @@ class Imported:
     #: ``distributedInfo`` of torch.profiler and its version, as they stand there.
     distributed: dict[str, Any] = field(default_factory=dict)
     version: int | None = None
-    #: What this tool or this trace does not tell, and why, with the mend if there is one: a table
+    #: What this tool or this trace does not tell, and why, with the fix if there is one: a table
     #: (``allocations``) or a column (``kernels.occupancy``) of :mod:`haiprof.schema`, a category of
     #: spans or a kind of kernels (``spans[op]``), or ``communication``.
     lacks: dict[str, str] = field(default_factory=dict)

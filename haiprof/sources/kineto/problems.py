@@ -12,11 +12,11 @@ from haiprof.common.printable import printable
 
 def cut_lines(truncated: int | None, broken: str | None) -> Iterator[str]:
     """Say where a file ends too early: at that byte, or with that damage."""
-    mend = "what came before is here; copy the file again from where it was written"
+    fix = "what came before is here; copy the file again from where it was written"
     if broken is not None:
-        yield f"is damaged: {broken}: {mend}"
+        yield f"is damaged: {broken}: {fix}"
     elif truncated is not None:
-        yield f"is cut off at byte {truncated} of its text: {mend}"
+        yield f"is cut off at byte {truncated} of its text: {fix}"
 
 
 def problem_lines(found: Mapping[str, tuple[int, int, str]]) -> Iterator[str]:

@@ -18,7 +18,7 @@ counted   the same where it lacked formulas: it is then too little
 ========= ======================================================================================
 
 ``P`` is of the type that the counter found, in their mixture, or of ``haiprof.model(dtype=…)``.
-What is not known is null, and ``why`` says what would mend it.
+What is not known is null, and ``why`` says what would fix it.
 """
 
 from __future__ import annotations

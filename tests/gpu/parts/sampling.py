@@ -13,10 +13,10 @@ from gpu import jobs
 def measure(part: Part) -> None:
     from haiprof import _core
 
-    uuids, state, reason, mend = _core.gpu_list()
-    part.fact("NVML", [state, reason, mend])
+    uuids, state, reason, fix = _core.gpu_list()
+    part.fact("NVML", [state, reason, fix])
     if not uuids:
-        raise RuntimeError(f"no GPU can be sampled: {reason}; {mend}")
+        raise RuntimeError(f"no GPU can be sampled: {reason}; {fix}")
     sampler = _core.HostSampler(basic=0.0, io=0.0, gpu=1.0)
     for uuid in uuids:
         sampler.use_gpu(uuid)
