@@ -6,6 +6,7 @@ import functools
 import math
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
@@ -125,7 +126,15 @@ class Analyzer:
         self._part_of = part_of
         self._ranks = Ranks(run, executor, None if part_of is None else part_of[0]._ranks)
         self._recorded = RecordedAnswers(self._ranks)
-        self._traced = TraceAnswers(self._ranks, self._in_detail)
+        # Weakly: a circle would keep the temporary folder until the collector finds it.
+        analyzer = weakref.ref(self)
+
+        def in_detail(rank: int | None) -> TraceAnswers:
+            alive = analyzer()
+            assert alive is not None, "asked through its analyzer"
+            return alive._in_detail(rank)
+
+        self._traced = TraceAnswers(self._ranks, in_detail)
         #: What answers the questions that both kinds of run answer, each from its own tables.
         self._own: TraceAnswers | RecordedAnswers = (
             self._traced if self._ranks.traced else self._recorded

@@ -597,7 +597,7 @@ def saying(*messages: bytes, then_wait: bool = True) -> Callable[[socket.socket]
         (saying(b"\xff" * ANSWER.size), "is not haiprof-perfd"),
         (saying(answer(version=7)), "speaks version 7"),
         (saying(answer(), answer(version=7)), "speaks version 7"),
-        (saying(answer(error=5, reason=b"\xff\n" * 124, mend=b"m" * 248)), "?" * 248 + " | mmm"),
+        (saying(answer(error=5, reason=b"\xff\n" * 124, fix=b"m" * 248)), "?" * 248 + " | mmm"),
         (saying(then_wait=False), "hung up"),
         (saying(answer(), then_wait=False), "hung up"),
         (saying(), "does not answer"),

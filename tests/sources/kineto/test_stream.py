@@ -110,7 +110,7 @@ def test_a_bomb_is_left_out_and_the_other_files_are_read(
     file = tmp_path / "rank1.pt.trace.json.gz"
     file.write_bytes(bomb(way, 1 << 12))  # 4 GiB
     read: list[int] = []
-    run = Analyzer(tmp_path, told=read.append)
+    run = Analyzer(tmp_path, on_bytes=read.append)
     assert run.ranks == [0]
     (line,) = run.problems()
     assert line.startswith(f"{file}: ")
