@@ -45,14 +45,17 @@ class KeptRecorder:
         from haiprof.common.places import make_private, ring_dir, ring_root
         from haiprof.common.process_life import start_time_of
         from haiprof.options import Options
+        from haiprof.recorder.command import Command, write_note
         from haiprof.recorder.launch import start_recorder
 
         self.rings = ring_dir(run_dir)
         make_private(ring_root())
         make_private(self.rings)
         self._keeper = subprocess.Popen(["sleep", "3600"])
-        watch = f"{self._keeper.pid}:{start_time_of(self._keeper.pid)}"
-        self.pid = start_recorder(self.rings, run_dir, Options(), watch)
+        started = start_time_of(self._keeper.pid)
+        assert started is not None
+        write_note(self.rings, Command(self._keeper.pid, started))
+        self.pid = start_recorder(self.rings, run_dir, Options())
         self._shm = shm
         time.sleep(1.5)  # its imports are not what is measured
 

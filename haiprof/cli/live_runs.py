@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 
 from haiprof import schema
 from haiprof._core import RingReader
-from haiprof.common.places import ring_dirs, ring_roots
+from haiprof.common.places import open_rings, ring_dirs, ring_roots
 from haiprof.common.process_life import parent_of
 from haiprof.errors import HaiprofError
 from haiprof.options import resolve
+from haiprof.recorder.command import commands_in
 from haiprof.recorder.election import recorder_running
 from haiprof.recorder.outside import processes_of_notes
 from haiprof.recorder.process import rings_in
@@ -88,20 +89,20 @@ def recorder_lives(folder: Path) -> bool | None:
 
 def live_runs() -> list[LiveRun]:
     """Return the runs that are recorded on this machine for this user."""
-    told: dict[Path, tuple[Path, int | None]] | None = None
+    run_of: dict[Path, Path] | None = None
     found = []
     for rings in _folders_of_rings():
         if not rings.is_dir() or not recorder_running(rings):
             continue
         headers = list(_headers(rings))
         pids = [int(header["pid"]) for header in headers] + processes_of_notes(rings)
-        if told is None:
-            told = _recorders()
-        folder, watched = told.get(rings, (None, None))
+        with contextlib.suppress(OSError):
+            pids += [command.pid for command in commands_in(open_rings(rings))]
+        if run_of is None:
+            run_of = _recorders()
+        folder = run_of.get(rings)
         if folder is None and headers:  # a recorder in another container
             folder = Path(str(headers[0]["run_dir"]))
-        if watched is not None:
-            pids.append(watched)
         if folder is not None and (folder / schema.RUN_FILE).is_file():
             found.append(LiveRun(folder, rings, tuple(pids)))
     return found
@@ -119,12 +120,12 @@ def _headers(rings: Path) -> Iterator[dict[str, Any]]:
             yield RingReader(ring).header
 
 
-def _recorders() -> dict[Path, tuple[Path, int | None]]:
-    """Return of each recorder, by its folder of rings: where it writes, which command it watches.
+def _recorders() -> dict[Path, Path]:
+    """Return of each recorder, by its folder of rings, where it writes.
 
     A recorder may have no ring yet, so its command line is asked.
     """
-    found: dict[Path, tuple[Path, int | None]] = {}
+    found: dict[Path, Path] = {}
     for entry in os.scandir("/proc"):
         if not entry.name.isdecimal():
             continue
@@ -137,9 +138,7 @@ def _recorders() -> dict[Path, tuple[Path, int | None]]:
         pairs = (os.fsdecode(word).partition("=") for word in words)
         told = {name: value for name, _, value in pairs}
         if "--ring-dir" in told and "--run-dir" in told:
-            pid = told.get("--watch", "").partition(":")[0]
-            watched = int(pid) if pid.isdecimal() else None
-            found[Path(told["--ring-dir"])] = Path(told["--run-dir"]), watched
+            found[Path(told["--ring-dir"])] = Path(told["--run-dir"])
     return found
 
 

@@ -28,6 +28,7 @@ from haiprof.common.places import (
 from haiprof.common.process_life import start_time_of
 from haiprof.common.wait_status import Noted, forget_statuses, note_status
 from haiprof.options import ENABLED_VARIABLE, OPTIONS, Options
+from haiprof.recorder.command import Command, remove_note, write_note
 from haiprof.recorder.election import recorder_running
 from haiprof.recorder.launch import start_recorder
 from haiprof.recorder.run_folder import earlier_attempt, made_up_name, open_run_folder, why_not
@@ -63,6 +64,7 @@ class Recording:
         self._ring_dir = ring_dir(self.run_dir)
         self._place = place
         self._recorder: int | None = None
+        self._command: Command | None = None
         self._made: list[Path] = []
         # The recorder of a `haiprof run` around us goes on after our command, and sums it all up.
         self._within = self._inherited() and self._ring_dir.is_dir()
@@ -107,11 +109,11 @@ class Recording:
         if not self.possible or self.options.warmup or self.options.time:
             return
         try:
-            # An earlier recorder of the same run may just be leaving with the folder.
-            open_rings(self._ring_dir, make=True)
-            recorder = start_recorder(
-                self._ring_dir, self.run_dir, self.options, f"{pid}:{start_time_of(pid)}"
-            )
+            started = start_time_of(pid)
+            if started is not None:  # else it has ended
+                self._command = Command(pid, started)
+                write_note(self._ring_dir, self._command)
+            recorder = start_recorder(self._ring_dir, self.run_dir, self.options)
         except Exception as error:  # the command runs already and is not to notice
             say(f"no recorder could be started ({error}); steps are recorded, the host is not")
             return
@@ -165,7 +167,10 @@ class Recording:
         while time.monotonic() < until:
             if self._gone() and not any(map(recorder_running, ring_dirs(self.run_dir))):
                 with contextlib.suppress(OSError):  # where no recorder came by
-                    forget_statuses(open_rings(self._ring_dir))
+                    rings = open_rings(self._ring_dir)
+                    forget_statuses(rings)
+                    if self._command is not None:
+                        remove_note(rings, self._command)
                     self._ring_dir.rmdir()
                 return True
             time.sleep(0.01)

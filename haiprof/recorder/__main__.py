@@ -12,11 +12,9 @@ import logging
 import os
 import resource
 import sys
-import time
 from pathlib import Path
 
 from haiprof.common.places import PROCFS, SYSFS, Access
-from haiprof.common.process_life import process_is_alive
 from haiprof.recorder.election import Election
 
 
@@ -40,7 +38,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--sysfs", default=SYSFS, help="the node's")
     parser.add_argument("--perfd", default="", help="socket of haiprof-perfd")
     parser.add_argument("--resctrl", action="store_true", help="make monitoring groups")
-    parser.add_argument("--watch", help="PID:START_TIME of a command to stay for")
     options = parser.parse_args(arguments)
     logging.basicConfig(
         level=logging.INFO,
@@ -49,16 +46,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
 
     election = Election(options.ring_dir)
-    watched = None
-    if options.watch:
-        pid, _, start_time = options.watch.partition(":")
-        watched = (int(pid), int(start_time))
     try:
-        # A rank may have been first. Its recorder leaves with the last ring, the command may go on.
-        while not election.win():
-            if watched is None or not process_is_alive(*watched):
-                return 0
-            time.sleep(0.5)
+        if not election.win():
+            return 0
     except OSError as error:
         logging.error("%s: %s", error.filename, error.strerror)
         return 1
@@ -77,8 +67,6 @@ def main(arguments: list[str] | None = None) -> int:
         access=Access(options.procfs, options.sysfs, options.perfd, options.resctrl),
         drain_hz=options.drain_hz,
     )
-    if watched is not None:
-        recorder.watch_command(*watched)
     try:
         recorder.run(election)
     except Exception:

@@ -1,6 +1,6 @@
 """Starts the recorder of a run, from the job or from a command. Imports nothing heavy.
 
-Tests: tests/recorder/test_standby.py.
+Tests: tests/recorder/test_command.py.
 """
 
 from __future__ import annotations
@@ -65,16 +65,13 @@ def import_paths() -> list[str]:
     return kept if package in kept else [package, *kept]
 
 
-def start_recorder(
-    ring_dir: Path, run_dir: Path, options: Options, watch: str | None = None
-) -> int:
+def start_recorder(ring_dir: Path, run_dir: Path, options: Options) -> int:
     """Start a recorder that is nobody's child; it leaves at once when the run has one.
 
     Args:
         ring_dir: where the run's rings lie.
         run_dir: where it writes.
         options: the run's options.
-        watch: ``PID:START_TIME`` of a command to stay for.
 
     Returns:
         Its pid.
@@ -103,8 +100,6 @@ def start_recorder(
     arguments += [f"--procfs={access.procfs}", f"--sysfs={access.sysfs}", f"--perfd={access.perfd}"]
     if access.resctrl:
         arguments.append("--resctrl")
-    if watch is not None:
-        arguments.append(f"--watch={watch}")
     inherited = {
         variable: value
         for variable, value in os.environ.items()

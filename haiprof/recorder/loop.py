@@ -31,8 +31,9 @@ from haiprof.common.places import (
     Access,
     removed,
 )
-from haiprof.common.process_life import Life
+from haiprof.common.process_life import Life, process_is_alive
 from haiprof.common.wait_status import forget_statuses
+from haiprof.recorder.command import Command, commands_in, remove_note
 from haiprof.recorder.election import Election
 from haiprof.recorder.memory_kills import MemoryKills
 from haiprof.recorder.node import NodeRecorder
@@ -88,11 +89,6 @@ class Recorder:
         self._terminations = 0
         self._pace_read: tuple[int, int] | None = None
 
-    def watch_command(self, pid: int, start_time: int) -> None:
-        """Stay until that process has ended, rings or not."""
-        self._watched = Life(pid, start_time)
-        self._kills.join(pid, start_time)
-
     def run(self, election: Election) -> None:
         """Record until the last ring is closed or dead and drained. The lock must be held."""
         signal.signal(signal.SIGTERM, self._terminate)
@@ -107,7 +103,7 @@ class Recorder:
                 # Let go first, then look again: a ring or a note that was made meanwhile either
                 # sees a free lock or is seen here.
                 election.resign()
-                if not self._anybody_left() or not election.win(patience=0):
+                if not self._anybody_asks() or not election.win(patience=0):
                     return
                 self._use_rings(election.folder)
                 os.close(doorbell)
@@ -133,8 +129,6 @@ class Recorder:
         """Record until nothing is left, and close all files; False when something had to stay."""
         self._look_at_pace()
         node = self._open_node()
-        if self._watched is not None:
-            node.watch_command(self._watched.pid)
         try:
             while True:
                 self._turn(node)
@@ -153,17 +147,19 @@ class Recorder:
             with contextlib.suppress(OSError):
                 self._look_at_lingering()
             with contextlib.suppress(OSError):
-                self._tell_end_of_command(node)
+                self._leave_command(node)
                 node.close()
 
-    def _tell_end_of_command(self, node: NodeRecorder) -> None:
-        command = self._watched
-        if command is None or not command.ended():
+    def _leave_command(self, node: NodeRecorder) -> None:
+        life, self._watched = self._watched, None
+        if life is None:
             return
-        asked = command.ask_parent(self._rings, _NOTED_SECONDS)
-        who = command.pid, command.start_time
-        self._kills.judge({who: command.killed})
-        node.end_command(command, self._kills.verdict(*who), asked)
+        command = Command(life.pid, life.start_time)
+        if life.ended():
+            asked = life.ask_parent(self._rings, _NOTED_SECONDS)
+            self._kills.judge({command: life.killed})
+            node.end_command(life, self._kills.verdict(*command), asked)
+        remove_note(self._rings, command)
 
     def _look_at_lingering(self) -> None:
         for process in self._lingering:
@@ -213,6 +209,7 @@ class Recorder:
         parts: list[Callable[[], None]] = [
             lambda: self._find_rings(node),
             lambda: self._find_notes(node),
+            lambda: self._find_command(node),
             lambda: self._keep_pace(node),
             self._judge_the_dead,
             self._look_at_lingering,
@@ -336,6 +333,23 @@ class Recorder:
             node.watch(process.pid, process.folder)
             node.event("attach", f"{process.label} is watched from outside: {process.why}")
 
+    def _find_command(self, node: NodeRecorder) -> None:
+        """Stay for a launched command; of several, for one after the other."""
+        commands = commands_in(self._rings)
+        if self._watched is not None:
+            watched = Command(self._watched.pid, self._watched.start_time)
+            for ended in [c for c in commands if c != watched and not process_is_alive(*c)]:
+                commands.remove(ended)
+                remove_note(self._rings, ended)
+            if not self._watched.ended() or commands in ([], [watched]):
+                return
+            self._leave_command(node)
+            commands = [c for c in commands if c != watched]
+        if commands:
+            self._watched = Life(*commands[0])
+            self._kills.join(*commands[0])
+            node.watch_command(self._watched.pid)
+
     def _as_known(self, text: str) -> str:
         """Name files as the user knows them, not by our descriptor of their folder."""
         return text.replace(str(self._ring_dir), str(self._rings.path))
@@ -364,7 +378,13 @@ class Recorder:
     def _work_left(self) -> bool:
         if self._paused_since is not None or self._anybody_left():
             return True
-        return self._watched is not None and not self._watched.ended()
+        if self._watched is not None and not self._watched.ended():
+            return True
+        return len(commands_in(self._rings)) > (0 if self._watched is None else 1)
+
+    def _anybody_asks(self) -> bool:
+        """Return whether somebody came while we let go."""
+        return self._anybody_left() or bool(commands_in(self._rings))
 
     def _anybody_left(self) -> bool:
         there = (*rings_in(self._ring_dir), *notes_in(self._ring_dir))

@@ -222,6 +222,8 @@ class NodeRecorder:
 
         Whatever is below it counts, but for the ranks, which have their own samples.
         """
+        if self._command is not None and self._command not in self._targets:
+            self._sampler.unwatch(self._command)
         self._command = pid
         self._sampler.watch(pid)
 

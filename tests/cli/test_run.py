@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import HAIPROF, haiprof, only_line, the_run
-from recording import process_file, read_table, wait_recorded
+from commands import HAIPROF, haiprof, only_line, start_haiprof, the_run
+from recording import process_file, read_table, wait_for, wait_recorded
 
 from haiprof import schema
 
@@ -224,13 +224,23 @@ def test_a_command_without_torch_still_gives_host_samples(tmp_path: Path) -> Non
 
 
 def test_a_command_that_is_a_rank_itself_is_sampled_as_both(tmp_path: Path, script: Path) -> None:
-    script.write_text(RECORDS + "time.sleep(4)\n")  # a busy machine starts the recorder slowly
-    haiprof("run", "--log-dir", "logs", "--sample-hz=10", "train.py", cwd=tmp_path)
-    run = the_run(tmp_path / "logs")
-    (rank,) = run.glob("*#0")
-    assert "proc.rss.bytes" in read_table(rank, "samples")["metric"].to_pylist()
-    node = read_table(run / rank.name.partition("#")[0], "samples").to_pylist()
-    assert any(s["metric"] == "proc.rss.bytes" and s["instance"] == "command" for s in node)
+    script.write_text(RECORDS + "import sys\nsys.stdin.read()\n")
+    job = start_haiprof(
+        "run", "--log-dir", "logs", "--sample-hz=10", "train.py", cwd=tmp_path, stdin=-1
+    )
+
+    def sampled(instance: str | None, *, of_rank: bool) -> bool:
+        return any(
+            row["metric"] == "proc.rss.bytes" and row["instance"] == instance
+            for folder in tmp_path.glob("logs/*/*/")
+            if ("#" in folder.name) == of_rank
+            for row in read_table(folder, "samples").to_pylist()
+        )
+
+    wait_for(lambda: sampled(None, of_rank=True), what="samples of the rank")
+    wait_for(lambda: sampled("command", of_rank=False), what="samples of the command")
+    job.communicate()
+    assert job.returncode == 0
 
 
 def test_a_report_is_written_when_asked_for(tmp_path: Path, script: Path) -> None:

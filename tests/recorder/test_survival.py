@@ -78,15 +78,19 @@ def kill_pushers(
 ) -> tuple[int, int]:
     """Kill ``kills`` pushing processes at random moments under one recorder."""
     from haiprof.common.places import make_private, ring_dir, ring_root
+    from haiprof.common.process_life import start_time_of
     from haiprof.options import Options
+    from haiprof.recorder.command import Command, write_note
     from haiprof.recorder.launch import start_recorder
 
     rings, run_dir = ring_dir(tmp_path / "kill"), tmp_path / "kill"
     make_private(ring_root())
     make_private(rings)
     keeper = subprocess.Popen(["sleep", "600"])
-    started = Path(f"/proc/{keeper.pid}/stat").read_text().rpartition(")")[2].split()[19]
-    start_recorder(rings, run_dir, Options(sample_hz=0.1), f"{keeper.pid}:{started}")
+    started = start_time_of(keeper.pid)
+    assert started is not None
+    write_note(rings, Command(keeper.pid, started))
+    start_recorder(rings, run_dir, Options(sample_hz=0.1))
     folders: list[tuple[str, Path]] = []
     try:
         for i in range(kills):
