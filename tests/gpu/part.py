@@ -163,13 +163,21 @@ class Part:
             file.write(json.dumps(entry) + "\n")
 
 
-def die_with_parent() -> None:
-    """Have this process killed when the one that started it is killed or ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def dying_with_us() -> Callable[[], None]:
+    """Return what a child calls first, before exec too, to be killed when this process ends."""
+    parent, prctl = os.getpid(), ctypes.CDLL(None).prctl
+
+    def die_with_parent() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it ended before
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return die_with_parent
 
 
 def _fork(run: Callable[[], None]) -> int:
     """Run something in a fork, which ends behind it; return its pid."""
+    die_with_parent = dying_with_us()
     pid = os.fork()
     if pid == 0:
         with contextlib.suppress(BaseException):
@@ -203,7 +211,9 @@ def child(
     command = [sys.executable, "-m", module, "--device", device, "--child", what, *words]
     # In files: a grandchild that lives on, such as a recorder, must not hold a pipe open.
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        process = subprocess.Popen(command, stdout=out, stderr=err, stdin=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            command, stdout=out, stderr=err, stdin=subprocess.DEVNULL, preexec_fn=dying_with_us()
+        )
         try:
             process.wait(timeout=max(seconds, 0.1))
         except subprocess.TimeoutExpired:
@@ -256,7 +266,6 @@ def main(
     parser.add_argument("--options", default="")
     parser.add_argument("--child", nargs=argparse.REMAINDER)
     given = parser.parse_args()
-    die_with_parent()
     if given.device == "cpu":
         jobs.stand_in()  # before haiprof looks for a libcupti
     if given.child:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu.install import Installed, install
-from gpu.part import own_rings, reason_of, scratch
+from gpu.part import dying_with_us, own_rings, reason_of, scratch
 from gpu.plan import ENOUGH, PLAN, Planned, chosen, together
 from gpu.results import pack, parsed, short, write
 
@@ -192,7 +192,7 @@ class Suite:
         with errors.open("w") as file:
             process = subprocess.Popen(
                 command, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
-                start_new_session=True,
+                start_new_session=True, preexec_fn=dying_with_us(),
             )  # fmt: skip
             try:
                 code = process.wait(timeout=seconds + (PATIENCE if self.device == "cpu" else 0))

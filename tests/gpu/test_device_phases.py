@@ -249,8 +249,8 @@ def test_one_hardware_queue_that_is_never_empty_costs_precision_and_nothing_else
     haiprof.start(sys.argv[1], run="run", kernels="off")
     use_cuda()
     def ahead():
-        # The host is 60 ms ahead of the GPU, so an event on any stream waits as long.
-        while begun and begun[-1][1] - time.time_ns() > 60 * MS:
+        # The host is 100 ms ahead of the GPU, so an event on any stream waits as long.
+        while begun and begun[-1][1] - time.time_ns() > 100 * MS:
             time.sleep(0.001)
     train(20, ahead)
     queries, begin = calls("cuEventQuery"), time.monotonic()
@@ -264,15 +264,21 @@ def test_one_hardware_queue_that_is_never_empty_costs_precision_and_nothing_else
         tmp_path, native_build, CUDA_DEVICE_MAX_CONNECTIONS="1",
     )  # fmt: skip
     wait_recorded(shm)
-    assert told["behind"] > 20 * MS  # it never was empty
+    assert told["behind"] > 20 * MS
     assert told["resolved"] > 0.9 * len(told["begun"])
     assert told["polls_per_s"] < 2000
     found = device_spans(tmp_path).select("step", "name", "start", "uncertainty").rows()
     placed = {(step, name): (start, unsure) for step, name, start, unsure in found}
     assert len(placed) == len(found) == len(told["begun"])
+    free = 0  # when the GPU was done with what came before
+    waited = 0
     for place, (name, began) in enumerate(told["begun"]):
         start, unsure = placed[place // 3, name]
-        assert abs(start - began) <= unsure
+        # Where the queue was empty, the event happened before the work was there.
+        assert min(free, began) - unsure <= start <= began + unsure
+        waited += began == free
+        free = began + LONG[name]
+    assert waited > 0.9 * len(told["begun"])
     assert placed[619, "optimizer"][1] < placed[0, "forward"][1] < 300 * MS
     assert texts(tmp_path, "hook") == texts(tmp_path, "lost") == []
 

@@ -419,14 +419,14 @@ def _rows_on_disk(folder: Path) -> set[str]:
     return found
 
 
-def _of_the_run(temporary: Path, but: Sequence[bytes] = BRIEF) -> list[int]:
-    """Processes that have the run's folder for temporary files.
+def _of_the_run(temporary: Path, but: Sequence[bytes] = BRIEF) -> dict[int, bytes]:
+    """Processes, and their command lines, that have the run's folder for temporary files.
 
     Args:
         temporary: the folder.
         but: words of those that are left out, which end by themselves.
     """
-    found = []
+    found = {}
     for process in Path("/proc").glob("[0-9]*"):
         try:
             environment = (process / "environ").read_bytes()
@@ -435,7 +435,7 @@ def _of_the_run(temporary: Path, but: Sequence[bytes] = BRIEF) -> list[int]:
             continue
         of_the_run = os.fsencode(temporary) in environment and command
         if of_the_run and not any(name in command for name in but):
-            found.append(int(process.name))
+            found[int(process.name)] = command
     return found
 
 
@@ -469,7 +469,7 @@ def test_a_killed_run_still_reports_what_it_saw(
     until = time.monotonic() + 5
     while _of_the_run(temporary) and time.monotonic() < until:
         time.sleep(0.1)
-    assert _of_the_run(temporary) == []
+    assert _of_the_run(temporary) == {}
 
 
 #: A part that has a fork and a child, and a suite that runs it.
