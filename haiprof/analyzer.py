@@ -25,6 +25,7 @@ from haiprof.common.choices import quoted
 from haiprof.errors import HaiprofError
 from haiprof.runs import ROLE_RANK, Run
 from haiprof.sources.open import Opened, open_path, open_traces
+from haiprof.sources.table_cache import caching_tables
 from haiprof.views.intervals import Times
 from haiprof.views.trace import compare as compare_view
 from haiprof.views.trace import differences as differences_view
@@ -450,7 +451,8 @@ class Analyzer:
         """
         from haiprof.show import overview
 
-        return overview.show(self)
+        with caching_tables():
+            return overview.show(self)
 
     def show_one_rank(self, rank: int) -> Shown:
         """Show one rank over time: phases, CPU, memory, IO, network, pressure, GPUs, events.
@@ -462,7 +464,8 @@ class Analyzer:
         from haiprof.show import one_rank
 
         processes = [p for p in self._ranks.choose(rank) if p.role == ROLE_RANK]
-        return one_rank.show(self, processes)
+        with caching_tables():
+            return one_rank.show(self, processes)
 
     def report(self, path: str | Path) -> Path:
         """Write the report as one HTML file that needs no network; return its path.
@@ -473,7 +476,8 @@ class Analyzer:
         """
         from haiprof.show import report
 
-        return report.write(self, asked.path("path", path))
+        with caching_tables():
+            return report.write(self, asked.path("path", path))
 
     def each(
         self, work: Callable[[Whose], _Result], whose: Sequence[Whose]

@@ -9,6 +9,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any, Final, TypeVar
 
 from haiprof.errors import HaiprofError
@@ -47,15 +48,17 @@ def over_ranks(
         yield from ((process, work(process)) for process in processes)
     elif executor is None:
         with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as pool:
-            yield from _taken(work, processes, pool, note)
+            # The caller's context says whether tables are cached.
+            yield from _taken(
+                lambda one: pool.submit(copy_context().run, work, one), processes, note
+            )
     else:
-        yield from _taken(work, processes, executor, note)
+        yield from _taken(lambda one: executor.submit(work, one), processes, note)
 
 
 def _taken(
-    work: Callable[[Whose], _Result],
+    submit: Callable[[Whose], Future[_Result]],
     processes: Sequence[Whose],
-    executor: Executor,
     note: Callable[[str], None],
 ) -> Iterator[tuple[Whose, _Result]]:
     waiting: deque[tuple[Whose, Future[_Result]]] = deque()
@@ -65,7 +68,7 @@ def _taken(
         while True:
             while len(waiting) < _AHEAD and (process := next(rest, None)) is not None:
                 try:
-                    waiting.append((process, executor.submit(work, process)))
+                    waiting.append((process, submit(process)))
                 except BrokenExecutor as error:
                     raise _broken(error) from error
             if not waiting:

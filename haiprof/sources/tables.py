@@ -30,6 +30,7 @@ from haiprof.common.arrow_damage import (
 from haiprof.common.owned_files import open_regular
 from haiprof.errors import HaiprofError
 from haiprof.runs import Process
+from haiprof.sources import table_cache
 from haiprof.sources.arrow_memory import from_system
 from haiprof.sources.own import LATEST_NS
 from haiprof.sources.segment_schema import check_schema
@@ -116,7 +117,36 @@ def read_table(
         keep: for text columns, the values whose rows are wanted.
     """
     with from_system():
-        return _read_table(folder, table, columns, keep)
+        cache = table_cache.current()
+        if cache is None:
+            return _read_table(folder, table, columns, keep)
+
+        def load() -> tuple[Read, int]:
+            whole = _read_table(folder, table, None, None)
+            return whole, int(whole.frame.estimated_size())
+
+        whole: Read | None = cache.get(folder, table.name, lambda: _size(folder, table), load)
+        if whole is None:
+            return _read_table(folder, table, columns, keep)
+        names = [c.name for c in table.columns if columns is None or c.name in columns]
+        frame = _with_values(whole.frame, keep).select(names)
+        return Read(frame, whole.cut, list(whole.problems))
+
+
+def _size(folder: Path, table: schema.Table) -> int:
+    """Return the size of a table's files, bytes."""
+    size = 0
+    for segment in segments(folder, table.name, []):
+        for file in (segment.closed, segment.live):
+            with contextlib.suppress(OSError):
+                size += file.stat().st_size if file is not None else 0
+    return size
+
+
+def _with_values(frame: pl.DataFrame, keep: Mapping[str, Collection[str]] | None) -> pl.DataFrame:
+    for name, values in (keep or {}).items():
+        frame = frame.filter(pl.col(name).is_in(list(values)))
+    return frame
 
 
 def _read_table(
@@ -137,10 +167,7 @@ def _read_table(
 
     def load(segment: Segment) -> Read:
         made = _read_segment(segment, table, [*wanted, *filtered], threads=alone)
-        frame = made.frame
-        for name, values in (keep or {}).items():
-            frame = frame.filter(pl.col(name).is_in(list(values)))
-        made.frame = frame.select(c.name for c in wanted)
+        made.frame = _with_values(made.frame, keep).select(c.name for c in wanted)
         return made
 
     if alone:
