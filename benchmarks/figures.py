@@ -257,8 +257,8 @@ class Figure:
         low, high = map(_ratio, self.ratio_range)
         return f"{found} ({low} to {high})"
 
-    def missed(self) -> str:
-        """Say in one line what misses which target."""
+    def line(self) -> str:
+        """Return its row as a line of its own."""
         what, measured, reference, ratio, target, result = self.cells()
         against = "" if reference == NONE else f", {reference}, ratio {ratio}"
         return f"{what}: {measured}{against}; target: {target}; {result}"
@@ -283,7 +283,7 @@ def _measured(number: float) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{share * 100:.2g} %" if share < 1 else f"{share * 100:.0f} %"
+    return f"{share * 100:.2g} %" if share < 0.0995 else f"{share * 100:.0f} %"
 
 
 def _value(unit: Unit, measured: Measured) -> str:

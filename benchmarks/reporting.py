@@ -40,9 +40,11 @@ def report(benchmark: Any, request: pytest.FixtureRequest) -> Report:
         told = benchmark.extra_info.setdefault("figures", [])
         told += [figure.to_json() for figure in found]
         request.config.stash[_FIGURES] += found
-        missed = [figure.missed() for figure in found if figure.met is False]
+        missed = [figure for figure in found if figure.met is False]
         if missed:
-            pytest.fail("\n".join(missed), pytrace=False)
+            names = ", ".join(figure.what for figure in missed)
+            lines = (figure.line() for figure in missed)
+            pytest.fail("\n".join((f"targets missed: {names}", *lines)), pytrace=False)
 
     return record
 
@@ -108,4 +110,5 @@ def _reason(longrepr: Any) -> str:
         longrepr = longrepr[2]
     crash = getattr(longrepr, "reprcrash", None)
     lines = str(longrepr if crash is None else crash.message).strip().splitlines()
-    return lines[0] if lines else "no reason"
+    reason = lines[0] if lines else "no reason"
+    return reason.removeprefix("Failed: ").removeprefix("Skipped: ")

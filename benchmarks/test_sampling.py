@@ -122,7 +122,7 @@ def test_a_server_with_eight_adapters_and_its_pcie_counted(
 ) -> None:
     cost, share = cost_on_a_server(benchmark, tmp_path, hz, adapters=8, stacks=6)
     assert "pcie" in cost
-    what = f"sampling one with eight adapters and PCIe at {hz} Hz"
+    what = f"sampling a server with eight adapters, PCIe too, at {hz} Hz"
     report(Figure(what, Unit.SHARE, share, target=at_most(budget)))
 
 
