@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import real_data
-import reporting
 from fixtures import away_from_the_checkout, build_native, native_build, shm
 from peer_fixtures import hta, memray, plugin
+from real_data import pytest_configure
 from reporting import pytest_benchmark_generate_json, pytest_terminal_summary, report
 
 __all__ = [
@@ -19,17 +18,11 @@ __all__ = [
     "native_programs",
     "plugin",
     "pytest_benchmark_generate_json",
+    "pytest_configure",
     "pytest_terminal_summary",
     "report",
     "shm",
 ]
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_configure(config: pytest.Config) -> None:
-    """Prepare real data and the table."""
-    real_data.pytest_configure(config)
-    reporting.pytest_configure(config)
 
 
 @pytest.fixture(scope="session")

@@ -314,7 +314,7 @@ def total(figures: Iterable[Figure]) -> str:
     """Say in one line how many figures met their targets."""
     results = [figure.met for figure in figures]
     met, missed, without = (results.count(each) for each in (True, False, None))
-    return f"{len(results)} figures: {met} met, {missed} missed, {without} without a target"
+    return f"met: {met}, missed: {missed}, without a target: {without}"
 
 
 def printed(figures: Sequence[Figure], width: int | None = None, colour: bool = False) -> str:

@@ -16,7 +16,6 @@ from figures import Figure
 
 __all__ = [
     "pytest_benchmark_generate_json",
-    "pytest_configure",
     "pytest_terminal_summary",
     "report",
 ]
@@ -39,26 +38,14 @@ def report(benchmark: Any, request: pytest.FixtureRequest) -> Report:
         __tracebackhide__ = True
         told = benchmark.extra_info.setdefault("figures", [])
         told += [figure.to_json() for figure in found]
-        request.config.stash[_FIGURES] += found
+        request.config.stash.setdefault(_FIGURES, []).extend(found)
         missed = [figure for figure in found if figure.met is False]
         if missed:
-            names = ", ".join(figure.what for figure in missed)
+            names = ", ".join(dict.fromkeys(figure.what for figure in missed))
             lines = (figure.line() for figure in missed)
             pytest.fail("\n".join((f"targets missed: {names}", *lines)), pytrace=False)
 
     return record
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_configure(config: pytest.Config) -> None:
-    """Prepare what is collected.
-
-    The path of the results is made absolute: benchmarks run in other folders, and one that is
-    interrupted does not come back from its folder before the results are written.
-    """
-    config.stash[_FIGURES] = []
-    if config.option.benchmark_json:
-        config.option.benchmark_json = config.option.benchmark_json.absolute()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -75,7 +62,7 @@ def pytest_terminal_summary(
     try:
         yield
     finally:
-        found = config.stash[_FIGURES]
+        found = config.stash.get(_FIGURES, [])
         notes = list(_notes(terminalreporter, exitstatus))
         if found or notes:
             _print(terminalreporter, found, notes)

@@ -207,7 +207,7 @@ def test_markdown() -> None:
         "| import \\| start | 56.0 ms | - | - | at most 50 ms | missed by 12 % |",
         "| a record | 1.00 s | - | - | - | - |",
         "",
-        "3 figures: 1 met, 1 missed, 1 without a target",
+        "met: 1, missed: 1, without a target: 1",
         "",
         "- failed: a test: why",
     ]

@@ -59,7 +59,7 @@ def test_the_table_comes_last_and_beside_the_results(tmp_path: Path) -> None:
     assert status == 0
     row = next(line for line in end if line.startswith("good"))
     assert row.split() == ["good", "500", "ms", "-", "-", "at", "most", "1", "s", "met"]
-    assert end[-2] == "1 figures: 1 met, 0 missed, 0 without a target"
+    assert end[-2] == "met: 1, missed: 0, without a target: 0"
     assert "1 passed" in end[-1]
     page = (tmp_path / "bench.md").read_text("utf-8")
     assert "| good | 500 ms | - | - | at most 1 s | met |" in page
@@ -73,7 +73,7 @@ def test_a_benchmark_that_misses_a_target_fails_with_all_its_rows(tmp_path: Path
     assert [line.split()[0] for line in end[2:6]] == ["bad", "fine", "worse", "good"]
     assert end[2].endswith("missed by 50 %")
     assert end[4].endswith("missed by 200 %")
-    assert "4 figures: 2 met, 2 missed, 0 without a target" in end
+    assert "met: 2, missed: 2, without a target: 0" in end
     (failed,) = (line for line in end if line.startswith("failed"))
     assert failed == "failed: test_some.py::test_missed: targets missed: bad, worse"
     assert [each["met"] for each in results(tmp_path)["test_missed"]["figures"]] == [
@@ -104,7 +104,7 @@ def test_what_was_not_measured_is_named(tmp_path: Path) -> None:
     )
     assert status == pytest.ExitCode.TESTS_FAILED
     assert end[:-1] == [
-        "0 figures: 0 met, 0 missed, 0 without a target",
+        "met: 0, missed: 0, without a target: 0",
         "failed: test_some.py::test_wrong: AssertionError: the work was wrong",
         "error: test_some.py::test_error: RuntimeError: no such file",
         "skipped: test_some.py::test_skipped: no such peer",
