@@ -15,7 +15,7 @@ import enum
 import io
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -88,7 +88,7 @@ class Measured:
         """Return the rate, of a time."""
         return self._mapped(1 / self.value, lambda end: 1 / end)
 
-    def _mapped(self, value: float, mapped: Any) -> Measured:
+    def _mapped(self, value: float, mapped: Callable[[float], float]) -> Measured:
         if self.interval is None:
             return Measured(value)
         low, high = sorted((mapped(self.interval.low), mapped(self.interval.high)))
