@@ -28,17 +28,20 @@ test-pythons: $(VENV)/installed  ## jobs of other Pythons, free-threaded too; bu
 gpu-wheel:       ## haiprof for the machine of tests/gpu/run.sh, and what that lacks: build/gpu-wheel
 	$(PYTHON) tests/gpu/wheel.py build/gpu-wheel
 
-bench: $(VENV)/installed  ## run the benchmarks; results in build/bench.json
-	mkdir -p build
-	$(BIN)/pytest benchmarks -m 'not soak and not large' --benchmark-json build/bench.json
+# They end with a table of their own, which says more than that of pytest-benchmark.
+BENCHMARKS := $(BIN)/pytest benchmarks --benchmark-quiet
 
-bench-large: $(VENV)/installed  ## 4 million events, 1 024 ranks; results in build/bench-large.json
+bench: $(VENV)/installed  ## run the benchmarks; results in build/bench.*
 	mkdir -p build
-	$(BIN)/pytest benchmarks -m large --benchmark-json build/bench-large.json
+	$(BENCHMARKS) -m 'not soak and not large' --benchmark-json build/bench.json
 
-soak: $(VENV)/installed  ## ten minutes of records; results in build/soak.json
+bench-large: $(VENV)/installed  ## 4 million events, 1 024 ranks; results in build/bench-large.*
 	mkdir -p build
-	$(BIN)/pytest benchmarks -m soak --benchmark-json build/soak.json
+	$(BENCHMARKS) -m large --benchmark-json build/bench-large.json
+
+soak: $(VENV)/installed  ## ten minutes of records; results in build/soak.*
+	mkdir -p build
+	$(BENCHMARKS) -m soak --benchmark-json build/soak.json
 
 FUZZ_SECONDS ?= 300
 fuzz: $(VENV)/installed  ## five minutes each of mutated rings, traces, perfd messages, segments and runs

@@ -8,6 +8,7 @@ import pytest
 from fixtures import away_from_the_checkout, build_native, native_build, shm
 from peer_fixtures import hta, memray, plugin
 from real_data import pytest_configure
+from reporting import pytest_benchmark_generate_json, pytest_terminal_summary, report
 
 __all__ = [
     "away_from_the_checkout",
@@ -16,7 +17,10 @@ __all__ = [
     "native_build",
     "native_programs",
     "plugin",
+    "pytest_benchmark_generate_json",
     "pytest_configure",
+    "pytest_terminal_summary",
+    "report",
     "shm",
 ]
 

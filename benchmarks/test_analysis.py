@@ -20,13 +20,31 @@ from typing import Any
 import concatenate
 import peers
 import pytest
+from figures import Figure, Measured, Reference, Target, Unit, least, ratio_at_most
 from peers import HAIPROF, HTA, PLUGIN, Run
 from real_data import DATA
+from reporting import Report
 
 TWO_SPANS = DATA / "traces" / "tb_resnet50_num_workers_0"
 ONE_RANK = DATA / "traces" / "hta_df_index_resolver" / "worker0.pt.trace.json.gz"
 #: Events of this many copies of ONE_RANK, and how often each tool opens them.
 LONG = [pytest.param(5, 3, id="1M"), pytest.param(20, 2, id="4M", marks=pytest.mark.large)]
+
+#: Of a long trace: what is measured, of which tool, which attribute of a run, and its target.
+LONG_FIGURES = (
+    ("all views", "haiprof", "work_s", ratio_at_most(1 / 15)),
+    ("peak memory", "haiprof", "peak_bytes", ratio_at_most(1 / 5)),
+    ("first view after haiprof import", "haiprof again", "opened_s", ratio_at_most(1 / 100)),
+    ("CPU time", "haiprof", "cpu_s", None),
+    ("all views after haiprof import", "haiprof again", "work_s", None),
+)
+
+#: What the table calls the peers.
+NAMES = {
+    "plugin": "torch-tb-profiler",
+    "plugin as it is": "torch-tb-profiler, its processes too",
+    "HTA": "HTA",
+}
 
 Tools = dict[str, Callable[[], Run]]
 Runs = dict[str, list[Run]]
@@ -58,40 +76,24 @@ def take_turns(tools: Tools, rounds: int) -> Runs:
     return runs
 
 
-def ratio(runs: Runs, of: str, to: str, what: str) -> tuple[float, float, float]:
-    """How many times as much ``of`` takes as ``to``: by the least of each, and from … to."""
-    more = [getattr(run, what) for run in runs[of]]
-    less = [getattr(run, what) for run in runs[to]]
-    return min(more) / min(less), min(more) / max(less), max(more) / min(less)
+def compared(
+    what: str, runs: Runs, tool: str, peer: str, taken: str, target: Target | None = None
+) -> Figure:
+    """What a tool takes beside a peer, each at its least; ``taken`` is an attribute of a run."""
+    ours, theirs = (least([getattr(run, taken) for run in runs[of]]) for of in (tool, peer))
+    unit = Unit.BYTES if taken == "peak_bytes" else Unit.SECONDS
+    return Figure(what, unit, ours, Reference(NAMES[peer], theirs), target)
 
 
-class Targets:
-    """What was asked for and what was measured, told in the results and asserted at the end."""
-
-    def __init__(self, benchmark: Any) -> None:
-        self._told = benchmark.extra_info
-        self._missed: list[str] = []
-
-    def tell_runs(self, runs: Runs) -> None:
-        for name, each in runs.items():
-            self._told[name] = [
-                {key: round(getattr(run, key), 4) for key in ("work_s", "opened_s", "cpu_s")}
-                | {"peak_mib": round(run.peak_bytes / 2**20)}
-                for run in each
-            ]
-            self._told[f"{name} rows"] = each[0].rows
-
-    def tell(self, name: str, found: tuple[float, float, float]) -> None:
-        self._told[name] = [round(value, 2) for value in found]
-
-    def want(self, name: str, found: tuple[float, float, float], least: float) -> None:
-        self.tell(name, found)
-        self._told[f"target {name}"] = least
-        if found[0] < least:
-            self._missed.append(f"{name}: {found[0]:.2f}, wanted {least:g}")
-
-    def check(self) -> None:
-        assert not self._missed, "; ".join(self._missed)
+def keep(benchmark: Any, runs: Runs) -> None:
+    """Put each run into the results."""
+    for name, each in runs.items():
+        benchmark.extra_info[name] = [
+            {key: round(getattr(run, key), 4) for key in ("work_s", "opened_s", "cpu_s")}
+            | {"peak_mib": round(run.peak_bytes / 2**20)}
+            for run in each
+        ]
+        benchmark.extra_info[f"{name} rows"] = each[0].rows
 
 
 def assert_same_work(runs: Runs) -> None:
@@ -102,7 +104,9 @@ def assert_same_work(runs: Runs) -> None:
             assert found > 0, f"{name} found nothing for {view}"
 
 
-def test_two_spans_of_a_training_job(benchmark: Any, plugin: Path, hta: Path) -> None:
+def test_two_spans_of_a_training_job(
+    benchmark: Any, report: Report, plugin: Path, hta: Path
+) -> None:
     folder = needs(TWO_SPANS)
     tools: Tools = {
         "haiprof": lambda: haiprof(folder),
@@ -112,20 +116,27 @@ def test_two_spans_of_a_training_job(benchmark: Any, plugin: Path, hta: Path) ->
     }
     runs = benchmark.pedantic(take_turns, (tools, 5), rounds=1, iterations=1)
 
-    targets = Targets(benchmark)
-    targets.tell_runs(runs)
+    keep(benchmark, runs)
     assert_same_work(runs)
-    targets.want("plugin: time", ratio(runs, "plugin", "haiprof", "work_s"), 8)
-    targets.want("HTA: time", ratio(runs, "HTA", "haiprof", "work_s"), 5)
-    targets.tell("plugin: CPU time", ratio(runs, "plugin", "haiprof", "cpu_s"))
-    targets.tell("HTA: CPU time", ratio(runs, "HTA", "haiprof", "cpu_s"))
-    targets.tell("plugin as it is: time", ratio(runs, "plugin as it is", "haiprof", "work_s"))
-    targets.check()
+    views, cpu = "two traces of 76 000 events: all views", "two traces of 76 000 events: CPU time"
+    report(
+        compared(views, runs, "haiprof", "plugin", "work_s", ratio_at_most(1 / 8)),
+        compared(views, runs, "haiprof", "HTA", "work_s", ratio_at_most(1 / 5)),
+        compared(views, runs, "haiprof", "plugin as it is", "work_s"),
+        compared(cpu, runs, "haiprof", "plugin", "cpu_s"),
+        compared(cpu, runs, "haiprof", "HTA", "cpu_s"),
+    )
 
 
 @pytest.mark.parametrize(("copies", "rounds"), LONG)
 def test_a_long_trace_and_its_import(
-    benchmark: Any, plugin: Path, hta: Path, scratch: Path, copies: int, rounds: int
+    benchmark: Any,
+    report: Report,
+    plugin: Path,
+    hta: Path,
+    scratch: Path,
+    copies: int,
+    rounds: int,
 ) -> None:
     raw, imported = scratch / "raw", scratch / "imported"
     raw.mkdir()
@@ -143,18 +154,18 @@ def test_a_long_trace_and_its_import(
     }
     runs = benchmark.pedantic(take_turns, (tools, rounds), rounds=1, iterations=1)
 
-    targets = Targets(benchmark)
-    targets.tell_runs(runs)
+    keep(benchmark, runs)
     benchmark.extra_info.update(events=events, megabytes=round(trace.stat().st_size / 1e6))
     assert_same_work(runs)
     assert runs["haiprof"][0].rows == runs["haiprof again"][0].rows
-    for peer in ("plugin", "HTA"):
-        targets.want(f"{peer}: time", ratio(runs, peer, "haiprof", "work_s"), 15)
-        targets.want(f"{peer}: memory", ratio(runs, peer, "haiprof", "peak_bytes"), 5)
-        targets.want(f"{peer}: again", ratio(runs, peer, "haiprof again", "opened_s"), 100)
-        targets.tell(f"{peer}: CPU time", ratio(runs, peer, "haiprof", "cpu_s"))
-        targets.tell(f"{peer}: all views again", ratio(runs, peer, "haiprof again", "work_s"))
-    targets.check()
+    trace_of = f"a trace of {events / 1e6:.1f} million events"
+    report(
+        *(
+            compared(f"{trace_of}: {what}", runs, ours, peer, taken, target)
+            for peer in ("plugin", "HTA")
+            for what, ours, taken, target in LONG_FIGURES
+        )
+    )
 
 
 def keep_import(folder: Path) -> None:
@@ -167,7 +178,9 @@ def keep_import(folder: Path) -> None:
 @pytest.mark.parametrize(
     "copies", [pytest.param(1, id="200k"), pytest.param(5, id="1M", marks=pytest.mark.large)]
 )
-def test_sixteen_ranks_on_two_cores(benchmark: Any, scratch: Path, copies: int) -> None:
+def test_sixteen_ranks_on_two_cores(
+    benchmark: Any, report: Report, scratch: Path, copies: int
+) -> None:
     first = scratch / "first.json"
     events = concatenate.write(needs(ONE_RANK), copies, first)
     folders = {ranks: scratch / f"{ranks}" for ranks in (1, 2, 16)}
@@ -180,13 +193,20 @@ def test_sixteen_ranks_on_two_cores(benchmark: Any, scratch: Path, copies: int) 
     runs = benchmark.pedantic(take_turns, (tools, 3), rounds=1, iterations=1)
 
     benchmark.extra_info.update(events_per_rank=events)
-    targets = Targets(benchmark)
-    targets.tell_runs(runs)
+    keep(benchmark, runs)
     steps = {int(ranks): each[0].rows["steps"] for ranks, each in runs.items()}
     assert all(count == ranks * steps[1] > 0 for ranks, count in steps.items())
+    time, memory = per_rank(runs, 16, "work_s"), per_rank(runs, 16, "peak_bytes")
     # Two ranks keep both cores busy, one alone need not.
-    time = [16 / 2 * value for value in ratio(runs, "2", "16", "work_s")]
-    memory = [16 * value for value in ratio(runs, "1", "16", "peak_bytes")]
-    targets.want("time per rank, of 2 to 16", (time[0], time[1], time[2]), 1 / 1.1)
-    targets.want("memory per rank, of 1 to 16", (memory[0], memory[1], memory[2]), 1)
-    targets.check()
+    of_2 = Reference("a rank of 2", per_rank(runs, 2, "work_s"))
+    of_1 = Reference("a rank alone", per_rank(runs, 1, "peak_bytes"))
+    rank = f"a rank of 16 with {events / 1e6:.1f} million events"
+    report(
+        Figure(f"{rank}: all views", Unit.SECONDS, time, of_2, ratio_at_most(1.1)),
+        Figure(f"{rank}: peak memory", Unit.BYTES, memory, of_1, ratio_at_most(1)),
+    )
+
+
+def per_rank(runs: Runs, ranks: int, taken: str) -> Measured:
+    """What a run over so many ranks takes at its least, divided by their number."""
+    return least([getattr(run, taken) for run in runs[f"{ranks}"]]).times(1 / ranks)

@@ -13,7 +13,6 @@ import itertools
 import math
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -25,9 +24,21 @@ import numpy as np
 import peers
 import pytest
 from commands import haiprof
+from figures import (
+    Figure,
+    Interval,
+    Measured,
+    Reference,
+    Target,
+    Unit,
+    at_most,
+    median_in_range,
+    within,
+)
 from numpy.typing import NDArray
 from processes import own_mib
 from recording import wait_for, wait_recorded
+from reporting import Report
 
 from haiprof import Analyzer
 from haiprof.control.attach import Attached, Wanted, attach
@@ -149,19 +160,15 @@ def cold(running: Loop, wanted: Wanted) -> dict[str, float]:
     }
 
 
-def over(rows: list[dict[str, float]]) -> dict[str, dict[str, float]]:
-    """Median and most of each figure."""
-    return {
-        name: {
-            "median": statistics.median(row[name] for row in rows),
-            "most": max(row[name] for row in rows),
-        }
-        for name in rows[0]
-    }
+def over(rows: list[dict[str, float]], name: str) -> Measured:
+    """Median of a time, which the rows have in ms, and its range."""
+    return median_in_range([row[name] for row in rows]).times(1e-3)
 
 
 @pytest.mark.parametrize("kind", ["mlp", "gpt"])
-def test_the_first_attach(benchmark: Any, shm: Path, tmp_path: Path, kind: str) -> None:
+def test_the_first_attach(
+    benchmark: Any, report: Report, shm: Path, tmp_path: Path, kind: str
+) -> None:
     def run() -> list[dict[str, float]]:
         rows = []
         for number in range(ROUNDS):
@@ -169,19 +176,27 @@ def test_the_first_attach(benchmark: Any, shm: Path, tmp_path: Path, kind: str) 
                 rows.append(cold(running, Wanted(f"{kind}-{number}", tmp_path / "logs", 30)))
         return rows
 
-    told = over(benchmark.pedantic(run, rounds=1, iterations=1))
+    rows = benchmark.pedantic(run, rounds=1, iterations=1)
     wait_recorded(shm)
-    benchmark.extra_info.update(
-        **told,
-        rounds=ROUNDS,
-        target={"first_record_ms": 300, "frozen_ms": 5, "added_gap_ms": 20},
+    benchmark.extra_info["rounds"] = rows
+    quiet = Reference("the longest gap without", over(rows, "quiet_gap_ms"))
+
+    def time_of(what: str, name: str, target: Target | None = None) -> Figure:
+        reference = quiet if name.startswith("added_gap") else None
+        return Figure(f"{kind}: {what}", Unit.SECONDS, over(rows, name), reference, target)
+
+    report(
+        time_of("from attach to the first record", "first_record_ms", at_most(300e-3)),
+        time_of("frozen by an attach", "frozen_ms", at_most(5e-3)),
+        time_of("gap between steps that an attach adds", "added_gap_ms", at_most(20e-3)),
+        time_of("until attached", "attached_ms"),
+        time_of("gap between steps that detaching adds", "added_gap_at_end_ms"),
     )
-    assert told["first_record_ms"]["median"] <= 300
-    assert told["frozen_ms"]["median"] <= 5
-    assert told["added_gap_ms"]["median"] <= 20
 
 
-def test_the_first_attach_by_the_command(benchmark: Any, shm: Path, tmp_path: Path) -> None:
+def test_the_first_attach_by_the_command(
+    benchmark: Any, report: Report, shm: Path, tmp_path: Path
+) -> None:
     """What a user waits for: the command's own start, too."""
     options = ["--time", "1", "--log-dir", str(tmp_path / "logs")]
 
@@ -196,12 +211,17 @@ def test_the_first_attach_by_the_command(benchmark: Any, shm: Path, tmp_path: Pa
                 rows.append({"first_record_ms": (record - begin) / 1e6})
         return rows
 
-    benchmark.extra_info.update(**over(benchmark.pedantic(run, rounds=1, iterations=1)))
+    rows = benchmark.pedantic(run, rounds=1, iterations=1)
     wait_recorded(shm)
+    benchmark.extra_info["rounds"] = rows
+    what = "mlp: from the start of haiprof attach to the first record"
+    report(Figure(what, Unit.SECONDS, over(rows, "first_record_ms")))
 
 
 @pytest.mark.parametrize("kind", ["mlp", "gpt"])
-def test_memray_attach(benchmark: Any, memray: Path, tmp_path: Path, kind: str) -> None:
+def test_memray_attach(
+    benchmark: Any, report: Report, memray: Path, tmp_path: Path, kind: str
+) -> None:
     """The longest gap of the same loops while a peer attaches, records for a second, and leaves."""
     (packages,) = (memray.parent.parent / "lib").glob("python*/site-packages")
     paths = (os.environ.get("PYTHONPATH"), packages)
@@ -229,7 +249,13 @@ def test_memray_attach(benchmark: Any, memray: Path, tmp_path: Path, kind: str) 
     def run() -> list[dict[str, float]]:
         return [once() for _ in range(PEERS)]
 
-    benchmark.extra_info.update(**over(benchmark.pedantic(run, rounds=1, iterations=1)))
+    rows = benchmark.pedantic(run, rounds=1, iterations=1)
+    benchmark.extra_info["rounds"] = rows
+    gap = f"{kind}: gap between steps that memray attach adds"
+    report(
+        Figure(f"{kind}: memray attach", Unit.SECONDS, over(rows, "attached_ms")),
+        Figure(gap, Unit.SECONDS, over(rows, "added_gap_ms")),
+    )
 
 
 def error(values: NDArray[np.float64]) -> float:
@@ -238,7 +264,7 @@ def error(values: NDArray[np.float64]) -> float:
     return math.sqrt(math.pi / 2 / len(values)) * deviation
 
 
-def test_fifty_times(benchmark: Any, shm: Path, tmp_path: Path) -> None:
+def test_fifty_times(benchmark: Any, report: Report, shm: Path, tmp_path: Path) -> None:
     """What they leave: memory, threads, descriptors, and the time of a step beside two twins'.
 
     One twin beside the other tells what a step's time does by itself meanwhile.
@@ -280,7 +306,7 @@ def test_fifty_times(benchmark: Any, shm: Path, tmp_path: Path) -> None:
                     row[which] = turn(loops[which])
             return np.column_stack([rows[:, 0] - rows[:, 1:].mean(axis=1), rows[:, 2] - rows[:, 1]])
 
-        def run() -> dict[str, Any]:
+        def run() -> dict[str, Measured]:
             before = turns()
             for each in loops:
                 each.pause()
@@ -292,18 +318,26 @@ def test_fifty_times(benchmark: Any, shm: Path, tmp_path: Path) -> None:
                     memory = [own_mib(running.pid)]
             memory.append(own_mib(running.pid))
             after = turns()
-            told: dict[str, Any] = {"rss_mib": memory[1] - memory[0]}
-            for column, name in enumerate(("step", "untouched_step")):
-                pair = before[:, column], after[:, column]
-                told[f"{name}_percent"] = 100 * float(np.median(pair[1]) - np.median(pair[0]))
-                told[f"{name}_percent_error"] = 100 * float(np.hypot(*map(error, pair)))
-            told["frozen_ms"] = {"median": statistics.median(frozen), "most": max(frozen)}
-            return told
+            return {
+                "memory": Measured(memory[1] - memory[0]).times(2**20),
+                "step": changed(before[:, 0], after[:, 0]),
+                "untouched": changed(before[:, 1], after[:, 1]),
+                "frozen": median_in_range(frozen).times(1e-3),
+            }
 
-        told = benchmark.pedantic(run, rounds=1, iterations=1)
+        found = benchmark.pedantic(run, rounds=1, iterations=1)
     wait_recorded(shm)
-    benchmark.extra_info.update(
-        **told, cycles=CYCLES, target={"step_percent": 1, "rss_mib": 2, "frozen_ms": 5}
+    fifty = f"attaching and detaching {CYCLES} times"
+    report(
+        Figure(f"{fifty}: memory", Unit.BYTES, found["memory"], target=within(2 * 2**20)),
+        Figure(f"{fifty}: a step", Unit.SHARE, found["step"], target=within(0.01)),
+        Figure("a step of an untouched process meanwhile", Unit.SHARE, found["untouched"]),
+        Figure(f"{fifty}: frozen", Unit.SECONDS, found["frozen"], target=at_most(5e-3)),
     )
-    assert abs(told["rss_mib"]) <= 2
-    assert abs(told["step_percent"]) <= 1
+
+
+def changed(before: NDArray[np.float64], after: NDArray[np.float64]) -> Measured:
+    """By what share a step's time changed, of the logarithms of times."""
+    change = float(np.median(after) - np.median(before))
+    apart = float(np.hypot(error(before), error(after)))
+    return Measured(change, Interval(change - apart, change + apart, "standard error"))

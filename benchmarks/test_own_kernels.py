@@ -13,6 +13,8 @@ import peers
 import pyarrow as pa
 import pytest
 import runs
+from figures import Figure, Measured, Unit, at_most, least
+from reporting import Report
 
 from haiprof import schema
 
@@ -89,7 +91,7 @@ def run(tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(tmp_path)
 
 
-def test_ten_million_kernels(benchmark: Any, run: Path) -> None:
+def test_ten_million_kernels(benchmark: Any, report: Report, run: Path) -> None:
     def analyse() -> list[peers.Run]:
         asked = ("--views", ",".join(VIEWS))
         return [peers.drive(Path(sys.executable), peers.HAIPROF, run, *asked) for _ in range(5)]
@@ -98,12 +100,17 @@ def test_ten_million_kernels(benchmark: Any, run: Path) -> None:
     size = sum(file.stat().st_size for file in run.glob("*/kernels-*.arrow"))
     benchmark.extra_info.update(
         records=RECORDS,
-        bytes_per_record=size / RECORDS,
         seconds=sorted(round(each.work_s, 3) for each in made),
         cpu_seconds=sorted(round(each.cpu_s, 3) for each in made),
-        peak_mib=max(round(each.peak_bytes / 2**20) for each in made),
         rows=made[0].rows,
-        target_seconds=MOST_SECONDS,
     )
     assert made[0].rows["kernels by name"] >= NAMES
-    assert min(each.work_s for each in made) <= MOST_SECONDS
+    took, cpu = least([each.work_s for each in made]), least([each.cpu_s for each in made])
+    memory = Measured(max(each.peak_bytes for each in made))
+    kernels_of = f"{RECORDS / 1e6:g} million own kernels"
+    report(
+        Figure(f"{kernels_of}: three views", Unit.SECONDS, took, target=at_most(MOST_SECONDS)),
+        Figure(f"{kernels_of}: CPU time", Unit.SECONDS, cpu),
+        Figure(f"{kernels_of}: peak memory", Unit.BYTES, memory),
+        Figure(f"{kernels_of}: each on disk", Unit.BYTES, Measured(size / RECORDS)),
+    )

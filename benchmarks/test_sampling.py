@@ -18,6 +18,8 @@ from typing import Any
 import psutil
 import pytest
 import server_tree
+from figures import Figure, Measured, Reference, Unit, at_most, ratio_at_most
+from reporting import Report
 
 from haiprof import _core
 
@@ -80,8 +82,8 @@ def psutil_tick(pid: int) -> Callable[[], object]:
 
 def cost_on_a_server(
     benchmark: Any, folder: Path, hz: int, *, adapters: int, stacks: int
-) -> dict[str, float]:
-    """Sample the server; return the cost of each source, us."""
+) -> tuple[dict[str, float], Measured]:
+    """Sample the server; return the cost of each source, us, and that of all, of a core."""
     proc, sys_ = server_tree.make(folder, adapters, stacks)
     sampler = sampler_of(hz, procfs=str(proc), sysfs=str(sys_))
     sampler.watch(server_tree.RANK)
@@ -100,32 +102,32 @@ def cost_on_a_server(
     cost = {s["name"]: s["cost_us"] for s in sampler.sources() if s["state"] == "ok"}
     # Every source tells what it has cost since its last reading, however seldom it is read.
     sources = sum(map(statistics.mean, spent.values()))
-    benchmark.extra_info.update(
-        sources_share_of_a_core=sources, share_of_a_core=share, values=values, us_by_source=cost
-    )
+    benchmark.extra_info.update(share_of_a_core=share, values=values, us_by_source=cost)
     assert {"memory_bandwidth", "links", "cpu_power", "infiniband", "cgroup_cpu"} <= set(cost)
-    return cost
+    return cost, Measured(sources)
 
 
 @pytest.mark.parametrize(("hz", "budget"), [(1, BUDGET_AT_1_HZ), (10, BUDGET_AT_10_HZ)])
-def test_a_two_socket_server(benchmark: Any, tmp_path: Path, hz: int, budget: float) -> None:
-    cost_on_a_server(benchmark, tmp_path, hz, adapters=2, stacks=0)
-    benchmark.extra_info["target"] = budget
-    assert benchmark.extra_info["sources_share_of_a_core"] <= budget
+def test_a_two_socket_server(
+    benchmark: Any, report: Report, tmp_path: Path, hz: int, budget: float
+) -> None:
+    _, share = cost_on_a_server(benchmark, tmp_path, hz, adapters=2, stacks=0)
+    what = f"sampling a two-socket server at {hz} Hz, of a core"
+    report(Figure(what, Unit.SHARE, share, target=at_most(budget)))
 
 
 @pytest.mark.parametrize(("hz", "budget"), [(1, BUDGET_AT_1_HZ), (10, BUDGET_AT_10_HZ)])
 def test_a_server_with_eight_adapters_and_its_pcie_counted(
-    benchmark: Any, tmp_path: Path, hz: int, budget: float
+    benchmark: Any, report: Report, tmp_path: Path, hz: int, budget: float
 ) -> None:
-    cost = cost_on_a_server(benchmark, tmp_path, hz, adapters=8, stacks=6)
-    benchmark.extra_info["target"] = budget
+    cost, share = cost_on_a_server(benchmark, tmp_path, hz, adapters=8, stacks=6)
     assert "pcie" in cost
-    assert benchmark.extra_info["sources_share_of_a_core"] <= budget
+    what = f"sampling a server with eight adapters, PCIe too, at {hz} Hz"
+    report(Figure(what, Unit.SHARE, share, target=at_most(budget)))
 
 
 @pytest.mark.parametrize("hz", [1, 10])
-def test_this_machine_beside_psutil(benchmark: Any, job: int, hz: int) -> None:
+def test_this_machine_beside_psutil(benchmark: Any, report: Report, job: int, hz: int) -> None:
     sampler = sampler_of(hz)
     sampler.watch(job)
 
@@ -134,7 +136,6 @@ def test_this_machine_beside_psutil(benchmark: Any, job: int, hz: int) -> None:
         return ours, share_of_a_core(psutil_tick(job), hz)
 
     ours, theirs = benchmark.pedantic(measure, rounds=1, iterations=1)
-    benchmark.extra_info.update(
-        share_of_a_core=ours, psutil_share_of_a_core=theirs, of_psutil=ours / theirs
-    )
-    assert ours < theirs
+    what = f"sampling this machine at {hz} Hz, of a core"
+    peer = Reference("psutil", Measured(theirs))
+    report(Figure(what, Unit.SHARE, Measured(ours), peer, ratio_at_most(1)))

@@ -2,11 +2,10 @@
 //
 //   decode_cost RING ROUNDS
 //
-// Prints one JSON object with nanoseconds per kernel record: medians over rounds, each of one
-// buffer of 1 MiB, beside the iterator alone.
+// Prints one JSON object with nanoseconds per kernel record: medians and quartiles over rounds,
+// each of one buffer of 1 MiB, beside the iterator alone.
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -16,6 +15,7 @@
 #include "cupti_buffers.h"
 #include "gpu/decode.h"
 #include "ring/writer.h"
+#include "rounds.h"
 
 using namespace haiprof;
 using namespace haiprof::test;
@@ -27,11 +27,6 @@ constexpr std::size_t kBufferBytes = 1u << 20;
 // As long as a template's mangled name usually is.
 constexpr std::size_t kNameBytes = 180;
 constexpr int kNames = 60;
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
 
 }  // namespace
 
@@ -59,7 +54,7 @@ int main(int argc, char** argv) {
     ++records;
   }
   gpu::Decoder decoder(next_record);
-  std::vector<double> walk, decode;
+  benchmark::Rounds walk, decode;
   for (int round = 0; round < std::atoi(argv[2]); ++round) {
     std::uint64_t begin = ring::clock_ns(CLOCK_MONOTONIC);
     std::uint8_t* record = nullptr;
@@ -75,7 +70,9 @@ int main(int argc, char** argv) {
     decode.push_back(static_cast<double>(ring::clock_ns(CLOCK_MONOTONIC) - begin) /
                      static_cast<double>(records));
   }
-  std::printf("{\"walk_ns\": %.3f, \"decode_ns\": %.3f, \"records_a_buffer\": %zu}\n", median(walk),
-              median(decode), records);
+  std::printf("{");
+  benchmark::print("walk_ns", walk);
+  benchmark::print("decode_ns", decode);
+  std::printf("\"records_a_buffer\": %zu}\n", records);
   ring::close();
 }

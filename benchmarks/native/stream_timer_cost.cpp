@@ -2,27 +2,22 @@
 //
 //   stream_timer_cost RING
 //
-// Prints one JSON object with nanoseconds per boundary of a phase: without a listener, with one and
-// no CUDA, with an event recorded, and left out of the ration. The driver here answers at once; its
-// part is taken off. So is the interpreter's: no stream is asked for, no lock given back.
+// Prints one JSON object with nanoseconds per boundary of a phase, medians and quartiles: without a
+// listener, with one and no CUDA, with an event recorded, and left out of the ration. The driver
+// here answers at once; its part is taken off. So is the interpreter's: no stream is asked for, no
+// lock given back.
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
-#include <vector>
 
 #include "gpu/stream_timer.h"
 #include "ring/writer.h"
+#include "rounds.h"
 #include "timed_driver.h"
 
 using namespace haiprof;
 
 namespace {
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
 
 double per_call(int calls, void (*call)()) {
   const std::uint64_t begin = ring::clock_ns(CLOCK_MONOTONIC);
@@ -51,15 +46,15 @@ void ask_driver() {
 // So few that none is left out, with the ration full at their beginning.
 constexpr int kBurst = 100;
 
-double boundary_ns(int rounds, useconds_t pause, void (*before)()) {
-  std::vector<double> costs;
+benchmark::Rounds boundary_ns(int rounds, useconds_t pause, void (*before)()) {
+  benchmark::Rounds costs;
   for (int i = 0; i < rounds; ++i) {
     before();
     costs.push_back(per_call(kBurst, step) / 2);
     if (pause != 0) usleep(pause);
     gpu::stream_timer().take(0);
   }
-  return median(costs);
+  return costs;
 }
 
 void nothing() {}
@@ -75,28 +70,30 @@ int main(int argc, char** argv) {
                            []() noexcept -> void* { return nullptr; }, [](void*) noexcept {}};
   driver.create_event(&event, 0);
   per_call(1000, step);
-  const double alone = boundary_ns(2000, 0, nothing);
+  const benchmark::Rounds alone = boundary_ns(2000, 0, nothing);
   gpu::StreamTimer& timer = gpu::stream_timer();
   timer.set_caller(&caller);
   timer.begin_thread();
   if (!timer.arm(driver, cupti).ok()) return 1;
   timer.disarm();
-  const double unused = boundary_ns(2000, 0, nothing);
+  const benchmark::Rounds unused = boundary_ns(2000, 0, nothing);
   timer.arm(driver, cupti);
   // Every event is made once.
   for (int i = 0; i < 1100; ++i) gpu::release(timer.record());
   const gpu::TimerCounts before = timer.counts();
-  const double timed = boundary_ns(30, 250'000, nothing);
+  const benchmark::Rounds timed = boundary_ns(30, 250'000, nothing);
   timer.take(0);
   const std::uint64_t spans = timer.counts().spans - before.spans;
-  std::vector<double> asked;
+  benchmark::Rounds asked;
   for (int i = 0; i < 30; ++i) asked.push_back(per_call(kBurst, ask_driver));
-  const double left_out = boundary_ns(300, 0, [] { per_call(kBurst, step); });
-  std::printf(
-      "{\"alone_ns\": %.2f, \"unused_ns\": %.2f, \"timed_ns\": %.1f, \"left_out_ns\": %.1f, "
-      "\"spans\": %llu}\n",
-      alone, unused - alone, timed - alone - median(asked), left_out - alone,
-      static_cast<unsigned long long>(spans));
+  const benchmark::Rounds left_out = boundary_ns(300, 0, [] { per_call(kBurst, step); });
+  const double boundary = benchmark::median(alone);
+  std::printf("{");
+  benchmark::print("alone_ns", alone);
+  benchmark::print("unused_ns", unused, boundary);
+  benchmark::print("timed_ns", timed, boundary + benchmark::median(asked));
+  benchmark::print("left_out_ns", left_out, boundary);
+  std::printf("\"spans\": %llu}\n", static_cast<unsigned long long>(spans));
   timer.disarm();
   ring::close();
 }

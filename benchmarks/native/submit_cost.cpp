@@ -4,27 +4,22 @@
 //
 // LIBRARY is the tests' libio_user_lazy.so: functions of ours are put into the slots of others, not
 // of the program that we are part of. Prints one JSON object with nanoseconds per call, medians
-// over interleaved rounds: of 4 KiB from the page cache, which is as cheap as a submission can be,
-// alone and 16 at once; and of a system call that is none of a submission.
+// and quartiles over interleaved rounds: of 4 KiB from the page cache, which is as cheap as a
+// submission can be, alone and 16 at once; and of a system call that is none of a submission.
 #include <dlfcn.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <vector>
+#include <string>
 
 #include "io/submitted.h"
 #include "ring/counters.h"
 #include "ring/writer.h"
+#include "rounds.h"
 
 using namespace haiprof;
 
 namespace {
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
 
 struct Load {
   const char* name;
@@ -52,7 +47,7 @@ int main(int argc, char** argv) {
   }
   std::printf("{");
   for (const Load& load : kLoads) {
-    std::vector<double> bare, counted;
+    benchmark::Rounds bare, counted;
     for (int round = 0; round < kRounds; ++round) {
       io::leave_submitted();
       bare.push_back(call(load.way, argv[3], kCalls, load.batch));
@@ -63,8 +58,8 @@ int main(int argc, char** argv) {
       std::fprintf(stderr, "%s: %s\n", load.name, std::strerror(static_cast<int>(-bare.front())));
       return 1;
     }
-    std::printf("\"%s_bare_ns\": %.1f, \"%s_ns\": %.1f, ", load.name, median(bare), load.name,
-                median(counted));
+    benchmark::print((std::string(load.name) + "_bare_ns").c_str(), bare);
+    benchmark::print((std::string(load.name) + "_ns").c_str(), counted);
   }
   const ring::Counter* const counters = ring::counters.load();
   std::printf("\"bytes\": %llu}\n",
