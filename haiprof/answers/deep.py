@@ -134,9 +134,9 @@ class TraceAnswers:
             )
             for _, each in made
         ]
-        whose = [process for process, _ in made]
+        processes = [process for process, _ in made]
         return OverviewFrames(
-            stacked(zip(whose, scalars, strict=True)),
+            stacked(zip(processes, scalars, strict=True)),
             *(
                 stacked((process, getattr(each, name)) for process, each in made)
                 for name in ("devices", "steps", "timeline")
@@ -281,10 +281,12 @@ class TraceAnswers:
         together = matched(self._ranks)
         nothing = pl.lit(None, pl.String()).alias("evidence")
         groups = [
-            group for each in together.sessions for group in late_ranks.at_once(each.whose, steps)
+            group
+            for each in together.sessions
+            for group in late_ranks.at_once(each.by_label, steps)
         ]
         return pl.concat(
-            late_ranks.told(
+            late_ranks.in_columns(
                 imbalance.imbalance(
                     late_ranks.traced_parts(group, steps, together.transfers)
                 ).with_columns(nothing),
@@ -517,10 +519,10 @@ class TraceAnswers:
             late = rules.stragglers(self.stragglers(), self.overview().steps)
             for process, made in found:
                 made += late.get((process.node, process.rank, process.pid, session_of(process)), [])
-        told = stacked((process, recommendation.frame(each)) for process, each in found)
-        if not told.height:
-            return told
-        return told.sort("saves_ns", descending=True, nulls_last=True, maintain_order=True)
+        rows = stacked((process, recommendation.frame(each)) for process, each in found)
+        if not rows.height:
+            return rows
+        return rows.sort("saves_ns", descending=True, nulls_last=True, maintain_order=True)
 
     def unknown(self, view: str | None = None, rank: int | None = None) -> pl.DataFrame:
         """Return what views cannot tell of these traces, and why: one row for each want of a view.

@@ -33,7 +33,11 @@ def headline(run: Analyzer) -> list[str]:
             marked=any(summary.steps for summary in run.summaries()[0]),
         )
         # A trace of a pipeline tells of nothing else.
-        return [made[0], *told] if (told := pipeline_findings.lines(run.pipeline())) else made
+        return (
+            [made[0], *pipeline_lines]
+            if (pipeline_lines := pipeline_findings.lines(run.pipeline()))
+            else made
+        )
     ranks, nodes = run.summaries()
     kinds = (*headline_view.EVENT_KINDS, efficiency_view.MODEL, efficiency_view.FLOPS)
     events = run.events(kind=kinds)

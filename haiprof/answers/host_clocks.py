@@ -58,8 +58,8 @@ def _compared(ranks: Ranks) -> clock_view.Clock:
     for process in sorted(ranks.jobs(None), key=lambda p: (p.rank is None, p.rank or 0)):
         ranked.setdefault(process.node, len(ranked))
     for number, session in enumerate(matched(ranks).sessions):
-        nodes = {label: process.node for label, process in session.whose.items()}
-        numbers = {label: process.rank for label, process in session.whose.items()}
+        nodes = {label: process.node for label, process in session.by_label.items()}
+        numbers = {label: process.rank for label, process in session.by_label.items()}
         shared, alone = [], []
         for batch in itertools.chain([distributed.match({})], session.batches()):
             shared.append(clock_view.by_host(batch, nodes))

@@ -32,14 +32,14 @@ _FRAMES: Final[dict[str, Any]] = {
 def read(folder: Path) -> Overview | None:
     """Return the overview kept in a process folder, or None where none of this code's is there."""
     try:
-        told = json.loads(Folder.at(folder).read(FILE))
-        if told["format"] != _FORMAT or told["code"] != _code():
+        document = json.loads(Folder.at(folder).read(FILE))
+        if document["format"] != _FORMAT or document["code"] != _code():
             return None
         frames: dict[str, Any] = {
-            name: pl.DataFrame(told[name], schema) for name, schema in _FRAMES.items()
+            name: pl.DataFrame(document[name], schema) for name, schema in _FRAMES.items()
         }
         whole = dataclasses.fields(Overview)
-        return Overview(**{each.name: frames.get(each.name, told[each.name]) for each in whole})
+        return Overview(**{each.name: frames.get(each.name, document[each.name]) for each in whole})
     except (OSError, ValueError, KeyError, TypeError, RecursionError, pl.exceptions.PolarsError):
         return None
 
@@ -50,12 +50,12 @@ def keep(folder: Path, made: Overview) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    told: dict[str, Any] = {"format": _FORMAT, "code": _code()}
+    document: dict[str, Any] = {"format": _FORMAT, "code": _code()}
     for each in dataclasses.fields(Overview):
         value = getattr(made, each.name)
-        told[each.name] = value.to_dict(as_series=False) if each.name in _FRAMES else value
+        document[each.name] = value.to_dict(as_series=False) if each.name in _FRAMES else value
     with Folder.at(folder).replacing(FILE, f".{FILE}.{os.getpid()}") as file:
-        file.write(json.dumps(told).encode())
+        file.write(json.dumps(document).encode())
 
 
 @functools.cache

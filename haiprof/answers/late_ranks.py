@@ -103,27 +103,27 @@ def _of_device(host: pl.DataFrame, phases: pl.DataFrame, steps: pl.DataFrame) ->
     return pl.concat([named, *parts])
 
 
-def at_once(whose: Mapping[str, Process], steps: pl.DataFrame) -> list[dict[str, Process]]:
+def at_once(processes: Mapping[str, Process], steps: pl.DataFrame) -> list[dict[str, Process]]:
     """Return which processes of one session are to be compared with each other, by label.
 
     Ranks belong together. Files without a rank may be of anything: those that go on at the same
     time do.
 
     Args:
-        whose: the process of each label.
+        processes: the process of each label.
         steps: of all traces, see :func:`haiprof.views.trace.overview.overview`.
     """
-    groups = [{label: each for label, each in whose.items() if each.rank is not None}]
+    groups = [{label: each for label, each in processes.items() if each.rank is not None}]
     end = 0
-    for label, begins, ends in _times(whose, steps):
+    for label, begins, ends in _times(processes, steps):
         if begins >= end:
             groups.append({})
-        groups[-1][label] = whose[label]
+        groups[-1][label] = processes[label]
         end = max(end, ends)
     return [group for group in groups if len(group) > 1]
 
 
-def _times(whose: Mapping[str, Process], steps: pl.DataFrame) -> list[tuple[str, int, int]]:
+def _times(processes: Mapping[str, Process], steps: pl.DataFrame) -> list[tuple[str, int, int]]:
     """Return when the steps of each process without a rank began and ended, in their order, ns."""
     if not steps.height or "step" not in steps.columns:
         return []
@@ -136,29 +136,29 @@ def _times(whose: Mapping[str, Process], steps: pl.DataFrame) -> list[tuple[str,
     }
     found = [
         (label, *times[place])
-        for label, each in whose.items()
+        for label, each in processes.items()
         if each.rank is None and (place := (each.node, each.pid, session_of(each))) in times
     ]
     return sorted(found, key=lambda one: one[1])
 
 
 def traced_parts(
-    whose: Mapping[str, Process], steps: pl.DataFrame, waits: pl.DataFrame
+    processes: Mapping[str, Process], steps: pl.DataFrame, waits: pl.DataFrame
 ) -> RankParts:
     """Return the parts of the steps of traces of one session, without waiting, by label.
 
     Args:
-        whose: the process of each label.
+        processes: the process of each label.
         steps: of all traces, see :func:`haiprof.views.trace.overview.overview`.
         waits: of all traces, see :func:`haiprof.views.trace.distributed.transfer`.
     """
     labels = pl.DataFrame(
         {
-            "label": list(whose),
-            "node": [p.node for p in whose.values()],
-            "rank": [p.rank for p in whose.values()],
-            "pid": [p.pid for p in whose.values()],
-            "session": [session_of(p) for p in whose.values()],
+            "label": list(processes),
+            "node": [p.node for p in processes.values()],
+            "rank": [p.rank for p in processes.values()],
+            "pid": [p.pid for p in processes.values()],
+            "session": [session_of(p) for p in processes.values()],
         },
         {"label": pl.String, "node": pl.String, "rank": pl.Int64, "pid": pl.Int64,
          "session": pl.UInt32},
@@ -181,17 +181,17 @@ def traced_parts(
         value_name="duration",
     )  # fmt: skip
     none = pl.lit(None, pl.Int64())
-    told = long.select(
+    columns = long.select(
         "label", pl.col("step").cast(pl.Int64), "part", "duration",
         none.alias("start"), none.alias("end"),
     )  # fmt: skip
-    for (label,), frame in told.partition_by("label", as_dict=True).items():
+    for (label,), frame in columns.partition_by("label", as_dict=True).items():
         made.add(str(label), frame)
     return made
 
 
 def of_run(
-    whose: Mapping[str, Process],
+    processes: Mapping[str, Process],
     parts: RankParts,
     sampled: Callable[[Sequence[evidence.Window]], Sequence[evidence.Means]],
     gpus: Callable[[Process], Sequence[str]],
@@ -199,7 +199,7 @@ def of_run(
     """Return which ranks of a recorded run are late, the worst of them with evidence.
 
     Args:
-        whose: the process of each label.
+        processes: the process of each label.
         parts: :func:`recorded_parts` of each, on one clock.
         sampled: what was sampled in windows of time; only asked where one is late.
         gpus: the GPUs of a process as its node names them.
@@ -212,7 +212,7 @@ def of_run(
     lasting = [parts.spanned(row["rank"], row["since"], row["until"]) for row in rows[:_EXPLAINED]]
     if any(steps for *_, steps in lasting):
         places = {
-            label: evidence.Place(p.node, p.rank, p.pid, gpus(p)) for label, p in whose.items()
+            label: evidence.Place(p.node, p.rank, p.pid, gpus(p)) for label, p in processes.items()
         }
         read = sampled([(low, high) for low, high, _ in lasting])
         for row, (low, high, steps), means in zip(rows, lasting, read, strict=False):
@@ -220,7 +220,7 @@ def of_run(
                 _explain(row, means, places, high - low, int(row["late"]) * steps)
     lines = pl.Series("evidence", [row.get("evidence") for row in rows], pl.String())
     kinds = pl.Series("kind", [row["kind"] for row in rows], pl.String())
-    return told(found.with_columns(kinds, lines), whose)
+    return in_columns(found.with_columns(kinds, lines), processes)
 
 
 def _explain(
@@ -238,7 +238,7 @@ def _explain(
         row["kind"] = "contention"
 
 
-def told(found: pl.DataFrame, whose: Mapping[str, Process]) -> pl.DataFrame:
+def in_columns(found: pl.DataFrame, processes: Mapping[str, Process]) -> pl.DataFrame:
     """Put whose rows they are in front of late ranks, and a sentence behind them."""
     labels = found["rank"].to_list()
     lines = [
@@ -248,4 +248,4 @@ def told(found: pl.DataFrame, whose: Mapping[str, Process]) -> pl.DataFrame:
     rows = found.drop("rank").with_columns(pl.Series("words", lines, pl.String()))
     if not labels:
         return pl.DataFrame(schema={**WHO, **rows.schema})
-    return stacked((whose[label], rows[n : n + 1]) for n, label in enumerate(labels))
+    return stacked((processes[label], rows[n : n + 1]) for n, label in enumerate(labels))

@@ -130,5 +130,5 @@ def _recorded(
     steps = on_host.with_row_index("group").with_columns(device=pl.lit(0, pl.UInt16()))
     found = recorded.windows(intervals, steps, on_host)
     is_step = pl.col("category") == "step"
-    told = spans.filter(is_step.not_() | pl.col("start").is_in(found["start"].implode()))
-    return told, recorded.times(intervals, last)
+    chosen = spans.filter(is_step.not_() | pl.col("start").is_in(found["start"].implode()))
+    return chosen, recorded.times(intervals, last)

@@ -64,8 +64,8 @@ class Session:
     def __init__(self) -> None:
         """Know no rank yet."""
         #: The process of each label.
-        self.whose: dict[str, Process] = {}
-        self._whose: list[Process] = []
+        self.by_label: dict[str, Process] = {}
+        self._processes: list[Process] = []
         self._at = [0]  # where each begins, and the last one ends
         # Closed with this object.
         self._waiting = tempfile.SpooledTemporaryFile(_KEPT_BYTES)  # noqa: SIM115
@@ -77,7 +77,7 @@ class Session:
         Raises:
             HaiprofError: there is no room for it.
         """
-        self.whose[process.label] = process
+        self.by_label[process.label] = process
         found = unpacked(packed)
         if not found.height:
             return
@@ -89,7 +89,7 @@ class Session:
                 f"{tempfile.gettempdir()}: cannot be written ({error.strerror}): make room, "
                 "or name another folder in TMPDIR"
             ) from None
-        self._whose.append(process)
+        self._processes.append(process)
         self._at.append(self._at[-1] + len(packed))
 
     def views(self, session: int | None) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
@@ -104,19 +104,21 @@ class Session:
             pl.concat(frames, how="vertical_relaxed") for frames in made
         )
         return (
-            named(distributed.by_rank_and_step(transfers), self._whose, session),
-            named(distributed.by_rank_and_time(collectives), self._whose, session),
-            named(stragglers.ranked(caused), self._whose, session),
+            named(distributed.by_rank_and_step(transfers), self._processes, session),
+            named(distributed.by_rank_and_time(collectives), self._processes, session),
+            named(stragglers.ranked(caused), self._processes, session),
         )
 
     def batches(self) -> Iterator[pl.DataFrame]:
         """Yield the matched communications of the ranks of some hosts at a time."""
-        by_host = sorted(range(len(self._whose)), key=lambda number: self._whose[number].node)
+        by_host = sorted(
+            range(len(self._processes)), key=lambda number: self._processes[number].node
+        )
         ranks: list[pl.DataFrame] = []
         rows = 0
         for before, number in zip([None, *by_host], by_host, strict=False):
-            process = self._whose[number]
-            another = before is None or self._whose[before].node != process.node
+            process = self._processes[number]
+            another = before is None or self._processes[before].node != process.node
             if another and rows >= _BATCH_ROWS:
                 yield self._together(ranks)
                 rows = 0

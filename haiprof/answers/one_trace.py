@@ -52,8 +52,8 @@ def overview_of(process: Process, links: Links | None) -> overview.Overview:
 
 def communications_of(process: Process, links: Links | None) -> pl.DataFrame:
     """Return the communication of a trace."""
-    told = process.trace.distributed.get("world_size") if process.trace else None
-    ranks = process.world_size or (told if isinstance(told, int) else None)
+    world_size = process.trace.distributed.get("world_size") if process.trace else None
+    ranks = process.world_size or (world_size if isinstance(world_size, int) else None)
     return communication.communications(link_of(process, links), world_size=ranks)
 
 
@@ -65,10 +65,12 @@ def communicated(process: Process, links: Links | None) -> tuple[pl.DataFrame, b
     return steps, packed.pack(communications_of(process, links))
 
 
-def memory_of(linked: Linked, told: pl.DataFrame, points: int | None) -> tuple[pl.DataFrame, ...]:
+def memory_of(
+    linked: Linked, allocations: pl.DataFrame, points: int | None
+) -> tuple[pl.DataFrame, ...]:
     """Return the five frames of the memory view: curve, blocks, operators, peaks, holders."""
     give_back()  # as in findings_of: this needs more room than the views before it
-    records = memory.Records(linked, told)
+    records = memory.Records(linked, allocations)
     peak = memory.peak(records)
     return (
         memory.curve(records, points),
@@ -103,9 +105,9 @@ def path_of(linked: Linked, step: int | None, inside: str | None) -> path_view.C
 def findings_of(process: Process, links: Links | None) -> list[recommendation.Finding]:
     """Return what to change about the job, as one trace tells."""
     devices = [rules.Device(g.name, g.memory_bytes, g.capability, g.device) for g in process.gpus]
-    told = process.trace.distributed.get("backend") if process.trace else None
+    backend = process.trace.distributed.get("backend") if process.trace else None
     # "nccl", or one for each kind of device: "cpu:gloo,cuda:nccl".
-    backends = [word.rpartition(":")[2] for word in str(told or "").split(",") if word]
+    backends = [word.rpartition(":")[2] for word in str(backend or "").split(",") if word]
     linked = link_of(process, links)
     peaks = rules.peaks(_allocations(process, rules.ALLOCATIONS))
     give_back()

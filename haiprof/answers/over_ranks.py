@@ -93,8 +93,8 @@ def _broken(error: BrokenExecutor) -> HaiprofError:
     )
 
 
-def _named(whose: Process | tuple[Process, Any]) -> str:
-    process = whose[0] if isinstance(whose, tuple) else whose
+def _named(item: Process | tuple[Process, Any]) -> str:
+    process = item[0] if isinstance(item, tuple) else item
     return f"{process.folder}: {process.label or process.node}"
 
 

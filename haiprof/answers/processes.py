@@ -49,8 +49,8 @@ def rows(processes: Sequence[Process], cut: Mapping[Path, int]) -> pl.DataFrame:
 
 
 def _of_ends(processes: Sequence[Process], field: str) -> pl.Series:
-    told = [getattr(p.ending, field) or None if p.ending else None for p in processes]
-    return pl.Series(told, dtype=pl.String())
+    values = [getattr(p.ending, field) or None if p.ending else None for p in processes]
+    return pl.Series(values, dtype=pl.String())
 
 
 def described(ranks: list[int]) -> str:

@@ -62,14 +62,14 @@ def stacked(made: Iterable[tuple[Process, pl.DataFrame]]) -> pl.DataFrame:
     return pl.concat(frames, how="vertical" if same else "diagonal_relaxed")
 
 
-def named(made: pl.DataFrame, whose: Sequence[Process], session: int | None) -> pl.DataFrame:
+def named(made: pl.DataFrame, processes: Sequence[Process], session: int | None) -> pl.DataFrame:
     """Tell in front of each row whose it is, instead of the label in its column ``rank``."""
     who = pl.DataFrame(
         {
-            "label": [process.label for process in whose],
-            "node": [process.node for process in whose],
-            "of": [process.rank for process in whose],
-            "pid": [process.pid for process in whose],
+            "label": [process.label for process in processes],
+            "node": [process.node for process in processes],
+            "of": [process.rank for process in processes],
+            "pid": [process.pid for process in processes],
         },
         {"label": pl.String(), "node": WHO["node"], "of": WHO["rank"], "pid": WHO["pid"]},
     )

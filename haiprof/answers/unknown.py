@@ -34,13 +34,13 @@ def unknown_of(process: Process, view: str | None) -> pl.DataFrame:
     lacks = {} if process.trace is None else process.trace.lacks
     rows = [
         (want.view, want.needs, want.lost, reasons.why(tool, lacks, want.needs))
-        for want in requirements.missing(_held(process))
+        for want in requirements.missing(_available(process))
         if view in (None, want.view)
     ]
     return pl.DataFrame(rows, SCHEMA, orient="row")
 
 
-def _held(process: Process) -> set[str]:
+def _available(process: Process) -> set[str]:
     """Return the keys that a process's tables hold something of."""
     asked: dict[str, set[str]] = defaultdict(set)
     for want in requirements.WANTS:
@@ -49,10 +49,10 @@ def _held(process: Process) -> set[str]:
             if column:
                 asked[table].add(column)
     made: set[str] = set()
-    for name, told in schema.TABLES.items():
+    for name, definition in schema.TABLES.items():
         # Every row has a value in this one.
-        always = next(column.name for column in told.columns if not column.nullable)
-        there = tables.filled(process.folder, told, {always, *asked[name]})
+        always = next(column.name for column in definition.columns if not column.nullable)
+        there = tables.filled(process.folder, definition, {always, *asked[name]})
         if always in there:
             made |= {name, *(f"{name}.{column}" for column in there & asked[name])}
     for name, kind in _KINDS.items():

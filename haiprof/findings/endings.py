@@ -137,8 +137,8 @@ def _by_request(
         on = f" on {first.node}" if sum(p.role == ROLE_NODE for p in processes) > 1 else ""
         line = f"The command{on} {_verb(first)}, at {_clock(first)}: {_of(first).text}"
         if bad:
-            told = f"{len(bad)} ranks were" if len(bad) > 1 else f"{bad[0].label} was"
-            line += f"; {told} terminated, and none failed before"
+            who = f"{len(bad)} ranks were" if len(bad) > 1 else f"{bad[0].label} was"
+            line += f"; {who} terminated, and none failed before"
         return line
     if not bad:
         return None

@@ -51,14 +51,14 @@ def lines(ranks: list[Summary], kernels: str) -> list[str]:
     if not on_gpu:
         return []
     uses = [s.gpu for s in on_gpu if s.gpu is not None]
-    told = added(uses)
+    use = added(uses)
     measured = measured_overhead(on_gpu)
-    graphs = _graphs(told, len(uses))
-    if graphs and not told.recorded:
+    graphs = _graphs(use, len(uses))
+    if graphs and not use.recorded:
         return [graphs]
-    if not told.recorded:
+    if not use.recorded:
         asked = kernels not in ("", "off")
-        if told.intervals:
+        if use.intervals:
             line = REFUSED_WHOLE_STEP if asked else NO_WHOLE_STEP
         else:
             line = REFUSED if asked else NO_KERNELS
@@ -69,16 +69,16 @@ def lines(ranks: list[Summary], kernels: str) -> list[str]:
     if len(uses) > 1:
         line += f" of each of {len(uses)} processes"
     made = [line + (f"; {measured}" if measured else ""), *([graphs] if graphs else [])]
-    return made if told.phase_ns else [*made, NO_PHASES]
+    return made if use.phase_ns else [*made, NO_PHASES]
 
 
-def _graphs(told: Use, processes: int) -> str:
+def _graphs(use: Use, processes: int) -> str:
     """Say that kernels of graphs were not recorded, and of how many processes; empty of none."""
-    if not told.ended_by_graphs:
+    if not use.ended_by_graphs:
         return ""
-    some = told.ended_by_graphs < processes
+    some = use.ended_by_graphs < processes
     return GRAPHS.format(
-        where=f" in {told.ended_by_graphs} of {processes} processes" if some else ""
+        where=f" in {use.ended_by_graphs} of {processes} processes" if some else ""
     )
 
 

@@ -96,15 +96,15 @@ def far_memory(ranks: Sequence[Summary], nodes: Sequence[Summary]) -> str:
             far = _left_alone(group)
             if far < FAR_MEMORY:
                 continue
-            who, whose = group[0].process.label, "its" if len(group) == 1 else "their"
+            who, their = group[0].process.label, "its" if len(group) == 1 else "their"
             more = f" and {len(group) - 1} more" if len(group) > 1 else ""
-            told = (
+            line = (
                 f"{percent(far)} of the memory of {who}{more} lies on other NUMA nodes than "
-                f"{whose} threads run on, and the sockets of {node.process.node} send each other "
+                f"{their} threads run on, and the sockets of {node.process.node} send each other "
                 f"{rate(remote.mean)} ({hardware.REMOTE}), {percent(remote.mean / traffic)} of "
                 "what the memory moves: bind each rank to one NUMA node (numactl -N and -m)"
             )
-            worst = max(worst, (far, told))
+            worst = max(worst, (far, line))
     return worst[1]
 
 
@@ -159,12 +159,14 @@ def lost_link(events: pl.DataFrame) -> str:
 
 def _went_down(attributes: str | None) -> bool:
     try:
-        told = json.loads(attributes or "")
+        document = json.loads(attributes or "")
     except (ValueError, RecursionError):
         return False
-    if not isinstance(told, dict):
+    if not isinstance(document, dict):
         return False
-    return "link_downed" in told or (told.get("before") == _UP and told.get("state", _UP) != _UP)
+    return "link_downed" in document or (
+        document.get("before") == _UP and document.get("state", _UP) != _UP
+    )
 
 
 def failing_port(nodes: Sequence[Summary]) -> str:
@@ -179,14 +181,14 @@ def failing_port(nodes: Sequence[Summary]) -> str:
                 per_s = stat.mean * _covered(stat, node)
                 if name == "link_downed" and count >= 0.5:
                     times = f"{count:.0f} times" if count >= 1.5 else "once"
-                    told = f"The link of {where} went down {times} (ib.{name}.per_s)"
-                    worst = max(worst, (float("inf"), told))
+                    line = f"The link of {where} went down {times} (ib.{name}.per_s)"
+                    worst = max(worst, (float("inf"), line))
                 elif per_s >= LINK_FAULTS_PER_S:
-                    told = (
+                    line = (
                         f"{where} counted {count:.0f} of {name} ({per_s:.3g} a second, "
                         f"ib.{name}.per_s): a sign of lost, late or broken packets"
                     )
-                    worst = max(worst, (per_s, told))
+                    worst = max(worst, (per_s, line))
     return worst[1]
 
 
@@ -216,12 +218,12 @@ def slow_nfs(ranks: Sequence[Summary], nodes: Sequence[Summary]) -> str:
             read = stats.get("io.nfs_read.bytes_per_s")
             if read is None or took.samples / read.samples * _covered(read, node) < READ_OFTEN:
                 continue
-            told = (
+            line = (
                 f"A read from NFS {mount} took {milliseconds(took.mean * 1e6)} on average, at "
                 f"{rate(read.mean)} (io.nfs_read_rtt.milliseconds), while the training loop on "
                 f"{node.process.node} waited {percent(waits)} of the time for the DataLoader"
             )
-            worst = max(worst, (took.mean, told))
+            worst = max(worst, (took.mean, line))
     return worst[1]
 
 
@@ -262,11 +264,11 @@ def left_out(summaries: Sequence[Summary]) -> list[str]:
             counts[metric] = counts.get(metric, 0) + count
     if not counts:
         return []
-    told = ", ".join(f"{count} of {metric}" for metric, count in sorted(counts.items()))
+    lists = ", ".join(f"{count} of {metric}" for metric, count in sorted(counts.items()))
     values = "value was" if sum(counts.values()) == 1 else "values were"
     return [
         f"{sum(counts.values())} {values} more than the hardware can do and left out of all "
-        f"means ({told}): a counter that went wrong, or is shared with another tool"
+        f"means ({lists}): a counter that went wrong, or is shared with another tool"
     ]
 
 

@@ -244,10 +244,10 @@ def _gpus(ranks: list[Summary]) -> str:
     recorded = [s.gpu for s in ranks if s.gpu is not None and s.gpu.recorded_ns]
     if not recorded:
         return ""
-    told = added(recorded)
+    use = added(recorded)
     who = "its GPU was" if len(recorded) == 1 else f"the GPUs of {len(recorded)} processes were"
-    steps = "1 step" if told.recorded == 1 else f"{told.recorded} steps"
-    return f"; {who} busy {percent(told.busy_ns / told.recorded_ns)} of the {steps} recorded"
+    steps = "1 step" if use.recorded == 1 else f"{use.recorded} steps"
+    return f"; {who} busy {percent(use.busy_ns / use.recorded_ns)} of the {steps} recorded"
 
 
 def _idle(ranks: list[Summary]) -> str:
@@ -255,17 +255,17 @@ def _idle(ranks: list[Summary]) -> str:
     recorded = [
         (s.gpu.busy_ns / s.gpu.recorded_ns, s) for s in ranks if s.gpu and s.gpu.recorded_ns
     ]
-    told = added(s.gpu for _, s in recorded if s.gpu)
-    if not told.recorded_ns:
+    use = added(s.gpu for _, s in recorded if s.gpu)
+    if not use.recorded_ns:
         return ""
-    busy, alone = told.busy_ns / told.recorded_ns, told.exposed_ns / told.recorded_ns
+    busy, alone = use.busy_ns / use.recorded_ns, use.exposed_ns / use.recorded_ns
     if 1 - busy < _WAITING and alone < _WAITING:
         return ""
     line = f"GPU busy {percent(busy)} of a step"
     if alone >= _REASON:
         line += f", {percent(alone)} with communication alone"
     reasons = sorted(
-        ((ns / told.recorded_ns, name) for name, ns in told.idle_ns.items()), reverse=True
+        ((ns / use.recorded_ns, name) for name, ns in use.idle_ns.items()), reverse=True
     )
     line += "".join(
         f"; {percent(share)} idle {_meanwhile(name)}"
@@ -355,10 +355,10 @@ def _pressure(ranks: list[Summary], nodes: list[Summary]) -> str:
                 worst = max(worst, _throttled(summary, where))
             elif metric.endswith(".percent") and is_pressure(metric):
                 share = stat.mean / 100
-                told = f"{_held_up(metric)} {percent(share)} of the time ({metric})"
-                worst = max(worst, (share, where, told))
-    share, where, told = worst
-    return f"On {where}, {told}" if share >= _PRESSURE else ""
+                line = f"{_held_up(metric)} {percent(share)} of the time ({metric})"
+                worst = max(worst, (share, where, line))
+    share, where, line = worst
+    return f"On {where}, {line}" if share >= _PRESSURE else ""
 
 
 def _throttled(summary: Summary, where: str) -> tuple[float, str, str]:
@@ -367,12 +367,12 @@ def _throttled(summary: Summary, where: str) -> tuple[float, str, str]:
     limit = summary.stats.get(_CPU_LIMIT)
     if limit is None or limit.mean <= 0:
         return 0.0, "", ""
-    told = (
+    line = (
         f"the control group's limit of {limit.mean:.3g} CPU cores held {cores:.2g} more back "
         f"on average ({_THROTTLED})"
     )
     # Many threads on a small quota are held back many times over, which is no more than always.
-    return min(cores / limit.mean, 1.0), where, told
+    return min(cores / limit.mean, 1.0), where, line
 
 
 def _held_up(metric: str) -> str:

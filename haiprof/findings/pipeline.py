@@ -16,14 +16,14 @@ from haiprof.views.run.pipeline import Pipeline
 _EVEN: Final = 0.01
 
 
-def told(found: Pipeline) -> pl.DataFrame:
+def described_steps(found: Pipeline) -> pl.DataFrame:
     """Return the steps in which a stage did something."""
     return found.steps.filter(pl.col("stages") > 0)
 
 
 def lines(found: Pipeline) -> list[str]:
     """Return a sentence on bubbles and, of several stages, one on the critical one; or none."""
-    steps, stages = told(found), found.stages
+    steps, stages = described_steps(found), found.stages
     if not steps.height:
         return []
     bubble = steps["bubble"].median()

@@ -62,11 +62,11 @@ def _steps(steps: pl.DataFrame, whole: int, marked: bool) -> str:
         line = f"{counted}{of}, median {median}"
     shares = {part: float(steps[part].sum()) / whole for part in PARTS}
     largest = sorted((p for p in PARTS if shares[p] >= _WORTH), key=lambda p: -shares[p])
-    told = [f"{part} {percent(shares[part])}" for part in largest[:_PARTS]]
-    if not told:  # a pipeline's jobs are told of elsewhere
+    parts = [f"{part} {percent(shares[part])}" for part in largest[:_PARTS]]
+    if not parts:  # a pipeline's jobs are told of elsewhere
         return line
-    told.append(f"{OTHER} {percent(float(steps[OTHER].sum()) / whole)}")
-    return f"{line}: {', '.join(told)}"
+    parts.append(f"{OTHER} {percent(float(steps[OTHER].sum()) / whole)}")
+    return f"{line}: {', '.join(parts)}"
 
 
 def _gpus(steps: pl.DataFrame, devices: pl.DataFrame, found: pl.DataFrame, whole: int) -> str:

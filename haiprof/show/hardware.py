@@ -94,22 +94,22 @@ def _grid(title: str, table: pl.DataFrame, note: str) -> Grid | None:
 
 def _peaks(nodes: Sequence[Summary]) -> str:
     """Say what the shares are of, once for all nodes that are alike."""
-    told: dict[str, str] = {}
+    sentences: dict[str, str] = {}
     for node in nodes:
         machine = node.process.machine
         traffic, peak = hardware.dram_bytes_per_s(node.stats), hardware.peak_bytes_per_s(node)
         if machine is None or traffic is None or peak is None:
             continue
         how = f" ({machine.dram_peak_how})" if machine.dram_peak_how else ""
-        told.setdefault(
+        sentences.setdefault(
             f"{rate(peak)}{how}",
             f"{100 * traffic / peak:.0f} % of {rate(peak)}{how} on {node.process.node}",
         )
-    if not told:
+    if not sentences:
         return "What this memory can do at most is not known."
-    more = f" and {len(told) - 3} other kinds" if len(told) > 3 else ""
+    more = f" and {len(sentences) - 3} other kinds" if len(sentences) > 3 else ""
     even = " A socket's peak is its even part." if any(hardware.sockets(n) for n in nodes) else ""
-    return f"Read and written: {'; '.join(list(told.values())[:3])}{more}.{even}"
+    return f"Read and written: {'; '.join(list(sentences.values())[:3])}{more}.{even}"
 
 
 def phase_grids(analyzer: Analyzer, ranks: Sequence[Summary]) -> list[Grid]:

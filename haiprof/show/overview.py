@@ -61,11 +61,11 @@ def show(analyzer: Analyzer) -> Shown:
     links = analyzer.events(kind=hardware_findings.LINK_EVENTS)
     # Of a deep trace another section tells.
     recorded = [] if analyzer.traced else gpu_findings.lines(ranks, analyzer.run.kernels)
-    told, used = efficiency.show(analyzer)
+    sentences, used = efficiency.show(analyzer)
     return Shown(
         "Overview",
         [
-            *told,
+            *sentences,
             *recorded,
             *imbalance.lines(analyzer.imbalance()),
             *(
@@ -151,10 +151,10 @@ def node_grids(nodes: list[Summary]) -> list[Grid]:
     held_up = [c for c in table.columns if is_pressure(c)]
     made = [frame_grid("Nodes", table.drop(held_up), note)]
     if held_up:
-        told = "How much of the time tasks were held up, on average over the run."
+        explanation = "How much of the time tasks were held up, on average over the run."
         if any("throttled" in c and c.endswith("percent") for c in held_up):
-            told += " Throttled is no share of it: 100 % is one core held back all the time."
-        made.append(frame_grid("Nodes: pressure", table.select("node", *held_up), told))
+            explanation += " Throttled is no share of it: 100 % is one core held back all the time."
+        made.append(frame_grid("Nodes: pressure", table.select("node", *held_up), explanation))
     return made
 
 

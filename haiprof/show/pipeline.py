@@ -42,7 +42,7 @@ _NAMED: Final = ("name", "microbatch", "chunk")
 def section(analyzer: Analyzer) -> Section:
     """Tell of the pipeline of a run; nothing where no rank tells of microbatches."""
     found = analyzer.pipeline()
-    steps = pipeline_findings.told(found)
+    steps = pipeline_findings.described_steps(found)
     if not steps.height:
         return Section("", [])
     # Of all steps the one in the middle: the first ones are not like the others.
@@ -71,9 +71,9 @@ def _lanes(jobs: pl.DataFrame, step: dict[str, int]) -> list[go.Figure]:
     drawn = (
         jobs.join(shown.select(*_WHO, "lane"), on=_WHO, nulls_equal=True).sort("start").head(_JOBS)
     )
-    told = f" ({shown.height} of {lanes.height} ranks)" if shown.height < lanes.height else ""
-    told += f" (the first {_JOBS:,} of {jobs.height:,} jobs)" if drawn.height == _JOBS else ""
-    title = f"Step {step['step']} by rank, with the numbers of its microbatches{told}"
+    part = f" ({shown.height} of {lanes.height} ranks)" if shown.height < lanes.height else ""
+    part += f" (the first {_JOBS:,} of {jobs.height:,} jobs)" if drawn.height == _JOBS else ""
+    title = f"Step {step['step']} by rank, with the numbers of its microbatches{part}"
     figure = stacked([title], [40 + 26 * shown.height], gap=60)
     names = [_lane(*row) for row in shown.select("node", "rank", "stages").iter_rows()]
     edge = 0.5 if drawn.height <= _WITH_EDGES * shown.height else 0

@@ -153,7 +153,7 @@ def _add_events(page: Page, analyzer: Analyzer) -> None:
         for node, rank, pid, time, what, text in events.iter_rows()
         if (node, pid, what) not in quiet
     ]
-    told = {(node, pid) for node, _, pid, _, what, _ in events.iter_rows() if what == "exit"}
+    with_exit = {(node, pid) for node, _, pid, _, what, _ in events.iter_rows() if what == "exit"}
     rows += [
         (
             p.ended_ns or 0,
@@ -162,7 +162,7 @@ def _add_events(page: Page, analyzer: Analyzer) -> None:
             "the process ended without closing its profile",
         )
         for p in died
-        if (p.node, p.pid) not in told
+        if (p.node, p.pid) not in with_exit
     ]
     rows.sort(key=lambda row: row[0])
     note = ""

@@ -301,15 +301,15 @@ def _part(batch: pa.RecordBatch, metadata: Any, texts: _Texts, wanted: Wanted) -
     """
     texts.checks.sound(batch)
     columns: dict[str, npt.NDArray[Any]] = {}
-    told: dict[str, list[str]] = {}
+    texts_of: dict[str, list[str]] = {}
     for name in wanted.columns:
         array = batch.column(name)
         if pa.types.is_dictionary(array.type):
-            told[name] = texts.of(name, array.dictionary)
+            texts_of[name] = texts.of(name, array.dictionary)
             columns[name] = _numbers(array.indices)
         else:
             columns[name] = _numbers(array)
-    return Part(columns, told, dict(metadata or {}))
+    return Part(columns, texts_of, dict(metadata or {}))
 
 
 def _numbers(array: pa.Array) -> npt.NDArray[Any]:
@@ -328,10 +328,10 @@ class _TableFollower:
     Several may be live at once: a rank's samples come from its ring and from its node's recorder.
     """
 
-    def __init__(self, folder: Path, wanted: Wanted, tell: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, wanted: Wanted, on_line: Callable[[str], None]) -> None:
         self._folder = folder
         self._wanted = wanted
-        self._tell = tell
+        self._on_line = on_line
         self._newest = -1
         self._streams: dict[int, _Stream] = {}
         #: By segment the end of the newest row that was given away.
@@ -376,10 +376,10 @@ class _TableFollower:
         except FileNotFoundError:
             raise
         except HaiprofError as error:
-            self._tell(str(error))
+            self._on_line(str(error))
         except OSError as error:
             where = error.filename or self._folder
-            self._tell(f"{where}: cannot be read ({error.strerror}): ask its owner for access")
+            self._on_line(f"{where}: cannot be read ({error.strerror}): ask its owner for access")
 
     def _closed(self, number: int) -> Iterator[Part]:
         """Yield the newest rows of a closed segment that were not given away before."""
@@ -456,13 +456,13 @@ class FolderFollower:
                 continue
             table = self._tables.get(name)
             if table is None:
-                table = self._tables[name] = _TableFollower(self.folder, wanted, self._tell)
+                table = self._tables[name] = _TableFollower(self.folder, wanted, self._on_line)
             parts = list(table.read(files))
             if parts:
                 new[name] = parts
         return new
 
-    def _tell(self, problem: str) -> None:
+    def _on_line(self, problem: str) -> None:
         if problem not in self.problems:
             self.problems.append(problem)
 
@@ -475,7 +475,7 @@ class FolderFollower:
             names = [entry.name for entry in os.scandir(self.folder)]
         except OSError as error:
             if not isinstance(error, FileNotFoundError):
-                self._tell(f"{self.folder}: cannot be read ({error.strerror})")
+                self._on_line(f"{self.folder}: cannot be read ({error.strerror})")
             return
         self.changed = True
         self._listed = changed_at if time.time() - changed_at / 1e9 > _SETTLED else -1

@@ -20,7 +20,7 @@ from haiprof.runs import ROLE_RANK, Process, Run
 from haiprof.sources import own
 from haiprof.sources.arrow_memory import give_back
 from haiprof.sources.found import Found
-from haiprof.sources.imports.formats import Told, find
+from haiprof.sources.imports.formats import OnBytes, find
 from haiprof.sources.imports.kept import keep, place_of, why_not_fresh
 from haiprof.sources.imports.whole_run import import_run
 from haiprof.sources.kineto.find import find_in_run
@@ -47,20 +47,20 @@ class Temporary:
         try:
             parent = Path(tempfile.gettempdir())
             remove_abandoned(parent, _PREFIX)
-            held = Held(parent, _PREFIX)
+            claimed = Held(parent, _PREFIX)
         except OSError as error:
             raise HaiprofError(
                 f"{error.filename or tempfile.gettempdir()}: cannot be written "
                 f"({error.strerror or error}): say with TMPDIR where there is room"
             ) from None
-        self.path = held.path
-        self.remove = weakref.finalize(self, _remove, held, os.getpid())
+        self.path = claimed.path
+        self.remove = weakref.finalize(self, _remove, claimed, os.getpid())
 
 
-def _remove(held: Held, owner: int) -> None:
+def _remove(claimed: Held, owner: int) -> None:
     # A fork of the process that made it only borrows it.
     if os.getpid() == owner:
-        held.remove()
+        claimed.remove()
 
 
 class Opened(NamedTuple):
@@ -71,7 +71,7 @@ class Opened(NamedTuple):
 
 
 def open_path(
-    path: str | Path, executor: Executor | None = None, told: Told | None = None
+    path: str | Path, executor: Executor | None = None, on_bytes: OnBytes | None = None
 ) -> Opened:
     """Open a run folder, a log directory with one run, or traces of torch.profiler.
 
@@ -81,7 +81,7 @@ def open_path(
     Args:
         path: what to open.
         executor: reads the traces; by default a few threads.
-        told: is called with bytes of traces that were read.
+        on_bytes: is called with bytes of traces that were read.
 
     Raises:
         HaiprofError: there is nothing that can be read.
@@ -89,12 +89,12 @@ def open_path(
     found = None if _is_recorded(path) else find(str(path))
     if found is None:
         return Opened(own.open_run(path))
-    opened = _open_found(found, executor, told)
+    opened = _open_found(found, executor, on_bytes)
     return opened._replace(run=_named(opened.run, found))
 
 
 def open_traces(
-    run: Run, executor: Executor | None = None, told: Told | None = None
+    run: Run, executor: Executor | None = None, on_bytes: OnBytes | None = None
 ) -> Opened | None:
     """Open the deep traces that lie in the folders of a run that haiprof recorded.
 
@@ -104,7 +104,7 @@ def open_traces(
     Args:
         run: what was recorded.
         executor: see :func:`open_path`.
-        told: see there.
+        on_bytes: see there.
 
     Returns:
         A run of the traces, whose processes are those of ``run`` that made them, or None where
@@ -121,8 +121,8 @@ def open_traces(
         # The folder may be another user's, or its disk full; then a temporary one has to do.
         with contextlib.suppress(HaiprofError, OSError):
             Folder.at(run.folder).require_ours()
-            keep(found, place, executor, told)
-    opened = _open_found(found, executor, told)
+            keep(found, place, executor, on_bytes)
+    opened = _open_found(found, executor, on_bytes)
     processes = _made_by(run, opened.run, found)
     return opened._replace(
         run=replace(
@@ -163,7 +163,7 @@ def _made_by(run: Run, traces: Run, found: Found) -> tuple[Process, ...]:
     return tuple(own.arranged(made))
 
 
-def _open_found(found: Found, executor: Executor | None, told: Told | None) -> Opened:
+def _open_found(found: Found, executor: Executor | None, on_bytes: OnBytes | None) -> Opened:
     """Open the import of traces that is kept beside them, if it is fresh, else a temporary one."""
     place = place_of(found)
     stale: tuple[str, ...] = ()
@@ -176,7 +176,9 @@ def _open_found(found: Found, executor: Executor | None, told: Told | None) -> O
     try:
         large = found.bytes >= _LARGE
         compression = _COMPRESSION if large else None
-        import_run(found, temporary.path, compression=compression, executor=executor, told=told)
+        import_run(
+            found, temporary.path, compression=compression, executor=executor, on_bytes=on_bytes
+        )
         run = own.open_run(temporary.path)
         give_back()
     except BaseException:

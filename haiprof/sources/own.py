@@ -196,12 +196,12 @@ def _labels(processes: list[Process]) -> list[str]:
     # A rank that was started again, nodes that each have a rank 0, one pid that recorded twice.
     # A worker that was profiled several times comes first: all of its spans have one pid.
     for more in (_span, "pid {p.pid}".format, "on {p.node}".format, "in {p.folder.name}".format):
-        told = [readable(more(p=p)) for p in processes]
+        details = [readable(more(p=p)) for p in processes]
         # What they have in common tells them not apart.
-        each = Counter(label for label, _ in set(zip(labels, told, strict=True)))
+        each = Counter(label for label, _ in set(zip(labels, details, strict=True)))
         labels = [
             f"{label}, {words}" if each[label] > 1 and words and words not in label else label
-            for label, words in zip(labels, told, strict=True)
+            for label, words in zip(labels, details, strict=True)
         ]
     return labels
 
@@ -286,62 +286,62 @@ def read_process(folder: Path) -> Process:
 
 
 def _ending(document: dict[str, Any], file: Path) -> Ending | None:
-    told = document.get("ended")
-    if told is None:
+    ended = document.get("ended")
+    if ended is None:
         return None
-    if not isinstance(told, dict):
-        raise _wrong(file, "ended", told, "an object")
-    time_ns = _need_whole(told, "time_ns", file)
-    failed_ns = _whole(told, "failed_ns", file)
+    if not isinstance(ended, dict):
+        raise _wrong(file, "ended", ended, "an object")
+    time_ns = _need_whole(ended, "time_ns", file)
+    failed_ns = _whole(ended, "failed_ns", file)
     return Ending(
-        kind=_text(told, "kind", file) or "unknown",
-        exit_code=_whole(told, "exit_code", file),
-        signal=_text(told, "signal", file),
-        reason=_text(told, "reason", file),
-        text=_text(told, "text", file),
+        kind=_text(ended, "kind", file) or "unknown",
+        exit_code=_whole(ended, "exit_code", file),
+        signal=_text(ended, "signal", file),
+        reason=_text(ended, "reason", file),
+        text=_text(ended, "text", file),
         time_ns=time_ns,
         failed_ns=time_ns if failed_ns is None else failed_ns,
-        parent_pid=_whole(told, "parent_pid", file),
+        parent_pid=_whole(ended, "parent_pid", file),
     )
 
 
 def _trace(document: dict[str, Any], file: Path) -> TraceInfo | None:
-    told = document.get("trace")
-    if told is None:
+    trace = document.get("trace")
+    if trace is None:
         return None
-    if not isinstance(told, dict):
-        raise _wrong(file, "trace", told, "an object")
-    distributed = told.get("distributed")
+    if not isinstance(trace, dict):
+        raise _wrong(file, "trace", trace, "an object")
+    distributed = trace.get("distributed")
     return TraceInfo(
-        file=_text(told, "file", file),
-        worker=_text(told, "worker", file),
-        span=_need_whole(told, "span", file),
-        begin=_time(told, "begin", file),
-        end=_time(told, "end", file),
+        file=_text(trace, "file", file),
+        worker=_text(trace, "worker", file),
+        span=_need_whole(trace, "span", file),
+        begin=_time(trace, "begin", file),
+        end=_time(trace, "end", file),
         distributed=distributed if isinstance(distributed, dict) else {},
-        version=_whole(told, "version", file),
-        tool=_text(told, "tool", file),
-        lacks=_texts(told, "lacks", file),
+        version=_whole(trace, "version", file),
+        tool=_text(trace, "tool", file),
+        lacks=_texts(trace, "lacks", file),
     )
 
 
 def _machine(document: dict[str, Any], file: Path) -> Machine | None:
-    told = document.get("machine")
-    if told is None:
+    machine = document.get("machine")
+    if machine is None:
         return None
-    if not isinstance(told, dict):
-        raise _wrong(file, "machine", told, "an object")
-    peak = told.get("dram_peak_bytes_per_s")
+    if not isinstance(machine, dict):
+        raise _wrong(file, "machine", machine, "an object")
+    peak = machine.get("dram_peak_bytes_per_s")
     known = _is_whole(peak) or (isinstance(peak, float) and math.isfinite(peak))
     if peak is not None and not (known and peak > 0):
         raise _wrong(file, "machine.dram_peak_bytes_per_s", peak, "a number above 0 or null")
     return Machine(
-        cpu=_text(told, "cpu", file),
-        sockets=_whole(told, "sockets", file),
-        numa_nodes=_whole(told, "numa_nodes", file),
+        cpu=_text(machine, "cpu", file),
+        sockets=_whole(machine, "sockets", file),
+        numa_nodes=_whole(machine, "numa_nodes", file),
         dram_peak_bytes_per_s=None if peak is None else float(peak),
-        dram_peak_how=_text(told, "dram_peak_how", file),
-        clock_error_ns=_whole(told, "clock_error_ns", file),
+        dram_peak_how=_text(machine, "dram_peak_how", file),
+        clock_error_ns=_whole(machine, "clock_error_ns", file),
     )
 
 
@@ -374,12 +374,16 @@ def _gpus(document: dict[str, Any], file: Path) -> tuple[Gpu, ...]:
 
 
 def _capability(row: dict[str, Any], file: Path) -> tuple[int, int] | None:
-    told = row.get("capability")
-    if told is None:
+    capability = row.get("capability")
+    if capability is None:
         return None
-    if not isinstance(told, list) or len(told) != 2 or not all(_is_whole(n) for n in told):
-        raise _wrong(file, "capability", told, "two whole numbers or null")
-    return told[0], told[1]
+    if (
+        not isinstance(capability, list)
+        or len(capability) != 2
+        or not all(_is_whole(n) for n in capability)
+    ):
+        raise _wrong(file, "capability", capability, "two whole numbers or null")
+    return capability[0], capability[1]
 
 
 def _read_json(file: Path, expected: str) -> dict[str, Any]:
@@ -477,10 +481,10 @@ def _text(document: dict[str, Any], field: str, file: Path) -> str:
 
 
 def _texts(document: dict[str, Any], field: str, file: Path) -> dict[str, str]:
-    told = document.get(field, {})
-    if not isinstance(told, dict):
-        raise _wrong(file, field, told, "an object")
-    return {name: _text(told, name, file) for name in told}
+    texts = document.get(field, {})
+    if not isinstance(texts, dict):
+        raise _wrong(file, field, texts, "an object")
+    return {name: _text(texts, name, file) for name in texts}
 
 
 def readable(text: str) -> str:

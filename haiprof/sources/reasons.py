@@ -61,4 +61,4 @@ def why(tool: str, lacks: Mapping[str, str], key: str) -> str:
     table = key.partition("[")[0].partition(".")[0]
     known = _REASONS.get(tool, {})
     found = (lacks.get(key), known.get(key), lacks.get(table), known.get(table))
-    return next((told for told in found if told), _OTHERWISE.get(key, "the trace has none"))
+    return next((reason for reason in found if reason), _OTHERWISE.get(key, "the trace has none"))

@@ -144,9 +144,9 @@ class Columns:
     def _one_dictionary(self, name: str, codes: npt.NDArray[Any]) -> pa.Array:
         """Have the codes of all parts stand for the same texts, and return these."""
         parts = self._words.pop(name)
-        told = [words for words in parts if words is not None]
-        if all(words.equals(told[0]) for words in told):
-            return told[0]
+        dictionaries = [words for words in parts if words is not None]
+        if all(words.equals(dictionaries[0]) for words in dictionaries):
+            return dictionaries[0]
         places: dict[str | None, int] = {}
         for part, words in enumerate(parts):
             mine = codes[self._starts[part] : self._starts[part + 1]]

@@ -53,6 +53,6 @@ SCHEMA = {
 
 def frame(findings: Iterable[Finding]) -> pl.DataFrame:
     """Return one row per finding, those that save most first."""
-    told = list(findings)
-    made = pl.DataFrame({name: [getattr(each, name) for each in told] for name in SCHEMA}, SCHEMA)
+    rows = list(findings)
+    made = pl.DataFrame({name: [getattr(each, name) for each in rows] for name in SCHEMA}, SCHEMA)
     return made.sort("saves_ns", descending=True, nulls_last=True, maintain_order=True)

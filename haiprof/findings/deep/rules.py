@@ -146,13 +146,13 @@ def _finding(
     name = names[max(among)[1]]
     count = len(np.unique(operator[mine]))
     where = line(case.linked, _largest(rows[mine], length[mine]))
-    told = f"{milliseconds(lost)} of {milliseconds(case.stepped)} in the recorded steps"
+    share = f"{milliseconds(lost)} of {milliseconds(case.stepped)} in the recorded steps"
     at = case.linked.steps["step"][_largest(gaps.step[of], length)]
     yield Finding(
         cause,
         problem.format(share=percent(lost / case.stepped)),
         advice,
-        f"{told}; {evidence(_times(count), milliseconds(most)).replace('{name}', name)}",
+        f"{share}; {evidence(_times(count), milliseconds(most)).replace('{name}', name)}",
         lost,
         lost / case.stepped,
         None if at is None or not case.linked.stepped else int(at),
@@ -291,7 +291,7 @@ def slow_unit(case: Case) -> Iterator[Finding]:
         .agg(pl.len(), pl.col("duration").sum())
         .sort("duration", "op", descending=[True, False])
     )
-    told = ", ".join(
+    names = ", ".join(
         f"{op} {_times(count)} in {milliseconds(took)}"
         for op, count, took in kinds.head(_NAMED).iter_rows()
     )
@@ -304,7 +304,8 @@ def slow_unit(case: Case) -> Iterator[Finding]:
         f"{percent(lost / case.stepped)} of the steps is operators on the AI CPU while the cores "
         "of the NPU have nothing to do",
         _ADVICE_RANDOM if random else _ADVICE_TYPES,
-        f"{milliseconds(lost)} of {milliseconds(case.stepped)} in the recorded steps: {told}{more}",
+        f"{milliseconds(lost)} of {milliseconds(case.stepped)} in the recorded steps: "
+        f"{names}{more}",
         lost,
         lost / case.stepped,
         int(case.linked.steps["step"][int(each.argmax())]) if case.linked.stepped else None,
@@ -499,16 +500,16 @@ def stragglers(late: pl.DataFrame, steps: pl.DataFrame) -> dict[Whose, list[Find
     hosts = Counter(node for node, *_ in {key[:3] for key in whole})
     for row in late.iter_rows(named=True):
         key = tuple(row[name] for name in WHOSE)
-        told = f"rank {row['rank']}" if row["rank"] is not None else row["node"]
+        label = f"rank {row['rank']}" if row["rank"] is not None else row["node"]
         if row["rank"] is None and hosts[row["node"]] > 1:
-            told = f"pid {row['pid']} on {told}"
+            label = f"pid {row['pid']} on {label}"
         lost, ran = int(row["caused"]), whole.get(key, 0)
         if not ran or lost < IDLE * ran:
             continue
         made.setdefault(key, []).append(
             Finding(
                 "straggler",
-                f"the other ranks waited for {told}, up to {percent(lost / ran)} of its steps",
+                f"the other ranks waited for {label}, up to {percent(lost / ran)} of its steps",
                 "see what this rank does longer than the others: its own findings, its data, and "
                 "the clocks and temperature of its GPU",
                 f"it came last to {row['last']} of {row['collectives']} collectives, and kept the "

@@ -73,7 +73,7 @@ def section(analyzer: Analyzer, overview: OverviewFrames, one: OneTrace) -> Sect
 def _devices(devices: pl.DataFrame) -> list[Grid]:
     if not devices.height:
         return []
-    told = spread(devices, "utilization", TRACES)
+    chosen = spread(devices, "utilization", TRACES)
     columns: Columns = [
         *who(devices),
         "device",
@@ -87,9 +87,9 @@ def _devices(devices: pl.DataFrame) -> list[Grid]:
         "How well each GPU was used: busy with kernels, of the time of the recorded steps; SM "
         "efficiency and occupancy are estimated from each kernel's launch."
     )
-    if told.height < devices.height:
-        note += f" Of {devices.height}, {told.height} from the busiest to the least busy."
-    return table("GPUs", told, columns, note, TRACES)
+    if chosen.height < devices.height:
+        note += f" Of {devices.height}, {chosen.height} from the busiest to the least busy."
+    return table("GPUs", chosen, columns, note, TRACES)
 
 
 def _division(temporal: pl.DataFrame) -> list[go.Figure]:
@@ -117,7 +117,7 @@ def _division(temporal: pl.DataFrame) -> list[go.Figure]:
 def _temporal(temporal: pl.DataFrame) -> list[Grid]:
     if not temporal.height:
         return []
-    told = spread(temporal, "idle_ratio", TRACES)
+    chosen = spread(temporal, "idle_ratio", TRACES)
     columns: Columns = [
         *who(temporal),
         "device",
@@ -129,9 +129,9 @@ def _temporal(temporal: pl.DataFrame) -> list[Grid]:
         "From each GPU's first activity to its last one; not computing: communication and copies "
         "that no computation hides."
     )
-    if told.height < temporal.height:
-        note += f" Of {temporal.height}, {told.height} from the most idle to the least."
-    return table("Busy and idle", told, columns, note, TRACES)
+    if chosen.height < temporal.height:
+        note += f" Of {temporal.height}, {chosen.height} from the most idle to the least."
+    return table("Busy and idle", chosen, columns, note, TRACES)
 
 
 def _busy(timeline: pl.DataFrame, one: OneTrace) -> list[go.Figure]:

@@ -106,9 +106,9 @@ def _sequences(sequences: pl.DataFrame, one: OneTrace) -> list[Grid]:
 
 
 def _written(names: pl.Series) -> str:
-    told = [readable_name(name) for name in names[:_NAMED]]
+    shortened = [readable_name(name) for name in names[:_NAMED]]
     more = f" → and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return " → ".join(name if len(name) <= 40 else f"{name[:39]}…" for name in told) + more
+    return " → ".join(name if len(name) <= 40 else f"{name[:39]}…" for name in shortened) + more
 
 
 def _counters(counters: pl.DataFrame, one: OneTrace) -> list[Grid]:

@@ -103,10 +103,10 @@ def _launched(launched: pl.DataFrame, one: OneTrace) -> list[Grid]:
 def _queue(queue: pl.DataFrame, one: OneTrace) -> list[Grid | go.Figure]:
     if not queue.height:
         return []
-    told = queue_view.summary(queue).sort("max", descending=True, maintain_order=True)
+    queues = queue_view.summary(queue).sort("max", descending=True, maintain_order=True)
     grid = table(
         f"Queue length by stream{one.label}",
-        told,
+        queues,
         ["device", "stream", pl.col("time_mean").alias("mean"), "p50", "p75", "max"],
         "Launches that wait on a stream; where the mean is near 0 the device waits for the host.",
     )
@@ -117,10 +117,10 @@ def _queue(queue: pl.DataFrame, one: OneTrace) -> list[Grid | go.Figure]:
 def _bandwidth(copies: pl.DataFrame, one: OneTrace) -> list[Grid | go.Figure]:
     if not copies.height:
         return []
-    told = bandwidth_view.summary(copies)
+    copied = bandwidth_view.summary(copies)
     grid = table(
         f"Bandwidth of copies{one.label}",
-        told,
+        copied,
         [
             "device",
             "kind",

@@ -80,7 +80,7 @@ def _flame_graph(flames: pl.DataFrame, title: str) -> list[go.Figure]:
     values = np.concatenate(([whole - own[rows].sum()], own[rows]))
     names = [safe(name or "") for name in kept["name"].cast(pl.String).to_list()]
     calls = kept["calls"].to_list()
-    told = [
+    details = [
         [round(ns / NS_PER_MS, 3), count, round(ns / whole, 4)]
         for ns, count in zip(wide.tolist(), calls, strict=True)
     ]
@@ -92,7 +92,7 @@ def _flame_graph(flames: pl.DataFrame, title: str) -> list[go.Figure]:
             # Of each rectangle what none of those beneath it has: the rest is their sum.
             values=np.round(values / NS_PER_MS, 6).tolist(),
             branchvalues="remainder",
-            customdata=[[round(whole / NS_PER_MS, 3), 1, 1.0], *told],
+            customdata=[[round(whole / NS_PER_MS, 3), 1, 1.0], *details],
             hovertemplate="%{label}<br>%{customdata[0]:.3g} ms (%{customdata[2]:.1%}), "
             "%{customdata[1]} calls<extra></extra>",
             tiling={"orientation": "v"},

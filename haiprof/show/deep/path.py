@@ -67,14 +67,14 @@ def section(analyzer: Analyzer, one: OneTrace) -> Section:
 
 
 def _sentences(found: CriticalPath) -> list[str]:
-    told = [
+    kinds = [
         f"{percent(share)} {kind}"
         for kind, share in found.summary.select("kind", "share").head(4).iter_rows()
     ]
     line = (
         "Of the longest step, or of all of a trace that marks none: only what becomes faster on "
         f"this path makes its {milliseconds(found.end - found.start)} shorter. "
-        f"It is {', '.join(told)}."
+        f"It is {', '.join(kinds)}."
     )
     if found.skewed:
         line += f" {found.skewed:,} launches stand after their kernels: the clocks disagree there."

@@ -91,8 +91,8 @@ class OneTrace:
             f"rank {self.rank}" if self.rank is not None else "",
             f"session {self.session}" if self.session not in (None, 1) else "",
         ]
-        told = ", ".join(word for word in words if word)
-        return f" ({told})" if told else ""
+        words_in = ", ".join(word for word in words if word)
+        return f" ({words_in})" if words_in else ""
 
 
 def who(frame: pl.DataFrame) -> list[str]:

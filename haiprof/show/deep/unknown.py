@@ -26,7 +26,7 @@ def section(analyzer: Analyzer) -> Section:
     rows = found.group_by("missing", "why", "view", "consequence", maintain_order=True).agg(
         pl.len().alias("traces")
     )
-    told = rows.group_by("missing", "why", maintain_order=True).agg(
+    reasons = rows.group_by("missing", "why", maintain_order=True).agg(
         (pl.col("view").str.replace_all("_", " ") + ": " + pl.col("consequence"))
         .str.join("; ")
         .alias("so not known"),
@@ -36,4 +36,6 @@ def section(analyzer: Analyzer) -> Section:
     if traces > 1:
         columns.append("traces")
     note = "What views need and the traces do not hold, and what would have it recorded."
-    return Section("What these traces do not tell", table("Not known", told, columns, note, _ROWS))
+    return Section(
+        "What these traces do not tell", table("Not known", reasons, columns, note, _ROWS)
+    )

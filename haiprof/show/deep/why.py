@@ -47,8 +47,8 @@ def sentences(found: pl.DataFrame) -> list[str]:
         name = f", mostly in {readable_name(row['operator'])}" if row["operator"] else ""
         of = f"Rank {row['rank']}: " if row["rank"] is not None else ""
         others = f" The same holds of {row['others']} more." if row["others"] else ""
-        told = f"{of}{row['problem']}{name}{where}: {row['advice']}.{others}"
-        made.append(told[0].upper() + told[1:])
+        line = f"{of}{row['problem']}{name}{where}: {row['advice']}.{others}"
+        made.append(line[0].upper() + line[1:])
     return made or ["Nothing was found that would make the recorded steps shorter"]
 
 

@@ -182,8 +182,8 @@ def _steps(ranks: Sequence[_Rank], width: int) -> list[Text]:
     trend, low, high = _trend(steps, ns, width - 40)
     if high:
         shown = [milliseconds(low), milliseconds(high)]
-        told = f" {' … '.join(dict.fromkeys(shown))} in {TREND_SECONDS // 60} min"
-        drawn.append(_row("trend", Text(trend.lstrip(), "cyan").append(told, "default")))
+        range_text = f" {' … '.join(dict.fromkeys(shown))} in {TREND_SECONDS // 60} min"
+        drawn.append(_row("trend", Text(trend.lstrip(), "cyan").append(range_text, "default")))
     spent: dict[str, int] = {}
     for rank in made:
         for name, one in rank.spent.items():
@@ -195,18 +195,20 @@ def _steps(ranks: Sequence[_Rank], width: int) -> list[Text]:
         slowest = max(made, key=lambda rank: rank.mean or 0)
         fastest = min(made, key=lambda rank: rank.mean or 0)
         least, most = fastest.mean or 0.0, slowest.mean or 0.0
-        told = (
+        range_text = (
             f"slowest {label(slowest.watched)} {milliseconds(most)}, "
             f"fastest {label(fastest.watched)} {milliseconds(least)}"
         )
         if least:
-            told += f": {percent(most / least - 1)} apart"
-        drawn.append(_row("skew", Text(told)))
+            range_text += f": {percent(most / least - 1)} apart"
+        drawn.append(_row("skew", Text(range_text)))
         name, median, worst = _find_excess(made)
         if worst is not None and worst.parts[name] - median > _TELLING * most:
             took, usual = milliseconds(worst.parts[name]), milliseconds(median)
-            told = f"{name} takes {took} on {label(worst.watched)}, {usual} on the median rank"
-            drawn.append(_row("", Text(printable(told))))
+            range_text = (
+                f"{name} takes {took} on {label(worst.watched)}, {usual} on the median rank"
+            )
+            drawn.append(_row("", Text(printable(range_text))))
     return drawn
 
 
@@ -265,15 +267,15 @@ def _legend(spent: dict[str, int], width: int) -> list[Text]:
         if not count:
             continue
         letter, style = PHASES.get(name, _RANGE)
-        told = Text()
+        entry = Text()
         if name.startswith(letter):
-            told.append(letter, style).append(printable(name[1:]))
+            entry.append(letter, style).append(printable(name[1:]))
         else:
-            told.append(letter, style).append(f" {printable(name)}")
-        told.append(f" {percent(spent[name] / total)}")
-        if drawn[-1].cell_len and drawn[-1].cell_len + 2 + told.cell_len > width:
+            entry.append(letter, style).append(f" {printable(name)}")
+        entry.append(f" {percent(spent[name] / total)}")
+        if drawn[-1].cell_len and drawn[-1].cell_len + 2 + entry.cell_len > width:
             drawn.append(Text())
-        drawn[-1] = Text("  ").join([drawn[-1], told]) if drawn[-1].cell_len else told
+        drawn[-1] = Text("  ").join([drawn[-1], entry]) if drawn[-1].cell_len else entry
     return drawn
 
 
@@ -319,10 +321,10 @@ def _table(ranks: Sequence[_Rank], width: int, room: int) -> list[Text]:
         drawn.append(Text("  ").join([texts[row] for _, texts in made]))
     if len(shown) < len(worst):
         rest = [rank.mean for rank in worst[len(shown) :] if rank.mean is not None]
-        told = f"… {len(worst) - len(shown)} more"
+        line = f"… {len(worst) - len(shown)} more"
         if rest:
-            told += f": {milliseconds(min(rest))} … {milliseconds(max(rest))}"
-        drawn.append(Text(told, "dim"))
+            line += f": {milliseconds(min(rest))} … {milliseconds(max(rest))}"
+        drawn.append(Text(line, "dim"))
     return drawn
 
 
@@ -434,8 +436,8 @@ def _node_fields(node: Watched) -> list[str]:
         busy = {n: received.get(n, 0) + sent.get(n, 0) for n in {*received, *sent} if n != "lo"}
         if busy:
             name = max(sorted(busy), key=lambda n: busy[n])
-            told = f"{rate(received.get(name, 0.0))} in, {rate(sent.get(name, 0.0))} out"
-            fields.append(f"{thing} {printable(name)} {told}")
+            rates = f"{rate(received.get(name, 0.0))} in, {rate(sent.get(name, 0.0))} out"
+            fields.append(f"{thing} {printable(name)} {rates}")
     watts = values.one("node.power.watts")
     if watts is not None:
         fields.append(f"power {_watts(watts)}")
@@ -446,8 +448,8 @@ def _gpu_fields(node: Watched) -> list[str]:
     used = node.values.of("gpu.util.percent")
     fields = []
     if used:
-        told = f"{_count(len(used), 'gpu')} {_range(used.values(), _percent)}"
-        fields.append(told)
+        used_text = f"{_count(len(used), 'gpu')} {_range(used.values(), _percent)}"
+        fields.append(used_text)
     memory = node.values.of("gpu.memory_used.bytes")
     if memory:
         fields.append(f"gpu memory {_range(memory.values(), size)}")
@@ -527,10 +529,10 @@ def _wrapped(name: str, fields: Sequence[str], width: int, most: int) -> list[Te
             left += 1
         else:
             rows.append([text])
-    told = [" · ".join(line) for line in rows]
+    lines = [" · ".join(line) for line in rows]
     if left:
-        told[-1] += f" (+{left})"
-    return [_row("" if n else name, Text(line)) for n, line in enumerate(told)]
+        lines[-1] += f" (+{left})"
+    return [_row("" if n else name, Text(line)) for n, line in enumerate(lines)]
 
 
 def _fit(text: Text, width: int) -> Text:

@@ -30,7 +30,7 @@ _SPANS: Final = Wanted(
 _SAMPLES: Final = Wanted(schema.SAMPLES, ("time", "metric", "instance", "value"), 80)
 _EVENTS: Final = Wanted(schema.EVENTS, ("time", "kind", "text"), 20)
 #: Kinds of events that are worth a line while the job runs.
-TOLD: Final = frozenset(
+SHOWN_EVENTS: Final = frozenset(
     {
         "lost",
         "exit",
@@ -200,7 +200,7 @@ class Job:
         for part in new.get("samples", ()):
             watched.values.add(part)
         for part in new.get("events", ()):
-            watched.event = _told(part, watched) or watched.event
+            watched.event = _latest_event(part, watched) or watched.event
         for parts in new.values():
             watched.lost = max(watched.lost, *map(_lost, parts))
         if new and looked_before:  # the first time it may be old
@@ -327,9 +327,9 @@ def _ended_badly(everybody: Iterable[Watched]) -> Iterator[str]:
         yield f"{died} died"
 
 
-def _told(part: Part, watched: Watched) -> Event | None:
+def _latest_event(part: Part, watched: Watched) -> Event | None:
     columns, texts = part.columns, part.texts
-    kinds = {n for n, kind in enumerate(texts["kind"]) if kind in TOLD}
+    kinds = {n for n, kind in enumerate(texts["kind"]) if kind in SHOWN_EVENTS}
     for row in range(len(columns["time"]) - 1, -1, -1):
         text = int(columns["text"][row])
         if int(columns["kind"][row]) in kinds and text != NO_TEXT:

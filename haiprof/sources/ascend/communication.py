@@ -29,7 +29,7 @@ _NS_PER_MS: Final = 1_000_000
 _BYTES_PER_MB: Final = 1_000_000
 #: The file rounds the start of a communication to so many ns.
 _APART_NS: Final = 1_000
-TOLD: Final = {
+MEASURED: Final = {
     "name": pl.String(),
     "start": pl.Int64(),
     "group": pl.String(),
@@ -38,7 +38,7 @@ TOLD: Final = {
 
 
 def read(file: Path) -> pl.DataFrame:
-    """Read ``communication.json``: columns of :data:`TOLD`, one row a communication.
+    """Read ``communication.json``: columns of :data:`MEASURED`, one row a communication.
 
     Raises:
         HaiprofError: it cannot be read, or is no such file.
@@ -50,28 +50,28 @@ def read(file: Path) -> pl.DataFrame:
     except (ValueError, RecursionError) as error:
         raise HaiprofError(f"{file}: is no JSON ({error}): copy it again") from None
     rows = list(_rows(document))
-    return pl.DataFrame(rows, TOLD, orient="row").sort("start")
+    return pl.DataFrame(rows, MEASURED, orient="row").sort("start")
 
 
 def _rows(document: Any) -> Iterator[tuple[str, int, str | None, str]]:
     for step in _members(document).values():
         for family in _members(step).values():
-            for key, told in _members(family).items():
+            for key, values in _members(family).items():
                 name, _, group = key.partition("@")
-                times = _members(_members(told).get("Communication Time Info"))
+                times = _members(_members(values).get("Communication Time Info"))
                 start = times.get("Start Timestamp(us)")
                 if isinstance(start, int | float):
-                    yield name, round(start * 1000), group or None, json.dumps(_one(told, times))
+                    yield name, round(start * 1000), group or None, json.dumps(_one(values, times))
 
 
-def _one(told: Any, times: dict[str, Any]) -> dict[str, Any]:
+def _one(values: Any, times: dict[str, Any]) -> dict[str, Any]:
     made: dict[str, Any] = {
         ours: round(times[theirs] * _NS_PER_MS)
         for theirs, ours in _TIMES.items()
         if isinstance(times.get(theirs), int | float)
     }
     links = {}
-    for link, of in _members(_members(told).get("Communication Bandwidth Info")).items():
+    for link, of in _members(_members(values).get("Communication Bandwidth Info")).items():
         size, time, speed = (
             _members(of).get(name)
             for name in ("Transit Size(MB)", "Transit Time(ms)", "Bandwidth(GB/s)")
@@ -89,12 +89,12 @@ def _members(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def of_device(kernels: pl.DataFrame, told: pl.DataFrame) -> pl.DataFrame:
+def of_device(kernels: pl.DataFrame, measured: pl.DataFrame) -> pl.DataFrame:
     """Return the rows of ``collectives`` that kernels are.
 
     Args:
         kernels: :func:`haiprof.sources.ascend.kernels.kernels`.
-        told: columns of :data:`TOLD`.
+        measured: columns of :data:`MEASURED`.
     """
     names = kernels["name"].unique()
     ops = {name: op for name in names if (op := words.collective_of(name)) is not None}
@@ -102,7 +102,7 @@ def of_device(kernels: pl.DataFrame, told: pl.DataFrame) -> pl.DataFrame:
         return pl.DataFrame()
     found = kernels.filter(pl.col("name").is_in(list(ops))).sort("start")
     found = found.join_asof(
-        told,
+        measured,
         on="start",
         by="name",
         strategy="nearest",

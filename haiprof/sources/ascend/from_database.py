@@ -23,7 +23,7 @@ _LOW: Final = 0xFFFFFFFF
 #: ``type`` of ``PYTORCH_API``.
 _OPERATOR, _QUEUE, _PYTHON, _MARK = 50001, 50002, 50003, 50004
 #: What a table that is not there would have told.
-_TOLD_BY: Final = {
+_GIVEN_BY: Final = {
     "PYTORCH_API": "spans.stack",
     "CANN_API": "kernels.correlation",
     "COMPUTE_TASK_INFO": "kernels.op_type",
@@ -60,7 +60,7 @@ def lacks(database: Database) -> dict[str, str]:
     """Say what the database does not tell, as :class:`Imported` has it."""
     made = {
         what: f"the database has no table {table}: record with a higher level, or that option"
-        for table, what in _TOLD_BY.items()
+        for table, what in _GIVEN_BY.items()
         if table not in database
     }
     made["flows"] = "a database has numbers of connections, and no arrows"
@@ -294,7 +294,7 @@ def _connections(database: Database) -> pl.DataFrame:
 
 
 def _groups(database: Database) -> pl.DataFrame:
-    """Groups of communications: columns of :data:`communication.TOLD`."""
+    """Groups of communications: columns of :data:`communication.MEASURED`."""
     found = database.read("COMMUNICATION_OP", "startNs", "opName", "groupName")
     return (
         database.named(found, "opName", "groupName")

@@ -80,9 +80,10 @@ def kernels(table: pl.DataFrame, tasks: pl.DataFrame, device: int | None) -> pl.
             tolerance=_APART_NS,
             check_sortedness=False,
         )
-        .join(tasks.drop("name", "start", "duration"), "row", how="left", suffix="_told")
+        .join(tasks.drop("name", "start", "duration"), "row", how="left", suffix="_of_task")
         .with_columns(
-            pl.coalesce(name, f"{name}_told").alias(name) for name in ("unit", "stream", "device")
+            pl.coalesce(name, f"{name}_of_task").alias(name)
+            for name in ("unit", "stream", "device")
         )
     )
     rest = tasks.join(found.select("row").drop_nulls(), "row", how="anti")
@@ -128,14 +129,14 @@ def _kinds(names: pl.Series, units: pl.Series) -> pl.Series:
     return found["kind"]
 
 
-def with_ai_cpu(table: pl.DataFrame, told: pl.DataFrame) -> pl.DataFrame:
+def with_ai_cpu(table: pl.DataFrame, from_table: pl.DataFrame) -> pl.DataFrame:
     """Append the tasks of the AI CPU that no table of kernels has.
 
     Args:
         table: what :func:`typed` returned.
-        told: the same of the tool's table of the AI CPU.
+        from_table: the same of the tool's table of the AI CPU.
     """
-    new = told.with_columns(
+    new = from_table.with_columns(
         pl.lit("AI_CPU").alias("unit"), pl.coalesce("op_type", "name").alias("op_type")
     ).join(table.select("stream", "task"), ["stream", "task"], how="anti", nulls_equal=False)
     by_time = new.filter(pl.col("task").is_null()).join(table, ["name", "start"], how="anti")

@@ -77,15 +77,15 @@ def ordinal() -> pl.Expr:
     return pl.col("device").str.extract(r"(\d+)$").cast(pl.UInt16, strict=False).alias("device")
 
 
-def allocations(told: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
+def allocations(blocks: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     """Return rows of the table ``allocations``: each block's beginning and end.
 
     Args:
-        told: columns of :data:`BLOCKS`.
+        blocks: columns of :data:`BLOCKS`.
         ops: :attr:`haiprof.sources.ascend.timeline.Timeline.ops`: who asks for a block is the last
             operator of its name that runs then; its thread is the block's.
     """
-    numbered = told.with_row_index("address", 1).cast({"address": pl.UInt64()})
+    numbered = blocks.with_row_index("address", 1).cast({"address": pl.UInt64()})
     asked = (
         numbered.filter(pl.col("allocated").is_not_null())
         .sort("allocated")

@@ -42,7 +42,7 @@ _STEPS: Final = {
 }
 
 
-def read(made: Imported, segments: Segments, told: Callable[[int], None]) -> None:
+def read(made: Imported, segments: Segments, on_bytes: Callable[[int], None]) -> None:
     """Read an analysis, or a database; see :data:`haiprof.sources.imports.formats.Read`.
 
     Raises:
@@ -51,9 +51,9 @@ def read(made: Imported, segments: Segments, told: Callable[[int], None]) -> Non
     place = Path(made.source.path)
     if place.is_file():
         _of_database(made, segments, place)
-        told(made.source.bytes)
+        on_bytes(made.source.bytes)
     else:
-        _Files(made, segments, place).read(told)
+        _Files(made, segments, place).read(on_bytes)
     if made.begin is None:
         raise HaiprofError(
             f"{place}: has no kernels and no spans: see whether the job ran while it was profiled"
@@ -78,12 +78,12 @@ class _Files:
         self._segments = segments
         self._folder = folder
 
-    def read(self, told: Callable[[int], None]) -> None:
+    def read(self, on_bytes: Callable[[int], None]) -> None:
         made = self._made
         timeline = Timeline(self._segments)
         timelines = self._all("trace_view.json", "msprof_[0-9]*.json", "msprof_slice_*.json")
         for file in timelines:
-            timeline.read(str(file), told)
+            timeline.read(str(file), on_bytes)
         made.pid = timeline.pid
         made.problems += timeline.problems
         ops = timeline.ops
@@ -94,8 +94,8 @@ class _Files:
         device = numbers[0] if len(numbers) == 1 else None
         ran = kernels.kernels(self._table(), timeline.tasks(), device)
         self._segments.write_frame("kernels", ran)
-        told_of = self._communication()
-        self._segments.write_frame("collectives", communication.of_device(ran, told_of))
+        measured = self._communication()
+        self._segments.write_frame("collectives", communication.of_device(ran, measured))
         self._segments.write_frame("collectives", communication.of_host(ops))
         self._segments.write_frame("allocations", memory.allocations(blocks, ops))
         self._segments.write_frame("samples", memory.samples(records))
@@ -103,7 +103,7 @@ class _Files:
             self._write_steps()
         devices = ran["device"].drop_nulls().unique().sort().to_list()
         made.gpus = [gpu(number) for number in devices]
-        made.lacks = self._lacks(timeline, bool(timelines), ran, blocks, told_of)
+        made.lacks = self._lacks(timeline, bool(timelines), ran, blocks, measured)
         _tell_of_job(made, recorded(self._folder))
 
     def _all(self, *patterns: str) -> list[Path]:
@@ -145,12 +145,12 @@ class _Files:
     def _communication(self) -> pl.DataFrame:
         file = self._folder / "communication.json"
         if not file.is_file():
-            return pl.DataFrame(schema=communication.TOLD)
+            return pl.DataFrame(schema=communication.MEASURED)
         try:
             return communication.read(file)
         except HaiprofError as error:
             self._made.problems.append(f"{error}: what it tells of collectives is left out")
-            return pl.DataFrame(schema=communication.TOLD)
+            return pl.DataFrame(schema=communication.MEASURED)
 
     def _write_steps(self) -> None:
         """Write the iterations that msprof tells of, of a job without ``ProfilerStep``."""
@@ -175,7 +175,7 @@ class _Files:
         timelines: bool,
         ran: pl.DataFrame,
         blocks: pl.DataFrame,
-        told_of: pl.DataFrame,
+        measured: pl.DataFrame,
     ) -> dict[str, str]:
         made = dict(_NEVER)
         if not timelines:
@@ -198,7 +198,7 @@ class _Files:
             )
         if not blocks.height:
             made["allocations"] = "recorded without memory: profile with profile_memory=True"
-        if not told_of.height:
+        if not measured.height:
             made["collectives.group"] = (
                 "there is no communication.json, which is written from level 1 on: record with "
                 "profiler_level=ProfilerLevel.Level1"
@@ -210,10 +210,10 @@ def _tell_of_job(made: Imported, folder: Path) -> None:
     """Say what ``profiler_info_<rank>.json`` does."""
     for file in sorted(folder.glob("profiler_info*.json")) if folder.is_dir() else ():
         try:
-            told: Any = json.loads(file.read_text("utf-8"))
+            profile: Any = json.loads(file.read_text("utf-8"))
         except (OSError, ValueError) as error:
             made.problems.append(f"{file}: is no JSON ({error}): the rank is taken from its name")
             continue
-        if isinstance(told, dict):
-            rank = whole(told.get("rank_id"))
+        if isinstance(profile, dict):
+            rank = whole(profile.get("rank_id"))
             made.rank = rank if rank is not None else made.rank

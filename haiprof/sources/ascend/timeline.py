@@ -120,12 +120,12 @@ class Timeline:
         #: One line for each thing that could not be read.
         self.problems: list[str] = []
 
-    def read(self, path: str, told: Callable[[int], None]) -> None:
+    def read(self, path: str, on_bytes: Callable[[int], None]) -> None:
         """Read a file to its end.
 
         Args:
             path: of the file.
-            told: is called with the bytes that were read since its last call.
+            on_bytes: is called with the bytes that were read since its last call.
 
         Raises:
             HaiprofError: it cannot be opened.
@@ -138,7 +138,7 @@ class Timeline:
             known = waiting = 0
             for piece in pieces:
                 parser.feed(piece)
-                told(pieces.consumed - known)
+                on_bytes(pieces.consumed - known)
                 known = pieces.consumed
                 waiting += len(piece)
                 if waiting >= _SEGMENT:
@@ -204,14 +204,14 @@ class Timeline:
 
     def _wanted(self, tasks: pl.DataFrame, arrows: pl.DataFrame) -> pl.DataFrame:
         """``task`` and ``external`` of those that torch_npu says an operator wanted."""
-        told = arrows.filter(pl.col("category") == "async_npu")
-        left = told.filter(pl.col("side") == 0).select(
+        flows = arrows.filter(pl.col("category") == "async_npu")
+        left = flows.filter(pl.col("side") == 0).select(
             "id", pl.col("thread").alias("by"), pl.col("time").alias("at")
         )
         ops = self.ops.select(
             pl.col("thread").alias("by"), pl.col("start").alias("at"), "external"
         ).unique(("by", "at"), keep="last")
-        arrived = told.filter(pl.col("side") != 0).select(
+        arrived = flows.filter(pl.col("side") != 0).select(
             "process", "thread", pl.col("time").alias("start"), "id"
         )
         return (
@@ -235,19 +235,19 @@ class Timeline:
         groups, beyond = within_reach(groups)
         if beyond:
             self.unknown["times beyond all times"] += beyond
-        if (told := groups.get("metadata")) is not None:
-            self._name(_frame(told, texts))
-        if (told := groups.get("spans")) is not None:
-            self._sort_out(_complete(_frame(told, texts), _SPANS))
-        if (told := groups.get("flows")) is not None:
-            self._take_flows(_complete(_frame(told, texts), _FLOWS))
-        if (told := groups.get("counters")) is not None:
-            self._take_counters(_complete(_frame(told, texts), _COUNTERS))
+        if (group := groups.get("metadata")) is not None:
+            self._name(_frame(group, texts))
+        if (group := groups.get("spans")) is not None:
+            self._sort_out(_complete(_frame(group, texts), _SPANS))
+        if (group := groups.get("flows")) is not None:
+            self._take_flows(_complete(_frame(group, texts), _FLOWS))
+        if (group := groups.get("counters")) is not None:
+            self._take_counters(_complete(_frame(group, texts), _COUNTERS))
 
-    def _name(self, told: pl.DataFrame) -> None:
-        if not {"name", "process", "arguments"} <= set(told.columns):
+    def _name(self, metadata: pl.DataFrame) -> None:
+        if not {"name", "process", "arguments"} <= set(metadata.columns):
             return
-        for name, process, arguments in told.select("name", "process", "arguments").iter_rows():
+        for name, process, arguments in metadata.select("name", "process", "arguments").iter_rows():
             if name == "process_name":
                 self._names[process] = _member(arguments, "name")
             elif name == "process_labels":
@@ -457,10 +457,10 @@ def _argument(name: str) -> pl.Expr:
 
 def _member(arguments: str | None, name: str) -> str:
     try:
-        told = json.loads(arguments or "")[name]
+        value = json.loads(arguments or "")[name]
     except (ValueError, KeyError, TypeError):
         return ""
-    return told if isinstance(told, str) else str(told)
+    return value if isinstance(value, str) else str(value)
 
 
 def _whole(text: object) -> int | None:

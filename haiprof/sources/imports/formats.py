@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 #: Of a path, what it holds of a tool; None where it holds nothing of it.
 Find = Callable[[str], Found | None]
-Told = Callable[[int], None]
+OnBytes = Callable[[int], None]
 #: Reads the trace of one process: fills what it came to, and writes its tables. It calls what it is
 #: given with the bytes that it has read since it last did; what that raises ends the import.
-Read = Callable[[Imported, "Segments", Told], None]
+Read = Callable[[Imported, "Segments", OnBytes], None]
 
 
 def find(path: str) -> Found | None:
@@ -74,7 +74,7 @@ def _others(found: Found, finders: Mapping[str, Find]) -> Iterator[str]:
 
 
 def import_source(
-    source: Source, folder: str, compression: str | None, told: Told | None = None
+    source: Source, folder: str, compression: str | None, on_bytes: OnBytes | None = None
 ) -> Imported:
     """Write the tables of the trace of one process as Arrow files.
 
@@ -82,8 +82,8 @@ def import_source(
         source: the trace.
         folder: is made; the files go there.
         compression: of the files: ``zstd``, ``lz4``, or None.
-        told: is called with the bytes that were read since its last call; what it raises ends the
-            import.
+        on_bytes: called with the number of bytes read since its last call; what it raises ends
+            the import.
 
     Returns:
         What it came to; an error that the trace or the disk has is in ``failed``, and no file is
@@ -95,11 +95,11 @@ def import_source(
     made = Imported(source, folder)
     ended: BaseException | None = None
 
-    def tell(count: int) -> None:
+    def report(count: int) -> None:
         nonlocal ended
         try:
-            if told is not None:
-                told(count)
+            if on_bytes is not None:
+                on_bytes(count)
         except BaseException as error:
             ended = error
             raise
@@ -108,7 +108,7 @@ def import_source(
         with from_system():
             Path(folder).mkdir(mode=0o700)
             segments = Segments(made, compression)
-            _reader(source.tool)(made, segments, tell)
+            _reader(source.tool)(made, segments, report)
             segments.write_problems()
     except HaiprofError as error:
         made.failed = str(error)

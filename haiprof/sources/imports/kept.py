@@ -17,7 +17,7 @@ from haiprof import schema
 from haiprof.common.claimed_folder import Held, remove_abandoned
 from haiprof.errors import HaiprofError
 from haiprof.sources.found import Found, has_beside
-from haiprof.sources.imports.formats import Told
+from haiprof.sources.imports.formats import OnBytes
 from haiprof.sources.imports.whole_run import IMPORTER, files_of, import_run
 
 _PARTIAL: Final = ".haiprof-importing-"
@@ -39,25 +39,25 @@ def why_not_fresh(found: Found, place: Path) -> str | None:
     Returns:
         Words that go on where the name of the import ends.
     """
-    told = _told(place)
-    if told is None:
+    stored = _stored(place)
+    if stored is None:
         return "is no import of haiprof, or not a whole one"
-    if told.get("importer") != IMPORTER:
+    if stored.get("importer") != IMPORTER:
         return "was made by another version of haiprof"
-    return None if told.get("files") == files_of(found) else "is of other files, or of older ones"
+    return None if stored.get("files") == files_of(found) else "is of other files, or of older ones"
 
 
-def _told(place: Path) -> dict[str, Any] | None:
+def _stored(place: Path) -> dict[str, Any] | None:
     try:
         document = json.loads((place / schema.RUN_FILE).read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
-    told = document.get("import") if isinstance(document, dict) else None
-    return told if isinstance(told, dict) else None
+    stored = document.get("import") if isinstance(document, dict) else None
+    return stored if isinstance(stored, dict) else None
 
 
 def keep(
-    found: Found, place: Path, executor: Executor | None = None, told: Told | None = None
+    found: Found, place: Path, executor: Executor | None = None, on_bytes: OnBytes | None = None
 ) -> None:
     """Import traces into ``place``, instead of an older import there.
 
@@ -65,26 +65,28 @@ def keep(
         found: the traces.
         place: the folder; one above it is made where there is none.
         executor: see :func:`haiprof.sources.imports.whole_run.import_run`.
-        told: see there.
+        on_bytes: see there.
 
     Raises:
         HaiprofError: ``place`` is something else, cannot be written, or nothing can be read.
     """
-    if place.exists() and _told(place) is None and not _empty(place):
+    if place.exists() and _stored(place) is None and not _empty(place):
         raise HaiprofError(
             f"{place}: is there and no import of haiprof: remove it, or give another with --out"
         )
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         remove_abandoned(place.parent, _PARTIAL)
-        held = Held(place.parent, _PARTIAL)
+        claimed = Held(place.parent, _PARTIAL)
         try:
-            import_run(found, held.path, compression=_COMPRESSION, executor=executor, told=told)
+            import_run(
+                found, claimed.path, compression=_COMPRESSION, executor=executor, on_bytes=on_bytes
+            )
             # Somebody else may have made the very same meanwhile, and be reading it.
             if why_not_fresh(found, place) is not None:
-                _swap(held.path, place)
+                _swap(claimed.path, place)
         finally:
-            held.remove()
+            claimed.remove()
     except OSError as error:
         raise HaiprofError(
             f"{place}: cannot be written ({error.strerror or error}): "

@@ -46,8 +46,8 @@ class Segments:
 
     def write_over(self, file: Path, rows: pa.Table) -> None:
         """Write ``rows`` as the content of a segment."""
-        told = {schema.KEY_ROWS: str(rows.num_rows), **(rows.schema.metadata or {})}
-        rows = rows.replace_schema_metadata(told)
+        metadata = {schema.KEY_ROWS: str(rows.num_rows), **(rows.schema.metadata or {})}
+        rows = rows.replace_schema_metadata(metadata)
         with (
             pa.OSFile(str(file), "wb") as sink,
             pa.ipc.new_file(sink, rows.schema, options=self._options) as out,

@@ -22,7 +22,7 @@ from haiprof import schema
 from haiprof.common.places import safe_name
 from haiprof.errors import HaiprofError
 from haiprof.sources.found import Found, Source
-from haiprof.sources.imports.formats import Told, import_source
+from haiprof.sources.imports.formats import OnBytes, import_source
 from haiprof.sources.imports.imported import Imported, whole
 
 #: Of what is written here. Imports of another version are made anew.
@@ -40,7 +40,7 @@ def import_run(
     *,
     compression: str | None,
     executor: Executor | None = None,
-    told: Told | None = None,
+    on_bytes: OnBytes | None = None,
 ) -> None:
     """Write the traces of a run into an empty folder, as a run of haiprof.
 
@@ -49,12 +49,12 @@ def import_run(
         folder: exists and is empty.
         compression: of the tables: ``zstd``, ``lz4``, or None.
         executor: reads the files; by default a few threads, since reading leaves Python alone.
-        told: is called with bytes that were read, from any thread.
+        on_bytes: is called with bytes that were read, from any thread.
 
     Raises:
         HaiprofError: none of the files can be read.
     """
-    all_made = _import_files(found.sources, folder, compression, executor, told)
+    all_made = _import_files(found.sources, folder, compression, executor, on_bytes)
     failed = [made.failed for made in all_made if made.failed is not None]
     good = [made for made in all_made if made.failed is None]
     if not good:
@@ -83,37 +83,37 @@ def _import_files(
     folder: Path,
     compression: str | None,
     executor: Executor | None,
-    told: Told | None,
+    on_bytes: OnBytes | None,
 ) -> list[Imported]:
     jobs = [(source, str(folder / f".{n}")) for n, source in enumerate(sources)]
     if executor is not None:
         futures = [executor.submit(import_source, *job, compression) for job in jobs]
-        return _results(futures, told)
+        return _results(futures, on_bytes)
     stopped = threading.Event()
 
-    def tell(count: int) -> None:
+    def report(count: int) -> None:
         if stopped.is_set():
             raise _Stopped
-        if told is not None:
-            told(count)
+        if on_bytes is not None:
+            on_bytes(count)
 
     if len(jobs) == 1:
-        return [import_source(*jobs[0], compression, tell)]
+        return [import_source(*jobs[0], compression, report)]
     with ThreadPoolExecutor(min(_MOST_THREADS, cpu_count() or 1, len(jobs))) as pool:
         try:
-            return _results([pool.submit(import_source, *job, compression, tell) for job in jobs])
+            return _results([pool.submit(import_source, *job, compression, report) for job in jobs])
         except BaseException:
             stopped.set()
             raise
 
 
-def _results(futures: list[Future[Imported]], told: Told | None = None) -> list[Imported]:
+def _results(futures: list[Future[Imported]], on_bytes: OnBytes | None = None) -> list[Imported]:
     made = []
     try:
         for future in futures:
             made.append(future.result())
-            if told is not None:
-                told(made[-1].source.bytes)
+            if on_bytes is not None:
+                on_bytes(made[-1].source.bytes)
     except BaseException:
         for future in futures:
             future.cancel()

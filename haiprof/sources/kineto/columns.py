@@ -83,11 +83,13 @@ def within_reach(groups: Mapping[str, Group]) -> tuple[dict[str, Group], int]:
             continue
         beyond += int((~good).sum())
         made[name] = picked(group, good)
-        if name in _SIDES and (told := made.get("collectives")) is not None:
-            of_these = told["side"] == _SIDES[name]
-            now = np.where(of_these, (np.cumsum(good) - 1)[told["row"] * of_these], told["row"])
-            there = ~of_these | good[told["row"] * of_these]
-            made["collectives"] = picked({**told, "row": now}, there)
+        if name in _SIDES and (collectives := made.get("collectives")) is not None:
+            of_these = collectives["side"] == _SIDES[name]
+            now = np.where(
+                of_these, (np.cumsum(good) - 1)[collectives["row"] * of_these], collectives["row"]
+            )
+            there = ~of_these | good[collectives["row"] * of_these]
+            made["collectives"] = picked({**collectives, "row": now}, there)
     return {name: group for name, group in made.items() if height(group)}, beyond
 
 

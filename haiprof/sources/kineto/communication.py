@@ -53,7 +53,7 @@ def host_collectives(
     spans: Group,
     calls: npt.NDArray[np.bool_],
     threads: npt.NDArray[np.uint32],
-    told: Group | None,
+    collectives: Group | None,
     base: int,
 ) -> Columns:
     """Return the communication that the host's spans start.
@@ -63,16 +63,16 @@ def host_collectives(
         spans: the parser's rows.
         calls: which of them are ops or ranges of the user.
         threads: of each span.
-        told: the parser's ``collectives``: arguments of those spans that have such.
+        collectives: the parser's ``collectives``: arguments of those spans that have such.
         base: ns since the epoch that the file's times begin at.
     """
     names = codes(spans, "name")
     ops = np.full(len(names), NO_CODE, np.uint32)
     which = np.full(len(names), -1, np.int64)
-    if told is not None:
-        of_host = np.flatnonzero(told["side"] == 0)
-        which[told["row"][of_host]] = of_host
-        ops[told["row"][of_host]] = codes(told, "op")[of_host]
+    if collectives is not None:
+        of_host = np.flatnonzero(collectives["side"] == 0)
+        which[collectives["row"][of_host]] = of_host
+        ops[collectives["row"][of_host]] = codes(collectives, "op")[of_host]
     named = texts.spread(names, lambda name: words.collective_of(name) is not None, 0, np.bool_)
     chosen = np.flatnonzero(calls & (named | (ops != NO_CODE)))
     if not len(chosen):
@@ -90,40 +90,42 @@ def host_collectives(
         "duration": durations(rows),
         "thread": pa.array(threads[chosen]),
         **identities(rows, "external"),
-        **_arguments(texts, told, which[chosen], _bytes_of_inputs(texts, rows)),
+        **_arguments(texts, collectives, which[chosen], _bytes_of_inputs(texts, rows)),
     }
 
 
-def device_collectives(texts: Texts, activities: Group, told: Group, base: int) -> Columns:
+def device_collectives(texts: Texts, activities: Group, collectives: Group, base: int) -> Columns:
     """Return the communication that kernels are, as their arguments say.
 
     Args:
         texts: of the file.
         activities: the parser's rows.
-        told: the parser's ``collectives``: arguments of those that have such.
+        collectives: the parser's ``collectives``: arguments of those that have such.
         base: ns since the epoch that the file's times begin at.
     """
-    ops = codes(told, "op")
-    which = np.flatnonzero((told["side"] == 1) & (ops != NO_CODE)).astype(np.int64)
+    ops = codes(collectives, "op")
+    which = np.flatnonzero((collectives["side"] == 1) & (ops != NO_CODE)).astype(np.int64)
     if not len(which):
         return {}
-    rows = picked(activities, told["row"][which])
+    rows = picked(activities, collectives["row"][which])
     return {
         "side": word_column(np.zeros(len(which), np.int8), ("device",)),
         "op": texts.column(ops[which]),
         "start": times(rows, "start", base),
         "duration": durations(rows),
         **identities(rows, "external", "correlation"),
-        **_arguments(texts, told, which, np.full(len(which), NO_NUMBER, np.int64)),
+        **_arguments(texts, collectives, which, np.full(len(which), NO_NUMBER, np.int64)),
     }
 
 
-def _arguments(texts: Texts, told: Group | None, which: Numbers, bytes_in: Numbers) -> Columns:
-    """Return the columns of the rows ``which`` of ``told``; negative ones have no arguments.
+def _arguments(
+    texts: Texts, collectives: Group | None, which: Numbers, bytes_in: Numbers
+) -> Columns:
+    """Return the columns of the rows ``which`` of ``collectives``; negative ones have no arguments.
 
     ``bytes_in`` is what is known of the bytes otherwise.
     """
-    rows = picked_or_none(told or {}, which)
+    rows = picked_or_none(collectives or {}, which)
     elements = rows.get("elements_in")
     if elements is not None and "type" in rows:
         sizes = texts.spread(rows["type"], words.element_bytes, 0, np.int64)
@@ -148,14 +150,14 @@ def _further(texts: Texts, rows: Group) -> Columns:
     found, index = np.unique(keys, axis=0, return_inverse=True)
     made = []
     for row in found.tolist():
-        told: dict[str, Any] = {}
+        members: dict[str, Any] = {}
         for (member, column), value in zip(known.items(), row, strict=True):
             if column.dtype == np.int64:
                 if value != NO_NUMBER:
-                    told[member] = value
+                    members[member] = value
             elif value != NO_CODE:
-                told[member] = value if member == "rank" else _value(texts[value])
-        made.append(json.dumps(told) if told else None)
+                members[member] = value if member == "rank" else _value(texts[value])
+        made.append(json.dumps(members) if members else None)
     return some("attributes", word_column(index.reshape(-1), made))
 
 

@@ -31,13 +31,13 @@ _NAMED: Final = 10
 _KEPT: Final = ("distributedInfo", "deviceProperties", "schemaVersion", "host_name")
 
 
-def read(made: Imported, segments: Segments, told: Callable[[int], None]) -> None:
+def read(made: Imported, segments: Segments, on_bytes: Callable[[int], None]) -> None:
     """Read one trace file; see :data:`haiprof.sources.imports.formats.Read`.
 
     Raises:
         HaiprofError: nothing of it can be read.
     """
-    _File(made, segments).read(told)
+    _File(made, segments).read(on_bytes)
 
 
 class _File:
@@ -50,7 +50,7 @@ class _File:
         #: File of each segment, and the base that its times begin at.
         self._written: list[tuple[Path, int]] = []
 
-    def read(self, told: Callable[[int], None]) -> None:
+    def read(self, on_bytes: Callable[[int], None]) -> None:
         from haiprof import _core
 
         parser = _core.TraceParser(dict(words.ROUTES), list(words.WITH_ARGUMENTS))
@@ -60,7 +60,7 @@ class _File:
             writing: Future[None] | None = None
             for piece in pieces:
                 parser.feed(piece)
-                told(pieces.consumed - known)
+                on_bytes(pieces.consumed - known)
                 known = pieces.consumed
                 waiting += len(piece)
                 if waiting >= _SEGMENT:
@@ -163,12 +163,12 @@ def _why_nothing(found: Mapping[str, tuple[int, int, str]], events: int, broken:
     return f"has no events: {give}"
 
 
-def _header(told: Mapping[str, str]) -> dict[str, Any]:
-    return {name: _json(told[name]) for name in _KEPT if name in told}
+def _header(header: Mapping[str, str]) -> dict[str, Any]:
+    return {name: _json(header[name]) for name in _KEPT if name in header}
 
 
-def _base(told: Mapping[str, str]) -> int:
-    base = _json(told.get("baseTimeNanoseconds", "0"))
+def _base(header: Mapping[str, str]) -> int:
+    base = _json(header.get("baseTimeNanoseconds", "0"))
     try:
         base = int(base)
     except (TypeError, ValueError, OverflowError):
@@ -185,8 +185,8 @@ def _json(text: str) -> Any:
 
 def _describe(made: Imported, header: Mapping[str, Any], devices: set[int]) -> None:
     """Say of the process what the header does."""
-    told = header.get("distributedInfo")
-    made.distributed = told if isinstance(told, dict) else {}
+    distributed = header.get("distributedInfo")
+    made.distributed = distributed if isinstance(distributed, dict) else {}
     made.rank = whole(made.distributed.get("rank"))
     made.world_size = whole(made.distributed.get("world_size"))
     host = header.get("host_name")
@@ -206,13 +206,13 @@ def _gpus(header: Mapping[str, Any], devices: set[int]) -> list[dict[str, Any]]:
     return [_gpu(device, known.get(device, {})) for device in sorted(devices)]
 
 
-def _gpu(device: int, told: dict[str, Any]) -> dict[str, Any]:
-    name = told.get("name")
-    major, minor = whole(told.get("computeMajor")), whole(told.get("computeMinor"))
+def _gpu(device: int, properties: dict[str, Any]) -> dict[str, Any]:
+    name = properties.get("name")
+    major, minor = whole(properties.get("computeMajor")), whole(properties.get("computeMinor"))
     return gpu(
         device,
         name if isinstance(name, str) else "",
-        memory_bytes=whole(told.get("totalGlobalMem")),
-        multiprocessors=whole(told.get("numSms")),
+        memory_bytes=whole(properties.get("totalGlobalMem")),
+        multiprocessors=whole(properties.get("numSms")),
         capability=None if major is None or minor is None else (major, minor),
     )

@@ -74,7 +74,7 @@ class Rows:
         made: dict[str, list[Columns]] = {}
         groups, beyond = within_reach(groups)
         self.refused["'ts' or 'dur' is beyond all times"] += beyond
-        told = groups.get("collectives")
+        collectives = groups.get("collectives")
         if spans := groups.get("spans"):
             categories = self._categories(spans)
             threads = self._threads.of_host(spans)
@@ -83,14 +83,16 @@ class Rows:
                 self._spans(picked(spans, known), categories[known], threads[known], base)
             ]
             calls = np.isin(categories, _CALLS)
-            made["collectives"] = [host_collectives(self.texts, spans, calls, threads, told, base)]
+            made["collectives"] = [
+                host_collectives(self.texts, spans, calls, threads, collectives, base)
+            ]
         if activities := groups.get("activities"):
             ranges = self._are_ranges(activities)
             made["kernels"] = [self._kernels(picked(activities, ~ranges), base)]
             made["device_spans"] = [self._device_spans(picked(activities, ranges), base)]
-            if told is not None:
+            if collectives is not None:
                 made.setdefault("collectives", []).append(
-                    device_collectives(self.texts, activities, told, base)
+                    device_collectives(self.texts, activities, collectives, base)
                 )
         if allocations := groups.get("allocations"):
             made["allocations"] = [self._allocations(allocations, base)]
@@ -188,8 +190,8 @@ class Rows:
     def _device_spans(self, found: Group, base: int) -> Columns:
         # Most files tell a range's device and stream as its process and thread only.
         devices, streams = (
-            np.where(told == NO_CODE, self._ordinals(found, instead), told)
-            for told, instead in (
+            np.where(ordinals == NO_CODE, self._ordinals(found, instead), ordinals)
+            for ordinals, instead in (
                 (codes(found, "device"), "process"),
                 (codes(found, "stream"), "thread"),
             )

@@ -121,7 +121,7 @@ def _of_all(file: Path) -> tuple[Source, ...]:
 
 
 def _source(file: Path, worker: str, rank: int | None, part: str | None) -> Source:
-    told = file.stat()
+    status = file.stat()
     return Source(
         tool=MEGATRON,
         path=str(file),
@@ -130,7 +130,7 @@ def _source(file: Path, worker: str, rank: int | None, part: str | None) -> Sour
         rank=rank,
         host=None,
         span=1,
-        bytes=told.st_size,
-        mtime_ns=told.st_mtime_ns,
+        bytes=status.st_size,
+        mtime_ns=status.st_mtime_ns,
         part=part,
     )

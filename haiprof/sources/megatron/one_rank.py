@@ -27,7 +27,7 @@ LACKS: Final = {
 }
 
 
-def read(made: Imported, segments: Segments, told: Callable[[int], None]) -> None:
+def read(made: Imported, segments: Segments, on_bytes: Callable[[int], None]) -> None:
     """Read what one rank did; see :data:`haiprof.sources.imports.formats.Read`.
 
     Raises:
@@ -65,7 +65,7 @@ def read(made: Imported, segments: Segments, told: Callable[[int], None]) -> Non
         for why, count in did.left_out.items()
     ]
     if source.part is None:
-        told(source.bytes)
+        on_bytes(source.bytes)
 
 
 def _timeline(source: Source) -> timeline.Timeline:

@@ -50,7 +50,7 @@ class Event(NamedTuple):
     phase: str
     time: int
     iteration: int
-    told: Mapping[str, Any]
+    arguments: Mapping[str, Any]
 
 
 @dataclass(slots=True)
@@ -98,16 +98,16 @@ def _of_all(path: str, mtime_ns: int) -> Mapping[str, Timeline]:
     events: dict[str, list[Event]] = defaultdict(list)
     left_out: Counter[str] = Counter()
     for row in _rows(path):
-        told = row.get("args")
-        told = told if isinstance(told, dict) else {}
+        arguments = row.get("args")
+        arguments = arguments if isinstance(arguments, dict) else {}
         pid, tid = whole(row.get("pid")), whole(row.get("tid"))
         time = _ns(row.get("ts"), _NS_PER_US)
         if pid is None or tid is None or time is None:
             left_out["without a time, a pid or a tid"] += 1
             continue
         data, pipeline = divmod(pid, max(sizes.pipeline, 1))
-        number = _small(told.get(_ITERATION)) or 0
-        event = _event(row, time, number, told)
+        number = _small(arguments.get(_ITERATION)) or 0
+        event = _event(row, time, number, arguments)
         events[str(Place(data, pipeline, tid))].append(event)
     made = {place: timeline(each, _pipeline(place)) for place, each in events.items()}
     for each in made.values():
@@ -156,14 +156,14 @@ def begins(files: tuple[tuple[str, int], ...]) -> list[int]:
 
 @functools.lru_cache(maxsize=1)
 def _of_files(files: tuple[tuple[str, int], ...]) -> list[int]:
-    told = []
+    timelines = []
     for path, _ in files:
         try:
             read = _iterations(_rows(path), Counter())
-            told.append([(each.pad, each.duration) for each in read])
+            timelines.append([(each.pad, each.duration) for each in read])
         except HaiprofError:  # named where it is imported itself
             continue
-    return _begins(told)
+    return _begins(timelines)
 
 
 def _begins(ranks: list[list[tuple[int, int]]]) -> list[int]:
@@ -195,16 +195,16 @@ def timeline(events: Iterable[Event], stage: int) -> Timeline:
                 left_out["that end what has not begun"] += 1
                 continue
             begun = opened[event.name].pop()
-            told = {**begun.told, **event.told}
+            arguments = {**begun.arguments, **event.arguments}
             spans.append(
                 (
                     begun.time,
                     event.time - begun.time,
                     event.name,
                     begun.iteration,
-                    _small(told.get("microbatch")),
-                    _first(_small(told.get("pp_rank")), _small(told.get("pp_rk")), stage),
-                    _small(told.get("model_chunk")),
+                    _small(arguments.get("microbatch")),
+                    _first(_small(arguments.get("pp_rank")), _small(arguments.get("pp_rk")), stage),
+                    _small(arguments.get("model_chunk")),
                 )
             )
         elif event.phase in ("i", "I"):
@@ -252,8 +252,10 @@ def _iterations(rows: list[dict[str, Any]], left_out: Counter[str]) -> Iterator[
         left_out["of an iteration that does not end"] += len(events)
 
 
-def _event(row: Mapping[str, Any], time: int, iteration: int, told: Mapping[str, Any]) -> Event:
-    return Event(_text(row.get("name", "")), _text(row.get("ph", "")), time, iteration, told)
+def _event(
+    row: Mapping[str, Any], time: int, iteration: int, arguments: Mapping[str, Any]
+) -> Event:
+    return Event(_text(row.get("name", "")), _text(row.get("ph", "")), time, iteration, arguments)
 
 
 def _text(value: Any) -> str:

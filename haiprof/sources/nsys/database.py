@@ -124,15 +124,15 @@ class Database:
                 f"{self.path}: {table} has no column '{column}': export it again with a newer nsys"
             )
         kinds = {name: pl.String for name in texts} | {name: pl.Float64 for name in reals}
-        told = [_told(source, known) for source in wanted.values()]
-        sql = f'select {", ".join(told)} from "{table}" where {chosen.format(column)}'
+        selected = [_expression(source, known) for source in wanted.values()]
+        sql = f'select {", ".join(selected)} from "{table}" where {chosen.format(column)}'
         try:
             cursor = self._connection.execute(sql, values)
             while rows := cursor.fetchmany(PIECE_ROWS):
                 yield pl.DataFrame(
                     [
-                        pl.Series(name, told, kinds.get(name, pl.Int64), strict=False)
-                        for name, told in zip(wanted, zip(*rows, strict=True), strict=True)
+                        pl.Series(name, cells, kinds.get(name, pl.Int64), strict=False)
+                        for name, cells in zip(wanted, zip(*rows, strict=True), strict=True)
                     ]
                 )
         except _BROKEN as error:
@@ -166,7 +166,7 @@ class Database:
         }
 
 
-def _told(source: str | Expression, known: frozenset[str]) -> str:
+def _expression(source: str | Expression, known: frozenset[str]) -> str:
     expression, needs = (f'"{source}"', (source,)) if isinstance(source, str) else source
     return expression if known.issuperset(needs) else "null"
 

@@ -10,7 +10,7 @@ from haiprof import schema
 from haiprof.errors import HaiprofError
 from haiprof.sources.found import NSYS, Found, Source, is_sqlite, is_url
 from haiprof.sources.kineto.names import rank_in
-from haiprof.sources.nsys.processes import rank_told, targets
+from haiprof.sources.nsys.processes import rank_and_world_size, targets
 
 if TYPE_CHECKING:
     from haiprof.sources.nsys.database import Database
@@ -123,9 +123,9 @@ def _in_folder(folder: Path) -> Found | None:
 
 
 def _sources(file: Path, db: Database) -> tuple[Source, ...]:
-    told = file.stat()
+    status = file.stat()
     found = targets(db)
-    rank = rank_told(db)[0] if len(found) == 1 else None
+    rank = rank_and_world_size(db)[0] if len(found) == 1 else None
     stem = _stem(file)
     if len(found) == 1 and rank is None:
         rank = rank_in(stem)
@@ -138,8 +138,8 @@ def _sources(file: Path, db: Database) -> tuple[Source, ...]:
             rank=rank,
             host=None,
             span=1,
-            bytes=told.st_size,
-            mtime_ns=told.st_mtime_ns,
+            bytes=status.st_size,
+            mtime_ns=status.st_mtime_ns,
             part=target.part,
         )
         for target in found

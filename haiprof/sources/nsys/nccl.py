@@ -42,11 +42,11 @@ _JOINING: Final = "ncclCommInitRank%"
 def payload(text: object) -> dict[str, Any]:
     """Return the members of a payload, whatever they are nested in; none of what is no JSON."""
     try:
-        told = json.loads(text) if isinstance(text, str) else None
+        document = json.loads(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):
         return {}
     made: dict[str, Any] = {}
-    waiting = [told]
+    waiting = [document]
     while waiting:
         each = waiting.pop()
         if isinstance(each, dict):
@@ -63,14 +63,14 @@ def ranks(db: Database, targets: Sequence[Target]) -> dict[int, int]:
     That is one that has exactly the processes of the file; of a job on several nodes the largest
     communicator need not be of all, so then nothing is said.
     """
-    told: dict[Any, dict[int, int]] = {}
+    communicators: dict[Any, dict[int, int]] = {}
     for process, text in _joined(db):
         said = payload(text)
         rank, count = whole(said.get(_RANK)), whole(said.get(_RANKS))
         if rank is not None and count == len(targets) and GROUP in said:
-            told.setdefault(str(said[GROUP]), {})[process << TID_BITS] = rank
+            communicators.setdefault(str(said[GROUP]), {})[process << TID_BITS] = rank
     keys = {target.key for target in targets}
-    for made in told.values():
+    for made in communicators.values():
         if made.keys() == keys and sorted(made.values()) == list(range(len(keys))):
             return made
     return {}

@@ -30,14 +30,14 @@ _DEVICES: Final = range(1 << 16)
 _SEVERITIES: Final = {2: "warning", 3: "error"}
 
 
-def read(made: Imported, segments: Segments, told: Callable[[int], None]) -> None:
+def read(made: Imported, segments: Segments, on_bytes: Callable[[int], None]) -> None:
     """Read the process of ``part``; see :data:`haiprof.sources.imports.formats.Read`.
 
     Raises:
         HaiprofError: the export cannot be read, or has nothing of it.
     """
     with Database(made.source.path) as db:
-        _Process(made, db, segments).read(told)
+        _Process(made, db, segments).read(on_bytes)
 
 
 class _Process:
@@ -58,12 +58,12 @@ class _Process:
         #: Rows whose times are not told, or cannot be.
         self._timeless = 0
 
-    def read(self, told: Callable[[int], None]) -> None:
+    def read(self, on_bytes: Callable[[int], None]) -> None:
         made, db = self._made, self._db
         made.pid = self._target.pid
         made.host = processes.host(db)
         if len(self._all) == 1:
-            made.rank, made.world_size = processes.rank_told(db)
+            made.rank, made.world_size = processes.rank_and_world_size(db)
         elif known_ranks := nccl.ranks(db, self._all):
             made.rank, made.world_size = known_ranks[self._target.key], len(known_ranks)
         known = processes.gpus(db, self._target)
@@ -75,15 +75,15 @@ class _Process:
             if frame["kind"][0] != "sync":
                 devices.update(d for d in frame["device"].unique().to_list() if d in _DEVICES)
             self._write("kernels", frame)
-            told(0)
+            on_bytes(0)
         for frame in activities.calls():
             self._write("spans", frame)
-            told(0)
+            on_bytes(0)
         ranges = Ranges(db, self._target, activities.named)
         for spans, collectives in ranges.frames():
             self._write("spans", spans)
             self._write("collectives", collectives)
-            told(0)
+            on_bytes(0)
         self._write("samples", _metrics(db, self._target, devices))
         self._write("events", _diagnostics(db, self._target))
         if made.begin is None:
@@ -91,7 +91,7 @@ class _Process:
         made.gpus = [known.get(device) or gpu(device) for device in sorted(devices)]
         made.lacks = lacks(Path(made.folder))
         self._tell(ranges.open)
-        told(made.source.bytes // len(self._all))
+        on_bytes(made.source.bytes // len(self._all))
 
     def _write(self, table: str, frames: pl.DataFrame | Iterator[pl.DataFrame]) -> None:
         import polars as pl
@@ -173,11 +173,11 @@ def _metrics(db: Database, target: Target, devices: set[int]) -> Iterator[pl.Dat
     }  # fmt: skip
     for frame in db.frames(table, wanted, where, reals=("value",)):
         rows = frame.select("type", "metric").rows()
-        told = [names.get(row, str(row[1])) for row in rows]
+        metrics = [names.get(row, str(row[1])) for row in rows]
         instances = [f"gpu{mine[kind & 255]}" for kind, _ in rows]
         yield frame.select(
             "time",
-            pl.Series("metric", told, pl.String()),
+            pl.Series("metric", metrics, pl.String()),
             pl.Series("instance", instances, pl.String()),
             "value",
             pl.lit(0).alias("flags"),

@@ -76,18 +76,18 @@ def targets(db: Database) -> list[Target]:
     return _ordered(keys, known)
 
 
-def rank_told(db: Database) -> tuple[int | None, int | None]:
+def rank_and_world_size(db: Database) -> tuple[int | None, int | None]:
     """Return rank and world size as the environment of the profiled command tells them.
 
     It is that of the one process only where the command was not a launcher of several.
     """
-    told: dict[str, str] = {}
+    variables: dict[str, str] = {}
     if db.has("META_DATA_CAPTURE", "name", "value"):
         sql = "select value from META_DATA_CAPTURE where name like 'PROCESS%:ENVIRONMENT_VARIABLE'"
         for (value,) in db.rows(sql):
             if (found := _VARIABLE.fullmatch(str(value))) is not None:
-                told.setdefault(found["name"], found["value"])
-    return _number(told, words.RANK_VARIABLES), _number(told, words.WORLD_VARIABLES)
+                variables.setdefault(found["name"], found["value"])
+    return _number(variables, words.RANK_VARIABLES), _number(variables, words.WORLD_VARIABLES)
 
 
 def host(db: Database) -> str | None:
@@ -117,17 +117,17 @@ def epoch(db: Database) -> int | None:
 def gpus(db: Database, target: Target) -> dict[int, dict[str, Any]]:
     """Return what is told of GPUs, by their ordinals in a process: rows of ``Imported.gpus``."""
     known = dict(_described(db))
-    number = gpu_numbers(db, target) or {told: told for told in known}
+    number = gpu_numbers(db, target) or {row: row for row in known}
     made = {}
     for device, at in number.items():
-        told = known.get(at, {})
-        name = told.get("name")
-        major, minor = whole(told.get("computeMajor")), whole(told.get("computeMinor"))
+        row = known.get(at, {})
+        name = row.get("name")
+        major, minor = whole(row.get("computeMajor")), whole(row.get("computeMinor"))
         made[device] = gpu(
             device,
             name if isinstance(name, str) else "",
-            memory_bytes=whole(told.get("totalMemory")),
-            multiprocessors=whole(told.get("smCount")) or None,
+            memory_bytes=whole(row.get("totalMemory")),
+            multiprocessors=whole(row.get("smCount")) or None,
             capability=None if major is None or minor is None else (major, minor),
         )
     return made
@@ -154,9 +154,9 @@ def _described(db: Database) -> Iterable[tuple[int, dict[str, Any]]]:
     ]
     if "id" in columns:
         for row in db.rows(f"select {', '.join(columns)} from TARGET_INFO_GPU"):
-            told = dict(zip(columns, row, strict=True))
-            if type(told["id"]) is int:
-                yield told["id"], told
+            values = dict(zip(columns, row, strict=True))
+            if type(values["id"]) is int:
+                yield values["id"], values
 
 
 def _named(db: Database) -> dict[int, int]:
@@ -182,8 +182,8 @@ def _pids(rows: Iterable[tuple[Any, ...]]) -> Iterable[int]:
     return (value for (value,) in rows if type(value) is int)
 
 
-def _number(told: dict[str, str], names: Iterable[str]) -> int | None:
+def _number(variables: dict[str, str], names: Iterable[str]) -> int | None:
     for name in names:
         with contextlib.suppress(KeyError, ValueError):
-            return whole(int(told[name]))
+            return whole(int(variables[name]))
     return None

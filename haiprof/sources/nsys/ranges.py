@@ -153,16 +153,16 @@ class Ranges:
         payloads = calls["payload"].zip_with(
             calls["payload"].is_not_null(), self._named(calls["payload_text"])
         )
-        told = [nccl.payload(text) for text in payloads.to_list()]
+        parsed = [nccl.payload(text) for text in payloads.to_list()]
         return (
             spans.filter(chosen)
             .select("start", "end", "thread", "external")
             .with_columns(
                 ops.filter(chosen),
                 pl.lit("host").alias("side"),
-                pl.Series("bytes", [whole(each.get(nccl.BYTES)) for each in told], pl.Int64()),
-                pl.Series("group", [_text(each.get(nccl.GROUP)) for each in told], pl.String()),
-                pl.Series("attributes", [_peer(each) for each in told], pl.String()),
+                pl.Series("bytes", [whole(each.get(nccl.BYTES)) for each in parsed], pl.Int64()),
+                pl.Series("group", [_text(each.get(nccl.GROUP)) for each in parsed], pl.String()),
+                pl.Series("attributes", [_peer(each) for each in parsed], pl.String()),
             )
         )
 
@@ -249,8 +249,8 @@ def _op(name: str) -> str | None:
     return nccl.OPS.get(name) or collective_of(name)
 
 
-def _peer(told: dict[str, Any]) -> str | None:
-    peer = whole(told.get(nccl.PEER))
+def _peer(payload: dict[str, Any]) -> str | None:
+    peer = whole(payload.get(nccl.PEER))
     return None if peer is None else json.dumps({"peer": peer})
 
 

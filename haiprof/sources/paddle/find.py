@@ -83,7 +83,7 @@ def device_of(name: str) -> int:
 
 
 def _source(log: Path, first: int = 0, above: str = "") -> Source:
-    told = log.stat()
+    status = log.stat()
     return Source(
         tool=PADDLE,
         path=str(log),
@@ -92,6 +92,6 @@ def _source(log: Path, first: int = 0, above: str = "") -> Source:
         rank=first + device_of(log.name),
         host=log.parent.name or None,
         span=1,
-        bytes=told.st_size,
-        mtime_ns=told.st_mtime_ns,
+        bytes=status.st_size,
+        mtime_ns=status.st_mtime_ns,
     )

@@ -33,7 +33,7 @@ _FIRST_STEP: Final = re.compile(rb"Schedule Profiler start at step (\d{1,9}) and
 _DEFAULT: Final = "default"
 #: Of a model in several chunks: ``forward0``.
 _OF_CHUNK: Final = re.compile(r"(.*?[a-z_])(\d{1,4})")
-_TOLD_EVERY: Final = 1 << 20
+_REPORT_EVERY: Final = 1 << 20
 #: Later than this is no time that a table can hold.
 _LAST_NS: Final = 1 << 62
 
@@ -57,7 +57,7 @@ _JOBS: Final = {
 }
 
 
-def read(made: Imported, segments: Segments, told: Callable[[int], None]) -> None:
+def read(made: Imported, segments: Segments, on_bytes: Callable[[int], None]) -> None:
     """Read one worker log; see :data:`haiprof.sources.imports.formats.Read`.
 
     Raises:
@@ -65,7 +65,7 @@ def read(made: Imported, segments: Segments, told: Callable[[int], None]) -> Non
         OSError: it cannot be read.
     """
     source = made.source
-    jobs, broken = _jobs(source, told)
+    jobs, broken = _jobs(source, on_bytes)
     device = device_of(Path(source.path).name)
     made.gpus = [gpu(device)]
     made.lacks = dict(LACKS)
@@ -85,7 +85,7 @@ def read(made: Imported, segments: Segments, told: Callable[[int], None]) -> Non
         )
 
 
-def _jobs(source: Source, told: Callable[[int], None]) -> tuple[pl.DataFrame, int]:
+def _jobs(source: Source, on_bytes: Callable[[int], None]) -> tuple[pl.DataFrame, int]:
     """Return the jobs in the order of the log, and how many more there are that cannot be read."""
     rows: list[tuple[int, int, str, int, int | None, int | None]] = []
     first_step, begins_with, step = 0, "", -1
@@ -94,8 +94,8 @@ def _jobs(source: Source, told: Callable[[int], None]) -> tuple[pl.DataFrame, in
     with Path(source.path).open("rb") as log:
         for line in log:
             consumed += len(line)
-            if consumed - known >= _TOLD_EVERY:
-                told(consumed - known)
+            if consumed - known >= _REPORT_EVERY:
+                on_bytes(consumed - known)
                 known = consumed
             if _MAY_BE_JOB not in line:
                 if not found_step and (started := _FIRST_STEP.search(line)):
@@ -122,7 +122,7 @@ def _jobs(source: Source, told: Callable[[int], None]) -> tuple[pl.DataFrame, in
             f"{source.path}: tells of no job of a schedule: turn the job schedule profiler on "
             "(job_schedule_profiler_start and _end, and the new executor), or give another log"
         )
-    told(consumed - known)
+    on_bytes(consumed - known)
     frame = pl.DataFrame(rows, schema=_JOBS, orient="row")
     return frame.with_columns(pl.col("step") + first_step), broken
 

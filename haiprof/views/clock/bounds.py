@@ -91,8 +91,8 @@ def _points(sides: list[Side]) -> Points | None:
     if not len(time):
         return None
     origin = int(time.min())
-    told = [values for side in sides for values in side[1:3] if values.dtype.kind == "i"]
-    base = int(np.median(np.concatenate(told)))
+    times = [values for side in sides for values in side[1:3] if values.dtype.kind == "i"]
+    base = int(np.median(np.concatenate(times)))
     order = np.argsort(time, kind="stable")
     # Whole numbers first: an epoch in ns is more than a float holds.
     columns = []

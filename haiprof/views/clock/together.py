@@ -50,7 +50,7 @@ def by_host(matched: pl.DataFrame, hosts: Mapping[str, str]) -> pl.DataFrame:
     )
     rank = pl.col("rank").cast(pl.String())
     host = rank.replace_strict(dict(hosts), return_dtype=pl.String())
-    told = pl.col("group").is_not_null() | pl.col("ranks").is_not_null()
+    has_group = pl.col("group").is_not_null() | pl.col("ranks").is_not_null()
     return (
         kept.with_columns(host.alias("host"))
         .group_by(*_SAME, "host", maintain_order=True)
@@ -58,7 +58,7 @@ def by_host(matched: pl.DataFrame, hosts: Mapping[str, str]) -> pl.DataFrame:
             pl.col("start").max().alias("begun"),
             pl.col("end").min().alias("ended"),
             pl.col("end").sort().get(pl.len() // 2).alias("end"),
-            told.all().alias("sure"),
+            has_group.all().alias("sure"),
         )
     )
 

@@ -95,19 +95,23 @@ def work(spans: pl.DataFrame, events: pl.DataFrame) -> Work:
     """
     steps = step_views.steps(spans.with_columns(pl.lit(None, pl.UInt32).alias("step")))
     end = (steps["start"] + steps["duration"]).to_numpy()
-    said = [(time, told) for time, told in _attributes(events, MODEL)]
+    said = [(time, attributes) for time, attributes in _attributes(events, MODEL)]
     which = np.searchsorted(np.array([time for time, _ in said], np.int64), end, "right") - 1
     which = np.maximum(which, 0)
-    dtypes = [str(told["dtype"]) for _, told in said if isinstance(told.get("dtype"), str)]
+    dtypes = [
+        str(attributes["dtype"])
+        for _, attributes in said
+        if isinstance(attributes.get("dtype"), str)
+    ]
 
     def total(name: str) -> float | None:
-        return _total(_known([_told(told, name) for _, told in said]), which)
+        return _total(_known([_figure(attributes, name) for _, attributes in said]), which)
 
     return Work(
         steps=steps.height,
         step_ns=int(steps["duration"].sum()),
-        given=_total(_known([_given(told) for _, told in said]), which),
-        formula=_total(_known([_formula(told) for _, told in said]), which),
+        given=_total(_known([_given(attributes) for _, attributes in said]), which),
+        formula=_total(_known([_formula(attributes) for _, attributes in said]), which),
         tokens=total("tokens_per_step"),
         samples=total("samples_per_step"),
         dtype=spelled(dtypes[-1]) if dtypes else "",
@@ -120,34 +124,37 @@ def _attributes(events: pl.DataFrame, kind: str) -> list[tuple[int, dict[str, An
     made = []
     for time, text in rows.select("time", "attributes").iter_rows():
         try:
-            told = json.loads(text or "")
+            document = json.loads(text or "")
         except (ValueError, RecursionError):
             continue
-        if isinstance(told, dict):
-            made.append((time, told))
+        if isinstance(document, dict):
+            made.append((time, document))
     return made
 
 
-def _told(told: Mapping[str, Any], name: str) -> float | None:
-    value = told.get(name)
+def _figure(attributes: Mapping[str, Any], name: str) -> float | None:
+    value = attributes.get(name)
     if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
         return float(value) if value >= 0 else None
     return None
 
 
-def _given(told: Mapping[str, Any]) -> float | None:
-    whole = _told(told, "flops_per_step")
+def _given(attributes: Mapping[str, Any]) -> float | None:
+    whole = _figure(attributes, "flops_per_step")
     if whole is not None:
         return whole
-    per_token, tokens = _told(told, "flops_per_token"), _told(told, "tokens_per_step")
+    per_token, tokens = (
+        _figure(attributes, "flops_per_token"),
+        _figure(attributes, "tokens_per_step"),
+    )
     return None if per_token is None or tokens is None else per_token * tokens
 
 
-def _formula(told: Mapping[str, Any]) -> float | None:
-    parameters, tokens = _told(told, "parameters"), _told(told, "tokens_per_step")
+def _formula(attributes: Mapping[str, Any]) -> float | None:
+    parameters, tokens = _figure(attributes, "parameters"), _figure(attributes, "tokens_per_step")
     if parameters is None or tokens is None:
         return None
-    return (6 * parameters + (_told(told, "attention_flops_per_token") or 0)) * tokens
+    return (6 * parameters + (_figure(attributes, "attention_flops_per_token") or 0)) * tokens
 
 
 def _known(values: Sequence[float | None]) -> list[float]:
@@ -168,17 +175,17 @@ def _total(values: list[float], which: npt.NDArray[np.intp]) -> float | None:
 
 
 def _counted(events: pl.DataFrame, spans: pl.DataFrame) -> Counted | None:
-    for _, told in reversed(_attributes(events, FLOPS)):
-        flops, recomputed = _told(told, "flops"), _told(told, "recomputed")
-        dtypes, uncounted = told.get("dtypes"), told.get("uncounted")
+    for _, attributes in reversed(_attributes(events, FLOPS)):
+        flops, recomputed = _figure(attributes, "flops"), _figure(attributes, "recomputed")
+        dtypes, uncounted = attributes.get("dtypes"), attributes.get("uncounted")
         if (
             flops is None
             or recomputed is None
             or not isinstance(dtypes, dict)
-            or told.get("failures")
+            or attributes.get("failures")
         ):
             continue
-        begun, ended = _told(told, "begun_ns"), _told(told, "ended_ns")
+        begun, ended = _figure(attributes, "begun_ns"), _figure(attributes, "ended_ns")
         evaluated = False
         if begun is not None and ended is not None:
             evaluated = bool(
@@ -188,7 +195,7 @@ def _counted(events: pl.DataFrame, spans: pl.DataFrame) -> Counted | None:
                     pl.col("start") < int(ended),
                 ).height
             )
-        parts = {str(name): _told(dtypes, name) or 0.0 for name in dtypes}
+        parts = {str(name): _figure(dtypes, name) or 0.0 for name in dtypes}
         names = tuple(map(str, uncounted)) if isinstance(uncounted, list) else ()
         return Counted(flops, recomputed, parts, names, evaluated)
     return None

@@ -109,9 +109,9 @@ class Place:
 
 def means(samples: pl.DataFrame, windows: Sequence[Window]) -> pl.DataFrame:
     """Return the mean of each metric and instance of one process in each window: :data:`MEANS`."""
-    told = usable(samples)
+    values = usable(samples)
     frames = [
-        told.filter(pl.col("time").is_between(low, high))
+        values.filter(pl.col("time").is_between(low, high))
         .group_by("metric", "instance", maintain_order=True)
         .agg(pl.col("value").mean())
         .select(pl.lit(number, pl.UInt32()).alias("window"), "metric", "instance", "value")

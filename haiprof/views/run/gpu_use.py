@@ -95,13 +95,13 @@ def use(
     sums = stepped.group_by("name").agg((pl.col("end") - pl.col("start")).sum())
     made.phase_ns = {str(name): int(ns) for name, ns in sums.iter_rows()}
 
-    told = all_windows(intervals, phases, host_steps(spans), kernels)
+    windows = all_windows(intervals, phases, host_steps(spans), kernels)
     busy, computing = busy_times(kernels), computing_times(kernels)
     communicating = communication_times(kernels)
     host = _host_phases(spans)
     none = (np.zeros(0, np.int64), np.zeros(0, np.int64))
-    for device in told["device"].unique().sort().to_list():
-        mine = told.filter(pl.col("device") == device)
+    for device in windows["device"].unique().sort().to_list():
+        mine = windows.filter(pl.col("device") == device)
         window = merge(mine["start"].to_numpy(), mine["end"].to_numpy())
         ran = intersect(*busy.get(device, none), *window)
         time, work = _length(window), _length(ran)

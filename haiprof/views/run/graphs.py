@@ -38,8 +38,8 @@ def replays(found: pl.DataFrame, on_host: pl.DataFrame) -> pl.DataFrame:
     if not found.height:
         return pl.DataFrame(schema=REPLAYS_SCHEMA)
     duration = pl.col("duration")
-    whose = ("device", "name")
-    made = found.group_by(whose).agg(
+    keys = ("device", "name")
+    made = found.group_by(keys).agg(
         pl.len().alias("replays"),
         duration.sum().alias("total"),
         duration.mean().alias("mean"),
@@ -48,7 +48,7 @@ def replays(found: pl.DataFrame, on_host: pl.DataFrame) -> pl.DataFrame:
         duration.max().alias("max"),
     )
     return (
-        made.join(_in_steps(found, on_host), on=whose, how="left")
+        made.join(_in_steps(found, on_host), on=keys, how="left")
         .with_columns(pl.col("steps").fill_null(0))
         .sort("total", pl.col("name").cast(pl.String), descending=[True, False])
         .select(pl.col(name).cast(kind) for name, kind in REPLAYS_SCHEMA.items())

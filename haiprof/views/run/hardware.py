@@ -251,8 +251,8 @@ def placement_table(ranks: Sequence[Summary]) -> pl.DataFrame:
             "node": rank.process.node,
             "rank": rank.process.rank,
             "pid": rank.process.pid,
-            "threads ran on": _told(threads),
-            "memory lies on": _told(memory),
+            "threads ran on": _shares_text(threads),
+            "memory lies on": _shares_text(memory),
             "memory elsewhere_share": far_memory(rank) if threads and memory else None,
             "far_fills_ratio": _mean(rank, "proc.far_fills.ratio"),
             "CPUs allowed": _mean(rank, "proc.allowed_cpus.count"),
@@ -293,7 +293,7 @@ def far_memory(rank: Summary) -> float | None:
     return sum(share * (1 - threads.get(node, 0.0)) for node, share in memory.items())
 
 
-def _told(shares: Mapping[str, float]) -> str | None:
+def _shares_text(shares: Mapping[str, float]) -> str | None:
     if not shares:
         return None
     most = [(node, share) for node, share in shares.items() if share >= 0.005]

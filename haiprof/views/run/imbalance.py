@@ -96,16 +96,16 @@ def imbalance(parts: RankParts) -> pl.DataFrame:
                 first, last, by_part = row
                 part = int(by_part.argmax())
                 late = int(np.median(excess[first : last + 1].sum(1)))
-                told = len(steps) >= FEWEST
+                enough = len(steps) >= FEWEST
                 end = len(steps) - 1 - max(_LAST, int(_LAST_SHARE * len(steps)))
                 rows.append(
                     (
                         rank,
                         late,
                         late / typical,
-                        int(steps[first]) if told else None,
-                        int(steps[last]) if told else None,
-                        last >= end if told else None,
+                        int(steps[first]) if enough else None,
+                        int(steps[last]) if enough else None,
+                        last >= end if enough else None,
                         names[part],
                         int(by_part[part]),
                         KINDS.get(names[part], "other"),

@@ -269,24 +269,24 @@ def device_table(summaries: list[Summary]) -> pl.DataFrame:
     return _filled(columns)
 
 
-def phase_table(told: Use) -> pl.DataFrame:
+def phase_table(use: Use) -> pl.DataFrame:
     """Return one row per device phase of one rank, and one for what lies between them.
 
     ``mean_ms`` and ``step_share`` are of all steps on the GPU; ``busy_share`` and ``idle_share``
     are parts of the phase in the steps in which kernels were recorded.
     """
-    between = {BETWEEN: told.between_ns} if told.step_ns else {}
-    recorded = {BETWEEN: told.recorded_ns - sum(told.recorded_phase_ns.values())}
-    busy = {BETWEEN: told.busy_ns - sum(told.busy_phase_ns.values())}
-    recorded.update(told.recorded_phase_ns)
-    busy.update(told.busy_phase_ns)
-    parts = {**{name: told.phase_ns[name] for name in device_phase_names([told])}, **between}
+    between = {BETWEEN: use.between_ns} if use.step_ns else {}
+    recorded = {BETWEEN: use.recorded_ns - sum(use.recorded_phase_ns.values())}
+    busy = {BETWEEN: use.busy_ns - sum(use.busy_phase_ns.values())}
+    recorded.update(use.recorded_phase_ns)
+    busy.update(use.busy_phase_ns)
+    parts = {**{name: use.phase_ns[name] for name in device_phase_names([use])}, **between}
     shares = [busy[n] / recorded[n] if recorded.get(n, 0) > 0 else None for n in parts]
     return _filled(
         {
             "phase": list(parts),
-            "mean_ms": [_ms(ns / told.steps) for ns in parts.values()],
-            "step_share": [ns / told.step_ns if told.step_ns else None for ns in parts.values()],
+            "mean_ms": [_ms(ns / use.steps) for ns in parts.values()],
+            "step_share": [ns / use.step_ns if use.step_ns else None for ns in parts.values()],
             "busy_share": list(shares),
             "idle_share": [None if share is None else 1 - share for share in shares],
         }

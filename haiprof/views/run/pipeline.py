@@ -125,12 +125,12 @@ def of_host(spans: pl.DataFrame) -> pl.DataFrame:
     Args:
         spans: with :data:`SPAN_COLUMNS`; ranges whose attributes hold no microbatch are no jobs.
     """
-    told = pl.col("attributes").cast(pl.String)
-    ranges = told.str.contains('"microbatch":', literal=True)
+    attributes = pl.col("attributes").cast(pl.String)
+    ranges = attributes.str.contains('"microbatch":', literal=True)
     return _named(
         spans.filter((pl.col("category").cast(pl.String) == "pipeline") | ranges).with_columns(
             # Not read as JSON: text that was cut off must not take the others with it.
-            told.str.extract(f'"{each}": ?(\\d+)').cast(pl.UInt32, strict=False).alias(each)
+            attributes.str.extract(f'"{each}": ?(\\d+)').cast(pl.UInt32, strict=False).alias(each)
             for each in ("microbatch", "stage", "chunk")
         )
     )
@@ -141,31 +141,31 @@ def with_updates(jobs: pl.DataFrame, updates: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([jobs, _named(updates)]).sort("start", maintain_order=True)
 
 
-def _named(told: pl.DataFrame) -> pl.DataFrame:
+def _named(jobs: pl.DataFrame) -> pl.DataFrame:
     """Return rows of either table as jobs."""
     name = pl.col("name").cast(pl.String)
-    known = {each: kind_of(each) for each in told.select(name.unique()).to_series()}
+    known = {each: kind_of(each) for each in jobs.select(name.unique()).to_series()}
     kinds = name.replace_strict(known, return_dtype=pl.String) if known else name
-    lacks = [pl.lit(None).alias(each) for each in JOBS if each not in (*told.columns, "kind")]
+    lacks = [pl.lit(None).alias(each) for each in JOBS if each not in (*jobs.columns, "kind")]
     return (
-        told.with_columns(name, kinds.alias("kind"), *lacks)
+        jobs.with_columns(name, kinds.alias("kind"), *lacks)
         .select(pl.col(column).cast(kind) for column, kind in JOBS.items())
         .sort("start", maintain_order=True)
     )
 
 
-def pipeline(told: pl.DataFrame, step: int | None = None) -> Pipeline:
+def pipeline(jobs: pl.DataFrame, step: int | None = None) -> Pipeline:
     """Return the pipeline that the jobs of all ranks make.
 
     Args:
-        told: jobs of all ranks below each other, with whose they are in front.
+        jobs: jobs of all ranks below each other, with whose they are in front.
         step: of this step only.
     """
-    if not told.height:
-        return _empty(told)
+    if not jobs.height:
+        return _empty(jobs)
     own = pl.col("rank").cast(pl.UInt32, strict=False).fill_null(0)
     by_stage = pl.col("kind").is_in(STAGE_KINDS)
-    made = _with_what_they_need(told).with_columns(
+    made = _with_what_they_need(jobs).with_columns(
         pl.when(by_stage).then(pl.col("stage").fill_null(own)).otherwise(pl.col("stage"))
     )
     windows = _windows(made)
@@ -173,16 +173,16 @@ def pipeline(told: pl.DataFrame, step: int | None = None) -> Pipeline:
         windows = windows.filter(pl.col("step") == step)
         made = made.filter(pl.col("step") == step)
         if not made.height:
-            return _empty(told)
+            return _empty(jobs)
     lanes = _lanes(made, windows)
     return Pipeline(made, lanes, _steps(made, lanes, windows), _stages(made))
 
 
-def _empty(told: pl.DataFrame) -> Pipeline:
-    jobs = told.clear()
-    windows = _windows(jobs)
-    lanes = _lanes(jobs, windows)
-    return Pipeline(jobs, lanes, _steps(jobs, lanes, windows), _stages(jobs))
+def _empty(jobs: pl.DataFrame) -> Pipeline:
+    none = jobs.clear()
+    windows = _windows(none)
+    lanes = _lanes(none, windows)
+    return Pipeline(none, lanes, _steps(none, lanes, windows), _stages(none))
 
 
 def _with_what_they_need(jobs: pl.DataFrame) -> pl.DataFrame:
@@ -309,24 +309,24 @@ def _steps(jobs: pl.DataFrame, lanes: pl.DataFrame, windows: pl.DataFrame) -> pl
 
 def _plan(jobs: pl.DataFrame) -> pl.DataFrame:
     """Return for each step its schedule, how large that is, its ideal, and the critical stage."""
-    told = jobs.filter(pl.col("step").is_not_null(), pl.col("kind").is_in(STAGE_KINDS))
+    staged = jobs.filter(pl.col("step").is_not_null(), pl.col("kind").is_in(STAGE_KINDS))
     is_forward, is_backward = pl.col("kind") == FORWARD, pl.col("kind") == BACKWARD
     place = pl.struct("stage", "chunk")
-    whole = told.group_by("step").agg(
+    whole = staged.group_by("step").agg(
         place.n_unique().alias("places"), (pl.col("kind") == WEIGHT).any().alias("in_two")
     )
-    chunks = told.group_by("step", *_WHO).agg(place.n_unique().alias("chunks"))
+    chunks = staged.group_by("step", *_WHO).agg(place.n_unique().alias("chunks"))
     microbatches = (
-        told.filter(is_forward)
+        staged.filter(is_forward)
         .group_by("step", *_WHO, "stage", "chunk")
         .agg(pl.col("microbatch").n_unique().alias("microbatches"))
     )
     # The order in which the last stage does its work tells schedules apart.
     last = (
-        told.sort(pl.col("chunk").fill_null(0), "stage", descending=True, maintain_order=True)
+        staged.sort(pl.col("chunk").fill_null(0), "stage", descending=True, maintain_order=True)
         .group_by("step", maintain_order=True)
         .agg(pl.col(*_WHO).first())
-        .join(told, on=["step", *_WHO], nulls_equal=True)
+        .join(staged, on=["step", *_WHO], nulls_equal=True)
         .group_by("step")
         .agg(
             is_forward.sum().alias("forwards"),
@@ -337,7 +337,7 @@ def _plan(jobs: pl.DataFrame) -> pl.DataFrame:
         )
     )
     critical = (
-        told.group_by("step", "stage")
+        staged.group_by("step", "stage")
         .agg(pl.col("duration").sum())
         .sort("step", "duration", "stage", descending=[False, True, False])
         .group_by("step")
@@ -381,11 +381,11 @@ def _plan(jobs: pl.DataFrame) -> pl.DataFrame:
 
 
 def _stages(jobs: pl.DataFrame) -> pl.DataFrame:
-    told = jobs.filter(pl.col("step").is_not_null(), pl.col("kind").is_in(STAGE_KINDS))
-    steps = told["step"].unique().sort()
+    staged = jobs.filter(pl.col("step").is_not_null(), pl.col("kind").is_in(STAGE_KINDS))
+    steps = staged["step"].unique().sort()
     looked = steps.gather_every(max(1, -(-len(steps) // _WAITED_STEPS)))
     waited: dict[int, int] = defaultdict(int)
-    mine = told.filter(pl.col("step").is_in(looked.implode())).sort("step", "start")
+    mine = staged.filter(pl.col("step").is_in(looked.implode())).sort("step", "start")
     for _, step in mine.group_by("step", maintain_order=True):
         for stage, ns in _waited_for(step).items():
             waited[stage] += ns
@@ -399,7 +399,7 @@ def _stages(jobs: pl.DataFrame) -> pl.DataFrame:
         for kind in (FORWARD, BACKWARD)
     ]
     return (
-        told.group_by("stage")
+        staged.group_by("stage")
         .agg(
             (pl.col("duration").sum() / pl.struct("step", *_WHO).n_unique()).alias("busy"),
             of_one[0].alias(FORWARD),

@@ -61,22 +61,25 @@ def recorded(
     """
     rows: list[dict[str, Any]] = []
     open_ = False
-    for time, told in _told(events):
-        begins = told.get("recording")
+    for time, attributes in _attributes(events):
+        begins = attributes.get("recording")
         if begins is True:
             if open_ and rows[-1]["end"] is None:
                 rows[-1]["end"] = time
-            rows.append({"start": time, "end": None, "begun_by": _word(told.get("why"))})
-            rows[-1]["mode"] = _word(told.get("mode"))
+            rows.append({"start": time, "end": None, "begun_by": _word(attributes.get("why"))})
+            rows[-1]["mode"] = _word(attributes.get("mode"))
             open_ = True
         elif begins is False:
             if not open_:
                 # Its beginning was overwritten in the ring.
-                rows.append({"start": None, "mode": _word(told.get("mode"))})
+                rows.append({"start": None, "mode": _word(attributes.get("mode"))})
             rows[-1]["end"] = time
-            rows[-1]["ended_by"] = _word(told.get("why"))
-            if "first_step" in told:
-                first, last = _number(told["first_step"]), _number(told.get("last_step"))
+            rows[-1]["ended_by"] = _word(attributes.get("why"))
+            if "first_step" in attributes:
+                first, last = (
+                    _number(attributes["first_step"]),
+                    _number(attributes.get("last_step")),
+                )
                 if first is not None and last is not None and first <= last:
                     rows[-1].update(first_step=first, last_step=last, steps=last - first + 1)
             elif open_:
@@ -96,7 +99,9 @@ def ended_by_graphs(events: pl.DataFrame) -> bool:
         events: ``time``, ``kind`` and ``attributes`` of events of both kinds.
     """
     ended = events.filter(pl.col("kind") == GRAPHS_KIND)["time"].to_list()
-    begun = [time for time, told in _told(events) if told.get("recording") is True]
+    begun = [
+        time for time, attributes in _attributes(events) if attributes.get("recording") is True
+    ]
     return bool(ended) and max(ended) > max(begun, default=0)
 
 
@@ -152,11 +157,11 @@ def times(intervals: pl.DataFrame, last_ns: int | None) -> tuple[Times, Times] |
     if not intervals.height:
         return None
     earliest, latest = np.iinfo(np.int64).min, np.iinfo(np.int64).max
-    told = intervals.select(
+    bounds = intervals.select(
         pl.coalesce("start", pl.col("end").shift(), pl.lit(earliest)),
         pl.coalesce("end", pl.lit(latest if last_ns is None else last_ns)),
     )
-    return merge(told["start"].to_numpy(), told["end"].to_numpy())
+    return merge(bounds["start"].to_numpy(), bounds["end"].to_numpy())
 
 
 def windows(intervals: pl.DataFrame, steps: pl.DataFrame, on_host: pl.DataFrame) -> pl.DataFrame:
@@ -236,7 +241,7 @@ def all_windows(
     return pl.concat(made)
 
 
-def _told(events: pl.DataFrame) -> list[tuple[int, dict[str, Any]]]:
+def _attributes(events: pl.DataFrame) -> list[tuple[int, dict[str, Any]]]:
     """Return time and attributes of the events that tell when kernels were recorded."""
     rows = events.filter(pl.col("kind") == EVENT_KIND).sort("time", maintain_order=True)
     made = []

@@ -57,7 +57,7 @@ _SIZES = {
 _ACTIVITY = (
     "step", "start", "end", "device", "stream", "row", "runtime", "op", "name", "correlation",
 )  # fmt: skip
-_TOLD = ("op", "group", "ranks", "group_size", "type", "elements_in", "elements_out", "bytes")
+_RECORDED = ("op", "group", "ranks", "group_size", "type", "elements_in", "elements_out", "bytes")
 
 
 def communications(linked: Linked, *, world_size: int | None = None) -> pl.DataFrame:
@@ -108,11 +108,11 @@ def _found(linked: Linked) -> pl.DataFrame:
     calls = _on_host(linked, is_op)
     if not len(ran) and not len(calls):
         return pl.DataFrame(schema=SCHEMA)
-    all_told = linked.collectives
-    told = _told_by_call(linked, all_told)
+    collectives = linked.collectives
+    row_by_op = _row_by_op(linked, collectives)
     parts = (
-        _of_kernels(linked, all_told, ran, is_op, told),
-        _of_host(linked, all_told, calls, told),
+        _of_kernels(linked, collectives, ran, is_op, row_by_op),
+        _of_host(linked, collectives, calls, row_by_op),
     )
     made = pl.concat([part for part in parts if part.height])
     return made.sort("start", maintain_order=True)
@@ -137,11 +137,11 @@ def _on_host(linked: Linked, is_op: npt.NDArray[np.bool_]) -> Index:
     return np.flatnonzero(is_op & chosen[number])
 
 
-def _told_by_call(linked: Linked, collectives: pl.DataFrame) -> npt.NDArray[np.int64]:
+def _row_by_op(linked: Linked, collectives: pl.DataFrame) -> npt.NDArray[np.int64]:
     """For each row of ``linked.ops`` the row of ``collectives`` that tells of it, or -1."""
-    told = np.full(len(linked.start), -1, np.int64)
-    if "side" not in collectives.columns or not len(told):
-        return told
+    row_of = np.full(len(linked.start), -1, np.int64)
+    if "side" not in collectives.columns or not len(row_of):
+        return row_of
     host = collectives.with_row_index("at").filter(
         pl.col("side").cast(pl.String) == "host",
         pl.col("elements_in").is_not_null()
@@ -149,14 +149,14 @@ def _told_by_call(linked: Linked, collectives: pl.DataFrame) -> npt.NDArray[np.i
         | pl.col("bytes").is_not_null(),
     )
     if not host.height:
-        return told
+        return row_of
     wanted = host.select("at", "start", "duration", "thread")
     duration = (pl.col("end") - pl.col("start")).alias("duration")
     rows = linked.ops.select("start", duration, "thread").with_row_index("row")
     rows = rows.filter(pl.Series(np.isin(linked.start, wanted["start"].to_numpy())))
     found = wanted.join(rows, on=["start", "duration", "thread"])
-    told[found["row"].to_numpy()] = found["at"].to_numpy()
-    return told
+    row_of[found["row"].to_numpy()] = found["at"].to_numpy()
+    return row_of
 
 
 def _of_kernels(
@@ -164,21 +164,21 @@ def _of_kernels(
     collectives: pl.DataFrame,
     activities: Index,
     is_op: npt.NDArray[np.bool_],
-    told: npt.NDArray[np.int64],
+    row_by_op: npt.NDArray[np.int64],
 ) -> pl.DataFrame:
     if not len(activities):
         return pl.DataFrame(schema=SCHEMA)
     ran = linked.activities.select(_ACTIVITY)[activities]
     launch = ran["runtime"].fill_null(ran["op"]).cast(pl.Int64).fill_null(-1).to_numpy()
     call = climb(linked.parent, launch, is_op).astype(np.int64)
-    informed = climb(linked.parent, launch, told >= 0).astype(np.int64)
+    informed = climb(linked.parent, launch, row_by_op >= 0).astype(np.int64)
     # What a kernel's own arguments say, and what the operation around its launch says.
     own = _device_rows(collectives, ran)
-    around = _take(collectives, np.where(informed >= 0, _at(told, informed), -1))
+    around = _take(collectives, np.where(informed >= 0, _at(row_by_op, informed), -1))
     names = ran["name"].cast(pl.String)
     known = roles.communication(names.unique().drop_nulls().to_list(), linked.rules.kernels)
     called = _names(linked, call)
-    columns = {name: _first(own[name], around[name]) for name in _TOLD if name != "op"}
+    columns = {name: _first(own[name], around[name]) for name in _RECORDED if name != "op"}
     op = _first(
         _normal(own["op"]),
         _normal(called),
@@ -194,14 +194,14 @@ def _of_kernels(
 
 
 def _of_host(
-    linked: Linked, collectives: pl.DataFrame, rows: Index, told: npt.NDArray[np.int64]
+    linked: Linked, collectives: pl.DataFrame, rows: Index, row_by_op: npt.NDArray[np.int64]
 ) -> pl.DataFrame:
     if not len(rows):
         return pl.DataFrame(schema=SCHEMA)
-    informed = climb(linked.parent, rows, told >= 0).astype(np.int64)
-    around = _take(collectives, np.where(informed >= 0, _at(told, informed), -1))
+    informed = climb(linked.parent, rows, row_by_op >= 0).astype(np.int64)
+    around = _take(collectives, np.where(informed >= 0, _at(row_by_op, informed), -1))
     call = rows.astype(np.int64)
-    columns = {name: around[name] for name in _TOLD}
+    columns = {name: around[name] for name in _RECORDED}
     columns["op"] = _first(_normal(_names(linked, call)), _normal(around["op"]))
     nothing = pl.lit(None)
     ran = linked.ops[rows].select(
@@ -239,7 +239,7 @@ def _take(frame: pl.DataFrame, rows: npt.NDArray[np.int64]) -> pl.DataFrame:
     """Return the told columns of these rows, texts as String; nulls for row -1."""
     at = pl.Series(rows, dtype=pl.Int64)
     at = at.to_frame("at").select(pl.when(pl.col("at") >= 0).then(pl.col("at")))["at"]
-    kinds = {name: SCHEMA.get(name, pl.Int64()) for name in _TOLD}
+    kinds = {name: SCHEMA.get(name, pl.Int64()) for name in _RECORDED}
     return pl.DataFrame(
         {
             name: frame[name].gather(at).cast(kind)
@@ -251,7 +251,7 @@ def _take(frame: pl.DataFrame, rows: npt.NDArray[np.int64]) -> pl.DataFrame:
 
 
 def _frame(
-    linked: Linked, ran: pl.DataFrame, told: dict[str, pl.Series], call: npt.NDArray[np.int64]
+    linked: Linked, ran: pl.DataFrame, recorded: dict[str, pl.Series], call: npt.NDArray[np.int64]
 ) -> pl.DataFrame:
     at = pl.Series("call", call).to_frame()
     known = at.select(pl.when(pl.col("call") >= 0).then(pl.col("call")).cast(pl.UInt32))["call"]
@@ -259,20 +259,20 @@ def _frame(
         linked.ops.select("shapes", "types")[np.maximum(call, 0)] if len(linked.start) else None
     )
     by_shape = _bytes(shapes, call) if shapes is not None else pl.Series([None] * len(call))
-    one = told["type"].str.to_lowercase().replace_strict(_SIZES, default=None)
+    one = recorded["type"].str.to_lowercase().replace_strict(_SIZES, default=None)
     columns = ran.with_columns(
-        *(column.alias(name) for name, column in told.items()),
+        *(column.alias(name) for name, column in recorded.items()),
         known,
         one.cast(pl.Int64).alias("one"),
         by_shape.cast(pl.Int64).alias("by_shape"),
     )
-    told_size = size(
+    recorded_size = size(
         pl.col("op"), pl.col("elements_in"), pl.col("elements_out"), pl.col("group_size")
     )
     put_in = pl.coalesce(pl.col("elements_in") * pl.col("one"), "bytes", "by_shape")
     return columns.with_columns(
         put_in.alias("bytes"),
-        pl.coalesce(told_size * pl.col("one"), _whole_size(put_in)).alias("size"),
+        pl.coalesce(recorded_size * pl.col("one"), _whole_size(put_in)).alias("size"),
     ).select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
 
 

@@ -37,14 +37,14 @@ def cupti_counters(linked: Linked, spans: pl.DataFrame) -> pl.DataFrame:
         by the counters of instructions, null without), and a Float64 column for each counter.
     """
     ranges = spans.filter(pl.col("category") == "counters").sort("start")
-    told = [_numbers(text) for text in ranges["attributes"].cast(pl.String).to_list()]
-    names = sorted({name for counters in told for name in counters})
+    counters_of = [_numbers(text) for text in ranges["attributes"].cast(pl.String).to_list()]
+    names = sorted({name for counters in counters_of for name in counters})
     made = ranges.select("start", "duration", "name").with_columns(
         *_operators(linked, ranges.height),
-        pl.Series("flops", [_flops(counters) for counters in told], pl.Float64()),
+        pl.Series("flops", [_flops(counters) for counters in counters_of], pl.Float64()),
     )
     return made.with_columns(
-        pl.Series(name, [counters.get(name) for counters in told], pl.Float64())
+        pl.Series(name, [counters.get(name) for counters in counters_of], pl.Float64())
         for name in names
         if name not in made.columns
     )
@@ -83,13 +83,13 @@ def _stack(linked: Linked, names: pl.Series, row: int) -> list[str]:
 def _numbers(text: str | None) -> dict[str, float]:
     """Return the numbers of a JSON object; none of what is no such object."""
     try:
-        told = json.loads(text or "{}")
+        document = json.loads(text or "{}")
     except (ValueError, RecursionError):
         return {}
-    if not isinstance(told, dict):
+    if not isinstance(document, dict):
         return {}
     made = {}
-    for name, value in told.items():
+    for name, value in document.items():
         try:
             made[str(name)] = float(value)
         except (TypeError, ValueError, OverflowError):

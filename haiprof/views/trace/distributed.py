@@ -145,14 +145,14 @@ class Meetings:
 
     def __init__(self) -> None:
         """Know none yet."""
-        self._told: list[pl.DataFrame] = []
+        self._members: list[pl.DataFrame] = []
         self._waiting = 0
         self._known = 0
 
     def add(self, rank: pl.DataFrame) -> None:
         """Add what :func:`numbered` returned of one rank."""
         one = pl.lit(1, pl.UInt32())
-        self._told.append(
+        self._members.append(
             rank.select(
                 *self._SAME,
                 one.alias("found"),
@@ -177,14 +177,14 @@ class Meetings:
         self._sum_up()
         agreed = (pl.col("fewest").min() == pl.col("most").max()).over(KEYS)
         one_sided = pl.col("op").is_in(["send", "recv"]).fill_null(False)
-        met = self._told[0].with_columns(matched=agreed & (pl.col("found") > 1) & ~one_sided)
-        told = ranks.join(met, on=self._SAME, how="left", nulls_equal=True, maintain_order="left")
+        met = self._members[0].with_columns(matched=agreed & (pl.col("found") > 1) & ~one_sided)
+        rows = ranks.join(met, on=self._SAME, how="left", nulls_equal=True, maintain_order="left")
 
         def where_matched(value: pl.Expr) -> pl.Expr:
             return pl.when("matched").then(value)
 
         shortest = pl.col("shortest")
-        return told.with_columns(
+        return rows.with_columns(
             where_matched(shortest).alias("transfer"),
             where_matched(pl.col("duration") - shortest).alias("waiting"),
             where_matched(pl.col("longest") - shortest).alias("longest"),
@@ -192,10 +192,10 @@ class Meetings:
         ).drop("count", "fewest", "most", "matched", "shortest")
 
     def _sum_up(self) -> None:
-        if len(self._told) < 2:
+        if len(self._members) < 2:
             return
-        whole = pl.concat(self._told, how="vertical_relaxed")
-        self._told.clear()
+        whole = pl.concat(self._members, how="vertical_relaxed")
+        self._members.clear()
         shortest = pl.col("shortest")
         made = whole.group_by(self._SAME).agg(
             pl.col("found").sum(),
@@ -205,7 +205,7 @@ class Meetings:
             pl.col("fewest").min(),
             pl.col("most").max(),
         )
-        self._told.append(made)
+        self._members.append(made)
         self._known, self._waiting = made.height, 0
 
 
@@ -241,14 +241,14 @@ def transfer(matched: pl.DataFrame) -> pl.DataFrame:
     shortest = matched["transfer"].fill_null(0).to_numpy()
     low, high = groups["low"].to_numpy(), groups["high"].to_numpy()
     everything = covered_per_group(group, start, end, low, high)
-    told = covered_per_group(group[known], start[known], end[known], low, high)
+    in_collectives = covered_per_group(group[known], start[known], end[known], low, high)
     moving = covered_per_group(group[known], (end - shortest)[known], end[known], low, high)
     return groups.select(
         *keys,
-        pl.Series("communication", told),
+        pl.Series("communication", in_collectives),
         pl.Series("transfer", moving),
-        pl.Series("waiting", told - moving),
-        pl.Series("unmatched", everything - told),
+        pl.Series("waiting", in_collectives - moving),
+        pl.Series("unmatched", everything - in_collectives),
         "calls",
         "unmatched_calls",
     ).pipe(by_rank_and_step)

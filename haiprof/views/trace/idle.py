@@ -46,7 +46,7 @@ def idle(
     mine = np.flatnonzero(worked(linked, drop_last_step=drop_last_step))
     found = _gaps(linked, mine, kernel_delay)
     gap = pl.col("gap")
-    told = (
+    groups = (
         pl.DataFrame(
             [pl.Series("group", found.stream * 3 + found.code), pl.Series("gap", found.gap)]
         )
@@ -64,7 +64,7 @@ def idle(
     streams = linked.activities.select("device", "stream")[np.repeat(found.first, 3)]
     count = len(found.first)
     of = pl.DataFrame([pl.Series("group", np.arange(3 * count))])
-    made = of.join(told, on="group", how="left", maintain_order="left")
+    made = of.join(groups, on="group", how="left", maintain_order="left")
     idle = made["idle"].fill_null(0).to_numpy()
     whole = np.repeat(idle.reshape(count, 3).sum(axis=1), 3)
     share = pl.Series("ratio", idle / np.maximum(whole, 1))

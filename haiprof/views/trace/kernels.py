@@ -88,8 +88,10 @@ def kernels(linked: Linked, by: By = "name", *, compat: bool = False) -> pl.Data
             kernel &= op.is_not_null()
         keys["op"] = op if op.null_count() < len(op) else pl.lit(None)
         # Asked of the frame, which need not make a column that is the same of all rows.
-        told = activities.select(LAUNCH[1:])
-        ends = zip(*told.min().rows(), *told.max().rows(), *told.null_count().rows(), strict=True)
+        numbers = activities.select(LAUNCH[1:])
+        ends = zip(
+            *numbers.min().rows(), *numbers.max().rows(), *numbers.null_count().rows(), strict=True
+        )
         for name, (low, high, missing) in zip(LAUNCH[1:], ends, strict=True):
             same = low == high and missing in (0, activities.height)
             keys[name] = pl.lit(low, SCHEMA[name]) if same else activities[name]
@@ -148,9 +150,9 @@ class _Groups:
             name: _Key(column) if isinstance(column, pl.Series) else column
             for name, column in keys.items()
         }
-        told = [key.numbers for key in self._keys.values() if isinstance(key, _Key)]
+        numbers = [key.numbers for key in self._keys.values() if isinstance(key, _Key)]
         # What is not chosen stands behind.
-        self._made = _core.Groups([(~chosen).cast(pl.UInt8).to_numpy(), *told])
+        self._made = _core.Groups([(~chosen).cast(pl.UInt8).to_numpy(), *numbers])
         first = self._made.first
         self._count = int(np.searchsorted(first[:-1], np.count_nonzero(chosen.to_numpy())))
 
@@ -198,9 +200,9 @@ class _Groups:
 
     def keys(self, order: Order) -> dict[str, pl.Series | pl.Expr]:
         """Return the keys of these groups, by column."""
-        told = iter(self._made.keys(order)[1:])
+        groups = iter(self._made.keys(order)[1:])
         return {
-            name: key.told(next(told)) if isinstance(key, _Key) else key
+            name: key.values_of(next(groups)) if isinstance(key, _Key) else key
             for name, key in self._keys.items()
         }
 
@@ -232,7 +234,7 @@ class _Key:
         place[known[order.to_numpy()]] = np.arange(len(known), dtype=np.uint32)
         self.numbers = (codes.to_numpy(), place)
 
-    def told(self, numbers: npt.NDArray[Any]) -> pl.Series:
+    def values_of(self, numbers: npt.NDArray[Any]) -> pl.Series:
         """Turn numbers of keys into the keys."""
         made: pl.Series
         if self._texts is not None:

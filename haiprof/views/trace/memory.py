@@ -338,14 +338,14 @@ def peak(records: Records) -> Peak:
         & (pairs.state != _LOST)
     )
     memory, size = memory[live], np.abs(records.size[pairs.known[live]])
-    held = np.zeros(len(top), np.int64)
-    np.add.at(held, memory, size)
+    at_peak = np.zeros(len(top), np.int64)
+    np.add.at(at_peak, memory, size)
     addressed = np.logical_or.reduceat(
         (records.allocations["address"].to_numpy() != 0)[order], first
     )
     tops = order[top]
     at_top = records.allocations["total_allocated"][tops]
-    known = pl.Series(held).set(pl.Series(~addressed), None)
+    known = pl.Series(at_peak).set(pl.Series(~addressed), None)
     peaks = pl.DataFrame(
         {
             **records.places(tops),
@@ -370,7 +370,7 @@ def _holders(
     if not len(op):
         return pl.DataFrame(schema=HOLDERS_SCHEMA)
     linked = records.linked
-    held = pl.DataFrame(
+    blocks = pl.DataFrame(
         {
             "memory": memory,
             "name": records.operators.number(op),
@@ -380,7 +380,7 @@ def _holders(
         }
     )
     by = ["memory", "name", "phase", "step"]
-    made = held.group_by(by).agg(pl.len().alias("blocks"), pl.col("bytes").sum())
+    made = blocks.group_by(by).agg(pl.len().alias("blocks"), pl.col("bytes").sum())
     names = linked.named[1]
     return pl.DataFrame(
         {

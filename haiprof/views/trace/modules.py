@@ -270,14 +270,14 @@ def _pairs(linked: Linked) -> tuple[Rows, Rows]:
         ended = _begun(linked, rows, thread, both["thread_end"], both["time_end"])
         some = (begun >= 0) & (ended >= 0)
         return begun[some], ended[some]
-    told = linked.ops.lazy().select("sequence", "forward_thread").with_row_index("row")
-    told = told.filter(pl.Series(is_op), pl.col("sequence") >= 0)
+    sequences = linked.ops.lazy().select("sequence", "forward_thread").with_row_index("row")
+    sequences = sequences.filter(pl.Series(is_op), pl.col("sequence") >= 0)
     away = pl.col("forward_thread").fill_null(0) > 0
     both = (
-        told.filter(~away)
+        sequences.filter(~away)
         .group_by("sequence")
         .agg(pl.col("row").first())
-        .join(told.filter(away), on="sequence", suffix="_end")
+        .join(sequences.filter(away), on="sequence", suffix="_end")
         .select(pl.col("row", "row_end").cast(pl.Int32))
         .collect()
     )

@@ -199,30 +199,30 @@ def _used(linked: Linked, of_ops: Mask) -> pl.DataFrame:
 
 def _sm_efficiency(linked: Linked, chosen: Mask, low: int, high: int) -> float | None:
     """Blocks for each multiprocessor; what tells of them was recorded all the time."""
-    told = _telling(linked, "blocks_per_sm", chosen, above=True)
-    if told is None:
+    intervals = _intervals_with(linked, "blocks_per_sm", chosen, above=True)
+    if intervals is None:
         return None
-    start, end, blocks = told
+    start, end, blocks = intervals
     return _share(_swept(np.clip(start, low, high), np.clip(end, low, high), blocks), high - low)
 
 
 def _occupancy(linked: Linked, chosen: Mask, low: int, high: int) -> float | None:
-    told = _telling(linked, "occupancy", chosen, above=False)
-    if told is None:
+    intervals = _intervals_with(linked, "occupancy", chosen, above=False)
+    if intervals is None:
         return None
-    start, end, occupancy = told
+    start, end, occupancy = intervals
     ran_for = np.clip(end, low, high) - np.clip(start, low, high)
     return _share(float((occupancy * ran_for).sum()) / 100, int(ran_for.sum()))
 
 
-def _telling(
+def _intervals_with(
     linked: Linked, column: str, chosen: Mask, *, above: bool
 ) -> tuple[Times, Times, npt.NDArray[np.float64]] | None:
     """Start, end and value of the chosen activities that tell one (``above`` 0), or None."""
-    told = linked.activities[column]
-    if told.null_count() == len(told):
+    values = linked.activities[column]
+    if values.null_count() == len(values):
         return None
-    value = told.cast(pl.Float64).to_numpy()
+    value = values.cast(pl.Float64).to_numpy()
     rows = np.flatnonzero(chosen & np.isfinite(value) & (value > 0 if above else value >= 0))
     if not len(rows):
         return None

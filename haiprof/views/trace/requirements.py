@@ -78,14 +78,14 @@ WANTS: Final = (
 )  # fmt: skip
 
 
-def missing(held: Collection[str]) -> list[Want]:
+def missing(available: Collection[str]) -> list[Want]:
     """Return what views want and a trace does not hold.
 
     Args:
-        held: the keys that it does.
+        available: the keys that it does.
     """
     return [
         want
         for want in WANTS
-        if want.needs not in held and (want.given is None or want.given in held)
+        if want.needs not in available and (want.given is None or want.given in available)
     ]

@@ -48,14 +48,14 @@ def caused(matched: pl.DataFrame) -> pl.DataFrame:
         pl.col("longest").filter(late).sum().alias("held"),
         pl.col("waiting").sum().alias("waited"),
     )
-    held = (pl.col("held") / pl.col("sharing")).fill_null(0.0)
+    waited = (pl.col("held") / pl.col("sharing")).fill_null(0.0)
     return (
         whole.sort("rank", "sharing")
         .group_by("rank", maintain_order=True)
         .agg(
             pl.col("collectives").sum(),
             pl.col("last").sum(),
-            held.sum().alias("caused"),
+            waited.sum().alias("caused"),
             pl.col("waited").sum(),
         )
     )

@@ -41,14 +41,14 @@ def op_statistics(linked: Linked) -> pl.DataFrame:
     unit = pl.when(pl.col("tensor_core")).then(pl.lit("tensor_core")).otherwise(
         pl.when(role == "kernel").then(pl.lit("vector")).otherwise(role)
     )  # fmt: skip
-    told = pl.when(pl.col("kind") == "kernel").then(pl.col("unit").cast(pl.String))
+    recorded = pl.when(pl.col("kind") == "kernel").then(pl.col("unit").cast(pl.String))
     op, _ = launching_operator(linked)
     kind = pl.col("op_type").cast(pl.String)
     return (
         linked.activities.select(
             "duration",
             pl.coalesce(kind, pl.lit(op).cast(pl.String)).alias("op"),
-            pl.coalesce(told, unit).alias("unit"),
+            pl.coalesce(recorded, unit).alias("unit"),
         )
         .filter(pl.Series(linked.busy))
         .group_by("op", "unit")

@@ -40,11 +40,11 @@ def communications(linked: Linked) -> pl.DataFrame:
         kernel, null for the operation's own time).
     """
     steps = linked.steps
-    told = linked.ops.filter(
+    calls = linked.ops.filter(
         pl.Series(linked.of("op", "user")), pl.col("name").cast(pl.String).is_in(OPERATIONS)
     )
     # Of operations with one External id the plugin keeps the last.
-    nodes = told.select(
+    nodes = calls.select(
         pl.col("external").cast(pl.UInt64),
         "start",
         "end",

@@ -142,7 +142,7 @@ def _spans(linked: Linked) -> pl.DataFrame:
     name = pl.col("name").cast(pl.String)
     driver = (pl.col("category") == "runtime") & name.str.contains(_DRIVER)
     python = (pl.col("category") == "python") & pl.col("module").is_null()
-    told = linked.ops.filter(~driver & ~python).with_columns(
+    ops = linked.ops.filter(~driver & ~python).with_columns(
         _DURATION,
         pl.when(pl.col("category") == "python")
         .then(pl.lit("module"))
@@ -152,7 +152,7 @@ def _spans(linked: Linked) -> pl.DataFrame:
     )
     device = linked.device_spans
     if not device.height:
-        return told
+        return ops
     number = name.str.extract(_STEP).cast(pl.UInt32)
     ranges = device.select(
         "start",
@@ -163,7 +163,7 @@ def _spans(linked: Linked) -> pl.DataFrame:
         (pl.col("stream").fill_null(0) | _STREAMS).cast(pl.UInt32).alias("thread"),
         number.alias("step"),
     )  # fmt: skip
-    return pl.concat([told, ranges], how="diagonal")
+    return pl.concat([ops, ranges], how="diagonal")
 
 
 def _named(linked: Linked, prefixes: tuple[str, ...]) -> npt.NDArray[np.bool_]:
@@ -246,14 +246,14 @@ def _steps(linked: Linked) -> pl.DataFrame:
         np.append(linked.end, 0)[runtime][busy],
         runtime[busy] >= 0,
     )
-    told = linked.ops.filter(pl.Series(linked.of("step"))).select("step", "start", "end")
-    if not told.height:
+    steps = linked.ops.filter(pl.Series(linked.of("step"))).select("step", "start", "end")
+    if not steps.height:
         ops = linked.of("op")
         if not ops.any():
             return linked.steps
-        told = linked.steps.select(
+        steps = linked.steps.select(
             "step",
             pl.Series("start", [linked.start[ops].min()]),
             pl.Series("end", [linked.end[ops].max()]),
         )
-    return extents(told.sort("start", maintain_order=True), launches)
+    return extents(steps.sort("start", maintain_order=True), launches)

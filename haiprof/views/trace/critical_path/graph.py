@@ -113,11 +113,11 @@ class _Builder:
     ) -> None:
         count = len(target)
         number = KIND[kind] if isinstance(kind, str) else kind
-        told = (source, target, weighs, number, call, activity)
+        columns = (source, target, weighs, number, call, activity)
         self._edges.append(
             tuple(
                 np.broadcast_to(np.asarray(each, dtype), count)
-                for each, dtype in zip(told, _EDGE, strict=True)
+                for each, dtype in zip(columns, _EDGE, strict=True)
             )
         )
 
@@ -154,11 +154,11 @@ class _Builder:
     def _awaited(self, syncs: Index) -> tuple[Index, Index]:
         """For each call that synchronizes the last activity that ended in it, if there is one."""
         linked, acts = self.linked, self.acts
-        runtime, told = linked.runtime, self._told()
-        streams = linked.stream[told]
+        runtime, waits = linked.runtime, self._device_waits()
+        streams = linked.stream[waits]
         lane_of = np.full(len(linked.start), -1, np.int64)
-        lane_of[runtime[told]] = np.where(
-            (streams >= 0) & (streams < 2**32 - 1), lanes(linked, told), -1
+        lane_of[runtime[waits]] = np.where(
+            (streams >= 0) & (streams < 2**32 - 1), lanes(linked, waits), -1
         )
         calls, found = [], []
         exists = np.unique(acts.lane)
@@ -341,15 +341,15 @@ class _Builder:
         """Activities whose stream was told to wait for an event just before their launch."""
         linked, acts = self.linked, self.acts
         calls = np.flatnonzero(self._named(_WAITS) & (linked.category == RUNTIME))
-        runtime, told = linked.runtime, self._told()
-        told = told[matching(linked.activities["name"][told], "Wait Event")]
-        told = told[linked.stream[told] >= 0]
+        runtime, waits = linked.runtime, self._device_waits()
+        waits = waits[matching(linked.activities["name"][waits], "Wait Event")]
+        waits = waits[linked.stream[waits] >= 0]
         waiting: list[Index] = []
-        lane_of, when = lanes(linked, told), linked.start[runtime[told]]
+        lane_of, when = lanes(linked, waits), linked.start[runtime[waits]]
         for lane in np.unique(lane_of):
             among = np.flatnonzero((acts.lane == lane) & (acts.call >= 0))
             waiting.append(_next(among, acts.launch, when[lane_of == lane]))
-        calls = np.setdiff1d(calls, runtime[told])
+        calls = np.setdiff1d(calls, runtime[waits])
         thread = linked.ops["thread"].to_numpy()
         launching = np.where(acts.call >= 0, thread[acts.call], 0) if len(thread) else acts.row
         for each in np.unique(thread[calls]):
@@ -387,7 +387,7 @@ class _Builder:
         made: Bools = found.to_numpy()[number]
         return made
 
-    def _told(self) -> Index:
+    def _device_waits(self) -> Index:
         """Rows of the waits that the device tells of, and whose call is known."""
         return np.flatnonzero(self.linked.in_role("sync") & (self.linked.runtime >= 0))
 

@@ -107,7 +107,7 @@ def of_step(linked: Linked, step: int) -> CriticalPath:
     """
     found = linked.steps.filter(pl.col("step") == step)
     if not found.height:
-        raise ValueError(f"there is no step {step}; there are {_told(linked)}")
+        raise ValueError(f"there is no step {step}; there are {_step_range(linked)}")
     return critical_path(linked, int(found["start"][0]), int(found["end"][0]))
 
 
@@ -167,7 +167,7 @@ def critical_path(linked: Linked, start: int | None = None, end: int | None = No
     )
 
 
-def _told(linked: Linked) -> str:
+def _step_range(linked: Linked) -> str:
     steps = linked.steps["step"].to_list()
     return f"{steps[0]} to {steps[-1]}" if steps else "none"
 

@@ -281,9 +281,9 @@ def link(
     known = runtime >= 0
     launches = Launches(begun, ended, _at(start, runtime), _at(end, runtime), known)
     busy = one_of(kernels["kind"], BUSY)
-    told = host_steps(chosen)
-    steps = extents(told, Launches._make(column[busy] for column in launches))
-    stepped = bool(told.height)
+    marked = host_steps(chosen)
+    steps = extents(marked, Launches._make(column[busy] for column in launches))
+    stepped = bool(marked.height)
     if not stepped and len(start) + len(begun):
         steps = one_step(
             int(min(start.min(initial=_LATEST), begun.min(initial=_LATEST))),
@@ -293,14 +293,14 @@ def link(
         ops=chosen.drop("duration").with_columns(
             column("end", end),
             column("self", own),
-            _step(steps, told, start),
+            _step(steps, marked, start),
         ),
         activities=kernels.with_columns(
             column("row", np.arange(len(begun), dtype=np.uint32)),
             column("end", ended),
             nullable("runtime", runtime),
             nullable("op", _around(parent, rank, runtime, chosen, kernels)),
-            _step(steps, told, begun, np.where(known, launches.launch, begun), known),
+            _step(steps, marked, begun, np.where(known, launches.launch, begun), known),
             *kernel_roles(kernels, rules.kernels),
         ),
         steps=steps,
@@ -463,8 +463,13 @@ def _around(
     if len(ranged):
         around = climb(parent, op[ranged], is_op)
         ids = np.append(_unsigned(spans["external"]), 0)
-        told = ids[runtime[ranged]]
-        better = (around >= 0) & (told != 0) & (ids[around] == told) & (ids[op[ranged]] != told)
+        range_ids = ids[runtime[ranged]]
+        better = (
+            (around >= 0)
+            & (range_ids != 0)
+            & (ids[around] == range_ids)
+            & (ids[op[ranged]] != range_ids)
+        )
         op[ranged[better]] = around[better]
     lost = np.flatnonzero(runtime < 0)
     rows = np.flatnonzero(is_known)
@@ -476,13 +481,13 @@ def _around(
 
 def _step(
     steps: pl.DataFrame,
-    told: pl.DataFrame,
+    marked: pl.DataFrame,
     start: Times,
     launch: Times | None = None,
     launched: npt.NDArray[np.bool_] | None = None,
 ) -> pl.Series:
     """Number of the step of each row: the host's at its (launch's) begin, else the extended one."""
-    host = told.head(steps.height) if told.height else steps
+    host = marked.head(steps.height) if marked.height else steps
     at = _inside(
         host["start"].to_numpy(), host["end"].to_numpy(), start if launch is None else launch
     )

@@ -41,8 +41,8 @@ def occurring(codes: npt.NDArray[np.uint32]) -> tuple[npt.NDArray[np.intp], npt.
 
 def texts(column: pl.Series) -> pl.Series:
     """Return the distinct texts of a Categorical column, without a missing one."""
-    told = column.drop_nulls()
-    return told[occurring(told.to_physical().to_numpy())[1]]
+    present = column.drop_nulls()
+    return present[occurring(present.to_physical().to_numpy())[1]]
 
 
 def numbered(column: pl.Series) -> tuple[npt.NDArray[np.int32], pl.Series]:

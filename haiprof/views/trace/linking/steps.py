@@ -44,7 +44,7 @@ def host_steps(spans: pl.DataFrame) -> pl.DataFrame:
 
     A step that two threads, or two categories of one file, tell of is one step.
     """
-    told = (
+    steps = (
         spans.filter(pl.col("category") == "step")
         .select("step", "start", (pl.col("start") + pl.col("duration")).alias("end"))
         .sort("start", "end", descending=[False, True])
@@ -52,7 +52,7 @@ def host_steps(spans: pl.DataFrame) -> pl.DataFrame:
     again = (pl.col("step") == pl.col("step").shift()) & (
         pl.col("start") < pl.col("end").cum_max().shift()
     )
-    return told.filter(~again.fill_null(False)).cast({"step": pl.UInt32()})
+    return steps.filter(~again.fill_null(False)).cast({"step": pl.UInt32()})
 
 
 def extents(host: pl.DataFrame, launches: Launches) -> pl.DataFrame:
