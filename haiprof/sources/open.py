@@ -1,4 +1,4 @@
-"""Opens whatever a path is: a run that haiprof recorded, an import that was kept, or traces."""
+"""Opens a path of any kind: a run that haiprof recorded, a kept import, or traces."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from haiprof.sources.imports.whole_run import import_run
 from haiprof.sources.kineto.find import find_in_run
 
 _PREFIX: Final = "haiprof-import-"
-#: Of traces of so many bytes together an import that is not kept is compressed: that takes a fifth
-#: of the room on disk, but memory, which Arrow keeps.
+#: A temporary import of traces of this many bytes or more is compressed: it then takes a fifth of
+#: the disk space, but memory, which Arrow keeps.
 _LARGE: Final = 256 << 20
 _COMPRESSION: Final = "lz4"
 
 
 class Temporary:
-    """A folder of an import that nobody asked to keep; it is removed with this object.
+    """A folder for an import that is not kept; removed with this object.
 
-    Where the process is killed, it is removed when the next one is made.
+    If the process is killed, the next such import removes it.
     """
 
     def __init__(self) -> None:
-        """Make it.
+        """Create it.
 
         Raises:
             HaiprofError: there is no room for it.
@@ -58,13 +58,13 @@ class Temporary:
 
 
 def _remove(claimed: Held, owner: int) -> None:
-    # A fork of the process that made it only borrows it.
+    # A fork of the owning process only borrows it.
     if os.getpid() == owner:
         claimed.remove()
 
 
 class Opened(NamedTuple):
-    """A run, and what has to live as long as somebody reads it."""
+    """A run, and the objects that must live as long as it is read."""
 
     run: Run
     temporary: Temporary | None = None
@@ -75,13 +75,13 @@ def open_path(
 ) -> Opened:
     """Open a run folder, a log directory with one run, or traces of torch.profiler.
 
-    Traces are a file, a folder of them, or a URL of fsspec. An import of them that is kept beside
-    them is read if it is fresh; else they are imported into a temporary folder.
+    Traces are a file, a folder of them, or a URL of fsspec. A fresh import kept beside them is read
+    instead; otherwise they are imported into a temporary folder.
 
     Args:
         path: what to open.
         executor: reads the traces; by default a few threads.
-        on_bytes: is called with bytes of traces that were read.
+        on_bytes: called with the number of bytes of traces read.
 
     Raises:
         HaiprofError: there is nothing that can be read.
@@ -96,10 +96,10 @@ def open_path(
 def open_traces(
     run: Run, executor: Executor | None = None, on_bytes: OnBytes | None = None
 ) -> Opened | None:
-    """Open the deep traces that lie in the folders of a run that haiprof recorded.
+    """Open the deep traces in the folders of a run that haiprof recorded.
 
-    An import of them is read, or made and kept, as ``haiprof import`` does, where the run's folder
-    can be written; else they are imported into a temporary folder.
+    Their import is read, or created and kept as by ``haiprof import``, if the run's folder is
+    writable; otherwise they are imported into a temporary folder.
 
     Args:
         run: what was recorded.
@@ -107,7 +107,7 @@ def open_traces(
         on_bytes: see there.
 
     Returns:
-        A run of the traces, whose processes are those of ``run`` that made them, or None where
+        A run of the traces, whose processes are those of ``run`` that recorded them, or None if
         there are none. Several of one rank are its sessions, numbered from 1 by their beginning.
 
     Raises:
@@ -118,7 +118,7 @@ def open_traces(
         return None
     place = place_of(found)
     if place is not None and not place.exists():
-        # The folder may be another user's, or its disk full; then a temporary one has to do.
+        # The folder may be another user's, or the disk full; then a temporary folder has to do.
         with contextlib.suppress(HaiprofError, OSError):
             Folder.at(run.folder).require_ours()
             keep(found, place, executor, on_bytes)
@@ -132,7 +132,7 @@ def open_traces(
 
 
 def _made_by(run: Run, traces: Run, found: Found) -> tuple[Process, ...]:
-    """Say of each trace which process of the run made it, and which of its rank's it is."""
+    """Assign each trace to the process that recorded it, and number it within its rank."""
     folders = {source.file: Path(source.path).parent for source in found.sources}
     known = {process.folder: process for process in run.processes}
     count: Counter[object] = Counter()
@@ -140,10 +140,10 @@ def _made_by(run: Run, traces: Run, found: Found) -> tuple[Process, ...]:
     for process in sorted(traces.processes, key=lambda process: process.started_ns or 0):
         info = process.trace
         maker = known.get(folders[info.file]) if info is not None and info.file in folders else None
-        if info is None or maker is None:  # its process has no folder, or none that can be read
+        if info is None or maker is None:  # its process has no readable folder
             made.append(process)
             continue
-        # A rank that was started again goes on counting; another process of it begins anew.
+        # A restarted rank continues the count; another process of it starts over.
         who = (maker.node, maker.rank) if maker.role == ROLE_RANK else maker.folder
         count[who] += 1
         made.append(
@@ -164,7 +164,7 @@ def _made_by(run: Run, traces: Run, found: Found) -> tuple[Process, ...]:
 
 
 def _open_found(found: Found, executor: Executor | None, on_bytes: OnBytes | None) -> Opened:
-    """Open the import of traces that is kept beside them, if it is fresh, else a temporary one."""
+    """Open the import kept beside the traces if it is fresh, else a temporary one."""
     place = place_of(found)
     stale: tuple[str, ...] = ()
     if place is not None and place.exists():

@@ -1,4 +1,4 @@
-"""A run that haiprof itself recorded: finds it, and reads who took part in it.
+"""A run that haiprof itself recorded: finds it, and reads which processes took part.
 
 Only ``run.json`` and ``process.json`` are read here; the tables beside them are read by
 :mod:`haiprof.sources.tables` when they are asked for.
@@ -30,12 +30,12 @@ from haiprof.runs import (
     TraceInfo,
 )
 
-#: What lasts longer, or is later, is no time that was measured.
+#: Anything longer or later is not a measured time.
 LATEST_NS = 2**62
 
 
 def read_run(folder: Path) -> Run:
-    """Read what ``run.json`` of a run folder says; ``processes`` is empty.
+    """Read the ``run.json`` of a run folder; ``processes`` is empty.
 
     Raises:
         HaiprofError: there is none, or one that this version cannot read.
@@ -101,7 +101,7 @@ def _lines(document: dict[str, Any], field: str, file: Path) -> list[str]:
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """List the runs that lie in a log directory; an import of traces that is kept there is none.
+    """List the runs in a log directory, without kept imports of traces.
 
     Raises:
         OSError: it cannot be read.
@@ -114,7 +114,7 @@ def runs_in(folder: Path) -> list[Path]:
 
 
 def is_import(name: str) -> bool:
-    """Say whether a folder of that name is an import of traces, kept beside them."""
+    """Say whether a folder of this name is an import of traces, kept beside them."""
     return name == schema.IMPORT_FOLDER or name.endswith(schema.IMPORT_SUFFIX)
 
 
@@ -151,7 +151,7 @@ def _run_folder(path: Path) -> Path:
 
 
 def created_ns(run: Path) -> int:
-    """Say when a run folder was made, ns UTC; 0 where its ``run.json`` does not tell."""
+    """Return when a run folder was created, ns UTC; 0 if its ``run.json`` does not say."""
     try:
         with open_regular(run / schema.RUN_FILE) as file:
             made = json.load(file)["created_ns"]
@@ -165,7 +165,7 @@ def _read_processes(run: Path) -> tuple[list[Process], list[str]]:
     problems: list[str] = []
     try:
         here = Folder.at(run)
-        # What somebody else's link leads to is no part of this run.
+        # A target of someone else's symbolic link is not part of this run.
         folders = sorted(
             child
             for child in run.iterdir()
@@ -185,7 +185,7 @@ def _read_processes(run: Path) -> tuple[list[Process], list[str]]:
 
 
 def arranged(processes: list[Process]) -> list[Process]:
-    """Put the processes of a run in order, and give each a label of its own."""
+    """Sort the processes of a run, and give each a unique label."""
     processes = sorted(processes, key=_order)
     labels = _labels(processes)
     return [replace(p, label=label) for p, label in zip(processes, labels, strict=True)]
@@ -193,11 +193,11 @@ def arranged(processes: list[Process]) -> list[Process]:
 
 def _labels(processes: list[Process]) -> list[str]:
     labels = [_label(p) for p in processes]
-    # A rank that was started again, nodes that each have a rank 0, one pid that recorded twice.
-    # A worker that was profiled several times comes first: all of its spans have one pid.
+    # A restarted rank, nodes that each have a rank 0, one pid that recorded twice. A worker that
+    # was profiled several times comes first: all of its spans have one pid.
     for more in (_span, "pid {p.pid}".format, "on {p.node}".format, "in {p.folder.name}".format):
         details = [readable(more(p=p)) for p in processes]
-        # What they have in common tells them not apart.
+        # Details that they share do not distinguish them.
         each = Counter(label for label, _ in set(zip(labels, details, strict=True)))
         labels = [
             f"{label}, {words}" if each[label] > 1 and words and words not in label else label
@@ -227,10 +227,10 @@ def _order(p: Process) -> tuple[bool, int, str, bool, int, int, int]:
 
 
 def is_process_folder(folder: Path) -> bool:
-    """Say whether a folder of a run is a process's or a node's.
+    """Say whether a folder of a run belongs to a process or a node.
 
     Raises:
-        HaiprofError: it cannot be looked at.
+        HaiprofError: it cannot be examined.
     """
     if folder.name.startswith("."):
         return False
@@ -246,7 +246,7 @@ def is_process_folder(folder: Path) -> bool:
 
 
 def read_process(folder: Path) -> Process:
-    """Read the ``process.json`` of a process folder; the label is left to who knows the others.
+    """Read the ``process.json`` of a process folder; the caller sets the label.
 
     Raises:
         HaiprofError: there is none, or one that this version cannot read.
@@ -451,7 +451,7 @@ def _time(document: dict[str, Any], field: str, file: Path) -> int | None:
 
 
 def is_time(ns: int) -> bool:
-    """Say whether ns since 1970 are a time of before 2116, whose differences fit into 64 bits."""
+    """Say whether ns since 1970 are before 2116, so that differences fit into 64 bits."""
     return -LATEST_NS < ns < LATEST_NS
 
 
@@ -488,7 +488,7 @@ def _texts(document: dict[str, Any], field: str, file: Path) -> dict[str, str]:
 
 
 def readable(text: str) -> str:
-    """Replace what no file could hold: bytes of a command or a path that are not UTF-8."""
+    """Replace what no file can store: bytes of a command or a path that are not UTF-8."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 

@@ -1,6 +1,6 @@
-"""Why traces lack what they do, by the tool that made them, with the fix.
+"""Why traces lack something, by the tool that wrote them, with the fix.
 
-A tool whose import says so itself (``Imported.lacks``) is not here. Keys are those of
+A tool whose import gives its own reasons (``Imported.lacks``) is not here. Keys are those of
 :mod:`haiprof.views.trace.requirements`.
 
 Tests: tests/sources/nsys/test_find.py.
@@ -46,16 +46,16 @@ _REASONS: Final[Mapping[str, Mapping[str, str]]] = {
         **dict.fromkeys(("kernels.blocks_per_sm", "kernels.occupancy", "collectives"), _DEEP),
     },
 }
-#: Of every tool.
+#: For every tool.
 _OTHERWISE: Final = {"communication": "nothing communicated while it was recorded"}
 
 
 def why(tool: str, lacks: Mapping[str, str], key: str) -> str:
-    """Return why a trace does not hold ``key``.
+    """Return why a trace lacks ``key``.
 
     Args:
-        tool: that made it, or :data:`RECORDED`.
-        lacks: what its import said, by the same keys; that of a table is of all that is in it.
+        tool: the one that wrote it, or :data:`RECORDED`.
+        lacks: the import's own reasons, by the same keys; that of a table covers its columns.
         key: what is missing.
     """
     table = key.partition("[")[0].partition(".")[0]

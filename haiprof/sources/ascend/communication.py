@@ -1,4 +1,4 @@
-"""Collectives: HCCL's operators as kernels, with what ``communication.json`` adds of each.
+"""Collectives: HCCL's operators as kernels, with the details in ``communication.json``.
 
 Tests: tests/sources/ascend/test_text.py.
 """
@@ -16,7 +16,7 @@ from haiprof.errors import HaiprofError
 from haiprof.sources.ascend import words
 from haiprof.sources.kineto.words import collective_of
 
-#: Times of a communication, ms there -> ns here.
+#: Times of a communication: ms in the file -> ns in our table.
 _TIMES: Final = {
     "Elapse Time(ms)": "elapse_ns",
     "Transit Time(ms)": "transit_ns",
@@ -25,9 +25,9 @@ _TIMES: Final = {
     "Idle Time(ms)": "idle_ns",
 }
 _NS_PER_MS: Final = 1_000_000
-#: Sizes there are decimal.
+#: Sizes in the file are decimal.
 _BYTES_PER_MB: Final = 1_000_000
-#: The file rounds the start of a communication to so many ns.
+#: The file rounds the start of a communication to this many ns.
 _APART_NS: Final = 1_000
 MEASURED: Final = {
     "name": pl.String(),
@@ -41,7 +41,7 @@ def read(file: Path) -> pl.DataFrame:
     """Read ``communication.json``: columns of :data:`MEASURED`, one row a communication.
 
     Raises:
-        HaiprofError: it cannot be read, or is no such file.
+        HaiprofError: it cannot be read, or is not such a file.
     """
     try:
         document: Any = json.loads(file.read_text("utf-8"))
@@ -90,7 +90,7 @@ def _members(value: Any) -> dict[str, Any]:
 
 
 def of_device(kernels: pl.DataFrame, measured: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows of ``collectives`` that kernels are.
+    """Return the rows of ``collectives`` for kernels that communicate.
 
     Args:
         kernels: :func:`haiprof.sources.ascend.kernels.kernels`.
@@ -143,7 +143,7 @@ def _attributes(row: dict[str, str | None]) -> str | None:
 
 
 def of_host(ops: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows of ``collectives`` that calls of torch.distributed are.
+    """Return the rows of ``collectives`` for calls of torch.distributed.
 
     Args:
         ops: :attr:`haiprof.sources.ascend.timeline.Timeline.ops`.

@@ -1,7 +1,7 @@
-"""What ran on the NPUs of a process: the tools' tables of kernels, with what a timeline adds.
+"""What ran on the NPUs of a process: the tools' tables of kernels, completed from a timeline.
 
 The tables have each kernel with its type and unit, and its duration as the tools sum it up; the
-timeline has its stream and its launch, and the copies, waits and marks that are in no table.
+timeline has its stream and its launch, and the copies, waits and marks that no table has.
 
 Tests: tests/sources/ascend/test_text.py.
 """
@@ -15,9 +15,9 @@ import polars as pl
 from haiprof.sources.ascend import words
 from haiprof.sources.ascend.csv_files import ns, number
 
-#: The tools print one and the same instant of two files in two roundings.
+#: Two files of the tools print the same instant with different rounding.
 _APART_NS: Final = 2
-#: Of a table of kernels, as texts.
+#: Columns of a table of kernels, as text.
 TABLE: Final = dict.fromkeys(
     ("name", "op_type", "unit", "start", "duration", "stream", "task", "grid_x", "device"),
     pl.String(),
@@ -39,10 +39,10 @@ NONE: Final = pl.DataFrame(
 
 
 def typed(table: pl.DataFrame) -> tuple[pl.DataFrame, int]:
-    """Return a table of kernels with numbers for texts, and how many rows have no time.
+    """Convert a table of kernels from text to numbers; also return how many rows have no time.
 
     Args:
-        table: columns of :data:`TABLE`, those that are not there are null.
+        table: columns of :data:`TABLE`; missing ones are null.
     """
     lacking = [pl.lit(None, pl.String()).alias(c) for c in TABLE if c not in table.columns]
     made = table.with_columns(lacking).select(
@@ -66,7 +66,7 @@ def kernels(table: pl.DataFrame, tasks: pl.DataFrame, device: int | None) -> pl.
     Args:
         table: what :func:`typed` returned.
         tasks: :meth:`haiprof.sources.ascend.timeline.Timeline.tasks`.
-        device: where they ran, unless a row says so.
+        device: where they ran, unless a row says otherwise.
     """
     tasks = _without_parts(tasks).with_row_index("row")
     on_time = tasks.select("name", "start", "row").sort("start")
@@ -95,7 +95,7 @@ def kernels(table: pl.DataFrame, tasks: pl.DataFrame, device: int | None) -> pl.
 
 
 def _without_parts(tasks: pl.DataFrame) -> pl.DataFrame:
-    """Leave out the tasks that a communication is made of, and tell its stream by them."""
+    """Leave out the tasks that make up a communication, and take its stream from them."""
     whole = tasks.filter(pl.col("communication") & ~pl.col("part"))
     made_of = tasks.filter(~pl.col("communication")).join(
         whole.select("connection").drop_nulls().unique(), "connection"
@@ -134,7 +134,7 @@ def with_ai_cpu(table: pl.DataFrame, from_table: pl.DataFrame) -> pl.DataFrame:
 
     Args:
         table: what :func:`typed` returned.
-        from_table: the same of the tool's table of the AI CPU.
+        from_table: the same for the tool's table of the AI CPU.
     """
     new = from_table.with_columns(
         pl.lit("AI_CPU").alias("unit"), pl.coalesce("op_type", "name").alias("op_type")

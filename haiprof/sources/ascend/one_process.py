@@ -1,4 +1,4 @@
-"""Imports what torch_npu or msprof analysed of one process, of files or of its database.
+"""Imports torch_npu's or msprof's analysis of one process, from files or from its database.
 
 Tests: tests/sources/ascend/test_text.py.
 """
@@ -20,7 +20,7 @@ from haiprof.sources.ascend.timeline import Timeline
 from haiprof.sources.imports.imported import Imported, gpu, whole
 from haiprof.sources.imports.segments import Segments
 
-#: What no version tells.
+#: What no version records.
 _NEVER: Final = {
     "kernels.registers": "an NPU has none that are told",
     "kernels.shared_memory": "an NPU has none that is told",
@@ -34,7 +34,7 @@ _NO_TIMELINE: Final = (
 _LEVEL_0: Final = (
     "recorded at level 0, which names neither: record with profiler_level=ProfilerLevel.Level1"
 )
-#: Columns of ``step_trace_*.csv`` of msprof.
+#: Columns of msprof's ``step_trace_*.csv``.
 _STEPS: Final = {
     "Iteration ID": "step",
     "Iteration End(us)": "end",
@@ -111,7 +111,7 @@ class _Files:
         return [file for file in found if file.is_file()]
 
     def _table(self) -> pl.DataFrame:
-        """Read the table of kernels, from the file that tells most."""
+        """Read the table of kernels, from the file with the most detail."""
         for pattern, columns in (
             ("kernel_details*.csv", words.KERNEL_DETAILS),
             ("op_summary*.csv", words.OP_SUMMARY),
@@ -126,7 +126,7 @@ class _Files:
         return kernels.with_ai_cpu(made, more) if more.height else made
 
     def _read(self, columns: Mapping[str, str], *patterns: str) -> pl.DataFrame:
-        """Read the files of one table; one that cannot be read is told."""
+        """Read the files of one table; name those that cannot be read among the problems."""
         frames = [csv_files.nothing(columns)]
         for file in self._all(*patterns):
             try:
@@ -153,7 +153,7 @@ class _Files:
             return pl.DataFrame(schema=communication.MEASURED)
 
     def _write_steps(self) -> None:
-        """Write the iterations that msprof tells of, of a job without ``ProfilerStep``."""
+        """Write the iterations that msprof recorded, for a job without ``ProfilerStep``."""
         duration = csv_files.ns("duration")
         steps = self._read(_STEPS, "step_trace_[0-9]*.csv").select(
             (csv_files.ns("end") - duration).alias("start"),
@@ -207,7 +207,7 @@ class _Files:
 
 
 def _tell_of_job(made: Imported, folder: Path) -> None:
-    """Say what ``profiler_info_<rank>.json`` does."""
+    """Take over what ``profiler_info_<rank>.json`` says."""
     for file in sorted(folder.glob("profiler_info*.json")) if folder.is_dir() else ():
         try:
             profile: Any = json.loads(file.read_text("utf-8"))

@@ -1,9 +1,9 @@
 """The timeline of a process: ``trace_view.json`` of torch_npu, ``msprof_*.json`` of msprof.
 
-A bare list of Chrome trace events whose times are texts. Each layer of software and hardware is a
-process of its own there, and tells what its events are: most have no category. What the host did is
-written piece by piece, so that memory does not grow with it; what ran on devices is kept until all
-arrows are known, which lead to it from the host.
+A bare list of Chrome trace events with times as text. Each layer of software and hardware is a
+process of its own, whose name says what its events are: most have no category. Host events are
+written piece by piece, so that memory does not grow with their number; device events are kept until
+all arrows that lead to them from the host are known.
 
 Tests: tests/sources/ascend/test_text.py.
 """
@@ -29,15 +29,15 @@ from haiprof.sources.kineto.problems import cut_lines, problem_lines
 from haiprof.sources.kineto.stream import Pieces
 from haiprof.sources.kineto.texts import NO_CODE
 
-#: Bytes of JSON text that one segment is made of.
+#: Bytes of JSON text per segment.
 _SEGMENT: Final = 32 << 20
-#: All events are wanted, whatever their category; of these also the arguments.
+#: All events are wanted, whatever their category, and for these also the arguments.
 _ROUTES: Final = {"": "spans", "enqueue": "spans", "dequeue": "spans", "*": "spans"}
 _WITH_ARGUMENTS: Final = ("", "enqueue", "dequeue")
 _TEXTS: Final = frozenset(
     ("category", "name", "process", "thread", "shapes", "types", "stack", "arguments", "instance")
 )
-#: Columns that the parser leaves out where no row has a value.
+#: Columns that the parser omits if no row has a value.
 _SPANS: Final = {
     "start": pl.Int64(),
     "duration": pl.Int64(),
@@ -70,7 +70,7 @@ _COUNTERS: Final = {
     "instance": pl.String(),
     "value": pl.Float64(),
 }
-#: Tasks on a device, and operators of communication, of :attr:`Timeline.tasks`.
+#: Tasks on a device, and communication operators, of :attr:`Timeline.tasks`.
 TASKS: Final = {
     "start": pl.Int64(),
     "duration": pl.Int64(),
@@ -90,18 +90,18 @@ TASKS: Final = {
     "process": pl.String(),
     "thread": pl.UInt32(),
 }
-#: msprof's arrow from the host to a device: of its own names, whose ids do not fit 64 bits.
+#: msprof's arrow from the host to a device: has names of its own, and ids beyond 64 bits.
 _TO_DEVICE: Final = "HostToDevice"
 _KINDS: Final = {"async_npu": "ac2g"}
-#: How the parser says that an id is larger than 64 bits: msprof's are.
+#: How the parser marks an id beyond 64 bits, as msprof's are.
 _LARGE_ID: Final = "id is too large"
 
 
 class Timeline:
-    """Reads one timeline, or several of one process one after the other."""
+    """Reads one timeline, or several of one process in sequence."""
 
     def __init__(self, segments: Segments) -> None:
-        """Say where the rows of the host go."""
+        """Set where the host's rows go."""
         self._segments = segments
         self._names: dict[str, str] = {}
         self._labels: dict[str, str] = {}
@@ -113,7 +113,7 @@ class Timeline:
         self._calls: list[pl.DataFrame] = []
         self._count = 0
         self.unknown: Counter[str] = Counter()
-        #: Process of the job, as the timeline numbers it; None where no event of it is there.
+        #: Process of the job, as the timeline numbers it; None if the timeline has no event of it.
         self.pid: int | None = None
         #: Whether there are steps, spans of operators, calls of CANN.
         self.has: set[str] = set()
@@ -125,7 +125,7 @@ class Timeline:
 
         Args:
             path: of the file.
-            on_bytes: is called with the bytes that were read since its last call.
+            on_bytes: called with the number of bytes read since its last call.
 
         Raises:
             HaiprofError: it cannot be opened.
@@ -170,8 +170,8 @@ class Timeline:
     def tasks(self) -> pl.DataFrame:
         """Return what ran on devices, with ``correlation`` and ``external`` of its launch.
 
-        A launch is the call by which the job's thread handed it to torch_npu's queue, where there
-        is one, else the call of CANN; ``external`` is that of the operator that it was for.
+        A launch is the call by which the job's thread handed it to torch_npu's queue, if any, else
+        the call of CANN; ``external`` is that of the operator that it was for.
         """
         made = pl.concat([pl.DataFrame(schema=TASKS), *self._tasks]).with_row_index("task")
         arrows = pl.concat([pl.DataFrame(schema=_FLOWS), *self._arrows]).with_columns(
@@ -187,7 +187,7 @@ class Timeline:
         )
 
     def _launched(self, tasks: pl.DataFrame, arrows: pl.DataFrame) -> pl.DataFrame:
-        """``task`` and ``correlation`` of those that came through torch_npu's queue."""
+        """``task`` and ``correlation`` of the tasks that came through torch_npu's queue."""
         own = arrows.filter(pl.col("category") == _TO_DEVICE)
         left = own.filter(pl.col("side") == 0).unique("name", keep="first")
         arrived = own.filter(pl.col("side") != 0).unique(("process", "thread", "time"))
@@ -203,7 +203,7 @@ class Timeline:
         return through_queue(launched, pl.concat([pl.DataFrame(schema=DEQUEUED), *self._dequeued]))
 
     def _wanted(self, tasks: pl.DataFrame, arrows: pl.DataFrame) -> pl.DataFrame:
-        """``task`` and ``external`` of those that torch_npu says an operator wanted."""
+        """``task`` and ``external`` of the tasks that torch_npu links to an operator."""
         flows = arrows.filter(pl.col("category") == "async_npu")
         left = flows.filter(pl.col("side") == 0).select(
             "id", pl.col("thread").alias("by"), pl.col("time").alias("at")
@@ -254,7 +254,7 @@ class Timeline:
                 self._labels[process] = _member(arguments, "labels")
 
     def _layer(self, process: str | None) -> str | None:
-        """Say of what a process of the timeline is: host, device, communication, or nothing."""
+        """Classify a process of the timeline: host, device, communication, or nothing."""
         name = self._names.get(process or "")
         if name is None:
             return None
@@ -267,7 +267,7 @@ class Timeline:
         return "host" if not self._labels.get(process or "", "").startswith("NPU") else "other"
 
     def _sort_out(self, spans: pl.DataFrame, at_end: bool = False) -> None:
-        """Give each event to its table; those of a process without a name yet come later."""
+        """Assign each event to its table; those of a process not yet named follow later."""
         category = pl.col("category").str.to_lowercase()
         known = {**kineto.HOST, "enqueue": "runtime", "dequeue": "runtime"}
         bare = pl.col("category").is_null()
@@ -309,7 +309,7 @@ class Timeline:
             pl.col("name").fill_null(""),
             _thread().alias("thread"),
             pl.when(is_step).then(step).alias("step"),
-            # The other end of the queue hands on what its first end launched.
+            # The dequeuing end of the queue only passes on what the enqueuing end launched.
             pl.when(pl.col("category") == "dequeue")
             .then(None)
             .when(is_queue)
@@ -410,7 +410,7 @@ class Timeline:
 
 
 def _frame(group: Mapping[str, npt.NDArray[Any]], texts: Sequence[str]) -> pl.DataFrame:
-    """Return the parser's columns as a frame: what is not there is null, and codes are texts."""
+    """Return the parser's columns as a frame: missing columns are null, and codes become texts."""
     made = []
     for name, values in group.items():
         if name in _TEXTS or (name == "id" and values.dtype == np.uint32):
@@ -441,7 +441,7 @@ def _thread(name: str = "thread") -> pl.Expr:
 
 
 def _number_at_end(name: str) -> pl.Expr:
-    """Return the number that a text ends with, of up to 36 digits, by its lowest 64 bits."""
+    """Return the number of up to 36 digits that a text ends with, modulo 2**64."""
     digits = pl.col(name).str.extract(r"(\d{1,36})$")
     low = digits.str.tail(18).cast(pl.UInt64, strict=False)
     high = digits.str.head(-18).cast(pl.UInt64, strict=False).fill_null(0)
@@ -449,7 +449,7 @@ def _number_at_end(name: str) -> pl.Expr:
 
 
 def _argument(name: str) -> pl.Expr:
-    """Return a whole number of ``args``, which is JSON without blanks; null where it is none."""
+    """Return an integer from ``args``, which is JSON without blanks; null if it is not one."""
     return (
         pl.col("arguments").str.extract(f'"{name}":"?([0-9]+)"?[,}}]').cast(pl.Int64, strict=False)
     )

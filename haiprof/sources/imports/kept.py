@@ -1,7 +1,7 @@
-"""Imports that are kept beside their traces: where they lie, whether they are fresh, making one.
+"""Imports kept beside their traces: where they are, whether they are fresh, creating them.
 
-A kept import appears whole or not at all: it is made in a folder beside its place, which then
-takes that name.
+A kept import appears whole or not at all: it is written into a folder beside its final place, which
+is then renamed.
 
 Tests: tests/sources/test_open.py.
 """
@@ -21,7 +21,7 @@ from haiprof.sources.imports.formats import OnBytes
 from haiprof.sources.imports.whole_run import IMPORTER, files_of, import_run
 
 _PARTIAL: Final = ".haiprof-importing-"
-#: The smallest on disk.
+#: Takes the least disk space.
 _COMPRESSION: Final = "zstd"
 
 
@@ -34,10 +34,10 @@ def place_of(found: Found) -> Path | None:
 
 
 def why_not_fresh(found: Found, place: Path) -> str | None:
-    """Say why the import at ``place`` is not one of these very files; None if it is.
+    """Say why the import at ``place`` is not of exactly these files; None if it is.
 
     Returns:
-        Words that go on where the name of the import ends.
+        The words continue a sentence that starts with the import's name.
     """
     stored = _stored(place)
     if stored is None:
@@ -59,11 +59,11 @@ def _stored(place: Path) -> dict[str, Any] | None:
 def keep(
     found: Found, place: Path, executor: Executor | None = None, on_bytes: OnBytes | None = None
 ) -> None:
-    """Import traces into ``place``, instead of an older import there.
+    """Import traces into ``place``, replacing an older import.
 
     Args:
         found: the traces.
-        place: the folder; one above it is made where there is none.
+        place: the folder; its parent is created if missing.
         executor: see :func:`haiprof.sources.imports.whole_run.import_run`.
         on_bytes: see there.
 
@@ -82,7 +82,7 @@ def keep(
             import_run(
                 found, claimed.path, compression=_COMPRESSION, executor=executor, on_bytes=on_bytes
             )
-            # Somebody else may have made the very same meanwhile, and be reading it.
+            # Another process may have created the same import meanwhile, and be reading it.
             if why_not_fresh(found, place) is not None:
                 _swap(claimed.path, place)
         finally:

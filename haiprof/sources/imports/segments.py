@@ -1,4 +1,4 @@
-"""Writes the tables of one process as the closed segments that every reader knows.
+"""Writes the tables of one process as closed segments, which every reader understands.
 
 Tests: tests/sources/kineto/test_import.py.
 """
@@ -18,17 +18,17 @@ from haiprof.sources.imports.imported import Imported
 if TYPE_CHECKING:
     import polars as pl
 
-#: Rows of a batch: Arrow keeps the memory of larger ones when it has compressed them.
+#: Rows per batch: Arrow keeps the memory of larger ones after compressing them.
 BATCH_ROWS: Final = 1 << 13
-#: The column that says when a row was.
+#: The column with the time of a row.
 _TIMES: Final = ("start", "time")
 
 
 class Segments:
-    """The files of one process; :class:`Imported` is told the extent of their rows."""
+    """The files of one process; the extent of their rows goes into :class:`Imported`."""
 
     def __init__(self, made: Imported, compression: str | None) -> None:
-        """Say where they go: ``made.folder``, which must exist."""
+        """Write into ``made.folder``, which must exist."""
         self._made = made
         self._options = pa.ipc.IpcWriteOptions(compression=compression)
         self._count: Counter[str] = Counter()
@@ -55,11 +55,11 @@ class Segments:
             out.write_table(rows, max_chunksize=BATCH_ROWS)
 
     def write_frame(self, name: str, frame: pl.DataFrame) -> None:
-        """Write a frame as one segment of a table, in the order of its time; nothing of an empty.
+        """Write a frame as one segment of a table, sorted by time; nothing if it is empty.
 
         Args:
             name: of the table.
-            frame: columns of :mod:`haiprof.schema`, of any fitting type; those it lacks are null.
+            frame: columns of :mod:`haiprof.schema`, of any compatible type; missing ones are null.
         """
         if not frame.height:
             return
@@ -77,7 +77,7 @@ class Segments:
         self.write(name, pa.Table.from_arrays(columns, schema=pa.schema(there, wanted.metadata)))
 
     def write_problems(self) -> None:
-        """Write the lines of ``made.problems`` as events, at the beginning of the trace."""
+        """Write the lines of ``made.problems`` as events at the beginning of the trace."""
         import polars as pl
 
         lines = self._made.problems
@@ -98,7 +98,7 @@ def extent(rows: pa.Table) -> tuple[int, int]:
 
 
 def time_of(rows: pa.Table) -> str:
-    """Return the name of the column that says when a row was."""
+    """Return the name of the column with the time of a row."""
     return next(name for name in _TIMES if name in rows.schema.names)
 
 

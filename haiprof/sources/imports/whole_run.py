@@ -1,7 +1,7 @@
-"""Imports the traces of one run: each process on its own, then what they are to each other.
+"""Imports the traces of one run: each process separately, then how they relate.
 
-The folder that is written is laid out like one that haiprof recorded, so everything else reads it
-without knowing where it came from.
+The output folder has the layout of a recorded run, so that all other code reads it without knowing
+where it came from.
 
 Tests: tests/sources/test_open.py.
 """
@@ -25,13 +25,13 @@ from haiprof.sources.found import Found, Source
 from haiprof.sources.imports.formats import OnBytes, import_source
 from haiprof.sources.imports.imported import Imported, whole
 
-#: Of what is written here. Imports of another version are made anew.
+#: Version of this importer's output. Imports of another version are redone.
 IMPORTER: Final = 2
 _MOST_THREADS: Final = 8
 
 
 class _Stopped(Exception):
-    """The import was given up while files were being read."""
+    """The import was cancelled while files were being read."""
 
 
 def import_run(
@@ -48,8 +48,8 @@ def import_run(
         found: the files.
         folder: exists and is empty.
         compression: of the tables: ``zstd``, ``lz4``, or None.
-        executor: reads the files; by default a few threads, since reading leaves Python alone.
-        on_bytes: is called with bytes that were read, from any thread.
+        executor: reads the files; by default a few threads, since reading releases the GIL.
+        on_bytes: called with the number of bytes read, from any thread.
 
     Raises:
         HaiprofError: none of the files can be read.
@@ -74,7 +74,7 @@ def import_run(
 
 
 def files_of(found: Found) -> list[list[Any]]:
-    """Return what a kept import says of the files that it was made of."""
+    """Return how a kept import describes the files it was made from."""
     return [[source.file, source.bytes, source.mtime_ns] for source in found.sources]
 
 
@@ -122,7 +122,7 @@ def _results(futures: list[Future[Imported]], on_bytes: OnBytes | None = None) -
 
 
 def _doubles(good: list[Imported]) -> list[str]:
-    """Name the workers that say to be the same rank at the same time."""
+    """Name the workers that claim to be the same rank at the same time."""
     workers: dict[tuple[int, int], list[str]] = defaultdict(list)
     for made in good:
         rank = _rank(made)

@@ -1,7 +1,7 @@
-"""Communication that a file tells of: calls of the host and kernels, with their arguments.
+"""Communication that a file records: calls of the host and kernels, with their arguments.
 
-Only what the file says is a row here: which kernels are communication by their names alone is a
-question for the analysis, whose rules may change after the import.
+Only what the file states becomes a row: which kernels communicate by their names alone is up to the
+analysis, whose rules may change after the import.
 
 Tests: tests/sources/kineto/test_import.py.
 """
@@ -34,7 +34,7 @@ from haiprof.sources.kineto.columns import (
 )
 from haiprof.sources.kineto.texts import NO_CODE, Codes, Texts, word_column
 
-#: What is told of a communication beside the columns of its table: JSON member <- column.
+#: Attributes of a communication beside the columns of its table: JSON member <- column.
 _FURTHER: Final = {
     "description": "group_description",
     "group_id": "group_id",
@@ -56,15 +56,15 @@ def host_collectives(
     collectives: Group | None,
     base: int,
 ) -> Columns:
-    """Return the communication that the host's spans start.
+    """Return the communication that spans of the host start.
 
     Args:
         texts: of the file.
         spans: the parser's rows.
-        calls: which of them are ops or ranges of the user.
+        calls: which of them are ops or user ranges.
         threads: of each span.
-        collectives: the parser's ``collectives``: arguments of those spans that have such.
-        base: ns since the epoch that the file's times begin at.
+        collectives: the parser's ``collectives``: the arguments of spans that have any.
+        base: ns since the epoch that the file's times count from.
     """
     names = codes(spans, "name")
     ops = np.full(len(names), NO_CODE, np.uint32)
@@ -95,13 +95,13 @@ def host_collectives(
 
 
 def device_collectives(texts: Texts, activities: Group, collectives: Group, base: int) -> Columns:
-    """Return the communication that kernels are, as their arguments say.
+    """Return the communication of kernels, as their arguments describe it.
 
     Args:
         texts: of the file.
         activities: the parser's rows.
-        collectives: the parser's ``collectives``: arguments of those that have such.
-        base: ns since the epoch that the file's times begin at.
+        collectives: the parser's ``collectives``: the arguments of activities that have any.
+        base: ns since the epoch that the file's times count from.
     """
     ops = codes(collectives, "op")
     which = np.flatnonzero((collectives["side"] == 1) & (ops != NO_CODE)).astype(np.int64)
@@ -123,7 +123,7 @@ def _arguments(
 ) -> Columns:
     """Return the columns of the rows ``which`` of ``collectives``; negative ones have no arguments.
 
-    ``bytes_in`` is what is known of the bytes otherwise.
+    ``bytes_in`` is the number of bytes known from elsewhere.
     """
     rows = picked_or_none(collectives or {}, which)
     elements = rows.get("elements_in")
@@ -162,7 +162,7 @@ def _further(texts: Texts, rows: Group) -> Columns:
 
 
 def _value(text: str) -> Any:
-    """Return what stood in the file: the parser hands on other values than texts as JSON."""
+    """Return the original value: the parser passes values other than texts as JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -180,7 +180,7 @@ def _bytes_of_inputs(texts: Texts, spans: Group) -> Numbers:
 
 
 def _pairs(first: Codes, second: Codes) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.intp]]:
-    """Return the pairs that rows have, each once, and each row's index in them."""
+    """Return the distinct pairs of the rows, and each row's index in them."""
     both = first.astype(np.uint64) << np.uint64(32) | second
     found, index = np.unique(both, return_inverse=True)
     return np.stack([found >> np.uint64(32), found & np.uint64(NO_CODE)], axis=1), index

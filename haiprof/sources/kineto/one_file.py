@@ -23,11 +23,11 @@ from haiprof.sources.kineto.problems import cut_lines, problem_lines
 from haiprof.sources.kineto.rows import Rows
 from haiprof.sources.kineto.stream import Pieces
 
-#: Bytes of JSON text that one segment is made of: memory does not grow with the file.
+#: Bytes of JSON text per segment: memory does not grow with the file.
 _SEGMENT: Final = 32 << 20
-#: So many unknown categories are named.
+#: At most this many unknown categories are named.
 _NAMED: Final = 10
-#: Header members that are kept as they are, and what they are here.
+#: Header members kept unchanged -> their names here.
 _KEPT: Final = ("distributedInfo", "deviceProperties", "schemaVersion", "host_name")
 
 
@@ -45,9 +45,9 @@ class _File:
         self._made = made
         self._segments = segments
         self._rows = Rows()
-        #: Texts that were taken from the parser.
+        #: Texts taken from the parser.
         self._texts = 0
-        #: File of each segment, and the base that its times begin at.
+        #: File of each segment, and the base that its times count from.
         self._written: list[tuple[Path, int]] = []
 
     def read(self, on_bytes: Callable[[int], None]) -> None:
@@ -94,7 +94,7 @@ class _File:
         self._written.append((self._segments.write(name, rows), base))
 
     def _move(self, base: int) -> None:
-        """Move the times of segments that were written before the file told its base."""
+        """Shift the times of segments that were written before the file stated its base."""
         late = [(file, base - used) for file, used in self._written if used != base]
         if not late:
             return
@@ -118,10 +118,10 @@ class _File:
         return min(begin for begin, _ in found), max(end for _, end in found)
 
     def _tell(self, parser: Any, broken: str | None) -> None:
-        """Say what is missing, one line each.
+        """Report what is missing, one line each.
 
         Raises:
-            HaiprofError: all is.
+            HaiprofError: everything is.
         """
         path = self._made.source.path
         found: Mapping[str, tuple[int, int, str]] = parser.problems
@@ -184,7 +184,7 @@ def _json(text: str) -> Any:
 
 
 def _describe(made: Imported, header: Mapping[str, Any], devices: set[int]) -> None:
-    """Say of the process what the header does."""
+    """Take over what the header says of the process."""
     distributed = header.get("distributedInfo")
     made.distributed = distributed if isinstance(distributed, dict) else {}
     made.rank = whole(made.distributed.get("rank"))
@@ -196,7 +196,7 @@ def _describe(made: Imported, header: Mapping[str, Any], devices: set[int]) -> N
 
 
 def _gpus(header: Mapping[str, Any], devices: set[int]) -> list[dict[str, Any]]:
-    """Return the GPUs that something happened on; a file lists all of its machine."""
+    """Return the GPUs that ran something; a file lists all GPUs of its machine."""
     listed = header.get("deviceProperties")
     known = {
         whole(row.get("id")): row

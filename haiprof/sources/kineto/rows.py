@@ -1,4 +1,4 @@
-"""What the parser found, as rows of haiprof's tables.
+"""The parser's output as rows of haiprof's tables.
 
 Tests: tests/sources/kineto/test_import.py.
 """
@@ -41,7 +41,7 @@ from haiprof.sources.kineto.threads import Threads, whole
 _CATEGORIES: Final = (*dict.fromkeys(words.HOST.values()), "step")
 _STEP: Final = _CATEGORIES.index("step")
 _HOST: Final = {said: _CATEGORIES.index(means) for said, means in words.HOST.items()}
-#: Of those a step can be, and a call that communicates.
+#: Categories that can be a step, or a call that communicates.
 _CALLS: Final = [_CATEGORIES.index(name) for name in ("op", "user")]
 _KINDS: Final = tuple(dict.fromkeys(words.DEVICE.values()))
 _DEVICE: Final = {said: _KINDS.index(means) for said, means in words.DEVICE.items()}
@@ -51,25 +51,25 @@ _MOST_DEVICE: Final = np.iinfo(np.uint16).max
 
 
 class Rows:
-    """Turns what one file holds into rows, part by part."""
+    """Turns the content of one file into rows, part by part."""
 
     def __init__(self) -> None:
-        """Begin with a file of which nothing is known."""
+        """Start with a file of which nothing is known."""
         self.texts = Texts()
-        #: Categories that are not known -> their events, which are left out.
+        #: Unknown categories -> number of their events, which are left out.
         self.unknown: Counter[str] = Counter()
-        #: What else is left out: field and reason -> rows.
+        #: What else is left out: field and reason -> number of rows.
         self.refused: Counter[str] = Counter()
-        #: Ordinals of the devices that something happened on.
+        #: Ordinals of the devices that ran something.
         self.devices: set[int] = set()
         self._threads = Threads(self.texts)
 
     def tables(self, groups: Mapping[str, Group], base: int) -> dict[str, pa.Table]:
-        """Return the rows of one part by table; a table without rows is not there.
+        """Return the rows of one part by table; tables without rows are omitted.
 
         Args:
             groups: what ``TraceParser.take()`` returned.
-            base: ns since the epoch that the file's times begin at.
+            base: ns since the epoch that the file's times count from.
         """
         made: dict[str, list[Columns]] = {}
         groups, beyond = within_reach(groups)
@@ -106,7 +106,7 @@ class Rows:
         return {name: rows for name, rows in whole.items() if rows is not None}
 
     def host_process(self, metadata: Group | None) -> int | None:
-        """Return the process that the host's events are of, if the file names it."""
+        """Return the process that the host's events belong to, if the file names it."""
         if metadata is None:
             return None
         columns = (codes(metadata, name).tolist() for name in ("name", "process", "arguments"))
@@ -173,7 +173,7 @@ class Rows:
                 "block_x", "block_y", "block_z", "registers", "shared_memory",
             ),
             **identities(found, "correlation", "external"),
-            # No graph has the number 0: it is how a file says that there was none.
+            # No graph has number 0: that is how a file says that there was none.
             **counts(found, "kernels", "graph", zero=False),
             **identities(found, "graph_node", zero=False),
             **sizes(found, "bytes"),
@@ -188,7 +188,7 @@ class Rows:
         return made
 
     def _device_spans(self, found: Group, base: int) -> Columns:
-        # Most files tell a range's device and stream as its process and thread only.
+        # Most files give a range's device and stream only as its process and thread.
         devices, streams = (
             np.where(ordinals == NO_CODE, self._ordinals(found, instead), ordinals)
             for ordinals, instead in (
@@ -280,7 +280,7 @@ class Rows:
         self.devices.update(np.unique(devices[devices <= _MOST_DEVICE]).tolist())
 
     def _named(self, names: Codes) -> pa.Array:
-        """Return a column of texts that has no nulls: what has no name has an empty one."""
+        """Return a column of texts without nulls: a missing name becomes an empty one."""
         return self.texts.column(names, missing="")
 
 

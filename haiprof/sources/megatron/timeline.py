@@ -1,7 +1,7 @@
-"""Reads the JSON of Megatron's tracer: what each rank did in each iteration, ns.
+"""Reads the JSON of Megatron's tracer: what each rank did in each iteration, in ns.
 
-The tracer measures within an iteration only. It waits for all ranks at both ends of one, so
-iterations are laid one behind the other, each as long as the slowest rank had it.
+The tracer measures only within an iteration. It waits for all ranks at both ends of one, so
+iterations are placed one after the other, each as long as on the slowest rank.
 
 Tests: tests/sources/megatron/test_megatron.py.
 """
@@ -60,15 +60,15 @@ class Timeline:
     spans: pl.DataFrame
     marks: pl.DataFrame
     steps: pl.DataFrame
-    #: What the rank itself says of who and where it is; None where it does not.
+    #: The rank's own account of its identity and position; None if missing.
     rank: int | None = None
     device: int | None = None
-    #: Rows that are not here, by why.
+    #: Number of omitted rows, by reason.
     left_out: Counter[str] = field(default_factory=Counter)
 
 
 class Iteration(NamedTuple):
-    """One iteration of one rank's own file: ``pad`` ns after the last, ``duration`` ns long."""
+    """One iteration in one rank's own file: ``pad`` ns after the last, ``duration`` ns long."""
 
     pad: int
     duration: int
@@ -81,12 +81,12 @@ _reading = threading.Lock()
 
 
 def of_all(path: str, mtime_ns: int) -> Mapping[str, Timeline]:
-    """Read a timeline of all ranks: for each what it did, by its place in the groups.
+    """Read a timeline of all ranks: what each did, by its position in the groups.
 
-    Of the last file what was read is kept, since each of its ranks is imported on its own.
+    The last file read is cached, since each of its ranks is imported separately.
 
     Raises:
-        HaiprofError: the file cannot be read, or is no timeline.
+        HaiprofError: the file cannot be read, or is not a timeline.
     """
     with _reading:
         return _of_all(path, mtime_ns)
@@ -112,7 +112,7 @@ def _of_all(path: str, mtime_ns: int) -> Mapping[str, Timeline]:
     made = {place: timeline(each, _pipeline(place)) for place, each in events.items()}
     for each in made.values():
         each.left_out += left_out
-        left_out = Counter()  # told once
+        left_out = Counter()  # reported once
     return made
 
 
@@ -121,10 +121,10 @@ def of_rank(path: str, begins: list[int] | None = None) -> Timeline:
 
     Args:
         path: of the file.
-        begins: when each iteration began, as all ranks together tell; by default as this one does.
+        begins: when each iteration began, over all ranks; by default as in this one.
 
     Raises:
-        HaiprofError: the file cannot be read, or is no timeline.
+        HaiprofError: the file cannot be read, or is not a timeline.
     """
     left_out: Counter[str] = Counter()
     rows = _rows(path)
@@ -144,11 +144,11 @@ def of_rank(path: str, begins: list[int] | None = None) -> Timeline:
 
 
 def begins(files: tuple[tuple[str, int], ...]) -> list[int]:
-    """Return when each iteration began, ns from the first's, as the slowest of the ranks had it.
+    """Return when each iteration began, ns from the first's, paced by the slowest rank.
 
     Args:
-        files: path and time of writing of each rank's timeline; one that cannot be read tells
-            nothing.
+        files: path and time of writing of each rank's timeline; one that cannot be read is
+            ignored.
     """
     with _reading:
         return _of_files(files)
@@ -161,7 +161,7 @@ def _of_files(files: tuple[tuple[str, int], ...]) -> list[int]:
         try:
             read = _iterations(_rows(path), Counter())
             timelines.append([(each.pad, each.duration) for each in read])
-        except HaiprofError:  # named where it is imported itself
+        except HaiprofError:  # reported when it is imported itself
             continue
     return _begins(timelines)
 
@@ -177,7 +177,7 @@ def _begins(ranks: list[list[tuple[int, int]]]) -> list[int]:
 
 
 def timeline(events: Iterable[Event], stage: int) -> Timeline:
-    """Make intervals of the events of one rank; of a name, the innermost that is open ends."""
+    """Turn one rank's events into intervals; an end closes the innermost open one of its name."""
     left_out: Counter[str] = Counter()
     opened: dict[str, list[Event]] = defaultdict(list)
     spans: list[tuple[Any, ...]] = []
@@ -226,11 +226,11 @@ def timeline(events: Iterable[Event], stage: int) -> Timeline:
 
 
 def _iterations(rows: list[dict[str, Any]], left_out: Counter[str]) -> Iterator[Iteration]:
-    """Take a rank's rows apart; those outside of any iteration are of an evaluation."""
+    """Parse a rank's rows; those outside any iteration belong to an evaluation."""
     events: list[Event] | None = None
     pad = at = count = 0
     for row in rows:
-        # Older versions tell of each row how long after the last it was.
+        # Older versions give each row's time relative to the last row.
         delta = _ns(row.get("delta"), 1)
         is_iteration, phase = row.get("name") == _ITERATION, row.get("ph")
         if is_iteration and phase == "B":
@@ -259,7 +259,7 @@ def _event(
 
 
 def _text(value: Any) -> str:
-    """Return a value as a text that a table can hold: JSON's may be half a character."""
+    """Return a value as text that a table can store: JSON may contain lone surrogates."""
     return str(value).encode("utf-8", "replace").decode()
 
 

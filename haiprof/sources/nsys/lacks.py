@@ -1,4 +1,4 @@
-"""What an export of Nsight Systems does not tell, and what would have it told.
+"""What an export of Nsight Systems does not record, and how to have it recorded.
 
 Tests: tests/sources/nsys/test_views.py.
 """
@@ -12,7 +12,7 @@ from haiprof import schema
 from haiprof.sources import tables
 
 _NVTX: Final = "profile with --trace=cuda,nvtx and torch.autograd.profiler.emit_nvtx()"
-#: What no version tells.
+#: What no version records.
 _NEVER: Final = {
     "allocations": "Nsight Systems tells of cudaMalloc only, not of torch's allocator: "
     "record with haiprof trace",
@@ -26,7 +26,7 @@ _NEVER: Final = {
     "kernels.external": "kernels are known by their launches alone",
     "kernels.bandwidth": "is bytes by duration",
 }
-#: What an export tells if the profile was made so.
+#: What an export contains if the profile was recorded with it.
 _UNLESS: Final = {
     "kernels": "no work of a GPU was recorded: profile with --trace=cuda",
     "kernels.blocks_per_sm": "the export has no TARGET_INFO_GPU, which tells how many SMs there "
@@ -58,7 +58,7 @@ _KINDS: Final = {
 
 
 def lacks(folder: Path) -> dict[str, str]:
-    """Return what the tables in ``folder`` do not hold, and why: see ``Imported.lacks``."""
+    """Return what the tables in ``folder`` lack, and why: see ``Imported.lacks``."""
     made = dict(_NEVER)
     for name, table in schema.TABLES.items():
         required = next(column.name for column in table.columns if not column.nullable)

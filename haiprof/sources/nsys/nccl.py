@@ -1,6 +1,6 @@
-"""What NCCL says in its ranges of NVTX: which collective, of how many bytes, among whom.
+"""NCCL's NVTX ranges: which collective, how many bytes, which ranks.
 
-The file holds it as JSON if it was exported with ``--include-json=true``.
+The file has these details as JSON if it was exported with ``--include-json=true``.
 
 Tests: tests/sources/nsys/test_ranges.py.
 """
@@ -30,7 +30,7 @@ OPS: Final = {
     "ncclSend": "send",
     "ncclRecv": "recv",
 }
-#: What NCCL calls the parts of a payload.
+#: NCCL's names for the parts of a payload.
 BYTES: Final = "Message size [bytes]"
 GROUP: Final = "NCCL communicator ID"
 PEER: Final = "Peer rank"
@@ -40,7 +40,7 @@ _JOINING: Final = "ncclCommInitRank%"
 
 
 def payload(text: object) -> dict[str, Any]:
-    """Return the members of a payload, whatever they are nested in; none of what is no JSON."""
+    """Return the members of a payload, at any nesting depth; none if it is not JSON."""
     try:
         document = json.loads(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):
@@ -58,10 +58,10 @@ def payload(text: object) -> dict[str, Any]:
 
 
 def ranks(db: Database, targets: Sequence[Target]) -> dict[int, int]:
-    """Return the rank of each process by its key, where a communicator tells them all.
+    """Return the rank of each process by its key, if one communicator has them all.
 
-    That is one that has exactly the processes of the file; of a job on several nodes the largest
-    communicator need not be of all, so then nothing is said.
+    That communicator must have exactly the processes of the file; in a job on several nodes the
+    largest one need not include all processes, so then nothing is returned.
     """
     communicators: dict[Any, dict[int, int]] = {}
     for process, text in _joined(db):
@@ -77,7 +77,7 @@ def ranks(db: Database, targets: Sequence[Target]) -> dict[int, int]:
 
 
 def _joined(db: Database) -> Iterator[tuple[int, object]]:
-    """Return the process and the payload of each range in which one joins a communicator."""
+    """Return the process and the payload of each range in which a process joins a communicator."""
     process = f"n.globalTid >> {TID_BITS}"
     if not db.has("NVTX_EVENTS", "globalTid", "jsonText"):
         return

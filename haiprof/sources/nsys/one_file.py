@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: Ordinals of devices.
 _DEVICES: Final = range(1 << 16)
-#: Of ``DIAGNOSTIC_EVENT``: warnings and errors.
+#: Severities of ``DIAGNOSTIC_EVENT``: warnings and errors.
 _SEVERITIES: Final = {2: "warning", 3: "error"}
 
 
@@ -55,7 +55,7 @@ class _Process:
         self._target: Target = mine[0]
         self._segments = segments
         self._base = processes.epoch(db)
-        #: Rows whose times are not told, or cannot be.
+        #: Rows whose times are missing or impossible.
         self._timeless = 0
 
     def read(self, on_bytes: Callable[[int], None]) -> None:
@@ -71,7 +71,7 @@ class _Process:
         activities = Activities(db, self._target, {d: n for d, n in sizes.items() if n})
         devices: set[int] = set()
         for frame in activities.kernels():
-            # What is waited for need not be on a GPU that the process uses.
+            # A wait may be for something other than a GPU of this process.
             if frame["kind"][0] != "sync":
                 devices.update(d for d in frame["device"].unique().to_list() if d in _DEVICES)
             self._write("kernels", frame)
@@ -101,7 +101,7 @@ class _Process:
                 self._segments.write_frame(table, self._placed(table, frame))
 
     def _placed(self, table: str, frame: pl.DataFrame) -> pl.DataFrame:
-        """Put times on the epoch, and give each column the schema's type."""
+        """Convert times to ns since the epoch, and each column to the schema's type."""
         import polars as pl
 
         kinds: dict[str, Any] = {
@@ -129,7 +129,7 @@ class _Process:
         )
 
     def _tell(self, still_open: int) -> None:
-        """Say what is missing, one line each."""
+        """Report what is missing, one line each."""
         path, part = self._made.source.path, self._made.source.part
         lines = []
         if self._base is None:
@@ -185,7 +185,7 @@ def _metrics(db: Database, target: Target, devices: set[int]) -> Iterator[pl.Dat
 
 
 def _diagnostics(db: Database, target: Target) -> Iterator[pl.DataFrame]:
-    """Return frames of ``events``: what Nsight Systems warns of, of this process or of all."""
+    """Return frames of ``events``: the warnings of Nsight Systems on this process or on all."""
     import polars as pl
 
     wanted: dict[str, str | Expression] = {
@@ -205,7 +205,7 @@ def _diagnostics(db: Database, target: Target) -> Iterator[pl.DataFrame]:
 
 
 def _others(db: Database, found: list[Target]) -> int:
-    """Count the processes with ranges of NVTX that are none of these."""
+    """Count the other processes with ranges of NVTX."""
     if not db.has("NVTX_EVENTS", "globalTid"):
         return 0
     known = {target.key >> processes.TID_BITS for target in found}

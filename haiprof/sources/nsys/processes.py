@@ -1,4 +1,4 @@
-"""The processes of an export, and what is told of each: its rank, its host, its GPUs, its clock.
+"""The processes of an export, and what is known of each: its rank, its host, its GPUs, its clock.
 
 Tests: tests/sources/nsys/test_find.py.
 """
@@ -18,7 +18,7 @@ from haiprof.sources.nsys.words import FAR
 if TYPE_CHECKING:
     from haiprof.sources.nsys.database import Database
 
-#: Of a serialized id: the bits of the thread, and above them those of the process.
+#: Bit ranges of a serialized id: the thread's, and above them the process's.
 TID_BITS: Final = 24
 _PID_MASK: Final = 0xFFFFFF
 #: Small tables that list the processes which used CUDA: table -> column of the pid.
@@ -27,7 +27,7 @@ _LISTED: Final = {
     "TARGET_INFO_CUDA_CONTEXT_INFO": "processId",
     "TARGET_INFO_CUDA_DEVICE": "pid",
 }
-#: Tables whose rows say whose they are, by process and by thread.
+#: Tables whose rows name their process and thread.
 _OF_PROCESS: Final = tuple(
     f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
 )
@@ -44,7 +44,7 @@ class Target:
 
     @property
     def part(self) -> str:
-        """How it is named among the processes of a file."""
+        """Its name among the processes of a file."""
         return f"pid {self.pid}"
 
     @property
@@ -56,7 +56,7 @@ class Target:
 def targets(db: Database) -> list[Target]:
     """Return the processes that used a GPU, by pid; where none did, those with ranges of NVTX.
 
-    Rows are only looked through where no small table lists such processes.
+    Rows are only scanned if no small table lists such processes.
     """
     listed: set[int] = set()
     for table, column in _LISTED.items():
@@ -77,9 +77,9 @@ def targets(db: Database) -> list[Target]:
 
 
 def rank_and_world_size(db: Database) -> tuple[int | None, int | None]:
-    """Return rank and world size as the environment of the profiled command tells them.
+    """Return rank and world size from the environment of the profiled command.
 
-    It is that of the one process only where the command was not a launcher of several.
+    They are a process's own only if the command did not launch several.
     """
     variables: dict[str, str] = {}
     if db.has("META_DATA_CAPTURE", "name", "value"):
@@ -99,9 +99,9 @@ def host(db: Database) -> str | None:
 
 
 def epoch(db: Database) -> int | None:
-    """Return the ns since the epoch that the file's times count from; None where it is not told.
+    """Return the ns since the epoch that the file's times count from; None if it does not say.
 
-    0 of an export whose times are on the epoch themselves (``--ts-normalize``).
+    0 for an export whose times are already since the epoch (``--ts-normalize``).
     """
     if db.has("META_DATA_EXPORT", "name", "value"):
         sql = "select value from META_DATA_EXPORT where name = 'EXPORT_PARAM_TIME_NORMALIZE'"
@@ -115,7 +115,7 @@ def epoch(db: Database) -> int | None:
 
 
 def gpus(db: Database, target: Target) -> dict[int, dict[str, Any]]:
-    """Return what is told of GPUs, by their ordinals in a process: rows of ``Imported.gpus``."""
+    """Return what is known of GPUs, by their ordinals in a process: rows of ``Imported.gpus``."""
     known = dict(_described(db))
     number = gpu_numbers(db, target) or {row: row for row in known}
     made = {}
@@ -134,7 +134,7 @@ def gpus(db: Database, target: Target) -> dict[int, dict[str, Any]]:
 
 
 def gpu_numbers(db: Database, target: Target) -> dict[int, int]:
-    """Return the number in the machine of each of the process's devices that is told."""
+    """Return the number in the machine of each known device of the process."""
     table = "TARGET_INFO_CUDA_DEVICE"
     if not db.has(table, "cudaId", "gpuId", "pid"):
         return {}
@@ -174,7 +174,7 @@ def _ordered(keys: Iterable[int], known: dict[int, int]) -> list[Target]:
 
 
 def _is_key(value: Any) -> bool:
-    """Say whether it can be a ``globalPid``: there is room for the numbers of its threads."""
+    """Say whether it can be a ``globalPid``: it leaves room for the thread numbers."""
     return type(value) is int and 0 <= value < 1 << 62
 
 

@@ -1,7 +1,7 @@
-"""Ranges of NVTX as spans: operators and steps where torch marks them so, communication of NCCL.
+"""Ranges of NVTX as spans: torch's operators and steps, communication of NCCL.
 
-What a range means is read from its text alone, by the rules of
-:mod:`haiprof.sources.nsys.words`; a range that none of them is about is one of the user.
+A range's meaning is read from its text alone, by the rules of
+:mod:`haiprof.sources.nsys.words`; a range that no rule covers is one of the user.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ class Ranges:
     def __init__(
         self, db: Database, target: Target, named: Callable[[pl.Series], pl.Series]
     ) -> None:
-        """Say whose ranges are wanted; ``named`` returns texts by their ids."""
+        """Choose the process; ``named`` returns texts by their ids."""
         self._db = db
         self._target = target
         self._named = named
         self._domains = self._read_domains()
         self._steps = self._find_steps()
-        #: Numbers of modules by their names.
+        #: Numbers of modules by name.
         self._modules: dict[str, int] = {}
-        #: Ranges that had not ended, which are left out.
+        #: Unfinished ranges, which are left out.
         self.open = 0
 
     def frames(self) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
@@ -141,7 +141,7 @@ class Ranges:
         return pl.Series("module", numbers, pl.UInt32())
 
     def _collectives(self, frame: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
-        """Return the calls that communicate, with what NCCL says of them."""
+        """Return the calls that communicate, with NCCL's details."""
         import polars as pl
 
         known = {name: _op(name) for name in spans["name"].unique().to_list()}
@@ -191,10 +191,10 @@ class Ranges:
     def _find_steps(self) -> dict[tuple[int, str], int]:
         """Return the ranges that are steps, by start and text, each with its number.
 
-        Ranges of one family (what stands before the number) are steps if they lie one after the
-        other and their numbers go up, at least two of them unless torch.profiler named them. Of
-        several such families the one that takes longest counts. Batches of Lightning, which have no
-        number, are counted from 0.
+        Ranges of one family (same text before the number) are steps if they follow each other
+        without overlap and their numbers increase, and there are at least two unless
+        torch.profiler named them. Of several such families the one with the longest total counts.
+        Batches of Lightning, which have no number, are counted from 0.
         """
         families: dict[str, list[tuple[int, int, str, int]]] = defaultdict(list)
         for start, end, text in self._that_may_be_steps():
@@ -255,5 +255,5 @@ def _peer(payload: dict[str, Any]) -> str | None:
 
 
 def _text(value: Any) -> str | None:
-    # JSON's texts may hold half a character, which no table can.
+    # Texts in JSON may contain lone surrogates, which no table can store.
     return None if value is None else str(value).encode("utf-8", "replace").decode()

@@ -1,7 +1,7 @@
 """The worker logs at a path: ``workerlog.N``, or of several machines ``machine*/workerlog.N``.
 
-``N`` is the device's number on its machine. Machines come in the order of the numbers in their
-names, and each has as many ranks as the one with most.
+``N`` is the device's number on its machine. Machines are sorted by the numbers in their names, and
+each has as many ranks as the largest.
 
 Tests: tests/sources/paddle/test_paddle.py.
 """
@@ -21,7 +21,7 @@ _MACHINE: Final = "machine"
 
 
 def find(path: str) -> Found | None:
-    """Find the worker logs at ``path``; None where it holds none.
+    """Find the worker logs at ``path``; None if there are none.
 
     Args:
         path: a log, the folder of one machine's, or the folder of the folders ``machine*``.

@@ -16,7 +16,7 @@ DRIFT: Final = 500e-6
 
 
 def corners_of(points: Points) -> Reals | None:
-    """Return the corners (a, b) of all lines between the points; None where there is none.
+    """Return the corners (a, b) of all lines between the points; None if there is no such line.
 
     For a slope ``b`` the line may begin between ``g(b) = max(low - b t)`` and
     ``f(b) = min(high - b t)``; the one is convex, the other concave, and their corners are at the
@@ -72,7 +72,7 @@ def _edges(hull: Reals) -> Reals:
 
 
 def outermost(corners: Reals) -> Reals:
-    """Keep the corners that no others lie around."""
+    """Keep the corners that are not inside the polygon of the others."""
     a, b = corners[:, 0], corners[:, 1]
     low, high = hull(b, a), hull(b, -a)
     return np.concatenate((low[:, ::-1], high[:, ::-1] * np.array([-1.0, 1.0])))

@@ -21,12 +21,12 @@ _PIECE_ROWS = 1 << 18
 
 
 def busy_times(kernels: pl.DataFrame) -> dict[int, tuple[Times, Times]]:
-    """Return for each device when some activity ran on it, on whichever stream."""
+    """Return for each device when any activity ran on it, on any stream."""
     return _united(kernels.filter(pl.col("kind").is_in(list(BUSY_KINDS))))
 
 
 def computing_times(kernels: pl.DataFrame) -> dict[int, tuple[Times, Times]]:
-    """Return for each device when some activity ran that is no communication."""
+    """Return for each device when any activity other than communication ran."""
     busy = kernels.filter(pl.col("kind").is_in(list(BUSY_KINDS)))
     return _united(busy.filter(_is_communication(busy).not_()))
 
@@ -63,9 +63,9 @@ def busy_by_step(kernels: pl.DataFrame, recorded_steps: pl.DataFrame) -> pl.Data
 
 
 def last_end(kernels: pl.DataFrame) -> int | None:
-    """Return when the last activity on a GPU ended that was recorded; None without any."""
+    """Return when the last recorded GPU activity ended; None without any."""
     ended = (pl.col("start") + pl.col("duration")).filter(pl.col("kind").is_in(list(BUSY_KINDS)))
-    # Piece by piece: of tens of millions of rows what is between would take as much room as they.
+    # Piece by piece: with tens of millions of rows, an intermediate copy would double the memory.
     found = [piece.select(ended.max()).item() for piece in kernels.iter_slices(_PIECE_ROWS)]
     return max((int(end) for end in found if end is not None), default=None)
 

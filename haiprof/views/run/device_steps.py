@@ -37,7 +37,7 @@ def segments(spans: pl.DataFrame) -> pl.DataFrame:
 
     Where phases overlap, each instant belongs to the one that started last, as with phases of the
     host. Consecutive phases of one step on one device share a ``group``, which is of one step even
-    if the job begins to count anew.
+    if the job restarts its step count.
     """
     found = spans.filter(pl.col("category") == "phase", pl.col("device").is_not_null())
     made = []
@@ -62,9 +62,9 @@ def device_steps(phases: pl.DataFrame) -> pl.DataFrame:
     """Return the steps of each device from its :func:`segments`.
 
     A step of a device lasts from the end of the last phase of the step before to the end of its
-    own last phase, so that waiting for a batch belongs to the step that waits, as on the host. One
-    whose step before was not timed begins with its own first phase: where that step ended is not
-    known.
+    own last phase, so that waiting for a batch belongs to the step that waits, as on the host. If
+    the step before was not timed, a step begins with its own first phase: where the earlier step
+    ended is not known.
     """
     grouped = phases.group_by("device", "group", "step", maintain_order=True).agg(
         pl.col("start").min(), pl.col("end").max()

@@ -1,24 +1,24 @@
-"""How well a job uses what it runs on: MFU, HFU, throughput, and the energy of a step.
+"""How efficiently a job uses its hardware: MFU, HFU, throughput, and the energy of a step.
 
-**MFU** (model FLOPs utilisation) is ``F / (t * P)``: ``F`` what the model's forward and backward
-passes compute in the steps, without anything computed twice; ``t`` the time of those steps, all of
-it; ``P`` the peak of the GPUs. Chowdhery et al., PaLM (arXiv 2204.02311), appendix B.
+**MFU** (model FLOPs utilisation) is ``F / (t * P)``: ``F`` the FLOPs of the model's forward and
+backward passes in the steps, counting nothing that is recomputed; ``t`` the total time of those
+steps; ``P`` the peak of the GPUs. Chowdhery et al., PaLM (arXiv 2204.02311), appendix B.
 
-**HFU** (hardware FLOPs utilisation) is the same with what was really computed, activations that are
-recomputed in the backward pass included: Korthikanti et al. (arXiv 2205.05198), section 6.
+**HFU** (hardware FLOPs utilisation) is the same with all FLOPs executed, including activations
+recomputed in the backward pass: Korthikanti et al. (arXiv 2205.05198), section 6.
 
-``F`` of a step is, the first of these that is known:
+``F`` of a step is the first of these that is known:
 
 ========= ======================================================================================
 given     ``haiprof.model(flops_per_step=…)``, or ``flops_per_token`` times the tokens of a step
-counted   what torch's counter found in one step (the option ``flops``), less what was recomputed,
-          where it knew a formula for all that looked as if it computed
+counted   by torch's counter in one step (the option ``flops``), less what was recomputed, if the
+          counter had a formula for every operator that seemed to compute
 formula   (6 N + attention) times the tokens of a step: see :func:`haiprof.model`
-counted   the same where it lacked formulas: it is then too little
+counted   the same if formulas were missing: it is then too low
 ========= ======================================================================================
 
-``P`` is of the type that the counter found, in their mixture, or of ``haiprof.model(dtype=…)``.
-What is not known is null, and ``why`` says what would fix it.
+``P`` is for the mixture of types that the counter saw, or for ``haiprof.model(dtype=…)``. Unknown
+values are null, and ``why`` says how to fix that.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _SAY: Final = "say it with haiprof.model(…)"
 
 
 class Counted(NamedTuple):
-    """What torch's counter found in one step: FLOPs by type, and what it could not count."""
+    """The result of torch's counter for one step: FLOPs by type, and what it could not count."""
 
     flops: float
     recomputed: float
@@ -63,7 +63,7 @@ class Counted(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What the steps of one process did; None where it was not said. Times in ns, sums of steps."""
+    """What the steps of one process did; None if not stated. Times in ns, sums of steps."""
 
     steps: int
     step_ns: int
@@ -76,7 +76,7 @@ class Work(NamedTuple):
 
 
 class Used(NamedTuple):
-    """Means over the time of a process's steps; None where too little of it was sampled."""
+    """Means over the time of a process's steps; None if too little of it was sampled."""
 
     tensor_active: float | None
     gpu_watts: float | None
@@ -86,8 +86,8 @@ class Used(NamedTuple):
 def work(spans: pl.DataFrame, events: pl.DataFrame) -> Work:
     """Return what the steps of one process did.
 
-    What was said (:func:`haiprof.model`) holds from the step on in which it was; for the steps
-    before, what was said first.
+    A statement (:func:`haiprof.model`) applies from the step in which it was made; earlier steps
+    use the first one.
 
     Args:
         spans: the columns of :data:`COLUMNS`, of the :data:`CATEGORIES`.
@@ -158,7 +158,7 @@ def _formula(attributes: Mapping[str, Any]) -> float | None:
 
 
 def _known(values: Sequence[float | None]) -> list[float]:
-    """Return the values with those that were not said yet filled from the next that was."""
+    """Return the values with those not yet stated filled from the next statement."""
     made: list[float] = []
     for value in reversed(values):
         if value is not None:
@@ -166,7 +166,7 @@ def _known(values: Sequence[float | None]) -> list[float]:
         elif made:
             made.append(made[-1])
         else:
-            return []  # it was said, and then taken back
+            return []  # it was stated, and later withdrawn
     return made[::-1]
 
 
@@ -202,10 +202,10 @@ def _counted(events: pl.DataFrame, spans: pl.DataFrame) -> Counted | None:
 
 
 def used(spans: pl.DataFrame, samples: pl.DataFrame, gpus: Sequence[str]) -> Used:
-    """Return what was sampled of a process's GPUs and node while its steps ran.
+    """Return the samples of a process's GPUs and node while its steps ran.
 
     A sample stands for the time since the one before it, and counts by the part of it that lies in
-    steps. Less than half of the steps' time under samples makes no mean.
+    steps. If samples cover less than half of the steps' time, there is no mean.
 
     Args:
         spans: those of the category ``step``.
@@ -246,7 +246,7 @@ def _mean(samples: pl.DataFrame, during: tuple[Times, Times]) -> float | None:
 
 
 class Shares(NamedTuple):
-    """MFU and HFU of one process, what they are made of, and why one of them is not known."""
+    """MFU and HFU of one process, their inputs, and why one of them is not known."""
 
     flops: float | None
     how: str
@@ -264,10 +264,10 @@ def shares(
     """Return MFU and HFU of one process.
 
     Args:
-        done: what its steps did.
+        done: the work of its steps.
         counted: its own count, or that of rank 0.
         gpus: those that it uses.
-        given_peak: of each of its GPUs (or of a process without any), FLOP/s.
+        given_peak: per GPU (or per process without any), FLOP/s.
     """
     whys: list[str] = []
     flops, how = _model_flops(done, counted)
@@ -313,7 +313,7 @@ def _model_flops(done: Work, counted: Counted | None) -> tuple[float | None, str
 
 def _mixture(done: Work, counted: Counted | None) -> dict[str, float]:
     found = {k: v for k, v in counted.dtypes.items() if v > 0} if counted is not None else {}
-    # What the job says is of its own choice, also where the counter saw something else.
+    # The job's own statement wins, even if the counter saw something else.
     return {done.dtype: 1.0} if done.dtype else found
 
 

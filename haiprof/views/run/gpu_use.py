@@ -1,7 +1,7 @@
-"""How the GPUs of a process were used, summed up: phases, busy time, and why they were idle.
+"""A summary of how the GPUs of a process were used: phases, busy time, and why they were idle.
 
-Device phases are of all steps, what is said of kernels is of the recorded ones; the two are not
-mixed. Times are int64 ns UTC, durations ns.
+Device phases are of all steps, figures on kernels are of the recorded steps; the two are not mixed.
+Times are int64 ns UTC, durations ns.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ class Use:
     steps: int = 0
     step_ns: int = 0
     phase_ns: dict[str, int] = field(default_factory=dict)
-    #: How often recording kernels began, and of how many processes the replay of CUDA graphs ended
-    #: it: of those no step counts as recorded.
+    #: How often recording kernels began, and in how many processes the replay of CUDA graphs ended
+    #: it: no step of those counts as recorded.
     intervals: int = 0
     ended_by_graphs: int = 0
-    #: Recorded steps: how many (on the device that has most of them), their time, how much of it
-    #: some activity, communication, and communication without any computing ran.
+    #: Recorded steps: how many (on the device with the most), their time, and how much of it had
+    #: any activity, communication, and communication without computing.
     recorded: int = 0
     recorded_ns: int = 0
     busy_ns: int = 0
     communication_ns: int = 0
     exposed_ns: int = 0
-    #: Idle time of recorded steps by the phase in which the host was; ``other`` is none.
+    #: Idle time of recorded steps by the host's phase at that time; ``other`` is no phase.
     idle_ns: dict[str, int] = field(default_factory=dict)
-    #: Device phases of recorded steps: their time, and how much of it some activity ran.
+    #: Device phases of recorded steps: their time, and how much of it had any activity.
     recorded_phase_ns: dict[str, int] = field(default_factory=dict)
     busy_phase_ns: dict[str, int] = field(default_factory=dict)
 
     def share(self, ns: int) -> float | None:
-        """Part of the time of recorded steps; None without any."""
+        """Share of the time of recorded steps; None without any."""
         return ns / self.recorded_ns if self.recorded_ns else None
 
     @property
@@ -56,7 +56,7 @@ class Use:
 
 
 def added(uses: Iterable[Use]) -> Use:
-    """Add what several processes used up."""
+    """Add the GPU use of several processes."""
     made = Use()
     for one in uses:
         for item in fields(Use):
@@ -75,7 +75,7 @@ def use(
     phases: pl.DataFrame,
     intervals: pl.DataFrame,
 ) -> Use:
-    """Sum up how the GPUs of a process were used.
+    """Summarise how the GPUs of a process were used.
 
     Busy is the union of kernels, copies and sets over all streams of a device; communication is
     exposed where nothing else runs on its device. Idle time is divided by the host's phase at that

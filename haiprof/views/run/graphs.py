@@ -1,7 +1,7 @@
-"""What the replays of CUDA graphs took on the GPU, by graph.
+"""Time of CUDA graph replays on the GPU, by graph.
 
-A replay is an interval of its stream, timed as a whole: from the moment when the GPU begins the
-graph to that when it has ended it. Times are int64 ns.
+A replay is an interval on its stream, timed as a whole: from when the GPU begins the graph to when
+it finishes it. Times are int64 ns.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REPLAYS_SCHEMA = {
 
 
 def replays(found: pl.DataFrame, on_host: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per device and graph, those with most time first.
+    """Return one row per device and graph, by total time, the longest first.
 
     Columns: ``device``, ``name`` (``graph 0``, by the order of first replays), ``replays``,
     ``steps`` (with any of them), ``total``, ``mean``, ``p50``, ``p95`` and ``max`` (ns), ``share``

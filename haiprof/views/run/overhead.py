@@ -1,4 +1,4 @@
-"""What haiprof cost the job, as the job itself measured it: the newest event of kind ``budget``."""
+"""haiprof's cost to the job, as the job itself measured it: the newest event of kind ``budget``."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ SCHEMA = {
 
 
 def newest(events: pl.DataFrame) -> pl.DataFrame:
-    """Return the newest measurement as one row, or no row without one.
+    """Return the newest measurement as one row, or an empty frame if there is none.
 
-    ``overhead`` is by how much steps are longer while kernels are recorded (0.004 is 0.4 %),
-    ``low`` and ``high`` bound it with probability ``confidence``; they are null until enough
-    windows were seen. ``share`` is the part of the time in which kernels are recorded. Where they
-    always are, there is nothing to compare with, and ``spent`` is the part of the time that was
-    metered. A value of another type than it should have is null.
+    ``overhead`` is how much longer steps are while kernels are recorded (0.004 is 0.4 %), ``low``
+    and ``high`` bound it with probability ``confidence``; they are null until enough windows were
+    seen. ``share`` is the part of the time in which kernels are recorded. If they always are, there
+    is nothing to compare with, and ``spent`` is the part of the time that was metered. A value of
+    the wrong type is null.
 
     Args:
         events: ``time``, ``kind``, ``text`` and ``attributes``.
@@ -54,7 +54,7 @@ def newest(events: pl.DataFrame) -> pl.DataFrame:
 
 
 def in_words(row: dict[str, Any]) -> str:
-    """Say a row of :func:`newest`: ``measured overhead 0.4 % (95 %: 0.1 … 0.7 %)``."""
+    """Put a row of :func:`newest` into words: ``measured overhead 0.4 % (95 %: 0.1 … 0.7 %)``."""
     if row["overhead"] is not None:
         line = f"measured overhead {_figure(row['overhead'])} %"
         if None not in (row["low"], row["high"], row["confidence"]):
