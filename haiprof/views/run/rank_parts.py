@@ -111,7 +111,7 @@ class RankParts:
         return sorted({name for each in self._ranks.values() for name in each.names})
 
     def fold(self, name: str, into: str) -> None:
-        """Merge ``name`` into ``into`` if a rank has not separated them; otherwise drop ``name``."""
+        """Merge ``name`` into ``into`` if a rank has not separated them; else drop ``name``."""
         everybody = all(name in each.names for each in self._ranks.values())
         for each in self._ranks.values():
             if name not in each.names:

@@ -166,7 +166,7 @@ def _step_of(spans: pl.DataFrame, steps: pl.DataFrame) -> Index:
     by_number = np.argsort(step_number, kind="stable")
     ordered = step_number[by_number]
     if len(ordered) > 1 and np.any(ordered[1:] == ordered[:-1]):
-        # The job restarted its count: only the time tells two steps of one number apart.
+        # The job restarted its count: only the time distinguishes two steps of one number.
         agrees = (number == -1) | (number == step_number[by_time])
         return np.where(in_time & agrees, by_time, -1)
     place = np.minimum(np.searchsorted(ordered, number), len(ordered) - 1)

@@ -1,14 +1,13 @@
-"""The communications of one rank: which collective each was, of which group, how long and how much.
+"""The communications of one rank: which collective, of which group, how long and how much.
 
 A communication is a kernel that communicates (:mod:`haiprof.views.trace.linking.roles`), attributed
-by
-correlation: to the call that launched it, and so to the operations around that call. An operation
-that communicates on the host itself (gloo, MPI, UCC) is one as well, and so is any where no device
-was recorded. Of what a kernel is said to be, the kernel's own arguments count first, then those of
-the operations around its launch from the inside out, then its name.
+by correlation to the call that launched it, and so to the operations around that call. An operation
+that communicates on the host itself (gloo, MPI, UCC) is one as well, and so is any operation if no
+device was recorded. A kernel's attributes come from its own arguments first, then from those of the
+operations around its launch from the inside out, then from its name.
 
 The plugin joins kernels with operations by their External id instead, which in the traces of torch
-1.12 to 2.1 is the kernel's correlation, and knows five operations by name.
+1.12 to 2.1 is the kernel's correlation, and recognises five operations by name.
 
 Tests: tests/views/trace/test_distributed.py.
 """
@@ -47,7 +46,7 @@ SCHEMA = {
     "activity": pl.UInt32(),
 }
 
-#: Bytes of an element, by what torch calls its type in ``dtype`` and in ``Input type``.
+#: Bytes per element, by torch's names for the type in ``dtype`` and in ``Input type``.
 _SIZES = {
     "float": 4, "double": 8, "half": 2, "bfloat16": 2, "int": 4, "long": 8, "long int": 8,
     "short": 2, "byte": 1, "char": 1, "signed char": 1, "unsigned char": 1, "bool": 1,
@@ -65,12 +64,12 @@ def communications(linked: Linked, *, world_size: int | None = None) -> pl.DataF
 
     Args:
         linked: the trace.
-        world_size: ranks of the job, to take for the size of a group that the trace says nothing
-            of (before torch 2.1 it never does).
+        world_size: ranks of the job, used as the size of a group that the trace does not describe
+            (before torch 2.1 it never does).
 
     Returns:
         One row per kernel or host operation that communicated: ``step``, ``op`` (``all_reduce``, …;
-        null where nobody tells), ``group``, ``ranks``, ``group_size``, ``type``, ``bytes`` (that
+        null if unknown), ``group``, ``ranks``, ``group_size``, ``type``, ``bytes`` (that
         this rank put in), ``size`` (by which NCCL's tests measure bandwidth: of the whole array,
         see :func:`size`), ``start`` and ``end`` (ns), ``device`` and ``stream`` (null for the
         host), ``call`` (the row in ``linked.ops`` of the operation that communicated) and
@@ -87,10 +86,11 @@ def communications(linked: Linked, *, world_size: int | None = None) -> pl.DataF
 
 
 def size(op: pl.Expr, elements_in: pl.Expr, elements_out: pl.Expr, ranks: pl.Expr) -> pl.Expr:
-    """Return the elements of the array that NCCL's tests take for the size of a collective.
+    """Return the size of a collective as NCCL's tests define it, in elements of the array.
 
-    ``doc/PERFORMANCE.md`` of nccl-tests: the whole array, so of an all-gather all that each rank
-    gets and of a reduce-scatter all that it puts in; of gather and scatter what the root has.
+    ``doc/PERFORMANCE.md`` of nccl-tests: the whole array, so for an all-gather everything that each
+    rank receives, for a reduce-scatter everything that it puts in, and for gather and scatter the
+    root's.
     """
     return (
         pl.when(op == "gather")
@@ -102,7 +102,7 @@ def size(op: pl.Expr, elements_in: pl.Expr, elements_out: pl.Expr, ranks: pl.Exp
 
 
 def _found(linked: Linked) -> pl.DataFrame:
-    """All that a trace tells of its communications by itself, by start."""
+    """All communications that a trace by itself shows, by start."""
     is_op = _communicating(linked)
     ran = np.flatnonzero(linked.in_role("communication"))
     calls = _on_host(linked, is_op)
@@ -130,7 +130,7 @@ def _communicating(linked: Linked) -> npt.NDArray[np.bool_]:
 def _on_host(linked: Linked, is_op: npt.NDArray[np.bool_]) -> Index:
     """Rows of the operations that communicate without a kernel."""
     number, texts = linked.named
-    # Where no device was recorded, the host's call is all there is to know.
+    # If no device was recorded, the host's call is all that is known.
     backends = ON_HOST if linked.activities.height else (*ON_HOST, "nccl:", "rccl:", "hccl:")
     names = texts.cast(pl.String).to_list()
     chosen = np.array([name is not None and name.startswith(backends) for name in names], np.bool_)
@@ -138,7 +138,7 @@ def _on_host(linked: Linked, is_op: npt.NDArray[np.bool_]) -> Index:
 
 
 def _row_by_op(linked: Linked, collectives: pl.DataFrame) -> npt.NDArray[np.int64]:
-    """For each row of ``linked.ops`` the row of ``collectives`` that tells of it, or -1."""
+    """For each row of ``linked.ops`` the row of ``collectives`` that describes it, or -1."""
     row_of = np.full(len(linked.start), -1, np.int64)
     if "side" not in collectives.columns or not len(row_of):
         return row_of
@@ -172,7 +172,7 @@ def _of_kernels(
     launch = ran["runtime"].fill_null(ran["op"]).cast(pl.Int64).fill_null(-1).to_numpy()
     call = climb(linked.parent, launch, is_op).astype(np.int64)
     informed = climb(linked.parent, launch, row_by_op >= 0).astype(np.int64)
-    # What a kernel's own arguments say, and what the operation around its launch says.
+    # The kernel's own arguments, and those of the operation around its launch.
     own = _device_rows(collectives, ran)
     around = _take(collectives, np.where(informed >= 0, _at(row_by_op, informed), -1))
     names = ran["name"].cast(pl.String)
@@ -216,13 +216,13 @@ def _of_host(
 
 
 def _device_rows(collectives: pl.DataFrame, ran: pl.DataFrame) -> pl.DataFrame:
-    """For each kernel what its own arguments say; nulls where it has none."""
+    """For each kernel its own arguments; nulls if it has none."""
     nothing = _take(collectives, np.full(ran.height, -1))
     if "side" not in collectives.columns:
         return nothing
     device = collectives.filter(
         pl.col("side").cast(pl.String) == "device",
-        # A row that repeats the kernel's name knows no more than the name.
+        # A row that repeats the kernel's name adds nothing to the name.
         pl.col("group").is_not_null() | pl.col("elements_in").is_not_null(),
     )
     if not device.height:
@@ -236,7 +236,7 @@ def _device_rows(collectives: pl.DataFrame, ran: pl.DataFrame) -> pl.DataFrame:
 
 
 def _take(frame: pl.DataFrame, rows: npt.NDArray[np.int64]) -> pl.DataFrame:
-    """Return the told columns of these rows, texts as String; nulls for row -1."""
+    """Return the recorded columns of these rows, texts as String; nulls for row -1."""
     at = pl.Series(rows, dtype=pl.Int64)
     at = at.to_frame("at").select(pl.when(pl.col("at") >= 0).then(pl.col("at")))["at"]
     kinds = {name: SCHEMA.get(name, pl.Int64()) for name in _RECORDED}
@@ -277,7 +277,7 @@ def _frame(
 
 
 def _whole_size(put_in: pl.Expr) -> pl.Expr:
-    """Size of the whole array, from what one rank put in; what only the root has is not known."""
+    """Size of the whole array, from one rank's input; null if only the root has it."""
     op = pl.col("op")
     return (
         pl.when(op.is_in(["all_gather", "gather"]))
@@ -288,7 +288,7 @@ def _whole_size(put_in: pl.Expr) -> pl.Expr:
 
 
 def _bytes(shapes: pl.DataFrame, call: npt.NDArray[np.int64]) -> pl.Series:
-    """Bytes of the inputs of each call, from the shapes and types that it was recorded with."""
+    """Bytes of the inputs of each call, from its recorded shapes and types."""
     texts = shapes.select(pl.col("shapes", "types").cast(pl.String))
     distinct = texts.unique()
     sizes = [_bytes_of(*row) for row in distinct.iter_rows()]
@@ -324,7 +324,7 @@ def _elements(shape: object) -> int | None:
 
 
 def _normal(ops: pl.Series) -> pl.Series:
-    """Give each collective its one name; null for what is none, such as a wait."""
+    """Give each collective its canonical name; null if it is not one, such as a wait."""
     texts = ops.unique().drop_nulls().to_list()
     known = {text: roles.collective(text) for text in texts}
     return _texts(ops, known)

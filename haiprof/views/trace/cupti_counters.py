@@ -1,9 +1,8 @@
 """Hardware counters of kernels, joined with the operators that launched the kernels.
 
-As in HTA (``get_cupti_counter_data_with_operators``): while counters are read kernels run one at a
+As in HTA (``get_cupti_counter_data_with_operators``): while counters are read, kernels run one at a
 time, the trace has one range of the profiler for each, and the n-th range belongs to the n-th
-launch. Where there are not as many ranges as launches they cannot be told apart, and operators are
-left null.
+launch. If there are not as many ranges as launches, they cannot be matched, and operators are null.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from haiprof.views.trace.linking.work import texts_in
 
 #: Calls that launch a kernel.
 _LAUNCH = re.compile(r"^(cudaLaunch|cuLaunch)(Cooperative)?Kernel|^hip(Ext)?(Module)?LaunchKernel")
-#: Floating-point operations of each instruction that these counters count.
+#: Floating-point operations per instruction that these counters count.
 _PER_INSTRUCTION = re.compile(r"smsp__sass_thread_inst_executed_op_([fhd])(fma|mul|add)_pred_on")
 
 
@@ -28,7 +27,7 @@ def cupti_counters(linked: Linked, spans: pl.DataFrame) -> pl.DataFrame:
 
     Args:
         linked: the trace.
-        spans: its table of that name; rows of the category ``counters`` count.
+        spans: its table of that name; rows of the category ``counters`` are used.
 
     Returns:
         One row per range, by time: ``start``, ``duration`` (ns), ``name`` of the kernel, ``op``
@@ -81,7 +80,7 @@ def _stack(linked: Linked, names: pl.Series, row: int) -> list[str]:
 
 
 def _numbers(text: str | None) -> dict[str, float]:
-    """Return the numbers of a JSON object; none of what is no such object."""
+    """Return the numbers in a JSON object; none if it is not an object."""
     try:
         document = json.loads(text or "{}")
     except (ValueError, RecursionError):

@@ -1,9 +1,9 @@
 """What each step did on the device, from end to end, in the manner of msprof's step trace.
 
-A step's device work begins with its first kernel (forward), runs until the last activity has ended
-that backward launched, and is over when its last activity has. What follows backward refreshes the
-parameters; what lies between a step's end and the next one's beginning is the interval, in which
-the device waits for data and the host.
+A step's device work begins with its first kernel (forward), continues until the last activity
+launched by backward has ended, and is over when its last activity has. What follows backward
+refreshes the parameters; between a step's end and the next one's beginning is the interval, in
+which the device waits for data and the host.
 
 Times are int64 ns, durations int64 ns.
 
@@ -24,7 +24,7 @@ from haiprof.views.trace.linking.ancestors import climb
 from haiprof.views.trace.linking.linked import Linked, looked_up
 from haiprof.views.trace.linking.work import rows
 
-#: Names of the spans that backward runs in, of torch and of haiprof's own phases.
+#: Names of the spans that backward runs in, from torch and from haiprof's own phases.
 BACKWARD = re.compile(r"autograd::engine::evaluate_function|backward$|.*Backward\d*$")
 
 SCHEMA = {
@@ -63,8 +63,8 @@ def step_trace(linked: Linked) -> pl.DataFrame:
     the last kernel, less the bubble). What torch_npu calls free is ``stage`` and ``bubble`` less
     computing and exposed, and what it calls preparing ends at ``forward_start``.
 
-    Null: what a step without activities cannot tell; ``backward_end`` and what depends on it in a
-    step without backward; the first step's ``interval``.
+    Null: everything that needs activities, in a step without any; ``backward_end`` and what
+    depends on it in a step without backward; the first step's ``interval``.
     """
     low, high = linked.steps["start"].to_numpy(), linked.steps["end"].to_numpy()
     activities = linked.activities
@@ -133,7 +133,7 @@ def _steps_of(linked: Linked) -> Index:
     numbers = linked.steps["step"]
     start = linked.activities["start"].to_numpy()
     if numbers.is_duplicated().any():
-        # The job restarted its count: only the time tells two steps of one number apart.
+        # The job restarted its count: only the time distinguishes two steps of one number.
         at = np.searchsorted(linked.steps["start"].to_numpy(), start, side="right") - 1
         within = start < np.append(linked.steps["end"].to_numpy(), 0)[at]
         return np.where((at >= 0) & within, at, -1)
@@ -153,7 +153,7 @@ def _in_backward(linked: Linked) -> npt.NDArray[np.bool_]:
 
 
 def _receiving(linked: Linked) -> npt.NDArray[np.bool_]:
-    """Say of each activity whether its name says that it receives."""
+    """Say of each activity whether its name is that of a receive."""
     number, texts = linked.named_activities
     names = texts.cast(pl.String).to_list()
     found = np.array([roles.collective(name or "") == "recv" for name in names], np.bool_)

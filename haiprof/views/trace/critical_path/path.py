@@ -1,32 +1,33 @@
 """The critical path: the chain of work that a step, a range or a whole trace waited for.
 
 The idea is that of HTA's critical path analysis. Instants (where a call of the host or an activity
-of a device begins or ends) are the nodes of a graph; what leads from one instant to a later one is
-an edge, and weighs as long as it took, if the later instant could not have come sooner because of
-it, else nothing. The path is the heaviest one from the begin of the window to what ends last in it.
+of a device begins or ends) are the nodes of a graph. An edge leads from one instant to a later one;
+its weight is the time between them if the later instant could not have come sooner because of it,
+else 0. The path is the heaviest one from the begin of the window to its last end.
 
 Edges, by ``kind`` of the path's elements:
 
-- ``host``: from instant to instant of one thread, the time of the innermost call. It weighs nothing
+- ``host``: from instant to instant of one thread, the time of the innermost call. Its weight is 0
   while the call waits for a device, or for another thread: for backward operators that another
   thread runs while the main thread calls nothing. The path goes there with the first of them, and
-  back with the last. Time between calls (``outside``) weighs on the main thread, which runs Python
-  then, and between those operators; other threads may wait for anything.
+  back with the last. Time between calls (``outside``) has weight on the main thread, which runs
+  Python then, and between those operators; other threads may wait for anything.
 - ``launch``: from the begin of the launching call to the begin of its activity, if all earlier work
-  of the stream had ended when that call returned; activities of a CUDA graph only if none of the
+  of the stream had ended when that call returned; for activities of a CUDA graph only if none of
+  the same launch ended before.
   same launch ended before.
-- ``stream``: from the end of the activity before on the stream (or, of a graph, of the same
+- ``stream``: from the end of the previous activity on the stream (or, in a graph, of the same
   launch), if that was what was waited for.
-- ``event``: from the end of an activity of another stream, where the file tells that the stream had
+- ``event``: from the end of an activity of another stream, if the file shows that the stream had
   to wait for an event, and that activity was the last one to end before.
 - ``kernel``, ``communication``, ``memcpy``, ``memset``: an activity, from its begin to its end.
 - ``sync``: from the end of an activity to the return of the call that waited for it: a call that
   synchronizes, or a copy that returned after its own activity had ended.
-- ``unexplained``: what nothing in the file gives a reason for.
+- ``unexplained``: time for which nothing in the file gives a reason.
 
 HTA's numbers differ from these (and between its versions): it gives no weight to the time between
-operators, has no edges between threads, and ends its path where it is heaviest, not where the
-window ends.
+operators, has no edges between threads, and ends its path at the heaviest node, not at the end of
+the window.
 
 Times are int64 ns.
 """
@@ -87,7 +88,7 @@ class CriticalPath:
             the call in ``linked.ops``), ``activity`` (row in ``linked.activities``).
         summary: by kind, ``elements``, ``duration`` and ``share``; longest first.
         names: the same by kind and name.
-        skewed: launches that the file has after their activity: its clocks disagree there.
+        skewed: launches that come after their activity in the file: its clocks disagree there.
     """
 
     start: int
@@ -173,7 +174,7 @@ def _step_range(linked: Linked) -> str:
 
 
 def _summary(path: pl.DataFrame, whole: int, by: list[str]) -> list[tuple[object, ...]]:
-    """Rows of what elements have in common, their number, duration and share; longest first."""
+    """Group elements: the shared columns, their number, duration and share; longest first."""
     group, texts = np.zeros(path.height, np.int64), []
     for each in by:
         number, known = numbered(path[each])

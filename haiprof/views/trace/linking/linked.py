@@ -1,9 +1,9 @@
-"""What a deep trace's rows have to do with each other: who called whom, and who launched what.
+"""How a deep trace's rows are related: who called whom, and who launched what.
 
-:func:`link` is done once for a process; every view of its trace reads the answer.
+:func:`link` runs once for a process; every view of its trace reads the result.
 
 Times are int64 ns, durations int64 ns. A row number is an index into the frame it names, null
-(in arrays -1) where there is none.
+(in arrays -1) if there is none.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from haiprof.views.trace.linking.tensor_core_ops import OPERATORS
 
 Number = TypeVar("Number", np.int32, np.int64)
 Made = TypeVar("Made")
-#: A table, or what reads it when it is wanted; None where there is none.
+#: A table, or a function that reads it when needed; None if there is none.
 Table: TypeAlias = pl.DataFrame | Callable[[], pl.DataFrame] | None
 
-#: Categories of spans that a thread's calls are made of, in the order of nesting when two last
-#: equally long: a step is around what it does, and a call of the runtime calls nothing else.
+#: Categories of spans that form a thread's calls, in the order of nesting when two last equally
+#: long: a step encloses its work, and a call of the runtime calls nothing else.
 CALLS = ("step", "user", "op", "runtime")
-#: Categories of haiprof's own spans that say as much as a range of the user.
+#: Categories of haiprof's own spans that are equivalent to a user range.
 RANGES = ("phase", "dataloader", "checkpoint", "gc", "module")
 #: Python functions nest among themselves: they are recorded by another tracer.
 PYTHON = "python"
@@ -45,12 +45,12 @@ BUSY = ("kernel", "memcpy", "memset")
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """What names mean; users put their own before these.
+    """The meaning of names; users put their own rules before these.
 
     Attributes:
         kernels: which kernels communicate.
         operations: which operations of the host are a collective.
-        backends: which of them are the backend's own part, that is communication and no work.
+        backends: which of them are the backend's own part, which is communication, not work.
         eligible: names of operators that can use tensor cores.
     """
 
@@ -67,8 +67,8 @@ class Linked:
     Attributes:
         ops: the spans of :data:`CALLS`, :data:`RANGES` and of Python functions by thread, start,
             longest first, with their columns and ``end`` instead of ``duration``, ``self`` (how
-            long it was the innermost one itself) and ``step`` (in which it began). Ids are of 32
-            bits where they fit.
+            long it was the innermost one itself) and ``step`` (in which it began). Ids have 32
+            bits if they fit.
         activities: the kernels, copies, sets and waits, with all their columns and ``row``,
             ``end``, ``runtime`` (the row in ``ops`` of the call that launched it), ``op`` (the row
             of the innermost op or range of the user around that call, or of the op around such a
@@ -76,11 +76,11 @@ class Linked:
             call), ``step`` (of the call; without one, in which it began), ``role``
             (``kernel``, ``communication``, ``memcpy``, ``memset``, ``sync``) and
             ``tensor_core``.
-        steps: ``step``, ``start``, ``end``, as :mod:`haiprof.views.trace.linking.steps` tells it.
-        late: reads, each time, what few views want: ``collectives``, ``flows``, ``device_spans``.
+        steps: ``step``, ``start``, ``end``, as defined in :mod:`haiprof.views.trace.linking.steps`.
+        late: reads on each use what few views need: ``collectives``, ``flows``, ``device_spans``.
         host: what each span of ``ops`` is for.
-        rules: by which names were read.
-        stepped: whether the trace told of steps; without, ``steps`` has one: all of the trace.
+        rules: those that names were interpreted by.
+        stepped: whether the trace has steps; if not, ``steps`` has one: all of the trace.
         crossing: spans that begin within another of their thread and end after it. They count as
             its callees.
         start: of each span of ``ops``.
@@ -91,7 +91,7 @@ class Linked:
             its family (calls, or Python functions) from its own to before this one.
         category: of each span of ``ops``: an index into ``(*CALLS, PYTHON)``.
         recorded: when activities were recorded, as intervals ``start``, ``end`` that are sorted and
-            disjoint; None where they were all the time.
+            disjoint; None if they always were.
     """
 
     ops: pl.DataFrame
@@ -128,9 +128,9 @@ class Linked:
         return self.late["device_spans"]()
 
     def once(self, make: Callable[[Linked], Made]) -> Made:
-        """Return what ``make`` makes of this trace: made once, then kept as long as the trace.
+        """Return the result of ``make`` for this trace: computed once, kept as long as the trace.
 
-        For what several views need, and is small or costs much.
+        For results that several views need, and that are small or expensive.
         """
         if make not in self._kept:
             self._kept[make] = make(self)
@@ -138,8 +138,8 @@ class Linked:
         return made
 
     def widened(self, columns: pl.DataFrame) -> Linked:
-        """Return this trace with further columns of its activities, and what was made of it."""
-        # Put beside each other as they are: literals stay what they are.
+        """Return this trace with further columns of its activities, and the cached results."""
+        # Concatenated unchanged: literals stay literals.
         widened = pl.concat((self.activities, columns), how="horizontal")
         made = dataclasses.replace(self, activities=widened)
         made._kept.update(self._kept)
@@ -213,8 +213,8 @@ class Linked:
     def eligible(self) -> npt.NDArray[np.bool_]:
         """Say of each span of ``ops`` whether it is an operator that can use tensor cores.
 
-        One can that the rules name, that has launched a kernel that does, or has called one that
-        can.
+        An operator can if the rules name it, if it has launched a kernel that does, or if it has
+        called one that can.
         """
         is_op = self.of("op")
         can = roles.by_name(self.ops["name"], self.rules.eligible) & is_op
@@ -248,17 +248,17 @@ def link(
     Args:
         spans: the table of that name (:mod:`haiprof.schema`), any categories.
         kernels: the table of that name.
-        collectives: the table of that name, handed on, or what reads it when it is wanted.
+        collectives: the table of that name, unchanged, or a function that reads it on use.
         flows: in the same way.
         device_spans: in the same way.
-        rules: what names mean.
+        rules: the meaning of names.
     """
     from haiprof import _core
 
     rules = rules or Rules()
     rank = _rank(spans["category"])
     chosen = spans.filter(pl.Series(rank < 255)) if np.any(rank == 255) else spans
-    del spans  # of a long trace, room for what follows
+    del spans  # of a long trace, to free memory for what follows
     chosen = _narrow(chosen)
     rank = rank[rank < 255]
     thread = chosen["thread"].to_numpy()
@@ -338,7 +338,7 @@ def _given(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _ordered(columns: list[pl.Series], order: npt.NDArray[np.int32]) -> pl.DataFrame:
-    """Put columns in this order, one after the other: each gives its room to the next."""
+    """Sort columns by this order, one after the other: each frees its memory for the next."""
     names = [each.name for each in columns]
     made, none = [], []
     while columns:
@@ -351,7 +351,7 @@ def _ordered(columns: list[pl.Series], order: npt.NDArray[np.int32]) -> pl.DataF
 
 
 def _narrow(spans: pl.DataFrame) -> pl.DataFrame:
-    """Keep ids in 32 bits where all fit."""
+    """Store ids in 32 bits if all fit."""
     kinds = {"correlation": pl.UInt32, "external": pl.UInt32, "sequence": pl.Int32}
     most = spans.select(pl.col(*kinds).max()).row(0)
     least = spans.select(pl.col(*kinds).min()).row(0)
@@ -366,7 +366,7 @@ def _narrow(spans: pl.DataFrame) -> pl.DataFrame:
 def _gathered(series: pl.Series, order: npt.NDArray[np.int32]) -> pl.Series:
     if not series.dtype.is_numeric() or not len(series):
         return series.gather(order)
-    # By numpy: its memory is given back when it is no longer needed.
+    # With numpy: its memory is freed when no longer needed.
     values, missing = numbers(series)
     return column(series.name, values[order], None if missing is None else missing[order])
 
@@ -394,7 +394,7 @@ def _rank(category: pl.Series) -> npt.NDArray[np.uint8]:
 def looked_up(
     keys: npt.NDArray[np.uint64], rows: Index, wanted: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.int32]:
-    """Return for each wanted key the last of ``rows`` that has it, or -1. Key 0 is none."""
+    """Return for each wanted key the last of ``rows`` that has it, or -1. Key 0 means none."""
     some = keys != 0
     keys, rows = keys[some], rows[some]
     found = np.full(len(wanted), -1, np.int32)
@@ -428,9 +428,9 @@ def _unsigned(column: pl.Series) -> npt.NDArray[np.uint64]:
 def _by_python_id(
     spans: pl.DataFrame, python: npt.NDArray[np.bool_], parent: npt.NDArray[np.int32]
 ) -> None:
-    """Let the parent of a Python function be the call that the file says made it.
+    """Set the parent of a Python function to the call that the file names as its caller.
 
-    A caller stands before what it calls, so that no damaged file makes a circle of callers.
+    A caller comes before its callees, so that no damaged file makes a cycle of callers.
     """
     rows = np.flatnonzero(python)
     if not len(rows):
@@ -454,11 +454,11 @@ def _around(
     spans: pl.DataFrame,
     kernels: pl.DataFrame,
 ) -> npt.NDArray[np.int32]:
-    """For each activity the innermost op or range of the user around its launch, or -1."""
+    """For each activity the innermost op or user range around its launch, or -1."""
     is_op = rank == CALLS.index("op")
     is_known = is_op | (rank == CALLS.index("user"))
     op = climb(parent, np.append(parent, -1)[runtime], is_known)
-    # A collective's range may lie within the op that the file says the launch belongs to.
+    # A collective's range may lie within the op that, per the file, the launch belongs to.
     ranged = np.flatnonzero((op >= 0) & ~np.append(is_op, True)[op])
     if len(ranged):
         around = climb(parent, op[ranged], is_op)

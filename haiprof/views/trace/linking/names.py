@@ -1,4 +1,4 @@
-"""Names as small numbers: what is counted by name is counted in arrays.
+"""Names as small numbers: counting by name uses arrays.
 
 Tests: tests/views/trace/critical_path/test_path.py.
 """
@@ -16,7 +16,7 @@ _NO_ROW = 2**32 - 1
 
 
 def dense(codes: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.intp]]:
-    """Return for each code (0 or more) its place among the distinct ones, and a row of each."""
+    """Return for each code (0 or more) its index among the distinct ones, and a row of each."""
     from haiprof import _core
 
     top = int(codes.max(initial=0)) + 1
@@ -31,7 +31,7 @@ def dense(codes: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int32], npt.NDArray[n
 
 
 def occurring(codes: npt.NDArray[np.uint32]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Return the distinct codes in their order, and the first row of each."""
+    """Return the distinct codes in order, and the first row of each."""
     from haiprof import _core
 
     first = _core.first_rows(codes)
