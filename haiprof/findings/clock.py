@@ -11,7 +11,7 @@ from haiprof.common.numbers import milliseconds
 
 
 def lines(clock: pl.DataFrame) -> list[str]:
-    """Say in a sentence how far the clocks of hosts were apart, and in another which is not known.
+    """Say in one sentence how far hosts' clocks were apart, and in another which are not known.
 
     Args:
         clock: :attr:`haiprof.views.clock.Clock.frame`.

@@ -1,6 +1,6 @@
-"""What is said of GPUs in words: how many steps have kernels, what that cost, what would show more.
+"""Sentences on GPUs: how many steps have kernels, what that cost, what would show more.
 
-Of a job without GPUs nothing is said.
+For a job without GPUs there are none.
 
 Tests: tests/show/test_gpu.py.
 """
@@ -19,7 +19,7 @@ NO_WHOLE_STEP = (
     "Kernels were recorded, but in no whole step, so how busy the GPU was is not known: "
     "--kernels windows records whole steps"
 )
-#: The same where the job was asked to record them: then something was in the way.
+#: The same if the job was asked to record them: then something prevented it.
 REFUSED = (
     "Kernels were not recorded, although --kernels {kernels} asks for them: events of kind hook or "
     "handover say what was in the way, and 'haiprof doctor' what can be recorded here"
@@ -73,7 +73,7 @@ def lines(ranks: list[Summary], kernels: str) -> list[str]:
 
 
 def _graphs(use: Use, processes: int) -> str:
-    """Say that kernels of graphs were not recorded, and of how many processes; empty of none."""
+    """Say in how many processes kernels of graphs were not recorded; empty if in none."""
     if not use.ended_by_graphs:
         return ""
     some = use.ended_by_graphs < processes
@@ -83,7 +83,7 @@ def _graphs(use: Use, processes: int) -> str:
 
 
 def measured_overhead(ranks: list[Summary]) -> str:
-    """Say the measured overhead: of several processes, the greatest."""
+    """Describe the measured overhead: of several processes, the greatest."""
     rows = [(s, s.overhead) for s in ranks if s.overhead is not None]
     if not rows:
         return ""

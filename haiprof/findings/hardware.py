@@ -1,6 +1,6 @@
-"""What counters of the hardware say in words, each sentence with its evidence.
+"""Sentences on hardware counters, each with its evidence.
 
-A sentence of trouble is only made where the evidence is strong; each threshold says why it is one.
+A problem is only reported if the evidence is strong; each threshold gives its reason.
 
 Tests: tests/views/run/test_hardware.py.
 """
@@ -19,29 +19,29 @@ from haiprof.views.run.overview import Summary
 from haiprof.views.run.series import Stat
 
 #: No program reaches the theoretical peak, since rows must be opened and directions turned; near
-#: it more work does not get more bandwidth, and each access waits for others.
+#: it, more work does not get more bandwidth, and each access waits for others.
 NEAR_PEAK: Final = 0.70
-#: Traffic between sockets is part of any job with one process on both; with a quarter of the
-#: memory's traffic, and as much of the job's memory far from its threads, it is not by chance.
+#: Traffic between sockets is part of any job with one process on both; at a quarter of the
+#: memory's traffic, and with as much of the job's memory far from its threads, it is not chance.
 FAR_TRAFFIC: Final = 0.25
 FAR_MEMORY: Final = 0.25
-#: The kind of events that tell what happened to a link.
+#: The kind of events that say what happened to a link.
 LINK_EVENTS: Final = "link"
 _UP: Final = "ACTIVE"
-#: A healthy fabric has next to none of these in an hour, and not one a second.
+#: A healthy fabric has next to none of these in an hour, let alone one a second.
 LINK_FAULTS_PER_S: Final = 1.0
-#: A server that is near and not busy answers a read much sooner.
+#: A nearby server that is not busy answers a read much sooner.
 SLOW_NFS_MS: Final = 10.0
 #: A loop that waits less for its data loses little by slow storage.
 WAITS_FOR_DATA: Final = 0.15
 #: A mount that answers in fewer of the intervals is not what a loop keeps waiting for.
 READ_OFTEN: Final = 0.5
-#: Ranks in one container report the memory of all, each read at a moment of its own.
+#: Ranks in one container each report the memory of all, read at slightly different times.
 SAME_MEMORY: Final = 0.1
 
 
 def trouble(ranks: Sequence[Summary], nodes: Sequence[Summary], events: pl.DataFrame) -> list[str]:
-    """Return a sentence for each trouble that the evidence is strong for, the gravest first.
+    """Return a sentence for each problem with strong evidence, the most severe first.
 
     Args:
         ranks: summaries of the rank processes.
@@ -58,16 +58,16 @@ def trouble(ranks: Sequence[Summary], nodes: Sequence[Summary], events: pl.DataF
 
 
 def lines(ranks: Sequence[Summary], nodes: Sequence[Summary], events: pl.DataFrame) -> list[str]:
-    """Return all that is said: troubles, power as a fact, and what was left out of the means."""
+    """Return all sentences: problems, power as a fact, and what was left out of the means."""
     return [*trouble(ranks, nodes, events), *power(nodes), *left_out([*ranks, *nodes])]
 
 
 def near_peak(nodes: Sequence[Summary]) -> str:
-    """Name the node, or the socket, whose memory is nearest to what it can do."""
+    """Name the node, or the socket, whose memory is closest to its limit."""
     table = hardware.memory_table(nodes)
     if "of peak_share" not in table.columns:
         return ""
-    # More than the peak: it is not that of this memory, whose modules may be spread unevenly.
+    # Above the peak: it does not apply to this memory, whose modules may be unevenly distributed.
     near = table.filter(pl.col("of peak_share").is_between(NEAR_PEAK, 1.0))
     if not near.height:
         return ""
@@ -109,7 +109,7 @@ def far_memory(ranks: Sequence[Summary], nodes: Sequence[Summary]) -> str:
 
 
 def _of_one_memory(ranks: Sequence[Summary]) -> list[list[Summary]]:
-    """Put ranks together whose memory looks the same: most likely it is that of one container."""
+    """Group ranks whose memory looks the same: most likely it is that of one container."""
     groups: list[tuple[dict[str, float], list[Summary]]] = []
     for rank in ranks:
         memory = hardware.by_numa_node(rank, hardware.MEMORY)
@@ -126,10 +126,10 @@ def _of_one_memory(ranks: Sequence[Summary]) -> list[list[Summary]]:
 
 
 def _left_alone(group: Sequence[Summary]) -> float:
-    """Return the part of the memory that lies where a smaller part of the threads' time is spent.
+    """Return the share of memory on nodes with a smaller share of the threads' time.
 
-    So much is far from the threads at the least, wherever each of them has its own; threads and
-    memory that are spread alike have none.
+    At least this much is far from the threads, wherever each of them has its own; it is 0 if
+    threads and memory are distributed alike.
     """
     memory = hardware.shares(group[0], hardware.MEMORY)
     ran: dict[str, float] = {}
@@ -193,9 +193,9 @@ def failing_port(nodes: Sequence[Summary]) -> str:
 
 
 def _covered(stat: Stat, node: Summary) -> float:
-    """Return the part of the time in which the node was sampled that ``stat`` covers.
+    """Return the share of the node's sampled time that ``stat`` covers.
 
-    What has never been anything but 0 has no rows: before the first of them it was 0.
+    A metric that was always 0 has no rows: before the first of them it was 0.
     """
     around = [stat, *node.stats.values()]
     return (stat.end - stat.begin) / (max(s.end for s in around) - min(s.begin for s in around))
@@ -228,7 +228,7 @@ def slow_nfs(ranks: Sequence[Summary], nodes: Sequence[Summary]) -> str:
 
 
 def power(nodes: Sequence[Summary]) -> list[str]:
-    """Say what the nodes drew: a fact, no trouble."""
+    """Say how much power the nodes drew: a fact, not a problem."""
     made = []
     total = len({node.process.node for node in nodes})
     for metric, what in (
@@ -236,7 +236,7 @@ def power(nodes: Sequence[Summary]) -> list[str]:
         ("cpu.power.watts", "CPU packages"),
         ("dram.power.watts", "Memory"),
     ):
-        # Containers of one node have each sampled the same: the one that did so longest tells.
+        # Containers of one node have each sampled the same: use the one that did so longest.
         by_node: dict[str, Stat] = {}
         for node in nodes:
             stat, known = node.stats.get(metric), by_node.get(node.process.node)

@@ -1,4 +1,4 @@
-"""What a pipeline comes to, in words: its bubble beside the ideal one, and the critical stage.
+"""A pipeline in words: its bubble beside the ideal one, and the critical stage.
 
 Tests: tests/show/test_pipeline.py.
 """
@@ -17,12 +17,12 @@ _EVEN: Final = 0.01
 
 
 def described_steps(found: Pipeline) -> pl.DataFrame:
-    """Return the steps in which a stage did something."""
+    """Return the steps in which any stage did something."""
     return found.steps.filter(pl.col("stages") > 0)
 
 
 def lines(found: Pipeline) -> list[str]:
-    """Return a sentence on bubbles and, of several stages, one on the critical one; or none."""
+    """Return a sentence on bubbles and, with several stages, one on the critical one; or none."""
     steps, stages = described_steps(found), found.stages
     if not steps.height:
         return []

@@ -1,4 +1,4 @@
-"""The stacked bands of a step's parts over time, of the host and of a GPU alike.
+"""The stacked bands of a step's parts over time, for the host and for GPUs.
 
 Tests: tests/show/test_shown.py.
 """
@@ -18,7 +18,7 @@ def closed(bands: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     """Let bands fall to 0 where the last step ends.
 
     Args:
-        bands: what :func:`haiprof.views.run.steps.bands` returns for ``steps``.
+        bands: result of :func:`haiprof.views.run.steps.bands` for ``steps``.
         steps: ``start`` and ``duration``, sorted.
     """
     names = bands["name"].n_unique()

@@ -45,7 +45,7 @@ from haiprof.views.run.steps import OTHER
 if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
 
-#: More ranks than this are not drawn one by one: a heat map, and the extremes.
+#: More ranks than this are not drawn individually: a heat map, and the extremes.
 MANY_RANKS = 64
 _HEAT_ROWS = 512
 #: Half the thinned points of a series: fewer would leave holes where steps were.
@@ -59,7 +59,7 @@ def show(analyzer: Analyzer) -> Shown:
     """Show all ranks and nodes of a run side by side."""
     ranks, nodes = analyzer.summaries()
     links = analyzer.events(kind=hardware_findings.LINK_EVENTS)
-    # Of a deep trace another section tells.
+    # A deep trace has another section.
     recorded = [] if analyzer.traced else gpu_findings.lines(ranks, analyzer.run.kernels)
     sentences, used = efficiency.show(analyzer)
     return Shown(
@@ -111,7 +111,7 @@ def rank_grids(ranks: list[Summary]) -> list[Grid]:
 
 
 def known_phases(ranks: list[Summary]) -> list[str]:
-    """Return the phases that occur; none where no part of any step is known."""
+    """Return the phases that occur; none if no part of any step is known."""
     names = phase_names(ranks)
     return names if names != [OTHER] else []
 
@@ -137,7 +137,7 @@ def _named(table: pl.DataFrame, ranks: list[Summary]) -> pl.DataFrame:
 
 
 def node_grids(nodes: list[Summary]) -> list[Grid]:
-    """Return the tables of nodes: their load, and how much their tasks were held up."""
+    """Return the tables of nodes: their load, and how much their tasks were stalled."""
     shown = [node for node in nodes if node.stats]
     if not shown:
         return []
@@ -252,7 +252,7 @@ def _device_shares(made: go.Figure, bars: list[Summary], row: int) -> None:
 def _stacked_bars(
     made: go.Figure, labels: list[str], parts: dict[str, list[tuple[int, int, int]]], row: int
 ) -> None:
-    """Draw shares; a part is (its time, the time of all steps, how many they are) for each bar."""
+    """Draw shares; a part is (its time, the time of all steps, their number) for each bar."""
     for position, (name, values) in enumerate(parts.items()):
         made.add_trace(
             go.Bar(

@@ -49,9 +49,9 @@ _FIRST = (
     "throttle",
     "hook",
 )
-#: Kinds of events that are drawn with the ranks, and do not tell of trouble: what the user made,
-#: when kernels were recorded, and how many at the end, on which CPUs a rank may run, and that a
-#: process is about to end.
+#: Kinds of events that are drawn with the ranks, and do not report problems: user marks, when
+#: kernels were recorded, and how many at the end, on which CPUs a rank may run, and that a process
+#: is about to end.
 _ORDINARY = ("mark", recorded_views.EVENT_KIND, "gpu", "affinity", "goodbye")
 
 
@@ -122,7 +122,7 @@ def _add_ranks(page: Page, analyzer: Analyzer, ranks: list[Summary]) -> None:
         order = order[:_SECTIONS]
     for summary in order:
         shown = one_rank.show(analyzer, [summary.process], _POINTS)
-        # Of a trace without phases the sections above tell all that there is.
+        # For a trace without phases the sections above show everything.
         if shown.figure.data or not analyzer.traced:
             shown.fill(page)
 
@@ -132,7 +132,7 @@ def _add_events(page: Page, analyzer: Analyzer) -> None:
     # A measurement of the overhead is news when something follows from it.
     measured = kind == overhead_view.EVENT_KIND
     followed = pl.col("attributes").str.contains("stepped_down_to", literal=True).fill_null(False)
-    # How long a source of samples takes to read is told once, by attributes in microseconds.
+    # How long a source of samples takes to read is reported once, by attributes in microseconds.
     latency = (kind == "source") & pl.col("attributes").str.contains(r'_us"\s*:').fill_null(False)
     events = (
         analyzer.events()

@@ -1,8 +1,8 @@
 """What to change about a job, from one rank's deep trace: one rule per reason for lost time.
 
-The TensorBoard plugin's advice, and for each reason why the device had nothing to do within a step
-(:mod:`haiprof.findings.deep.idle_gaps`) the line of code, the step and the time there is to be won.
-A rule says nothing about what its trace cannot know.
+The TensorBoard plugin's advice, and for each reason why the device was idle within a step
+(:mod:`haiprof.findings.deep.idle_gaps`) the line of code, the step and the time that can be saved.
+A rule says nothing about what its trace cannot show.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from haiprof.views.trace.linking.host_roles import OPTIMIZING
 from haiprof.views.trace.linking.linked import BUSY, Linked, enclosing
 from haiprof.views.trace.overview import Overview, overview
 
-#: The plugin's: from here on a share of the steps is worth a word.
+#: The plugin's threshold: a share of the steps worth mentioning.
 DATA_LOADING = 0.05
 COMMUNICATION = 0.10
 UTILIZATION = 0.50
 MEMORY = 0.90
-#: Ours: from here on an idle device is.
+#: Our threshold for an idle device.
 IDLE = 0.02
-#: A kernel is small that is over sooner than it takes to launch one, ns.
+#: A kernel is small if it takes less time than launching one, ns.
 SMALL = 5_000
-#: What runs on a processor of an NPU that is made to control it, not to compute.
+#: Runs on a processor of an NPU that is built for control, not for computing.
 AI_CPU = re.compile(r"(?i)^(KERNEL_)?(AI_?CPU|HOST_?CPU)")
 #: Types of operators that make random numbers.
 RANDOM = re.compile(r"(?i)random|drop_?out.*mask|multinomial|bernoulli|normal|uniform")
@@ -49,28 +49,28 @@ _ADVICE_RANDOM = (
     "CANN and torch_npu, whose masks come from DSAGenBitMask; make other random numbers once, or "
     "on the host ahead of the step"
 )
-#: So many kinds of operators are named.
+#: At most this many kinds of operators are named.
 _NAMED = 3
-#: What a rule has to know of allocations.
+#: The columns of allocations that rules need.
 ALLOCATIONS = ("device", "total_allocated", "total_reserved")
 #: Compute capability of the first GPUs with tensor cores, and of the first that NCCL is best on.
 _TENSOR_CORES_SINCE = (7, 0)
 _NCCL_SINCE = (3, 5)
 
 
-#: What tells one trace of a run from another, as the Analyzer's frames have it.
+#: The columns that identify one trace of a run, as in the Analyzer's frames.
 WHOSE = ("node", "rank", "pid", "session")
 Whose: TypeAlias = tuple[object, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """What a rule has to know of a GPU."""
+    """The properties of a GPU that rules need."""
 
     name: str
     memory_bytes: int | None
     capability: tuple[int, int] | None
-    #: Its CUDA ordinal, where that is not its place in the list.
+    #: Its CUDA ordinal, if that is not its index in the list.
     ordinal: int | None = None
 
 
@@ -87,7 +87,7 @@ class Case:
 
     @property
     def stepped(self) -> int:
-        """How long all recorded steps took together, ns."""
+        """Total time of all recorded steps, ns."""
         steps = self.linked.steps
         return int((steps["end"] - steps["start"]).sum())
 
@@ -125,7 +125,7 @@ def _finding(
     evidence: Callable[[str, str], str],
     around: bool = True,
 ) -> Iterator[Finding]:
-    """Tell of the gaps of one cause: of the operator that explains most of their time.
+    """Describe the gaps of one cause: of the operator that explains most of their time.
 
     ``around``: that is the outermost operator around what the host did then.
     """
@@ -199,7 +199,7 @@ def _largest(keys: npt.NDArray[np.integer], values: npt.NDArray[np.int64]) -> in
 
 
 def data_loading(case: Case) -> Iterator[Finding]:
-    """The device waits for the next batch; the plugin's rule where there is no device."""
+    """The device waits for the next batch; the plugin's rule if there is no device."""
     yield from _finding(
         case,
         "data_loading",
@@ -235,7 +235,7 @@ def synchronisation(case: Case) -> Iterator[Finding]:
 
 
 def cpu_operator(case: Case) -> Iterator[Finding]:
-    """Operators that work on the host while the device has nothing to do."""
+    """Operators that work on the host while the device is idle."""
     yield from _finding(
         case,
         "cpu_operator",
@@ -267,7 +267,7 @@ def launch(case: Case) -> Iterator[Finding]:
 
 
 def slow_unit(case: Case) -> Iterator[Finding]:
-    """Operators that run on a processor of the NPU while its cores have nothing to do."""
+    """Operators that run on a processor of the NPU while its cores are idle."""
     activities = case.linked.activities
     slow = activities.select(pl.col("unit").cast(pl.String).str.contains(AI_CPU.pattern))
     on_cpu = slow.to_series().fill_null(False).to_numpy() & case.linked.in_role("kernel")
@@ -339,7 +339,7 @@ def exposed_communication(case: Case) -> Iterator[Finding]:
     alone = subtract(*both, *merge(begun[computes], ended[computes]))
     low, high = case.linked.steps["start"].to_numpy(), case.linked.steps["end"].to_numpy()
     each = covered(*alone, low, high)
-    # Of gloo and MPI the host does it, while the device has nothing to do.
+    # With gloo and MPI the host communicates, while the device is idle.
     gaps = case.gaps
     waits = np.flatnonzero(gaps.cause == idle.CAUSES.index("communication"))
     np.add.at(each, gaps.step[waits], gaps.length[waits])
@@ -389,7 +389,7 @@ def _on_host(case: Case) -> Iterator[Finding]:
 
 
 def utilization(case: Case) -> Iterator[Finding]:
-    """The plugin's: the device is used for less than half of the time."""
+    """The plugin's rule: the device is used for less than half of the time."""
     for row in case.overview.devices.iter_rows(named=True):
         if row["utilization"] is not None and row["utilization"] < UTILIZATION:
             yield Finding(
@@ -401,7 +401,7 @@ def utilization(case: Case) -> Iterator[Finding]:
 
 
 def tensor_cores(case: Case) -> Iterator[Finding]:
-    """The plugin's: tensor cores are there, operators could use them, and none does."""
+    """The plugin's rule: there are tensor cores, operators could use them, and none does."""
     able = [d for d in case.devices if d.capability and d.capability >= _TENSOR_CORES_SINCE]
     if able and case.overview.tensor_core == 0 and (case.overview.tensor_core_eligible or 0) > 0:
         yield Finding(
@@ -415,7 +415,7 @@ def tensor_cores(case: Case) -> Iterator[Finding]:
 
 
 def peaks(allocations: pl.DataFrame) -> pl.DataFrame:
-    """Return the one row of each device that says as much as all of :data:`ALLOCATIONS` do."""
+    """Return one row per device that is equivalent to all of its :data:`ALLOCATIONS`."""
     return (
         allocations.filter(pl.col("device").is_not_null())
         .group_by("device")
@@ -424,7 +424,7 @@ def peaks(allocations: pl.DataFrame) -> pl.DataFrame:
 
 
 def memory(case: Case) -> Iterator[Finding]:
-    """The plugin's: little memory is left."""
+    """The plugin's rule: little memory is left."""
     capacities = {
         place if device.ordinal is None else device.ordinal: device.memory_bytes
         for place, device in enumerate(case.devices)
@@ -443,7 +443,7 @@ def memory(case: Case) -> Iterator[Finding]:
 
 
 def data_parallel(case: Case) -> Iterator[Finding]:
-    """The plugin's: one process drives several GPUs; or DDP does not use NCCL."""
+    """The plugin's rules: one process drives several GPUs; or DDP does not use NCCL."""
     names = case.linked.named[1].cast(pl.String).to_list()
     if "DataParallel.forward" in names:
         yield Finding(
@@ -469,7 +469,7 @@ def _of_step(case: Case, part: str) -> float:
     return mean.get(part, 0) / whole if whole else 0.0
 
 
-#: In the order in which they are told where they save the same.
+#: The order of findings that save the same.
 RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     data_loading,
     synchronisation,
@@ -486,7 +486,7 @@ RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
 
 
 def stragglers(late: pl.DataFrame, steps: pl.DataFrame) -> dict[Whose, list[Finding]]:
-    """Return the finding about each rank that lets the others wait, by whose it is.
+    """Return the finding about each rank that keeps the others waiting, by its identity.
 
     Args:
         late: :meth:`haiprof.answers.deep.TraceAnswers.stragglers`.

@@ -1,4 +1,4 @@
-"""What deep traces tell, as sections of the report: why it is slow, where, and what in detail."""
+"""Deep traces as sections of the report: why it is slow, where, and what in detail."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 def show(analyzer: Analyzer) -> list[Section]:
-    """Show what is known of the traced ranks; detailed tables are of the slowest one.
+    """Show the traced ranks; detailed tables are of the slowest one.
 
-    The last sections name what the traces do not hold and why, and what has no rows.
+    The last sections name what the traces lack and why, and which views are empty.
     """
     overview = analyzer.overview()
     found = analyzer.recommendations()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
 
 _WHO = ("node", "rank", "pid", "session")
-#: Parts of a step by their columns, and what they are called.
+#: Columns of the parts of a step, and their titles.
 _STEP = {
     "compute": "computing alone",
     "overlap": "both",
@@ -42,7 +42,7 @@ _MOVED = {"transfer": "moving data", "waiting": "waiting for other ranks"}
 
 
 def section(analyzer: Analyzer, one: OneTrace) -> Section:
-    """Tell of the communication of all ranks, and of the collectives of one."""
+    """Describe the communication of all ranks, and the collectives of one."""
     found = analyzer.distributed()
     if not (found.steps["overlap"].sum() or found.steps["communication"].sum()):
         lacks = "communication between ranks, and so its overlap, transfer and stragglers"
@@ -79,7 +79,7 @@ def _transfers(transfers: pl.DataFrame) -> pl.DataFrame:
 
 
 def _bars(steps: pl.DataFrame, moved: pl.DataFrame) -> list[go.Figure]:
-    """Draw a bar for each rank: what an average step did; and moving data against waiting."""
+    """Draw a bar for each rank: its average step; and moving data against waiting."""
     shown = spread(steps, "communication", TRACES)
     waited = spread(moved, "waiting", TRACES)
     of_ranks = f" ({shown.height} of {steps.height} ranks)" if shown.height < steps.height else ""

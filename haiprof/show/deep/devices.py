@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
     from haiprof.answers.deep import OverviewFrames
 
-#: Parts of a device's time by their columns, and what they are called.
+#: Columns of the parts of a device's time, and their titles.
 _PARTS = {
     "compute": "computing",
     "communication": "communication alone",
@@ -41,7 +41,7 @@ _DRAWN_DEVICES = 8
 
 
 def section(analyzer: Analyzer, overview: OverviewFrames, one: OneTrace) -> Section:
-    """Tell how all GPUs were used, and what one trace's were busy with and waited for."""
+    """Describe how all GPUs were used, and what one trace's were busy with and waited for."""
     temporal = analyzer.temporal()
     timeline = one.of(overview.timeline)
     kinds = one.of(analyzer.kernel_kinds(one.rank))
@@ -164,7 +164,7 @@ def _kinds(kinds: pl.DataFrame, one: OneTrace) -> list[Grid]:
 
 
 def _idle(idle: pl.DataFrame, one: OneTrace) -> list[Grid]:
-    """One row per stream, those that were idle longest first."""
+    """One row per stream, the longest idle first."""
     if not idle.height:
         return []
     of = pl.col("category")

@@ -1,4 +1,4 @@
-"""How the host keeps the device fed: delays of launches, queues, and the bandwidth of copies.
+"""How the host keeps the device busy: delays of launches, queues, and the bandwidth of copies.
 
 Tests: tests/show/test_deep.py.
 """
@@ -23,13 +23,13 @@ from haiprof.views.trace import queue_length as queue_view
 if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
 
-#: Points of a curve, and curves of a figure: those that reach highest.
+#: Points per curve, and curves per figure: those with the highest maximum.
 _POINTS = 1_000
 _CURVES = 8
 
 
 def section(analyzer: Analyzer, one: OneTrace) -> Section:
-    """Tell of the launches and the copies of one trace."""
+    """Describe the launches and the copies of one trace."""
     launched = one.of(analyzer.launches(one.rank))
     queue = one.of(analyzer.queue_length(one.rank))
     copies = one.of(analyzer.bandwidth(one.rank))

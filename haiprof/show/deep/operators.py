@@ -1,4 +1,4 @@
-"""What operators cost: by name, by the shapes of their inputs, by who called them.
+"""The cost of operators: by name, by the shapes of their inputs, by caller.
 
 Tests: tests/show/test_deep.py.
 """
@@ -19,7 +19,7 @@ _TIMES: Final = ("host_self", "host_total", "device_self", "device_total")
 
 
 def section(analyzer: Analyzer, one: OneTrace) -> Section:
-    """Tell of the operators of one trace."""
+    """Describe the operators of one trace."""
     by_name = one.of(analyzer.operators(one.rank))
     by_shapes = _grouped(one.of(analyzer.operators(one.rank, by="shapes")), "shapes")
     by_stack = _grouped(one.of(analyzer.operators(one.rank, by="stack")), "stack")
@@ -49,7 +49,7 @@ def section(analyzer: Analyzer, one: OneTrace) -> Section:
 
 
 def _grouped(operators: pl.DataFrame, by: str) -> pl.DataFrame:
-    """Return the operators, none where the trace tells of none what they are grouped by."""
+    """Return the operators; none if the trace lacks the column that they are grouped by."""
     return operators if operators[by].count() else operators.clear()
 
 

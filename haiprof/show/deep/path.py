@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def section(analyzer: Analyzer, one: OneTrace) -> Section:
-    """Tell of the critical path of one trace's longest step, or of the trace where it has none."""
+    """Describe the critical path of one trace's longest step, or of the trace if it has none."""
     paths = analyzer.critical_path(one.rank)
     label = next(
         process.label

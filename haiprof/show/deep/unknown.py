@@ -1,4 +1,4 @@
-"""What these traces do not tell: which views lack something, why, and what would have it told.
+"""What these traces lack: the affected views, the reason, and how to record it.
 
 Tests: tests/show/test_deep.py.
 """
@@ -18,7 +18,7 @@ _ROWS = 60
 
 
 def section(analyzer: Analyzer) -> Section:
-    """Tell what is missing of all traces: the same of several is one row."""
+    """List what any of the traces lacks: the same in several is one row."""
     found = analyzer.unknown()
     if not found.height:
         return Section("", [])

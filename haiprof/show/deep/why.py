@@ -1,4 +1,4 @@
-"""Why the steps take as long as they do: what would make them shorter, and what they spent.
+"""Why the steps take so long: what would shorten them, and where their time went.
 
 Tests: tests/show/test_deep.py.
 """
@@ -23,13 +23,13 @@ from haiprof.show.figures import COLOURS, panel_legends, stacked
 from haiprof.show.grid import Grid
 from haiprof.views.trace.overview import OTHER, PARTS
 
-#: Findings in words, bars of the figure.
+#: Number of findings in words, and of bars in the figure.
 _FINDINGS = 5
 _STEPS = 64
 
 
 def section(found: pl.DataFrame, steps: pl.DataFrame, one: OneTrace) -> Section:
-    """Tell of the findings of all traces, and of the steps of one."""
+    """Describe the findings of all traces, and the steps of one."""
     mine = one.of(steps)
     return Section(
         "Deep trace: why the steps take as long as they do",
@@ -40,7 +40,7 @@ def section(found: pl.DataFrame, steps: pl.DataFrame, one: OneTrace) -> Section:
 
 
 def sentences(found: pl.DataFrame) -> list[str]:
-    """Say of each kind of finding, those that save most first, where it is worst."""
+    """Describe each kind of finding where it is worst, those that save most first."""
     made = []
     for row in _worst(found).head(_FINDINGS).iter_rows(named=True):
         where = f" ({row['stack']})" if row["stack"] else ""

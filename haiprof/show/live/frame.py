@@ -43,23 +43,23 @@ _STATES: Final = {
     "waiting": "bold yellow",
     "warming up": "bold yellow",
 }
-#: A phase that is longer on one rank by this part of a step is told.
+#: A phase that is longer on one rank by this share of a step is mentioned.
 _TELLING: Final = 0.05
 #: Width of the names at the beginning of lines.
 _INDENT: Final = 9
 _STEP: Final = "the whole step"
 _NS: Final = 1_000_000_000
-#: Of the height, what nodes may take where there are many.
+#: The share of the height that nodes may take if there are many.
 _NODES_SHARE: Final = 4
 
 
 def lines(
     job: Job, width: int, height: int, others: Sequence[str] = (), *, fill: bool = True
 ) -> list[Text]:
-    """Draw what is known of the job now.
+    """Draw the current state of the job.
 
     Args:
-        job: what is watched.
+        job: the job being watched.
         width: columns.
         height: rows; never more lines are made.
         others: names of the runs that were not chosen.
@@ -93,7 +93,7 @@ class _Rank:
         self.parts = {name: ns / count for name, ns in self.spent.items()} if count else {}
         if self.mean is not None:
             self.parts[_STEP] = self.mean
-        #: By how much, ns, its step or one of its phases is longer than the ranks' median.
+        #: By how much its step or one of its phases exceeds the ranks' median, ns.
         self.excess = 0.0
 
     def one(self, metric: str) -> float | None:
@@ -112,7 +112,7 @@ class _Rank:
 
     @property
     def order(self) -> tuple[bool, float]:
-        """The worst first: who failed or died, then who holds the others up."""
+        """The worst first: who failed or died, then who delays the others."""
         return not _ended_badly(self.watched.process), -self.excess
 
 
@@ -121,7 +121,7 @@ def _ended_badly(process: Process) -> bool:
 
 
 def _find_excess(ranks: Sequence[_Rank]) -> tuple[str, float, _Rank | None]:
-    """Compare the ranks' steps and phases; return the phase that is longest beyond the median.
+    """Compare the ranks' steps and phases; return the phase that most exceeds the median.
 
     Ranks that wait for each other take equally long for a step. The one that the others wait for
     is longer than most in the phase before, in which they are alike.
@@ -213,7 +213,7 @@ def _steps(ranks: Sequence[_Rank], width: int) -> list[Text]:
 
 
 def _trend(steps: Times, ns: Times, width: int) -> tuple[str, float, float]:
-    """Draw mean step times over time: the line, and its least and greatest value (ns)."""
+    """Draw mean step times over time: the line, and its minimum and maximum (ns)."""
     width = max(1, min(width, TREND_SECONDS))
     edges = np.arange(width) * TREND_SECONDS // width
     counts = np.add.reduceat(steps, edges).tolist()
@@ -238,7 +238,7 @@ def _trend(steps: Times, ns: Times, width: int) -> tuple[str, float, float]:
 
 
 def _letters(spent: dict[str, int], width: int) -> list[tuple[str, int]]:
-    """Share ``width`` letters out; what is too small for one has none."""
+    """Distribute ``width`` letters; shares that are too small get none."""
     total = sum(spent.values())
     shared = []
     begun = done = 0
@@ -290,9 +290,9 @@ def _ordered(spent: dict[str, int]) -> list[str]:
 
 class _Column(NamedTuple):
     title: str
-    #: What a row shows; None: not known.
+    #: The text for a row; None: not known.
     cell: Callable[[_Rank], Text | str | None]
-    #: Least width of the terminal that it is worth.
+    #: Minimum width of the terminal for this column.
     from_width: int = 0
 
 
@@ -309,7 +309,7 @@ def _table(ranks: Sequence[_Rank], width: int, room: int) -> list[Text]:
             continue
         cells = [column.cell(rank) for rank in shown]
         if all(cell is None for cell in cells):
-            continue  # what nobody has is not shown
+            continue  # columns without any value are not shown
         texts = [c if isinstance(c, Text) else Text("-" if c is None else c) for c in cells]
         wide = max([len(column.title), *(text.cell_len for text in texts)])
         if used + wide > width:
@@ -342,7 +342,7 @@ def _columns(ranks: Sequence[_Rank], bar: int) -> list[_Column]:
         took = rank.watched.steps.last
         return None if took is None else milliseconds(took)
 
-    # Where all are silent, the head of the frame says so.
+    # If all are silent, the head of the frame says so.
     quiet = {id(r): r.watched.silent() for r in ranks if r.watched.live}
     all_silent = min(quiet.values(), default=0.0) > SILENT
 
@@ -391,14 +391,14 @@ def _columns(ranks: Sequence[_Rank], bar: int) -> list[_Column]:
 
 
 def _nodes(job: Job, width: int, room: int) -> list[Text]:
-    """Draw what nodes do: one in as many lines as it needs, many in a line each."""
+    """Draw what nodes do: a single node in as many lines as it needs, many in a line each."""
     nodes = [(node, _node_fields(node)) for node in job.nodes]
     nodes = [(node, fields) for node, fields in nodes if fields]
     if not nodes:
         return []
     drawn: list[Text] = []
     each = room // len(nodes) if len(nodes) <= room else 1
-    # Of many those that are busiest, which is where to look.
+    # Of many the busiest, which is where to look.
     nodes.sort(key=lambda pair: -(pair[0].values.one("cpu.util.percent") or 0.0))
     shown = nodes if len(nodes) <= room else nodes[: room - 1]
     for node, fields in shown:
@@ -432,7 +432,7 @@ def _node_fields(node: Watched) -> list[str]:
     )
     for thing in ("ib", "net"):
         received, sent = values.of(f"{thing}.rx.bytes_per_s"), values.of(f"{thing}.tx.bytes_per_s")
-        # What passes a bond or a virtual function is counted at each, so there is no sum.
+        # Traffic through a bond or a virtual function is counted at each, so there is no sum.
         busy = {n: received.get(n, 0) + sent.get(n, 0) for n in {*received, *sent} if n != "lo"}
         if busy:
             name = max(sorted(busy), key=lambda n: busy[n])
@@ -506,7 +506,7 @@ def _row(name: str, text: Text) -> Text:
 
 
 def _sides(left: Text, right: Text, width: int) -> Text:
-    """Put two texts at the ends of a line; the left one gives way."""
+    """Put two texts at the ends of a line; the left one is cut if necessary."""
     room = width - right.cell_len - 1
     if room < 1:
         return right
@@ -516,7 +516,7 @@ def _sides(left: Text, right: Text, width: int) -> Text:
 
 
 def _wrapped(name: str, fields: Sequence[str], width: int, most: int) -> list[Text]:
-    """Put fields into at most ``most`` lines; into the last one those that it has room for."""
+    """Put fields into at most ``most`` lines; into the last one as many as fit."""
     rows: list[list[str]] = [[]]
     room = width - max(_INDENT, len(name) + 1)
     left = 0

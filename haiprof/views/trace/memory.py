@@ -100,15 +100,15 @@ HOLDERS_SCHEMA: Final = {
 class Peak:
     """When the most memory was in use, and what used it.
 
-        Attributes:
-            peaks: one row per memory: ``time`` of the (first) peak, ``allocated`` and ``reserved``
-                bytes then, ``step``, ``told`` (bytes of the blocks that the trace shows, null if
-    records have no address) and ``before`` (the rest: allocated before the trace began, and not
-                freed within it).
-            holders: the memory in use at the peak, by ``operator`` that allocated it, its ``phase``
-                (``forward``, ``backward``, ``optimizer``, ``data``) and ``step``: ``blocks`` and
-                ``bytes``, most first. Operator, phase and step are null for blocks that existed before
-                the trace began, and if no operator was running.
+    Attributes:
+        peaks: one row per memory: ``time`` of the (first) peak, ``allocated`` and ``reserved``
+            bytes then, ``step``, ``told`` (bytes of the blocks that the trace shows, null if
+            records have no address) and ``before`` (the rest: allocated before the trace began,
+            and not freed within it).
+        holders: the memory in use at the peak, by ``operator`` that allocated it, its ``phase``
+            (``forward``, ``backward``, ``optimizer``, ``data``) and ``step``: ``blocks`` and
+            ``bytes``, most first. Operator, phase and step are null for blocks that existed
+            before the trace began, and if no operator was running.
     """
 
     peaks: pl.DataFrame
