@@ -1,7 +1,7 @@
-"""The overview of a trace, kept beside its import: what a reader wants first is there at once.
+"""The overview of a trace, stored beside its import, so that it is available immediately.
 
-So the overview of a thousand imported ranks is as many small files. One that other code made is
-not read.
+The overview of a thousand imported ranks then is as many small files. A file written by other code
+is not read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import polars as pl
 from haiprof.common.owned_files import Folder
 from haiprof.views.trace.overview import DEVICES_SCHEMA, STEPS_SCHEMA, TIMELINE_SCHEMA, Overview
 
-#: In a process folder.
+#: Name of the file in a process folder.
 FILE: Final = "overview.json"
 _FORMAT: Final = "haiprof.overview"
 _FRAMES: Final[dict[str, Any]] = {
@@ -30,7 +30,7 @@ _FRAMES: Final[dict[str, Any]] = {
 
 
 def read(folder: Path) -> Overview | None:
-    """Return the overview kept in a process folder, or None where none of this code's is there."""
+    """Return the overview stored in a process folder; None if this code has not written one."""
     try:
         document = json.loads(Folder.at(folder).read(FILE))
         if document["format"] != _FORMAT or document["code"] != _code():
@@ -45,7 +45,7 @@ def read(folder: Path) -> Overview | None:
 
 
 def keep(folder: Path, made: Overview) -> None:
-    """Keep an overview in a process folder; it appears whole.
+    """Store an overview in a process folder, atomically.
 
     Raises:
         OSError: it cannot be written.
@@ -60,7 +60,7 @@ def keep(folder: Path, made: Overview) -> None:
 
 @functools.cache
 def _code() -> str:
-    """Name the code that makes an overview: of another the numbers may be others."""
+    """Identify the code that computes an overview: other code may give other numbers."""
     from haiprof import __version__
 
     digest = hashlib.blake2b(__version__.encode(), digest_size=16)

@@ -1,4 +1,4 @@
-"""Which rank is late: the parts of all ranks' steps brought together, and what explains it."""
+"""Which rank is late: combines the parts of all ranks' steps, and finds explanations."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from haiprof.views.trace.overview import PARTS as TRACE_PARTS
 
 _DATALOADER = "dataloader"
 _BACKWARD, _SYNC = "backward", "gradient_sync"
-#: Of so many late ranks, the worst, it is looked at why.
+#: At most this many late ranks, the worst, are explained.
 _EXPLAINED = 16
 
 
 def recorded_parts(spans: pl.DataFrame, phases: pl.DataFrame) -> pl.DataFrame:
-    """Return the parts of each step of one process: of the host, or of its GPU where it has phases.
+    """Return the parts of each step of one process: of the host, or of its GPU if it has phases.
 
-    On a GPU the phases are those of its main stream; what lies between them is the DataLoader's as
-    far as the host waited for it, else ``other``. ``backward`` ends where the waiting for other
-    ranks' gradients begins, which is the part ``gradient_sync``.
+    On a GPU the phases are those of its main stream; the time between them belongs to the
+    DataLoader as far as the host waited for it, else to ``other``. ``backward`` ends where the
+    waiting for other ranks' gradients begins, which is the part ``gradient_sync``.
 
     Args:
         spans: host spans with the columns of :data:`haiprof.views.run.steps.COLUMNS`.
-        phases: what :func:`haiprof.views.run.device_steps.segments` returns.
+        phases: result of :func:`haiprof.views.run.device_steps.segments`.
 
     Returns:
         ``step``, ``part``, ``duration``, ``start`` and ``end`` (ns; of the last span of the part).
     """
     found = step_views.steps(spans)
-    # Of a count that began anew, the later step.
+    # If the count restarted, the later step.
     found = found.drop_nulls("step").unique("step", keep="last", maintain_order=True)
     host = (
         step_views.parts(spans, found)
@@ -60,7 +60,7 @@ def _last(spans: pl.DataFrame) -> pl.DataFrame:
         pl.col("step").cast(pl.Int64), pl.col("name").cast(pl.String).alias("part"), "start", "end"
     ).sort("start")
     waits = named.filter(pl.col("part") == _SYNC).group_by("step").agg(waits=pl.col("start").last())
-    # What is left of backward behind the waiting is no backward of its own.
+    # The rest of backward after the waiting is not a backward of its own.
     own = named.join(waits, on="step", how="left", maintain_order="left").filter(
         pl.col("waits").is_null()
         | (pl.col("part") != _BACKWARD)
@@ -106,8 +106,8 @@ def _of_device(host: pl.DataFrame, phases: pl.DataFrame, steps: pl.DataFrame) ->
 def at_once(processes: Mapping[str, Process], steps: pl.DataFrame) -> list[dict[str, Process]]:
     """Return which processes of one session are to be compared with each other, by label.
 
-    Ranks belong together. Files without a rank may be of anything: those that go on at the same
-    time do.
+    Ranks belong together. Files without a rank may be of anything: those that overlap in time
+    belong together.
 
     Args:
         processes: the process of each label.
@@ -124,7 +124,7 @@ def at_once(processes: Mapping[str, Process], steps: pl.DataFrame) -> list[dict[
 
 
 def _times(processes: Mapping[str, Process], steps: pl.DataFrame) -> list[tuple[str, int, int]]:
-    """Return when the steps of each process without a rank began and ended, in their order, ns."""
+    """Return when the steps of each process without a rank began and ended, in order, ns."""
     if not steps.height or "step" not in steps.columns:
         return []
     ends = (pl.col("start") + pl.col("duration")).max().alias("end")
@@ -167,7 +167,7 @@ def traced_parts(
     if not steps.height or "step" not in steps.columns:
         return made
     node = pl.col("node").cast(pl.String)
-    # Where a trace tells of a pipeline alone, a step is mostly waiting, and how much is not known.
+    # In a trace of a pipeline alone, a step is mostly waiting, of unknown duration.
     known = pl.sum_horizontal(TRACE_PARTS).sum().over(list(WHO)) > 0
     mine = steps.drop("duration").filter(known).with_columns(node)
     mine = mine.join(labels, on=list(WHO), nulls_equal=True)
@@ -201,10 +201,10 @@ def of_run(
     Args:
         processes: the process of each label.
         parts: :func:`recorded_parts` of each, on one clock.
-        sampled: what was sampled in windows of time; only asked where one is late.
+        sampled: samples in windows of time; only called if a rank is late.
         gpus: the GPUs of a process as its node names them.
     """
-    # What all ranks tell to be waiting is none of their own; where one does not, it is of backward.
+    # Waiting that all ranks recorded is not their own work; if one lacks it, it is in backward.
     parts.fold(_SYNC, _BACKWARD)
     parts.leave_waiting_out()
     found = imbalance.imbalance(parts)
@@ -239,7 +239,7 @@ def _explain(
 
 
 def in_columns(found: pl.DataFrame, processes: Mapping[str, Process]) -> pl.DataFrame:
-    """Put whose rows they are in front of late ranks, and a sentence behind them."""
+    """Put the columns of their processes in front of late ranks, and a sentence behind them."""
     labels = found["rank"].to_list()
     lines = [
         imbalance.words(row, label[0].upper() + label[1:])

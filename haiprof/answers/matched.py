@@ -1,8 +1,8 @@
 """The communication of all ranks matched, in memory that does not grow with their number.
 
-A rank's communications come packed (some bytes each) and wait in a temporary file, while what all
-ranks had together is summed up. Then they are matched with that, a few ranks at a time, and only
-what the views make of them is kept.
+A rank's communications come packed (a few bytes each) and wait in a temporary file, while totals
+over all ranks are computed. Then they are matched with these, a few ranks at a time, and only the
+results of the views are kept.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from haiprof.errors import HaiprofError
 from haiprof.runs import Process
 from haiprof.views.trace import distributed, stragglers
 
-#: Communications that are matched together.
+#: Number of communications matched together.
 _BATCH_ROWS: Final = 50_000
-#: Packed communications of so many bytes stay in memory.
+#: This many bytes of packed communications stay in memory.
 _KEPT_BYTES: Final = 16 << 20
 
 
 class Matched(NamedTuple):
-    """What matching told of all ranks; ``steps`` needs none."""
+    """Result of matching all ranks; ``steps`` needs none."""
 
     steps: pl.DataFrame
     transfers: pl.DataFrame
@@ -39,7 +39,7 @@ class Matched(NamedTuple):
 
 
 def matched(ranks: Ranks) -> Matched:
-    """Match the communication of all ranks, session by session, once: several views are of it."""
+    """Match the communication of all ranks, session by session, once: several views use it."""
     return ranks.once("matched", lambda: _matched(ranks))
 
 
@@ -62,17 +62,17 @@ class Session:
     """The communications of the ranks that were profiled at the same time."""
 
     def __init__(self) -> None:
-        """Know no rank yet."""
+        """Start without any rank."""
         #: The process of each label.
         self.by_label: dict[str, Process] = {}
         self._processes: list[Process] = []
-        self._at = [0]  # where each begins, and the last one ends
+        self._at = [0]  # offset of each, and the end of the last one
         # Closed with this object.
         self._waiting = tempfile.SpooledTemporaryFile(_KEPT_BYTES)  # noqa: SIM115
         self._meetings = distributed.Meetings()
 
     def add(self, process: Process, packed: bytes) -> None:
-        """Add a rank with what :func:`haiprof.answers.packed.pack` returned of it.
+        """Add a rank with the result of :func:`haiprof.answers.packed.pack`.
 
         Raises:
             HaiprofError: there is no room for it.

@@ -1,6 +1,6 @@
-"""What is done for the trace of one process.
+"""The work on the trace of one process.
 
-It stands at the top level, so that another process of an executor can import it.
+At module level, so that another process of an executor can import it.
 
 Tests: tests/answers/test_traced.py.
 """
@@ -35,13 +35,13 @@ def apply(
     columns: Sequence[str] | None,
     allocations: bool,
 ) -> Any:
-    """Do the work for the linked trace, with the table of allocations where that is wanted."""
+    """Run the work on the linked trace, with the table of allocations if needed."""
     linked = link_of(process, links, columns)
     return work(linked, _allocations(process)) if allocations else work(linked)
 
 
 def overview_of(process: Process, links: Links | None) -> overview.Overview:
-    """Return the overview that is kept with the trace, or else make it."""
+    """Return the overview stored with the trace, or else compute it."""
     whole = process.trace is not None and process.window is None
     known = kept_overview.read(process.folder) if whole else None
     if known is not None:
@@ -59,7 +59,7 @@ def communications_of(process: Process, links: Links | None) -> pl.DataFrame:
 
 def communicated(process: Process, links: Links | None) -> tuple[pl.DataFrame, bytes]:
     """Return the steps of a trace broken down, and its communication packed."""
-    # Both of one reading of the trace.
+    # One read of the trace serves both.
     links = Links() if links is None else links
     steps = distributed.breakdown(links.of(process))
     return steps, packed.pack(communications_of(process, links))
@@ -69,7 +69,7 @@ def memory_of(
     linked: Linked, allocations: pl.DataFrame, points: int | None
 ) -> tuple[pl.DataFrame, ...]:
     """Return the five frames of the memory view: curve, blocks, operators, peaks, holders."""
-    give_back()  # as in findings_of: this needs more room than the views before it
+    give_back()  # as in findings_of: this needs more memory than the views before it
     records = memory.Records(linked, allocations)
     peak = memory.peak(records)
     return (
@@ -103,7 +103,7 @@ def path_of(linked: Linked, step: int | None, inside: str | None) -> path_view.C
 
 
 def findings_of(process: Process, links: Links | None) -> list[recommendation.Finding]:
-    """Return what to change about the job, as one trace tells."""
+    """Return what to change about the job, from one trace."""
     devices = [rules.Device(g.name, g.memory_bytes, g.capability, g.device) for g in process.gpus]
     backend = process.trace.distributed.get("backend") if process.trace else None
     # "nccl", or one for each kind of device: "cpu:gloo,cuda:nccl".

@@ -1,4 +1,4 @@
-"""Whose rows they are: views of single traces put together into frames of all ranks.
+"""Columns that identify processes: combines views of single traces into frames of all ranks.
 
 Tests: tests/answers/test_traced.py.
 """
@@ -12,20 +12,20 @@ import polars as pl
 
 from haiprof.runs import Process
 
-#: Columns in front of every frame: whose rows they are.
+#: Columns in front of every frame: the process of each row.
 WHO = {"node": pl.Categorical(), "rank": pl.Int64(), "pid": pl.Int64(), "session": pl.UInt32()}
 
 
 def session_of(process: Process) -> int | None:
-    """Return which of the times that its worker was profiled a trace is of, from 1."""
+    """Return which profiling session of its worker a trace is of, from 1."""
     return process.trace.span if process.trace else None
 
 
 def placed(processes: list[Process]) -> dict[tuple[object, ...], Process]:
-    """Name each by what is the same in another run: rank, session, and without a rank the worker.
+    """Name each process by what is the same in another run: rank, session, or else the worker.
 
-    A worker alone need not have the same name. Of a rank that was started again the last counts.
-    Traces of one host without a rank go by their GPUs, then by their order.
+    A worker's name alone may differ. If a rank was restarted, the last process counts. Traces of
+    one host without a rank are named by their GPUs, then by their order.
     """
     unranked = {process.node for process in processes if process.rank is None}
     made: dict[tuple[object, ...], Process] = {}
@@ -40,9 +40,9 @@ def placed(processes: list[Process]) -> dict[tuple[object, ...], Process]:
 
 
 def stacked(made: Iterable[tuple[Process, pl.DataFrame]]) -> pl.DataFrame:
-    """Put the frames of processes below each other, each row with whose it is in front."""
+    """Concatenate the frames of processes, with the columns of the process in front of each row."""
     frames = [
-        # As literals: what is the same of millions of rows takes no room.
+        # As literals: constant columns of millions of rows take no memory.
         frame.select(
             *(
                 pl.lit(value, WHO[name]).alias(name)
@@ -63,7 +63,7 @@ def stacked(made: Iterable[tuple[Process, pl.DataFrame]]) -> pl.DataFrame:
 
 
 def named(made: pl.DataFrame, processes: Sequence[Process], session: int | None) -> pl.DataFrame:
-    """Tell in front of each row whose it is, instead of the label in its column ``rank``."""
+    """Put the columns of its process in front of each row, replacing the label in ``rank``."""
     who = pl.DataFrame(
         {
             "label": [process.label for process in processes],

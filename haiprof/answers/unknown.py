@@ -1,4 +1,4 @@
-"""What the trace of one process does not tell, and which views lack something because of it."""
+"""What the trace of one process lacks, and which views are incomplete because of it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ SCHEMA: Final = {
     "consequence": pl.String(),
     "why": pl.String(),
 }
-#: Of these tables it is said which texts a column has.
+#: For these tables, the texts that occur in a column are keys, too.
 _KINDS: Final = {"spans": "category", "kernels": "kind"}
 
 
 def unknown_of(process: Process, view: str | None) -> pl.DataFrame:
-    """Return what views of a trace want that it does not hold, as :data:`SCHEMA` has it.
+    """Return the requirements of views that a trace does not meet, as :data:`SCHEMA` has them.
 
     Args:
-        process: whose trace.
-        view: only what this view wants; by default all of them.
+        process: the process of the trace.
+        view: only requirements of this view; by default of all.
     """
     tool = reasons.RECORDED if process.trace is None else process.trace.tool
     lacks = {} if process.trace is None else process.trace.lacks
@@ -41,7 +41,7 @@ def unknown_of(process: Process, view: str | None) -> pl.DataFrame:
 
 
 def _available(process: Process) -> set[str]:
-    """Return the keys that a process's tables hold something of."""
+    """Return the keys for which a process's tables have data."""
     asked: dict[str, set[str]] = defaultdict(set)
     for want in requirements.WANTS:
         for key in (want.needs, want.given or want.needs):
