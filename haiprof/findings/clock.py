@@ -31,7 +31,7 @@ def lines(clock: pl.DataFrame) -> list[str]:
             f" and {unknown.height - 3} more" if unknown.height > 3 else ""
         )
         made.append(
-            f"Nothing tells how far the clock of {some} is from that of {clock['node'][0]}: times "
+            f"Nothing shows how far the clock of {some} is from that of {clock['node'][0]}: times "
             "of their ranks side by side are as far apart as these clocks"
         )
     return made

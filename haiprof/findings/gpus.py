@@ -13,7 +13,7 @@ from haiprof.views.run.overview import Summary
 
 NO_KERNELS = (
     "Kernels were not recorded: --kernels windows records those of some steps each minute, "
-    "which tells how busy the GPU is and why not"
+    "which shows how busy the GPU is and why not"
 )
 NO_WHOLE_STEP = (
     "Kernels were recorded, but in no whole step, so how busy the GPU was is not known: "

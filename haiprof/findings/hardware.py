@@ -77,7 +77,7 @@ def near_peak(nodes: Sequence[Summary]) -> str:
     machine = next(n.process.machine for n in nodes if n.process.node == where)
     how = f" ({machine.dram_peak_how})" if machine is not None and machine.dram_peak_how else ""
     if worst["socket"] != hardware.WHOLE:
-        where, how = f"{worst['socket']} of {where}", ", its even part of the node's"
+        where, how = f"{worst['socket']} of {where}", ", an even share of the node's"
     return (
         f"The memory of {where} moved {rate(share * peak)} on average, {percent(share)} of the "
         f"{rate(peak)} that it can{how}: what waits for memory there cannot go faster"

@@ -368,7 +368,7 @@ def _throttled(summary: Summary, where: str) -> tuple[float, str, str]:
     if limit is None or limit.mean <= 0:
         return 0.0, "", ""
     line = (
-        f"the control group's limit of {limit.mean:.3g} CPU cores held {cores:.2g} more back "
+        f"the control group's limit of {limit.mean:.3g} CPU cores throttled {cores:.2g} more "
         f"on average ({_THROTTLED})"
     )
     # Many threads on a small quota are throttled many times over: at most 100 % counts.
@@ -380,7 +380,7 @@ def _held_up(metric: str) -> str:
     for resource, name in (("cpu", "a CPU"), ("io", "storage"), ("memory", "memory")):
         if f"{resource}_" in metric:
             return f"{who} waited for {name}"
-    return "tasks were held up"
+    return "tasks were stalled"
 
 
 def _shape(ranks: list[Summary]) -> str:

@@ -22,7 +22,7 @@ _LESS = 1.2
 #: Reasons for an idle GPU, by the kind of finding.
 _MEANWHILE = {
     "data_loading": "waiting for data",
-    "allocator": "while memory was asked of the driver",
+    "allocator": "while memory was requested from the driver",
     "synchronisation": "after the host had waited for its result",
     "cpu_operator": "while operators worked on the host",
     "launch": "while the host prepared the next kernel",
@@ -73,7 +73,7 @@ def _gpus(steps: pl.DataFrame, devices: pl.DataFrame, found: pl.DataFrame, whole
     known = devices.drop_nulls("utilization") if devices.height else devices
     if not known.height:
         if steps["kernel"].sum():
-            return "The trace does not tell which device its kernels ran on"
+            return "The trace does not say which device its kernels ran on"
         return "No kernel ran on a GPU in what was traced"
     used = known["utilization"].to_list()
     mean = sum(used) / len(used)

@@ -72,7 +72,7 @@ def grids(ranks: Sequence[Summary], nodes: Sequence[Summary]) -> list[Grid]:
         ),
         _grid("Ethernet", hardware.ethernet_table(nodes), "Percentages are of the link's speed."),
         _grid("Storage", hardware.storage_table(ranks, nodes), _STORAGE_NOTE),
-        _grid("NFS", hardware.mount_table(nodes), "How long a call took is the round trip."),
+        _grid("NFS", hardware.mount_table(nodes), "The duration of a call is its round trip."),
         _grid(
             "NUMA placement",
             hardware.placement_table(ranks),
@@ -106,9 +106,13 @@ def _peaks(nodes: Sequence[Summary]) -> str:
             f"{100 * traffic / peak:.0f} % of {rate(peak)}{how} on {node.process.node}",
         )
     if not sentences:
-        return "What this memory can do at most is not known."
+        return "The peak of this memory is not known."
     more = f" and {len(sentences) - 3} other kinds" if len(sentences) > 3 else ""
-    even = " A socket's peak is its even part." if any(hardware.sockets(n) for n in nodes) else ""
+    even = (
+        " A socket's peak is an even share of the node's."
+        if any(hardware.sockets(n) for n in nodes)
+        else ""
+    )
     return f"Read and written: {'; '.join(list(sentences.values())[:3])}{more}.{even}"
 
 

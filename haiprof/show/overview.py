@@ -151,7 +151,7 @@ def node_grids(nodes: list[Summary]) -> list[Grid]:
     held_up = [c for c in table.columns if is_pressure(c)]
     made = [frame_grid("Nodes", table.drop(held_up), note)]
     if held_up:
-        explanation = "How much of the time tasks were held up, on average over the run."
+        explanation = "How much of the time tasks were stalled, on average over the run."
         if any("throttled" in c and c.endswith("percent") for c in held_up):
             explanation += " Throttled is no share of it: 100 % is one core held back all the time."
         made.append(frame_grid("Nodes: pressure", table.select("node", *held_up), explanation))

@@ -167,7 +167,7 @@ def _add_events(page: Page, analyzer: Analyzer) -> None:
     rows.sort(key=lambda row: row[0])
     note = ""
     if len(rows) > _EVENT_ROWS:
-        note = f"{_EVENT_ROWS} of {len(rows)}: those that tell most, and of these the first."
+        note = f"{_EVENT_ROWS} of {len(rows)}: the most important, and of these the first."
         rows = sorted(sorted(rows, key=_importance)[:_EVENT_ROWS], key=lambda row: row[0])
     if not rows:
         page.card(

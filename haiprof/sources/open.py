@@ -51,7 +51,7 @@ class Temporary:
         except OSError as error:
             raise HaiprofError(
                 f"{error.filename or tempfile.gettempdir()}: cannot be written "
-                f"({error.strerror or error}): say with TMPDIR where there is room"
+                f"({error.strerror or error}): set TMPDIR to a folder with room"
             ) from None
         self.path = claimed.path
         self.remove = weakref.finalize(self, _remove, claimed, os.getpid())
@@ -171,7 +171,7 @@ def _open_found(found: Found, executor: Executor | None, on_bytes: OnBytes | Non
         why = why_not_fresh(found, place)
         if why is None:
             return Opened(own.open_run(place))
-        stale = (f"{place}: {why}, and was not read: make it anew with haiprof import",)
+        stale = (f"{place}: {why}, and was not read: redo it with haiprof import",)
     temporary = Temporary()
     try:
         large = found.bytes >= _LARGE

@@ -128,7 +128,7 @@ def _run_folder(path: Path) -> Path:
             )
         if not path.is_dir():
             raise HaiprofError(
-                f"{path}: is a file: give the run folder that holds {schema.RUN_FILE}"
+                f"{path}: is a file: give the run folder that contains {schema.RUN_FILE}"
             )
         runs = runs_in(path)
     except OSError as error:
@@ -145,7 +145,7 @@ def _run_folder(path: Path) -> Path:
         names = ", ".join(run.name for run in newest[:10])
         more = f" and {len(newest) - 10} older ones" if len(newest) > 10 else ""
         raise HaiprofError(
-            f"{path}: holds {len(runs)} runs, newest first: {names}{more}: give one of them"
+            f"{path}: contains {len(runs)} runs, newest first: {names}{more}: give one of them"
         )
     return runs[0]
 

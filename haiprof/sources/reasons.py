@@ -22,9 +22,9 @@ _DEEP: Final = "haiprof records it in deep traces only: haiprof trace"
 _REASONS: Final[Mapping[str, Mapping[str, str]]] = {
     KINETO: {
         "kernels": _GPU,
-        "kernels.blocks_per_sm": "the profiler of this GPU or version does not tell it",
-        "kernels.occupancy": "the profiler of this GPU or version does not tell it",
-        "kernels.bytes": "the profiler of this version does not tell it",
+        "kernels.blocks_per_sm": "the profiler of this GPU or version does not record it",
+        "kernels.occupancy": "the profiler of this GPU or version does not record it",
+        "kernels.bytes": "the profiler of this version does not record it",
         "spans[runtime]": _GPU,
         "spans[op]": "recorded without ProfilerActivity.CPU",
         "spans[step]": "no steps are marked: call step() of the profiler after each",
@@ -37,7 +37,7 @@ _REASONS: Final[Mapping[str, Mapping[str, str]]] = {
         "spans.module": "recorded without with_stack=True, or nothing called an nn.Module",
         "allocations": "recorded without profile_memory=True",
         "collectives.bytes": "recorded without record_shapes=True, or before torch 2.1",
-        "collectives.group": "recorded before torch 2.1, which does not tell it",
+        "collectives.group": "recorded before torch 2.1, which does not record it",
     },
     RECORDED: {
         "kernels": "no kernels were recorded: haiprof doctor says why",

@@ -462,7 +462,7 @@ class _Opened:
                 batches = range(self.reader.num_record_batches)
                 rows = sum(self.reader.get_batch(n).num_rows for n in batches)
         if not 0 <= rows <= _MOST_ROWS:
-            raise pa.ArrowInvalid(f"its batches tell of {rows} rows")
+            raise pa.ArrowInvalid(f"its batches claim {rows} rows")
         return rows
 
     def compressed(self, rows: int) -> bool:

@@ -68,7 +68,7 @@ def test_a_slow_gpu_is_found_with_what_slowed_it(tmp_path: Path) -> None:
     assert analyzer.clock()["corrected"].to_list() == [False, False]
     lines = analyzer.show_overview().lines
     assert any(line.startswith("Rank 2 is late by 3 ms a step") for line in lines)
-    assert any(line.startswith("Nothing tells how far the clock of n1 is") for line in lines)
+    assert any(line.startswith("Nothing shows how far the clock of n1 is") for line in lines)
     third = analyzer.headline()[2]
     assert third.startswith("Rank 2 is late by 3 ms a step (")
     assert " since step 20, in forward (its GPU ran at 1.20 GHz" in third

@@ -154,7 +154,7 @@ def throttled(run: Path, percent: float, limit: float) -> str:
 
 def test_throttling_is_told_in_cores(tmp_path: Path) -> None:
     assert throttled(runs.make_run(tmp_path / "r"), 640.0, 8.0) == (
-        "On rank 0, the control group's limit of 8 CPU cores held 6.4 more back on average "
+        "On rank 0, the control group's limit of 8 CPU cores throttled 6.4 more on average "
         "(cgroup.throttled.percent)"
     )
 

@@ -100,7 +100,7 @@ def many_ranks(folder: Path, count: int) -> Path:
 
 def test_the_findings_come_first() -> None:
     first, *_ = deep.show(opened("tb_resnet50_num_workers_0"))
-    assert first.lines[0].startswith("The device had nothing to do for 33 % of the time")
+    assert first.lines[0].startswith("The device was idle for 33 % of the time")
     assert "resnet50_profiler_api.py(42)" in first.lines[0]
     assert first.grids[0].title == "What would save time"
 

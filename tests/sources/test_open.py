@@ -126,7 +126,7 @@ def test_two_workers_that_say_to_be_one_rank_are_kept_and_told(tmp_path: Path) -
     assert [p.folder.name for p in run.processes] == ["n#0", "n#0.n_2"]
     assert [p.label for p in run.processes] == ["rank 0, in n#0", "rank 0, in n#0.n_2"]
     (problem,) = run.problems
-    assert "n_1.7.pt.trace.json: says to be rank 0, and so does n_2.7.pt.trace.json" in problem
+    assert "n_1.7.pt.trace.json: claims to be rank 0, and so does n_2.7.pt.trace.json" in problem
 
 
 def test_times_begin_at_the_files_base_wherever_it_stands(tmp_path: Path) -> None:
@@ -158,9 +158,9 @@ def test_a_large_file_is_written_in_parts_that_begin_at_its_base(
 CASES = {
     "empty": (b"", "is empty: see whether the job could write it"),
     "blanks": (b"  \n", "is empty: see whether the job could write it"),
-    "text": (b"hello", "is no trace (it is no JSON object and no list): give a trace"),
-    "number": (b"17", "is no trace (it is no JSON object and no list): give a trace"),
-    "other": (b'{"name": "config", "values": [1, 2]}', "is no trace (traceEvents is missing)"),
+    "text": (b"hello", "is not a trace (it is no JSON object and no list): give a trace"),
+    "number": (b"17", "is not a trace (it is no JSON object and no list): give a trace"),
+    "other": (b'{"name": "config", "values": [1, 2]}', "is not a trace (traceEvents is missing)"),
     "no events": (b'{"traceEvents": []}', "has no events: give a trace of torch.profiler"),
     "others events": (
         b'[{"ph": "X", "cat": "FEE", "name": "f", "ts": 1, "dur": 2, "pid": 1, "tid": 1}]',
@@ -291,7 +291,7 @@ def test_a_stale_import_is_not_read_and_told(change: str, job: Path) -> None:
     assert analyzer.run.folder != place
     (problem,) = analyzer.problems()
     assert problem.startswith(f"{place}: ")
-    assert problem.endswith("and was not read: make it anew with haiprof import")
+    assert problem.endswith("and was not read: redo it with haiprof import")
     if change != "broken":
         assert kept(job) == place
         assert Analyzer(job).problems() == []

@@ -39,7 +39,7 @@ def test_a_log_folder_with_several_runs_lists_them_newest_first(tmp_path: Path) 
     for name, age in (("old", 2), ("new", 0), ("middle", 1)):
         runs.make_run(tmp_path / name)
         runs.write_run(tmp_path / name, created_ns=runs.T0 - age)
-    assert "holds 3 runs, newest first: new, middle, old: give one of them" in error_of(tmp_path)
+    assert "contains 3 runs, newest first: new, middle, old: give one of them" in error_of(tmp_path)
 
 
 def test_names_come_from_process_json_and_never_from_the_folder(tmp_path: Path) -> None:

@@ -203,7 +203,7 @@ def data_loading(case: Case) -> Iterator[Finding]:
     yield from _finding(
         case,
         "data_loading",
-        "the device had nothing to do for {share} of the time because the next batch was not there",
+        "the device was idle for {share} of the time because the next batch was not there",
         "give the DataLoader more num_workers, pin_memory=True and persistent_workers=True, "
         "or make its work cheaper",
         lambda times, most: f"{most} of it in {{name}}, {times}",
@@ -226,7 +226,7 @@ def synchronisation(case: Case) -> Iterator[Finding]:
     yield from _finding(
         case,
         "synchronisation",
-        "the device had nothing to do for {share} of the time because the host waited for its "
+        "the device was idle for {share} of the time because the host waited for its "
         "result before it launched anything more",
         "take .item(), .cpu(), .numpy(), print() and comparisons of tensors out of the step, or "
         "do them every few hundred steps; copy to the host with non_blocking=True",
@@ -239,7 +239,7 @@ def cpu_operator(case: Case) -> Iterator[Finding]:
     yield from _finding(
         case,
         "cpu_operator",
-        "the device had nothing to do for {share} of the time while operators worked on the host "
+        "the device was idle for {share} of the time while operators worked on the host "
         "and launched nothing",
         "move their inputs to the device, do it in the DataLoader's workers, or do it less often",
         lambda times, most: f"{most} of it in {{name}}, {times}",
@@ -258,7 +258,7 @@ def launch(case: Case) -> Iterator[Finding]:
     yield from _finding(
         case,
         "launch",
-        "the device had nothing to do for {share} of the time because the host was still "
+        "the device was idle for {share} of the time because the host was still "
         "preparing the next kernel",
         "use torch.compile or CUDA graphs, fused optimizers (fused=True, foreach=True), or "
         "larger batches: fewer and larger kernels",
@@ -302,7 +302,7 @@ def slow_unit(case: Case) -> Iterator[Finding]:
     yield Finding(
         "slow_unit",
         f"{percent(lost / case.stepped)} of the steps is operators on the AI CPU while the cores "
-        "of the NPU have nothing to do",
+        "of the NPU are idle",
         _ADVICE_RANDOM if random else _ADVICE_TYPES,
         f"{milliseconds(lost)} of {milliseconds(case.stepped)} in the recorded steps: "
         f"{names}{more}",
@@ -319,9 +319,9 @@ def allocator(case: Case) -> Iterator[Finding]:
     yield from _finding(
         case,
         "allocator",
-        "the device had nothing to do for {share} of the time while memory was asked of the "
-        "driver, or given back to it",
-        "keep sizes of inputs alike, set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or "
+        "the device was idle for {share} of the time while memory was requested from "
+        "the driver, or returned to it",
+        "keep input sizes constant, set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or "
         "leave more memory free",
         lambda times, most: f"{most} of it below {{name}}, {times}",
     )
@@ -510,8 +510,8 @@ def stragglers(late: pl.DataFrame, steps: pl.DataFrame) -> dict[Whose, list[Find
             Finding(
                 "straggler",
                 f"the other ranks waited for {label}, up to {percent(lost / ran)} of its steps",
-                "see what this rank does longer than the others: its own findings, its data, and "
-                "the clocks and temperature of its GPU",
+                "check what takes this rank longer than the others: its own findings, its data, "
+                "and the clocks and temperature of its GPU",
                 f"it came last to {row['last']} of {row['collectives']} collectives, and kept the "
                 f"first to come waiting for {milliseconds(lost)}; it waited "
                 f"{milliseconds(int(row['waited']))} itself",

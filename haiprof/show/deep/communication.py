@@ -174,7 +174,7 @@ def _collectives(collectives: pl.DataFrame, one: OneTrace) -> list[Grid]:
         *(pl.col(f"{speed}_bandwidth").alias(f"{speed}_bandwidth_gb_per_s") for speed in speeds),
     ]
     note = (
-        "What was communicated, what takes longest first. Bus bandwidth as nccl-tests have it, to "
-        "be held against what the links can do; transfer bus bandwidth is without the waiting."
+        "What was communicated, the longest first. Bus bandwidth as nccl-tests have it, to "
+        "be compared with the links' peak; transfer bus bandwidth excludes the waiting."
     )
     return table(f"Collectives{one.label}", longest, columns, note)

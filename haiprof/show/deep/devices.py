@@ -190,7 +190,7 @@ def _idle(idle: pl.DataFrame, one: OneTrace) -> list[Grid]:
         *durations("longest"),
     ]
     note = (
-        "Why streams had nothing to do between two activities: the host launched late (host wait), "
+        "Why streams were idle between two activities: the host launched late (host wait), "
         "the next one took a moment to begin (kernel wait), or something else, as an event."
     )
     return table(f"Why streams were idle{one.label}", streams, columns, note)

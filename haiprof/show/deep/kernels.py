@@ -66,7 +66,7 @@ def _by_name(kernels: pl.DataFrame, one: OneTrace) -> list[Grid]:
     ]
     if kernels["tensor_core"].any():
         columns.append(yes("tensor_core"))
-    return table(f"Kernels{one.label}", kernels, columns, "By name, what takes longest first.")
+    return table(f"Kernels{one.label}", kernels, columns, "By name, the longest first.")
 
 
 def _by_launch(kernels: pl.DataFrame, one: OneTrace) -> list[Grid]:

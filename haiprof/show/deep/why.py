@@ -46,7 +46,7 @@ def sentences(found: pl.DataFrame) -> list[str]:
         where = f" ({row['stack']})" if row["stack"] else ""
         name = f", mostly in {readable_name(row['operator'])}" if row["operator"] else ""
         of = f"Rank {row['rank']}: " if row["rank"] is not None else ""
-        others = f" The same holds of {row['others']} more." if row["others"] else ""
+        others = f"The same applies to {row['others']} more." if row["others"] else ""
         line = f"{of}{row['problem']}{name}{where}: {row['advice']}.{others}"
         made.append(line[0].upper() + line[1:])
     return made or ["Nothing was found that would make the recorded steps shorter"]
@@ -71,7 +71,7 @@ def _found(found: pl.DataFrame) -> list[Grid]:
         pl.col("stack").alias("code"),
         "evidence",
     ]
-    note = "What each change would save of the recorded steps at most, what saves most first."
+    note = "The most that each change could save of the recorded steps, the largest first."
     return table("What would save time", found, columns, note)
 
 
@@ -80,7 +80,7 @@ def _figure(mine: pl.DataFrame, one: OneTrace) -> list[go.Figure]:
         return []
     shown = mine.head(_STEPS)
     first = f" (the first {_STEPS} of {mine.height:,})" if mine.height > _STEPS else ""
-    figure = stacked([f"What the steps spent{one.label}{first}"], [300], gap=60)
+    figure = stacked([f"Where the steps' time went{one.label}{first}"], [300], gap=60)
     for position, part in enumerate((*PARTS, OTHER)):
         if not shown[part].sum():
             continue

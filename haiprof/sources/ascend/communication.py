@@ -48,7 +48,7 @@ def read(file: Path) -> pl.DataFrame:
     except OSError as error:
         raise HaiprofError(f"{file}: cannot be read ({error.strerror or error})") from None
     except (ValueError, RecursionError) as error:
-        raise HaiprofError(f"{file}: is no JSON ({error}): copy it again") from None
+        raise HaiprofError(f"{file}: is not JSON ({error}): copy it again") from None
     rows = list(_rows(document))
     return pl.DataFrame(rows, MEASURED, orient="row").sort("start")
 

@@ -46,7 +46,7 @@ def read(file: Path, columns: Mapping[str, str]) -> pl.DataFrame:
         raise HaiprofError(f"{file}: is empty: copy it again") from None
     except pl.exceptions.PolarsError as error:
         said = (str(error).splitlines() or ["?"])[0]
-        raise HaiprofError(f"{file}: is no CSV: {said}: copy it again") from None
+        raise HaiprofError(f"{file}: is not CSV: {said}: copy it again") from None
     stripped = {name.strip(): name for name in reversed(found.columns)}
     made: dict[str, pl.Expr] = {}
     for theirs, ours in columns.items():

@@ -22,10 +22,10 @@ from haiprof.sources.imports.segments import Segments
 
 #: What no version records.
 _NEVER: Final = {
-    "kernels.registers": "an NPU has none that are told",
-    "kernels.shared_memory": "an NPU has none that is told",
+    "kernels.registers": "not reported for an NPU",
+    "kernels.shared_memory": "not reported for an NPU",
     "kernels.occupancy": "Ascend tells none",
-    "kernels.block_x": "an NPU has blocks, and no threads in them",
+    "kernels.block_x": "an NPU has blocks but no threads in them",
     "allocations.address": "Ascend names no address: the number is that of the block in its table",
 }
 _NO_TIMELINE: Final = (
@@ -132,7 +132,7 @@ class _Files:
             try:
                 frames.append(csv_files.read(file, columns))
             except HaiprofError as error:
-                self._made.problems.append(f"{error}: what it tells is left out")
+                self._made.problems.append(f"{error}: its data is left out")
         return pl.concat(frames)
 
     def _tell_lost(self, rows: int, file: str) -> None:
@@ -149,7 +149,7 @@ class _Files:
         try:
             return communication.read(file)
         except HaiprofError as error:
-            self._made.problems.append(f"{error}: what it tells of collectives is left out")
+            self._made.problems.append(f"{error}: its data on collectives is left out")
             return pl.DataFrame(schema=communication.MEASURED)
 
     def _write_steps(self) -> None:
@@ -194,7 +194,7 @@ class _Files:
         copies = ran.filter(pl.col("kind") == "memcpy")
         if copies.height and copies["bytes"].null_count() == copies.height:
             made["kernels.bytes"] = made["kernels.copy_kind"] = (
-                "this version tells neither size nor direction of a copy"
+                "this version records neither size nor direction of a copy"
             )
         if not blocks.height:
             made["allocations"] = "recorded without memory: profile with profile_memory=True"
@@ -212,7 +212,7 @@ def _tell_of_job(made: Imported, folder: Path) -> None:
         try:
             profile: Any = json.loads(file.read_text("utf-8"))
         except (OSError, ValueError) as error:
-            made.problems.append(f"{file}: is no JSON ({error}): the rank is taken from its name")
+            made.problems.append(f"{file}: is not JSON ({error}): the rank is taken from its name")
             continue
         if isinstance(profile, dict):
             rank = whole(profile.get("rank_id"))

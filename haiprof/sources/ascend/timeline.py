@@ -234,7 +234,7 @@ class Timeline:
         texts += more
         groups, beyond = within_reach(groups)
         if beyond:
-            self.unknown["times beyond all times"] += beyond
+            self.unknown["times out of range"] += beyond
         if (group := groups.get("metadata")) is not None:
             self._name(_frame(group, texts))
         if (group := groups.get("spans")) is not None:

@@ -41,7 +41,7 @@ def why_not_fresh(found: Found, place: Path) -> str | None:
     """
     stored = _stored(place)
     if stored is None:
-        return "is no import of haiprof, or not a whole one"
+        return "is not a complete import of haiprof"
     if stored.get("importer") != IMPORTER:
         return "was made by another version of haiprof"
     return None if stored.get("files") == files_of(found) else "is of other files, or of older ones"
@@ -72,7 +72,8 @@ def keep(
     """
     if place.exists() and _stored(place) is None and not _empty(place):
         raise HaiprofError(
-            f"{place}: is there and no import of haiprof: remove it, or give another with --out"
+            f"{place}: exists and is not an import of haiprof: remove it, or give "
+            "another with --out"
         )
     try:
         place.parent.mkdir(parents=True, exist_ok=True)

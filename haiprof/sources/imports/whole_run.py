@@ -129,7 +129,7 @@ def _doubles(good: list[Imported]) -> list[str]:
         if rank is not None:
             workers[rank, made.source.span].append(made.source.file)
     return [
-        f"{files[0]}: says to be rank {rank}, and so does {', '.join(files[1:4])}"
+        f"{files[0]}: claims to be rank {rank}, and so does {', '.join(files[1:4])}"
         f"{' and more' if len(files) > 4 else ''}: all are kept; "
         "give a folder in which each rank has a trace of its own"
         for (rank, _), files in workers.items()

@@ -159,7 +159,7 @@ def _why_nothing(found: Mapping[str, tuple[int, int, str]], events: int, broken:
         if what == "file is empty":
             return "is empty: see whether the job could write it"
         if what.startswith(("file", "traceEvents")):
-            return f"is no trace ({what.replace('file', 'it')}): {give}"
+            return f"is not a trace ({what.replace('file', 'it')}): {give}"
     return f"has no events: {give}"
 
 

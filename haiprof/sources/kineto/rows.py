@@ -73,7 +73,7 @@ class Rows:
         """
         made: dict[str, list[Columns]] = {}
         groups, beyond = within_reach(groups)
-        self.refused["'ts' or 'dur' is beyond all times"] += beyond
+        self.refused["'ts' or 'dur' is out of range"] += beyond
         collectives = groups.get("collectives")
         if spans := groups.get("spans"):
             categories = self._categories(spans)

@@ -78,7 +78,7 @@ def find(path: str) -> Found | None:
         return Found(path, True, tuple(_of_rank(place / name, sizes) for name in ranks))
     if len(names) > 1:
         raise HaiprofError(
-            f"{path}: holds {len(names)} timelines of Megatron: {', '.join(sorted(names)[:10])}"
+            f"{path}: contains {len(names)} timelines of Megatron: {', '.join(sorted(names)[:10])}"
             f"{' and more' if len(names) > 10 else ''}: give one of them"
         )
     return Found(path, True, _of_all(place / names[0])) if names else None

@@ -18,12 +18,12 @@ from haiprof.sources.imports.segments import Segments
 from haiprof.sources.megatron import timeline
 from haiprof.sources.megatron.find import is_of_rank
 
-_NO_KERNELS: Final = "the tracer tells of the schedule alone: trace with torch.profiler, too"
+_NO_KERNELS: Final = "the tracer records only the schedule: trace with torch.profiler, too"
 LACKS: Final = {
     "kernels": _NO_KERNELS,
     "collectives": _NO_KERNELS,
     "allocations": _NO_KERNELS,
-    "device_spans.start": "the tracer counts from the first iteration, and tells no time of day",
+    "device_spans.start": "the tracer counts from the first iteration, and records no time of day",
 }
 
 

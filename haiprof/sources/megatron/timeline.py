@@ -271,14 +271,14 @@ def _rows(path: str) -> list[dict[str, Any]]:
             f"{path}: cannot be read ({error.strerror}): ask its owner for access"
         ) from None
     except UnicodeDecodeError:
-        raise HaiprofError(f"{path}: is no text: {_COPY}") from None
+        raise HaiprofError(f"{path}: is not text: {_COPY}") from None
     except (ValueError, RecursionError) as error:
         where = f" at character {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
         raise HaiprofError(f"{path}: is cut off or damaged{where}: {_COPY}") from None
     if isinstance(made, dict):
         made = made.get("traceEvents")
     if not isinstance(made, list):
-        raise HaiprofError(f"{path}: is no list of events: give a timeline of Megatron's tracer")
+        raise HaiprofError(f"{path}: is not a list of events: give a timeline of Megatron's tracer")
     return [row for row in made if isinstance(row, dict)]
 
 

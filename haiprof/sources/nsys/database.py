@@ -197,7 +197,7 @@ def _check_file(path: str) -> None:
         raise HaiprofError(f"{path}: is empty: export it again with nsys export --type sqlite")
     if len(head) < _HEADER_BYTES or not is_sqlite(head):
         raise HaiprofError(
-            f"{path}: is no SQLite file: give what nsys export --type sqlite has written"
+            f"{path}: is not an SQLite file: give what nsys export --type sqlite has written"
         )
     if writing:
         raise HaiprofError(

@@ -14,13 +14,13 @@ from haiprof.sources import tables
 _NVTX: Final = "profile with --trace=cuda,nvtx and torch.autograd.profiler.emit_nvtx()"
 #: What no version records.
 _NEVER: Final = {
-    "allocations": "Nsight Systems tells of cudaMalloc only, not of torch's allocator: "
+    "allocations": "Nsight Systems records cudaMalloc only, not of torch's allocator: "
     "record with haiprof trace",
     "flows": "Nsight Systems has no arrows from forward to backward: record with haiprof trace",
-    "device_spans": "Nsight Systems tells of ranges on the host only",
-    "spans.types": "NVTX ranges of torch do not hold the types of inputs",
-    "spans.stack": "NVTX ranges of torch do not hold call stacks: record with haiprof trace",
-    "spans.forward_thread": "NVTX ranges of torch do not tell the thread of the forward op",
+    "device_spans": "Nsight Systems records ranges on the host only",
+    "spans.types": "NVTX ranges of torch lack the types of inputs",
+    "spans.stack": "NVTX ranges of torch lack call stacks: record with haiprof trace",
+    "spans.forward_thread": "NVTX ranges of torch do not name the thread of the forward op",
     "spans.python_id": "Python's functions are not read: record with haiprof trace",
     "kernels.occupancy": "Nsight Systems does not estimate it: profile kernels with Nsight Compute",
     "kernels.external": "kernels are known by their launches alone",
@@ -34,7 +34,7 @@ _UNLESS: Final = {
     "spans": "neither calls of CUDA nor ranges of NVTX were recorded: "
     "profile with --trace=cuda,nvtx",
     "spans.shapes": "recorded without emit_nvtx(record_shapes=True)",
-    "spans.sequence": f"no operator tells it: {_NVTX}",
+    "spans.sequence": f"no operator records it: {_NVTX}",
     "spans.module": "no range names a module as Lightning's profiler does: record with "
     "haiprof trace",
     "spans.step": "no ranges are named as steps are: put torch.cuda.nvtx.range(f'step {n}') "
@@ -53,7 +53,7 @@ _KINDS: Final = {
     "spans[runtime]": "calls of CUDA were not recorded: profile with --trace=cuda",
     "spans[python]": "Python's functions are not read: record with haiprof trace",
     "spans[counters]": "Nsight Systems counts nothing for each kernel: use Nsight Compute",
-    "kernels[sync]": "nothing waited for a GPU, or the version does not tell",
+    "kernels[sync]": "nothing waited for a GPU, or the version does not record it",
 }
 
 

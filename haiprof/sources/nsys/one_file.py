@@ -134,14 +134,14 @@ class _Process:
         lines = []
         if self._base is None:
             lines.append(
-                "does not tell when the session began (no TARGET_INFO_SESSION_START_TIME): its "
+                "does not say when the session began (no TARGET_INFO_SESSION_START_TIME): its "
                 "times count from then; export it again with a newer nsys"
             )
         if still_open:
             lines.append(f"{still_open} ranges of NVTX of {part} had not ended: left out")
         if self._timeless:
             lines.append(
-                f"'start' or 'end' is missing or beyond all times in {self._timeless} rows of "
+                f"'start' or 'end' is missing or out of range in {self._timeless} rows of "
                 f"{part}: left out; export it again with a newer nsys"
             )
         if self._target == self._all[0] and (others := _others(self._db, self._all)):

@@ -37,7 +37,7 @@ _REPORT_EVERY: Final = 1 << 20
 #: No table can store a later time.
 _LAST_NS: Final = 1 << 62
 
-_NO_KERNELS: Final = "a worker log tells of the schedule's jobs alone: trace with torch.profiler"
+_NO_KERNELS: Final = "a worker log contains only the schedule's jobs: trace with torch.profiler"
 LACKS: Final = {
     "kernels": _NO_KERNELS,
     "collectives": _NO_KERNELS,
@@ -119,7 +119,7 @@ def _jobs(source: Source, on_bytes: Callable[[int], None]) -> tuple[pl.DataFrame
             rows.append((start, end - start, name, microbatch, chunk, step if step >= 0 else None))
     if not rows:
         raise HaiprofError(
-            f"{source.path}: tells of no job of a schedule: turn the job schedule profiler on "
+            f"{source.path}: contains no job of a schedule: turn the job schedule profiler on "
             "(job_schedule_profiler_start and _end, and the new executor), or give another log"
         )
     on_bytes(consumed - known)

@@ -61,10 +61,10 @@ def rows_of(
     if not pieces:
         if apart is not None:
             check += (
-                f"; by what NTP or PTP told the two hosts, their clocks were {milliseconds(apart)} "
-                "apart at most"
+                "; according to NTP or PTP on the two hosts, their clocks were "
+                f"{milliseconds(apart)} apart at most"
             )
-        how = why or "nothing that this host did together with another tells its clock"
+        how = why or "nothing that this host did together with another shows its clock's offset"
         none = (None, None, None, None, None, None, None, 0, False, f"not corrected: {how}{check}")
         return [(host, *none)]
     rows: list[tuple[object, ...]] = []
@@ -79,9 +79,9 @@ def rows_of(
             how += "; the clock was set"
         off_by = int((np.abs(piece.ahead(ends)) - piece.bound(ends)).min())
         if apart is not None and off_by > apart:
-            how += f"; more than the {milliseconds(apart)} that NTP or PTP told the two hosts"
+            how += f"; more than the {milliseconds(apart)} according to NTP or PTP on the two hosts"
         if not sure:
-            how += "; the traces do not tell their groups: taken to be of all ranks"
+            how += "; the traces do not name their groups: assumed to be of all ranks"
         rows.append(
             (
                 host,

@@ -277,7 +277,7 @@ def shares(
     if counted is None:
         whys.append("what was recomputed is not known: give the option flops")
     elif counted.evaluated:
-        whys.append("the step that was counted held an evaluation, which is counted with it")
+        whys.append("the counted step contained an evaluation, which is counted with it")
     if counted is not None and counted.uncounted:
         whys.append(f"not counted, for want of a formula: {', '.join(counted.uncounted[:5])}")
     mixture = _mixture(done, counted)
@@ -326,7 +326,7 @@ def _peak(
         whys.append("no GPU was used, whose peak would be known: give the option peak_flops")
         return None
     if not mixture:
-        whys.append("in which type is multiplied is not known: say haiprof.model(dtype=…)")
+        whys.append("the type of the multiplications is not known: set haiprof.model(dtype=…)")
         return None
     made = 0.0
     for gpu in gpus:

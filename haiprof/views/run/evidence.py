@@ -46,7 +46,7 @@ CPU: Final = "proc.cpu.percent"
 SIGNS: Final = (
     Sign(WAIT, "rank", 0, 1, "its main thread waited for a core {:.0f} % of the time",
          contention=True, spent=True),
-    Sign(SWITCHES, "rank", 5, 1.5, "its main thread was taken off its core {:.0f} times a second",
+    Sign(SWITCHES, "rank", 5, 1.5, "its main thread was preempted {:.0f} times a second",
          instance="involuntary", contention=True),
     Sign("proc.allowed_cpus.count", "rank", 0, 0.99, "it may run on {:.0f} CPUs"),
     Sign("proc.major_faults.per_s", "rank", 10, 3, "it fetched {:.0f} pages a second from a disk"),

@@ -76,7 +76,7 @@ def kernels(linked: Linked, by: By = "name", *, compat: bool = False) -> pl.Data
         ValueError: ``by`` is neither.
     """
     if by not in ("name", "launch"):
-        raise ValueError(f"kernels by {by!r}: it is name or launch")
+        raise ValueError(f"kernels by {by!r}: must be name or launch")
     if compat:
         linked = as_plugin(linked)
     activities = linked.activities

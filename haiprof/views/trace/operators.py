@@ -72,7 +72,7 @@ def operators(linked: Linked, by: By = "name", *, compat: bool = False) -> pl.Da
         ValueError: ``by`` is none of :data:`FURTHER`.
     """
     if by not in FURTHER:
-        raise ValueError(f"operators by {by!r}: it is one of {', '.join(FURTHER)}")
+        raise ValueError(f"operators by {by!r}: must be one of {', '.join(FURTHER)}")
     if compat:
         linked = as_plugin(linked)
     keys = ["name", *FURTHER[by]]

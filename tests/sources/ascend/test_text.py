@@ -334,7 +334,7 @@ def test_an_empty_table_is_named(job: Callable[[str], Path]) -> None:
     place = job("level1") / "rank0_ascend_pt"
     file = place / "ASCEND_PROFILER_OUTPUT" / "kernel_details.csv"
     file.write_bytes(b"")
-    said = f"{file}: is empty: copy it again: what it tells is left out"
+    said = f"{file}: is empty: copy it again: its data is left out"
     assert Analyzer(place).problems() == [said]
 
 

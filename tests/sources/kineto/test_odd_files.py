@@ -93,4 +93,4 @@ def test_events_beyond_all_times_are_left_out_with_their_communication(tmp_path:
     assert rows["elements_in"].to_list() == [0, 4, 5, 7]
     assert rows["bytes"].to_list() == [0, 16, 20, 28]
     (problem,) = opened.run.problems
-    assert problem.endswith("'ts' or 'dur' is beyond all times in 2 events: left out")
+    assert problem.endswith("'ts' or 'dur' is out of range in 2 events: left out")

@@ -171,7 +171,7 @@ def test_the_order_of_ranks_is_megatrons(tmp_path: Path) -> None:
     ("content", "said"),
     [
         ("[", "is cut off or damaged at character"),
-        ("{}", "is no list of events"),
+        ("{}", "is not a list of events"),
         ("[]", "none of its events is of it"),
         ('[{"name": "forward", "ph": "B", "ts": 1, "pid": 0, "tid": 0}]', "has no interval"),
     ],
@@ -209,7 +209,7 @@ def test_odd_rows_are_counted(tmp_path: Path) -> None:
 def test_what_cannot_be_meant_is_refused(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write(tmp_path / f"{name}-data-1-pipeline-1-tensor-1-aggregated.json", [])
-    with pytest.raises(HaiprofError, match="holds 2 timelines of Megatron: a-data"):
+    with pytest.raises(HaiprofError, match="contains 2 timelines of Megatron: a-data"):
         Analyzer(tmp_path)
     none = write(tmp_path / "data-0-pipeline-1-tensor-1-aggregated.json", [])
     with pytest.raises(HaiprofError, match="has the sizes of no job in its name"):

@@ -108,7 +108,7 @@ def broken(folder: Path, how: str) -> tuple[Path, str]:
         return file, "is empty: export it again"
     if how == "text":
         file.write_text("hello " * 50)
-        return file, "is no SQLite file: give what nsys export"
+        return file, "is not an SQLite file: give what nsys export"
     if how == "cut":
         file.write_bytes(file.read_bytes()[:-5000])
         return file, r"is cut off: \d+ of \d+ bytes: copy it again"

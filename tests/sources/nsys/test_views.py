@@ -70,7 +70,7 @@ def test_the_commands(tmp_path: Path) -> None:
     done = haiprof("report", file, "-o", report)
     assert (done.returncode, done.stderr) == (0, "")
     page = report.read_text("utf-8")
-    assert "What these traces do not tell" in page
+    assert "What these traces lack" in page
     assert "no ranges are operators of torch" in page
     done = haiprof("export", file, "-o", tmp_path / "csv")
     assert str(tmp_path / "csv" / "unknown.csv") in done.stdout
@@ -85,7 +85,7 @@ def lost(run: Analyzer) -> dict[str, str]:
 
 def test_what_an_import_says_counts_more() -> None:
     told = lost(Analyzer(nsys_exports.real("h100_2gpu_1s")))
-    assert told["allocations"].startswith("Nsight Systems tells of cudaMalloc only")
+    assert told["allocations"].startswith("Nsight Systems records cudaMalloc only")
     assert told["kernels.blocks_per_sm"].startswith("the export has no TARGET_INFO_GPU")
     assert told["spans.shapes"] == "recorded without emit_nvtx(record_shapes=True)"
     assert "spans[op]" not in told

@@ -154,7 +154,7 @@ def test_lines_that_are_no_jobs_are_told(tmp_path: Path) -> None:
 
 def test_a_log_without_jobs_says_what_to_turn_on(tmp_path: Path) -> None:
     log = write(tmp_path / "workerlog.0", ["LAUNCH INFO\n"])
-    with pytest.raises(HaiprofError, match="tells of no job of a schedule: turn the job schedule"):
+    with pytest.raises(HaiprofError, match="contains no job of a schedule: turn the job schedule"):
         Analyzer(log)
     with pytest.raises(HaiprofError, match="read from disk only"):
         Analyzer("memory://logs/workerlog.0")

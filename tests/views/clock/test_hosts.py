@@ -339,7 +339,7 @@ def test_what_time_servers_told_is_said_but_corrects_nothing() -> None:
     job.random = np.random.default_rng(0)
     told = clock.clock(job.met(), NOTHING_SENT, [*job.names, "alone"], errors)
     hows = dict(told.frame.select("node", "how").rows())
-    assert hows["host1"].endswith("more than the 3 ms that NTP or PTP told the two hosts")
+    assert hows["host1"].endswith("more than the 3 ms according to NTP or PTP on the two hosts")
     assert hows["alone"].endswith("their clocks were 5 ms apart at most")
     assert told.frame["bound"].to_list()[2] is None
     assert plain.frame.columns == told.frame.columns

@@ -154,7 +154,7 @@ def test_an_evaluation_in_the_step_that_was_counted_is_told(tmp_path: Path) -> N
     times = {"begun_ns": 1_700_000_000_600_000_000, "ended_ns": 1_700_000_000_620_000_000}
     write_closed(process, schema.EVENTS, [counted(0.62, 1e12, **times)], 1)
     rank, _ = only(run)
-    assert rank["why"] == "the step that was counted held an evaluation, which is counted with it"
+    assert rank["why"] == "the counted step contained an evaluation, which is counted with it"
 
 
 def test_one_rank_counts_for_all_and_the_run_adds_them_up(tmp_path: Path) -> None:

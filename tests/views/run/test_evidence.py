@@ -54,7 +54,7 @@ def switches(mine: float, others: float, cpu: float) -> list[Row]:
 
 def test_a_rank_that_is_pushed_off_its_core_has_a_neighbour() -> None:
     lines, contended = told(*switches(90, 3, cpu=50))
-    assert lines == ["its main thread was taken off its core 90 times a second (the others 3)"]
+    assert lines == ["its main thread was preempted 90 times a second (the others 3)"]
     assert contended
 
 

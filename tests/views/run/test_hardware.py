@@ -291,7 +291,7 @@ def test_one_socket_near_its_peak_is_told_although_the_node_is_not(tmp_path: Pat
     _, nodes = summaries(tmp_path, runs.with_sockets(hardware.TRAFFIC, 190e9, 10e9))
     assert hardware_findings.near_peak(nodes).startswith(
         "The memory of socket0 of n0 moved 190.0 GB/s on average, 95 % of the 200.0 GB/s that it "
-        "can, its even part of the node's"
+        "can, an even share of the node's"
     )
 
 
