@@ -111,9 +111,9 @@ class Analyzer:
         part_of: tuple[Analyzer, int, int] | None = None,
     ) -> Analyzer:
         """Return the analysis of an open run, or of a part (ns UTC) of another one."""
-        made = cls.__new__(cls)
-        made._take(opened, executor, None, part_of)
-        return made
+        analyzer = cls.__new__(cls)
+        analyzer._take(opened, executor, None, part_of)
+        return analyzer
 
     def _take(
         self,
@@ -232,8 +232,8 @@ class Analyzer:
         """
         asked.number("start", start)
         asked.number("end", end)
-        made = self._between(window.at(self.run, start), window.at(self.run, end))
-        if made is None:
+        part = self._between(window.at(self.run, start), window.at(self.run, end))
+        if part is None:
             seconds = window.lasted(self.run)
             lasted = "has no end yet" if seconds is None else f"lasted {seconds:.6g} s"
             until = "on" if end == math.inf else f"to {end:g} s"
@@ -241,7 +241,7 @@ class Analyzer:
                 f"{self._ranks.where}: no data from {start:g} s {until}; the run {lasted}. "
                 "Choose another window"
             )
-        return made
+        return part
 
     def _between(self, first: int, last: int) -> Analyzer | None:
         run = window.part(self.run, first, last)

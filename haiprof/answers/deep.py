@@ -116,7 +116,7 @@ class TraceAnswers:
             [(0, 30000.0), (1, 30000.0)]
         """
         chosen = self._ranks.jobs(rank)
-        made = list(
+        overviews = list(
             self._ranks.map(
                 functools.partial(one_trace.overview_of, links=self._ranks.links), chosen
             )
@@ -132,13 +132,13 @@ class TraceAnswers:
                     ("tensor_core", "tensor_core_eligible"), pl.Float64()
                 ),
             )
-            for _, each in made
+            for _, each in overviews
         ]
-        processes = [process for process, _ in made]
+        processes = [process for process, _ in overviews]
         return OverviewFrames(
             stacked(zip(processes, scalars, strict=True)),
             *(
-                stacked((process, getattr(each, name)) for process, each in made)
+                stacked((process, getattr(each, name)) for process, each in overviews)
                 for name in ("devices", "steps", "timeline")
             ),
         )
@@ -201,12 +201,12 @@ class TraceAnswers:
             ['kind', 'device', 'time', 'allocated']
         """
         asked.whole("points", points, 1)
-        made = self._in_detail(rank)._linked(
+        results = self._in_detail(rank)._linked(
             rank, functools.partial(one_trace.memory_of, points=points), allocations=True
         )
         return MemoryFrames(
             *(
-                stacked((process, frames[i]) for process, frames in made)
+                stacked((process, frames[i]) for process, frames in results)
                 for i in range(len(MemoryFrames._fields))
             )
         )
@@ -487,12 +487,12 @@ class TraceAnswers:
         """
         asked.whole("step", step)
         asked.texts("inside", inside)
-        made = self._in_detail(rank)._linked(
+        paths = self._in_detail(rank)._linked(
             rank, functools.partial(one_trace.path_of, step=step, inside=inside)
         )
-        found = {process.label: path for process, path in made if not isinstance(path, str)}
-        if made and not found:
-            raise HaiprofError(f"{self._ranks.where}: {next(str(lacks) for _, lacks in made)}")
+        found = {process.label: path for process, path in paths if not isinstance(path, str)}
+        if paths and not found:
+            raise HaiprofError(f"{self._ranks.where}: {next(str(lacks) for _, lacks in paths)}")
         return found
 
     def recommendations(self, rank: int | None = None) -> pl.DataFrame:
@@ -517,8 +517,10 @@ class TraceAnswers:
         found = list(self._ranks.map(work, chosen))
         if len(chosen) > 1 and rank is None:
             late = rules.stragglers(self.stragglers(), self.overview().steps)
-            for process, made in found:
-                made += late.get((process.node, process.rank, process.pid, session_of(process)), [])
+            for process, findings in found:
+                findings += late.get(
+                    (process.node, process.rank, process.pid, session_of(process)), []
+                )
         rows = stacked((process, recommendation.frame(each)) for process, each in found)
         if not rows.height:
             return rows

@@ -26,7 +26,7 @@ def headline(run: Analyzer) -> list[str]:
     """
     if run.traced:
         overview = run.overview()
-        made = trace_headline.headline(
+        sentences = trace_headline.headline(
             overview.steps,
             overview.devices,
             run.recommendations(),
@@ -34,9 +34,9 @@ def headline(run: Analyzer) -> list[str]:
         )
         # A trace of a pipeline contains nothing else.
         return (
-            [made[0], *pipeline_lines]
+            [sentences[0], *pipeline_lines]
             if (pipeline_lines := pipeline_findings.lines(run.pipeline()))
-            else made
+            else sentences
         )
     ranks, nodes = run.summaries()
     kinds = (*headline_view.EVENT_KINDS, efficiency_view.MODEL, efficiency_view.FLOPS)

@@ -44,7 +44,7 @@ def read(folder: Path) -> Overview | None:
         return None
 
 
-def keep(folder: Path, made: Overview) -> None:
+def keep(folder: Path, overview: Overview) -> None:
     """Store an overview in a process folder, atomically.
 
     Raises:
@@ -52,7 +52,7 @@ def keep(folder: Path, made: Overview) -> None:
     """
     document: dict[str, Any] = {"format": _FORMAT, "code": _code()}
     for each in dataclasses.fields(Overview):
-        value = getattr(made, each.name)
+        value = getattr(overview, each.name)
         document[each.name] = value.to_dict(as_series=False) if each.name in _FRAMES else value
     with Folder.at(folder).replacing(FILE, f".{FILE}.{os.getpid()}") as file:
         file.write(json.dumps(document).encode())

@@ -163,9 +163,9 @@ def traced_parts(
         {"label": pl.String, "node": pl.String, "rank": pl.Int64, "pid": pl.Int64,
          "session": pl.UInt32},
     )  # fmt: skip
-    made = RankParts()
+    parts = RankParts()
     if not steps.height or "step" not in steps.columns:
-        return made
+        return parts
     node = pl.col("node").cast(pl.String)
     # In a trace of a pipeline alone, a step is mostly waiting, of unknown duration.
     known = pl.sum_horizontal(TRACE_PARTS).sum().over(list(WHO)) > 0
@@ -186,8 +186,8 @@ def traced_parts(
         none.alias("start"), none.alias("end"),
     )  # fmt: skip
     for (label,), frame in columns.partition_by("label", as_dict=True).items():
-        made.add(str(label), frame)
-    return made
+        parts.add(str(label), frame)
+    return parts
 
 
 def of_run(

@@ -47,13 +47,13 @@ class Links:
             if kept is not None and _has(kept, columns):
                 self._kept.move_to_end(key)
                 return kept
-        made = _read(process, columns, kept)
+        linked = _read(process, columns, kept)
         give_back()
         with self._lock:
-            self._kept[key] = made
+            self._kept[key] = linked
             while len(self._kept) > 1 and sum(map(_rows, self._kept.values())) > _KEPT_ROWS:
                 self._kept.popitem(last=False)
-        return made
+        return linked
 
 
 def _has(linked: Linked, columns: Sequence[str] | None) -> bool:
@@ -108,10 +108,10 @@ def _read(
         spans, times = _recorded(process, spans, kernels)
     if narrow:
         host = link(spans, tables.empty(schema.KERNELS.columns), collectives, flows, device_spans)
-        made = unlinked(host, kernels)
+        linked = unlinked(host, kernels)
     else:
-        made = link(spans, kernels, collectives, flows, device_spans)
-    return dataclasses.replace(made, recorded=times)
+        linked = link(spans, kernels, collectives, flows, device_spans)
+    return dataclasses.replace(linked, recorded=times)
 
 
 def _recorded(

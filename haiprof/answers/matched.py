@@ -96,12 +96,12 @@ class Session:
         """Return transfers, collectives and stragglers."""
         nothing = distributed.match({})
         views = distributed.transfer, distributed.statistics, stragglers.caused
-        made = [[view(nothing)] for view in views]
+        results = [[view(nothing)] for view in views]
         for batch in self.batches():
-            for frames, view in zip(made, views, strict=True):
+            for frames, view in zip(results, views, strict=True):
                 frames.append(view(batch))
         transfers, collectives, caused = (
-            pl.concat(frames, how="vertical_relaxed") for frames in made
+            pl.concat(frames, how="vertical_relaxed") for frames in results
         )
         return (
             named(distributed.by_rank_and_step(transfers), self._processes, session),

@@ -46,8 +46,8 @@ def overview_of(process: Process, links: Links | None) -> overview.Overview:
     known = kept_overview.read(process.folder) if whole else None
     if known is not None:
         return known
-    made: overview.Overview = apply(process, overview.overview, links, overview.COLUMNS, False)
-    return made
+    result: overview.Overview = apply(process, overview.overview, links, overview.COLUMNS, False)
+    return result
 
 
 def communications_of(process: Process, links: Links | None) -> pl.DataFrame:

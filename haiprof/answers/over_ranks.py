@@ -72,14 +72,14 @@ def _taken(
                 break
             process, future = waiting.popleft()
             try:
-                made = future.result()
+                result = future.result()
             except BrokenExecutor as error:
                 raise _broken(error) from error
             except Exception as error:
                 failed.append(error)
                 note(f"{_named(process)} is left out: {_why(error)}")
                 continue
-            yield process, made
+            yield process, result
     finally:
         for _, future in waiting:
             future.cancel()

@@ -28,18 +28,18 @@ def placed(processes: list[Process]) -> dict[tuple[object, ...], Process]:
     one host without a rank are named by their GPUs, then by their order.
     """
     unranked = {process.node for process in processes if process.rank is None}
-    made: dict[tuple[object, ...], Process] = {}
+    by_key: dict[tuple[object, ...], Process] = {}
     for process in processes:
         node = process.node if process.rank is None and len(unranked) > 1 else None
         place: tuple[object, ...] = (process.rank, node, session_of(process))
         if process.rank is None and process.trace is not None:
             gpus = tuple(sorted(gpu.device for gpu in process.gpus if gpu.device is not None))
-            place = next(p for n in count() if (p := (*place, gpus, n)) not in made)
-        made[place] = process
-    return made
+            place = next(p for n in count() if (p := (*place, gpus, n)) not in by_key)
+        by_key[place] = process
+    return by_key
 
 
-def stacked(made: Iterable[tuple[Process, pl.DataFrame]]) -> pl.DataFrame:
+def stacked(pairs: Iterable[tuple[Process, pl.DataFrame]]) -> pl.DataFrame:
     """Concatenate the frames of processes, with the columns of the process in front of each row."""
     frames = [
         # As literals: constant columns of millions of rows take no memory.
@@ -54,7 +54,7 @@ def stacked(made: Iterable[tuple[Process, pl.DataFrame]]) -> pl.DataFrame:
             ),
             *(pl.col(name) for name in frame.columns if name not in WHO),
         )
-        for process, frame in made
+        for process, frame in pairs
     ]
     if not frames:
         return pl.DataFrame(schema=WHO)
@@ -62,7 +62,7 @@ def stacked(made: Iterable[tuple[Process, pl.DataFrame]]) -> pl.DataFrame:
     return pl.concat(frames, how="vertical" if same else "diagonal_relaxed")
 
 
-def named(made: pl.DataFrame, processes: Sequence[Process], session: int | None) -> pl.DataFrame:
+def named(rows: pl.DataFrame, processes: Sequence[Process], session: int | None) -> pl.DataFrame:
     """Put the columns of its process in front of each row, replacing the label in ``rank``."""
     who = pl.DataFrame(
         {
@@ -73,8 +73,8 @@ def named(made: pl.DataFrame, processes: Sequence[Process], session: int | None)
         },
         {"label": pl.String(), "node": WHO["node"], "of": WHO["rank"], "pid": WHO["pid"]},
     )
-    label = made.select(pl.col("rank").cast(pl.String).alias("label"))
+    label = rows.select(pl.col("rank").cast(pl.String).alias("label"))
     found = label.join(who, on="label", how="left", maintain_order="left")
     return found.select("node", pl.col("of").alias("rank"), "pid").with_columns(
-        pl.lit(session, WHO["session"]).alias("session"), *made.drop("rank").get_columns()
+        pl.lit(session, WHO["session"]).alias("session"), *rows.drop("rank").get_columns()
     )

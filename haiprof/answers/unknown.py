@@ -48,20 +48,20 @@ def _available(process: Process) -> set[str]:
             table, _, column = key.partition(".")
             if column:
                 asked[table].add(column)
-    made: set[str] = set()
+    keys: set[str] = set()
     for name, definition in schema.TABLES.items():
         # Every row has a value in this one.
         always = next(column.name for column in definition.columns if not column.nullable)
         there = tables.filled(process.folder, definition, {always, *asked[name]})
         if always in there:
-            made |= {name, *(f"{name}.{column}" for column in there & asked[name])}
+            keys |= {name, *(f"{name}.{column}" for column in there & asked[name])}
     for name, kind in _KINDS.items():
-        if name in made:
+        if name in keys:
             texts = tables.values(process.folder, schema.TABLES[name], kind)
-            made |= {f"{name}[{text}]" for text in texts}
-    if "collectives" in made or _communicates(process):
-        made.add(requirements.COMMUNICATION)
-    return made
+            keys |= {f"{name}[{text}]" for text in texts}
+    if "collectives" in keys or _communicates(process):
+        keys.add(requirements.COMMUNICATION)
+    return keys
 
 
 def _communicates(process: Process) -> bool:

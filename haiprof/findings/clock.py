@@ -16,11 +16,11 @@ def lines(clock: pl.DataFrame) -> list[str]:
     Args:
         clock: :attr:`haiprof.views.clock.Clock.frame`.
     """
-    made = []
+    sentences = []
     known = clock.filter(pl.col("corrected"))
     if known.height:
         most, bound = known["offset"].abs().max(), known["bound"].max()
-        made.append(
+        sentences.append(
             f"The clocks of {known['node'].n_unique() + 1} hosts were up to "
             f"{milliseconds(float(most))} apart and are corrected, to "  # type: ignore[arg-type]
             f"{milliseconds(float(bound))} at the worst"  # type: ignore[arg-type]
@@ -30,8 +30,8 @@ def lines(clock: pl.DataFrame) -> list[str]:
         some = ", ".join(unknown["node"].head(3).to_list()) + (
             f" and {unknown.height - 3} more" if unknown.height > 3 else ""
         )
-        made.append(
+        sentences.append(
             f"Nothing shows how far the clock of {some} is from that of {clock['node'][0]}: times "
             "of their ranks side by side are as far apart as these clocks"
         )
-    return made
+    return sentences

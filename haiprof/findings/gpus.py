@@ -68,8 +68,8 @@ def lines(ranks: list[Summary], kernels: str) -> list[str]:
     line = f"Kernels recorded in {'1 step' if fewest == most == 1 else counted}"
     if len(uses) > 1:
         line += f" of each of {len(uses)} processes"
-    made = [line + (f"; {measured}" if measured else ""), *([graphs] if graphs else [])]
-    return made if use.phase_ns else [*made, NO_PHASES]
+    sentences = [line + (f"; {measured}" if measured else ""), *([graphs] if graphs else [])]
+    return sentences if use.phase_ns else [*sentences, NO_PHASES]
 
 
 def _graphs(use: Use, processes: int) -> str:

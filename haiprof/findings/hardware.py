@@ -229,7 +229,7 @@ def slow_nfs(ranks: Sequence[Summary], nodes: Sequence[Summary]) -> str:
 
 def power(nodes: Sequence[Summary]) -> list[str]:
     """Say how much power the nodes drew: a fact, not a problem."""
-    made = []
+    sentences = []
     total = len({node.process.node for node in nodes})
     for metric, what in (
         ("node.power.watts", ""),
@@ -252,8 +252,8 @@ def power(nodes: Sequence[Summary]) -> list[str]:
                 who = some
             else:
                 who = "The nodes" if total > 1 else "The node"
-            made.append(f"{who} drew {watts:.0f} W on average, {used} in the run ({metric})")
-    return made
+            sentences.append(f"{who} drew {watts:.0f} W on average, {used} in the run ({metric})")
+    return sentences
 
 
 def left_out(summaries: Sequence[Summary]) -> list[str]:

@@ -39,22 +39,22 @@ def lines(found: Pipeline) -> list[str]:
         line += f"; with even stages and free communication {percent(first['ideal'])} would be."
     elif first["schedule"] is not None:
         line += "."
-    made = [line]
+    sentences = [line]
     if stages.height > 1:
         worst, mean = stages.row(0, named=True), _number(stages["busy"].mean())
         most = stages.sort("waited_for", descending=True, nulls_last=True).row(0, named=True)
         more = worst["busy"] / mean - 1 if mean else 0.0
-        made.append(
+        sentences.append(
             f"Stage {worst['stage']} computes longest: {milliseconds(worst['busy'])} a step, "
             f"{percent(more)} above the mean of the stages."
             if more >= _EVEN
             else f"The stages compute equally long: {milliseconds(mean)} a step."
         )
-        made[-1] += (
+        sentences[-1] += (
             f" The other ranks wait most for stage {most['stage']}: "
             f"{milliseconds(most['waited_for'])} a step, all together."
         )
-    return made
+    return sentences
 
 
 def _number(value: object) -> float:

@@ -195,7 +195,7 @@ def _not_collected(analyzer: Analyzer) -> str:
         asked += len(process.sources)
         for source in process.sources:
             if source.state != "ok":
-                key = (source.name, source.state, source.reason, source.mend)
+                key = (source.name, source.state, source.reason, source.fix)
                 missing.setdefault(key, []).append(process.label)
     if not asked:
         return '<p class="note">The recorder left no list of its sources in this run.</p>'

@@ -136,17 +136,17 @@ def _made_by(run: Run, traces: Run, found: Found) -> tuple[Process, ...]:
     folders = {source.file: Path(source.path).parent for source in found.sources}
     known = {process.folder: process for process in run.processes}
     count: Counter[object] = Counter()
-    made = []
+    assigned = []
     for process in sorted(traces.processes, key=lambda process: process.started_ns or 0):
         info = process.trace
         maker = known.get(folders[info.file]) if info is not None and info.file in folders else None
         if info is None or maker is None:  # its process has no readable folder
-            made.append(process)
+            assigned.append(process)
             continue
         # A restarted rank continues the count; another process of it starts over.
         who = (maker.node, maker.rank) if maker.role == ROLE_RANK else maker.folder
         count[who] += 1
-        made.append(
+        assigned.append(
             replace(
                 process,
                 role=maker.role,
@@ -160,7 +160,7 @@ def _made_by(run: Run, traces: Run, found: Found) -> tuple[Process, ...]:
                 trace=replace(info, worker=maker.label, span=count[who]),
             )
         )
-    return tuple(own.arranged(made))
+    return tuple(own.arranged(assigned))
 
 
 def _open_found(found: Found, executor: Executor | None, on_bytes: OnBytes | None) -> Opened:

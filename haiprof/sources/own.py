@@ -154,8 +154,8 @@ def created_ns(run: Path) -> int:
     """Return when a run folder was created, ns UTC; 0 if its ``run.json`` does not say."""
     try:
         with open_regular(run / schema.RUN_FILE) as file:
-            made = json.load(file)["created_ns"]
-        return made if isinstance(made, int) else 0
+            created = json.load(file)["created_ns"]
+        return created if isinstance(created, int) else 0
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return 0
 

@@ -232,12 +232,12 @@ def _stacked(frames: list[pl.DataFrame]) -> pl.DataFrame:
     names = frames[0].columns
     pieces = {name: [frame[name] for frame in frames] for name in names}
     frames.clear()
-    made = []
+    columns = []
     for name in names:
         column = pieces.pop(name)
         kind = column[0].dtype
         if len(column) == 1 and column[0].n_chunks() == 1:
-            made.append(column[0])
+            columns.append(column[0])
         elif kind.is_numeric() and not any(piece.null_count() for piece in column):
             whole = np.empty(height, column[0].head(0).to_numpy().dtype)
             at = 0
@@ -245,10 +245,10 @@ def _stacked(frames: list[pl.DataFrame]) -> pl.DataFrame:
                 for chunk in piece.get_chunks():
                     whole[at : at + len(chunk)] = chunk.to_numpy()
                     at += len(chunk)
-            made.append(pl.Series(name, whole))
+            columns.append(pl.Series(name, whole))
         else:
-            made.append(pl.concat(column, rechunk=True))
-    return pl.DataFrame(made)
+            columns.append(pl.concat(column, rechunk=True))
+    return pl.DataFrame(columns)
 
 
 def filled(folder: Path, table: schema.Table, columns: Collection[str]) -> set[str]:
@@ -352,14 +352,14 @@ def polars_type(column: schema.Column) -> pl.DataType:
     """Return the polars type of a column of contract 2."""
     if column.kind == "text":
         return pl.String() if column.name in _PLAIN_TEXT else pl.Categorical()
-    made: pl.DataType = {
+    types: pl.DataType = {
         "int64": pl.Int64,
         "uint64": pl.UInt64,
         "uint32": pl.UInt32,
         "uint16": pl.UInt16,
         "float64": pl.Float64,
     }[column.kind]()
-    return made
+    return types
 
 
 def empty(columns: Sequence[schema.Column]) -> pl.DataFrame:

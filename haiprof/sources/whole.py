@@ -95,13 +95,13 @@ class Columns:
 
     def _room(self, name: str) -> npt.NDArray[Any]:
         found = self._numbers.get(name)
-        made = np.empty(self._starts[-1], self._dtypes[name]) if found is None else found
-        return self._numbers.setdefault(name, made)
+        room = np.empty(self._starts[-1], self._dtypes[name]) if found is None else found
+        return self._numbers.setdefault(name, room)
 
     def _mask(self, name: str) -> npt.NDArray[np.bool_]:
         found = self._nulls.get(name)
-        made = np.zeros(self._starts[-1], np.bool_) if found is None else found
-        return self._nulls.setdefault(name, made)
+        mask = np.zeros(self._starts[-1], np.bool_) if found is None else found
+        return self._nulls.setdefault(name, mask)
 
     def frame(self) -> pl.DataFrame:
         """Return the frame."""
@@ -121,8 +121,8 @@ class Columns:
         if not series:
             # A frame of literals alone would have no height.
             for name, value in same.items():
-                made = pl.repeat(value, height, dtype=self._kinds[name], eager=True)
-                series[name] = made.alias(name)
+                column = pl.repeat(value, height, dtype=self._kinds[name], eager=True)
+                series[name] = column.alias(name)
         return pl.DataFrame(list(series.values())).select(
             pl.col(name) if name in series else pl.lit(same[name], kind).alias(name)
             for name, kind in self._kinds.items()
@@ -138,8 +138,8 @@ class Columns:
                 self._mask(name)[place] = True
         words = self._one_dictionary(name, numbers) if name in self._words else None
         # Through Arrow, which copies nothing: polars copies numpy arrays.
-        made = pa.array(numbers, mask=self._nulls.pop(name, None))
-        return made if words is None else pa.DictionaryArray.from_arrays(made, words)
+        array = pa.array(numbers, mask=self._nulls.pop(name, None))
+        return array if words is None else pa.DictionaryArray.from_arrays(array, words)
 
     def _one_dictionary(self, name: str, codes: npt.NDArray[Any]) -> pa.Array:
         """Map the codes of all parts to one list of texts, and return it."""

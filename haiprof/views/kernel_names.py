@@ -27,11 +27,11 @@ def demangled(names: Iterable[str]) -> dict[str, str]:
     """
     from haiprof import _core
 
-    made = {}
+    result = {}
     for name in names:
         readable = _core.demangle(name)
-        made[name] = _qualified(name) if readable == name and name.startswith("_Z") else readable
-    return made
+        result[name] = _qualified(name) if readable == name and name.startswith("_Z") else readable
+    return result
 
 
 def short_name(readable: str) -> str:

@@ -114,7 +114,7 @@ _ALIASES: Final = {
     "float64": "fp64",
     "double": "fp64",
 }
-_MEND: Final = "give the option peak_flops"
+_FIX: Final = "give the option peak_flops"
 
 
 def spelled(dtype: str) -> str:
@@ -131,19 +131,19 @@ def peak(gpu: Gpu, dtype: str) -> tuple[float | None, str]:
         dtype: type of the operands, as :func:`spelled` returns it.
     """
     if "MIG" in gpu.uuid.upper() or "MIG" in gpu.name.upper().split():
-        return None, f"{gpu.name} is used in part (MIG), and its peak is not known: {_MEND}"
+        return None, f"{gpu.name} is used in part (MIG), and its peak is not known: {_FIX}"
     model = next((m for m in _MODELS if re.search(m.name, gpu.name, re.IGNORECASE)), None)
     if model is None:
-        return None, f"the peak of {gpu.name or 'a GPU without a name'} is not known: {_MEND}"
+        return None, f"the peak of {gpu.name or 'a GPU without a name'} is not known: {_FIX}"
     usual = model.multiprocessors
     if gpu.multiprocessors and usual and gpu.multiprocessors != usual:
         return None, (
             f"this {gpu.name} has {gpu.multiprocessors} multiprocessors, not {usual}, so its peak "
-            f"is not known: {_MEND}"
+            f"is not known: {_FIX}"
         )
     tera = model.tera.get(dtype)
     if tera is None:
-        return None, f"the peak of {gpu.name} for {dtype} is not known: {_MEND}"
+        return None, f"the peak of {gpu.name} for {dtype} is not known: {_FIX}"
     return tera * 1e12, ""
 
 

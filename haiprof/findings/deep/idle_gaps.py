@@ -80,8 +80,8 @@ def named(linked: Linked, pattern: re.Pattern[str]) -> Mask:
     number, texts = linked.named
     names = texts.cast(pl.String).to_list()
     found = np.array([bool(name and pattern.search(name)) for name in names], np.bool_)
-    made: Mask = found[number]
-    return made
+    mask: Mask = found[number]
+    return mask
 
 
 def find(linked: Linked) -> Gaps:
@@ -148,15 +148,15 @@ def _launches(linked: Linked) -> Mask:
     count = np.zeros(len(linked.start) + 1, np.int32)
     for launching in (linked.runtime, rows(linked.activities["op"])):
         count[launching] = 1
-    made: Mask = linked.within(count[:-1]) > 0
-    return made
+    mask: Mask = linked.within(count[:-1]) > 0
+    return mask
 
 
 def _outermost(linked: Linked, computes: Mask) -> Mask:
     """Those that take long enough and are within no other of them."""
     long = computes & (linked.end - linked.start >= LONG_ENOUGH)
-    made: Mask = long & (enclosing(linked, long) < 0)
-    return made
+    mask: Mask = long & (enclosing(linked, long) < 0)
+    return mask
 
 
 def _after(linked: Linked, waits: Mask, dry: tuple[Times, Times]) -> tuple[Times, Times, Rows]:
@@ -189,6 +189,6 @@ def _put_together(pieces: list[tuple[str, Times, Times, Rows]], linked: Linked) 
 
 def _drained(parts: list[npt.NDArray[Number]], kind: type[Number]) -> npt.NDArray[Number]:
     """Concatenate arrays, and release them."""
-    made = np.concatenate([np.zeros(0, kind), *parts])
+    joined = np.concatenate([np.zeros(0, kind), *parts])
     parts.clear()
-    return made
+    return joined

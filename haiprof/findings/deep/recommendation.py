@@ -54,5 +54,7 @@ SCHEMA = {
 def frame(findings: Iterable[Finding]) -> pl.DataFrame:
     """Return one row per finding, those that save most first."""
     rows = list(findings)
-    made = pl.DataFrame({name: [getattr(each, name) for each in rows] for name in SCHEMA}, SCHEMA)
-    return made.sort("saves_ns", descending=True, nulls_last=True, maintain_order=True)
+    findings_frame = pl.DataFrame(
+        {name: [getattr(each, name) for each in rows] for name in SCHEMA}, SCHEMA
+    )
+    return findings_frame.sort("saves_ns", descending=True, nulls_last=True, maintain_order=True)

@@ -59,8 +59,8 @@ _NCCL_SINCE = (3, 5)
 
 
 #: The columns that identify one trace of a run, as in the Analyzer's frames.
-WHOSE = ("node", "rank", "pid", "session")
-Whose: TypeAlias = tuple[object, ...]
+TRACE_KEY = ("node", "rank", "pid", "session")
+TraceKey: TypeAlias = tuple[object, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -485,28 +485,28 @@ RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
 )
 
 
-def stragglers(late: pl.DataFrame, steps: pl.DataFrame) -> dict[Whose, list[Finding]]:
+def stragglers(late: pl.DataFrame, steps: pl.DataFrame) -> dict[TraceKey, list[Finding]]:
     """Return the finding about each rank that keeps the others waiting, by its identity.
 
     Args:
         late: :meth:`haiprof.answers.deep.TraceAnswers.stragglers`.
-        steps: the steps of all ranks: :data:`WHOSE`, ``duration``.
+        steps: the steps of all ranks: :data:`TRACE_KEY`, ``duration``.
     """
-    made: dict[Whose, list[Finding]] = {}
+    by_trace: dict[TraceKey, list[Finding]] = {}
     whole = {
         (node, *who): int(total)
-        for node, *who, total in steps.group_by(WHOSE).agg(pl.col("duration").sum()).iter_rows()
+        for node, *who, total in steps.group_by(TRACE_KEY).agg(pl.col("duration").sum()).iter_rows()
     }
     hosts = Counter(node for node, *_ in {key[:3] for key in whole})
     for row in late.iter_rows(named=True):
-        key = tuple(row[name] for name in WHOSE)
+        key = tuple(row[name] for name in TRACE_KEY)
         label = f"rank {row['rank']}" if row["rank"] is not None else row["node"]
         if row["rank"] is None and hosts[row["node"]] > 1:
             label = f"pid {row['pid']} on {label}"
         lost, ran = int(row["caused"]), whole.get(key, 0)
         if not ran or lost < IDLE * ran:
             continue
-        made.setdefault(key, []).append(
+        by_trace.setdefault(key, []).append(
             Finding(
                 "straggler",
                 f"the other ranks waited for {label}, up to {percent(lost / ran)} of its steps",
@@ -519,4 +519,4 @@ def stragglers(late: pl.DataFrame, steps: pl.DataFrame) -> dict[Whose, list[Find
                 lost / ran,
             )
         )
-    return made
+    return by_trace

@@ -30,7 +30,7 @@ def show(analyzer: Analyzer) -> list[Section]:
     overview = analyzer.overview()
     found = analyzer.recommendations()
     one = OneTrace.slowest(overview.ranks)
-    made = [
+    sections = [
         why.section(found, overview.steps, one),
         devices.section(analyzer, overview, one),
         communication.section(analyzer, one),
@@ -42,7 +42,7 @@ def show(analyzer: Analyzer) -> list[Section]:
         memory.section(analyzer, one),
         unknown.section(analyzer),
     ]
-    lacks = [name for section in made for name in section.missing]
+    lacks = [name for section in sections for name in section.missing]
     if lacks:
-        made.append(Section("", [], [f"Not in this trace: {', '.join(lacks)}."]))
-    return made
+        sections.append(Section("", [], [f"Not in this trace: {', '.join(lacks)}."]))
+    return sections

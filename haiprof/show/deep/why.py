@@ -41,15 +41,15 @@ def section(found: pl.DataFrame, steps: pl.DataFrame, one: OneTrace) -> Section:
 
 def sentences(found: pl.DataFrame) -> list[str]:
     """Describe each kind of finding where it is worst, those that save most first."""
-    made = []
+    lines = []
     for row in _worst(found).head(_FINDINGS).iter_rows(named=True):
         where = f" ({row['stack']})" if row["stack"] else ""
         name = f", mostly in {readable_name(row['operator'])}" if row["operator"] else ""
         of = f"Rank {row['rank']}: " if row["rank"] is not None else ""
         others = f"The same applies to {row['others']} more." if row["others"] else ""
         line = f"{of}{row['problem']}{name}{where}: {row['advice']}.{others}"
-        made.append(line[0].upper() + line[1:])
-    return made or ["Nothing was found that would make the recorded steps shorter"]
+        lines.append(line[0].upper() + line[1:])
+    return lines or ["Nothing was found that would make the recorded steps shorter"]
 
 
 def _worst(found: pl.DataFrame) -> pl.DataFrame:

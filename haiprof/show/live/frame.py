@@ -162,12 +162,12 @@ def _head(job: Job, ranks: Sequence[_Rank], width: int) -> list[Text]:
 
 
 def _steps(ranks: Sequence[_Rank], width: int) -> list[Text]:
-    made = [rank for rank in ranks if rank.mean is not None]
-    if not made:
+    stepped = [rank for rank in ranks if rank.mean is not None]
+    if not stepped:
         return []
-    steps = np.sum([rank.steps for rank in made], axis=0)
-    ns = np.sum([rank.ns for rank in made], axis=0)
-    latest = max((rank.watched for rank in made), key=lambda w: w.steps.ended or 0)
+    steps = np.sum([rank.steps for rank in stepped], axis=0)
+    ns = np.sum([rank.ns for rank in stepped], axis=0)
+    latest = max((rank.watched for rank in stepped), key=lambda w: w.steps.ended or 0)
     newest = latest.steps
     recent = int(steps[-MEAN_SECONDS:].sum())
     fields = [f"last {milliseconds(newest.last or 0)}"]
@@ -185,15 +185,15 @@ def _steps(ranks: Sequence[_Rank], width: int) -> list[Text]:
         range_text = f" {' … '.join(dict.fromkeys(shown))} in {TREND_SECONDS // 60} min"
         drawn.append(_row("trend", Text(trend.lstrip(), "cyan").append(range_text, "default")))
     spent: dict[str, int] = {}
-    for rank in made:
+    for rank in stepped:
         for name, one in rank.spent.items():
             spent[name] = spent.get(name, 0) + one
     if spent:
         drawn.append(_row("phases", _bar(spent, width - _INDENT)))
         drawn += [_row("", line) for line in _legend(spent, width - _INDENT)]
-    if len(made) > 1:
-        slowest = max(made, key=lambda rank: rank.mean or 0)
-        fastest = min(made, key=lambda rank: rank.mean or 0)
+    if len(stepped) > 1:
+        slowest = max(stepped, key=lambda rank: rank.mean or 0)
+        fastest = min(stepped, key=lambda rank: rank.mean or 0)
         least, most = fastest.mean or 0.0, slowest.mean or 0.0
         range_text = (
             f"slowest {label(slowest.watched)} {milliseconds(most)}, "
@@ -202,7 +202,7 @@ def _steps(ranks: Sequence[_Rank], width: int) -> list[Text]:
         if least:
             range_text += f": {percent(most / least - 1)} apart"
         drawn.append(_row("skew", Text(range_text)))
-        name, median, worst = _find_excess(made)
+        name, median, worst = _find_excess(stepped)
         if worst is not None and worst.parts[name] - median > _TELLING * most:
             took, usual = milliseconds(worst.parts[name]), milliseconds(median)
             range_text = (
@@ -302,7 +302,7 @@ def _table(ranks: Sequence[_Rank], width: int, room: int) -> list[Text]:
     worst = sorted(ranks, key=lambda rank: rank.order)
     shown = worst if len(worst) <= room - 1 else worst[: max(0, room - 2)]
     columns = _columns(ranks, 16 if width < 120 else 24)
-    made: list[tuple[str, list[Text]]] = []
+    shown_columns: list[tuple[str, list[Text]]] = []
     used = 0
     for column in columns:
         if width < column.from_width:
@@ -315,10 +315,10 @@ def _table(ranks: Sequence[_Rank], width: int, room: int) -> list[Text]:
         if used + wide > width:
             break
         used += wide + 2
-        made.append((column.title.rjust(wide), [_fit(text, wide) for text in texts]))
-    drawn = [Text("  ".join(title for title, _ in made), "bold underline")]
+        shown_columns.append((column.title.rjust(wide), [_fit(text, wide) for text in texts]))
+    drawn = [Text("  ".join(title for title, _ in shown_columns), "bold underline")]
     for row in range(len(shown)):
-        drawn.append(Text("  ").join([texts[row] for _, texts in made]))
+        drawn.append(Text("  ").join([texts[row] for _, texts in shown_columns]))
     if len(shown) < len(worst):
         rest = [rank.mean for rank in worst[len(shown) :] if rank.mean is not None]
         line = f"… {len(worst) - len(shown)} more"

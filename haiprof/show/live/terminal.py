@@ -32,14 +32,14 @@ _ASCII: Final = str.maketrans("▁▂▃▄▅▆▇█·…─µ°≤", "_.-=+*
 
 def render(console: Console, lines: Sequence[Text]) -> list[str]:
     """Encode lines for the console's terminal, cut to its width."""
-    made = []
+    rendered = []
     ascii_only = not console.encoding.lower().startswith("utf")
     for line in lines:
         with console.capture() as drawn:
             console.print(line, end="", no_wrap=True, overflow="crop", crop=True, soft_wrap=False)
         text = drawn.get()
-        made.append(text.translate(_ASCII) if ascii_only else text)
-    return made
+        rendered.append(text.translate(_ASCII) if ascii_only else text)
+    return rendered
 
 
 class Terminal:

@@ -65,7 +65,7 @@ def _rows(document: Any) -> Iterator[tuple[str, int, str | None, str]]:
 
 
 def _one(values: Any, times: dict[str, Any]) -> dict[str, Any]:
-    made: dict[str, Any] = {
+    attributes: dict[str, Any] = {
         ours: round(times[theirs] * _NS_PER_MS)
         for theirs, ours in _TIMES.items()
         if isinstance(times.get(theirs), int | float)
@@ -82,7 +82,7 @@ def _one(values: Any, times: dict[str, Any]) -> dict[str, Any]:
                 "transit_ns": round(time * _NS_PER_MS) if isinstance(time, int | float) else None,
                 "bandwidth_gb_s": speed,
             }
-    return {**made, "links": links}
+    return {**attributes, "links": links}
 
 
 def _members(value: Any) -> dict[str, Any]:
@@ -136,10 +136,10 @@ def of_device(kernels: pl.DataFrame, measured: pl.DataFrame) -> pl.DataFrame:
 
 
 def _attributes(row: dict[str, str | None]) -> str | None:
-    made = json.loads(row["times"]) if row["times"] else {}
+    attributes = json.loads(row["times"]) if row["times"] else {}
     if row["algorithm"]:
-        made = {"algorithm": row["algorithm"], **made}
-    return json.dumps(made) if made else None
+        attributes = {"algorithm": row["algorithm"], **attributes}
+    return json.dumps(attributes) if attributes else None
 
 
 def of_host(ops: pl.DataFrame) -> pl.DataFrame:

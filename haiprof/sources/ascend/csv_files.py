@@ -48,14 +48,16 @@ def read(file: Path, columns: Mapping[str, str]) -> pl.DataFrame:
         said = (str(error).splitlines() or ["?"])[0]
         raise HaiprofError(f"{file}: is not CSV: {said}: copy it again") from None
     stripped = {name.strip(): name for name in reversed(found.columns)}
-    made: dict[str, pl.Expr] = {}
+    expressions: dict[str, pl.Expr] = {}
     for theirs, ours in columns.items():
         if theirs in stripped:
             text = pl.col(stripped[theirs]).str.strip_chars()
-            made.setdefault(ours, pl.when(text.is_in(_NOTHING).not_()).then(text).alias(ours))
+            expressions.setdefault(
+                ours, pl.when(text.is_in(_NOTHING).not_()).then(text).alias(ours)
+            )
     none = pl.lit(None, pl.String())
     table = found.select(
-        made.get(ours, none.alias(ours)) for ours in dict.fromkeys(columns.values())
+        expressions.get(ours, none.alias(ours)) for ours in dict.fromkeys(columns.values())
     )
     if found.height and found[-1, -1] is None and not _ends_with_a_line(file):
         return pl.concat((table.head(-1), table.clear(1)))

@@ -142,9 +142,9 @@ def _whole(value: Any) -> int | None:
 
 def spelt(column: str, words: dict[int, str]) -> pl.Expr:
     """Return a column of numbers as the texts they stand for; null where they stand for none."""
-    made = (
+    text = (
         pl.col(column).replace_strict(words, default=None, return_dtype=pl.String())
         if words
         else pl.lit(None, pl.String())
     )
-    return made.alias(column)
+    return text.alias(column)

@@ -87,20 +87,20 @@ def _of_folder(place: Path, path: str) -> Found | None:
     with os.scandir(place) as listed:
         folders = sorted(each.path for each in listed if _may_be(each.name) and each.is_dir())
         lone = sorted(each.path for each in os.scandir(place) if DATABASE.fullmatch(each.name))
-    made, waiting = [], []
+    sources, waiting = [], []
     for folder in folders:
         found = _process(Path(folder), folder)
         if found is not None:
-            made.append(found)
+            sources.append(found)
         else:
             waiting.append(Path(folder).name)
-    made += [_source(Path(file), [Path(file)]) for file in lone]
-    if not made:
+    sources += [_source(Path(file), [Path(file)]) for file in lone]
+    if not sources:
         if waiting:
             raise HaiprofError(_not_analysed(path, waiting))
         return None
     problems = () if not waiting else (f"{_not_analysed(path, waiting)}: left out",)
-    return Found(path, True, tuple(_numbered(made)), problems)
+    return Found(path, True, tuple(_numbered(sources)), problems)
 
 
 def _not_analysed(path: str, names: list[str]) -> str:

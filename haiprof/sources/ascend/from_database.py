@@ -58,14 +58,14 @@ def tables(database: Database) -> Iterator[tuple[str, pl.DataFrame]]:
 
 def lacks(database: Database) -> dict[str, str]:
     """Say what the database lacks, as in :class:`Imported`."""
-    made = {
+    missing = {
         what: f"the database has no table {table}: record with a higher level, or that option"
         for table, what in _GIVEN_BY.items()
         if table not in database
     }
-    made["flows"] = "a database has numbers of connections, and no arrows"
-    made["spans.python_id"] = "a database does not say which function called which"
-    return made
+    missing["flows"] = "a database has numbers of connections, and no arrows"
+    missing["spans.python_id"] = "a database does not say which function called which"
+    return missing
 
 
 def devices(database: Database) -> list[tuple[int, str]]:
@@ -218,15 +218,15 @@ def _tasks(database: Database, host: pl.DataFrame, called: pl.DataFrame) -> pl.D
         )
     )
     parts = (single, _communications(database), pl.DataFrame(schema=TASKS))
-    made = (
+    of_kinds = (
         pl.concat(parts, how="diagonal")
         .with_columns(pl.lit(False).alias("part"))
         .drop_nulls(["start", "duration"])
         .with_row_index("task")
     )
     return (
-        made.join(_launched(made, host, called), "task", how="left")
-        .join(_wanted(database, made, host), "task", how="left")
+        of_kinds.join(_launched(of_kinds, host, called), "task", how="left")
+        .join(_wanted(database, of_kinds, host), "task", how="left")
         .with_columns(pl.coalesce("correlation", pl.col("connection") + OF_CANN))
         .drop("task", "process", "thread")
     )
@@ -333,14 +333,14 @@ def _records(database: Database) -> pl.DataFrame:
         "totalActive", "deviceId",
     )  # fmt: skip
     where = pl.format("NPU:{}", "deviceId")
-    made = database.named(found, "component").select(
+    records = database.named(found, "component").select(
         pl.col("timestamp").alias("time"),
         pl.concat_str(where, "component", separator=" ", ignore_nulls=True).alias("instance"),
         pl.col("totalAllocated").alias("memory.allocated.bytes"),
         pl.col("totalReserved").alias("memory.reserved.bytes"),
         pl.col("totalActive").alias("memory.active.bytes"),
     )
-    return memory.unpivoted(made.drop_nulls("time"))
+    return memory.unpivoted(records.drop_nulls("time"))
 
 
 def _thread() -> pl.Expr:

@@ -45,7 +45,7 @@ def typed(table: pl.DataFrame) -> tuple[pl.DataFrame, int]:
         table: columns of :data:`TABLE`; missing ones are null.
     """
     lacking = [pl.lit(None, pl.String()).alias(c) for c in TABLE if c not in table.columns]
-    made = table.with_columns(lacking).select(
+    typed_table = table.with_columns(lacking).select(
         pl.coalesce("name", "unit", pl.lit("")).alias("name"),
         "op_type",
         "unit",
@@ -56,8 +56,8 @@ def typed(table: pl.DataFrame) -> tuple[pl.DataFrame, int]:
         number("grid_x", pl.UInt32),
         number("device", pl.UInt16),
     )
-    whole = made.filter(pl.col("start").is_not_null() & (pl.col("duration") >= 0))
-    return whole, made.height - whole.height
+    whole = typed_table.filter(pl.col("start").is_not_null() & (pl.col("duration") >= 0))
+    return whole, typed_table.height - whole.height
 
 
 def kernels(table: pl.DataFrame, tasks: pl.DataFrame, device: int | None) -> pl.DataFrame:
@@ -87,9 +87,9 @@ def kernels(table: pl.DataFrame, tasks: pl.DataFrame, device: int | None) -> pl.
         )
     )
     rest = tasks.join(found.select("row").drop_nulls(), "row", how="anti")
-    made = pl.concat((found, rest), how="diagonal")
-    kinds = _kinds(made["name"], made["unit"])
-    return made.with_columns(
+    complete = pl.concat((found, rest), how="diagonal")
+    kinds = _kinds(complete["name"], complete["unit"])
+    return complete.with_columns(
         kinds.alias("kind"), pl.coalesce("device", pl.lit(device, pl.UInt16())).alias("device")
     )
 

@@ -16,10 +16,10 @@ def as_json(column: pl.Series, meaning: Callable[[str], Any]) -> pl.Series:
     """Return a column of lists as JSON arrays; each distinct text is parsed once."""
     known = column.drop_nulls().unique().to_list()
     lists = [json.dumps([meaning(part.strip()) for part in text.split(";")]) for text in known]
-    made: pl.Series = column.replace_strict(
+    result: pl.Series = column.replace_strict(
         known, pl.Series(lists, dtype=pl.String()), default=None, return_dtype=pl.String()
     )
-    return made
+    return result
 
 
 def dimensions(text: str) -> list[int]:

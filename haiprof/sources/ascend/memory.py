@@ -120,7 +120,7 @@ def allocations(blocks: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
 
 def samples(records: pl.DataFrame) -> pl.DataFrame:
     """Return rows of the table ``samples`` from the text of ``memory_record``."""
-    made = records.select(
+    totals = records.select(
         ns("time"),
         pl.concat_str("device", "component", separator=" ", ignore_nulls=True).alias("instance"),
         *(
@@ -131,7 +131,7 @@ def samples(records: pl.DataFrame) -> pl.DataFrame:
         ),
         size("active_mb", _MB).alias("memory.active.bytes"),
     ).filter(pl.col("time").is_not_null())
-    return unpivoted(made)
+    return unpivoted(totals)
 
 
 def unpivoted(records: pl.DataFrame) -> pl.DataFrame:

@@ -302,7 +302,7 @@ class Timeline:
         is_step = (pl.col("means") == "op") & step.is_not_null()
         queued = _argument("correlation_id").cast(pl.UInt64)
         called = _argument("connection_id").cast(pl.UInt64) + OF_CANN
-        made = found.select(
+        rows = found.select(
             "start",
             pl.col("duration").fill_null(0),
             pl.when(is_step).then(pl.lit("step")).otherwise("means").alias("category"),
@@ -325,14 +325,14 @@ class Timeline:
             "python_parent",
             "module",
         )
-        is_op = (made["category"] == "op") | (made["category"] == "step")
+        is_op = (rows["category"] == "op") | (rows["category"] == "step")
         numbers = is_op.cast(pl.UInt64).cum_sum() + self._count
         self._count += int(is_op.sum())
-        made = made.with_columns(pl.when(is_op).then(numbers).alias("external"))
-        self._segments.write_frame("spans", made)
-        self.has |= set(made["category"].unique())
+        rows = rows.with_columns(pl.when(is_op).then(numbers).alias("external"))
+        self._segments.write_frame("spans", rows)
+        self.has |= set(rows["category"].unique())
         end = (pl.col("start") + pl.col("duration")).alias("end")
-        self._ops.append(made.filter(is_op).select("name", "thread", "start", end, "external"))
+        self._ops.append(rows.filter(is_op).select("name", "thread", "start", end, "external"))
         self._calls.append(
             found.select(
                 _argument("connection_id").cast(pl.UInt64).alias("connection"),
@@ -355,7 +355,7 @@ class Timeline:
         group = _argument("task id").is_not_null()
         of_task = pl.col("arguments").str.extract(r'"Task Type":"([^"]*)"')
         direction = pl.col("arguments").str.extract(r'"operation":"([^"]*)"')
-        made = found.select(
+        rows = found.select(
             "start",
             pl.col("duration").fill_null(0),
             pl.col("name").fill_null(""),
@@ -379,13 +379,13 @@ class Timeline:
             "process",
             _thread().alias("thread"),
         )
-        self._tasks.append(made)
+        self._tasks.append(rows)
 
     def _take_flows(self, found: pl.DataFrame) -> None:
         found = found.filter(pl.col("category").is_not_null())
         is_own = pl.col("category") == _TO_DEVICE
         identity = pl.when(is_own).then(_number_at_end("name")).otherwise("id")
-        made = found.select(
+        rows = found.select(
             "time",
             pl.col("category").replace(_KINDS).alias("kind"),
             pl.when(pl.col("side") == 0)
@@ -395,37 +395,37 @@ class Timeline:
             identity.alias("id"),
             _thread().alias("thread"),
         )
-        self._segments.write_frame("flows", made.filter(pl.col("id").is_not_null()))
+        self._segments.write_frame("flows", rows.filter(pl.col("id").is_not_null()))
         self._arrows.append(found.filter(is_own | (pl.col("category") == "async_npu")))
 
     def _take_counters(self, found: pl.DataFrame) -> None:
-        made = found.select(
+        rows = found.select(
             "time",
             pl.col("name").fill_null("").alias("metric"),
             "instance",
             "value",
             pl.lit(0, pl.UInt32()).alias("flags"),
         )
-        self._segments.write_frame("samples", made.filter(pl.col("value").is_not_null()))
+        self._segments.write_frame("samples", rows.filter(pl.col("value").is_not_null()))
 
 
 def _frame(group: Mapping[str, npt.NDArray[Any]], texts: Sequence[str]) -> pl.DataFrame:
     """Return the parser's columns as a frame: missing columns are null, and codes become texts."""
-    made = []
+    columns = []
     for name, values in group.items():
         if name in _TEXTS or (name == "id" and values.dtype == np.uint32):
             codes, index = np.unique(values, return_inverse=True)
             known = [None if code == NO_CODE else texts[code] for code in codes.tolist()]
-            made.append(pl.Series(name, known, pl.String()).gather(index.reshape(-1)))
+            columns.append(pl.Series(name, known, pl.String()).gather(index.reshape(-1)))
         elif values.dtype == np.int64:
             missing = pl.Series(values == NO_NUMBER)
             ids = values.view(np.uint64) if name in ("id", "correlation", "external") else values
-            made.append(pl.Series(name, ids).set(missing, None))
+            columns.append(pl.Series(name, ids).set(missing, None))
         elif values.dtype == np.uint32:
-            made.append(pl.Series(name, values).set(pl.Series(values == NO_CODE), None))
+            columns.append(pl.Series(name, values).set(pl.Series(values == NO_CODE), None))
         else:
-            made.append(pl.Series(name, values).fill_nan(None))
-    return pl.DataFrame(made)
+            columns.append(pl.Series(name, values).fill_nan(None))
+    return pl.DataFrame(columns)
 
 
 def _complete(frame: pl.DataFrame, columns: Mapping[str, pl.DataType]) -> pl.DataFrame:

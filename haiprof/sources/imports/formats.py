@@ -92,7 +92,7 @@ def import_source(
     from haiprof.sources.arrow_memory import from_system
     from haiprof.sources.imports.segments import Segments
 
-    made = Imported(source, folder)
+    imported = Imported(source, folder)
     ended: BaseException | None = None
 
     def report(count: int) -> None:
@@ -107,29 +107,29 @@ def import_source(
     try:
         with from_system():
             Path(folder).mkdir(mode=0o700)
-            segments = Segments(made, compression)
-            _reader(source.tool)(made, segments, report)
+            segments = Segments(imported, compression)
+            _reader(source.tool)(imported, segments, report)
             segments.write_problems()
     except HaiprofError as error:
-        made.failed = str(error)
+        imported.failed = str(error)
     except OSError as error:
         where = str(error.filename or folder)
         ours = where.startswith(folder)
         what = "written" if ours else "read"
         fix = "see whether there is room" if ours else "ask its owner for access"
-        made.failed = f"{where}: cannot be {what} ({error.strerror or error}): {fix}"
+        imported.failed = f"{where}: cannot be {what} ({error.strerror or error}): {fix}"
     except BaseException as error:
         if error is ended or not _of_the_file(error):
             raise
         # A damaged file may contain anything; it must not cost the other files.
-        made.failed = (
+        imported.failed = (
             f"{source.path}: is damaged, or of a version that haiprof does not know "
             f"({printable(f'{type(error).__name__}: {error}')[:200]}): write or copy it again; if "
             "it is whole, report it to haiprof's developers"
         )
-    if made.failed is not None:
+    if imported.failed is not None:
         shutil.rmtree(folder, ignore_errors=True)
-    return made
+    return imported
 
 
 def _of_the_file(error: BaseException) -> bool:

@@ -27,21 +27,21 @@ _TIMES: Final = ("start", "time")
 class Segments:
     """The files of one process; the extent of their rows goes into :class:`Imported`."""
 
-    def __init__(self, made: Imported, compression: str | None) -> None:
+    def __init__(self, imported: Imported, compression: str | None) -> None:
         """Write into ``made.folder``, which must exist."""
-        self._made = made
+        self._imported = imported
         self._options = pa.ipc.IpcWriteOptions(compression=compression)
         self._count: Counter[str] = Counter()
 
     def write(self, name: str, rows: pa.Table) -> Path:
         """Write one more segment of a table; ``rows`` are not empty and have the schema's types."""
-        file = Path(self._made.folder) / f"{name}-{self._count[name]}{schema.CLOSED_SUFFIX}"
+        file = Path(self._imported.folder) / f"{name}-{self._count[name]}{schema.CLOSED_SUFFIX}"
         self._count[name] += 1
         self.write_over(file, rows)
         begin, end = extent(rows)
-        made = self._made
-        made.begin = begin if made.begin is None else min(made.begin, begin)
-        made.end = end if made.end is None else max(made.end, end)
+        imported = self._imported
+        imported.begin = begin if imported.begin is None else min(imported.begin, begin)
+        imported.end = end if imported.end is None else max(imported.end, end)
         return file
 
     def write_over(self, file: Path, rows: pa.Table) -> None:
@@ -80,9 +80,9 @@ class Segments:
         """Write the lines of ``made.problems`` as events at the beginning of the trace."""
         import polars as pl
 
-        lines = self._made.problems
+        lines = self._imported.problems
         columns = {
-            "time": [self._made.begin or 0] * len(lines),
+            "time": [self._imported.begin or 0] * len(lines),
             "kind": ["import"] * len(lines),
             "text": lines,
         }

@@ -72,7 +72,7 @@ def within_reach(groups: Mapping[str, Group]) -> tuple[dict[str, Group], int]:
 
     Rows of ``collectives`` refer to others by number, and are dropped with them.
     """
-    made = dict(groups)
+    kept_groups = dict(groups)
     beyond = 0
     for name, group in groups.items():
         time = group.get("start", group.get("time"))
@@ -82,15 +82,15 @@ def within_reach(groups: Mapping[str, Group]) -> tuple[dict[str, Group], int]:
         if good.all():
             continue
         beyond += int((~good).sum())
-        made[name] = picked(group, good)
-        if name in _SIDES and (collectives := made.get("collectives")) is not None:
+        kept_groups[name] = picked(group, good)
+        if name in _SIDES and (collectives := kept_groups.get("collectives")) is not None:
             of_these = collectives["side"] == _SIDES[name]
             now = np.where(
                 of_these, (np.cumsum(good) - 1)[collectives["row"] * of_these], collectives["row"]
             )
             there = ~of_these | good[collectives["row"] * of_these]
-            made["collectives"] = picked({**collectives, "row": now}, there)
-    return {name: group for name, group in made.items() if height(group)}, beyond
+            kept_groups["collectives"] = picked({**collectives, "row": now}, there)
+    return {name: group for name, group in kept_groups.items() if height(group)}, beyond
 
 
 def kept(columns: Columns, rows: npt.NDArray[np.bool_]) -> Columns:
@@ -125,35 +125,35 @@ def unsigned(values: npt.NDArray[Any], kind: type[Any]) -> pa.Array:
 
 def counts(group: Group, table: str, *names: str, zero: bool = True) -> Columns:
     """Return 32-bit numbers as unsigned columns of ``table``; ``zero`` says if 0 is a value."""
-    made: Columns = {}
+    columns: Columns = {}
     kinds = {column.name: column.kind for column in schema.TABLES[table].columns}
     for name in names:
         if name in group:
             values = group[name] if zero else np.where(group[name] == 0, NO_CODE, group[name])
-            made |= some(name, unsigned(values, _UNSIGNED[kinds[name]]))
-    return made
+            columns |= some(name, unsigned(values, _UNSIGNED[kinds[name]]))
+    return columns
 
 
 def identities(group: Group, *names: str, zero: bool = True) -> Columns:
     """Return 64-bit ids, which the parser passes as their bits."""
-    made: Columns = {}
+    columns: Columns = {}
     for name in names:
         if name in group:
             none = group[name] == NO_NUMBER
             if not zero:
                 none |= group[name] == 0
             values = group[name].view(np.uint64)
-            made |= some(name, pa.array(values, mask=none if none.any() else None))
-    return made
+            columns |= some(name, pa.array(values, mask=none if none.any() else None))
+    return columns
 
 
 def signed(group: Group, *names: str) -> Columns:
     """Return 64-bit numbers."""
-    made: Columns = {}
+    columns: Columns = {}
     for name in names:
         if name in group:
-            made |= some(name, signed_column(group[name]))
-    return made
+            columns |= some(name, signed_column(group[name]))
+    return columns
 
 
 def signed_column(values: Numbers) -> pa.Array:
@@ -164,23 +164,23 @@ def signed_column(values: Numbers) -> pa.Array:
 
 def sizes(group: Group, *names: str) -> Columns:
     """Return 64-bit numbers that cannot be negative."""
-    made: Columns = {}
+    columns: Columns = {}
     for name in names:
         if name in group:
             none = group[name] < 0
             values = group[name].astype(np.uint64)
-            made |= some(name, pa.array(values, mask=none if none.any() else None))
-    return made
+            columns |= some(name, pa.array(values, mask=none if none.any() else None))
+    return columns
 
 
 def reals(group: Group, *names: str) -> Columns:
     """Return fractions."""
-    made: Columns = {}
+    columns: Columns = {}
     for name in names:
         if name in group:
             none = np.isnan(group[name])
-            made |= some(name, pa.array(group[name], mask=none if none.any() else None))
-    return made
+            columns |= some(name, pa.array(group[name], mask=none if none.any() else None))
+    return columns
 
 
 def table(name: str, parts: Sequence[Columns]) -> pa.Table | None:
@@ -195,10 +195,10 @@ def table(name: str, parts: Sequence[Columns]) -> pa.Table | None:
     there = {column for part in filled for column in part}
     whole = schema.arrow_schema(schema.TABLES[name])
     wanted = pa.schema([field for field in whole if field.name in there], whole.metadata)
-    made = []
+    columns = []
     for part in filled:
         rows = len(next(iter(part.values())))
-        made.append(
+        columns.append(
             pa.Table.from_arrays(
                 [
                     _of_type(part[field.name], field.type)
@@ -209,7 +209,7 @@ def table(name: str, parts: Sequence[Columns]) -> pa.Table | None:
                 schema=wanted,
             )
         )
-    return pa.concat_tables(made).unify_dictionaries() if len(made) > 1 else made[0]
+    return pa.concat_tables(columns).unify_dictionaries() if len(columns) > 1 else columns[0]
 
 
 def _of_type(column: pa.Array, wanted: pa.DataType) -> pa.Array:

@@ -132,9 +132,11 @@ def _arguments(
         known = (elements != NO_NUMBER) & (rows["type"] != NO_CODE)
         total = np.where(known & (sizes > 0), elements * sizes, NO_NUMBER)
         bytes_in = np.where(known, total, bytes_in)
-    made = {name: texts.column(rows[name]) for name in ("group", "ranks", "type") if name in rows}
+    columns = {
+        name: texts.column(rows[name]) for name in ("group", "ranks", "type") if name in rows
+    }
     return {
-        **made,
+        **columns,
         **counts(rows, "collectives", "group_size"),
         **signed(rows, "elements_in", "elements_out"),
         **some("bytes", signed_column(bytes_in)),
@@ -148,7 +150,7 @@ def _further(texts: Texts, rows: Group) -> Columns:
         return {}
     keys = np.stack([column.astype(np.int64) for column in known.values()], axis=1)
     found, index = np.unique(keys, axis=0, return_inverse=True)
-    made = []
+    attributes = []
     for row in found.tolist():
         members: dict[str, Any] = {}
         for (member, column), value in zip(known.items(), row, strict=True):
@@ -157,8 +159,8 @@ def _further(texts: Texts, rows: Group) -> Columns:
                     members[member] = value
             elif value != NO_CODE:
                 members[member] = value if member == "rank" else _value(texts[value])
-        made.append(json.dumps(members) if members else None)
-    return some("attributes", word_column(index.reshape(-1), made))
+        attributes.append(json.dumps(members) if members else None)
+    return some("attributes", word_column(index.reshape(-1), attributes))
 
 
 def _value(text: str) -> Any:
@@ -175,8 +177,8 @@ def _bytes_of_inputs(texts: Texts, spans: Group) -> Numbers:
         None if NO_CODE in (shapes, types) else words.input_bytes(texts[shapes], texts[types])
         for shapes, types in pairs.tolist()
     ]
-    made: Numbers = np.array([NO_NUMBER if n is None else n for n in totals], np.int64)[index]
-    return made
+    sizes: Numbers = np.array([NO_NUMBER if n is None else n for n in totals], np.int64)[index]
+    return sizes
 
 
 def _pairs(first: Codes, second: Codes) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.intp]]:

@@ -50,8 +50,8 @@ def find(path: str) -> Found | None:
         return _find_at_url(path)
     place = Path(path)
     try:
-        if (place / schema.RUN_FILE).is_file() and (made := find_in_run(place)) is not None:
-            return made
+        if (place / schema.RUN_FILE).is_file() and (in_run := find_in_run(place)) is not None:
+            return in_run
         if not place.is_dir():
             found = place.stat()
             entry = _Entry(path, place.name, found.st_size, found.st_mtime_ns)
@@ -95,13 +95,13 @@ def find_in_run(run: Path) -> Found | None:
 
 
 def _entries(folder: Path) -> list[_Entry]:
-    made = []
+    entries = []
     with os.scandir(folder) as listed:
         for each in listed:
             # An unreadable one is reported when it is to be read.
             if may_be_trace(each.name) and each.name not in _OURS and not _is_other(each):
-                made.append(_Entry(each.path, each.name, *_size_and_time(each)))
-    return _chosen(made)
+                entries.append(_Entry(each.path, each.name, *_size_and_time(each)))
+    return _chosen(entries)
 
 
 def _is_other(entry: os.DirEntry[str]) -> bool:
@@ -144,11 +144,11 @@ def _spans(entries: list[_Entry]) -> tuple[Source, ...]:
     for entry in entries:
         name = take_apart(entry.file)
         workers[name.worker].append((name, entry))
-    made = []
+    sources = []
     for spans in workers.values():
         spans.sort(key=lambda span: span[0].stamp or 0)
         for number, (name, entry) in enumerate(spans, 1):
-            made.append(
+            sources.append(
                 Source(
                     tool=KINETO,
                     path=entry.path,
@@ -161,7 +161,7 @@ def _spans(entries: list[_Entry]) -> tuple[Source, ...]:
                     mtime_ns=entry.mtime_ns,
                 )
             )
-    return tuple(made)
+    return tuple(sources)
 
 
 def _refuse_several(folder: Path) -> None:
@@ -197,14 +197,14 @@ def _find_at_url(url: str) -> Found:
     except Exception as error:  # each file system of fsspec has its own
         said = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise HaiprofError(f"{url}: cannot be read: {said}") from None
-    made = []
+    entries = []
     for info in listed:
         name = str(info["name"]).rstrip("/").rsplit("/", 1)[-1]
         if info.get("type") == "file" and may_be_trace(name):
-            made.append(_entry_at_url(f"{url.rstrip('/')}/{name}", info))
-    if not made:
+            entries.append(_entry_at_url(f"{url.rstrip('/')}/{name}", info))
+    if not entries:
         raise HaiprofError(f"{url}: no traces (*.json) in it: give a trace or the folder of some")
-    return _run(url, _chosen(made))
+    return _run(url, _chosen(entries))
 
 
 def _entry_at_url(url: str, info: dict[str, Any]) -> _Entry:

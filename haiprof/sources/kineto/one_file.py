@@ -31,18 +31,18 @@ _NAMED: Final = 10
 _KEPT: Final = ("distributedInfo", "deviceProperties", "schemaVersion", "host_name")
 
 
-def read(made: Imported, segments: Segments, on_bytes: Callable[[int], None]) -> None:
+def read(imported: Imported, segments: Segments, on_bytes: Callable[[int], None]) -> None:
     """Read one trace file; see :data:`haiprof.sources.imports.formats.Read`.
 
     Raises:
         HaiprofError: nothing of it can be read.
     """
-    _File(made, segments).read(on_bytes)
+    _File(imported, segments).read(on_bytes)
 
 
 class _File:
-    def __init__(self, made: Imported, segments: Segments) -> None:
-        self._made = made
+    def __init__(self, imported: Imported, segments: Segments) -> None:
+        self._imported = imported
         self._segments = segments
         self._rows = Rows()
         #: Texts taken from the parser.
@@ -55,7 +55,7 @@ class _File:
 
         parser = _core.TraceParser(dict(words.ROUTES), list(words.WITH_ARGUMENTS))
         # One segment is written while the next is parsed.
-        with Pieces(self._made.source.path) as pieces, ThreadPoolExecutor(1) as writer:
+        with Pieces(self._imported.source.path) as pieces, ThreadPoolExecutor(1) as writer:
             known = waiting = 0
             writing: Future[None] | None = None
             for piece in pieces:
@@ -72,9 +72,9 @@ class _File:
                 writing.result()
         parser.finish()
         self._take(*self._segment(parser))
-        self._tell(parser, pieces.broken)
+        self._report_problems(parser, pieces.broken)
         self._move(_base(parser.header))
-        _describe(self._made, _header(parser.header), self._rows.devices)
+        _describe(self._imported, _header(parser.header), self._rows.devices)
 
     def _segment(self, parser: Any) -> tuple[dict[str, Group], list[str], int]:
         """Take what was parsed since the last segment: its rows, its new texts, its base."""
@@ -87,8 +87,8 @@ class _File:
         self._rows.texts.extend(texts)
         for name, rows in self._rows.tables(groups, base).items():
             self._write(name, rows, base)
-        if self._made.pid is None:
-            self._made.pid = self._rows.host_process(groups.get("metadata"))
+        if self._imported.pid is None:
+            self._imported.pid = self._rows.host_process(groups.get("metadata"))
 
     def _write(self, name: str, rows: pa.Table, base: int) -> None:
         self._written.append((self._segments.write(name, rows), base))
@@ -107,8 +107,8 @@ class _File:
             at = rows.schema.get_field_index(time)
             moved = rows.set_column(at, rows.schema.field(at), pc.add(rows.column(at), by))
             self._segments.write_over(file, moved)
-        if self._made.begin is not None and self._made.end is not None:
-            self._made.begin, self._made.end = self._extent_of_all()
+        if self._imported.begin is not None and self._imported.end is not None:
+            self._imported.begin, self._imported.end = self._extent_of_all()
 
     def _extent_of_all(self) -> tuple[int, int]:
         found = []
@@ -117,17 +117,17 @@ class _File:
                 found.append(extent(pa.ipc.open_file(opened).read_all()))
         return min(begin for begin, _ in found), max(end for _, end in found)
 
-    def _tell(self, parser: Any, broken: str | None) -> None:
+    def _report_problems(self, parser: Any, broken: str | None) -> None:
         """Report what is missing, one line each.
 
         Raises:
             HaiprofError: everything is.
         """
-        path = self._made.source.path
+        path = self._imported.source.path
         found: Mapping[str, tuple[int, int, str]] = parser.problems
         if not self._written:
             raise HaiprofError(f"{path}: {_why_nothing(found, parser.events, broken)}")
-        self._made.problems = [
+        self._imported.problems = [
             f"{path}: {line}"
             for line in (
                 *cut_lines(parser.truncated, broken),
@@ -183,16 +183,16 @@ def _json(text: str) -> Any:
         return None
 
 
-def _describe(made: Imported, header: Mapping[str, Any], devices: set[int]) -> None:
+def _describe(imported: Imported, header: Mapping[str, Any], devices: set[int]) -> None:
     """Take over what the header says of the process."""
     distributed = header.get("distributedInfo")
-    made.distributed = distributed if isinstance(distributed, dict) else {}
-    made.rank = whole(made.distributed.get("rank"))
-    made.world_size = whole(made.distributed.get("world_size"))
+    imported.distributed = distributed if isinstance(distributed, dict) else {}
+    imported.rank = whole(imported.distributed.get("rank"))
+    imported.world_size = whole(imported.distributed.get("world_size"))
     host = header.get("host_name")
-    made.host = host if isinstance(host, str) and host else None
-    made.version = whole(header.get("schemaVersion"))
-    made.gpus = _gpus(header, devices)
+    imported.host = host if isinstance(host, str) and host else None
+    imported.version = whole(header.get("schemaVersion"))
+    imported.gpus = _gpus(header, devices)
 
 
 def _gpus(header: Mapping[str, Any], devices: set[int]) -> list[dict[str, Any]]:

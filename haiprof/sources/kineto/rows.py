@@ -71,7 +71,7 @@ class Rows:
             groups: what ``TraceParser.take()`` returned.
             base: ns since the epoch that the file's times count from.
         """
-        made: dict[str, list[Columns]] = {}
+        columns: dict[str, list[Columns]] = {}
         groups, beyond = within_reach(groups)
         self.refused["'ts' or 'dur' is out of range"] += beyond
         collectives = groups.get("collectives")
@@ -79,30 +79,30 @@ class Rows:
             categories = self._categories(spans)
             threads = self._threads.of_host(spans)
             known = categories >= 0
-            made["spans"] = [
+            columns["spans"] = [
                 self._spans(picked(spans, known), categories[known], threads[known], base)
             ]
             calls = np.isin(categories, _CALLS)
-            made["collectives"] = [
+            columns["collectives"] = [
                 host_collectives(self.texts, spans, calls, threads, collectives, base)
             ]
         if activities := groups.get("activities"):
             ranges = self._are_ranges(activities)
-            made["kernels"] = [self._kernels(picked(activities, ~ranges), base)]
-            made["device_spans"] = [self._device_spans(picked(activities, ranges), base)]
+            columns["kernels"] = [self._kernels(picked(activities, ~ranges), base)]
+            columns["device_spans"] = [self._device_spans(picked(activities, ranges), base)]
             if collectives is not None:
-                made.setdefault("collectives", []).append(
+                columns.setdefault("collectives", []).append(
                     device_collectives(self.texts, activities, collectives, base)
                 )
         if allocations := groups.get("allocations"):
-            made["allocations"] = [self._allocations(allocations, base)]
+            columns["allocations"] = [self._allocations(allocations, base)]
         if flows := groups.get("flows"):
-            made["flows"] = [self._flows(flows, base)]
+            columns["flows"] = [self._flows(flows, base)]
         if counters := groups.get("counters"):
-            made["samples"] = [self._samples(counters, base)]
+            columns["samples"] = [self._samples(counters, base)]
         if instants := groups.get("instants"):
-            made["events"] = [self._events(instants, base)]
-        whole = {name: table(name, parts) for name, parts in made.items()}
+            columns["events"] = [self._events(instants, base)]
+        whole = {name: table(name, parts) for name, parts in columns.items()}
         return {name: rows for name, rows in whole.items() if rows is not None}
 
     def host_process(self, metadata: Group | None) -> int | None:
@@ -119,13 +119,13 @@ class Rows:
 
     def _categories(self, spans: Group) -> npt.NDArray[np.int8]:
         found = codes(spans, "category")
-        made: npt.NDArray[np.int8] = self.texts.spread(
+        categories: npt.NDArray[np.int8] = self.texts.spread(
             found, lambda said: _HOST.get(said.lower()), -1, np.int8
         )
-        strange = found[made < 0]
+        strange = found[categories < 0]
         for code, count in zip(*(each.tolist() for each in _times_each(strange)), strict=True):
             self.unknown["" if code == NO_CODE else self.texts[code]] += count
-        return made
+        return categories
 
     def _spans(
         self,
@@ -137,7 +137,7 @@ class Rows:
         names = codes(spans, "name")
         steps = self.texts.spread(names, words.step_of, NO_CODE, np.uint32)
         is_step = (steps != NO_CODE) & np.isin(categories, _CALLS)
-        made = {
+        columns = {
             "start": times(spans, "start", base),
             "duration": durations(spans),
             "category": word_column(np.where(is_step, _STEP, categories), _CATEGORIES),
@@ -153,8 +153,8 @@ class Rows:
             ("attributes", "arguments"),
         ):  # fmt: skip
             if column in spans:
-                made[name] = self.texts.column(spans[column])
-        return made
+                columns[name] = self.texts.column(spans[column])
+        return columns
 
     def _kernels(self, found: Group, base: int) -> Columns:
         said = codes(found, "category")
@@ -182,10 +182,10 @@ class Rows:
         }  # fmt: skip
 
     def _are_ranges(self, found: Group) -> npt.NDArray[np.bool_]:
-        made: npt.NDArray[np.bool_] = self.texts.spread(
+        ranges: npt.NDArray[np.bool_] = self.texts.spread(
             codes(found, "category"), lambda said: said.lower() == words.DEVICE_RANGE, 0, np.bool_
         )
-        return made
+        return ranges
 
     def _device_spans(self, found: Group, base: int) -> Columns:
         # Most files give a range's device and stream only as its process and thread.
@@ -199,7 +199,7 @@ class Rows:
         known = devices <= _MOST_DEVICE
         self.refused["gpu_user_annotation 'device' is missing"] += int((~known).sum())
         self._saw(devices[known])
-        made = {
+        columns = {
             "start": times(found, "start", base),
             "duration": durations(found),
             "category": word_column(np.zeros(len(known), np.int8), ("user",)),
@@ -207,7 +207,7 @@ class Rows:
             "device": unsigned(np.where(known, devices, 0), np.uint16),
             **some("stream", unsigned(streams, np.uint32)),
         }
-        return kept(made, known)
+        return kept(columns, known)
 
     def _allocations(self, found: Group, base: int) -> Columns:
         types, index = np.unique(numbers(found, "device_type"), return_inverse=True)
@@ -221,7 +221,7 @@ class Rows:
         size, address = numbers(found, "bytes"), numbers(found, "address")
         known = size != NO_NUMBER
         self.refused["[memory] 'Bytes' is missing"] += int((~known).sum())
-        made = {
+        columns = {
             "time": times(found, "time", base),
             "kind": word_column(index, kinds),
             **some("device", unsigned(devices, np.uint16)),
@@ -230,7 +230,7 @@ class Rows:
             **signed(found, "total_allocated", "total_reserved"),
             "thread": pa.array(self._threads.of_host(found)),
         }
-        return kept(made, known)
+        return kept(columns, known)
 
     def _flows(self, found: Group, base: int) -> Columns:
         said = codes(found, "category")
@@ -239,14 +239,14 @@ class Rows:
         ids = numbers(found, "id")
         known = ids != NO_NUMBER
         self.refused["flow 'id' is missing"] += int((~known).sum())
-        made = {
+        columns = {
             "time": times(found, "time", base),
             "kind": word_column(np.where(index < 0, len(kinds) - 1, index), kinds),
             "side": word_column((found["side"] != 0).astype(np.int8), ("start", "end")),
             "id": pa.array(ids.view(np.uint64)),
             "thread": pa.array(self._threads.of_any(found)),
         }
-        return kept(made, known)
+        return kept(columns, known)
 
     def _samples(self, found: Group, base: int) -> Columns:
         return {
@@ -273,8 +273,8 @@ class Rows:
         }
 
     def _ordinals(self, found: Group, name: str) -> Codes:
-        made: Codes = self.texts.spread(codes(found, name), _ordinal, NO_CODE, np.uint32)
-        return made
+        ordinals: Codes = self.texts.spread(codes(found, name), _ordinal, NO_CODE, np.uint32)
+        return ordinals
 
     def _saw(self, devices: npt.NDArray[Any]) -> None:
         self.devices.update(np.unique(devices[devices <= _MOST_DEVICE]).tolist())

@@ -84,10 +84,10 @@ class Pieces:
 
     def _make(self) -> None:
         with contextlib.closing(self._file):
-            made = self._text()
+            pieces = self._text()
             while self._wanted.get():
                 try:
-                    self._made.put(next(made, b""))
+                    self._made.put(next(pieces, b""))
                 except BaseException as error:  # raised in the reader, whatever it is
                     self._made.put(error)
 
@@ -103,21 +103,21 @@ class Pieces:
             )
         kind = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), "")
         try:
-            made = 0
+            produced = 0
             for piece in _ways[kind](self, head):
-                yield piece if made else piece.removeprefix(_BYTE_ORDER_MARK)
-                made += len(piece)
-                if kind and made > max(_ALWAYS, _MOST_TIMES * self.consumed):
-                    raise self._bomb(kind, made)
+                yield piece if produced else piece.removeprefix(_BYTE_ORDER_MARK)
+                produced += len(piece)
+                if kind and produced > max(_ALWAYS, _MOST_TIMES * self.consumed):
+                    raise self._bomb(kind, produced)
         except _BROKEN as error:
             said = getattr(error, "strerror", None) or str(error) or "it ends too early"
             self.broken = f"{kind or 'it'} cannot be read beyond byte {self.consumed}: {said}"
 
-    def _bomb(self, kind: str, made: int) -> HaiprofError:
+    def _bomb(self, kind: str, produced: int) -> HaiprofError:
         return HaiprofError(
             f"{self._source}: its first {self.consumed} bytes ({kind}) make more than "
-            f"{made >> 20} MiB of text, more than {_MOST_TIMES} times as much, as no trace does: "
-            "left out; if it is one, unpack it and give that file"
+            f"{produced >> 20} MiB of text, more than {_MOST_TIMES} times as much, as no trace "
+            "does: left out; if it is one, unpack it and give that file"
         )
 
     def _read(self, size: int = _READ) -> bytes:

@@ -65,8 +65,8 @@ class Texts:
             value = meaning(self._texts[code])
             if value is not None:
                 table[code] = value
-        made: npt.NDArray[Any] = table[np.minimum(codes, len(self._texts))]
-        return made
+        meanings: npt.NDArray[Any] = table[np.minimum(codes, len(self._texts))]
+        return meanings
 
     def column(self, codes: Codes, missing: str | None = None) -> pa.Array:
         """Return Arrow's dictionary column of these texts, without texts that no row has.
@@ -95,5 +95,5 @@ def word_column(indices: npt.NDArray[Any], known: Sequence[str | None]) -> pa.Ar
     table = [-1 if word is None else places.setdefault(word, len(places)) for word in known]
     place = np.array([*table, -1], np.int64)[np.maximum(indices, -1)]
     none = place < 0
-    made = pa.array(np.where(none, 0, place).astype(np.uint32), mask=none if none.any() else None)
-    return pa.DictionaryArray.from_arrays(made, pa.array(list(places), pa.utf8()), safe=False)
+    array = pa.array(np.where(none, 0, place).astype(np.uint32), mask=none if none.any() else None)
+    return pa.DictionaryArray.from_arrays(array, pa.array(list(places), pa.utf8()), safe=False)

@@ -38,12 +38,12 @@ class Threads:
         processes, process = self._texts.ranked(codes(group, "process"))
         threads, thread = self._texts.ranked(codes(group, "thread"))
         pairs, first, row = _pairs(process, thread, len(threads))
-        made = np.zeros(len(pairs), np.uint32)
+        numbers = np.zeros(len(pairs), np.uint32)
         # The first one keeps the number.
         for at in np.argsort(first, kind="stable"):
             of, number = divmod(int(pairs[at]), len(threads))
-            made[at] = self._number((int(processes[of]), int(threads[number])), claim)
-        return made[row]
+            numbers[at] = self._number((int(processes[of]), int(threads[number])), claim)
+        return numbers[row]
 
     def _number(self, pair: tuple[int, int], claim: bool) -> int:
         known = self._known.get(pair)

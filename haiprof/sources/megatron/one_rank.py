@@ -27,23 +27,23 @@ LACKS: Final = {
 }
 
 
-def read(made: Imported, segments: Segments, on_bytes: Callable[[int], None]) -> None:
+def read(imported: Imported, segments: Segments, on_bytes: Callable[[int], None]) -> None:
     """Read what one rank did; see :data:`haiprof.sources.imports.formats.Read`.
 
     Raises:
         HaiprofError: the timeline cannot be read, or has no interval of this rank.
     """
-    source = made.source
+    source = imported.source
     did = _timeline(source)
     if not did.spans.height:
         raise HaiprofError(
             f"{_name(source)}: has no interval that begins and ends: "
             "see whether tracing was on, and the job came to the end of an iteration"
         )
-    made.rank = did.rank
-    made.lacks = dict(LACKS)
+    imported.rank = did.rank
+    imported.lacks = dict(LACKS)
     device = did.device or 0
-    made.gpus = [gpu(device)]
+    imported.gpus = [gpu(device)]
     segments.write_frame(
         "device_spans",
         did.spans.with_columns(
@@ -59,7 +59,7 @@ def read(made: Imported, segments: Segments, on_bytes: Callable[[int], None]) ->
         ),
     )
     segments.write_frame("events", did.marks.with_columns(pl.lit("mark").alias("kind")))
-    made.problems = [
+    imported.problems = [
         f"{_name(source)}: {count} events {why}: left out; "
         "see whether the job came to its end, or was traced in evaluation"
         for why, count in did.left_out.items()

@@ -109,11 +109,11 @@ def _of_all(path: str, mtime_ns: int) -> Mapping[str, Timeline]:
         number = _small(arguments.get(_ITERATION)) or 0
         event = _event(row, time, number, arguments)
         events[str(Place(data, pipeline, tid))].append(event)
-    made = {place: timeline(each, _pipeline(place)) for place, each in events.items()}
-    for each in made.values():
+    timelines = {place: timeline(each, _pipeline(place)) for place, each in events.items()}
+    for each in timelines.values():
         each.left_out += left_out
         left_out = Counter()  # reported once
-    return made
+    return timelines
 
 
 def of_rank(path: str, begins: list[int] | None = None) -> Timeline:
@@ -136,11 +136,15 @@ def of_rank(path: str, begins: list[int] | None = None) -> Timeline:
         for begin, each in zip(begins, iterations, strict=False)
         for event in each.events
     ]
-    made = timeline(events, place_of(Path(path).name).pipeline)
-    made.left_out += left_out
-    made.rank = next((rank for row in rows if (rank := _small(row.get("g_rk"))) is not None), None)
-    made.device = next((number for row in rows if (number := whole(row.get("dev"))) is not None), 0)
-    return made
+    rank_timeline = timeline(events, place_of(Path(path).name).pipeline)
+    rank_timeline.left_out += left_out
+    rank_timeline.rank = next(
+        (rank for row in rows if (rank := _small(row.get("g_rk"))) is not None), None
+    )
+    rank_timeline.device = next(
+        (number for row in rows if (number := whole(row.get("dev"))) is not None), 0
+    )
+    return rank_timeline
 
 
 def begins(files: tuple[tuple[str, int], ...]) -> list[int]:
@@ -167,13 +171,13 @@ def _of_files(files: tuple[tuple[str, int], ...]) -> list[int]:
 
 
 def _begins(ranks: list[list[tuple[int, int]]]) -> list[int]:
-    made, at = [], 0
+    starts, at = [], 0
     for number in range(max(map(len, ranks), default=0)):
         of_all = [rank[number] for rank in ranks if len(rank) > number]
         at += max(pad for pad, _ in of_all)
-        made.append(at)
+        starts.append(at)
         at += max(duration for _, duration in of_all)
-    return made
+    return starts
 
 
 def timeline(events: Iterable[Event], stage: int) -> Timeline:
@@ -265,7 +269,7 @@ def _text(value: Any) -> str:
 
 def _rows(path: str) -> list[dict[str, Any]]:
     try:
-        made = json.loads(Path(path).read_bytes())
+        document = json.loads(Path(path).read_bytes())
     except OSError as error:
         raise HaiprofError(
             f"{path}: cannot be read ({error.strerror}): ask its owner for access"
@@ -275,11 +279,11 @@ def _rows(path: str) -> list[dict[str, Any]]:
     except (ValueError, RecursionError) as error:
         where = f" at character {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
         raise HaiprofError(f"{path}: is cut off or damaged{where}: {_COPY}") from None
-    if isinstance(made, dict):
-        made = made.get("traceEvents")
-    if not isinstance(made, list):
+    if isinstance(document, dict):
+        document = document.get("traceEvents")
+    if not isinstance(document, list):
         raise HaiprofError(f"{path}: is not a list of events: give a timeline of Megatron's tracer")
-    return [row for row in made if isinstance(row, dict)]
+    return [row for row in document if isinstance(row, dict)]
 
 
 def _pipeline(place: str) -> int:
@@ -291,8 +295,8 @@ def _ns(value: Any, scale: int) -> int | None:
         return None
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    made = value * scale if isinstance(value, int) else round(value * scale)
-    return made if abs(made) < _MOST_NS else None
+    nanoseconds = value * scale if isinstance(value, int) else round(value * scale)
+    return nanoseconds if abs(nanoseconds) < _MOST_NS else None
 
 
 def _small(value: Any) -> int | None:

@@ -116,8 +116,8 @@ class Activities:
         known = ids.drop_nulls().unique().to_list()
         self._strings |= self._db.strings(set(known) - self._strings.keys())
         texts = [self._strings.get(number) for number in known]
-        made: pl.Series = ids.replace_strict(known, texts, default=None, return_dtype=pl.String())
-        return made
+        names: pl.Series = ids.replace_strict(known, texts, default=None, return_dtype=pl.String())
+        return names
 
     def _of_gpu(
         self, kind: str, table: str, wanted: Mapping[str, str | Expression], finish: Frame

@@ -140,14 +140,14 @@ class Database:
 
     def strings(self, ids: Iterable[int]) -> dict[int, str]:
         """Return the texts of ``StringIds`` with these ids."""
-        made: dict[int, str] = {}
+        texts: dict[int, str] = {}
         wanted = list(ids)
         for at in range(0, len(wanted), 500):
             some = wanted[at : at + 500]
             marks = ",".join("?" * len(some))
             found = self.rows(f"select id, value from StringIds where id in ({marks})", some)
-            made.update((number, str(value)) for number, value in found if value is not None)
-        return made
+            texts.update((number, str(value)) for number, value in found if value is not None)
+        return texts
 
     def unreadable(self, error: Exception) -> HaiprofError:
         """Return the line that says that SQLite cannot read it."""

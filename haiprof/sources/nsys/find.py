@@ -106,20 +106,20 @@ def _in_folder(folder: Path) -> Found | None:
         if file.name.endswith(_REPORTS) and not any(_stem(file) == _stem(e) for e in exports)
     ]
     problems = []
-    made: list[Source] = []
+    sources: list[Source] = []
     for file in exports:
         try:
             found = _of_export(file)
         except HaiprofError as error:
             problems.append(str(error))
         else:
-            made += found or ()
-    if not made:
+            sources += found or ()
+    if not sources:
         # Traces of another tool, or unrelated databases, may lie beside them.
         if (problems or left) and not any(".json" in file.name for file in files):
             raise HaiprofError([*problems, *left][0])
         return None
-    return Found(str(folder), True, tuple(made), (*problems, *left))
+    return Found(str(folder), True, tuple(sources), (*problems, *left))
 
 
 def _sources(file: Path, db: Database) -> tuple[Source, ...]:

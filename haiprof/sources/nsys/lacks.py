@@ -59,19 +59,19 @@ _KINDS: Final = {
 
 def lacks(folder: Path) -> dict[str, str]:
     """Return what the tables in ``folder`` lack, and why: see ``Imported.lacks``."""
-    made = dict(_NEVER)
+    missing = dict(_NEVER)
     for name, table in schema.TABLES.items():
         required = next(column.name for column in table.columns if not column.nullable)
         wanted = {column.name for column in table.columns if f"{name}.{column.name}" in _UNLESS}
         there = tables.filled(folder, table, {required, *wanted})
         if name in _UNLESS and required not in there:
-            made[name] = _UNLESS[name]
+            missing[name] = _UNLESS[name]
         for column in wanted - there:
-            made[f"{name}.{column}"] = _UNLESS[f"{name}.{column}"]
+            missing[f"{name}.{column}"] = _UNLESS[f"{name}.{column}"]
     for name, column in (("spans", "category"), ("kernels", "kind")):
         there = tables.values(folder, schema.TABLES[name], column)
         for key, why in _KINDS.items():
             table_name, _, kind = key.removesuffix("]").partition("[")
             if table_name == name and kind not in there:
-                made[key] = why
-    return made
+                missing[key] = why
+    return missing

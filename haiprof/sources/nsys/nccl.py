@@ -45,16 +45,16 @@ def payload(text: object) -> dict[str, Any]:
         document = json.loads(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):
         return {}
-    made: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     waiting = [document]
     while waiting:
         each = waiting.pop()
         if isinstance(each, dict):
-            made |= each
+            members |= each
             waiting += each.values()
         elif isinstance(each, list):
             waiting += each
-    return made
+    return members
 
 
 def ranks(db: Database, targets: Sequence[Target]) -> dict[int, int]:
@@ -70,9 +70,9 @@ def ranks(db: Database, targets: Sequence[Target]) -> dict[int, int]:
         if rank is not None and count == len(targets) and GROUP in said:
             communicators.setdefault(str(said[GROUP]), {})[process << TID_BITS] = rank
     keys = {target.key for target in targets}
-    for made in communicators.values():
-        if made.keys() == keys and sorted(made.values()) == list(range(len(keys))):
-            return made
+    for by_key in communicators.values():
+        if by_key.keys() == keys and sorted(by_key.values()) == list(range(len(keys))):
+            return by_key
     return {}
 
 

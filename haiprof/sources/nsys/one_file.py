@@ -30,26 +30,26 @@ _DEVICES: Final = range(1 << 16)
 _SEVERITIES: Final = {2: "warning", 3: "error"}
 
 
-def read(made: Imported, segments: Segments, on_bytes: Callable[[int], None]) -> None:
+def read(imported: Imported, segments: Segments, on_bytes: Callable[[int], None]) -> None:
     """Read the process of ``part``; see :data:`haiprof.sources.imports.formats.Read`.
 
     Raises:
         HaiprofError: the export cannot be read, or has nothing of it.
     """
-    with Database(made.source.path) as db:
-        _Process(made, db, segments).read(on_bytes)
+    with Database(imported.source.path) as db:
+        _Process(imported, db, segments).read(on_bytes)
 
 
 class _Process:
-    def __init__(self, made: Imported, db: Database, segments: Segments) -> None:
+    def __init__(self, imported: Imported, db: Database, segments: Segments) -> None:
         found = processes.targets(db)
-        part = made.source.part
+        part = imported.source.part
         mine = [target for target in found if target.part == part]
         if not mine:
             raise HaiprofError(
-                f"{made.source.path}: has no process with {part}: open it again, it was changed"
+                f"{imported.source.path}: has no process with {part}: open it again, it was changed"
             )
-        self._made = made
+        self._imported = imported
         self._db = db
         self._all = found
         self._target: Target = mine[0]
@@ -59,13 +59,13 @@ class _Process:
         self._timeless = 0
 
     def read(self, on_bytes: Callable[[int], None]) -> None:
-        made, db = self._made, self._db
-        made.pid = self._target.pid
-        made.host = processes.host(db)
+        imported, db = self._imported, self._db
+        imported.pid = self._target.pid
+        imported.host = processes.host(db)
         if len(self._all) == 1:
-            made.rank, made.world_size = processes.rank_and_world_size(db)
+            imported.rank, imported.world_size = processes.rank_and_world_size(db)
         elif known_ranks := nccl.ranks(db, self._all):
-            made.rank, made.world_size = known_ranks[self._target.key], len(known_ranks)
+            imported.rank, imported.world_size = known_ranks[self._target.key], len(known_ranks)
         known = processes.gpus(db, self._target)
         sizes = {device: row["multiprocessors"] for device, row in known.items()}
         activities = Activities(db, self._target, {d: n for d, n in sizes.items() if n})
@@ -86,12 +86,12 @@ class _Process:
             on_bytes(0)
         self._write("samples", _metrics(db, self._target, devices))
         self._write("events", _diagnostics(db, self._target))
-        if made.begin is None:
-            raise HaiprofError(f"{made.source.path}: has no events of {made.source.part}")
-        made.gpus = [known.get(device) or gpu(device) for device in sorted(devices)]
-        made.lacks = lacks(Path(made.folder))
-        self._tell(ranges.open)
-        on_bytes(made.source.bytes // len(self._all))
+        if imported.begin is None:
+            raise HaiprofError(f"{imported.source.path}: has no events of {imported.source.part}")
+        imported.gpus = [known.get(device) or gpu(device) for device in sorted(devices)]
+        imported.lacks = lacks(Path(imported.folder))
+        self._report_problems(ranges.open)
+        on_bytes(imported.source.bytes // len(self._all))
 
     def _write(self, table: str, frames: pl.DataFrame | Iterator[pl.DataFrame]) -> None:
         import polars as pl
@@ -128,9 +128,9 @@ class _Process:
             if column.name in frame.columns
         )
 
-    def _tell(self, still_open: int) -> None:
+    def _report_problems(self, still_open: int) -> None:
         """Report what is missing, one line each."""
-        path, part = self._made.source.path, self._made.source.part
+        path, part = self._imported.source.path, self._imported.source.part
         lines = []
         if self._base is None:
             lines.append(
@@ -146,7 +146,7 @@ class _Process:
             )
         if self._target == self._all[0] and (others := _others(self._db, self._all)):
             lines.append(f"NVTX ranges of {others} processes that used no GPU are left out")
-        self._made.problems = [f"{path}: {line}" for line in lines]
+        self._imported.problems = [f"{path}: {line}" for line in lines]
 
 
 def _metrics(db: Database, target: Target, devices: set[int]) -> Iterator[pl.DataFrame]:

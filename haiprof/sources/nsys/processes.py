@@ -118,19 +118,19 @@ def gpus(db: Database, target: Target) -> dict[int, dict[str, Any]]:
     """Return what is known of GPUs, by their ordinals in a process: rows of ``Imported.gpus``."""
     known = dict(_described(db))
     number = gpu_numbers(db, target) or {row: row for row in known}
-    made = {}
+    rows = {}
     for device, at in number.items():
         row = known.get(at, {})
         name = row.get("name")
         major, minor = whole(row.get("computeMajor")), whole(row.get("computeMinor"))
-        made[device] = gpu(
+        rows[device] = gpu(
             device,
             name if isinstance(name, str) else "",
             memory_bytes=whole(row.get("totalMemory")),
             multiprocessors=whole(row.get("smCount")) or None,
             capability=None if major is None or minor is None else (major, minor),
         )
-    return made
+    return rows
 
 
 def gpu_numbers(db: Database, target: Target) -> dict[int, int]:
@@ -169,8 +169,8 @@ def _named(db: Database) -> dict[int, int]:
 
 def _ordered(keys: Iterable[int], known: dict[int, int]) -> list[Target]:
     pids = {key: pid for pid, key in known.items()}
-    made = [Target(key, pids.get(key, key >> TID_BITS & _PID_MASK)) for key in keys]
-    return sorted(made, key=lambda target: (target.pid, target.key))
+    targets = [Target(key, pids.get(key, key >> TID_BITS & _PID_MASK)) for key in keys]
+    return sorted(targets, key=lambda target: (target.pid, target.key))
 
 
 def _is_key(value: Any) -> bool:

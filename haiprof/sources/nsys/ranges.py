@@ -78,7 +78,7 @@ class Ranges:
         import polars as pl
 
         at, emitted = pl.col("text"), pl.col("text").str.extract_groups(words.EMITTED)
-        made = (
+        spans = (
             frame.select("start", "end", "thread", "domain", at)
             .with_columns(
                 emitted.struct.field("name").alias("name"),
@@ -95,9 +95,9 @@ class Ranges:
             .then(at.str.contains(words.PLAIN_OPERATOR))
             .otherwise(pl.col("name").str.contains(words.OPERATOR))
         )
-        numbers: list[int | None] = [None] * made.height
+        numbers: list[int | None] = [None] * spans.height
         if self._steps:
-            numbers = [self._steps.get(row) for row in made.select("start", "text").rows()]
+            numbers = [self._steps.get(row) for row in spans.select("start", "text").rows()]
         steps = pl.Series("step", numbers, pl.UInt32())
         category = (
             pl.when(steps.is_not_null())
@@ -108,10 +108,10 @@ class Ranges:
             .then(pl.lit("op"))
             .otherwise(pl.lit("user"))
         )
-        domains = made["domain"].to_list()
+        domains = spans["domain"].to_list()
         said = {number: self._domain(number) for number in set(domains)}
         return (
-            made.with_columns(
+            spans.with_columns(
                 steps,
                 category.alias("category"),
                 pl.coalesce("name", at).alias("name"),
@@ -122,7 +122,7 @@ class Ranges:
                 .then("nn.Module: " + pl.col("called"))
                 .otherwise("name")
                 .alias("name"),
-                self._numbers(made["called"]),
+                self._numbers(spans["called"]),
             )
             .with_columns(
                 pl.when(pl.col("category") == "python").then(pl.col("module")).alias("module")
@@ -181,12 +181,12 @@ class Ranges:
             "where eventType = ? and globalTid between ? and ?",
             (words.NVTX_DOMAIN, *self._target.threads),
         )
-        made = {}
+        domains = {}
         for number, text, at in rows:
             name = text if text is not None or at is None else self._db.strings([at]).get(at)
             if number is not None and name:
-                made[number] = str(name)
-        return made
+                domains[number] = str(name)
+        return domains
 
     def _find_steps(self) -> dict[tuple[int, str], int]:
         """Return the ranges that are steps, by start and text, each with its number.

@@ -58,12 +58,12 @@ def _several_machines(path: str, place: Path) -> Found | None:
     if not machines:
         return None
     each = 1 + max(device_of(log.name) for logs in machines for log in logs)
-    made = (
+    sources = (
         _source(log, number * each, f"{log.parent.name}/")
         for number, logs in enumerate(machines)
         for log in logs
     )
-    return Found(path, True, tuple(made))
+    return Found(path, True, tuple(sources))
 
 
 def _logs(folder: Path) -> list[Path]:

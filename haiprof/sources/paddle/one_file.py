@@ -57,18 +57,18 @@ _JOBS: Final = {
 }
 
 
-def read(made: Imported, segments: Segments, on_bytes: Callable[[int], None]) -> None:
+def read(imported: Imported, segments: Segments, on_bytes: Callable[[int], None]) -> None:
     """Read one worker log; see :data:`haiprof.sources.imports.formats.Read`.
 
     Raises:
         HaiprofError: it has no job.
         OSError: it cannot be read.
     """
-    source = made.source
+    source = imported.source
     jobs, broken = _jobs(source, on_bytes)
     device = device_of(Path(source.path).name)
-    made.gpus = [gpu(device)]
-    made.lacks = dict(LACKS)
+    imported.gpus = [gpu(device)]
+    imported.lacks = dict(LACKS)
     segments.write_frame(
         "device_spans",
         jobs.with_columns(
@@ -79,7 +79,7 @@ def read(made: Imported, segments: Segments, on_bytes: Callable[[int], None]) ->
     )
     segments.write_frame("spans", _steps(jobs))
     if broken:
-        made.problems.append(
+        imported.problems.append(
             f"{source.path}: a job that cannot be read (it is cut off, or ends before it "
             f"begins), in {broken} lines: left out; see whether other output got into them"
         )

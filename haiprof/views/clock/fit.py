@@ -28,7 +28,7 @@ _WINDOW: Final = 8
 
 def pieces_of(points: Points) -> list[Piece] | str:
     """Divide time into as few pieces as the points allow, each with its line; or say why not."""
-    made = []
+    pieces = []
     for part in _parts(points):
         piece = _piece(part)
         if piece is None:
@@ -36,11 +36,11 @@ def pieces_of(points: Points) -> list[Piece] | str:
                 f"of {len(points.time)} collectives and messages some went one way only before or "
                 "after its clock was set"
             )
-        made.append(piece)
-    if not made:
+        pieces.append(piece)
+    if not pieces:
         return f"its {len(points.time)} collectives and messages contradict each other"
-    bridged = [made[0]]
-    for before, after in itertools.pairwise(made):
+    bridged = [pieces[0]]
+    for before, after in itertools.pairwise(pieces):
         bridged += [_bridge(before, after), after]
     return bridged
 
@@ -48,17 +48,17 @@ def pieces_of(points: Points) -> list[Piece] | str:
 def _parts(points: Points) -> list[Points]:
     """Divide points where the clock was set; nothing if they contradict each other too often."""
     most = min(_MOST_PARTS, max(2, len(points.time) // 8))
-    pending, made = [points], []
+    pending, parts = [points], []
     while pending:
         part = pending.pop()
         where = _divided(part)
         if where is None:
-            made.append(part)
+            parts.append(part)
         else:
             pending += [_after(part, where), part.cut(0, where)]
-        if len(pending) + len(made) > most:
+        if len(pending) + len(parts) > most:
             return []
-    return made
+    return parts
 
 
 def _divided(points: Points) -> int | None:
@@ -215,13 +215,13 @@ def _unseen_by_messages(points: Points, a: float, b: float) -> float:
     Only messages over a while show where it was.
     """
     line = a + b * points.time
-    made = 0.0
+    unseen = 0.0
     for room in (points.high - line, line - points.low):
         known = room[np.isfinite(room)]
         wide = max(1, min(2 * _WINDOW, len(known) // 4))
         windows = np.lib.stride_tricks.sliding_window_view(known, wide).min(1)
-        made = max(made, float(windows.max()))
-    return made
+        unseen = max(unseen, float(windows.max()))
+    return unseen
 
 
 def _bridge(before: Piece, after: Piece) -> Piece:

@@ -46,11 +46,11 @@ class Clock:
             return times
         ends = [piece.until + int(piece.ahead(np.array([piece.until]))[0]) for piece in pieces]
         which = np.searchsorted(np.maximum.accumulate(ends[:-1]), times)
-        made = np.empty(len(times), np.int64)
+        result = np.empty(len(times), np.int64)
         for number, piece in enumerate(pieces):
             mine = which == number
-            made[mine] = piece.reference_time(times[mine])
-        return made
+            result[mine] = piece.reference_time(times[mine])
+        return result
 
     def applied(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Return a frame with the times in its columns ``start``, ``end`` and ``time`` corrected.
@@ -62,14 +62,14 @@ class Clock:
             return frame
         nodes = frame["node"].cast(pl.String)
         # A null would turn them into floats, which cannot represent a time to the ns.
-        made = {name: frame[name].fill_null(0).to_numpy().copy() for name in columns}
+        times = {name: frame[name].fill_null(0).to_numpy().copy() for name in columns}
         for node in set(nodes.to_list()) & set(self.pieces):
             mine = (nodes == node).to_numpy()
-            for values in made.values():
+            for values in times.values():
                 values[mine] = self.corrected(node, values[mine])
         return frame.with_columns(
             pl.when(pl.col(name).is_not_null()).then(pl.Series(name, values)).alias(name)
-            for name, values in made.items()
+            for name, values in times.items()
         )
 
     def bound(self, host: str, times: Times) -> Times | None:
@@ -83,7 +83,7 @@ class Clock:
         if not pieces:
             return None
         taken = self.corrected(host, times)
-        made = np.zeros(len(times), np.int64)
+        bounds = np.zeros(len(times), np.int64)
         for piece in pieces:
             # Any piece that the time may belong to.
             at = piece.reference_time(times)
@@ -91,8 +91,8 @@ class Clock:
             low = -np.inf if piece is pieces[0] else piece.since
             high = np.inf if piece is pieces[-1] else piece.until
             can = (at + off >= low) & (at - off <= high)
-            made = np.where(can, np.maximum(made, np.abs(at - taken) + off), made)
-        return made
+            bounds = np.where(can, np.maximum(bounds, np.abs(at - taken) + off), bounds)
+        return bounds
 
 
 def clock(
@@ -133,14 +133,14 @@ def clock(
             for host in hosts:
                 if host in reached or host not in partners.get(through, ()):
                     continue
-                made = _ahead(own.get(host, none), own.get(through, none), sent, host, through)
-                if isinstance(made, str):
-                    contradictory.setdefault(host, made)
+                result = _ahead(own.get(host, none), own.get(through, none), sent, host, through)
+                if isinstance(result, str):
+                    contradictory.setdefault(host, result)
                     continue
                 if through != reference:
-                    made = chained(made, pieces[through])
-                if made and (host not in found or _worst(made) < _worst(found[host])):
-                    found[host] = made
+                    result = chained(result, pieces[through])
+                if result and (host not in found or _worst(result) < _worst(found[host])):
+                    found[host] = result
         pieces.update(found)
         front = list(found)
         reached.update(front)
@@ -158,11 +158,11 @@ def _partners(met: pl.DataFrame, sent: pl.DataFrame) -> dict[str, set[str]]:
     """Return for each host the hosts that it did something together with."""
     groups = met.group_by("meeting").agg(pl.col("host").unique().sort())["host"].unique()
     pairs = sent.select("sender", "receiver").unique().rows()
-    made: dict[str, set[str]] = {}
+    partners: dict[str, set[str]] = {}
     for group in (*groups.to_list(), *pairs):
         for host in group:
-            made.setdefault(host, set()).update(group)
-    return made
+            partners.setdefault(host, set()).update(group)
+    return partners
 
 
 def _worst(pieces: list[Piece]) -> int:
@@ -179,15 +179,15 @@ def _ahead(
         return []
     if not two_sided(points):
         return "messages went one way only, which does not bound how far its clock is off"
-    made = pieces_of(points)
-    if isinstance(made, str):
-        return made
-    if both.height and not bool(both["sure"].all()) and not _credible(made, points):
+    pieces = pieces_of(points)
+    if isinstance(pieces, str):
+        return pieces
+    if both.height and not bool(both["sure"].all()) and not _credible(pieces, points):
         return (
             f"the ends of {len(points.time)} collectives do not agree on one offset; their groups "
             "are not told, so they may be of different ones"
         )
-    return made
+    return pieces
 
 
 def _credible(pieces: list[Piece], points: Points) -> bool:

@@ -36,15 +36,15 @@ class Piece:
 
     def ahead(self, time: Times) -> Times:
         """Return how far the clock is ahead of the reference at its times, in ns."""
-        made: Times = self.base + np.rint(self.a + self.b * (time - self.origin)).astype(np.int64)
-        return made
+        lead: Times = self.base + np.rint(self.a + self.b * (time - self.origin)).astype(np.int64)
+        return lead
 
     def reference_time(self, local: Times) -> Times:
         """Return what the reference's clock showed at times of this one, in ns."""
         # local = t + base + a + b * (t - origin), solved for t.
         since = local - self.base - self.origin
-        made: Times = self.origin + np.rint((since - self.a) / (1 + self.b)).astype(np.int64)
-        return made
+        times: Times = self.origin + np.rint((since - self.a) / (1 + self.b)).astype(np.int64)
+        return times
 
     def bound(self, time: Times) -> Times:
         """Return the maximum error of :meth:`ahead`, in ns."""
@@ -52,13 +52,13 @@ class Piece:
         reach = self.corners[:, :1] + self.corners[:, 1:] * at
         mine = self.a + self.b * at
         off = np.maximum(reach.max(0) - mine, mine - reach.min(0))
-        made: Times = np.ceil(off + self.unseen).astype(np.int64) + 1
-        return made
+        error: Times = np.ceil(off + self.unseen).astype(np.int64) + 1
+        return error
 
 
 def chained(pieces: list[Piece], through: list[Piece]) -> list[Piece]:
     """Add a host's lead over another to that one's lead over the reference."""
-    made = []
+    chain = []
     for piece in pieces:
         for part in through:
             # The other host's clock is that of its piece; both are close enough to the reference's.
@@ -75,7 +75,7 @@ def chained(pieces: list[Piece], through: list[Piece]) -> list[Piece]:
                 part.origin + shift - piece.origin
             )
             sums = (mine[:, None, :] + part.corners[None, :, :]).reshape(-1, 2)
-            made.append(
+            chain.append(
                 Piece(
                     low,
                     high,
@@ -89,4 +89,4 @@ def chained(pieces: list[Piece], through: list[Piece]) -> list[Piece]:
                     piece.pairs,
                 )
             )
-    return made
+    return chain

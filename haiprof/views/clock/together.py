@@ -136,7 +136,7 @@ def messages(matched: pl.DataFrame, hosts: Mapping[str, str], ranks: Mapping[str
 
 def _ranks(text: str) -> list[int]:
     try:
-        made = json.loads(text)
+        ranks = json.loads(text)
     except (ValueError, RecursionError):
         return []
-    return made if isinstance(made, list) else []
+    return ranks if isinstance(ranks, list) else []

@@ -40,19 +40,19 @@ def segments(spans: pl.DataFrame) -> pl.DataFrame:
     if the job restarts its step count.
     """
     found = spans.filter(pl.col("category") == "phase", pl.col("device").is_not_null())
-    made = []
+    frames = []
     for device in found["device"].unique().sort():
         mine = found.filter(pl.col("device") == device)
         start = mine["start"].to_numpy()
         low, high, owner = innermost(start, start + mine["duration"].to_numpy())
-        made.append(
+        frames.append(
             mine.select("device", "step", "name", "stream")[owner].with_columns(
                 pl.Series("start", low), pl.Series("end", high)
             )
         )
-    if not made:
+    if not frames:
         return pl.DataFrame(schema=SEGMENTS_SCHEMA)
-    everything = pl.concat(made)
+    everything = pl.concat(frames)
     return everything.with_columns(pl.struct("device", "step").rle_id().alias("group")).select(
         pl.col(name).cast(kind) for name, kind in SEGMENTS_SCHEMA.items()
     )

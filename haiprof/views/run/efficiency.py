@@ -121,15 +121,15 @@ def work(spans: pl.DataFrame, events: pl.DataFrame) -> Work:
 
 def _attributes(events: pl.DataFrame, kind: str) -> list[tuple[int, dict[str, Any]]]:
     rows = events.filter(pl.col("kind") == kind).sort("time", maintain_order=True)
-    made = []
+    attributes = []
     for time, text in rows.select("time", "attributes").iter_rows():
         try:
             document = json.loads(text or "")
         except (ValueError, RecursionError):
             continue
         if isinstance(document, dict):
-            made.append((time, document))
-    return made
+            attributes.append((time, document))
+    return attributes
 
 
 def _figure(attributes: Mapping[str, Any], name: str) -> float | None:
@@ -159,15 +159,15 @@ def _formula(attributes: Mapping[str, Any]) -> float | None:
 
 def _known(values: Sequence[float | None]) -> list[float]:
     """Return the values with those not yet stated filled from the next statement."""
-    made: list[float] = []
+    filled: list[float] = []
     for value in reversed(values):
         if value is not None:
-            made.append(value)
-        elif made:
-            made.append(made[-1])
+            filled.append(value)
+        elif filled:
+            filled.append(filled[-1])
         else:
             return []  # it was stated, and later withdrawn
-    return made[::-1]
+    return filled[::-1]
 
 
 def _total(values: list[float], which: npt.NDArray[np.intp]) -> float | None:
@@ -328,11 +328,11 @@ def _peak(
     if not mixture:
         whys.append("the type of the multiplications is not known: set haiprof.model(dtype=…)")
         return None
-    made = 0.0
+    total = 0.0
     for gpu in gpus:
         one, why = mixed_peak(gpu, mixture)
         if one is None:
             whys.append(why)
             return None
-        made += one
-    return made
+        total += one
+    return total

@@ -163,13 +163,13 @@ def _hangs(
     limit = usual + max((_HANG_TIMES - 1) * usual, _HANG_NS)
     far = rest > limit
     first = np.arange(len(start)) == 0
-    made = [
+    parts = [
         ("startup", (end - rest + usual)[far & first], end[far & first]),
         ("hang", (end - rest + usual)[far & ~first], end[far & ~first]),
     ]
     if (life.died or life.live) and life.end - last > limit:
-        made.append(("hang", np.array([last + usual]), np.array([life.end])))
-    return made
+        parts.append(("hang", np.array([last + usual]), np.array([life.end])))
+    return parts
 
 
 def _paint(layers: Sequence[tuple[str, Times, Times]], begin: int, end: int) -> Pieces:
@@ -231,10 +231,10 @@ def together(ranks: Iterable[Pieces]) -> Pieces | None:
     Args:
         ranks: time lines with the same begin and end.
     """
-    made: Pieces | None = None
+    combined: Pieces | None = None
     for own in ranks:
-        made = own if made is None else _first(made, own)
-    return made
+        combined = own if combined is None else _first(combined, own)
+    return combined
 
 
 def _first(one: Pieces, other: Pieces) -> Pieces:

@@ -57,16 +57,16 @@ class Use:
 
 def added(uses: Iterable[Use]) -> Use:
     """Add the GPU use of several processes."""
-    made = Use()
+    total = Use()
     for one in uses:
         for item in fields(Use):
-            mine, more = getattr(made, item.name), getattr(one, item.name)
+            mine, more = getattr(total, item.name), getattr(one, item.name)
             if isinstance(more, dict):
                 for name, ns in more.items():
                     mine[name] = mine.get(name, 0) + ns
             else:
-                setattr(made, item.name, mine + more)
-    return made
+                setattr(total, item.name, mine + more)
+    return total
 
 
 def use(
@@ -87,13 +87,13 @@ def use(
         phases: what :func:`haiprof.views.run.device_steps.segments` returns.
         intervals: what :func:`haiprof.views.run.recorded.recorded` returns.
     """
-    made = Use(intervals=intervals.height)
+    result = Use(intervals=intervals.height)
     every = device_steps(phases)
-    made.steps = every.height
-    made.step_ns = int((every["end"] - every["start"]).sum())
+    result.steps = every.height
+    result.step_ns = int((every["end"] - every["start"]).sum())
     stepped = phases.filter(pl.col("step").is_not_null())
     sums = stepped.group_by("name").agg((pl.col("end") - pl.col("start")).sum())
-    made.phase_ns = {str(name): int(ns) for name, ns in sums.iter_rows()}
+    result.phase_ns = {str(name): int(ns) for name, ns in sums.iter_rows()}
 
     windows = all_windows(intervals, phases, host_steps(spans), kernels)
     busy, computing = busy_times(kernels), computing_times(kernels)
@@ -105,25 +105,25 @@ def use(
         window = merge(mine["start"].to_numpy(), mine["end"].to_numpy())
         ran = intersect(*busy.get(device, none), *window)
         time, work = _length(window), _length(ran)
-        made.recorded = max(made.recorded, mine.height)
-        made.recorded_ns += time
-        made.busy_ns += work
-        made.communication_ns += _length(intersect(*communicating.get(device, none), *window))
-        made.exposed_ns += work - _length(intersect(*computing.get(device, none), *window))
+        result.recorded = max(result.recorded, mine.height)
+        result.recorded_ns += time
+        result.busy_ns += work
+        result.communication_ns += _length(intersect(*communicating.get(device, none), *window))
+        result.exposed_ns += work - _length(intersect(*computing.get(device, none), *window))
         rest = time - work
         for name, low, high in host:
             idle = int((covered(*window, low, high) - covered(*ran, low, high)).sum())
-            made.idle_ns[name] = made.idle_ns.get(name, 0) + idle
+            result.idle_ns[name] = result.idle_ns.get(name, 0) + idle
             rest -= idle
-        made.idle_ns[step_views.OTHER] = made.idle_ns.get(step_views.OTHER, 0) + rest
+        result.idle_ns[step_views.OTHER] = result.idle_ns.get(step_views.OTHER, 0) + rest
         within = stepped.filter(
             pl.col("device") == device, pl.col("group").is_in(mine["group"].implode())
         )
         for name, low, high in _by_name(within):
             phase, part = int((high - low).sum()), int(covered(*ran, low, high).sum())
-            made.recorded_phase_ns[name] = made.recorded_phase_ns.get(name, 0) + phase
-            made.busy_phase_ns[name] = made.busy_phase_ns.get(name, 0) + part
-    return made
+            result.recorded_phase_ns[name] = result.recorded_phase_ns.get(name, 0) + phase
+            result.busy_phase_ns[name] = result.busy_phase_ns.get(name, 0) + part
+    return result
 
 
 def _by_name(phases: pl.DataFrame) -> list[tuple[str, Times, Times]]:

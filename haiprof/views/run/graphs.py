@@ -39,7 +39,7 @@ def replays(found: pl.DataFrame, on_host: pl.DataFrame) -> pl.DataFrame:
         return pl.DataFrame(schema=REPLAYS_SCHEMA)
     duration = pl.col("duration")
     keys = ("device", "name")
-    made = found.group_by(keys).agg(
+    by_graph = found.group_by(keys).agg(
         pl.len().alias("replays"),
         duration.sum().alias("total"),
         duration.mean().alias("mean"),
@@ -48,7 +48,7 @@ def replays(found: pl.DataFrame, on_host: pl.DataFrame) -> pl.DataFrame:
         duration.max().alias("max"),
     )
     return (
-        made.join(_in_steps(found, on_host), on=keys, how="left")
+        by_graph.join(_in_steps(found, on_host), on=keys, how="left")
         .with_columns(pl.col("steps").fill_null(0))
         .sort("total", pl.col("name").cast(pl.String), descending=[True, False])
         .select(pl.col(name).cast(kind) for name, kind in REPLAYS_SCHEMA.items())

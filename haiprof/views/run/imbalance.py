@@ -111,10 +111,10 @@ def imbalance(parts: RankParts) -> pl.DataFrame:
                         len(steps),
                     )
                 )
-    made = pl.DataFrame(rows, SCHEMA, orient="row")
+    frame = pl.DataFrame(rows, SCHEMA, orient="row")
     # A rank that is late for longer takes precedence.
     lasted = (pl.col("until") - pl.col("since") + 1).fill_null(1)
-    return made.sort(pl.col("late") * lasted, "rank", descending=[True, False])
+    return frame.sort(pl.col("late") * lasted, "rank", descending=[True, False])
 
 
 def words(row: Mapping[str, Any], who: str) -> str:
@@ -139,12 +139,12 @@ def lines(late: pl.DataFrame) -> list[str]:
     Args:
         late: what :meth:`haiprof.analyzer.Analyzer.imbalance` returns.
     """
-    made = [
+    sentences = [
         f"{row['words']} ({row['evidence']})" if row["evidence"] else str(row["words"])
         for row in late.head(_SAID).to_dicts()
     ]
     more = late.height - _SAID
-    return [*made, f"{more} more ranks are late"] if more > 0 else made
+    return [*sentences, f"{more} more ranks are late"] if more > 0 else sentences
 
 
 def _cube(parts: RankParts) -> tuple[list[str], list[str], Times, Cube]:

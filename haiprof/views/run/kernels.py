@@ -108,7 +108,7 @@ def totals(kernels: pl.DataFrame, phases: pl.DataFrame) -> pl.DataFrame:
     by_name = by_phase.with_columns(
         pl.col("name").replace(readable).alias("demangled"), pl.col("phase").cast(pl.String)
     ).sort("total", "phase", descending=[True, False])
-    made = by_name.group_by("kind", "demangled").agg(
+    totals_by_name = by_name.group_by("kind", "demangled").agg(
         pl.col("calls").sum(),
         pl.col("total").sum(),
         pl.col("min").min(),
@@ -116,7 +116,7 @@ def totals(kernels: pl.DataFrame, phases: pl.DataFrame) -> pl.DataFrame:
         pl.col("phase").drop_nulls().unique(maintain_order=True).alias("phases"),
     )
     return (
-        made.with_columns(
+        totals_by_name.with_columns(
             (pl.col("total") / pl.col("calls")).alias("mean"),
             pl.when(pl.col("total").sum() > 0)
             .then(pl.col("total") / pl.col("total").sum())

@@ -64,18 +64,18 @@ def pieces(spans: pl.DataFrame) -> dict[str, tuple[Times, Times]]:
     end = start + phases["duration"].to_numpy()
     names = phases["name"].cast(pl.String).to_numpy()
     from_, until, which = innermost(start, end)
-    made = {STEP: whole}
+    by_phase = {STEP: whole}
     for name in sorted(set(names)):
         own = names[which] == name
-        made[str(name)] = intersect(*merge(from_[own], until[own]), *whole)
+        by_phase[str(name)] = intersect(*merge(from_[own], until[own]), *whole)
     under_start, under_end = merge(start, end)
     limits = np.iinfo(np.int64)
     free = (
         np.concatenate((np.array([limits.min]), under_end)),
         np.concatenate((under_start, np.array([limits.max]))),
     )
-    made[step_views.OTHER] = intersect(*free, *whole)
-    return {name: piece for name, piece in made.items() if len(piece[0])}
+    by_phase[step_views.OTHER] = intersect(*free, *whole)
+    return {name: piece for name, piece in by_phase.items() if len(piece[0])}
 
 
 def phase_means(samples: pl.DataFrame, phases: Pieces) -> pl.DataFrame:

@@ -165,17 +165,17 @@ def pipeline(jobs: pl.DataFrame, step: int | None = None) -> Pipeline:
         return _empty(jobs)
     own = pl.col("rank").cast(pl.UInt32, strict=False).fill_null(0)
     by_stage = pl.col("kind").is_in(STAGE_KINDS)
-    made = _with_what_they_need(jobs).with_columns(
+    placed = _with_what_they_need(jobs).with_columns(
         pl.when(by_stage).then(pl.col("stage").fill_null(own)).otherwise(pl.col("stage"))
     )
-    windows = _windows(made)
+    windows = _windows(placed)
     if step is not None:
         windows = windows.filter(pl.col("step") == step)
-        made = made.filter(pl.col("step") == step)
-        if not made.height:
+        placed = placed.filter(pl.col("step") == step)
+        if not placed.height:
             return _empty(jobs)
-    lanes = _lanes(made, windows)
-    return Pipeline(made, lanes, _steps(made, lanes, windows), _stages(made))
+    lanes = _lanes(placed, windows)
+    return Pipeline(placed, lanes, _steps(placed, lanes, windows), _stages(placed))
 
 
 def _empty(jobs: pl.DataFrame) -> Pipeline:
@@ -264,16 +264,16 @@ def _in_windows(jobs: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
         pl.col("begin").shift(1).alias("least"),
         pl.col("end").shift(1).alias("most"),
     )
-    made = (
+    cut = (
         jobs.filter(pl.col("step").is_not_null())
         .with_columns((pl.col("start") + pl.col("duration")).alias("end"))
         .join(windows.select("step", "begin"), on="step")
         .join(before, on="step")
     )
-    early = made.filter(pl.col("start") < pl.col("begin"), pl.col("earlier").is_not_null())
+    early = cut.filter(pl.col("start") < pl.col("begin"), pl.col("earlier").is_not_null())
     return pl.concat(
         [
-            made.with_columns(
+            cut.with_columns(
                 pl.max_horizontal("start", "begin").alias("start"),
                 pl.max_horizontal("end", "begin").alias("end"),
             ),

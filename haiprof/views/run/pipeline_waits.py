@@ -80,14 +80,14 @@ def waited_for(jobs: Iterable[Job]) -> dict[int, int]:
 def _stretches(
     jobs: list[Job], done: dict[tuple[int, int, int | None, int], Job], begin: int
 ) -> list[_Stretch]:
-    made = []
+    stretches = []
     at = begin
     for job in jobs:
         if job.start > at:
             needs = done.get((job.line, job.step, job.microbatch, job.place - job.step))
             if job.step and needs is not None and needs.lane != job.lane and needs.end > at:
-                made.append(_Stretch(at, min(needs.end, job.start), None, needs.lane))
+                stretches.append(_Stretch(at, min(needs.end, job.start), None, needs.lane))
         if job.end > max(at, job.start):
-            made.append(_Stretch(max(at, job.start), job.end, job.place, None))
+            stretches.append(_Stretch(max(at, job.start), job.end, job.place, None))
             at = job.end
-    return made
+    return stretches

@@ -87,18 +87,18 @@ class RankParts:
         names = rows["part"].unique().sort().to_list()
         number = rows["part"].replace_strict(names, range(len(names)), return_dtype=pl.Int64())
         column = number.to_numpy()
-        made = _Rank(
+        rank_steps = _Rank(
             steps.astype(np.int64),
             names,
             np.zeros((len(steps), len(names)), np.int64),
             *(np.full((len(steps), len(names)), _NEVER) for _ in range(2)),
         )
-        made.duration[row, column] = rows["duration"].to_numpy()
+        rank_steps.duration[row, column] = rows["duration"].to_numpy()
         is_span = (rows["start"].is_not_null() & rows["end"].is_not_null()).to_numpy()
-        for name, values in (("start", made.start), ("end", made.end)):
+        for name, values in (("start", rank_steps.start), ("end", rank_steps.end)):
             times = rows[name].filter(is_span).to_numpy()
             values[row[is_span], column[is_span]] = times if clock is None else clock(times)
-        self._ranks[rank] = made
+        self._ranks[rank] = rank_steps
 
     @property
     def ranks(self) -> list[str]:
@@ -133,10 +133,10 @@ class RankParts:
 
     def shared_steps(self) -> Times:
         """Return the steps that all ranks have, in their order."""
-        made: Times | None = None
+        shared: Times | None = None
         for each in self._ranks.values():
-            made = each.steps if made is None else np.intersect1d(made, each.steps, True)
-        return np.zeros(0, np.int64) if made is None else made
+            shared = each.steps if shared is None else np.intersect1d(shared, each.steps, True)
+        return np.zeros(0, np.int64) if shared is None else shared
 
     def leave_waiting_out(self) -> None:
         """Subtract the time that ranks waited for each other in a part that they leave together.
@@ -196,13 +196,13 @@ class RankParts:
         steps, names = self.shared_steps(), self.names
         edges = np.arange(0, len(steps), width)
         sizes = np.diff(np.append(edges, len(steps)))
-        made = np.zeros((len(self._ranks), len(edges), len(names)), np.float32)
+        cube = np.zeros((len(self._ranks), len(edges), len(names)), np.float32)
         for number, rank in enumerate(self.ranks if len(edges) else ()):
             each = self._ranks[rank]
             rows = np.searchsorted(each.steps, steps)
             sums = np.add.reduceat(each.duration[rows], edges, 0) / sizes[:, None]
-            made[number][:, [names.index(name) for name in each.names]] = sums
-        return made
+            cube[number][:, [names.index(name) for name in each.names]] = sums
+        return cube
 
     def spanned(self, rank: str, since: int | None, until: int | None) -> tuple[int, int, int]:
         """Return the start and end of a rank's spans in some of its steps, and their number."""

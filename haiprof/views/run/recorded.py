@@ -174,7 +174,7 @@ def windows(intervals: pl.DataFrame, steps: pl.DataFrame, on_host: pl.DataFrame)
             last activities may not have been recorded.
         on_host: result of :func:`host_steps`.
     """
-    made = [steps.clear()]
+    parts = [steps.clear()]
     placed = _with_host(steps, on_host)
     rows = intervals.select("start", "end", "first_step", "last_step", "steps").rows()
     for number, (start, end, first, last, count) in enumerate(rows):
@@ -194,8 +194,8 @@ def windows(intervals: pl.DataFrame, steps: pl.DataFrame, on_host: pl.DataFrame)
             # The numbers name each step once, including steps that the host's spans lack.
             lacking = pl.col("begun_on_host").is_null()
             on_time = (on_time | lacking) & pl.col("step").is_between(first, last)
-        made.append(chosen.filter(on_time).select(steps.columns))
-    return pl.concat(made).sort("device", "start")
+        parts.append(chosen.filter(on_time).select(steps.columns))
+    return pl.concat(parts).sort("device", "start")
 
 
 def _with_host(steps: pl.DataFrame, on_host: pl.DataFrame) -> pl.DataFrame:
@@ -231,28 +231,28 @@ def all_windows(
     own = windows(intervals, device_steps(phases), on_host)
     used = kernels.filter(pl.col("kind").is_in(list(BUSY_KINDS)))["device"].drop_nulls().unique()
     others = sorted(set(used) - set(phases["device"].unique()))
-    made = [own]
+    frames = [own]
     for device in others:
         steps = on_host.with_row_index("group").select(
             pl.lit(device).alias("device"), "group", "step", "start", "end"
         )
         cast = steps.select(pl.col(name).cast(kind) for name, kind in STEPS_SCHEMA.items())
-        made.append(windows(intervals, cast, on_host))
-    return pl.concat(made)
+        frames.append(windows(intervals, cast, on_host))
+    return pl.concat(frames)
 
 
 def _attributes(events: pl.DataFrame) -> list[tuple[int, dict[str, Any]]]:
     """Return time and attributes of the events that say when kernels were recorded."""
     rows = events.filter(pl.col("kind") == EVENT_KIND).sort("time", maintain_order=True)
-    made = []
+    parsed = []
     for time, text in rows.select("time", "attributes").iter_rows():
         try:
             attributes = json.loads(text or "")
         except (ValueError, RecursionError):
             continue
         if isinstance(attributes, dict):
-            made.append((time, attributes))
-    return made
+            parsed.append((time, attributes))
+    return parsed
 
 
 def _word(value: object) -> str | None:

@@ -114,12 +114,12 @@ def _whole(samples: pl.DataFrame) -> pl.DataFrame:
 def stats_by_instance(samples: pl.DataFrame) -> dict[str, dict[str, Stat]]:
     """Summarise each metric of each instance over time: instance -> metric -> statistics."""
     found = usable(samples).filter(pl.col("instance").is_not_null())
-    made: dict[str, dict[str, Stat]] = {}
+    by_instance: dict[str, dict[str, Stat]] = {}
     for instance, metric, mean, top, begin, end, count in _summed(
         found, ["instance", "metric"]
     ).iter_rows():
-        made.setdefault(instance, {})[metric] = Stat(mean, top, 1, begin, end, count)
-    return made
+        by_instance.setdefault(instance, {})[metric] = Stat(mean, top, 1, begin, end, count)
+    return by_instance
 
 
 def _summed(samples: pl.DataFrame, by: list[str]) -> pl.DataFrame:

@@ -127,7 +127,7 @@ def _together(kernels: pl.DataFrame, gap: int) -> pl.DataFrame:
         ordered["end"].to_numpy(),
         gap,
     )
-    made = (
+    combined = (
         ordered.with_columns(pl.Series("shape", shape))
         .group_by("shape", "device", "lane", "what", maintain_order=True)
         .agg(
@@ -137,9 +137,9 @@ def _together(kernels: pl.DataFrame, gap: int) -> pl.DataFrame:
             pl.len().alias("count"),
         )
     )
-    readable = demangled(made["name"].drop_nulls().unique())
+    readable = demangled(combined["name"].drop_nulls().unique())
     short = {name: short_name(text) for name, text in readable.items()}
-    return made.with_columns(pl.col("name").replace(short))
+    return combined.with_columns(pl.col("name").replace(short))
 
 
 def _shapes(key: Index, start: Times, end: Times, gap: int) -> Index:

@@ -41,9 +41,9 @@ def bandwidth(linked: Linked, *, drop_last_step: bool = False) -> pl.DataFrame:
         "end",
         pl.coalesce("bandwidth", computed).alias("bandwidth"),
     ).filter(pl.col("bandwidth").is_not_null(), pl.col("end") > pl.col("start"))
-    made = [_series(mine) for mine in copies.partition_by("device", "kind")]
-    made.sort(key=lambda frame: (frame["device"][0] is not None, *frame.row(0)[:2]))
-    return pl.concat(made) if made else pl.DataFrame(schema=SCHEMA)
+    series = [_series(mine) for mine in copies.partition_by("device", "kind")]
+    series.sort(key=lambda frame: (frame["device"][0] is not None, *frame.row(0)[:2]))
+    return pl.concat(series) if series else pl.DataFrame(schema=SCHEMA)
 
 
 SCHEMA = {
@@ -89,8 +89,8 @@ def _series(copies: pl.DataFrame) -> pl.DataFrame:
     # The sum's rounding error is known whenever nothing is open.
     idle = np.maximum.accumulate(np.where(open_ == 0, np.arange(len(open_)), -1))
     error = np.where(idle >= 0, total[idle], 0.0)
-    made = np.where(open_ == 0, 0.0, np.maximum(total - error, 0.0))
+    bandwidth = np.where(open_ == 0, 0.0, np.maximum(total - error, 0.0))
     rows = np.tile(np.arange(len(speed)), 2)[order]
     return copies[rows].select(
-        "device", "kind", pl.Series("time", time[order]), pl.Series("bandwidth", made)
+        "device", "kind", pl.Series("time", time[order]), pl.Series("bandwidth", bandwidth)
     )

@@ -75,14 +75,14 @@ def communications(linked: Linked, *, world_size: int | None = None) -> pl.DataF
         host), ``call`` (the row in ``linked.ops`` of the operation that communicated) and
         ``activity`` (the row in ``linked.activities``).
     """
-    made = linked.once(_found)
-    if world_size and made.height:
+    found = linked.once(_found)
+    if world_size and found.height:
         unknown = pl.col("group_size").is_null() & pl.col("group").is_null()
         world = pl.lit(world_size, pl.UInt32())
-        made = made.with_columns(
+        found = found.with_columns(
             pl.when(unknown).then(world).otherwise("group_size").alias("group_size")
         ).with_columns(pl.coalesce("size", _whole_size(pl.col("bytes"))).alias("size"))
-    return made
+    return found
 
 
 def size(op: pl.Expr, elements_in: pl.Expr, elements_out: pl.Expr, ranks: pl.Expr) -> pl.Expr:
@@ -114,8 +114,8 @@ def _found(linked: Linked) -> pl.DataFrame:
         _of_kernels(linked, collectives, ran, is_op, row_by_op),
         _of_host(linked, collectives, calls, row_by_op),
     )
-    made = pl.concat([part for part in parts if part.height])
-    return made.sort("start", maintain_order=True)
+    frame = pl.concat([part for part in parts if part.height])
+    return frame.sort("start", maintain_order=True)
 
 
 def _communicating(linked: Linked) -> npt.NDArray[np.bool_]:
@@ -123,8 +123,8 @@ def _communicating(linked: Linked) -> npt.NDArray[np.bool_]:
     names = texts.cast(pl.String).to_list()
     known = roles.communication(filter(None, names), linked.rules.operations)
     chosen = np.array([name in known for name in names], np.bool_)
-    made: npt.NDArray[np.bool_] = chosen[number] & linked.of("op", "user")
-    return made
+    communicating: npt.NDArray[np.bool_] = chosen[number] & linked.of("op", "user")
+    return communicating
 
 
 def _on_host(linked: Linked, is_op: npt.NDArray[np.bool_]) -> Index:
@@ -317,10 +317,10 @@ def _bytes_of(shapes: str | None, types: str | None) -> int | None:
 def _elements(shape: object) -> int | None:
     if not isinstance(shape, list) or not all(isinstance(n, int) for n in shape):
         return None
-    made = 1
+    elements = 1
     for n in shape:
-        made *= n
-    return made
+        elements *= n
+    return elements
 
 
 def _normal(ops: pl.Series) -> pl.Series:
@@ -331,24 +331,24 @@ def _normal(ops: pl.Series) -> pl.Series:
 
 
 def _texts(column: pl.Series, known: Mapping[str, str | None]) -> pl.Series:
-    made: pl.Series = column.replace_strict(
+    texts: pl.Series = column.replace_strict(
         list(known), list(known.values()), default=None, return_dtype=pl.String()
     )
-    return made
+    return texts
 
 
 def _first(*columns: pl.Series) -> pl.Series:
     """Return for each row the first of its values that is not null."""
-    made, *others = columns
+    first, *others = columns
     for other in others:
-        made = made.zip_with(made.is_not_null(), other)
-    return made
+        first = first.zip_with(first.is_not_null(), other)
+    return first
 
 
 def _names(linked: Linked, rows: npt.NDArray[np.int64]) -> pl.Series:
     at = pl.Series("at", rows).to_frame().select(pl.when(pl.col("at") >= 0).then(pl.col("at")))
-    made: pl.Series = linked.ops["name"].gather(at["at"]).cast(pl.String)
-    return made
+    names: pl.Series = linked.ops["name"].gather(at["at"]).cast(pl.String)
+    return names
 
 
 def _at(values: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

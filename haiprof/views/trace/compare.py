@@ -195,14 +195,14 @@ def _compared(before: _Samples, after: _Samples) -> pl.DataFrame:
         "before_count": mean[2],
         "after_count": mean[3],
     }
-    made = {
+    columns = {
         "name": [names[row] for row in order],
         **{name: pl.Series(values[order], nan_to_null=True) for name, values in measured.items()},
         "before_steps": np.full(len(names), first.time.shape[1], np.uint32),
         "after_steps": np.full(len(names), second.time.shape[1], np.uint32),
         "verdict": verdict[order],
     }
-    return pl.DataFrame(made, schema=SCHEMA)
+    return pl.DataFrame(columns, schema=SCHEMA)
 
 
 def _aligned(samples: _Samples, rows: npt.NDArray[np.intp], count: int) -> _Samples:
@@ -253,8 +253,8 @@ def two_sided(
 
 def _scale(freedom: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     logs = [math.lgamma((each + 1) / 2) - math.lgamma(each / 2) for each in freedom.tolist()]
-    made: npt.NDArray[np.float64] = np.exp(np.array(logs)) / math.sqrt(math.pi)
-    return made
+    scale: npt.NDArray[np.float64] = np.exp(np.array(logs)) / math.sqrt(math.pi)
+    return scale
 
 
 def quantile(chance: float, freedom: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

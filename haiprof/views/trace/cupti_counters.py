@@ -38,14 +38,14 @@ def cupti_counters(linked: Linked, spans: pl.DataFrame) -> pl.DataFrame:
     ranges = spans.filter(pl.col("category") == "counters").sort("start")
     counters_of = [_numbers(text) for text in ranges["attributes"].cast(pl.String).to_list()]
     names = sorted({name for counters in counters_of for name in counters})
-    made = ranges.select("start", "duration", "name").with_columns(
+    frame = ranges.select("start", "duration", "name").with_columns(
         *_operators(linked, ranges.height),
         pl.Series("flops", [_flops(counters) for counters in counters_of], pl.Float64()),
     )
-    return made.with_columns(
+    return frame.with_columns(
         pl.Series(name, [counters.get(name) for counters in counters_of], pl.Float64())
         for name in names
-        if name not in made.columns
+        if name not in frame.columns
     )
 
 
@@ -87,13 +87,13 @@ def _numbers(text: str | None) -> dict[str, float]:
         return {}
     if not isinstance(document, dict):
         return {}
-    made = {}
+    numbers = {}
     for name, value in document.items():
         try:
-            made[str(name)] = float(value)
+            numbers[str(name)] = float(value)
         except (TypeError, ValueError, OverflowError):
             continue
-    return made
+    return numbers
 
 
 def _flops(counters: dict[str, float]) -> float | None:

@@ -197,7 +197,7 @@ class Meetings:
         whole = pl.concat(self._members, how="vertical_relaxed")
         self._members.clear()
         shortest = pl.col("shortest")
-        made = whole.group_by(self._SAME).agg(
+        totals = whole.group_by(self._SAME).agg(
             pl.col("found").sum(),
             shortest.min(),
             pl.col("longest").max(),
@@ -205,8 +205,8 @@ class Meetings:
             pl.col("fewest").min(),
             pl.col("most").max(),
         )
-        self._members.append(made)
-        self._known, self._waiting = made.height, 0
+        self._members.append(totals)
+        self._known, self._waiting = totals.height, 0
 
 
 def transfer(matched: pl.DataFrame) -> pl.DataFrame:

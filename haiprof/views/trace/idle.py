@@ -64,8 +64,8 @@ def idle(
     streams = linked.activities.select("device", "stream")[np.repeat(found.first, 3)]
     count = len(found.first)
     of = pl.DataFrame([pl.Series("group", np.arange(3 * count))])
-    made = of.join(groups, on="group", how="left", maintain_order="left")
-    idle = made["idle"].fill_null(0).to_numpy()
+    rows = of.join(groups, on="group", how="left", maintain_order="left")
+    idle = rows["idle"].fill_null(0).to_numpy()
     whole = np.repeat(idle.reshape(count, 3).sum(axis=1), 3)
     share = pl.Series("ratio", idle / np.maximum(whole, 1))
     return streams.hstack(
@@ -73,8 +73,8 @@ def idle(
             pl.Series("category", CATEGORIES * count, pl.String()),
             pl.Series("idle", idle),
             share.set(pl.Series(whole == 0), None),
-            made["count"].fill_null(0),
-            *made.get_columns()[3:],
+            rows["count"].fill_null(0),
+            *rows.get_columns()[3:],
         ]
     )
 

@@ -127,7 +127,7 @@ def kernels(linked: Linked, by: By = "name", *, compat: bool = False) -> pl.Data
             values = values.fill_null(0)
         columns[name] = groups.mean(values, duration, order) / (100 if name == "occupancy" else 1)
     schema = {name: kind for name, kind in SCHEMA.items() if by == "launch" or name not in _LAUNCH}
-    series = {name: made for name, made in columns.items() if isinstance(made, pl.Series)}
+    series = {name: column for name, column in columns.items() if isinstance(column, pl.Series)}
     # Columns that are equal in all groups take no memory.
     return pl.DataFrame(series).select(
         (pl.col(name) if name in series else columns[name]).cast(kind).alias(name)
@@ -165,8 +165,8 @@ class _Groups:
         np.invert(total, out=total)
         np.invert(rows, out=rows)
         # Ties keep the order of the keys.
-        made: Order = _core.Groups([total, rows]).order.copy()
-        return made
+        order: Order = _core.Groups([total, rows]).order.copy()
+        return order
 
     def sum_up(
         self, values: Times, order: Order
@@ -193,10 +193,10 @@ class _Groups:
         weighted = (values.fill_null(0.0) * weights).to_numpy()[self._made.order]
         sums = np.add.reduceat(weighted, self._made.first[:-1])
         frame = pl.DataFrame({"sum": sums[order], "of": of[order]})
-        made: pl.Series = frame.select(
+        means: pl.Series = frame.select(
             pl.when(pl.col("of") > 0).then(pl.col("sum") / pl.col("of"))
         ).to_series()
-        return made
+        return means
 
     def keys(self, order: Order) -> dict[str, pl.Series | pl.Expr]:
         """Return the keys of these groups, by column."""
@@ -236,14 +236,14 @@ class _Key:
 
     def values_of(self, numbers: npt.NDArray[Any]) -> pl.Series:
         """Convert numbers of keys into the keys."""
-        made: pl.Series
+        keys: pl.Series
         if self._texts is not None:
-            made = self._texts.gather(numbers)
-            return made
-        made = pl.Series(numbers)
+            keys = self._texts.gather(numbers)
+            return keys
+        keys = pl.Series(numbers)
         if not self._some_missing:
-            return made
-        return made.to_frame("key").select(pl.when(pl.col("key") > 0).then(pl.col("key") - 1))[
+            return keys
+        return keys.to_frame("key").select(pl.when(pl.col("key") > 0).then(pl.col("key") - 1))[
             "key"
         ]
 

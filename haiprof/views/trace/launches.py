@@ -80,9 +80,9 @@ def summary(
             pl.len().alias("count"),
             pl.col("runtime").n_unique().alias("calls"),
             *(
-                made
+                column
                 for name in measured
-                for made in (
+                for column in (
                     pl.col(name).sum().alias(f"{name}_sum"),
                     pl.col(name).mean().alias(f"{name}_mean"),
                     pl.col(name).median().alias(f"{name}_p50"),

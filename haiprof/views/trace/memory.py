@@ -137,8 +137,8 @@ class Records:
     def increase(self) -> Times:
         """Bytes in use after each record in ``order``, less those before the trace."""
         total = np.cumsum(self.size[self.order])
-        made: Times = total - np.append(np.int64(0), total)[self.first[self.memory[self.order]]]
-        return made
+        growth: Times = total - np.append(np.int64(0), total)[self.first[self.memory[self.order]]]
+        return growth
 
     @functools.cached_property
     def first(self) -> Index:
@@ -187,7 +187,7 @@ def curve(records: Records, points: int | None = None) -> pl.DataFrame:
     increase = pl.Series("increase", records.increase)
     if not records.sized.all():
         increase = increase.set(pl.Series(~records.sized[order]), None)
-    made = pl.DataFrame(
+    frame = pl.DataFrame(
         {
             **records.places(order),
             "time": records.time[order],
@@ -197,11 +197,11 @@ def curve(records: Records, points: int | None = None) -> pl.DataFrame:
         },
         schema=CURVE_SCHEMA,
     )
-    if points is None or made.height <= points:
-        return made
-    ends = np.append(records.first, made.height)
+    if points is None or frame.height <= points:
+        return frame
+    ends = np.append(records.first, frame.height)
     return pl.concat(
-        _thinned(made[low:high], points)
+        _thinned(frame[low:high], points)
         for low, high in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)
     )
 
@@ -301,12 +301,12 @@ def operators(records: Records) -> pl.DataFrame:
     found = np.flatnonzero(np.any(total != 0, axis=0))
     calls = np.bincount(ops.name[called], minlength=len(ops.names))
     name, place_of = np.divmod(found, max(memories, 1))
-    made = {**records.where[place_of].to_dict(), "operator": ops.names[name]}
-    made |= {"calls": pl.Series(calls[name])}
+    columns = {**records.where[place_of].to_dict(), "operator": ops.names[name]}
+    columns |= {"calls": pl.Series(calls[name])}
     for kind, column in enumerate(("increase", "allocations", "allocated")):
         for prefix, values in (("", total), ("self_", own)):
-            made[prefix + column] = pl.Series(values[kind, found])
-    return pl.DataFrame(made, schema=OPERATORS_SCHEMA).sort(
+            columns[prefix + column] = pl.Series(values[kind, found])
+    return pl.DataFrame(columns, schema=OPERATORS_SCHEMA).sort(
         "allocated", *_WHERE, "operator", descending=[True, False, False, False]
     )
 
@@ -380,16 +380,16 @@ def _holders(
         }
     )
     by = ["memory", "name", "phase", "step"]
-    made = blocks.group_by(by).agg(pl.len().alias("blocks"), pl.col("bytes").sum())
+    by_holder = blocks.group_by(by).agg(pl.len().alias("blocks"), pl.col("bytes").sum())
     names = linked.named[1]
     return pl.DataFrame(
         {
-            **records.where[made["memory"].to_numpy()].to_dict(),
-            "operator": names[_at(made["name"].to_numpy())],
-            "phase": _PHASES[made["phase"]],
-            "step": made["step"],
-            "blocks": made["blocks"],
-            "bytes": made["bytes"],
+            **records.where[by_holder["memory"].to_numpy()].to_dict(),
+            "operator": names[_at(by_holder["name"].to_numpy())],
+            "phase": _PHASES[by_holder["phase"]],
+            "step": by_holder["step"],
+            "blocks": by_holder["blocks"],
+            "bytes": by_holder["bytes"],
         },
         schema=HOLDERS_SCHEMA,
     ).sort(
@@ -446,9 +446,9 @@ def _appearance(values: npt.NDArray[Any]) -> Index:
     """Where each value occurs first."""
     order = np.argsort(values, kind="stable")
     begins = np.diff(values[order], prepend=values[order[:1]] + 1) != 0
-    made = np.empty(len(values), np.intp)
-    made[order] = order[begins][np.cumsum(begins) - 1]
-    return made
+    first = np.empty(len(values), np.intp)
+    first[order] = order[begins][np.cumsum(begins) - 1]
+    return first
 
 
 def _memories(allocations: pl.DataFrame) -> tuple[pl.DataFrame, npt.NDArray[np.uint32]]:
@@ -512,8 +512,12 @@ class _Operators:
 
     def number(self, rows: Rows) -> npt.NDArray[np.int32]:
         """The number of each row's name; -1 for row -1, and for a missing name."""
-        made = _where(self.name, rows)
-        return np.where(made == len(self.names) - 1, -1, made) if self.names.null_count() else made
+        numbers = _where(self.name, rows)
+        return (
+            np.where(numbers == len(self.names) - 1, -1, numbers)
+            if self.names.null_count()
+            else numbers
+        )
 
     def named(self, rows: Rows) -> pl.Series:
         """The names of the rows; null for -1."""
@@ -558,8 +562,8 @@ def _known(column: pl.Series) -> npt.NDArray[np.bool_]:
     """Say of each row whether it is not null."""
     if not column.null_count():
         return np.ones(len(column), np.bool_)
-    made: npt.NDArray[np.bool_] = column.is_not_null().to_numpy()
-    return made
+    known: npt.NDArray[np.bool_] = column.is_not_null().to_numpy()
+    return known
 
 
 def _nullable(values: Times) -> pl.Series:

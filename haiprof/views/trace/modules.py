@@ -83,9 +83,9 @@ def modules(linked: Linked) -> pl.DataFrame:
     count = len(parent)
 
     def by_path(values: npt.NDArray[np.int64], of: Rows) -> npt.NDArray[np.int64]:
-        made = np.zeros(count, np.int64)
-        np.add.at(made, path[of], values)
-        return made
+        totals = np.zeros(count, np.int64)
+        np.add.at(totals, path[of], values)
+        return totals
 
     everyone = np.arange(len(rows), dtype=np.int32)
     called, operators = calls.operators(linked)
@@ -94,7 +94,7 @@ def modules(linked: Linked) -> pl.DataFrame:
     labels = names.cast(pl.String).str.strip_prefix(_PREFIX)
     length = linked.end[rows] - linked.start[rows]
     own = length - calls.covered(linked, called, operators)
-    made = {
+    columns = {
         "module": np.arange(count),
         "depth": depth,
         "id": known[named] // len(names),
@@ -105,7 +105,7 @@ def modules(linked: Linked) -> pl.DataFrame:
         "device": _with_callees(device, parent, depth),
         "self_device": device,
     }
-    frame = pl.DataFrame(made).with_columns(
+    frame = pl.DataFrame(columns).with_columns(
         pl.Series("parent", parent).replace(-1, None),
         labels[known[named] % len(names)].alias("name"),
     )

@@ -76,11 +76,11 @@ def operators(linked: Linked, by: By = "name", *, compat: bool = False) -> pl.Da
     if compat:
         linked = as_plugin(linked)
     keys = ["name", *FURTHER[by]]
-    made = linked.once(_by_all)
+    by_all = linked.once(_by_all)
     if len(keys) < len(_ALL):
         sums = pl.all().exclude(*_ALL, "tensor_core_eligible").sum()
-        made = made.group_by(keys).agg(pl.col("tensor_core_eligible").any(), sums)
-    made = made.with_columns(
+        by_all = by_all.group_by(keys).agg(pl.col("tensor_core_eligible").any(), sums)
+    by_all = by_all.with_columns(
         pl.col("name").cast(pl.String).alias("text"),
         *(
             pl.when(pl.col(f"device_{of}") > 0)
@@ -91,7 +91,7 @@ def operators(linked: Linked, by: By = "name", *, compat: bool = False) -> pl.Da
     )
     order = ["device_self", "host_self", "text", *keys[1:]]
     descending = [True, True, *(False for _ in keys)]
-    return made.sort(order, descending=descending).select(
+    return by_all.sort(order, descending=descending).select(
         name for name in SCHEMA if name in keys or name not in _ALL
     )
 
@@ -107,13 +107,13 @@ def _by_all(linked: Linked) -> pl.DataFrame:
             number, first = dense(number.astype(np.int64) * len(texts) + further)
     count = len(first)
     able = np.bincount(number[linked.eligible[rows]], minlength=count) > 0
-    made = {name: linked.ops[name][rows[first]] for name in _ALL}
-    made["calls"] = pl.Series(np.bincount(number, minlength=count), dtype=pl.UInt32())
-    made["tensor_core_eligible"] = pl.Series(able)
+    columns = {name: linked.ops[name][rows[first]] for name in _ALL}
+    columns["calls"] = pl.Series(np.bincount(number, minlength=count), dtype=pl.UInt32())
+    columns["tensor_core_eligible"] = pl.Series(able)
     # One measure at a time: in a long trace each of them is large.
     for name, values in _costs(linked, merged):
-        made[name] = pl.Series(_summed(number, values[rows], count))
-    return pl.DataFrame(made).select(name for name in SCHEMA if name in made)
+        columns[name] = pl.Series(_summed(number, values[rows], count))
+    return pl.DataFrame(columns).select(name for name in SCHEMA if name in columns)
 
 
 def _costs(linked: Linked, merged: Mask) -> Iterator[tuple[str, Times]]:
@@ -152,23 +152,23 @@ def _merged(linked: Linked) -> Mask:
     """Which operators are the only callee of one of the same name."""
     node, caller = linked.host.node, linked.caller
     inner = np.flatnonzero(node & (caller >= 0))
-    made = np.zeros(len(caller), np.bool_)
+    merged = np.zeros(len(caller), np.bool_)
     if len(inner):
         callees = np.bincount(caller[inner], minlength=len(caller))
         names, _ = linked.named
         is_op = linked.of("op")
         outer = caller[inner]
         same = (names[inner] == names[outer]) & is_op[inner] & is_op[outer]
-        made[inner] = same & (callees[outer] == 1)
-    return made
+        merged[inner] = same & (callees[outer] == 1)
+    return merged
 
 
 def _summed(rows: Rows, values: Times, count: int) -> Times:
     if values.sum(dtype=np.float64) < _EXACT:
         return np.bincount(rows, weights=values, minlength=count).astype(np.int64)
-    made: Times = np.zeros(count, np.int64)
-    np.add.at(made, rows, values)
-    return made
+    sums: Times = np.zeros(count, np.int64)
+    np.add.at(sums, rows, values)
+    return sums
 
 
 #: Integers up to here are exact in a double: a hundred days of ns.

@@ -159,8 +159,8 @@ def _windows(linked: Linked) -> tuple[Times, Times]:
 
 
 def _is_kernel(linked: Linked) -> Mask:
-    made: Mask = (linked.activities["kind"] == "kernel").fill_null(False).to_numpy()
-    return made
+    mask: Mask = (linked.activities["kind"] == "kernel").fill_null(False).to_numpy()
+    return mask
 
 
 def _used(linked: Linked, of_ops: Mask) -> pl.DataFrame:
@@ -289,10 +289,10 @@ def _steps(linked: Linked) -> pl.DataFrame:
     low, high = linked.steps["start"].to_numpy(), linked.steps["end"].to_numpy()
     parts = by_rank(list(_ranges(linked).values()), low, high)
     columns = {"duration": high - low, **dict(zip((*PARTS, OTHER), parts, strict=True))}
-    made = linked.steps.select("step", "start").with_columns(
+    steps = linked.steps.select("step", "start").with_columns(
         pl.Series(name, values) for name, values in columns.items()
     )
-    return made.select(pl.col(name).cast(kind) for name, kind in STEPS_SCHEMA.items())
+    return steps.select(pl.col(name).cast(kind) for name, kind in STEPS_SCHEMA.items())
 
 
 def _ranges(linked: Linked) -> dict[str, tuple[Times, Times]]:
@@ -336,8 +336,8 @@ def _launched_by_ops(linked: Linked) -> Mask:
     if not operator.any():
         return np.zeros(linked.activities.height, np.bool_)
     op = linked.activities["op"].cast(pl.Int64).fill_null(-1).to_numpy()
-    made: Mask = (op >= 0) & np.append(operator, False)[op]
-    return made
+    mask: Mask = (op >= 0) & np.append(operator, False)[op]
+    return mask
 
 
 def _kernel_times(linked: Linked, chosen: Mask, among: Mask | None = None) -> tuple[int, int]:

@@ -56,8 +56,8 @@ def temporal(linked: Linked, *, drop_last_step: bool = False) -> pl.DataFrame:
         moved = communication + memory
         span = int((high - low).sum())
         rows.append((mine.device, span, compute, moved, idle, communication, memory))
-    made = pl.DataFrame(rows, SCHEMA, orient="row")
-    return made.with_columns(
+    frame = pl.DataFrame(rows, SCHEMA, orient="row")
+    return frame.with_columns(
         ratio(pl.col(name), pl.col("span")).alias(f"{name}_ratio")
         for name in ("compute", "non_compute", "idle")
     )

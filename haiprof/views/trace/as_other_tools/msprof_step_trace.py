@@ -106,11 +106,11 @@ def step_trace(linked: Linked) -> pl.DataFrame:
         "kernels_end": kernels_end,
         "bubble": bubble,
     }
-    made = linked.steps.select("step", "start").with_columns(
+    steps = linked.steps.select("step", "start").with_columns(
         pl.Series(name, values) for name, values in columns.items()
     )
     return (
-        made.with_columns(
+        steps.with_columns(
             pl.when(pl.col(name) != _NONE).then(name)
             for name in ("first", "forward_start", "backward_end", "device_end", "kernels_end")
         )
@@ -148,8 +148,8 @@ def _in_backward(linked: Linked) -> npt.NDArray[np.bool_]:
     names = texts.cast(pl.String).to_list()
     backward = np.array([bool(BACKWARD.match(name or "")) for name in names], np.bool_)[number]
     op = rows(linked.activities["op"])
-    made: npt.NDArray[np.bool_] = climb(linked.parent, op, backward) >= 0
-    return made
+    inside: npt.NDArray[np.bool_] = climb(linked.parent, op, backward) >= 0
+    return inside
 
 
 def _receiving(linked: Linked) -> npt.NDArray[np.bool_]:
@@ -157,17 +157,17 @@ def _receiving(linked: Linked) -> npt.NDArray[np.bool_]:
     number, texts = linked.named_activities
     names = texts.cast(pl.String).to_list()
     found = np.array([roles.collective(name or "") == "recv" for name in names], np.bool_)
-    made: npt.NDArray[np.bool_] = found[number]
-    return made
+    receiving: npt.NDArray[np.bool_] = found[number]
+    return receiving
 
 
 def _first(rows: Index, values: Times, count: int) -> Times:
-    made = np.full(count, np.iinfo(np.int64).max)
-    np.minimum.at(made, rows, values)
-    return np.where(made == np.iinfo(np.int64).max, _NONE, made)
+    first = np.full(count, np.iinfo(np.int64).max)
+    np.minimum.at(first, rows, values)
+    return np.where(first == np.iinfo(np.int64).max, _NONE, first)
 
 
 def _last(rows: Index, values: Times, count: int) -> Times:
-    made = np.full(count, _NONE)
-    np.maximum.at(made, rows, values)
-    return made
+    last = np.full(count, _NONE)
+    np.maximum.at(last, rows, values)
+    return last

@@ -133,8 +133,8 @@ def _nested(spans: pl.DataFrame, linked: Linked) -> tuple[Linked, npt.NDArray[np
 
 
 def _module(linked: Linked) -> npt.NDArray[np.bool_]:
-    made: npt.NDArray[np.bool_] = linked.ops["module"].is_not_null().to_numpy()
-    return made
+    is_module: npt.NDArray[np.bool_] = linked.ops["module"].is_not_null().to_numpy()
+    return is_module
 
 
 def _spans(linked: Linked) -> pl.DataFrame:
@@ -173,16 +173,16 @@ def _named(linked: Linked, prefixes: tuple[str, ...]) -> npt.NDArray[np.bool_]:
 
 def _external(frame: pl.DataFrame) -> npt.NDArray[np.uint64]:
     """External ids, counted from 1: the plugin treats 0, and none, as an id."""
-    made: npt.NDArray[np.uint64] = (frame["external"].cast(pl.UInt64) + 2).fill_null(1).to_numpy()
-    return made
+    ids: npt.NDArray[np.uint64] = (frame["external"].cast(pl.UInt64) + 2).fill_null(1).to_numpy()
+    return ids
 
 
 def _by_external(linked: Linked, node: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
     """For each activity the node with the External id of the call that launched it, or -1."""
     owner = _owners(linked, node)
     runtime = linked.activities["runtime"].cast(pl.Int64).fill_null(-1).to_numpy()
-    made: npt.NDArray[np.int32] = np.append(owner, -1)[runtime].astype(np.int32)
-    return made
+    owners: npt.NDArray[np.int32] = np.append(owner, -1)[runtime].astype(np.int32)
+    return owners
 
 
 def _owners(linked: Linked, node: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
@@ -209,12 +209,12 @@ def _own(linked: Linked, node: npt.NDArray[np.bool_]) -> pl.Series:
     _, own, _, _ = _core.nest(
         thread, np.zeros(len(rows), np.uint8), linked.start[rows], linked.end[rows]
     )
-    made = np.zeros(len(node), np.int64)
-    made[rows] = own
+    own_time = np.zeros(len(node), np.int64)
+    own_time[rows] = own
     owner = _owners(linked, node)
     kept = owner >= 0
-    np.subtract.at(made, owner[kept], (linked.end - linked.start)[kept])
-    return pl.Series("self", made)
+    np.subtract.at(own_time, owner[kept], (linked.end - linked.start)[kept])
+    return pl.Series("self", own_time)
 
 
 def _kernels(linked: Linked) -> tuple[pl.Series, pl.Series]:

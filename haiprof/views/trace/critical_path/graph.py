@@ -377,15 +377,15 @@ class _Builder:
     def _role(self, of: Index) -> npt.NDArray[np.uint8]:
         role, roles = self.linked.roled
         kinds = [KIND.get(text, KIND["kernel"]) for text in roles.cast(pl.String).to_list()]
-        made: npt.NDArray[np.uint8] = np.array(kinds, np.uint8)[role[self.acts.row[of]]]
-        return made
+        result: npt.NDArray[np.uint8] = np.array(kinds, np.uint8)[role[self.acts.row[of]]]
+        return result
 
     def _named(self, pattern: str) -> Bools:
         """Say of each span whether its name matches."""
         number, texts = self.linked.named
         found = texts.cast(pl.String).str.contains(pattern).fill_null(False)
-        made: Bools = found.to_numpy()[number]
-        return made
+        matches: Bools = found.to_numpy()[number]
+        return matches
 
     def _device_waits(self) -> Index:
         """Rows of the waits that the device recorded and whose call is known."""

@@ -137,19 +137,19 @@ def critical_path(linked: Linked, start: int | None = None, end: int | None = No
     low = linked.steps["start"].min() if start is None else start
     high = linked.steps["end"].max() if end is None else end
     begin, finish = (int(str(each)) if each is not None else 0 for each in (low, high))
-    made = graph(linked, begin, finish)
+    built = graph(linked, begin, finish)
     from haiprof import _core
 
-    distance, taken = _core.longest_path(made.source, made.target, made.weight, len(made.time))
-    source, target = made.source[taken], made.target[taken]
-    begun = made.time[source]
-    duration = made.time[target] - begun
+    distance, taken = _core.longest_path(built.source, built.target, built.weight, len(built.time))
+    source, target = built.source[taken], built.target[taken]
+    begun = built.time[source]
+    duration = built.time[target] - begun
     some = duration > 0
     whole = max(finish - begin, 1)
-    kind = np.where(made.weight[taken] == duration, made.kind[taken], KIND["unexplained"])
+    kind = np.where(built.weight[taken] == duration, built.kind[taken], KIND["unexplained"])
     explained = kind != KIND["unexplained"]
-    call = np.where(explained, made.call[taken], -1)[some]
-    activity = np.where(explained, made.activity[taken], -1)[some]
+    call = np.where(explained, built.call[taken], -1)[some]
+    activity = np.where(explained, built.activity[taken], -1)[some]
     path = _described(linked, call, activity).with_columns(
         pl.Series("start", begun[some]),
         pl.Series("duration", duration[some]),
@@ -164,7 +164,7 @@ def critical_path(linked: Linked, start: int | None = None, end: int | None = No
         path,
         pl.DataFrame(_summary(path, whole, ["kind"]), SUMMARY_SCHEMA, orient="row"),
         pl.DataFrame(_summary(path, whole, ["kind", "name"]), NAMES_SCHEMA, orient="row"),
-        made.skewed,
+        built.skewed,
     )
 
 
@@ -212,6 +212,6 @@ def _described(linked: Linked, call: Int32s, activity: Int32s) -> pl.DataFrame:
 
 
 def _nullable(name: str, rows: Int32s) -> pl.Series:
-    made = pl.Series(name, rows.astype(np.int64))
-    known: pl.Series = made.set(made < 0, None).cast(pl.UInt32)
+    column = pl.Series(name, rows.astype(np.int64))
+    known: pl.Series = column.set(column < 0, None).cast(pl.UInt32)
     return known

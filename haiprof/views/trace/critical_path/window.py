@@ -147,5 +147,5 @@ class Activities:
 
 def lanes(linked: Linked, rows: Index) -> npt.NDArray[np.int64]:
     """Return for each of these activities the number of its device and stream."""
-    made: npt.NDArray[np.int64] = (linked.device[rows] + 1) << 33 | (linked.stream[rows] + 1)
-    return made
+    lane: npt.NDArray[np.int64] = (linked.device[rows] + 1) << 33 | (linked.stream[rows] + 1)
+    return lane

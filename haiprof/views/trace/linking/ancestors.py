@@ -25,8 +25,8 @@ def climb(parent: Rows, rows: npt.NDArray[Any], wanted: npt.NDArray[np.bool_]) -
 
     if not len(parent):
         return rows.astype(np.int32)
-    made: Rows = np.where(rows >= 0, _core.nearest(parent, wanted)[rows], np.int32(-1))
-    return made
+    found: Rows = np.where(rows >= 0, _core.nearest(parent, wanted)[rows], np.int32(-1))
+    return found
 
 
 def first_beyond(

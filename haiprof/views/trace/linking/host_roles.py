@@ -64,8 +64,8 @@ def host_roles(
 
     def those(does: Callable[[str], object]) -> Mask:
         table = np.array([name is not None and bool(does(name)) for name in known], np.bool_)
-        made: Mask = table[number] & able if table.any() else np.zeros(len(able), np.bool_)
-        return made
+        mask: Mask = table[number] & able if table.any() else np.zeros(len(able), np.bool_)
+        return mask
 
     loads = those(LOADING.match) | one_of(categories, ("dataloader",))
     communicates = those(communicating.__contains__) & ~loads

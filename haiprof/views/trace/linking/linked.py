@@ -134,22 +134,22 @@ class Linked:
         """
         if make not in self._kept:
             self._kept[make] = make(self)
-        made: Made = self._kept[make]
-        return made
+        result: Made = self._kept[make]
+        return result
 
     def widened(self, columns: pl.DataFrame) -> Linked:
         """Return this trace with further columns of its activities, and the cached results."""
         # Concatenated unchanged: literals stay literals.
         widened = pl.concat((self.activities, columns), how="horizontal")
-        made = dataclasses.replace(self, activities=widened)
-        made._kept.update(self._kept)
-        return made
+        copy = dataclasses.replace(self, activities=widened)
+        copy._kept.update(self._kept)
+        return copy
 
     def of(self, *categories: str) -> npt.NDArray[np.bool_]:
         """Say of each span of ``ops`` whether its category is one of these."""
         chosen = np.array([category in categories for category in (*CALLS, PYTHON)])
-        made: npt.NDArray[np.bool_] = chosen[self.category]
-        return made
+        mask: npt.NDArray[np.bool_] = chosen[self.category]
+        return mask
 
     @functools.cached_property
     def named(self) -> tuple[npt.NDArray[np.int32], pl.Series]:
@@ -175,8 +175,8 @@ class Linked:
         """Say of each activity whether its role is one of these."""
         number, texts = self.roled
         chosen = np.array([text in roles for text in texts.cast(pl.String).to_list()], np.bool_)
-        made: npt.NDArray[np.bool_] = chosen[number]
-        return made
+        mask: npt.NDArray[np.bool_] = chosen[number]
+        return mask
 
     @functools.cached_property
     def device(self) -> Times:
@@ -191,10 +191,10 @@ class Linked:
     @functools.cached_property
     def runtime(self) -> npt.NDArray[np.int32]:
         """For each activity the row of the call that launched it, or -1."""
-        made: npt.NDArray[np.int32] = (
+        rows: npt.NDArray[np.int32] = (
             self.activities["runtime"].cast(pl.Int32).fill_null(-1).to_numpy()
         )
-        return made
+        return rows
 
     @functools.cached_property
     def caller(self) -> npt.NDArray[np.int32]:
@@ -206,8 +206,8 @@ class Linked:
         """For each activity the innermost node around its launch, or -1."""
         op: npt.NDArray[np.int32] = self.activities["op"].cast(pl.Int32).fill_null(-1).to_numpy()
         node = np.append(self.host.node, True)
-        made: npt.NDArray[np.int32] = np.where(node[op], op, np.append(self.caller, -1)[op])
-        return made
+        nodes: npt.NDArray[np.int32] = np.where(node[op], op, np.append(self.caller, -1)[op])
+        return nodes
 
     @functools.cached_property
     def eligible(self) -> npt.NDArray[np.bool_]:
@@ -231,8 +231,8 @@ class Linked:
         """
         sums = np.zeros(len(values) + 1, values.dtype)
         np.cumsum(values, out=sums[1:])
-        made: npt.NDArray[Number] = sums[self.last] - sums[:-1]
-        return made
+        totals: npt.NDArray[Number] = sums[self.last] - sums[:-1]
+        return totals
 
 
 def link(
@@ -340,14 +340,14 @@ def _given(frame: pl.DataFrame) -> pl.DataFrame:
 def _ordered(columns: list[pl.Series], order: npt.NDArray[np.int32]) -> pl.DataFrame:
     """Sort columns by this order, one after the other: each frees its memory for the next."""
     names = [each.name for each in columns]
-    made, none = [], []
+    ordered, none = [], []
     while columns:
         each = columns.pop()
         if each.null_count() == len(each):
             none.append(pl.lit(None, each.dtype).alias(each.name))
         else:
-            made.append(_gathered(each, order))
-    return pl.DataFrame(made).with_columns(none).select(names)
+            ordered.append(_gathered(each, order))
+    return pl.DataFrame(ordered).with_columns(none).select(names)
 
 
 def _narrow(spans: pl.DataFrame) -> pl.DataFrame:
@@ -387,8 +387,8 @@ def _rank(category: pl.Series) -> npt.NDArray[np.uint8]:
     codes = texts.to_physical().to_numpy()
     table = np.full(int(codes.max(initial=0)) + 1, 255, np.uint8)
     table[codes] = [ranks.get(text, 255) for text in texts.cast(pl.String).to_list()]
-    made: npt.NDArray[np.uint8] = table[category.to_physical().fill_null(0).to_numpy()]
-    return made
+    places: npt.NDArray[np.uint8] = table[category.to_physical().fill_null(0).to_numpy()]
+    return places
 
 
 def looked_up(
@@ -416,13 +416,13 @@ def looked_up(
 
 
 def _numbers(column: pl.Series) -> Times:
-    made: Times = column.cast(pl.Int64).fill_null(-1).to_numpy()
-    return made
+    numbers: Times = column.cast(pl.Int64).fill_null(-1).to_numpy()
+    return numbers
 
 
 def _unsigned(column: pl.Series) -> npt.NDArray[np.uint64]:
-    made: npt.NDArray[np.uint64] = column.cast(pl.UInt64).fill_null(0).to_numpy()
-    return made
+    numbers: npt.NDArray[np.uint64] = column.cast(pl.UInt64).fill_null(0).to_numpy()
+    return numbers
 
 
 def _by_python_id(

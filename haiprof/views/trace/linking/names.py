@@ -63,8 +63,8 @@ def matching(column: pl.Series, pattern: str, *, literal: bool = False) -> npt.N
     """Say of each row of a text column whether it contains ``pattern``; a missing one does not."""
     number, texts = numbered(column)
     found = texts.cast(pl.String).str.contains(pattern, literal=literal).fill_null(False)
-    made: npt.NDArray[np.bool_] = found.to_numpy()[number]
-    return made
+    mask: npt.NDArray[np.bool_] = found.to_numpy()[number]
+    return mask
 
 
 def one_of(column: pl.Series, texts: Iterable[str]) -> npt.NDArray[np.bool_]:
@@ -72,5 +72,5 @@ def one_of(column: pl.Series, texts: Iterable[str]) -> npt.NDArray[np.bool_]:
     number, known = numbered(column)
     chosen = frozenset(texts)
     found = np.array([text in chosen for text in known.cast(pl.String).to_list()], np.bool_)
-    made: npt.NDArray[np.bool_] = found[number]
-    return made
+    mask: npt.NDArray[np.bool_] = found[number]
+    return mask

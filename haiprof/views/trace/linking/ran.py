@@ -86,7 +86,7 @@ def united(activities: pl.DataFrame) -> list[Ran]:
     if not alone:
         known = activities["device"].cast(pl.Int32).fill_null(-1).to_numpy()
         numbers = np.unique(known).tolist()
-    made = []
+    devices = []
     for number in numbers:
         mine = which if alone else np.where(known == number, which, np.uint8(len(ROLES)))
         busy = mine < len(ROLES)
@@ -96,8 +96,8 @@ def united(activities: pl.DataFrame) -> list[Ran]:
         first = start.min() if whole else start[busy].min()
         last = end.max() if whole else end[busy].max()
         of = None if number < 0 else int(number)
-        made.append(Ran(of, int(first), int(last), *unite(start, end, mine, len(ROLES))))
-    return made
+        devices.append(Ran(of, int(first), int(last), *unite(start, end, mine, len(ROLES))))
+    return devices
 
 
 def only_device(activities: pl.DataFrame) -> int | None:
@@ -121,7 +121,7 @@ def _roles(column: pl.Series) -> npt.NDArray[np.uint8]:
     table[known.to_physical().to_numpy()] = [
         ROLES.index(text) if text in ROLES else len(ROLES) for text in known.cast(pl.String)
     ]
-    made = _core.look_up(codes, table)
+    roles = _core.look_up(codes, table)
     if missing:
-        made[column.is_null().to_numpy()] = len(ROLES)
-    return made
+        roles[column.is_null().to_numpy()] = len(ROLES)
+    return roles

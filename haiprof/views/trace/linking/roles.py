@@ -90,13 +90,13 @@ def communication(
     """Return the ``names`` that communicate, each with its collective (None: not known)."""
     table = [Rule(*rule) for rule in rules]
     any_of = re.compile("|".join(f"(?:{rule.pattern})" for rule in table) or r"(?!)", re.IGNORECASE)
-    made: dict[str, str | None] = {}
+    collectives: dict[str, str | None] = {}
     for name in names:
         if any_of.search(name):
             # Compiled on first use: most traces do not communicate.
             op = next(r.op for r in table if re.search(r.pattern, name, re.IGNORECASE))
-            made[name] = op or collective(name)
-    return made
+            collectives[name] = op or collective(name)
+    return collectives
 
 
 def collective(name: str) -> str | None:
@@ -107,9 +107,9 @@ def collective(name: str) -> str | None:
 
 def by_name(names: pl.Series, chosen: Iterable[str]) -> npt.NDArray[np.bool_]:
     """Say of each row of a Categorical column whether its text is one of ``chosen``."""
-    made: npt.NDArray[np.bool_] = (
+    mask: npt.NDArray[np.bool_] = (
         names.is_in(pl.Series(list(chosen), dtype=pl.String).cast(names.dtype).implode())
         .fill_null(False)
         .to_numpy()
     )
-    return made
+    return mask

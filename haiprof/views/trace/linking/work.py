@@ -97,7 +97,7 @@ def rows(column: pl.Series) -> npt.NDArray[np.int32]:
     """Return a column of row numbers as an array: -1 for null."""
     # With nulls an array of doubles, which represent every row number exactly.
     known = column.to_numpy()
-    made: npt.NDArray[np.int32] = (
+    numbers: npt.NDArray[np.int32] = (
         np.nan_to_num(known, nan=-1) if column.null_count() else known
     ).astype(np.int32)
-    return made
+    return numbers
