@@ -176,17 +176,17 @@ def figure(ranks: list[Summary], origin_ns: int) -> go.Figure:
     ]
     heights = [300, *([380] if many else []), *([70 + 26 * len(bars)] if on_host else [])]
     heights += [70 + 26 * len(on_device)] if on_device else []
-    made = stacked(titles, heights, gap=90)
-    _step_times(made, _extremes(stepped) if many else {s.process.label: s for s in stepped})
+    drawing = stacked(titles, heights, gap=90)
+    _step_times(drawing, _extremes(stepped) if many else {s.process.label: s for s in stepped})
     if many:
-        _heat(made, stepped, origin_ns)
+        _heat(drawing, stepped, origin_ns)
     if on_host:
-        _shares(made, bars, 3 if many else 2)
+        _shares(drawing, bars, 3 if many else 2)
     if on_device:
-        _device_shares(made, on_device, len(titles))
-    made.update_layout(barmode="stack")
-    panel_legends(made, len(titles))
-    return made
+        _device_shares(drawing, on_device, len(titles))
+    drawing.update_layout(barmode="stack")
+    panel_legends(drawing, len(titles))
+    return drawing
 
 
 def _step_times(figure: go.Figure, lines: dict[str, Summary]) -> None:

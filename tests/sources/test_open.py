@@ -187,7 +187,7 @@ def test_beside_good_traces_bad_ones_are_told(job: Path) -> None:
     analyzer = Analyzer(job)
     assert analyzer.ranks == [0, 1]
     (problem,) = analyzer.problems()
-    assert problem.startswith(f"{job}/node7_41.5.pt.trace.json: is no trace")
+    assert problem.startswith(f"{job}/node7_41.5.pt.trace.json: is not a trace")
 
 
 def test_a_cut_trace_is_read_up_to_the_cut(tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ def test_a_stale_import_is_not_read_and_told(change: str, job: Path) -> None:
 
 def test_a_folder_that_is_no_import_is_not_replaced(job: Path) -> None:
     runs.write_run(job / "haiprof-import")
-    with pytest.raises(HaiprofError, match="is there and no import of haiprof: remove it"):
+    with pytest.raises(HaiprofError, match="exists and is not an import of haiprof: remove it"):
         kept(job)
 
 

@@ -173,14 +173,14 @@ class Timeline:
         A launch is the call by which the job's thread handed it to torch_npu's queue, if any, else
         the call of CANN; ``external`` is that of the operator that it was for.
         """
-        made = pl.concat([pl.DataFrame(schema=TASKS), *self._tasks]).with_row_index("task")
+        device_tasks = pl.concat([pl.DataFrame(schema=TASKS), *self._tasks]).with_row_index("task")
         arrows = pl.concat([pl.DataFrame(schema=_FLOWS), *self._arrows]).with_columns(
             pl.col("thread").cast(pl.Int64, strict=False).cast(pl.UInt32, strict=False)
         )
-        launched = self._launched(made, arrows)
-        wanted = self._wanted(made, arrows)
+        launched = self._launched(device_tasks, arrows)
+        wanted = self._wanted(device_tasks, arrows)
         return (
-            made.join(launched, "task", how="left")
+            device_tasks.join(launched, "task", how="left")
             .join(wanted, "task", how="left")
             .with_columns(pl.coalesce("correlation", pl.col("connection") + OF_CANN))
             .drop("task", "process", "thread")

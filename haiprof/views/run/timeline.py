@@ -88,13 +88,13 @@ def typical_step(
     laned = _laned(found)
     lanes = max(laned.select("device", "lane", "what").n_unique(), 1) if laned.height else 1
     together = _together(laned, max((high - low) // max(shapes // lanes, 1), 1))
-    made = pl.concat(
+    all_shapes = pl.concat(
         [
             frame.select(pl.col(name).cast(kind) for name, kind in LANES_SCHEMA.items())
             for frame in (of_phases, together)
         ]
     )
-    return Timeline(chosen["step"], low, high - low, made)
+    return Timeline(chosen["step"], low, high - low, all_shapes)
 
 
 def _laned(kernels: pl.DataFrame) -> pl.DataFrame:

@@ -144,7 +144,7 @@ def test_without_a_gpu_there_is_no_peak_unless_it_is_given(tmp_path: Path) -> No
 def test_a_type_that_nobody_told_is_asked_for(tmp_path: Path) -> None:
     rank, _ = only(run_with(tmp_path / "run", [said(0, flops_per_step=1e12)]))
     assert rank["mfu"] is None
-    assert "say haiprof.model(dtype=…)" in rank["why"]
+    assert "set haiprof.model(dtype=…)" in rank["why"]
 
 
 def test_an_evaluation_in_the_step_that_was_counted_is_told(tmp_path: Path) -> None:
