@@ -1,4 +1,4 @@
-"""Overviews that ``haiprof import`` keeps: told at once, exactly, and never another code's."""
+"""Overviews that ``haiprof import`` keeps: shown at once, exactly, and never another code's."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_a_slow_gpu_is_found_with_what_slowed_it(tmp_path: Path) -> None:
         "its GPU ran at 1.20 GHz (the others 1.90); "
         "its GPU was slowed for heat 80 % of the time (the others 0)"
     )
-    # Nothing told the clocks of the two nodes.
+    # Nothing bounds the clocks of the two nodes.
     assert analyzer.clock()["corrected"].to_list() == [False, False]
     lines = analyzer.show_overview().lines
     assert any(line.startswith("Rank 2 is late by 3 ms a step") for line in lines)
@@ -112,7 +112,7 @@ def test_the_late_ranks_of_a_trace_are_those_that_others_wait_for() -> None:
     analyzer = Analyzer(traces.TRACES / "dlrm_8rank")
     late = analyzer.imbalance()
     assert late.height
-    # One step tells no change.
+    # One step cannot show a change.
     assert late["since"].null_count() == late.height
     last = analyzer.stragglers().filter(pl.col("last") > 0)
     assert set(late["rank"]) == set(last["rank"])

@@ -50,12 +50,12 @@ def windowed(tmp_path: Path) -> Analyzer:
     run = runs.write_run(tmp_path / "run")
     folder = runs.write_process(run, ended_ns=runs.T0 + 100 * runs.MS)
     steps = [runs.span(10 * n, 10, "step", "step", step=n) for n in range(10)]
-    told = [
+    events = [
         runs.recording_begins(0), runs.recording_ends(20, 0, 1),
         runs.recording_begins(80), runs.recording_ends(100, 8, 9),
     ]  # fmt: skip
     runs.write_closed(folder, schema.SPANS, steps)
-    runs.write_closed(folder, schema.EVENTS, told)
+    runs.write_closed(folder, schema.EVENTS, events)
     runs.write_closed(folder, schema.KERNELS, [runs.activity(10 * n, 8) for n in (0, 1, 8, 9)])
     return Analyzer(run)
 

@@ -194,8 +194,8 @@ def gpu_run(folder: Path, wait_ms: float = 0.0) -> Path:
     runs.write_closed(rank, schema.DEVICE_SPANS, shifted(runs.device_loop(20), wait_ms))
     busy = [{**row, "step": n // 7 + 2} for n, row in enumerate(runs.kernel_loop(2, 5))]
     runs.write_closed(rank, schema.KERNELS, shifted(busy, wait_ms))
-    told = [runs.recording_begins(2 * step), runs.recording_ends(6 * step)]
-    runs.write_closed(rank, schema.EVENTS, told)
+    events = [runs.recording_begins(2 * step), runs.recording_ends(6 * step)]
+    runs.write_closed(rank, schema.EVENTS, events)
     return run
 
 

@@ -247,7 +247,7 @@ def test_a_folder_without_the_table_gives_an_empty_frame(tmp_path: Path) -> None
 
 
 def write_batches(file: Path, batches: list[pa.RecordBatch]) -> None:
-    """Write a stream, or a file of batches that are compressed, whatever they hold."""
+    """Write a stream, or a file of compressed batches, whatever they contain."""
     made = pa.ipc.new_stream if file.suffix == ".arrows" else pa.ipc.new_file
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     with pa.OSFile(str(file), "wb") as sink, made(sink, batches[0].schema, options=options) as out:
@@ -311,7 +311,7 @@ BLOCK = struct.Struct("<qi4xq")
 
 
 def blocks_of(content: bytes, kind: str) -> list[int]:
-    """Return where the footer of a file tells of its messages of one kind."""
+    """Return where the footer of a file lists its messages of one kind."""
     footer = len(content) - 10 - int.from_bytes(content[-10:-6], "little")
     found = []
     with pa.BufferReader(content) as source:
@@ -325,7 +325,7 @@ def blocks_of(content: bytes, kind: str) -> list[int]:
 
 
 def miscount(content: bytearray, block: int) -> None:
-    """Have the footer tell of a body that is longer than the message has."""
+    """Have the footer claim a body that is longer than the message's."""
     begin, head, body = BLOCK.unpack_from(content, block)
     BLOCK.pack_into(content, block, begin, head, body + 8)
 

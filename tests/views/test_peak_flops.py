@@ -1,4 +1,4 @@
-"""What GPUs can do at most, and what is not guessed."""
+"""Peak FLOP/s of GPUs, and what is not guessed."""
 
 from __future__ import annotations
 

@@ -116,8 +116,8 @@ def test_every_view_answers_and_statistics_are_by_type(folder: Path) -> None:
     run, _ = process(folder)
     for view in csv.VIEWS.values():
         view(run)
-    told = {(row["op"], row["unit"]): row["total"] for row in run.op_statistics().to_dicts()}
-    assert told == {
+    totals = {(row["op"], row["unit"]): row["total"] for row in run.op_statistics().to_dicts()}
+    assert totals == {
         ("MatMulV2", "AI_CORE"): 50_500,
         ("Add", "AI_VECTOR_CORE"): 5_000,
         ("GatherV2", "AI_CPU"): 30_000,

@@ -48,7 +48,7 @@ def memory(field: str) -> int:
 
 
 def forget_peak() -> None:
-    """Let the peak of memory begin anew, where the kernel lets itself be told to."""
+    """Reset the peak of memory, if the kernel allows it."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 

@@ -1,4 +1,4 @@
-"""One clock: what collectives and messages tell of hosts' clocks, held against clocks made here."""
+"""One clock: hosts' clocks from collectives and messages, compared with clocks made here."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Job:
         return [f"host{n}" for n in range(self.hosts)]
 
     def local(self, host: int, true: np.ndarray) -> Times:
-        """What a host's clock shows at true times (ns since the epoch of the test)."""
+        """A host's clock at true times (ns since the epoch of the test)."""
         shown = true + self.offset[host] + self.drift[host] * true
         if host:
             shown = shown + self.wander * np.abs(true - self.span / 2)
@@ -132,7 +132,7 @@ def test_the_bound_covers_the_truth(set_: bool) -> None:
         missed, of, _ = job.missed(clock.clock(job.met(), NOTHING_SENT, job.names))
         outside, asked = outside + missed, asked + of
     assert asked > 10_000
-    # Of lines that hold there is no exception; a clock that is set by less than shows may be one.
+    # Valid lines have no exception; a clock that is set by less than shows may be one.
     assert outside <= (0.002 * asked if set_ else 0)
 
 
@@ -318,7 +318,7 @@ def test_the_bound_covers_a_clock_whose_drift_changes() -> None:
 
 
 def test_collectives_of_other_groups_are_not_believed() -> None:
-    """Ranks whose groups are not told, and which did not do these together at all."""
+    """Ranks of unknown groups, which did not do these together at all."""
     random = np.random.default_rng(0)
     begun = EPOCH + np.arange(40) * 10_000_000
     other = begun + random.integers(-400_000, 400_000, 40)

@@ -1,4 +1,4 @@
-"""Which communications of ranks tell of their hosts' clocks, and what of each."""
+"""Which communications of ranks bound their hosts' clocks, and how."""
 
 from __future__ import annotations
 

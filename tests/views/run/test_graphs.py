@@ -1,4 +1,4 @@
-"""What replays of CUDA graphs took, against numbers known by hand; whose recording they end."""
+"""Time of CUDA graph replays, against numbers known by hand; whose recording they end."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from haiprof.views.run.imbalance import FEWEST, imbalance, words
 from haiprof.views.run.rank_parts import PARTS, RankParts
 
 MS = 1_000_000
-#: What a rank does in a step by itself, in ms, and how much of it varies from step to step.
+#: A rank's own work in a step, in ms, and how much of it varies from step to step.
 WORK = {"dataloader": 1.0, "forward": 4.0, "backward": 5.0, "optimizer": 2.0}
 
 

@@ -1,4 +1,4 @@
-"""Parts of the steps of many ranks: what is held of them, and the waiting that is taken away."""
+"""Parts of the steps of many ranks: what is stored of them, and the waiting that is subtracted."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ WRONG = {
     ("tl_mi300_resnet_act_checkpoint", "Memcpy DtoD", True): "the same",
 }
 
-#: Where HTA tells nothing, and why.
+#: Traces for which HTA reports nothing, and why.
 NOTHING = {
     "hta_amd_mi250": "the file tells no bandwidth; bytes by duration are given",
     "hta_cpu_only": "no device",

@@ -19,7 +19,7 @@ US = 1000
 
 
 def run(steps: list[dict[str, int]]) -> Linked:
-    """A trace of which each step runs operators for so many us each."""
+    """A trace in which each step runs operators for this many us each."""
     spans, now = [], 0
     for number, operators in enumerate(steps):
         begin = now

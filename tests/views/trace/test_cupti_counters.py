@@ -1,4 +1,4 @@
-"""Counters of kernels joined with operators: HTA's join, and files in which it cannot be made."""
+"""Counters of kernels joined with operators: HTA's join, and files in which it is impossible."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from haiprof.views.trace.linking.linked import link
 
 @pytest.mark.parametrize("run", traces.runs())
 def test_are_htas(run: str) -> None:
-    told = [row for rows in hta.told(run, "cupti_counters", last=False) or () for row in rows]
+    theirs_rows = [
+        row for rows in hta.told(run, "cupti_counters", last=False) or () for row in rows
+    ]
     for worker in hta.workers(run):
         found = cupti_counters(worker.whole, worker.trace.spans)
-        # What HTA told was kept up to the fiftieth kernel.
-        assert min(found.height, 50) == len(told)
-        for mine, theirs in zip(found.head(50).rows(named=True), told, strict=True):
+        # HTA's result was kept up to the fiftieth kernel.
+        assert min(found.height, 50) == len(theirs_rows)
+        for mine, theirs in zip(found.head(50).rows(named=True), theirs_rows, strict=True):
             assert str(mine["name"]) == theirs["name"]
             assert mine["op_stack"] == theirs["op_stack"]
             assert (mine["outer_op"], mine["op"]) == (

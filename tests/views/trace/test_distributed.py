@@ -115,14 +115,14 @@ def test_nccl_of_dlrm_is_attributed_by_correlation() -> None:
             hta.union(mine.select("start", "end").rows())
             == told["comm_kernel_union_us_by_name_estimate"] * 1000
         )
-        # One kernel, one operation around its launch, and its shapes tell the bytes.
+        # One kernel, one operation around its launch, and its shapes give the bytes.
         assert mine["call"].n_unique() == mine.height
         assert set(mine["op"].to_list()) == {"all_reduce", "all_to_all"}
         assert mine.filter(pl.col("op") == "all_reduce")["bytes"].sum() == 2_485_252
     matched = distributed.match(ranks)
     split = distributed.transfer(matched)
     assert split["unmatched_calls"].sum() == 0
-    # Derived anew: the n-th of each operation, and the shortest time that any rank spent in it.
+    # Computed independently: the n-th of each operation, and the shortest time of any rank in it.
     for op, calls in (("all_reduce", 3), ("all_to_all", 5)):
         lengths = [
             [
@@ -155,7 +155,7 @@ def test_a_modern_file_tells_group_type_and_bytes() -> None:
     ]
     assert (reduced["calls"], reduced["total"], reduced["max"]) == (15, sum(lengths), max(lengths))
     assert (reduced["group"], reduced["group_size"]) == ("0", 2)
-    # Alone, a rank cannot say what of its time was waiting.
+    # Alone, a rank cannot say how much of its time was waiting.
     assert reduced["transfer"] is None
 
 

@@ -26,7 +26,7 @@ WRONG = {
     ("tl_mi300_resnet_act_checkpoint", 0): "the same",
 }
 
-#: Where there are no streams, and why.
+#: Traces without streams, and why.
 NOTHING = {
     "hta_cpu_only": "no device",
     "hta_cupti_counters": "no activity was recorded, only ranges of counters",

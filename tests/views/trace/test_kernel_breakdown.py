@@ -80,7 +80,7 @@ def test_ranges_of_the_user_are_htas(run: str, last: bool, side: str) -> None:
         until = None if last else hta.last_step(calls, ranges)[0]
         found = {str(row["name"]): row for row in user_ranges(spans, before=until).rows(named=True)}
         rows = [row for row in told or () if row["rank"] == worker.rank]
-        # Ranges that HTA does not tell of are of old files, whose ranges are operators.
+        # Ranges that HTA does not report are of old files, whose ranges are operators.
         assert len(rows) == len(found) or (not rows and run in OLD)
         for row in rows:
             mine = found[row["name"]]

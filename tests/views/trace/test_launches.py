@@ -11,7 +11,7 @@ from trace_frames import kernels_of, spans_of
 from haiprof.views.trace.launches import launches, summary
 from haiprof.views.trace.linking.linked import link
 
-#: The calls whose launches HTA looks at.
+#: The calls whose launches HTA counts.
 KNOWN = [
     "cudaLaunchKernel",
     "cudaLaunchKernelExC",

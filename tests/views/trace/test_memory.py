@@ -1,4 +1,4 @@
-"""What the allocator's records say, against the plugin's numbers and against counting by hand."""
+"""The allocator's records, against the plugin's numbers and against counting by hand."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COLUMNS = (
 
 
 def plugin(run: str, file: Path) -> dict[str, Any] | None:
-    """What the plugin's memory view shows of one file; None where it has none."""
+    """The plugin's memory view of one file; None if it has none."""
     views = expected(run, "tb_tip")
     worker = file.name.removesuffix(".pt.trace.json.gz")
     many = sum(other.name.split(".")[0] == worker.split(".")[0] for other in files(run)) > 1
@@ -49,52 +49,53 @@ def device(row: dict[str, Any]) -> str:
 @pytest.mark.parametrize("run", runs())
 def test_operators_curve_peak_and_blocks_are_the_plugins(run: str) -> None:
     for file in files(run):
-        told, records = plugin(run, file), load(file).allocations
-        if told is None:
+        theirs, records = plugin(run, file), load(file).allocations
+        if theirs is None:
             # Not applicable: without records there is no view, the plugin's or ours.
             assert not records.height
-            told_by = memory.Records(linked(file), records)
-            assert not memory.curve(told_by).height
-            assert not memory.operators(told_by).height
+            all_records = memory.Records(linked(file), records)
+            assert not memory.curve(all_records).height
+            assert not memory.operators(all_records).height
             continue
-        told_by = memory.Records(linked(file), records)
-        check_operators(told, memory.operators(told_by))
-        check_curve(told, memory.curve(told_by), memory.peak(told_by))
-        check_blocks(told, memory.blocks(told_by), records)
+        all_records = memory.Records(linked(file), records)
+        check_operators(theirs, memory.operators(all_records))
+        check_curve(theirs, memory.curve(all_records), memory.peak(all_records))
+        check_blocks(theirs, memory.blocks(all_records), records)
 
 
-def check_operators(told: dict[str, Any], made: pl.DataFrame) -> None:
+def check_operators(plugin_result: dict[str, Any], made: pl.DataFrame) -> None:
     ours: dict[str, dict[str, Any]] = defaultdict(dict)
     for row in made.iter_rows(named=True):
         ours[device(row)][row["operator"]] = [row["calls"], *(row[name] for name in COLUMNS)]
     theirs = {
-        where: {row[0]: row[1:] for row in rows} for where, rows in told["stats"]["rows"].items()
+        where: {row[0]: row[1:] for row in rows}
+        for where, rows in plugin_result["stats"]["rows"].items()
     }
     assert theirs
     assert ours == theirs
 
 
-def check_curve(told: dict[str, Any], curve: pl.DataFrame, peak: memory.Peak) -> None:
-    # The plugin draws no curve where records do not tell what was in use.
+def check_curve(plugin_result: dict[str, Any], curve: pl.DataFrame, peak: memory.Peak) -> None:
+    # The plugin draws no curve if records do not say how much was in use.
     known = curve.filter(pl.col("allocated").is_not_null())
     points: dict[str, int] = defaultdict(int)
     for row in known.iter_rows(named=True):
         points[device(row)] += 1
-    drawn = told["curve_points"]
+    drawn = plugin_result["curve_points"]
     assert {where: min(count, 10_240) for where, count in points.items()} == drawn
-    for where, (first, last) in told["curve_first_last"].items():
+    for where, (first, last) in plugin_result["curve_first_last"].items():
         rows = [row for row in known.iter_rows(named=True) if device(row) == where]
         for one, theirs in ((rows[0], first), (rows[-1], last)):
             assert [one["allocated"], one["reserved"]] == theirs[1:]
     peaks = {device(row): row["allocated"] for row in peak.peaks.iter_rows(named=True)}
     theirs = {
         "CPU" if key.startswith("0:") else f"GPU{key.split(':')[1]}": value
-        for key, value in told["peak"].items()
+        for key, value in plugin_result["peak"].items()
     }
     assert {where: value for where, value in peaks.items() if value is not None} == theirs
 
 
-def check_blocks(told: dict[str, Any], blocks: pl.DataFrame, records: pl.DataFrame) -> None:
+def check_blocks(theirs: dict[str, Any], blocks: pl.DataFrame, records: pl.DataFrame) -> None:
     shown = blocks.filter(pl.col("state").cast(pl.String) != "before")
     counts: dict[str, int] = defaultdict(int)
     lived: dict[tuple[str, int, float], int] = defaultdict(int)
@@ -105,8 +106,8 @@ def check_blocks(told: dict[str, Any], blocks: pl.DataFrame, records: pl.DataFra
             if name.startswith("aten::empty") and row["caller"]:
                 name = f"{row['caller']} ({name})"
             lived[name, row["bytes"], round(row["lifetime"] / 1000, 1)] += 1
-    assert counts == told["event_counts"]
-    for rows in told["events_head"].values():
+    assert counts == theirs["event_counts"]
+    for rows in theirs["events_head"].values():
         for name, size, _, _, lifetime in rows:
             # The plugin rounds each of its times.
             near = (round(lifetime + off, 1) for off in (0, -0.1, 0.1))
@@ -301,10 +302,10 @@ def test_a_thinned_curve_is_short_and_keeps_every_extreme(
     seed: int, count: int, points: int
 ) -> None:
     random = np.random.default_rng(seed)
-    times, levels, held = (random.integers(0, 10**6, count).tolist() for _ in range(3))
+    times, levels, reserved_bytes = (random.integers(0, 10**6, count).tolist() for _ in range(3))
     rows = [
         allocation(t, 1, total_allocated=level, total_reserved=reserved)
-        for t, level, reserved in zip(times, levels, held, strict=True)
+        for t, level, reserved in zip(times, levels, reserved_bytes, strict=True)
     ]
     exact = memory.curve(memory.Records(traced(), records_of(rows)))
     thin = memory.curve(memory.Records(traced(), records_of(rows)), points)

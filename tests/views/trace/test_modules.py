@@ -35,7 +35,7 @@ OTHER_CALLS = {"tl_mi300_resnet_act_checkpoint"}
 
 
 def plugin(run: str, file: Path) -> dict[Key, list[float]] | None:
-    """What the plugin shows of each module, times in us; None without a module view."""
+    """The plugin's figures for each module, times in us; None without a module view."""
     views_ = expected(run, "tb_tip")
     worker = file.name.removesuffix(".pt.trace.json.gz")
     folder = worker if f"{worker}/module" in views_ else f"{worker.split('.')[0]}.span1"

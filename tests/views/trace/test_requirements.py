@@ -1,4 +1,4 @@
-"""What views want: of a trace that holds all of it, of one that holds nothing, and in between."""
+"""Requirements of views: of a trace that meets all, of one that meets none, and in between."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from haiprof.answers.deep import TraceAnswers
 from haiprof.export import csv
 from haiprof.views.trace import requirements
 
-#: Views that tell of the run itself, or are of what haiprof recorded: a deep trace has none.
+#: Views on the run itself, or on what haiprof recorded: a deep trace has none.
 NO_TRACES = {
     "processes",
     "phases",

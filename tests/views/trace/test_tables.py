@@ -1,4 +1,4 @@
-"""Operators, kernels and op statistics of a trace made by hand, by what they are told apart by."""
+"""Operators, kernels and op statistics of a trace made by hand, by what distinguishes them."""
 
 from __future__ import annotations
 

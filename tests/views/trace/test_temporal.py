@@ -52,7 +52,7 @@ def test_is_htas_on_what_hta_sees(run: str, last: bool) -> None:
                 ("span", "kernel"),
             )
         ]
-        # What is listed as wrong must be: a list that is never wrong would hide it.
+        # An entry listed as wrong must be: a list that is never wrong would hide it.
         assert (bool(equal) and all(equal)) is (run not in WRONG)
 
 

@@ -1,4 +1,4 @@
-"""The critical path: what must hold of any, small ones known by hand, and HTA where it agrees."""
+"""The critical path: invariants of any, small ones known by hand, and HTA where it agrees."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from haiprof.views.trace.critical_path.graph import graph
 from haiprof.views.trace.critical_path.path import CriticalPath, critical_path, of_range, of_step
 from haiprof.views.trace.linking.linked import Linked, link
 
-#: Traces of which HTA's window is the whole trace, so that its length may be held against ours.
+#: Traces of which HTA's window is the whole trace, so that its length is comparable with ours.
 WHOLE = {
     "hta_cp_alexnet", "hta_cp_simple_add", "param_resnet", "tl_b200_eager", "tl_mi210_gpu_only",
     "tl_vllm_prefilldecode",
@@ -31,7 +31,7 @@ def linked(run: str, nth: int = 0) -> Linked:
 
 
 def check(trace: Linked, made: CriticalPath) -> None:
-    """What holds of every critical path."""
+    """Invariants of every critical path."""
     path = made.path
     start, duration = path["start"].to_numpy(), path["duration"].to_numpy()
     assert (duration > 0).all()
@@ -67,12 +67,12 @@ def test_the_path_of_a_trace_and_of_a_step_is_whole(run: str) -> None:
         made = of_step(trace, step)
         assert (made.start, made.end) == trace.steps.filter(pl.col("step") == step).row(0)[1:]
         check(trace, made)
-    told = expected(run, "hta_061").get("critical_path")
+    theirs = expected(run, "hta_061").get("critical_path")
     if run in WHOLE:
         # Whatever HTA explains we explain, too; it gives no weight to the time between operators.
-        assert told is not None
-        assert told["total"] * 1000 <= whole.length
-    elif told is None:
+        assert theirs is not None
+        assert theirs["total"] * 1000 <= whole.length
+    elif theirs is None:
         assert run in {"hta_cpu_only", "hta_cupti_counters", "hta_mtia_inference",
                        "tb_resnet50_num_workers_0", "handmade_old"}  # fmt: skip
 
@@ -246,7 +246,7 @@ def test_a_backward_thread_has_the_path_while_the_main_thread_waits_for_it() -> 
         ("MmBackward", 200_000), (None, 10_000), ("AddBackward", 90_000),
         ("ProfilerStep#1", 20_000), ("aten::add_", 50_000), ("ProfilerStep#1", 30_000),
     ]  # fmt: skip
-    # To wait for another thread is no work: were that thread faster, so would be the step.
+    # Waiting for another thread is not work: were that thread faster, so would be the step.
     edges = graph(trace, made.start, made.end)
     waiting = (edges.time[edges.source] == 60_000) & (edges.time[edges.target] == 420_000)
     assert edges.weight[waiting].tolist() == [0]
