@@ -82,18 +82,18 @@ dist.destroy_process_group()
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a neighbour needs a core of its own")
-def test_each_late_rank_is_told_with_its_time_and_its_kind(shm: Path, tmp_path: Path) -> None:
+def test_each_late_rank_is_reported_with_its_time_and_its_kind(shm: Path, tmp_path: Path) -> None:
     for last in (False, False, True):  # what other tests do to one of the cores is no finding
         (folder := tmp_path / secrets.token_hex(4)).mkdir()
         try:
-            late_ranks_are_told(folder)
+            late_ranks_are_reported(folder)
             break
         except AssertionError:
             if last:
                 raise
 
 
-def late_ranks_are_told(tmp_path: Path) -> None:
+def late_ranks_are_reported(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     words = torchrun("--standalone", "--nproc-per-node=4", "train.py", str(PART), "0.25")
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -166,7 +166,7 @@ def test_the_rank_that_came_last_let_the_others_wait(folder: Path) -> None:
     assert run.distributed(1).steps["rank"].unique().to_list() == [1]
 
 
-def test_workers_without_a_rank_are_told_apart(tmp_path: Path) -> None:
+def test_workers_without_a_rank_are_distinguished(tmp_path: Path) -> None:
     for name in ("a", "b"):
         document = traces.small(None)
         document["traceEvents"] += collective(0, 1170, 20 if name == "a" else 2)

@@ -108,7 +108,7 @@ def test_an_interrupted_job_did_not_fail(tmp_path: Path) -> None:
     assert (told(run) or "").startswith("The job was interrupted")
 
 
-def test_a_command_that_failed_where_no_rank_did_is_told(tmp_path: Path) -> None:
+def test_a_command_that_failed_where_no_rank_did_is_reported(tmp_path: Path) -> None:
     one = ended("failed", 33, "exit code 1", exit_code=1)
     assert told(run_of(tmp_path / "r", FINE, ended=one)) == (
         "The command failed, at 22:13:53 UTC: exit code 1"

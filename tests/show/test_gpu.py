@@ -342,7 +342,9 @@ def test_the_report_tells_the_measured_overhead_and_what_followed_from_it(tmp_pa
     assert "Kernels are recorded from now on" not in text
 
 
-def test_a_cost_that_was_only_metered_is_not_told_as_a_comparison_of_steps(tmp_path: Path) -> None:
+def test_a_cost_that_was_only_metered_is_not_reported_as_a_comparison_of_steps(
+    tmp_path: Path,
+) -> None:
     run = runs.make_gpu_run(tmp_path / "r")
     for event, told in (
         (

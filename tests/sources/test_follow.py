@@ -183,14 +183,16 @@ def test_dictionaries_that_take_the_place_of_others_are_seen(tmp_path: Path) -> 
     ]
 
 
-def test_null_steps_are_told_from_step_0(tmp_path: Path) -> None:
+def test_null_steps_are_distinguished_from_step_0(tmp_path: Path) -> None:
     write_live(tmp_path, schema.SPANS, [[span(0, 1, "user", "a"), span(1, 1, "user", "b", 0)]])
     (part,) = FolderFollower(tmp_path, [SPANS]).read()["spans"]
     assert part.columns["step"].tolist() == [-1, 0]
 
 
 @pytest.mark.parametrize("damage", ["zeros", "noise", "body"])
-def test_damage_is_told_once_and_what_is_before_it_is_there(tmp_path: Path, damage: str) -> None:
+def test_damage_is_reported_once_and_what_is_before_it_is_there(
+    tmp_path: Path, damage: str
+) -> None:
     writer = Writer(tmp_path)
     for second in range(3):
         writer.write((second, "a", None, 1.0))

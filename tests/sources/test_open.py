@@ -107,7 +107,7 @@ def test_another_process_can_read_the_traces(job: Path) -> None:
         assert Analyzer(job, executor=pool).spans().equals(Analyzer(job).spans())
 
 
-def test_a_rank_is_told_by_the_file_else_by_its_name(tmp_path: Path) -> None:
+def test_a_rank_is_reported_by_the_file_else_by_its_name(tmp_path: Path) -> None:
     traces.write(tmp_path / "r" / "rank_3.json", traces.small(rank=None))
     traces.write(tmp_path / "r" / "rank_4.json", traces.small(rank=0))
     traces.write(tmp_path / "r" / "other.json", traces.small(rank=None))
@@ -119,7 +119,7 @@ def test_a_rank_is_told_by_the_file_else_by_its_name(tmp_path: Path) -> None:
     }
 
 
-def test_two_workers_that_say_to_be_one_rank_are_kept_and_told(tmp_path: Path) -> None:
+def test_two_workers_that_say_to_be_one_rank_are_kept_and_reported(tmp_path: Path) -> None:
     for name in ("n_1.7.pt.trace.json", "n_2.7.pt.trace.json"):
         traces.write(tmp_path / "r" / name, traces.small(rank=0))
     run = open_path(tmp_path / "r").run
@@ -182,7 +182,7 @@ def test_what_is_no_trace_is_one_line(case: str, tmp_path: Path, temporary: Path
     assert list(temporary.iterdir()) == []
 
 
-def test_beside_good_traces_bad_ones_are_told(job: Path) -> None:
+def test_beside_good_traces_bad_ones_are_reported(job: Path) -> None:
     (job / "node7_41.5.pt.trace.json").write_bytes(b"hello")
     analyzer = Analyzer(job)
     assert analyzer.ranks == [0, 1]
@@ -201,7 +201,7 @@ def test_a_cut_trace_is_read_up_to_the_cut(tmp_path: Path) -> None:
     assert analyzer.events(kind="import")["text"].to_list() == [problem]
 
 
-def test_a_cut_gzip_stream_is_told_as_such(tmp_path: Path) -> None:
+def test_a_cut_gzip_stream_is_reported_as_such(tmp_path: Path) -> None:
     file = traces.write(tmp_path / "w.json.gz", traces.small())
     file.write_bytes(file.read_bytes()[:-60])
     (problem,) = Analyzer(file).problems()
@@ -272,7 +272,7 @@ def test_an_import_of_one_file_lies_beside_it(job: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["touched", "longer", "added", "version", "broken"])
-def test_a_stale_import_is_not_read_and_told(change: str, job: Path) -> None:
+def test_a_stale_import_is_not_read_and_reported(change: str, job: Path) -> None:
     place = kept(job)
     file = sorted(job.glob("*.gz"))[0]
     document = json.loads((place / "run.json").read_text())

@@ -221,7 +221,7 @@ def test_other_folders_of_a_run_are_ignored(tmp_path: Path) -> None:
     assert open_run(run).problems == ()
 
 
-def test_the_machine_of_a_node_is_read_and_an_older_recorder_told_none(tmp_path: Path) -> None:
+def test_the_machine_of_a_node_is_read_and_an_older_recorder_has_none(tmp_path: Path) -> None:
     run = runs.make_run(tmp_path / "r")
     assert [p.machine for p in open_run(run).processes] == [None, None]
     runs.write_node(run, machine=runs.MACHINE)

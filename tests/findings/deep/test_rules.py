@@ -197,7 +197,7 @@ def test_a_job_on_cpus_waits_for_data_and_for_communication() -> None:
     ]
 
 
-def test_what_is_not_worth_a_word_is_not_told() -> None:
+def test_what_is_not_worth_a_word_is_not_reported() -> None:
     job = Job().busy({SLOW: (300, 350)})
     job.host("user", LOAD, BEGIN + 300, BEGIN + 350)
     assert job.findings() == []
@@ -264,7 +264,7 @@ def test_the_rank_that_lets_three_others_wait() -> None:
     assert found.saves_ns == 300_000
 
 
-def test_a_process_without_a_rank_is_told_from_another_of_its_host() -> None:
+def test_a_process_without_a_rank_is_distinguished_from_another_of_its_host() -> None:
     late = pl.DataFrame(
         [
             {"node": "n0", "rank": None, "pid": pid, "session": 1, "collectives": 5,

@@ -128,7 +128,7 @@ def test_what_others_wrote_is_not_theirs(tmp_path: Path) -> None:
         "memory://ascend_pytorch_profiler_0.db",
     ],
 )
-def test_urls_are_told_to_be_read_of_torch_profiler_only(url: str) -> None:
+def test_urls_are_reported_to_be_read_of_torch_profiler_only(url: str) -> None:
     with pytest.raises(HaiprofError, match=r"torch\.profiler only") as raised:
         formats.find(url)
     assert "\n" not in str(raised.value)

@@ -291,7 +291,7 @@ def test_without_anything_it_fails_in_one_line(job: Callable[[str], Path]) -> No
     assert "\n" not in str(raised.value)
 
 
-def test_a_process_that_the_timeline_does_not_name_is_told(job: Callable[[str], Path]) -> None:
+def test_a_process_that_the_timeline_does_not_name_is_reported(job: Callable[[str], Path]) -> None:
     place = job("level1")
     file = output(place) / "trace_view.json"
     events = json.loads(file.read_text("utf-8"))

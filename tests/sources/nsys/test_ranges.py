@@ -154,7 +154,7 @@ def test_what_nccl_says_of_a_call(tmp_path: Path) -> None:
     assert seen == ("all_reduce", "17", 4096)
 
 
-def test_ranges_that_had_not_ended_are_told(tmp_path: Path) -> None:
+def test_ranges_that_had_not_ended_are_reported(tmp_path: Path) -> None:
     export = Export(tmp_path / "a.sqlite")
     export.range("train", 0, None)
     export.range("step", 5, 10)

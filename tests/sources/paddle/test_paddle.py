@@ -137,7 +137,7 @@ def test_what_the_log_says_in_other_ways(tmp_path: Path) -> None:
     assert kinds == ["other", "optimizer", "forward", "send", "weight", "optimizer"]
 
 
-def test_lines_that_are_no_jobs_are_told(tmp_path: Path) -> None:
+def test_lines_that_are_no_jobs_are_reported(tmp_path: Path) -> None:
     log = write(
         tmp_path / "workerlog.0",
         [

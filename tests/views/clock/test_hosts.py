@@ -331,7 +331,7 @@ def test_collectives_of_other_groups_are_not_believed() -> None:
     assert row["bound"] is None
 
 
-def test_what_time_servers_told_is_said_but_corrects_nothing() -> None:
+def test_what_time_servers_said_is_shown_but_corrects_nothing() -> None:
     errors = {"host0": 1_000_000, "host1": 2_000_000, "alone": 4_000_000}
     job = Job(np.random.default_rng(0), hosts=2)
     job.offset[1] = 40 * MS

@@ -141,13 +141,13 @@ def test_without_a_gpu_there_is_no_peak_unless_it_is_given(tmp_path: Path) -> No
     assert only(run, peak_flops=1e12)[0]["mfu"] == pytest.approx(1e9 / STEP_S / 1e12)
 
 
-def test_a_type_that_nobody_told_is_asked_for(tmp_path: Path) -> None:
+def test_a_type_that_nobody_stated_is_asked_for(tmp_path: Path) -> None:
     rank, _ = only(run_with(tmp_path / "run", [said(0, flops_per_step=1e12)]))
     assert rank["mfu"] is None
     assert "set haiprof.model(dtype=…)" in rank["why"]
 
 
-def test_an_evaluation_in_the_step_that_was_counted_is_told(tmp_path: Path) -> None:
+def test_an_evaluation_in_the_step_that_was_counted_is_reported(tmp_path: Path) -> None:
     run = run_with(tmp_path / "run", [])
     process = run / "n0#0"
     write_closed(process, schema.SPANS, [span(601, 2, "phase", "eval", 50)], 1)

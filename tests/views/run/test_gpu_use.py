@@ -87,7 +87,7 @@ def test_what_was_not_recorded_is_no_idle_time() -> None:
     assert made.steps == 6
 
 
-def test_a_pause_before_a_recorded_step_is_told_of_from_the_recording_on() -> None:
+def test_a_pause_before_a_recorded_step_is_reported_from_the_recording_on() -> None:
     # Evaluation for a second between steps 1 and 2, which nobody recorded the kernels of.
     def later(rows: list[runs.Row]) -> list[runs.Row]:
         return [

@@ -46,7 +46,7 @@ def test_each_graph_has_its_times_and_its_share_of_the_steps_with_it() -> None:
     assert (second["name"], second["share"]) == ("graph 1", pytest.approx(5 / 20))
 
 
-def test_devices_are_told_apart_and_without_steps_there_is_no_share() -> None:
+def test_devices_are_distinguished_and_without_steps_there_is_no_share() -> None:
     rows = [replay(1, 2, "graph 0", None), replay(1, 3, "graph 0", 7, device=1)]
     made = graph_views.replays(spans(rows), ON_HOST)
     assert made.select("device", "replays", "steps", "share").rows() == [

@@ -66,7 +66,7 @@ def test_a_node_that_cannot_tell_reads_from_writes_has_one_column_for_both(tmp_p
     assert table["of peak_share"].to_list() == [0.5, 0.45, 0.55]
 
 
-def test_a_node_without_sockets_told_apart_has_one_row(tmp_path: Path) -> None:
+def test_a_node_without_sockets_distinguished_has_one_row(tmp_path: Path) -> None:
     _, nodes = summaries(tmp_path, {(hardware.READ, None): 1e9, (hardware.WRITE, None): 2e9})
     assert hardware.memory_table(nodes)["socket"].to_list() == ["all"]
 
@@ -146,7 +146,7 @@ def test_a_port_tells_its_use_and_only_counters_that_grew(tmp_path: Path) -> Non
     assert hardware_findings.failing_port(nodes) == ""
 
 
-def test_ethernet_is_told_where_its_speed_is_known(tmp_path: Path) -> None:
+def test_ethernet_is_reported_where_its_speed_is_known(tmp_path: Path) -> None:
     values: Values = {
         ("net.rx.bytes_per_s", "eth0"): 1e9,
         ("net.rx_util.percent", "eth0"): 32.0,
@@ -256,7 +256,7 @@ def test_a_machine_without_counters_has_no_table_and_no_sentence(tmp_path: Path)
     assert hardware.placement_table(ranks).height == 0
 
 
-def test_a_value_that_no_hardware_can_reach_is_in_no_mean_and_is_told(tmp_path: Path) -> None:
+def test_a_value_that_no_hardware_can_reach_is_in_no_mean_and_is_reported(tmp_path: Path) -> None:
     rows = [
         runs.sample(s, metric, 400e9, None, schema.FLAG_IMPLAUSIBLE)
         for s in (11, 12)
@@ -275,7 +275,7 @@ def test_a_value_that_no_hardware_can_reach_is_in_no_mean_and_is_told(tmp_path: 
 
 
 @pytest.mark.parametrize(("read", "told"), [(279.9e9, False), (280e9, True)])
-def test_memory_near_its_peak_is_told_with_what_the_peak_is(
+def test_memory_near_its_peak_is_reported_with_what_the_peak_is(
     tmp_path: Path, read: float, told: bool
 ) -> None:
     values: Values = {(hardware.READ, None): read, (hardware.WRITE, None): 0.0}
@@ -287,7 +287,7 @@ def test_memory_near_its_peak_is_told_with_what_the_peak_is(
     assert hardware_findings.trouble(ranks, nodes, NO_EVENTS) == ([line] if told else [])
 
 
-def test_one_socket_near_its_peak_is_told_although_the_node_is_not(tmp_path: Path) -> None:
+def test_one_socket_near_its_peak_is_reported_although_the_node_is_not(tmp_path: Path) -> None:
     _, nodes = summaries(tmp_path, runs.with_sockets(hardware.TRAFFIC, 190e9, 10e9))
     assert hardware_findings.near_peak(nodes).startswith(
         "The memory of socket0 of n0 moved 190.0 GB/s on average, 95 % of the 200.0 GB/s that it "
@@ -304,7 +304,7 @@ def test_more_than_the_peak_says_that_the_peak_is_another_one(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("remote", "elsewhere", "told"), [(30e9, 0.6, True), (20e9, 0.6, False), (30e9, 0.2, False)]
 )
-def test_far_memory_is_told_only_together_with_traffic_between_sockets(
+def test_far_memory_is_reported_only_together_with_traffic_between_sockets(
     tmp_path: Path, remote: float, elsewhere: float, told: bool
 ) -> None:
     node: Values = {(hardware.TRAFFIC, None): 100e9, (hardware.REMOTE, None): remote}
@@ -347,7 +347,9 @@ def test_ranks_in_one_container_that_are_bound_well_have_no_far_memory(tmp_path:
     assert hardware_findings.far_memory(*found) == ""
 
 
-def test_ranks_in_one_container_that_all_run_far_from_its_memory_are_told(tmp_path: Path) -> None:
+def test_ranks_in_one_container_that_all_run_far_from_its_memory_are_reported(
+    tmp_path: Path,
+) -> None:
     found = ranks_of_one_node(tmp_path, [(100.0, 0.0), (90.0, 0.0)], [(2.0, 8.0), (2.0, 8.0)])
     assert hardware_findings.far_memory(*found).startswith(
         "80 % of the memory of rank 0 and 1 more lies on other NUMA nodes than their threads run on"
@@ -368,7 +370,7 @@ def test_threads_on_all_nodes_are_not_far_from_memory_on_all_nodes(tmp_path: Pat
         ("np_cnp_sent", 20.0, ""),
     ],
 )
-def test_a_port_that_fails_is_told_and_congestion_is_no_failure(
+def test_a_port_that_fails_is_reported_and_congestion_is_no_failure(
     tmp_path: Path, name: str, per_s: float, told: str
 ) -> None:
     _, nodes = summaries(tmp_path, {(f"ib.{name}.per_s", "mlx5_0/1"): per_s})
@@ -389,7 +391,7 @@ def test_faults_of_a_moment_are_no_failing_port(tmp_path: Path) -> None:
     ("rtt", "phases", "told"),
     [(45.0, SLOW_LOADER, True), (2.0, SLOW_LOADER, False), (45.0, runs.PHASES, False)],
 )
-def test_slow_nfs_is_told_only_while_the_loop_waits_for_data(
+def test_slow_nfs_is_reported_only_while_the_loop_waits_for_data(
     tmp_path: Path, rtt: float, phases: tuple[tuple[str, float], ...], told: bool
 ) -> None:
     node: Values = {
@@ -429,7 +431,7 @@ def test_power_is_never_the_most_telling_remark(tmp_path: Path) -> None:
         (None, "the link of mlx5_0/1 is DOWN", False),
     ],
 )
-def test_a_link_that_went_down_in_the_run_is_told(
+def test_a_link_that_went_down_in_the_run_is_reported(
     tmp_path: Path, attributes: Any, text: str, told: bool
 ) -> None:
     summaries(tmp_path, {})

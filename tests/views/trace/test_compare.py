@@ -39,7 +39,7 @@ def verdicts(before: Linked, after: Linked) -> dict[str, str]:
     return {row["name"]: row["verdict"] for row in made.operators.iter_rows(named=True)}
 
 
-def test_what_became_slower_faster_new_and_gone_is_told() -> None:
+def test_what_became_slower_faster_new_and_gone_is_reported() -> None:
     before = run([{"mm": 100 + n, "add": 200 + n, "relu": 50 + n, "old": 5} for n in range(6)])
     after = run([{"mm": 150 + n, "add": 120 + n, "relu": 51 - n, "new": 5} for n in range(6)])
     found = verdicts(before, after)

@@ -33,7 +33,7 @@ def test_are_htas(run: str) -> None:
                 assert mine[name] == theirs[name]
 
 
-def test_are_left_without_operators_where_launches_cannot_be_told_apart() -> None:
+def test_are_left_without_operators_where_launches_cannot_be_distinguished() -> None:
     told = ['{"smsp__sass_thread_inst_executed_op_ffma_pred_on.sum": 4}', "[1]"]
     counted = {"duration": 1, "name": "gemm", "category": "counters"}
     spans = spans_of(

@@ -210,7 +210,7 @@ def rank_of(durations: list[tuple[str, int, int]]) -> pl.DataFrame:
     return communications(link(spans_of([]), kernels_of(kernels), collectives_of(told)))
 
 
-def test_what_a_rank_lacks_is_told_and_the_rest_is_given() -> None:
+def test_what_a_rank_lacks_is_reported_and_the_rest_is_given() -> None:
     first = [("ncclAllReduce", 30, 100), ("ncclAllGather", 8, 10), ("ncclAllReduce", 20, 50)]
     ranks = {
         "a": rank_of(first),

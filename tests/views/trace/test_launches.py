@@ -66,7 +66,7 @@ def test_is_what_the_events_say(run: str) -> None:
         assert sorted(found.select("delay", "gpu_duration").rows()) == wanted
 
 
-def test_a_graph_is_told_apart_and_is_one_call() -> None:
+def test_a_graph_is_distinguished_and_is_one_call() -> None:
     calls = spans_of(
         [
             {"start": 0, "duration": 4, "category": "runtime", "name": name, "correlation": number}

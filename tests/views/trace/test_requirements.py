@@ -36,7 +36,7 @@ def test_what_holds_nothing_lacks_every_view_once_or_for_different_things() -> N
     assert len({(want.view, want.needs) for want in found}) == len(found)
 
 
-def test_only_what_could_be_told_is_missed() -> None:
+def test_only_what_could_be_known_is_missed() -> None:
     held = everything() - {"spans.shapes", "kernels.occupancy", requirements.COMMUNICATION}
     found = {(want.view, want.needs) for want in requirements.missing(held)}
     assert ("operators", "spans.shapes") in found

@@ -270,7 +270,7 @@ def test_kernels_of_a_graph_follow_each_other_not_the_launch() -> None:
     ]  # fmt: skip
 
 
-def test_clocks_that_disagree_are_told_and_the_path_stays_in_order() -> None:
+def test_clocks_that_disagree_are_reported_and_the_path_stays_in_order() -> None:
     spans = [
         {**STEP, "duration": 300_000},
         launch(20_000, 1),

@@ -172,7 +172,7 @@ def test_kernels_that_haiprof_recorded_itself_need_no_ops() -> None:
     assert kernels(made, "launch")["op"].to_list() == [None, None]
 
 
-def test_threads_of_equal_calls_are_told_apart() -> None:
+def test_threads_of_equal_calls_are_distinguished() -> None:
     rows = [span("op", "a", 0, 10, thread=t) for t in (9, 4, 7)]
     made = linked(rows, [])
     assert made.ops["thread"].to_list() == [4, 7, 9]
