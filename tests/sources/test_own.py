@@ -101,7 +101,7 @@ def test_a_run_nobody_recorded_into_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"version": "2.0"}, "field 'version' is 2.0, and this haiprof reads 1.x: update haiprof"),
         ({"version": "0.9"}, "open it with the haiprof that wrote it"),
@@ -121,12 +121,12 @@ def test_a_run_nobody_recorded_into_says_so(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_field_of_run_json_is_named(
-    tmp_path: Path, changes: dict[str, object], told: str
+    tmp_path: Path, changes: dict[str, object], message: str
 ) -> None:
     run = runs.make_run(tmp_path / "r")
     runs.write_run(run, **changes)
     line = error_of(run)
-    assert told in line
+    assert message in line
     assert line.startswith(f"{run}/run.json: ")
 
 
@@ -177,7 +177,7 @@ def test_a_truncated_run_json_is_one_line(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"rank": "0"}, "field 'rank' is '0', not a whole number of 64 bits or null"),
         ({"node": ""}, "field 'node' is '', not a name"),
@@ -190,7 +190,7 @@ def test_a_truncated_run_json_is_one_line(tmp_path: Path, text: str) -> None:
     ],
 )
 def test_a_broken_rank_does_not_hide_the_others(
-    tmp_path: Path, changes: dict[str, object], told: str
+    tmp_path: Path, changes: dict[str, object], message: str
 ) -> None:
     run = runs.make_run(tmp_path / "r", ranks=2)
     document = {"format": "haiprof-process", "version": "1.0", "node": "n0", "rank": 1, "pid": 1}
@@ -198,7 +198,7 @@ def test_a_broken_rank_does_not_hide_the_others(
     opened = open_run(run)
     assert [p.rank for p in opened.processes] == [0, None]
     assert len(opened.problems) == 1
-    assert told in opened.problems[0]
+    assert message in opened.problems[0]
     assert str(run / "n0#1" / "process.json") in opened.problems[0]
 
 

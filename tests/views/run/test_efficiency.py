@@ -30,13 +30,18 @@ H100 = {"device": 0, "uuid": "GPU-0", "name": "NVIDIA H100 80GB HBM3", "multipro
 PEAK = 989.4e12
 
 
-def said(second: float, **told: Any) -> Row:
-    return event(second, "model", "what a step of the model computes", None, told)
+def said(second: float, **attributes: Any) -> Row:
+    return event(second, "model", "what a step of the model computes", None, attributes)
 
 
 def counted(second: float, flops: float, recomputed: float = 0, **more: Any) -> Row:
-    told = {"flops": flops, "recomputed": recomputed, "dtypes": {"bf16": flops}, "uncounted": []}
-    return event(second, "flops", "a step computed", None, {**told, "failures": 0, **more})
+    attributes = {
+        "flops": flops,
+        "recomputed": recomputed,
+        "dtypes": {"bf16": flops},
+        "uncounted": [],
+    }
+    return event(second, "flops", "a step computed", None, {**attributes, "failures": 0, **more})
 
 
 def run_with(
@@ -71,9 +76,9 @@ def test_mfu_and_hfu_are_those_by_hand(tmp_path: Path) -> None:
 def test_a_tiny_gpt_by_its_formula(tmp_path: Path) -> None:
     # PaLM's appendix B by hand, of 124 M parameters, 12 layers of 12 heads of 64, 1024 tokens.
     per_token = 6 * 124e6 + 12 * 12 * 12 * 64 * 1024
-    told = {"parameters": 124e6, "attention_flops_per_token": 12 * 12 * 12 * 64 * 1024}
+    attributes = {"parameters": 124e6, "attention_flops_per_token": 12 * 12 * 12 * 64 * 1024}
     rank, _ = only(
-        run_with(tmp_path / "run", [said(0, **told, tokens_per_step=4096, dtype="bfloat16")])
+        run_with(tmp_path / "run", [said(0, **attributes, tokens_per_step=4096, dtype="bfloat16")])
     )
     assert rank["flops_how"] == "formula"
     assert rank["mfu"] == pytest.approx(per_token * 4096 / STEP_S / PEAK, rel=1e-9)

@@ -23,8 +23,8 @@ def newest(rows: list[runs.Row]) -> runs.Row:
 def test_the_newest_measurement_counts() -> None:
     rows = [runs.measured(9, 0.004), runs.measured(5, 0.2), runs.event(10, "mark", "x")]
     assert newest(rows)["overhead"] == 0.004
-    told = "measured overhead 0.4 % (95 %: 0.1 … 0.7 %)"
-    assert overhead.in_words(newest(rows)) == told
+    line = "measured overhead 0.4 % (95 %: 0.1 … 0.7 %)"
+    assert overhead.in_words(newest(rows)) == line
 
 
 def test_before_enough_windows_it_is_unknown() -> None:

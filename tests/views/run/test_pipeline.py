@@ -257,9 +257,9 @@ def test_ranges_of_the_host_tell_their_numbers_in_attributes() -> None:
             "step": [1], "attributes": [None],
         }
     )  # fmt: skip
-    told = view.with_updates(made, phases)
-    assert told["kind"].to_list() == ["forward", "optimizer", "backward"]
-    assert told.schema == made.schema == view.of_host(host.clear()).schema
+    updated = view.with_updates(made, phases)
+    assert updated["kind"].to_list() == ["forward", "optimizer", "backward"]
+    assert updated.schema == made.schema == view.of_host(host.clear()).schema
     assert view.with_updates(made, phases.clear()).equals(made)
 
 

@@ -34,13 +34,13 @@ def test_are_htas(run: str) -> None:
 
 
 def test_are_left_without_operators_where_launches_cannot_be_distinguished() -> None:
-    told = ['{"smsp__sass_thread_inst_executed_op_ffma_pred_on.sum": 4}', "[1]"]
+    texts = ['{"smsp__sass_thread_inst_executed_op_ffma_pred_on.sum": 4}', "[1]"]
     counted = {"duration": 1, "name": "gemm", "category": "counters"}
     spans = spans_of(
         [
             {"start": 0, "duration": 9, "name": "aten::mm"},
             {"start": 1, "duration": 1, "name": "cudaLaunchKernel", "category": "runtime"},
-            *({**counted, "start": 20 + i, "attributes": text} for i, text in enumerate(told)),
+            *({**counted, "start": 20 + i, "attributes": text} for i, text in enumerate(texts)),
         ]
     )
     found = cupti_counters(link(spans, kernels_of([])), spans)

@@ -107,22 +107,22 @@ def counted(trace: Trace) -> dict[Key, list[float]]:
 @pytest.mark.parametrize("run", runs())
 def test_modules_are_the_plugins_or_what_the_events_say(run: str) -> None:
     for file in files(run):
-        trace, told = load(file), plugin(run, file)
+        trace, theirs = load(file), plugin(run, file)
         made = views.modules(linked(trace))
-        if told is None:
+        if theirs is None:
             # Not applicable: no call of a module was recorded.
             assert trace.spans["module"].null_count() == trace.spans.height
             assert not made.height
             continue
         ours = by_module(made)
-        assert set(ours) == set(told)
+        assert set(ours) == set(theirs)
         for key, (calls, host, device, own) in counted(trace).items():
             assert ours[key][0] == calls
             assert ours[key][2] == pytest.approx(host)
             assert ours[key][4] == pytest.approx(device)
             assert ours[key][5] == pytest.approx(own)
         if run not in OTHER_CALLS:
-            for key, row in told.items():
+            for key, row in theirs.items():
                 assert ours[key][:2] == row[:2]
                 # The plugin's instants are doubles: good for some tenths of a ns
                 # each, and every call and callee adds its own.
@@ -133,7 +133,7 @@ def test_modules_are_the_plugins_or_what_the_events_say(run: str) -> None:
                 assert ours[key][3] == pytest.approx(row[3], **near) or ours[key][3] > row[3]
         for column in (4, 5) if run not in OTHER_DEVICE_TIME else ():
             assert {key: row[column] for key, row in ours.items()} == pytest.approx(
-                {key: row[column] for key, row in told.items()}
+                {key: row[column] for key, row in theirs.items()}
             )
 
 

@@ -37,13 +37,13 @@ def test_what_holds_nothing_lacks_every_view_once_or_for_different_things() -> N
 
 
 def test_only_what_could_be_known_is_missed() -> None:
-    held = everything() - {"spans.shapes", "kernels.occupancy", requirements.COMMUNICATION}
-    found = {(want.view, want.needs) for want in requirements.missing(held)}
+    available = everything() - {"spans.shapes", "kernels.occupancy", requirements.COMMUNICATION}
+    found = {(want.view, want.needs) for want in requirements.missing(available)}
     assert ("operators", "spans.shapes") in found
     assert ("overview", "kernels.occupancy") in found
     assert ("overlap", requirements.COMMUNICATION) in found
     assert ("distributed", "collectives.bytes") not in found
-    without = {(want.view, want.needs) for want in requirements.missing(held - {"spans[op]"})}
+    without = {(want.view, want.needs) for want in requirements.missing(available - {"spans[op]"})}
     assert ("operators", "spans[op]") in without
     assert ("operators", "spans.shapes") not in without
 

@@ -98,11 +98,11 @@ def test_what_is_not_on_the_path_may_be_shorter(run: str) -> None:
 
 
 def test_htas_delays_are_ours_where_both_see_the_same_path() -> None:
-    told = expected("hta_cp_alexnet", "hta_061")["critical_path"]["by_type"]
+    theirs = expected("hta_cp_alexnet", "hta_061")["critical_path"]["by_type"]
     made = critical_path(linked("hta_cp_alexnet"))
     ours = dict(made.summary.select("kind", "duration").rows())
-    assert ours["launch"] == told["critical_path_kernel_launch_delay"] * 1000
-    assert ours["stream"] == told["critical_path_kernel_kernel_delay"] * 1000
+    assert ours["launch"] == theirs["critical_path_kernel_launch_delay"] * 1000
+    assert ours["stream"] == theirs["critical_path_kernel_kernel_delay"] * 1000
 
 
 @pytest.mark.parametrize(("run", "bound"), [
@@ -111,8 +111,8 @@ def test_htas_delays_are_ours_where_both_see_the_same_path() -> None:
     ("tl_mi300_resnet_act_checkpoint", "gpu_communication_bound"), ("tl_b200_eager", "cpu_bound"),
 ])  # fmt: skip
 def test_the_bound_is_htas(run: str, bound: str) -> None:
-    told = expected(run, "hta_061")["critical_path"]["summary"]
-    assert max(told, key=lambda kind: told[kind]) == bound
+    theirs = expected(run, "hta_061")["critical_path"]["summary"]
+    assert max(theirs, key=lambda kind: theirs[kind]) == bound
     names = {"host": "cpu_bound", "kernel": "gpu_compute_bound",
              "communication": "gpu_communication_bound"}  # fmt: skip
     most = critical_path(linked(run)).summary.filter(pl.col("kind").is_in(list(names)))
