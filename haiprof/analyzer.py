@@ -75,7 +75,7 @@ class Analyzer:
     two ranks' traces.
 
     Args:
-        path: a run folder, a log directory that holds exactly one run, a trace file, a folder of
+        path: a run folder, a log directory that contains exactly one run, a trace file, a folder of
             them, or a URL of fsspec.
         executor: runs the per-rank work; any ``concurrent.futures.Executor``, also that of a
             cluster that sees the same files. By default a few threads of this process.

@@ -153,7 +153,7 @@ def node_grids(nodes: list[Summary]) -> list[Grid]:
     if held_up:
         explanation = "How much of the time tasks were stalled, on average over the run."
         if any("throttled" in c and c.endswith("percent") for c in held_up):
-            explanation += " Throttled is no share of it: 100 % is one core held back all the time."
+            explanation += " Throttled is no share of it: 100 % is one core throttled all the time."
         grids.append(frame_grid("Nodes: pressure", table.select("node", *held_up), explanation))
     return grids
 

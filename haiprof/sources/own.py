@@ -60,7 +60,7 @@ def read_run(folder: Path) -> Run:
 
 
 def open_run(path: str | Path) -> Run:
-    """Open a run folder, or a log directory that holds exactly one run.
+    """Open a run folder, or a log directory that contains exactly one run.
 
     Raises:
         HaiprofError: there is no run at ``path``, several, or one that this version cannot read.

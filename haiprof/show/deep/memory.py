@@ -47,7 +47,7 @@ def section(analyzer: Analyzer, one: OneTrace) -> Section:
         ],
         missing=lacking(
             {
-                "who holds the memory at its peak": holders,
+                "what uses the memory at its peak": holders,
                 "memory by operator": by_operator,
                 "single allocations": blocks,
             }

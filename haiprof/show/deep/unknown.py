@@ -35,5 +35,5 @@ def section(analyzer: Analyzer) -> Section:
     columns: Columns = ["missing", "so not known", "why"]
     if traces > 1:
         columns.append("traces")
-    note = "What views need and the traces do not hold, and how to record it."
+    note = "What views need and the traces lack, and how to record it."
     return Section("What these traces lack", table("Not known", reasons, columns, note, _ROWS))

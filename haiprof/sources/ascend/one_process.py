@@ -24,7 +24,7 @@ from haiprof.sources.imports.segments import Segments
 _NEVER: Final = {
     "kernels.registers": "not reported for an NPU",
     "kernels.shared_memory": "not reported for an NPU",
-    "kernels.occupancy": "Ascend tells none",
+    "kernels.occupancy": "Ascend reports none",
     "kernels.block_x": "an NPU has blocks but no threads in them",
     "allocations.address": "Ascend names no address: the number is that of the block in its table",
 }

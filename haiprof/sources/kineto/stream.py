@@ -233,7 +233,7 @@ def filesystem(source: str) -> Any:
 
 def _unreadable(source: str, error: OSError) -> HaiprofError:
     if isinstance(error, FileNotFoundError):
-        return HaiprofError(f"{source}: no such file: give a trace, or the folder that holds it")
+        return HaiprofError(f"{source}: no such file: give a trace, or the folder that contains it")
     if isinstance(error, PermissionError):
         return HaiprofError(
             f"{source}: cannot be read ({error.strerror or error}): ask its owner for access"

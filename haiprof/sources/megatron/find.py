@@ -48,7 +48,7 @@ def find(path: str) -> Found | None:
         path: a timeline, or a folder of them.
 
     Raises:
-        HaiprofError: a timeline is behind a URL, a folder holds several runs or cannot be read.
+        HaiprofError: a timeline is behind a URL, a folder contains several runs or cannot be read.
     """
     if is_url(path):
         if _is_timeline(path.rsplit("/", 1)[-1]):

@@ -73,8 +73,8 @@ def _timeline(source: Source) -> timeline.Timeline:
         ranks = timeline.of_all(source.path, source.mtime_ns)
         if source.part not in ranks:
             raise HaiprofError(
-                f"{_name(source)}: its name tells of this rank, but none of its events is of it: "
-                "see whether the name tells the sizes of the groups"
+                f"{_name(source)}: its name is of this rank, but none of its events is: "
+                "see whether the name has the sizes of the groups"
             )
         return ranks[source.part]
     if source.rank is None:

@@ -29,7 +29,7 @@ _NEVER: Final = {
 #: What an export contains if the profile was recorded with it.
 _UNLESS: Final = {
     "kernels": "no work of a GPU was recorded: profile with --trace=cuda",
-    "kernels.blocks_per_sm": "the export has no TARGET_INFO_GPU, which tells how many SMs there "
+    "kernels.blocks_per_sm": "the export has no TARGET_INFO_GPU, which says how many SMs there "
     "are: export it with a newer nsys",
     "spans": "neither calls of CUDA nor ranges of NVTX were recorded: "
     "profile with --trace=cuda,nvtx",

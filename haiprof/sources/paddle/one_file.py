@@ -43,7 +43,7 @@ LACKS: Final = {
     "collectives": _NO_KERNELS,
     "allocations": _NO_KERNELS,
     "device_spans.stage": (
-        "a worker log does not tell the stage: the rank is taken for it, which is right where "
+        "a worker log does not record the stage: the rank is used instead, which is right if "
         "every rank is a stage of its own"
     ),
 }

@@ -185,7 +185,7 @@ def _ahead(
     if both.height and not bool(both["sure"].all()) and not _credible(pieces, points):
         return (
             f"the ends of {len(points.time)} collectives do not agree on one offset; their groups "
-            "are not told, so they may be of different ones"
+            "are unknown, so they may be of different ones"
         )
     return pieces
 

@@ -56,7 +56,7 @@ class Comparison:
     """Frames with the same columns; the largest difference first.
 
     ``name``; ``before`` and ``after`` (mean ns per step); ``difference`` (after less before);
-    ``uncertainty`` (half of the interval that holds the true difference with 95 %) and ``chance``
+    ``uncertainty`` (half of the interval containing the true difference with 95 %) and ``chance``
     (the probability of at least this difference if nothing had changed), null where samples are too
     few; ``before_count`` and ``after_count`` (mean runs per step); ``before_steps`` and
     ``after_steps`` (samples); ``verdict``: ``slower``, ``faster``, ``new``, ``gone``, ``no

@@ -48,14 +48,14 @@ def caused(matched: pl.DataFrame) -> pl.DataFrame:
         pl.col("longest").filter(late).sum().alias("held"),
         pl.col("waiting").sum().alias("waited"),
     )
-    waited = (pl.col("held") / pl.col("sharing")).fill_null(0.0)
+    kept_waiting = (pl.col("held") / pl.col("sharing")).fill_null(0.0)
     return (
         whole.sort("rank", "sharing")
         .group_by("rank", maintain_order=True)
         .agg(
             pl.col("collectives").sum(),
             pl.col("last").sum(),
-            waited.sum().alias("caused"),
+            kept_waiting.sum().alias("caused"),
             pl.col("waited").sum(),
         )
     )
@@ -91,7 +91,7 @@ def late_starts(
         ranks: the trace of each rank. Their clocks must agree.
         candidates: how many ranks are late in a step.
         shortest: share of the mean step.
-        drop_last_step: leave the last step out, as HTA does where there are two or more.
+        drop_last_step: leave the last step out, as HTA does if there are at least two.
 
     Returns:
         One row per rank with such communications, the one late the most often first: ``rank``,

@@ -114,17 +114,17 @@ class Linked:
 
     @property
     def collectives(self) -> pl.DataFrame:
-        """The table of that name; empty where there is none."""
+        """The table of that name; empty if there is none."""
         return self.late["collectives"]()
 
     @property
     def flows(self) -> pl.DataFrame:
-        """The table of that name; empty where there is none."""
+        """The table of that name; empty if there is none."""
         return self.late["flows"]()
 
     @property
     def device_spans(self) -> pl.DataFrame:
-        """The table of that name; empty where there is none."""
+        """The table of that name; empty if there is none."""
         return self.late["device_spans"]()
 
     def once(self, make: Callable[[Linked], Made]) -> Made:
