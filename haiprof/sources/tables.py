@@ -1,7 +1,7 @@
 """Reads the Arrow files of one process folder into polars frames.
 
 A live stream that ends in the middle of a batch (the recorder was killed, or is writing right now)
-yields every whole batch before the cut. A closed file without its footer is read in the same way.
+gives every whole batch before the cut. A closed file without its footer is read in the same way.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from haiprof.sources.own import LATEST_NS
 from haiprof.sources.segment_schema import check_schema
 from haiprof.sources.whole import Columns
 
-#: Text columns whose values hardly repeat: interning them costs more than it saves.
+#: Text columns whose values hardly repeat: interning them would only cost.
 _PLAIN_TEXT = frozenset({"attributes", "text"})
-#: From this many rows on, columns are selected. Arrow does so with many threads, each with its own
-#: memory, which costs more than a few extra columns of fewer rows.
+#: From here on columns are picked. Arrow does so with many threads, each with memory of its own,
+#: which costs more than a few columns of fewer rows.
 _MANY_ROWS = 2_000_000
 #: No file has more rows, whatever its batches say, and numpy cannot allocate some larger numbers.
 _MOST_ROWS = 1 << 40
@@ -107,12 +107,12 @@ def read_table(
     columns: Sequence[str] | None = None,
     keep: Mapping[str, Collection[str]] | None = None,
 ) -> Read:
-    """Read one table of a process folder; a file that cannot be read is named and left out.
+    """Read one table of a process folder; a file that cannot be read is left out and named.
 
     Args:
         folder: the process folder.
         table: which table.
-        columns: names of the columns wanted; None for all. A missing nullable one is null.
+        columns: names of the columns wanted; None for all. A nullable one that is absent is null.
         keep: for text columns, the values whose rows are wanted.
     """
     with from_system():
@@ -132,7 +132,7 @@ def _read_table(
     if not keep and (whole := _read_whole(found, table, wanted)) is not None:
         read.frame = whole
         return _possible(read, folder, table)
-    # Reading several files in parallel beats reading one file's columns in parallel.
+    # Several files are read in parallel, which serves better than the columns of each.
     alone = len(found) < 2
 
     def load(segment: Segment) -> Read:
@@ -179,7 +179,7 @@ def _possible(read: Read, folder: Path, table: schema.Table) -> Read:
 def _read_whole(
     found: list[Segment], table: schema.Table, columns: Sequence[schema.Column]
 ) -> pl.DataFrame | None:
-    """Read closed files into contiguous columns; None if one is not closed, or not sound."""
+    """Read closed files into columns of one piece; None where one is not closed, or not sound."""
     if not found or any(segment.closed is None for segment in found):
         return None
     names = [c.name for c in columns]
@@ -210,7 +210,7 @@ def _read_whole(
                 if files[part].damage or row < heights[part]:
                     raise pa.ArrowInvalid(files[part].damage)
 
-            # Uncompressed data is only copied: threads gain little, and each keeps memory.
+            # What is not compressed is only copied: threads gain little, and keep memory each.
             if not any(file.compressed(rows) for file, rows in zip(files, heights, strict=True)):
                 for part in range(len(files)):
                     fill(part)
@@ -219,25 +219,25 @@ def _read_whole(
                     list(pool.map(fill, range(len(files))))
             return made.frame()
     except (HaiprofError, OSError, MemoryError, pa.ArrowException, pl.exceptions.PolarsError):
-        return None  # read one by one, and named if left out
+        return None  # read one by one, and named where they are left out
 
 
 def _stacked(frames: list[pl.DataFrame]) -> pl.DataFrame:
-    """Concatenate frames of the same columns, each column into one piece.
+    """Put frames of the same columns below each other, each column in one piece.
 
-    A contiguous column is passed to numpy without a copy. Numbers are copied by numpy, whose large
-    arrays use huge pages; each column's pieces are released once they are copied.
+    What is in one piece is handed to numpy as it is. Numbers are copied by numpy, whose large
+    arrays are made of large pages; each column's pieces are given up once they are copied.
     """
     height = sum(frame.height for frame in frames)
     names = frames[0].columns
     pieces = {name: [frame[name] for frame in frames] for name in names}
     frames.clear()
-    columns = []
+    made = []
     for name in names:
         column = pieces.pop(name)
         kind = column[0].dtype
         if len(column) == 1 and column[0].n_chunks() == 1:
-            columns.append(column[0])
+            made.append(column[0])
         elif kind.is_numeric() and not any(piece.null_count() for piece in column):
             whole = np.empty(height, column[0].head(0).to_numpy().dtype)
             at = 0
@@ -245,18 +245,18 @@ def _stacked(frames: list[pl.DataFrame]) -> pl.DataFrame:
                 for chunk in piece.get_chunks():
                     whole[at : at + len(chunk)] = chunk.to_numpy()
                     at += len(chunk)
-            columns.append(pl.Series(name, whole))
+            made.append(pl.Series(name, whole))
         else:
-            columns.append(pl.concat(column, rechunk=True))
-    return pl.DataFrame(columns)
+            made.append(pl.concat(column, rechunk=True))
+    return pl.DataFrame(made)
 
 
 def filled(folder: Path, table: schema.Table, columns: Collection[str]) -> set[str]:
-    """Return those of ``columns`` that have a value in any row of a table.
+    """Return those of ``columns`` that any row of a table has a value in.
 
     Args:
         folder: the process folder.
-        table: which table; one without columns gives an empty result.
+        table: which table; without columns nothing is said of it.
         columns: names of columns.
     """
     found: set[str] = set()
@@ -297,7 +297,7 @@ def count_cut(folder: Path) -> int:
 
 
 def check(folder: Path) -> list[str]:
-    """Name the files of a process folder that cannot be read, checking only their headers."""
+    """Name the files of a process folder that cannot be read, from their heads alone."""
     problems: list[str] = []
     for table in schema.TABLES.values():
         for segment in segments(folder, table.name, problems):
@@ -316,7 +316,7 @@ def check(folder: Path) -> list[str]:
                 if file is not None and not (isinstance(error, _Cut) and segment.closed is None):
                     problems.append(_damaged(file, error))
             except OSError:
-                pass  # reported when its rows are read
+                pass  # said when its rows are read
     return problems
 
 
@@ -352,14 +352,14 @@ def polars_type(column: schema.Column) -> pl.DataType:
     """Return the polars type of a column of contract 2."""
     if column.kind == "text":
         return pl.String() if column.name in _PLAIN_TEXT else pl.Categorical()
-    types: pl.DataType = {
+    made: pl.DataType = {
         "int64": pl.Int64,
         "uint64": pl.UInt64,
         "uint32": pl.UInt32,
         "uint16": pl.UInt16,
         "float64": pl.Float64,
     }[column.kind]()
-    return types
+    return made
 
 
 def empty(columns: Sequence[schema.Column]) -> pl.DataFrame:
@@ -378,11 +378,11 @@ def arrow_file(file: Path) -> pa.NativeFile:
 
 
 class _Cut(pa.ArrowInvalid):  # type: ignore[misc]
-    """A stream ends before its first batch: it was empty, so nothing is missing."""
+    """A stream ends before its first batch: nothing was in it, so nothing is missing."""
 
 
 class _Opened:
-    """One segment opened for reading by batches; the closed file if whole, else the stream.
+    """One segment opened to be read by batches; the closed file if whole, else the stream.
 
     Methods raise pa.ArrowInvalid where it is damaged.
     """
@@ -393,7 +393,7 @@ class _Opened:
         self._segment = segment
         self._columns = columns
         self._threads = threads
-        #: Why the missing batches are not read; empty if none is missing.
+        #: Why what is missing of the batches is not read; empty: nothing is.
         self.damage = ""
         #: Whether it ends within a batch.
         self.cut = False
@@ -443,7 +443,7 @@ class _Opened:
         self.handle.close()
 
     def pick(self, columns: Sequence[str], *, threads: bool) -> None:
-        """From here on, read only these columns of a closed file."""
+        """Read only these columns of a closed file, from here on."""
         fields = [i for i, name in enumerate(self.schema.names) if name in columns]
         self._picked = [self.schema.field(i) for i in fields]
         options = pa.ipc.IpcReadOptions(
@@ -466,7 +466,7 @@ class _Opened:
         return rows
 
     def compressed(self, rows: int) -> bool:
-        """Say whether a closed file is smaller than its ``rows`` need for their numbers alone."""
+        """Say whether a closed file is smaller than its ``rows`` are by their numbers alone."""
         bits = sum(
             (field.type.index_type if pa.types.is_dictionary(field.type) else field.type).bit_width
             for field in self.schema
@@ -475,7 +475,7 @@ class _Opened:
         return bool(self.file.stat().st_size < rows * bits // 8)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the sound batches; then ``damage`` and ``cut`` say whether others are missing."""
+        """Yield the sound batches; ``damage`` and ``cut`` then say whether others are missing."""
         if self.live:
             for batch, _ in self.stream:
                 yield batch
@@ -492,10 +492,10 @@ class _Opened:
                 continue
             rows += batch.num_rows
             yield batch
-        if self.damage and not rows:  # its footer may be the damaged part
+        if self.damage and not rows:  # its footer may be what is damaged
             with contextlib.suppress(pa.ArrowInvalid):
                 self._open_stream()
-                # The caller has seen the schema in the footer, and relies on it.
+                # Whoever asks has seen the schema of the footer, and counts on it.
                 if all(field in list(self.schema) for field in self._picked):
                     for batch, _ in self.stream:
                         rows += batch.num_rows
@@ -567,7 +567,7 @@ def _ends_within_batch(file: Path) -> int:
             while True:
                 dictionaries += reader.read_next_message().type == "dictionary"
     except StopIteration:
-        # A reader needs all dictionaries with the first batch; later ones come alone.
+        # A reader wants all dictionaries with the first batch; later ones come alone.
         return int(0 < dictionaries < wanted)
     except FileNotFoundError:
         return 0
