@@ -255,7 +255,7 @@ def test_what_is_absent_is_left_out(tmp_path: Path) -> None:
 def test_the_node_in_its_units(tmp_path: Path) -> None:
     run = live_run(tmp_path / "run")
     node = write_node(run, state="live")
-    told = {
+    values = {
         ("mem.used.bytes", None): 3.0 * 2**30,
         ("mem.total.bytes", None): 8.0 * 2**30,
         **with_sockets("dram.read.bytes_per_s", 40e9, 41e9),
@@ -268,7 +268,7 @@ def test_the_node_in_its_units(tmp_path: Path) -> None:
         ("haiprof.cost.ratio", "cpu"): 0.001,
         ("haiprof.cost.ratio", "memory"): 0.003,
     }
-    write_live(node, schema.SAMPLES, [[*node_samples(3), *steady(3, told)]])
+    write_live(node, schema.SAMPLES, [[*node_samples(3), *steady(3, values)]])
     text = "\n".join(drawn(job(run), 120))
     assert "memory 3 GiB of 8 GiB" in text
     assert "dram read 81.0 GB/s" in text

@@ -44,8 +44,8 @@ def test_closed_files_may_each_have_their_own_texts_and_columns_of_nothing(tmp_p
     threads = [[None, 7], [8, 9], [None, None, None], [10]]
     for number, (texts, ids) in enumerate(zip(names, threads, strict=True)):
         rows = [
-            {**runs.span(0, 1, "op", "", 0), "name": text, "python_id": told}
-            for text, told in zip(texts, ids, strict=True)
+            {**runs.span(0, 1, "op", "", 0), "name": text, "python_id": python_id}
+            for text, python_id in zip(texts, ids, strict=True)
         ]
         arrow = schema.arrow_schema(schema.SPANS)
         place = arrow.get_field_index("name")
@@ -75,10 +75,12 @@ def test_closed_files_may_each_have_their_own_texts_and_columns_of_nothing(tmp_p
 def test_what_is_the_same_of_all_rows_or_of_some_files_is_read(
     tmp_path: Path, ids: list[list[int | None]]
 ) -> None:
-    for number, told in enumerate(ids):
-        rows = [{**runs.span(i, 1, "op", "f", i), "python_id": each} for i, each in enumerate(told)]
+    for number, of_file in enumerate(ids):
+        rows = [
+            {**runs.span(i, 1, "op", "f", i), "python_id": each} for i, each in enumerate(of_file)
+        ]
         runs.write_closed(tmp_path, schema.SPANS, rows, number)
-    wanted = [each for told in ids for each in told]
+    wanted = [each for of_file in ids for each in of_file]
     frame = read_table(tmp_path, schema.SPANS).frame
     assert frame.height == len(wanted)
     assert frame["python_id"].to_list() == wanted

@@ -61,9 +61,9 @@ def main() -> None:
         forget_peak()
         before, begun = memory("VmRSS:"), time.monotonic()
         path = line.rstrip("\n")
-        told = open_trace(path.removeprefix("all "), path.startswith("all "))
-        told.update(seconds=time.monotonic() - begun, grown=memory("VmHWM:") - before)
-        print(json.dumps(told), file=answers, flush=True)
+        answer = open_trace(path.removeprefix("all "), path.startswith("all "))
+        answer.update(seconds=time.monotonic() - begun, grown=memory("VmHWM:") - before)
+        print(json.dumps(answer), file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -17,10 +17,10 @@ def use_of(
     activity: list[runs.Row],
     host: list[runs.Row],
     device: list[runs.Row],
-    told: list[runs.Row],
+    events: list[runs.Row],
 ) -> use_views.Use:
     found = kernels(activity)
-    return use_views.use(found, spans(host), phases(device), intervals(told, host, device))
+    return use_views.use(found, spans(host), phases(device), intervals(events, host, device))
 
 
 def test_an_end_whose_beginning_was_lost_still_tells_its_steps() -> None:
@@ -95,9 +95,9 @@ def test_a_pause_before_a_recorded_step_is_reported_from_the_recording_on() -> N
             for row in rows
         ]
 
-    told = [runs.recording_begins(1024), runs.recording_ends(1048)]
+    events = [runs.recording_begins(1024), runs.recording_ends(1048)]
     busy = [{**row, "start": row["start"] + runs.SECOND} for row in runs.kernel_loop(2, 3)]
-    made = use_of(busy, later(runs.loop(6)), later(runs.device_loop(6)), told)
+    made = use_of(busy, later(runs.loop(6)), later(runs.device_loop(6)), events)
     assert made.recorded_ns == 23.5 * runs.MS
 
 
@@ -131,14 +131,14 @@ def test_a_count_that_starts_anew_while_kernels_are_recorded_has_all_its_whole_s
 
     host, device = twice(runs.loop(6)), twice(runs.device_loop(6))
     # Steps 4 and 5, then 0 to 5 again: 4 and 5 are whole both times, and so are those between.
-    told = [runs.recording_begins(48), runs.recording_ends(144)]
-    found = intervals(told, host).row(0, named=True)
+    events = [runs.recording_begins(48), runs.recording_ends(144)]
+    found = intervals(events, host).row(0, named=True)
     assert (found["first_step"], found["last_step"], found["steps"]) == (4, 5, 8)
-    made = use_of(runs.kernel_loop(4, 11), host, device, told)
+    made = use_of(runs.kernel_loop(4, 11), host, device, events)
     assert (made.recorded, made.busy_ns) == (8, 72 * runs.MS)
     # Steps 5 and 0 alone: the last number is less than the first.
-    told = [runs.recording_begins(60), runs.recording_ends(84)]
-    made = use_of(runs.kernel_loop(5, 6), host, device, told)
+    events = [runs.recording_begins(60), runs.recording_ends(84)]
+    made = use_of(runs.kernel_loop(5, 6), host, device, events)
     assert (made.recorded, made.busy_ns) == (2, 18 * runs.MS)
 
 
@@ -147,8 +147,8 @@ def test_a_step_of_an_earlier_count_that_the_gpu_ends_in_a_recording_is_not_reco
     host = runs.loop(3) + [{**row, "start": row["start"] + 36 * runs.MS} for row in runs.loop(6)]
     lagging = [{**row, "start": row["start"] + 20 * runs.MS} for row in runs.device_loop(3)]
     lagging += [{**row, "start": row["start"] + 56 * runs.MS} for row in runs.device_loop(6)]
-    told = [runs.recording_begins(36), runs.recording_ends(108)]
-    made = use_of([runs.activity(36, 72)], host, lagging, told)
+    events = [runs.recording_begins(36), runs.recording_ends(108)]
+    made = use_of([runs.activity(36, 72)], host, lagging, events)
     # Of the six steps that are whole on the host, the GPU ends the last two later.
     assert made.recorded == 4
     assert made.recorded_phase_ns["forward"] == 4 * 4 * runs.MS
@@ -177,8 +177,8 @@ def test_busy_exposed_and_idle_time_are_those_painted_by_hand(
     device = [
         runs.device_span(20 * s + 5, 15, "forward", s, device=d) for d in (0, 1) for s in (0, 1)
     ]
-    told = [runs.recording_begins(0), runs.recording_ends(60)]
-    made = use_of(rows, host, device, told)
+    events = [runs.recording_begins(0), runs.recording_ends(60)]
+    made = use_of(rows, host, device, events)
 
     busy = exposed = communication = waiting = 0
     for number in (0, 1):

@@ -49,7 +49,7 @@ NOTHING = {
 
 @pytest.mark.parametrize(("run", "last"), hta.cases("memory_bw_summary"))
 def test_is_htas_with_the_bandwidth_that_the_file_tells(run: str, last: bool) -> None:
-    theirs = hta.told(run, "memory_bw_summary", last) or ()
+    theirs = hta.result(run, "memory_bw_summary", last) or ()
     assert (not theirs) is (run in NOTHING)
     for worker in hta.workers(run):
         seen = as_long_as_hta_has_them(worker.seen(last))

@@ -14,7 +14,7 @@ from haiprof.views.trace.linking.linked import link
 @pytest.mark.parametrize("run", traces.runs())
 def test_are_htas(run: str) -> None:
     theirs_rows = [
-        row for rows in hta.told(run, "cupti_counters", last=False) or () for row in rows
+        row for rows in hta.result(run, "cupti_counters", last=False) or () for row in rows
     ]
     for worker in hta.workers(run):
         found = cupti_counters(worker.whole, worker.trace.spans)

@@ -35,7 +35,7 @@ NOTHING = {
 
 @pytest.mark.parametrize(("run", "last"), hta.cases("idle_time_breakdown"))
 def test_is_htas_on_what_hta_sees(run: str, last: bool) -> None:
-    theirs = hta.told(run, "idle_time_breakdown", last)
+    theirs = hta.result(run, "idle_time_breakdown", last)
     for worker in hta.workers(run):
         found = {
             (row["stream"], row["category"]): row

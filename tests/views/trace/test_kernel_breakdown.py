@@ -28,7 +28,7 @@ OLD = {"handmade_old", "tb_resnet50_num_workers_0"}
 
 @pytest.mark.parametrize(("run", "last"), hta.cases("gpu_kernel_breakdown_full"))
 def test_is_htas_on_what_hta_sees(run: str, last: bool) -> None:
-    hta_result = hta.told(run, "gpu_kernel_breakdown_full", last)
+    hta_result = hta.result(run, "gpu_kernel_breakdown_full", last)
     if not hta_result:
         assert not any(worker.with_last.activities.height for worker in hta.workers(run))
         return
@@ -72,7 +72,7 @@ def test_kernels_and_kinds_are_what_the_events_say(run: str) -> None:
 @pytest.mark.parametrize("side", ["cpu", "gpu"])
 @pytest.mark.parametrize(("run", "last"), hta.cases("user_annotation_breakdown"))
 def test_ranges_of_the_user_are_htas(run: str, last: bool, side: str) -> None:
-    theirs = hta.told(run, f"{side}_user_annotation_breakdown", last)
+    theirs = hta.result(run, f"{side}_user_annotation_breakdown", last)
     for worker in hta.workers(run):
         ranges = hta.rounded(worker.trace.device_spans, worker.trace)
         calls = hta.rounded(worker.trace.spans, worker.trace)

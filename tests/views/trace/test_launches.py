@@ -23,7 +23,7 @@ KNOWN = [
 
 @pytest.mark.parametrize(("run", "last"), hta.cases("cuda_kernel_launch_stats"))
 def test_is_htas_for_the_calls_that_hta_knows(run: str, last: bool) -> None:
-    hta_result = hta.told(run, "cuda_kernel_launch_stats", last) or {}
+    hta_result = hta.result(run, "cuda_kernel_launch_stats", last) or {}
     for worker in hta.workers(run):
         row = hta_result.get(str(worker.rank))
         found = launches(worker.seen(last)).filter(pl.col("call").cast(pl.String).is_in(KNOWN))

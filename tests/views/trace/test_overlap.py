@@ -19,7 +19,7 @@ def test_is_htas_on_what_hta_sees(run: str, last: bool) -> None:
         found = overlap(worker.seen(last))["ratio"].drop_nulls().to_list()
         theirs = [
             row["comp_comm_overlap_pctg"]
-            for row in hta.told(run, "comm_comp_overlap", last) or ()
+            for row in hta.result(run, "comm_comp_overlap", last) or ()
             if row["rank"] == worker.rank
         ]
         # HTA writes percent with two digits, and nothing if there is no communication.

@@ -44,7 +44,7 @@ def ends_first(series: pl.DataFrame) -> float:
 
 @pytest.mark.parametrize(("run", "last"), hta.cases("queue_length_summary"))
 def test_is_htas_but_for_what_happens_at_one_instant(run: str, last: bool) -> None:
-    summaries = hta.told(run, "queue_length_summary", last) or ()
+    summaries = hta.result(run, "queue_length_summary", last) or ()
     # Without a device, and with only ranges of counters, there is no queue.
     assert (not summaries) is (run in {"hta_cpu_only", "hta_cupti_counters"})
     for worker in hta.workers(run):
@@ -74,7 +74,7 @@ def test_every_launch_joins_and_leaves(run: str) -> None:
         assert (series["length"] >= 0).all()
         last = series.group_by("stream").agg(pl.col("length").last())
         assert (last["length"] == 0).all()
-        full = hta.told(run, "blocked_on_full_queue", last=True)
+        full = hta.result(run, "blocked_on_full_queue", last=True)
         if full == []:
             assert blocked(queue_length(known(worker.with_last)), worker.with_last).height == 0
 

@@ -18,7 +18,7 @@ WORKS = {"dlrm_8rank", "handmade_old", "hta_sampled_2rank"}
 
 @pytest.mark.parametrize(("run", "last"), hta.cases("stragglers"))
 def test_late_starts_are_htas(run: str, last: bool) -> None:
-    theirs = hta.told(run, "stragglers", last)
+    theirs = hta.result(run, "stragglers", last)
     if run not in WORKS:
         # One rank, or, in the handmade runs, names of NCCL since 2.19: HTA fails.
         assert theirs is None

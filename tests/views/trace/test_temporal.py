@@ -40,7 +40,7 @@ def test_is_htas_on_what_hta_sees(run: str, last: bool) -> None:
             assert not found
             assert not temporal(worker.whole).height
             continue
-        hta_rows = hta.told(run, "temporal_breakdown", last)
+        hta_rows = hta.result(run, "temporal_breakdown", last)
         rows = [row for row in hta_rows or () if row["rank"] == worker.rank]
         equal = [
             hta.close(mine[name] / 1000, row[f"{theirs}_time(us)"])
