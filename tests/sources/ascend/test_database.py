@@ -138,7 +138,7 @@ class Writer:
         for arrow in events.of("async_npu", "f"):
             to = of_device[ns(arrow["ts"]), arrow["tid"]]
             launched.setdefault(left[arrow["id"]], []).append(to)
-        made = []
+        rows = []
         for category, kind in (("enqueue", QUEUE), ("dequeue", QUEUE), ("cpu_op", OPERATOR),
                                ("python_function", PYTHON)):  # fmt: skip
             for event in events.of(category):
@@ -153,14 +153,14 @@ class Writer:
                     for depth, frame in enumerate(stack.split(";\r\n")):
                         chains.append((chain, self.string(frame), depth))
                 # Times are texts in this table.
-                made.append((str(start), str(start + ns(event["dur"])), pid << 32 | event["tid"],
+                rows.append((str(start), str(start + ns(event["dur"])), pid << 32 | event["tid"],
                              connection, self.string(event["name"]), args.get("Sequence number"),
                              args.get("Fwd thread id"), self.string(args.get("Input type")),
                              self.string(args.get("Input Dims")), chain, kind))  # fmt: skip
         self.table("PYTORCH_API", "startNs TEXT, endNs TEXT, globalTid INTEGER,"
                    "connectionId INTEGER, name INTEGER, sequenceNumber INTEGER,"
                    "fwdThreadId INTEGER, inputDtypes INTEGER, inputShapes INTEGER,"
-                   "callchainId INTEGER, type INTEGER", made)  # fmt: skip
+                   "callchainId INTEGER, type INTEGER", rows)  # fmt: skip
         self.table("CONNECTION_IDS", "id INTEGER, connectionId INTEGER", connections)
         self.table("PYTORCH_CALLCHAINS", "id INTEGER, stack INTEGER, stackDepth INTEGER", chains)
 

@@ -51,9 +51,9 @@ each = pytest.mark.parametrize(("level", "rank"), [(lv, rank) for lv in LEVELS f
 @each
 def test_every_kernel_of_the_tool_s_table_is_there(imported: Any, level: str, rank: int) -> None:
     _, of, files = imported[level, rank]
-    made = table(of, "kernels").filter(pl.col("kind") == "kernel")
+    kernels = table(of, "kernels").filter(pl.col("kind") == "kernel")
     texts = pl.col("name", "unit", "op_type").cast(pl.String)
-    found = Counter(made.select("start", "duration", texts, "grid_x", "device").iter_rows())
+    found = Counter(kernels.select("start", "duration", texts, "grid_x", "device").iter_rows())
     events = Events(files / "trace_view.json")
     of_task = {
         (ns(e["ts"]), e["name"]): e["args"]["Task Type"] for e in events.layer("Ascend Hardware")
@@ -251,12 +251,12 @@ def test_files_that_were_cut_give_what_they_have(job: Callable[[str], Path]) -> 
     problems = "\n".join(run.problems())
     assert "trace_view.json: is cut off at byte" in problems
     assert "communication.json: is no JSON" in problems
-    made = table(of, "kernels").filter(pl.col("kind") == "kernel")
-    typed = made.filter(pl.col("op_type").is_not_null())
+    kernels = table(of, "kernels").filter(pl.col("kind") == "kernel")
+    typed = kernels.filter(pl.col("op_type").is_not_null())
     assert typed["start"].to_list() == [ns(row["Start Time(us)"]) for row in whole]
     assert "1 rows without a start or a duration" in problems
     # The timeline has the others, without their types.
-    assert made.height > len(whole) + 50
+    assert kernels.height > len(whole) + 50
 
 
 def test_rows_without_a_time_are_counted(job: Callable[[str], Path]) -> None:
@@ -378,7 +378,7 @@ def test_an_import_that_is_kept_is_the_same(job: Callable[[str], Path]) -> None:
 
 def test_arrows_of_msprof_whose_numbers_are_larger_than_64_bits(levels: Path) -> None:
     _, of = process(levels / "level1")
-    made = table(of, "flows").filter(pl.col("kind").cast(pl.String) == "HostToDevice")
+    kernels = table(of, "flows").filter(pl.col("kind").cast(pl.String) == "HostToDevice")
     events = Events(output(levels / "level1") / "trace_view.json")
     wanted = Counter(
         (ns(e["ts"]), "start" if phase == "s" else "end", int(e["id"]) % 2**64, e["tid"])
@@ -386,5 +386,5 @@ def test_arrows_of_msprof_whose_numbers_are_larger_than_64_bits(levels: Path) ->
         for e in events.of("HostToDevice", phase)
     )
     assert max(int(e["id"]) for e in events.of("HostToDevice", "s")) > 2**64
-    columns = made.select("time", pl.col("side").cast(pl.String), "id", "thread")
+    columns = kernels.select("time", pl.col("side").cast(pl.String), "id", "thread")
     assert Counter(columns.iter_rows()) == wanted

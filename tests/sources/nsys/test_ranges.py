@@ -124,8 +124,8 @@ def test_modules_of_lightning(tmp_path: Path) -> None:
     export.range("aten::linear, op_id = 5", 20, 50)
     export.call("cudaLaunchKernel", 30, 35, correlation=3)
     export.kernel("gemm", 200, 270, correlationId=3)
-    made = Analyzer(export.done()).modules()
-    assert made.select("name", "depth", "host", "device").rows() == [
+    modules = Analyzer(export.done()).modules()
+    assert modules.select("name", "depth", "host", "device").rows() == [
         ("model", 0, 100, 70),
         ("model.0", 1, 50, 70),
     ]

@@ -56,8 +56,8 @@ class Job:
             shown = shown + self.wander * np.abs(true - self.span / 2)
         if self.set_at is not None and host == self.hosts - 1:
             shown = shown + np.where(true > self.set_at, self.set_by, 0.0)
-        made: Times = np.rint(shown).astype(np.int64) + EPOCH
-        return made
+        times: Times = np.rint(shown).astype(np.int64) + EPOCH
+        return times
 
     def met(self) -> pl.DataFrame:
         """The collectives, as the analysis takes them; ``self.when`` is when they ended."""
@@ -249,12 +249,12 @@ def messages_of_a_clock_that_is_set(
 
     def local(true: np.ndarray) -> Times:
         shown = true + offset + drift * true + np.where(true > set_at, by, 0.0)
-        made: Times = np.rint(shown).astype(np.int64) + EPOCH
-        return made
+        times: Times = np.rint(shown).astype(np.int64) + EPOCH
+        return times
 
     def right(true: np.ndarray) -> Times:
-        made: Times = np.rint(true).astype(np.int64) + EPOCH
-        return made
+        times: Times = np.rint(true).astype(np.int64) + EPOCH
+        return times
 
     def taken() -> np.ndarray:
         return 0.1 * MS + random.exponential(0.3 * MS, count)
@@ -384,12 +384,14 @@ def test_frames_are_corrected_by_node() -> None:
             "duration": [1, 2, 3, 4],
         }
     )
-    made = clocks.applied(frame)
-    assert made.filter(pl.col("node") == "host0").equals(frame.filter(pl.col("node") == "host0"))
-    starts = made["start"].to_list()
+    corrected = clocks.applied(frame)
+    assert corrected.filter(pl.col("node") == "host0").equals(
+        frame.filter(pl.col("node") == "host0")
+    )
+    starts = corrected["start"].to_list()
     assert starts[2] == pytest.approx(starts[0], abs=20_000)
     assert starts[3] == pytest.approx(starts[1], abs=20_000)
-    assert made["duration"].to_list() == [1, 2, 3, 4]
+    assert corrected["duration"].to_list() == [1, 2, 3, 4]
 
 
 def test_a_missing_time_stays_missing_and_those_beside_it_keep_their_nanoseconds() -> None:
@@ -398,5 +400,5 @@ def test_a_missing_time_stays_missing_and_those_beside_it_keep_their_nanoseconds
     known = np.array([1_000 * MS + 1, 2_000 * MS + 7])
     whole = pl.DataFrame({"node": ["host1"] * 2, "start": job.local(1, known)})
     partly = pl.concat([whole, pl.DataFrame({"node": ["host1"], "start": [None]}, whole.schema)])
-    made = clocks.applied(partly)
-    assert made["start"].to_list() == [*clocks.applied(whole)["start"].to_list(), None]
+    corrected = clocks.applied(partly)
+    assert corrected["start"].to_list() == [*clocks.applied(whole)["start"].to_list(), None]

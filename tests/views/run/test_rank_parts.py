@@ -16,10 +16,10 @@ Row = tuple[int, str, int, int | None, int | None]
 
 
 def rank_parts(**ranks: list[Row]) -> RankParts:
-    made = RankParts()
+    parts = RankParts()
     for rank, rows in ranks.items():
-        made.add(rank, pl.DataFrame(rows, SCHEMA, orient="row"))
-    return made
+        parts.add(rank, pl.DataFrame(rows, SCHEMA, orient="row"))
+    return parts
 
 
 def durations(parts: RankParts) -> list[list[list[float]]]:

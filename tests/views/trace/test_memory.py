@@ -149,9 +149,9 @@ def test_hip_memory_is_memory() -> None:
             allocation(90, -512, kind="hip", total_allocated=0, total_reserved=2048),
         ]
     )
-    made = memory.operators(memory.Records(traced(spans), records)).row(0, named=True)
-    assert (made["kind"], made["operator"]) == ("hip", "aten::mm")
-    assert [made[name] for name in COLUMNS] == [0, 0, 1, 1, 512, 512]
+    operators = memory.operators(memory.Records(traced(spans), records)).row(0, named=True)
+    assert (operators["kind"], operators["operator"]) == ("hip", "aten::mm")
+    assert [operators[name] for name in COLUMNS] == [0, 0, 1, 1, 512, 512]
     assert memory.peak(memory.Records(traced(spans), records)).peaks["allocated"].to_list() == [512]
 
 
@@ -163,8 +163,8 @@ def test_an_operator_owns_what_is_recorded_from_its_start_until_before_its_end()
     ]
     times = {5: 1, 10: 2, 15: 4, 29: 8, 30: 16, 99: 32, 100: 64}
     records = records_of([allocation(t, size, size) for t, size in times.items()])
-    made = memory.operators(memory.Records(traced(spans), records))
-    found = {row["operator"]: row for row in made.iter_rows(named=True)}
+    operators = memory.operators(memory.Records(traced(spans), records))
+    found = {row["operator"]: row for row in operators.iter_rows(named=True)}
     assert found["inner"]["self_allocated"] == found["inner"]["allocated"] == 2 + 4 + 8
     assert found["outer"]["self_allocated"] == 1 + 16 + 32
     assert found["outer"]["allocated"] == 63
@@ -176,8 +176,8 @@ def test_a_call_that_only_calls_its_namesake_is_one_with_it() -> None:
         {"name": "aten::add", "start": 0, "duration": 100},
         {"name": "aten::add", "start": 10, "duration": 80},
     ]
-    made = memory.operators(memory.Records(traced(spans), records_of([allocation(50, 8)])))
-    assert made.select("calls", "allocated", "self_allocated").rows() == [(1, 8, 8)]
+    operators = memory.operators(memory.Records(traced(spans), records_of([allocation(50, 8)])))
+    assert operators.select("calls", "allocated", "self_allocated").rows() == [(1, 8, 8)]
 
 
 def test_an_optimizers_range_is_no_operator_and_what_it_calls_is() -> None:
@@ -186,8 +186,8 @@ def test_an_optimizers_range_is_no_operator_and_what_it_calls_is() -> None:
         {"name": "aten::mul", "start": 10, "duration": 20},
     ]
     records = records_of([allocation(5, 1, 1), allocation(15, 2, 2)])
-    made = memory.operators(memory.Records(traced(spans), records))
-    assert made.select("operator", "allocated").rows() == [("aten::mul", 2)]
+    operators = memory.operators(memory.Records(traced(spans), records))
+    assert operators.select("operator", "allocated").rows() == [("aten::mul", 2)]
 
 
 def test_blocks_tell_what_became_of_them() -> None:
@@ -200,8 +200,8 @@ def test_blocks_tell_what_became_of_them() -> None:
             allocation(6, 50, 0),  # no address
         ]
     )  # fmt: skip
-    made = memory.blocks(memory.Records(traced(), records))
-    assert made.select("address", "bytes", "allocated", "freed", "state").rows() == [
+    blocks = memory.blocks(memory.Records(traced(), records))
+    assert blocks.select("address", "bytes", "allocated", "freed", "state").rows() == [
         (1, 10, 1, 5, "freed"),
         (2, 20, 2, None, "held"),
         (3, 30, None, 3, "before"),
@@ -219,8 +219,8 @@ def test_one_address_in_two_memories_is_two_blocks() -> None:
             allocation(4, -20, device=1),
         ]
     )
-    made = memory.blocks(memory.Records(traced(), records))
-    assert made.select("device", "bytes", "lifetime").rows() == [(0, 10, 2), (1, 20, 2)]
+    blocks = memory.blocks(memory.Records(traced(), records))
+    assert blocks.select("device", "bytes", "lifetime").rows() == [(0, 10, 2), (1, 20, 2)]
 
 
 def test_the_peak_tells_who_held_what_in_which_phase() -> None:
@@ -240,11 +240,11 @@ def test_the_peak_tells_who_held_what_in_which_phase() -> None:
             allocation(400, -300, 9, total_allocated=1000),
         ]
     )
-    made = memory.peak(memory.Records(traced(spans), records))
-    assert made.peaks.select("time", "allocated", "step", "told", "before").rows() == [
+    peak = memory.peak(memory.Records(traced(spans), records))
+    assert peak.peaks.select("time", "allocated", "step", "told", "before").rows() == [
         (220, 1300, 3, 600, 700)
     ]
-    assert made.holders.select("operator", "phase", "step", "blocks", "bytes").rows() == [
+    assert peak.holders.select("operator", "phase", "step", "blocks", "bytes").rows() == [
         (None, None, None, 1, 300),
         ("aten::add_", "optimizer", 3, 1, 200),
         ("aten::mm", "forward", 3, 1, 100),
@@ -253,15 +253,15 @@ def test_the_peak_tells_who_held_what_in_which_phase() -> None:
 
 def test_a_block_that_was_lost_is_not_held_at_the_peak() -> None:
     records = records_of([allocation(1, 40, 4), allocation(2, 44, 4), allocation(3, 8, 5)])
-    made = memory.peak(memory.Records(traced(), records))
-    assert made.peaks.select("time", "told").rows() == [(3, 52)]
-    assert made.holders.select("blocks", "bytes").rows() == [(2, 52)]
+    peak = memory.peak(memory.Records(traced(), records))
+    assert peak.peaks.select("time", "told").rows() == [(3, 52)]
+    assert peak.holders.select("blocks", "bytes").rows() == [(2, 52)]
 
 
 def test_without_totals_the_peak_is_of_the_increase_and_tells_no_level() -> None:
     records = records_of([allocation(1, 10, 0), allocation(2, 20, 0), allocation(3, -30, 0)])
-    made = memory.peak(memory.Records(traced(), records))
-    assert made.peaks.select("time", "allocated", "told", "before").rows() == [
+    peak = memory.peak(memory.Records(traced(), records))
+    assert peak.peaks.select("time", "allocated", "told", "before").rows() == [
         (2, None, None, None)
     ]
 
@@ -291,8 +291,8 @@ def test_pairing_is_that_of_a_walk_through_the_records(
             else:
                 walked.append((where, size, None, t, "before"))
     walked += [(where, size, t, None, "held") for where, (t, size) in open_.items()]
-    made = memory.blocks(memory.Records(traced(), records_of(rows)))
-    found = made.select("address", "bytes", "allocated", "freed", "state").rows()
+    blocks = memory.blocks(memory.Records(traced(), records_of(rows)))
+    found = blocks.select("address", "bytes", "allocated", "freed", "state").rows()
     assert sorted(found, key=str) == sorted(walked, key=str)
 
 

@@ -10,8 +10,8 @@ from haiprof.views.trace.linking.linked import link
 
 
 def steps(spans: list[dict[str, Any]], kernels: list[dict[str, Any]]) -> list[tuple[int, int, int]]:
-    made = link(table("spans", spans), table("kernels", kernels)).steps
-    return list(made.select("step", "start", "end").iter_rows())
+    trace = link(table("spans", spans), table("kernels", kernels)).steps
+    return list(trace.select("step", "start", "end").iter_rows())
 
 
 def step(number: int, start: int, end: int, **more: Any) -> dict[str, Any]:

@@ -99,8 +99,8 @@ def test_what_is_not_on_the_path_may_be_shorter(run: str) -> None:
 
 def test_htas_delays_are_ours_where_both_see_the_same_path() -> None:
     theirs = expected("hta_cp_alexnet", "hta_061")["critical_path"]["by_type"]
-    made = critical_path(linked("hta_cp_alexnet"))
-    ours = dict(made.summary.select("kind", "duration").rows())
+    path = critical_path(linked("hta_cp_alexnet"))
+    ours = dict(path.summary.select("kind", "duration").rows())
     assert ours["launch"] == theirs["critical_path_kernel_launch_delay"] * 1000
     assert ours["stream"] == theirs["critical_path_kernel_kernel_delay"] * 1000
 
@@ -137,14 +137,14 @@ def kernel(start: int, end: int, correlation: int, **more: Any) -> dict[str, Any
 
 def path_of(spans: list[dict[str, Any]], kernels: list[dict[str, Any]]) -> list[tuple[str, int]]:
     trace = link(spans_of(spans), kernels_of(kernels))
-    made = critical_path(trace)
-    check(trace, made)
-    return made.path.select(pl.col("kind").cast(pl.String), "duration").rows()
+    path = critical_path(trace)
+    check(trace, path)
+    return path.path.select(pl.col("kind").cast(pl.String), "duration").rows()
 
 
 def test_an_empty_trace_has_an_empty_path() -> None:
-    made = critical_path(link(spans_of([]), kernels_of([])))
-    assert (made.length, made.path.height, made.summary.height) == (0, 0, 0)
+    path = critical_path(link(spans_of([]), kernels_of([])))
+    assert (path.length, path.path.height, path.summary.height) == (0, 0, 0)
 
 
 def test_a_host_that_never_waits_is_the_path() -> None:
@@ -217,9 +217,9 @@ def test_a_stream_that_waits_for_an_event_waits_for_the_other_stream() -> None:
     ]
     spans[0]["duration"] = 90_000
     trace = link(spans_of(spans), kernels_of(kernels))
-    made = critical_path(trace, 0, 250_000)
-    check(trace, made)
-    assert made.path.select(pl.col("kind").cast(pl.String), "duration").rows() == [
+    path = critical_path(trace, 0, 250_000)
+    check(trace, path)
+    assert path.path.select(pl.col("kind").cast(pl.String), "duration").rows() == [
         ("host", 10_000), ("launch", 15_000), ("communication", 175_000), ("event", 3_000),
         ("kernel", 47_000),
     ]  # fmt: skip
@@ -239,15 +239,15 @@ def test_a_backward_thread_has_the_path_while_the_main_thread_waits_for_it() -> 
         {"name": "aten::add_", "start": 420_000, "duration": 50_000},
     ]  # fmt: skip
     trace = link(spans_of(spans), kernels_of([]))
-    made = critical_path(trace)
-    check(trace, made)
-    assert made.path.select("name", "duration").rows() == [
+    path = critical_path(trace)
+    check(trace, path)
+    assert path.path.select("name", "duration").rows() == [
         ("ProfilerStep#1", 10_000), ("aten::mm", 50_000), ("ProfilerStep#1", 40_000),
         ("MmBackward", 200_000), (None, 10_000), ("AddBackward", 90_000),
         ("ProfilerStep#1", 20_000), ("aten::add_", 50_000), ("ProfilerStep#1", 30_000),
     ]  # fmt: skip
     # Waiting for another thread is not work: were that thread faster, so would be the step.
-    edges = graph(trace, made.start, made.end)
+    edges = graph(trace, path.start, path.end)
     waiting = (edges.time[edges.source] == 60_000) & (edges.time[edges.target] == 420_000)
     assert edges.weight[waiting].tolist() == [0]
 
@@ -277,18 +277,18 @@ def test_clocks_that_disagree_are_reported_and_the_path_stays_in_order() -> None
         runtime("cudaDeviceSynchronize", 60_000, 140_000, 2),
     ]
     trace = link(spans_of(spans), kernels_of([kernel(18_000, 203_000, 1)]))
-    made = critical_path(trace)
-    check(trace, made)
-    assert made.skewed == 1
-    assert made.path["kind"].cast(pl.String).to_list() == ["launch", "kernel", "host"]
+    path = critical_path(trace)
+    check(trace, path)
+    assert path.skewed == 1
+    assert path.path["kind"].cast(pl.String).to_list() == ["launch", "kernel", "host"]
 
 
 def test_without_launches_gaps_between_kernels_are_unexplained() -> None:
     trace = link(spans_of([]), kernels_of([kernel(0, 10, 0), kernel(50, 70, 0)]))
-    made = critical_path(trace)
-    check(trace, made)
-    assert made.length == 30
-    assert made.path["kind"].cast(pl.String).to_list() == ["kernel", "unexplained", "kernel"]
+    path = critical_path(trace)
+    check(trace, path)
+    assert path.length == 30
+    assert path.path["kind"].cast(pl.String).to_list() == ["kernel", "unexplained", "kernel"]
 
 
 def test_a_range_lasts_until_what_it_launched_has_ended() -> None:
@@ -372,11 +372,11 @@ def test_the_path_of_any_trace_is_whole(
         for start, duration, stream, correlation in activities
     ]
     trace = link(spans_of(spans), kernels_of(kernels))
-    made = critical_path(trace, *((window[0], sum(window)) if window else (None, None)))
-    if made.end > made.start:
-        check(trace, made)
+    path = critical_path(trace, *((window[0], sum(window)) if window else (None, None)))
+    if path.end > path.start:
+        check(trace, path)
     else:
-        assert not made.path.height
+        assert not path.path.height
 
 
 def test_edges_that_lead_backwards_are_refused() -> None:
