@@ -73,7 +73,7 @@ def _timeline(source: Source) -> timeline.Timeline:
         ranks = timeline.of_all(source.path, source.mtime_ns)
         if source.part not in ranks:
             raise HaiprofError(
-                f"{_name(source)}: its name is of this rank, but none of its events is: "
+                f"{_name(source)}: its name is of this rank, but none of its events is of it: "
                 "see whether the name has the sizes of the groups"
             )
         return ranks[source.part]
