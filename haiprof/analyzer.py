@@ -1,4 +1,4 @@
-"""The analysis of one run: opens it, and asks those who answer."""
+"""The analysis of one run: opens it, and delegates questions to the answering modules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import polars as pl
 from haiprof.answers import host_clocks, one_process, window
 from haiprof.answers.deep import TraceAnswers
 from haiprof.answers.headline import headline
-from haiprof.answers.over_ranks import Whose
+from haiprof.answers.over_ranks import Item
 from haiprof.answers.ranks import Ranks
 from haiprof.answers.recorded import RecordedAnswers
 from haiprof.common import asked
@@ -40,7 +40,7 @@ _Given = ParamSpec("_Given")
 def _of_records(
     method: Callable[Concatenate[RecordedAnswers, _Given], _Result],
 ) -> Callable[Concatenate[Analyzer, _Given], _Result]:
-    """Return a method that asks what haiprof's own records answer."""
+    """Return a method that delegates to the answers from haiprof's own records."""
 
     @functools.wraps(method)
     def ask(self: Analyzer, /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Result:
@@ -52,7 +52,7 @@ def _of_records(
 def _of_traces(
     method: Callable[Concatenate[TraceAnswers, _Given], _Result],
 ) -> Callable[Concatenate[Analyzer, _Given], _Result]:
-    """Return a method that asks what a deep trace answers."""
+    """Return a method that delegates to the answers from deep traces."""
 
     @functools.wraps(method)
     def ask(self: Analyzer, /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Result:
@@ -66,17 +66,17 @@ class Analyzer:
 
     Frames are polars DataFrames with the leading columns ``node``, ``rank`` (null for what belongs
     to a node) and ``pid``, then those of the view or of the table (``haiprof/schema.py``). Times
-    are int64 ns UTC, durations int64 ns. Tables are read when they are asked for, by column.
+    are int64 ns UTC, durations int64 ns. Tables are read on demand, by column.
 
     Traces are read once, into a temporary folder that is removed with this object, unless an import
-    of them is kept beside them (``haiprof import``). Of a run with deep traces in its folders
-    (``haiprof trace``) what only those tell comes from them, see :attr:`deep`.
+    of them is kept beside them (``haiprof import``). If a run's folders contain deep traces
+    (``haiprof trace``), these provide whatever only they record, see :attr:`deep`.
 
     In the examples, ``run`` is the Analyzer of a recorded run of two ranks, and ``trace`` that of
     two ranks' traces.
 
     Args:
-        path: a run folder, a log directory that holds exactly one run, a trace file, a folder of
+        path: a run folder, a log directory that contains exactly one run, a trace file, a folder of
             them, or a URL of fsspec.
         executor: runs the per-rank work; any ``concurrent.futures.Executor``, also that of a
             cluster that sees the same files. By default a few threads of this process.
@@ -97,7 +97,7 @@ class Analyzer:
         *,
         told: Callable[[int], None] | None = None,
     ) -> None:
-        """Open the run; of one that was recorded or imported only small JSON files are read."""
+        """Open the run; if it was recorded or imported, only small JSON files are read."""
         asked.path("path", path)
         if told is not None:
             warnings.warn("told= is now on_bytes=", DeprecationWarning, stacklevel=2)
@@ -111,10 +111,10 @@ class Analyzer:
         executor: Executor | None,
         part_of: tuple[Analyzer, int, int] | None = None,
     ) -> Analyzer:
-        """Return the analysis of an open run, maybe of a part (ns UTC) of another one."""
-        made = cls.__new__(cls)
-        made._take(opened, executor, None, part_of)
-        return made
+        """Return the analysis of an open run, or of a part (ns UTC) of another one."""
+        analyzer = cls.__new__(cls)
+        analyzer._take(opened, executor, None, part_of)
+        return analyzer
 
     def _take(
         self,
@@ -127,7 +127,7 @@ class Analyzer:
         self._part_of = part_of
         self._ranks = Ranks(run, executor, None if part_of is None else part_of[0]._ranks)
         self._recorded = RecordedAnswers(self._ranks)
-        # Weakly: a circle would keep the temporary folder until the collector finds it.
+        # Weakly: a reference cycle would keep the temporary folder until garbage collection.
         analyzer = weakref.ref(self)
 
         def in_detail(rank: int | None) -> TraceAnswers:
@@ -136,7 +136,7 @@ class Analyzer:
             return alive._in_detail(rank)
 
         self._traced = TraceAnswers(self._ranks, in_detail)
-        #: What answers the questions that both kinds of run answer, each from its own tables.
+        #: Answers the questions common to both kinds of run, from the run's own tables.
         self._own: TraceAnswers | RecordedAnswers = (
             self._traced if self._ranks.traced else self._recorded
         )
@@ -171,7 +171,7 @@ class Analyzer:
 
     @property
     def traced(self) -> bool:
-        """Whether any process of the run is known by a deep trace.
+        """Whether the run has a deep trace of any process.
 
         Example:
             >>> run.traced, trace.traced
@@ -181,11 +181,11 @@ class Analyzer:
 
     @property
     def deep(self) -> Analyzer | None:
-        """The deep traces of the run, as a run of their own; None where it has none.
+        """The deep traces of the run, as a run of their own; None if it has none.
 
-        Of traces this very object. Of a run that haiprof recorded, those in its folders, by its
-        ranks: they are read when this or a view of them is first asked for, once, and kept as
-        ``haiprof import`` keeps them if the folder can be written.
+        For traces, this very object. For a run that haiprof recorded, those in its folders, by its
+        ranks: they are read when this or a view of them is first used, once, and kept as
+        ``haiprof import`` keeps them if the folder is writable.
 
         Example:
             >>> run.deep is None, trace.deep is trace
@@ -205,7 +205,7 @@ class Analyzer:
             return None if whole.deep is None else whole.deep._between(first, last)
         try:
             opened = open_traces(self.run, self._ranks.executor, self._on_bytes)
-        except HaiprofError as error:  # what haiprof recorded is there all the same
+        except HaiprofError as error:  # haiprof's own records remain available
             self.note([str(error)])
             return None
         return None if opened is None else Analyzer._of(opened, self._ranks.executor)
@@ -216,16 +216,16 @@ class Analyzer:
         return self._traced if own or deep is None else deep._traced
 
     def between(self, start: float = 0.0, end: float = math.inf) -> Analyzer:
-        """Return a part of the run as a run of its own: what goes on at an edge is cut there.
+        """Return a part of the run as a run of its own: anything that crosses an edge is cut there.
 
-        Clocks of hosts are held against each other by the whole run.
+        Clocks of hosts are compared over the whole run.
 
         Args:
             start: s since the run began, as its report counts them.
             end: likewise.
 
         Raises:
-            HaiprofError: there is nothing of the run in it.
+            HaiprofError: the run has nothing in that time.
 
         Example:
             >>> run.between(0, 1).ranks
@@ -233,8 +233,8 @@ class Analyzer:
         """
         asked.number("start", start)
         asked.number("end", end)
-        made = self._between(window.at(self.run, start), window.at(self.run, end))
-        if made is None:
+        part = self._between(window.at(self.run, start), window.at(self.run, end))
+        if part is None:
             seconds = window.lasted(self.run)
             lasted = "has no end yet" if seconds is None else f"lasted {seconds:.6g} s"
             until = "on" if end == math.inf else f"to {end:g} s"
@@ -242,7 +242,7 @@ class Analyzer:
                 f"{self._ranks.where}: no data from {start:g} s {until}; the run {lasted}. "
                 "Choose another window"
             )
-        return made
+        return part
 
     def _between(self, first: int, last: int) -> Analyzer | None:
         run = window.part(self.run, first, last)
@@ -254,7 +254,7 @@ class Analyzer:
     def problems(self) -> list[str]:
         """Return one line for each folder or file that cannot be read and is left out.
 
-        Of deep traces in the run's folders, once they have been read.
+        Those of deep traces in the run's folders are included once they have been read.
 
         Example:
             >>> run.problems()
@@ -318,9 +318,9 @@ class Analyzer:
     # -- of either -------------------------------------------------------------------------------
 
     def steps(self, rank: int | None = None) -> pl.DataFrame:
-        """Return one row per step that ended: ``step``, ``start``, ``duration``.
+        """Return one row per complete step: ``step``, ``start``, ``duration``.
 
-        Of a deep trace, steps with their device work, and what of each its parts took (``kernel``,
+        For a deep trace, steps with their device work, and the time of each part (``kernel``,
         ``memcpy``, …, ``other``). See :func:`haiprof.views.trace.overview.overview`.
 
         Example:
@@ -333,9 +333,9 @@ class Analyzer:
         """Return which ranks are late, since when and in what, the worst first.
 
         Columns: those of :func:`haiprof.views.run.imbalance.imbalance`, ``evidence`` (what was
-        sampled of its process, GPU and node in these steps that the other ranks did not have; null
-        where there is nothing) and ``words``. Of a run that haiprof recorded it is made from the
-        phases of all its steps, of deep traces from the parts of their steps without the waiting in
+        sampled of its process, GPU and node in these steps but not of the other ranks'; null if
+        there is none) and ``words``. For a run that haiprof recorded it is computed from the phases
+        of all its steps, for deep traces from the parts of their steps without the waiting in
         collectives.
 
         Example:
@@ -356,10 +356,10 @@ class Analyzer:
         """Return GPU activities, of the given kinds and (mangled) names only if any are given.
 
         Further columns: ``step`` and ``phase`` (of the device phase in which it starts),
-        ``demangled`` and ``short``, its name for people. See
+        ``demangled`` and ``short``, its readable name. See
         :func:`haiprof.views.run.kernels.described`.
 
-        With ``by``, what kernels cost instead: by ``name``, or by ``launch`` properties and
+        With ``by``, the cost of kernels instead: by ``name``, or by ``launch`` properties and
         operator. See :func:`haiprof.views.trace.kernels.kernels`.
 
         Raises:
@@ -380,7 +380,7 @@ class Analyzer:
     ) -> dict[str, compare_view.Comparison]:
         """Compare each trace of this run with the same rank's in a later run, by label.
 
-        See :func:`haiprof.views.trace.compare.compare`: what is chance is not called a change.
+        See :func:`haiprof.views.trace.compare.compare`: chance is not reported as a change.
 
         Raises:
             HaiprofError: the runs have no rank in common.
@@ -408,9 +408,9 @@ class Analyzer:
         return self._traced.differences(_later(after)._traced, rank, of=of)
 
     def headline(self) -> list[str]:
-        """Return the three most telling lines about this run; found once, then kept.
+        """Return the three most important lines about this run; computed once, then kept.
 
-        Of a job that failed or was interrupted, how it did comes before them.
+        If the job failed or was interrupted, a line on that comes before them.
 
         Example:
             >>> run.headline()[0].split(":")[0]
@@ -419,11 +419,11 @@ class Analyzer:
         return list(self._ranks.once("headline", lambda: headline(self)))
 
     def on_one_clock(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Return a frame of several hosts with the times of all by the clock of the reference.
+        """Return a frame of several hosts with all times converted to the reference's clock.
 
         Args:
-            frame: has ``node``, and ``start``, ``end`` or ``time`` (ns); of one host it is
-                returned as it is.
+            frame: has ``node``, and ``start``, ``end`` or ``time`` (ns); if of one host, it is
+                returned unchanged.
 
         Example:
             >>> run.on_one_clock(run.steps()).height
@@ -432,9 +432,9 @@ class Analyzer:
         return host_clocks.on_one_clock(self._ranks, frame)
 
     def clock_by_node(self) -> dict[str, Callable[[Times], Times]]:
-        """Return for each node what puts its times (ns) on the clock of the reference.
+        """Return for each node what converts its times (ns) to the reference's clock.
 
-        Empty where all processes are of one node.
+        Empty if all processes are on one node.
 
         Example:
             >>> run.clock_by_node()
@@ -480,15 +480,15 @@ class Analyzer:
             return report.write(self, asked.path("path", path))
 
     def each(
-        self, work: Callable[[Whose], _Result], whose: Sequence[Whose]
-    ) -> Iterable[tuple[Whose, _Result]]:
-        """Do large work for some processes: one at a time, or as the executor does it.
+        self, work: Callable[[Item], _Result], processes: Sequence[Item]
+    ) -> Iterable[tuple[Item, _Result]]:
+        """Run expensive work for some processes: one at a time, or as the executor schedules it.
 
         Example:
             >>> [number for _, number in run.each(lambda process: process.rank, run.run.processes)]
             [0, 1, None]
         """
-        return self._ranks.each(work, whose)
+        return self._ranks.each(work, processes)
 
     def note(self, problems: Iterable[str]) -> None:
         """Remember what could not be read, for :meth:`problems`.

@@ -21,7 +21,7 @@ class Source:
     name: str
     state: str
     reason: str
-    mend: str
+    fix: str
 
 
 @dataclass(frozen=True, slots=True)

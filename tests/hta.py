@@ -54,8 +54,8 @@ def workers(run: str) -> tuple[Worker, ...]:
     return tuple(made.values())
 
 
-def told(run: str, analysis: str, last: bool) -> Any:
-    """What HTA tells, None where it failed."""
+def result(run: str, analysis: str, last: bool) -> Any:
+    """HTA's result; None if it failed."""
     return traces.expected(run, "hta_061").get(f"{analysis}{'.with_last_step' if last else ''}")
 
 
@@ -68,7 +68,7 @@ def cases(analysis: str) -> list[Any]:
         (run, last)
         for run in names
         for last in (False, True)
-        if not last or told(run, "temporal_breakdown", last=True) is not None
+        if not last or result(run, "temporal_breakdown", last=True) is not None
     ]
 
 
@@ -134,11 +134,11 @@ def _seen(
     return known.join(calls.select("correlation").unique(), on="correlation", maintain_order="left")
 
 
-def close(mine: float | None, told: float | None, tolerance: float = 1e-6) -> bool:
+def close(mine: float | None, theirs: float | None, tolerance: float = 1e-6) -> bool:
     """Whether two numbers agree; none agrees with none."""
-    if mine is None or told is None:
-        return mine is None and told is None
-    return abs(mine - told) <= tolerance * max(1.0, abs(told))
+    if mine is None or theirs is None:
+        return mine is None and theirs is None
+    return abs(mine - theirs) <= tolerance * max(1.0, abs(theirs))
 
 
 def union(intervals: Iterable[tuple[int, int]]) -> int:

@@ -58,7 +58,9 @@ def test_each_recorder_of_the_host_has_its_interval(
         {"HAIPROF_SAMPEL_HZ": "4"},
     ],
 )
-def test_what_cannot_be_used_is_told_in_one_line_that_names_it(environment: dict[str, str]) -> None:
+def test_what_cannot_be_used_is_reported_in_one_line_that_names_it(
+    environment: dict[str, str],
+) -> None:
     options, problems = resolve({}, environment)
     assert options == Options()
     [line] = problems
@@ -66,10 +68,10 @@ def test_what_cannot_be_used_is_told_in_one_line_that_names_it(environment: dict
     assert line.startswith(f"{variable}={text!r} ")
 
 
-def test_a_platform_that_asks_for_nothing_special_is_told_nothing() -> None:
-    told = {"ENABLED": "1", "TIME": "0", "WARMUP": "0", "TRACE": "0", "RECORDERS": "all"}
-    told |= {"LOG_DIR": "logs", "TASK_ID": "42", "USER_ID": "7", "BASIC_INTERVAL": "1"}
-    _, problems = resolve({}, {f"HAIPROF_{name}": text for name, text in told.items()})
+def test_a_platform_that_asks_for_nothing_special_is_reported_nothing() -> None:
+    variables = {"ENABLED": "1", "TIME": "0", "WARMUP": "0", "TRACE": "0", "RECORDERS": "all"}
+    variables |= {"LOG_DIR": "logs", "TASK_ID": "42", "USER_ID": "7", "BASIC_INTERVAL": "1"}
+    _, problems = resolve({}, {f"HAIPROF_{name}": text for name, text in variables.items()})
     assert problems == []
 
 
@@ -77,15 +79,15 @@ def test_a_root_is_the_folder_or_the_one_that_holds_it(tmp_path: Path) -> None:
     (tmp_path / "sys/class").mkdir(parents=True)
     (tmp_path / "proc/self").mkdir(parents=True)
     for sysfs, procfs in (("", ""), ("sys", "proc")):
-        told = {"sysfs_root": tmp_path / sysfs, "procfs_root": str(tmp_path / procfs)}
-        options, problems = resolve(told, {})
+        given = {"sysfs_root": tmp_path / sysfs, "procfs_root": str(tmp_path / procfs)}
+        options, problems = resolve(given, {})
         assert problems == []
         access = options.access()
         assert (access.sysfs, access.procfs) == (str(tmp_path / "sys"), str(tmp_path / "proc"))
 
 
 @pytest.mark.parametrize("name", ["SYSFS_ROOT", "PROCFS_ROOT"])
-def test_a_root_that_is_none_is_told_and_the_machines_own_is_used(
+def test_a_root_that_is_none_is_reported_and_the_machines_own_is_used(
     tmp_path: Path, name: str
 ) -> None:
     for text, why in (

@@ -1,4 +1,4 @@
-"""What a deep trace answers: each method a view over all ranks.
+"""Answers from a deep trace: each method is a view over all ranks.
 
 Tests: tests/answers/test_traced.py.
 """
@@ -49,7 +49,7 @@ _Result = TypeVar("_Result")
 class OverviewFrames(NamedTuple):
     """Frames of :class:`haiprof.views.trace.overview.Overview`, of all ranks.
 
-    ``ranks`` has one row per trace: its mean step and what of it each part took (ns), and the
+    ``ranks`` has one row per trace: its mean step and the time of each part (ns), and the
     shares ``tensor_core`` and ``tensor_core_eligible``.
     """
 
@@ -72,7 +72,7 @@ class MemoryFrames(NamedTuple):
 class DistributedFrames(NamedTuple):
     """Frames of :mod:`haiprof.views.trace.distributed`: ``steps``, ``transfers``, ``collectives``.
 
-    ``transfers`` and ``collectives`` come of matching the ranks of one session with each other.
+    ``transfers`` and ``collectives`` result from matching the ranks of one session.
     """
 
     steps: pl.DataFrame
@@ -81,33 +81,33 @@ class DistributedFrames(NamedTuple):
 
 
 class TraceAnswers:
-    """What a deep trace answers, of one rank or of all.
+    """Answers from a deep trace, for one rank or all.
 
     Frames begin with ``node``, ``rank``, ``pid`` and ``session`` (which of the times that a worker
-    was profiled, from 1; null of a run that haiprof recorded). Their other columns are those of the
-    view that each method names, where its formula stands too. A run without operators (haiprof's
-    own records of kernels) has the views of its kernels, and no rows in the others; unless deep
-    traces lie in its folders, which then answer those.
+    was profiled, from 1; null for a run that haiprof recorded). Their other columns are those of
+    the view that each method names, which also documents its formula. A run without operators
+    (haiprof's own records of kernels) has the views of its kernels, and no rows in the others;
+    unless its folders contain deep traces, which then provide those.
 
     Args:
         ranks: of the run.
-        in_detail: returns who answers what only a deep trace tells of a rank, or of all: of
+        in_detail: returns the answers that only a deep trace gives for a rank, or for all: on
             operators, calls and memory.
     """
 
     def __init__(
         self, ranks: Ranks, in_detail: Callable[[int | None], TraceAnswers] | None = None
     ) -> None:
-        """Read nothing yet."""
+        """Start without reading anything."""
         self._ranks = ranks
         self._in_detail = in_detail or (lambda _: self)
 
     def steps(self, rank: int | None = None) -> pl.DataFrame:
-        """Return the steps with their device work, and what of each its parts took."""
+        """Return the steps with their device work, and the time of each part."""
         return self.overview(rank).steps
 
     def overview(self, rank: int | None = None) -> OverviewFrames:
-        """Return how busy and how well used the GPUs were, and what the steps spent.
+        """Return how busy and how well used the GPUs were, and where the steps' time went.
 
         See :func:`haiprof.views.trace.overview.overview`.
 
@@ -116,7 +116,7 @@ class TraceAnswers:
             [(0, 30000.0), (1, 30000.0)]
         """
         chosen = self._ranks.jobs(rank)
-        made = list(
+        overviews = list(
             self._ranks.map(
                 functools.partial(one_trace.overview_of, links=self._ranks.links), chosen
             )
@@ -132,19 +132,19 @@ class TraceAnswers:
                     ("tensor_core", "tensor_core_eligible"), pl.Float64()
                 ),
             )
-            for _, each in made
+            for _, each in overviews
         ]
-        whose = [process for process, _ in made]
+        processes = [process for process, _ in overviews]
         return OverviewFrames(
-            stacked(zip(whose, scalars, strict=True)),
+            stacked(zip(processes, scalars, strict=True)),
             *(
-                stacked((process, getattr(each, name)) for process, each in made)
+                stacked((process, getattr(each, name)) for process, each in overviews)
                 for name in ("devices", "steps", "timeline")
             ),
         )
 
     def keep_overview(self) -> None:
-        """Keep the overview of each trace in its process folder, where it is found from then on.
+        """Store the overview of each trace in its process folder, where later calls read it.
 
         Raises:
             OSError: it cannot be written.
@@ -161,7 +161,7 @@ class TraceAnswers:
     def operators(
         self, rank: int | None = None, *, by: operators.By = "name", compat: bool = False
     ) -> pl.DataFrame:
-        """Return what operators cost, by ``name``, ``shapes``, ``stack`` or ``shapes+stack``.
+        """Return the cost of operators, by ``name``, ``shapes``, ``stack`` or ``shapes+stack``.
 
         See :func:`haiprof.views.trace.operators.operators`.
 
@@ -183,36 +183,36 @@ class TraceAnswers:
         by: Literal["name", "launch"],
         compat: bool,
     ) -> pl.DataFrame:
-        """Return what kernels cost, by ``name``, or by ``launch`` properties and operator."""
+        """Return the cost of kernels, by ``name``, or by ``launch`` properties and operator."""
         asked.one_of("by", by, tuple(kernel_view.COLUMNS))
         work = functools.partial(kernel_view.kernels, by=by, compat=compat)
         return self._view(rank, work, None if compat else kernel_view.COLUMNS[by])
 
     def memory(self, rank: int | None = None, *, points: int | None = None) -> MemoryFrames:
-        """Return memory over time, what was allocated by whom, and what made the peak.
+        """Return memory over time, allocations by operator, and the blocks at the peak.
 
         See :mod:`haiprof.views.trace.memory`. ``points`` thins the curve for drawing.
 
         Raises:
-            HaiprofError: ``points`` is no number from 1 on.
+            HaiprofError: ``points`` is not a positive integer.
 
         Example:
             >>> trace.memory().peaks.columns[4:8]
             ['kind', 'device', 'time', 'allocated']
         """
         asked.whole("points", points, 1)
-        made = self._in_detail(rank)._linked(
+        results = self._in_detail(rank)._linked(
             rank, functools.partial(one_trace.memory_of, points=points), allocations=True
         )
         return MemoryFrames(
             *(
-                stacked((process, frames[i]) for process, frames in made)
+                stacked((process, frames[i]) for process, frames in results)
                 for i in range(len(MemoryFrames._fields))
             )
         )
 
     def modules(self, rank: int | None = None) -> pl.DataFrame:
-        """Return what each ``nn.Module`` of the model cost.
+        """Return the cost of each ``nn.Module`` of the model.
 
         See :func:`haiprof.views.trace.modules.modules`.
 
@@ -225,7 +225,7 @@ class TraceAnswers:
     def flames(
         self, rank: int | None = None, *, of: Literal["python", "calls"] = "python"
     ) -> pl.DataFrame:
-        """Return a flame graph: what each path of calls cost.
+        """Return a flame graph: the cost of each path of calls.
 
         See :func:`haiprof.views.trace.modules.flames`.
 
@@ -242,8 +242,8 @@ class TraceAnswers:
     def distributed(self, rank: int | None = None) -> DistributedFrames:
         """Return computing and communicating by step; moving data and waiting; collectives.
 
-        Of ``rank`` alone, its steps; what it waited for the others needs their traces, too, and is
-        of all ranks. See :mod:`haiprof.views.trace.distributed`.
+        For a single ``rank``, its steps; how long it waited for the others needs their traces, too,
+        and covers all ranks. See :mod:`haiprof.views.trace.distributed`.
 
         Example:
             >>> trace.distributed().steps.columns[4:8]
@@ -255,7 +255,7 @@ class TraceAnswers:
         return DistributedFrames(steps, together.transfers, together.collectives)
 
     def stragglers(self) -> pl.DataFrame:
-        """Return how long each rank let the others wait, the worst first.
+        """Return how long each rank kept the others waiting, the worst first.
 
         See :func:`haiprof.views.trace.stragglers.stragglers`.
 
@@ -269,9 +269,9 @@ class TraceAnswers:
         """Return which ranks are late, since when and in what, the worst first.
 
         Columns: those of :func:`haiprof.views.run.imbalance.imbalance`, ``evidence`` (what was
-        sampled of its process, GPU and node in these steps that the other ranks did not have; null
-        where there is nothing) and ``words``. Of a run that haiprof recorded it is made from the
-        phases of all its steps, of deep traces from the parts of their steps without the waiting in
+        sampled of its process, GPU and node in these steps but not of the other ranks'; null if
+        there is none) and ``words``. For a run that haiprof recorded it is computed from the phases
+        of all its steps, for deep traces from the parts of their steps without the waiting in
         collectives.
         """
         return self._ranks.once("imbalance", self._imbalance).clone()
@@ -281,10 +281,12 @@ class TraceAnswers:
         together = matched(self._ranks)
         nothing = pl.lit(None, pl.String()).alias("evidence")
         groups = [
-            group for each in together.sessions for group in late_ranks.at_once(each.whose, steps)
+            group
+            for each in together.sessions
+            for group in late_ranks.at_once(each.by_label, steps)
         ]
         return pl.concat(
-            late_ranks.told(
+            late_ranks.in_columns(
                 imbalance.imbalance(
                     late_ranks.traced_parts(group, steps, together.transfers)
                 ).with_columns(nothing),
@@ -294,7 +296,7 @@ class TraceAnswers:
         )
 
     def clock(self) -> pl.DataFrame:
-        """Return by how much the clock of each host is off, and how well that is known.
+        """Return how far the clock of each host is off, and how precisely that is known.
 
         Columns: ``node``, ``since``, ``until``, ``offset`` (ns that it is ahead of the reference
         at ``since``), ``drift`` (ppm), ``bound`` (ns, of the error of the correction),
@@ -444,7 +446,7 @@ class TraceAnswers:
         See :func:`haiprof.views.trace.sequences.sequences`.
 
         Raises:
-            HaiprofError: no operator has that in its name, or ``shortest`` is no number from 1 on.
+            HaiprofError: no operator's name has that, or ``shortest`` is not a positive integer.
 
         Example:
             >>> trace.sequences(rank=0, shortest=1).columns[4:8]
@@ -471,7 +473,7 @@ class TraceAnswers:
 
         Args:
             rank: of one rank only.
-            step: of this step, of the traces that have it; by default of the one that took longest.
+            step: of this step, in the traces that have it; by default the longest step.
             inside: of the first range of this name instead of a step.
 
         Raises:
@@ -485,16 +487,16 @@ class TraceAnswers:
         """
         asked.whole("step", step)
         asked.texts("inside", inside)
-        made = self._in_detail(rank)._linked(
+        paths = self._in_detail(rank)._linked(
             rank, functools.partial(one_trace.path_of, step=step, inside=inside)
         )
-        found = {process.label: path for process, path in made if not isinstance(path, str)}
-        if made and not found:
-            raise HaiprofError(f"{self._ranks.where}: {next(str(lacks) for _, lacks in made)}")
+        found = {process.label: path for process, path in paths if not isinstance(path, str)}
+        if paths and not found:
+            raise HaiprofError(f"{self._ranks.where}: {next(str(lacks) for _, lacks in paths)}")
         return found
 
     def recommendations(self, rank: int | None = None) -> pl.DataFrame:
-        """Return what to change about the job, what saves most of a rank's time first.
+        """Return what to change about the job, the largest saving for a rank first.
 
         Columns: ``kind``, ``problem``, ``advice``, ``evidence``, ``saves_ns``, ``share`` (of the
         recorded steps), ``step``, ``operator``, ``stack``. See :mod:`haiprof.findings.deep.rules`.
@@ -515,18 +517,20 @@ class TraceAnswers:
         found = list(self._ranks.map(work, chosen))
         if len(chosen) > 1 and rank is None:
             late = rules.stragglers(self.stragglers(), self.overview().steps)
-            for process, made in found:
-                made += late.get((process.node, process.rank, process.pid, session_of(process)), [])
-        told = stacked((process, recommendation.frame(each)) for process, each in found)
-        if not told.height:
-            return told
-        return told.sort("saves_ns", descending=True, nulls_last=True, maintain_order=True)
+            for process, findings in found:
+                findings += late.get(
+                    (process.node, process.rank, process.pid, session_of(process)), []
+                )
+        rows = stacked((process, recommendation.frame(each)) for process, each in found)
+        if not rows.height:
+            return rows
+        return rows.sort("saves_ns", descending=True, nulls_last=True, maintain_order=True)
 
     def unknown(self, view: str | None = None, rank: int | None = None) -> pl.DataFrame:
-        """Return what views cannot tell of these traces, and why: one row for each want of a view.
+        """Return what views cannot show of these traces, and why: one row per missing requirement.
 
         Columns: ``view`` (the method's name), ``missing`` (a table, ``table.column``, or
-        ``spans[category]``), ``consequence`` (what of the view is lost) and ``why``, with the fix.
+        ``spans[category]``), ``consequence`` (what the view then lacks) and ``why``, with the fix.
 
         Args:
             view: only what this view lacks.
@@ -552,7 +556,7 @@ class TraceAnswers:
     ) -> dict[str, compare_view.Comparison]:
         """Compare each trace of this run with the same rank's in a later run, by label.
 
-        See :func:`haiprof.views.trace.compare.compare`: what is chance is not called a change.
+        See :func:`haiprof.views.trace.compare.compare`: chance is not reported as a change.
 
         Raises:
             HaiprofError: the runs have no rank in common.
@@ -588,9 +592,9 @@ class TraceAnswers:
         columns: Sequence[str] | None = None,
         allocations: bool = False,
     ) -> list[tuple[Process, _Result]]:
-        """Do the work for the linked trace of each process.
+        """Run the work on the linked trace of each process.
 
-        ``columns`` are those of kernels that it needs of a trace without calls; by default all.
+        ``columns`` are the kernel columns needed from a trace without calls; by default all.
         """
         chosen = self._ranks.jobs(rank)
         call = functools.partial(

@@ -109,8 +109,8 @@ def device_phases(process: Process) -> tables.Read:
     gpu = read_gpu(process)
     on_device = device_views.device_steps(gpu.phases)
     on_host = recorded_views.host_steps(gpu.spans)
-    told = recorded_views.windows(gpu.intervals, on_device, on_host)
-    frame = kernel_views.device_phases(gpu.kernels, gpu.phases, told)
+    windows = recorded_views.windows(gpu.intervals, on_device, on_host)
+    frame = kernel_views.device_phases(gpu.kernels, gpu.phases, windows)
     return tables.Read(frame, gpu.cut, gpu.problems)
 
 

@@ -1,4 +1,4 @@
-"""The three most telling lines about a run.
+"""The three most important lines about a run.
 
 Tests: tests/findings/test_headline.py.
 """
@@ -20,20 +20,24 @@ if TYPE_CHECKING:
 
 
 def headline(run: Analyzer) -> list[str]:
-    """Return them: of a trace what to change first, of what haiprof recorded what stood out.
+    """Return the lines: for a trace what to change first, for a recorded run what stood out.
 
-    What became of a job that failed comes before them.
+    A line on a job's failure comes before them.
     """
     if run.traced:
         overview = run.overview()
-        made = trace_headline.headline(
+        sentences = trace_headline.headline(
             overview.steps,
             overview.devices,
             run.recommendations(),
             marked=any(summary.steps for summary in run.summaries()[0]),
         )
-        # A trace of a pipeline tells of nothing else.
-        return [made[0], *told] if (told := pipeline_findings.lines(run.pipeline())) else made
+        # A trace of a pipeline contains nothing else.
+        return (
+            [sentences[0], *pipeline_lines]
+            if (pipeline_lines := pipeline_findings.lines(run.pipeline()))
+            else sentences
+        )
     ranks, nodes = run.summaries()
     kinds = (*headline_view.EVENT_KINDS, efficiency_view.MODEL, efficiency_view.FLOPS)
     events = run.events(kind=kinds)

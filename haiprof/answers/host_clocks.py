@@ -21,7 +21,7 @@ from haiprof.views.trace import distributed
 def clock(ranks: Ranks) -> clock_view.Clock:
     """Compare the clocks of all hosts with that of the first rank's host, once.
 
-    Those of a part of a run are compared by the whole run.
+    Clocks of a part of a run are compared over the whole run.
     """
     if ranks.whole is not None:
         return clock(ranks.whole)
@@ -29,21 +29,21 @@ def clock(ranks: Ranks) -> clock_view.Clock:
 
 
 def on_one_clock(ranks: Ranks, frame: pl.DataFrame) -> pl.DataFrame:
-    """Return a frame of several hosts with the times of all by the clock of the reference.
+    """Return a frame of several hosts with all times converted to the reference's clock.
 
     Args:
         ranks: of the run.
-        frame: has ``node``, and ``start``, ``end`` or ``time`` (ns); of one host it is returned
-            as it is.
+        frame: has ``node``, and ``start``, ``end`` or ``time`` (ns); if it is of one host, it is
+            returned unchanged.
     """
     several = frame["node"].n_unique() > 1 if frame.height else False
     return clock(ranks).applied(frame) if several else frame
 
 
 def by_node(ranks: Ranks) -> dict[str, Callable[[Times], Times]]:
-    """Return for each node what puts its times (ns) on the clock of the reference.
+    """Return for each node what converts its times (ns) to the reference's clock.
 
-    Empty where all processes are of one node.
+    Empty if all processes are on one node.
     """
     nodes = {process.node for process in ranks.run.processes}
     if len(nodes) < 2:
@@ -58,8 +58,8 @@ def _compared(ranks: Ranks) -> clock_view.Clock:
     for process in sorted(ranks.jobs(None), key=lambda p: (p.rank is None, p.rank or 0)):
         ranked.setdefault(process.node, len(ranked))
     for number, session in enumerate(matched(ranks).sessions):
-        nodes = {label: process.node for label, process in session.whose.items()}
-        numbers = {label: process.rank for label, process in session.whose.items()}
+        nodes = {label: process.node for label, process in session.by_label.items()}
+        numbers = {label: process.rank for label, process in session.by_label.items()}
         shared, alone = [], []
         for batch in itertools.chain([distributed.match({})], session.batches()):
             shared.append(clock_view.by_host(batch, nodes))

@@ -1,7 +1,7 @@
-"""The overview of a trace, kept beside its import: what a reader wants first is there at once.
+"""The overview of a trace, stored beside its import, so that it is available immediately.
 
-So the overview of a thousand imported ranks is as many small files. One that other code made is
-not read.
+The overview of a thousand imported ranks then is as many small files. A file written by other code
+is not read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import polars as pl
 from haiprof.common.owned_files import Folder
 from haiprof.views.trace.overview import DEVICES_SCHEMA, STEPS_SCHEMA, TIMELINE_SCHEMA, Overview
 
-#: In a process folder.
+#: Name of the file in a process folder.
 FILE: Final = "overview.json"
 _FORMAT: Final = "haiprof.overview"
 _FRAMES: Final[dict[str, Any]] = {
@@ -30,37 +30,37 @@ _FRAMES: Final[dict[str, Any]] = {
 
 
 def read(folder: Path) -> Overview | None:
-    """Return the overview kept in a process folder, or None where none of this code's is there."""
+    """Return the overview stored in a process folder; None if this code has not written one."""
     try:
-        told = json.loads(Folder.at(folder).read(FILE))
-        if told["format"] != _FORMAT or told["code"] != _code():
+        document = json.loads(Folder.at(folder).read(FILE))
+        if document["format"] != _FORMAT or document["code"] != _code():
             return None
         frames: dict[str, Any] = {
-            name: pl.DataFrame(told[name], schema) for name, schema in _FRAMES.items()
+            name: pl.DataFrame(document[name], schema) for name, schema in _FRAMES.items()
         }
         whole = dataclasses.fields(Overview)
-        return Overview(**{each.name: frames.get(each.name, told[each.name]) for each in whole})
+        return Overview(**{each.name: frames.get(each.name, document[each.name]) for each in whole})
     except (OSError, ValueError, KeyError, TypeError, RecursionError, pl.exceptions.PolarsError):
         return None
 
 
-def keep(folder: Path, made: Overview) -> None:
-    """Keep an overview in a process folder; it appears whole.
+def keep(folder: Path, overview: Overview) -> None:
+    """Store an overview in a process folder, atomically.
 
     Raises:
         OSError: it cannot be written.
     """
-    told: dict[str, Any] = {"format": _FORMAT, "code": _code()}
+    document: dict[str, Any] = {"format": _FORMAT, "code": _code()}
     for each in dataclasses.fields(Overview):
-        value = getattr(made, each.name)
-        told[each.name] = value.to_dict(as_series=False) if each.name in _FRAMES else value
+        value = getattr(overview, each.name)
+        document[each.name] = value.to_dict(as_series=False) if each.name in _FRAMES else value
     with Folder.at(folder).replacing(FILE, f".{FILE}.{os.getpid()}") as file:
-        file.write(json.dumps(told).encode())
+        file.write(json.dumps(document).encode())
 
 
 @functools.cache
 def _code() -> str:
-    """Name the code that makes an overview: of another the numbers may be others."""
+    """Identify the code that computes an overview: other code may give other numbers."""
     from haiprof import __version__
 
     digest = hashlib.blake2b(__version__.encode(), digest_size=16)

@@ -1,4 +1,4 @@
-"""Which rank is late: the parts of all ranks' steps brought together, and what explains it."""
+"""Which rank is late: combines the parts of all ranks' steps, and finds explanations."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from haiprof.views.trace.overview import PARTS as TRACE_PARTS
 
 _DATALOADER = "dataloader"
 _BACKWARD, _SYNC = "backward", "gradient_sync"
-#: Of so many late ranks, the worst, it is looked at why.
+#: At most this many late ranks, the worst, are explained.
 _EXPLAINED = 16
 
 
 def recorded_parts(spans: pl.DataFrame, phases: pl.DataFrame) -> pl.DataFrame:
-    """Return the parts of each step of one process: of the host, or of its GPU where it has phases.
+    """Return the parts of each step of one process: of the host, or of its GPU if it has phases.
 
-    On a GPU the phases are those of its main stream; what lies between them is the DataLoader's as
-    far as the host waited for it, else ``other``. ``backward`` ends where the waiting for other
-    ranks' gradients begins, which is the part ``gradient_sync``.
+    On a GPU the phases are those of its main stream; the time between them belongs to the
+    DataLoader as far as the host waited for it, else to ``other``. ``backward`` ends where the
+    waiting for other ranks' gradients begins, which is the part ``gradient_sync``.
 
     Args:
         spans: host spans with the columns of :data:`haiprof.views.run.steps.COLUMNS`.
-        phases: what :func:`haiprof.views.run.device_steps.segments` returns.
+        phases: result of :func:`haiprof.views.run.device_steps.segments`.
 
     Returns:
         ``step``, ``part``, ``duration``, ``start`` and ``end`` (ns; of the last span of the part).
     """
     found = step_views.steps(spans)
-    # Of a count that began anew, the later step.
+    # If the count restarted, the later step.
     found = found.drop_nulls("step").unique("step", keep="last", maintain_order=True)
     host = (
         step_views.parts(spans, found)
@@ -60,7 +60,7 @@ def _last(spans: pl.DataFrame) -> pl.DataFrame:
         pl.col("step").cast(pl.Int64), pl.col("name").cast(pl.String).alias("part"), "start", "end"
     ).sort("start")
     waits = named.filter(pl.col("part") == _SYNC).group_by("step").agg(waits=pl.col("start").last())
-    # What is left of backward behind the waiting is no backward of its own.
+    # The rest of backward after the waiting is not a backward of its own.
     own = named.join(waits, on="step", how="left", maintain_order="left").filter(
         pl.col("waits").is_null()
         | (pl.col("part") != _BACKWARD)
@@ -103,28 +103,28 @@ def _of_device(host: pl.DataFrame, phases: pl.DataFrame, steps: pl.DataFrame) ->
     return pl.concat([named, *parts])
 
 
-def at_once(whose: Mapping[str, Process], steps: pl.DataFrame) -> list[dict[str, Process]]:
+def at_once(processes: Mapping[str, Process], steps: pl.DataFrame) -> list[dict[str, Process]]:
     """Return which processes of one session are to be compared with each other, by label.
 
-    Ranks belong together. Files without a rank may be of anything: those that go on at the same
-    time do.
+    Ranks belong together. Files without a rank may be of anything: those that overlap in time
+    belong together.
 
     Args:
-        whose: the process of each label.
+        processes: the process of each label.
         steps: of all traces, see :func:`haiprof.views.trace.overview.overview`.
     """
-    groups = [{label: each for label, each in whose.items() if each.rank is not None}]
+    groups = [{label: each for label, each in processes.items() if each.rank is not None}]
     end = 0
-    for label, begins, ends in _times(whose, steps):
+    for label, begins, ends in _times(processes, steps):
         if begins >= end:
             groups.append({})
-        groups[-1][label] = whose[label]
+        groups[-1][label] = processes[label]
         end = max(end, ends)
     return [group for group in groups if len(group) > 1]
 
 
-def _times(whose: Mapping[str, Process], steps: pl.DataFrame) -> list[tuple[str, int, int]]:
-    """Return when the steps of each process without a rank began and ended, in their order, ns."""
+def _times(processes: Mapping[str, Process], steps: pl.DataFrame) -> list[tuple[str, int, int]]:
+    """Return when the steps of each process without a rank began and ended, in order, ns."""
     if not steps.height or "step" not in steps.columns:
         return []
     ends = (pl.col("start") + pl.col("duration")).max().alias("end")
@@ -136,38 +136,38 @@ def _times(whose: Mapping[str, Process], steps: pl.DataFrame) -> list[tuple[str,
     }
     found = [
         (label, *times[place])
-        for label, each in whose.items()
+        for label, each in processes.items()
         if each.rank is None and (place := (each.node, each.pid, session_of(each))) in times
     ]
     return sorted(found, key=lambda one: one[1])
 
 
 def traced_parts(
-    whose: Mapping[str, Process], steps: pl.DataFrame, waits: pl.DataFrame
+    processes: Mapping[str, Process], steps: pl.DataFrame, waits: pl.DataFrame
 ) -> RankParts:
     """Return the parts of the steps of traces of one session, without waiting, by label.
 
     Args:
-        whose: the process of each label.
+        processes: the process of each label.
         steps: of all traces, see :func:`haiprof.views.trace.overview.overview`.
         waits: of all traces, see :func:`haiprof.views.trace.distributed.transfer`.
     """
     labels = pl.DataFrame(
         {
-            "label": list(whose),
-            "node": [p.node for p in whose.values()],
-            "rank": [p.rank for p in whose.values()],
-            "pid": [p.pid for p in whose.values()],
-            "session": [session_of(p) for p in whose.values()],
+            "label": list(processes),
+            "node": [p.node for p in processes.values()],
+            "rank": [p.rank for p in processes.values()],
+            "pid": [p.pid for p in processes.values()],
+            "session": [session_of(p) for p in processes.values()],
         },
         {"label": pl.String, "node": pl.String, "rank": pl.Int64, "pid": pl.Int64,
          "session": pl.UInt32},
     )  # fmt: skip
-    made = RankParts()
+    parts = RankParts()
     if not steps.height or "step" not in steps.columns:
-        return made
+        return parts
     node = pl.col("node").cast(pl.String)
-    # Where a trace tells of a pipeline alone, a step is mostly waiting, and how much is not known.
+    # In a trace of a pipeline alone, a step is mostly waiting, of unknown duration.
     known = pl.sum_horizontal(TRACE_PARTS).sum().over(list(WHO)) > 0
     mine = steps.drop("duration").filter(known).with_columns(node)
     mine = mine.join(labels, on=list(WHO), nulls_equal=True)
@@ -181,17 +181,17 @@ def traced_parts(
         value_name="duration",
     )  # fmt: skip
     none = pl.lit(None, pl.Int64())
-    told = long.select(
+    columns = long.select(
         "label", pl.col("step").cast(pl.Int64), "part", "duration",
         none.alias("start"), none.alias("end"),
     )  # fmt: skip
-    for (label,), frame in told.partition_by("label", as_dict=True).items():
-        made.add(str(label), frame)
-    return made
+    for (label,), frame in columns.partition_by("label", as_dict=True).items():
+        parts.add(str(label), frame)
+    return parts
 
 
 def of_run(
-    whose: Mapping[str, Process],
+    processes: Mapping[str, Process],
     parts: RankParts,
     sampled: Callable[[Sequence[evidence.Window]], Sequence[evidence.Means]],
     gpus: Callable[[Process], Sequence[str]],
@@ -199,12 +199,12 @@ def of_run(
     """Return which ranks of a recorded run are late, the worst of them with evidence.
 
     Args:
-        whose: the process of each label.
+        processes: the process of each label.
         parts: :func:`recorded_parts` of each, on one clock.
-        sampled: what was sampled in windows of time; only asked where one is late.
+        sampled: samples in windows of time; only called if a rank is late.
         gpus: the GPUs of a process as its node names them.
     """
-    # What all ranks tell to be waiting is none of their own; where one does not, it is of backward.
+    # Waiting that all ranks recorded is not their own work; if one lacks it, it is in backward.
     parts.fold(_SYNC, _BACKWARD)
     parts.leave_waiting_out()
     found = imbalance.imbalance(parts)
@@ -212,7 +212,7 @@ def of_run(
     lasting = [parts.spanned(row["rank"], row["since"], row["until"]) for row in rows[:_EXPLAINED]]
     if any(steps for *_, steps in lasting):
         places = {
-            label: evidence.Place(p.node, p.rank, p.pid, gpus(p)) for label, p in whose.items()
+            label: evidence.Place(p.node, p.rank, p.pid, gpus(p)) for label, p in processes.items()
         }
         read = sampled([(low, high) for low, high, _ in lasting])
         for row, (low, high, steps), means in zip(rows, lasting, read, strict=False):
@@ -220,7 +220,7 @@ def of_run(
                 _explain(row, means, places, high - low, int(row["late"]) * steps)
     lines = pl.Series("evidence", [row.get("evidence") for row in rows], pl.String())
     kinds = pl.Series("kind", [row["kind"] for row in rows], pl.String())
-    return told(found.with_columns(kinds, lines), whose)
+    return in_columns(found.with_columns(kinds, lines), processes)
 
 
 def _explain(
@@ -238,8 +238,8 @@ def _explain(
         row["kind"] = "contention"
 
 
-def told(found: pl.DataFrame, whose: Mapping[str, Process]) -> pl.DataFrame:
-    """Put whose rows they are in front of late ranks, and a sentence behind them."""
+def in_columns(found: pl.DataFrame, processes: Mapping[str, Process]) -> pl.DataFrame:
+    """Put the columns of their processes in front of late ranks, and a sentence behind them."""
     labels = found["rank"].to_list()
     lines = [
         imbalance.words(row, label[0].upper() + label[1:])
@@ -248,4 +248,4 @@ def told(found: pl.DataFrame, whose: Mapping[str, Process]) -> pl.DataFrame:
     rows = found.drop("rank").with_columns(pl.Series("words", lines, pl.String()))
     if not labels:
         return pl.DataFrame(schema={**WHO, **rows.schema})
-    return stacked((whose[label], rows[n : n + 1]) for n, label in enumerate(labels))
+    return stacked((processes[label], rows[n : n + 1]) for n, label in enumerate(labels))

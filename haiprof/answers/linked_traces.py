@@ -1,4 +1,4 @@
-"""The linked trace of a process: read and linked when it is first asked for, then kept.
+"""The linked trace of a process: read and linked on first use, then kept.
 
 Tests: tests/answers/test_own.py.
 """
@@ -29,17 +29,17 @@ _KEPT_ROWS = 4_000_000
 
 
 class Links:
-    """Linked traces, kept while they are asked for again and again."""
+    """A cache of linked traces."""
 
     def __init__(self) -> None:
-        """Keep none yet."""
+        """Start with an empty cache."""
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, Linked] = OrderedDict()
 
     def of(self, process: Process, columns: Sequence[str] | None = None) -> Linked:
-        """Return the linked trace of a process, reading it where it is not kept.
+        """Return the linked trace of a process, reading it if it is not cached.
 
-        Of a trace without calls only those ``columns`` of its activities are read; by default all.
+        For a trace without calls only these ``columns`` of its activities are read; by default all.
         """
         key = str(process.folder)
         with self._lock:
@@ -47,13 +47,13 @@ class Links:
             if kept is not None and _has(kept, columns):
                 self._kept.move_to_end(key)
                 return kept
-        made = _read(process, columns, kept)
+        linked = _read(process, columns, kept)
         give_back()
         with self._lock:
-            self._kept[key] = made
+            self._kept[key] = linked
             while len(self._kept) > 1 and sum(map(_rows, self._kept.values())) > _KEPT_ROWS:
                 self._kept.popitem(last=False)
-        return made
+        return linked
 
 
 def _has(linked: Linked, columns: Sequence[str] | None) -> bool:
@@ -73,14 +73,14 @@ def link_of(process: Process, links: Links | None, columns: Sequence[str] | None
 def _read(
     process: Process, columns: Sequence[str] | None = None, known: Linked | None = None
 ) -> Linked:
-    """Read and link a trace; of one without calls only ``columns`` of kernels, where they are told.
+    """Read and link a trace; of one without calls, only ``columns`` of kernels, if given.
 
-    ``known`` is what was read of it before, with other columns.
+    ``known`` is an earlier result for it, with other columns.
     """
     if known is not None and columns is not None:
         lacking = [name for name in columns if name not in known.activities.columns]
         more = tables.read(process, schema.KERNELS, lacking).frame
-        # A run that still records may have more rows by now.
+        # A run that is still being recorded may have more rows by now.
         if more.height == known.activities.height:
             return known.widened(more)
 
@@ -92,7 +92,7 @@ def _read(
         for which in (schema.COLLECTIVES, schema.FLOWS, schema.DEVICE_SPANS)
     )
     if process.trace is not None:
-        # No name here: the spans are put in another order, and there may be millions of them.
+        # Without a name here: the spans are reordered, and there may be millions of them.
         return link(
             table(schema.SPANS, _SPAN_COLUMNS),
             table(schema.KERNELS),
@@ -108,18 +108,18 @@ def _read(
         spans, times = _recorded(process, spans, kernels)
     if narrow:
         host = link(spans, tables.empty(schema.KERNELS.columns), collectives, flows, device_spans)
-        made = unlinked(host, kernels)
+        linked = unlinked(host, kernels)
     else:
-        made = link(spans, kernels, collectives, flows, device_spans)
-    return dataclasses.replace(made, recorded=times)
+        linked = link(spans, kernels, collectives, flows, device_spans)
+    return dataclasses.replace(linked, recorded=times)
 
 
 def _recorded(
     process: Process, spans: pl.DataFrame, kernels: pl.DataFrame
 ) -> tuple[pl.DataFrame, tuple[Times, Times] | None]:
-    """Leave out the steps in which haiprof did not record kernels; tell when it did.
+    """Leave out the steps in which haiprof did not record kernels; also return when it did.
 
-    None where it is not known when, so that all the time is meant.
+    None if that is not known: then it means all the time.
     """
     kind = {"kind": (recorded.EVENT_KIND,)}
     events = tables.read(process, schema.EVENTS, keep=kind).frame
@@ -130,5 +130,5 @@ def _recorded(
     steps = on_host.with_row_index("group").with_columns(device=pl.lit(0, pl.UInt16()))
     found = recorded.windows(intervals, steps, on_host)
     is_step = pl.col("category") == "step"
-    told = spans.filter(is_step.not_() | pl.col("start").is_in(found["start"].implode()))
-    return told, recorded.times(intervals, last)
+    chosen = spans.filter(is_step.not_() | pl.col("start").is_in(found["start"].implode()))
+    return chosen, recorded.times(intervals, last)

@@ -1,8 +1,8 @@
 """The communication of all ranks matched, in memory that does not grow with their number.
 
-A rank's communications come packed (some bytes each) and wait in a temporary file, while what all
-ranks had together is summed up. Then they are matched with that, a few ranks at a time, and only
-what the views make of them is kept.
+A rank's communications come packed (a few bytes each) and wait in a temporary file, while totals
+over all ranks are computed. Then they are matched with these, a few ranks at a time, and only the
+results of the views are kept.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from haiprof.errors import HaiprofError
 from haiprof.runs import Process
 from haiprof.views.trace import distributed, stragglers
 
-#: Communications that are matched together.
+#: Number of communications matched together.
 _BATCH_ROWS: Final = 50_000
-#: Packed communications of so many bytes stay in memory.
+#: This many bytes of packed communications stay in memory.
 _KEPT_BYTES: Final = 16 << 20
 
 
 class Matched(NamedTuple):
-    """What matching told of all ranks; ``steps`` needs none."""
+    """Result of matching all ranks; ``steps`` needs none."""
 
     steps: pl.DataFrame
     transfers: pl.DataFrame
@@ -39,7 +39,7 @@ class Matched(NamedTuple):
 
 
 def matched(ranks: Ranks) -> Matched:
-    """Match the communication of all ranks, session by session, once: several views are of it."""
+    """Match the communication of all ranks, session by session, once: several views use it."""
     return ranks.once("matched", lambda: _matched(ranks))
 
 
@@ -62,22 +62,22 @@ class Session:
     """The communications of the ranks that were profiled at the same time."""
 
     def __init__(self) -> None:
-        """Know no rank yet."""
+        """Start without any rank."""
         #: The process of each label.
-        self.whose: dict[str, Process] = {}
-        self._whose: list[Process] = []
-        self._at = [0]  # where each begins, and the last one ends
+        self.by_label: dict[str, Process] = {}
+        self._processes: list[Process] = []
+        self._at = [0]  # offset of each, and the end of the last one
         # Closed with this object.
         self._waiting = tempfile.SpooledTemporaryFile(_KEPT_BYTES)  # noqa: SIM115
         self._meetings = distributed.Meetings()
 
     def add(self, process: Process, packed: bytes) -> None:
-        """Add a rank with what :func:`haiprof.answers.packed.pack` returned of it.
+        """Add a rank with the result of :func:`haiprof.answers.packed.pack`.
 
         Raises:
             HaiprofError: there is no room for it.
         """
-        self.whose[process.label] = process
+        self.by_label[process.label] = process
         found = unpacked(packed)
         if not found.height:
             return
@@ -89,34 +89,36 @@ class Session:
                 f"{tempfile.gettempdir()}: cannot be written ({error.strerror}): make room, "
                 "or name another folder in TMPDIR"
             ) from None
-        self._whose.append(process)
+        self._processes.append(process)
         self._at.append(self._at[-1] + len(packed))
 
     def views(self, session: int | None) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
         """Return transfers, collectives and stragglers."""
         nothing = distributed.match({})
         views = distributed.transfer, distributed.statistics, stragglers.caused
-        made = [[view(nothing)] for view in views]
+        results = [[view(nothing)] for view in views]
         for batch in self.batches():
-            for frames, view in zip(made, views, strict=True):
+            for frames, view in zip(results, views, strict=True):
                 frames.append(view(batch))
         transfers, collectives, caused = (
-            pl.concat(frames, how="vertical_relaxed") for frames in made
+            pl.concat(frames, how="vertical_relaxed") for frames in results
         )
         return (
-            named(distributed.by_rank_and_step(transfers), self._whose, session),
-            named(distributed.by_rank_and_time(collectives), self._whose, session),
-            named(stragglers.ranked(caused), self._whose, session),
+            named(distributed.by_rank_and_step(transfers), self._processes, session),
+            named(distributed.by_rank_and_time(collectives), self._processes, session),
+            named(stragglers.ranked(caused), self._processes, session),
         )
 
     def batches(self) -> Iterator[pl.DataFrame]:
         """Yield the matched communications of the ranks of some hosts at a time."""
-        by_host = sorted(range(len(self._whose)), key=lambda number: self._whose[number].node)
+        by_host = sorted(
+            range(len(self._processes)), key=lambda number: self._processes[number].node
+        )
         ranks: list[pl.DataFrame] = []
         rows = 0
         for before, number in zip([None, *by_host], by_host, strict=False):
-            process = self._whose[number]
-            another = before is None or self._whose[before].node != process.node
+            process = self._processes[number]
+            another = before is None or self._processes[before].node != process.node
             if another and rows >= _BATCH_ROWS:
                 yield self._together(ranks)
                 rows = 0

@@ -44,9 +44,9 @@ def samples_beneath(process: Process, prefix: str) -> tables.Read:
     return read
 
 
-def sampled_means(whose: tuple[Process, Sequence[evidence.Window]]) -> tables.Read:
+def sampled_means(item: tuple[Process, Sequence[evidence.Window]]) -> tables.Read:
     """Return what was sampled of one process in each window, on average, as evidence."""
-    process, windows = whose
+    process, windows = item
     columns = ("time", "metric", "instance", "value", "flags")
     read = tables.read(process, schema.SAMPLES, columns, {"metric": evidence.METRICS})
     read.frame = evidence.means(read.frame, windows)

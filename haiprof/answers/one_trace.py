@@ -1,6 +1,6 @@
-"""What is done for the trace of one process.
+"""The work on the trace of one process.
 
-It stands at the top level, so that another process of an executor can import it.
+At module level, so that another process of an executor can import it.
 
 Tests: tests/answers/test_traced.py.
 """
@@ -35,40 +35,42 @@ def apply(
     columns: Sequence[str] | None,
     allocations: bool,
 ) -> Any:
-    """Do the work for the linked trace, with the table of allocations where that is wanted."""
+    """Run the work on the linked trace, with the table of allocations if needed."""
     linked = link_of(process, links, columns)
     return work(linked, _allocations(process)) if allocations else work(linked)
 
 
 def overview_of(process: Process, links: Links | None) -> overview.Overview:
-    """Return the overview that is kept with the trace, or else make it."""
+    """Return the overview stored with the trace, or else compute it."""
     whole = process.trace is not None and process.window is None
     known = kept_overview.read(process.folder) if whole else None
     if known is not None:
         return known
-    made: overview.Overview = apply(process, overview.overview, links, overview.COLUMNS, False)
-    return made
+    result: overview.Overview = apply(process, overview.overview, links, overview.COLUMNS, False)
+    return result
 
 
 def communications_of(process: Process, links: Links | None) -> pl.DataFrame:
     """Return the communication of a trace."""
-    told = process.trace.distributed.get("world_size") if process.trace else None
-    ranks = process.world_size or (told if isinstance(told, int) else None)
+    world_size = process.trace.distributed.get("world_size") if process.trace else None
+    ranks = process.world_size or (world_size if isinstance(world_size, int) else None)
     return communication.communications(link_of(process, links), world_size=ranks)
 
 
 def communicated(process: Process, links: Links | None) -> tuple[pl.DataFrame, bytes]:
     """Return the steps of a trace broken down, and its communication packed."""
-    # Both of one reading of the trace.
+    # One read of the trace serves both.
     links = Links() if links is None else links
     steps = distributed.breakdown(links.of(process))
     return steps, packed.pack(communications_of(process, links))
 
 
-def memory_of(linked: Linked, told: pl.DataFrame, points: int | None) -> tuple[pl.DataFrame, ...]:
+def memory_of(
+    linked: Linked, allocations: pl.DataFrame, points: int | None
+) -> tuple[pl.DataFrame, ...]:
     """Return the five frames of the memory view: curve, blocks, operators, peaks, holders."""
-    give_back()  # as in findings_of: this needs more room than the views before it
-    records = memory.Records(linked, told)
+    give_back()  # as in findings_of: this needs more memory than the views before it
+    records = memory.Records(linked, allocations)
     peak = memory.peak(records)
     return (
         memory.curve(records, points),
@@ -101,11 +103,11 @@ def path_of(linked: Linked, step: int | None, inside: str | None) -> path_view.C
 
 
 def findings_of(process: Process, links: Links | None) -> list[recommendation.Finding]:
-    """Return what to change about the job, as one trace tells."""
+    """Return what to change about the job, from one trace."""
     devices = [rules.Device(g.name, g.memory_bytes, g.capability, g.device) for g in process.gpus]
-    told = process.trace.distributed.get("backend") if process.trace else None
+    backend = process.trace.distributed.get("backend") if process.trace else None
     # "nccl", or one for each kind of device: "cpu:gloo,cuda:nccl".
-    backends = [word.rpartition(":")[2] for word in str(told or "").split(",") if word]
+    backends = [word.rpartition(":")[2] for word in str(backend or "").split(",") if word]
     linked = link_of(process, links)
     peaks = rules.peaks(_allocations(process, rules.ALLOCATIONS))
     give_back()

@@ -1,6 +1,6 @@
 """The map over ranks: the same work for each process of a run, on any executor.
 
-What the work of one rank fails with costs the run that rank only; it is named.
+If the work for one rank fails, the run loses only that rank; it is named.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from haiprof.errors import HaiprofError
 from haiprof.runs import Process
 
 _Result = TypeVar("_Result")
-#: A process, or one with what its work needs besides.
-Whose = TypeVar("Whose", Process, tuple[Process, Any])
+#: A process, or one with further arguments of its work.
+Item = TypeVar("Item", Process, tuple[Process, Any])
 
-#: Threads of this process, where no executor is given.
+#: Threads of this process, if no executor is given.
 _MOST_THREADS: Final = 8
-#: Processes whose work is waiting or done on an executor before its result is taken: more would
-#: only lie about in memory, fewer would let a large cluster idle.
+#: Processes submitted to an executor before the first result is taken: more would only occupy
+#: memory, fewer would leave a large cluster idle.
 _AHEAD: Final = 1024
 
 
 def over_ranks(
-    work: Callable[[Whose], _Result],
-    processes: Sequence[Whose],
+    work: Callable[[Item], _Result],
+    processes: Sequence[Item],
     executor: Executor | None,
     note: Callable[[str], None],
-) -> Iterator[tuple[Whose, _Result]]:
+) -> Iterator[tuple[Item, _Result]]:
     """Yield each process with what its work returned, in the order of ``processes``.
 
     Args:
-        work: can be pickled, if the executor is not of this process.
-        processes: whose work it is.
+        work: must be picklable, unless the executor is of this process.
+        processes: the processes to work on.
         executor: any of ``concurrent.futures``; a few threads when None.
-        note: is told in one line of each process whose work failed, which is left out.
+        note: called with one line per process whose work failed; such processes are left out.
 
     Raises:
         HaiprofError: the executor itself is broken.
-        Exception: what the work of the first process failed with, where that of all did.
+        Exception: the error of the first process, if the work of all failed.
     """
     if executor is None and len(processes) < 2:
         yield from ((process, work(process)) for process in processes)
@@ -57,11 +57,11 @@ def over_ranks(
 
 
 def _taken(
-    submit: Callable[[Whose], Future[_Result]],
-    processes: Sequence[Whose],
+    submit: Callable[[Item], Future[_Result]],
+    processes: Sequence[Item],
     note: Callable[[str], None],
-) -> Iterator[tuple[Whose, _Result]]:
-    waiting: deque[tuple[Whose, Future[_Result]]] = deque()
+) -> Iterator[tuple[Item, _Result]]:
+    waiting: deque[tuple[Item, Future[_Result]]] = deque()
     rest = iter(processes)
     failed: list[Exception] = []
     try:
@@ -75,14 +75,14 @@ def _taken(
                 break
             process, future = waiting.popleft()
             try:
-                made = future.result()
+                result = future.result()
             except BrokenExecutor as error:
                 raise _broken(error) from error
             except Exception as error:
                 failed.append(error)
                 note(f"{_named(process)} is left out: {_why(error)}")
                 continue
-            yield process, made
+            yield process, result
     finally:
         for _, future in waiting:
             future.cancel()
@@ -96,8 +96,8 @@ def _broken(error: BrokenExecutor) -> HaiprofError:
     )
 
 
-def _named(whose: Process | tuple[Process, Any]) -> str:
-    process = whose[0] if isinstance(whose, tuple) else whose
+def _named(item: Process | tuple[Process, Any]) -> str:
+    process = item[0] if isinstance(item, tuple) else item
     return f"{process.folder}: {process.label or process.node}"
 
 

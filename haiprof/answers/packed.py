@@ -1,4 +1,4 @@
-"""The communication of one rank, packed: so that it travels and waits in little room.
+"""The communication of one rank, packed: for sending and storing it compactly.
 
 Tests: tests/answers/test_matched.py.
 """
@@ -24,5 +24,5 @@ def pack(found: pl.DataFrame) -> bytes:
 
 
 def unpacked(packed: bytes) -> pl.DataFrame:
-    """Return what :func:`pack` was given, with the columns that it numbered."""
+    """Restore the argument of :func:`pack`, with the columns that it numbered."""
     return pl.read_ipc(io.BytesIO(packed))

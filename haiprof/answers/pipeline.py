@@ -1,4 +1,4 @@
-"""What one process did of each microbatch of a pipeline.
+"""One process's work on each microbatch of a pipeline.
 
 Tests: tests/views/run/test_pipeline.py.
 """
@@ -14,19 +14,19 @@ from haiprof.views.run import pipeline as view
 
 
 def jobs(process: Process) -> tables.Read:
-    """Return what one process did of each microbatch."""
+    """Return one process's work on each microbatch."""
     keep = {"category": view.CATEGORIES}
     table = schema.DEVICE_SPANS
     columns: Sequence[str] = view.DEVICE_COLUMNS
     reads = [tables.read(process, table, columns, keep)]
-    made = view.of_device(reads[-1].frame)
-    if not made.height:
+    found = view.of_device(reads[-1].frame)
+    if not found.height:
         table, columns = schema.SPANS, view.SPAN_COLUMNS
         reads.append(tables.read(process, table, columns, keep))
-        made = view.of_host(reads[-1].frame)
-    if made.height:  # of the many runs without a pipeline the phases need not be read
+        found = view.of_host(reads[-1].frame)
+    if found.height:  # without a pipeline, as in most runs, the phases need not be read
         updates = {"category": ("phase",), "name": (view.OPTIMIZER,)}
         reads.append(tables.read(process, table, columns, updates))
-        made = view.with_updates(made, reads[-1].frame)
+        found = view.with_updates(found, reads[-1].frame)
     lines = [line for read in reads for line in read.problems]
-    return tables.Read(made, sum(read.cut for read in reads), lines)
+    return tables.Read(found, sum(read.cut for read in reads), lines)

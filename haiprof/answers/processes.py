@@ -1,4 +1,4 @@
-"""The processes of a run, a row each.
+"""The processes of a run, one row each.
 
 Tests: tests/test_analyzer.py.
 """
@@ -15,11 +15,11 @@ from haiprof.sources.own import readable
 
 
 def rows(processes: Sequence[Process], cut: Mapping[Path, int]) -> pl.DataFrame:
-    """Return a row for each of them.
+    """Return a row for each process.
 
     Args:
         processes: those of the run.
-        cut: how many files in each folder end within a record batch; those that failed are not in.
+        cut: number of files in each folder that end within a record batch, without failed ones.
     """
     return pl.DataFrame(
         {
@@ -49,8 +49,8 @@ def rows(processes: Sequence[Process], cut: Mapping[Path, int]) -> pl.DataFrame:
 
 
 def _of_ends(processes: Sequence[Process], field: str) -> pl.Series:
-    told = [getattr(p.ending, field) or None if p.ending else None for p in processes]
-    return pl.Series(told, dtype=pl.String())
+    values = [getattr(p.ending, field) or None if p.ending else None for p in processes]
+    return pl.Series(values, dtype=pl.String())
 
 
 def described(ranks: list[int]) -> str:

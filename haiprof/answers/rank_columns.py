@@ -1,4 +1,4 @@
-"""Whose rows they are: views of single traces put together into frames of all ranks.
+"""Columns that identify processes: combines views of single traces into frames of all ranks.
 
 Tests: tests/answers/test_traced.py.
 """
@@ -12,37 +12,37 @@ import polars as pl
 
 from haiprof.runs import Process
 
-#: Columns in front of every frame: whose rows they are.
+#: Columns in front of every frame: the process of each row.
 WHO = {"node": pl.Categorical(), "rank": pl.Int64(), "pid": pl.Int64(), "session": pl.UInt32()}
 
 
 def session_of(process: Process) -> int | None:
-    """Return which of the times that its worker was profiled a trace is of, from 1."""
+    """Return which profiling session of its worker a trace is of, from 1."""
     return process.trace.span if process.trace else None
 
 
 def placed(processes: list[Process]) -> dict[tuple[object, ...], Process]:
-    """Name each by what is the same in another run: rank, session, and without a rank the worker.
+    """Name each process by what is the same in another run: rank, session, or else the worker.
 
-    A worker alone need not have the same name. Of a rank that was started again the last counts.
-    Traces of one host without a rank go by their GPUs, then by their order.
+    A worker's name alone may differ. If a rank was restarted, the last process counts. Traces of
+    one host without a rank are named by their GPUs, then by their order.
     """
     unranked = {process.node for process in processes if process.rank is None}
-    made: dict[tuple[object, ...], Process] = {}
+    by_key: dict[tuple[object, ...], Process] = {}
     for process in processes:
         node = process.node if process.rank is None and len(unranked) > 1 else None
         place: tuple[object, ...] = (process.rank, node, session_of(process))
         if process.rank is None and process.trace is not None:
             gpus = tuple(sorted(gpu.device for gpu in process.gpus if gpu.device is not None))
-            place = next(p for n in count() if (p := (*place, gpus, n)) not in made)
-        made[place] = process
-    return made
+            place = next(p for n in count() if (p := (*place, gpus, n)) not in by_key)
+        by_key[place] = process
+    return by_key
 
 
-def stacked(made: Iterable[tuple[Process, pl.DataFrame]]) -> pl.DataFrame:
-    """Put the frames of processes below each other, each row with whose it is in front."""
+def stacked(pairs: Iterable[tuple[Process, pl.DataFrame]]) -> pl.DataFrame:
+    """Concatenate the frames of processes, with the columns of the process in front of each row."""
     frames = [
-        # As literals: what is the same of millions of rows takes no room.
+        # As literals: constant columns of millions of rows take no memory.
         frame.select(
             *(
                 pl.lit(value, WHO[name]).alias(name)
@@ -54,7 +54,7 @@ def stacked(made: Iterable[tuple[Process, pl.DataFrame]]) -> pl.DataFrame:
             ),
             *(pl.col(name) for name in frame.columns if name not in WHO),
         )
-        for process, frame in made
+        for process, frame in pairs
     ]
     if not frames:
         return pl.DataFrame(schema=WHO)
@@ -62,19 +62,19 @@ def stacked(made: Iterable[tuple[Process, pl.DataFrame]]) -> pl.DataFrame:
     return pl.concat(frames, how="vertical" if same else "diagonal_relaxed")
 
 
-def named(made: pl.DataFrame, whose: Sequence[Process], session: int | None) -> pl.DataFrame:
-    """Tell in front of each row whose it is, instead of the label in its column ``rank``."""
+def named(rows: pl.DataFrame, processes: Sequence[Process], session: int | None) -> pl.DataFrame:
+    """Put the columns of its process in front of each row, replacing the label in ``rank``."""
     who = pl.DataFrame(
         {
-            "label": [process.label for process in whose],
-            "node": [process.node for process in whose],
-            "of": [process.rank for process in whose],
-            "pid": [process.pid for process in whose],
+            "label": [process.label for process in processes],
+            "node": [process.node for process in processes],
+            "of": [process.rank for process in processes],
+            "pid": [process.pid for process in processes],
         },
         {"label": pl.String(), "node": WHO["node"], "of": WHO["rank"], "pid": WHO["pid"]},
     )
-    label = made.select(pl.col("rank").cast(pl.String).alias("label"))
+    label = rows.select(pl.col("rank").cast(pl.String).alias("label"))
     found = label.join(who, on="label", how="left", maintain_order="left")
     return found.select("node", pl.col("of").alias("rank"), "pid").with_columns(
-        pl.lit(session, WHO["session"]).alias("session"), *made.drop("rank").get_columns()
+        pl.lit(session, WHO["session"]).alias("session"), *rows.drop("rank").get_columns()
     )

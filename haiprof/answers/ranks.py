@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 import polars as pl
 
 from haiprof.answers.linked_traces import Links
-from haiprof.answers.over_ranks import Whose, over_ranks
+from haiprof.answers.over_ranks import Item, over_ranks
 from haiprof.answers.processes import described
 from haiprof.errors import HaiprofError
 from haiprof.runs import ROLE_NODE, ROLE_RANK, Process, Run
@@ -90,8 +90,8 @@ class Ranks:
         return [process for process in self.choose(rank) if process.role != ROLE_NODE]
 
     def map(
-        self, work: Callable[[Whose], _Result], processes: Sequence[Whose]
-    ) -> Iterable[tuple[Whose, _Result]]:
+        self, work: Callable[[Item], _Result], processes: Sequence[Item]
+    ) -> Iterable[tuple[Item, _Result]]:
         """Do the work for each process, on the executor where there is one.
 
         A process whose work fails is named among the problems, and left out.
@@ -99,8 +99,8 @@ class Ranks:
         return over_ranks(work, processes, self.executor, lambda line: self.note([line]))
 
     def each(
-        self, work: Callable[[Whose], _Result], processes: Sequence[Whose]
-    ) -> Iterable[tuple[Whose, _Result]]:
+        self, work: Callable[[Item], _Result], processes: Sequence[Item]
+    ) -> Iterable[tuple[Item, _Result]]:
         """Do large work for some processes: one at a time, or as the executor does it."""
         if self.executor is None:
             return ((one, work(one)) for one in processes)

@@ -263,10 +263,10 @@ class RecordedAnswers:
             ['stage', 'busy', 'forward', 'backward']
         """
         asked.whole("step", step)
-        told = self._ranks.frames(pipeline.jobs, self._ranks.choose(None), pipeline_view.JOBS)
-        if step is not None and step not in (there := told["step"].drop_nulls().unique()):
+        jobs = self._ranks.frames(pipeline.jobs, self._ranks.choose(None), pipeline_view.JOBS)
+        if step is not None and step not in (there := jobs["step"].drop_nulls().unique()):
             raise asked.steps(f"{self._ranks.where}: pipeline()", step, there)
-        return pipeline_view.pipeline(host_clocks.on_one_clock(self._ranks, told), step)
+        return pipeline_view.pipeline(host_clocks.on_one_clock(self._ranks, jobs), step)
 
     def overhead(self, rank: int | None = None) -> pl.DataFrame:
         """Return the newest measured overhead of each process that measured it.
@@ -293,13 +293,13 @@ class RecordedAnswers:
         ranks = list(latest.values()) if len(latest) > 1 else []
         clocks = host_clocks.by_node(self._ranks) if ranks else {}
         work = functools.partial(step_answers.phase_parts, most=most_steps(len(ranks)))
-        parts, whose = RankParts(), {}
+        parts, processes = RankParts(), {}
         for process, read in self._ranks.map(work, ranks):
             self._ranks.note(read.problems)
             parts.add(process.label, read.frame, clocks.get(process.node))
-            whose[process.label] = process
+            processes[process.label] = process
         return late_ranks.of_run(
-            whose,
+            processes,
             parts,
             functools.partial(self._sampled, clocks=clocks),
             lambda process: [g for found in self.gpu_instances([process]).values() for g in found],

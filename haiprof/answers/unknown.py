@@ -1,4 +1,4 @@
-"""What the trace of one process does not tell, and which views lack something because of it."""
+"""What the trace of one process lacks, and which views are incomplete because of it."""
 
 from __future__ import annotations
 
@@ -19,49 +19,49 @@ SCHEMA: Final = {
     "consequence": pl.String(),
     "why": pl.String(),
 }
-#: Of these tables it is said which texts a column has.
+#: For these tables, the texts that occur in a column are keys, too.
 _KINDS: Final = {"spans": "category", "kernels": "kind"}
 
 
 def unknown_of(process: Process, view: str | None) -> pl.DataFrame:
-    """Return what views of a trace want that it does not hold, as :data:`SCHEMA` has it.
+    """Return the requirements of views that a trace does not meet, as :data:`SCHEMA` has them.
 
     Args:
-        process: whose trace.
-        view: only what this view wants; by default all of them.
+        process: the process of the trace.
+        view: only requirements of this view; by default of all.
     """
     tool = reasons.RECORDED if process.trace is None else process.trace.tool
     lacks = {} if process.trace is None else process.trace.lacks
     rows = [
         (want.view, want.needs, want.lost, reasons.why(tool, lacks, want.needs))
-        for want in requirements.missing(_held(process))
+        for want in requirements.missing(_available(process))
         if view in (None, want.view)
     ]
     return pl.DataFrame(rows, SCHEMA, orient="row")
 
 
-def _held(process: Process) -> set[str]:
-    """Return the keys that a process's tables hold something of."""
+def _available(process: Process) -> set[str]:
+    """Return the keys for which a process's tables have data."""
     asked: dict[str, set[str]] = defaultdict(set)
     for want in requirements.WANTS:
         for key in (want.needs, want.given or want.needs):
             table, _, column = key.partition(".")
             if column:
                 asked[table].add(column)
-    made: set[str] = set()
-    for name, told in schema.TABLES.items():
+    keys: set[str] = set()
+    for name, definition in schema.TABLES.items():
         # Every row has a value in this one.
-        always = next(column.name for column in told.columns if not column.nullable)
-        there = tables.filled(process.folder, told, {always, *asked[name]})
+        always = next(column.name for column in definition.columns if not column.nullable)
+        there = tables.filled(process.folder, definition, {always, *asked[name]})
         if always in there:
-            made |= {name, *(f"{name}.{column}" for column in there & asked[name])}
+            keys |= {name, *(f"{name}.{column}" for column in there & asked[name])}
     for name, kind in _KINDS.items():
-        if name in made:
+        if name in keys:
             texts = tables.values(process.folder, schema.TABLES[name], kind)
-            made |= {f"{name}[{text}]" for text in texts}
-    if "collectives" in made or _communicates(process):
-        made.add(requirements.COMMUNICATION)
-    return made
+            keys |= {f"{name}[{text}]" for text in texts}
+    if "collectives" in keys or _communicates(process):
+        keys.add(requirements.COMMUNICATION)
+    return keys
 
 
 def _communicates(process: Process) -> bool:

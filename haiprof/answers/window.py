@@ -10,7 +10,7 @@ from typing import Final
 
 from haiprof.runs import ROLE_NODE, Process, Run
 
-#: No run lasts longer: ns of more do not fit.
+#: No run lasts longer: more ns would not fit.
 _LONGEST_S: Final = 1e9
 
 
@@ -26,7 +26,7 @@ def lasted(run: Run) -> float | None:
 
 
 def part(run: Run, first: int, last: int) -> Run | None:
-    """Return the part of a run that is in a window, ns UTC; None where no process is in it."""
+    """Return the part of a run that is in a window, ns UTC; None if no process is in it."""
     cut = [_cut(process, first, last) for process in run.processes]
     parts = [process for process in cut if process is not None]
     if all(process.role == ROLE_NODE for process in parts):
@@ -45,7 +45,7 @@ def _cut(process: Process, first: int, last: int) -> Process | None:
         return None
     begin, end = max(begin or 0, first), last if end is None else min(end, last)
     trace = None if process.trace is None else replace(process.trace, begin=begin, end=end)
-    # Of a window no process is older than it.
+    # Within a window no process is older than it.
     born = process.process_started_ns
     return replace(
         process,

@@ -39,7 +39,7 @@ def import_traces(path: str, out: Path | None) -> None:
         print(f"{printable(str(place))} (was up to date)")
     else:
         with bytes_read("reading traces", found.bytes) as told:
-            keep(found, place, told=told)
+            keep(found, place, on_bytes=told)
         print(printable(str(place)))
     _keep_overview(place)
     for line in json.loads((place / schema.RUN_FILE).read_text("utf-8")).get("problems", []):

@@ -1,1 +1,1 @@
-"""Sentences: what the figures mean, in words, for the headline and the report."""
+"""Sentences: what the figures mean, for the headline and the report."""

@@ -11,12 +11,12 @@ import polars as pl
 
 from haiprof.common.numbers import energy, milliseconds, percent
 
-#: Parts of a life that are worth a word from here on.
+#: Parts of a life are worth mentioning from this share on.
 _SHARE = 0.005
 
 
 def utilisation(row: dict[str, Any]) -> str:
-    """Say MFU, HFU and throughput; empty where none of them is known.
+    """Format MFU, HFU and throughput; empty if none of them is known.
 
     Args:
         row: of the frame ``run`` of an Efficiency.
@@ -33,7 +33,7 @@ def utilisation(row: dict[str, Any]) -> str:
 
 
 def efficiency(run: pl.DataFrame) -> list[str]:
-    """Return one sentence about how well the run uses what it runs on, if anything is known.
+    """Return one sentence about how efficiently the run uses its hardware, if anything is known.
 
     Args:
         run: the frame of that name of an Efficiency.
@@ -55,7 +55,7 @@ def efficiency(run: pl.DataFrame) -> list[str]:
 
 
 def ettr(summary: dict[str, Any]) -> str:
-    """Say the ETTR of a job that was started more than once; empty for any other.
+    """Format the ETTR of a job that was started more than once; empty for any other.
 
     Args:
         summary: the row of the frame of that name of a Goodput.
@@ -68,7 +68,7 @@ def ettr(summary: dict[str, Any]) -> str:
 def life(summary: pl.DataFrame, parts: pl.DataFrame) -> list[str]:
     """Return one sentence about what the job's whole life was spent on.
 
-    None of a job that started, trained and ended: the other tables tell that.
+    None for a job that started, trained and ended: the other tables show that.
 
     Args:
         summary: the frame of that name of a Goodput.

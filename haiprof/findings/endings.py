@@ -1,4 +1,4 @@
-"""Which process of a job failed first, and what became of the others, in a sentence."""
+"""Which process of a job failed first, and what happened to the others, in a sentence."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ FAILED: Final = "failed"
 KILLED: Final = "killed"
 INTERRUPTED: Final = "interrupted"
 UNKNOWN: Final = "unknown"
-#: A helper that failed at most so long before its rank, ns, is why that failed: a DataLoader looks
-#: for its workers every few seconds.
+#: A helper that failed at most this long before its rank, ns, is the cause: a DataLoader checks its
+#: workers every few seconds.
 _LEADS_TO: Final = 60 * 10**9
 
-#: Of errors by which a rank says that another one has gone: of gloo, NCCL, sockets and stores.
+#: In errors by which a rank reports the loss of another one: of gloo, NCCL, sockets and stores.
 _OF_PEERS: Final = (
     "Connection closed by peer",
     "Connection reset by peer",
@@ -26,7 +26,7 @@ _OF_PEERS: Final = (
     "failed to recv, got 0 bytes",
 )
 
-#: Puts times of a node, ns, on the clock that all nodes are compared by.
+#: Converts times of a node, ns, to the clock that all nodes are compared by.
 Aligned = Callable[[str, int], int]
 
 
@@ -35,7 +35,7 @@ def _as_it_is(node: str, time_ns: int) -> int:
 
 
 def failed(process: Process) -> bool:
-    """Say whether a process is known not to have ended in order, nor because it was asked to."""
+    """Say whether a process is known to have failed: neither ended in order nor asked to end."""
     if process.ending is None or process.state == "live":
         return False
     unknown = process.ending.kind == UNKNOWN and process.state == "died"
@@ -43,7 +43,7 @@ def failed(process: Process) -> bool:
 
 
 def interrupted(process: Process) -> bool:
-    """Say whether a process ended because somebody asked it to: Ctrl-C, a scheduler, a launcher."""
+    """Say whether a process ended because it was asked to: Ctrl-C, a scheduler, a launcher."""
     return process.ending is not None and process.ending.kind == INTERRUPTED
 
 
@@ -56,8 +56,8 @@ def failure(
 
     Args:
         processes: those of the run, nodes and helpers, too.
-        steps: how many steps a process made, by the name of its folder, where that is known.
-        aligned: by which clock the ends of processes on several nodes are compared.
+        steps: number of steps of a process, by the name of its folder, if known.
+        aligned: the clock by which the ends of processes on several nodes are compared.
     """
     newest = _newest_of_each_rank(processes)
     bad = [p for p in newest if failed(p) or interrupted(p)]
@@ -65,8 +65,8 @@ def failure(
     def when(process: Process) -> int:
         return aligned(process.node, _of(process).failed_ns)
 
-    # How some ended is not known where nobody could read it; what is known tells more. Of several
-    # of which nothing is known, the one that was seen first to have ended need not be the cause.
+    # The ending is unknown if nobody could read it; a known one says more. If all are unknown, the
+    # one that was first seen to have ended need not be the cause.
     causes = [p for p in bad if failed(p) and _of(p).kind != UNKNOWN]
     unknown = [p for p in bad if failed(p)]
     if not causes and len(unknown) > 1:
@@ -74,7 +74,7 @@ def failure(
     causes = causes or unknown
     # Sockets of a process are closed before it has ended, so peers may fail before it.
     causes = [p for p in causes if not _for_a_peer(p)] or causes
-    # Of torch.multiprocessing no launcher says who is which rank: most are helpers of one.
+    # With torch.multiprocessing no launcher says who is which rank: most are helpers of one.
     commands = [p for p in processes if p.role == ROLE_NODE and failed(p)] if not causes else []
     followed = [*bad, *commands]
     helpers = [h for p in followed if (h := _helper_before(p, processes, when)) is not None]
@@ -129,7 +129,7 @@ def _by_request(
     steps: Mapping[str, int],
     when: Callable[[Process], int],
 ) -> str | None:
-    """Return how a job ended of which no process failed, but all were asked to end, or none."""
+    """Return the ending of a job of which no process failed, but all were asked to end, or none."""
     commands = [p for p in processes if p.role == ROLE_NODE and (failed(p) or interrupted(p))]
     broken = [p for p in commands if failed(p)]
     if broken or (commands and not bad):
@@ -137,8 +137,8 @@ def _by_request(
         on = f" on {first.node}" if sum(p.role == ROLE_NODE for p in processes) > 1 else ""
         line = f"The command{on} {_verb(first)}, at {_clock(first)}: {_of(first).text}"
         if bad:
-            told = f"{len(bad)} ranks were" if len(bad) > 1 else f"{bad[0].label} was"
-            line += f"; {told} terminated, and none failed before"
+            who = f"{len(bad)} ranks were" if len(bad) > 1 else f"{bad[0].label} was"
+            line += f"; {who} terminated, and none failed before"
         return line
     if not bad:
         return None
@@ -148,7 +148,7 @@ def _by_request(
 
 
 def _newest_of_each_rank(processes: Sequence[Process]) -> list[Process]:
-    """Return the last process of each rank: one that was started again has another chance."""
+    """Return the last process of each rank: one that was restarted has another chance."""
     newest: dict[object, Process] = {}
     for process in sorted(processes, key=lambda p: (p.attempt or 0, p.started_ns or 0)):
         if process.role == ROLE_RANK:
@@ -196,7 +196,7 @@ def restarted(processes: Sequence[Process]) -> str:
 
 
 def brief(ending: Ending | None) -> str:
-    """Say in a word or two how a process ended: ``SIGSEGV``, ``exit 3``; empty: in order."""
+    """Describe in a word or two how a process ended: ``SIGSEGV``, ``exit 3``; empty: in order."""
     if ending is None or ending.kind not in (FAILED, KILLED, INTERRUPTED):
         return ""
     if ending.reason == "out of memory":

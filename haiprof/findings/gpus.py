@@ -1,6 +1,6 @@
-"""What is said of GPUs in words: how many steps have kernels, what that cost, what would show more.
+"""Sentences on GPUs: how many steps have kernels, what that cost, what would show more.
 
-Of a job without GPUs nothing is said.
+For a job without GPUs there are none.
 
 Tests: tests/show/test_gpu.py.
 """
@@ -13,13 +13,13 @@ from haiprof.views.run.overview import Summary
 
 NO_KERNELS = (
     "Kernels were not recorded: --kernels windows records those of some steps each minute, "
-    "which tells how busy the GPU is and why not"
+    "which shows how busy the GPU is and why not"
 )
 NO_WHOLE_STEP = (
     "Kernels were recorded, but in no whole step, so how busy the GPU was is not known: "
     "--kernels windows records whole steps"
 )
-#: The same where the job was asked to record them: then something was in the way.
+#: The same if the job was asked to record them: then something prevented it.
 REFUSED = (
     "Kernels were not recorded, although --kernels {kernels} asks for them: events of kind hook or "
     "handover say what was in the way, and 'haiprof doctor' what can be recorded here"
@@ -51,14 +51,14 @@ def lines(ranks: list[Summary], kernels: str) -> list[str]:
     if not on_gpu:
         return []
     uses = [s.gpu for s in on_gpu if s.gpu is not None]
-    told = added(uses)
+    use = added(uses)
     measured = measured_overhead(on_gpu)
-    graphs = _graphs(told, len(uses))
-    if graphs and not told.recorded:
+    graphs = _graphs(use, len(uses))
+    if graphs and not use.recorded:
         return [graphs]
-    if not told.recorded:
+    if not use.recorded:
         asked = kernels not in ("", "off")
-        if told.intervals:
+        if use.intervals:
             line = REFUSED_WHOLE_STEP if asked else NO_WHOLE_STEP
         else:
             line = REFUSED if asked else NO_KERNELS
@@ -68,22 +68,22 @@ def lines(ranks: list[Summary], kernels: str) -> list[str]:
     line = f"Kernels recorded in {'1 step' if fewest == most == 1 else counted}"
     if len(uses) > 1:
         line += f" of each of {len(uses)} processes"
-    made = [line + (f"; {measured}" if measured else ""), *([graphs] if graphs else [])]
-    return made if told.phase_ns else [*made, NO_PHASES]
+    sentences = [line + (f"; {measured}" if measured else ""), *([graphs] if graphs else [])]
+    return sentences if use.phase_ns else [*sentences, NO_PHASES]
 
 
-def _graphs(told: Use, processes: int) -> str:
-    """Say that kernels of graphs were not recorded, and of how many processes; empty of none."""
-    if not told.ended_by_graphs:
+def _graphs(use: Use, processes: int) -> str:
+    """Say in how many processes kernels of graphs were not recorded; empty if in none."""
+    if not use.ended_by_graphs:
         return ""
-    some = told.ended_by_graphs < processes
+    some = use.ended_by_graphs < processes
     return GRAPHS.format(
-        where=f" in {told.ended_by_graphs} of {processes} processes" if some else ""
+        where=f" in {use.ended_by_graphs} of {processes} processes" if some else ""
     )
 
 
 def measured_overhead(ranks: list[Summary]) -> str:
-    """Say the measured overhead: of several processes, the greatest."""
+    """Describe the measured overhead: of several processes, the greatest."""
     rows = [(s, s.overhead) for s in ranks if s.overhead is not None]
     if not rows:
         return ""

@@ -1,6 +1,6 @@
-"""What counters of the hardware say in words, each sentence with its evidence.
+"""Sentences on hardware counters, each with its evidence.
 
-A sentence of trouble is only made where the evidence is strong; each threshold says why it is one.
+A problem is only reported if the evidence is strong; each threshold gives its reason.
 
 Tests: tests/views/run/test_hardware.py.
 """
@@ -19,29 +19,29 @@ from haiprof.views.run.overview import Summary
 from haiprof.views.run.series import Stat
 
 #: No program reaches the theoretical peak, since rows must be opened and directions turned; near
-#: it more work does not get more bandwidth, and each access waits for others.
+#: it, more work does not get more bandwidth, and each access waits for others.
 NEAR_PEAK: Final = 0.70
-#: Traffic between sockets is part of any job with one process on both; with a quarter of the
-#: memory's traffic, and as much of the job's memory far from its threads, it is not by chance.
+#: Traffic between sockets is part of any job with one process on both; at a quarter of the
+#: memory's traffic, and with as much of the job's memory far from its threads, it is not chance.
 FAR_TRAFFIC: Final = 0.25
 FAR_MEMORY: Final = 0.25
-#: The kind of events that tell what happened to a link.
+#: The kind of events that say what happened to a link.
 LINK_EVENTS: Final = "link"
 _UP: Final = "ACTIVE"
-#: A healthy fabric has next to none of these in an hour, and not one a second.
+#: A healthy fabric has next to none of these in an hour, let alone one a second.
 LINK_FAULTS_PER_S: Final = 1.0
-#: A server that is near and not busy answers a read much sooner.
+#: A nearby server that is not busy answers a read much sooner.
 SLOW_NFS_MS: Final = 10.0
 #: A loop that waits less for its data loses little by slow storage.
 WAITS_FOR_DATA: Final = 0.15
 #: A mount that answers in fewer of the intervals is not what a loop keeps waiting for.
 READ_OFTEN: Final = 0.5
-#: Ranks in one container report the memory of all, each read at a moment of its own.
+#: Ranks in one container each report the memory of all, read at slightly different times.
 SAME_MEMORY: Final = 0.1
 
 
 def trouble(ranks: Sequence[Summary], nodes: Sequence[Summary], events: pl.DataFrame) -> list[str]:
-    """Return a sentence for each trouble that the evidence is strong for, the gravest first.
+    """Return a sentence for each problem with strong evidence, the most severe first.
 
     Args:
         ranks: summaries of the rank processes.
@@ -58,16 +58,16 @@ def trouble(ranks: Sequence[Summary], nodes: Sequence[Summary], events: pl.DataF
 
 
 def lines(ranks: Sequence[Summary], nodes: Sequence[Summary], events: pl.DataFrame) -> list[str]:
-    """Return all that is said: troubles, power as a fact, and what was left out of the means."""
+    """Return all sentences: problems, power as a fact, and what was left out of the means."""
     return [*trouble(ranks, nodes, events), *power(nodes), *left_out([*ranks, *nodes])]
 
 
 def near_peak(nodes: Sequence[Summary]) -> str:
-    """Name the node, or the socket, whose memory is nearest to what it can do."""
+    """Name the node, or the socket, whose memory is closest to its limit."""
     table = hardware.memory_table(nodes)
     if "of peak_share" not in table.columns:
         return ""
-    # More than the peak: it is not that of this memory, whose modules may be spread unevenly.
+    # Above the peak: it does not apply to this memory, whose modules may be unevenly distributed.
     near = table.filter(pl.col("of peak_share").is_between(NEAR_PEAK, 1.0))
     if not near.height:
         return ""
@@ -77,7 +77,7 @@ def near_peak(nodes: Sequence[Summary]) -> str:
     machine = next(n.process.machine for n in nodes if n.process.node == where)
     how = f" ({machine.dram_peak_how})" if machine is not None and machine.dram_peak_how else ""
     if worst["socket"] != hardware.WHOLE:
-        where, how = f"{worst['socket']} of {where}", ", its even part of the node's"
+        where, how = f"{worst['socket']} of {where}", ", an even share of the node's"
     return (
         f"The memory of {where} moved {rate(share * peak)} on average, {percent(share)} of the "
         f"{rate(peak)} that it can{how}: what waits for memory there cannot go faster"
@@ -96,20 +96,20 @@ def far_memory(ranks: Sequence[Summary], nodes: Sequence[Summary]) -> str:
             far = _left_alone(group)
             if far < FAR_MEMORY:
                 continue
-            who, whose = group[0].process.label, "its" if len(group) == 1 else "their"
+            who, their = group[0].process.label, "its" if len(group) == 1 else "their"
             more = f" and {len(group) - 1} more" if len(group) > 1 else ""
-            told = (
+            line = (
                 f"{percent(far)} of the memory of {who}{more} lies on other NUMA nodes than "
-                f"{whose} threads run on, and the sockets of {node.process.node} send each other "
+                f"{their} threads run on, and the sockets of {node.process.node} send each other "
                 f"{rate(remote.mean)} ({hardware.REMOTE}), {percent(remote.mean / traffic)} of "
                 "what the memory moves: bind each rank to one NUMA node (numactl -N and -m)"
             )
-            worst = max(worst, (far, told))
+            worst = max(worst, (far, line))
     return worst[1]
 
 
 def _of_one_memory(ranks: Sequence[Summary]) -> list[list[Summary]]:
-    """Put ranks together whose memory looks the same: most likely it is that of one container."""
+    """Group ranks whose memory looks the same: most likely it is that of one container."""
     groups: list[tuple[dict[str, float], list[Summary]]] = []
     for rank in ranks:
         memory = hardware.by_numa_node(rank, hardware.MEMORY)
@@ -126,10 +126,10 @@ def _of_one_memory(ranks: Sequence[Summary]) -> list[list[Summary]]:
 
 
 def _left_alone(group: Sequence[Summary]) -> float:
-    """Return the part of the memory that lies where a smaller part of the threads' time is spent.
+    """Return the share of memory on nodes with a smaller share of the threads' time.
 
-    So much is far from the threads at the least, wherever each of them has its own; threads and
-    memory that are spread alike have none.
+    At least this much is far from the threads, wherever each of them has its own; it is 0 if
+    threads and memory are distributed alike.
     """
     memory = hardware.shares(group[0], hardware.MEMORY)
     ran: dict[str, float] = {}
@@ -159,12 +159,14 @@ def lost_link(events: pl.DataFrame) -> str:
 
 def _went_down(attributes: str | None) -> bool:
     try:
-        told = json.loads(attributes or "")
+        document = json.loads(attributes or "")
     except (ValueError, RecursionError):
         return False
-    if not isinstance(told, dict):
+    if not isinstance(document, dict):
         return False
-    return "link_downed" in told or (told.get("before") == _UP and told.get("state", _UP) != _UP)
+    return "link_downed" in document or (
+        document.get("before") == _UP and document.get("state", _UP) != _UP
+    )
 
 
 def failing_port(nodes: Sequence[Summary]) -> str:
@@ -179,21 +181,21 @@ def failing_port(nodes: Sequence[Summary]) -> str:
                 per_s = stat.mean * _covered(stat, node)
                 if name == "link_downed" and count >= 0.5:
                     times = f"{count:.0f} times" if count >= 1.5 else "once"
-                    told = f"The link of {where} went down {times} (ib.{name}.per_s)"
-                    worst = max(worst, (float("inf"), told))
+                    line = f"The link of {where} went down {times} (ib.{name}.per_s)"
+                    worst = max(worst, (float("inf"), line))
                 elif per_s >= LINK_FAULTS_PER_S:
-                    told = (
+                    line = (
                         f"{where} counted {count:.0f} of {name} ({per_s:.3g} a second, "
                         f"ib.{name}.per_s): a sign of lost, late or broken packets"
                     )
-                    worst = max(worst, (per_s, told))
+                    worst = max(worst, (per_s, line))
     return worst[1]
 
 
 def _covered(stat: Stat, node: Summary) -> float:
-    """Return the part of the time in which the node was sampled that ``stat`` covers.
+    """Return the share of the node's sampled time that ``stat`` covers.
 
-    What has never been anything but 0 has no rows: before the first of them it was 0.
+    A metric that was always 0 has no rows: before the first of them it was 0.
     """
     around = [stat, *node.stats.values()]
     return (stat.end - stat.begin) / (max(s.end for s in around) - min(s.begin for s in around))
@@ -216,25 +218,25 @@ def slow_nfs(ranks: Sequence[Summary], nodes: Sequence[Summary]) -> str:
             read = stats.get("io.nfs_read.bytes_per_s")
             if read is None or took.samples / read.samples * _covered(read, node) < READ_OFTEN:
                 continue
-            told = (
+            line = (
                 f"A read from NFS {mount} took {milliseconds(took.mean * 1e6)} on average, at "
                 f"{rate(read.mean)} (io.nfs_read_rtt.milliseconds), while the training loop on "
                 f"{node.process.node} waited {percent(waits)} of the time for the DataLoader"
             )
-            worst = max(worst, (took.mean, told))
+            worst = max(worst, (took.mean, line))
     return worst[1]
 
 
 def power(nodes: Sequence[Summary]) -> list[str]:
-    """Say what the nodes drew: a fact, no trouble."""
-    made = []
+    """Say how much power the nodes drew: a fact, not a problem."""
+    sentences = []
     total = len({node.process.node for node in nodes})
     for metric, what in (
         ("node.power.watts", ""),
         ("cpu.power.watts", "CPU packages"),
         ("dram.power.watts", "Memory"),
     ):
-        # Containers of one node have each sampled the same: the one that did so longest tells.
+        # Containers of one node have each sampled the same: use the one that did so longest.
         by_node: dict[str, Stat] = {}
         for node in nodes:
             stat, known = node.stats.get(metric), by_node.get(node.process.node)
@@ -250,8 +252,8 @@ def power(nodes: Sequence[Summary]) -> list[str]:
                 who = some
             else:
                 who = "The nodes" if total > 1 else "The node"
-            made.append(f"{who} drew {watts:.0f} W on average, {used} in the run ({metric})")
-    return made
+            sentences.append(f"{who} drew {watts:.0f} W on average, {used} in the run ({metric})")
+    return sentences
 
 
 def left_out(summaries: Sequence[Summary]) -> list[str]:
@@ -262,11 +264,11 @@ def left_out(summaries: Sequence[Summary]) -> list[str]:
             counts[metric] = counts.get(metric, 0) + count
     if not counts:
         return []
-    told = ", ".join(f"{count} of {metric}" for metric, count in sorted(counts.items()))
+    lists = ", ".join(f"{count} of {metric}" for metric, count in sorted(counts.items()))
     values = "value was" if sum(counts.values()) == 1 else "values were"
     return [
         f"{sum(counts.values())} {values} more than the hardware can do and left out of all "
-        f"means ({told}): a counter that went wrong, or is shared with another tool"
+        f"means ({lists}): a counter that went wrong, or is shared with another tool"
     ]
 
 

@@ -1,4 +1,4 @@
-"""The three sentences that tell most about a run. Every number in them comes from the tables."""
+"""The three most important sentences about a run. Every number in them comes from the tables."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ from haiprof.views.run.overview import Summary, is_pressure, phase_names
 from haiprof.views.run.series import Stat
 
 _DISK = "disk"
-#: The kinds of events that the lines are made of.
+#: The kinds of events that the lines use.
 EVENT_KINDS = (_DISK, hardware_findings.LINK_EVENTS)
 _THROTTLED = "cgroup.throttled.percent"
 _CPU_LIMIT = "cgroup.cpu_limit.cores"
 
-#: Lower clocks for a fault of the machine; a power limit is how a GPU at full work is.
+#: Lower clocks due to a fault of the machine; a power limit is normal for a GPU at full work.
 _SLOWED_BY = {
     "gpu.throttle_thermal.percent": "because it was hot",
     "gpu.throttle_hw_thermal.percent": "because it was too hot",
     "gpu.throttle_power_brake.percent": "because the power supply asked for it",
 }
 
-#: From here on a share, a lag or a pressure is worth a sentence.
+#: A share, a lag or a pressure is worth a sentence from here on.
 _WAITING = 0.15
 _SLOWER = 1.10
 _PRESSURE = 0.10
-#: Of idle time, a reason is named from here on.
+#: A reason for idle time is named from here on.
 _REASON = 0.05
 _UNCOVERED = 0.30
 _OPTIMIZER = 0.30
 _JITTER = 1.5
-#: A rank that is late in a smaller part of the steps is not what the run is about.
+#: A rank that is late in a smaller share of the steps is not the main problem.
 _LASTS = 0.10
 
 
 def headline(
     ranks: list[Summary], nodes: list[Summary], events: pl.DataFrame, late: pl.DataFrame
 ) -> list[str]:
-    """Return three lines: the steps, the machine, and the most telling remark.
+    """Return three lines: the steps, the machine, and the most important remark.
 
     Args:
-        ranks: summaries of the rank processes (or of whichever processes had steps).
+        ranks: summaries of the rank processes (or of any processes that had steps).
         nodes: summaries of the node folders.
         events: those of :data:`EVENT_KINDS`.
-        late: what :meth:`haiprof.analyzer.Analyzer.imbalance` returns.
+        late: result of :meth:`haiprof.analyzer.Analyzer.imbalance`.
     """
     machine = _machine(ranks, nodes) + _gpus(ranks)
     return [_steps(ranks), machine, _remark(ranks, nodes, events, late)]
@@ -104,7 +104,7 @@ def _steps(ranks: list[Summary]) -> str:
 
 
 def _machine(ranks: list[Summary], nodes: list[Summary]) -> str:
-    # Not where only the launcher ran, as a login node.
+    # Not if only the launcher ran, as on a login node.
     with_ranks = {s.process.node for s in ranks}
     nodes = [s for s in nodes if s.process.node in with_ranks] or nodes
     holders = [s for s in ranks if "proc.cpu.percent" in s.stats] or [
@@ -146,7 +146,7 @@ def _machine(ranks: list[Summary], nodes: list[Summary]) -> str:
 
 
 def _at_once(stats: Iterable[Stat]) -> float:
-    """Add means of processes up, each for as long as it ran, over the time in which any did."""
+    """Add means of processes, each weighted by its run time, over the time in which any ran."""
     found = list(stats)
     begin, end = merge(np.array([s.begin for s in found]), np.array([s.end for s in found]))
     return sum(s.mean * (s.end - s.begin) for s in found) / float((end - begin).sum())
@@ -161,7 +161,7 @@ def _cpus(node: Summary, holders: list[Summary]) -> float | None:
     util = node.stats.get("cpu.util.percent")
     cpus = util.parts if util else None
     here = [s for s in holders if s.process.node == node.process.node]
-    # Whether several ranks share one limit cannot be seen from their samples.
+    # Samples do not show whether several ranks share one limit.
     limit = here[0].stats.get(_CPU_LIMIT) if len({s.rank for s in here}) == 1 else None
     return min(cpus, limit.maximum) if cpus and limit else cpus
 
@@ -172,7 +172,7 @@ def _remark(
     for remark in (
         _deaths(ranks),
         _disk(events.filter(pl.col("kind") == _DISK)),
-        # Ranks that do not wait for each other are told apart by their steps alone.
+        # Ranks that do not wait for each other differ only in their steps.
         "" if _straggler(ranks) else _late(late),
         _with_cause(_idle(ranks) or _waiting(ranks), ranks, nodes),
         _slowed(nodes),
@@ -186,7 +186,7 @@ def _remark(
 
 
 def _with_cause(line: str, ranks: list[Summary], nodes: list[Summary]) -> str:
-    """Add to a wait for data what made it wait, where that is known."""
+    """Add to a wait for data its cause, if known."""
     cause = hardware_findings.slow_nfs(ranks, nodes) if line else ""
     return f"{line}. {cause}" if cause else line
 
@@ -195,7 +195,7 @@ def _deaths(ranks: list[Summary]) -> str:
     processes = [s.process for s in ranks]
     if endings.failure(processes) is not None:
         return ""  # which comes before all lines
-    # Of a recorder that was older, or is gone, nobody knows how.
+    # A recorder that is older, or gone, left no ending.
     died = [p.label for p in processes if p.state == "died" and p.ending is None]
     if not died:
         return endings.restarted(processes)
@@ -244,10 +244,10 @@ def _gpus(ranks: list[Summary]) -> str:
     recorded = [s.gpu for s in ranks if s.gpu is not None and s.gpu.recorded_ns]
     if not recorded:
         return ""
-    told = added(recorded)
+    use = added(recorded)
     who = "its GPU was" if len(recorded) == 1 else f"the GPUs of {len(recorded)} processes were"
-    steps = "1 step" if told.recorded == 1 else f"{told.recorded} steps"
-    return f"; {who} busy {percent(told.busy_ns / told.recorded_ns)} of the {steps} recorded"
+    steps = "1 step" if use.recorded == 1 else f"{use.recorded} steps"
+    return f"; {who} busy {percent(use.busy_ns / use.recorded_ns)} of the {steps} recorded"
 
 
 def _idle(ranks: list[Summary]) -> str:
@@ -255,17 +255,17 @@ def _idle(ranks: list[Summary]) -> str:
     recorded = [
         (s.gpu.busy_ns / s.gpu.recorded_ns, s) for s in ranks if s.gpu and s.gpu.recorded_ns
     ]
-    told = added(s.gpu for _, s in recorded if s.gpu)
-    if not told.recorded_ns:
+    use = added(s.gpu for _, s in recorded if s.gpu)
+    if not use.recorded_ns:
         return ""
-    busy, alone = told.busy_ns / told.recorded_ns, told.exposed_ns / told.recorded_ns
+    busy, alone = use.busy_ns / use.recorded_ns, use.exposed_ns / use.recorded_ns
     if 1 - busy < _WAITING and alone < _WAITING:
         return ""
     line = f"GPU busy {percent(busy)} of a step"
     if alone >= _REASON:
         line += f", {percent(alone)} with communication alone"
     reasons = sorted(
-        ((ns / told.recorded_ns, name) for name, ns in told.idle_ns.items()), reverse=True
+        ((ns / use.recorded_ns, name) for name, ns in use.idle_ns.items()), reverse=True
     )
     line += "".join(
         f"; {percent(share)} idle {_meanwhile(name)}"
@@ -301,9 +301,9 @@ def _slowed(nodes: list[Summary]) -> str:
 
 
 def _covered(stat: Stat, node: Summary, gpu: dict[str, Stat]) -> float:
-    """Return the part of the time in which a GPU was sampled that ``stat`` covers.
+    """Return the share of a GPU's sampled time that ``stat`` covers.
 
-    A counter of what seldom happens is written from its first growth on; before that it was 0.
+    A counter of a rare event is written from its first growth on; before that it was 0.
     """
     util = gpu.get("gpu.util.percent")
     around: list[Stat] = [stat, util] if util else [stat, *node.stats.values()]
@@ -312,7 +312,7 @@ def _covered(stat: Stat, node: Summary, gpu: dict[str, Stat]) -> float:
 
 
 def _straggler(ranks: list[Summary]) -> str:
-    # A rank that was started again is as fast as it is now.
+    # A rank that was restarted is as fast as it is now.
     latest = {
         s.rank: s
         for s in sorted(ranks, key=lambda s: (s.process.started_ns or 0, s.process.attempt or 0))
@@ -334,7 +334,7 @@ def _straggler(ranks: list[Summary]) -> str:
 
 
 def _late(late: pl.DataFrame) -> str:
-    """Name the rank that all others wait for, with what was sampled of it alone."""
+    """Name the rank that all others wait for, with what was sampled on it alone."""
     worth = late.filter(
         pl.col("share") >= _SLOWER - 1,
         (pl.col("until") - pl.col("since") + 1) >= _LASTS * pl.col("steps"),
@@ -355,24 +355,24 @@ def _pressure(ranks: list[Summary], nodes: list[Summary]) -> str:
                 worst = max(worst, _throttled(summary, where))
             elif metric.endswith(".percent") and is_pressure(metric):
                 share = stat.mean / 100
-                told = f"{_held_up(metric)} {percent(share)} of the time ({metric})"
-                worst = max(worst, (share, where, told))
-    share, where, told = worst
-    return f"On {where}, {told}" if share >= _PRESSURE else ""
+                line = f"{_held_up(metric)} {percent(share)} of the time ({metric})"
+                worst = max(worst, (share, where, line))
+    share, where, line = worst
+    return f"On {where}, {line}" if share >= _PRESSURE else ""
 
 
 def _throttled(summary: Summary, where: str) -> tuple[float, str, str]:
-    """Say what the quota held back; it weighs as much as its part of what the quota gives."""
+    """Say how much the quota throttled; its weight is the ratio to the quota."""
     cores = summary.stats[_THROTTLED].mean / 100
     limit = summary.stats.get(_CPU_LIMIT)
     if limit is None or limit.mean <= 0:
         return 0.0, "", ""
-    told = (
-        f"the control group's limit of {limit.mean:.3g} CPU cores held {cores:.2g} more back "
+    line = (
+        f"the control group's limit of {limit.mean:.3g} CPU cores throttled {cores:.2g} more "
         f"on average ({_THROTTLED})"
     )
-    # Many threads on a small quota are held back many times over, which is no more than always.
-    return min(cores / limit.mean, 1.0), where, told
+    # Many threads on a small quota are throttled many times over: at most 100 % counts.
+    return min(cores / limit.mean, 1.0), where, line
 
 
 def _held_up(metric: str) -> str:
@@ -380,7 +380,7 @@ def _held_up(metric: str) -> str:
     for resource, name in (("cpu", "a CPU"), ("io", "storage"), ("memory", "memory")):
         if f"{resource}_" in metric:
             return f"{who} waited for {name}"
-    return "tasks were held up"
+    return "tasks were stalled"
 
 
 def _shape(ranks: list[Summary]) -> str:

@@ -1,4 +1,4 @@
-"""What a pipeline comes to, in words: its bubble beside the ideal one, and the critical stage.
+"""A pipeline in words: its bubble beside the ideal one, and the critical stage.
 
 Tests: tests/show/test_pipeline.py.
 """
@@ -16,14 +16,14 @@ from haiprof.views.run.pipeline import Pipeline
 _EVEN: Final = 0.01
 
 
-def told(found: Pipeline) -> pl.DataFrame:
-    """Return the steps in which a stage did something."""
+def described_steps(found: Pipeline) -> pl.DataFrame:
+    """Return the steps in which any stage did something."""
     return found.steps.filter(pl.col("stages") > 0)
 
 
 def lines(found: Pipeline) -> list[str]:
-    """Return a sentence on bubbles and, of several stages, one on the critical one; or none."""
-    steps, stages = told(found), found.stages
+    """Return a sentence on bubbles and, with several stages, one on the critical one; or none."""
+    steps, stages = described_steps(found), found.stages
     if not steps.height:
         return []
     bubble = steps["bubble"].median()
@@ -39,22 +39,22 @@ def lines(found: Pipeline) -> list[str]:
         line += f"; with even stages and free communication {percent(first['ideal'])} would be."
     elif first["schedule"] is not None:
         line += "."
-    made = [line]
+    sentences = [line]
     if stages.height > 1:
         worst, mean = stages.row(0, named=True), _number(stages["busy"].mean())
         most = stages.sort("waited_for", descending=True, nulls_last=True).row(0, named=True)
         more = worst["busy"] / mean - 1 if mean else 0.0
-        made.append(
+        sentences.append(
             f"Stage {worst['stage']} computes longest: {milliseconds(worst['busy'])} a step, "
             f"{percent(more)} above the mean of the stages."
             if more >= _EVEN
             else f"The stages compute equally long: {milliseconds(mean)} a step."
         )
-        made[-1] += (
+        sentences[-1] += (
             f" The other ranks wait most for stage {most['stage']}: "
             f"{milliseconds(most['waited_for'])} a step, all together."
         )
-    return made
+    return sentences
 
 
 def _number(value: object) -> float:

@@ -1,4 +1,4 @@
-"""The three sentences that tell most about deep traces: the steps, the GPUs, what to change first.
+"""The three most important sentences about deep traces: the steps, the GPUs, what to change first.
 
 Every number in them comes from the frames of :class:`haiprof.answers.deep.TraceAnswers`.
 
@@ -14,15 +14,15 @@ import polars as pl
 from haiprof.common.numbers import milliseconds, percent
 from haiprof.views.trace.overview import OTHER, PARTS
 
-#: Of the steps' time, a part is named from here on.
+#: A part of the steps' time is named from here on.
 _WORTH = 0.01
 _PARTS = 6
 #: A GPU this much less busy than the mean is named.
 _LESS = 1.2
-#: Why a GPU had nothing to do, by the kind of finding.
+#: Reasons for an idle GPU, by the kind of finding.
 _MEANWHILE = {
     "data_loading": "waiting for data",
-    "allocator": "while memory was asked of the driver",
+    "allocator": "while memory was requested from the driver",
     "synchronisation": "after the host had waited for its result",
     "cpu_operator": "while operators worked on the host",
     "launch": "while the host prepared the next kernel",
@@ -32,13 +32,13 @@ _MEANWHILE = {
 def headline(
     steps: pl.DataFrame, devices: pl.DataFrame, found: pl.DataFrame, *, marked: bool
 ) -> list[str]:
-    """Return three lines; one where the traces hold nothing.
+    """Return three lines; one if the traces are empty.
 
     Args:
         steps: of all traces, see :func:`haiprof.views.trace.overview.overview`.
         devices: of all traces, of the same.
-        found: what :meth:`haiprof.answers.deep.TraceAnswers.recommendations` returns.
-        marked: whether the traces tell of steps; without, each is one row of ``steps``.
+        found: result of :meth:`haiprof.answers.deep.TraceAnswers.recommendations`.
+        marked: whether the traces have steps; if not, each is one row of ``steps``.
     """
     whole = int(steps["duration"].sum()) if steps.height else 0
     if not whole:
@@ -62,18 +62,18 @@ def _steps(steps: pl.DataFrame, whole: int, marked: bool) -> str:
         line = f"{counted}{of}, median {median}"
     shares = {part: float(steps[part].sum()) / whole for part in PARTS}
     largest = sorted((p for p in PARTS if shares[p] >= _WORTH), key=lambda p: -shares[p])
-    told = [f"{part} {percent(shares[part])}" for part in largest[:_PARTS]]
-    if not told:  # a pipeline's jobs are told of elsewhere
+    parts = [f"{part} {percent(shares[part])}" for part in largest[:_PARTS]]
+    if not parts:  # a pipeline's jobs are described elsewhere
         return line
-    told.append(f"{OTHER} {percent(float(steps[OTHER].sum()) / whole)}")
-    return f"{line}: {', '.join(told)}"
+    parts.append(f"{OTHER} {percent(float(steps[OTHER].sum()) / whole)}")
+    return f"{line}: {', '.join(parts)}"
 
 
 def _gpus(steps: pl.DataFrame, devices: pl.DataFrame, found: pl.DataFrame, whole: int) -> str:
     known = devices.drop_nulls("utilization") if devices.height else devices
     if not known.height:
         if steps["kernel"].sum():
-            return "The trace does not tell which device its kernels ran on"
+            return "The trace does not say which device its kernels ran on"
         return "No kernel ran on a GPU in what was traced"
     used = known["utilization"].to_list()
     mean = sum(used) / len(used)

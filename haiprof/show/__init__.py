@@ -1,1 +1,1 @@
-"""Answers drawn: for the notebook, the terminal and the one-file HTML report."""
+"""Results drawn: for the notebook, the terminal and the one-file HTML report."""

@@ -1,4 +1,4 @@
-"""The stacked bands of a step's parts over time, of the host and of a GPU alike.
+"""The stacked bands of a step's parts over time, for the host and for GPUs.
 
 Tests: tests/show/test_shown.py.
 """
@@ -18,7 +18,7 @@ def closed(bands: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     """Let bands fall to 0 where the last step ends.
 
     Args:
-        bands: what :func:`haiprof.views.run.steps.bands` returns for ``steps``.
+        bands: result of :func:`haiprof.views.run.steps.bands` for ``steps``.
         steps: ``start`` and ``duration``, sorted.
     """
     names = bands["name"].n_unique()
@@ -30,7 +30,7 @@ def closed(bands: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
 
 
 def add_bands(
-    made: go.Figure, row: int, bands: pl.DataFrame, names: Sequence[str], origin: int
+    figure: go.Figure, row: int, bands: pl.DataFrame, names: Sequence[str], origin: int
 ) -> None:
     """Draw bands as a stack, in the order of ``names``."""
     for position, name in enumerate(names):
@@ -42,7 +42,7 @@ def add_bands(
                 utc_clock(start), band["first"], band["last"], strict=True
             )
         ]
-        made.add_trace(
+        figure.add_trace(
             go.Scatter(
                 x=seconds_since(start, origin),
                 y=(band["duration"].to_numpy() / 1e6).astype(np.float32),
@@ -57,4 +57,4 @@ def add_bands(
             row=row,
             col=1,
         )
-    made.update_yaxes(unit_axis("ms")[0], row=row, col=1)
+    figure.update_yaxes(unit_axis("ms")[0], row=row, col=1)

@@ -1,4 +1,4 @@
-"""MFU, throughput and energy of the ranks, and what the job's whole life was spent on."""
+"""MFU, throughput and energy of the ranks, and how the job's whole life was spent."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
 
 _ROWS = 64
-#: What is of interest only beside one of these.
+#: Columns of interest only beside one of these.
 _KNOWN = ("mfu", "hfu", "tokens_per_s", "samples_per_s", "gpu_joules_per_step")
 
 
 def show(analyzer: Analyzer) -> tuple[list[str], list[Grid]]:
-    """Return sentences and tables; none of traces, which do not tell of it."""
+    """Return sentences and tables; none for traces, which lack these figures."""
     if analyzer.traced:
         return [], []
     found, whole = analyzer.efficiency(), analyzer.goodput()

@@ -1,4 +1,4 @@
-"""What all figures share: colours, units, names made safe, times.
+"""Shared by all figures: colours, units, escaped names, times.
 
 Tests: tests/show/test_shown.py.
 """
@@ -55,7 +55,7 @@ _AXIS_BY_UNIT = {
 
 
 def safe(name: str) -> str:
-    """Make a name from a trace harmless in plotly text, which reads a kind of HTML."""
+    """Escape a name from a trace for plotly text, which reads a kind of HTML."""
     return html.escape(name if len(name) <= 80 else name[:79] + "…")
 
 
@@ -65,7 +65,7 @@ def phase_colour(name: str, position: int) -> str:
 
 
 def unit_axis(unit: str, greatest: float = 0.0) -> tuple[dict[str, Any], float]:
-    """Return the y axis settings for values in ``unit``, and what to divide the values by."""
+    """Return the y axis settings for values in ``unit``, and the divisor for the values."""
     if unit in ("bytes", "bytes_per_s"):
         power = 0
         while greatest >= 1024 ** (power + 1) and power < len(_BINARY) - 1:
@@ -84,7 +84,7 @@ def stacked(titles: list[str], heights: list[int], gap: int, shared_x: bool = Fa
         shared_xaxes=shared_x,
         subplot_titles=titles,
         row_heights=heights,
-        # Of one panel that is lower than a gap, it would be no share.
+        # With one panel that is lower than a gap, the share would be invalid.
         vertical_spacing=gap / inner if len(titles) > 1 else 0,
     )
     figure.update_annotations(x=0, xanchor="left", font_size=13)
@@ -107,7 +107,7 @@ def panel_legends(figure: go.Figure, rows: int) -> None:
 
 
 def message(text: str) -> go.Figure:
-    """Make a figure that only says something."""
+    """Make a figure that only contains a message."""
     figure = go.Figure()
     figure.add_annotation(text=safe(text), showarrow=False, font={"size": 16})
     figure.update_xaxes(visible=False).update_yaxes(visible=False)
@@ -139,5 +139,5 @@ def utc_clock(times_ns: npt.NDArray[np.int64]) -> list[str]:
 
 
 def seconds_since(times_ns: npt.NDArray[np.int64], origin_ns: int) -> npt.NDArray[np.float64]:
-    """Return seconds since the run began, to the millisecond: finer does not show."""
+    """Return seconds since the run began, to the millisecond: finer steps would not show."""
     return np.round((times_ns - origin_ns) / 1e9, 3)

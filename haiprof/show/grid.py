@@ -1,4 +1,4 @@
-"""A small table of text, for HTML and for the terminal, and how its numbers are written.
+"""A small table of text, for HTML and for the terminal, and its number formats.
 
 Tests: tests/show/test_shown.py.
 """
@@ -17,7 +17,7 @@ from rich.text import Text
 from haiprof.common.numbers import energy, milliseconds, percent, size
 from haiprof.common.printable import printable
 
-#: Longer texts from a trace are cut here: a report is for reading.
+#: Longer texts from a trace are truncated: a report is for reading.
 _LONGEST = 300
 #: Shorter ones are not broken into lines.
 _SHORT = 20
@@ -27,7 +27,7 @@ NOTHING = "\N{EN DASH}"
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A titled table whose cells are finished text; columns of ``numbers`` are set flush right."""
+    """A titled table whose cells are finished text; columns in ``numbers`` are right-aligned."""
 
     title: str
     heads: Sequence[str]
@@ -86,7 +86,7 @@ def frame_grid(title: str, frame: pl.DataFrame, note: str = "") -> Grid:
 
 
 def cell(column: str, value: object) -> str:
-    """Write one value in the unit that its column's name ends in; null is a dash."""
+    """Format one value in the unit that its column's name ends in; null is a dash."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return NOTHING
     if not isinstance(value, (int, float)) or isinstance(value, bool):
@@ -117,7 +117,7 @@ def _number(value: float) -> str:
 
 
 def _head(column: str) -> str:
-    if column.endswith("_share"):  # of a phase or range, whose name is the user's
+    if column.endswith("_share"):  # of a phase or range, which the user named
         return column.removesuffix("_share")
     if "." in column:
         return column.rsplit(".", 1)[0]

@@ -72,7 +72,7 @@ def grids(ranks: Sequence[Summary], nodes: Sequence[Summary]) -> list[Grid]:
         ),
         _grid("Ethernet", hardware.ethernet_table(nodes), "Percentages are of the link's speed."),
         _grid("Storage", hardware.storage_table(ranks, nodes), _STORAGE_NOTE),
-        _grid("NFS", hardware.mount_table(nodes), "How long a call took is the round trip."),
+        _grid("NFS", hardware.mount_table(nodes), "The duration of a call is its round trip."),
         _grid(
             "NUMA placement",
             hardware.placement_table(ranks),
@@ -94,22 +94,26 @@ def _grid(title: str, table: pl.DataFrame, note: str) -> Grid | None:
 
 def _peaks(nodes: Sequence[Summary]) -> str:
     """Say what the shares are of, once for all nodes that are alike."""
-    told: dict[str, str] = {}
+    sentences: dict[str, str] = {}
     for node in nodes:
         machine = node.process.machine
         traffic, peak = hardware.dram_bytes_per_s(node.stats), hardware.peak_bytes_per_s(node)
         if machine is None or traffic is None or peak is None:
             continue
         how = f" ({machine.dram_peak_how})" if machine.dram_peak_how else ""
-        told.setdefault(
+        sentences.setdefault(
             f"{rate(peak)}{how}",
             f"{100 * traffic / peak:.0f} % of {rate(peak)}{how} on {node.process.node}",
         )
-    if not told:
-        return "What this memory can do at most is not known."
-    more = f" and {len(told) - 3} other kinds" if len(told) > 3 else ""
-    even = " A socket's peak is its even part." if any(hardware.sockets(n) for n in nodes) else ""
-    return f"Read and written: {'; '.join(list(told.values())[:3])}{more}.{even}"
+    if not sentences:
+        return "The peak of this memory is not known."
+    more = f" and {len(sentences) - 3} other kinds" if len(sentences) > 3 else ""
+    even = (
+        " A socket's peak is an even share of the node's."
+        if any(hardware.sockets(n) for n in nodes)
+        else ""
+    )
+    return f"Read and written: {'; '.join(list(sentences.values())[:3])}{more}.{even}"
 
 
 def phase_grids(analyzer: Analyzer, ranks: Sequence[Summary]) -> list[Grid]:

@@ -169,9 +169,9 @@ def panels(gpus: list[Gpu], points: int) -> list[Panel]:
         for gpu in gpus
         if gpu.tables.intervals.height
     ]
-    told = pl.concat(busy).filter(pl.col("duration") > 0) if busy else None
-    if told is not None and told.height:
-        made.append(_busy_panel(told.sort("start"), gpus[0].origin, points))
+    intervals = pl.concat(busy).filter(pl.col("duration") > 0) if busy else None
+    if intervals is not None and intervals.height:
+        made.append(_busy_panel(intervals.sort("start"), gpus[0].origin, points))
     return made
 
 
@@ -257,13 +257,13 @@ def _parts(phases: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([named.select("row", "name", "duration"), rest])
 
 
-def _busy_panel(told: pl.DataFrame, origin: int, points: int) -> Panel:
-    devices = told["device"].unique().sort().to_list()[:_DEVICES]
+def _busy_panel(intervals: pl.DataFrame, origin: int, points: int) -> Panel:
+    devices = intervals["device"].unique().sort().to_list()[:_DEVICES]
 
     def add(made: go.Figure, row: int) -> None:
         place = 0
         for device in devices:
-            mine = told.filter(pl.col("device") == device)
+            mine = intervals.filter(pl.col("device") == device)
             of = f" (GPU {device})" if len(devices) > 1 else ""
             for name, column in (("busy", "busy"), ("communication alone", "exposed")):
                 if column == "exposed" and not mine["exposed"].sum():
@@ -343,7 +343,7 @@ def _lanes(found: Timeline) -> go.Figure:
                 orientation="h",
                 marker_color=colour,
                 marker_line_width=0,
-                customdata=[_told(row) for row in rows.iter_rows(named=True)],
+                customdata=[_hover_text(row) for row in rows.iter_rows(named=True)],
                 hovertemplate="%{customdata}",
             )
         )
@@ -381,7 +381,7 @@ def _coloured(shapes: pl.DataFrame) -> list[tuple[tuple[str, str], pl.DataFrame]
     return made
 
 
-def _told(row: dict[str, object]) -> str:
+def _hover_text(row: dict[str, object]) -> str:
     lasted = milliseconds(int(str(row["end"])) - int(str(row["start"])))
     name = safe(str(row["name"] or "unknown"))
     more = int(str(row["count"])) - 1

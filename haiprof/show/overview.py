@@ -45,7 +45,7 @@ from haiprof.views.run.steps import OTHER
 if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
 
-#: More ranks than this are not drawn one by one: a heat map, and the extremes.
+#: More ranks than this are not drawn individually: a heat map, and the extremes.
 MANY_RANKS = 64
 _HEAT_ROWS = 512
 #: Half the thinned points of a series: fewer would leave holes where steps were.
@@ -59,13 +59,13 @@ def show(analyzer: Analyzer) -> Shown:
     """Show all ranks and nodes of a run side by side."""
     ranks, nodes = analyzer.summaries()
     links = analyzer.events(kind=hardware_findings.LINK_EVENTS)
-    # Of a deep trace another section tells.
+    # A deep trace has another section.
     recorded = [] if analyzer.traced else gpu_findings.lines(ranks, analyzer.run.kernels)
-    told, used = efficiency.show(analyzer)
+    sentences, used = efficiency.show(analyzer)
     return Shown(
         "Overview",
         [
-            *told,
+            *sentences,
             *recorded,
             *imbalance.lines(analyzer.imbalance()),
             *(
@@ -102,34 +102,34 @@ def rank_grids(ranks: list[Summary]) -> list[Grid]:
     if _one_each(shown):
         table = table.drop("pid", "attempt")
     machine = [c for c in table.columns if c.endswith(_MACHINE_UNITS)]
-    made = [frame_grid("Steps", table.drop(machine), " ".join(notes))]
+    grids = [frame_grid("Steps", table.drop(machine), " ".join(notes))]
     if machine:
         who = [c for c in table.columns if c in ("node", "rank", "pid")]
         rows = table.select(who + machine)
-        made.append(frame_grid("Process tree", rows, "CPU: 100 % is one core."))
-    return [*made, *gpu_grids(shown)]
+        grids.append(frame_grid("Process tree", rows, "CPU: 100 % is one core."))
+    return [*grids, *gpu_grids(shown)]
 
 
 def known_phases(ranks: list[Summary]) -> list[str]:
-    """Return the phases that occur; none where no part of any step is known."""
+    """Return the phases that occur; none if no part of any step is known."""
     names = phase_names(ranks)
     return names if names != [OTHER] else []
 
 
 def gpu_grids(ranks: list[Summary]) -> list[Grid]:
     """Return the tables of ranks' GPUs: device times, and what was sampled of them."""
-    made = []
+    grids = []
     times, sampled = device_table(ranks), gpu_table(ranks)
     if times.height:
         note = "On the GPU's main stream, idle time included; shares are of all steps there."
         if "busy_share" in times.columns:
             note += " Busy, and communication alone (exposed), are of the recorded steps."
-        made.append(frame_grid("Steps on the GPU", _named(times, ranks), note))
+        grids.append(frame_grid("Steps on the GPU", _named(times, ranks), note))
     if sampled.height:
         note = "Of several GPUs memory and power are added, percentages averaged."
         several = any(len(s.gpu_stats) > 1 for s in ranks)
-        made.append(frame_grid("GPUs", _named(sampled, ranks), note if several else ""))
-    return made
+        grids.append(frame_grid("GPUs", _named(sampled, ranks), note if several else ""))
+    return grids
 
 
 def _named(table: pl.DataFrame, ranks: list[Summary]) -> pl.DataFrame:
@@ -137,7 +137,7 @@ def _named(table: pl.DataFrame, ranks: list[Summary]) -> pl.DataFrame:
 
 
 def node_grids(nodes: list[Summary]) -> list[Grid]:
-    """Return the tables of nodes: their load, and how much their tasks were held up."""
+    """Return the tables of nodes: their load, and how much their tasks were stalled."""
     shown = [node for node in nodes if node.stats]
     if not shown:
         return []
@@ -149,13 +149,13 @@ def node_grids(nodes: list[Summary]) -> list[Grid]:
     if any(c.startswith("net_busiest") for c in table.columns):
         note = f"{note} Net: the interface with the most traffic.".lstrip()
     held_up = [c for c in table.columns if is_pressure(c)]
-    made = [frame_grid("Nodes", table.drop(held_up), note)]
+    grids = [frame_grid("Nodes", table.drop(held_up), note)]
     if held_up:
-        told = "How much of the time tasks were held up, on average over the run."
+        explanation = "How much of the time tasks were stalled, on average over the run."
         if any("throttled" in c and c.endswith("percent") for c in held_up):
-            told += " Throttled is no share of it: 100 % is one core held back all the time."
-        made.append(frame_grid("Nodes: pressure", table.select("node", *held_up), told))
-    return made
+            explanation += " Throttled is no share of it: 100 % is one core throttled all the time."
+        grids.append(frame_grid("Nodes: pressure", table.select("node", *held_up), explanation))
+    return grids
 
 
 def figure(ranks: list[Summary], origin_ns: int) -> go.Figure:
@@ -176,22 +176,22 @@ def figure(ranks: list[Summary], origin_ns: int) -> go.Figure:
     ]
     heights = [300, *([380] if many else []), *([70 + 26 * len(bars)] if on_host else [])]
     heights += [70 + 26 * len(on_device)] if on_device else []
-    made = stacked(titles, heights, gap=90)
-    _step_times(made, _extremes(stepped) if many else {s.process.label: s for s in stepped})
+    drawing = stacked(titles, heights, gap=90)
+    _step_times(drawing, _extremes(stepped) if many else {s.process.label: s for s in stepped})
     if many:
-        _heat(made, stepped, origin_ns)
+        _heat(drawing, stepped, origin_ns)
     if on_host:
-        _shares(made, bars, 3 if many else 2)
+        _shares(drawing, bars, 3 if many else 2)
     if on_device:
-        _device_shares(made, on_device, len(titles))
-    made.update_layout(barmode="stack")
-    panel_legends(made, len(titles))
-    return made
+        _device_shares(drawing, on_device, len(titles))
+    drawing.update_layout(barmode="stack")
+    panel_legends(drawing, len(titles))
+    return drawing
 
 
-def _step_times(made: go.Figure, lines: dict[str, Summary]) -> None:
+def _step_times(figure: go.Figure, lines: dict[str, Summary]) -> None:
     for position, (label, summary) in enumerate(lines.items()):
-        made.add_trace(
+        figure.add_trace(
             go.Scatter(
                 x=summary.trend_step.astype(np.int32),
                 y=(summary.trend_ns / 1e6).astype(np.float32),
@@ -204,16 +204,16 @@ def _step_times(made: go.Figure, lines: dict[str, Summary]) -> None:
             row=1,
             col=1,
         )
-    made.update_xaxes(title_text="step", row=1, col=1)
-    made.update_yaxes(rangemode="tozero", ticksuffix=" ms", row=1, col=1)
+    figure.update_xaxes(title_text="step", row=1, col=1)
+    figure.update_yaxes(rangemode="tozero", ticksuffix=" ms", row=1, col=1)
 
 
-def _heat(made: go.Figure, stepped: list[Summary], origin_ns: int) -> None:
+def _heat(figure: go.Figure, stepped: list[Summary], origin_ns: int) -> None:
     usual = sorted(len(s.trend_ns) for s in stepped)[len(stepped) // 2]
     bins = max(1, min(_HEAT_BINS, usual // 2))
-    low, high = made.get_subplot(2, 1).yaxis.domain
+    low, high = figure.get_subplot(2, 1).yaxis.domain
     labels, starts, values = heat_map(stepped, _HEAT_ROWS, bins)
-    made.add_trace(
+    figure.add_trace(
         go.Heatmap(
             x=seconds_since(starts.astype(np.int64), origin_ns),
             y=[safe(label) for label in labels],
@@ -225,20 +225,20 @@ def _heat(made: go.Figure, stepped: list[Summary], origin_ns: int) -> None:
         row=2,
         col=1,
     )
-    made.update_xaxes(title_text="seconds since the run began", row=2, col=1)
-    made.update_yaxes(autorange="reversed", type="category", nticks=16, row=2, col=1)
+    figure.update_xaxes(title_text="seconds since the run began", row=2, col=1)
+    figure.update_yaxes(autorange="reversed", type="category", nticks=16, row=2, col=1)
 
 
-def _shares(made: go.Figure, bars: list[Summary], row: int) -> None:
+def _shares(figure: go.Figure, bars: list[Summary], row: int) -> None:
     labels = [safe(s.process.label) for s in bars]
     parts = {
         name: [(s.phase_ns.get(name, 0), s.step_ns, s.steps) for s in bars]
         for name in phase_names(bars)
     }
-    _stacked_bars(made, labels, parts, row)
+    _stacked_bars(figure, labels, parts, row)
 
 
-def _device_shares(made: go.Figure, bars: list[Summary], row: int) -> None:
+def _device_shares(figure: go.Figure, bars: list[Summary], row: int) -> None:
     labels = [safe(s.process.label) for s in bars]
     uses = [s.gpu for s in bars if s.gpu is not None]
     parts = {
@@ -246,15 +246,15 @@ def _device_shares(made: go.Figure, bars: list[Summary], row: int) -> None:
         for name in device_phase_names(uses)
     }
     parts[BETWEEN] = [(u.between_ns, u.step_ns, u.steps) for u in uses]
-    _stacked_bars(made, labels, parts, row)
+    _stacked_bars(figure, labels, parts, row)
 
 
 def _stacked_bars(
-    made: go.Figure, labels: list[str], parts: dict[str, list[tuple[int, int, int]]], row: int
+    figure: go.Figure, labels: list[str], parts: dict[str, list[tuple[int, int, int]]], row: int
 ) -> None:
-    """Draw shares; a part is (its time, the time of all steps, how many they are) for each bar."""
+    """Draw shares; a part is (its time, the time of all steps, their number) for each bar."""
     for position, (name, values) in enumerate(parts.items()):
-        made.add_trace(
+        figure.add_trace(
             go.Bar(
                 x=[ns / whole if whole else None for ns, whole, _ in values],
                 y=labels,
@@ -267,8 +267,8 @@ def _stacked_bars(
             row=row,
             col=1,
         )
-    made.update_xaxes(tickformat=".0%", range=[0, 1], row=row, col=1)
-    made.update_yaxes(autorange="reversed", type="category", automargin=True, row=row, col=1)
+    figure.update_xaxes(tickformat=".0%", range=[0, 1], row=row, col=1)
+    figure.update_yaxes(autorange="reversed", type="category", automargin=True, row=row, col=1)
 
 
 def _extremes(stepped: list[Summary]) -> dict[str, Summary]:

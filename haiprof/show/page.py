@@ -18,7 +18,7 @@ class Page:
     """Collects the parts of a page; figures are drawn when they are scrolled into view."""
 
     def __init__(self, title: str) -> None:
-        """Begin an empty page."""
+        """Start an empty page."""
         self._title = title
         self._body: list[str] = []
         self._figures: list[str] = []
@@ -33,7 +33,7 @@ class Page:
         self.add(f'<section class="card">{title}{"".join(fragments)}</section>')
 
     def figure(self, figure: go.Figure) -> str:
-        """Take a figure in, and return the HTML of the place where it will be drawn."""
+        """Add a figure, and return the HTML of the place where it will be drawn."""
         document = json.loads(figure.to_json())
         # The template's colours are those of a white page; ours follow the reader's.
         document["layout"].pop("template", None)

@@ -16,7 +16,7 @@ from haiprof.views.run import pipeline as view
 if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
 
-#: Lanes and jobs that are drawn: of more the first ones.
+#: Maximum number of lanes and jobs drawn: the first ones.
 _LANES: Final = 64
 _JOBS: Final = 8_000
 _COLOURS: Final = {
@@ -29,20 +29,20 @@ _COLOURS: Final = {
     "reduce": COLOURS[5],
     view.OTHER: PHASE_COLOURS["other"],
 }
-#: Where in a lane a job is drawn, from its middle down, and how high: communicating is thin, at the
-#: edges, so that what is sent and received at one time, or beside computing, is seen.
+#: Where in a lane a job is drawn, from its middle down, and how high: communication is thin, at the
+#: edges, so that simultaneous sends and receives, or those beside computing, are visible.
 _PLACES: Final = {"send": (-0.42, 0.16), "recv": (0.26, 0.16), "reduce": (-0.08, 0.16)}
 _WHOLE: Final = (-0.42, 0.84)
-#: Of more jobs in a lane no edges are drawn: they would be wider than the jobs.
+#: With more jobs in a lane no edges are drawn: they would be wider than the jobs.
 _WITH_EDGES: Final = 100
 _WHO: Final = ["node", "rank", "pid"]
 _NAMED: Final = ("name", "microbatch", "chunk")
 
 
 def section(analyzer: Analyzer) -> Section:
-    """Tell of the pipeline of a run; nothing where no rank tells of microbatches."""
+    """Describe the pipeline of a run; nothing if no rank recorded microbatches."""
     found = analyzer.pipeline()
-    steps = pipeline_findings.told(found)
+    steps = pipeline_findings.described_steps(found)
     if not steps.height:
         return Section("", [])
     # Of all steps the one in the middle: the first ones are not like the others.
@@ -71,9 +71,9 @@ def _lanes(jobs: pl.DataFrame, step: dict[str, int]) -> list[go.Figure]:
     drawn = (
         jobs.join(shown.select(*_WHO, "lane"), on=_WHO, nulls_equal=True).sort("start").head(_JOBS)
     )
-    told = f" ({shown.height} of {lanes.height} ranks)" if shown.height < lanes.height else ""
-    told += f" (the first {_JOBS:,} of {jobs.height:,} jobs)" if drawn.height == _JOBS else ""
-    title = f"Step {step['step']} by rank, with the numbers of its microbatches{told}"
+    part = f" ({shown.height} of {lanes.height} ranks)" if shown.height < lanes.height else ""
+    part += f" (the first {_JOBS:,} of {jobs.height:,} jobs)" if drawn.height == _JOBS else ""
+    title = f"Step {step['step']} by rank, with the numbers of its microbatches{part}"
     figure = stacked([title], [40 + 26 * shown.height], gap=60)
     names = [_lane(*row) for row in shown.select("node", "rank", "stages").iter_rows()]
     edge = 0.5 if drawn.height <= _WITH_EDGES * shown.height else 0
@@ -103,14 +103,14 @@ def _lanes(jobs: pl.DataFrame, step: dict[str, int]) -> list[go.Figure]:
                 "color": colour,
                 "line": {"width": 0 if kind in _PLACES else edge, "color": "rgba(255,255,255,0.8)"},
             },
-            # Of a bar with a base, x is where it ends.
+            # For a bar with a base, x is where it ends.
             hovertemplate="%{customdata[0]}: %{customdata[1]:.4g} ms from %{base:.6g} ms on"
             "<extra></extra>",
         )
     figure.update_layout(
         barmode="overlay", showlegend=True, uniformtext={"minsize": 10, "mode": "hide"}
     )
-    # What a rank waited for since the step before would make the step itself small.
+    # Including a rank's wait since the previous step would make the step itself small.
     length = step["duration"] / NS_PER_MS
     figure.update_xaxes(ticksuffix=" ms", range=[-0.01 * length, 1.01 * length])
     figure.update_yaxes(

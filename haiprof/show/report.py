@@ -49,9 +49,9 @@ _FIRST = (
     "throttle",
     "hook",
 )
-#: Kinds of events that are drawn with the ranks, and do not tell of trouble: what the user made,
-#: when kernels were recorded, and how many at the end, on which CPUs a rank may run, and that a
-#: process is about to end.
+#: Kinds of events that are drawn with the ranks, and do not report problems: user marks, when
+#: kernels were recorded, and how many at the end, on which CPUs a rank may run, and that a process
+#: is about to end.
 _ORDINARY = ("mark", recorded_views.EVENT_KIND, "gpu", "affinity", "goodbye")
 
 
@@ -122,7 +122,7 @@ def _add_ranks(page: Page, analyzer: Analyzer, ranks: list[Summary]) -> None:
         order = order[:_SECTIONS]
     for summary in order:
         shown = one_rank.show(analyzer, [summary.process], _POINTS)
-        # Of a trace without phases the sections above tell all that there is.
+        # For a trace without phases the sections above show everything.
         if shown.figure.data or not analyzer.traced:
             shown.fill(page)
 
@@ -132,7 +132,7 @@ def _add_events(page: Page, analyzer: Analyzer) -> None:
     # A measurement of the overhead is news when something follows from it.
     measured = kind == overhead_view.EVENT_KIND
     followed = pl.col("attributes").str.contains("stepped_down_to", literal=True).fill_null(False)
-    # How long a source of samples takes to read is told once, by attributes in microseconds.
+    # How long a source of samples takes to read is reported once, by attributes in microseconds.
     latency = (kind == "source") & pl.col("attributes").str.contains(r'_us"\s*:').fill_null(False)
     events = (
         analyzer.events()
@@ -153,7 +153,7 @@ def _add_events(page: Page, analyzer: Analyzer) -> None:
         for node, rank, pid, time, what, text in events.iter_rows()
         if (node, pid, what) not in quiet
     ]
-    told = {(node, pid) for node, _, pid, _, what, _ in events.iter_rows() if what == "exit"}
+    with_exit = {(node, pid) for node, _, pid, _, what, _ in events.iter_rows() if what == "exit"}
     rows += [
         (
             p.ended_ns or 0,
@@ -162,12 +162,12 @@ def _add_events(page: Page, analyzer: Analyzer) -> None:
             "the process ended without closing its profile",
         )
         for p in died
-        if (p.node, p.pid) not in told
+        if (p.node, p.pid) not in with_exit
     ]
     rows.sort(key=lambda row: row[0])
     note = ""
     if len(rows) > _EVENT_ROWS:
-        note = f"{_EVENT_ROWS} of {len(rows)}: those that tell most, and of these the first."
+        note = f"{_EVENT_ROWS} of {len(rows)}: the most important, and of these the first."
         rows = sorted(sorted(rows, key=_importance)[:_EVENT_ROWS], key=lambda row: row[0])
     if not rows:
         page.card(
@@ -195,7 +195,7 @@ def _not_collected(analyzer: Analyzer) -> str:
         asked += len(process.sources)
         for source in process.sources:
             if source.state != "ok":
-                key = (source.name, source.state, source.reason, source.mend)
+                key = (source.name, source.state, source.reason, source.fix)
                 missing.setdefault(key, []).append(process.label)
     if not asked:
         return '<p class="note">The recorder left no list of its sources in this run.</p>'

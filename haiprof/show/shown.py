@@ -1,4 +1,4 @@
-"""What the ``show_*`` functions return: one answer for a notebook, a terminal, or a program."""
+"""Results of the ``show_*`` functions: one for a notebook, a terminal, or a program."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _COLUMNS = 180
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Shown:
-    """An answer: ``title``, ``lines`` of words, ``grids`` (tables) and a plotly ``figure``.
+    """A result: ``title``, ``lines`` of words, ``grids`` (tables) and a plotly ``figure``.
 
-    ``details`` are figures beside it that have another axis.
+    ``details`` are further figures with another axis.
     """
 
     title: str
@@ -52,7 +52,7 @@ class Shown:
         return str(self)
 
     def _repr_html_(self) -> str:
-        """Return the answer for a notebook: a frame keeps its scripts apart."""
+        """Return the result for a notebook: a frame isolates its scripts."""
         page = Page(self.title)
         self.fill(page)
         height = (
@@ -67,7 +67,7 @@ class Shown:
         )
 
     def fill(self, page: Page) -> None:
-        """Add the answer to a page as one section."""
+        """Add the result to a page as one section."""
         lines = "".join(f'<p class="note">{html.escape(line)}</p>' for line in self.lines)
         tables = "".join(grid.to_html() for grid in self.grids)
         figures = [page.figure(figure) for figure in (self.figure, *self.details)]

@@ -1,1 +1,1 @@
-"""Where tables come from: one module per origin. None of them knows what is asked of the tables."""
+"""Where tables come from: one module per origin. None of them knows how the tables are used."""

@@ -1,7 +1,7 @@
-"""Memory that is given back: what tables are read and written with is not needed afterwards.
+"""Returns to the system the memory that reading and writing tables leaves behind.
 
-Arrow's own allocator is quick, and keeps for each of its threads what that once had. The system's
-gives back what is free when it is asked to.
+Arrow's own allocator is fast, but each of its threads keeps what it once allocated. The system's
+allocator frees memory when asked to.
 
 Tests: tests/sources/test_tables.py.
 """
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 _lock = threading.Lock()
-#: How many are within :func:`from_system`, and what Arrow allocated from before the first of them.
+#: How many callers are within :func:`from_system`, and Arrow's allocator before the first of them.
 _inside = 0
 _before = pa.default_memory_pool()
 #: Not every C library has it.
@@ -25,7 +25,7 @@ _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 @contextlib.contextmanager
 def from_system() -> Iterator[None]:
-    """Have Arrow allocate from the system within; other threads do so, too, which harms none."""
+    """Have Arrow allocate from the system meanwhile, in all threads, which harms none."""
     global _inside, _before
     with _lock:
         if not _inside:
@@ -42,6 +42,6 @@ def from_system() -> Iterator[None]:
 
 
 def give_back() -> None:
-    """Have the system take back what is free: milliseconds, and what comes next has room."""
+    """Have the system reclaim free memory: milliseconds, and what comes next has room."""
     if _trim is not None:
         _trim(0)

@@ -1,8 +1,8 @@
 """Follows one process folder while a recorder writes it: reads only what was appended.
 
-Of what had been written before the first look only the end is read: the messages of an Arrow stream
-are walked by their heads, the texts of its dictionaries are taken, the rows before are passed over.
-So neither time nor memory grows with how long a run lasts.
+Of what was written before the first look, only the end is read: the messages of an Arrow stream are
+walked by their headers, the texts of its dictionaries are taken, and the earlier rows are skipped.
+So neither time nor memory grows with the length of a run.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from haiprof.errors import HaiprofError
 from haiprof.sources.segment_schema import check_schema
 from haiprof.sources.tables import arrow_file
 
-#: Of what is new at once, at most so many bytes of rows are read; of more, the newest.
+#: At most this many bytes of new rows are read at once; of more, the newest.
 MOST_BYTES: Final = 8 << 20
-#: A null text has this index, for which there is no text.
+#: The index of a null text.
 NO_TEXT: Final = -1
 _SEGMENT = re.compile(r"(?P<table>[a-z_]+)-(?P<number>\d+)\.(?P<kind>arrows?)")
-#: Of a closed segment batches are read, from its end on, until they hold so many rows.
+#: Of a closed segment, batches are read from its end until they contain this many rows.
 _CLOSED_ROWS: Final = 4096
 _CLOSED_FILES: Final = 2
 _NEVER: Final = -(2**63)
-#: Heads of messages are read in pieces of this many bytes: of small messages many at once.
+#: Message headers are read in pieces of this many bytes: many small messages at once.
 _PIECE: Final = 1 << 16
-#: A head cannot be larger: it describes the columns of one table.
+#: A header cannot be larger: it describes the columns of one table.
 _MOST_HEAD: Final = 1 << 24
 _SCHEMA, _DICTIONARY, _ROWS = 1, 2, 3
 _CONTINUATION: Final = 0xFFFFFFFF
@@ -51,8 +51,8 @@ _SETTLED: Final = 2.0
 class Part(NamedTuple):
     """Rows of a table as arrays.
 
-    ``columns`` holds an array for each column that was asked for: numbers as they are (a null whole
-    number is -1), texts as indices into the list ``texts`` has for the column, or :data:`NO_TEXT`.
+    ``columns`` has an array for each requested column: numbers as they are (a null integer is -1),
+    texts as indices into the column's list in ``texts``, or :data:`NO_TEXT`.
     """
 
     columns: dict[str, npt.NDArray[Any]]
@@ -62,7 +62,7 @@ class Part(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What is read of one table: these columns, and of the past so many batches of rows."""
+    """What to read of one table: these columns, and how many batches of past rows."""
 
     table: schema.Table
     columns: tuple[str, ...]
@@ -73,16 +73,16 @@ class _Message(NamedTuple):
     kind: int
     offset: int
     size: int
-    #: Of a dictionary: it takes the place of the one before.
+    #: For a dictionary: it replaces the one before.
     replaces: bool
 
 
 class _Damaged(Exception):
-    """The bytes there are no message."""
+    """The bytes at this place are not a message."""
 
 
 class _Feed:
-    """What of a stream pyarrow may read: whole messages, so that it never meets a cut one."""
+    """The part of a stream that pyarrow may read: whole messages, never a cut one."""
 
     closed = False
 
@@ -111,7 +111,7 @@ class _Feed:
 
 
 class _Texts:
-    """The dictionaries of one file as lists, which only grow while nothing replaces them."""
+    """The dictionaries of one file as lists, which only grow until one is replaced."""
 
     def __init__(self) -> None:
         self.known: dict[str, list[str]] = {}
@@ -140,9 +140,9 @@ class _Stream:
         """Yield what was appended.
 
         Raises:
-            FileNotFoundError: it has been closed into a file.
+            FileNotFoundError: it has been closed into an ``.arrow`` file.
             OSError: it cannot be read.
-            HaiprofError: it is not what this version reads, or damaged; nothing more will come.
+            HaiprofError: this version cannot read it, or it is damaged; nothing more will come.
         """
         size = self.path.stat().st_size
         if self._over or size <= self._position:
@@ -193,7 +193,7 @@ class _Stream:
         return HaiprofError(f"{self.path}: damaged ({why}): what follows there is not shown")
 
     def _messages(self, fd: int, size: int) -> Iterator[_Message]:
-        """Yield the whole messages behind the last one, by their heads."""
+        """Yield the whole messages after the last one, by their headers."""
         piece, at = b"", 0
         while self._position + 8 <= size:
             offset = self._position - at
@@ -229,7 +229,7 @@ class _Stream:
 
 
 def _newest(messages: Iterator[_Message], batches: int) -> tuple[list[_Message], str]:
-    """Leave out all rows but the newest; return the messages up to damage, and which that is."""
+    """Drop all rows but the newest; return the messages up to any damage, and the damage."""
     kept: list[_Message] = []
     rows: deque[int] = deque()
     passed_over: set[int] = set()
@@ -251,10 +251,10 @@ def _newest(messages: Iterator[_Message], batches: int) -> tuple[list[_Message],
 
 
 def _head(data: bytes) -> tuple[int, int, bool]:
-    """Read of a message's head (the flatbuffer ``Message``) kind, size of its body, and replaces.
+    """Read the kind, the body size and the replace flag from a message's header (a flatbuffer).
 
     Raises:
-        struct.error: it is none.
+        struct.error: it is not a header.
     """
     root = struct.unpack_from("<I", data, 0)[0]
     kind = _slot(data, root, 1, "<B")
@@ -267,7 +267,7 @@ def _head(data: bytes) -> tuple[int, int, bool]:
 
 
 def _field(data: bytes, table: int, number: int) -> int:
-    """Return where a field of a flatbuffer table lies; 0 where it has its default."""
+    """Return the position of a flatbuffer table's field; 0 if it has its default."""
     vtable = table - struct.unpack_from("<i", data, table)[0]
     if vtable < 0:
         raise struct.error("outside")
@@ -283,10 +283,10 @@ def _slot(data: bytes, table: int, number: int, kind: str) -> int:
 
 
 def _places(found: pa.Schema, wanted: Wanted, path: Path) -> list[int]:
-    """Return where the wanted columns are, all of which have to be there.
+    """Return the positions of the wanted columns, all of which must exist.
 
     Raises:
-        HaiprofError: another program's, another table, another version.
+        HaiprofError: it is of another program, table or version.
     """
     columns = [c._replace(nullable=False) for c in wanted.table.columns if c.name in wanted.columns]
     check_schema(found, wanted.table, columns, path)
@@ -301,15 +301,15 @@ def _part(batch: pa.RecordBatch, metadata: Any, texts: _Texts, wanted: Wanted) -
     """
     texts.checks.sound(batch)
     columns: dict[str, npt.NDArray[Any]] = {}
-    told: dict[str, list[str]] = {}
+    texts_of: dict[str, list[str]] = {}
     for name in wanted.columns:
         array = batch.column(name)
         if pa.types.is_dictionary(array.type):
-            told[name] = texts.of(name, array.dictionary)
+            texts_of[name] = texts.of(name, array.dictionary)
             columns[name] = _numbers(array.indices)
         else:
             columns[name] = _numbers(array)
-    return Part(columns, told, dict(metadata or {}))
+    return Part(columns, texts_of, dict(metadata or {}))
 
 
 def _numbers(array: pa.Array) -> npt.NDArray[Any]:
@@ -323,22 +323,22 @@ def _numbers(array: pa.Array) -> npt.NDArray[Any]:
 
 
 class _TableFollower:
-    """One table of a folder, from segment to segment.
+    """One table of a folder, followed from segment to segment.
 
     Several may be live at once: a rank's samples come from its ring and from its node's recorder.
     """
 
-    def __init__(self, folder: Path, wanted: Wanted, tell: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, wanted: Wanted, on_line: Callable[[str], None]) -> None:
         self._folder = folder
         self._wanted = wanted
-        self._tell = tell
+        self._on_line = on_line
         self._newest = -1
         self._streams: dict[int, _Stream] = {}
-        #: By segment the end of the newest row that was given away.
+        #: Per segment, the end of the newest row that was returned.
         self._until: dict[int, int] = {}
 
     def read(self, files: dict[int, set[str]]) -> Iterator[Part]:
-        """Yield what is new; ``files`` tells of each segment which kinds of file there are."""
+        """Yield what is new; ``files`` says of each segment which kinds of file exist."""
         for number in list(self._streams):
             yield from self._read(number)
         new = sorted(number for number in files if number > self._newest)
@@ -346,7 +346,7 @@ class _TableFollower:
             return
         closed = [number for number in new if "arrow" in files[number]]
         if self._newest < 0:
-            # Of what had ended before the first look, what its two writers wrote last.
+            # Of what ended before the first look: the last rows that its two writers wrote.
             closed = closed[-_CLOSED_FILES:] if len(closed) == len(new) else []
         self._newest = new[-1]
         for number in new:
@@ -376,13 +376,13 @@ class _TableFollower:
         except FileNotFoundError:
             raise
         except HaiprofError as error:
-            self._tell(str(error))
+            self._on_line(str(error))
         except OSError as error:
             where = error.filename or self._folder
-            self._tell(f"{where}: cannot be read ({error.strerror}): ask its owner for access")
+            self._on_line(f"{where}: cannot be read ({error.strerror}): ask its owner for access")
 
     def _closed(self, number: int) -> Iterator[Part]:
-        """Yield the newest rows of a closed segment that were not given away before."""
+        """Yield the newest rows of a closed segment that were not returned before."""
         path = self._folder / f"{self._wanted.table.name}-{number}{schema.CLOSED_SUFFIX}"
         parts: list[Part] = []
         damage = ""
@@ -432,8 +432,8 @@ def _ends(part: Part) -> npt.NDArray[np.int64]:
 class FolderFollower:
     """The tables of one process folder.
 
-    ``changed`` is set when files have come or gone since the read before: so when ``process.json``
-    has been written anew.
+    ``changed`` is set when files appeared or disappeared since the last read, and so whenever
+    ``process.json`` was rewritten.
     """
 
     folder: Path
@@ -446,7 +446,7 @@ class FolderFollower:
     _listed: int = -1
 
     def read(self) -> dict[str, list[Part]]:
-        """Return what is new of each table that has something new; never raises."""
+        """Return the new rows of each table that has any; never raises."""
         self._list()
         new: dict[str, list[Part]] = {}
         for wanted in self.wanted:
@@ -456,13 +456,13 @@ class FolderFollower:
                 continue
             table = self._tables.get(name)
             if table is None:
-                table = self._tables[name] = _TableFollower(self.folder, wanted, self._tell)
+                table = self._tables[name] = _TableFollower(self.folder, wanted, self._on_line)
             parts = list(table.read(files))
             if parts:
                 new[name] = parts
         return new
 
-    def _tell(self, problem: str) -> None:
+    def _on_line(self, problem: str) -> None:
         if problem not in self.problems:
             self.problems.append(problem)
 
@@ -475,7 +475,7 @@ class FolderFollower:
             names = [entry.name for entry in os.scandir(self.folder)]
         except OSError as error:
             if not isinstance(error, FileNotFoundError):
-                self._tell(f"{self.folder}: cannot be read ({error.strerror})")
+                self._on_line(f"{self.folder}: cannot be read ({error.strerror})")
             return
         self.changed = True
         self._listed = changed_at if time.time() - changed_at / 1e9 > _SETTLED else -1

@@ -1,4 +1,4 @@
-"""What is at a path: the traces of one run, whichever tool made them.
+"""What a path contains: the traces of one run, whichever tool wrote them.
 
 Tests: tests/sources/test_open.py.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-#: The tools whose files are read, by the name of their package beside this file.
+#: The tools whose files are read, named as their packages beside this file.
 KINETO: Final = "kineto"
 NSYS: Final = "nsys"
 ASCEND: Final = "ascend"
@@ -17,39 +17,39 @@ MEGATRON: Final = "megatron"
 PADDLE: Final = "paddle"
 
 _SQLITE: Final = b"SQLite format 3\x00"
-#: What lies there is a stream that somebody opened, whatever it comes from.
+#: A path to an open stream, whatever is behind it.
 _STREAMS: Final = ("/dev", "/dev/fd", "/proc/self/fd")
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The trace of one process: where it is, what names tell, and what changes when it is written.
+    """The trace of one process: where it is, what its name says, and what changes on a rewrite.
 
-    A tool may write a folder for a process, or several processes into one file.
+    A tool may write one folder per process, or several processes into one file.
     """
 
-    #: Whose it is: one of the names above.
+    #: The tool: one of the names above.
     tool: str
     path: str
-    #: Name of the file or the folder, without the folders above it.
+    #: Name of the file or the folder, without its parent folders.
     file: str
-    #: Whose trace it is, as the tool names it; unique in the run but for the spans of a worker.
+    #: The process, as the tool names it; unique in the run except for the spans of a worker.
     worker: str
-    #: Rank and host, as far as names can tell; what the file says counts more.
+    #: Rank and host as names suggest them; what the file says takes precedence.
     rank: int | None
     host: str | None
     #: Number of the profiling span of this worker, from 1.
     span: int
-    #: Of a folder all that is read of it, and when the newest of it was written.
+    #: For a folder, the total size of what is read, and the newest time of writing.
     bytes: int
     mtime_ns: int
-    #: Which process of several in one file, in the tool's own words.
+    #: Which of several processes in one file, in the tool's own words.
     part: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is at a path: the traces of one run."""
+    """The traces of one run at a path."""
 
     path: str
     folder: bool
@@ -71,7 +71,7 @@ class Found:
 
     @property
     def bytes(self) -> int:
-        """How much there is to read; several processes of one file are counted once."""
+        """Bytes to read; several processes of one file are counted once."""
         return sum({source.path: source.bytes for source in self.sources}.values())
 
 
@@ -82,11 +82,11 @@ def is_url(path: str) -> bool:
 
 
 def has_beside(path: str) -> bool:
-    """Say whether something may be kept beside a file: not of a URL, a pipe or standard input."""
+    """Say whether something can be kept beside a file: not of a URL, a pipe or standard input."""
     place = Path(path).absolute()
     return not is_url(path) and place.is_file() and str(place.parent) not in _STREAMS
 
 
 def is_sqlite(head: bytes) -> bool:
-    """Say whether a file that begins so is one of SQLite."""
+    """Say whether a file with this beginning is an SQLite database."""
     return head.startswith(_SQLITE)

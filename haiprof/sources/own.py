@@ -1,4 +1,4 @@
-"""A run that haiprof itself recorded: finds it, and reads who took part in it.
+"""A run that haiprof itself recorded: finds it, and reads which processes took part.
 
 Only ``run.json`` and ``process.json`` are read here; the tables beside them are read by
 :mod:`haiprof.sources.tables` when they are asked for.
@@ -30,12 +30,12 @@ from haiprof.runs import (
     TraceInfo,
 )
 
-#: What lasts longer, or is later, is no time that was measured.
+#: Anything longer or later is not a measured time.
 LATEST_NS = 2**62
 
 
 def read_run(folder: Path) -> Run:
-    """Read what ``run.json`` of a run folder says; ``processes`` is empty.
+    """Read the ``run.json`` of a run folder; ``processes`` is empty.
 
     Raises:
         HaiprofError: there is none, or one that this version cannot read.
@@ -60,7 +60,7 @@ def read_run(folder: Path) -> Run:
 
 
 def open_run(path: str | Path) -> Run:
-    """Open a run folder, or a log directory that holds exactly one run.
+    """Open a run folder, or a log directory that contains exactly one run.
 
     Raises:
         HaiprofError: there is no run at ``path``, several, or one that this version cannot read.
@@ -101,7 +101,7 @@ def _lines(document: dict[str, Any], field: str, file: Path) -> list[str]:
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """List the runs that lie in a log directory; an import of traces that is kept there is none.
+    """List the runs in a log directory, without kept imports of traces.
 
     Raises:
         OSError: it cannot be read.
@@ -114,7 +114,7 @@ def runs_in(folder: Path) -> list[Path]:
 
 
 def is_import(name: str) -> bool:
-    """Say whether a folder of that name is an import of traces, kept beside them."""
+    """Say whether a folder of this name is an import of traces, kept beside them."""
     return name == schema.IMPORT_FOLDER or name.endswith(schema.IMPORT_SUFFIX)
 
 
@@ -128,7 +128,7 @@ def _run_folder(path: Path) -> Path:
             )
         if not path.is_dir():
             raise HaiprofError(
-                f"{path}: is a file: give the run folder that holds {schema.RUN_FILE}"
+                f"{path}: is a file: give the run folder that contains {schema.RUN_FILE}"
             )
         runs = runs_in(path)
     except OSError as error:
@@ -145,17 +145,17 @@ def _run_folder(path: Path) -> Path:
         names = ", ".join(run.name for run in newest[:10])
         more = f" and {len(newest) - 10} older ones" if len(newest) > 10 else ""
         raise HaiprofError(
-            f"{path}: holds {len(runs)} runs, newest first: {names}{more}: give one of them"
+            f"{path}: contains {len(runs)} runs, newest first: {names}{more}: give one of them"
         )
     return runs[0]
 
 
 def created_ns(run: Path) -> int:
-    """Say when a run folder was made, ns UTC; 0 where its ``run.json`` does not tell."""
+    """Return when a run folder was created, ns UTC; 0 if its ``run.json`` does not say."""
     try:
         with open_regular(run / schema.RUN_FILE) as file:
-            made = json.load(file)["created_ns"]
-        return made if isinstance(made, int) else 0
+            created = json.load(file)["created_ns"]
+        return created if isinstance(created, int) else 0
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return 0
 
@@ -165,7 +165,7 @@ def _read_processes(run: Path) -> tuple[list[Process], list[str]]:
     problems: list[str] = []
     try:
         here = Folder.at(run)
-        # What somebody else's link leads to is no part of this run.
+        # A target of someone else's symbolic link is not part of this run.
         folders = sorted(
             child
             for child in run.iterdir()
@@ -185,7 +185,7 @@ def _read_processes(run: Path) -> tuple[list[Process], list[str]]:
 
 
 def arranged(processes: list[Process]) -> list[Process]:
-    """Put the processes of a run in order, and give each a label of its own."""
+    """Sort the processes of a run, and give each a unique label."""
     processes = sorted(processes, key=_order)
     labels = _labels(processes)
     return [replace(p, label=label) for p, label in zip(processes, labels, strict=True)]
@@ -193,15 +193,15 @@ def arranged(processes: list[Process]) -> list[Process]:
 
 def _labels(processes: list[Process]) -> list[str]:
     labels = [_label(p) for p in processes]
-    # A rank that was started again, nodes that each have a rank 0, one pid that recorded twice.
-    # A worker that was profiled several times comes first: all of its spans have one pid.
+    # A restarted rank, nodes that each have a rank 0, one pid that recorded twice. A worker that
+    # was profiled several times comes first: all of its spans have one pid.
     for more in (_span, "pid {p.pid}".format, "on {p.node}".format, "in {p.folder.name}".format):
-        told = [readable(more(p=p)) for p in processes]
-        # What they have in common tells them not apart.
-        each = Counter(label for label, _ in set(zip(labels, told, strict=True)))
+        details = [readable(more(p=p)) for p in processes]
+        # Details that they share do not distinguish them.
+        each = Counter(label for label, _ in set(zip(labels, details, strict=True)))
         labels = [
             f"{label}, {words}" if each[label] > 1 and words and words not in label else label
-            for label, words in zip(labels, told, strict=True)
+            for label, words in zip(labels, details, strict=True)
         ]
     return labels
 
@@ -227,10 +227,10 @@ def _order(p: Process) -> tuple[bool, int, str, bool, int, int, int]:
 
 
 def is_process_folder(folder: Path) -> bool:
-    """Say whether a folder of a run is a process's or a node's.
+    """Say whether a folder of a run belongs to a process or a node.
 
     Raises:
-        HaiprofError: it cannot be looked at.
+        HaiprofError: it cannot be examined.
     """
     if folder.name.startswith("."):
         return False
@@ -246,7 +246,7 @@ def is_process_folder(folder: Path) -> bool:
 
 
 def read_process(folder: Path) -> Process:
-    """Read the ``process.json`` of a process folder; the label is left to who knows the others.
+    """Read the ``process.json`` of a process folder; the caller sets the label.
 
     Raises:
         HaiprofError: there is none, or one that this version cannot read.
@@ -286,62 +286,62 @@ def read_process(folder: Path) -> Process:
 
 
 def _ending(document: dict[str, Any], file: Path) -> Ending | None:
-    told = document.get("ended")
-    if told is None:
+    ended = document.get("ended")
+    if ended is None:
         return None
-    if not isinstance(told, dict):
-        raise _wrong(file, "ended", told, "an object")
-    time_ns = _need_whole(told, "time_ns", file)
-    failed_ns = _whole(told, "failed_ns", file)
+    if not isinstance(ended, dict):
+        raise _wrong(file, "ended", ended, "an object")
+    time_ns = _need_whole(ended, "time_ns", file)
+    failed_ns = _whole(ended, "failed_ns", file)
     return Ending(
-        kind=_text(told, "kind", file) or "unknown",
-        exit_code=_whole(told, "exit_code", file),
-        signal=_text(told, "signal", file),
-        reason=_text(told, "reason", file),
-        text=_text(told, "text", file),
+        kind=_text(ended, "kind", file) or "unknown",
+        exit_code=_whole(ended, "exit_code", file),
+        signal=_text(ended, "signal", file),
+        reason=_text(ended, "reason", file),
+        text=_text(ended, "text", file),
         time_ns=time_ns,
         failed_ns=time_ns if failed_ns is None else failed_ns,
-        parent_pid=_whole(told, "parent_pid", file),
+        parent_pid=_whole(ended, "parent_pid", file),
     )
 
 
 def _trace(document: dict[str, Any], file: Path) -> TraceInfo | None:
-    told = document.get("trace")
-    if told is None:
+    trace = document.get("trace")
+    if trace is None:
         return None
-    if not isinstance(told, dict):
-        raise _wrong(file, "trace", told, "an object")
-    distributed = told.get("distributed")
+    if not isinstance(trace, dict):
+        raise _wrong(file, "trace", trace, "an object")
+    distributed = trace.get("distributed")
     return TraceInfo(
-        file=_text(told, "file", file),
-        worker=_text(told, "worker", file),
-        span=_need_whole(told, "span", file),
-        begin=_time(told, "begin", file),
-        end=_time(told, "end", file),
+        file=_text(trace, "file", file),
+        worker=_text(trace, "worker", file),
+        span=_need_whole(trace, "span", file),
+        begin=_time(trace, "begin", file),
+        end=_time(trace, "end", file),
         distributed=distributed if isinstance(distributed, dict) else {},
-        version=_whole(told, "version", file),
-        tool=_text(told, "tool", file),
-        lacks=_texts(told, "lacks", file),
+        version=_whole(trace, "version", file),
+        tool=_text(trace, "tool", file),
+        lacks=_texts(trace, "lacks", file),
     )
 
 
 def _machine(document: dict[str, Any], file: Path) -> Machine | None:
-    told = document.get("machine")
-    if told is None:
+    machine = document.get("machine")
+    if machine is None:
         return None
-    if not isinstance(told, dict):
-        raise _wrong(file, "machine", told, "an object")
-    peak = told.get("dram_peak_bytes_per_s")
+    if not isinstance(machine, dict):
+        raise _wrong(file, "machine", machine, "an object")
+    peak = machine.get("dram_peak_bytes_per_s")
     known = _is_whole(peak) or (isinstance(peak, float) and math.isfinite(peak))
     if peak is not None and not (known and peak > 0):
         raise _wrong(file, "machine.dram_peak_bytes_per_s", peak, "a number above 0 or null")
     return Machine(
-        cpu=_text(told, "cpu", file),
-        sockets=_whole(told, "sockets", file),
-        numa_nodes=_whole(told, "numa_nodes", file),
+        cpu=_text(machine, "cpu", file),
+        sockets=_whole(machine, "sockets", file),
+        numa_nodes=_whole(machine, "numa_nodes", file),
         dram_peak_bytes_per_s=None if peak is None else float(peak),
-        dram_peak_how=_text(told, "dram_peak_how", file),
-        clock_error_ns=_whole(told, "clock_error_ns", file),
+        dram_peak_how=_text(machine, "dram_peak_how", file),
+        clock_error_ns=_whole(machine, "clock_error_ns", file),
     )
 
 
@@ -374,12 +374,16 @@ def _gpus(document: dict[str, Any], file: Path) -> tuple[Gpu, ...]:
 
 
 def _capability(row: dict[str, Any], file: Path) -> tuple[int, int] | None:
-    told = row.get("capability")
-    if told is None:
+    capability = row.get("capability")
+    if capability is None:
         return None
-    if not isinstance(told, list) or len(told) != 2 or not all(_is_whole(n) for n in told):
-        raise _wrong(file, "capability", told, "two whole numbers or null")
-    return told[0], told[1]
+    if (
+        not isinstance(capability, list)
+        or len(capability) != 2
+        or not all(_is_whole(n) for n in capability)
+    ):
+        raise _wrong(file, "capability", capability, "two whole numbers or null")
+    return capability[0], capability[1]
 
 
 def _read_json(file: Path, expected: str) -> dict[str, Any]:
@@ -447,7 +451,7 @@ def _time(document: dict[str, Any], field: str, file: Path) -> int | None:
 
 
 def is_time(ns: int) -> bool:
-    """Say whether ns since 1970 are a time of before 2116, whose differences fit into 64 bits."""
+    """Say whether ns since 1970 are before 2116, so that differences fit into 64 bits."""
     return -LATEST_NS < ns < LATEST_NS
 
 
@@ -477,14 +481,14 @@ def _text(document: dict[str, Any], field: str, file: Path) -> str:
 
 
 def _texts(document: dict[str, Any], field: str, file: Path) -> dict[str, str]:
-    told = document.get(field, {})
-    if not isinstance(told, dict):
-        raise _wrong(file, field, told, "an object")
-    return {name: _text(told, name, file) for name in told}
+    texts = document.get(field, {})
+    if not isinstance(texts, dict):
+        raise _wrong(file, field, texts, "an object")
+    return {name: _text(texts, name, file) for name in texts}
 
 
 def readable(text: str) -> str:
-    """Replace what no file could hold: bytes of a command or a path that are not UTF-8."""
+    """Replace what no file can store: bytes of a command or a path that are not UTF-8."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 

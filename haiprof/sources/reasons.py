@@ -1,6 +1,6 @@
-"""Why traces lack what they do, by the tool that made them, with the fix.
+"""Why traces lack something, by the tool that wrote them, with the fix.
 
-A tool whose import says so itself (``Imported.lacks``) is not here. Keys are those of
+A tool whose import gives its own reasons (``Imported.lacks``) is not here. Keys are those of
 :mod:`haiprof.views.trace.requirements`.
 
 Tests: tests/sources/nsys/test_find.py.
@@ -22,9 +22,9 @@ _DEEP: Final = "haiprof records it in deep traces only: haiprof trace"
 _REASONS: Final[Mapping[str, Mapping[str, str]]] = {
     KINETO: {
         "kernels": _GPU,
-        "kernels.blocks_per_sm": "the profiler of this GPU or version does not tell it",
-        "kernels.occupancy": "the profiler of this GPU or version does not tell it",
-        "kernels.bytes": "the profiler of this version does not tell it",
+        "kernels.blocks_per_sm": "the profiler of this GPU or version does not record it",
+        "kernels.occupancy": "the profiler of this GPU or version does not record it",
+        "kernels.bytes": "the profiler of this version does not record it",
         "spans[runtime]": _GPU,
         "spans[op]": "recorded without ProfilerActivity.CPU",
         "spans[step]": "no steps are marked: call step() of the profiler after each",
@@ -37,7 +37,7 @@ _REASONS: Final[Mapping[str, Mapping[str, str]]] = {
         "spans.module": "recorded without with_stack=True, or nothing called an nn.Module",
         "allocations": "recorded without profile_memory=True",
         "collectives.bytes": "recorded without record_shapes=True, or before torch 2.1",
-        "collectives.group": "recorded before torch 2.1, which does not tell it",
+        "collectives.group": "recorded before torch 2.1, which does not record it",
     },
     RECORDED: {
         "kernels": "no kernels were recorded: haiprof doctor says why",
@@ -46,19 +46,19 @@ _REASONS: Final[Mapping[str, Mapping[str, str]]] = {
         **dict.fromkeys(("kernels.blocks_per_sm", "kernels.occupancy", "collectives"), _DEEP),
     },
 }
-#: Of every tool.
+#: For every tool.
 _OTHERWISE: Final = {"communication": "nothing communicated while it was recorded"}
 
 
 def why(tool: str, lacks: Mapping[str, str], key: str) -> str:
-    """Return why a trace does not hold ``key``.
+    """Return why a trace lacks ``key``.
 
     Args:
-        tool: that made it, or :data:`RECORDED`.
-        lacks: what its import said, by the same keys; that of a table is of all that is in it.
+        tool: the one that wrote it, or :data:`RECORDED`.
+        lacks: the import's own reasons, by the same keys; that of a table covers its columns.
         key: what is missing.
     """
     table = key.partition("[")[0].partition(".")[0]
     known = _REASONS.get(tool, {})
     found = (lacks.get(key), known.get(key), lacks.get(table), known.get(table))
-    return next((told for told in found if told), _OTHERWISE.get(key, "the trace has none"))
+    return next((reason for reason in found if reason), _OTHERWISE.get(key, "the trace has none"))

@@ -1,4 +1,4 @@
-"""Says whether a segment is the table that its name says, in a version and types that are read.
+"""Checks whether a segment is the table that its name says, in a readable version and types.
 
 Tests: tests/sources/test_tables.py.
 """
@@ -19,10 +19,10 @@ from haiprof.sources.own import check_version
 def check_schema(
     found: pa.Schema, table: schema.Table, columns: Sequence[schema.Column], file: Path
 ) -> None:
-    """Accept a schema that has these columns of a table, or lacks nullable ones.
+    """Accept a schema that has these columns of a table, except missing nullable ones.
 
     Raises:
-        HaiprofError: another program's, another table, another version, a column that does not fit.
+        HaiprofError: another program's, another table, another version, an incompatible column.
     """
     metadata = texts_of(found.metadata)
     name = metadata.get(schema.KEY_TABLE)

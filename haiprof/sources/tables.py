@@ -41,13 +41,13 @@ _PLAIN_TEXT = frozenset({"attributes", "text"})
 #: From here on columns are picked. Arrow does so with many threads, each with memory of its own,
 #: which costs more than a few columns of fewer rows.
 _MANY_ROWS = 2_000_000
-#: More are in no file, whatever its batches tell, and numpy has no array of some larger numbers.
+#: No file has more rows, whatever its batches say, and numpy cannot allocate some larger numbers.
 _MOST_ROWS = 1 << 40
 #: An IPC file is this many bytes of magic, then a stream, then the footer.
 _FILE_MAGIC_BYTES = 8
 #: Columns of int64 ns.
 _TIMES = frozenset({"start", "duration", "time"})
-#: Columns without null whose rows are kept where they have it all the same: nobody reckons with it.
+#: Non-null columns whose rows are kept even if they are null: nothing is computed from these.
 _MAY_LACK = frozenset({"name", "value"})
 _SEGMENT = re.compile(r"(?P<table>[a-z_]+)-(?P<number>\d+)\.(?P<kind>arrows?)")
 
@@ -69,8 +69,8 @@ def read(
 ) -> Read:
     """Read one table of a process as :func:`read_table` does, of its window if it has one.
 
-    What goes on at an edge of the window is cut there. Of events those are there, too, that were
-    before it and still hold in it (:data:`haiprof.schema.LASTING`).
+    Anything that crosses an edge of the window is cut there. Events are included, too, that began
+    before it and still apply in it (:data:`haiprof.schema.LASTING`).
     """
     if process.window is None:
         return read_table(process.folder, table, columns, keep)
@@ -92,7 +92,7 @@ def _within(frame: pl.DataFrame, table: schema.Table, begin: int, end: int) -> p
     inside = (pl.col("start") >= begin) | (last > begin)
     cut = frame.filter(inside, pl.col("start") < end)
     first = pl.col("start").clip(lower_bound=begin)
-    # What is told to have lasted less than no time stays so.
+    # A negative duration stays negative.
     return cut.with_columns(
         first.alias("start"),
         pl.when(pl.col("duration") < 0)
@@ -185,7 +185,7 @@ def _read_table(
 
 
 def _possible(read: Read, folder: Path, table: schema.Table) -> Read:
-    """Leave out rows that nobody could reckon with: of no possible time, or with null."""
+    """Drop unusable rows: those with an impossible time, or with an unexpected null."""
     rows = read.frame.height
     for name in _TIMES.intersection(read.frame.columns):
         low, high = read.frame[name].min(), read.frame[name].max()
@@ -481,7 +481,7 @@ class _Opened:
             self.reader = pa.ipc.open_file(self.handle, options=options)
 
     def height(self) -> int:
-        """Rows of a closed file, as its batches tell; nobody has looked at these yet."""
+        """Number of rows of a closed file, according to its batches; not verified yet."""
         with as_invalid():
             if hasattr(self.reader, "count_rows"):
                 rows = int(self.reader.count_rows())
@@ -489,7 +489,7 @@ class _Opened:
                 batches = range(self.reader.num_record_batches)
                 rows = sum(self.reader.get_batch(n).num_rows for n in batches)
         if not 0 <= rows <= _MOST_ROWS:
-            raise pa.ArrowInvalid(f"its batches tell of {rows} rows")
+            raise pa.ArrowInvalid(f"its batches claim {rows} rows")
         return rows
 
     def compressed(self, rows: int) -> bool:

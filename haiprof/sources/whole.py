@@ -1,6 +1,6 @@
-"""Columns that are filled batch by batch, by several threads, into one piece each.
+"""Columns filled batch by batch, by several threads, each into one contiguous array.
 
-A batch's own memory is free again at once, so that reading needs little more than what is read.
+A batch's own memory is freed at once, so reading needs little more memory than its result.
 
 Tests: tests/sources/test_tables.py.
 """
@@ -19,34 +19,34 @@ from haiprof.common.arrow_columns import dtype_of, taken
 
 
 class Columns:
-    """The columns of a table of known height; rows come in batches, those of a part in order.
+    """The columns of a table of known height; batches arrive in order within each part.
 
-    Numbers, and the codes of texts, are copied into their place. Texts without codes are kept as
-    they come. A column that is one number, or null, in all rows takes no room.
+    Numbers, and the codes of texts, are copied into place. Texts without codes are kept as they
+    come. A column with the same number, or null, in all rows takes no memory.
     """
 
     def __init__(self, kinds: dict[str, pl.DataType], schemas: Sequence[pa.Schema]) -> None:
-        """Say what there will be.
+        """Describe what to expect.
 
         Args:
             kinds: the columns' names and types.
-            schemas: what each part has of them; what it lacks is null.
+            schemas: the columns of each part; those that it lacks are null.
         """
         self._kinds = kinds
         self._parts = [set(schema.names) for schema in schemas]
         self._starts = [0] * (len(schemas) + 1)
         self._numbers: dict[str, npt.NDArray[Any]] = {}
-        #: Batches in which all rows of a column are the same, null or a number: where that is so of
-        #: all batches, the column takes no room.
+        #: Batches in which all rows of a column are the same, null or a number: if all batches are
+        #: so, the column takes no memory.
         self._same: dict[str, list[tuple[slice, int | None]]] = {}
         self._dtypes: dict[str, np.dtype[Any]] = {}
         self._nulls: dict[str, npt.NDArray[np.bool_]] = {}
-        #: Of the texts of each part, what its codes stand for.
+        #: For the texts of each part, what its codes stand for.
         self._words: dict[str, list[pa.Array | None]] = {}
         self._texts: dict[str, list[list[pa.Array]]] = {}
 
     def make_room(self, heights: Sequence[int]) -> None:
-        """Make room for so many rows of each part."""
+        """Reserve these numbers of rows for the parts."""
         self._starts = [0, *np.cumsum(heights, dtype=np.int64).tolist()]
         for name, kind in self._kinds.items():
             if not any(name in names for names in self._parts):
@@ -91,20 +91,20 @@ class Columns:
             none = pa.nulls(batch.num_rows, pa.utf8())
             parts[part].append(batch.column(name) if name in there else none)
 
-    # Of two threads that come at once one has its own thrown away.
+    # If two threads race, one's array is discarded.
 
     def _room(self, name: str) -> npt.NDArray[Any]:
         found = self._numbers.get(name)
-        made = np.empty(self._starts[-1], self._dtypes[name]) if found is None else found
-        return self._numbers.setdefault(name, made)
+        room = np.empty(self._starts[-1], self._dtypes[name]) if found is None else found
+        return self._numbers.setdefault(name, room)
 
     def _mask(self, name: str) -> npt.NDArray[np.bool_]:
         found = self._nulls.get(name)
-        made = np.zeros(self._starts[-1], np.bool_) if found is None else found
-        return self._nulls.setdefault(name, made)
+        mask = np.zeros(self._starts[-1], np.bool_) if found is None else found
+        return self._nulls.setdefault(name, mask)
 
     def frame(self) -> pl.DataFrame:
-        """Return what was put in."""
+        """Return the frame."""
         height = self._starts[-1]
         series: dict[str, pl.Series] = {}
         same: dict[str, int | None] = {}
@@ -119,10 +119,10 @@ class Columns:
             else:
                 same[name] = next(iter(values), None)
         if not series:
-            # Of literals alone no frame would know its height.
+            # A frame of literals alone would have no height.
             for name, value in same.items():
-                made = pl.repeat(value, height, dtype=self._kinds[name], eager=True)
-                series[name] = made.alias(name)
+                column = pl.repeat(value, height, dtype=self._kinds[name], eager=True)
+                series[name] = column.alias(name)
         return pl.DataFrame(list(series.values())).select(
             pl.col(name) if name in series else pl.lit(same[name], kind).alias(name)
             for name, kind in self._kinds.items()
@@ -137,21 +137,21 @@ class Columns:
             if value is None:
                 self._mask(name)[place] = True
         words = self._one_dictionary(name, numbers) if name in self._words else None
-        # By way of Arrow, which copies nothing: polars copies what numpy gives it.
-        made = pa.array(numbers, mask=self._nulls.pop(name, None))
-        return made if words is None else pa.DictionaryArray.from_arrays(made, words)
+        # Through Arrow, which copies nothing: polars copies numpy arrays.
+        array = pa.array(numbers, mask=self._nulls.pop(name, None))
+        return array if words is None else pa.DictionaryArray.from_arrays(array, words)
 
     def _one_dictionary(self, name: str, codes: npt.NDArray[Any]) -> pa.Array:
-        """Have the codes of all parts stand for the same texts, and return these."""
+        """Map the codes of all parts to one list of texts, and return it."""
         parts = self._words.pop(name)
-        told = [words for words in parts if words is not None]
-        if all(words.equals(told[0]) for words in told):
-            return told[0]
+        dictionaries = [words for words in parts if words is not None]
+        if all(words.equals(dictionaries[0]) for words in dictionaries):
+            return dictionaries[0]
         places: dict[str | None, int] = {}
         for part, words in enumerate(parts):
             mine = codes[self._starts[part] : self._starts[part + 1]]
             if words is None or not len(words):
-                continue  # all of it is null
+                continue  # all null
             if mine.max() >= len(words):
                 raise pa.ArrowInvalid(f"{name}: a code stands for no text")
             table = [places.setdefault(text, len(places)) for text in words.to_pylist()]
@@ -160,9 +160,9 @@ class Columns:
 
 
 def _plain(name: str, chunks: list[pa.Array]) -> Iterator[pl.Series]:
-    """Yield the texts of one part, whose codes all stand for the same words.
+    """Yield the texts of one part, whose codes all refer to the same words.
 
-    To give each chunk to polars with its words would have it look at all of them each time.
+    Passing each chunk to polars with its words would have polars scan all of them each time.
     """
     words: pl.Series | None = None
     for chunk in chunks:
@@ -176,11 +176,11 @@ def _plain(name: str, chunks: list[pa.Array]) -> Iterator[pl.Series]:
             yield words.gather(taken(name, chunk.indices))
 
 
-# Not by Arrow's functions: to load them takes longer than to read a trace.
+# Not with Arrow's functions: loading them takes longer than reading a trace.
 
 
 def _numbers(column: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
-    """Return the numbers of a column, 0 for null, and which are null; None where none is."""
+    """Return the numbers of a column, 0 for null, and a mask of nulls; None if there are none."""
     rows, offset = len(column), column.offset
     validity, data = column.buffers()
     dtype = dtype_of(column.type)
@@ -193,7 +193,7 @@ def _numbers(column: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] 
 
 
 def _all_same(numbers: npt.NDArray[Any]) -> bool:
-    """Say whether all are the same whole number; floats may differ and be equal."""
+    """Say whether all are the same integer; floats may differ and compare equal."""
     return (
         numbers.dtype.kind in "iu"
         and numbers[0] == numbers[-1]
@@ -202,10 +202,10 @@ def _all_same(numbers: npt.NDArray[Any]) -> bool:
 
 
 def _fitting(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Return the numbers as they are, for a column of this type.
+    """Return the numbers unchanged, for a column of this type.
 
     Raises:
-        pa.ArrowInvalid: one has no place in it.
+        pa.ArrowInvalid: one does not fit.
     """
     if values.dtype == dtype or dtype.kind == "f":
         return values

@@ -1,1 +1,1 @@
-"""Questions answered: pure functions from tables to tables. They read no file and draw nothing."""
+"""Pure functions from tables to tables. They read no files and draw nothing."""

@@ -31,8 +31,8 @@ def unite(
     Args:
         start: first instant of each interval.
         end: end of each interval.
-        which: for each interval its set, a number below ``sets``; any other: none.
-        sets: how many there are.
+        which: for each interval its set, a number below ``sets``; any other number means none.
+        sets: number of sets.
     """
     from haiprof import _core
 
@@ -40,7 +40,7 @@ def unite(
 
 
 def union(one: tuple[Times, Times], other: tuple[Times, Times]) -> tuple[Times, Times]:
-    """Unite two sets; each as :func:`merge` returns it, and so is this."""
+    """Unite two sets in the form that :func:`merge` returns; the result has that form, too."""
     from haiprof import _core
 
     if not len(one[0]) or not len(other[0]):
@@ -51,7 +51,7 @@ def union(one: tuple[Times, Times], other: tuple[Times, Times]) -> tuple[Times, 
 def intersect(
     start: Times, end: Times, other_start: Times, other_end: Times
 ) -> tuple[Times, Times]:
-    """Return the instants that two sets share; each as :func:`merge` returns it, and so is this."""
+    """Intersect two sets in the form that :func:`merge` returns; the result has that form, too."""
     first = np.searchsorted(other_end, start, side="right")
     count = np.maximum(np.searchsorted(other_start, end, side="left") - first, 0)
     mine = np.repeat(np.arange(len(start)), count)
@@ -64,7 +64,7 @@ def intersect(
 
 
 def subtract(start: Times, end: Times, other_start: Times, other_end: Times) -> tuple[Times, Times]:
-    """Return the instants of a set that another lacks; each as :func:`merge` returns it."""
+    """Subtract the second set from the first; each has the form that :func:`merge` returns."""
     if not len(start) or not len(other_start):
         return start, end
     # Between its intervals, and before and after them, is what the other lacks.
@@ -95,7 +95,7 @@ def by_priority(
 
 
 def by_rank(roles: Sequence[tuple[Times, Times]], low: Times, high: Times) -> npt.NDArray[np.int64]:
-    """Do as :func:`by_priority`, for roles that are as :func:`merge` returns them."""
+    """Like :func:`by_priority`, for roles in the form that :func:`merge` returns."""
     from haiprof import _core
 
     taken = [np.zeros(len(low), np.int64)]
@@ -104,14 +104,14 @@ def by_rank(roles: Sequence[tuple[Times, Times]], low: Times, high: Times) -> np
             taken.append(taken[-1])
             continue
         some = [role for role in roles[:number] if len(role[0])]
-        # Both at once: each goes through all intervals.
+        # Both at once: each scans all intervals.
         before = _core.covered_before(some, np.concatenate((low, high)))
         taken.append(np.where(high > low, before[len(low) :] - before[: len(low)], 0))
     return np.diff([*taken, np.maximum(high - low, 0)], axis=0)
 
 
 def covered(start: Times, end: Times, low: Times, high: Times) -> Times:
-    """Return how much of each ``[low, high)`` intervals cover that :func:`merge` returned."""
+    """Return how much of each ``[low, high)`` is covered by intervals from :func:`merge`."""
     from haiprof import _core
 
     before = _core.covered_before([(start, end)], np.concatenate((low, high)))

@@ -1,4 +1,4 @@
-"""Names of kernels for people."""
+"""Readable names of kernels."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ import re
 from collections.abc import Iterable
 
 _COMPONENT = re.compile(r"(\d{1,4})(?=[A-Za-z_])")
-#: Of a name, what stays from run to run; the rest is of this run, or of this version of a library.
+#: The part of a name that stays from run to run; the rest depends on the run or library version.
 _LASTING = (
     # HCCL: its group, its turn in that, and its loop.
     re.compile(r"(hcom_[A-Za-z]+?)_*(?:_\d+)+"),
-    # NCCL: how arguments are handed over.
+    # NCCL: how arguments are passed.
     re.compile(r"(nccl(?:Dev)?Kernel_\w+)\(.*\)"),
-    # torch.compile: the number of a kernel among those of its graph, which any other one shifts,
-    # and how older versions of Triton specialised it on its arguments; the key of a graph.
+    # torch.compile: the number of a kernel in its graph, which any other kernel shifts, and how
+    # older versions of Triton specialised it on its arguments; the key of a graph.
     re.compile(r"(triton_\w*?)(?:_\d+)?(?:_0(?:[dec]*\d+)*[dec]*)?"),
     re.compile(r"(## Call CompiledFxGraph) \w+ ##"),
 )
 
 
 def demangled(names: Iterable[str]) -> dict[str, str]:
-    """Return the readable form of each name; what is not mangled stays as it is.
+    """Return the readable form of each name; names that are not mangled stay unchanged.
 
-    The C++ library reads names of up to 1024 characters. Of longer ones (CUTLASS has them) the
-    qualified name alone is told, with ``<…>`` for its template arguments.
+    The C++ library reads names of up to 1024 characters. Longer ones (CUTLASS has them) are
+    reduced to the qualified name, with ``<…>`` for its template arguments.
     """
     from haiprof import _core
 
-    made = {}
+    result = {}
     for name in names:
         readable = _core.demangle(name)
-        made[name] = _qualified(name) if readable == name and name.startswith("_Z") else readable
-    return made
+        result[name] = _qualified(name) if readable == name and name.startswith("_Z") else readable
+    return result
 
 
 def short_name(readable: str) -> str:
-    """Leave return type, parameters and anonymous namespaces out of a demangled name.
+    """Remove return type, parameters and anonymous namespaces from a demangled name.
 
-    ``void f<int>(float*)`` is ``f<int>``. Template arguments stay: of elementwise kernels they are
-    what tells one from another.
+    ``void f<int>(float*)`` becomes ``f<int>``. Template arguments stay: they distinguish
+    elementwise kernels from each other.
     """
     name = readable.replace("(anonymous namespace)::", "")
     end = _parameters(name)
@@ -52,23 +52,23 @@ def short_name(readable: str) -> str:
         elif name[position] == "<":
             depth -= 1
         elif name[position] == " " and depth == 0:
-            # What stands before the last blank outside <> is the return type.
+            # The text before the last blank outside <> is the return type.
             return name[position + 1 :] or name
     return name
 
 
 def lasting_name(readable: str) -> str:
-    """Leave out of a name what differs between runs of the same code.
+    """Remove from a name what differs between runs of the same code.
 
-    ``hcom_allReduce__868_3_1`` is ``hcom_allReduce``, and ``triton_poi_fused_add_12`` is
-    ``triton_poi_fused_add``: kernels of one name are then what they have in common.
+    ``hcom_allReduce__868_3_1`` becomes ``hcom_allReduce``, and ``triton_poi_fused_add_12``
+    ``triton_poi_fused_add``: several kernels may then share a name.
     """
     found = (pattern.fullmatch(readable) for pattern in _LASTING)
     return next((match[1] for match in found if match), readable)
 
 
 def _parameters(name: str) -> int:
-    """Return where the parameter list begins that a demangled name ends with; -1 without one."""
+    """Return where the parameter list at the end of a demangled name begins; -1 without one."""
     if not name.endswith(")"):
         return -1
     depth = 0
@@ -78,7 +78,7 @@ def _parameters(name: str) -> int:
         elif name[position] == "(":
             depth -= 1
             if depth == 0:
-                # After a blank it is no list of parameters: "Memcpy HtoD (Pinned -> Device)".
+                # After a blank it is not a parameter list: "Memcpy HtoD (Pinned -> Device)".
                 return position if name[position - 1 : position] != " " else -1
     return -1
 

@@ -1,8 +1,8 @@
-"""How many floating-point operations a GPU can do in a second, as its maker says.
+"""A GPU's peak floating-point operations per second, according to its vendor.
 
-Dense (without structured sparsity, for which makers name twice as much), with fp32 accumulation, at
-the boost clock. A GPU that is not in the table, or runs with other than its usual number of
-multiprocessors (a part of one, a special edition), has no peak here: that is never guessed.
+Dense (without structured sparsity, for which vendors state twice as much), with fp32 accumulation,
+at the boost clock. A GPU that is not in the table, or has an unusual number of multiprocessors (a
+part of one, a special edition), has no peak here: it is never guessed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from haiprof.runs import Gpu
 
 
 class _Model(NamedTuple):
-    """One product: ``name`` matches what the driver calls it; TFLOP/s by type of the operands."""
+    """One product: ``name`` matches the driver's name; TFLOP/s by type of the operands."""
 
     name: str
     multiprocessors: int | None
@@ -28,7 +28,7 @@ _H100_PCIE: Final = {"fp64": 51, "fp32": 51, "tf32": 378, "bf16": 756, "fp16": 7
 _B200: Final = {"fp64": 40, "fp32": 80, "tf32": 1100, "bf16": 2250, "fp16": 2250, "fp8": 4500}
 _GB200: Final = {"fp64": 45, "fp32": 90, "tf32": 1250, "bf16": 2500, "fp16": 2500, "fp8": 5000}
 
-#: Where datasheets of NVIDIA lie.
+#: Location of NVIDIA's datasheets.
 _NV: Final = "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center"
 _V100: Final = (
     "https://images.nvidia.com/content/technologies/volta/pdf/"
@@ -38,7 +38,7 @@ _HOPPER: Final = "https://resources.nvidia.com/en-us-tensor-core/nvidia-tensor-c
 _BLACKWELL: Final = "NVIDIA Blackwell Architecture Technical Brief"
 _TORCHTITAN: Final = "torchtitan, get_peak_flops"
 
-#: The first that matches counts. A type is here only where a document that is named tells of it.
+#: The first match counts. A type is listed only if one of the documents named here states it.
 _MODELS: Final = (
     _Model(r"V100S", 80, {"fp32": 16.4, "fp16": 130}, _V100),
     _Model(r"V100.*SXM", 80, {"fp32": 15.7, "fp16": 125}, _V100),
@@ -94,7 +94,7 @@ _MODELS: Final = (
         r"\bH800\b(?! PCIe)", 132, {"bf16": 989.4, "fp16": 989.4, "fp8": 1978.9},
         "NVIDIA H800 GPU Datasheet",
     ),
-    # One with NVLink bridges (NVL) has another clock.
+    # With NVLink bridges (NVL) the clock differs.
     _Model(r"\b(H100|H200|GH200)\b(?! NVL)", 132, _H100, _HOPPER),
     _Model(r"\bGB200\b", 152, _GB200, f"{_BLACKWELL}: a half of a superchip"),
     _Model(r"\bB200\b", 148, _B200, f"{_BLACKWELL}: HGX B200"),
@@ -114,7 +114,7 @@ _ALIASES: Final = {
     "float64": "fp64",
     "double": "fp64",
 }
-_MEND: Final = "give the option peak_flops"
+_FIX: Final = "give the option peak_flops"
 
 
 def spelled(dtype: str) -> str:
@@ -124,34 +124,34 @@ def spelled(dtype: str) -> str:
 
 
 def peak(gpu: Gpu, dtype: str) -> tuple[float | None, str]:
-    """Return what one GPU can do at most (FLOP/s), or None and the reason with its fix.
+    """Return one GPU's peak (FLOP/s), or None and the reason with its fix.
 
     Args:
-        gpu: as a run tells it.
+        gpu: as the run describes it.
         dtype: type of the operands, as :func:`spelled` returns it.
     """
     if "MIG" in gpu.uuid.upper() or "MIG" in gpu.name.upper().split():
-        return None, f"{gpu.name} is used in part (MIG), and its peak is not known: {_MEND}"
+        return None, f"{gpu.name} is used in part (MIG), and its peak is not known: {_FIX}"
     model = next((m for m in _MODELS if re.search(m.name, gpu.name, re.IGNORECASE)), None)
     if model is None:
-        return None, f"the peak of {gpu.name or 'a GPU without a name'} is not known: {_MEND}"
+        return None, f"the peak of {gpu.name or 'a GPU without a name'} is not known: {_FIX}"
     usual = model.multiprocessors
     if gpu.multiprocessors and usual and gpu.multiprocessors != usual:
         return None, (
             f"this {gpu.name} has {gpu.multiprocessors} multiprocessors, not {usual}, so its peak "
-            f"is not known: {_MEND}"
+            f"is not known: {_FIX}"
         )
     tera = model.tera.get(dtype)
     if tera is None:
-        return None, f"the peak of {gpu.name} for {dtype} is not known: {_MEND}"
+        return None, f"the peak of {gpu.name} for {dtype} is not known: {_FIX}"
     return tera * 1e12, ""
 
 
 def mixed_peak(gpu: Gpu, flops: Mapping[str, float]) -> tuple[float | None, str]:
-    """Return what a GPU can do at most (FLOP/s) of a mixture of types, one after another.
+    """Return a GPU's peak (FLOP/s) for a mixture of types, executed one after another.
 
     Args:
-        gpu: as a run tells it.
+        gpu: as the run describes it.
         flops: operations by type; not all 0.
     """
     seconds = 0.0

@@ -50,12 +50,12 @@ def test_planted_clocks_are_found(
 ) -> None:
     planted, begin = moved(run, tmp_path / "t", seed)
     analyzer = Analyzer(tmp_path / "t")
-    told = analyzer.clock()
-    assert told["node"].to_list() == [f"node{n}" for n in range(len(planted))]
-    reference, *others = told.rows(named=True)
+    clock = analyzer.clock()
+    assert clock["node"].to_list() == [f"node{n}" for n in range(len(planted))]
+    reference, *others = clock.rows(named=True)
     assert reference["how"].startswith("the reference")
     for row, (offset, drift) in zip(others, planted[1:], strict=True):
-        # What the reference's clock shows at ``since`` is true time so and so.
+        # The reference's clock at ``since``, in true time.
         true = row["since"] / 1000 - planted[0][0]
         ahead = offset + drift * (true - begin) - planted[0][0] - planted[0][1] * (true - begin)
         error = abs(row["offset"] - ahead * 1000)

@@ -1,4 +1,4 @@
-"""Overviews that ``haiprof import`` keeps: told at once, exactly, and never another code's."""
+"""Overviews that ``haiprof import`` keeps: shown at once, exactly, and never another code's."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def change(file: Path, **members: Any) -> None:
 )
 def test_the_overview_of_a_real_run_is_what_its_traces_give(tmp_path: Path) -> None:
     out = tmp_path / "kept"
-    made = Analyzer(REAL).overview()
+    overview = Analyzer(REAL).overview()
     assert haiprof("import", REAL, "--out", out).returncode == 0
     for table in out.glob("*/spans-*.arrow"):
         table.unlink()
     analyzer = Analyzer(out)
-    assert made.steps.height > 0
-    assert same(analyzer.overview(), made)
-    assert analyzer.steps().equals(made.steps)
+    assert overview.steps.height > 0
+    assert same(analyzer.overview(), overview)
+    assert analyzer.steps().equals(overview.steps)
     assert analyzer.operators().height == 0
 
 

@@ -50,7 +50,7 @@ class Model(torch.nn.Module):
     def forward(self, x):
         if rank == 1 and PART <= step < 2 * PART:
             time.sleep(LATE)
-        # Ranks on one core work in turn, so that they are no neighbours of each other.
+        # Ranks on one core take turns, so they do not compete with each other.
         turn = 1 if rank == 3 else rank
         time.sleep(0.03 * turn)
         with torch.no_grad():
@@ -66,7 +66,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for x in DataLoader(Data(), batch_size=1):
     if rank == 3 and step == 3 * PART:
         Path("busy").touch()
-        # Whose parent is gone is no child of the job: what it takes is not the job's own work. But
+        # An orphan is not a child of the job: its use is not the job's own work. But
         # it is of the session, between which the kernel divides a core first.
         busy = "while [ -e busy ]; do :; done"
         for _ in range(6):
@@ -82,18 +82,18 @@ dist.destroy_process_group()
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a neighbour needs a core of its own")
-def test_each_late_rank_is_told_with_its_time_and_its_kind(shm: Path, tmp_path: Path) -> None:
+def test_each_late_rank_is_reported_with_its_time_and_its_kind(shm: Path, tmp_path: Path) -> None:
     for last in (False, False, True):  # what other tests do to one of the cores is no finding
         (folder := tmp_path / secrets.token_hex(4)).mkdir()
         try:
-            late_ranks_are_told(folder)
+            late_ranks_are_reported(folder)
             break
         except AssertionError:
             if last:
                 raise
 
 
-def late_ranks_are_told(tmp_path: Path) -> None:
+def late_ranks_are_reported(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     words = torchrun("--standalone", "--nproc-per-node=4", "train.py", str(PART), "0.25")
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -64,11 +64,11 @@ def test_a_slow_gpu_is_found_with_what_slowed_it(tmp_path: Path) -> None:
         "its GPU ran at 1.20 GHz (the others 1.90); "
         "its GPU was slowed for heat 80 % of the time (the others 0)"
     )
-    # Nothing told the clocks of the two nodes.
+    # Nothing bounds the clocks of the two nodes.
     assert analyzer.clock()["corrected"].to_list() == [False, False]
     lines = analyzer.show_overview().lines
     assert any(line.startswith("Rank 2 is late by 3 ms a step") for line in lines)
-    assert any(line.startswith("Nothing tells how far the clock of n1 is") for line in lines)
+    assert any(line.startswith("Nothing shows how far the clock of n1 is") for line in lines)
     third = analyzer.headline()[2]
     assert third.startswith("Rank 2 is late by 3 ms a step (")
     assert " since step 20, in forward (its GPU ran at 1.20 GHz" in third
@@ -112,7 +112,7 @@ def test_the_late_ranks_of_a_trace_are_those_that_others_wait_for() -> None:
     analyzer = Analyzer(traces.TRACES / "dlrm_8rank")
     late = analyzer.imbalance()
     assert late.height
-    # One step tells no change.
+    # One step cannot show a change.
     assert late["since"].null_count() == late.height
     last = analyzer.stragglers().filter(pl.col("last") > 0)
     assert set(late["rank"]) == set(last["rank"])

@@ -39,8 +39,8 @@ def communications(rank: int) -> pl.DataFrame:
             now += chance.randrange(1, 50)
             took = chance.choice((5, 5, 10, 1000))
             size = rank if op == "all_to_all" else 64
-            told = {"step": step, "op": op, "group": group, "size": size, "bytes": size}
-            rows.append({**told, "start": now, "end": now + took, "activity": len(rows)})
+            columns = {"step": step, "op": op, "group": group, "size": size, "bytes": size}
+            rows.append({**columns, "start": now, "end": now + took, "activity": len(rows)})
             now += took
     return pl.DataFrame(rows, SCHEMA)
 
@@ -55,11 +55,13 @@ def plainly(ranks: dict[int, pl.DataFrame]) -> dict[tuple[int, int], tuple[int, 
             alike[key][rank].append((row["activity"], row["end"] - row["start"]))
     made: dict[tuple[int, int], tuple[int, int] | None] = {}
     for (_, op, _, _), found in alike.items():
-        told = len({len(rows) for rows in found.values()}) == 1 and len(found) > 1 and op != "send"
+        is_matched = (
+            len({len(rows) for rows in found.values()}) == 1 and len(found) > 1 and op != "send"
+        )
         for rank, rows in found.items():
             for nth, (activity, took) in enumerate(rows):
-                shortest = min(other[nth][1] for other in found.values()) if told else 0
-                made[rank, activity] = (shortest, took - shortest) if told else None
+                shortest = min(other[nth][1] for other in found.values()) if is_matched else 0
+                made[rank, activity] = (shortest, took - shortest) if is_matched else None
     return made
 
 

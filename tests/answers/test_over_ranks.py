@@ -145,11 +145,11 @@ def test_a_killed_worker_of_dask_costs_what_kills_every_worker_only(
         return process.rank
 
     notes: list[str] = []
-    made = []
+    rows = []
     for _, result in over_ranks(deadly, processes, cluster.get_executor(pure=False), notes.append):
-        made.append(result)
-        taken(made[-1]).touch()
-    assert made == [0, 1, 2, 3, 4]
+        rows.append(result)
+        taken(rows[-1]).touch()
+    assert rows == [0, 1, 2, 3, 4]
     (line,) = notes
     assert line.startswith(f"{processes[5].folder}: rank 5 is left out: KilledWorker")
 

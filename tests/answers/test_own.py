@@ -40,8 +40,8 @@ def test_kernels_alone_tell_of_communication(tmp_path: Path) -> None:
     run = runs.write_run(tmp_path / "run")
     rows = [runs.activity(0, 4), runs.activity(3, 2, "ncclDevKernel_AllReduce", stream=9)]
     runs.write_closed(runs.write_process(run), schema.KERNELS, rows)
-    made = Analyzer(run).overlap().select("communication", "computation", "overlap")
-    assert made.rows() == [(2 * runs.MS, 4 * runs.MS, runs.MS)]
+    analyzer = Analyzer(run).overlap().select("communication", "computation", "overlap")
+    assert analyzer.rows() == [(2 * runs.MS, 4 * runs.MS, runs.MS)]
 
 
 @pytest.fixture
@@ -50,19 +50,19 @@ def windowed(tmp_path: Path) -> Analyzer:
     run = runs.write_run(tmp_path / "run")
     folder = runs.write_process(run, ended_ns=runs.T0 + 100 * runs.MS)
     steps = [runs.span(10 * n, 10, "step", "step", step=n) for n in range(10)]
-    told = [
+    events = [
         runs.recording_begins(0), runs.recording_ends(20, 0, 1),
         runs.recording_begins(80), runs.recording_ends(100, 8, 9),
     ]  # fmt: skip
     runs.write_closed(folder, schema.SPANS, steps)
-    runs.write_closed(folder, schema.EVENTS, told)
+    runs.write_closed(folder, schema.EVENTS, events)
     runs.write_closed(folder, schema.KERNELS, [runs.activity(10 * n, 8) for n in (0, 1, 8, 9)])
     return Analyzer(run)
 
 
 def test_what_was_not_recorded_is_not_idle(windowed: Analyzer) -> None:
-    made = windowed.temporal()
-    assert made.select("span", "compute", "idle").rows() == [
+    temporal = windowed.temporal()
+    assert temporal.select("span", "compute", "idle").rows() == [
         (36 * runs.MS, 32 * runs.MS, 4 * runs.MS)
     ]
     gaps = windowed.idle().filter(pl.col("count") > 0)
@@ -70,11 +70,11 @@ def test_what_was_not_recorded_is_not_idle(windowed: Analyzer) -> None:
 
 
 def test_a_device_is_as_busy_as_it_was_while_it_was_recorded(windowed: Analyzer) -> None:
-    made = windowed.overview()
-    assert made.steps["step"].to_list() == [0, 1, 8, 9]
-    assert made.devices["utilization"].to_list() == [pytest.approx(0.8)]
-    at = ((made.timeline["start"] - runs.T0) // runs.MS).to_list()
-    busy = dict(zip(at, made.timeline["utilization"].to_list(), strict=True))
+    overview = windowed.overview()
+    assert overview.steps["step"].to_list() == [0, 1, 8, 9]
+    assert overview.devices["utilization"].to_list() == [pytest.approx(0.8)]
+    at = ((overview.timeline["start"] - runs.T0) // runs.MS).to_list()
+    busy = dict(zip(at, overview.timeline["utilization"].to_list(), strict=True))
     assert [busy[ms] for ms in (0, 7, 8, 19, 80, 97, 98)] == [1, 1, 0, 0, 1, 1, 0]
     assert {busy[ms] for ms in range(20, 80)} == {None}
     assert "utilization" not in windowed.recommendations()["kind"].to_list()

@@ -1,4 +1,4 @@
-"""What the Analyzer tells of deep traces: of several ranks and sessions, and of other runs."""
+"""The Analyzer on deep traces: of several ranks and sessions, and of other runs."""
 
 from __future__ import annotations
 
@@ -129,9 +129,9 @@ def test_all_ranks_are_the_views_applied_one_by_one(folder: Path) -> None:
         lambda run: run.kernels(by="name"): lambda one: kernels.kernels(one, by="name"),
     }
     for method, view in by_hand.items():
-        told = method(run)
+        frame = method(run)
         for (rank, session), one in linked(run).items():
-            mine = told.filter(rank=rank, session=session).drop(*WHO)
+            mine = frame.filter(rank=rank, session=session).drop(*WHO)
             assert_frame_equal(mine, view(one), categorical_as_str=True)
 
 
@@ -166,7 +166,7 @@ def test_the_rank_that_came_last_let_the_others_wait(folder: Path) -> None:
     assert run.distributed(1).steps["rank"].unique().to_list() == [1]
 
 
-def test_workers_without_a_rank_are_told_apart(tmp_path: Path) -> None:
+def test_workers_without_a_rank_are_distinguished(tmp_path: Path) -> None:
     for name in ("a", "b"):
         document = traces.small(None)
         document["traceEvents"] += collective(0, 1170, 20 if name == "a" else 2)

@@ -1,4 +1,4 @@
-"""What traces do not tell: found in their data, with why and the fix."""
+"""What traces lack: found in their data, with the reason and the fix."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def opened(name: str) -> Analyzer:
 
 
 def test_what_torch_profiler_was_not_asked_for() -> None:
-    told = why(opened("dlrm_8rank"))
-    assert told["allocations"] == "recorded without profile_memory=True"
-    assert told["spans[python]"] == "recorded without with_stack=True"
-    assert "spans.shapes" not in told
-    assert "kernels" not in told
+    reasons = why(opened("dlrm_8rank"))
+    assert reasons["allocations"] == "recorded without profile_memory=True"
+    assert reasons["spans[python]"] == "recorded without with_stack=True"
+    assert "spans.shapes" not in reasons
+    assert "kernels" not in reasons
 
 
 @pytest.mark.parametrize("run", ["hta_cpu_only", "tb_resnet50_num_workers_0", "tl_mi210_gpu_only"])
@@ -60,7 +60,7 @@ def test_what_haiprof_recorded_needs_a_deep_trace(tmp_path: Path) -> None:
     run = runs.write_run(tmp_path / "run")
     spans = [runs.span(12 * n, 12, "step", "step", n) for n in range(3)]
     runs.write_closed(runs.write_process(run), schema.SPANS, spans)
-    told = why(Analyzer(run))
-    assert told["kernels"] == "no kernels were recorded: haiprof doctor says why"
-    assert told["spans[op]"] == "haiprof records it in deep traces only: haiprof trace"
-    assert "spans[step]" not in told
+    reasons = why(Analyzer(run))
+    assert reasons["kernels"] == "no kernels were recorded: haiprof doctor says why"
+    assert reasons["spans[op]"] == "haiprof records it in deep traces only: haiprof trace"
+    assert "spans[step]" not in reasons

@@ -53,7 +53,7 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
     (tmp_path / "job" / "rank_1.json").write_text("hello\x1b[2J")
     done = haiprof("import", tmp_path / "job")
     assert (done.returncode, done.stdout) == (0, f"{tmp_path}/job/haiprof-import\n")
-    assert "rank_1.json: is no trace" in only_line(done)
+    assert "rank_1.json: is not a trace" in only_line(done)
 
 
 def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:

@@ -94,8 +94,8 @@ def test_what_may_not_be_read_is_one_line() -> None:
     [
         (lambda place: place.mkdir(), "no trace"),
         (lambda place: None, "no such file or folder"),
-        (lambda place: place.write_text("hello"), "is no trace"),
-        (lambda place: place.write_text('{"a": 1}'), "is no trace"),
+        (lambda place: place.write_text("hello"), "is not a trace"),
+        (lambda place: place.write_text('{"a": 1}'), "is not a trace"),
         (lambda place: place.write_bytes(b""), "is empty"),
         (lambda place: place.write_bytes(b"\x1f\x8b"), "is damaged"),
         (lambda place: (place / "sub").mkdir(parents=True), "no trace"),

@@ -18,8 +18,8 @@ SECOND = runs.SECOND
 def ended(kind: str, after: float = 0.0, text: str = "", **more: object) -> dict[str, Any]:
     """Return what process.json has of an end, ``after`` seconds."""
     at = runs.T0 + int(after * SECOND)
-    told = {"exit_code": None, "signal": None, "reason": None, "parent_pid": None}
-    return {**told, "kind": kind, "text": text, "time_ns": at, "failed_ns": at, **more}
+    failure_of = {"exit_code": None, "signal": None, "reason": None, "parent_pid": None}
+    return {**failure_of, "kind": kind, "text": text, "time_ns": at, "failed_ns": at, **more}
 
 
 FINE = ended("finished", 60, "exit code 0", exit_code=0)
@@ -42,7 +42,7 @@ def run_of(folder: Path, *endings: dict[str, Any] | None, **command: Any) -> Pat
     return run
 
 
-def told(run: Path) -> str | None:
+def failure_of(run: Path) -> str | None:
     analyzer = Analyzer(run)
     lines = analyzer.headline()
     failure = analyzer.failure()
@@ -52,12 +52,12 @@ def told(run: Path) -> str | None:
 
 
 def test_a_run_in_order_says_nothing(tmp_path: Path) -> None:
-    assert told(run_of(tmp_path / "r", FINE, FINE, ended=FINE)) is None
+    assert failure_of(run_of(tmp_path / "r", FINE, FINE, ended=FINE)) is None
 
 
 def test_a_run_of_an_older_recorder_reads_as_before(tmp_path: Path) -> None:
     run = run_of(tmp_path / "r", None, None)
-    assert told(run) is None
+    assert failure_of(run) is None
     assert Analyzer(run).headline()[2].startswith("rank 0, rank 1 died without closing the profile")
     rows = Analyzer(run).processes()
     assert rows["how"].null_count() == rows.height
@@ -68,7 +68,7 @@ def test_the_rank_that_failed_first_is_named_with_what_became_of_the_others(
 ) -> None:
     endings = [TERMINATED] * 8
     endings[3] = raised(30, "RuntimeError: CUDA out of memory (train.py:41)")
-    assert told(run_of(tmp_path / "r", *endings)) == (
+    assert failure_of(run_of(tmp_path / "r", *endings)) == (
         "Rank 3 on n0 failed first, at 22:13:50 UTC after 20 steps: RuntimeError: CUDA out of "
         "memory (train.py:41), exit code 1; 7 others were then terminated"
     )
@@ -76,7 +76,7 @@ def test_the_rank_that_failed_first_is_named_with_what_became_of_the_others(
 
 def test_the_exception_counts_and_not_how_long_the_end_took(tmp_path: Path) -> None:
     slow = {**raised(30, "RuntimeError: first"), "time_ns": runs.T0 + 50 * SECOND}
-    line = told(run_of(tmp_path / "r", raised(40, "RuntimeError: second"), slow, KILLED))
+    line = failure_of(run_of(tmp_path / "r", raised(40, "RuntimeError: second"), slow, KILLED))
     assert line is not None
     assert line.startswith("Rank 1 on n0 failed first, at 22:13:50 UTC")
     assert line.endswith("; 1 other failed after it and 1 other was then terminated")
@@ -84,36 +84,36 @@ def test_the_exception_counts_and_not_how_long_the_end_took(tmp_path: Path) -> N
 
 def test_a_rank_that_misses_a_peer_did_not_fail_first(tmp_path: Path) -> None:
     peer = raised(29.9, "RuntimeError: [gloo] Connection closed by peer [::1]:7057")
-    line = told(
+    line = failure_of(
         run_of(tmp_path / "r", peer, ended("killed", 30, "killed by SIGSEGV", signal="SIGSEGV"))
     )
     assert line is not None
     assert line.startswith("Rank 1 on n0 failed first")
     assert line.endswith("killed by SIGSEGV; 1 other failed after it")
-    assert "Rank 0 on n0 failed first" in (told(run_of(tmp_path / "s", peer, peer)) or "")
+    assert "Rank 0 on n0 failed first" in (failure_of(run_of(tmp_path / "s", peer, peer)) or "")
 
 
 def test_one_process_is_the_job(tmp_path: Path) -> None:
     run = run_of(tmp_path / "r", ended("failed", 5, "exit code 3", exit_code=3))
-    assert told(run) == "The job failed, at 22:13:25 UTC after 20 steps: exit code 3"
+    assert failure_of(run) == "The job failed, at 22:13:25 UTC after 20 steps: exit code 3"
 
 
 def test_an_interrupted_job_did_not_fail(tmp_path: Path) -> None:
     run = run_of(tmp_path / "r", TERMINATED, TERMINATED)
-    assert told(run) == (
+    assert failure_of(run) == (
         "The job was interrupted, at 22:13:51 UTC after 20 steps: ended by SIGTERM"
     )
     asked = ended("interrupted", 32, "exit code 1, after SIGTERM", exit_code=1)
     run = run_of(tmp_path / "s", TERMINATED, TERMINATED, ended=asked)
-    assert (told(run) or "").startswith("The job was interrupted")
+    assert (failure_of(run) or "").startswith("The job was interrupted")
 
 
-def test_a_command_that_failed_where_no_rank_did_is_told(tmp_path: Path) -> None:
+def test_a_command_that_failed_where_no_rank_did_is_reported(tmp_path: Path) -> None:
     one = ended("failed", 33, "exit code 1", exit_code=1)
-    assert told(run_of(tmp_path / "r", FINE, ended=one)) == (
+    assert failure_of(run_of(tmp_path / "r", FINE, ended=one)) == (
         "The command failed, at 22:13:53 UTC: exit code 1"
     )
-    assert told(run_of(tmp_path / "s", TERMINATED, TERMINATED, ended=one)) == (
+    assert failure_of(run_of(tmp_path / "s", TERMINATED, TERMINATED, ended=one)) == (
         "The command failed, at 22:13:53 UTC: exit code 1; 2 ranks were terminated, and none "
         "failed before"
     )
@@ -124,7 +124,7 @@ def test_a_child_that_failed_just_before_its_rank_is_why(tmp_path: Path) -> None
     died = ended("killed", 30, "killed by the kernel: out of memory", signal="SIGKILL",
                  reason="out of memory", parent_pid=1000)  # fmt: skip
     runs.write_process(run, 0, role="process", pid=77, state="died", ended=died)
-    assert told(run) == (
+    assert failure_of(run) == (
         "A child of rank 0 on n0 (pid 77) failed first, at 22:13:50 UTC: killed by the kernel: "
         "out of memory; then rank 0 failed: RuntimeError: worker exited (data.py:7), exit code 1"
     )
@@ -133,13 +133,13 @@ def test_a_child_that_failed_just_before_its_rank_is_why(tmp_path: Path) -> None
 def test_a_child_that_failed_is_no_failure_of_a_job_that_went_on(tmp_path: Path) -> None:
     run = run_of(tmp_path / "r", FINE)
     runs.write_process(run, 0, role="process", pid=77, ended=ended("failed", 3, "exit code 5"))
-    assert told(run) is None
+    assert failure_of(run) is None
 
 
 def test_a_child_that_failed_the_command_is_named(tmp_path: Path) -> None:
     run = run_of(tmp_path / "r", FINE, ended=ended("failed", 33, "exit code 1", exit_code=1))
     runs.write_process(run, 0, role="process", pid=77, ended=raised(32, "ValueError: no (a.py:6)"))
-    assert told(run) == (
+    assert failure_of(run) == (
         "A child of rank 0 on n0 (pid 77) failed, at 22:13:52 UTC: ValueError: no (a.py:6), "
         "exit code 1"
     )
@@ -150,7 +150,7 @@ def test_a_rank_that_was_started_again_has_not_failed_the_job(tmp_path: Path) ->
     again = {"attempt": 1, "pid": 2000, "started_ns": runs.T0 + 10 * SECOND, "ended": FINE}
     elsewhere = runs.write_process(tmp_path / "s", 0, **again)
     elsewhere.rename(run / "n0#0.2000")
-    assert told(run) is None
+    assert failure_of(run) is None
     assert Analyzer(run).headline()[2] == ("rank 0 failed and was started again: exit code 3")
 
 
@@ -177,16 +177,16 @@ def test_none_of_several_unknown_ends_is_blamed(tmp_path: Path) -> None:
     for rank, ending in enumerate(endings):
         runs.write_process(run, rank, state="died", ended=ending)
     line = "3 ranks ended without a goodbye, and their exit codes are unknown"
-    assert told(run) == line
+    assert failure_of(run) == line
 
 
 def test_unknown_ends_count_where_nothing_better_is_known(tmp_path: Path) -> None:
     run = runs.write_run(tmp_path / "r")
     unknown = ended("unknown", 3, "exit code unknown")
     runs.write_process(run, 0, state="died", ended=unknown)
-    assert told(run) == "The job failed, at 22:13:23 UTC: exit code unknown"
+    assert failure_of(run) == "The job failed, at 22:13:23 UTC: exit code unknown"
     runs.write_process(run, 0, state="closed", ended=unknown)
-    assert told(run) is None
+    assert failure_of(run) is None
 
 
 def test_processes_have_columns_of_their_ends(tmp_path: Path) -> None:

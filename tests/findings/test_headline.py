@@ -31,7 +31,7 @@ def test_an_ordinary_run_tells_steps_phases_and_the_machine(tmp_path: Path) -> N
     )
 
 
-def test_waiting_for_the_dataloader_is_told_with_its_share(tmp_path: Path) -> None:
+def test_waiting_for_the_dataloader_is_reported_with_its_share(tmp_path: Path) -> None:
     run = one_rank(tmp_path / "r", runs.loop(50, SLOW_LOADER))
     assert Analyzer(run).headline()[2] == (
         "The training loop waited 42 % of the time for the DataLoader (5 ms of each 12 ms step)"
@@ -74,7 +74,7 @@ def test_lost_records_are_counted(tmp_path: Path) -> None:
     assert Analyzer(run).headline()[2].startswith("1234 records were lost")
 
 
-def test_a_suspended_disk_is_told_in_the_recorders_words(tmp_path: Path) -> None:
+def test_a_suspended_disk_is_reported_in_the_recorders_words(tmp_path: Path) -> None:
     run = runs.make_run(tmp_path / "r")
     runs.write_closed(run / "n0", schema.EVENTS, [runs.event(1, "disk", "no space on /logs")])
     assert Analyzer(run).headline()[2] == (
@@ -82,7 +82,7 @@ def test_a_suspended_disk_is_told_in_the_recorders_words(tmp_path: Path) -> None
     )
 
 
-def test_pressure_is_told_with_the_metric_that_shows_it(tmp_path: Path) -> None:
+def test_pressure_is_reported_with_the_metric_that_shows_it(tmp_path: Path) -> None:
     run = runs.make_run(tmp_path / "r")
     runs.write_closed(run / "n0", schema.SAMPLES, runs.node_samples(10, pressure=0.4))
     assert Analyzer(run).headline()[2] == (
@@ -90,7 +90,7 @@ def test_pressure_is_told_with_the_metric_that_shows_it(tmp_path: Path) -> None:
     )
 
 
-def test_time_under_no_phase_is_told(tmp_path: Path) -> None:
+def test_time_under_no_phase_is_reported(tmp_path: Path) -> None:
     run = one_rank(tmp_path / "r", runs.loop(20, rest=11.0))
     assert Analyzer(run).headline()[2].startswith("50 % of the step time lies outside")
 
@@ -152,9 +152,9 @@ def throttled(run: Path, percent: float, limit: float) -> str:
     return Analyzer(run).headline()[2]
 
 
-def test_throttling_is_told_in_cores(tmp_path: Path) -> None:
+def test_throttling_is_reported_in_cores(tmp_path: Path) -> None:
     assert throttled(runs.make_run(tmp_path / "r"), 640.0, 8.0) == (
-        "On rank 0, the control group's limit of 8 CPU cores held 6.4 more back on average "
+        "On rank 0, the control group's limit of 8 CPU cores throttled 6.4 more on average "
         "(cgroup.throttled.percent)"
     )
 
@@ -194,12 +194,12 @@ def gpu_run(folder: Path, wait_ms: float = 0.0) -> Path:
     runs.write_closed(rank, schema.DEVICE_SPANS, shifted(runs.device_loop(20), wait_ms))
     busy = [{**row, "step": n // 7 + 2} for n, row in enumerate(runs.kernel_loop(2, 5))]
     runs.write_closed(rank, schema.KERNELS, shifted(busy, wait_ms))
-    told = [runs.recording_begins(2 * step), runs.recording_ends(6 * step)]
-    runs.write_closed(rank, schema.EVENTS, told)
+    events = [runs.recording_begins(2 * step), runs.recording_ends(6 * step)]
+    runs.write_closed(rank, schema.EVENTS, events)
     return run
 
 
-def test_why_the_gpu_is_idle_is_told_where_kernels_and_phases_tell_it(tmp_path: Path) -> None:
+def test_why_the_gpu_is_idle_is_reported_where_kernels_and_phases_tell_it(tmp_path: Path) -> None:
     _, second, third = Analyzer(gpu_run(tmp_path / "r", wait_ms=8)).headline()
     assert second.endswith("; its GPU was busy 45 % of the 4 steps recorded")
     assert third == (
@@ -233,7 +233,7 @@ def test_a_rank_whose_gpu_idles_more_than_the_others_is_named(tmp_path: Path) ->
     assert third.endswith("; rank 2 busy only 30 %")
 
 
-def test_a_hot_gpu_is_told_and_one_at_its_power_limit_is_not(tmp_path: Path) -> None:
+def test_a_hot_gpu_is_reported_and_one_at_its_power_limit_is_not(tmp_path: Path) -> None:
     run = runs.make_run(tmp_path / "r", gpus=2)
     limit = [runs.sample(s, "gpu.throttle_power.percent", 99, "gpu0") for s in (1, 2)]
     runs.write_closed(run / "n0", schema.SAMPLES, runs.node_samples(5) + limit)

@@ -51,10 +51,10 @@ def run_one(seeds: list[Path], number: int, folder: Path) -> dict[str, Any]:
         shutil.copytree(seed, copy, copy_function=shutil.copy)
     else:
         shutil.copy(seed, copy)
-    told: dict[str, Any] = {"number": number, "seed": f"{seed.parent.name}/{seed.name}"}
+    outcome: dict[str, Any] = {"number": number, "seed": f"{seed.parent.name}/{seed.name}"}
     if number >= len(seeds):  # the first ones are whole
         files = sorted(f for f in (copy.rglob("*") if seed.is_dir() else [copy]) if f.is_file())
-        told["how"] = [foreign_mutation.mutate(f, chance) for f in chance.choices(files, k=1)]
+        outcome["how"] = [foreign_mutation.mutate(f, chance) for f in chance.choices(files, k=1)]
     begun = time.process_time()
     lines: list[str] = []
     try:
@@ -68,21 +68,21 @@ def run_one(seeds: list[Path], number: int, folder: Path) -> dict[str, Any]:
             for view in csv.VIEWS.values():
                 view(run)
         lines = run.problems()
-        told["opened"] = True
+        outcome["opened"] = True
     except HaiprofError as error:
         lines = [str(error)]
-        told["refused"] = True
+        outcome["refused"] = True
     except BaseException:  # also what native code makes of its own panics
-        told["wrong"] = traceback.format_exc()
-    told["cpu"] = time.process_time() - begun
+        outcome["wrong"] = traceback.format_exc()
+    outcome["cpu"] = time.process_time() - begun
     for line in lines:
         if _GUARDED in line:
-            told["guarded"] = line
+            outcome["guarded"] = line
         if _ESCAPED.search(line) or "\n" in line or len(line) > 1500:
-            told["wrong"] = line
-    if number < len(seeds) and "opened" not in told:
-        told["wrong"] = f"the seed itself cannot be read: {lines}"
-    return told
+            outcome["wrong"] = line
+    if number < len(seeds) and "opened" not in outcome:
+        outcome["wrong"] = f"the seed itself cannot be read: {lines}"
+    return outcome
 
 
 def work(seeds: list[Path]) -> None:
@@ -112,8 +112,8 @@ class Worker:
         answered, _, _ = select.select([process.stdout], [], [], MOST_WAIT)
         line = process.stdout.readline() if answered else ""
         if line:
-            told: dict[str, Any] = json.loads(line)
-            return told
+            outcome: dict[str, Any] = json.loads(line)
+            return outcome
         self.end()
         code = process.returncode
         wrong = f"the process ended with {code}" if answered else f"no answer in {MOST_WAIT:g} s"
@@ -141,9 +141,9 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory(prefix="haiprof-fuzz-") as folder:
         seeds = foreign_seeds.write(Path(folder) / "seeds", given.data)
-        told_of = Path(folder) / "seeds.json"
-        told_of.write_text(json.dumps([str(seed) for seed in seeds]))
-        worker = Worker([str(told_of)])
+        seeds_file = Path(folder) / "seeds.json"
+        seeds_file.write_text(json.dumps([str(seed) for seed in seeds]))
+        worker = Worker([str(seeds_file)])
         numbers = itertools.count(given.first or 0)
         if given.first is None:  # all seeds as they are, then what nobody has seen
             first = given.seed * 1_000_000
@@ -152,19 +152,19 @@ def main() -> int:
         count: Counter[str] = Counter()
         runs = failed = 0
         while runs < given.runs or time.monotonic() < end:
-            told = worker.run(next(numbers))
+            outcome = worker.run(next(numbers))
             runs += 1
-            if told["cpu"] > MOST_CPU and runs > 1:  # the first one imports
-                told.setdefault("wrong", f"took {told['cpu']:.1f} s")
-            if "guarded" in told and given.progress:
-                print(told["guarded"][-400:], told["number"], file=sys.stderr, flush=True)
+            if outcome["cpu"] > MOST_CPU and runs > 1:  # the first one imports
+                outcome.setdefault("wrong", f"took {outcome['cpu']:.1f} s")
+            if "guarded" in outcome and given.progress:
+                print(outcome["guarded"][-400:], outcome["number"], file=sys.stderr, flush=True)
             for what in ("opened", "refused", "guarded", "wrong"):
-                count[what] += what in told
+                count[what] += what in outcome
             if given.progress and runs % 100 == 0:
                 print(f"{runs} runs, {failed} wrong", file=sys.stderr, flush=True)
-            if "wrong" in told:
+            if "wrong" in outcome:
                 failed += 1
-                print(json.dumps(told), file=sys.stderr, flush=True)
+                print(json.dumps(outcome), file=sys.stderr, flush=True)
         worker.end()
     print(
         f"{runs} runs: {count['opened']} opened, {count['refused']} refused, "

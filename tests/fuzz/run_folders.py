@@ -70,11 +70,13 @@ def _still_live(folder: Path) -> None:
 def _of_four(folder: Path) -> None:
     """Four ranks on two nodes, one slow; started again, with what a model tells of itself."""
     run = runs.make_run(folder, 3, _STEPS, slow_rank=1)
-    told = {"parameters": 10**9, "trainable": 10**9, "tokens": 4096, "flops": 1e12}
+    attributes = {"parameters": 10**9, "trainable": 10**9, "tokens": 4096, "flops": 1e12}
     again = runs.write_process(run, 3, "n1", attempt=1, world_size=4, started_ns=runs.T0 + 10**9)
     runs.write_closed(again, schema.SPANS, runs.loop(_STEPS))
-    lasting = [runs.event(0.1, kind, "one", 3, told) for kind in ("model", "flops", "attach")]
-    runs.write_closed(again, schema.EVENTS, [*lasting, runs.event(0.2, "checkpoint", "", 4, told)])
+    lasting = [runs.event(0.1, kind, "one", 3, attributes) for kind in ("model", "flops", "attach")]
+    runs.write_closed(
+        again, schema.EVENTS, [*lasting, runs.event(0.2, "checkpoint", "", 4, attributes)]
+    )
     node = runs.write_node(run, "n1", machine=runs.MACHINE)
     runs.write_closed(node, schema.SAMPLES, runs.node_samples(6))
 

@@ -62,11 +62,11 @@ def _outside(wanted: argparse.Namespace) -> int:
             assert process.stdout is not None
             try:
                 for line in process.stdout:
-                    told = json.loads(line)
-                    number = told["number"]
-                    for fault in told.get("faults", ()):
+                    message = json.loads(line)
+                    number = message["number"]
+                    for fault in message.get("faults", ()):
                         _report(number, fault, kinds)
-                    if "faults" in told:
+                    if "faults" in message:
                         runs += 1
                         number += 1
                         if runs % 100 == 0:

@@ -58,10 +58,10 @@ def test_the_operator_table_is_the_plugin_s(plugin: Path, traces: Path) -> None:
 
 def test_the_temporal_breakdown_is_hta_s(hta: Path, traces: Path) -> None:
     # HTA leaves the last step out; and it reads the rank from the file's head.
-    told = peers.drive(hta, peers.HTA.driver, traces, "--tables").tables["temporal 0"]
-    assert [row["rank"] for row in told] == [0, 1]
+    theirs_rows = peers.drive(hta, peers.HTA.driver, traces, "--tables").tables["temporal 0"]
+    assert [row["rank"] for row in theirs_rows] == [0, 1]
     ours = Analyzer(traces).temporal(drop_last_step=True).sort("rank").to_dicts()
-    for theirs, row in zip(told, ours, strict=True):
+    for theirs, row in zip(theirs_rows, ours, strict=True):
         found = [row["idle"], row["compute"], row["non_compute"], row["span"]]
         names = ("idle_time(us)", "compute_time(us)", "non_compute_time(us)", "kernel_time(us)")
         assert found == [1000 * theirs[name] for name in names]

@@ -118,7 +118,7 @@ def python_path(packages: Path) -> str:
     return os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(packages))))
 
 
-def told(jobs: pl.DataFrame, *columns: str) -> Counter[tuple[object, ...]]:
+def counted(jobs: pl.DataFrame, *columns: str) -> Counter[tuple[object, ...]]:
     return Counter(jobs.select(columns).rows())
 
 
@@ -131,7 +131,7 @@ def once_a_step(*rows: tuple[object, ...]) -> Counter[tuple[object, ...]]:
 def assert_two_stages(found: Pipeline) -> None:
     """Two stages of 1F1B: each does each microbatch, and gives it to the other."""
     jobs = found.jobs.filter(pl.col("kind") != "optimizer")
-    assert told(jobs, "step", "microbatch", "stage", "name") == once_a_step(
+    assert counted(jobs, "step", "microbatch", "stage", "name") == once_a_step(
         (0, "F"), (0, "send activations"), (0, "recv gradients"), (0, "B"),
         (1, "recv activations"), (1, "F"), (1, "B"), (1, "send gradients"),
     )  # fmt: skip
@@ -164,7 +164,7 @@ def test_megatrons_1f1b(megatron: Path, shm: Path, tmp_path: Path) -> None:
 def test_megatrons_interleaved_1f1b(megatron: Path, shm: Path, tmp_path: Path) -> None:
     found = pipeline(MEGATRON, megatron, shm, tmp_path, 2)
     jobs = found.jobs.filter(~pl.col("kind").is_in(["optimizer", "recv"]))
-    assert told(jobs, "step", "microbatch", "stage", "chunk", "name") == once_a_step(
+    assert counted(jobs, "step", "microbatch", "stage", "chunk", "name") == once_a_step(
         *((stage, chunk, name) for stage in (0, 1) for chunk in (0, 1) for name in "FB"),
         (0, 0, "send activations"), (1, 0, "send activations"), (0, 1, "send activations"),
         (1, 1, "send gradients"), (0, 1, "send gradients"), (1, 0, "send gradients"),

@@ -15,9 +15,9 @@ from haiprof.show import efficiency
 
 def with_model(folder: Path) -> Path:
     run = make_gpu_run(folder, ranks=2)
-    told = {"flops_per_step": 5e12, "tokens_per_step": 4096.0, "dtype": "bf16"}
+    model = {"flops_per_step": 5e12, "tokens_per_step": 4096.0, "dtype": "bf16"}
     for rank in range(2):
-        write_closed(run / f"n0#{rank}", schema.EVENTS, [event(0, "model", "", None, told)], 7)
+        write_closed(run / f"n0#{rank}", schema.EVENTS, [event(0, "model", "", None, model)], 7)
     return run
 
 

@@ -93,8 +93,8 @@ def test_a_run_that_recorded_no_kernels_though_asked_to_points_to_what_was_in_th
     runs.write_run(run, options=["kernels"])
     assert gpu_findings.NO_KERNELS in Analyzer(run).show_overview().lines
     runs.write_run(run, options={"kernels": "windows"})
-    told = [runs.recording_begins(120), runs.recording_ends(125, why="handover")]
-    replace(run / "n0#0", schema.EVENTS, told)
+    events = [runs.recording_begins(120), runs.recording_ends(125, why="handover")]
+    replace(run / "n0#0", schema.EVENTS, events)
     line = gpu_findings.REFUSED_WHOLE_STEP.format(kernels="windows")
     assert line in Analyzer(run).show_overview().lines
     assert "--kernels windows records" not in line
@@ -102,8 +102,8 @@ def test_a_run_that_recorded_no_kernels_though_asked_to_points_to_what_was_in_th
 
 def test_kernels_in_no_whole_step_tell_no_share(tmp_path: Path) -> None:
     run = runs.make_gpu_run(tmp_path / "r")
-    told = [runs.recording_begins(120), runs.recording_ends(125, why="handover")]
-    replace(run / "n0#0", schema.EVENTS, told)
+    events = [runs.recording_begins(120), runs.recording_ends(125, why="handover")]
+    replace(run / "n0#0", schema.EVENTS, events)
     shown = Analyzer(run).show_one_rank(0)
     assert gpu_findings.NO_WHOLE_STEP in shown.lines
     assert not shown.details
@@ -113,12 +113,12 @@ def test_kernels_in_no_whole_step_tell_no_share(tmp_path: Path) -> None:
 def graph_run(folder: Path) -> Path:
     """A run of which the replay of a graph ended the recording of kernels."""
     run = runs.make_gpu_run(folder)
-    told = [
+    events = [
         runs.recording_begins(0, why="start"),
         runs.event(0.125, "graphs", "the job replays CUDA graphs", None, {"mode": "windows"}),
         runs.recording_ends(125, why="graphs"),
     ]
-    replace(run / "n0#0", schema.EVENTS, told)
+    replace(run / "n0#0", schema.EVENTS, events)
     spans = [*runs.device_loop(20)]
     spans += [
         runs.device_span(12 * step + 1, 6, "graph 0", step, category="graph") for step in range(20)
@@ -331,9 +331,9 @@ def without_scripts(page: str) -> str:
 
 def test_the_report_tells_the_measured_overhead_and_what_followed_from_it(tmp_path: Path) -> None:
     run = runs.make_gpu_run(tmp_path / "r")
-    told = [runs.recording_begins(120), runs.recording_ends(240), runs.measured(1)]
+    events = [runs.recording_begins(120), runs.recording_ends(240), runs.measured(1)]
     down = runs.measured(2, 0.04, stepped_down_to="off")
-    replace(run / "n0#0", schema.EVENTS, [*told, {**down, "text": "Too dear"}])
+    replace(run / "n0#0", schema.EVENTS, [*events, {**down, "text": "Too dear"}])
     text = without_scripts(Analyzer(run).report(tmp_path / "x.html").read_text())
     assert "measured overhead 4 % (95 %: 3.7 … 4.3 %), so kernels are now recorded less" in text
     assert text.count('<td class="txt one">budget</td>') == 1
@@ -342,9 +342,11 @@ def test_the_report_tells_the_measured_overhead_and_what_followed_from_it(tmp_pa
     assert "Kernels are recorded from now on" not in text
 
 
-def test_a_cost_that_was_only_metered_is_not_told_as_a_comparison_of_steps(tmp_path: Path) -> None:
+def test_a_cost_that_was_only_metered_is_not_reported_as_a_comparison_of_steps(
+    tmp_path: Path,
+) -> None:
     run = runs.make_gpu_run(tmp_path / "r")
-    for event, told in (
+    for event, expected in (
         (
             runs.measured(2, None, windows=0, share=1, spent=0.0021, mode="all"),
             "Recording kernels: CUPTI and haiprof&#x27;s thread took 0.21 % of the time.",
@@ -353,7 +355,7 @@ def test_a_cost_that_was_only_metered_is_not_told_as_a_comparison_of_steps(tmp_p
     ):
         replace(run / "n0#0", schema.EVENTS, [event])
         text = without_scripts(Analyzer(run).report(tmp_path / "x.html").read_text())
-        assert told in text
+        assert expected in text
         assert "by comparing steps" not in text
     replace(run / "n0#0", schema.EVENTS, [runs.measured(2)])
     text = without_scripts(Analyzer(run).report(tmp_path / "x.html").read_text())

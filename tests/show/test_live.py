@@ -153,7 +153,7 @@ def test_steps_longer_than_a_minute_are_shown_by_the_last(tmp_path: Path) -> Non
     assert "█" * 20 in row(lines, "trend")  # a step covers the time before its end, too
 
 
-def test_a_job_that_hangs_is_told_by_its_samples(tmp_path: Path) -> None:
+def test_a_job_that_hangs_is_reported_by_its_samples(tmp_path: Path) -> None:
     run = live_run(tmp_path / "run")
     write_live(run / "n0#0", schema.SPANS, [loop(100)])
     write_live(run / "n0#0", schema.SAMPLES, [host_samples(45)])
@@ -255,7 +255,7 @@ def test_what_is_absent_is_left_out(tmp_path: Path) -> None:
 def test_the_node_in_its_units(tmp_path: Path) -> None:
     run = live_run(tmp_path / "run")
     node = write_node(run, state="live")
-    told = {
+    values = {
         ("mem.used.bytes", None): 3.0 * 2**30,
         ("mem.total.bytes", None): 8.0 * 2**30,
         **with_sockets("dram.read.bytes_per_s", 40e9, 41e9),
@@ -268,7 +268,7 @@ def test_the_node_in_its_units(tmp_path: Path) -> None:
         ("haiprof.cost.ratio", "cpu"): 0.001,
         ("haiprof.cost.ratio", "memory"): 0.003,
     }
-    write_live(node, schema.SAMPLES, [[*node_samples(3), *steady(3, told)]])
+    write_live(node, schema.SAMPLES, [[*node_samples(3), *steady(3, values)]])
     text = "\n".join(drawn(job(run), 120))
     assert "memory 3 GiB of 8 GiB" in text
     assert "dram read 81.0 GB/s" in text
@@ -288,7 +288,7 @@ def test_gpus_stand_with_the_rank_that_uses_them(tmp_path: Path) -> None:
     assert "2 gpus 60 % … 61 %" in "\n".join(text)
 
 
-def test_losses_and_the_newest_event_are_told(tmp_path: Path) -> None:
+def test_losses_and_the_newest_event_are_reported(tmp_path: Path) -> None:
     from haiprof.recorder.segments import Reach, TableWriter
     from haiprof.recorder.tables import RowTable
 
@@ -363,7 +363,7 @@ def test_ranks_that_come_later_are_found(tmp_path: Path) -> None:
     assert watched.state().word == "ended"
 
 
-def test_a_recorder_that_is_gone_is_told_from_one_that_is_silent(tmp_path: Path) -> None:
+def test_a_recorder_that_is_gone_is_distinguished_from_one_that_is_silent(tmp_path: Path) -> None:
     run = live_run(tmp_path / "run")
     write_live(run / "n0#0", schema.SPANS, [loop(20)])
     assert watched_state(run, recorder_lives=False) == "recorder gone"

@@ -148,8 +148,8 @@ def test_what_tells_most_is_kept_of_too_many_events_and_latencies_are_none(tmp_p
     text = without_scripts(page_of(run, tmp_path))
     assert "took NVML" not in text
     places = [
-        text.find(told)
-        for told in ("source 0 is", "source 193 is", "hook 2 failed", "2 errors", "is lost", "Xid")
+        text.find(words)
+        for words in ("source 0 is", "source 193 is", "hook 2 failed", "2 errors", "is lost", "Xid")
     ]
     assert -1 not in places
     assert places == sorted(places)
@@ -160,8 +160,8 @@ def test_what_tells_most_is_kept_of_too_many_events_and_latencies_are_none(tmp_p
 def test_a_run_with_nothing_but_latencies_has_no_events(tmp_path: Path) -> None:
     run = runs.make_run(tmp_path / "r")
     read = {"instance": "gpu0", "gpm_sample_us": 3.0, "gpm_metrics_us": 9.5}
-    told = runs.event(1, "source", "reading the activity counters took NVML 12 us", None, read)
-    runs.write_closed(run / "n0", schema.EVENTS, [told])
+    latency = runs.event(1, "source", "reading the activity counters took NVML 12 us", None, read)
+    runs.write_closed(run / "n0", schema.EVENTS, [latency])
     assert "No loss, death, full disk or failed hook" in page_of(run, tmp_path)
 
 

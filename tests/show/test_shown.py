@@ -119,7 +119,7 @@ def test_throttling_is_not_called_a_share_of_the_time(tmp_path: Path) -> None:
     rows = [runs.sample(s, "cgroup.throttled.percent", 640, "command") for s in (1, 2)]
     runs.write_closed(run / "n0", schema.SAMPLES, runs.node_samples(5) + rows)
     text = " ".join(str(Analyzer(run).show_overview()).split())
-    assert "100 % is one core held back all the time" in text
+    assert "100 % is one core throttled all the time" in text
 
 
 def test_of_interfaces_the_busiest_is_shown_and_called_so(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ class Writer:
         self.table.push()
 
 
-def told(parts: list[Part]) -> list[tuple[int, str, str | None, float]]:
+def rows_of(parts: list[Part]) -> list[tuple[int, str, str | None, float]]:
     """Return the samples of parts as rows."""
     rows = []
     for part in parts:
@@ -70,7 +70,7 @@ def test_each_row_comes_once_with_texts_that_are_new_in_it(tmp_path: Path) -> No
             (second, f"metric{second // 3}", f"gpu{second}", 0.5),
         ]
         writer.write(*rows)
-        assert told(follower.read()["samples"]) == rows
+        assert rows_of(follower.read()["samples"]) == rows
         assert follower.read() == {}
     assert follower.problems == []
 
@@ -79,7 +79,7 @@ def test_of_the_past_only_the_newest_batches_are_read(tmp_path: Path) -> None:
     writer = Writer(tmp_path)
     for second in range(200):
         writer.write((second, f"metric{second}", None, 1.0))
-    read = told(FolderFollower(tmp_path, [SAMPLES]).read()["samples"])
+    read = rows_of(FolderFollower(tmp_path, [SAMPLES]).read()["samples"])
     # Their texts are of dictionaries that came with batches that are passed over.
     assert read == [(second, f"metric{second}", None, 1.0) for second in range(150, 200)]
 
@@ -92,11 +92,11 @@ def test_of_much_that_is_new_at_once_only_the_newest_bytes_are_read(
     follower = FolderFollower(tmp_path, [SAMPLES])
     for second in range(20):
         writer.write((second, "a", None, 1.0))
-    read = told(follower.read()["samples"])
+    read = rows_of(follower.read()["samples"])
     assert 1 <= len(read) < 20
     assert read[-1] == (19, "a", None, 1.0)
     writer.write((20, "a", None, 1.0))
-    assert told(follower.read()["samples"]) == [(20, "a", None, 1.0)]
+    assert rows_of(follower.read()["samples"]) == [(20, "a", None, 1.0)]
 
 
 def test_only_what_was_appended_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +110,7 @@ def test_only_what_was_appended_is_read(tmp_path: Path, monkeypatch: pytest.Monk
     pread = os.pread
     monkeypatch.setattr(os, "pread", lambda fd, n, at: asked.append(at) or pread(fd, n, at))
     writer.write((100, "m0", None, 1.0))
-    assert told(follower.read()["samples"]) == [(100, "m0", None, 1.0)]
+    assert rows_of(follower.read()["samples"]) == [(100, "m0", None, 1.0)]
     assert asked
     assert min(asked) == before
 
@@ -132,7 +132,7 @@ def test_a_stream_cut_anywhere_gives_what_is_whole_and_the_rest_later(
     read = []
     for cut in [*cuts, len(data)]:
         (growing / "samples-0.arrows").write_bytes(data[:cut])
-        read += told(follower.read().get("samples", []))
+        read += rows_of(follower.read().get("samples", []))
         assert read == rows[: len(read)]
     assert read == rows
     assert follower.problems == []
@@ -142,12 +142,12 @@ def test_a_segment_that_is_closed_meanwhile_gives_the_rest_of_its_rows(tmp_path:
     writer = Writer(tmp_path)
     follower = FolderFollower(tmp_path, [SAMPLES])
     writer.write((1, "a", None, 1.0))
-    assert told(follower.read()["samples"]) == [(1, "a", None, 1.0)]
+    assert rows_of(follower.read()["samples"]) == [(1, "a", None, 1.0)]
     writer.write((2, "b", "x", 2.0))
     writer.table.close()
     assert not (tmp_path / "samples-0.arrows").exists()
     writer.write((3, "a", None, 3.0))
-    assert told(follower.read()["samples"]) == [(2, "b", "x", 2.0), (3, "a", None, 3.0)]
+    assert rows_of(follower.read()["samples"]) == [(2, "b", "x", 2.0), (3, "a", None, 3.0)]
     assert follower.read() == {}
 
 
@@ -157,13 +157,13 @@ def test_two_writers_of_one_table_are_both_followed(tmp_path: Path) -> None:
     for second in range(3):
         ring.write((second, "python.gc.count", "0", 1.0))
         node.write((second, "proc.cpu.percent", None, 2.0))
-        assert sorted(told(follower.read()["samples"])) == [
+        assert sorted(rows_of(follower.read()["samples"])) == [
             (second, "proc.cpu.percent", None, 2.0),
             (second, "python.gc.count", "0", 1.0),
         ]
     ring.table.close()
     node.table.close()
-    ended = told(FolderFollower(tmp_path, [SAMPLES]).read()["samples"])
+    ended = rows_of(FolderFollower(tmp_path, [SAMPLES]).read()["samples"])
     assert {metric for _, metric, _, _ in ended} == {"proc.cpu.percent", "python.gc.count"}
 
 
@@ -177,20 +177,22 @@ def test_an_ended_run_shows_its_last_rows(tmp_path: Path) -> None:
 def test_dictionaries_that_take_the_place_of_others_are_seen(tmp_path: Path) -> None:
     rows = [[sample(n, f"metric{n}", 1.0 * n, f"i{n}")] for n in range(4)]
     write_live(tmp_path, schema.SAMPLES, rows)
-    read = told(FolderFollower(tmp_path, [SAMPLES]).read()["samples"])
+    read = rows_of(FolderFollower(tmp_path, [SAMPLES]).read()["samples"])
     assert [(metric, instance) for _, metric, instance, _ in read] == [
         (f"metric{n}", f"i{n}") for n in range(4)
     ]
 
 
-def test_null_steps_are_told_from_step_0(tmp_path: Path) -> None:
+def test_null_steps_are_distinguished_from_step_0(tmp_path: Path) -> None:
     write_live(tmp_path, schema.SPANS, [[span(0, 1, "user", "a"), span(1, 1, "user", "b", 0)]])
     (part,) = FolderFollower(tmp_path, [SPANS]).read()["spans"]
     assert part.columns["step"].tolist() == [-1, 0]
 
 
 @pytest.mark.parametrize("damage", ["zeros", "noise", "body"])
-def test_damage_is_told_once_and_what_is_before_it_is_there(tmp_path: Path, damage: str) -> None:
+def test_damage_is_reported_once_and_what_is_before_it_is_there(
+    tmp_path: Path, damage: str
+) -> None:
     writer = Writer(tmp_path)
     for second in range(3):
         writer.write((second, "a", None, 1.0))
@@ -207,7 +209,7 @@ def test_damage_is_told_once_and_what_is_before_it_is_there(tmp_path: Path, dama
         data[whole + 16 : whole + 64] = b"\xff" * 48
     file.write_bytes(data)
     follower = FolderFollower(tmp_path, [SAMPLES])
-    assert [row[0] for row in told(follower.read()["samples"])] == [0, 1, 2]
+    assert [row[0] for row in rows_of(follower.read()["samples"])] == [0, 1, 2]
     assert follower.read() == {}
     (problem,) = follower.problems
     assert problem.startswith(f"{file}: damaged (")
@@ -261,6 +263,6 @@ def test_texts_that_cannot_be_read_are_left_out_and_reported(
     else:
         write_closed(tmp_path, schema.SAMPLES, rows, number=1)
     follower = FolderFollower(tmp_path, [SAMPLES])
-    assert len(told(follower.read()["samples"])) == 2
+    assert len(rows_of(follower.read()["samples"])) == 2
     (line,) = follower.problems
     assert line.startswith(f"{file}: damaged (")

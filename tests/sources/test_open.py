@@ -107,7 +107,7 @@ def test_another_process_can_read_the_traces(job: Path) -> None:
         assert Analyzer(job, executor=pool).spans().equals(Analyzer(job).spans())
 
 
-def test_a_rank_is_told_by_the_file_else_by_its_name(tmp_path: Path) -> None:
+def test_a_rank_is_reported_by_the_file_else_by_its_name(tmp_path: Path) -> None:
     traces.write(tmp_path / "r" / "rank_3.json", traces.small(rank=None))
     traces.write(tmp_path / "r" / "rank_4.json", traces.small(rank=0))
     traces.write(tmp_path / "r" / "other.json", traces.small(rank=None))
@@ -119,14 +119,14 @@ def test_a_rank_is_told_by_the_file_else_by_its_name(tmp_path: Path) -> None:
     }
 
 
-def test_two_workers_that_say_to_be_one_rank_are_kept_and_told(tmp_path: Path) -> None:
+def test_two_workers_that_say_to_be_one_rank_are_kept_and_reported(tmp_path: Path) -> None:
     for name in ("n_1.7.pt.trace.json", "n_2.7.pt.trace.json"):
         traces.write(tmp_path / "r" / name, traces.small(rank=0))
     run = open_path(tmp_path / "r").run
     assert [p.folder.name for p in run.processes] == ["n#0", "n#0.n_2"]
     assert [p.label for p in run.processes] == ["rank 0, in n#0", "rank 0, in n#0.n_2"]
     (problem,) = run.problems
-    assert "n_1.7.pt.trace.json: says to be rank 0, and so does n_2.7.pt.trace.json" in problem
+    assert "n_1.7.pt.trace.json: claims to be rank 0, and so does n_2.7.pt.trace.json" in problem
 
 
 def test_times_begin_at_the_files_base_wherever_it_stands(tmp_path: Path) -> None:
@@ -158,9 +158,9 @@ def test_a_large_file_is_written_in_parts_that_begin_at_its_base(
 CASES = {
     "empty": (b"", "is empty: see whether the job could write it"),
     "blanks": (b"  \n", "is empty: see whether the job could write it"),
-    "text": (b"hello", "is no trace (it is no JSON object and no list): give a trace"),
-    "number": (b"17", "is no trace (it is no JSON object and no list): give a trace"),
-    "other": (b'{"name": "config", "values": [1, 2]}', "is no trace (traceEvents is missing)"),
+    "text": (b"hello", "is not a trace (it is no JSON object and no list): give a trace"),
+    "number": (b"17", "is not a trace (it is no JSON object and no list): give a trace"),
+    "other": (b'{"name": "config", "values": [1, 2]}', "is not a trace (traceEvents is missing)"),
     "no events": (b'{"traceEvents": []}', "has no events: give a trace of torch.profiler"),
     "others events": (
         b'[{"ph": "X", "cat": "FEE", "name": "f", "ts": 1, "dur": 2, "pid": 1, "tid": 1}]',
@@ -182,12 +182,12 @@ def test_what_is_no_trace_is_one_line(case: str, tmp_path: Path, temporary: Path
     assert list(temporary.iterdir()) == []
 
 
-def test_beside_good_traces_bad_ones_are_told(job: Path) -> None:
+def test_beside_good_traces_bad_ones_are_reported(job: Path) -> None:
     (job / "node7_41.5.pt.trace.json").write_bytes(b"hello")
     analyzer = Analyzer(job)
     assert analyzer.ranks == [0, 1]
     (problem,) = analyzer.problems()
-    assert problem.startswith(f"{job}/node7_41.5.pt.trace.json: is no trace")
+    assert problem.startswith(f"{job}/node7_41.5.pt.trace.json: is not a trace")
 
 
 def test_a_cut_trace_is_read_up_to_the_cut(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_a_cut_trace_is_read_up_to_the_cut(tmp_path: Path) -> None:
     assert analyzer.events(kind="import")["text"].to_list() == [problem]
 
 
-def test_a_cut_gzip_stream_is_told_as_such(tmp_path: Path) -> None:
+def test_a_cut_gzip_stream_is_reported_as_such(tmp_path: Path) -> None:
     file = traces.write(tmp_path / "w.json.gz", traces.small())
     file.write_bytes(file.read_bytes()[:-60])
     (problem,) = Analyzer(file).problems()
@@ -272,7 +272,7 @@ def test_an_import_of_one_file_lies_beside_it(job: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["touched", "longer", "added", "version", "broken"])
-def test_a_stale_import_is_not_read_and_told(change: str, job: Path) -> None:
+def test_a_stale_import_is_not_read_and_reported(change: str, job: Path) -> None:
     place = kept(job)
     file = sorted(job.glob("*.gz"))[0]
     document = json.loads((place / "run.json").read_text())
@@ -291,7 +291,7 @@ def test_a_stale_import_is_not_read_and_told(change: str, job: Path) -> None:
     assert analyzer.run.folder != place
     (problem,) = analyzer.problems()
     assert problem.startswith(f"{place}: ")
-    assert problem.endswith("and was not read: make it anew with haiprof import")
+    assert problem.endswith("and was not read: redo it with haiprof import")
     if change != "broken":
         assert kept(job) == place
         assert Analyzer(job).problems() == []
@@ -300,7 +300,7 @@ def test_a_stale_import_is_not_read_and_told(change: str, job: Path) -> None:
 
 def test_a_folder_that_is_no_import_is_not_replaced(job: Path) -> None:
     runs.write_run(job / "haiprof-import")
-    with pytest.raises(HaiprofError, match="is there and no import of haiprof: remove it"):
+    with pytest.raises(HaiprofError, match="exists and is not an import of haiprof: remove it"):
         kept(job)
 
 

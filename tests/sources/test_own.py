@@ -39,7 +39,7 @@ def test_a_log_folder_with_several_runs_lists_them_newest_first(tmp_path: Path) 
     for name, age in (("old", 2), ("new", 0), ("middle", 1)):
         runs.make_run(tmp_path / name)
         runs.write_run(tmp_path / name, created_ns=runs.T0 - age)
-    assert "holds 3 runs, newest first: new, middle, old: give one of them" in error_of(tmp_path)
+    assert "contains 3 runs, newest first: new, middle, old: give one of them" in error_of(tmp_path)
 
 
 def test_names_come_from_process_json_and_never_from_the_folder(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_run_nobody_recorded_into_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"version": "2.0"}, "field 'version' is 2.0, and this haiprof reads 1.x: update haiprof"),
         ({"version": "0.9"}, "open it with the haiprof that wrote it"),
@@ -121,12 +121,12 @@ def test_a_run_nobody_recorded_into_says_so(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_field_of_run_json_is_named(
-    tmp_path: Path, changes: dict[str, object], told: str
+    tmp_path: Path, changes: dict[str, object], message: str
 ) -> None:
     run = runs.make_run(tmp_path / "r")
     runs.write_run(run, **changes)
     line = error_of(run)
-    assert told in line
+    assert message in line
     assert line.startswith(f"{run}/run.json: ")
 
 
@@ -177,7 +177,7 @@ def test_a_truncated_run_json_is_one_line(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"rank": "0"}, "field 'rank' is '0', not a whole number of 64 bits or null"),
         ({"node": ""}, "field 'node' is '', not a name"),
@@ -190,7 +190,7 @@ def test_a_truncated_run_json_is_one_line(tmp_path: Path, text: str) -> None:
     ],
 )
 def test_a_broken_rank_does_not_hide_the_others(
-    tmp_path: Path, changes: dict[str, object], told: str
+    tmp_path: Path, changes: dict[str, object], message: str
 ) -> None:
     run = runs.make_run(tmp_path / "r", ranks=2)
     document = {"format": "haiprof-process", "version": "1.0", "node": "n0", "rank": 1, "pid": 1}
@@ -198,7 +198,7 @@ def test_a_broken_rank_does_not_hide_the_others(
     opened = open_run(run)
     assert [p.rank for p in opened.processes] == [0, None]
     assert len(opened.problems) == 1
-    assert told in opened.problems[0]
+    assert message in opened.problems[0]
     assert str(run / "n0#1" / "process.json") in opened.problems[0]
 
 
@@ -221,7 +221,7 @@ def test_other_folders_of_a_run_are_ignored(tmp_path: Path) -> None:
     assert open_run(run).problems == ()
 
 
-def test_the_machine_of_a_node_is_read_and_an_older_recorder_told_none(tmp_path: Path) -> None:
+def test_the_machine_of_a_node_is_read_and_an_older_recorder_has_none(tmp_path: Path) -> None:
     run = runs.make_run(tmp_path / "r")
     assert [p.machine for p in open_run(run).processes] == [None, None]
     runs.write_node(run, machine=runs.MACHINE)

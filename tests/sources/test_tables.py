@@ -44,8 +44,8 @@ def test_closed_files_may_each_have_their_own_texts_and_columns_of_nothing(tmp_p
     threads = [[None, 7], [8, 9], [None, None, None], [10]]
     for number, (texts, ids) in enumerate(zip(names, threads, strict=True)):
         rows = [
-            {**runs.span(0, 1, "op", "", 0), "name": text, "python_id": told}
-            for text, told in zip(texts, ids, strict=True)
+            {**runs.span(0, 1, "op", "", 0), "name": text, "python_id": python_id}
+            for text, python_id in zip(texts, ids, strict=True)
         ]
         arrow = schema.arrow_schema(schema.SPANS)
         place = arrow.get_field_index("name")
@@ -75,10 +75,12 @@ def test_closed_files_may_each_have_their_own_texts_and_columns_of_nothing(tmp_p
 def test_what_is_the_same_of_all_rows_or_of_some_files_is_read(
     tmp_path: Path, ids: list[list[int | None]]
 ) -> None:
-    for number, told in enumerate(ids):
-        rows = [{**runs.span(i, 1, "op", "f", i), "python_id": each} for i, each in enumerate(told)]
+    for number, of_file in enumerate(ids):
+        rows = [
+            {**runs.span(i, 1, "op", "f", i), "python_id": each} for i, each in enumerate(of_file)
+        ]
         runs.write_closed(tmp_path, schema.SPANS, rows, number)
-    wanted = [each for told in ids for each in told]
+    wanted = [each for of_file in ids for each in of_file]
     frame = read_table(tmp_path, schema.SPANS).frame
     assert frame.height == len(wanted)
     assert frame["python_id"].to_list() == wanted
@@ -247,7 +249,7 @@ def test_a_folder_without_the_table_gives_an_empty_frame(tmp_path: Path) -> None
 
 
 def write_batches(file: Path, batches: list[pa.RecordBatch]) -> None:
-    """Write a stream, or a file of batches that are compressed, whatever they hold."""
+    """Write a stream, or a file of compressed batches, whatever they contain."""
     made = pa.ipc.new_stream if file.suffix == ".arrows" else pa.ipc.new_file
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     with pa.OSFile(str(file), "wb") as sink, made(sink, batches[0].schema, options=options) as out:
@@ -311,7 +313,7 @@ BLOCK = struct.Struct("<qi4xq")
 
 
 def blocks_of(content: bytes, kind: str) -> list[int]:
-    """Return where the footer of a file tells of its messages of one kind."""
+    """Return where the footer of a file lists its messages of one kind."""
     footer = len(content) - 10 - int.from_bytes(content[-10:-6], "little")
     found = []
     with pa.BufferReader(content) as source:
@@ -325,7 +327,7 @@ def blocks_of(content: bytes, kind: str) -> list[int]:
 
 
 def miscount(content: bytearray, block: int) -> None:
-    """Have the footer tell of a body that is longer than the message has."""
+    """Have the footer claim a body that is longer than the message's."""
     begin, head, body = BLOCK.unpack_from(content, block)
     BLOCK.pack_into(content, block, begin, head, body + 8)
 

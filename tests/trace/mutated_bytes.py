@@ -28,7 +28,7 @@ def _add_text() -> None:
 
         return made
 
-    for what, value, told in (
+    for what, value, reported in (
         ("stray_byte", b"aten::\xff\xfe", False),
         ("cut_character", b"aten::\xe2\x82", False),
         ("overlong", b"aten::\xc0\xaf", False),
@@ -51,7 +51,7 @@ def _add_text() -> None:
         ("formula", b"=cmd|' /C calc'!A0", False),
         ("long", b"a" * 100_000, False),
     ):
-        add(f"text.{what}", name(value), told)
+        add(f"text.{what}", name(value), reported)
 
     def distinct(events: list[Event], chance: random.Random) -> None:
         sample = next(e for e in events if timed(e))
@@ -112,7 +112,7 @@ def _add_damage() -> None:
         return made
 
     for number in range(16):
-        add(f"cut.anywhere_{number}", cut(number), told=True)
+        add(f"cut.anywhere_{number}", cut(number), reported=True)
     for what, pattern in (
         ("after_quote", rb'"name": ?"'), ("within_name", rb'"name": ?"..'),
         ("after_colon", rb'"ts":'), ("within_number", rb'"ts": ?\d\d'),
@@ -120,9 +120,13 @@ def _add_damage() -> None:
         ("after_comma", rb"\},"), ("after_event", rb"\}(?=,)"),
         ("within_key", rb'"arg'), ("after_events", rb"\}\s*\](?=,)"),
     ):  # fmt: skip
-        add(f"cut.{what}", cut_after(pattern), told=True)
-    add("cut.within_escape", lambda s: s.text("sync")[:4000] + b'"name": "\\u20', told=True)
-    add("cut.within_character", lambda s: s.text("sync")[:4000] + b'"name": "\xe2\x82', told=True)
+        add(f"cut.{what}", cut_after(pattern), reported=True)
+    add("cut.within_escape", lambda s: s.text("sync")[:4000] + b'"name": "\\u20', reported=True)
+    add(
+        "cut.within_character",
+        lambda s: s.text("sync")[:4000] + b'"name": "\xe2\x82',
+        reported=True,
+    )
     for number in range(24):
         add(f"damage.bits_{number}", flipped(number))
     for number in range(16):
@@ -165,22 +169,22 @@ def _add_compressed() -> None:
         add(
             f"gzip.cut_{number}",
             lambda s, part=part: (whole := packed(s.text("amd")))[: int(len(whole) * part)],
-            told=True,
+            reported=True,
         )
     for number in range(8):
-        add(f"gzip.bit_{number}", flipped(number), told=True)
-    add("gzip.only_magic", lambda s: b"\x1f\x8b", told=True)
-    add("gzip.only_head", lambda s: packed(s.text("amd"))[:10], told=True)
-    add("gzip.method", changed(2, b"\x07"), told=True)
-    add("gzip.flags", changed(3, b"\xe0"), told=True)
-    add("gzip.checksum", changed(-8, b"\x00\x00\x00\x00"), told=True)
-    add("gzip.size", changed(-4, b"\x00\x00\x00\x00"), told=True)
-    add("gzip.trailing_rubbish", lambda s: packed(s.text("amd")) + b"rubbish", told=True)
+        add(f"gzip.bit_{number}", flipped(number), reported=True)
+    add("gzip.only_magic", lambda s: b"\x1f\x8b", reported=True)
+    add("gzip.only_head", lambda s: packed(s.text("amd"))[:10], reported=True)
+    add("gzip.method", changed(2, b"\x07"), reported=True)
+    add("gzip.flags", changed(3, b"\xe0"), reported=True)
+    add("gzip.checksum", changed(-8, b"\x00\x00\x00\x00"), reported=True)
+    add("gzip.size", changed(-4, b"\x00\x00\x00\x00"), reported=True)
+    add("gzip.trailing_rubbish", lambda s: packed(s.text("amd")) + b"rubbish", reported=True)
     add("gzip.trailing_zeros", lambda s: packed(s.text("amd")) + bytes(512))
-    add("gzip.empty", lambda s: packed(b""), told=True)
-    add("gzip.twice", lambda s: packed(packed(s.text("amd"))), told=True)
+    add("gzip.empty", lambda s: packed(b""), reported=True)
+    add("gzip.twice", lambda s: packed(packed(s.text("amd"))), reported=True)
     add("gzip.members", lambda s: packed(s.text("amd")[:9000]) + packed(s.text("amd")[9000:]))
-    add("gzip.deflate_only", lambda s: zlib.compress(s.text("amd")), told=True)
+    add("gzip.deflate_only", lambda s: zlib.compress(s.text("amd")), reported=True)
 
     events = b'{"schemaVersion": 1, "traceEvents": ['
     event = b'{"ph": "X", "cat": "cpu_op", "pid": 1, "tid": 1, "ts": 1, "dur": 1, "name": "'
@@ -203,7 +207,7 @@ def _add_compressed() -> None:
     }.items():
         # A reader may pass over what it has no use for, however long it is.
         harmless = what in ("key", "fraction", "header", "headers", "argument")
-        add(f"bomb.{what}", lambda s, made=made: made(), told=not harmless)
+        add(f"bomb.{what}", lambda s, made=made: made(), reported=not harmless)
 
 
 _add_compressed()

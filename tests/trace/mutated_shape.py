@@ -63,20 +63,20 @@ def _add_top() -> None:
 
     add("top.list_of_events", lambda s: dump(s.trace("amd")["traceEvents"]))
     add("top.list_without_categories", ascend)
-    add("top.lines", lines, told=True)
-    add("top.two_documents", two("sync"), told=True)
-    add("top.trailing_rubbish", lambda s: s.text("amd") + b"\x00\xff rubbish", told=True)
-    add("top.trailing_zeros", lambda s: s.text("amd") + bytes(8192), told=True)
-    add("top.leading_rubbish", lambda s: b"rubbish " + s.text("amd"), told=True)
+    add("top.lines", lines, reported=True)
+    add("top.two_documents", two("sync"), reported=True)
+    add("top.trailing_rubbish", lambda s: s.text("amd") + b"\x00\xff rubbish", reported=True)
+    add("top.trailing_zeros", lambda s: s.text("amd") + bytes(8192), reported=True)
+    add("top.leading_rubbish", lambda s: b"rubbish " + s.text("amd"), reported=True)
     add("top.byte_order_mark", lambda s: b"\xef\xbb\xbf" + s.text("amd"))
-    add("top.utf_16", lambda s: s.text("sync").decode().encode("utf-16"), told=True)
+    add("top.utf_16", lambda s: s.text("sync").decode().encode("utf-16"), reported=True)
     add("top.latin_1", lambda s: s.text("sync").replace(b"aten::", b"\xe4ten::"))
     add("top.events_twice", events_twice)
     add("top.events_only_empty", lambda s: dump({**s.trace("amd"), "traceEvents": []}))
-    add("top.within_another", lambda s: b'{"trace": ' + s.text("amd") + b"}", told=True)
-    add("top.no_comma", lambda s: s.text("amd").replace(b"},", b"}", 20), told=True)
+    add("top.within_another", lambda s: b'{"trace": ' + s.text("amd") + b"}", reported=True)
+    add("top.no_comma", lambda s: s.text("amd").replace(b"},", b"}", 20), reported=True)
     add("top.comma_at_end", lambda s: re.sub(rb"\}\s*\]", b"},]", s.text("sync")))
-    add("top.single_quotes", lambda s: s.text("amd").replace(b'"', b"'"), told=True)
+    add("top.single_quotes", lambda s: s.text("amd").replace(b'"', b"'"), reported=True)
     add("top.comments", lambda s: s.text("amd").replace(b"[", b"[ // events\n", 1))
 
 
@@ -101,14 +101,14 @@ def _add_nesting() -> None:
     for depth in (10, 1000, 30_000):
         add(f"nesting.lists_{depth}", argument(depth, "[", "]"))
         add(f"nesting.objects_{depth}", argument(depth, '{"a":', "}"))
-    add("nesting.unclosed", member(1_000_000, b"["), told=True)
-    add("nesting.unclosed_objects", member(1_000_000, b'{"a":'), told=True)
-    add("nesting.only_brackets", lambda s: b"[" * 3_000_000, told=True)
-    add("nesting.only_braces", lambda s: b'{"traceEvents":[' * 100_000, told=True)
+    add("nesting.unclosed", member(1_000_000, b"["), reported=True)
+    add("nesting.unclosed_objects", member(1_000_000, b'{"a":'), reported=True)
+    add("nesting.only_brackets", lambda s: b"[" * 3_000_000, reported=True)
+    add("nesting.only_braces", lambda s: b'{"traceEvents":[' * 100_000, reported=True)
     add(
         "nesting.events_in_events",
         lambda s: dump({"traceEvents": [[s.trace("sync")["traceEvents"]]]}),
-        told=True,
+        reported=True,
     )
 
 

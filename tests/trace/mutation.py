@@ -45,14 +45,14 @@ class Sources:
 
 Maker = Callable[[Sources], bytes]
 MADE: dict[str, Maker] = {}
-told_of: set[str] = set()
+reported_names: set[str] = set()
 
 
-def add(name: str, maker: Maker, told: bool = False) -> None:
+def add(name: str, maker: Maker, reported: bool = False) -> None:
     assert name not in MADE, name
     MADE[name] = maker
-    if told:
-        told_of.add(name)
+    if reported:
+        reported_names.add(name)
 
 
 @functools.cache

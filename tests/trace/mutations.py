@@ -2,8 +2,8 @@
 
     for name, data in mutations(DATA / "traces"): ...
 
-A name is ``<group>.<what>``. :data:`TOLD` holds those that lose or invent something unless a reader
-says so; the others are odd, but a reader may take them as they are. No trace is read before the
+A name is ``<group>.<what>``. :data:`REPORTED` contains those that lose or invent something unless
+a reader says so; the others are odd, but a reader may accept them. No trace is read before the
 first mutation is made, so tests can be named without any.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 import mutated_bytes
 import mutated_shape
 import mutated_values
-from mutation import MADE, SOURCES, Sources, told_of
+from mutation import MADE, SOURCES, Sources, reported_names
 
 #: The modules that register their mutations when they are imported.
 MODULES = (mutated_values, mutated_shape, mutated_bytes)
@@ -24,9 +24,9 @@ BOMB_BYTES = mutated_bytes.BOMB_BYTES
 #: All names.
 NAMES = tuple(MADE)
 #: Those of which a reader must say something.
-TOLD = frozenset(told_of)
+REPORTED = frozenset(reported_names)
 
-__all__ = ["BOMB_BYTES", "NAMES", "SOURCES", "TOLD", "make", "mutations"]
+__all__ = ["BOMB_BYTES", "NAMES", "REPORTED", "SOURCES", "make", "mutations"]
 
 
 def mutations(traces: Path) -> Iterator[tuple[str, bytes]]:

@@ -526,7 +526,7 @@ def mutate(text: str, dice: random.Random) -> bytes:
 
 @needs_traces
 @pytest.mark.parametrize("seed", range(6))
-def test_mutated_traces_are_read_or_told_of(seed: int) -> None:
+def test_mutated_traces_are_read_or_reported(seed: int) -> None:
     dice = random.Random(seed)
     silent = 0
     for i in range(100):

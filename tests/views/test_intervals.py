@@ -76,12 +76,12 @@ def test_each_instant_belongs_to_the_innermost_interval(pairs: Pairs) -> None:
 def calls(draw: st.DrawFn, low: int = 0, high: int = 40, depth: int = 4) -> Pairs:
     """Draw intervals nested as function calls are."""
     edges = sorted(draw(st.lists(st.integers(low, high), max_size=6)))
-    made: Pairs = []
+    rows: Pairs = []
     for start, end in zip(edges[::2], edges[1::2], strict=False):
-        made.append((start, end))
+        rows.append((start, end))
         if depth:
-            made += draw(calls(start, end, depth - 1))
-    return made
+            rows += draw(calls(start, end, depth - 1))
+    return rows
 
 
 @given(calls())
@@ -107,9 +107,9 @@ def test_times_as_large_as_epoch_nanoseconds_stay_exact() -> None:
 @given(intervals, intervals)
 def test_shared_instants_are_those_in_both(one: Pairs, two: Pairs) -> None:
     start, end = intersect(*merge(*arrays(one)), *merge(*arrays(two)))
-    made = list(zip(start.tolist(), end.tolist(), strict=True))
-    assert painted(made) == painted(one) & painted(two)
-    assert all(low < high for low, high in made)
+    pairs = list(zip(start.tolist(), end.tolist(), strict=True))
+    assert painted(pairs) == painted(one) & painted(two)
+    assert all(low < high for low, high in pairs)
 
 
 @given(intervals, intervals)
@@ -132,10 +132,10 @@ def test_pieces_belong_to_the_innermost_interval_and_never_overlap(pairs: Pairs)
 @given(intervals, intervals)
 def test_what_is_subtracted_leaves_the_instants_of_the_first_alone(one: Pairs, two: Pairs) -> None:
     start, end = subtract(*merge(*arrays(one)), *merge(*arrays(two)))
-    made = list(zip(start.tolist(), end.tolist(), strict=True))
-    assert painted(made) == painted(one) - painted(two)
-    assert all(low < high for low, high in made)
-    assert all(before[1] < after[0] for before, after in itertools.pairwise(made))
+    pairs = list(zip(start.tolist(), end.tolist(), strict=True))
+    assert painted(pairs) == painted(one) - painted(two)
+    assert all(low < high for low, high in pairs)
+    assert all(before[1] < after[0] for before, after in itertools.pairwise(pairs))
 
 
 @given(st.lists(intervals, max_size=4), intervals)

@@ -1,4 +1,4 @@
-"""What GPUs can do at most, and what is not guessed."""
+"""Peak FLOP/s of GPUs, and what is not guessed."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def test_a_product_has_the_peak_that_its_maker_names(
     ],
 )
 def test_what_is_not_known_is_not_guessed(unknown: Gpu, dtype: str, why: str) -> None:
-    found, told = peak(unknown, dtype)
+    found, reason = peak(unknown, dtype)
     assert found is None
-    assert why in told
-    assert told.endswith("give the option peak_flops")
+    assert why in reason
+    assert reason.endswith("give the option peak_flops")
 
 
 def test_of_a_mixture_the_times_add_up() -> None:

@@ -1,4 +1,4 @@
-"""Where in the user's code a span was called from.
+"""The place in the user's code that a span was called from.
 
 Tests: tests/findings/deep/test_rules.py.
 """
@@ -12,7 +12,7 @@ import polars as pl
 
 from haiprof.views.trace.linking.linked import CALLS, Linked
 
-#: A frame of Python as torch.profiler writes it: ``train.py(45): main``.
+#: A Python frame as torch.profiler writes it: ``train.py(45): main``.
 _FRAME = re.compile(r"\.py\(\d+\)")
 #: Frames of libraries, which the user did not write.
 _LIBRARY = re.compile(
@@ -22,10 +22,10 @@ _LIBRARY = re.compile(
 
 
 def line(linked: Linked, row: int) -> str | None:
-    """Return the innermost frame of the user's code around a span; None where none is known.
+    """Return the innermost frame of the user's code around a span; None if none is known.
 
-    From the stack that the op was recorded with, else from the Python functions of its thread;
-    where all frames are a library's, the innermost of those.
+    Taken from the stack recorded with the op, else from the Python functions of its thread; if all
+    frames are a library's, the innermost of those.
 
     Args:
         linked: the trace.

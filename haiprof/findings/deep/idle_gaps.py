@@ -1,9 +1,9 @@
-"""When the device of a deep trace had nothing to do within a step, and what the host did then.
+"""When the device of a deep trace was idle within a step, and what the host did then.
 
 A gap is an interval of a step in which no kernel, copy or set ran on any device of the process.
-Each instant of a gap belongs to the first of :data:`CAUSES` that has it, and within that to the
-innermost span, of several threads to the one that began last. What passes after a wait in which the
-device ran dry until it works again is synchronisation too, unless an operator computes then.
+Each instant of a gap belongs to the first of :data:`CAUSES` that applies, and within that to the
+innermost span, of several threads to the one that began last. After a wait that left the device
+idle, the time until it works again is synchronisation too, unless an operator computes then.
 
 Times are int64 ns.
 """
@@ -22,7 +22,7 @@ from haiprof.views.intervals import Times, merge, subtract
 from haiprof.views.trace.linking.linked import Linked, enclosing
 from haiprof.views.trace.linking.work import rows
 
-#: What explains a gap, the first that does.
+#: The causes of a gap; the first that applies counts.
 CAUSES = (
     "data_loading",
     "allocator",
@@ -33,19 +33,19 @@ CAUSES = (
     "other",
 )
 
-#: Calls of the runtime that wait until the device has done what it was given.
+#: Calls of the runtime that wait until the device has finished its work.
 SYNCHRONISES = re.compile(
     r"^(cuda|cu|hip)(Stream|Device|Event|Ctx)Synchronize$|^(cuda|hip)Memcpy(DtoH|ToSymbol)?$"
     r"|^cuMemcpyDtoH(_v2)?$|^hip(MemcpyDtoH|MemcpyWithStream)$|^synchronize$"
     r"|^AscendCL@aclrt(Synchronize(Stream|Device|Event)(WithTimeout)?|Memcpy)$"
 )
-#: Calls by which the caching allocator asks the driver for memory, or gives it back.
+#: Calls by which the caching allocator asks the driver for memory, or returns it.
 ALLOCATES = re.compile(
     r"^(cuda|hip)(Malloc|Free)(Async|Managed)?$"
     r"|^(cu|hip)Mem(Alloc|Free|Map|Unmap|Create|Release|SetAccess|AddressReserve)(Async)?(_v2)?$"
     r"|^AscendCL@aclrt(Malloc|Free|MapMem|UnmapMem|ReserveMemAddress)\w*$"
 )
-#: An operator that launches nothing counts as work of the CPU from here on, ns.
+#: An operator of this duration that launches nothing counts as work of the CPU, ns.
 LONG_ENOUGH = 20_000
 
 Mask = npt.NDArray[np.bool_]
@@ -60,9 +60,9 @@ class Gaps(NamedTuple):
     end: Times
     #: Index into :data:`CAUSES`.
     cause: npt.NDArray[np.uint8]
-    #: Row of ``Linked.ops`` that explains it, -1 where there is none.
+    #: Row of ``Linked.ops`` that explains it, -1 if none does.
     row: Rows
-    #: Place in ``Linked.steps``.
+    #: Index into ``Linked.steps``.
     step: Rows
 
     @property
@@ -71,7 +71,7 @@ class Gaps(NamedTuple):
         return self.end - self.start
 
     def total(self, cause: str) -> int:
-        """Return the time of one cause, ns."""
+        """Return the total time of one cause, ns."""
         return int(self.length[self.cause == CAUSES.index(cause)].sum())
 
 
@@ -80,12 +80,12 @@ def named(linked: Linked, pattern: re.Pattern[str]) -> Mask:
     number, texts = linked.named
     names = texts.cast(pl.String).to_list()
     found = np.array([bool(name and pattern.search(name)) for name in names], np.bool_)
-    made: Mask = found[number]
-    return made
+    mask: Mask = found[number]
+    return mask
 
 
 def find(linked: Linked) -> Gaps:
-    """Find the gaps of the steps; none where no device worked."""
+    """Find the gaps of the steps; none if no device worked."""
     from haiprof import _core
 
     if not linked.busy.any() or not linked.steps.height:
@@ -93,7 +93,7 @@ def find(linked: Linked) -> Gaps:
     begun, ended = (linked.activities[each].to_numpy() for each in ("start", "end"))
     busy = merge(begun[linked.busy], ended[linked.busy])
     dry = subtract(*_apart(linked), *busy)
-    del begun, ended, busy  # room for what follows
+    del begun, ended, busy  # free memory for what follows
 
     thread = linked.ops["thread"].to_numpy()
     idle = dry
@@ -111,9 +111,9 @@ def find(linked: Linked) -> Gaps:
 
 
 def _explaining(linked: Linked) -> Iterator[tuple[str, Mask, bool]]:
-    """Yield causes in their order with the spans that they are; True: what passes after these.
+    """Yield causes in order with their spans; True: the time after these counts, too.
 
-    One after the other, for each takes room.
+    One at a time, since each takes memory.
     """
     op, runtime, host = linked.of("op"), linked.of("runtime"), linked.host
     yield "data_loading", host.loads, False
@@ -133,7 +133,7 @@ def _explaining(linked: Linked) -> Iterator[tuple[str, Mask, bool]]:
 
 
 def _apart(linked: Linked) -> tuple[Times, Times]:
-    """Begin and end of the steps, sorted; an instant that two have is the earlier one's."""
+    """Begin and end of the steps, sorted; an instant in two steps belongs to the earlier one."""
     start, end = linked.steps["start"].to_numpy(), linked.steps["end"].to_numpy()
     order = np.argsort(start, kind="stable")
     start, end = start[order], end[order]
@@ -144,23 +144,23 @@ def _apart(linked: Linked) -> tuple[Times, Times]:
 
 
 def _launches(linked: Linked) -> Mask:
-    """Say of each span whether it, or what it calls, gives a device something to do."""
+    """Say of each span whether it, or what it calls, launches work on a device."""
     count = np.zeros(len(linked.start) + 1, np.int32)
     for launching in (linked.runtime, rows(linked.activities["op"])):
         count[launching] = 1
-    made: Mask = linked.within(count[:-1]) > 0
-    return made
+    mask: Mask = linked.within(count[:-1]) > 0
+    return mask
 
 
 def _outermost(linked: Linked, computes: Mask) -> Mask:
     """Those that take long enough and are within no other of them."""
     long = computes & (linked.end - linked.start >= LONG_ENOUGH)
-    made: Mask = long & (enclosing(linked, long) < 0)
-    return made
+    mask: Mask = long & (enclosing(linked, long) < 0)
+    return mask
 
 
 def _after(linked: Linked, waits: Mask, dry: tuple[Times, Times]) -> tuple[Times, Times, Rows]:
-    """From the end of each wait in which the device ran dry to when it works again."""
+    """From the end of each wait that left the device idle to when it works again."""
     rows = np.flatnonzero(waits)
     gap = np.searchsorted(dry[0], linked.end[rows], side="left") - 1
     rows, gap = rows[gap >= 0], gap[gap >= 0]
@@ -188,7 +188,7 @@ def _put_together(pieces: list[tuple[str, Times, Times, Rows]], linked: Linked) 
 
 
 def _drained(parts: list[npt.NDArray[Number]], kind: type[Number]) -> npt.NDArray[Number]:
-    """Put arrays together, and let go of them."""
-    made = np.concatenate([np.zeros(0, kind), *parts])
+    """Concatenate arrays, and release them."""
+    joined = np.concatenate([np.zeros(0, kind), *parts])
     parts.clear()
-    return made
+    return joined

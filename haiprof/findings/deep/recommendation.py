@@ -1,4 +1,4 @@
-"""One thing that makes a job slow: what, where, how that is known, and what it would save.
+"""One thing that makes a job slow: what, where, the evidence, and what fixing it would save.
 
 Tests: tests/findings/deep/test_rules.py.
 """
@@ -19,12 +19,12 @@ class Finding:
         kind: which rule found it: ``data_loading``, ``synchronisation``, ….
         problem: what was seen, one sentence.
         advice: what to change, one sentence.
-        evidence: the numbers that it rests on, in words.
-        saves_ns: the most that can be won in the recorded steps, ns; null where it is no time.
-        share: of the time of the recorded steps; null where ``saves_ns`` is.
+        evidence: the figures behind it, in words.
+        saves_ns: the most time it can save in the recorded steps, ns; null if it is not a time.
+        share: of the time of the recorded steps; null if ``saves_ns`` is.
         step: the recorded step in which it cost most.
         operator: name of the operator, kernel or call that it concerns.
-        stack: the line of the user's code that called it, or the frames that are known.
+        stack: the line of the user's code that called it, or the known frames.
     """
 
     kind: str
@@ -53,6 +53,8 @@ SCHEMA = {
 
 def frame(findings: Iterable[Finding]) -> pl.DataFrame:
     """Return one row per finding, those that save most first."""
-    told = list(findings)
-    made = pl.DataFrame({name: [getattr(each, name) for each in told] for name in SCHEMA}, SCHEMA)
-    return made.sort("saves_ns", descending=True, nulls_last=True, maintain_order=True)
+    rows = list(findings)
+    findings_frame = pl.DataFrame(
+        {name: [getattr(each, name) for each in rows] for name in SCHEMA}, SCHEMA
+    )
+    return findings_frame.sort("saves_ns", descending=True, nulls_last=True, maintain_order=True)

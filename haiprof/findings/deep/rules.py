@@ -1,8 +1,8 @@
 """What to change about a job, from one rank's deep trace: one rule per reason for lost time.
 
-The TensorBoard plugin's advice, and for each reason why the device had nothing to do within a step
-(:mod:`haiprof.findings.deep.idle_gaps`) the line of code, the step and the time there is to be won.
-A rule says nothing about what its trace cannot know.
+The TensorBoard plugin's advice, and for each reason why the device was idle within a step
+(:mod:`haiprof.findings.deep.idle_gaps`) the line of code, the step and the time that can be saved.
+A rule says nothing about what its trace cannot show.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from haiprof.views.trace.linking.host_roles import OPTIMIZING
 from haiprof.views.trace.linking.linked import BUSY, Linked, enclosing
 from haiprof.views.trace.overview import Overview, overview
 
-#: The plugin's: from here on a share of the steps is worth a word.
+#: The plugin's threshold: a share of the steps worth mentioning.
 DATA_LOADING = 0.05
 COMMUNICATION = 0.10
 UTILIZATION = 0.50
 MEMORY = 0.90
-#: Ours: from here on an idle device is.
+#: Our threshold for an idle device.
 IDLE = 0.02
-#: A kernel is small that is over sooner than it takes to launch one, ns.
+#: A kernel is small if it takes less time than launching one, ns.
 SMALL = 5_000
-#: What runs on a processor of an NPU that is made to control it, not to compute.
+#: Runs on a processor of an NPU that is built for control, not for computing.
 AI_CPU = re.compile(r"(?i)^(KERNEL_)?(AI_?CPU|HOST_?CPU)")
 #: Types of operators that make random numbers.
 RANDOM = re.compile(r"(?i)random|drop_?out.*mask|multinomial|bernoulli|normal|uniform")
@@ -49,28 +49,28 @@ _ADVICE_RANDOM = (
     "CANN and torch_npu, whose masks come from DSAGenBitMask; make other random numbers once, or "
     "on the host ahead of the step"
 )
-#: So many kinds of operators are named.
+#: At most this many kinds of operators are named.
 _NAMED = 3
-#: What a rule has to know of allocations.
+#: The columns of allocations that rules need.
 ALLOCATIONS = ("device", "total_allocated", "total_reserved")
 #: Compute capability of the first GPUs with tensor cores, and of the first that NCCL is best on.
 _TENSOR_CORES_SINCE = (7, 0)
 _NCCL_SINCE = (3, 5)
 
 
-#: What tells one trace of a run from another, as the Analyzer's frames have it.
-WHOSE = ("node", "rank", "pid", "session")
-Whose: TypeAlias = tuple[object, ...]
+#: The columns that identify one trace of a run, as in the Analyzer's frames.
+TRACE_KEY = ("node", "rank", "pid", "session")
+TraceKey: TypeAlias = tuple[object, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """What a rule has to know of a GPU."""
+    """The properties of a GPU that rules need."""
 
     name: str
     memory_bytes: int | None
     capability: tuple[int, int] | None
-    #: Its CUDA ordinal, where that is not its place in the list.
+    #: Its CUDA ordinal, if that is not its index in the list.
     ordinal: int | None = None
 
 
@@ -87,7 +87,7 @@ class Case:
 
     @property
     def stepped(self) -> int:
-        """How long all recorded steps took together, ns."""
+        """Total time of all recorded steps, ns."""
         steps = self.linked.steps
         return int((steps["end"] - steps["start"]).sum())
 
@@ -125,7 +125,7 @@ def _finding(
     evidence: Callable[[str, str], str],
     around: bool = True,
 ) -> Iterator[Finding]:
-    """Tell of the gaps of one cause: of the operator that explains most of their time.
+    """Describe the gaps of one cause: of the operator that explains most of their time.
 
     ``around``: that is the outermost operator around what the host did then.
     """
@@ -146,13 +146,13 @@ def _finding(
     name = names[max(among)[1]]
     count = len(np.unique(operator[mine]))
     where = line(case.linked, _largest(rows[mine], length[mine]))
-    told = f"{milliseconds(lost)} of {milliseconds(case.stepped)} in the recorded steps"
+    share = f"{milliseconds(lost)} of {milliseconds(case.stepped)} in the recorded steps"
     at = case.linked.steps["step"][_largest(gaps.step[of], length)]
     yield Finding(
         cause,
         problem.format(share=percent(lost / case.stepped)),
         advice,
-        f"{told}; {evidence(_times(count), milliseconds(most)).replace('{name}', name)}",
+        f"{share}; {evidence(_times(count), milliseconds(most)).replace('{name}', name)}",
         lost,
         lost / case.stepped,
         None if at is None or not case.linked.stepped else int(at),
@@ -199,11 +199,11 @@ def _largest(keys: npt.NDArray[np.integer], values: npt.NDArray[np.int64]) -> in
 
 
 def data_loading(case: Case) -> Iterator[Finding]:
-    """The device waits for the next batch; the plugin's rule where there is no device."""
+    """The device waits for the next batch; the plugin's rule if there is no device."""
     yield from _finding(
         case,
         "data_loading",
-        "the device had nothing to do for {share} of the time because the next batch was not there",
+        "the device was idle for {share} of the time because the next batch was not there",
         "give the DataLoader more num_workers, pin_memory=True and persistent_workers=True, "
         "or make its work cheaper",
         lambda times, most: f"{most} of it in {{name}}, {times}",
@@ -226,7 +226,7 @@ def synchronisation(case: Case) -> Iterator[Finding]:
     yield from _finding(
         case,
         "synchronisation",
-        "the device had nothing to do for {share} of the time because the host waited for its "
+        "the device was idle for {share} of the time because the host waited for its "
         "result before it launched anything more",
         "take .item(), .cpu(), .numpy(), print() and comparisons of tensors out of the step, or "
         "do them every few hundred steps; copy to the host with non_blocking=True",
@@ -235,11 +235,11 @@ def synchronisation(case: Case) -> Iterator[Finding]:
 
 
 def cpu_operator(case: Case) -> Iterator[Finding]:
-    """Operators that work on the host while the device has nothing to do."""
+    """Operators that work on the host while the device is idle."""
     yield from _finding(
         case,
         "cpu_operator",
-        "the device had nothing to do for {share} of the time while operators worked on the host "
+        "the device was idle for {share} of the time while operators worked on the host "
         "and launched nothing",
         "move their inputs to the device, do it in the DataLoader's workers, or do it less often",
         lambda times, most: f"{most} of it in {{name}}, {times}",
@@ -258,7 +258,7 @@ def launch(case: Case) -> Iterator[Finding]:
     yield from _finding(
         case,
         "launch",
-        "the device had nothing to do for {share} of the time because the host was still "
+        "the device was idle for {share} of the time because the host was still "
         "preparing the next kernel",
         "use torch.compile or CUDA graphs, fused optimizers (fused=True, foreach=True), or "
         "larger batches: fewer and larger kernels",
@@ -267,7 +267,7 @@ def launch(case: Case) -> Iterator[Finding]:
 
 
 def slow_unit(case: Case) -> Iterator[Finding]:
-    """Operators that run on a processor of the NPU while its cores have nothing to do."""
+    """Operators that run on a processor of the NPU while its cores are idle."""
     activities = case.linked.activities
     slow = activities.select(pl.col("unit").cast(pl.String).str.contains(AI_CPU.pattern))
     on_cpu = slow.to_series().fill_null(False).to_numpy() & case.linked.in_role("kernel")
@@ -291,7 +291,7 @@ def slow_unit(case: Case) -> Iterator[Finding]:
         .agg(pl.len(), pl.col("duration").sum())
         .sort("duration", "op", descending=[True, False])
     )
-    told = ", ".join(
+    names = ", ".join(
         f"{op} {_times(count)} in {milliseconds(took)}"
         for op, count, took in kinds.head(_NAMED).iter_rows()
     )
@@ -302,9 +302,10 @@ def slow_unit(case: Case) -> Iterator[Finding]:
     yield Finding(
         "slow_unit",
         f"{percent(lost / case.stepped)} of the steps is operators on the AI CPU while the cores "
-        "of the NPU have nothing to do",
+        "of the NPU are idle",
         _ADVICE_RANDOM if random else _ADVICE_TYPES,
-        f"{milliseconds(lost)} of {milliseconds(case.stepped)} in the recorded steps: {told}{more}",
+        f"{milliseconds(lost)} of {milliseconds(case.stepped)} in the recorded steps: "
+        f"{names}{more}",
         lost,
         lost / case.stepped,
         int(case.linked.steps["step"][int(each.argmax())]) if case.linked.stepped else None,
@@ -318,9 +319,9 @@ def allocator(case: Case) -> Iterator[Finding]:
     yield from _finding(
         case,
         "allocator",
-        "the device had nothing to do for {share} of the time while memory was asked of the "
-        "driver, or given back to it",
-        "keep sizes of inputs alike, set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or "
+        "the device was idle for {share} of the time while memory was requested from "
+        "the driver, or returned to it",
+        "keep input sizes constant, set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or "
         "leave more memory free",
         lambda times, most: f"{most} of it below {{name}}, {times}",
     )
@@ -338,7 +339,7 @@ def exposed_communication(case: Case) -> Iterator[Finding]:
     alone = subtract(*both, *merge(begun[computes], ended[computes]))
     low, high = case.linked.steps["start"].to_numpy(), case.linked.steps["end"].to_numpy()
     each = covered(*alone, low, high)
-    # Of gloo and MPI the host does it, while the device has nothing to do.
+    # With gloo and MPI the host communicates, while the device is idle.
     gaps = case.gaps
     waits = np.flatnonzero(gaps.cause == idle.CAUSES.index("communication"))
     np.add.at(each, gaps.step[waits], gaps.length[waits])
@@ -388,7 +389,7 @@ def _on_host(case: Case) -> Iterator[Finding]:
 
 
 def utilization(case: Case) -> Iterator[Finding]:
-    """The plugin's: the device is used for less than half of the time."""
+    """The plugin's rule: the device is used for less than half of the time."""
     for row in case.overview.devices.iter_rows(named=True):
         if row["utilization"] is not None and row["utilization"] < UTILIZATION:
             yield Finding(
@@ -400,7 +401,7 @@ def utilization(case: Case) -> Iterator[Finding]:
 
 
 def tensor_cores(case: Case) -> Iterator[Finding]:
-    """The plugin's: tensor cores are there, operators could use them, and none does."""
+    """The plugin's rule: there are tensor cores, operators could use them, and none does."""
     able = [d for d in case.devices if d.capability and d.capability >= _TENSOR_CORES_SINCE]
     if able and case.overview.tensor_core == 0 and (case.overview.tensor_core_eligible or 0) > 0:
         yield Finding(
@@ -414,7 +415,7 @@ def tensor_cores(case: Case) -> Iterator[Finding]:
 
 
 def peaks(allocations: pl.DataFrame) -> pl.DataFrame:
-    """Return the one row of each device that says as much as all of :data:`ALLOCATIONS` do."""
+    """Return one row per device that is equivalent to all of its :data:`ALLOCATIONS`."""
     return (
         allocations.filter(pl.col("device").is_not_null())
         .group_by("device")
@@ -423,7 +424,7 @@ def peaks(allocations: pl.DataFrame) -> pl.DataFrame:
 
 
 def memory(case: Case) -> Iterator[Finding]:
-    """The plugin's: little memory is left."""
+    """The plugin's rule: little memory is left."""
     capacities = {
         place if device.ordinal is None else device.ordinal: device.memory_bytes
         for place, device in enumerate(case.devices)
@@ -442,7 +443,7 @@ def memory(case: Case) -> Iterator[Finding]:
 
 
 def data_parallel(case: Case) -> Iterator[Finding]:
-    """The plugin's: one process drives several GPUs; or DDP does not use NCCL."""
+    """The plugin's rules: one process drives several GPUs; or DDP does not use NCCL."""
     names = case.linked.named[1].cast(pl.String).to_list()
     if "DataParallel.forward" in names:
         yield Finding(
@@ -468,7 +469,7 @@ def _of_step(case: Case, part: str) -> float:
     return mean.get(part, 0) / whole if whole else 0.0
 
 
-#: In the order in which they are told where they save the same.
+#: The order of findings that save the same.
 RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     data_loading,
     synchronisation,
@@ -484,33 +485,33 @@ RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
 )
 
 
-def stragglers(late: pl.DataFrame, steps: pl.DataFrame) -> dict[Whose, list[Finding]]:
-    """Return the finding about each rank that lets the others wait, by whose it is.
+def stragglers(late: pl.DataFrame, steps: pl.DataFrame) -> dict[TraceKey, list[Finding]]:
+    """Return the finding about each rank that keeps the others waiting, by its identity.
 
     Args:
         late: :meth:`haiprof.answers.deep.TraceAnswers.stragglers`.
-        steps: the steps of all ranks: :data:`WHOSE`, ``duration``.
+        steps: the steps of all ranks: :data:`TRACE_KEY`, ``duration``.
     """
-    made: dict[Whose, list[Finding]] = {}
+    by_trace: dict[TraceKey, list[Finding]] = {}
     whole = {
         (node, *who): int(total)
-        for node, *who, total in steps.group_by(WHOSE).agg(pl.col("duration").sum()).iter_rows()
+        for node, *who, total in steps.group_by(TRACE_KEY).agg(pl.col("duration").sum()).iter_rows()
     }
     hosts = Counter(node for node, *_ in {key[:3] for key in whole})
     for row in late.iter_rows(named=True):
-        key = tuple(row[name] for name in WHOSE)
-        told = f"rank {row['rank']}" if row["rank"] is not None else row["node"]
+        key = tuple(row[name] for name in TRACE_KEY)
+        label = f"rank {row['rank']}" if row["rank"] is not None else row["node"]
         if row["rank"] is None and hosts[row["node"]] > 1:
-            told = f"pid {row['pid']} on {told}"
+            label = f"pid {row['pid']} on {label}"
         lost, ran = int(row["caused"]), whole.get(key, 0)
         if not ran or lost < IDLE * ran:
             continue
-        made.setdefault(key, []).append(
+        by_trace.setdefault(key, []).append(
             Finding(
                 "straggler",
-                f"the other ranks waited for {told}, up to {percent(lost / ran)} of its steps",
-                "see what this rank does longer than the others: its own findings, its data, and "
-                "the clocks and temperature of its GPU",
+                f"the other ranks waited for {label}, up to {percent(lost / ran)} of its steps",
+                "check what takes this rank longer than the others: its own findings, its data, "
+                "and the clocks and temperature of its GPU",
                 f"it came last to {row['last']} of {row['collectives']} collectives, and kept the "
                 f"first to come waiting for {milliseconds(lost)}; it waited "
                 f"{milliseconds(int(row['waited']))} itself",
@@ -518,4 +519,4 @@ def stragglers(late: pl.DataFrame, steps: pl.DataFrame) -> dict[Whose, list[Find
                 lost / ran,
             )
         )
-    return made
+    return by_trace

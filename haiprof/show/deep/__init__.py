@@ -1,4 +1,4 @@
-"""What deep traces tell, as sections of the report: why it is slow, where, and what in detail."""
+"""Deep traces as sections of the report: why it is slow, where, and what in detail."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 def show(analyzer: Analyzer) -> list[Section]:
-    """Show what is known of the traced ranks; detailed tables are of the slowest one.
+    """Show the traced ranks; detailed tables are of the slowest one.
 
-    The last sections name what the traces do not hold and why, and what has no rows.
+    The last sections name what the traces lack and why, and which views are empty.
     """
     overview = analyzer.overview()
     found = analyzer.recommendations()
     one = OneTrace.slowest(overview.ranks)
-    made = [
+    sections = [
         why.section(found, overview.steps, one),
         devices.section(analyzer, overview, one),
         communication.section(analyzer, one),
@@ -42,7 +42,7 @@ def show(analyzer: Analyzer) -> list[Section]:
         memory.section(analyzer, one),
         unknown.section(analyzer),
     ]
-    lacks = [name for section in made for name in section.missing]
+    lacks = [name for section in sections for name in section.missing]
     if lacks:
-        made.append(Section("", [], [f"Not in this trace: {', '.join(lacks)}."]))
-    return made
+        sections.append(Section("", [], [f"Not in this trace: {', '.join(lacks)}."]))
+    return sections

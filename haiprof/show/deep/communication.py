@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
 
 _WHO = ("node", "rank", "pid", "session")
-#: Parts of a step by their columns, and what they are called.
+#: Columns of the parts of a step, and their titles.
 _STEP = {
     "compute": "computing alone",
     "overlap": "both",
@@ -42,7 +42,7 @@ _MOVED = {"transfer": "moving data", "waiting": "waiting for other ranks"}
 
 
 def section(analyzer: Analyzer, one: OneTrace) -> Section:
-    """Tell of the communication of all ranks, and of the collectives of one."""
+    """Describe the communication of all ranks, and the collectives of one."""
     found = analyzer.distributed()
     if not (found.steps["overlap"].sum() or found.steps["communication"].sum()):
         lacks = "communication between ranks, and so its overlap, transfer and stragglers"
@@ -79,12 +79,12 @@ def _transfers(transfers: pl.DataFrame) -> pl.DataFrame:
 
 
 def _bars(steps: pl.DataFrame, moved: pl.DataFrame) -> list[go.Figure]:
-    """Draw a bar for each rank: what an average step did; and moving data against waiting."""
+    """Draw a bar for each rank: its average step; and moving data against waiting."""
     shown = spread(steps, "communication", TRACES)
     waited = spread(moved, "waiting", TRACES)
-    told = f" ({shown.height} of {steps.height} ranks)" if shown.height < steps.height else ""
-    titles = [f"Computing and communicating in an average step{told}"]
-    titles += [f"Moving data and waiting, all steps together{told}"] if waited.height else []
+    of_ranks = f" ({shown.height} of {steps.height} ranks)" if shown.height < steps.height else ""
+    titles = [f"Computing and communicating in an average step{of_ranks}"]
+    titles += [f"Moving data and waiting, all steps together{of_ranks}"] if waited.height else []
     heights = [40 + 24 * frame.height for frame in (shown, waited) if frame.height]
     figure = stacked(titles, heights, gap=80)
     panels = [(shown, _STEP), *([(waited, _MOVED)] if waited.height else [])]
@@ -111,7 +111,7 @@ def _bars(steps: pl.DataFrame, moved: pl.DataFrame) -> list[go.Figure]:
 def _transfer_grid(moved: pl.DataFrame) -> list[Grid]:
     if not moved.height:
         return []
-    told = spread(moved, "waiting", TRACES)
+    chosen = spread(moved, "waiting", TRACES)
     columns: Columns = [
         *who(moved),
         *durations("communication", "transfer", "waiting", "unmatched"),
@@ -120,9 +120,9 @@ def _transfer_grid(moved: pl.DataFrame) -> list[Grid]:
         "Transfer: as long as the rank took that came last; the rest is waiting for that rank. "
         "Unmatched: collectives that the other ranks' traces do not have."
     )
-    if told.height < moved.height:
-        note += f" Of {moved.height}, {told.height} from the longest waiting to the shortest."
-    return table("Transfer and waiting", told, columns, note, TRACES)
+    if chosen.height < moved.height:
+        note += f" Of {moved.height}, {chosen.height} from the longest waiting to the shortest."
+    return table("Transfer and waiting", chosen, columns, note, TRACES)
 
 
 def _stragglers(late: pl.DataFrame) -> list[Grid]:
@@ -143,7 +143,7 @@ def _stragglers(late: pl.DataFrame) -> list[Grid]:
 def _overlap(some: pl.DataFrame) -> list[Grid]:
     if not some.height:
         return []
-    told = spread(some, "ratio", ROWS)
+    chosen = spread(some, "ratio", ROWS)
     columns: Columns = [
         *who(some),
         "device",
@@ -151,9 +151,9 @@ def _overlap(some: pl.DataFrame) -> list[Grid]:
         pl.col("ratio").alias("hidden_ratio"),
     ]
     note = "How much of the communication is hidden, because the GPU computes at the same time."
-    if told.height < some.height:
-        note += f" Of {some.height}, {told.height} from the most hidden to the least."
-    return table("Overlap", told, columns, note)
+    if chosen.height < some.height:
+        note += f" Of {some.height}, {chosen.height} from the most hidden to the least."
+    return table("Overlap", chosen, columns, note)
 
 
 def _collectives(collectives: pl.DataFrame, one: OneTrace) -> list[Grid]:
@@ -174,7 +174,7 @@ def _collectives(collectives: pl.DataFrame, one: OneTrace) -> list[Grid]:
         *(pl.col(f"{speed}_bandwidth").alias(f"{speed}_bandwidth_gb_per_s") for speed in speeds),
     ]
     note = (
-        "What was communicated, what takes longest first. Bus bandwidth as nccl-tests have it, to "
-        "be held against what the links can do; transfer bus bandwidth is without the waiting."
+        "What was communicated, the longest first. Bus bandwidth as nccl-tests have it, to "
+        "be compared with the links' peak; transfer bus bandwidth excludes the waiting."
     )
     return table(f"Collectives{one.label}", longest, columns, note)

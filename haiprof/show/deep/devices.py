@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
     from haiprof.answers.deep import OverviewFrames
 
-#: Parts of a device's time by their columns, and what they are called.
+#: Columns of the parts of a device's time, and their titles.
 _PARTS = {
     "compute": "computing",
     "communication": "communication alone",
@@ -41,7 +41,7 @@ _DRAWN_DEVICES = 8
 
 
 def section(analyzer: Analyzer, overview: OverviewFrames, one: OneTrace) -> Section:
-    """Tell how all GPUs were used, and what one trace's were busy with and waited for."""
+    """Describe how all GPUs were used, and what one trace's were busy with and waited for."""
     temporal = analyzer.temporal()
     timeline = one.of(overview.timeline)
     kinds = one.of(analyzer.kernel_kinds(one.rank))
@@ -73,7 +73,7 @@ def section(analyzer: Analyzer, overview: OverviewFrames, one: OneTrace) -> Sect
 def _devices(devices: pl.DataFrame) -> list[Grid]:
     if not devices.height:
         return []
-    told = spread(devices, "utilization", TRACES)
+    chosen = spread(devices, "utilization", TRACES)
     columns: Columns = [
         *who(devices),
         "device",
@@ -87,9 +87,9 @@ def _devices(devices: pl.DataFrame) -> list[Grid]:
         "How well each GPU was used: busy with kernels, of the time of the recorded steps; SM "
         "efficiency and occupancy are estimated from each kernel's launch."
     )
-    if told.height < devices.height:
-        note += f" Of {devices.height}, {told.height} from the busiest to the least busy."
-    return table("GPUs", told, columns, note, TRACES)
+    if chosen.height < devices.height:
+        note += f" Of {devices.height}, {chosen.height} from the busiest to the least busy."
+    return table("GPUs", chosen, columns, note, TRACES)
 
 
 def _division(temporal: pl.DataFrame) -> list[go.Figure]:
@@ -117,7 +117,7 @@ def _division(temporal: pl.DataFrame) -> list[go.Figure]:
 def _temporal(temporal: pl.DataFrame) -> list[Grid]:
     if not temporal.height:
         return []
-    told = spread(temporal, "idle_ratio", TRACES)
+    chosen = spread(temporal, "idle_ratio", TRACES)
     columns: Columns = [
         *who(temporal),
         "device",
@@ -129,9 +129,9 @@ def _temporal(temporal: pl.DataFrame) -> list[Grid]:
         "From each GPU's first activity to its last one; not computing: communication and copies "
         "that no computation hides."
     )
-    if told.height < temporal.height:
-        note += f" Of {temporal.height}, {told.height} from the most idle to the least."
-    return table("Busy and idle", told, columns, note, TRACES)
+    if chosen.height < temporal.height:
+        note += f" Of {temporal.height}, {chosen.height} from the most idle to the least."
+    return table("Busy and idle", chosen, columns, note, TRACES)
 
 
 def _busy(timeline: pl.DataFrame, one: OneTrace) -> list[go.Figure]:
@@ -164,7 +164,7 @@ def _kinds(kinds: pl.DataFrame, one: OneTrace) -> list[Grid]:
 
 
 def _idle(idle: pl.DataFrame, one: OneTrace) -> list[Grid]:
-    """One row per stream, those that were idle longest first."""
+    """One row per stream, the longest idle first."""
     if not idle.height:
         return []
     of = pl.col("category")
@@ -190,7 +190,7 @@ def _idle(idle: pl.DataFrame, one: OneTrace) -> list[Grid]:
         *durations("longest"),
     ]
     note = (
-        "Why streams had nothing to do between two activities: the host launched late (host wait), "
+        "Why streams were idle between two activities: the host launched late (host wait), "
         "the next one took a moment to begin (kernel wait), or something else, as an event."
     )
     return table(f"Why streams were idle{one.label}", streams, columns, note)

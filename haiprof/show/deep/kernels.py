@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
     from haiprof.show.grid import Grid
 
-#: Counters that have a column.
+#: Counters shown as columns.
 _COUNTERS = 8
-#: Kernels of a sequence that are named.
+#: Number of kernels named in a sequence.
 _NAMED = 6
 
 
 def section(analyzer: Analyzer, one: OneTrace) -> Section:
-    """Tell of the kernels of one trace."""
+    """Describe the kernels of one trace."""
     by_name = one.of(analyzer.kernels(one.rank, by="name"))
     by_launch = one.of(analyzer.kernels(one.rank, by="launch"))
     sequences = one.of(analyzer.sequences(one.rank))
@@ -66,7 +66,7 @@ def _by_name(kernels: pl.DataFrame, one: OneTrace) -> list[Grid]:
     ]
     if kernels["tensor_core"].any():
         columns.append(yes("tensor_core"))
-    return table(f"Kernels{one.label}", kernels, columns, "By name, what takes longest first.")
+    return table(f"Kernels{one.label}", kernels, columns, "By name, the longest first.")
 
 
 def _by_launch(kernels: pl.DataFrame, one: OneTrace) -> list[Grid]:
@@ -106,9 +106,9 @@ def _sequences(sequences: pl.DataFrame, one: OneTrace) -> list[Grid]:
 
 
 def _written(names: pl.Series) -> str:
-    told = [readable_name(name) for name in names[:_NAMED]]
+    shortened = [readable_name(name) for name in names[:_NAMED]]
     more = f" → and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return " → ".join(name if len(name) <= 40 else f"{name[:39]}…" for name in told) + more
+    return " → ".join(name if len(name) <= 40 else f"{name[:39]}…" for name in shortened) + more
 
 
 def _counters(counters: pl.DataFrame, one: OneTrace) -> list[Grid]:
@@ -116,7 +116,7 @@ def _counters(counters: pl.DataFrame, one: OneTrace) -> list[Grid]:
         return []
     own = ("start", "duration", "name", "op", "outer_op", "op_stack", "row", "flops")
     measured = [name for name in counters.columns if name not in own]
-    # Counters that tell kernels apart, rather than those that are 0 throughout.
+    # Counters that distinguish kernels, rather than those that are 0 throughout.
     telling = [name for name in measured if counters[name].sum()] or measured
     by = "flops" if counters["flops"].count() else telling[0] if telling else "duration"
     most = counters.sort(by, descending=True, nulls_last=True, maintain_order=True)
@@ -124,7 +124,7 @@ def _counters(counters: pl.DataFrame, one: OneTrace) -> list[Grid]:
         readable("name"),
         pl.col("op").alias("operator"),
         "flops",
-        # What follows a point would be taken for the unit of a metric.
+        # The part after a point would be taken for the unit of a metric.
         *(pl.col(name).alias(name.replace(".", " ")) for name in telling[:_COUNTERS]),
     ]
     note = (

@@ -1,4 +1,4 @@
-"""How the host keeps the device fed: delays of launches, queues, and the bandwidth of copies.
+"""How the host keeps the device busy: delays of launches, queues, and the bandwidth of copies.
 
 Tests: tests/show/test_deep.py.
 """
@@ -23,13 +23,13 @@ from haiprof.views.trace import queue_length as queue_view
 if TYPE_CHECKING:
     from haiprof.analyzer import Analyzer
 
-#: Points of a curve, and curves of a figure: those that reach highest.
+#: Points per curve, and curves per figure: those with the highest maximum.
 _POINTS = 1_000
 _CURVES = 8
 
 
 def section(analyzer: Analyzer, one: OneTrace) -> Section:
-    """Tell of the launches and the copies of one trace."""
+    """Describe the launches and the copies of one trace."""
     launched = one.of(analyzer.launches(one.rank))
     queue = one.of(analyzer.queue_length(one.rank))
     copies = one.of(analyzer.bandwidth(one.rank))
@@ -103,10 +103,10 @@ def _launched(launched: pl.DataFrame, one: OneTrace) -> list[Grid]:
 def _queue(queue: pl.DataFrame, one: OneTrace) -> list[Grid | go.Figure]:
     if not queue.height:
         return []
-    told = queue_view.summary(queue).sort("max", descending=True, maintain_order=True)
+    queues = queue_view.summary(queue).sort("max", descending=True, maintain_order=True)
     grid = table(
         f"Queue length by stream{one.label}",
-        told,
+        queues,
         ["device", "stream", pl.col("time_mean").alias("mean"), "p50", "p75", "max"],
         "Launches that wait on a stream; where the mean is near 0 the device waits for the host.",
     )
@@ -117,10 +117,10 @@ def _queue(queue: pl.DataFrame, one: OneTrace) -> list[Grid | go.Figure]:
 def _bandwidth(copies: pl.DataFrame, one: OneTrace) -> list[Grid | go.Figure]:
     if not copies.height:
         return []
-    told = bandwidth_view.summary(copies)
+    copied = bandwidth_view.summary(copies)
     grid = table(
         f"Bandwidth of copies{one.label}",
-        told,
+        copied,
         [
             "device",
             "kind",

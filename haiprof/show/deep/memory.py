@@ -1,4 +1,4 @@
-"""Where memory goes: over time, by operator, and who holds it at its peak.
+"""Where memory goes: over time, by operator, and what uses it at its peak.
 
 Tests: tests/show/test_deep.py.
 """
@@ -29,7 +29,7 @@ _POINTS = 1_000
 
 
 def section(analyzer: Analyzer, one: OneTrace) -> Section:
-    """Tell of the memory of one trace."""
+    """Describe the memory of one trace."""
     found = analyzer.memory(one.rank, points=_POINTS)
     curve = one.of(found.curve)
     if not curve.height:
@@ -47,7 +47,7 @@ def section(analyzer: Analyzer, one: OneTrace) -> Section:
         ],
         missing=lacking(
             {
-                "who holds the memory at its peak": holders,
+                "what uses the memory at its peak": holders,
                 "memory by operator": by_operator,
                 "single allocations": blocks,
             }
@@ -57,7 +57,7 @@ def section(analyzer: Analyzer, one: OneTrace) -> Section:
 
 def _figure(curve: pl.DataFrame, origin: int, one: OneTrace) -> list[go.Figure]:
     columns = [name for name in ("allocated", "reserved") if curve[name].count()]
-    # Traces that do not tell the totals tell by how much they change.
+    # Traces without totals show by how much they change.
     columns = columns or ["increase"]
     figure = stacked([f"Memory in use{one.label}"], [240], gap=60)
     greatest = max(float(curve[name].fill_null(0).to_numpy().max()) for name in columns)
@@ -84,7 +84,7 @@ def _figure(curve: pl.DataFrame, origin: int, one: OneTrace) -> list[go.Figure]:
         return []
     figure.update_layout(showlegend=True)
     figure.update_xaxes(ticksuffix=" ms")
-    # What was allocated before the trace began may be freed in it.
+    # Memory allocated before the trace began may be freed in it.
     figure.update_yaxes(**{**axis, "rangemode": "normal"})
     panel_legends(figure, 1)
     return [figure]

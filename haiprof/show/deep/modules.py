@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from haiprof.show.grid import Grid
 
 _MODULES = 60
-#: Rectangles of the flame graph: the widest ones.
+#: Number of rectangles in the flame graph: the widest ones.
 _RECTANGLES = 800
 _DEPTH = 24
-#: Light, so that dark words can be read on them.
+#: Light, so that dark text is readable on them.
 _FLAMES = ("#f2b179", "#f5c98b", "#f0dca4", "#eaa586", "#f7d67c", "#e8c39e")
 
 
 def section(analyzer: Analyzer, one: OneTrace) -> Section:
-    """Tell of the modules and the calls of one trace."""
+    """Describe the modules and the calls of one trace."""
     modules = one.of(analyzer.modules(one.rank))
     title = "Python functions"
     flames = one.of(analyzer.flames(one.rank))
@@ -65,12 +65,12 @@ def _modules(modules: pl.DataFrame, one: OneTrace) -> list[Grid]:
 
 
 def _flame_graph(flames: pl.DataFrame, title: str) -> list[go.Figure]:
-    """Draw the widest paths; what is left out shows as the own time of their callers."""
+    """Draw the widest paths; omitted ones show as the own time of their callers."""
     width = _widths(flames)
     whole = int(width[flames["parent"].is_null().to_numpy()].sum())
     if not whole:
         return []
-    # A caller is at least as wide, and stands before what it calls: it is kept, too.
+    # A caller is at least as wide, and comes before what it calls: it is kept, too.
     rows = np.sort(np.argsort(-width, kind="stable")[:_RECTANGLES])
     kept, wide = flames[rows.tolist()], width[rows]
     parent = kept["parent"].cast(pl.Int64).fill_null(-1).to_numpy()
@@ -80,7 +80,7 @@ def _flame_graph(flames: pl.DataFrame, title: str) -> list[go.Figure]:
     values = np.concatenate(([whole - own[rows].sum()], own[rows]))
     names = [safe(name or "") for name in kept["name"].cast(pl.String).to_list()]
     calls = kept["calls"].to_list()
-    told = [
+    details = [
         [round(ns / NS_PER_MS, 3), count, round(ns / whole, 4)]
         for ns, count in zip(wide.tolist(), calls, strict=True)
     ]
@@ -89,10 +89,10 @@ def _flame_graph(flames: pl.DataFrame, title: str) -> list[go.Figure]:
             ids=["all", *map(str, rows.tolist())],
             labels=["all", *names],
             parents=["", *("all" if caller < 0 else str(caller) for caller in parent.tolist())],
-            # Of each rectangle what none of those beneath it has: the rest is their sum.
+            # For each rectangle the part not in those beneath it: the rest is their sum.
             values=np.round(values / NS_PER_MS, 6).tolist(),
             branchvalues="remainder",
-            customdata=[[round(whole / NS_PER_MS, 3), 1, 1.0], *told],
+            customdata=[[round(whole / NS_PER_MS, 3), 1, 1.0], *details],
             hovertemplate="%{label}<br>%{customdata[0]:.3g} ms (%{customdata[2]:.1%}), "
             "%{customdata[1]} calls<extra></extra>",
             tiling={"orientation": "v"},
@@ -117,9 +117,9 @@ def _flame_graph(flames: pl.DataFrame, title: str) -> list[go.Figure]:
 
 
 def _widths(flames: pl.DataFrame) -> npt.NDArray[np.int64]:
-    """Return the own time of each path and all beneath it, in ns.
+    """Return the time of each path including all beneath it, in ns.
 
-    It is the path's ``total``, but where calls of one thread overlap, as some traces have it.
+    It is the path's ``total``, unless calls of one thread overlap, as in some traces.
     """
     width: npt.NDArray[np.int64] = flames["self"].to_numpy().copy()
     depth = flames["depth"].to_numpy()

@@ -1,4 +1,4 @@
-"""What operators cost: by name, by the shapes of their inputs, by who called them.
+"""The cost of operators: by name, by the shapes of their inputs, by caller.
 
 Tests: tests/show/test_deep.py.
 """
@@ -19,10 +19,10 @@ _TIMES: Final = ("host_self", "host_total", "device_self", "device_total")
 
 
 def section(analyzer: Analyzer, one: OneTrace) -> Section:
-    """Tell of the operators of one trace."""
+    """Describe the operators of one trace."""
     by_name = one.of(analyzer.operators(one.rank))
-    by_shapes = _told(one.of(analyzer.operators(one.rank, by="shapes")), "shapes")
-    by_stack = _told(one.of(analyzer.operators(one.rank, by="stack")), "stack")
+    by_shapes = _grouped(one.of(analyzer.operators(one.rank, by="shapes")), "shapes")
+    by_stack = _grouped(one.of(analyzer.operators(one.rank, by="stack")), "stack")
     statistics = one.of(analyzer.op_statistics(one.rank))
     own = "Own time and time with what they call, on the host and of what they launched, what takes"
     shapes = "The same, by the shapes of the inputs: which of the sizes is worth a change."
@@ -48,8 +48,8 @@ def section(analyzer: Analyzer, one: OneTrace) -> Section:
     )
 
 
-def _told(operators: pl.DataFrame, by: str) -> pl.DataFrame:
-    """Return the operators, none where the trace tells of none what they are grouped by."""
+def _grouped(operators: pl.DataFrame, by: str) -> pl.DataFrame:
+    """Return the operators; none if the trace lacks the column that they are grouped by."""
     return operators if operators[by].count() else operators.clear()
 
 

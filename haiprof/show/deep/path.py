@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def section(analyzer: Analyzer, one: OneTrace) -> Section:
-    """Tell of the critical path of one trace's longest step, or of the trace where it has none."""
+    """Describe the critical path of one trace's longest step, or of the trace if it has none."""
     paths = analyzer.critical_path(one.rank)
     label = next(
         process.label
@@ -67,14 +67,14 @@ def section(analyzer: Analyzer, one: OneTrace) -> Section:
 
 
 def _sentences(found: CriticalPath) -> list[str]:
-    told = [
+    kinds = [
         f"{percent(share)} {kind}"
         for kind, share in found.summary.select("kind", "share").head(4).iter_rows()
     ]
     line = (
         "Of the longest step, or of all of a trace that marks none: only what becomes faster on "
         f"this path makes its {milliseconds(found.end - found.start)} shorter. "
-        f"It is {', '.join(told)}."
+        f"It is {', '.join(kinds)}."
     )
     if found.skewed:
         line += f" {found.skewed:,} launches stand after their kernels: the clocks disagree there."

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 #: Rows of a table: the most important ones.
 ROWS = 25
-#: Traces that have a row or a bar of their own.
+#: Number of traces with a row or a bar of their own.
 TRACES = 64
 NS_PER_MS = 1e6
-#: Columns of a table, as they are selected from a frame.
+#: Columns of a table, as selected from a frame.
 Columns: TypeAlias = "list[str | pl.Expr]"
 _WHO = ("node", "rank", "pid", "session")
 
@@ -52,7 +52,7 @@ class Section:
         return [part for part in self.parts if not isinstance(part, Grid)]
 
     def fill(self, page: Page) -> None:
-        """Add the answer to a page, if there is any."""
+        """Add the answer to a page, if it is not empty."""
         if not self.parts and not self.lines:
             return
         lines = [f"<p>{html.escape(line)}</p>" for line in self.lines]
@@ -64,7 +64,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class OneTrace:
-    """The trace that detailed tables are of: of many, the one whose steps take longest."""
+    """The trace shown in detailed tables: of many, the one with the longest steps."""
 
     node: str
     rank: int | None
@@ -73,32 +73,32 @@ class OneTrace:
 
     @classmethod
     def slowest(cls, ranks: pl.DataFrame) -> OneTrace:
-        """Choose from ``ranks`` of the Analyzer's ``overview()``, which has a row."""
+        """Choose from ``ranks`` of the Analyzer's ``overview()``, which is not empty."""
         if "duration" in ranks.columns:
             ranks = ranks.sort("duration", descending=True, nulls_last=True, maintain_order=True)
         node, rank, pid, session = ranks.select(_WHO).row(0)
         return cls(str(node), rank, pid, session)
 
     def of(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Return the rows of this trace, without the columns that say so."""
+        """Return the rows of this trace, without the columns that identify it."""
         mine = (pl.col(name).eq_missing(pl.lit(getattr(self, name))) for name in _WHO)
         return frame.filter(*mine).drop(_WHO)
 
     @property
     def label(self) -> str:
-        """What a title ends with: `` (rank 3, session 2)``."""
+        """The end of a title: `` (rank 3, session 2)``."""
         words = [
             f"rank {self.rank}" if self.rank is not None else "",
             f"session {self.session}" if self.session not in (None, 1) else "",
         ]
-        told = ", ".join(word for word in words if word)
-        return f" ({told})" if told else ""
+        words_in = ", ".join(word for word in words if word)
+        return f" ({words_in})" if words_in else ""
 
 
 def who(frame: pl.DataFrame) -> list[str]:
-    """Return the columns that tell traces apart: rank, without one the worker; the session.
+    """Return the columns that identify a trace: the rank, else the worker; and the session.
 
-    Of several workers of one host also the pid.
+    If a host has several workers, also the pid.
     """
     by = ["rank"] if frame["rank"].null_count() < frame.height else ["node"]
     if by == ["node"] and frame["node"].n_unique() < frame.select("node", "pid").n_unique():
@@ -107,7 +107,7 @@ def who(frame: pl.DataFrame) -> list[str]:
 
 
 def labels(frame: pl.DataFrame) -> list[str]:
-    """Name the trace of each row, for an axis; of several devices of a trace, the device too."""
+    """Name the trace of each row, for an axis; if a trace has several devices, the device too."""
     columns = who(frame)
     if "device" in frame.columns and frame.select(columns).is_duplicated().any():
         columns.append("device")
@@ -123,7 +123,7 @@ def labels(frame: pl.DataFrame) -> list[str]:
 
 
 def spread(frame: pl.DataFrame, by: str, most: int) -> pl.DataFrame:
-    """Return ``most`` rows, evenly from those with the greatest ``by`` to the least one."""
+    """Return ``most`` rows, evenly spread from the greatest ``by`` to the least."""
     if frame.height <= most:
         return frame
     ordered = frame.sort(by, descending=True, nulls_last=True, maintain_order=True)
@@ -132,14 +132,14 @@ def spread(frame: pl.DataFrame, by: str, most: int) -> pl.DataFrame:
 
 
 def durations(*names: str) -> list[pl.Expr]:
-    """Return columns of ns under names that end in the unit in which they are shown."""
+    """Convert columns of ns to the unit that their new names end in."""
     return [(pl.col(name) / NS_PER_MS).alias(f"{name}_ms") for name in names]
 
 
 def table(
     title: str, frame: pl.DataFrame, columns: Columns, note: str, rows: int = ROWS
 ) -> list[Grid]:
-    """Return columns of the first rows of a frame as a table, and none of a frame without rows."""
+    """Return columns of the first rows of a frame as a table; nothing if the frame is empty."""
     if not frame.height:
         return []
     if frame.height > rows:
@@ -148,20 +148,20 @@ def table(
 
 
 def lacking(views: Mapping[str, pl.DataFrame]) -> list[str]:
-    """Return the names of the views that have no rows."""
+    """Return the names of the views that are empty."""
     return [name for name, frame in views.items() if not frame.height]
 
 
 def readable(column: str) -> pl.Expr:
-    """Return the column with mangled names of kernels as people read them."""
+    """Return the column of mangled kernel names in readable form."""
     return pl.col(column).cast(pl.String).map_elements(readable_name, return_dtype=pl.String)
 
 
 def readable_name(name: str) -> str:
-    """Return the name of a kernel as people read it."""
+    """Return a kernel's name in readable form."""
     return short_name(demangled([name])[name])
 
 
 def yes(column: str) -> pl.Expr:
-    """Return a column of true and false as words."""
+    """Return a Boolean column as words."""
     return pl.when(pl.col(column)).then(pl.lit("yes")).otherwise(pl.lit("")).alias(column)

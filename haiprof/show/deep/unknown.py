@@ -1,4 +1,4 @@
-"""What these traces do not tell: which views lack something, why, and what would have it told.
+"""What these traces lack: the affected views, the reason, and how to record it.
 
 Tests: tests/show/test_deep.py.
 """
@@ -18,7 +18,7 @@ _ROWS = 60
 
 
 def section(analyzer: Analyzer) -> Section:
-    """Tell what is missing of all traces: the same of several is one row."""
+    """List what any of the traces lacks: the same in several is one row."""
     found = analyzer.unknown()
     if not found.height:
         return Section("", [])
@@ -26,7 +26,7 @@ def section(analyzer: Analyzer) -> Section:
     rows = found.group_by("missing", "why", "view", "consequence", maintain_order=True).agg(
         pl.len().alias("traces")
     )
-    told = rows.group_by("missing", "why", maintain_order=True).agg(
+    reasons = rows.group_by("missing", "why", maintain_order=True).agg(
         (pl.col("view").str.replace_all("_", " ") + ": " + pl.col("consequence"))
         .str.join("; ")
         .alias("so not known"),
@@ -35,5 +35,5 @@ def section(analyzer: Analyzer) -> Section:
     columns: Columns = ["missing", "so not known", "why"]
     if traces > 1:
         columns.append("traces")
-    note = "What views need and the traces do not hold, and what would have it recorded."
-    return Section("What these traces do not tell", table("Not known", told, columns, note, _ROWS))
+    note = "What views need and the traces lack, and how to record it."
+    return Section("What these traces lack", table("Not known", reasons, columns, note, _ROWS))

@@ -1,4 +1,4 @@
-"""Why the steps take as long as they do: what would make them shorter, and what they spent.
+"""Why the steps take so long: what would shorten them, and where their time went.
 
 Tests: tests/show/test_deep.py.
 """
@@ -23,13 +23,13 @@ from haiprof.show.figures import COLOURS, panel_legends, stacked
 from haiprof.show.grid import Grid
 from haiprof.views.trace.overview import OTHER, PARTS
 
-#: Findings in words, bars of the figure.
+#: Number of findings in words, and of bars in the figure.
 _FINDINGS = 5
 _STEPS = 64
 
 
 def section(found: pl.DataFrame, steps: pl.DataFrame, one: OneTrace) -> Section:
-    """Tell of the findings of all traces, and of the steps of one."""
+    """Describe the findings of all traces, and the steps of one."""
     mine = one.of(steps)
     return Section(
         "Deep trace: why the steps take as long as they do",
@@ -40,16 +40,16 @@ def section(found: pl.DataFrame, steps: pl.DataFrame, one: OneTrace) -> Section:
 
 
 def sentences(found: pl.DataFrame) -> list[str]:
-    """Say of each kind of finding, those that save most first, where it is worst."""
-    made = []
+    """Describe each kind of finding where it is worst, those that save most first."""
+    lines = []
     for row in _worst(found).head(_FINDINGS).iter_rows(named=True):
         where = f" ({row['stack']})" if row["stack"] else ""
         name = f", mostly in {readable_name(row['operator'])}" if row["operator"] else ""
         of = f"Rank {row['rank']}: " if row["rank"] is not None else ""
-        others = f" The same holds of {row['others']} more." if row["others"] else ""
-        told = f"{of}{row['problem']}{name}{where}: {row['advice']}.{others}"
-        made.append(told[0].upper() + told[1:])
-    return made or ["Nothing was found that would make the recorded steps shorter"]
+        others = f"The same applies to {row['others']} more." if row["others"] else ""
+        line = f"{of}{row['problem']}{name}{where}: {row['advice']}.{others}"
+        lines.append(line[0].upper() + line[1:])
+    return lines or ["Nothing was found that would make the recorded steps shorter"]
 
 
 def _worst(found: pl.DataFrame) -> pl.DataFrame:
@@ -71,7 +71,7 @@ def _found(found: pl.DataFrame) -> list[Grid]:
         pl.col("stack").alias("code"),
         "evidence",
     ]
-    note = "What each change would save of the recorded steps at most, what saves most first."
+    note = "The most that each change could save of the recorded steps, the largest first."
     return table("What would save time", found, columns, note)
 
 
@@ -80,7 +80,7 @@ def _figure(mine: pl.DataFrame, one: OneTrace) -> list[go.Figure]:
         return []
     shown = mine.head(_STEPS)
     first = f" (the first {_STEPS} of {mine.height:,})" if mine.height > _STEPS else ""
-    figure = stacked([f"What the steps spent{one.label}{first}"], [300], gap=60)
+    figure = stacked([f"Where the steps' time went{one.label}{first}"], [300], gap=60)
     for position, part in enumerate((*PARTS, OTHER)):
         if not shown[part].sum():
             continue

@@ -43,23 +43,23 @@ _STATES: Final = {
     "waiting": "bold yellow",
     "warming up": "bold yellow",
 }
-#: A phase that is longer on one rank by this part of a step is told.
+#: A phase that is longer on one rank by this share of a step is mentioned.
 _TELLING: Final = 0.05
 #: Width of the names at the beginning of lines.
 _INDENT: Final = 9
 _STEP: Final = "the whole step"
 _NS: Final = 1_000_000_000
-#: Of the height, what nodes may take where there are many.
+#: The share of the height that nodes may take if there are many.
 _NODES_SHARE: Final = 4
 
 
 def lines(
     job: Job, width: int, height: int, others: Sequence[str] = (), *, fill: bool = True
 ) -> list[Text]:
-    """Draw what is known of the job now.
+    """Draw the current state of the job.
 
     Args:
-        job: what is watched.
+        job: the job being watched.
         width: columns.
         height: rows; never more lines are made.
         others: names of the runs that were not chosen.
@@ -93,7 +93,7 @@ class _Rank:
         self.parts = {name: ns / count for name, ns in self.spent.items()} if count else {}
         if self.mean is not None:
             self.parts[_STEP] = self.mean
-        #: By how much, ns, its step or one of its phases is longer than the ranks' median.
+        #: By how much its step or one of its phases exceeds the ranks' median, ns.
         self.excess = 0.0
 
     def one(self, metric: str) -> float | None:
@@ -112,7 +112,7 @@ class _Rank:
 
     @property
     def order(self) -> tuple[bool, float]:
-        """The worst first: who failed or died, then who holds the others up."""
+        """The worst first: who failed or died, then who delays the others."""
         return not _ended_badly(self.watched.process), -self.excess
 
 
@@ -121,7 +121,7 @@ def _ended_badly(process: Process) -> bool:
 
 
 def _find_excess(ranks: Sequence[_Rank]) -> tuple[str, float, _Rank | None]:
-    """Compare the ranks' steps and phases; return the phase that is longest beyond the median.
+    """Compare the ranks' steps and phases; return the phase that most exceeds the median.
 
     Ranks that wait for each other take equally long for a step. The one that the others wait for
     is longer than most in the phase before, in which they are alike.
@@ -162,12 +162,12 @@ def _head(job: Job, ranks: Sequence[_Rank], width: int) -> list[Text]:
 
 
 def _steps(ranks: Sequence[_Rank], width: int) -> list[Text]:
-    made = [rank for rank in ranks if rank.mean is not None]
-    if not made:
+    stepped = [rank for rank in ranks if rank.mean is not None]
+    if not stepped:
         return []
-    steps = np.sum([rank.steps for rank in made], axis=0)
-    ns = np.sum([rank.ns for rank in made], axis=0)
-    latest = max((rank.watched for rank in made), key=lambda w: w.steps.ended or 0)
+    steps = np.sum([rank.steps for rank in stepped], axis=0)
+    ns = np.sum([rank.ns for rank in stepped], axis=0)
+    latest = max((rank.watched for rank in stepped), key=lambda w: w.steps.ended or 0)
     newest = latest.steps
     recent = int(steps[-MEAN_SECONDS:].sum())
     fields = [f"last {milliseconds(newest.last or 0)}"]
@@ -182,36 +182,38 @@ def _steps(ranks: Sequence[_Rank], width: int) -> list[Text]:
     trend, low, high = _trend(steps, ns, width - 40)
     if high:
         shown = [milliseconds(low), milliseconds(high)]
-        told = f" {' … '.join(dict.fromkeys(shown))} in {TREND_SECONDS // 60} min"
-        drawn.append(_row("trend", Text(trend.lstrip(), "cyan").append(told, "default")))
+        range_text = f" {' … '.join(dict.fromkeys(shown))} in {TREND_SECONDS // 60} min"
+        drawn.append(_row("trend", Text(trend.lstrip(), "cyan").append(range_text, "default")))
     spent: dict[str, int] = {}
-    for rank in made:
+    for rank in stepped:
         for name, one in rank.spent.items():
             spent[name] = spent.get(name, 0) + one
     if spent:
         drawn.append(_row("phases", _bar(spent, width - _INDENT)))
         drawn += [_row("", line) for line in _legend(spent, width - _INDENT)]
-    if len(made) > 1:
-        slowest = max(made, key=lambda rank: rank.mean or 0)
-        fastest = min(made, key=lambda rank: rank.mean or 0)
+    if len(stepped) > 1:
+        slowest = max(stepped, key=lambda rank: rank.mean or 0)
+        fastest = min(stepped, key=lambda rank: rank.mean or 0)
         least, most = fastest.mean or 0.0, slowest.mean or 0.0
-        told = (
+        range_text = (
             f"slowest {label(slowest.watched)} {milliseconds(most)}, "
             f"fastest {label(fastest.watched)} {milliseconds(least)}"
         )
         if least:
-            told += f": {percent(most / least - 1)} apart"
-        drawn.append(_row("skew", Text(told)))
-        name, median, worst = _find_excess(made)
+            range_text += f": {percent(most / least - 1)} apart"
+        drawn.append(_row("skew", Text(range_text)))
+        name, median, worst = _find_excess(stepped)
         if worst is not None and worst.parts[name] - median > _TELLING * most:
             took, usual = milliseconds(worst.parts[name]), milliseconds(median)
-            told = f"{name} takes {took} on {label(worst.watched)}, {usual} on the median rank"
-            drawn.append(_row("", Text(printable(told))))
+            range_text = (
+                f"{name} takes {took} on {label(worst.watched)}, {usual} on the median rank"
+            )
+            drawn.append(_row("", Text(printable(range_text))))
     return drawn
 
 
 def _trend(steps: Times, ns: Times, width: int) -> tuple[str, float, float]:
-    """Draw mean step times over time: the line, and its least and greatest value (ns)."""
+    """Draw mean step times over time: the line, and its minimum and maximum (ns)."""
     width = max(1, min(width, TREND_SECONDS))
     edges = np.arange(width) * TREND_SECONDS // width
     counts = np.add.reduceat(steps, edges).tolist()
@@ -236,7 +238,7 @@ def _trend(steps: Times, ns: Times, width: int) -> tuple[str, float, float]:
 
 
 def _letters(spent: dict[str, int], width: int) -> list[tuple[str, int]]:
-    """Share ``width`` letters out; what is too small for one has none."""
+    """Distribute ``width`` letters; shares that are too small get none."""
     total = sum(spent.values())
     shared = []
     begun = done = 0
@@ -265,15 +267,15 @@ def _legend(spent: dict[str, int], width: int) -> list[Text]:
         if not count:
             continue
         letter, style = PHASES.get(name, _RANGE)
-        told = Text()
+        entry = Text()
         if name.startswith(letter):
-            told.append(letter, style).append(printable(name[1:]))
+            entry.append(letter, style).append(printable(name[1:]))
         else:
-            told.append(letter, style).append(f" {printable(name)}")
-        told.append(f" {percent(spent[name] / total)}")
-        if drawn[-1].cell_len and drawn[-1].cell_len + 2 + told.cell_len > width:
+            entry.append(letter, style).append(f" {printable(name)}")
+        entry.append(f" {percent(spent[name] / total)}")
+        if drawn[-1].cell_len and drawn[-1].cell_len + 2 + entry.cell_len > width:
             drawn.append(Text())
-        drawn[-1] = Text("  ").join([drawn[-1], told]) if drawn[-1].cell_len else told
+        drawn[-1] = Text("  ").join([drawn[-1], entry]) if drawn[-1].cell_len else entry
     return drawn
 
 
@@ -288,9 +290,9 @@ def _ordered(spent: dict[str, int]) -> list[str]:
 
 class _Column(NamedTuple):
     title: str
-    #: What a row shows; None: not known.
+    #: The text for a row; None: not known.
     cell: Callable[[_Rank], Text | str | None]
-    #: Least width of the terminal that it is worth.
+    #: Minimum width of the terminal for this column.
     from_width: int = 0
 
 
@@ -300,29 +302,29 @@ def _table(ranks: Sequence[_Rank], width: int, room: int) -> list[Text]:
     worst = sorted(ranks, key=lambda rank: rank.order)
     shown = worst if len(worst) <= room - 1 else worst[: max(0, room - 2)]
     columns = _columns(ranks, 16 if width < 120 else 24)
-    made: list[tuple[str, list[Text]]] = []
+    shown_columns: list[tuple[str, list[Text]]] = []
     used = 0
     for column in columns:
         if width < column.from_width:
             continue
         cells = [column.cell(rank) for rank in shown]
         if all(cell is None for cell in cells):
-            continue  # what nobody has is not shown
+            continue  # columns without any value are not shown
         texts = [c if isinstance(c, Text) else Text("-" if c is None else c) for c in cells]
         wide = max([len(column.title), *(text.cell_len for text in texts)])
         if used + wide > width:
             break
         used += wide + 2
-        made.append((column.title.rjust(wide), [_fit(text, wide) for text in texts]))
-    drawn = [Text("  ".join(title for title, _ in made), "bold underline")]
+        shown_columns.append((column.title.rjust(wide), [_fit(text, wide) for text in texts]))
+    drawn = [Text("  ".join(title for title, _ in shown_columns), "bold underline")]
     for row in range(len(shown)):
-        drawn.append(Text("  ").join([texts[row] for _, texts in made]))
+        drawn.append(Text("  ").join([texts[row] for _, texts in shown_columns]))
     if len(shown) < len(worst):
         rest = [rank.mean for rank in worst[len(shown) :] if rank.mean is not None]
-        told = f"… {len(worst) - len(shown)} more"
+        line = f"… {len(worst) - len(shown)} more"
         if rest:
-            told += f": {milliseconds(min(rest))} … {milliseconds(max(rest))}"
-        drawn.append(Text(told, "dim"))
+            line += f": {milliseconds(min(rest))} … {milliseconds(max(rest))}"
+        drawn.append(Text(line, "dim"))
     return drawn
 
 
@@ -340,7 +342,7 @@ def _columns(ranks: Sequence[_Rank], bar: int) -> list[_Column]:
         took = rank.watched.steps.last
         return None if took is None else milliseconds(took)
 
-    # Where all are silent, the head of the frame says so.
+    # If all are silent, the head of the frame says so.
     quiet = {id(r): r.watched.silent() for r in ranks if r.watched.live}
     all_silent = min(quiet.values(), default=0.0) > SILENT
 
@@ -389,14 +391,14 @@ def _columns(ranks: Sequence[_Rank], bar: int) -> list[_Column]:
 
 
 def _nodes(job: Job, width: int, room: int) -> list[Text]:
-    """Draw what nodes do: one in as many lines as it needs, many in a line each."""
+    """Draw what nodes do: a single node in as many lines as it needs, many in a line each."""
     nodes = [(node, _node_fields(node)) for node in job.nodes]
     nodes = [(node, fields) for node, fields in nodes if fields]
     if not nodes:
         return []
     drawn: list[Text] = []
     each = room // len(nodes) if len(nodes) <= room else 1
-    # Of many those that are busiest, which is where to look.
+    # Of many the busiest, which is where to look.
     nodes.sort(key=lambda pair: -(pair[0].values.one("cpu.util.percent") or 0.0))
     shown = nodes if len(nodes) <= room else nodes[: room - 1]
     for node, fields in shown:
@@ -430,12 +432,12 @@ def _node_fields(node: Watched) -> list[str]:
     )
     for thing in ("ib", "net"):
         received, sent = values.of(f"{thing}.rx.bytes_per_s"), values.of(f"{thing}.tx.bytes_per_s")
-        # What passes a bond or a virtual function is counted at each, so there is no sum.
+        # Traffic through a bond or a virtual function is counted at each, so there is no sum.
         busy = {n: received.get(n, 0) + sent.get(n, 0) for n in {*received, *sent} if n != "lo"}
         if busy:
             name = max(sorted(busy), key=lambda n: busy[n])
-            told = f"{rate(received.get(name, 0.0))} in, {rate(sent.get(name, 0.0))} out"
-            fields.append(f"{thing} {printable(name)} {told}")
+            rates = f"{rate(received.get(name, 0.0))} in, {rate(sent.get(name, 0.0))} out"
+            fields.append(f"{thing} {printable(name)} {rates}")
     watts = values.one("node.power.watts")
     if watts is not None:
         fields.append(f"power {_watts(watts)}")
@@ -446,8 +448,8 @@ def _gpu_fields(node: Watched) -> list[str]:
     used = node.values.of("gpu.util.percent")
     fields = []
     if used:
-        told = f"{_count(len(used), 'gpu')} {_range(used.values(), _percent)}"
-        fields.append(told)
+        used_text = f"{_count(len(used), 'gpu')} {_range(used.values(), _percent)}"
+        fields.append(used_text)
     memory = node.values.of("gpu.memory_used.bytes")
     if memory:
         fields.append(f"gpu memory {_range(memory.values(), size)}")
@@ -504,7 +506,7 @@ def _row(name: str, text: Text) -> Text:
 
 
 def _sides(left: Text, right: Text, width: int) -> Text:
-    """Put two texts at the ends of a line; the left one gives way."""
+    """Put two texts at the ends of a line; the left one is cut if necessary."""
     room = width - right.cell_len - 1
     if room < 1:
         return right
@@ -514,7 +516,7 @@ def _sides(left: Text, right: Text, width: int) -> Text:
 
 
 def _wrapped(name: str, fields: Sequence[str], width: int, most: int) -> list[Text]:
-    """Put fields into at most ``most`` lines; into the last one those that it has room for."""
+    """Put fields into at most ``most`` lines; into the last one as many as fit."""
     rows: list[list[str]] = [[]]
     room = width - max(_INDENT, len(name) + 1)
     left = 0
@@ -527,10 +529,10 @@ def _wrapped(name: str, fields: Sequence[str], width: int, most: int) -> list[Te
             left += 1
         else:
             rows.append([text])
-    told = [" · ".join(line) for line in rows]
+    lines = [" · ".join(line) for line in rows]
     if left:
-        told[-1] += f" (+{left})"
-    return [_row("" if n else name, Text(line)) for n, line in enumerate(told)]
+        lines[-1] += f" (+{left})"
+    return [_row("" if n else name, Text(line)) for n, line in enumerate(lines)]
 
 
 def _fit(text: Text, width: int) -> Text:

@@ -1,4 +1,4 @@
-"""What is kept of one process that is watched: steps and phases by the second, newest samples.
+"""The stored history of one watched process: steps and phases by the second, newest samples.
 
 It takes the same memory however long the process runs.
 
@@ -17,18 +17,18 @@ from haiprof.views.intervals import Times, covered_per_group, self_times
 
 #: How far back step times are kept, s.
 TREND_SECONDS: Final = 300
-#: What means and shares are of, s.
+#: The period of means and shares, s.
 MEAN_SECONDS: Final = 60
 #: Name of the part of steps that no phase covers, and of user ranges beyond :data:`_MOST_NAMES`.
 OTHER: Final = "other"
 SMALLER: Final = "more ranges"
 _SMALLER, _OTHER = 0, 1
 _MOST_NAMES: Final = 64
-#: Phases that wait for the end of their step; of a job whose steps never end, the newest.
+#: Number of phases waiting for the end of their step; if steps never end, the newest.
 _MOST_WAITING: Final = 1 << 16
-#: A value that is older than this, s, than the newest of its process has gone.
+#: A value that is older than the newest of its process by this much, s, has expired.
 _STALE: Final = 90.0
-#: Starts and ends that are one instant may be so far apart, ns.
+#: A start and an end this close, ns, are the same instant.
 _ROUNDED: Final = 1_000
 _NS: Final = 1_000_000_000
 
@@ -40,7 +40,7 @@ class _Spans(NamedTuple):
     end: Times
     thread: Times
     name: Times
-    #: 1 of a phase, 0 of a user range.
+    #: 1 for a phase, 0 for a user range.
     is_phase: Times
 
     def where(self, chosen: npt.NDArray[np.bool_]) -> _Spans:
@@ -55,7 +55,7 @@ class StepHistory:
     """Step times of the last minutes and how the steps of the last minute were spent, in ns."""
 
     def __init__(self) -> None:
-        """Begin without a step."""
+        """Start without a step."""
         #: End of the newest step (ns UTC), how long it took (ns), its number; None without one.
         self.ended: int | None = None
         self.last: int | None = None
@@ -68,7 +68,7 @@ class StepHistory:
         self._waiting: list[_Spans] = []
 
     def add(self, part: Part) -> None:
-        """Take rows of ``spans``."""
+        """Add rows of ``spans``."""
         columns, texts = part.columns, part.texts
         kinds = texts["category"]
         of_steps = _is(columns["category"], kinds, "step")
@@ -123,13 +123,13 @@ class StepHistory:
             self._spend(second, np.full(len(low), _OTHER), high - low)
             return
         waiting = _joined(self._waiting)
-        # What goes on after the last step is of the next one, whose start may be rounded.
+        # Time after the last step belongs to the next one, whose start may be rounded.
         later = (waiting.start >= high[-1] - _ROUNDED) & (waiting.end > high[-1])
         self._waiting = [waiting.where(later)] if later.any() else []
         self._split(waiting.where(~later), low, high, second)
 
     def _split(self, spans: _Spans, low: Times, high: Times, second: Times) -> None:
-        """Part the steps as :func:`haiprof.views.run.steps.parts` does."""
+        """Divide the steps as :func:`haiprof.views.run.steps.parts` does."""
         own = np.zeros(len(spans.start), np.int64)
         lane = spans.thread * 2 + spans.is_phase
         for key in np.unique(lane):
@@ -173,7 +173,7 @@ class StepHistory:
     def mean(self, now: int) -> float | None:
         """Return the mean duration (ns) of the steps that ended in the last minute.
 
-        Of a job whose steps take longer than that, the last one's; None without a step.
+        If the job's steps take longer than that, the last one's; None without a step.
         """
         steps, ns = self.by_second(now)
         count = int(steps[-MEAN_SECONDS:].sum())
@@ -196,13 +196,13 @@ class Values:
     """The newest value of each metric and instance."""
 
     def __init__(self) -> None:
-        """Begin without a value."""
+        """Start without a value."""
         #: Time of the newest sample, ns UTC.
         self.newest = 0
         self._values: dict[str, dict[str, tuple[int, float]]] = {}
 
     def add(self, part: Part) -> None:
-        """Take rows of ``samples``; of those of single CPUs only what the node has is kept."""
+        """Add rows of ``samples``; per-CPU rows are dropped in favour of the node's."""
         columns, texts = part.columns, part.texts
         metric, instance = columns["metric"], columns["instance"]
         if not len(metric):
@@ -225,7 +225,7 @@ class Values:
         self.newest = max(self.newest, int(times.max()))
 
     def of(self, metric: str) -> dict[str, float]:
-        """Return the newest value of each instance; empty where the metric is not there."""
+        """Return the newest value of each instance; empty if there is no such metric."""
         oldest = self.newest - _STALE * _NS
         found = self._values.get(metric, {})
         return {name: value for name, (at, value) in found.items() if at >= oldest}

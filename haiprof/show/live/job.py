@@ -1,4 +1,4 @@
-"""A run that is watched: who takes part, what each has written since the last look, its state.
+"""A run that is watched: its processes, what each wrote since the last look, its state.
 
 Tests: tests/show/test_live.py.
 """
@@ -30,7 +30,7 @@ _SPANS: Final = Wanted(
 _SAMPLES: Final = Wanted(schema.SAMPLES, ("time", "metric", "instance", "value"), 80)
 _EVENTS: Final = Wanted(schema.EVENTS, ("time", "kind", "text"), 20)
 #: Kinds of events that are worth a line while the job runs.
-TOLD: Final = frozenset(
+SHOWN_EVENTS: Final = frozenset(
     {
         "lost",
         "exit",
@@ -46,13 +46,13 @@ TOLD: Final = frozenset(
     }
 )
 _LIVE: Final = "live"
-#: Nothing written for so long, s, is worth a word: a recorder writes once a second.
+#: Silence of this many seconds is reported: a recorder writes once a second.
 SILENT: Final = 10.0
 _NS: Final = 1_000_000_000
 
 
 class Event(NamedTuple):
-    """Something that happened: when (ns UTC), to whom, what."""
+    """An event: when (ns UTC), to whom, what."""
 
     time: int
     label: str
@@ -70,7 +70,7 @@ class Watched:
     #: Records that its ring had lost when it was last written.
     lost: int = 0
     event: Event | None = None
-    #: When it was last looked at, and when something new was found then (time.monotonic).
+    #: When it was last read, and when that last gave something new (time.monotonic).
     asked: float = 0.0
     grown: float | None = None
 
@@ -85,7 +85,7 @@ class Watched:
         return max(self.values.newest, self.steps.ended or 0)
 
     def silent(self) -> float:
-        """Return for how long, s, nothing new had come when it was last looked at."""
+        """Return for how long, s, nothing new had arrived when it was last read."""
         if self.grown is not None:
             return self.asked - self.grown
         begun = self.newest or self.process.started_ns or 0
@@ -100,24 +100,24 @@ class State(NamedTuple):
 
 
 class Job:
-    """A run on its way."""
+    """A run in progress."""
 
     def __init__(self, folder: Path, recorder_lives: Callable[[], bool | None]) -> None:
-        """Begin to watch a run folder; nothing but ``run.json`` is read yet.
+        """Begin to watch a run folder; only ``run.json`` is read yet.
 
         Args:
             folder: of the run.
-            recorder_lives: asked when nothing is written any more; None where it cannot be told
+            recorder_lives: asked when nothing is written any more; None if it cannot be determined
                 (the recorder is on another machine, or another user's).
 
         Raises:
-            HaiprofError: it is no run, or none that this version can read.
+            HaiprofError: it is not a run, or not one that this version can read.
         """
         self.folder = folder
         self.run = read_run(folder)
         self._recorder_lives = recorder_lives
         self.watched: dict[Path, Watched] = {}
-        #: Folder to the line that says why it is left out.
+        #: Folder -> the line that says why it is left out.
         self._refused: dict[Path, str] = {}
         self._unread: list[Path] = []
         self._listed = -1
@@ -130,7 +130,7 @@ class Job:
     def look(self, seconds: float) -> None:
         """Read what was written since the last look, for about ``seconds`` at most.
 
-        Where that is not enough for all processes, the next look begins with those that are left.
+        If that is not enough for all processes, the next look begins with the remaining ones.
         """
         until = time.monotonic() + seconds
         self._find()
@@ -146,7 +146,7 @@ class Job:
 
     @property
     def unread(self) -> int:
-        """How many process folders have not been looked into yet."""
+        """How many process folders have not been read yet."""
         return len(self._unread)
 
     def _find(self) -> None:
@@ -159,13 +159,13 @@ class Job:
         except OSError as error:
             self._refused[self.folder] = f"{self.folder}: cannot be read ({error.strerror})"
             return
-        # A folder that is being made changes again within the tick of the file system's clock.
+        # A folder that is being created changes again within the tick of the file system's clock.
         self._listed = changed if time.time_ns() - changed > 2 * _NS else -1
         for folder in self.watched.keys() - set(folders):
             del self.watched[folder]
         waiting = set(self._unread)
         new = [f for f in folders if f not in self.watched and f not in waiting]
-        # Of what could not be read some is only being made.
+        # Some unreadable files are only being created.
         self._refused = {f: line for f, line in self._refused.items() if f in folders}
         self._unread += sorted(new, reverse=True)
 
@@ -191,7 +191,7 @@ class Job:
             try:
                 process = read_process(watched.process.folder)
             except HaiprofError:
-                process = watched.process  # its next version is on its way
+                process = watched.process  # its next version will follow
             if process != watched.process:
                 watched.process = process
                 self._gpus_known = False
@@ -200,10 +200,10 @@ class Job:
         for part in new.get("samples", ()):
             watched.values.add(part)
         for part in new.get("events", ()):
-            watched.event = _told(part, watched) or watched.event
+            watched.event = _latest_event(part, watched) or watched.event
         for parts in new.values():
             watched.lost = max(watched.lost, *map(_lost, parts))
-        if new and looked_before:  # the first time it may be old
+        if new and looked_before:  # the first file may be old
             watched.grown = watched.asked
 
     # -- who -------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ class Job:
 
     @property
     def ranks(self) -> list[Watched]:
-        """The newest process of each rank, and whatever else makes steps, by rank."""
+        """The newest process of each rank, and any other process with steps, by rank."""
         newest: dict[tuple[str, int | None, int | None], Watched] = {}
         for watched in self.watched.values():
             process = watched.process
@@ -235,7 +235,7 @@ class Job:
         )
 
     def gpus_of(self, watched: Watched) -> list[tuple[Watched, list[str]]]:
-        """Return the nodes' folders that sampled the GPUs of a rank, and which those are."""
+        """Return the nodes' folders that sampled the GPUs of a rank, and which GPUs those are."""
         if not self._gpus_known:
             self._join_gpus()
         return self._rank_gpus.get(watched.process.folder, [])
@@ -266,7 +266,7 @@ class Job:
 
     @property
     def now(self) -> int:
-        """The time of the newest row of all, ns UTC; the clock's where there is none."""
+        """The time of the newest row of all, ns UTC; the clock's if there is none."""
         return max((w.newest for w in self.watched.values()), default=0) or time.time_ns()
 
     @property
@@ -284,7 +284,7 @@ class Job:
         return max(found, default=None)
 
     def state(self) -> State:
-        """Say what the job does, as far as its files tell."""
+        """Say what the job does, as far as its files show."""
         everybody = list(self.watched.values())
         live = [w for w in everybody if w.live]
         if not everybody:
@@ -314,7 +314,7 @@ class Job:
 
 
 def _ended_badly(everybody: Iterable[Watched]) -> Iterator[str]:
-    """Count those that failed or were interrupted, and those that died nobody knows how."""
+    """Count those that failed or were interrupted, and those with an unknown ending."""
     processes = [w.process for w in everybody if w.process.role != ROLE_NODE]
     bad = sum(failed(p) for p in processes)
     died = sum(p.state == "died" and p.ending is None for p in processes)
@@ -327,9 +327,9 @@ def _ended_badly(everybody: Iterable[Watched]) -> Iterator[str]:
         yield f"{died} died"
 
 
-def _told(part: Part, watched: Watched) -> Event | None:
+def _latest_event(part: Part, watched: Watched) -> Event | None:
     columns, texts = part.columns, part.texts
-    kinds = {n for n, kind in enumerate(texts["kind"]) if kind in TOLD}
+    kinds = {n for n, kind in enumerate(texts["kind"]) if kind in SHOWN_EVENTS}
     for row in range(len(columns["time"]) - 1, -1, -1):
         text = int(columns["text"][row])
         if int(columns["kind"][row]) in kinds and text != NO_TEXT:

@@ -1,4 +1,4 @@
-"""A terminal that a frame is drawn on again and again, and that is as before afterwards.
+"""A terminal that frames are drawn on repeatedly, and that is restored afterwards.
 
 Tests: tests/show/test_live.py.
 """
@@ -19,34 +19,34 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
-#: Keys that end it.
+#: Keys that quit.
 _LEAVE: Final = frozenset(b"qQ\x03\x04")
 _SIGNALS: Final = (
     signal.SIGWINCH, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP, signal.SIGCONT,
 )  # fmt: skip
 _ENTER_SCREEN: Final = "\x1b[?1049h\x1b[?25l"
 _LEAVE_SCREEN: Final = "\x1b[?25h\x1b[?1049l"
-#: What frames are drawn with, and what stands for it where the terminal has only ASCII.
+#: Characters in frames, and their replacements on a terminal that has only ASCII.
 _ASCII: Final = str.maketrans("▁▂▃▄▅▆▇█·…─µ°≤", "_.-=+*%#.~-u'<")
 
 
 def render(console: Console, lines: Sequence[Text]) -> list[str]:
-    """Return lines as the console's terminal takes them, cut to its width."""
-    made = []
+    """Encode lines for the console's terminal, cut to its width."""
+    rendered = []
     ascii_only = not console.encoding.lower().startswith("utf")
     for line in lines:
         with console.capture() as drawn:
             console.print(line, end="", no_wrap=True, overflow="crop", crop=True, soft_wrap=False)
         text = drawn.get()
-        made.append(text.translate(_ASCII) if ascii_only else text)
-    return made
+        rendered.append(text.translate(_ASCII) if ascii_only else text)
+    return rendered
 
 
 class Terminal:
     """The whole screen, keys without echo, and a wake-up when its size changes."""
 
     def __init__(self, console: Console) -> None:
-        """Prepare; nothing is changed before it is entered."""
+        """Prepare; nothing is changed before entering."""
         self._console = console
         self._keys = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
         self._modes: list[Any] | None = None
@@ -65,7 +65,7 @@ class Terminal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        """Give it back, whatever happened."""
+        """Restore it, whatever happened."""
         self._give_back()
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
@@ -96,7 +96,7 @@ class Terminal:
         if number == signal.SIGTSTP:
             self._give_back()
             signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)  # stops here until somebody continues us
+            os.kill(os.getpid(), number)  # stops here until we are continued
             signal.signal(number, self._signalled)
         if number in (signal.SIGTSTP, signal.SIGCONT):
             self._enter()
@@ -109,7 +109,7 @@ class Terminal:
         """Draw a frame over the one before.
 
         Raises:
-            OSError: the terminal is gone.
+            OSError: the terminal disappeared.
         """
         # Row by row, so that a slow line never shows an empty screen.
         body = "\x1b[K\r\n".join(render(self._console, lines))
@@ -117,7 +117,7 @@ class Terminal:
         self._console.file.flush()
 
     def wait(self, seconds: float) -> bool:
-        """Wait that long, or until the size changes; return False to leave."""
+        """Wait that long, or until the size changes; return False to quit."""
         until = time.monotonic() + seconds
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)

@@ -1,4 +1,4 @@
-"""Collectives: HCCL's operators as kernels, with what ``communication.json`` adds of each.
+"""Collectives: HCCL's operators as kernels, with the details in ``communication.json``.
 
 Tests: tests/sources/ascend/test_text.py.
 """
@@ -16,7 +16,7 @@ from haiprof.errors import HaiprofError
 from haiprof.sources.ascend import words
 from haiprof.sources.kineto.words import collective_of
 
-#: Times of a communication, ms there -> ns here.
+#: Times of a communication: ms in the file -> ns in our table.
 _TIMES: Final = {
     "Elapse Time(ms)": "elapse_ns",
     "Transit Time(ms)": "transit_ns",
@@ -25,11 +25,11 @@ _TIMES: Final = {
     "Idle Time(ms)": "idle_ns",
 }
 _NS_PER_MS: Final = 1_000_000
-#: Sizes there are decimal.
+#: Sizes in the file are decimal.
 _BYTES_PER_MB: Final = 1_000_000
-#: The file rounds the start of a communication to so many ns.
+#: The file rounds the start of a communication to this many ns.
 _APART_NS: Final = 1_000
-TOLD: Final = {
+MEASURED: Final = {
     "name": pl.String(),
     "start": pl.Int64(),
     "group": pl.String(),
@@ -38,40 +38,40 @@ TOLD: Final = {
 
 
 def read(file: Path) -> pl.DataFrame:
-    """Read ``communication.json``: columns of :data:`TOLD`, one row a communication.
+    """Read ``communication.json``: columns of :data:`MEASURED`, one row a communication.
 
     Raises:
-        HaiprofError: it cannot be read, or is no such file.
+        HaiprofError: it cannot be read, or is not such a file.
     """
     try:
         document: Any = json.loads(file.read_text("utf-8"))
     except OSError as error:
         raise HaiprofError(f"{file}: cannot be read ({error.strerror or error})") from None
     except (ValueError, RecursionError) as error:
-        raise HaiprofError(f"{file}: is no JSON ({error}): copy it again") from None
+        raise HaiprofError(f"{file}: is not JSON ({error}): copy it again") from None
     rows = list(_rows(document))
-    return pl.DataFrame(rows, TOLD, orient="row").sort("start")
+    return pl.DataFrame(rows, MEASURED, orient="row").sort("start")
 
 
 def _rows(document: Any) -> Iterator[tuple[str, int, str | None, str]]:
     for step in _members(document).values():
         for family in _members(step).values():
-            for key, told in _members(family).items():
+            for key, values in _members(family).items():
                 name, _, group = key.partition("@")
-                times = _members(_members(told).get("Communication Time Info"))
+                times = _members(_members(values).get("Communication Time Info"))
                 start = times.get("Start Timestamp(us)")
                 if isinstance(start, int | float):
-                    yield name, round(start * 1000), group or None, json.dumps(_one(told, times))
+                    yield name, round(start * 1000), group or None, json.dumps(_one(values, times))
 
 
-def _one(told: Any, times: dict[str, Any]) -> dict[str, Any]:
-    made: dict[str, Any] = {
+def _one(values: Any, times: dict[str, Any]) -> dict[str, Any]:
+    attributes: dict[str, Any] = {
         ours: round(times[theirs] * _NS_PER_MS)
         for theirs, ours in _TIMES.items()
         if isinstance(times.get(theirs), int | float)
     }
     links = {}
-    for link, of in _members(_members(told).get("Communication Bandwidth Info")).items():
+    for link, of in _members(_members(values).get("Communication Bandwidth Info")).items():
         size, time, speed = (
             _members(of).get(name)
             for name in ("Transit Size(MB)", "Transit Time(ms)", "Bandwidth(GB/s)")
@@ -82,19 +82,19 @@ def _one(told: Any, times: dict[str, Any]) -> dict[str, Any]:
                 "transit_ns": round(time * _NS_PER_MS) if isinstance(time, int | float) else None,
                 "bandwidth_gb_s": speed,
             }
-    return {**made, "links": links}
+    return {**attributes, "links": links}
 
 
 def _members(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def of_device(kernels: pl.DataFrame, told: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows of ``collectives`` that kernels are.
+def of_device(kernels: pl.DataFrame, measured: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of ``collectives`` for kernels that communicate.
 
     Args:
         kernels: :func:`haiprof.sources.ascend.kernels.kernels`.
-        told: columns of :data:`TOLD`.
+        measured: columns of :data:`MEASURED`.
     """
     names = kernels["name"].unique()
     ops = {name: op for name in names if (op := words.collective_of(name)) is not None}
@@ -102,7 +102,7 @@ def of_device(kernels: pl.DataFrame, told: pl.DataFrame) -> pl.DataFrame:
         return pl.DataFrame()
     found = kernels.filter(pl.col("name").is_in(list(ops))).sort("start")
     found = found.join_asof(
-        told,
+        measured,
         on="start",
         by="name",
         strategy="nearest",
@@ -136,14 +136,14 @@ def of_device(kernels: pl.DataFrame, told: pl.DataFrame) -> pl.DataFrame:
 
 
 def _attributes(row: dict[str, str | None]) -> str | None:
-    made = json.loads(row["times"]) if row["times"] else {}
+    attributes = json.loads(row["times"]) if row["times"] else {}
     if row["algorithm"]:
-        made = {"algorithm": row["algorithm"], **made}
-    return json.dumps(made) if made else None
+        attributes = {"algorithm": row["algorithm"], **attributes}
+    return json.dumps(attributes) if attributes else None
 
 
 def of_host(ops: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows of ``collectives`` that calls of torch.distributed are.
+    """Return the rows of ``collectives`` for calls of torch.distributed.
 
     Args:
         ops: :attr:`haiprof.sources.ascend.timeline.Timeline.ops`.

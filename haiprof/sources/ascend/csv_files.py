@@ -15,26 +15,26 @@ import polars as pl
 from haiprof.errors import HaiprofError
 from haiprof.sources.kineto.columns import FAR
 
-#: How these files say that there is no value.
+#: How these files write a missing value.
 _NOTHING: Final = ("", "N/A", "NA", "null", "None")
-#: A number of microseconds: whole ones, and a fraction.
+#: A number of microseconds: an integer and a fraction.
 _WHOLE: Final = r"^(-?\d+)(?:\.\d*)?$"
 _FRACTION: Final = r"^-?\d+\.(\d+)$"
 
 
 def read(file: Path, columns: Mapping[str, str]) -> pl.DataFrame:
-    """Read some columns of a file as texts.
+    """Read some columns of a file as text.
 
     Args:
-        file: with a line of names first.
-        columns: names in the file -> names in the frame. Of two for one the first that is there
-            counts; one that no name is there for is null.
+        file: its first line names the columns.
+        columns: names in the file -> names in the frame. If two map to one, the first that exists
+            counts; a column without any is null.
 
     Returns:
-        One row a line; the last line of a file that was cut within it is all null.
+        One row per line; the last line of a file that was cut within it is all null.
 
     Raises:
-        HaiprofError: it cannot be read, or is no CSV.
+        HaiprofError: it cannot be read, or is not CSV.
     """
     try:
         found = pl.read_csv(
@@ -46,16 +46,18 @@ def read(file: Path, columns: Mapping[str, str]) -> pl.DataFrame:
         raise HaiprofError(f"{file}: is empty: copy it again") from None
     except pl.exceptions.PolarsError as error:
         said = (str(error).splitlines() or ["?"])[0]
-        raise HaiprofError(f"{file}: is no CSV: {said}: copy it again") from None
+        raise HaiprofError(f"{file}: is not CSV: {said}: copy it again") from None
     stripped = {name.strip(): name for name in reversed(found.columns)}
-    made: dict[str, pl.Expr] = {}
+    expressions: dict[str, pl.Expr] = {}
     for theirs, ours in columns.items():
         if theirs in stripped:
             text = pl.col(stripped[theirs]).str.strip_chars()
-            made.setdefault(ours, pl.when(text.is_in(_NOTHING).not_()).then(text).alias(ours))
+            expressions.setdefault(
+                ours, pl.when(text.is_in(_NOTHING).not_()).then(text).alias(ours)
+            )
     none = pl.lit(None, pl.String())
     table = found.select(
-        made.get(ours, none.alias(ours)) for ours in dict.fromkeys(columns.values())
+        expressions.get(ours, none.alias(ours)) for ours in dict.fromkeys(columns.values())
     )
     if found.height and found[-1, -1] is None and not _ends_with_a_line(file):
         return pl.concat((table.head(-1), table.clear(1)))
@@ -69,23 +71,23 @@ def _ends_with_a_line(file: Path) -> bool:
 
 
 def nothing(columns: Mapping[str, str]) -> pl.DataFrame:
-    """Return what :func:`read` does of a file without rows."""
+    """Return what :func:`read` returns for a file without rows."""
     return pl.DataFrame(schema=dict.fromkeys(columns.values(), pl.String()))
 
 
 def ns(name: str) -> pl.Expr:
-    """Return a column of microseconds as int64 ns, rounded; null where it is none, or far off."""
+    """Return a column of microseconds as int64 ns, rounded; null where invalid or out of range."""
     text = pl.col(name)
     us = text.str.extract(_WHOLE).cast(pl.Int64, strict=False)
     whole = pl.when(us.abs() < FAR // 1000).then(us) * 1000
-    # Of the decimals that are finer than ns the first one rounds.
+    # Of decimals finer than ns, the first one rounds.
     fraction = (text.str.extract(_FRACTION).fill_null("") + "0000").str.slice(0, 4)
     part = (fraction.cast(pl.Int64, strict=False) + 5) // 10
     return pl.when(text.str.starts_with("-")).then(whole - part).otherwise(whole + part).alias(name)
 
 
 def number(name: str, kind: type[pl.DataType]) -> pl.Expr:
-    """Return a column of whole numbers; null where it is none of that type."""
+    """Return a column of integers; null where the value is not one of that type."""
     return pl.col(name).cast(kind, strict=False).alias(name)
 
 

@@ -1,8 +1,8 @@
 """Reads tables of the databases that torch_npu and msprof write.
 
-Nearly every column is a whole number there: times are ns since the epoch, and names are numbers
-that ``STRING_IDS`` tells. What a version or a level did not write of a row has no column, and what
-it did not write at all has no table.
+Nearly every column is an integer: times are ns since the epoch, and names are keys into
+``STRING_IDS``. A value that a version or a level did not write has no column, and a whole kind that
+it did not write has no table.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from haiprof.common.printable import printable
 from haiprof.errors import HaiprofError
 
 _ROWS: Final = 100_000
-#: What SQLite says of a damaged file; it may not even be able to put it into words.
+#: SQLite's errors on a damaged file; even the error message may fail to decode.
 _BROKEN: Final = (sqlite3.Error, UnicodeDecodeError)
 
 
@@ -30,14 +30,14 @@ class Database:
         """Open it.
 
         Raises:
-            HaiprofError: it is none of these, or cannot be read.
+            HaiprofError: it is not such a database, or cannot be read.
         """
         self._file = file
         self._tables: dict[str, list[str]] = {}
         try:
             name = quote(str(file.absolute()))
             self._connection = sqlite3.connect(f"file:{name}?mode=ro", uri=True)
-            # What is no UTF-8 is a name all the same.
+            # A name that is not valid UTF-8 is still a name.
             as_text = functools.partial(str, encoding="utf-8", errors="replace")
             self._connection.text_factory = as_text
             found = self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
@@ -65,7 +65,7 @@ class Database:
         return table in self._tables
 
     def read(self, table: str, *columns: str) -> pl.DataFrame:
-        """Read columns of whole numbers; one that is not there is null, and so is another value.
+        """Read integer columns; a missing column is null, and so is a value of another type.
 
         Raises:
             HaiprofError: the file is damaged.
@@ -84,7 +84,7 @@ class Database:
         return pl.concat(frames, how="diagonal")
 
     def words(self, table: str, key: str = "id", word: str = "name") -> dict[int, str]:
-        """Read what the numbers of an enumeration are called.
+        """Read the names of an enumeration's numbers.
 
         Raises:
             HaiprofError: the file is damaged.
@@ -98,7 +98,7 @@ class Database:
         return {number: str(text) for number, text in rows if isinstance(number, int)}
 
     def word(self, table: str, column: str) -> str | None:
-        """Return the first value of a column, as a text.
+        """Return the first value of a column, as text.
 
         Raises:
             HaiprofError: the file is damaged.
@@ -112,7 +112,7 @@ class Database:
         return str(row[0]) if row and row[0] is not None else None
 
     def named(self, frame: pl.DataFrame, *columns: str) -> pl.DataFrame:
-        """Put the texts of ``STRING_IDS`` for their numbers."""
+        """Replace numbers by their texts in ``STRING_IDS``."""
         return frame.with_columns(spelt(name, self._strings) for name in columns)
 
     @functools.cached_property
@@ -127,12 +127,12 @@ class Database:
 def _numbers(name: str, values: tuple[Any, ...]) -> pl.Series:
     try:
         return pl.Series(name, values, pl.Int64)
-    except (TypeError, OverflowError, pl.exceptions.PolarsError):  # SQLite's columns take anything
+    except (TypeError, OverflowError, pl.exceptions.PolarsError):  # SQLite columns take any type
         return pl.Series(name, [_whole(value) for value in values], pl.Int64)
 
 
 def _whole(value: Any) -> int | None:
-    """Return a value as a whole number of 64 bits; some columns hold them as texts."""
+    """Return a value as a 64-bit integer; some columns store integers as text."""
     try:
         number = int(value) if isinstance(value, (int, float, str)) else None
     except (ValueError, OverflowError):
@@ -141,10 +141,10 @@ def _whole(value: Any) -> int | None:
 
 
 def spelt(column: str, words: dict[int, str]) -> pl.Expr:
-    """Return a column of numbers as the texts that they stand for; null where they do for none."""
-    made = (
+    """Return a column of numbers as the texts they stand for; null where they stand for none."""
+    text = (
         pl.col(column).replace_strict(words, default=None, return_dtype=pl.String())
         if words
         else pl.lit(None, pl.String())
     )
-    return made.alias(column)
+    return text.alias(column)

@@ -1,9 +1,9 @@
 """What torch_npu and msprof wrote at a path: folders of processes, and databases.
 
-torch_npu makes one folder a process, ``<host>_<pid>_<time>_ascend_pt``, whose analysis lies in its
-``ASCEND_PROFILER_OUTPUT``; msprof makes ``PROF_<number>_<time>_<word>`` with
-``mindstudio_profiler_output``. A folder of either is one run. What others made of a cluster
-(``cluster_analysis_output``) is no source.
+torch_npu writes one folder per process, ``<host>_<pid>_<time>_ascend_pt``, with the analysis in its
+``ASCEND_PROFILER_OUTPUT``; msprof writes ``PROF_<number>_<time>_<word>`` with
+``mindstudio_profiler_output``. A folder of either is one run. What other tools derived from a
+cluster (``cluster_analysis_output``) is not a source.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SUFFIX: Final = re.compile(r"_ascend_(pt|ms)$")
 _RANK: Final = re.compile(r"(?:^|[^a-z])rank[-_. ]?(\d{1,9})", re.IGNORECASE)
 _INFO: Final = re.compile(r"profiler_info(?:_(\d{1,9}))?\.json")
 DATABASE: Final = re.compile(r"(ascend_pytorch_profiler(?:_(?P<rank>\d{1,9}))?|msprof_\d+)\.db")
-#: What is read of a process: any of these makes an analysis.
+#: Files that are read of a process: any of these makes an analysis.
 FILES: Final = re.compile(
     r"(trace_view|communication)\.json|msprof_(slice_)?\d[\w-]*\.json"
     r"|(kernel_details|operator_memory|memory_record|op_summary|task_time|aicpu|step_trace)"
@@ -38,14 +38,14 @@ FILES: Final = re.compile(
 
 
 def find(path: str) -> Found | None:
-    """Find what torch_npu or msprof wrote at ``path``; None where there is nothing of theirs.
+    """Find what torch_npu or msprof wrote at ``path``; None if they wrote nothing there.
 
     Args:
-        path: a folder of processes, one of them, its analysis, a file of that, or a database.
+        path: a folder of processes, one of them, its analysis, a file in that, or a database.
 
     Raises:
-        HaiprofError: processes were recorded there, and none was analysed yet; or it is a URL of
-            theirs.
+        HaiprofError: processes were recorded there, but none is analysed yet; or it is a URL of
+            their files.
     """
     if is_url(path):
         _refuse_url(path)
@@ -61,7 +61,7 @@ def find(path: str) -> Found | None:
             return Found(path, True, (own,))
         return _of_folder(place, path)
     except OSError:
-        return None  # whoever comes next says why
+        return None  # the next reader says why
 
 
 def _refuse_url(url: str) -> None:
@@ -87,20 +87,20 @@ def _of_folder(place: Path, path: str) -> Found | None:
     with os.scandir(place) as listed:
         folders = sorted(each.path for each in listed if _may_be(each.name) and each.is_dir())
         lone = sorted(each.path for each in os.scandir(place) if DATABASE.fullmatch(each.name))
-    made, waiting = [], []
+    sources, waiting = [], []
     for folder in folders:
         found = _process(Path(folder), folder)
         if found is not None:
-            made.append(found)
+            sources.append(found)
         else:
             waiting.append(Path(folder).name)
-    made += [_source(Path(file), [Path(file)]) for file in lone]
-    if not made:
+    sources += [_source(Path(file), [Path(file)]) for file in lone]
+    if not sources:
         if waiting:
             raise HaiprofError(_not_analysed(path, waiting))
         return None
     problems = () if not waiting else (f"{_not_analysed(path, waiting)}: left out",)
-    return Found(path, True, tuple(_numbered(made)), problems)
+    return Found(path, True, tuple(_numbered(sources)), problems)
 
 
 def _not_analysed(path: str, names: list[str]) -> str:
@@ -116,7 +116,7 @@ def _may_be(name: str) -> bool:
 
 
 def _process(folder: Path, path: str) -> Source | None:
-    """Return the process whose folder, or whose analysis, this is."""
+    """Return the process that this folder, or this analysis, belongs to."""
     analysis = folder if folder.absolute().name in _OUTPUTS else None
     if analysis is None:
         candidates = [folder / name for name in _OUTPUTS]
@@ -135,7 +135,7 @@ def _database_of(folder: Path) -> Source | None:
 
 
 def recorded(place: Path) -> Path:
-    """Return the folder of the process that an analysis, or a database, is of."""
+    """Return the folder of the process that an analysis, or a database, belongs to."""
     place = place.absolute()
     parents = [each for each in (place, *place.parents[:3]) if each.name not in _OUTPUTS]
     named = [each for each in parents if _may_be(each.name)]
@@ -162,7 +162,7 @@ def _source(place: Path, files: list[Path]) -> Source:
 
 
 def _rank(folder: Path, place: Path) -> int | None:
-    """Return the rank that names of files tell."""
+    """Return the rank in the names of files."""
     database = DATABASE.fullmatch(place.name)
     if database and database["rank"]:
         return int(database["rank"])
@@ -176,7 +176,7 @@ def _rank(folder: Path, place: Path) -> int | None:
 
 
 def _numbered(sources: list[Source]) -> Iterator[Source]:
-    """Number the times that one process was profiled."""
+    """Number the profiling sessions of each process."""
     workers: dict[tuple[str, int | None], list[Source]] = defaultdict(list)
     for source in sources:
         workers[source.worker, source.rank].append(source)

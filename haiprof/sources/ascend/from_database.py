@@ -1,7 +1,7 @@
-"""What the databases of torch_npu and msprof tell of one process, as rows of haiprof's tables.
+"""The databases of torch_npu and msprof for one process, as rows of haiprof's tables.
 
-``ascend_pytorch_profiler_<rank>.db`` has the framework, CANN and the devices, ``msprof_*.db`` only
-these two.
+``ascend_pytorch_profiler_<rank>.db`` has the framework, CANN and the devices; ``msprof_*.db`` has
+only CANN and the devices.
 
 Tests: tests/sources/ascend/test_database.py.
 """
@@ -22,8 +22,8 @@ from haiprof.sources.ascend.timeline import TASKS
 _LOW: Final = 0xFFFFFFFF
 #: ``type`` of ``PYTORCH_API``.
 _OPERATOR, _QUEUE, _PYTHON, _MARK = 50001, 50002, 50003, 50004
-#: What a table that is not there would have told.
-_TOLD_BY: Final = {
+#: What is missing if a table is not there.
+_GIVEN_BY: Final = {
     "PYTORCH_API": "spans.stack",
     "CANN_API": "kernels.correlation",
     "COMPUTE_TASK_INFO": "kernels.op_type",
@@ -57,19 +57,19 @@ def tables(database: Database) -> Iterator[tuple[str, pl.DataFrame]]:
 
 
 def lacks(database: Database) -> dict[str, str]:
-    """Say what the database does not tell, as :class:`Imported` has it."""
-    made = {
+    """Say what the database lacks, as in :class:`Imported`."""
+    missing = {
         what: f"the database has no table {table}: record with a higher level, or that option"
-        for table, what in _TOLD_BY.items()
+        for table, what in _GIVEN_BY.items()
         if table not in database
     }
-    made["flows"] = "a database has numbers of connections, and no arrows"
-    made["spans.python_id"] = "a database does not say which function called which"
-    return made
+    missing["flows"] = "a database has numbers of connections, and no arrows"
+    missing["spans.python_id"] = "a database does not say which function called which"
+    return missing
 
 
 def devices(database: Database) -> list[tuple[int, str]]:
-    """Return the ordinals of the devices that something ran on, with their names."""
+    """Return the ordinals of the devices that ran something, with their names."""
     names = database.words("NPU_INFO")
     used = database.read("TASK", "deviceId")["deviceId"].drop_nulls().unique().sort()
     return [(number, names.get(number, "")) for number in used.to_list() if number >= 0]
@@ -86,7 +86,7 @@ def process(database: Database) -> tuple[int | None, int | None]:
 
 
 def _host(database: Database) -> pl.DataFrame:
-    """Spans of the framework; an operator's ``external`` is its place in the table."""
+    """Spans of the framework; an operator's ``external`` is its row in the table."""
     found = database.read(
         "PYTORCH_API", "startNs", "endNs", "globalTid", "connectionId", "name", "sequenceNumber",
         "fwdThreadId", "inputDtypes", "inputShapes", "callchainId", "type",
@@ -98,7 +98,7 @@ def _host(database: Database) -> pl.DataFrame:
     categories = {_QUEUE: "runtime", _PYTHON: "python", _MARK: "user"}
     category = kind.replace_strict(categories, default="op", return_dtype=pl.String())
     enqueued = (kind == _QUEUE) & pl.col("name").str.starts_with("Enqueue")
-    # Each row has a number of its own, for those of its connections.
+    # Each row has its own number, which its connections use.
     ends = _connections(database).unique("id", keep="first")
     return (
         named.join(ends, left_on="connectionId", right_on="id", how="left", maintain_order="left")
@@ -141,7 +141,7 @@ def _stacks(database: Database) -> pl.DataFrame:
 
 
 def _called(database: Database) -> pl.DataFrame:
-    """Calls of CANN, called as in a timeline: ``AscendCL@aclrtMemcpy``, ``Node@launch``."""
+    """Calls of CANN, named as in a timeline: ``AscendCL@aclrtMemcpy``, ``Node@launch``."""
     found = database.read(
         "CANN_API", "startNs", "endNs", "globalTid", "connectionId", "name", "type"
     )
@@ -218,15 +218,15 @@ def _tasks(database: Database, host: pl.DataFrame, called: pl.DataFrame) -> pl.D
         )
     )
     parts = (single, _communications(database), pl.DataFrame(schema=TASKS))
-    made = (
+    of_kinds = (
         pl.concat(parts, how="diagonal")
         .with_columns(pl.lit(False).alias("part"))
         .drop_nulls(["start", "duration"])
         .with_row_index("task")
     )
     return (
-        made.join(_launched(made, host, called), "task", how="left")
-        .join(_wanted(database, made, host), "task", how="left")
+        of_kinds.join(_launched(of_kinds, host, called), "task", how="left")
+        .join(_wanted(database, of_kinds, host), "task", how="left")
         .with_columns(pl.coalesce("correlation", pl.col("connection") + OF_CANN))
         .drop("task", "process", "thread")
     )
@@ -277,7 +277,7 @@ def _launched(tasks: pl.DataFrame, host: pl.DataFrame, called: pl.DataFrame) -> 
 
 
 def _wanted(database: Database, tasks: pl.DataFrame, host: pl.DataFrame) -> pl.DataFrame:
-    """``task`` and ``external`` of those that an operator's connections lead to."""
+    """``task`` and ``external`` of the tasks that an operator's connections lead to."""
     ops = host.filter(pl.col("type") == _OPERATOR)
     wanted = (
         ops.select(pl.col("connectionId").alias("id"), "external")
@@ -294,7 +294,7 @@ def _connections(database: Database) -> pl.DataFrame:
 
 
 def _groups(database: Database) -> pl.DataFrame:
-    """Groups of communications: columns of :data:`communication.TOLD`."""
+    """Groups of communications: columns of :data:`communication.MEASURED`."""
     found = database.read("COMMUNICATION_OP", "startNs", "opName", "groupName")
     return (
         database.named(found, "opName", "groupName")
@@ -333,14 +333,14 @@ def _records(database: Database) -> pl.DataFrame:
         "totalActive", "deviceId",
     )  # fmt: skip
     where = pl.format("NPU:{}", "deviceId")
-    made = database.named(found, "component").select(
+    records = database.named(found, "component").select(
         pl.col("timestamp").alias("time"),
         pl.concat_str(where, "component", separator=" ", ignore_nulls=True).alias("instance"),
         pl.col("totalAllocated").alias("memory.allocated.bytes"),
         pl.col("totalReserved").alias("memory.reserved.bytes"),
         pl.col("totalActive").alias("memory.active.bytes"),
     )
-    return memory.unpivoted(made.drop_nulls("time"))
+    return memory.unpivoted(records.drop_nulls("time"))
 
 
 def _thread() -> pl.Expr:

@@ -1,7 +1,7 @@
-"""What ran on the NPUs of a process: the tools' tables of kernels, with what a timeline adds.
+"""What ran on the NPUs of a process: the tools' tables of kernels, completed from a timeline.
 
 The tables have each kernel with its type and unit, and its duration as the tools sum it up; the
-timeline has its stream and its launch, and the copies, waits and marks that are in no table.
+timeline has its stream and its launch, and the copies, waits and marks that no table has.
 
 Tests: tests/sources/ascend/test_text.py.
 """
@@ -15,9 +15,9 @@ import polars as pl
 from haiprof.sources.ascend import words
 from haiprof.sources.ascend.csv_files import ns, number
 
-#: The tools print one and the same instant of two files in two roundings.
+#: Two files of the tools print the same instant with different rounding.
 _APART_NS: Final = 2
-#: Of a table of kernels, as texts.
+#: Columns of a table of kernels, as text.
 TABLE: Final = dict.fromkeys(
     ("name", "op_type", "unit", "start", "duration", "stream", "task", "grid_x", "device"),
     pl.String(),
@@ -39,13 +39,13 @@ NONE: Final = pl.DataFrame(
 
 
 def typed(table: pl.DataFrame) -> tuple[pl.DataFrame, int]:
-    """Return a table of kernels with numbers for texts, and how many rows have no time.
+    """Convert a table of kernels from text to numbers; also return how many rows have no time.
 
     Args:
-        table: columns of :data:`TABLE`, those that are not there are null.
+        table: columns of :data:`TABLE`; missing ones are null.
     """
     lacking = [pl.lit(None, pl.String()).alias(c) for c in TABLE if c not in table.columns]
-    made = table.with_columns(lacking).select(
+    typed_table = table.with_columns(lacking).select(
         pl.coalesce("name", "unit", pl.lit("")).alias("name"),
         "op_type",
         "unit",
@@ -56,8 +56,8 @@ def typed(table: pl.DataFrame) -> tuple[pl.DataFrame, int]:
         number("grid_x", pl.UInt32),
         number("device", pl.UInt16),
     )
-    whole = made.filter(pl.col("start").is_not_null() & (pl.col("duration") >= 0))
-    return whole, made.height - whole.height
+    whole = typed_table.filter(pl.col("start").is_not_null() & (pl.col("duration") >= 0))
+    return whole, typed_table.height - whole.height
 
 
 def kernels(table: pl.DataFrame, tasks: pl.DataFrame, device: int | None) -> pl.DataFrame:
@@ -66,7 +66,7 @@ def kernels(table: pl.DataFrame, tasks: pl.DataFrame, device: int | None) -> pl.
     Args:
         table: what :func:`typed` returned.
         tasks: :meth:`haiprof.sources.ascend.timeline.Timeline.tasks`.
-        device: where they ran, unless a row says so.
+        device: where they ran, unless a row says otherwise.
     """
     tasks = _without_parts(tasks).with_row_index("row")
     on_time = tasks.select("name", "start", "row").sort("start")
@@ -80,21 +80,22 @@ def kernels(table: pl.DataFrame, tasks: pl.DataFrame, device: int | None) -> pl.
             tolerance=_APART_NS,
             check_sortedness=False,
         )
-        .join(tasks.drop("name", "start", "duration"), "row", how="left", suffix="_told")
+        .join(tasks.drop("name", "start", "duration"), "row", how="left", suffix="_of_task")
         .with_columns(
-            pl.coalesce(name, f"{name}_told").alias(name) for name in ("unit", "stream", "device")
+            pl.coalesce(name, f"{name}_of_task").alias(name)
+            for name in ("unit", "stream", "device")
         )
     )
     rest = tasks.join(found.select("row").drop_nulls(), "row", how="anti")
-    made = pl.concat((found, rest), how="diagonal")
-    kinds = _kinds(made["name"], made["unit"])
-    return made.with_columns(
+    complete = pl.concat((found, rest), how="diagonal")
+    kinds = _kinds(complete["name"], complete["unit"])
+    return complete.with_columns(
         kinds.alias("kind"), pl.coalesce("device", pl.lit(device, pl.UInt16())).alias("device")
     )
 
 
 def _without_parts(tasks: pl.DataFrame) -> pl.DataFrame:
-    """Leave out the tasks that a communication is made of, and tell its stream by them."""
+    """Leave out the tasks that make up a communication, and take its stream from them."""
     whole = tasks.filter(pl.col("communication") & ~pl.col("part"))
     made_of = tasks.filter(~pl.col("communication")).join(
         whole.select("connection").drop_nulls().unique(), "connection"
@@ -128,14 +129,14 @@ def _kinds(names: pl.Series, units: pl.Series) -> pl.Series:
     return found["kind"]
 
 
-def with_ai_cpu(table: pl.DataFrame, told: pl.DataFrame) -> pl.DataFrame:
+def with_ai_cpu(table: pl.DataFrame, from_table: pl.DataFrame) -> pl.DataFrame:
     """Append the tasks of the AI CPU that no table of kernels has.
 
     Args:
         table: what :func:`typed` returned.
-        told: the same of the tool's table of the AI CPU.
+        from_table: the same for the tool's table of the AI CPU.
     """
-    new = told.with_columns(
+    new = from_table.with_columns(
         pl.lit("AI_CPU").alias("unit"), pl.coalesce("op_type", "name").alias("op_type")
     ).join(table.select("stream", "task"), ["stream", "task"], how="anti", nulls_equal=False)
     by_time = new.filter(pl.col("task").is_null()).join(table, ["name", "start"], how="anti")

@@ -1,8 +1,8 @@
-"""Which call of the job's own thread a task on a device goes back to.
+"""Which call of the job's own thread caused a task on a device.
 
-torch_npu's operators put their launches into a queue (``Enqueue``), and a thread of its own takes
-them out (``Dequeue``) and calls CANN, which launches the tasks. The host's launch is the first of
-these.
+torch_npu's operators put their launches into a queue (``Enqueue``). A separate thread takes them
+out (``Dequeue``) and calls CANN, which launches the tasks. The launch on the host is the first of
+these calls.
 
 Tests: tests/sources/ascend/test_text.py.
 """
@@ -13,22 +13,21 @@ from typing import Final
 
 import polars as pl
 
-#: Ends of the queue that launches are taken from: where, from when until when, and the number that
-#: both ends have.
+#: Dequeue operations: thread, start and end, and the number that both ends of the queue share.
 DEQUEUED: Final = {
     "by": pl.UInt32(),
     "at": pl.Int64(),
     "until": pl.Int64(),
     "correlation": pl.UInt64(),
 }
-#: CANN's calls: the number that tasks have too, and where and when each began.
+#: CANN's calls: the number that their tasks share, the thread, and when each began.
 CALLS: Final = {"connection": pl.UInt64(), "by": pl.UInt32(), "at": pl.Int64()}
-#: CANN numbers its calls from 1 on, as the queue does: its numbers are put behind all of these.
+#: CANN numbers its calls from 1, as the queue does: its numbers are shifted past the queue's.
 OF_CANN: Final = 1 << 32
 
 
 def through_queue(launched: pl.DataFrame, dequeued: pl.DataFrame) -> pl.DataFrame:
-    """Return ``task`` and ``correlation`` of the tasks whose launch was taken out of the queue.
+    """Return ``task`` and ``correlation`` of the tasks whose launch came out of the queue.
 
     Args:
         launched: ``task``, and ``by`` and ``at``: the thread of CANN's call and when it began.

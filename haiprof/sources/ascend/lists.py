@@ -1,4 +1,4 @@
-"""Lists as torch_npu writes them: members with ';' between them, as JSON.
+"""Lists as torch_npu writes them, separated by ';', as JSON.
 
 Tests: tests/sources/ascend/test_text.py.
 """
@@ -13,16 +13,16 @@ import polars as pl
 
 
 def as_json(column: pl.Series, meaning: Callable[[str], Any]) -> pl.Series:
-    """Return a column of lists as JSON arrays of what each member means; a text is read once."""
+    """Return a column of lists as JSON arrays; each distinct text is parsed once."""
     known = column.drop_nulls().unique().to_list()
     lists = [json.dumps([meaning(part.strip()) for part in text.split(";")]) for text in known]
-    made: pl.Series = column.replace_strict(
+    result: pl.Series = column.replace_strict(
         known, pl.Series(lists, dtype=pl.String()), default=None, return_dtype=pl.String()
     )
-    return made
+    return result
 
 
 def dimensions(text: str) -> list[int]:
-    """Return the dimensions of ``32,3,224,224``; of a scalar, or what is none, nothing."""
+    """Return the dimensions of ``32,3,224,224``; an empty list for a scalar or invalid text."""
     numbers = [part.strip() for part in text.split(",")]
     return [int(number) for number in numbers] if all(n.isdecimal() for n in numbers) else []

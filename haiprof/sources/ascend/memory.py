@@ -1,4 +1,4 @@
-"""Memory: blocks that operators took from torch_npu's allocator, and totals of each component.
+"""Memory: blocks that operators took from torch_npu's allocator, and totals per component.
 
 Tests: tests/sources/ascend/test_text.py.
 """
@@ -11,7 +11,7 @@ import polars as pl
 
 from haiprof.sources.ascend.csv_files import ns, size
 
-#: Columns of ``operator_memory``: torch_npu counts totals in MB, msprof in KB.
+#: Columns of ``operator_memory``: torch_npu gives totals in MB, msprof in KB.
 OPERATORS: Final = {
     "Name": "name",
     "Size(KB)": "size",
@@ -40,7 +40,7 @@ RECORDS: Final = {
     "Device Type": "device",
     "Device": "device",
 }
-#: Blocks: times ns, sizes bytes; ``size`` is negative where only the release was recorded.
+#: Blocks: times in ns, sizes in bytes; ``size`` is negative where only the release was recorded.
 BLOCKS: Final = {
     "name": pl.String(),
     "size": pl.Int64(),
@@ -57,7 +57,7 @@ _MB: Final = 1 << 20
 
 
 def blocks(operators: pl.DataFrame) -> pl.DataFrame:
-    """Return columns of :data:`BLOCKS` of the texts of ``operator_memory``."""
+    """Return columns of :data:`BLOCKS` from the text of ``operator_memory``."""
     at = ns("allocated")
     return operators.select(
         "name",
@@ -77,15 +77,15 @@ def ordinal() -> pl.Expr:
     return pl.col("device").str.extract(r"(\d+)$").cast(pl.UInt16, strict=False).alias("device")
 
 
-def allocations(told: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
-    """Return rows of the table ``allocations``: each block's beginning and end.
+def allocations(blocks: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
+    """Return rows of the table ``allocations``: the beginning and end of each block.
 
     Args:
-        told: columns of :data:`BLOCKS`.
-        ops: :attr:`haiprof.sources.ascend.timeline.Timeline.ops`: who asks for a block is the last
-            operator of its name that runs then; its thread is the block's.
+        blocks: columns of :data:`BLOCKS`.
+        ops: :attr:`haiprof.sources.ascend.timeline.Timeline.ops`: a block is attributed to the
+            last operator of its name that runs then, and to that operator's thread.
     """
-    numbered = told.with_row_index("address", 1).cast({"address": pl.UInt64()})
+    numbered = blocks.with_row_index("address", 1).cast({"address": pl.UInt64()})
     asked = (
         numbered.filter(pl.col("allocated").is_not_null())
         .sort("allocated")
@@ -119,8 +119,8 @@ def allocations(told: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def samples(records: pl.DataFrame) -> pl.DataFrame:
-    """Return rows of the table ``samples`` of the texts of ``memory_record``."""
-    made = records.select(
+    """Return rows of the table ``samples`` from the text of ``memory_record``."""
+    totals = records.select(
         ns("time"),
         pl.concat_str("device", "component", separator=" ", ignore_nulls=True).alias("instance"),
         *(
@@ -131,11 +131,11 @@ def samples(records: pl.DataFrame) -> pl.DataFrame:
         ),
         size("active_mb", _MB).alias("memory.active.bytes"),
     ).filter(pl.col("time").is_not_null())
-    return unpivoted(made)
+    return unpivoted(totals)
 
 
 def unpivoted(records: pl.DataFrame) -> pl.DataFrame:
-    """Return rows of ``samples`` of one column for each metric, beside ``time``, ``instance``."""
+    """Return rows of ``samples``, one per metric column, beside ``time``, ``instance``."""
     return (
         records.unpivot(index=("time", "instance"), variable_name="metric", value_name="value")
         .filter(pl.col("value").is_not_null())

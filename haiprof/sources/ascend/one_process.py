@@ -1,4 +1,4 @@
-"""Imports what torch_npu or msprof analysed of one process, of files or of its database.
+"""Imports torch_npu's or msprof's analysis of one process, from files or from its database.
 
 Tests: tests/sources/ascend/test_text.py.
 """
@@ -20,12 +20,12 @@ from haiprof.sources.ascend.timeline import Timeline
 from haiprof.sources.imports.imported import Imported, gpu, whole
 from haiprof.sources.imports.segments import Segments
 
-#: What no version tells.
+#: What no version records.
 _NEVER: Final = {
-    "kernels.registers": "an NPU has none that are told",
-    "kernels.shared_memory": "an NPU has none that is told",
-    "kernels.occupancy": "Ascend tells none",
-    "kernels.block_x": "an NPU has blocks, and no threads in them",
+    "kernels.registers": "not reported for an NPU",
+    "kernels.shared_memory": "not reported for an NPU",
+    "kernels.occupancy": "Ascend reports none",
+    "kernels.block_x": "an NPU has blocks but no threads in them",
     "allocations.address": "Ascend names no address: the number is that of the block in its table",
 }
 _NO_TIMELINE: Final = (
@@ -34,7 +34,7 @@ _NO_TIMELINE: Final = (
 _LEVEL_0: Final = (
     "recorded at level 0, which names neither: record with profiler_level=ProfilerLevel.Level1"
 )
-#: Columns of ``step_trace_*.csv`` of msprof.
+#: Columns of msprof's ``step_trace_*.csv``.
 _STEPS: Final = {
     "Iteration ID": "step",
     "Iteration End(us)": "end",
@@ -42,50 +42,50 @@ _STEPS: Final = {
 }
 
 
-def read(made: Imported, segments: Segments, told: Callable[[int], None]) -> None:
+def read(imported: Imported, segments: Segments, on_bytes: Callable[[int], None]) -> None:
     """Read an analysis, or a database; see :data:`haiprof.sources.imports.formats.Read`.
 
     Raises:
         HaiprofError: nothing of it can be read.
     """
-    place = Path(made.source.path)
+    place = Path(imported.source.path)
     if place.is_file():
-        _of_database(made, segments, place)
-        told(made.source.bytes)
+        _of_database(imported, segments, place)
+        on_bytes(imported.source.bytes)
     else:
-        _Files(made, segments, place).read(told)
-    if made.begin is None:
+        _Files(imported, segments, place).read(on_bytes)
+    if imported.begin is None:
         raise HaiprofError(
             f"{place}: has no kernels and no spans: see whether the job ran while it was profiled"
         )
 
 
-def _of_database(made: Imported, segments: Segments, file: Path) -> None:
+def _of_database(imported: Imported, segments: Segments, file: Path) -> None:
     with Database(file) as database:
-        made.lacks = {**_NEVER, **from_database.lacks(database)}
-        made.host = database.word("HOST_INFO", "hostName")
-        made.pid, rank = from_database.process(database)
-        made.rank = made.source.rank if made.source.rank is not None else rank
-        made.gpus = [gpu(device, name) for device, name in from_database.devices(database)]
+        imported.lacks = {**_NEVER, **from_database.lacks(database)}
+        imported.host = database.word("HOST_INFO", "hostName")
+        imported.pid, rank = from_database.process(database)
+        imported.rank = imported.source.rank if imported.source.rank is not None else rank
+        imported.gpus = [gpu(device, name) for device, name in from_database.devices(database)]
         for name, frame in from_database.tables(database):
             segments.write_frame(name, frame)
-    _tell_of_job(made, recorded(file))
+    _read_job(imported, recorded(file))
 
 
 class _Files:
-    def __init__(self, made: Imported, segments: Segments, folder: Path) -> None:
-        self._made = made
+    def __init__(self, imported: Imported, segments: Segments, folder: Path) -> None:
+        self._imported = imported
         self._segments = segments
         self._folder = folder
 
-    def read(self, told: Callable[[int], None]) -> None:
-        made = self._made
+    def read(self, on_bytes: Callable[[int], None]) -> None:
+        imported = self._imported
         timeline = Timeline(self._segments)
         timelines = self._all("trace_view.json", "msprof_[0-9]*.json", "msprof_slice_*.json")
         for file in timelines:
-            timeline.read(str(file), told)
-        made.pid = timeline.pid
-        made.problems += timeline.problems
+            timeline.read(str(file), on_bytes)
+        imported.pid = timeline.pid
+        imported.problems += timeline.problems
         ops = timeline.ops
         blocks = memory.blocks(self._read(memory.OPERATORS, "operator_memory*.csv"))
         records = self._read(memory.RECORDS, "memory_record*.csv")
@@ -94,50 +94,50 @@ class _Files:
         device = numbers[0] if len(numbers) == 1 else None
         ran = kernels.kernels(self._table(), timeline.tasks(), device)
         self._segments.write_frame("kernels", ran)
-        told_of = self._communication()
-        self._segments.write_frame("collectives", communication.of_device(ran, told_of))
+        measured = self._communication()
+        self._segments.write_frame("collectives", communication.of_device(ran, measured))
         self._segments.write_frame("collectives", communication.of_host(ops))
         self._segments.write_frame("allocations", memory.allocations(blocks, ops))
         self._segments.write_frame("samples", memory.samples(records))
         if "step" not in timeline.has:
             self._write_steps()
         devices = ran["device"].drop_nulls().unique().sort().to_list()
-        made.gpus = [gpu(number) for number in devices]
-        made.lacks = self._lacks(timeline, bool(timelines), ran, blocks, told_of)
-        _tell_of_job(made, recorded(self._folder))
+        imported.gpus = [gpu(number) for number in devices]
+        imported.lacks = self._lacks(timeline, bool(timelines), ran, blocks, measured)
+        _read_job(imported, recorded(self._folder))
 
     def _all(self, *patterns: str) -> list[Path]:
         found = [file for pattern in patterns for file in sorted(self._folder.glob(pattern))]
         return [file for file in found if file.is_file()]
 
     def _table(self) -> pl.DataFrame:
-        """Read the table of kernels, from the file that tells most."""
+        """Read the table of kernels, from the file with the most detail."""
         for pattern, columns in (
             ("kernel_details*.csv", words.KERNEL_DETAILS),
             ("op_summary*.csv", words.OP_SUMMARY),
             ("task_time*.csv", words.TASK_TIME),
         ):
-            made, lost = kernels.typed(self._read(columns, pattern))
-            self._tell_lost(lost, pattern)
-            if made.height:
+            table, lost = kernels.typed(self._read(columns, pattern))
+            self._report_lost(lost, pattern)
+            if table.height:
                 break
         more, lost = kernels.typed(self._read(words.AI_CPU, "aicpu_[0-9]*.csv", "aicpu.csv"))
-        self._tell_lost(lost, "aicpu*.csv")
-        return kernels.with_ai_cpu(made, more) if more.height else made
+        self._report_lost(lost, "aicpu*.csv")
+        return kernels.with_ai_cpu(table, more) if more.height else table
 
     def _read(self, columns: Mapping[str, str], *patterns: str) -> pl.DataFrame:
-        """Read the files of one table; one that cannot be read is told."""
+        """Read the files of one table; name those that cannot be read among the problems."""
         frames = [csv_files.nothing(columns)]
         for file in self._all(*patterns):
             try:
                 frames.append(csv_files.read(file, columns))
             except HaiprofError as error:
-                self._made.problems.append(f"{error}: what it tells is left out")
+                self._imported.problems.append(f"{error}: its data is left out")
         return pl.concat(frames)
 
-    def _tell_lost(self, rows: int, file: str) -> None:
+    def _report_lost(self, rows: int, file: str) -> None:
         if rows:
-            self._made.problems.append(
+            self._imported.problems.append(
                 f"{self._folder / file}: {rows} rows without a start or a duration: left out; "
                 "copy the file again if it was cut"
             )
@@ -145,15 +145,15 @@ class _Files:
     def _communication(self) -> pl.DataFrame:
         file = self._folder / "communication.json"
         if not file.is_file():
-            return pl.DataFrame(schema=communication.TOLD)
+            return pl.DataFrame(schema=communication.MEASURED)
         try:
             return communication.read(file)
         except HaiprofError as error:
-            self._made.problems.append(f"{error}: what it tells of collectives is left out")
-            return pl.DataFrame(schema=communication.TOLD)
+            self._imported.problems.append(f"{error}: its data on collectives is left out")
+            return pl.DataFrame(schema=communication.MEASURED)
 
     def _write_steps(self) -> None:
-        """Write the iterations that msprof tells of, of a job without ``ProfilerStep``."""
+        """Write the iterations that msprof recorded, for a job without ``ProfilerStep``."""
         duration = csv_files.ns("duration")
         steps = self._read(_STEPS, "step_trace_[0-9]*.csv").select(
             (csv_files.ns("end") - duration).alias("start"),
@@ -175,45 +175,47 @@ class _Files:
         timelines: bool,
         ran: pl.DataFrame,
         blocks: pl.DataFrame,
-        told_of: pl.DataFrame,
+        measured: pl.DataFrame,
     ) -> dict[str, str]:
-        made = dict(_NEVER)
+        lacks = dict(_NEVER)
         if not timelines:
-            made |= dict.fromkeys(("spans", "flows", "kernels.correlation"), _NO_TIMELINE)
+            lacks |= dict.fromkeys(("spans", "flows", "kernels.correlation"), _NO_TIMELINE)
         elif "op" not in timeline.has:
-            made["spans.stack"] = made["spans.shapes"] = (
+            lacks["spans.stack"] = lacks["spans.shapes"] = (
                 "msprof records no framework: profile with torch_npu.profiler"
             )
         own = ran.filter((pl.col("kind") == "kernel") & (pl.col("unit") != "HCCL"))
         if own.height and own["op_type"].null_count() == own.height:
-            made["kernels.op_type"] = _LEVEL_0
-            made["kernels.unit"] = (
+            lacks["kernels.op_type"] = _LEVEL_0
+            lacks["kernels.unit"] = (
                 "recorded at level 0, which names the type of the task only: AI_CORE stands for "
                 "AI_VECTOR_CORE as well: record with profiler_level=ProfilerLevel.Level1"
             )
         copies = ran.filter(pl.col("kind") == "memcpy")
         if copies.height and copies["bytes"].null_count() == copies.height:
-            made["kernels.bytes"] = made["kernels.copy_kind"] = (
-                "this version tells neither size nor direction of a copy"
+            lacks["kernels.bytes"] = lacks["kernels.copy_kind"] = (
+                "this version records neither size nor direction of a copy"
             )
         if not blocks.height:
-            made["allocations"] = "recorded without memory: profile with profile_memory=True"
-        if not told_of.height:
-            made["collectives.group"] = (
+            lacks["allocations"] = "recorded without memory: profile with profile_memory=True"
+        if not measured.height:
+            lacks["collectives.group"] = (
                 "there is no communication.json, which is written from level 1 on: record with "
                 "profiler_level=ProfilerLevel.Level1"
             )
-        return made
+        return lacks
 
 
-def _tell_of_job(made: Imported, folder: Path) -> None:
-    """Say what ``profiler_info_<rank>.json`` does."""
+def _read_job(imported: Imported, folder: Path) -> None:
+    """Take over what ``profiler_info_<rank>.json`` says."""
     for file in sorted(folder.glob("profiler_info*.json")) if folder.is_dir() else ():
         try:
-            told: Any = json.loads(file.read_text("utf-8"))
+            profile: Any = json.loads(file.read_text("utf-8"))
         except (OSError, ValueError) as error:
-            made.problems.append(f"{file}: is no JSON ({error}): the rank is taken from its name")
+            imported.problems.append(
+                f"{file}: is not JSON ({error}): the rank is taken from its name"
+            )
             continue
-        if isinstance(told, dict):
-            rank = whole(told.get("rank_id"))
-            made.rank = rank if rank is not None else made.rank
+        if isinstance(profile, dict):
+            rank = whole(profile.get("rank_id"))
+            imported.rank = rank if rank is not None else imported.rank

@@ -1,9 +1,9 @@
 """The timeline of a process: ``trace_view.json`` of torch_npu, ``msprof_*.json`` of msprof.
 
-A bare list of Chrome trace events whose times are texts. Each layer of software and hardware is a
-process of its own there, and tells what its events are: most have no category. What the host did is
-written piece by piece, so that memory does not grow with it; what ran on devices is kept until all
-arrows are known, which lead to it from the host.
+A bare list of Chrome trace events with times as text. Each layer of software and hardware is a
+process of its own, whose name says what its events are: most have no category. Host events are
+written piece by piece, so that memory does not grow with their number; device events are kept until
+all arrows that lead to them from the host are known.
 
 Tests: tests/sources/ascend/test_text.py.
 """
@@ -29,15 +29,15 @@ from haiprof.sources.kineto.problems import cut_lines, problem_lines
 from haiprof.sources.kineto.stream import Pieces
 from haiprof.sources.kineto.texts import NO_CODE
 
-#: Bytes of JSON text that one segment is made of.
+#: Bytes of JSON text per segment.
 _SEGMENT: Final = 32 << 20
-#: All events are wanted, whatever their category; of these also the arguments.
+#: All events are wanted, whatever their category, and for these also the arguments.
 _ROUTES: Final = {"": "spans", "enqueue": "spans", "dequeue": "spans", "*": "spans"}
 _WITH_ARGUMENTS: Final = ("", "enqueue", "dequeue")
 _TEXTS: Final = frozenset(
     ("category", "name", "process", "thread", "shapes", "types", "stack", "arguments", "instance")
 )
-#: Columns that the parser leaves out where no row has a value.
+#: Columns that the parser omits if no row has a value.
 _SPANS: Final = {
     "start": pl.Int64(),
     "duration": pl.Int64(),
@@ -70,7 +70,7 @@ _COUNTERS: Final = {
     "instance": pl.String(),
     "value": pl.Float64(),
 }
-#: Tasks on a device, and operators of communication, of :attr:`Timeline.tasks`.
+#: Tasks on a device, and communication operators, of :attr:`Timeline.tasks`.
 TASKS: Final = {
     "start": pl.Int64(),
     "duration": pl.Int64(),
@@ -90,18 +90,18 @@ TASKS: Final = {
     "process": pl.String(),
     "thread": pl.UInt32(),
 }
-#: msprof's arrow from the host to a device: of its own names, whose ids do not fit 64 bits.
+#: msprof's arrow from the host to a device: has names of its own, and ids beyond 64 bits.
 _TO_DEVICE: Final = "HostToDevice"
 _KINDS: Final = {"async_npu": "ac2g"}
-#: How the parser says that an id is larger than 64 bits: msprof's are.
+#: How the parser marks an id beyond 64 bits, as msprof's are.
 _LARGE_ID: Final = "id is too large"
 
 
 class Timeline:
-    """Reads one timeline, or several of one process one after the other."""
+    """Reads one timeline, or several of one process in sequence."""
 
     def __init__(self, segments: Segments) -> None:
-        """Say where the rows of the host go."""
+        """Set where the host's rows go."""
         self._segments = segments
         self._names: dict[str, str] = {}
         self._labels: dict[str, str] = {}
@@ -113,19 +113,19 @@ class Timeline:
         self._calls: list[pl.DataFrame] = []
         self._count = 0
         self.unknown: Counter[str] = Counter()
-        #: Process of the job, as the timeline numbers it; None where no event of it is there.
+        #: Process of the job, as the timeline numbers it; None if the timeline has no event of it.
         self.pid: int | None = None
         #: Whether there are steps, spans of operators, calls of CANN.
         self.has: set[str] = set()
         #: One line for each thing that could not be read.
         self.problems: list[str] = []
 
-    def read(self, path: str, told: Callable[[int], None]) -> None:
+    def read(self, path: str, on_bytes: Callable[[int], None]) -> None:
         """Read a file to its end.
 
         Args:
             path: of the file.
-            told: is called with the bytes that were read since its last call.
+            on_bytes: called with the number of bytes read since its last call.
 
         Raises:
             HaiprofError: it cannot be opened.
@@ -138,7 +138,7 @@ class Timeline:
             known = waiting = 0
             for piece in pieces:
                 parser.feed(piece)
-                told(pieces.consumed - known)
+                on_bytes(pieces.consumed - known)
                 known = pieces.consumed
                 waiting += len(piece)
                 if waiting >= _SEGMENT:
@@ -170,24 +170,24 @@ class Timeline:
     def tasks(self) -> pl.DataFrame:
         """Return what ran on devices, with ``correlation`` and ``external`` of its launch.
 
-        A launch is the call by which the job's thread handed it to torch_npu's queue, where there
-        is one, else the call of CANN; ``external`` is that of the operator that it was for.
+        A launch is the call by which the job's thread handed it to torch_npu's queue, if any, else
+        the call of CANN; ``external`` is that of the operator that it was for.
         """
-        made = pl.concat([pl.DataFrame(schema=TASKS), *self._tasks]).with_row_index("task")
+        device_tasks = pl.concat([pl.DataFrame(schema=TASKS), *self._tasks]).with_row_index("task")
         arrows = pl.concat([pl.DataFrame(schema=_FLOWS), *self._arrows]).with_columns(
             pl.col("thread").cast(pl.Int64, strict=False).cast(pl.UInt32, strict=False)
         )
-        launched = self._launched(made, arrows)
-        wanted = self._wanted(made, arrows)
+        launched = self._launched(device_tasks, arrows)
+        wanted = self._wanted(device_tasks, arrows)
         return (
-            made.join(launched, "task", how="left")
+            device_tasks.join(launched, "task", how="left")
             .join(wanted, "task", how="left")
             .with_columns(pl.coalesce("correlation", pl.col("connection") + OF_CANN))
             .drop("task", "process", "thread")
         )
 
     def _launched(self, tasks: pl.DataFrame, arrows: pl.DataFrame) -> pl.DataFrame:
-        """``task`` and ``correlation`` of those that came through torch_npu's queue."""
+        """``task`` and ``correlation`` of the tasks that came through torch_npu's queue."""
         own = arrows.filter(pl.col("category") == _TO_DEVICE)
         left = own.filter(pl.col("side") == 0).unique("name", keep="first")
         arrived = own.filter(pl.col("side") != 0).unique(("process", "thread", "time"))
@@ -203,15 +203,15 @@ class Timeline:
         return through_queue(launched, pl.concat([pl.DataFrame(schema=DEQUEUED), *self._dequeued]))
 
     def _wanted(self, tasks: pl.DataFrame, arrows: pl.DataFrame) -> pl.DataFrame:
-        """``task`` and ``external`` of those that torch_npu says an operator wanted."""
-        told = arrows.filter(pl.col("category") == "async_npu")
-        left = told.filter(pl.col("side") == 0).select(
+        """``task`` and ``external`` of the tasks that torch_npu links to an operator."""
+        flows = arrows.filter(pl.col("category") == "async_npu")
+        left = flows.filter(pl.col("side") == 0).select(
             "id", pl.col("thread").alias("by"), pl.col("time").alias("at")
         )
         ops = self.ops.select(
             pl.col("thread").alias("by"), pl.col("start").alias("at"), "external"
         ).unique(("by", "at"), keep="last")
-        arrived = told.filter(pl.col("side") != 0).select(
+        arrived = flows.filter(pl.col("side") != 0).select(
             "process", "thread", pl.col("time").alias("start"), "id"
         )
         return (
@@ -234,27 +234,27 @@ class Timeline:
         texts += more
         groups, beyond = within_reach(groups)
         if beyond:
-            self.unknown["times beyond all times"] += beyond
-        if (told := groups.get("metadata")) is not None:
-            self._name(_frame(told, texts))
-        if (told := groups.get("spans")) is not None:
-            self._sort_out(_complete(_frame(told, texts), _SPANS))
-        if (told := groups.get("flows")) is not None:
-            self._take_flows(_complete(_frame(told, texts), _FLOWS))
-        if (told := groups.get("counters")) is not None:
-            self._take_counters(_complete(_frame(told, texts), _COUNTERS))
+            self.unknown["times out of range"] += beyond
+        if (group := groups.get("metadata")) is not None:
+            self._name(_frame(group, texts))
+        if (group := groups.get("spans")) is not None:
+            self._sort_out(_complete(_frame(group, texts), _SPANS))
+        if (group := groups.get("flows")) is not None:
+            self._take_flows(_complete(_frame(group, texts), _FLOWS))
+        if (group := groups.get("counters")) is not None:
+            self._take_counters(_complete(_frame(group, texts), _COUNTERS))
 
-    def _name(self, told: pl.DataFrame) -> None:
-        if not {"name", "process", "arguments"} <= set(told.columns):
+    def _name(self, metadata: pl.DataFrame) -> None:
+        if not {"name", "process", "arguments"} <= set(metadata.columns):
             return
-        for name, process, arguments in told.select("name", "process", "arguments").iter_rows():
+        for name, process, arguments in metadata.select("name", "process", "arguments").iter_rows():
             if name == "process_name":
                 self._names[process] = _member(arguments, "name")
             elif name == "process_labels":
                 self._labels[process] = _member(arguments, "labels")
 
     def _layer(self, process: str | None) -> str | None:
-        """Say of what a process of the timeline is: host, device, communication, or nothing."""
+        """Classify a process of the timeline: host, device, communication, or nothing."""
         name = self._names.get(process or "")
         if name is None:
             return None
@@ -267,7 +267,7 @@ class Timeline:
         return "host" if not self._labels.get(process or "", "").startswith("NPU") else "other"
 
     def _sort_out(self, spans: pl.DataFrame, at_end: bool = False) -> None:
-        """Give each event to its table; those of a process without a name yet come later."""
+        """Assign each event to its table; those of a process not yet named follow later."""
         category = pl.col("category").str.to_lowercase()
         known = {**kineto.HOST, "enqueue": "runtime", "dequeue": "runtime"}
         bare = pl.col("category").is_null()
@@ -302,14 +302,14 @@ class Timeline:
         is_step = (pl.col("means") == "op") & step.is_not_null()
         queued = _argument("correlation_id").cast(pl.UInt64)
         called = _argument("connection_id").cast(pl.UInt64) + OF_CANN
-        made = found.select(
+        rows = found.select(
             "start",
             pl.col("duration").fill_null(0),
             pl.when(is_step).then(pl.lit("step")).otherwise("means").alias("category"),
             pl.col("name").fill_null(""),
             _thread().alias("thread"),
             pl.when(is_step).then(step).alias("step"),
-            # The other end of the queue hands on what its first end launched.
+            # The dequeuing end of the queue only passes on what the enqueuing end launched.
             pl.when(pl.col("category") == "dequeue")
             .then(None)
             .when(is_queue)
@@ -325,14 +325,14 @@ class Timeline:
             "python_parent",
             "module",
         )
-        is_op = (made["category"] == "op") | (made["category"] == "step")
+        is_op = (rows["category"] == "op") | (rows["category"] == "step")
         numbers = is_op.cast(pl.UInt64).cum_sum() + self._count
         self._count += int(is_op.sum())
-        made = made.with_columns(pl.when(is_op).then(numbers).alias("external"))
-        self._segments.write_frame("spans", made)
-        self.has |= set(made["category"].unique())
+        rows = rows.with_columns(pl.when(is_op).then(numbers).alias("external"))
+        self._segments.write_frame("spans", rows)
+        self.has |= set(rows["category"].unique())
         end = (pl.col("start") + pl.col("duration")).alias("end")
-        self._ops.append(made.filter(is_op).select("name", "thread", "start", end, "external"))
+        self._ops.append(rows.filter(is_op).select("name", "thread", "start", end, "external"))
         self._calls.append(
             found.select(
                 _argument("connection_id").cast(pl.UInt64).alias("connection"),
@@ -355,7 +355,7 @@ class Timeline:
         group = _argument("task id").is_not_null()
         of_task = pl.col("arguments").str.extract(r'"Task Type":"([^"]*)"')
         direction = pl.col("arguments").str.extract(r'"operation":"([^"]*)"')
-        made = found.select(
+        rows = found.select(
             "start",
             pl.col("duration").fill_null(0),
             pl.col("name").fill_null(""),
@@ -379,13 +379,13 @@ class Timeline:
             "process",
             _thread().alias("thread"),
         )
-        self._tasks.append(made)
+        self._tasks.append(rows)
 
     def _take_flows(self, found: pl.DataFrame) -> None:
         found = found.filter(pl.col("category").is_not_null())
         is_own = pl.col("category") == _TO_DEVICE
         identity = pl.when(is_own).then(_number_at_end("name")).otherwise("id")
-        made = found.select(
+        rows = found.select(
             "time",
             pl.col("category").replace(_KINDS).alias("kind"),
             pl.when(pl.col("side") == 0)
@@ -395,37 +395,37 @@ class Timeline:
             identity.alias("id"),
             _thread().alias("thread"),
         )
-        self._segments.write_frame("flows", made.filter(pl.col("id").is_not_null()))
+        self._segments.write_frame("flows", rows.filter(pl.col("id").is_not_null()))
         self._arrows.append(found.filter(is_own | (pl.col("category") == "async_npu")))
 
     def _take_counters(self, found: pl.DataFrame) -> None:
-        made = found.select(
+        rows = found.select(
             "time",
             pl.col("name").fill_null("").alias("metric"),
             "instance",
             "value",
             pl.lit(0, pl.UInt32()).alias("flags"),
         )
-        self._segments.write_frame("samples", made.filter(pl.col("value").is_not_null()))
+        self._segments.write_frame("samples", rows.filter(pl.col("value").is_not_null()))
 
 
 def _frame(group: Mapping[str, npt.NDArray[Any]], texts: Sequence[str]) -> pl.DataFrame:
-    """Return the parser's columns as a frame: what is not there is null, and codes are texts."""
-    made = []
+    """Return the parser's columns as a frame: missing columns are null, and codes become texts."""
+    columns = []
     for name, values in group.items():
         if name in _TEXTS or (name == "id" and values.dtype == np.uint32):
             codes, index = np.unique(values, return_inverse=True)
             known = [None if code == NO_CODE else texts[code] for code in codes.tolist()]
-            made.append(pl.Series(name, known, pl.String()).gather(index.reshape(-1)))
+            columns.append(pl.Series(name, known, pl.String()).gather(index.reshape(-1)))
         elif values.dtype == np.int64:
             missing = pl.Series(values == NO_NUMBER)
             ids = values.view(np.uint64) if name in ("id", "correlation", "external") else values
-            made.append(pl.Series(name, ids).set(missing, None))
+            columns.append(pl.Series(name, ids).set(missing, None))
         elif values.dtype == np.uint32:
-            made.append(pl.Series(name, values).set(pl.Series(values == NO_CODE), None))
+            columns.append(pl.Series(name, values).set(pl.Series(values == NO_CODE), None))
         else:
-            made.append(pl.Series(name, values).fill_nan(None))
-    return pl.DataFrame(made)
+            columns.append(pl.Series(name, values).fill_nan(None))
+    return pl.DataFrame(columns)
 
 
 def _complete(frame: pl.DataFrame, columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
@@ -441,7 +441,7 @@ def _thread(name: str = "thread") -> pl.Expr:
 
 
 def _number_at_end(name: str) -> pl.Expr:
-    """Return the number that a text ends with, of up to 36 digits, by its lowest 64 bits."""
+    """Return the number of up to 36 digits that a text ends with, modulo 2**64."""
     digits = pl.col(name).str.extract(r"(\d{1,36})$")
     low = digits.str.tail(18).cast(pl.UInt64, strict=False)
     high = digits.str.head(-18).cast(pl.UInt64, strict=False).fill_null(0)
@@ -449,7 +449,7 @@ def _number_at_end(name: str) -> pl.Expr:
 
 
 def _argument(name: str) -> pl.Expr:
-    """Return a whole number of ``args``, which is JSON without blanks; null where it is none."""
+    """Return an integer from ``args``, which is JSON without blanks; null if it is not one."""
     return (
         pl.col("arguments").str.extract(f'"{name}":"?([0-9]+)"?[,}}]').cast(pl.Int64, strict=False)
     )
@@ -457,10 +457,10 @@ def _argument(name: str) -> pl.Expr:
 
 def _member(arguments: str | None, name: str) -> str:
     try:
-        told = json.loads(arguments or "")[name]
+        value = json.loads(arguments or "")[name]
     except (ValueError, KeyError, TypeError):
         return ""
-    return told if isinstance(told, str) else str(told)
+    return value if isinstance(value, str) else str(value)
 
 
 def _whole(text: object) -> int | None:

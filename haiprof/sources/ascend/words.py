@@ -1,4 +1,4 @@
-"""The words of msprof and torch_npu, of every version, and what haiprof calls what they name.
+"""Names in the files of msprof and torch_npu, of every version, and haiprof's names for them.
 
 Tests: tests/sources/ascend/test_msprof.py.
 """
@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 from typing import Final
 
-#: Folders that hold what was analysed of a process.
+#: Folders with the analysis of a process.
 OF_TORCH: Final = "ASCEND_PROFILER_OUTPUT"
 OF_MSPROF: Final = "mindstudio_profiler_output"
 
 #: Columns of the tables of kernels -> ours. ``kernel_details`` is torch_npu's, ``op_summary`` and
-#: ``task_time`` are msprof's; what a version does not write is not there.
+#: ``task_time`` are msprof's; a version may lack some.
 KERNEL_DETAILS: Final = {
     "Name": "name",
     "Type": "op_type",
@@ -47,7 +47,7 @@ TASK_TIME: Final = {
     "task_id": "task",
     "Device_id": "device",
 }
-#: What the AI CPU did, in detail: its tasks are among the kernels as well, if not all of them.
+#: The AI CPU's tasks in detail: most, if not all, are among the kernels as well.
 AI_CPU: Final = {
     "Node": "name",
     "Timestamp(us)": "start",
@@ -57,7 +57,7 @@ AI_CPU: Final = {
     "Device_id": "device",
 }
 
-#: Units that compute; what else runs on a device copies, waits or marks something.
+#: Units that compute; anything else on a device copies, waits or marks something.
 _COMPUTES: Final = re.compile(
     r"^(AI_|AIC|AIV|AICPU|MIX_|KERNEL|DSA|DVPP|HCCL|COMMUNICATION|FFTS)", re.IGNORECASE
 )
@@ -79,7 +79,7 @@ DIRECTIONS: Final = {
     "host to device ex": "HtoD",
     "device to host ex": "DtoH",
 }
-#: HCCL's element types -> what torch calls them, and bytes of each.
+#: HCCL's element types -> torch's names, and bytes per element.
 ELEMENTS: Final = {
     "INT8": ("Char", 1),
     "UINT8": ("Byte", 1),
@@ -95,7 +95,7 @@ ELEMENTS: Final = {
     "FP64": ("Double", 8),
     "INT128": ("Int128", 16),
 }
-#: ``hcom_allReduce__586_0_1``: which collective, and numbers of its group and its turn in it.
+#: ``hcom_allReduce__586_0_1``: the collective, and the numbers of its group and its turn in it.
 _COLLECTIVE: Final = re.compile(r"hcom_([A-Za-z]+)_", re.IGNORECASE)
 _COLLECTIVES: Final = {
     "allreduce": "all_reduce",
@@ -114,7 +114,7 @@ STEP: Final = re.compile(r"ProfilerStep#(\d{1,9})")
 
 
 def kind_of(name: str, unit: str) -> str:
-    """Return what a task of this name and this type is: ``kernels.kind``."""
+    """Return the kind (``kernels.kind``) of a task of this name and type."""
     if _COMPUTES.match(unit):
         return "kernel"
     rules = ((_MARKS, "overhead"), (_WAITS, "sync"), (_COPIES, "memcpy"), (_SETS, "memset"))
@@ -126,7 +126,7 @@ def kind_of(name: str, unit: str) -> str:
 
 
 def collective_of(name: str) -> str | None:
-    """Return which collective an operator of HCCL of this name is; None if it is none."""
+    """Return the collective that an HCCL operator of this name performs; None if it is none."""
     found = _COLLECTIVE.match(name)
     if found is None:
         return None

@@ -1,1 +1,1 @@
-"""Traces of other tools, written once as a run of haiprof: what is the same for all of them."""
+"""Writes traces of other tools as a run of haiprof, once: the part that all tools share."""

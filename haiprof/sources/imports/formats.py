@@ -1,4 +1,4 @@
-"""Which tools' traces can be read, and which of them a path holds.
+"""Which tools' traces can be read, and which of them a path contains.
 
 Tests: tests/sources/paddle/test_paddle.py.
 """
@@ -21,16 +21,16 @@ from haiprof.sources.imports.imported import Imported
 if TYPE_CHECKING:
     from haiprof.sources.imports.segments import Segments
 
-#: Of a path, what it holds of a tool; None where it holds nothing of it.
+#: Finds a tool's traces at a path; None if there are none.
 Find = Callable[[str], Found | None]
-Told = Callable[[int], None]
-#: Reads the trace of one process: fills what it came to, and writes its tables. It calls what it is
-#: given with the bytes that it has read since it last did; what that raises ends the import.
-Read = Callable[[Imported, "Segments", Told], None]
+OnBytes = Callable[[int], None]
+#: Reads the trace of one process: fills its result, and writes its tables. It calls its third
+#: argument with the bytes read since the last call; an exception from that ends the import.
+Read = Callable[[Imported, "Segments", OnBytes], None]
 
 
 def find(path: str) -> Found | None:
-    """Find the traces at ``path``; None where it is a folder that has none, nor has one in it.
+    """Find the traces at ``path``; None if it is a folder without any, itself and one level down.
 
     Args:
         path: a trace, a folder of them, a run of haiprof with deep traces, or (of torch.profiler)
@@ -45,7 +45,7 @@ def find(path: str) -> Found | None:
     from haiprof.sources.nsys.find import find as nsys
     from haiprof.sources.paddle.find import find as paddle
 
-    # That of torch.profiler comes last: it takes any JSON for its own.
+    # torch.profiler comes last: it takes any JSON for its own.
     finders = {
         tools.ASCEND: ascend,
         tools.NSYS: nsys,
@@ -74,32 +74,32 @@ def _others(found: Found, finders: Mapping[str, Find]) -> Iterator[str]:
 
 
 def import_source(
-    source: Source, folder: str, compression: str | None, told: Told | None = None
+    source: Source, folder: str, compression: str | None, on_bytes: OnBytes | None = None
 ) -> Imported:
     """Write the tables of the trace of one process as Arrow files.
 
     Args:
         source: the trace.
-        folder: is made; the files go there.
+        folder: created; the files go there.
         compression: of the files: ``zstd``, ``lz4``, or None.
-        told: is called with the bytes that were read since its last call; what it raises ends the
-            import.
+        on_bytes: called with the number of bytes read since its last call; what it raises ends
+            the import.
 
     Returns:
-        What it came to; an error that the trace or the disk has is in ``failed``, and no file is
-        left then.
+        The result; an error in the trace or on the disk is in ``failed``, and then no file is left
+        behind.
     """
     from haiprof.sources.arrow_memory import from_system
     from haiprof.sources.imports.segments import Segments
 
-    made = Imported(source, folder)
+    imported = Imported(source, folder)
     ended: BaseException | None = None
 
-    def tell(count: int) -> None:
+    def report(count: int) -> None:
         nonlocal ended
         try:
-            if told is not None:
-                told(count)
+            if on_bytes is not None:
+                on_bytes(count)
         except BaseException as error:
             ended = error
             raise
@@ -107,33 +107,33 @@ def import_source(
     try:
         with from_system():
             Path(folder).mkdir(mode=0o700)
-            segments = Segments(made, compression)
-            _reader(source.tool)(made, segments, tell)
+            segments = Segments(imported, compression)
+            _reader(source.tool)(imported, segments, report)
             segments.write_problems()
     except HaiprofError as error:
-        made.failed = str(error)
+        imported.failed = str(error)
     except OSError as error:
         where = str(error.filename or folder)
         ours = where.startswith(folder)
         what = "written" if ours else "read"
         fix = "see whether there is room" if ours else "ask its owner for access"
-        made.failed = f"{where}: cannot be {what} ({error.strerror or error}): {fix}"
+        imported.failed = f"{where}: cannot be {what} ({error.strerror or error}): {fix}"
     except BaseException as error:
         if error is ended or not _of_the_file(error):
             raise
-        # Nobody can think of all that a damaged file may say; it must not cost the other files.
-        made.failed = (
+        # A damaged file may contain anything; it must not cost the other files.
+        imported.failed = (
             f"{source.path}: is damaged, or of a version that haiprof does not know "
             f"({printable(f'{type(error).__name__}: {error}')[:200]}): write or copy it again; if "
             "it is whole, report it to haiprof's developers"
         )
-    if made.failed is not None:
+    if imported.failed is not None:
         shutil.rmtree(folder, ignore_errors=True)
-    return made
+    return imported
 
 
 def _of_the_file(error: BaseException) -> bool:
-    """Say whether a reader may have met it in a file: also what polars makes of its panics."""
+    """Say whether a bad file may cause this exception: includes polars' panics."""
     if isinstance(error, Exception):
         return not isinstance(error, MemoryError)
     return type(error).__name__ == "PanicException"

@@ -1,4 +1,4 @@
-"""What the import of one process's trace came to.
+"""The result of importing one process's trace.
 
 Tests: tests/sources/kineto/test_import.py.
 """
@@ -13,9 +13,9 @@ from haiprof.sources.found import Source
 
 @dataclass(slots=True)
 class Imported:
-    """What one trace was, and one line for each thing that is missing of it.
+    """What one trace is, and one line for each thing that it lacks.
 
-    ``rank``, ``host`` and ``world_size`` are what the trace itself tells; None where it does not.
+    ``rank``, ``host`` and ``world_size`` are what the trace itself says; None if it does not.
     """
 
     source: Source
@@ -28,17 +28,17 @@ class Imported:
     #: First start and last end of its rows, ns since the epoch.
     begin: int | None = None
     end: int | None = None
-    #: Rows of ``gpus`` in ``process.json``, one for each device that something happened on.
+    #: Rows of ``gpus`` in ``process.json``, one for each device that ran something.
     gpus: list[dict[str, Any]] = field(default_factory=list)
-    #: ``distributedInfo`` of torch.profiler and its version, as they stand there.
+    #: torch.profiler's ``distributedInfo`` and version, unchanged.
     distributed: dict[str, Any] = field(default_factory=dict)
     version: int | None = None
-    #: What this tool or this trace does not tell, and why, with the fix if there is one: a table
+    #: What this tool or this trace does not record, and why, with the fix if there is one: a table
     #: (``allocations``) or a column (``kernels.occupancy``) of :mod:`haiprof.schema`, a category of
     #: spans or a kind of kernels (``spans[op]``), or ``communication``.
     lacks: dict[str, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-    #: Why nothing of it could be read.
+    #: Why nothing could be read.
     failed: str | None = None
 
 
@@ -63,5 +63,5 @@ def gpu(
 
 
 def whole(value: Any) -> int | None:
-    """Return what is a whole number that an id or a size can be, else None."""
+    """Return the value if it is an integer that an id or a size can be, else None."""
     return value if type(value) is int and 0 <= value < 1 << 63 else None

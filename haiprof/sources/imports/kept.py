@@ -1,7 +1,7 @@
-"""Imports that are kept beside their traces: where they lie, whether they are fresh, making one.
+"""Imports kept beside their traces: where they are, whether they are fresh, creating them.
 
-A kept import appears whole or not at all: it is made in a folder beside its place, which then
-takes that name.
+A kept import appears whole or not at all: it is written into a folder beside its final place, which
+is then renamed.
 
 Tests: tests/sources/test_open.py.
 """
@@ -17,11 +17,11 @@ from haiprof import schema
 from haiprof.common.claimed_folder import Held, remove_abandoned
 from haiprof.errors import HaiprofError
 from haiprof.sources.found import Found, has_beside
-from haiprof.sources.imports.formats import Told
+from haiprof.sources.imports.formats import OnBytes
 from haiprof.sources.imports.whole_run import IMPORTER, files_of, import_run
 
 _PARTIAL: Final = ".haiprof-importing-"
-#: The smallest on disk.
+#: Takes the least disk space.
 _COMPRESSION: Final = "zstd"
 
 
@@ -34,57 +34,60 @@ def place_of(found: Found) -> Path | None:
 
 
 def why_not_fresh(found: Found, place: Path) -> str | None:
-    """Say why the import at ``place`` is not one of these very files; None if it is.
+    """Say why the import at ``place`` is not of exactly these files; None if it is.
 
     Returns:
-        Words that go on where the name of the import ends.
+        The words continue a sentence that starts with the import's name.
     """
-    told = _told(place)
-    if told is None:
-        return "is no import of haiprof, or not a whole one"
-    if told.get("importer") != IMPORTER:
+    stored = _stored(place)
+    if stored is None:
+        return "is not a complete import of haiprof"
+    if stored.get("importer") != IMPORTER:
         return "was made by another version of haiprof"
-    return None if told.get("files") == files_of(found) else "is of other files, or of older ones"
+    return None if stored.get("files") == files_of(found) else "is of other files, or of older ones"
 
 
-def _told(place: Path) -> dict[str, Any] | None:
+def _stored(place: Path) -> dict[str, Any] | None:
     try:
         document = json.loads((place / schema.RUN_FILE).read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
-    told = document.get("import") if isinstance(document, dict) else None
-    return told if isinstance(told, dict) else None
+    stored = document.get("import") if isinstance(document, dict) else None
+    return stored if isinstance(stored, dict) else None
 
 
 def keep(
-    found: Found, place: Path, executor: Executor | None = None, told: Told | None = None
+    found: Found, place: Path, executor: Executor | None = None, on_bytes: OnBytes | None = None
 ) -> None:
-    """Import traces into ``place``, instead of an older import there.
+    """Import traces into ``place``, replacing an older import.
 
     Args:
         found: the traces.
-        place: the folder; one above it is made where there is none.
+        place: the folder; its parent is created if missing.
         executor: see :func:`haiprof.sources.imports.whole_run.import_run`.
-        told: see there.
+        on_bytes: see there.
 
     Raises:
         HaiprofError: ``place`` is something else, cannot be written, or nothing can be read.
     """
-    if place.exists() and _told(place) is None and not _empty(place):
+    if place.exists() and _stored(place) is None and not _empty(place):
         raise HaiprofError(
-            f"{place}: is there and no import of haiprof: remove it, or give another with --out"
+            f"{place}: exists and is not an import of haiprof: remove it, or give "
+            "another with --out"
         )
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         remove_abandoned(place.parent, _PARTIAL)
-        held = Held(place.parent, _PARTIAL)
+        claimed = Held(place.parent, _PARTIAL)
         try:
-            import_run(found, held.path, compression=_COMPRESSION, executor=executor, told=told)
-            # Somebody else may have made the very same meanwhile, and be reading it.
+            import_run(
+                found, claimed.path, compression=_COMPRESSION, executor=executor, on_bytes=on_bytes
+            )
+            # Another process may have created the same import meanwhile, and be reading it.
             if why_not_fresh(found, place) is not None:
-                _swap(held.path, place)
+                _swap(claimed.path, place)
         finally:
-            held.remove()
+            claimed.remove()
     except OSError as error:
         raise HaiprofError(
             f"{place}: cannot be written ({error.strerror or error}): "

@@ -1,4 +1,4 @@
-"""Writes the tables of one process as the closed segments that every reader knows.
+"""Writes the tables of one process as closed segments, which every reader understands.
 
 Tests: tests/sources/kineto/test_import.py.
 """
@@ -18,36 +18,36 @@ from haiprof.sources.imports.imported import Imported
 if TYPE_CHECKING:
     import polars as pl
 
-#: Rows of a batch: Arrow keeps the memory of larger ones when it has compressed them.
+#: Rows per batch: Arrow keeps the memory of larger ones after compressing them.
 BATCH_ROWS: Final = 1 << 13
-#: The column that says when a row was.
+#: The column with the time of a row.
 _TIMES: Final = ("start", "time")
 
 
 class Segments:
-    """The files of one process; :class:`Imported` is told the extent of their rows."""
+    """The files of one process; the extent of their rows goes into :class:`Imported`."""
 
-    def __init__(self, made: Imported, compression: str | None) -> None:
-        """Say where they go: ``made.folder``, which must exist."""
-        self._made = made
+    def __init__(self, imported: Imported, compression: str | None) -> None:
+        """Write into ``made.folder``, which must exist."""
+        self._imported = imported
         self._options = pa.ipc.IpcWriteOptions(compression=compression)
         self._count: Counter[str] = Counter()
 
     def write(self, name: str, rows: pa.Table) -> Path:
         """Write one more segment of a table; ``rows`` are not empty and have the schema's types."""
-        file = Path(self._made.folder) / f"{name}-{self._count[name]}{schema.CLOSED_SUFFIX}"
+        file = Path(self._imported.folder) / f"{name}-{self._count[name]}{schema.CLOSED_SUFFIX}"
         self._count[name] += 1
         self.write_over(file, rows)
         begin, end = extent(rows)
-        made = self._made
-        made.begin = begin if made.begin is None else min(made.begin, begin)
-        made.end = end if made.end is None else max(made.end, end)
+        imported = self._imported
+        imported.begin = begin if imported.begin is None else min(imported.begin, begin)
+        imported.end = end if imported.end is None else max(imported.end, end)
         return file
 
     def write_over(self, file: Path, rows: pa.Table) -> None:
         """Write ``rows`` as the content of a segment."""
-        told = {schema.KEY_ROWS: str(rows.num_rows), **(rows.schema.metadata or {})}
-        rows = rows.replace_schema_metadata(told)
+        metadata = {schema.KEY_ROWS: str(rows.num_rows), **(rows.schema.metadata or {})}
+        rows = rows.replace_schema_metadata(metadata)
         with (
             pa.OSFile(str(file), "wb") as sink,
             pa.ipc.new_file(sink, rows.schema, options=self._options) as out,
@@ -55,11 +55,11 @@ class Segments:
             out.write_table(rows, max_chunksize=BATCH_ROWS)
 
     def write_frame(self, name: str, frame: pl.DataFrame) -> None:
-        """Write a frame as one segment of a table, in the order of its time; nothing of an empty.
+        """Write a frame as one segment of a table, sorted by time; nothing if it is empty.
 
         Args:
             name: of the table.
-            frame: columns of :mod:`haiprof.schema`, of any fitting type; those it lacks are null.
+            frame: columns of :mod:`haiprof.schema`, of any compatible type; missing ones are null.
         """
         if not frame.height:
             return
@@ -77,12 +77,12 @@ class Segments:
         self.write(name, pa.Table.from_arrays(columns, schema=pa.schema(there, wanted.metadata)))
 
     def write_problems(self) -> None:
-        """Write the lines of ``made.problems`` as events, at the beginning of the trace."""
+        """Write the lines of ``made.problems`` as events at the beginning of the trace."""
         import polars as pl
 
-        lines = self._made.problems
+        lines = self._imported.problems
         columns = {
-            "time": [self._made.begin or 0] * len(lines),
+            "time": [self._imported.begin or 0] * len(lines),
             "kind": ["import"] * len(lines),
             "text": lines,
         }
@@ -98,7 +98,7 @@ def extent(rows: pa.Table) -> tuple[int, int]:
 
 
 def time_of(rows: pa.Table) -> str:
-    """Return the name of the column that says when a row was."""
+    """Return the name of the column with the time of a row."""
     return next(name for name in _TIMES if name in rows.schema.names)
 
 

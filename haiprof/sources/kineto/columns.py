@@ -1,7 +1,7 @@
-"""The parser's columns of numbers as Arrow's.
+"""The parser's columns of numbers as Arrow columns.
 
-A value that is not there is the least int64, NaN or 0xffffffff; a column without any value is not
-there at all, and so is the one that is made of it.
+A missing value is the smallest int64, NaN or 0xffffffff; a column without any value is itself
+missing, and so is the one derived from it.
 
 Tests: tests/sources/kineto/test_import.py.
 """
@@ -18,16 +18,16 @@ import pyarrow as pa
 from haiprof import schema
 from haiprof.sources.kineto.texts import NO_CODE, Codes
 
-#: Columns of one group of rows, by name; all equally long.
+#: Columns of one group of rows, by name; all of the same length.
 Group: TypeAlias = Mapping[str, npt.NDArray[Any]]
-#: Columns of a table, by name; those that are not there are null.
+#: Columns of a table, by name; missing ones are null.
 Columns: TypeAlias = dict[str, pa.Array]
 Numbers: TypeAlias = npt.NDArray[np.int64]
 
 NO_NUMBER: Final = int(np.iinfo(np.int64).min)
-#: ns: three of them, a base, a time and a duration, still are an int64.
+#: ns: the sum of three of them, a base, a time and a duration, still fits an int64.
 FAR: Final = 3_000_000_000_000_000_000
-#: What ``side`` of ``collectives`` says: whose rows they are of.
+#: Values of ``side`` in ``collectives``: the group that their rows belong to.
 _SIDES: Final = {"spans": 0, "activities": 1}
 _UNSIGNED: Final = {"uint16": np.uint16, "uint32": np.uint32}
 
@@ -38,24 +38,24 @@ def height(group: Group) -> int:
 
 
 def codes(group: Group, name: str) -> Codes:
-    """Return a column of texts or of 32-bit numbers, also one without any value."""
+    """Return a column of texts or 32-bit numbers, even if it has no value at all."""
     found: Codes | None = group.get(name)
     return np.full(height(group), NO_CODE, np.uint32) if found is None else found
 
 
 def numbers(group: Group, name: str) -> Numbers:
-    """Return a column of 64-bit numbers, also one without any value."""
+    """Return a column of 64-bit numbers, even if it has no value at all."""
     found: Numbers | None = group.get(name)
     return np.full(height(group), NO_NUMBER, np.int64) if found is None else found
 
 
 def picked(group: Group, rows: npt.NDArray[Any]) -> Group:
-    """Return some rows: those of a mask, or of row numbers."""
+    """Return the rows selected by a mask or by row numbers."""
     return {name: column[rows] for name, column in group.items()}
 
 
 def picked_or_none(group: Group, rows: Numbers) -> Group:
-    """Return rows by their numbers; a negative number is a row without any value."""
+    """Return rows by number; a negative number gives a row without any value."""
     if not group:
         return {}
     known = rows >= 0
@@ -68,11 +68,11 @@ def picked_or_none(group: Group, rows: Numbers) -> Group:
 
 
 def within_reach(groups: Mapping[str, Group]) -> tuple[dict[str, Group], int]:
-    """Return the rows without those whose times no end could be added to, and how many these are.
+    """Drop rows whose times are too large to add an end to; also return how many there were.
 
-    Rows of ``collectives`` belong to others by their numbers, and go with them.
+    Rows of ``collectives`` refer to others by number, and are dropped with them.
     """
-    made = dict(groups)
+    kept_groups = dict(groups)
     beyond = 0
     for name, group in groups.items():
         time = group.get("start", group.get("time"))
@@ -82,17 +82,19 @@ def within_reach(groups: Mapping[str, Group]) -> tuple[dict[str, Group], int]:
         if good.all():
             continue
         beyond += int((~good).sum())
-        made[name] = picked(group, good)
-        if name in _SIDES and (told := made.get("collectives")) is not None:
-            of_these = told["side"] == _SIDES[name]
-            now = np.where(of_these, (np.cumsum(good) - 1)[told["row"] * of_these], told["row"])
-            there = ~of_these | good[told["row"] * of_these]
-            made["collectives"] = picked({**told, "row": now}, there)
-    return {name: group for name, group in made.items() if height(group)}, beyond
+        kept_groups[name] = picked(group, good)
+        if name in _SIDES and (collectives := kept_groups.get("collectives")) is not None:
+            of_these = collectives["side"] == _SIDES[name]
+            now = np.where(
+                of_these, (np.cumsum(good) - 1)[collectives["row"] * of_these], collectives["row"]
+            )
+            there = ~of_these | good[collectives["row"] * of_these]
+            kept_groups["collectives"] = picked({**collectives, "row": now}, there)
+    return {name: group for name, group in kept_groups.items() if height(group)}, beyond
 
 
 def kept(columns: Columns, rows: npt.NDArray[np.bool_]) -> Columns:
-    """Return the rows of a mask."""
+    """Return the rows selected by a mask."""
     if rows.all():
         return columns
     mask = pa.array(rows)
@@ -110,48 +112,48 @@ def times(group: Group, name: str, base: int) -> pa.Array:
 
 
 def durations(group: Group) -> pa.Array:
-    """Return how long each event lasted, ns; one that does not tell it is a moment."""
+    """Return how long each event lasted, ns; an event without a duration lasted 0."""
     found = numbers(group, "duration")
     return pa.array(np.where(found == NO_NUMBER, 0, found))
 
 
 def unsigned(values: npt.NDArray[Any], kind: type[Any]) -> pa.Array:
-    """Return an unsigned column; what it cannot hold is null."""
+    """Return an unsigned column; values out of range are null."""
     none = values > np.iinfo(kind).max if kind is not np.uint32 else values == NO_CODE
     return pa.array(values.astype(kind, copy=False), mask=none if none.any() else None)
 
 
 def counts(group: Group, table: str, *names: str, zero: bool = True) -> Columns:
-    """Return 32-bit numbers as the unsigned columns of ``table``; ``zero`` may be one of them."""
-    made: Columns = {}
+    """Return 32-bit numbers as unsigned columns of ``table``; ``zero`` says if 0 is a value."""
+    columns: Columns = {}
     kinds = {column.name: column.kind for column in schema.TABLES[table].columns}
     for name in names:
         if name in group:
             values = group[name] if zero else np.where(group[name] == 0, NO_CODE, group[name])
-            made |= some(name, unsigned(values, _UNSIGNED[kinds[name]]))
-    return made
+            columns |= some(name, unsigned(values, _UNSIGNED[kinds[name]]))
+    return columns
 
 
 def identities(group: Group, *names: str, zero: bool = True) -> Columns:
-    """Return ids of 64 bits, which the parser gives by their bits."""
-    made: Columns = {}
+    """Return 64-bit ids, which the parser passes as their bits."""
+    columns: Columns = {}
     for name in names:
         if name in group:
             none = group[name] == NO_NUMBER
             if not zero:
                 none |= group[name] == 0
             values = group[name].view(np.uint64)
-            made |= some(name, pa.array(values, mask=none if none.any() else None))
-    return made
+            columns |= some(name, pa.array(values, mask=none if none.any() else None))
+    return columns
 
 
 def signed(group: Group, *names: str) -> Columns:
     """Return 64-bit numbers."""
-    made: Columns = {}
+    columns: Columns = {}
     for name in names:
         if name in group:
-            made |= some(name, signed_column(group[name]))
-    return made
+            columns |= some(name, signed_column(group[name]))
+    return columns
 
 
 def signed_column(values: Numbers) -> pa.Array:
@@ -162,27 +164,27 @@ def signed_column(values: Numbers) -> pa.Array:
 
 def sizes(group: Group, *names: str) -> Columns:
     """Return 64-bit numbers that cannot be negative."""
-    made: Columns = {}
+    columns: Columns = {}
     for name in names:
         if name in group:
             none = group[name] < 0
             values = group[name].astype(np.uint64)
-            made |= some(name, pa.array(values, mask=none if none.any() else None))
-    return made
+            columns |= some(name, pa.array(values, mask=none if none.any() else None))
+    return columns
 
 
 def reals(group: Group, *names: str) -> Columns:
     """Return fractions."""
-    made: Columns = {}
+    columns: Columns = {}
     for name in names:
         if name in group:
             none = np.isnan(group[name])
-            made |= some(name, pa.array(group[name], mask=none if none.any() else None))
-    return made
+            columns |= some(name, pa.array(group[name], mask=none if none.any() else None))
+    return columns
 
 
 def table(name: str, parts: Sequence[Columns]) -> pa.Table | None:
-    """Return the rows of a table: its columns in the schema's order, without those never filled.
+    """Return the rows of a table: its columns in the schema's order, without empty ones.
 
     Returns:
         None if there are no rows.
@@ -193,10 +195,10 @@ def table(name: str, parts: Sequence[Columns]) -> pa.Table | None:
     there = {column for part in filled for column in part}
     whole = schema.arrow_schema(schema.TABLES[name])
     wanted = pa.schema([field for field in whole if field.name in there], whole.metadata)
-    made = []
+    columns = []
     for part in filled:
         rows = len(next(iter(part.values())))
-        made.append(
+        columns.append(
             pa.Table.from_arrays(
                 [
                     _of_type(part[field.name], field.type)
@@ -207,9 +209,9 @@ def table(name: str, parts: Sequence[Columns]) -> pa.Table | None:
                 schema=wanted,
             )
         )
-    return pa.concat_tables(made).unify_dictionaries() if len(made) > 1 else made[0]
+    return pa.concat_tables(columns).unify_dictionaries() if len(columns) > 1 else columns[0]
 
 
 def _of_type(column: pa.Array, wanted: pa.DataType) -> pa.Array:
-    # To cast, Arrow loads its functions, which takes longer than to read a trace.
+    # To cast, Arrow would load its functions, which takes longer than reading a trace.
     return column if column.type == wanted else column.cast(wanted)

@@ -1,7 +1,7 @@
-"""Communication that a file tells of: calls of the host and kernels, with their arguments.
+"""Communication that a file records: calls of the host and kernels, with their arguments.
 
-Only what the file says is a row here: which kernels are communication by their names alone is a
-question for the analysis, whose rules may change after the import.
+Only what the file states becomes a row: which kernels communicate by their names alone is up to the
+analysis, whose rules may change after the import.
 
 Tests: tests/sources/kineto/test_import.py.
 """
@@ -34,7 +34,7 @@ from haiprof.sources.kineto.columns import (
 )
 from haiprof.sources.kineto.texts import NO_CODE, Codes, Texts, word_column
 
-#: What is told of a communication beside the columns of its table: JSON member <- column.
+#: Attributes of a communication beside the columns of its table: JSON member <- column.
 _FURTHER: Final = {
     "description": "group_description",
     "group_id": "group_id",
@@ -53,26 +53,26 @@ def host_collectives(
     spans: Group,
     calls: npt.NDArray[np.bool_],
     threads: npt.NDArray[np.uint32],
-    told: Group | None,
+    collectives: Group | None,
     base: int,
 ) -> Columns:
-    """Return the communication that the host's spans start.
+    """Return the communication that spans of the host start.
 
     Args:
         texts: of the file.
         spans: the parser's rows.
-        calls: which of them are ops or ranges of the user.
+        calls: which of them are ops or user ranges.
         threads: of each span.
-        told: the parser's ``collectives``: arguments of those spans that have such.
-        base: ns since the epoch that the file's times begin at.
+        collectives: the parser's ``collectives``: the arguments of spans that have any.
+        base: ns since the epoch that the file's times count from.
     """
     names = codes(spans, "name")
     ops = np.full(len(names), NO_CODE, np.uint32)
     which = np.full(len(names), -1, np.int64)
-    if told is not None:
-        of_host = np.flatnonzero(told["side"] == 0)
-        which[told["row"][of_host]] = of_host
-        ops[told["row"][of_host]] = codes(told, "op")[of_host]
+    if collectives is not None:
+        of_host = np.flatnonzero(collectives["side"] == 0)
+        which[collectives["row"][of_host]] = of_host
+        ops[collectives["row"][of_host]] = codes(collectives, "op")[of_host]
     named = texts.spread(names, lambda name: words.collective_of(name) is not None, 0, np.bool_)
     chosen = np.flatnonzero(calls & (named | (ops != NO_CODE)))
     if not len(chosen):
@@ -90,49 +90,53 @@ def host_collectives(
         "duration": durations(rows),
         "thread": pa.array(threads[chosen]),
         **identities(rows, "external"),
-        **_arguments(texts, told, which[chosen], _bytes_of_inputs(texts, rows)),
+        **_arguments(texts, collectives, which[chosen], _bytes_of_inputs(texts, rows)),
     }
 
 
-def device_collectives(texts: Texts, activities: Group, told: Group, base: int) -> Columns:
-    """Return the communication that kernels are, as their arguments say.
+def device_collectives(texts: Texts, activities: Group, collectives: Group, base: int) -> Columns:
+    """Return the communication of kernels, as their arguments describe it.
 
     Args:
         texts: of the file.
         activities: the parser's rows.
-        told: the parser's ``collectives``: arguments of those that have such.
-        base: ns since the epoch that the file's times begin at.
+        collectives: the parser's ``collectives``: the arguments of activities that have any.
+        base: ns since the epoch that the file's times count from.
     """
-    ops = codes(told, "op")
-    which = np.flatnonzero((told["side"] == 1) & (ops != NO_CODE)).astype(np.int64)
+    ops = codes(collectives, "op")
+    which = np.flatnonzero((collectives["side"] == 1) & (ops != NO_CODE)).astype(np.int64)
     if not len(which):
         return {}
-    rows = picked(activities, told["row"][which])
+    rows = picked(activities, collectives["row"][which])
     return {
         "side": word_column(np.zeros(len(which), np.int8), ("device",)),
         "op": texts.column(ops[which]),
         "start": times(rows, "start", base),
         "duration": durations(rows),
         **identities(rows, "external", "correlation"),
-        **_arguments(texts, told, which, np.full(len(which), NO_NUMBER, np.int64)),
+        **_arguments(texts, collectives, which, np.full(len(which), NO_NUMBER, np.int64)),
     }
 
 
-def _arguments(texts: Texts, told: Group | None, which: Numbers, bytes_in: Numbers) -> Columns:
-    """Return the columns of the rows ``which`` of ``told``; negative ones have no arguments.
+def _arguments(
+    texts: Texts, collectives: Group | None, which: Numbers, bytes_in: Numbers
+) -> Columns:
+    """Return the columns of the rows ``which`` of ``collectives``; negative ones have no arguments.
 
-    ``bytes_in`` is what is known of the bytes otherwise.
+    ``bytes_in`` is the number of bytes known from elsewhere.
     """
-    rows = picked_or_none(told or {}, which)
+    rows = picked_or_none(collectives or {}, which)
     elements = rows.get("elements_in")
     if elements is not None and "type" in rows:
         sizes = texts.spread(rows["type"], words.element_bytes, 0, np.int64)
         known = (elements != NO_NUMBER) & (rows["type"] != NO_CODE)
         total = np.where(known & (sizes > 0), elements * sizes, NO_NUMBER)
         bytes_in = np.where(known, total, bytes_in)
-    made = {name: texts.column(rows[name]) for name in ("group", "ranks", "type") if name in rows}
+    columns = {
+        name: texts.column(rows[name]) for name in ("group", "ranks", "type") if name in rows
+    }
     return {
-        **made,
+        **columns,
         **counts(rows, "collectives", "group_size"),
         **signed(rows, "elements_in", "elements_out"),
         **some("bytes", signed_column(bytes_in)),
@@ -146,21 +150,21 @@ def _further(texts: Texts, rows: Group) -> Columns:
         return {}
     keys = np.stack([column.astype(np.int64) for column in known.values()], axis=1)
     found, index = np.unique(keys, axis=0, return_inverse=True)
-    made = []
+    attributes = []
     for row in found.tolist():
-        told: dict[str, Any] = {}
+        members: dict[str, Any] = {}
         for (member, column), value in zip(known.items(), row, strict=True):
             if column.dtype == np.int64:
                 if value != NO_NUMBER:
-                    told[member] = value
+                    members[member] = value
             elif value != NO_CODE:
-                told[member] = value if member == "rank" else _value(texts[value])
-        made.append(json.dumps(told) if told else None)
-    return some("attributes", word_column(index.reshape(-1), made))
+                members[member] = value if member == "rank" else _value(texts[value])
+        attributes.append(json.dumps(members) if members else None)
+    return some("attributes", word_column(index.reshape(-1), attributes))
 
 
 def _value(text: str) -> Any:
-    """Return what stood in the file: the parser hands on other values than texts as JSON."""
+    """Return the original value: the parser passes values other than texts as JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -173,12 +177,12 @@ def _bytes_of_inputs(texts: Texts, spans: Group) -> Numbers:
         None if NO_CODE in (shapes, types) else words.input_bytes(texts[shapes], texts[types])
         for shapes, types in pairs.tolist()
     ]
-    made: Numbers = np.array([NO_NUMBER if n is None else n for n in totals], np.int64)[index]
-    return made
+    sizes: Numbers = np.array([NO_NUMBER if n is None else n for n in totals], np.int64)[index]
+    return sizes
 
 
 def _pairs(first: Codes, second: Codes) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.intp]]:
-    """Return the pairs that rows have, each once, and each row's index in them."""
+    """Return the distinct pairs of the rows, and each row's index in them."""
     both = first.astype(np.uint64) << np.uint64(32) | second
     found, index = np.unique(both, return_inverse=True)
     return np.stack([found >> np.uint64(32), found & np.uint64(NO_CODE)], axis=1), index

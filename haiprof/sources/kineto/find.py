@@ -1,8 +1,8 @@
 """The trace files at a path: which belong to one run, to which worker, and in which order.
 
-As the TensorBoard plugin groups them: the files of one folder are one run, what stands before the
-time in a file's name is its worker, and several files of a worker are its spans (times at which it
-was profiled), numbered from 1 in the order of time.
+Grouped as the TensorBoard plugin does: the files of one folder are one run, the part of a file name
+before the time is its worker, and several files of a worker are its spans (profiling sessions),
+numbered from 1 in the order of time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from haiprof.sources.kineto.stream import filesystem
 from haiprof.sources.own import is_import
 
 _OURS: Final = (schema.RUN_FILE, schema.PROCESS_FILE)
-#: So many folders are named when one of them must be chosen.
+#: At most this many folders are named when one must be chosen.
 _NAMED: Final = 10
 
 
@@ -37,7 +37,7 @@ class _Entry:
 
 
 def find(path: str) -> Found | None:
-    """Find the traces at ``path``; None where it is a folder that has none, nor has one in it.
+    """Find the traces at ``path``; None if it is a folder without any, itself and one level down.
 
     Args:
         path: a trace file, a folder of them, a run of haiprof with deep traces, or a URL of fsspec
@@ -50,8 +50,8 @@ def find(path: str) -> Found | None:
         return _find_at_url(path)
     place = Path(path)
     try:
-        if (place / schema.RUN_FILE).is_file() and (made := find_in_run(place)) is not None:
-            return made
+        if (place / schema.RUN_FILE).is_file() and (in_run := find_in_run(place)) is not None:
+            return in_run
         if not place.is_dir():
             found = place.stat()
             entry = _Entry(path, place.name, found.st_size, found.st_mtime_ns)
@@ -72,13 +72,13 @@ def find(path: str) -> Found | None:
 
 
 def find_in_run(run: Path) -> Found | None:
-    """Find the deep traces of a run that haiprof recorded: of each process in its folder.
+    """Find the deep traces of a run that haiprof recorded, in the folder of each process.
 
     Args:
-        run: the run's folder. One whose process had no folder yet lies in it.
+        run: the run's folder. It contains the trace of a process that had no folder yet.
 
     Returns:
-        None where there are none. A folder that cannot be read has none.
+        None if there are none. A folder that cannot be read counts as empty.
     """
     entries = []
     for folder in (run, *sorted(run.glob("*#*"))):
@@ -87,7 +87,7 @@ def find_in_run(run: Path) -> Found | None:
             entries += [
                 entry
                 for entry in _entries(folder)
-                # What somebody else's link leads to is no part of this run.
+                # A target of someone else's symbolic link is not part of this run.
                 if is_handlers(entry.file)
                 and (not here.is_link(entry.file) or here.is_trusted(entry.file))
             ]
@@ -95,17 +95,17 @@ def find_in_run(run: Path) -> Found | None:
 
 
 def _entries(folder: Path) -> list[_Entry]:
-    made = []
+    entries = []
     with os.scandir(folder) as listed:
         for each in listed:
-            # One that cannot be looked at is named when it is to be read.
+            # An unreadable one is reported when it is to be read.
             if may_be_trace(each.name) and each.name not in _OURS and not _is_other(each):
-                made.append(_Entry(each.path, each.name, *_size_and_time(each)))
-    return _chosen(made)
+                entries.append(_Entry(each.path, each.name, *_size_and_time(each)))
+    return _chosen(entries)
 
 
 def _is_other(entry: os.DirEntry[str]) -> bool:
-    """Say whether it is a folder, a pipe or the like: a pipe would hold us up."""
+    """Say whether it is a folder, a pipe or the like: opening a pipe would block."""
     with contextlib.suppress(OSError):
         return not stat.S_ISREG(entry.stat().st_mode)
     return False
@@ -120,7 +120,7 @@ def _size_and_time(entry: os.DirEntry[str]) -> tuple[int, int]:
 
 
 def _chosen(entries: list[_Entry]) -> list[_Entry]:
-    """Of traces beside other JSON take those that torch's handler named."""
+    """Of traces beside other JSON, keep those that torch's handler named."""
     named = [entry for entry in entries if is_handlers(entry.file)]
     return sorted(named or entries, key=lambda entry: entry.file)
 
@@ -144,11 +144,11 @@ def _spans(entries: list[_Entry]) -> tuple[Source, ...]:
     for entry in entries:
         name = take_apart(entry.file)
         workers[name.worker].append((name, entry))
-    made = []
+    sources = []
     for spans in workers.values():
         spans.sort(key=lambda span: span[0].stamp or 0)
         for number, (name, entry) in enumerate(spans, 1):
-            made.append(
+            sources.append(
                 Source(
                     tool=KINETO,
                     path=entry.path,
@@ -161,11 +161,11 @@ def _spans(entries: list[_Entry]) -> tuple[Source, ...]:
                     mtime_ns=entry.mtime_ns,
                 )
             )
-    return tuple(made)
+    return tuple(sources)
 
 
 def _refuse_several(folder: Path) -> None:
-    """Name the runs beneath a folder that has no traces of its own."""
+    """Name the runs below a folder without traces of its own."""
     runs = []
     with os.scandir(folder) as listed:
         for each in sorted(listed, key=lambda each: each.name):
@@ -197,14 +197,14 @@ def _find_at_url(url: str) -> Found:
     except Exception as error:  # each file system of fsspec has its own
         said = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise HaiprofError(f"{url}: cannot be read: {said}") from None
-    made = []
+    entries = []
     for info in listed:
         name = str(info["name"]).rstrip("/").rsplit("/", 1)[-1]
         if info.get("type") == "file" and may_be_trace(name):
-            made.append(_entry_at_url(f"{url.rstrip('/')}/{name}", info))
-    if not made:
+            entries.append(_entry_at_url(f"{url.rstrip('/')}/{name}", info))
+    if not entries:
         raise HaiprofError(f"{url}: no traces (*.json) in it: give a trace or the folder of some")
-    return _run(url, _chosen(made))
+    return _run(url, _chosen(entries))
 
 
 def _entry_at_url(url: str, info: dict[str, Any]) -> _Entry:

@@ -1,16 +1,16 @@
-"""What the name of a trace file tells: its worker, when it was written, its host and its rank."""
+"""What the name of a trace file says: its worker, when it was written, its host and its rank."""
 
 from __future__ import annotations
 
 import re
 from typing import Final, NamedTuple
 
-#: What torch's own handler gives a trace: ``<worker>[.<time>].pt.trace.json``.
+#: How torch's own handler names a trace: ``<worker>[.<time>].pt.trace.json``.
 _OF_HANDLER: Final = re.compile(r"(?P<worker>.*?)(?:\.(?P<stamp>\d+))?\.pt\.trace\.json")
 _COMPRESSED: Final = re.compile(r"\.(gz|gzip|zst|bz2|xz|lz4)$", re.IGNORECASE)
 #: torch's handler names a worker ``<host>_<pid>``.
 _HOST_AND_PID: Final = re.compile(r"(?P<host>.+)_\d+")
-#: A word before a number that says what the number is, so that no host stands there.
+#: A word that labels the number after it; a host's name does not stand there.
 _COUNTED: Final = re.compile(
     r"(^|[^a-z])(rank|worker|step|iter|iteration|epoch|gpu|device|trace|span)\d*$", re.IGNORECASE
 )
@@ -19,14 +19,14 @@ _LAST_NUMBER: Final = re.compile(r"_(\d+)$")
 
 
 class Name(NamedTuple):
-    """The name of a trace file, taken apart."""
+    """The name of a trace file, parsed."""
 
     worker: str
-    #: When it was written, as the handler's clock had it; None if the name has no such part.
+    #: When it was written, by the handler's clock; None if the name has no such part.
     stamp: int | None
     #: The host, where the worker is named after it.
     host: str | None
-    #: Rank, as far as a name can tell; the file knows better.
+    #: Rank as the name suggests; the file is more reliable.
     rank: int | None
 
 
@@ -36,12 +36,12 @@ def is_handlers(name: str) -> bool:
 
 
 def may_be_trace(name: str) -> bool:
-    """Say whether a file of that name can be a trace: JSON, bare or compressed."""
+    """Say whether a file of this name can be a trace: JSON, plain or compressed."""
     return not name.startswith(".") and _bare(name).lower().endswith(".json")
 
 
 def take_apart(name: str) -> Name:
-    """Take the name of a trace file (without folders) apart."""
+    """Parse the name of a trace file (without folders)."""
     bare = _bare(name)
     found = _OF_HANDLER.fullmatch(bare)
     if found is None:
@@ -56,7 +56,7 @@ def take_apart(name: str) -> Name:
 
 
 def rank_in(worker: str) -> int | None:
-    """Return the rank that a worker's name tells: behind that word, or at its end."""
+    """Return the rank in a worker's name: after a word for it, or at the end."""
     said = _RANK.search(worker)
     if said is None:
         said = _LAST_NUMBER.search(worker)

@@ -23,44 +23,44 @@ from haiprof.sources.kineto.problems import cut_lines, problem_lines
 from haiprof.sources.kineto.rows import Rows
 from haiprof.sources.kineto.stream import Pieces
 
-#: Bytes of JSON text that one segment is made of: memory does not grow with the file.
+#: Bytes of JSON text per segment: memory does not grow with the file.
 _SEGMENT: Final = 32 << 20
-#: So many unknown categories are named.
+#: At most this many unknown categories are named.
 _NAMED: Final = 10
-#: Header members that are kept as they are, and what they are here.
+#: Header members kept unchanged -> their names here.
 _KEPT: Final = ("distributedInfo", "deviceProperties", "schemaVersion", "host_name")
 
 
-def read(made: Imported, segments: Segments, told: Callable[[int], None]) -> None:
+def read(imported: Imported, segments: Segments, on_bytes: Callable[[int], None]) -> None:
     """Read one trace file; see :data:`haiprof.sources.imports.formats.Read`.
 
     Raises:
         HaiprofError: nothing of it can be read.
     """
-    _File(made, segments).read(told)
+    _File(imported, segments).read(on_bytes)
 
 
 class _File:
-    def __init__(self, made: Imported, segments: Segments) -> None:
-        self._made = made
+    def __init__(self, imported: Imported, segments: Segments) -> None:
+        self._imported = imported
         self._segments = segments
         self._rows = Rows()
-        #: Texts that were taken from the parser.
+        #: Texts taken from the parser.
         self._texts = 0
-        #: File of each segment, and the base that its times begin at.
+        #: File of each segment, and the base that its times count from.
         self._written: list[tuple[Path, int]] = []
 
-    def read(self, told: Callable[[int], None]) -> None:
+    def read(self, on_bytes: Callable[[int], None]) -> None:
         from haiprof import _core
 
         parser = _core.TraceParser(dict(words.ROUTES), list(words.WITH_ARGUMENTS))
         # One segment is written while the next is parsed.
-        with Pieces(self._made.source.path) as pieces, ThreadPoolExecutor(1) as writer:
+        with Pieces(self._imported.source.path) as pieces, ThreadPoolExecutor(1) as writer:
             known = waiting = 0
             writing: Future[None] | None = None
             for piece in pieces:
                 parser.feed(piece)
-                told(pieces.consumed - known)
+                on_bytes(pieces.consumed - known)
                 known = pieces.consumed
                 waiting += len(piece)
                 if waiting >= _SEGMENT:
@@ -72,9 +72,9 @@ class _File:
                 writing.result()
         parser.finish()
         self._take(*self._segment(parser))
-        self._tell(parser, pieces.broken)
+        self._report_problems(parser, pieces.broken)
         self._move(_base(parser.header))
-        _describe(self._made, _header(parser.header), self._rows.devices)
+        _describe(self._imported, _header(parser.header), self._rows.devices)
 
     def _segment(self, parser: Any) -> tuple[dict[str, Group], list[str], int]:
         """Take what was parsed since the last segment: its rows, its new texts, its base."""
@@ -87,14 +87,14 @@ class _File:
         self._rows.texts.extend(texts)
         for name, rows in self._rows.tables(groups, base).items():
             self._write(name, rows, base)
-        if self._made.pid is None:
-            self._made.pid = self._rows.host_process(groups.get("metadata"))
+        if self._imported.pid is None:
+            self._imported.pid = self._rows.host_process(groups.get("metadata"))
 
     def _write(self, name: str, rows: pa.Table, base: int) -> None:
         self._written.append((self._segments.write(name, rows), base))
 
     def _move(self, base: int) -> None:
-        """Move the times of segments that were written before the file told its base."""
+        """Shift the times of segments that were written before the file stated its base."""
         late = [(file, base - used) for file, used in self._written if used != base]
         if not late:
             return
@@ -107,8 +107,8 @@ class _File:
             at = rows.schema.get_field_index(time)
             moved = rows.set_column(at, rows.schema.field(at), pc.add(rows.column(at), by))
             self._segments.write_over(file, moved)
-        if self._made.begin is not None and self._made.end is not None:
-            self._made.begin, self._made.end = self._extent_of_all()
+        if self._imported.begin is not None and self._imported.end is not None:
+            self._imported.begin, self._imported.end = self._extent_of_all()
 
     def _extent_of_all(self) -> tuple[int, int]:
         found = []
@@ -117,17 +117,17 @@ class _File:
                 found.append(extent(pa.ipc.open_file(opened).read_all()))
         return min(begin for begin, _ in found), max(end for _, end in found)
 
-    def _tell(self, parser: Any, broken: str | None) -> None:
-        """Say what is missing, one line each.
+    def _report_problems(self, parser: Any, broken: str | None) -> None:
+        """Report what is missing, one line each.
 
         Raises:
-            HaiprofError: all is.
+            HaiprofError: everything is.
         """
-        path = self._made.source.path
+        path = self._imported.source.path
         found: Mapping[str, tuple[int, int, str]] = parser.problems
         if not self._written:
             raise HaiprofError(f"{path}: {_why_nothing(found, parser.events, broken)}")
-        self._made.problems = [
+        self._imported.problems = [
             f"{path}: {line}"
             for line in (
                 *cut_lines(parser.truncated, broken),
@@ -159,16 +159,16 @@ def _why_nothing(found: Mapping[str, tuple[int, int, str]], events: int, broken:
         if what == "file is empty":
             return "is empty: see whether the job could write it"
         if what.startswith(("file", "traceEvents")):
-            return f"is no trace ({what.replace('file', 'it')}): {give}"
+            return f"is not a trace ({what.replace('file', 'it')}): {give}"
     return f"has no events: {give}"
 
 
-def _header(told: Mapping[str, str]) -> dict[str, Any]:
-    return {name: _json(told[name]) for name in _KEPT if name in told}
+def _header(header: Mapping[str, str]) -> dict[str, Any]:
+    return {name: _json(header[name]) for name in _KEPT if name in header}
 
 
-def _base(told: Mapping[str, str]) -> int:
-    base = _json(told.get("baseTimeNanoseconds", "0"))
+def _base(header: Mapping[str, str]) -> int:
+    base = _json(header.get("baseTimeNanoseconds", "0"))
     try:
         base = int(base)
     except (TypeError, ValueError, OverflowError):
@@ -183,20 +183,20 @@ def _json(text: str) -> Any:
         return None
 
 
-def _describe(made: Imported, header: Mapping[str, Any], devices: set[int]) -> None:
-    """Say of the process what the header does."""
-    told = header.get("distributedInfo")
-    made.distributed = told if isinstance(told, dict) else {}
-    made.rank = whole(made.distributed.get("rank"))
-    made.world_size = whole(made.distributed.get("world_size"))
+def _describe(imported: Imported, header: Mapping[str, Any], devices: set[int]) -> None:
+    """Take over what the header says of the process."""
+    distributed = header.get("distributedInfo")
+    imported.distributed = distributed if isinstance(distributed, dict) else {}
+    imported.rank = whole(imported.distributed.get("rank"))
+    imported.world_size = whole(imported.distributed.get("world_size"))
     host = header.get("host_name")
-    made.host = host if isinstance(host, str) and host else None
-    made.version = whole(header.get("schemaVersion"))
-    made.gpus = _gpus(header, devices)
+    imported.host = host if isinstance(host, str) and host else None
+    imported.version = whole(header.get("schemaVersion"))
+    imported.gpus = _gpus(header, devices)
 
 
 def _gpus(header: Mapping[str, Any], devices: set[int]) -> list[dict[str, Any]]:
-    """Return the GPUs that something happened on; a file lists all of its machine."""
+    """Return the GPUs that ran something; a file lists all GPUs of its machine."""
     listed = header.get("deviceProperties")
     known = {
         whole(row.get("id")): row
@@ -206,13 +206,13 @@ def _gpus(header: Mapping[str, Any], devices: set[int]) -> list[dict[str, Any]]:
     return [_gpu(device, known.get(device, {})) for device in sorted(devices)]
 
 
-def _gpu(device: int, told: dict[str, Any]) -> dict[str, Any]:
-    name = told.get("name")
-    major, minor = whole(told.get("computeMajor")), whole(told.get("computeMinor"))
+def _gpu(device: int, properties: dict[str, Any]) -> dict[str, Any]:
+    name = properties.get("name")
+    major, minor = whole(properties.get("computeMajor")), whole(properties.get("computeMinor"))
     return gpu(
         device,
         name if isinstance(name, str) else "",
-        memory_bytes=whole(told.get("totalGlobalMem")),
-        multiprocessors=whole(told.get("numSms")),
+        memory_bytes=whole(properties.get("totalGlobalMem")),
+        multiprocessors=whole(properties.get("numSms")),
         capability=None if major is None or minor is None else (major, minor),
     )

@@ -1,4 +1,4 @@
-"""What is said of a Chrome trace that could not be read whole, one line each.
+"""One line for each reason why a Chrome trace could not be read in full.
 
 Tests: tests/sources/kineto/test_import.py.
 """
@@ -11,7 +11,7 @@ from haiprof.common.printable import printable
 
 
 def cut_lines(truncated: int | None, broken: str | None) -> Iterator[str]:
-    """Say where a file ends too early: at that byte, or with that damage."""
+    """Say where a file ends too early: at which byte, or by which damage."""
     fix = "what came before is here; copy the file again from where it was written"
     if broken is not None:
         yield f"is damaged: {broken}: {fix}"
@@ -20,7 +20,7 @@ def cut_lines(truncated: int | None, broken: str | None) -> Iterator[str]:
 
 
 def problem_lines(found: Mapping[str, tuple[int, int, str]]) -> Iterator[str]:
-    """Say what the parser found that it did not understand (``TraceParser.problems``)."""
+    """Describe what the parser did not understand (``TraceParser.problems``)."""
     for what, (count, offset, example) in found.items():
         times = "once" if count == 1 else f"{count} times, first"
         shown = f" ({printable(example)})" if example else ""

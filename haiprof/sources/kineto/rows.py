@@ -1,4 +1,4 @@
-"""What the parser found, as rows of haiprof's tables.
+"""The parser's output as rows of haiprof's tables.
 
 Tests: tests/sources/kineto/test_import.py.
 """
@@ -41,7 +41,7 @@ from haiprof.sources.kineto.threads import Threads, whole
 _CATEGORIES: Final = (*dict.fromkeys(words.HOST.values()), "step")
 _STEP: Final = _CATEGORIES.index("step")
 _HOST: Final = {said: _CATEGORIES.index(means) for said, means in words.HOST.items()}
-#: Of those a step can be, and a call that communicates.
+#: Categories that can be a step, or a call that communicates.
 _CALLS: Final = [_CATEGORIES.index(name) for name in ("op", "user")]
 _KINDS: Final = tuple(dict.fromkeys(words.DEVICE.values()))
 _DEVICE: Final = {said: _KINDS.index(means) for said, means in words.DEVICE.items()}
@@ -51,60 +51,62 @@ _MOST_DEVICE: Final = np.iinfo(np.uint16).max
 
 
 class Rows:
-    """Turns what one file holds into rows, part by part."""
+    """Turns the content of one file into rows, part by part."""
 
     def __init__(self) -> None:
-        """Begin with a file of which nothing is known."""
+        """Start with a file of which nothing is known."""
         self.texts = Texts()
-        #: Categories that are not known -> their events, which are left out.
+        #: Unknown categories -> number of their events, which are left out.
         self.unknown: Counter[str] = Counter()
-        #: What else is left out: field and reason -> rows.
+        #: What else is left out: field and reason -> number of rows.
         self.refused: Counter[str] = Counter()
-        #: Ordinals of the devices that something happened on.
+        #: Ordinals of the devices that ran something.
         self.devices: set[int] = set()
         self._threads = Threads(self.texts)
 
     def tables(self, groups: Mapping[str, Group], base: int) -> dict[str, pa.Table]:
-        """Return the rows of one part by table; a table without rows is not there.
+        """Return the rows of one part by table; tables without rows are omitted.
 
         Args:
             groups: what ``TraceParser.take()`` returned.
-            base: ns since the epoch that the file's times begin at.
+            base: ns since the epoch that the file's times count from.
         """
-        made: dict[str, list[Columns]] = {}
+        columns: dict[str, list[Columns]] = {}
         groups, beyond = within_reach(groups)
-        self.refused["'ts' or 'dur' is beyond all times"] += beyond
-        told = groups.get("collectives")
+        self.refused["'ts' or 'dur' is out of range"] += beyond
+        collectives = groups.get("collectives")
         if spans := groups.get("spans"):
             categories = self._categories(spans)
             threads = self._threads.of_host(spans)
             known = categories >= 0
-            made["spans"] = [
+            columns["spans"] = [
                 self._spans(picked(spans, known), categories[known], threads[known], base)
             ]
             calls = np.isin(categories, _CALLS)
-            made["collectives"] = [host_collectives(self.texts, spans, calls, threads, told, base)]
+            columns["collectives"] = [
+                host_collectives(self.texts, spans, calls, threads, collectives, base)
+            ]
         if activities := groups.get("activities"):
             ranges = self._are_ranges(activities)
-            made["kernels"] = [self._kernels(picked(activities, ~ranges), base)]
-            made["device_spans"] = [self._device_spans(picked(activities, ranges), base)]
-            if told is not None:
-                made.setdefault("collectives", []).append(
-                    device_collectives(self.texts, activities, told, base)
+            columns["kernels"] = [self._kernels(picked(activities, ~ranges), base)]
+            columns["device_spans"] = [self._device_spans(picked(activities, ranges), base)]
+            if collectives is not None:
+                columns.setdefault("collectives", []).append(
+                    device_collectives(self.texts, activities, collectives, base)
                 )
         if allocations := groups.get("allocations"):
-            made["allocations"] = [self._allocations(allocations, base)]
+            columns["allocations"] = [self._allocations(allocations, base)]
         if flows := groups.get("flows"):
-            made["flows"] = [self._flows(flows, base)]
+            columns["flows"] = [self._flows(flows, base)]
         if counters := groups.get("counters"):
-            made["samples"] = [self._samples(counters, base)]
+            columns["samples"] = [self._samples(counters, base)]
         if instants := groups.get("instants"):
-            made["events"] = [self._events(instants, base)]
-        whole = {name: table(name, parts) for name, parts in made.items()}
+            columns["events"] = [self._events(instants, base)]
+        whole = {name: table(name, parts) for name, parts in columns.items()}
         return {name: rows for name, rows in whole.items() if rows is not None}
 
     def host_process(self, metadata: Group | None) -> int | None:
-        """Return the process that the host's events are of, if the file names it."""
+        """Return the process that the host's events belong to, if the file names it."""
         if metadata is None:
             return None
         columns = (codes(metadata, name).tolist() for name in ("name", "process", "arguments"))
@@ -117,13 +119,13 @@ class Rows:
 
     def _categories(self, spans: Group) -> npt.NDArray[np.int8]:
         found = codes(spans, "category")
-        made: npt.NDArray[np.int8] = self.texts.spread(
+        categories: npt.NDArray[np.int8] = self.texts.spread(
             found, lambda said: _HOST.get(said.lower()), -1, np.int8
         )
-        strange = found[made < 0]
+        strange = found[categories < 0]
         for code, count in zip(*(each.tolist() for each in _times_each(strange)), strict=True):
             self.unknown["" if code == NO_CODE else self.texts[code]] += count
-        return made
+        return categories
 
     def _spans(
         self,
@@ -135,7 +137,7 @@ class Rows:
         names = codes(spans, "name")
         steps = self.texts.spread(names, words.step_of, NO_CODE, np.uint32)
         is_step = (steps != NO_CODE) & np.isin(categories, _CALLS)
-        made = {
+        columns = {
             "start": times(spans, "start", base),
             "duration": durations(spans),
             "category": word_column(np.where(is_step, _STEP, categories), _CATEGORIES),
@@ -151,8 +153,8 @@ class Rows:
             ("attributes", "arguments"),
         ):  # fmt: skip
             if column in spans:
-                made[name] = self.texts.column(spans[column])
-        return made
+                columns[name] = self.texts.column(spans[column])
+        return columns
 
     def _kernels(self, found: Group, base: int) -> Columns:
         said = codes(found, "category")
@@ -171,7 +173,7 @@ class Rows:
                 "block_x", "block_y", "block_z", "registers", "shared_memory",
             ),
             **identities(found, "correlation", "external"),
-            # No graph has the number 0: it is how a file says that there was none.
+            # No graph has number 0: that is how a file says that there was none.
             **counts(found, "kernels", "graph", zero=False),
             **identities(found, "graph_node", zero=False),
             **sizes(found, "bytes"),
@@ -180,16 +182,16 @@ class Rows:
         }  # fmt: skip
 
     def _are_ranges(self, found: Group) -> npt.NDArray[np.bool_]:
-        made: npt.NDArray[np.bool_] = self.texts.spread(
+        ranges: npt.NDArray[np.bool_] = self.texts.spread(
             codes(found, "category"), lambda said: said.lower() == words.DEVICE_RANGE, 0, np.bool_
         )
-        return made
+        return ranges
 
     def _device_spans(self, found: Group, base: int) -> Columns:
-        # Most files tell a range's device and stream as its process and thread only.
+        # Most files give a range's device and stream only as its process and thread.
         devices, streams = (
-            np.where(told == NO_CODE, self._ordinals(found, instead), told)
-            for told, instead in (
+            np.where(ordinals == NO_CODE, self._ordinals(found, instead), ordinals)
+            for ordinals, instead in (
                 (codes(found, "device"), "process"),
                 (codes(found, "stream"), "thread"),
             )
@@ -197,7 +199,7 @@ class Rows:
         known = devices <= _MOST_DEVICE
         self.refused["gpu_user_annotation 'device' is missing"] += int((~known).sum())
         self._saw(devices[known])
-        made = {
+        columns = {
             "start": times(found, "start", base),
             "duration": durations(found),
             "category": word_column(np.zeros(len(known), np.int8), ("user",)),
@@ -205,7 +207,7 @@ class Rows:
             "device": unsigned(np.where(known, devices, 0), np.uint16),
             **some("stream", unsigned(streams, np.uint32)),
         }
-        return kept(made, known)
+        return kept(columns, known)
 
     def _allocations(self, found: Group, base: int) -> Columns:
         types, index = np.unique(numbers(found, "device_type"), return_inverse=True)
@@ -219,7 +221,7 @@ class Rows:
         size, address = numbers(found, "bytes"), numbers(found, "address")
         known = size != NO_NUMBER
         self.refused["[memory] 'Bytes' is missing"] += int((~known).sum())
-        made = {
+        columns = {
             "time": times(found, "time", base),
             "kind": word_column(index, kinds),
             **some("device", unsigned(devices, np.uint16)),
@@ -228,7 +230,7 @@ class Rows:
             **signed(found, "total_allocated", "total_reserved"),
             "thread": pa.array(self._threads.of_host(found)),
         }
-        return kept(made, known)
+        return kept(columns, known)
 
     def _flows(self, found: Group, base: int) -> Columns:
         said = codes(found, "category")
@@ -237,14 +239,14 @@ class Rows:
         ids = numbers(found, "id")
         known = ids != NO_NUMBER
         self.refused["flow 'id' is missing"] += int((~known).sum())
-        made = {
+        columns = {
             "time": times(found, "time", base),
             "kind": word_column(np.where(index < 0, len(kinds) - 1, index), kinds),
             "side": word_column((found["side"] != 0).astype(np.int8), ("start", "end")),
             "id": pa.array(ids.view(np.uint64)),
             "thread": pa.array(self._threads.of_any(found)),
         }
-        return kept(made, known)
+        return kept(columns, known)
 
     def _samples(self, found: Group, base: int) -> Columns:
         return {
@@ -271,14 +273,14 @@ class Rows:
         }
 
     def _ordinals(self, found: Group, name: str) -> Codes:
-        made: Codes = self.texts.spread(codes(found, name), _ordinal, NO_CODE, np.uint32)
-        return made
+        ordinals: Codes = self.texts.spread(codes(found, name), _ordinal, NO_CODE, np.uint32)
+        return ordinals
 
     def _saw(self, devices: npt.NDArray[Any]) -> None:
         self.devices.update(np.unique(devices[devices <= _MOST_DEVICE]).tolist())
 
     def _named(self, names: Codes) -> pa.Array:
-        """Return a column of texts that has no nulls: what has no name has an empty one."""
+        """Return a column of texts without nulls: a missing name becomes an empty one."""
         return self.texts.column(names, missing="")
 
 

@@ -1,7 +1,7 @@
-"""The bytes of a trace in pieces: bare or compressed, from a file or through fsspec.
+"""The bytes of a trace in pieces: plain or compressed, from a file or through fsspec.
 
-Whether and how a file is compressed is read from its first bytes: names lie. A stream that ends or
-breaks in the middle gives all that came before.
+The compression is detected from the first bytes: names lie. A stream that ends or breaks in the
+middle yields everything before that point.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import IO, Any, Final
 from haiprof.errors import HaiprofError
 from haiprof.sources.found import is_sqlite, is_url
 
-#: Bytes of one piece of JSON text, at most.
+#: Maximum size of one piece of JSON text, in bytes.
 PIECE: Final = 2 << 20
 _READ: Final = 1 << 18
 _SMALL: Final = 1 << 16
@@ -32,17 +32,17 @@ _MAGIC: Final = {
     b"\x04\x22\x4d\x18": "lz4",
 }
 _BROKEN: Final = (zlib.error, lzma.LZMAError, OSError, EOFError, ValueError)
-#: A compressed file may always make so much text, bytes; beyond that no more than so many times its
-#: own size. Traces shrink to a 10th or 20th, some to a 60th; all that is compressed here is to hold
-#: is a trace, and what shrinks more than this was made to fill a disk.
+#: A compressed file may always expand to this many bytes; beyond that, to at most this many times
+#: its own size. Traces shrink to a 10th or 20th, some to a 60th; a compressed file is expected to
+#: contain a trace, and one that shrank more than this was made to fill a disk.
 _ALWAYS: Final = 512 << 20
 _MOST_TIMES: Final = 200
-#: What xz may ask for in memory, bytes: its files say themselves how much they need.
+#: Memory limit for xz, in bytes: its files themselves say how much they need.
 _XZ_MEMORY: Final = 1 << 30
 
 
 class Pieces:
-    """The JSON text of one trace, piece by piece; the next is made while the last is parsed.
+    """The JSON text of one trace, piece by piece; the next is read while the last is parsed.
 
     Iterate over it once, within ``with``. Afterwards ``broken`` says why the text ended too early,
     if it did; ``consumed`` is how many bytes of the file have been read so far.
@@ -62,7 +62,7 @@ class Pieces:
         self.consumed = 0
 
     def __enter__(self) -> Pieces:
-        # A daemon: a read that hangs must not keep the process from ending.
+        # A daemon: a read that hangs must not keep the process from exiting.
         threading.Thread(target=self._make, name="haiprof-read", daemon=True).start()
         return self
 
@@ -84,11 +84,11 @@ class Pieces:
 
     def _make(self) -> None:
         with contextlib.closing(self._file):
-            made = self._text()
+            pieces = self._text()
             while self._wanted.get():
                 try:
-                    self._made.put(next(made, b""))
-                except BaseException as error:  # is the reader's, whatever it is
+                    self._made.put(next(pieces, b""))
+                except BaseException as error:  # raised in the reader, whatever it is
                     self._made.put(error)
 
     def _text(self) -> Iterator[bytes]:
@@ -103,21 +103,21 @@ class Pieces:
             )
         kind = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), "")
         try:
-            made = 0
+            produced = 0
             for piece in _ways[kind](self, head):
-                yield piece if made else piece.removeprefix(_BYTE_ORDER_MARK)
-                made += len(piece)
-                if kind and made > max(_ALWAYS, _MOST_TIMES * self.consumed):
-                    raise self._bomb(kind, made)
+                yield piece if produced else piece.removeprefix(_BYTE_ORDER_MARK)
+                produced += len(piece)
+                if kind and produced > max(_ALWAYS, _MOST_TIMES * self.consumed):
+                    raise self._bomb(kind, produced)
         except _BROKEN as error:
             said = getattr(error, "strerror", None) or str(error) or "it ends too early"
             self.broken = f"{kind or 'it'} cannot be read beyond byte {self.consumed}: {said}"
 
-    def _bomb(self, kind: str, made: int) -> HaiprofError:
+    def _bomb(self, kind: str, produced: int) -> HaiprofError:
         return HaiprofError(
             f"{self._source}: its first {self.consumed} bytes ({kind}) make more than "
-            f"{made >> 20} MiB of text, more than {_MOST_TIMES} times as much, as no trace does: "
-            "left out; if it is one, unpack it and give that file"
+            f"{produced >> 20} MiB of text, more than {_MOST_TIMES} times as much, as no trace "
+            "does: left out; if it is one, unpack it and give that file"
         )
 
     def _read(self, size: int = _READ) -> bytes:
@@ -131,7 +131,7 @@ class Pieces:
             head = self._read(PIECE)
 
     def _gzip(self, data: bytes) -> Iterator[bytes]:
-        # One file may be several members, and end in zeros.
+        # One file may consist of several members, and end in zeros.
         while data := data.lstrip(b"\0"):
             member = zlib.decompressobj(31)
             while not member.eof:
@@ -161,7 +161,7 @@ class Pieces:
         import pyarrow as pa
 
         with pa.CompressedInputStream(pa.PythonFile(_Ahead(head, self._read), "r"), codec) as text:
-            # A read that fails gives nothing of what it has got so far: so it is a small one.
+            # A failed read discards what it already has: so reads are small.
             while piece := text.read(_SMALL):
                 yield piece
 
@@ -179,7 +179,7 @@ _ways: Final[dict[str, Callable[[Pieces, bytes], Iterator[bytes]]]] = {
 
 
 class _Ahead:
-    """What Arrow reads from: the first bytes, which have been looked at, then the rest."""
+    """What Arrow reads from: the first bytes, already inspected, then the rest."""
 
     closed = False
 
@@ -233,7 +233,7 @@ def filesystem(source: str) -> Any:
 
 def _unreadable(source: str, error: OSError) -> HaiprofError:
     if isinstance(error, FileNotFoundError):
-        return HaiprofError(f"{source}: no such file: give a trace, or the folder that holds it")
+        return HaiprofError(f"{source}: no such file: give a trace, or the folder that contains it")
     if isinstance(error, PermissionError):
         return HaiprofError(
             f"{source}: cannot be read ({error.strerror or error}): ask its owner for access"

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-#: Numbers of texts; one for each row.
+#: Numbers of texts; one per row.
 Codes: TypeAlias = npt.NDArray[np.uint32]
-#: Stands for a text, and for a 32-bit number, that is not there.
+#: Stands for a missing text, and for a missing 32-bit number.
 NO_CODE: Final = 0xFFFFFFFF
 
 
@@ -32,17 +32,17 @@ class Texts:
         return self._texts[code]
 
     def extend(self, texts: Sequence[str]) -> None:
-        """Append what the parser has found since."""
+        """Append the parser's new texts."""
         self._texts += texts
 
     def used(self, codes: Codes) -> npt.NDArray[np.intp]:
-        """Return the numbers that are in ``codes``, ascending, each once."""
+        """Return the distinct numbers in ``codes``, ascending."""
         seen = np.zeros(len(self._texts) + 1, np.bool_)
         seen[np.minimum(codes, len(self._texts))] = True
         return np.flatnonzero(seen[:-1])
 
     def ranked(self, codes: Codes) -> tuple[Codes, npt.NDArray[np.intp]]:
-        """Return the numbers in ``codes`` (that of no text last), and each row's index in them."""
+        """Return the distinct ``codes`` (that of no text last), and each row's index in them."""
         used = self.used(codes)
         index = np.full(len(self._texts) + 1, len(used), np.intp)
         index[used] = np.arange(len(used))
@@ -52,12 +52,12 @@ class Texts:
     def spread(
         self, codes: Codes, meaning: Callable[[str], Any], none: int, kind: type[Any]
     ) -> npt.NDArray[Any]:
-        """Return what each row's text means, which is found out once for each text.
+        """Return the meaning of each row's text, computed once per text.
 
         Args:
             codes: numbers of texts.
-            meaning: of a text; None where it has none.
-            none: stands for None, and for a text that is not there.
+            meaning: of a text; None if it has none.
+            none: replaces None, and stands for a missing text.
             kind: the numpy type.
         """
         table = np.full(len(self._texts) + 1, none, kind)
@@ -65,15 +65,15 @@ class Texts:
             value = meaning(self._texts[code])
             if value is not None:
                 table[code] = value
-        made: npt.NDArray[Any] = table[np.minimum(codes, len(self._texts))]
-        return made
+        meanings: npt.NDArray[Any] = table[np.minimum(codes, len(self._texts))]
+        return meanings
 
     def column(self, codes: Codes, missing: str | None = None) -> pa.Array:
-        """Return Arrow's dictionary column of these texts, without any that no row has.
+        """Return Arrow's dictionary column of these texts, without texts that no row has.
 
         Args:
             codes: numbers of texts.
-            missing: stands for a text that is not there; by default a null does.
+            missing: replaces a missing text; by default it is null.
         """
         used = self.used(codes)
         index = np.zeros(len(self._texts) + 1, np.uint32)
@@ -90,10 +90,10 @@ class Texts:
 
 
 def word_column(indices: npt.NDArray[Any], known: Sequence[str | None]) -> pa.Array:
-    """Return a column of ``known`` words by their indices; a None, and a negative one, is null."""
+    """Return a column of ``known`` words by their indices; None and negative indices are null."""
     places: dict[str, int] = {}
     table = [-1 if word is None else places.setdefault(word, len(places)) for word in known]
     place = np.array([*table, -1], np.int64)[np.maximum(indices, -1)]
     none = place < 0
-    made = pa.array(np.where(none, 0, place).astype(np.uint32), mask=none if none.any() else None)
-    return pa.DictionaryArray.from_arrays(made, pa.array(list(places), pa.utf8()), safe=False)
+    array = pa.array(np.where(none, 0, place).astype(np.uint32), mask=none if none.any() else None)
+    return pa.DictionaryArray.from_arrays(array, pa.array(list(places), pa.utf8()), safe=False)

@@ -1,4 +1,4 @@
-"""Numbers of threads, unique in a file: two processes in one may have a thread of one number.
+"""Thread numbers, unique within a file: two processes in one may use the same thread number.
 
 Tests: tests/sources/kineto/test_import.py.
 """
@@ -13,21 +13,21 @@ import numpy.typing as npt
 from haiprof.sources.kineto.columns import Group, codes
 from haiprof.sources.kineto.texts import NO_CODE, Texts
 
-#: So many pairs of a process and a thread for each row are too many to count without sorting.
+#: With this many (process, thread) pairs per row, sorting is cheaper than a table.
 _SPARSE: Final = 4
 
 
 class Threads:
-    """Which number each thread of a file has."""
+    """The number of each thread of a file."""
 
     def __init__(self, texts: Texts) -> None:
-        """Begin without any; ``texts`` are the file's."""
+        """Start without any; ``texts`` are the file's."""
         self._texts = texts
         self._known: dict[tuple[int, int], int] = {}
         self._taken: set[int] = set()
 
     def of_host(self, group: Group) -> npt.NDArray[np.uint32]:
-        """Return each row's thread: its number, or the next if another process has that one."""
+        """Return each row's thread: its number, or a free one if another process has it."""
         return self._column(group, claim=True)
 
     def of_any(self, group: Group) -> npt.NDArray[np.uint32]:
@@ -38,12 +38,12 @@ class Threads:
         processes, process = self._texts.ranked(codes(group, "process"))
         threads, thread = self._texts.ranked(codes(group, "thread"))
         pairs, first, row = _pairs(process, thread, len(threads))
-        made = np.zeros(len(pairs), np.uint32)
-        # Who comes first has the number.
+        numbers = np.zeros(len(pairs), np.uint32)
+        # The first one keeps the number.
         for at in np.argsort(first, kind="stable"):
             of, number = divmod(int(pairs[at]), len(threads))
-            made[at] = self._number((int(processes[of]), int(threads[number])), claim)
-        return made[row]
+            numbers[at] = self._number((int(processes[of]), int(threads[number])), claim)
+        return numbers[row]
 
     def _number(self, pair: tuple[int, int], claim: bool) -> int:
         known = self._known.get(pair)
@@ -62,13 +62,13 @@ class Threads:
 def _pairs(
     process: npt.NDArray[np.intp], thread: npt.NDArray[np.intp], threads: int
 ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Return the pairs that there are, the first row of each, and each row's index in them."""
+    """Return the distinct pairs, the first row of each, and each row's index in them."""
     keys = process * threads + thread
     most = (int(process.max()) + 1) * threads
     if most > len(keys) * _SPARSE:
         pairs, first, row = np.unique(keys, return_index=True, return_inverse=True)
         return pairs, first, row.reshape(-1)
-    # Without sorting: of values that are assigned to one place the last one stays.
+    # Without sorting: of several values assigned to one place, the last stays.
     at = np.full(most, -1, np.intp)
     at[keys[::-1]] = np.arange(len(keys) - 1, -1, -1)
     pairs = np.flatnonzero(at >= 0)
@@ -78,7 +78,7 @@ def _pairs(
 
 
 def whole(text: str) -> int | None:
-    """Return the number that a text is."""
+    """Return the number that a text spells."""
     try:
         return int(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The words of trace files, of every maker and age, and what haiprof calls what they name.
+"""Names in trace files, of every vendor and age, and haiprof's names for them.
 
 Tests: tests/sources/kineto/test_import.py.
 """
@@ -38,22 +38,22 @@ DEVICE: Final = {
     "memset": "memset",
     "cuda_sync": "sync",
 }
-#: Ranges of the user as a device saw them: ``device_spans``.
+#: User ranges as a device saw them: ``device_spans``.
 DEVICE_RANGE: Final = "gpu_user_annotation"
-#: How long the profiler was on; rows tell the same.
+#: How long the profiler was on; the rows show the same.
 UNWANTED: Final = ("trace", "external_correlation")
-#: What stands for all categories that are not here.
+#: Stands for all categories not listed here.
 OTHER: Final = "*"
-#: Where the parser puts each; "" is nowhere.
+#: Where the parser puts each category; "" is nowhere.
 ROUTES: Final = {
     **dict.fromkeys(HOST, "spans"),
     **dict.fromkeys(DEVICE, "activities"),
     DEVICE_RANGE: "activities",
     **dict.fromkeys(UNWANTED, ""),
-    # To be counted by their names.
+    # Counted by name.
     OTHER: "spans",
 }
-#: Categories whose arguments are kept as they are: names of counters are the user's choice.
+#: Categories whose arguments are kept unchanged: users choose the names of counters.
 WITH_ARGUMENTS: Final = ("cuda_profiler_range",)
 
 #: ``Device Type`` of torch's allocator events -> ``allocations.kind``.
@@ -112,7 +112,7 @@ _BYTES: Final = {
 
 
 def step_of(name: str) -> int | None:
-    """Return the number of the step that a range of this name is."""
+    """Return the step number in a range's name."""
     found = _STEP.fullmatch(name)
     return int(found[1]) if found else None
 
@@ -126,7 +126,7 @@ def copy_kind(name: str) -> str | None:
 
 
 def collective_of(name: str) -> str | None:
-    """Return which communication a call of this name starts; None if it is none."""
+    """Return the communication that a call of this name starts; None if it starts none."""
     found = _COLLECTIVE.fullmatch(name)
     return None if found is None else found["op"] or found["c10d"] or found["record"]
 
@@ -137,7 +137,7 @@ def element_bytes(kind: object) -> int | None:
 
 
 def input_bytes(shapes: str, types: str) -> int | None:
-    """Return the bytes of all inputs, of their shapes and types (JSON); None if none is known."""
+    """Return the bytes of all inputs, from their shapes and types (JSON); None if none is known."""
     try:
         sizes: Any = json.loads(shapes)
         kinds: Any = json.loads(types)

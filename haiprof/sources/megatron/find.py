@@ -1,8 +1,8 @@
-"""Timelines of Megatron's tracer at a path: one of each rank, or one that was made of them.
+"""Timelines of Megatron's tracer at a path: one per rank, or one aggregated from all ranks.
 
-Each rank writes ``benchmark-data-D-pipeline-P-tensor-T.json``, where the numbers are its own places
-in its groups. What aggregates them writes ``data-D-pipeline-P-tensor-T-….json`` with ``aggregated``
-in the name, where they are the sizes of the groups, so a name tells how many ranks are in a file.
+Each rank writes ``benchmark-data-D-pipeline-P-tensor-T.json``, where the numbers are its positions
+in its groups. The aggregation writes ``data-D-pipeline-P-tensor-T-….json`` with ``aggregated`` in
+the name, where the numbers are the sizes of the groups, so the name says how many ranks it has.
 
 Tests: tests/sources/megatron/test_megatron.py.
 """
@@ -26,29 +26,29 @@ _MOST_RANKS: Final = 1 << 17
 
 
 class Place(NamedTuple):
-    """Where a rank is in its groups, or how large the groups are; in the order of the names."""
+    """A rank's position in its groups, or the sizes of the groups; in the order of the names."""
 
     data: int
     pipeline: int
     tensor: int
 
     def rank(self, sizes: Place) -> int:
-        """Return the global rank, in the order that Megatron has unless it is told another one."""
+        """Return the global rank, in Megatron's default order."""
         return (self.pipeline * sizes.data + self.data) * sizes.tensor + self.tensor
 
     def __str__(self) -> str:
-        """Write it as the names of the files do."""
+        """Format it as in the names of the files."""
         return f"data-{self.data}-pipeline-{self.pipeline}-tensor-{self.tensor}"
 
 
 def find(path: str) -> Found | None:
-    """Find the timelines at ``path``; None where it holds none.
+    """Find the timelines at ``path``; None if there are none.
 
     Args:
         path: a timeline, or a folder of them.
 
     Raises:
-        HaiprofError: a timeline is behind a URL, a folder holds several runs or cannot be read.
+        HaiprofError: a timeline is behind a URL, a folder contains several runs or cannot be read.
     """
     if is_url(path):
         if _is_timeline(path.rsplit("/", 1)[-1]):
@@ -59,7 +59,7 @@ def find(path: str) -> Found | None:
     place = Path(path)
     if _is_timeline(place.name) and place.is_file():
         if _OF_RANK.fullmatch(place.name):
-            # Of the rank's groups nothing is known here but that it is in them.
+            # Of the rank's groups only its membership is known here.
             return Found(path, False, (_of_rank(place, None),))
         return Found(path, False, _of_all(place))
     if not place.is_dir():
@@ -71,14 +71,14 @@ def find(path: str) -> Found | None:
         raise HaiprofError(
             f"{path}: cannot be read ({error.strerror}): ask its owner for access"
         ) from None
-    # What was made of the ranks' own has nothing that they have not, and microseconds only.
+    # The aggregate adds nothing to the ranks' own files, and has microseconds only.
     ranks = sorted(name for name in names if _OF_RANK.fullmatch(name))
     if ranks:
         sizes = Place(*(1 + max(numbers) for numbers in zip(*map(place_of, ranks), strict=True)))
         return Found(path, True, tuple(_of_rank(place / name, sizes) for name in ranks))
     if len(names) > 1:
         raise HaiprofError(
-            f"{path}: holds {len(names)} timelines of Megatron: {', '.join(sorted(names)[:10])}"
+            f"{path}: contains {len(names)} timelines of Megatron: {', '.join(sorted(names)[:10])}"
             f"{' and more' if len(names) > 10 else ''}: give one of them"
         )
     return Found(path, True, _of_all(place / names[0])) if names else None
@@ -121,7 +121,7 @@ def _of_all(file: Path) -> tuple[Source, ...]:
 
 
 def _source(file: Path, worker: str, rank: int | None, part: str | None) -> Source:
-    told = file.stat()
+    status = file.stat()
     return Source(
         tool=MEGATRON,
         path=str(file),
@@ -130,7 +130,7 @@ def _source(file: Path, worker: str, rank: int | None, part: str | None) -> Sour
         rank=rank,
         host=None,
         span=1,
-        bytes=told.st_size,
-        mtime_ns=told.st_mtime_ns,
+        bytes=status.st_size,
+        mtime_ns=status.st_mtime_ns,
         part=part,
     )

@@ -18,32 +18,32 @@ from haiprof.sources.imports.segments import Segments
 from haiprof.sources.megatron import timeline
 from haiprof.sources.megatron.find import is_of_rank
 
-_NO_KERNELS: Final = "the tracer tells of the schedule alone: trace with torch.profiler, too"
+_NO_KERNELS: Final = "the tracer records only the schedule: trace with torch.profiler, too"
 LACKS: Final = {
     "kernels": _NO_KERNELS,
     "collectives": _NO_KERNELS,
     "allocations": _NO_KERNELS,
-    "device_spans.start": "the tracer counts from the first iteration, and tells no time of day",
+    "device_spans.start": "the tracer counts from the first iteration, and records no time of day",
 }
 
 
-def read(made: Imported, segments: Segments, told: Callable[[int], None]) -> None:
+def read(imported: Imported, segments: Segments, on_bytes: Callable[[int], None]) -> None:
     """Read what one rank did; see :data:`haiprof.sources.imports.formats.Read`.
 
     Raises:
         HaiprofError: the timeline cannot be read, or has no interval of this rank.
     """
-    source = made.source
+    source = imported.source
     did = _timeline(source)
     if not did.spans.height:
         raise HaiprofError(
             f"{_name(source)}: has no interval that begins and ends: "
             "see whether tracing was on, and the job came to the end of an iteration"
         )
-    made.rank = did.rank
-    made.lacks = dict(LACKS)
+    imported.rank = did.rank
+    imported.lacks = dict(LACKS)
     device = did.device or 0
-    made.gpus = [gpu(device)]
+    imported.gpus = [gpu(device)]
     segments.write_frame(
         "device_spans",
         did.spans.with_columns(
@@ -59,13 +59,13 @@ def read(made: Imported, segments: Segments, told: Callable[[int], None]) -> Non
         ),
     )
     segments.write_frame("events", did.marks.with_columns(pl.lit("mark").alias("kind")))
-    made.problems = [
+    imported.problems = [
         f"{_name(source)}: {count} events {why}: left out; "
         "see whether the job came to its end, or was traced in evaluation"
         for why, count in did.left_out.items()
     ]
     if source.part is None:
-        told(source.bytes)
+        on_bytes(source.bytes)
 
 
 def _timeline(source: Source) -> timeline.Timeline:
@@ -73,8 +73,8 @@ def _timeline(source: Source) -> timeline.Timeline:
         ranks = timeline.of_all(source.path, source.mtime_ns)
         if source.part not in ranks:
             raise HaiprofError(
-                f"{_name(source)}: its name tells of this rank, but none of its events is of it: "
-                "see whether the name tells the sizes of the groups"
+                f"{_name(source)}: its name is of this rank, but none of its events is of it: "
+                "see whether the name has the sizes of the groups"
             )
         return ranks[source.part]
     if source.rank is None:

@@ -1,7 +1,7 @@
-"""Reads the JSON of Megatron's tracer: what each rank did in each iteration, ns.
+"""Reads the JSON of Megatron's tracer: what each rank did in each iteration, in ns.
 
-The tracer measures within an iteration only. It waits for all ranks at both ends of one, so
-iterations are laid one behind the other, each as long as the slowest rank had it.
+The tracer measures only within an iteration. It waits for all ranks at both ends of one, so
+iterations are placed one after the other, each as long as on the slowest rank.
 
 Tests: tests/sources/megatron/test_megatron.py.
 """
@@ -50,7 +50,7 @@ class Event(NamedTuple):
     phase: str
     time: int
     iteration: int
-    told: Mapping[str, Any]
+    arguments: Mapping[str, Any]
 
 
 @dataclass(slots=True)
@@ -60,15 +60,15 @@ class Timeline:
     spans: pl.DataFrame
     marks: pl.DataFrame
     steps: pl.DataFrame
-    #: What the rank itself says of who and where it is; None where it does not.
+    #: The rank's own account of its identity and position; None if missing.
     rank: int | None = None
     device: int | None = None
-    #: Rows that are not here, by why.
+    #: Number of omitted rows, by reason.
     left_out: Counter[str] = field(default_factory=Counter)
 
 
 class Iteration(NamedTuple):
-    """One iteration of one rank's own file: ``pad`` ns after the last, ``duration`` ns long."""
+    """One iteration in one rank's own file: ``pad`` ns after the last, ``duration`` ns long."""
 
     pad: int
     duration: int
@@ -81,12 +81,12 @@ _reading = threading.Lock()
 
 
 def of_all(path: str, mtime_ns: int) -> Mapping[str, Timeline]:
-    """Read a timeline of all ranks: for each what it did, by its place in the groups.
+    """Read a timeline of all ranks: what each did, by its position in the groups.
 
-    Of the last file what was read is kept, since each of its ranks is imported on its own.
+    The last file read is cached, since each of its ranks is imported separately.
 
     Raises:
-        HaiprofError: the file cannot be read, or is no timeline.
+        HaiprofError: the file cannot be read, or is not a timeline.
     """
     with _reading:
         return _of_all(path, mtime_ns)
@@ -98,22 +98,22 @@ def _of_all(path: str, mtime_ns: int) -> Mapping[str, Timeline]:
     events: dict[str, list[Event]] = defaultdict(list)
     left_out: Counter[str] = Counter()
     for row in _rows(path):
-        told = row.get("args")
-        told = told if isinstance(told, dict) else {}
+        arguments = row.get("args")
+        arguments = arguments if isinstance(arguments, dict) else {}
         pid, tid = whole(row.get("pid")), whole(row.get("tid"))
         time = _ns(row.get("ts"), _NS_PER_US)
         if pid is None or tid is None or time is None:
             left_out["without a time, a pid or a tid"] += 1
             continue
         data, pipeline = divmod(pid, max(sizes.pipeline, 1))
-        number = _small(told.get(_ITERATION)) or 0
-        event = _event(row, time, number, told)
+        number = _small(arguments.get(_ITERATION)) or 0
+        event = _event(row, time, number, arguments)
         events[str(Place(data, pipeline, tid))].append(event)
-    made = {place: timeline(each, _pipeline(place)) for place, each in events.items()}
-    for each in made.values():
+    timelines = {place: timeline(each, _pipeline(place)) for place, each in events.items()}
+    for each in timelines.values():
         each.left_out += left_out
-        left_out = Counter()  # told once
-    return made
+        left_out = Counter()  # reported once
+    return timelines
 
 
 def of_rank(path: str, begins: list[int] | None = None) -> Timeline:
@@ -121,10 +121,10 @@ def of_rank(path: str, begins: list[int] | None = None) -> Timeline:
 
     Args:
         path: of the file.
-        begins: when each iteration began, as all ranks together tell; by default as this one does.
+        begins: when each iteration began, over all ranks; by default as in this one.
 
     Raises:
-        HaiprofError: the file cannot be read, or is no timeline.
+        HaiprofError: the file cannot be read, or is not a timeline.
     """
     left_out: Counter[str] = Counter()
     rows = _rows(path)
@@ -136,19 +136,23 @@ def of_rank(path: str, begins: list[int] | None = None) -> Timeline:
         for begin, each in zip(begins, iterations, strict=False)
         for event in each.events
     ]
-    made = timeline(events, place_of(Path(path).name).pipeline)
-    made.left_out += left_out
-    made.rank = next((rank for row in rows if (rank := _small(row.get("g_rk"))) is not None), None)
-    made.device = next((number for row in rows if (number := whole(row.get("dev"))) is not None), 0)
-    return made
+    rank_timeline = timeline(events, place_of(Path(path).name).pipeline)
+    rank_timeline.left_out += left_out
+    rank_timeline.rank = next(
+        (rank for row in rows if (rank := _small(row.get("g_rk"))) is not None), None
+    )
+    rank_timeline.device = next(
+        (number for row in rows if (number := whole(row.get("dev"))) is not None), 0
+    )
+    return rank_timeline
 
 
 def begins(files: tuple[tuple[str, int], ...]) -> list[int]:
-    """Return when each iteration began, ns from the first's, as the slowest of the ranks had it.
+    """Return when each iteration began, ns from the first's, paced by the slowest rank.
 
     Args:
-        files: path and time of writing of each rank's timeline; one that cannot be read tells
-            nothing.
+        files: path and time of writing of each rank's timeline; one that cannot be read is
+            ignored.
     """
     with _reading:
         return _of_files(files)
@@ -156,28 +160,28 @@ def begins(files: tuple[tuple[str, int], ...]) -> list[int]:
 
 @functools.lru_cache(maxsize=1)
 def _of_files(files: tuple[tuple[str, int], ...]) -> list[int]:
-    told = []
+    timelines = []
     for path, _ in files:
         try:
             read = _iterations(_rows(path), Counter())
-            told.append([(each.pad, each.duration) for each in read])
-        except HaiprofError:  # named where it is imported itself
+            timelines.append([(each.pad, each.duration) for each in read])
+        except HaiprofError:  # reported when it is imported itself
             continue
-    return _begins(told)
+    return _begins(timelines)
 
 
 def _begins(ranks: list[list[tuple[int, int]]]) -> list[int]:
-    made, at = [], 0
+    starts, at = [], 0
     for number in range(max(map(len, ranks), default=0)):
         of_all = [rank[number] for rank in ranks if len(rank) > number]
         at += max(pad for pad, _ in of_all)
-        made.append(at)
+        starts.append(at)
         at += max(duration for _, duration in of_all)
-    return made
+    return starts
 
 
 def timeline(events: Iterable[Event], stage: int) -> Timeline:
-    """Make intervals of the events of one rank; of a name, the innermost that is open ends."""
+    """Turn one rank's events into intervals; an end closes the innermost open one of its name."""
     left_out: Counter[str] = Counter()
     opened: dict[str, list[Event]] = defaultdict(list)
     spans: list[tuple[Any, ...]] = []
@@ -195,16 +199,16 @@ def timeline(events: Iterable[Event], stage: int) -> Timeline:
                 left_out["that end what has not begun"] += 1
                 continue
             begun = opened[event.name].pop()
-            told = {**begun.told, **event.told}
+            arguments = {**begun.arguments, **event.arguments}
             spans.append(
                 (
                     begun.time,
                     event.time - begun.time,
                     event.name,
                     begun.iteration,
-                    _small(told.get("microbatch")),
-                    _first(_small(told.get("pp_rank")), _small(told.get("pp_rk")), stage),
-                    _small(told.get("model_chunk")),
+                    _small(arguments.get("microbatch")),
+                    _first(_small(arguments.get("pp_rank")), _small(arguments.get("pp_rk")), stage),
+                    _small(arguments.get("model_chunk")),
                 )
             )
         elif event.phase in ("i", "I"):
@@ -226,11 +230,11 @@ def timeline(events: Iterable[Event], stage: int) -> Timeline:
 
 
 def _iterations(rows: list[dict[str, Any]], left_out: Counter[str]) -> Iterator[Iteration]:
-    """Take a rank's rows apart; those outside of any iteration are of an evaluation."""
+    """Parse a rank's rows; those outside any iteration belong to an evaluation."""
     events: list[Event] | None = None
     pad = at = count = 0
     for row in rows:
-        # Older versions tell of each row how long after the last it was.
+        # Older versions give each row's time relative to the last row.
         delta = _ns(row.get("delta"), 1)
         is_iteration, phase = row.get("name") == _ITERATION, row.get("ph")
         if is_iteration and phase == "B":
@@ -252,32 +256,34 @@ def _iterations(rows: list[dict[str, Any]], left_out: Counter[str]) -> Iterator[
         left_out["of an iteration that does not end"] += len(events)
 
 
-def _event(row: Mapping[str, Any], time: int, iteration: int, told: Mapping[str, Any]) -> Event:
-    return Event(_text(row.get("name", "")), _text(row.get("ph", "")), time, iteration, told)
+def _event(
+    row: Mapping[str, Any], time: int, iteration: int, arguments: Mapping[str, Any]
+) -> Event:
+    return Event(_text(row.get("name", "")), _text(row.get("ph", "")), time, iteration, arguments)
 
 
 def _text(value: Any) -> str:
-    """Return a value as a text that a table can hold: JSON's may be half a character."""
+    """Return a value as text that a table can store: JSON may contain lone surrogates."""
     return str(value).encode("utf-8", "replace").decode()
 
 
 def _rows(path: str) -> list[dict[str, Any]]:
     try:
-        made = json.loads(Path(path).read_bytes())
+        document = json.loads(Path(path).read_bytes())
     except OSError as error:
         raise HaiprofError(
             f"{path}: cannot be read ({error.strerror}): ask its owner for access"
         ) from None
     except UnicodeDecodeError:
-        raise HaiprofError(f"{path}: is no text: {_COPY}") from None
+        raise HaiprofError(f"{path}: is not text: {_COPY}") from None
     except (ValueError, RecursionError) as error:
         where = f" at character {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
         raise HaiprofError(f"{path}: is cut off or damaged{where}: {_COPY}") from None
-    if isinstance(made, dict):
-        made = made.get("traceEvents")
-    if not isinstance(made, list):
-        raise HaiprofError(f"{path}: is no list of events: give a timeline of Megatron's tracer")
-    return [row for row in made if isinstance(row, dict)]
+    if isinstance(document, dict):
+        document = document.get("traceEvents")
+    if not isinstance(document, list):
+        raise HaiprofError(f"{path}: is not a list of events: give a timeline of Megatron's tracer")
+    return [row for row in document if isinstance(row, dict)]
 
 
 def _pipeline(place: str) -> int:
@@ -289,8 +295,8 @@ def _ns(value: Any, scale: int) -> int | None:
         return None
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    made = value * scale if isinstance(value, int) else round(value * scale)
-    return made if abs(made) < _MOST_NS else None
+    nanoseconds = value * scale if isinstance(value, int) else round(value * scale)
+    return nanoseconds if abs(nanoseconds) < _MOST_NS else None
 
 
 def _small(value: Any) -> int | None:

@@ -1,4 +1,4 @@
-"""What ran on GPUs, and what the host called to have it run, as rows of haiprof's tables."""
+"""What ran on GPUs, and the host calls that launched it, as rows of haiprof's tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OF_PROCESS: Final = ("globalPid", "{} = ?")
 _OF_THREADS: Final = ("globalTid", "{} between ? and ?")
 _INVALID: Final = 0xFFFFFFFF
 
-#: Columns that every activity of a GPU may have: of the frame <- of the file.
+#: Columns that any GPU activity may have: in the frame <- in the file.
 _ACTIVITY: Final[Mapping[str, str | Expression]] = {
     "start": "start",
     "end": "end",
@@ -75,7 +75,7 @@ class Activities:
     """Rows of one process of a file."""
 
     def __init__(self, db: Database, target: Target, multiprocessors: Mapping[int, int]) -> None:
-        """Say whose rows are wanted; ``multiprocessors`` are those of devices where told."""
+        """Choose the process; ``multiprocessors`` are those of devices where known."""
         self._db = db
         self._target = target
         self._multiprocessors = dict(multiprocessors)
@@ -93,7 +93,7 @@ class Activities:
             yield from self._of_gpu(kind, f"CUPTI_ACTIVITY_KIND_{table}", wanted, finish)
 
     def calls(self) -> Iterator[pl.DataFrame]:
-        """Return frames of ``spans``: calls of CUDA, and what tracing itself cost."""
+        """Return frames of ``spans``: calls of CUDA, and the cost of tracing itself."""
         import polars as pl
 
         for category, table in (
@@ -101,7 +101,7 @@ class Activities:
             ("overhead", "CUPTI_ACTIVITY_KIND_OVERHEAD"),
             ("overhead", "PROFILER_OVERHEAD"),
         ):
-            # What a call costs beside itself launches nothing.
+            # The overhead beside a call launches nothing.
             dropped = ("named",) if category == "runtime" else ("named", "correlation")
             for frame in self._db.frames(table, _CALL, _OF_THREADS, self._target.threads):
                 name = self.named(frame["named"]).str.replace(words.API_VERSION, "")
@@ -116,8 +116,8 @@ class Activities:
         known = ids.drop_nulls().unique().to_list()
         self._strings |= self._db.strings(set(known) - self._strings.keys())
         texts = [self._strings.get(number) for number in known]
-        made: pl.Series = ids.replace_strict(known, texts, default=None, return_dtype=pl.String())
-        return made
+        names: pl.Series = ids.replace_strict(known, texts, default=None, return_dtype=pl.String())
+        return names
 
     def _of_gpu(
         self, kind: str, table: str, wanted: Mapping[str, str | Expression], finish: Frame
@@ -125,7 +125,7 @@ class Activities:
         import polars as pl
 
         for frame in self._db.frames(table, wanted, _OF_PROCESS, (self._target.key,)):
-            # No stream and no graph has these numbers: they say that there is none.
+            # No stream and no graph has these numbers: they mean that there is none.
             frame = frame.with_columns(
                 pl.lit(kind).alias("kind"),
                 pl.when(pl.col("stream") != _INVALID).then(pl.col("stream")),
@@ -178,7 +178,7 @@ def _wait(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _texts(frame: pl.DataFrame, meaning: Callable[..., str], *columns: str) -> pl.Series:
-    """Return ``name``: what the values of these columns mean, found out once for each."""
+    """Return ``name``: the meaning of these columns' values, computed once per combination."""
     import polars as pl
 
     rows: list[tuple[Any, ...]] = frame.select(columns).rows()

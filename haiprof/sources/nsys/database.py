@@ -1,4 +1,4 @@
-"""One SQLite file that ``nsys export`` wrote: opened for reading only, its tables in pieces.
+"""One SQLite file that ``nsys export`` wrote: opened read-only, its tables read in pieces.
 
 Which tables there are, and which columns, depends on what was profiled and on the version of
 Nsight Systems; all of them are optional here.
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 #: An SQL expression, and the columns that it needs.
 Expression: TypeAlias = "tuple[str, tuple[str, ...]]"
 _HEADER_BYTES: Final = 100
-#: Rows that are in memory as Python objects at one time.
+#: Rows in memory as Python objects at one time.
 PIECE_ROWS: Final = 1 << 16
-#: What SQLite says of a damaged file; it may not even be able to put it into words.
+#: SQLite's errors on a damaged file; even the error message may fail to decode.
 _BROKEN: Final = (sqlite3.Error, UnicodeDecodeError)
-#: Any of these says that Nsight Systems wrote the file.
+#: Any of these shows that Nsight Systems wrote the file.
 _TELLING: Final = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "TARGET_INFO_SESSION_START_TIME")
 
 
@@ -50,7 +50,7 @@ class Database:
             self._connection = sqlite3.connect(uri, uri=True)
         except _BROKEN as error:
             raise self.unreadable(error) from None
-        # What is no UTF-8 is a name all the same.
+        # A name that is not valid UTF-8 is still a name.
         self._connection.text_factory = functools.partial(str, encoding="utf-8", errors="replace")
         try:
             #: Columns of each table.
@@ -102,13 +102,13 @@ class Database:
         """Return some rows of a table in frames of at most :data:`PIECE_ROWS`.
 
         Args:
-            table: its name; without one of that name there are no frames.
+            table: its name; if there is none of that name, there are no frames.
             wanted: columns of the frames <- a column of the table, or an expression and the columns
                 that it needs; null where the table lacks one.
-            where: a column that the table must have, and which of its values are wanted, in SQL.
-            values: of the parameters in that.
-            texts: those of ``wanted`` that are texts.
-            reals: those that are fractions; all others are int64.
+            where: a column that the table must have, and a condition on its values, in SQL.
+            values: of the condition's parameters.
+            texts: the columns of ``wanted`` that are texts.
+            reals: those that are floats; all others are int64.
 
         Raises:
             HaiprofError: the table lacks that column, or is damaged.
@@ -124,15 +124,15 @@ class Database:
                 f"{self.path}: {table} has no column '{column}': export it again with a newer nsys"
             )
         kinds = {name: pl.String for name in texts} | {name: pl.Float64 for name in reals}
-        told = [_told(source, known) for source in wanted.values()]
-        sql = f'select {", ".join(told)} from "{table}" where {chosen.format(column)}'
+        selected = [_expression(source, known) for source in wanted.values()]
+        sql = f'select {", ".join(selected)} from "{table}" where {chosen.format(column)}'
         try:
             cursor = self._connection.execute(sql, values)
             while rows := cursor.fetchmany(PIECE_ROWS):
                 yield pl.DataFrame(
                     [
-                        pl.Series(name, told, kinds.get(name, pl.Int64), strict=False)
-                        for name, told in zip(wanted, zip(*rows, strict=True), strict=True)
+                        pl.Series(name, cells, kinds.get(name, pl.Int64), strict=False)
+                        for name, cells in zip(wanted, zip(*rows, strict=True), strict=True)
                     ]
                 )
         except _BROKEN as error:
@@ -140,14 +140,14 @@ class Database:
 
     def strings(self, ids: Iterable[int]) -> dict[int, str]:
         """Return the texts of ``StringIds`` with these ids."""
-        made: dict[int, str] = {}
+        texts: dict[int, str] = {}
         wanted = list(ids)
         for at in range(0, len(wanted), 500):
             some = wanted[at : at + 500]
             marks = ",".join("?" * len(some))
             found = self.rows(f"select id, value from StringIds where id in ({marks})", some)
-            made.update((number, str(value)) for number, value in found if value is not None)
-        return made
+            texts.update((number, str(value)) for number, value in found if value is not None)
+        return texts
 
     def unreadable(self, error: Exception) -> HaiprofError:
         """Return the line that says that SQLite cannot read it."""
@@ -166,22 +166,22 @@ class Database:
         }
 
 
-def _told(source: str | Expression, known: frozenset[str]) -> str:
+def _expression(source: str | Expression, known: frozenset[str]) -> str:
     expression, needs = (f'"{source}"', (source,)) if isinstance(source, str) else source
     return expression if known.issuperset(needs) else "null"
 
 
 def _check_file(path: str) -> None:
-    """Look at the header of the file, which tells how long it is.
+    """Check the header of the file, which gives its length.
 
     Raises:
-        HaiprofError: it is not that long, or SQLite has not done writing it.
+        HaiprofError: the file is shorter, or SQLite has not finished writing it.
     """
     file = Path(path)
     try:
         size = file.stat().st_size
         head = b""
-        if size:  # a pipe has none, and would make us wait
+        if size:  # a pipe has no size, and would block us
             with file.open("rb") as opened:
                 head = opened.read(_HEADER_BYTES)
         writing = [
@@ -197,7 +197,7 @@ def _check_file(path: str) -> None:
         raise HaiprofError(f"{path}: is empty: export it again with nsys export --type sqlite")
     if len(head) < _HEADER_BYTES or not is_sqlite(head):
         raise HaiprofError(
-            f"{path}: is no SQLite file: give what nsys export --type sqlite has written"
+            f"{path}: is not an SQLite file: give what nsys export --type sqlite has written"
         )
     if writing:
         raise HaiprofError(
@@ -207,7 +207,7 @@ def _check_file(path: str) -> None:
     page = int.from_bytes(head[16:18], "big")
     pages = int.from_bytes(head[28:32], "big")
     whole = (65536 if page == 1 else page) * pages
-    # The number of pages is only meant where the two counters of changes agree.
+    # The number of pages is only valid if the two change counters agree.
     if head[24:28] == head[92:96] and size < whole:
         raise HaiprofError(
             f"{path}: is cut off: {size} of {whole} bytes: copy it again from where it was exported"

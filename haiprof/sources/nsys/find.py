@@ -10,19 +10,19 @@ from haiprof import schema
 from haiprof.errors import HaiprofError
 from haiprof.sources.found import NSYS, Found, Source, is_sqlite, is_url
 from haiprof.sources.kineto.names import rank_in
-from haiprof.sources.nsys.processes import rank_told, targets
+from haiprof.sources.nsys.processes import rank_and_world_size, targets
 
 if TYPE_CHECKING:
     from haiprof.sources.nsys.database import Database
 
-#: Files of exports in a folder; one that is given itself may have any name.
+#: Export files in a folder; a file given explicitly may have any name.
 _EXPORTS: Final = (".sqlite", ".sqlite3")
-#: What nsys writes itself, which only its own tools can read.
+#: Nsight Systems' own format, which only its own tools can read.
 _REPORTS: Final = (".nsys-rep", ".qdrep", ".qdstrm")
 
 
 def find(path: str) -> Found | None:
-    """Find the exports at ``path``; None where it holds none, nor a report of Nsight Systems.
+    """Find the exports at ``path``; None if there is neither one nor a report.
 
     Args:
         path: an export (``nsys export --type sqlite``), or a folder of those of one run.
@@ -40,7 +40,7 @@ def find(path: str) -> Found | None:
     try:
         return _in_folder(place) if place.is_dir() else _at_file(place)
     except OSError:
-        return None  # said by who is asked last
+        return None  # the last tool asked reports it
 
 
 def _at_file(file: Path) -> Found | None:
@@ -62,7 +62,7 @@ def _at_file(file: Path) -> Found | None:
 
 
 def _of_export(file: Path) -> tuple[Source, ...] | None:
-    """Return the processes of an export; None of what Nsight Systems did not write.
+    """Return the processes of an export; None if Nsight Systems did not write it.
 
     Raises:
         HaiprofError: it cannot be read, or has none.
@@ -87,7 +87,7 @@ def _of_export(file: Path) -> tuple[Source, ...] | None:
 
 
 def _begins_as_one(file: Path) -> bool:
-    # What is taken from a pipe, nobody else can read.
+    # What is read from a pipe cannot be read again.
     if not file.is_file():
         return False
     with file.open("rb") as opened:
@@ -106,26 +106,26 @@ def _in_folder(folder: Path) -> Found | None:
         if file.name.endswith(_REPORTS) and not any(_stem(file) == _stem(e) for e in exports)
     ]
     problems = []
-    made: list[Source] = []
+    sources: list[Source] = []
     for file in exports:
         try:
             found = _of_export(file)
         except HaiprofError as error:
             problems.append(str(error))
         else:
-            made += found or ()
-    if not made:
-        # Traces of another tool may lie beside them, and databases of no tool at all.
+            sources += found or ()
+    if not sources:
+        # Traces of another tool, or unrelated databases, may lie beside them.
         if (problems or left) and not any(".json" in file.name for file in files):
             raise HaiprofError([*problems, *left][0])
         return None
-    return Found(str(folder), True, tuple(made), (*problems, *left))
+    return Found(str(folder), True, tuple(sources), (*problems, *left))
 
 
 def _sources(file: Path, db: Database) -> tuple[Source, ...]:
-    told = file.stat()
+    status = file.stat()
     found = targets(db)
-    rank = rank_told(db)[0] if len(found) == 1 else None
+    rank = rank_and_world_size(db)[0] if len(found) == 1 else None
     stem = _stem(file)
     if len(found) == 1 and rank is None:
         rank = rank_in(stem)
@@ -138,8 +138,8 @@ def _sources(file: Path, db: Database) -> tuple[Source, ...]:
             rank=rank,
             host=None,
             span=1,
-            bytes=told.st_size,
-            mtime_ns=told.st_mtime_ns,
+            bytes=status.st_size,
+            mtime_ns=status.st_mtime_ns,
             part=target.part,
         )
         for target in found

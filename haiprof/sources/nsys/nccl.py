@@ -1,6 +1,6 @@
-"""What NCCL says in its ranges of NVTX: which collective, of how many bytes, among whom.
+"""NCCL's NVTX ranges: which collective, how many bytes, which ranks.
 
-The file holds it as JSON if it was exported with ``--include-json=true``.
+The file has these details as JSON if it was exported with ``--include-json=true``.
 
 Tests: tests/sources/nsys/test_ranges.py.
 """
@@ -30,7 +30,7 @@ OPS: Final = {
     "ncclSend": "send",
     "ncclRecv": "recv",
 }
-#: What NCCL calls the parts of a payload.
+#: NCCL's names for the parts of a payload.
 BYTES: Final = "Message size [bytes]"
 GROUP: Final = "NCCL communicator ID"
 PEER: Final = "Peer rank"
@@ -40,44 +40,44 @@ _JOINING: Final = "ncclCommInitRank%"
 
 
 def payload(text: object) -> dict[str, Any]:
-    """Return the members of a payload, whatever they are nested in; none of what is no JSON."""
+    """Return the members of a payload, at any nesting depth; none if it is not JSON."""
     try:
-        told = json.loads(text) if isinstance(text, str) else None
+        document = json.loads(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):
         return {}
-    made: dict[str, Any] = {}
-    waiting = [told]
+    members: dict[str, Any] = {}
+    waiting = [document]
     while waiting:
         each = waiting.pop()
         if isinstance(each, dict):
-            made |= each
+            members |= each
             waiting += each.values()
         elif isinstance(each, list):
             waiting += each
-    return made
+    return members
 
 
 def ranks(db: Database, targets: Sequence[Target]) -> dict[int, int]:
-    """Return the rank of each process by its key, where a communicator tells them all.
+    """Return the rank of each process by its key, if one communicator has them all.
 
-    That is one that has exactly the processes of the file; of a job on several nodes the largest
-    communicator need not be of all, so then nothing is said.
+    That communicator must have exactly the processes of the file; in a job on several nodes the
+    largest one need not include all processes, so then nothing is returned.
     """
-    told: dict[Any, dict[int, int]] = {}
+    communicators: dict[Any, dict[int, int]] = {}
     for process, text in _joined(db):
         said = payload(text)
         rank, count = whole(said.get(_RANK)), whole(said.get(_RANKS))
         if rank is not None and count == len(targets) and GROUP in said:
-            told.setdefault(str(said[GROUP]), {})[process << TID_BITS] = rank
+            communicators.setdefault(str(said[GROUP]), {})[process << TID_BITS] = rank
     keys = {target.key for target in targets}
-    for made in told.values():
-        if made.keys() == keys and sorted(made.values()) == list(range(len(keys))):
-            return made
+    for by_key in communicators.values():
+        if by_key.keys() == keys and sorted(by_key.values()) == list(range(len(keys))):
+            return by_key
     return {}
 
 
 def _joined(db: Database) -> Iterator[tuple[int, object]]:
-    """Return the process and the payload of each range in which one joins a communicator."""
+    """Return the process and the payload of each range in which a process joins a communicator."""
     process = f"n.globalTid >> {TID_BITS}"
     if not db.has("NVTX_EVENTS", "globalTid", "jsonText"):
         return

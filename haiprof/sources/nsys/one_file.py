@@ -26,72 +26,72 @@ if TYPE_CHECKING:
 
 #: Ordinals of devices.
 _DEVICES: Final = range(1 << 16)
-#: Of ``DIAGNOSTIC_EVENT``: warnings and errors.
+#: Severities of ``DIAGNOSTIC_EVENT``: warnings and errors.
 _SEVERITIES: Final = {2: "warning", 3: "error"}
 
 
-def read(made: Imported, segments: Segments, told: Callable[[int], None]) -> None:
+def read(imported: Imported, segments: Segments, on_bytes: Callable[[int], None]) -> None:
     """Read the process of ``part``; see :data:`haiprof.sources.imports.formats.Read`.
 
     Raises:
         HaiprofError: the export cannot be read, or has nothing of it.
     """
-    with Database(made.source.path) as db:
-        _Process(made, db, segments).read(told)
+    with Database(imported.source.path) as db:
+        _Process(imported, db, segments).read(on_bytes)
 
 
 class _Process:
-    def __init__(self, made: Imported, db: Database, segments: Segments) -> None:
+    def __init__(self, imported: Imported, db: Database, segments: Segments) -> None:
         found = processes.targets(db)
-        part = made.source.part
+        part = imported.source.part
         mine = [target for target in found if target.part == part]
         if not mine:
             raise HaiprofError(
-                f"{made.source.path}: has no process with {part}: open it again, it was changed"
+                f"{imported.source.path}: has no process with {part}: open it again, it was changed"
             )
-        self._made = made
+        self._imported = imported
         self._db = db
         self._all = found
         self._target: Target = mine[0]
         self._segments = segments
         self._base = processes.epoch(db)
-        #: Rows whose times are not told, or cannot be.
+        #: Rows whose times are missing or impossible.
         self._timeless = 0
 
-    def read(self, told: Callable[[int], None]) -> None:
-        made, db = self._made, self._db
-        made.pid = self._target.pid
-        made.host = processes.host(db)
+    def read(self, on_bytes: Callable[[int], None]) -> None:
+        imported, db = self._imported, self._db
+        imported.pid = self._target.pid
+        imported.host = processes.host(db)
         if len(self._all) == 1:
-            made.rank, made.world_size = processes.rank_told(db)
+            imported.rank, imported.world_size = processes.rank_and_world_size(db)
         elif known_ranks := nccl.ranks(db, self._all):
-            made.rank, made.world_size = known_ranks[self._target.key], len(known_ranks)
+            imported.rank, imported.world_size = known_ranks[self._target.key], len(known_ranks)
         known = processes.gpus(db, self._target)
         sizes = {device: row["multiprocessors"] for device, row in known.items()}
         activities = Activities(db, self._target, {d: n for d, n in sizes.items() if n})
         devices: set[int] = set()
         for frame in activities.kernels():
-            # What is waited for need not be on a GPU that the process uses.
+            # A wait may be for something other than a GPU of this process.
             if frame["kind"][0] != "sync":
                 devices.update(d for d in frame["device"].unique().to_list() if d in _DEVICES)
             self._write("kernels", frame)
-            told(0)
+            on_bytes(0)
         for frame in activities.calls():
             self._write("spans", frame)
-            told(0)
+            on_bytes(0)
         ranges = Ranges(db, self._target, activities.named)
         for spans, collectives in ranges.frames():
             self._write("spans", spans)
             self._write("collectives", collectives)
-            told(0)
+            on_bytes(0)
         self._write("samples", _metrics(db, self._target, devices))
         self._write("events", _diagnostics(db, self._target))
-        if made.begin is None:
-            raise HaiprofError(f"{made.source.path}: has no events of {made.source.part}")
-        made.gpus = [known.get(device) or gpu(device) for device in sorted(devices)]
-        made.lacks = lacks(Path(made.folder))
-        self._tell(ranges.open)
-        told(made.source.bytes // len(self._all))
+        if imported.begin is None:
+            raise HaiprofError(f"{imported.source.path}: has no events of {imported.source.part}")
+        imported.gpus = [known.get(device) or gpu(device) for device in sorted(devices)]
+        imported.lacks = lacks(Path(imported.folder))
+        self._report_problems(ranges.open)
+        on_bytes(imported.source.bytes // len(self._all))
 
     def _write(self, table: str, frames: pl.DataFrame | Iterator[pl.DataFrame]) -> None:
         import polars as pl
@@ -101,7 +101,7 @@ class _Process:
                 self._segments.write_frame(table, self._placed(table, frame))
 
     def _placed(self, table: str, frame: pl.DataFrame) -> pl.DataFrame:
-        """Put times on the epoch, and give each column the schema's type."""
+        """Convert times to ns since the epoch, and each column to the schema's type."""
         import polars as pl
 
         kinds: dict[str, Any] = {
@@ -128,25 +128,25 @@ class _Process:
             if column.name in frame.columns
         )
 
-    def _tell(self, still_open: int) -> None:
-        """Say what is missing, one line each."""
-        path, part = self._made.source.path, self._made.source.part
+    def _report_problems(self, still_open: int) -> None:
+        """Report what is missing, one line each."""
+        path, part = self._imported.source.path, self._imported.source.part
         lines = []
         if self._base is None:
             lines.append(
-                "does not tell when the session began (no TARGET_INFO_SESSION_START_TIME): its "
+                "does not say when the session began (no TARGET_INFO_SESSION_START_TIME): its "
                 "times count from then; export it again with a newer nsys"
             )
         if still_open:
             lines.append(f"{still_open} ranges of NVTX of {part} had not ended: left out")
         if self._timeless:
             lines.append(
-                f"'start' or 'end' is missing or beyond all times in {self._timeless} rows of "
+                f"'start' or 'end' is missing or out of range in {self._timeless} rows of "
                 f"{part}: left out; export it again with a newer nsys"
             )
         if self._target == self._all[0] and (others := _others(self._db, self._all)):
             lines.append(f"NVTX ranges of {others} processes that used no GPU are left out")
-        self._made.problems = [f"{path}: {line}" for line in lines]
+        self._imported.problems = [f"{path}: {line}" for line in lines]
 
 
 def _metrics(db: Database, target: Target, devices: set[int]) -> Iterator[pl.DataFrame]:
@@ -173,11 +173,11 @@ def _metrics(db: Database, target: Target, devices: set[int]) -> Iterator[pl.Dat
     }  # fmt: skip
     for frame in db.frames(table, wanted, where, reals=("value",)):
         rows = frame.select("type", "metric").rows()
-        told = [names.get(row, str(row[1])) for row in rows]
+        metrics = [names.get(row, str(row[1])) for row in rows]
         instances = [f"gpu{mine[kind & 255]}" for kind, _ in rows]
         yield frame.select(
             "time",
-            pl.Series("metric", told, pl.String()),
+            pl.Series("metric", metrics, pl.String()),
             pl.Series("instance", instances, pl.String()),
             "value",
             pl.lit(0).alias("flags"),
@@ -185,7 +185,7 @@ def _metrics(db: Database, target: Target, devices: set[int]) -> Iterator[pl.Dat
 
 
 def _diagnostics(db: Database, target: Target) -> Iterator[pl.DataFrame]:
-    """Return frames of ``events``: what Nsight Systems warns of, of this process or of all."""
+    """Return frames of ``events``: the warnings of Nsight Systems on this process or on all."""
     import polars as pl
 
     wanted: dict[str, str | Expression] = {
@@ -205,7 +205,7 @@ def _diagnostics(db: Database, target: Target) -> Iterator[pl.DataFrame]:
 
 
 def _others(db: Database, found: list[Target]) -> int:
-    """Count the processes with ranges of NVTX that are none of these."""
+    """Count the other processes with ranges of NVTX."""
     if not db.has("NVTX_EVENTS", "globalTid"):
         return 0
     known = {target.key >> processes.TID_BITS for target in found}

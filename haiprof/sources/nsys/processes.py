@@ -1,4 +1,4 @@
-"""The processes of an export, and what is told of each: its rank, its host, its GPUs, its clock.
+"""The processes of an export, and what is known of each: its rank, its host, its GPUs, its clock.
 
 Tests: tests/sources/nsys/test_find.py.
 """
@@ -18,7 +18,7 @@ from haiprof.sources.nsys.words import FAR
 if TYPE_CHECKING:
     from haiprof.sources.nsys.database import Database
 
-#: Of a serialized id: the bits of the thread, and above them those of the process.
+#: Bit ranges of a serialized id: the thread's, and above them the process's.
 TID_BITS: Final = 24
 _PID_MASK: Final = 0xFFFFFF
 #: Small tables that list the processes which used CUDA: table -> column of the pid.
@@ -27,7 +27,7 @@ _LISTED: Final = {
     "TARGET_INFO_CUDA_CONTEXT_INFO": "processId",
     "TARGET_INFO_CUDA_DEVICE": "pid",
 }
-#: Tables whose rows say whose they are, by process and by thread.
+#: Tables whose rows name their process and thread.
 _OF_PROCESS: Final = tuple(
     f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE")
 )
@@ -44,7 +44,7 @@ class Target:
 
     @property
     def part(self) -> str:
-        """How it is named among the processes of a file."""
+        """Its name among the processes of a file."""
         return f"pid {self.pid}"
 
     @property
@@ -56,7 +56,7 @@ class Target:
 def targets(db: Database) -> list[Target]:
     """Return the processes that used a GPU, by pid; where none did, those with ranges of NVTX.
 
-    Rows are only looked through where no small table lists such processes.
+    Rows are only scanned if no small table lists such processes.
     """
     listed: set[int] = set()
     for table, column in _LISTED.items():
@@ -76,18 +76,18 @@ def targets(db: Database) -> list[Target]:
     return _ordered(keys, known)
 
 
-def rank_told(db: Database) -> tuple[int | None, int | None]:
-    """Return rank and world size as the environment of the profiled command tells them.
+def rank_and_world_size(db: Database) -> tuple[int | None, int | None]:
+    """Return rank and world size from the environment of the profiled command.
 
-    It is that of the one process only where the command was not a launcher of several.
+    They are a process's own only if the command did not launch several.
     """
-    told: dict[str, str] = {}
+    variables: dict[str, str] = {}
     if db.has("META_DATA_CAPTURE", "name", "value"):
         sql = "select value from META_DATA_CAPTURE where name like 'PROCESS%:ENVIRONMENT_VARIABLE'"
         for (value,) in db.rows(sql):
             if (found := _VARIABLE.fullmatch(str(value))) is not None:
-                told.setdefault(found["name"], found["value"])
-    return _number(told, words.RANK_VARIABLES), _number(told, words.WORLD_VARIABLES)
+                variables.setdefault(found["name"], found["value"])
+    return _number(variables, words.RANK_VARIABLES), _number(variables, words.WORLD_VARIABLES)
 
 
 def host(db: Database) -> str | None:
@@ -99,9 +99,9 @@ def host(db: Database) -> str | None:
 
 
 def epoch(db: Database) -> int | None:
-    """Return the ns since the epoch that the file's times count from; None where it is not told.
+    """Return the ns since the epoch that the file's times count from; None if it does not say.
 
-    0 of an export whose times are on the epoch themselves (``--ts-normalize``).
+    0 for an export whose times are already since the epoch (``--ts-normalize``).
     """
     if db.has("META_DATA_EXPORT", "name", "value"):
         sql = "select value from META_DATA_EXPORT where name = 'EXPORT_PARAM_TIME_NORMALIZE'"
@@ -115,26 +115,26 @@ def epoch(db: Database) -> int | None:
 
 
 def gpus(db: Database, target: Target) -> dict[int, dict[str, Any]]:
-    """Return what is told of GPUs, by their ordinals in a process: rows of ``Imported.gpus``."""
+    """Return what is known of GPUs, by their ordinals in a process: rows of ``Imported.gpus``."""
     known = dict(_described(db))
-    number = gpu_numbers(db, target) or {told: told for told in known}
-    made = {}
+    number = gpu_numbers(db, target) or {row: row for row in known}
+    rows = {}
     for device, at in number.items():
-        told = known.get(at, {})
-        name = told.get("name")
-        major, minor = whole(told.get("computeMajor")), whole(told.get("computeMinor"))
-        made[device] = gpu(
+        row = known.get(at, {})
+        name = row.get("name")
+        major, minor = whole(row.get("computeMajor")), whole(row.get("computeMinor"))
+        rows[device] = gpu(
             device,
             name if isinstance(name, str) else "",
-            memory_bytes=whole(told.get("totalMemory")),
-            multiprocessors=whole(told.get("smCount")) or None,
+            memory_bytes=whole(row.get("totalMemory")),
+            multiprocessors=whole(row.get("smCount")) or None,
             capability=None if major is None or minor is None else (major, minor),
         )
-    return made
+    return rows
 
 
 def gpu_numbers(db: Database, target: Target) -> dict[int, int]:
-    """Return the number in the machine of each of the process's devices that is told."""
+    """Return the number in the machine of each known device of the process."""
     table = "TARGET_INFO_CUDA_DEVICE"
     if not db.has(table, "cudaId", "gpuId", "pid"):
         return {}
@@ -154,9 +154,9 @@ def _described(db: Database) -> Iterable[tuple[int, dict[str, Any]]]:
     ]
     if "id" in columns:
         for row in db.rows(f"select {', '.join(columns)} from TARGET_INFO_GPU"):
-            told = dict(zip(columns, row, strict=True))
-            if type(told["id"]) is int:
-                yield told["id"], told
+            values = dict(zip(columns, row, strict=True))
+            if type(values["id"]) is int:
+                yield values["id"], values
 
 
 def _named(db: Database) -> dict[int, int]:
@@ -169,12 +169,12 @@ def _named(db: Database) -> dict[int, int]:
 
 def _ordered(keys: Iterable[int], known: dict[int, int]) -> list[Target]:
     pids = {key: pid for pid, key in known.items()}
-    made = [Target(key, pids.get(key, key >> TID_BITS & _PID_MASK)) for key in keys]
-    return sorted(made, key=lambda target: (target.pid, target.key))
+    targets = [Target(key, pids.get(key, key >> TID_BITS & _PID_MASK)) for key in keys]
+    return sorted(targets, key=lambda target: (target.pid, target.key))
 
 
 def _is_key(value: Any) -> bool:
-    """Say whether it can be a ``globalPid``: there is room for the numbers of its threads."""
+    """Say whether it can be a ``globalPid``: it leaves room for the thread numbers."""
     return type(value) is int and 0 <= value < 1 << 62
 
 
@@ -182,8 +182,8 @@ def _pids(rows: Iterable[tuple[Any, ...]]) -> Iterable[int]:
     return (value for (value,) in rows if type(value) is int)
 
 
-def _number(told: dict[str, str], names: Iterable[str]) -> int | None:
+def _number(variables: dict[str, str], names: Iterable[str]) -> int | None:
     for name in names:
         with contextlib.suppress(KeyError, ValueError):
-            return whole(int(told[name]))
+            return whole(int(variables[name]))
     return None

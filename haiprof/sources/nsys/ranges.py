@@ -1,7 +1,7 @@
-"""Ranges of NVTX as spans: operators and steps where torch marks them so, communication of NCCL.
+"""Ranges of NVTX as spans: torch's operators and steps, communication of NCCL.
 
-What a range means is read from its text alone, by the rules of
-:mod:`haiprof.sources.nsys.words`; a range that none of them is about is one of the user.
+A range's meaning is read from its text alone, by the rules of
+:mod:`haiprof.sources.nsys.words`; a range that no rule covers is one of the user.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ class Ranges:
     def __init__(
         self, db: Database, target: Target, named: Callable[[pl.Series], pl.Series]
     ) -> None:
-        """Say whose ranges are wanted; ``named`` returns texts by their ids."""
+        """Choose the process; ``named`` returns texts by their ids."""
         self._db = db
         self._target = target
         self._named = named
         self._domains = self._read_domains()
         self._steps = self._find_steps()
-        #: Numbers of modules by their names.
+        #: Numbers of modules by name.
         self._modules: dict[str, int] = {}
-        #: Ranges that had not ended, which are left out.
+        #: Unfinished ranges, which are left out.
         self.open = 0
 
     def frames(self) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
@@ -78,7 +78,7 @@ class Ranges:
         import polars as pl
 
         at, emitted = pl.col("text"), pl.col("text").str.extract_groups(words.EMITTED)
-        made = (
+        spans = (
             frame.select("start", "end", "thread", "domain", at)
             .with_columns(
                 emitted.struct.field("name").alias("name"),
@@ -95,9 +95,9 @@ class Ranges:
             .then(at.str.contains(words.PLAIN_OPERATOR))
             .otherwise(pl.col("name").str.contains(words.OPERATOR))
         )
-        numbers: list[int | None] = [None] * made.height
+        numbers: list[int | None] = [None] * spans.height
         if self._steps:
-            numbers = [self._steps.get(row) for row in made.select("start", "text").rows()]
+            numbers = [self._steps.get(row) for row in spans.select("start", "text").rows()]
         steps = pl.Series("step", numbers, pl.UInt32())
         category = (
             pl.when(steps.is_not_null())
@@ -108,10 +108,10 @@ class Ranges:
             .then(pl.lit("op"))
             .otherwise(pl.lit("user"))
         )
-        domains = made["domain"].to_list()
+        domains = spans["domain"].to_list()
         said = {number: self._domain(number) for number in set(domains)}
         return (
-            made.with_columns(
+            spans.with_columns(
                 steps,
                 category.alias("category"),
                 pl.coalesce("name", at).alias("name"),
@@ -122,7 +122,7 @@ class Ranges:
                 .then("nn.Module: " + pl.col("called"))
                 .otherwise("name")
                 .alias("name"),
-                self._numbers(made["called"]),
+                self._numbers(spans["called"]),
             )
             .with_columns(
                 pl.when(pl.col("category") == "python").then(pl.col("module")).alias("module")
@@ -141,7 +141,7 @@ class Ranges:
         return pl.Series("module", numbers, pl.UInt32())
 
     def _collectives(self, frame: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
-        """Return the calls that communicate, with what NCCL says of them."""
+        """Return the calls that communicate, with NCCL's details."""
         import polars as pl
 
         known = {name: _op(name) for name in spans["name"].unique().to_list()}
@@ -153,16 +153,16 @@ class Ranges:
         payloads = calls["payload"].zip_with(
             calls["payload"].is_not_null(), self._named(calls["payload_text"])
         )
-        told = [nccl.payload(text) for text in payloads.to_list()]
+        parsed = [nccl.payload(text) for text in payloads.to_list()]
         return (
             spans.filter(chosen)
             .select("start", "end", "thread", "external")
             .with_columns(
                 ops.filter(chosen),
                 pl.lit("host").alias("side"),
-                pl.Series("bytes", [whole(each.get(nccl.BYTES)) for each in told], pl.Int64()),
-                pl.Series("group", [_text(each.get(nccl.GROUP)) for each in told], pl.String()),
-                pl.Series("attributes", [_peer(each) for each in told], pl.String()),
+                pl.Series("bytes", [whole(each.get(nccl.BYTES)) for each in parsed], pl.Int64()),
+                pl.Series("group", [_text(each.get(nccl.GROUP)) for each in parsed], pl.String()),
+                pl.Series("attributes", [_peer(each) for each in parsed], pl.String()),
             )
         )
 
@@ -181,20 +181,20 @@ class Ranges:
             "where eventType = ? and globalTid between ? and ?",
             (words.NVTX_DOMAIN, *self._target.threads),
         )
-        made = {}
+        domains = {}
         for number, text, at in rows:
             name = text if text is not None or at is None else self._db.strings([at]).get(at)
             if number is not None and name:
-                made[number] = str(name)
-        return made
+                domains[number] = str(name)
+        return domains
 
     def _find_steps(self) -> dict[tuple[int, str], int]:
         """Return the ranges that are steps, by start and text, each with its number.
 
-        Ranges of one family (what stands before the number) are steps if they lie one after the
-        other and their numbers go up, at least two of them unless torch.profiler named them. Of
-        several such families the one that takes longest counts. Batches of Lightning, which have no
-        number, are counted from 0.
+        Ranges of one family (same text before the number) are steps if they follow each other
+        without overlap and their numbers increase, and there are at least two unless
+        torch.profiler named them. Of several such families the one with the longest total counts.
+        Batches of Lightning, which have no number, are counted from 0.
         """
         families: dict[str, list[tuple[int, int, str, int]]] = defaultdict(list)
         for start, end, text in self._that_may_be_steps():
@@ -249,11 +249,11 @@ def _op(name: str) -> str | None:
     return nccl.OPS.get(name) or collective_of(name)
 
 
-def _peer(told: dict[str, Any]) -> str | None:
-    peer = whole(told.get(nccl.PEER))
+def _peer(payload: dict[str, Any]) -> str | None:
+    peer = whole(payload.get(nccl.PEER))
     return None if peer is None else json.dumps({"peer": peer})
 
 
 def _text(value: Any) -> str | None:
-    # JSON's texts may hold half a character, which no table can.
+    # Texts in JSON may contain lone surrogates, which no table can store.
     return None if value is None else str(value).encode("utf-8", "replace").decode()

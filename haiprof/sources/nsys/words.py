@@ -1,4 +1,4 @@
-"""The words of Nsight Systems' tables, and what haiprof calls what they name.
+"""Names in Nsight Systems' tables, and haiprof's names for them.
 
 Tests: tests/sources/nsys/test_activities.py.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-#: ns: three of them, the session's beginning, a time and a duration, still are an int64.
+#: ns: the sum of three of them, the session's beginning, a time and a duration, fits an int64.
 FAR: Final = 3_000_000_000_000_000_000
 
 #: ``copyKind`` -> ``kernels.copy_kind``: CUPTI's numbers, then those of unified memory.
@@ -37,27 +37,27 @@ MEMORIES: Final = {
     5: "Device Static",
     6: "Managed Static",
 }
-#: ``syncType`` -> the name that torch.profiler gives the same.
+#: ``syncType`` -> torch.profiler's name for the same.
 WAITS: Final = {
     1: "Event Sync",
     2: "Stream Wait Event",
     3: "Stream Sync",
     4: "Context Sync",
 }
-#: What every version of CUDA's libraries ends its calls' names with, as nsys' own reports have it.
+#: The version suffix of calls of CUDA's libraries, as nsys' own reports write it.
 API_VERSION: Final = r"_v\d{4,5}$"
 
-#: ``eventType`` of ranges: of push and pop, of start and end, and the same of NVTX text files.
+#: ``eventType`` of ranges: push/pop, start/end, and the same from NVTX text files.
 NVTX_RANGES: Final = (59, 60, 70, 71)
-#: Of the name of a domain.
+#: ``eventType`` of a domain's name.
 NVTX_DOMAIN: Final = 75
 
-#: What ``torch.autograd.profiler.emit_nvtx`` makes of an operator.
+#: How ``torch.autograd.profiler.emit_nvtx`` writes an operator.
 EMITTED: Final = (
     r"^(?<name>.+?)(?:, seq = (?<seq>-?\d+))?(?:, op_id = (?<op>\d+))?"
     r"(?:, sizes = (?<sizes>\[.*?\]))?(?:, input_op_ids = .*)?$"
 )
-#: Names of operators in such ranges; without what it appends, only torch's own namespaces.
+#: Operator names in such ranges; without the parts it appends, only torch's own namespaces.
 OPERATOR: Final = (
     r"^(?:autograd::engine::evaluate_function: )?"
     r"(?:(?:[a-z_]\w*::)+[\w.:]+|\w*Backward\w*|detach_?)$"
@@ -65,9 +65,9 @@ OPERATOR: Final = (
 PLAIN_OPERATOR: Final = (
     r"^(?:aten|prims|c10d|_c10d_functional|torchvision|torch::autograd)::[\w.:]+$"
 )
-#: What Lightning's profiler puts before the name of a module's call.
+#: The prefix of a module's call in Lightning's profiler.
 MODULE: Final = r"^\[pl\]\[module\](?:.*: )?(?<module>[^:]+)$"
-#: What it calls each batch of training, without a number.
+#: Its name for each training batch, without a number.
 BATCH: Final = "[pl][profile]run_training_batch"
 #: A range that may be a step: torch.profiler's, or a word for one and its number.
 STEP: Final = re.compile(
@@ -75,7 +75,7 @@ STEP: Final = re.compile(
     r"(?P<number>\d{1,9})",
     re.IGNORECASE,
 )
-#: Launchers' variables that say which rank a process is, and of how many.
+#: Launchers' variables for a process's rank and the world size.
 RANK_VARIABLES: Final = (
     "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID",
 )  # fmt: skip
@@ -85,12 +85,12 @@ WORLD_VARIABLES: Final = (
 
 
 def copy_name(kind: int | None, source: int | None, target: int | None) -> str:
-    """Return the name that torch.profiler gives a copy: ``Memcpy HtoD (Pinned -> Device)``."""
+    """Return torch.profiler's name for a copy: ``Memcpy HtoD (Pinned -> Device)``."""
     way = COPY_KINDS.get(kind or 0, "Unknown")
     ends = [MEMORIES.get(-1 if end is None else end, "Unknown") for end in (source, target)]
     return f"Memcpy {way} ({ends[0]} -> {ends[1]})"
 
 
 def set_name(memory: int | None) -> str:
-    """Return the name that torch.profiler gives a memset: ``Memset (Device)``."""
+    """Return torch.profiler's name for a memset: ``Memset (Device)``."""
     return f"Memset ({MEMORIES.get(-1 if memory is None else memory, 'Unknown')})"

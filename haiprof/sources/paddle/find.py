@@ -1,7 +1,7 @@
 """The worker logs at a path: ``workerlog.N``, or of several machines ``machine*/workerlog.N``.
 
-``N`` is the device's number on its machine. Machines come in the order of the numbers in their
-names, and each has as many ranks as the one with most.
+``N`` is the device's number on its machine. Machines are sorted by the numbers in their names, and
+each has as many ranks as the largest.
 
 Tests: tests/sources/paddle/test_paddle.py.
 """
@@ -21,7 +21,7 @@ _MACHINE: Final = "machine"
 
 
 def find(path: str) -> Found | None:
-    """Find the worker logs at ``path``; None where it holds none.
+    """Find the worker logs at ``path``; None if there are none.
 
     Args:
         path: a log, the folder of one machine's, or the folder of the folders ``machine*``.
@@ -58,12 +58,12 @@ def _several_machines(path: str, place: Path) -> Found | None:
     if not machines:
         return None
     each = 1 + max(device_of(log.name) for logs in machines for log in logs)
-    made = (
+    sources = (
         _source(log, number * each, f"{log.parent.name}/")
         for number, logs in enumerate(machines)
         for log in logs
     )
-    return Found(path, True, tuple(made))
+    return Found(path, True, tuple(sources))
 
 
 def _logs(folder: Path) -> list[Path]:
@@ -83,7 +83,7 @@ def device_of(name: str) -> int:
 
 
 def _source(log: Path, first: int = 0, above: str = "") -> Source:
-    told = log.stat()
+    status = log.stat()
     return Source(
         tool=PADDLE,
         path=str(log),
@@ -92,6 +92,6 @@ def _source(log: Path, first: int = 0, above: str = "") -> Source:
         rank=first + device_of(log.name),
         host=log.parent.name or None,
         span=1,
-        bytes=told.st_size,
-        mtime_ns=told.st_mtime_ns,
+        bytes=status.st_size,
+        mtime_ns=status.st_mtime_ns,
     )

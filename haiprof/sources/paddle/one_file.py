@@ -1,7 +1,7 @@
-"""Imports one worker log of Paddle: its jobs as intervals of a pipeline, and the steps they make.
+"""Imports one worker log of Paddle: its jobs as intervals of a pipeline, and the resulting steps.
 
-The log is read line by line, so memory grows with its jobs alone. The number of a job means another
-thing in each version of Paddle (a job's, a microbatch's, a counter for each type) and is not kept.
+The log is read line by line, so memory grows only with its jobs. The number of a job has a
+different meaning in each version of Paddle (job, microbatch, counter per type) and is not kept.
 
 Tests: tests/sources/paddle/test_paddle.py.
 """
@@ -21,7 +21,7 @@ from haiprof.sources.imports.imported import Imported, gpu
 from haiprof.sources.imports.segments import Segments
 from haiprof.sources.paddle.find import device_of
 
-# A locale may write a comma in a number, and a version may write whole milliseconds.
+# A locale may write a decimal comma, and a version may write integer milliseconds.
 _TIME: Final = rb"(\d{1,16})(?:[.,](\d+))?"
 _JOB: Final = re.compile(
     rb"Profiler Info: Job \(\d+\), type = (\w+), micro_batch_id = (\d{1,9}), "
@@ -29,21 +29,21 @@ _JOB: Final = re.compile(
 )
 _MAY_BE_JOB: Final = b"Profiler Info: Job ("
 _FIRST_STEP: Final = re.compile(rb"Schedule Profiler start at step (\d{1,9}) and end at step")
-#: A job that is no part of the schedule.
+#: A job that is not part of the schedule.
 _DEFAULT: Final = "default"
-#: Of a model in several chunks: ``forward0``.
+#: Name of a job in a model of several chunks: ``forward0``.
 _OF_CHUNK: Final = re.compile(r"(.*?[a-z_])(\d{1,4})")
-_TOLD_EVERY: Final = 1 << 20
-#: Later than this is no time that a table can hold.
+_REPORT_EVERY: Final = 1 << 20
+#: No table can store a later time.
 _LAST_NS: Final = 1 << 62
 
-_NO_KERNELS: Final = "a worker log tells of the schedule's jobs alone: trace with torch.profiler"
+_NO_KERNELS: Final = "a worker log contains only the schedule's jobs: trace with torch.profiler"
 LACKS: Final = {
     "kernels": _NO_KERNELS,
     "collectives": _NO_KERNELS,
     "allocations": _NO_KERNELS,
     "device_spans.stage": (
-        "a worker log does not tell the stage: the rank is taken for it, which is right where "
+        "a worker log does not record the stage: the rank is used instead, which is right if "
         "every rank is a stage of its own"
     ),
 }
@@ -57,18 +57,18 @@ _JOBS: Final = {
 }
 
 
-def read(made: Imported, segments: Segments, told: Callable[[int], None]) -> None:
+def read(imported: Imported, segments: Segments, on_bytes: Callable[[int], None]) -> None:
     """Read one worker log; see :data:`haiprof.sources.imports.formats.Read`.
 
     Raises:
-        HaiprofError: it tells of no job.
+        HaiprofError: it has no job.
         OSError: it cannot be read.
     """
-    source = made.source
-    jobs, broken = _jobs(source, told)
+    source = imported.source
+    jobs, broken = _jobs(source, on_bytes)
     device = device_of(Path(source.path).name)
-    made.gpus = [gpu(device)]
-    made.lacks = dict(LACKS)
+    imported.gpus = [gpu(device)]
+    imported.lacks = dict(LACKS)
     segments.write_frame(
         "device_spans",
         jobs.with_columns(
@@ -79,14 +79,14 @@ def read(made: Imported, segments: Segments, told: Callable[[int], None]) -> Non
     )
     segments.write_frame("spans", _steps(jobs))
     if broken:
-        made.problems.append(
+        imported.problems.append(
             f"{source.path}: a job that cannot be read (it is cut off, or ends before it "
             f"begins), in {broken} lines: left out; see whether other output got into them"
         )
 
 
-def _jobs(source: Source, told: Callable[[int], None]) -> tuple[pl.DataFrame, int]:
-    """Return the jobs in the order of the log, and how many more there are that cannot be read."""
+def _jobs(source: Source, on_bytes: Callable[[int], None]) -> tuple[pl.DataFrame, int]:
+    """Return the jobs in the order of the log, and the number of those that cannot be read."""
     rows: list[tuple[int, int, str, int, int | None, int | None]] = []
     first_step, begins_with, step = 0, "", -1
     broken = known = consumed = 0
@@ -94,8 +94,8 @@ def _jobs(source: Source, told: Callable[[int], None]) -> tuple[pl.DataFrame, in
     with Path(source.path).open("rb") as log:
         for line in log:
             consumed += len(line)
-            if consumed - known >= _TOLD_EVERY:
-                told(consumed - known)
+            if consumed - known >= _REPORT_EVERY:
+                on_bytes(consumed - known)
                 known = consumed
             if _MAY_BE_JOB not in line:
                 if not found_step and (started := _FIRST_STEP.search(line)):
@@ -115,20 +115,20 @@ def _jobs(source: Source, told: Callable[[int], None]) -> tuple[pl.DataFrame, in
                 step += 1
             named = _OF_CHUNK.fullmatch(kind)
             name, chunk = (named[1], int(named[2])) if named else (kind, None)
-            # Jobs before the first step are the rest of one whose beginning is not in the log.
+            # Jobs before the first step belong to one that began before the log.
             rows.append((start, end - start, name, microbatch, chunk, step if step >= 0 else None))
     if not rows:
         raise HaiprofError(
-            f"{source.path}: tells of no job of a schedule: turn the job schedule profiler on "
+            f"{source.path}: contains no job of a schedule: turn the job schedule profiler on "
             "(job_schedule_profiler_start and _end, and the new executor), or give another log"
         )
-    told(consumed - known)
+    on_bytes(consumed - known)
     frame = pl.DataFrame(rows, schema=_JOBS, orient="row")
     return frame.with_columns(pl.col("step") + first_step), broken
 
 
 def _ns(milliseconds: bytes, decimals: bytes | None) -> int:
-    """Return a time of the log, ms since the epoch with decimals, exactly."""
+    """Return a time of the log, decimal ms since the epoch, exactly."""
     return int(milliseconds) * 1_000_000 + int(((decimals or b"") + b"000000")[:6])
 
 

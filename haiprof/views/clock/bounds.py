@@ -1,4 +1,4 @@
-"""What bounds how far one host's clock is ahead of another's, at each time that something tells.
+"""Bounds on how far one host's clock is ahead of another's, at each time with evidence.
 
 Tests: tests/views/clock/test_hosts.py.
 """
@@ -14,8 +14,8 @@ import polars as pl
 
 Reals = npt.NDArray[np.float64]
 
-#: What the two times of an interval may be off by together: traces in whole microseconds, and
-#: device times that were mapped to the host's.
+#: Combined error of the two times of an interval: traces in whole microseconds, and device times
+#: that were mapped to the host's.
 SLACK: Final = 2_000
 
 Side: TypeAlias = tuple[npt.NDArray[Any], ...]
@@ -23,10 +23,10 @@ Side: TypeAlias = tuple[npt.NDArray[Any], ...]
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """What bounds an offset at a time, as floats: times from ``origin``, offsets from ``base``.
+    """Bounds on an offset over time, as floats: times from ``origin``, offsets from ``base``.
 
-    ``middle`` is the estimate, and ``begun`` the time of the host's own clock that ``low`` is made
-    of, less ``origin`` and ``base``; NaN where there is none.
+    ``middle`` is the estimate, and ``begun`` the time of the host's own clock that ``low`` was
+    computed from, less ``origin`` and ``base``; NaN if there is none.
     """
 
     origin: int
@@ -45,20 +45,20 @@ class Points:
 
 
 def two_sided(points: Points) -> bool:
-    """Say whether anything tells an upper bound, and anything a lower one."""
+    """Say whether there is any upper bound, and any lower one."""
     return bool(np.isfinite(points.low).any() and np.isfinite(points.high).any())
 
 
 def points_between(both: pl.DataFrame, sent: pl.DataFrame, host: str, other: str) -> Points | None:
-    """Return what bounds how far ``host`` is ahead of ``other``, by the time of ``other``.
+    """Return the bounds on how far ``host`` is ahead of ``other``, by the time of ``other``.
 
     Args:
-        both: the meetings of the two, one row for each: columns of
+        both: the meetings of the two, one row per meeting: columns of
             :data:`~haiprof.views.clock.together.MEETINGS` of ``other``, and with ``_host`` those
             of ``host``.
         sent: the messages of all hosts.
-        host: whose clock is asked for.
-        other: whose clock it is held against.
+        host: the host whose clock is compared.
+        other: the host that it is compared with.
     """
     both = both.sort("end")
     time = both["end"].to_numpy()
@@ -76,7 +76,7 @@ def points_between(both: pl.DataFrame, sent: pl.DataFrame, host: str, other: str
 
 
 def _one_way(time: pl.Series, bound: pl.Series, *, high: bool) -> Side:
-    """Return what messages of one direction tell, as :func:`_points` takes it."""
+    """Return the bounds from messages of one direction, as :func:`_points` takes them."""
     known = bound.to_numpy()
     low, most = (
         (np.full(len(known), -np.inf), known) if high else (known, np.full(len(known), np.inf))
@@ -86,15 +86,15 @@ def _one_way(time: pl.Series, bound: pl.Series, *, high: bool) -> Side:
 
 
 def _points(sides: list[Side]) -> Points | None:
-    """Put points together by time: of each time, low, high, middle and begun (int64 or float)."""
+    """Combine points by time: for each time, low, high, middle and begun (int64 or float)."""
     time = np.concatenate([side[0] for side in sides])
     if not len(time):
         return None
     origin = int(time.min())
-    told = [values for side in sides for values in side[1:3] if values.dtype.kind == "i"]
-    base = int(np.median(np.concatenate(told)))
+    times = [values for side in sides for values in side[1:3] if values.dtype.kind == "i"]
+    base = int(np.median(np.concatenate(times)))
     order = np.argsort(time, kind="stable")
-    # Whole numbers first: an epoch in ns is more than a float holds.
+    # Subtract as integers first: an epoch in ns exceeds a float's precision.
     columns = []
     for column, less in ((0, origin), (1, base), (2, base), (3, base), (4, base + origin)):
         parts = [side[column] for side in sides]

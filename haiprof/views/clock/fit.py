@@ -1,4 +1,4 @@
-"""Bounds divided into as few stretches as possible, each with its line: offset and drift.
+"""Divides bounds into as few stretches as possible, each with its line: offset and drift.
 
 Tests: tests/views/clock/test_hosts.py.
 """
@@ -16,19 +16,19 @@ from haiprof.views.clock.bounds import Points, Reals, two_sided
 from haiprof.views.clock.piece import Piece
 from haiprof.views.clock.polygon import DRIFT, corners_of
 
-#: Fewer collectives tell no drift from noise.
+#: With fewer collectives, drift cannot be told from noise.
 _FEWEST: Final = 8
-#: A clock that was set by less than this is taken for noise of the ends.
+#: A smaller step of a clock counts as noise of the ends.
 _JUMP: Final = 5_000.0
-#: A clock that seems to be set more often is none that lines describe.
+#: A clock that seems to be set more often cannot be described by lines.
 _MOST_PARTS: Final = 32
-#: In front of and behind a jump so many collectives each are compared.
+#: This many collectives before a jump are compared with as many after it.
 _WINDOW: Final = 8
 
 
 def pieces_of(points: Points) -> list[Piece] | str:
     """Divide time into as few pieces as the points allow, each with its line; or say why not."""
-    made = []
+    pieces = []
     for part in _parts(points):
         piece = _piece(part)
         if piece is None:
@@ -36,33 +36,33 @@ def pieces_of(points: Points) -> list[Piece] | str:
                 f"of {len(points.time)} collectives and messages some went one way only before or "
                 "after its clock was set"
             )
-        made.append(piece)
-    if not made:
+        pieces.append(piece)
+    if not pieces:
         return f"its {len(points.time)} collectives and messages contradict each other"
-    bridged = [made[0]]
-    for before, after in itertools.pairwise(made):
+    bridged = [pieces[0]]
+    for before, after in itertools.pairwise(pieces):
         bridged += [_bridge(before, after), after]
     return bridged
 
 
 def _parts(points: Points) -> list[Points]:
-    """Divide points where the clock was set; nothing where they contradict each other too often."""
+    """Divide points where the clock was set; nothing if they contradict each other too often."""
     most = min(_MOST_PARTS, max(2, len(points.time) // 8))
-    pending, made = [points], []
+    pending, parts = [points], []
     while pending:
         part = pending.pop()
         where = _divided(part)
         if where is None:
-            made.append(part)
+            parts.append(part)
         else:
             pending += [_after(part, where), part.cut(0, where)]
-        if len(pending) + len(made) > most:
+        if len(pending) + len(parts) > most:
             return []
-    return made
+    return parts
 
 
 def _divided(points: Points) -> int | None:
-    """Return the row before which the clock was set; None where one line fits, or none can."""
+    """Return the row before which the clock was set; None if one line fits, or none can."""
     where = _jump(points)
     if where is None and (corners_of(points) is not None or not two_sided(points)):
         return None
@@ -74,7 +74,7 @@ def _divided(points: Points) -> int | None:
 def _after(points: Points, where: int) -> Points:
     """Return the points from a row on, before which the clock was set.
 
-    Of a collective that had begun by then the host's beginning is of the clock as it was.
+    If a collective had begun by then, the host's beginning is on the old clock.
     """
     before = points.middle[max(0, where - _WINDOW) : where]
     after = points.middle[where : where + _WINDOW]
@@ -83,14 +83,14 @@ def _after(points: Points, where: int) -> Points:
     level = float(np.nanmedian(before))
     jump = float(np.nanmedian(after)) - level
     rest = points.cut(where, len(points.time))
-    # By how much it was set is known from the ends only: with room for their noise.
+    # The size of the step is known from the ends only: allow for their noise.
     room = -min(jump, 0.0) + abs(jump) / 10 + _JUMP
     old = rest.begun - level <= points.time[where]
     return replace(rest, low=np.where(old, rest.low - room, rest.low))
 
 
 def _contradiction(points: Points) -> int:
-    """Return where to divide points that no line fits: the longest that one does, from the left."""
+    """Divide points that no single line fits: from the left, the longest run that one line fits."""
     good, bad = 1, len(points.time)
     while bad - good > 1:
         half = (good + bad) // 2
@@ -103,26 +103,26 @@ def _contradiction(points: Points) -> int:
 
 
 def _level(points: Points) -> tuple[npt.NDArray[np.intp], Reals, int, float]:
-    """Return what the ends tell without drift: rows, values, and what of a jump in them shows.
+    """Return what the ends show without drift: rows, values, and when a jump in them shows.
 
-    That is between the medians of so many values on either side, from so many ns on.
+    That is when the medians of this many values on either side differ by this many ns.
     """
     known = np.flatnonzero(np.isfinite(points.middle))
     count = len(known)
     wide = min(_WINDOW, count // 3)
     time, middle = points.time[known], points.middle[known]
-    # One jump is in an eighth of these slopes only.
+    # One jump affects only an eighth of these slopes.
     slope = _slopes(time, middle, max(1, count // 8))[0] if count > 1 else 0.0
     level = middle - float(np.clip(slope, -DRIFT, DRIFT)) * time
     if wide < 2:
-        # Too few to tell a jump from noise: it may be any of what they differ by.
+        # Too few to tell a jump from noise: the noise may be as large as their spread.
         return known, level, wide, float(np.ptp(level)) if count else 0.0
     noise = 1.4826 * float(np.median(np.abs(np.diff(level)))) / float(np.sqrt(2))
     return known, level, wide, max(_JUMP, (4 if wide == _WINDOW else 6) * noise)
 
 
 def _jump(points: Points) -> int | None:
-    """Return the first row after the clock was set, as the ends tell it; None where it was not."""
+    """Return the first row after the clock was set, by the ends; None if it was not set."""
     known, level, wide, shows = _level(points)
     if wide < 2:
         return None
@@ -153,13 +153,13 @@ def _slopes(time: Reals, values: Reals, lag: int) -> tuple[float, float]:
 
 
 def _piece(points: Points) -> Piece | None:
-    """Return the line of points that belong together; None where they do not bound one."""
+    """Return the line of points that belong together; None if they do not bound one."""
     corners = corners_of(points)
     if corners is None:
         low, high = (c[np.isfinite(c)] for c in (points.low, points.high))
         if not len(low) or not len(high):
             return None
-        # No line fits: anything that any of them allows.
+        # No line fits: take the whole range that they allow.
         corners = np.array([[min(low.min(), high.min()), 0.0], [max(low.max(), high.max()), 0.0]])
     since, until = float(points.time[0]), float(points.time[-1])
     known = np.isfinite(points.middle)
@@ -171,7 +171,7 @@ def _piece(points: Points) -> Piece | None:
         b = float(np.clip(b, corners[:, 1].min(), corners[:, 1].max()))
         a = float(np.median(middle - b * time))
     else:
-        # Halfway between the farthest lines, at both ends.
+        # Halfway between the extreme lines, at both ends.
         reach = corners[:, :1] + corners[:, 1:] * np.array([since, until])
         halfway = (reach.max(0) + reach.min(0)) / 2
         b = float((halfway[1] - halfway[0]) / (until - since)) if until > since else 0.0
@@ -195,11 +195,11 @@ def _piece(points: Points) -> Piece | None:
 
 
 def _unseen_by_ends(points: Points, off: Reals) -> float:
-    """Return how far a clock can have been from its line without a jump of the ends, in ns.
+    """Return how far a clock can have strayed from its line without a jump in the ends, in ns.
 
     Args:
-        points: what the line was made of.
-        off: how far the ends are from it, by time.
+        points: the line was fitted to these.
+        off: distance of the ends from the line, by time.
     """
     _, _, wide, shows = _level(points)
     if wide < 2:
@@ -209,23 +209,23 @@ def _unseen_by_ends(points: Points, off: Reals) -> float:
 
 
 def _unseen_by_messages(points: Points, a: float, b: float) -> float:
-    """Return how far a clock can have been from its line between messages alone, in ns.
+    """Return how far a clock can have strayed from its line unnoticed between messages, in ns.
 
-    A clock that is set by less than they leave open has lines that fit before and after. Where it
-    was is told by those of a while only.
+    If a clock was set by less than the messages leave open, some lines fit both before and after.
+    Only messages over a while show where it was.
     """
     line = a + b * points.time
-    made = 0.0
+    unseen = 0.0
     for room in (points.high - line, line - points.low):
         known = room[np.isfinite(room)]
         wide = max(1, min(2 * _WINDOW, len(known) // 4))
         windows = np.lib.stride_tricks.sliding_window_view(known, wide).min(1)
-        made = max(made, float(windows.max()))
-    return made
+        unseen = max(unseen, float(windows.max()))
+    return unseen
 
 
 def _bridge(before: Piece, after: Piece) -> Piece:
-    """Return what is known of the time in which a clock was set: it was as before, or as after."""
+    """Return the possible clock readings while it was being set: as before, or as after."""
     since, until = before.until, after.since
     ends = np.array([since, until])
     reach = []

@@ -15,7 +15,7 @@ from haiprof.views.clock.piece import Piece, chained
 from haiprof.views.clock.rows import SCHEMA, own_check, rows_of
 from haiprof.views.intervals import Times
 
-#: Of collectives whose group is not told, ends may disagree by this part of what they leave open.
+#: For collectives of an unknown group, the ends may disagree by this share of their slack.
 _DISAGREE: Final = 0.25
 
 
@@ -25,9 +25,9 @@ class Clock:
 
     ``frame`` has a row per host and piece: ``node``, ``since`` and ``until`` (time of the
     reference), ``offset`` (ns that it is ahead at ``since``), ``drift`` (ppm that it gains),
-    ``bound`` (ns: the most that the correction can be off between the two; null where not known),
-    ``residual`` and ``residual_p99`` (ns: median and 99th percentile of how far the ends of
-    collectives are apart once corrected), ``pairs`` (collectives and messages used), ``corrected``
+    ``bound`` (ns: the maximum error of the correction between the two; null if unknown),
+    ``residual`` and ``residual_p99`` (ns: median and 99th percentile of the distance between the
+    ends of collectives after correction), ``pairs`` (collectives and messages used), ``corrected``
     and ``how`` (words).
     """
 
@@ -36,46 +36,46 @@ class Clock:
     pieces: Mapping[str, Sequence[Piece]] = field(default_factory=dict)
 
     def corrected(self, host: str, times: Times) -> Times:
-        """Return times of a host's clock as the reference's would have told them, in ns.
+        """Convert times of a host's clock to the reference's clock, in ns.
 
-        Of the reference, and of a host that nothing is known of, they are returned as they are. A
-        clock that was set back told some times twice: they are taken for the first.
+        Times of the reference, and of a host of unknown offset, are returned unchanged. A clock
+        that was set back showed some times twice: they are taken for the first.
         """
         pieces = self.pieces.get(host, ())
         if not pieces or not len(times):
             return times
         ends = [piece.until + int(piece.ahead(np.array([piece.until]))[0]) for piece in pieces]
         which = np.searchsorted(np.maximum.accumulate(ends[:-1]), times)
-        made = np.empty(len(times), np.int64)
+        result = np.empty(len(times), np.int64)
         for number, piece in enumerate(pieces):
             mine = which == number
-            made[mine] = piece.reference_time(times[mine])
-        return made
+            result[mine] = piece.reference_time(times[mine])
+        return result
 
     def applied(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Return a frame with the times in its columns ``start``, ``end`` and ``time`` corrected.
 
-        ``node`` says whose clock each row is of. A duration beside them stays as it was measured.
+        ``node`` names the clock of each row. A duration beside the times stays as measured.
         """
         columns = [name for name in ("start", "end", "time") if name in frame.columns]
         if not self.pieces or not frame.height or not columns:
             return frame
         nodes = frame["node"].cast(pl.String)
-        # A null would make floats of them, which cannot hold a time to the ns.
-        made = {name: frame[name].fill_null(0).to_numpy().copy() for name in columns}
+        # A null would turn them into floats, which cannot represent a time to the ns.
+        times = {name: frame[name].fill_null(0).to_numpy().copy() for name in columns}
         for node in set(nodes.to_list()) & set(self.pieces):
             mine = (nodes == node).to_numpy()
-            for values in made.values():
+            for values in times.values():
                 values[mine] = self.corrected(node, values[mine])
         return frame.with_columns(
             pl.when(pl.col(name).is_not_null()).then(pl.Series(name, values)).alias(name)
-            for name, values in made.items()
+            for name, values in times.items()
         )
 
     def bound(self, host: str, times: Times) -> Times | None:
-        """Return how far :meth:`corrected` can be off, in ns; None where that is not known.
+        """Return the maximum error of :meth:`corrected`, in ns; None if it is not known.
 
-        The farther away from all that the hosts did together, the more.
+        It grows with the distance in time from everything that the hosts did together.
         """
         if host == self.reference:
             return np.zeros(len(times), np.int64)
@@ -83,16 +83,16 @@ class Clock:
         if not pieces:
             return None
         taken = self.corrected(host, times)
-        made = np.zeros(len(times), np.int64)
+        bounds = np.zeros(len(times), np.int64)
         for piece in pieces:
-            # Any piece that a time can be of.
+            # Any piece that the time may belong to.
             at = piece.reference_time(times)
             off = piece.bound(at)
             low = -np.inf if piece is pieces[0] else piece.since
             high = np.inf if piece is pieces[-1] else piece.until
             can = (at + off >= low) & (at - off <= high)
-            made = np.where(can, np.maximum(made, np.abs(at - taken) + off), made)
-        return made
+            bounds = np.where(can, np.maximum(bounds, np.abs(at - taken) + off), bounds)
+        return bounds
 
 
 def clock(
@@ -104,12 +104,12 @@ def clock(
     """Return the clocks of hosts against that of the first.
 
     Args:
-        met: as of :func:`meetings`.
-        sent: as of :func:`messages`.
+        met: result of :func:`meetings`.
+        sent: result of :func:`messages`.
         hosts: the hosts of the run, the reference first.
-        errors: how far the clocks of hosts can be from UTC by what NTP or PTP told them, in ns.
-            Not all daemons tell the truth of it, so that it corrects and bounds nothing; it is
-            said where there is nothing else, or where it is not so.
+        errors: how far the clocks of hosts can be from UTC according to NTP or PTP, in ns. Not all
+            daemons report this truthfully, so it corrects and bounds nothing; it is only reported
+            if there is nothing else, or if it proves wrong.
     """
     errors = errors or {}
     reference = hosts[0] if hosts else None
@@ -133,14 +133,14 @@ def clock(
             for host in hosts:
                 if host in reached or host not in partners.get(through, ()):
                     continue
-                made = _ahead(own.get(host, none), own.get(through, none), sent, host, through)
-                if isinstance(made, str):
-                    contradictory.setdefault(host, made)
+                result = _ahead(own.get(host, none), own.get(through, none), sent, host, through)
+                if isinstance(result, str):
+                    contradictory.setdefault(host, result)
                     continue
                 if through != reference:
-                    made = chained(made, pieces[through])
-                if made and (host not in found or _worst(made) < _worst(found[host])):
-                    found[host] = made
+                    result = chained(result, pieces[through])
+                if result and (host not in found or _worst(result) < _worst(found[host])):
+                    found[host] = result
         pieces.update(found)
         front = list(found)
         reached.update(front)
@@ -155,14 +155,14 @@ def clock(
 
 
 def _partners(met: pl.DataFrame, sent: pl.DataFrame) -> dict[str, set[str]]:
-    """Return which hosts each host did something together with."""
+    """Return for each host the hosts that it did something together with."""
     groups = met.group_by("meeting").agg(pl.col("host").unique().sort())["host"].unique()
     pairs = sent.select("sender", "receiver").unique().rows()
-    made: dict[str, set[str]] = {}
+    partners: dict[str, set[str]] = {}
     for group in (*groups.to_list(), *pairs):
         for host in group:
-            made.setdefault(host, set()).update(group)
-    return made
+            partners.setdefault(host, set()).update(group)
+    return partners
 
 
 def _worst(pieces: list[Piece]) -> int:
@@ -172,22 +172,22 @@ def _worst(pieces: list[Piece]) -> int:
 def _ahead(
     mine: pl.DataFrame, its: pl.DataFrame, sent: pl.DataFrame, host: str, other: str
 ) -> list[Piece] | str:
-    """Return how much ``host`` is ahead of ``other``, by the time of ``other``; or why not."""
+    """Return how far ``host`` is ahead of ``other``, by the time of ``other``; or why not."""
     both = its.join(mine, on="meeting", suffix="_host")
     points = points_between(both, sent, host, other)
     if points is None:
         return []
     if not two_sided(points):
         return "messages went one way only, which does not bound how far its clock is off"
-    made = pieces_of(points)
-    if isinstance(made, str):
-        return made
-    if both.height and not bool(both["sure"].all()) and not _credible(made, points):
+    pieces = pieces_of(points)
+    if isinstance(pieces, str):
+        return pieces
+    if both.height and not bool(both["sure"].all()) and not _credible(pieces, points):
         return (
             f"the ends of {len(points.time)} collectives do not agree on one offset; their groups "
-            "are not told, so they may be of different ones"
+            "are unknown, so they may be of different ones"
         )
-    return made
+    return pieces
 
 
 def _credible(pieces: list[Piece], points: Points) -> bool:

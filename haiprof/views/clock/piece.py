@@ -1,4 +1,4 @@
-"""A stretch of time in which a clock went evenly, and such stretches one after the other.
+"""A stretch of time in which a clock ran evenly, and sequences of such stretches.
 
 Tests: tests/views/clock/test_hosts.py.
 """
@@ -16,11 +16,11 @@ from haiprof.views.intervals import Times
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A stretch of time in which a clock went evenly.
+    """A stretch of time in which a clock ran evenly.
 
-    ``base + a + b * (time - origin)`` (ns, of the reference's time) is how much it was ahead;
-    ``corners`` are all (a, b) that what was seen leaves possible; ``unseen`` (ns) is what the clock
-    may have been set by meanwhile without showing.
+    ``base + a + b * (time - origin)`` (ns, of the reference's time) is how far it was ahead;
+    ``corners`` are the extreme (a, b) that the evidence allows; ``unseen`` (ns) is how far the
+    clock may have been set meanwhile without showing.
     """
 
     since: int
@@ -35,33 +35,33 @@ class Piece:
     pairs: int = 0
 
     def ahead(self, time: Times) -> Times:
-        """Return how much the clock is ahead of the reference at its times, in ns."""
-        made: Times = self.base + np.rint(self.a + self.b * (time - self.origin)).astype(np.int64)
-        return made
+        """Return how far the clock is ahead of the reference at its times, in ns."""
+        lead: Times = self.base + np.rint(self.a + self.b * (time - self.origin)).astype(np.int64)
+        return lead
 
     def reference_time(self, local: Times) -> Times:
         """Return what the reference's clock showed at times of this one, in ns."""
         # local = t + base + a + b * (t - origin), solved for t.
         since = local - self.base - self.origin
-        made: Times = self.origin + np.rint((since - self.a) / (1 + self.b)).astype(np.int64)
-        return made
+        times: Times = self.origin + np.rint((since - self.a) / (1 + self.b)).astype(np.int64)
+        return times
 
     def bound(self, time: Times) -> Times:
-        """Return how far the truth can be from :meth:`ahead`, in ns."""
+        """Return the maximum error of :meth:`ahead`, in ns."""
         at = (time - self.origin).astype(np.float64)
         reach = self.corners[:, :1] + self.corners[:, 1:] * at
         mine = self.a + self.b * at
         off = np.maximum(reach.max(0) - mine, mine - reach.min(0))
-        made: Times = np.ceil(off + self.unseen).astype(np.int64) + 1
-        return made
+        error: Times = np.ceil(off + self.unseen).astype(np.int64) + 1
+        return error
 
 
 def chained(pieces: list[Piece], through: list[Piece]) -> list[Piece]:
-    """Add how much a host is ahead of another to how much that one is ahead of the reference."""
-    made = []
+    """Add a host's lead over another to that one's lead over the reference."""
+    chain = []
     for piece in pieces:
         for part in through:
-            # The other host's clock is that of its piece; both are near enough to the reference's.
+            # The other host's clock is that of its piece; both are close enough to the reference's.
             shift = int(part.ahead(np.array([part.since]))[0])
             since, until = piece.since - shift, piece.until - shift
             first = part is through[0]
@@ -75,7 +75,7 @@ def chained(pieces: list[Piece], through: list[Piece]) -> list[Piece]:
                 part.origin + shift - piece.origin
             )
             sums = (mine[:, None, :] + part.corners[None, :, :]).reshape(-1, 2)
-            made.append(
+            chain.append(
                 Piece(
                     low,
                     high,
@@ -89,4 +89,4 @@ def chained(pieces: list[Piece], through: list[Piece]) -> list[Piece]:
                     piece.pairs,
                 )
             )
-    return made
+    return chain

@@ -16,7 +16,7 @@ DRIFT: Final = 500e-6
 
 
 def corners_of(points: Points) -> Reals | None:
-    """Return the corners (a, b) of all lines between the points; None where there is none.
+    """Return the corners (a, b) of all lines between the points; None if there is no such line.
 
     For a slope ``b`` the line may begin between ``g(b) = max(low - b t)`` and
     ``f(b) = min(high - b t)``; the one is convex, the other concave, and their corners are at the
@@ -31,12 +31,12 @@ def corners_of(points: Points) -> Reals | None:
     slopes = np.unique(breaks[np.abs(breaks) <= DRIFT])
 
     def most(b: Reals) -> Reals:
-        made: Reals = (above[:, 1:] - above[:, :1] * b).min(0)
-        return made
+        bound: Reals = (above[:, 1:] - above[:, :1] * b).min(0)
+        return bound
 
     def least(b: Reals) -> Reals:
-        made: Reals = (-below[:, 1:] - below[:, :1] * b).max(0)
-        return made
+        bound: Reals = (-below[:, 1:] - below[:, :1] * b).max(0)
+        return bound
 
     room = most(slopes) - least(slopes)
     if float(room.max()) < 0:
@@ -54,25 +54,25 @@ def corners_of(points: Points) -> Reals | None:
 def hull(time: Reals, value: Reals) -> Reals:
     """Return the lower convex hull of points, by time."""
     order = np.lexsort((value, time))
-    made: list[tuple[float, float]] = []
+    corners: list[tuple[float, float]] = []
     for x, y in zip(time[order].tolist(), value[order].tolist(), strict=True):
-        if made and made[-1][0] == x:
+        if corners and corners[-1][0] == x:
             continue
-        while len(made) > 1 and (made[-1][1] - made[-2][1]) * (x - made[-2][0]) >= (
-            y - made[-2][1]
-        ) * (made[-1][0] - made[-2][0]):
-            made.pop()
-        made.append((x, y))
-    return np.array(made)
+        while len(corners) > 1 and (corners[-1][1] - corners[-2][1]) * (x - corners[-2][0]) >= (
+            y - corners[-2][1]
+        ) * (corners[-1][0] - corners[-2][0]):
+            corners.pop()
+        corners.append((x, y))
+    return np.array(corners)
 
 
 def _edges(hull: Reals) -> Reals:
-    made: Reals = np.diff(hull[:, 1]) / np.diff(hull[:, 0])
-    return made
+    slopes: Reals = np.diff(hull[:, 1]) / np.diff(hull[:, 0])
+    return slopes
 
 
 def outermost(corners: Reals) -> Reals:
-    """Keep the corners that no others lie around."""
+    """Keep the corners that are not inside the polygon of the others."""
     a, b = corners[:, 0], corners[:, 1]
     low, high = hull(b, a), hull(b, -a)
     return np.concatenate((low[:, ::-1], high[:, ::-1] * np.array([-1.0, 1.0])))

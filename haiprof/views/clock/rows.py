@@ -1,4 +1,4 @@
-"""The rows of what is known of the clocks of hosts: one for each piece of each.
+"""The rows about the clocks of hosts: one for each piece of each.
 
 Tests: tests/answers/test_clock.py.
 """
@@ -30,7 +30,7 @@ SCHEMA: Final = {
 
 
 def own_check(mine: pl.DataFrame) -> str:
-    """Say where the processes of one host contradict that they have one clock."""
+    """Say where the processes of one host contradict having one clock."""
     apart = int((mine["begun"] - mine["ended"]).max() or 0) if mine.height else 0
     if apart <= SLACK:
         return ""
@@ -51,20 +51,20 @@ def rows_of(
 
     Args:
         host: its name.
-        pieces: of its clock; none where it is not corrected.
-        why: why not, where that is more than that there is nothing.
+        pieces: of its clock; none if it is not corrected.
+        why: the reason, if it is more than a lack of evidence.
         mine: its meetings.
-        apart: how far its clock and the reference's were apart at most, by what NTP or PTP told
-            the two, in ns.
+        apart: the maximum distance of its clock and the reference's according to NTP or PTP on the
+            two, in ns.
     """
     check = own_check(mine)
     if not pieces:
         if apart is not None:
             check += (
-                f"; by what NTP or PTP told the two hosts, their clocks were {milliseconds(apart)} "
-                "apart at most"
+                "; according to NTP or PTP on the two hosts, their clocks were "
+                f"{milliseconds(apart)} apart at most"
             )
-        how = why or "nothing that this host did together with another tells its clock"
+        how = why or "nothing that this host did together with another shows its clock's offset"
         none = (None, None, None, None, None, None, None, 0, False, f"not corrected: {how}{check}")
         return [(host, *none)]
     rows: list[tuple[object, ...]] = []
@@ -79,9 +79,9 @@ def rows_of(
             how += "; the clock was set"
         off_by = int((np.abs(piece.ahead(ends)) - piece.bound(ends)).min())
         if apart is not None and off_by > apart:
-            how += f"; more than the {milliseconds(apart)} that NTP or PTP told the two hosts"
+            how += f"; more than the {milliseconds(apart)} according to NTP or PTP on the two hosts"
         if not sure:
-            how += "; the traces do not tell their groups: taken to be of all ranks"
+            how += "; the traces do not name their groups: assumed to be of all ranks"
         rows.append(
             (
                 host,

@@ -1,4 +1,4 @@
-"""What hosts did together that tells of their clocks: collectives, and messages."""
+"""What hosts did together that bounds their clocks: collectives, and messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 import polars as pl
 
 #: Collectives that no rank can leave before all have come. An all-to-all may move nothing between
-#: two ranks, a broadcast or a reduction has one root: those tell less, and are not used.
+#: two ranks, a broadcast or a reduction has one root: those bound less, and are not used.
 TOGETHER: Final = ("all_reduce", "all_gather", "reduce_scatter", "barrier")
 #: What one collective has in common on all ranks.
 _SAME: Final = ("step", "group", "ranks", "op", "alike", "nth")
@@ -31,18 +31,18 @@ MESSAGES: Final = {
 
 
 def by_host(matched: pl.DataFrame, hosts: Mapping[str, str]) -> pl.DataFrame:
-    """Return the collectives that bound clocks, one row for each and each host that took part.
+    """Return the collectives that bound clocks, one row per collective and participating host.
 
     Args:
-        matched: what :func:`haiprof.views.trace.distributed.match` returned, ranks by label: all of
-            a host, or none.
+        matched: result of :func:`haiprof.views.trace.distributed.match`, ranks by label: all of a
+            host, or none.
         hosts: the host of each label.
 
     Returns:
-        What all have in common of it, ``host``, ``begun`` (when the last rank of the host came),
+        The columns shared by all ranks, ``host``, ``begun`` (when the last rank of the host came),
         ``ended`` (when its first one left), ``end`` (of the middle one), ``sure`` (whether the
-        trace tells the group). Only collectives of a step: which is the same on another rank is not
-        certain outside.
+        trace names the group). Only collectives within a step: outside of one, it is not certain
+        which correspond.
     """
     # An operation of nccl on the host ends when it is queued, not when it is done.
     kept = matched.filter(
@@ -50,7 +50,7 @@ def by_host(matched: pl.DataFrame, hosts: Mapping[str, str]) -> pl.DataFrame:
     )
     rank = pl.col("rank").cast(pl.String())
     host = rank.replace_strict(dict(hosts), return_dtype=pl.String())
-    told = pl.col("group").is_not_null() | pl.col("ranks").is_not_null()
+    has_group = pl.col("group").is_not_null() | pl.col("ranks").is_not_null()
     return (
         kept.with_columns(host.alias("host"))
         .group_by(*_SAME, "host", maintain_order=True)
@@ -58,17 +58,17 @@ def by_host(matched: pl.DataFrame, hosts: Mapping[str, str]) -> pl.DataFrame:
             pl.col("start").max().alias("begun"),
             pl.col("end").min().alias("ended"),
             pl.col("end").sort().get(pl.len() // 2).alias("end"),
-            told.all().alias("sure"),
+            has_group.all().alias("sure"),
         )
     )
 
 
 def meetings(hosts: pl.DataFrame, session: int = 0) -> pl.DataFrame:
-    """Number collectives: of each host its own as :func:`by_host` returned them.
+    """Number collectives, given for each host as :func:`by_host` returned them.
 
     Args:
         hosts: of all hosts.
-        session: told apart from meetings of other sessions by it.
+        session: distinguishes them from meetings of other sessions.
 
     Returns:
         :data:`MEETINGS`.
@@ -85,7 +85,7 @@ def meetings(hosts: pl.DataFrame, session: int = 0) -> pl.DataFrame:
 
 
 def one_sided(matched: pl.DataFrame) -> pl.DataFrame:
-    """Return what :func:`messages` needs of matched communications."""
+    """Return the part of matched communications that :func:`messages` needs."""
     return matched.filter(
         pl.col("op").is_in(_ONE_SIDED),
         pl.col("step").is_not_null(),
@@ -98,10 +98,10 @@ def one_sided(matched: pl.DataFrame) -> pl.DataFrame:
 def messages(matched: pl.DataFrame, hosts: Mapping[str, str], ranks: Mapping[str, int | None]) -> (
     pl.DataFrame
 ):  # fmt: skip
-    """Return what one host sent to another, where the trace tells both: in groups of two ranks.
+    """Return the messages between hosts whose two ends the trace shows: in groups of two ranks.
 
     Args:
-        matched: what :func:`one_sided` returned of all ranks, by label.
+        matched: result of :func:`one_sided` for all ranks, by label.
         hosts: the host of each label.
         ranks: the rank of each label.
 
@@ -136,7 +136,7 @@ def messages(matched: pl.DataFrame, hosts: Mapping[str, str], ranks: Mapping[str
 
 def _ranks(text: str) -> list[int]:
     try:
-        made = json.loads(text)
+        ranks = json.loads(text)
     except (ValueError, RecursionError):
         return []
-    return made if isinstance(made, list) else []
+    return ranks if isinstance(ranks, list) else []

@@ -21,12 +21,12 @@ _PIECE_ROWS = 1 << 18
 
 
 def busy_times(kernels: pl.DataFrame) -> dict[int, tuple[Times, Times]]:
-    """Return for each device when some activity ran on it, on whichever stream."""
+    """Return for each device when any activity ran on it, on any stream."""
     return _united(kernels.filter(pl.col("kind").is_in(list(BUSY_KINDS))))
 
 
 def computing_times(kernels: pl.DataFrame) -> dict[int, tuple[Times, Times]]:
-    """Return for each device when some activity ran that is no communication."""
+    """Return for each device when any activity other than communication ran."""
     busy = kernels.filter(pl.col("kind").is_in(list(BUSY_KINDS)))
     return _united(busy.filter(_is_communication(busy).not_()))
 
@@ -45,13 +45,13 @@ def busy_by_step(kernels: pl.DataFrame, recorded_steps: pl.DataFrame) -> pl.Data
     """
     busy, computing = busy_times(kernels), computing_times(kernels)
     none = (np.zeros(0, np.int64), np.zeros(0, np.int64))
-    made = []
+    frames = []
     for device in recorded_steps["device"].unique().sort().to_list():
         mine = recorded_steps.filter(pl.col("device") == device)
         low, high = mine["start"].to_numpy(), mine["end"].to_numpy()
         ran = covered(*busy.get(device, none), low, high)
         computed = covered(*computing.get(device, none), low, high)
-        made.append(
+        frames.append(
             mine.with_columns(
                 pl.Series("duration", high - low),
                 pl.Series("busy", ran),
@@ -59,21 +59,21 @@ def busy_by_step(kernels: pl.DataFrame, recorded_steps: pl.DataFrame) -> pl.Data
             )
         )
     further = {"duration": pl.Int64(), "busy": pl.Int64(), "exposed": pl.Int64()}
-    return pl.concat([pl.DataFrame(schema={**STEPS_SCHEMA, **further}), *made])
+    return pl.concat([pl.DataFrame(schema={**STEPS_SCHEMA, **further}), *frames])
 
 
 def last_end(kernels: pl.DataFrame) -> int | None:
-    """Return when the last activity on a GPU ended that was recorded; None without any."""
+    """Return when the last recorded GPU activity ended; None without any."""
     ended = (pl.col("start") + pl.col("duration")).filter(pl.col("kind").is_in(list(BUSY_KINDS)))
-    # Piece by piece: of tens of millions of rows what is between would take as much room as they.
+    # Piece by piece: with tens of millions of rows, an intermediate copy would double the memory.
     found = [piece.select(ended.max()).item() for piece in kernels.iter_slices(_PIECE_ROWS)]
     return max((int(end) for end in found if end is not None), default=None)
 
 
 def devices(kernels: pl.DataFrame) -> npt.NDArray[np.int32]:
     """Return the device of each activity, -1 for none."""
-    made: npt.NDArray[np.int32] = kernels["device"].cast(pl.Int32).fill_null(-1).to_numpy()
-    return made
+    numbers: npt.NDArray[np.int32] = kernels["device"].cast(pl.Int32).fill_null(-1).to_numpy()
+    return numbers
 
 
 def _is_communication(kernels: pl.DataFrame) -> pl.Series:
@@ -86,8 +86,8 @@ def _united(kernels: pl.DataFrame) -> dict[int, tuple[Times, Times]]:
     device = devices(kernels)
     start = kernels["start"].to_numpy()
     end = start + kernels["duration"].to_numpy()
-    made = {}
+    by_device = {}
     for number in np.unique(device[device >= 0]).tolist():
         mine = device == number
-        made[number] = merge(start[mine], end[mine])
-    return made
+        by_device[number] = merge(start[mine], end[mine])
+    return by_device

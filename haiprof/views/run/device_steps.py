@@ -37,22 +37,22 @@ def segments(spans: pl.DataFrame) -> pl.DataFrame:
 
     Where phases overlap, each instant belongs to the one that started last, as with phases of the
     host. Consecutive phases of one step on one device share a ``group``, which is of one step even
-    if the job begins to count anew.
+    if the job restarts its step count.
     """
     found = spans.filter(pl.col("category") == "phase", pl.col("device").is_not_null())
-    made = []
+    frames = []
     for device in found["device"].unique().sort():
         mine = found.filter(pl.col("device") == device)
         start = mine["start"].to_numpy()
         low, high, owner = innermost(start, start + mine["duration"].to_numpy())
-        made.append(
+        frames.append(
             mine.select("device", "step", "name", "stream")[owner].with_columns(
                 pl.Series("start", low), pl.Series("end", high)
             )
         )
-    if not made:
+    if not frames:
         return pl.DataFrame(schema=SEGMENTS_SCHEMA)
-    everything = pl.concat(made)
+    everything = pl.concat(frames)
     return everything.with_columns(pl.struct("device", "step").rle_id().alias("group")).select(
         pl.col(name).cast(kind) for name, kind in SEGMENTS_SCHEMA.items()
     )
@@ -62,9 +62,9 @@ def device_steps(phases: pl.DataFrame) -> pl.DataFrame:
     """Return the steps of each device from its :func:`segments`.
 
     A step of a device lasts from the end of the last phase of the step before to the end of its
-    own last phase, so that waiting for a batch belongs to the step that waits, as on the host. One
-    whose step before was not timed begins with its own first phase: where that step ended is not
-    known.
+    own last phase, so that waiting for a batch belongs to the step that waits, as on the host. If
+    the step before was not timed, a step begins with its own first phase: where the earlier step
+    ended is not known.
     """
     grouped = phases.group_by("device", "group", "step", maintain_order=True).agg(
         pl.col("start").min(), pl.col("end").max()

@@ -1,24 +1,24 @@
-"""How well a job uses what it runs on: MFU, HFU, throughput, and the energy of a step.
+"""How efficiently a job uses its hardware: MFU, HFU, throughput, and the energy of a step.
 
-**MFU** (model FLOPs utilisation) is ``F / (t * P)``: ``F`` what the model's forward and backward
-passes compute in the steps, without anything computed twice; ``t`` the time of those steps, all of
-it; ``P`` the peak of the GPUs. Chowdhery et al., PaLM (arXiv 2204.02311), appendix B.
+**MFU** (model FLOPs utilisation) is ``F / (t * P)``: ``F`` the FLOPs of the model's forward and
+backward passes in the steps, counting nothing that is recomputed; ``t`` the total time of those
+steps; ``P`` the peak of the GPUs. Chowdhery et al., PaLM (arXiv 2204.02311), appendix B.
 
-**HFU** (hardware FLOPs utilisation) is the same with what was really computed, activations that are
-recomputed in the backward pass included: Korthikanti et al. (arXiv 2205.05198), section 6.
+**HFU** (hardware FLOPs utilisation) is the same with all FLOPs executed, including activations
+recomputed in the backward pass: Korthikanti et al. (arXiv 2205.05198), section 6.
 
-``F`` of a step is, the first of these that is known:
+``F`` of a step is the first of these that is known:
 
 ========= ======================================================================================
 given     ``haiprof.model(flops_per_step=…)``, or ``flops_per_token`` times the tokens of a step
-counted   what torch's counter found in one step (the option ``flops``), less what was recomputed,
-          where it knew a formula for all that looked as if it computed
+counted   by torch's counter in one step (the option ``flops``), less what was recomputed, if the
+          counter had a formula for every operator that seemed to compute
 formula   (6 N + attention) times the tokens of a step: see :func:`haiprof.model`
-counted   the same where it lacked formulas: it is then too little
+counted   the same if formulas were missing: it is then too low
 ========= ======================================================================================
 
-``P`` is of the type that the counter found, in their mixture, or of ``haiprof.model(dtype=…)``.
-What is not known is null, and ``why`` says what would fix it.
+``P`` is for the mixture of types that the counter saw, or for ``haiprof.model(dtype=…)``. Unknown
+values are null, and ``why`` says how to fix that.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _SAY: Final = "say it with haiprof.model(…)"
 
 
 class Counted(NamedTuple):
-    """What torch's counter found in one step: FLOPs by type, and what it could not count."""
+    """The result of torch's counter for one step: FLOPs by type, and what it could not count."""
 
     flops: float
     recomputed: float
@@ -63,7 +63,7 @@ class Counted(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What the steps of one process did; None where it was not said. Times in ns, sums of steps."""
+    """What the steps of one process did; None if not stated. Times in ns, sums of steps."""
 
     steps: int
     step_ns: int
@@ -76,7 +76,7 @@ class Work(NamedTuple):
 
 
 class Used(NamedTuple):
-    """Means over the time of a process's steps; None where too little of it was sampled."""
+    """Means over the time of a process's steps; None if too little of it was sampled."""
 
     tensor_active: float | None
     gpu_watts: float | None
@@ -86,8 +86,8 @@ class Used(NamedTuple):
 def work(spans: pl.DataFrame, events: pl.DataFrame) -> Work:
     """Return what the steps of one process did.
 
-    What was said (:func:`haiprof.model`) holds from the step on in which it was; for the steps
-    before, what was said first.
+    A statement (:func:`haiprof.model`) applies from the step in which it was made; earlier steps
+    use the first one.
 
     Args:
         spans: the columns of :data:`COLUMNS`, of the :data:`CATEGORIES`.
@@ -95,19 +95,23 @@ def work(spans: pl.DataFrame, events: pl.DataFrame) -> Work:
     """
     steps = step_views.steps(spans.with_columns(pl.lit(None, pl.UInt32).alias("step")))
     end = (steps["start"] + steps["duration"]).to_numpy()
-    said = [(time, told) for time, told in _attributes(events, MODEL)]
+    said = [(time, attributes) for time, attributes in _attributes(events, MODEL)]
     which = np.searchsorted(np.array([time for time, _ in said], np.int64), end, "right") - 1
     which = np.maximum(which, 0)
-    dtypes = [str(told["dtype"]) for _, told in said if isinstance(told.get("dtype"), str)]
+    dtypes = [
+        str(attributes["dtype"])
+        for _, attributes in said
+        if isinstance(attributes.get("dtype"), str)
+    ]
 
     def total(name: str) -> float | None:
-        return _total(_known([_told(told, name) for _, told in said]), which)
+        return _total(_known([_figure(attributes, name) for _, attributes in said]), which)
 
     return Work(
         steps=steps.height,
         step_ns=int(steps["duration"].sum()),
-        given=_total(_known([_given(told) for _, told in said]), which),
-        formula=_total(_known([_formula(told) for _, told in said]), which),
+        given=_total(_known([_given(attributes) for _, attributes in said]), which),
+        formula=_total(_known([_formula(attributes) for _, attributes in said]), which),
         tokens=total("tokens_per_step"),
         samples=total("samples_per_step"),
         dtype=spelled(dtypes[-1]) if dtypes else "",
@@ -117,50 +121,53 @@ def work(spans: pl.DataFrame, events: pl.DataFrame) -> Work:
 
 def _attributes(events: pl.DataFrame, kind: str) -> list[tuple[int, dict[str, Any]]]:
     rows = events.filter(pl.col("kind") == kind).sort("time", maintain_order=True)
-    made = []
+    attributes = []
     for time, text in rows.select("time", "attributes").iter_rows():
         try:
-            told = json.loads(text or "")
+            document = json.loads(text or "")
         except (ValueError, RecursionError):
             continue
-        if isinstance(told, dict):
-            made.append((time, told))
-    return made
+        if isinstance(document, dict):
+            attributes.append((time, document))
+    return attributes
 
 
-def _told(told: Mapping[str, Any], name: str) -> float | None:
-    value = told.get(name)
+def _figure(attributes: Mapping[str, Any], name: str) -> float | None:
+    value = attributes.get(name)
     if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
         return float(value) if value >= 0 else None
     return None
 
 
-def _given(told: Mapping[str, Any]) -> float | None:
-    whole = _told(told, "flops_per_step")
+def _given(attributes: Mapping[str, Any]) -> float | None:
+    whole = _figure(attributes, "flops_per_step")
     if whole is not None:
         return whole
-    per_token, tokens = _told(told, "flops_per_token"), _told(told, "tokens_per_step")
+    per_token, tokens = (
+        _figure(attributes, "flops_per_token"),
+        _figure(attributes, "tokens_per_step"),
+    )
     return None if per_token is None or tokens is None else per_token * tokens
 
 
-def _formula(told: Mapping[str, Any]) -> float | None:
-    parameters, tokens = _told(told, "parameters"), _told(told, "tokens_per_step")
+def _formula(attributes: Mapping[str, Any]) -> float | None:
+    parameters, tokens = _figure(attributes, "parameters"), _figure(attributes, "tokens_per_step")
     if parameters is None or tokens is None:
         return None
-    return (6 * parameters + (_told(told, "attention_flops_per_token") or 0)) * tokens
+    return (6 * parameters + (_figure(attributes, "attention_flops_per_token") or 0)) * tokens
 
 
 def _known(values: Sequence[float | None]) -> list[float]:
-    """Return the values with those that were not said yet filled from the next that was."""
-    made: list[float] = []
+    """Return the values with those not yet stated filled from the next statement."""
+    filled: list[float] = []
     for value in reversed(values):
         if value is not None:
-            made.append(value)
-        elif made:
-            made.append(made[-1])
+            filled.append(value)
+        elif filled:
+            filled.append(filled[-1])
         else:
-            return []  # it was said, and then taken back
-    return made[::-1]
+            return []  # it was stated, and later withdrawn
+    return filled[::-1]
 
 
 def _total(values: list[float], which: npt.NDArray[np.intp]) -> float | None:
@@ -168,17 +175,17 @@ def _total(values: list[float], which: npt.NDArray[np.intp]) -> float | None:
 
 
 def _counted(events: pl.DataFrame, spans: pl.DataFrame) -> Counted | None:
-    for _, told in reversed(_attributes(events, FLOPS)):
-        flops, recomputed = _told(told, "flops"), _told(told, "recomputed")
-        dtypes, uncounted = told.get("dtypes"), told.get("uncounted")
+    for _, attributes in reversed(_attributes(events, FLOPS)):
+        flops, recomputed = _figure(attributes, "flops"), _figure(attributes, "recomputed")
+        dtypes, uncounted = attributes.get("dtypes"), attributes.get("uncounted")
         if (
             flops is None
             or recomputed is None
             or not isinstance(dtypes, dict)
-            or told.get("failures")
+            or attributes.get("failures")
         ):
             continue
-        begun, ended = _told(told, "begun_ns"), _told(told, "ended_ns")
+        begun, ended = _figure(attributes, "begun_ns"), _figure(attributes, "ended_ns")
         evaluated = False
         if begun is not None and ended is not None:
             evaluated = bool(
@@ -188,17 +195,17 @@ def _counted(events: pl.DataFrame, spans: pl.DataFrame) -> Counted | None:
                     pl.col("start") < int(ended),
                 ).height
             )
-        parts = {str(name): _told(dtypes, name) or 0.0 for name in dtypes}
+        parts = {str(name): _figure(dtypes, name) or 0.0 for name in dtypes}
         names = tuple(map(str, uncounted)) if isinstance(uncounted, list) else ()
         return Counted(flops, recomputed, parts, names, evaluated)
     return None
 
 
 def used(spans: pl.DataFrame, samples: pl.DataFrame, gpus: Sequence[str]) -> Used:
-    """Return what was sampled of a process's GPUs and node while its steps ran.
+    """Return the samples of a process's GPUs and node while its steps ran.
 
     A sample stands for the time since the one before it, and counts by the part of it that lies in
-    steps. Less than half of the steps' time under samples makes no mean.
+    steps. If samples cover less than half of the steps' time, there is no mean.
 
     Args:
         spans: those of the category ``step``.
@@ -239,7 +246,7 @@ def _mean(samples: pl.DataFrame, during: tuple[Times, Times]) -> float | None:
 
 
 class Shares(NamedTuple):
-    """MFU and HFU of one process, what they are made of, and why one of them is not known."""
+    """MFU and HFU of one process, their inputs, and why one of them is not known."""
 
     flops: float | None
     how: str
@@ -257,10 +264,10 @@ def shares(
     """Return MFU and HFU of one process.
 
     Args:
-        done: what its steps did.
+        done: the work of its steps.
         counted: its own count, or that of rank 0.
         gpus: those that it uses.
-        given_peak: of each of its GPUs (or of a process without any), FLOP/s.
+        given_peak: per GPU (or per process without any), FLOP/s.
     """
     whys: list[str] = []
     flops, how = _model_flops(done, counted)
@@ -270,7 +277,7 @@ def shares(
     if counted is None:
         whys.append("what was recomputed is not known: give the option flops")
     elif counted.evaluated:
-        whys.append("the step that was counted held an evaluation, which is counted with it")
+        whys.append("the counted step contained an evaluation, which is counted with it")
     if counted is not None and counted.uncounted:
         whys.append(f"not counted, for want of a formula: {', '.join(counted.uncounted[:5])}")
     mixture = _mixture(done, counted)
@@ -306,7 +313,7 @@ def _model_flops(done: Work, counted: Counted | None) -> tuple[float | None, str
 
 def _mixture(done: Work, counted: Counted | None) -> dict[str, float]:
     found = {k: v for k, v in counted.dtypes.items() if v > 0} if counted is not None else {}
-    # What the job says is of its own choice, also where the counter saw something else.
+    # The job's own statement wins, even if the counter saw something else.
     return {done.dtype: 1.0} if done.dtype else found
 
 
@@ -319,13 +326,13 @@ def _peak(
         whys.append("no GPU was used, whose peak would be known: give the option peak_flops")
         return None
     if not mixture:
-        whys.append("in which type is multiplied is not known: say haiprof.model(dtype=…)")
+        whys.append("the type of the multiplications is not known: set haiprof.model(dtype=…)")
         return None
-    made = 0.0
+    total = 0.0
     for gpu in gpus:
         one, why = mixed_peak(gpu, mixture)
         if one is None:
             whys.append(why)
             return None
-        made += one
-    return made
+        total += one
+    return total

@@ -1,6 +1,6 @@
-"""What was sampled of a late rank's process, GPU and node that its peers did not have.
+"""What was sampled of a late rank's process, GPU and node but not of its peers'.
 
-Evidence stands beside a finding and explains it; a number that is the same on all ranks is none.
+Evidence stands beside a finding and explains it; a number that is equal on all ranks is none.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from haiprof.views.run.series import usable
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """One thing to look at: more (or less) of a metric than peers have.
+    """One thing to check: more (or less) of a metric than on the peers.
 
-    ``of`` says whose samples: ``rank``, ``gpu`` or ``node``. ``least`` is the value from which on
-    it matters, ``times`` how many times that of the peers it must be (below 1: at most so much of
-    theirs). ``contention`` says that somebody else took what the rank needed. What the rank spends
-    waiting is ``spent``, in percent of all time: that counts if it makes up for most of what the
-    rank is late, whatever the peers wait, too.
+    ``of`` is the source of the samples: ``rank``, ``gpu`` or ``node``. ``least`` is the value from
+    which on it matters, ``times`` the required ratio to the peers' value (below 1: an upper limit).
+    ``contention`` says that another process took what the rank needed. ``spent`` is the rank's
+    waiting in percent of all time: that counts if it explains most of the delay, even if the peers
+    wait, too.
     """
 
     metric: str
@@ -46,7 +46,7 @@ CPU: Final = "proc.cpu.percent"
 SIGNS: Final = (
     Sign(WAIT, "rank", 0, 1, "its main thread waited for a core {:.0f} % of the time",
          contention=True, spent=True),
-    Sign(SWITCHES, "rank", 5, 1.5, "its main thread was taken off its core {:.0f} times a second",
+    Sign(SWITCHES, "rank", 5, 1.5, "its main thread was preempted {:.0f} times a second",
          instance="involuntary", contention=True),
     Sign("proc.allowed_cpus.count", "rank", 0, 0.99, "it may run on {:.0f} CPUs"),
     Sign("proc.major_faults.per_s", "rank", 10, 3, "it fetched {:.0f} pages a second from a disk"),
@@ -81,7 +81,7 @@ SIGNS: Final = (
 #: What :func:`evidence` needs of the table of samples.
 METRICS: Final = tuple(dict.fromkeys((CPU, *(sign.metric for sign in SIGNS))))
 
-#: From when to when something was looked at, ns.
+#: Start and end of the time examined, ns.
 Window: TypeAlias = tuple[int, int]
 MEANS: Final = {
     "window": pl.UInt32(),
@@ -89,11 +89,11 @@ MEANS: Final = {
     "instance": pl.String(),
     "value": pl.Float64(),
 }
-#: Of what seldom happens there are no samples where it never did.
+#: Metrics of rare things have no samples if these never happened.
 _RARE: Final = re.compile(r"gpu\.throttle|.*(per_s|count)$").match
-#: CPU time of a rank that others push away is no more than that of its peers, or little more.
+#: CPU time of a rank that others push away is at most a little more than that of its peers.
 _SAME_WORK: Final = 1.3
-#: What is spent on one thing explains being late if it is so much of it.
+#: Time spent on one thing explains a delay if it is at least this share of it.
 _MOST_OF_IT: Final = 0.5
 
 
@@ -109,9 +109,9 @@ class Place:
 
 def means(samples: pl.DataFrame, windows: Sequence[Window]) -> pl.DataFrame:
     """Return the mean of each metric and instance of one process in each window: :data:`MEANS`."""
-    told = usable(samples)
+    values = usable(samples)
     frames = [
-        told.filter(pl.col("time").is_between(low, high))
+        values.filter(pl.col("time").is_between(low, high))
         .group_by("metric", "instance", maintain_order=True)
         .agg(pl.col("value").mean())
         .select(pl.lit(number, pl.UInt32()).alias("window"), "metric", "instance", "value")
@@ -121,7 +121,7 @@ def means(samples: pl.DataFrame, windows: Sequence[Window]) -> pl.DataFrame:
 
 
 class Means:
-    """What was sampled of all ranks and nodes in one window, on average."""
+    """Means of all samples of ranks and nodes in one window."""
 
     def __init__(self, rows: pl.DataFrame) -> None:
         """Take :func:`means` of all, with ``node``, ``rank`` and ``pid``; a node's have no rank."""
@@ -145,7 +145,7 @@ class Means:
         return [float(np.mean(known[gpu])) for gpu in place.gpus if gpu in known]
 
     def of_node(self, metric: str, place: Place) -> list[float]:
-        """Return the most that was sampled of any part of a rank's node."""
+        """Return the highest mean of any part of a rank's node."""
         known = self._of_node.get((metric, place.node), {})
         return [max(value for values in known.values() for value in values)] if known else []
 
@@ -153,14 +153,14 @@ class Means:
 def evidence(
     sampled: Means, mine: Place, others: Sequence[Place], lasted: int, late: int
 ) -> tuple[list[str], bool]:
-    """Return what is different of a rank in a window, in words; and whether others took its CPU.
+    """Say how a rank differs in a window; and whether others took its CPU.
 
     Args:
-        sampled: what was sampled in it.
+        sampled: the means of the window.
         mine: the rank.
         others: its peers.
-        lasted: how long it is, ns.
-        late: by how much the rank was late in all this time, ns.
+        lasted: the window's length, ns.
+        late: the rank's total delay in it, ns.
     """
     busy = _ratio(sampled, CPU, mine, others)
     share = 100 * late / max(lasted, 1)
@@ -182,7 +182,7 @@ def evidence(
         if value < sign.least or not beyond:
             continue
         if sign.metric == SWITCHES and (waits or busy is None or busy > _SAME_WORK):
-            continue  # what it waited is known; or it works more, and so is pushed away more often
+            continue  # its waiting is explained; or it works more, and is pushed away more often
         contended |= sign.contention
         lines.append(f"{sign.words.format(value)} (the others {_plain(usual, sign)})")
     return lines, contended

@@ -5,26 +5,26 @@ the parts sum to the wall-clock time, to the nanosecond:
 
 ========== =====================================================================================
 down       between two attempts: a rank has no process
-startup    from the start of a process to its first step, and what the first step takes longer
-           than the others (compilation), if that is more than a hang takes
+startup    from the start of a process to its first step, and the excess of the first step over
+           the others (compilation), if that exceeds the threshold for a hang
 load       loading checkpoints
 save       saving checkpoints, as far as the training thread waits for it
 evaluation evaluating, its data included
 data       the training loop waits for its DataLoader
-hang       no step ends for far longer than usual: what a step's time outside the parts above is
-           more than the median, where it is over ten times the median and over a second more
-lost       training whose result was lost: of a process that died or that another attempt follows,
-           after the last checkpoint that was saved in its life was begun, the step that was cut
-           included
+hang       no step ends for far longer than usual: a step's time outside the parts above, beyond
+           the median, if it is over ten times the median and over a second more
+lost       training whose result was lost: in a process that died or that another attempt follows,
+           after the beginning of the last checkpoint saved in its life, including the
+           interrupted step
 shutdown   from the last step to the end of a process that ends in order
-other      a process lives and is in none of these, or was not recorded
+other      a process is alive but in none of these, or was not recorded
 productive the rest of the steps: training that was kept
 ========== =====================================================================================
 
 **ETTR** (effective training time ratio) is ``productive / wall``: Kokolis et al., "Revisiting
-Reliability in Large-Scale Machine Learning Research Clusters" (arXiv 2410.21680), which counts the
-time in the queue to the wall, too; that is not known here. "Goodput" of ml-goodput-measurement
-(Google) is the same ratio with the time from the job's submission on. Evaluation is not in it.
+Reliability in Large-Scale Machine Learning Research Clusters" (arXiv 2410.21680), where the wall
+time includes the time in the queue, which is not known here. "Goodput" of ml-goodput-measurement
+(Google) is the same ratio with the time since the job's submission. Evaluation is not in it.
 
 Of several ranks, the run is productive while all of them are. Any other instant belongs to the
 first part of the table above that any rank is in.
@@ -42,7 +42,7 @@ import polars as pl
 from haiprof.views.intervals import Times, covered, merge
 from haiprof.views.run import steps as step_views
 
-#: The parts, each before those that it hides on other ranks.
+#: The parts; on a run's line, each takes precedence over the later ones.
 PARTS: Final = (
     "down",
     "startup",
@@ -65,7 +65,7 @@ _PHASES: Final = {"data": ("dataloader",), "evaluation": ("eval", "eval_dataload
 _SAVE: Final = "checkpoint.save"
 _CHECKPOINTS: Final = {"load": ("checkpoint.load",), "save": (_SAVE, "checkpoint.async_save")}
 
-#: From so many medians, and so much more than one, a step hangs.
+#: A step hangs that takes this many medians, and this much more than one.
 _HANG_TIMES: Final = 10
 _HANG_NS: Final = 1_000_000_000
 
@@ -73,12 +73,12 @@ TIMELINE_SCHEMA: Final = {"start": pl.Int64(), "duration": pl.Int64(), "part": p
 
 
 class Life(NamedTuple):
-    """From when to when a process lived (ns UTC), and what became of its work.
+    """The time in which a process lived (ns UTC), and what became of its work.
 
-    ``loses`` says that it died or that another attempt followed, so that only what was trained
-    before ``kept`` (None: nothing) was of use. ``ran_before``: it ran already when it begins here,
-    because only then it was recorded (again). ``live``: it goes on. ``died``: it did not end in
-    order, so that what followed its last step was no shutdown.
+    ``loses``: it died or another attempt followed, so that only training before ``kept`` (None:
+    none) was of use. ``ran_before``: it was already running at the beginning, where recording
+    began (again). ``live``: it is still running. ``died``: it did not end in order, so the time
+    after its last step is not shutdown.
     """
 
     begin: int
@@ -99,7 +99,7 @@ class Pieces(NamedTuple):
 
 
 def saves(spans: pl.DataFrame) -> Times:
-    """Return when the checkpoints were begun that were saved, ascending, ns UTC."""
+    """Return the beginnings of the checkpoints that were saved, ascending, ns UTC."""
     found = spans.filter(pl.col("category") == "checkpoint", pl.col("name") == _SAVE)
     begun: Times = found["start"].sort().to_numpy()
     return begun
@@ -153,7 +153,7 @@ def _times(spans: pl.DataFrame, names: Sequence[str]) -> tuple[Times, Times]:
 def _hangs(
     start: Times, end: Times, found: dict[str, tuple[Times, Times]], life: Life, last: int
 ) -> list[tuple[str, Times, Times]]:
-    """Return the time of steps beyond the usual: the last part of each, and of the step cut."""
+    """Return the excess time of slow steps: the last part of each, and of the interrupted step."""
     if not len(start):
         return []
     low = np.concatenate([each[0] for each in found.values()])
@@ -163,17 +163,17 @@ def _hangs(
     limit = usual + max((_HANG_TIMES - 1) * usual, _HANG_NS)
     far = rest > limit
     first = np.arange(len(start)) == 0
-    made = [
+    parts = [
         ("startup", (end - rest + usual)[far & first], end[far & first]),
         ("hang", (end - rest + usual)[far & ~first], end[far & ~first]),
     ]
     if (life.died or life.live) and life.end - last > limit:
-        made.append(("hang", np.array([last + usual]), np.array([life.end])))
-    return made
+        parts.append(("hang", np.array([last + usual]), np.array([life.end])))
+    return parts
 
 
 def _paint(layers: Sequence[tuple[str, Times, Times]], begin: int, end: int) -> Pieces:
-    """Lay intervals over each other from ``begin`` to ``end``; later ones hide earlier ones."""
+    """Overlay intervals from ``begin`` to ``end``; later ones hide earlier ones."""
     clipped = [
         (_CODE[part], np.clip(low, begin, end), np.clip(high, begin, end))
         for part, low, high in layers
@@ -202,7 +202,7 @@ def attempts(lives: Sequence[tuple[Life, Pieces]], begin: int, end: int) -> Piec
 
     Args:
         lives: its processes in the order of their starts; where two overlap, the later one counts.
-        begin: when the run began: until its first process a rank starts up.
+        begin: when the run began: before its first process a rank is starting up.
         end: when the run ended: after its last process a rank has shut down.
     """
     starts, codes = [np.array([begin], np.int64)], [np.array([_CODE["startup"]], np.int8)]
@@ -229,12 +229,12 @@ def together(ranks: Iterable[Pieces]) -> Pieces | None:
     """Return the time line of the run: of all ranks' parts at an instant, the first in the table.
 
     Args:
-        ranks: time lines that begin and end alike.
+        ranks: time lines with the same begin and end.
     """
-    made: Pieces | None = None
+    combined: Pieces | None = None
     for own in ranks:
-        made = own if made is None else _first(made, own)
-    return made
+        combined = own if combined is None else _first(combined, own)
+    return combined
 
 
 def _first(one: Pieces, other: Pieces) -> Pieces:
@@ -256,6 +256,6 @@ def timeline(line: Pieces) -> pl.DataFrame:
 
 
 def totals(line: Pieces) -> dict[str, int]:
-    """Return the time of each part, ns, those without any included."""
+    """Return the time of each part, ns, including parts of no time."""
     duration = np.diff(np.append(line.start, line.end))
     return {part: int(duration[line.code == code].sum()) for part, code in _CODE.items()}

@@ -1,7 +1,7 @@
-"""How the GPUs of a process were used, summed up: phases, busy time, and why they were idle.
+"""A summary of how the GPUs of a process were used: phases, busy time, and why they were idle.
 
-Device phases are of all steps, what is said of kernels is of the recorded ones; the two are not
-mixed. Times are int64 ns UTC, durations ns.
+Device phases are of all steps, figures on kernels are of the recorded steps; the two are not mixed.
+Times are int64 ns UTC, durations ns.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ class Use:
     steps: int = 0
     step_ns: int = 0
     phase_ns: dict[str, int] = field(default_factory=dict)
-    #: How often recording kernels began, and of how many processes the replay of CUDA graphs ended
-    #: it: of those no step counts as recorded.
+    #: How often recording kernels began, and in how many processes the replay of CUDA graphs ended
+    #: it: no step of those counts as recorded.
     intervals: int = 0
     ended_by_graphs: int = 0
-    #: Recorded steps: how many (on the device that has most of them), their time, how much of it
-    #: some activity, communication, and communication without any computing ran.
+    #: Recorded steps: how many (on the device with the most), their time, and how much of it had
+    #: any activity, communication, and communication without computing.
     recorded: int = 0
     recorded_ns: int = 0
     busy_ns: int = 0
     communication_ns: int = 0
     exposed_ns: int = 0
-    #: Idle time of recorded steps by the phase in which the host was; ``other`` is none.
+    #: Idle time of recorded steps by the host's phase at that time; ``other`` is no phase.
     idle_ns: dict[str, int] = field(default_factory=dict)
-    #: Device phases of recorded steps: their time, and how much of it some activity ran.
+    #: Device phases of recorded steps: their time, and how much of it had any activity.
     recorded_phase_ns: dict[str, int] = field(default_factory=dict)
     busy_phase_ns: dict[str, int] = field(default_factory=dict)
 
     def share(self, ns: int) -> float | None:
-        """Part of the time of recorded steps; None without any."""
+        """Share of the time of recorded steps; None without any."""
         return ns / self.recorded_ns if self.recorded_ns else None
 
     @property
@@ -56,17 +56,17 @@ class Use:
 
 
 def added(uses: Iterable[Use]) -> Use:
-    """Add what several processes used up."""
-    made = Use()
+    """Add the GPU use of several processes."""
+    total = Use()
     for one in uses:
         for item in fields(Use):
-            mine, more = getattr(made, item.name), getattr(one, item.name)
+            mine, more = getattr(total, item.name), getattr(one, item.name)
             if isinstance(more, dict):
                 for name, ns in more.items():
                     mine[name] = mine.get(name, 0) + ns
             else:
-                setattr(made, item.name, mine + more)
-    return made
+                setattr(total, item.name, mine + more)
+    return total
 
 
 def use(
@@ -75,7 +75,7 @@ def use(
     phases: pl.DataFrame,
     intervals: pl.DataFrame,
 ) -> Use:
-    """Sum up how the GPUs of a process were used.
+    """Summarise how the GPUs of a process were used.
 
     Busy is the union of kernels, copies and sets over all streams of a device; communication is
     exposed where nothing else runs on its device. Idle time is divided by the host's phase at that
@@ -87,43 +87,43 @@ def use(
         phases: what :func:`haiprof.views.run.device_steps.segments` returns.
         intervals: what :func:`haiprof.views.run.recorded.recorded` returns.
     """
-    made = Use(intervals=intervals.height)
+    result = Use(intervals=intervals.height)
     every = device_steps(phases)
-    made.steps = every.height
-    made.step_ns = int((every["end"] - every["start"]).sum())
+    result.steps = every.height
+    result.step_ns = int((every["end"] - every["start"]).sum())
     stepped = phases.filter(pl.col("step").is_not_null())
     sums = stepped.group_by("name").agg((pl.col("end") - pl.col("start")).sum())
-    made.phase_ns = {str(name): int(ns) for name, ns in sums.iter_rows()}
+    result.phase_ns = {str(name): int(ns) for name, ns in sums.iter_rows()}
 
-    told = all_windows(intervals, phases, host_steps(spans), kernels)
+    windows = all_windows(intervals, phases, host_steps(spans), kernels)
     busy, computing = busy_times(kernels), computing_times(kernels)
     communicating = communication_times(kernels)
     host = _host_phases(spans)
     none = (np.zeros(0, np.int64), np.zeros(0, np.int64))
-    for device in told["device"].unique().sort().to_list():
-        mine = told.filter(pl.col("device") == device)
+    for device in windows["device"].unique().sort().to_list():
+        mine = windows.filter(pl.col("device") == device)
         window = merge(mine["start"].to_numpy(), mine["end"].to_numpy())
         ran = intersect(*busy.get(device, none), *window)
         time, work = _length(window), _length(ran)
-        made.recorded = max(made.recorded, mine.height)
-        made.recorded_ns += time
-        made.busy_ns += work
-        made.communication_ns += _length(intersect(*communicating.get(device, none), *window))
-        made.exposed_ns += work - _length(intersect(*computing.get(device, none), *window))
+        result.recorded = max(result.recorded, mine.height)
+        result.recorded_ns += time
+        result.busy_ns += work
+        result.communication_ns += _length(intersect(*communicating.get(device, none), *window))
+        result.exposed_ns += work - _length(intersect(*computing.get(device, none), *window))
         rest = time - work
         for name, low, high in host:
             idle = int((covered(*window, low, high) - covered(*ran, low, high)).sum())
-            made.idle_ns[name] = made.idle_ns.get(name, 0) + idle
+            result.idle_ns[name] = result.idle_ns.get(name, 0) + idle
             rest -= idle
-        made.idle_ns[step_views.OTHER] = made.idle_ns.get(step_views.OTHER, 0) + rest
+        result.idle_ns[step_views.OTHER] = result.idle_ns.get(step_views.OTHER, 0) + rest
         within = stepped.filter(
             pl.col("device") == device, pl.col("group").is_in(mine["group"].implode())
         )
         for name, low, high in _by_name(within):
             phase, part = int((high - low).sum()), int(covered(*ran, low, high).sum())
-            made.recorded_phase_ns[name] = made.recorded_phase_ns.get(name, 0) + phase
-            made.busy_phase_ns[name] = made.busy_phase_ns.get(name, 0) + part
-    return made
+            result.recorded_phase_ns[name] = result.recorded_phase_ns.get(name, 0) + phase
+            result.busy_phase_ns[name] = result.busy_phase_ns.get(name, 0) + part
+    return result
 
 
 def _by_name(phases: pl.DataFrame) -> list[tuple[str, Times, Times]]:

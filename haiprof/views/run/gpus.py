@@ -1,4 +1,4 @@
-"""Which GPUs of a node are a rank's, so that what the node's recorder sampled of them is its."""
+"""Which GPUs of a node belong to a rank, so that the node's samples of them are the rank's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def instances(process: Process, everybody: Iterable[Process]) -> dict[str, list[
     """Return the instances (``gpu0``, ``gpu0/mig1``) of a process's GPUs by folder name.
 
     Joined by uuid, since ordinals of CUDA and of NVML differ. The key is the folder of the node
-    that sampled them: several recorders may have followed each other on one node.
+    that sampled them: a node may have had several recorders in turn.
     """
     wanted = {_bare(gpu.uuid) for gpu in process.gpus if gpu.uuid}
     found: dict[str, list[str]] = {}
@@ -30,10 +30,10 @@ def parent(instance: str) -> str:
 
 
 def together(stats: Iterable[dict[str, Stat]]) -> dict[str, Stat]:
-    """Put the GPUs of one rank together, each given as metric -> statistics.
+    """Combine the GPUs of one rank, each given as metric -> statistics.
 
-    Bytes and watts are added (of maxima that makes a bound), percentages, ratios and temperatures
-    averaged.
+    Bytes and watts are added (for maxima the sum is an upper bound), percentages, ratios and
+    temperatures averaged.
     """
     by_metric: dict[str, list[Stat]] = {}
     for one in stats:

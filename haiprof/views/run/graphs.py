@@ -1,7 +1,7 @@
-"""What the replays of CUDA graphs took on the GPU, by graph.
+"""Time of CUDA graph replays on the GPU, by graph.
 
-A replay is an interval of its stream, timed as a whole: from the moment when the GPU begins the
-graph to that when it has ended it. Times are int64 ns.
+A replay is an interval on its stream, timed as a whole: from when the GPU begins the graph to when
+it finishes it. Times are int64 ns.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REPLAYS_SCHEMA = {
 
 
 def replays(found: pl.DataFrame, on_host: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per device and graph, those with most time first.
+    """Return one row per device and graph, by total time, the longest first.
 
     Columns: ``device``, ``name`` (``graph 0``, by the order of first replays), ``replays``,
     ``steps`` (with any of them), ``total``, ``mean``, ``p50``, ``p95`` and ``max`` (ns), ``share``
@@ -38,8 +38,8 @@ def replays(found: pl.DataFrame, on_host: pl.DataFrame) -> pl.DataFrame:
     if not found.height:
         return pl.DataFrame(schema=REPLAYS_SCHEMA)
     duration = pl.col("duration")
-    whose = ("device", "name")
-    made = found.group_by(whose).agg(
+    keys = ("device", "name")
+    by_graph = found.group_by(keys).agg(
         pl.len().alias("replays"),
         duration.sum().alias("total"),
         duration.mean().alias("mean"),
@@ -48,7 +48,7 @@ def replays(found: pl.DataFrame, on_host: pl.DataFrame) -> pl.DataFrame:
         duration.max().alias("max"),
     )
     return (
-        made.join(_in_steps(found, on_host), on=whose, how="left")
+        by_graph.join(_in_steps(found, on_host), on=keys, how="left")
         .with_columns(pl.col("steps").fill_null(0))
         .sort("total", pl.col("name").cast(pl.String), descending=[True, False])
         .select(pl.col(name).cast(kind) for name, kind in REPLAYS_SCHEMA.items())

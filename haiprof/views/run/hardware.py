@@ -1,8 +1,8 @@
-"""Tables of what counters of the hardware tell: memory, power, links, storage, NUMA placement.
+"""Tables from hardware counters: memory, power, links, storage, NUMA placement.
 
-Each is a pure function from summaries to a frame that is empty where nothing of it was sampled.
-Rows of a part (``socket0``, a port, a mount) stand below that of the whole node (``all``). Means
-are over the time in which the metric was sampled; what the hardware cannot tell is null.
+Each is a pure function from summaries to a frame that is empty if nothing was sampled. Rows of a
+part (``socket0``, a port, a mount) stand below that of the whole node (``all``). Means are over the
+time in which the metric was sampled; what the hardware cannot measure is null.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import polars as pl
 from haiprof.views.run.overview import Summary
 from haiprof.views.run.series import Stat
 
-#: What stands for all sockets of a node.
+#: Stands for all sockets of a node.
 WHOLE: Final = "all"
 READ: Final = "dram.read.bytes_per_s"
 WRITE: Final = "dram.write.bytes_per_s"
@@ -24,7 +24,7 @@ TRAFFIC: Final = "dram.traffic.bytes_per_s"
 REMOTE: Final = "numa.remote.bytes_per_s"
 THREADS: Final = "proc.cpu_node.percent"
 MEMORY: Final = "cgroup.memory_node.bytes"
-#: Growth of one of these is a fault of a link, or a message that had to be sent again.
+#: If one of these grows, a link has a fault, or a message had to be sent again.
 LINK_FAULTS: Final = (
     "link_downed",
     "link_error_recovery",
@@ -43,7 +43,7 @@ LINK_FAULTS: Final = (
     "sq_num_oos",
     "rq_num_oos",
 )
-#: Series of bytes a second whose names are counted as nothing above.
+#: Series of bytes per second whose names do not say so.
 _IB_TRAFFIC: Final = re.compile(r"ib\.(rx|tx)(_packets)?\.|ib\.(rx|tx)_util\.|ib\.tx_wait\.")
 _MOST_INTERFACES: Final = 8
 
@@ -83,7 +83,7 @@ _NODE_STORAGE: Final = {
     "disk_read_bytes_per_s": "disk.read.bytes_per_s",
     "disk_write_bytes_per_s": "disk.write.bytes_per_s",
 }
-#: The storage table says more than the process tree's own only with one of these.
+#: The storage table adds to the process tree's own I/O only with one of these.
 _STORAGE_NEWS: Final = ("io.submitted_", "io.nfs_", "cgroup.io_")
 _MOUNT: Final = {
     "asked_read_bytes_per_s": "io.nfs_app_read.bytes_per_s",
@@ -97,7 +97,7 @@ _MOUNT: Final = {
 
 
 def dram_bytes_per_s(stats: Mapping[str, Stat]) -> float | None:
-    """Return the mean traffic of the memory, read and written; None where it was not sampled."""
+    """Return the mean traffic of the memory, read and written; None if it was not sampled."""
     if TRAFFIC in stats:
         return stats[TRAFFIC].mean
     both = [stats[metric].mean for metric in (READ, WRITE) if metric in stats]
@@ -105,20 +105,20 @@ def dram_bytes_per_s(stats: Mapping[str, Stat]) -> float | None:
 
 
 def peak_bytes_per_s(node: Summary) -> float | None:
-    """Return what the memory of a node can do at most, all its sockets together, if known."""
+    """Return the peak memory traffic of a node, all its sockets together, if known."""
     machine = node.process.machine
     return None if machine is None else machine.dram_peak_bytes_per_s
 
 
 def sockets(node: Summary) -> list[str]:
-    """Return the names of the node's sockets of which something was sampled: ``socket0``, …."""
+    """Return the node's sockets with samples: ``socket0``, …."""
     return _ordered(name for name in node.part_stats if name.startswith("socket"))
 
 
 def memory_table(nodes: Sequence[Summary]) -> pl.DataFrame:
-    """Return the memory traffic of each node and socket, beside what it can do at most.
+    """Return the memory traffic of each node and socket, beside its peak.
 
-    A socket's peak is its even part of the node's.
+    A socket's peak is an even share of the node's.
     """
     rows = []
     for node in nodes:
@@ -142,9 +142,9 @@ def memory_table(nodes: Sequence[Summary]) -> pl.DataFrame:
 
 
 def power_table(nodes: Sequence[Summary]) -> pl.DataFrame:
-    """Return mean and greatest power of each node and socket, and the energy of the run.
+    """Return mean and maximum power of each node and socket, and the energy of the run.
 
-    The energy is that of the time in which the power was sampled.
+    The energy covers the time in which the power was sampled.
     """
     rows = []
     for node in nodes:
@@ -160,7 +160,7 @@ def power_table(nodes: Sequence[Summary]) -> pl.DataFrame:
 
 
 def joules(power: Stat) -> float:
-    """Return the energy of a power (W) that was sampled from its begin to its end."""
+    """Return the energy of a power (W) over the time in which it was sampled."""
     return power.mean * (power.end - power.begin) * 1e-9
 
 
@@ -181,7 +181,7 @@ def port_table(nodes: Sequence[Summary]) -> pl.DataFrame:
 
 
 def grown_counters(stats: Mapping[str, Stat]) -> dict[str, float]:
-    """Return by how much each counter of a port's errors and congestion grew in the run."""
+    """Return how much each error or congestion counter of a port grew in the run."""
     grown = {}
     for metric, stat in sorted(stats.items()):
         if metric.startswith("ib.") and not _IB_TRAFFIC.match(metric) and stat.mean > 0:
@@ -207,16 +207,16 @@ def ethernet_table(nodes: Sequence[Summary]) -> pl.DataFrame:
 
 
 def storage_table(ranks: Sequence[Summary], nodes: Sequence[Summary]) -> pl.DataFrame:
-    """Return what each place saw of the same reads and writes, side by side; never to be added.
+    """Return how each layer saw the same reads and writes, side by side; they are never added.
 
-    Empty where there is no more to say than the processes' own system calls.
+    Empty if there is nothing beyond the processes' own system calls.
     """
     news = (metric for s in [*ranks, *nodes] for metric in s.stats)
     if not any(metric.startswith(_STORAGE_NEWS) for metric in news):
         return pl.DataFrame()
     rows = []
     with_ranks = {rank.process.node for rank in ranks}
-    # What was launched there is sampled with the node; beside ranks, it is what these are not.
+    # Processes started here are sampled with the node; beside ranks, these are the others.
     commands = [node for node in nodes if node.process.node not in with_ranks]
     for where, summary, columns in [
         *((rank.process.label, rank, _RANK_STORAGE) for rank in ranks),
@@ -230,7 +230,7 @@ def storage_table(ranks: Sequence[Summary], nodes: Sequence[Summary]) -> pl.Data
 
 
 def mount_table(nodes: Sequence[Summary]) -> pl.DataFrame:
-    """Return each mounted NFS: what was asked for, what the server gave, and how long it took."""
+    """Return each mounted NFS: what was requested, what the server sent, and how long it took."""
     rows = []
     for node in nodes:
         for mount, stats in _parts(node, "io.nfs_"):
@@ -251,8 +251,8 @@ def placement_table(ranks: Sequence[Summary]) -> pl.DataFrame:
             "node": rank.process.node,
             "rank": rank.process.rank,
             "pid": rank.process.pid,
-            "threads ran on": _told(threads),
-            "memory lies on": _told(memory),
+            "threads ran on": _shares_text(threads),
+            "memory lies on": _shares_text(memory),
             "memory elsewhere_share": far_memory(rank) if threads and memory else None,
             "far_fills_ratio": _mean(rank, "proc.far_fills.ratio"),
             "CPUs allowed": _mean(rank, "proc.allowed_cpus.count"),
@@ -265,7 +265,7 @@ def placement_table(ranks: Sequence[Summary]) -> pl.DataFrame:
 
 
 def shares(rank: Summary, metric: str) -> dict[str, float]:
-    """Return the part of a metric that each NUMA node has; empty where none is known."""
+    """Return each NUMA node's share of a metric; empty if none is known."""
     found = by_numa_node(rank, metric)
     total = sum(found.values())
     return {node: value / total for node, value in found.items()} if total > 0 else {}
@@ -281,11 +281,11 @@ def by_numa_node(rank: Summary, metric: str) -> dict[str, float]:
 
 
 def far_memory(rank: Summary) -> float | None:
-    """Return the part of a rank's memory that is far from its threads; None if not known.
+    """Return the share of a rank's memory that is far from its threads; None if not known.
 
     It is the chance that a byte of its control group and a moment of its threads' CPU time lie on
     different NUMA nodes: the sum of memory share times (1 - CPU share) over the nodes. It does not
-    tell which memory the threads touched.
+    show which memory the threads touched.
     """
     threads, memory = shares(rank, THREADS), shares(rank, MEMORY)
     if not threads or not memory:
@@ -293,7 +293,7 @@ def far_memory(rank: Summary) -> float | None:
     return sum(share * (1 - threads.get(node, 0.0)) for node, share in memory.items())
 
 
-def _told(shares: Mapping[str, float]) -> str | None:
+def _shares_text(shares: Mapping[str, float]) -> str | None:
     if not shares:
         return None
     most = [(node, share) for node, share in shares.items() if share >= 0.005]
@@ -348,7 +348,7 @@ def _traffic(stats: Mapping[str, Stat]) -> float:
 
 
 def _frame(rows: Sequence[Mapping[str, object]]) -> pl.DataFrame:
-    """Make a table of the columns that hold a value."""
+    """Make a table of the columns that contain a value."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns = {name: [row.get(name) for row in rows] for name in names}
     kept = {name: values for name, values in columns.items() if any(v is not None for v in values)}

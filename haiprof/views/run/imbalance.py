@@ -1,17 +1,16 @@
 """Which rank is late, since when, and in what: from the parts of the steps of all ranks.
 
-Ranks that exchange gradients wait for each other within a step, so that all their steps take as
-long, however late one of them is. What a rank did itself in a part of a step is what is left
-without waiting; its **excess** over the median of the other ranks, summed over the parts of a step,
-is how late it is in it. How long it waited is known of a deep trace (:mod:`.trace.distributed`).
-Else it is taken from the phase that all ranks leave together (:mod:`.rank_parts`): a rank that is
-slow within that very phase does not show. Of a backward pass
-of DistributedDataParallel the waiting is recorded, and has been left out before
-(:mod:`haiprof.answers.late_ranks`).
+Ranks that exchange gradients wait for each other within a step, so all their steps take equally
+long, however late one of them is. A rank's own work in a part of a step is its time without
+waiting; the **excess** over the median of the other ranks, summed over the parts of a step, is its
+delay in that step. How long it waited is known in a deep trace (:mod:`.trace.distributed`).
+Otherwise it is derived from the phase that all ranks leave together (:mod:`.rank_parts`): a rank
+that is slow within that very phase does not show. For a backward pass of DistributedDataParallel
+the waiting is recorded, and was subtracted before (:mod:`haiprof.answers.late_ranks`).
 
-The steps in which a rank is late are those that bring the sum of (excess - half its level) to its
-greatest (the maximum subarray), which is the change point of a step in the mean for the noise of
-any one step. They count if they are worth a word and more than noise.
+The steps in which a rank is late are those that maximize the sum of (excess - half its level) (the
+maximum subarray), which is the change point of a step in the mean, given the noise of single steps.
+They count if they matter and exceed the noise.
 
 Times are int64 ns, shares of one.
 """
@@ -29,24 +28,24 @@ from haiprof.common.numbers import milliseconds, percent
 from haiprof.views.intervals import Times
 from haiprof.views.run.rank_parts import Cube, RankParts
 
-#: Late by a smaller part of a step is not worth a word.
+#: A delay by a smaller part of a step is not worth mentioning.
 WORTH: Final = 0.05
-#: Standard errors that the mean of the late steps must be away from none.
+#: The mean of the late steps must exceed 0 by this many standard errors.
 SURE: Final = 6.0
-#: Of fewer steps it is not told since when.
+#: With fewer steps, the beginning of the delay is not reported.
 FEWEST: Final = 5
-#: A rank that is late until the last steps of the run is late for good; so many of them, or a part.
+#: A rank that is late until the last steps of the run is late for good; this many, or this share.
 _LAST, _LAST_SHARE = 3, 0.05
-#: So many late ranks are told in words.
+#: At most this many late ranks are put into words.
 _SAID: Final = 3
-#: More than this is not held at once: steps next to each other are put together.
+#: At most this much is in memory at once: beyond that, neighbouring steps are combined.
 _MOST: Final = 4_000_000
-#: From so many ranks on, the median of all is as good as that of the others.
+#: From this many ranks on, the median of all is as good as that of the others.
 _MANY: Final = 8
-#: The level of the late steps and which they are is found from each other, so many times over.
+#: The level of the late steps and their extent depend on each other: this many iterations.
 _NARROWED: Final = 4
 
-#: What kind of work a part of a step is; the rest is ``other``.
+#: The kind of work in a part of a step; the rest is ``other``.
 KINDS: Final = {
     "dataloader": "input", "eval_dataloader": "input",
     "forward": "compute", "backward": "compute", "optimizer": "compute", "recompute": "compute",
@@ -74,12 +73,12 @@ def imbalance(parts: RankParts) -> pl.DataFrame:
     """Return the ranks that are late, the worst first.
 
     Args:
-        parts: what each rank did itself. Steps that all ranks have count.
+        parts: each rank's own work. Steps that all ranks have count.
 
     Returns:
         One row per rank that is late: ``rank``, ``late`` (ns a step, the median of the steps in
         which it is), ``share`` (of the mean step without waiting), ``since`` and ``until`` (the
-        first and the last of these steps; null of fewer than :data:`FEWEST`), ``persistent``
+        first and the last of these steps; null with fewer than :data:`FEWEST`), ``persistent``
         (whether it lasts; null the same), ``part`` (where most of it is), ``in_part`` (ns a step
         of it there), ``kind`` (:data:`KINDS`) and ``steps`` (that were compared).
     """
@@ -96,30 +95,30 @@ def imbalance(parts: RankParts) -> pl.DataFrame:
                 first, last, by_part = row
                 part = int(by_part.argmax())
                 late = int(np.median(excess[first : last + 1].sum(1)))
-                told = len(steps) >= FEWEST
+                enough = len(steps) >= FEWEST
                 end = len(steps) - 1 - max(_LAST, int(_LAST_SHARE * len(steps)))
                 rows.append(
                     (
                         rank,
                         late,
                         late / typical,
-                        int(steps[first]) if told else None,
-                        int(steps[last]) if told else None,
-                        last >= end if told else None,
+                        int(steps[first]) if enough else None,
+                        int(steps[last]) if enough else None,
+                        last >= end if enough else None,
                         names[part],
                         int(by_part[part]),
                         KINDS.get(names[part], "other"),
                         len(steps),
                     )
                 )
-    made = pl.DataFrame(rows, SCHEMA, orient="row")
-    # A rank that is late for longer counts for more.
+    frame = pl.DataFrame(rows, SCHEMA, orient="row")
+    # A rank that is late for longer takes precedence.
     lasted = (pl.col("until") - pl.col("since") + 1).fill_null(1)
-    return made.sort(pl.col("late") * lasted, "rank", descending=[True, False])
+    return frame.sort(pl.col("late") * lasted, "rank", descending=[True, False])
 
 
 def words(row: Mapping[str, Any], who: str) -> str:
-    """Say one row of :func:`imbalance` in a sentence, without its end."""
+    """Put one row of :func:`imbalance` into a sentence, without its full stop."""
     late, share = int(row["late"]), float(row["share"])
     line = f"{who} is late by {milliseconds(late)} a step ({percent(share)} of one)"
     if row["since"] is not None and row["persistent"]:
@@ -140,19 +139,19 @@ def lines(late: pl.DataFrame) -> list[str]:
     Args:
         late: what :meth:`haiprof.analyzer.Analyzer.imbalance` returns.
     """
-    made = [
+    sentences = [
         f"{row['words']} ({row['evidence']})" if row["evidence"] else str(row["words"])
         for row in late.head(_SAID).to_dicts()
     ]
     more = late.height - _SAID
-    return [*made, f"{more} more ranks are late"] if more > 0 else made
+    return [*sentences, f"{more} more ranks are late"] if more > 0 else sentences
 
 
 def _cube(parts: RankParts) -> tuple[list[str], list[str], Times, Cube]:
     """Return ranks, parts, steps, and the duration of each (rank, step, part) that all ranks have.
 
-    Where there are too many steps, those next to each other are one, named by the first, with their
-    mean.
+    If there are too many steps, neighbouring ones are combined into one, named by the first, with
+    their mean.
     """
     ranks, names, steps = parts.ranks, parts.names, parts.shared_steps()
     width = max(1, -(-len(ranks) * len(steps) * len(names) // _MOST))
@@ -160,18 +159,18 @@ def _cube(parts: RankParts) -> tuple[list[str], list[str], Times, Cube]:
 
 
 def _late(excess: Reals, steps: Times, typical: float) -> tuple[int, int, Reals] | None:
-    """Return the first and the last row in which a rank is late, and by how much in each part."""
+    """Return the first and the last row in which a rank is late, and how late in each part."""
     whole = excess.sum(1)
     if len(steps) < FEWEST:
         first, last = 0, len(steps) - 1
     else:
-        # A median of five keeps changes where they are and drops single steps.
+        # A median of five keeps changes in place and removes single steps.
         smooth = np.median(np.lib.stride_tricks.sliding_window_view(np.pad(whole, 2, "edge"), 5), 1)
         first, last = _heaviest(smooth - WORTH * typical)
         for _ in range(_NARROWED):
             level = float(smooth[first : last + 1].mean())
             first, last = _heaviest(smooth - max(WORTH * typical, level / 2))
-        # What is there in a few steps only is in the neighbours of the change, too: no noise.
+        # What occurs in a few steps only affects the change's neighbours, too: it is not noise.
         noise = 1.4826 * float(np.median(np.abs(np.diff(whole)))) / np.sqrt(2)
         count = last - first + 1
         if count < FEWEST or float(whole[first : last + 1].mean()) * np.sqrt(count) < SURE * noise:

@@ -37,7 +37,7 @@ TOTALS_SCHEMA = {
     "share": pl.Float64(),
     "phases": pl.List(pl.String()),
 }
-#: What :func:`described` adds to the columns of kernels.
+#: Columns that :func:`described` adds to kernels.
 DESCRIBED_SCHEMA = {
     "step": pl.UInt32(),
     "phase": pl.Categorical(),
@@ -47,11 +47,11 @@ DESCRIBED_SCHEMA = {
 
 
 def described(kernels: pl.DataFrame, phases: pl.DataFrame) -> pl.DataFrame:
-    """Add ``step``, ``phase``, ``demangled`` and ``short`` (names for people) to kernels.
+    """Add ``step``, ``phase``, ``demangled`` and ``short`` (readable names) to kernels.
 
-    An activity belongs to the device phase of its device within which it starts, on whichever
-    stream. One that starts between two phases of a step has that step and no phase; one outside of
-    both, or on a device without phases, has neither.
+    An activity belongs to the device phase of its device within which it starts, on any stream.
+    One that starts between two phases of a step has that step and no phase; one outside of both,
+    or on a device without phases, has neither.
     """
     names = kernels["name"].unique().drop_nulls().cast(pl.String).to_list()
     readable = demangled(names)
@@ -81,7 +81,7 @@ def _attributed(kernels: pl.DataFrame, phases: pl.DataFrame) -> tuple[pl.Series,
 
 
 def totals(kernels: pl.DataFrame, phases: pl.DataFrame) -> pl.DataFrame:
-    """Sum activities up by name, the longest first.
+    """Sum activities by name, the longest total first.
 
     Columns: ``kind``, ``demangled``, ``calls``, ``total``, ``mean``, ``min`` and ``max`` (ns),
     ``share`` (of the time of all activities, overlap counted twice), ``phases`` (the device phases
@@ -108,7 +108,7 @@ def totals(kernels: pl.DataFrame, phases: pl.DataFrame) -> pl.DataFrame:
     by_name = by_phase.with_columns(
         pl.col("name").replace(readable).alias("demangled"), pl.col("phase").cast(pl.String)
     ).sort("total", "phase", descending=[True, False])
-    made = by_name.group_by("kind", "demangled").agg(
+    totals_by_name = by_name.group_by("kind", "demangled").agg(
         pl.col("calls").sum(),
         pl.col("total").sum(),
         pl.col("min").min(),
@@ -116,7 +116,7 @@ def totals(kernels: pl.DataFrame, phases: pl.DataFrame) -> pl.DataFrame:
         pl.col("phase").drop_nulls().unique(maintain_order=True).alias("phases"),
     )
     return (
-        made.with_columns(
+        totals_by_name.with_columns(
             (pl.col("total") / pl.col("calls")).alias("mean"),
             pl.when(pl.col("total").sum() > 0)
             .then(pl.col("total") / pl.col("total").sum())

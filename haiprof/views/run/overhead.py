@@ -1,4 +1,4 @@
-"""What haiprof cost the job, as the job itself measured it: the newest event of kind ``budget``."""
+"""haiprof's cost to the job, as the job itself measured it: the newest event of kind ``budget``."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ SCHEMA = {
 
 
 def newest(events: pl.DataFrame) -> pl.DataFrame:
-    """Return the newest measurement as one row, or no row without one.
+    """Return the newest measurement as one row, or an empty frame if there is none.
 
-    ``overhead`` is by how much steps are longer while kernels are recorded (0.004 is 0.4 %),
-    ``low`` and ``high`` bound it with probability ``confidence``; they are null until enough
-    windows were seen. ``share`` is the part of the time in which kernels are recorded. Where they
-    always are, there is nothing to compare with, and ``spent`` is the part of the time that was
-    metered. A value of another type than it should have is null.
+    ``overhead`` is how much longer steps are while kernels are recorded (0.004 is 0.4 %), ``low``
+    and ``high`` bound it with probability ``confidence``; they are null until enough windows were
+    seen. ``share`` is the part of the time in which kernels are recorded. If they always are, there
+    is nothing to compare with, and ``spent`` is the part of the time that was metered. A value of
+    the wrong type is null.
 
     Args:
         events: ``time``, ``kind``, ``text`` and ``attributes``.
@@ -44,32 +44,32 @@ def newest(events: pl.DataFrame) -> pl.DataFrame:
     rows = events.filter(pl.col("kind") == EVENT_KIND).sort("time", maintain_order=True)
     for time, text, attributes in reversed(rows.select("time", "text", "attributes").rows()):
         try:
-            told = json.loads(attributes or "")
+            document = json.loads(attributes or "")
         except (ValueError, RecursionError):
             continue
-        if isinstance(told, dict):
-            row = {name: _value(told.get(name), kind) for name, kind in SCHEMA.items()}
+        if isinstance(document, dict):
+            row = {name: _value(document.get(name), kind) for name, kind in SCHEMA.items()}
             return pl.DataFrame([{**row, "time": time, "text": text}], schema=SCHEMA)
     return pl.DataFrame(schema=SCHEMA)
 
 
 def in_words(row: dict[str, Any]) -> str:
-    """Say a row of :func:`newest`: ``measured overhead 0.4 % (95 %: 0.1 … 0.7 %)``."""
+    """Put a row of :func:`newest` into words: ``measured overhead 0.4 % (95 %: 0.1 … 0.7 %)``."""
     if row["overhead"] is not None:
-        told = f"measured overhead {_figure(row['overhead'])} %"
+        line = f"measured overhead {_figure(row['overhead'])} %"
         if None not in (row["low"], row["high"], row["confidence"]):
             bounds = f"{_figure(row['low'])} … {_figure(row['high'])} %"
-            told += f" ({row['confidence'] * 100:g} %: {bounds})"
+            line += f" ({row['confidence'] * 100:g} %: {bounds})"
         if row["share"] is not None and row["share"] < 1:
-            told += f" in the {_figure(row['share'])} % of the time with kernels recorded"
+            line += f" in the {_figure(row['share'])} % of the time with kernels recorded"
     elif row["spent"] is not None:
-        told = f"CUPTI and haiprof's thread took {_figure(row['spent'])} % of the time"
+        line = f"CUPTI and haiprof's thread took {_figure(row['spent'])} % of the time"
     else:
         seen = row["windows"] or 0
-        told = f"overhead not measured yet ({seen} window{'' if seen == 1 else 's'} so far)"
+        line = f"overhead not measured yet ({seen} window{'' if seen == 1 else 's'} so far)"
     if row["stepped_down_to"]:
-        told += f", so kernels are now recorded less (--kernels {row['stepped_down_to']})"
-    return told
+        line += f", so kernels are now recorded less (--kernels {row['stepped_down_to']})"
+    return line
 
 
 def _figure(share: float) -> str:

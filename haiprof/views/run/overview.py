@@ -1,6 +1,6 @@
-"""All ranks side by side: each process is summed up alone, then the sums are put into tables.
+"""All ranks side by side: each process is summarised alone, then the summaries become tables.
 
-A summary is a few kilobytes, so ten thousand of them travel and fit in memory easily.
+A summary is a few kilobytes, so ten thousand of them can be sent and kept in memory easily.
 
 Tests: tests/views/run/test_hardware.py.
 """
@@ -33,9 +33,9 @@ PHASE_ORDER = (
     "eval",
     "eval_dataloader",
 )
-#: How many user ranges are shown by name: of more, the longest.
+#: Maximum number of user ranges shown by name: the longest.
 MOST_RANGES = 20
-#: Name of what lies between the phases of a device.
+#: Name of the time between the phases of a device.
 BETWEEN = "between phases"
 #: Name of all other user ranges together.
 SMALLER = "smaller ranges"
@@ -55,14 +55,14 @@ GPU_METRICS = {
     "gpu_memory_max_bytes": ("gpu.memory_used.bytes", "max"),
     "gpu_power_mean_watts": ("gpu.power.watts", "mean"),
 }
-#: Of one rank's own GPUs there is room for more.
+#: There is room for more statistics of a rank's own GPUs.
 RANK_GPU_METRICS = {
     **GPU_METRICS,
     "gpu_sm_active_mean_ratio": ("gpu.sm_active.ratio", "mean"),
     "gpu_tensor_active_mean_ratio": ("gpu.tensor_active.ratio", "mean"),
     "gpu_dram_active_mean_ratio": ("gpu.dram_active.ratio", "mean"),
 }
-#: What torch's allocator tells, of all devices of the process.
+#: Metrics of torch's allocator, over all devices of the process.
 TORCH_METRICS = {
     "torch_allocated_max_bytes": ("torch.allocated.bytes", "max"),
     "torch_reserved_max_bytes": ("torch.reserved.bytes", "max"),
@@ -79,7 +79,7 @@ NODE_METRICS = {
     "ib_rx_bytes_per_s": ("ib.rx.bytes_per_s", "mean"),
     "ib_tx_bytes_per_s": ("ib.tx.bytes_per_s", "mean"),
 }
-#: Beginnings of the metrics whose instances are told apart: sockets, ports, mounts, NUMA nodes, ….
+#: Prefixes of metrics shown per instance: sockets, ports, mounts, NUMA nodes, ….
 PARTS = (
     "dram.",
     "numa.",
@@ -95,7 +95,7 @@ PARTS = (
 
 @dataclass(slots=True)
 class Summary:
-    """One process, summed up. ``trend_*`` is its step series, thinned; times in ns."""
+    """Summary of one process. ``trend_*`` is its step series, thinned; times in ns."""
 
     process: Process
     steps: int = 0
@@ -107,37 +107,37 @@ class Summary:
     trend_step: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     trend_start: Times = field(default_factory=lambda: np.zeros(0, np.int64))
     trend_ns: Times = field(default_factory=lambda: np.zeros(0, np.int64))
-    #: What device phases and kernels tell; None where neither was recorded.
+    #: From device phases and kernels; None if neither was recorded.
     gpu: Use | None = None
     #: The newest row of :func:`haiprof.views.run.overhead.newest`.
     overhead: dict[str, Any] | None = None
-    #: Of a node: what was sampled of each of its GPUs. Of a rank: of its own GPUs, by name.
+    #: For a node: samples of each of its GPUs. For a rank: of its own GPUs, by name.
     gpu_stats: dict[str, dict[str, Stat]] = field(default_factory=dict)
-    #: What was sampled of each socket, port, interface, mount and NUMA node, by its name.
+    #: Samples of each socket, port, interface, mount and NUMA node, by its name.
     part_stats: dict[str, dict[str, Stat]] = field(default_factory=dict)
-    #: How many values of a metric were more than the hardware can do, and are in no mean.
+    #: Number of values per metric that exceed what the hardware can do, and are in no mean.
     implausible: dict[str, int] = field(default_factory=dict)
     cut: int = 0
     problems: list[str] = field(default_factory=list)
 
     @property
     def rank(self) -> tuple[str, int | None, int | None]:
-        """What the processes of one rank have in common: attempts, or runs one after another."""
+        """The processes of one rank together: attempts, or runs one after another."""
         process = self.process
         return process.node, process.rank, process.pid if process.rank is None else None
 
     @property
     def lost(self) -> int:
-        """Records that the process lost."""
+        """Number of records that the process lost."""
         return self.process.lost.get("records", 0)
 
     def share(self, phase: str) -> float | None:
-        """Part of the time of all steps that was spent in ``phase``; None without steps."""
+        """Share of the time of all steps that was spent in ``phase``; None without steps."""
         return self.phase_ns.get(phase, 0) / self.step_ns if self.step_ns else None
 
 
 def summarise(process: Process, spans: pl.DataFrame, samples: pl.DataFrame, points: int) -> Summary:
-    """Sum up one process; its step series keeps at most ``points`` points."""
+    """Summarise one process; its step series keeps at most ``points`` points."""
     metric = pl.col("metric").cast(pl.String)
     of_parts = pl.any_horizontal(metric.str.starts_with(start) for start in PARTS)
     summary = Summary(
@@ -167,7 +167,7 @@ def summarise(process: Process, spans: pl.DataFrame, samples: pl.DataFrame, poin
 
 
 def add_gpus(ranks: list[Summary], nodes: list[Summary]) -> None:
-    """Give each rank what was sampled of its own GPUs, which its node's recorder did."""
+    """Give each rank the samples of its own GPUs, which its node's recorder took."""
     by_folder = {s.process.folder.name: s for s in nodes}
     by_node: dict[str, list[Process]] = {}
     for node in nodes:
@@ -180,9 +180,9 @@ def add_gpus(ranks: list[Summary], nodes: list[Summary]) -> None:
 
 
 def fold_ranges(summaries: list[Summary]) -> None:
-    """Put all but the longest user ranges of these processes together as :data:`SMALLER`.
+    """Combine all but the longest user ranges of these processes as :data:`SMALLER`.
 
-    Names made by a program can be thousands, of which no table or figure makes sense.
+    A program can generate thousands of names, which no table or figure can show.
     """
     total = _totals(summaries)
     ranges = [name for name in total if name not in PHASE_ORDER and name != step_views.OTHER]
@@ -219,7 +219,7 @@ def phase_names(summaries: list[Summary]) -> list[str]:
 def rank_table(summaries: list[Summary]) -> pl.DataFrame:
     """Return one row per rank process: steps, phase shares (0 to 1), CPU, memory, IO, losses.
 
-    Columns that no rank has a value for are absent, except the step columns.
+    Columns without a value on any rank are absent, except the step columns.
     """
     columns: dict[str, list[object]] = {
         "node": [s.process.node for s in summaries],
@@ -269,24 +269,24 @@ def device_table(summaries: list[Summary]) -> pl.DataFrame:
     return _filled(columns)
 
 
-def phase_table(told: Use) -> pl.DataFrame:
-    """Return one row per device phase of one rank, and one for what lies between them.
+def phase_table(use: Use) -> pl.DataFrame:
+    """Return one row per device phase of one rank, and one for the time between them.
 
     ``mean_ms`` and ``step_share`` are of all steps on the GPU; ``busy_share`` and ``idle_share``
     are parts of the phase in the steps in which kernels were recorded.
     """
-    between = {BETWEEN: told.between_ns} if told.step_ns else {}
-    recorded = {BETWEEN: told.recorded_ns - sum(told.recorded_phase_ns.values())}
-    busy = {BETWEEN: told.busy_ns - sum(told.busy_phase_ns.values())}
-    recorded.update(told.recorded_phase_ns)
-    busy.update(told.busy_phase_ns)
-    parts = {**{name: told.phase_ns[name] for name in device_phase_names([told])}, **between}
+    between = {BETWEEN: use.between_ns} if use.step_ns else {}
+    recorded = {BETWEEN: use.recorded_ns - sum(use.recorded_phase_ns.values())}
+    busy = {BETWEEN: use.busy_ns - sum(use.busy_phase_ns.values())}
+    recorded.update(use.recorded_phase_ns)
+    busy.update(use.busy_phase_ns)
+    parts = {**{name: use.phase_ns[name] for name in device_phase_names([use])}, **between}
     shares = [busy[n] / recorded[n] if recorded.get(n, 0) > 0 else None for n in parts]
     return _filled(
         {
             "phase": list(parts),
-            "mean_ms": [_ms(ns / told.steps) for ns in parts.values()],
-            "step_share": [ns / told.step_ns if told.step_ns else None for ns in parts.values()],
+            "mean_ms": [_ms(ns / use.steps) for ns in parts.values()],
+            "step_share": [ns / use.step_ns if use.step_ns else None for ns in parts.values()],
             "busy_share": list(shares),
             "idle_share": [None if share is None else 1 - share for share in shares],
         }
@@ -323,7 +323,7 @@ def _who(summaries: list[Summary]) -> dict[str, list[object]]:
 
 
 def _filled(columns: dict[str, list[object]]) -> pl.DataFrame:
-    """Make a table of the columns that hold a value."""
+    """Make a table of the columns that contain a value."""
     kept = {name: values for name, values in columns.items() if any(v is not None for v in values)}
     return pl.DataFrame(kept, infer_schema_length=None)
 
@@ -331,7 +331,7 @@ def _filled(columns: dict[str, list[object]]) -> pl.DataFrame:
 def node_table(summaries: list[Summary]) -> pl.DataFrame:
     """Return one row per node: CPU, memory, network, pressure, throttling, GPUs if any.
 
-    Pressure and throttling columns carry the metric's own name and are means over the run.
+    Pressure and throttling columns have the metric's own name and are means over the run.
     """
     columns: dict[str, list[object]] = {"node": [s.process.node for s in summaries]}
     for name, (metric, statistic) in {**NODE_METRICS, **GPU_METRICS}.items():
@@ -344,8 +344,8 @@ def node_table(summaries: list[Summary]) -> pl.DataFrame:
 
 
 def is_pressure(metric: str) -> bool:
-    """Say whether a metric tells of tasks that were held up: PSI or CPU throttling."""
-    if metric.startswith("gpu."):  # a GPU lowers its clocks, and holds up nothing
+    """Say whether a metric is of stalled tasks: PSI or CPU throttling."""
+    if metric.startswith("gpu."):  # a GPU lowers its clocks, and stalls nothing
         return False
     return (
         metric.startswith("psi.") or ".psi" in metric or "pressure" in metric or "throttl" in metric
@@ -364,8 +364,8 @@ def heat_map(
 ) -> tuple[list[str], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Return step time over time by rank: labels, bin starts (ns UTC), and ms as rows x bins.
 
-    Of more ranks than ``rows``, neighbours share a row, which shows the slowest of them. A bin
-    without a step is NaN.
+    Beyond ``rows`` ranks, neighbours share a row, which shows the slowest of them. A bin without a
+    step is NaN.
     """
     with_steps = [s for s in summaries if s.steps]
     if not with_steps:

@@ -1,16 +1,16 @@
-"""What a sampled series was in each phase of the steps, as far as its samples can tell.
+"""Means of a sampled series in each phase of the steps, as far as its samples allow.
 
-A sample is a mean over an interval, which may lie in several phases. Its value counts for each of
-them by the time that the phase has in the interval: with ``w`` (ns) that time, the mean of a phase
-is ``sum(w * value) / sum(w)``. Where every interval holds the same mix of phases, this is the same
-mean for all. How much better than that it is, the *resolution* tells:
+A sample is a mean over an interval, which may span several phases. Its value counts for each of
+them by the time of the phase in the interval: with ``w`` (ns) that time, the mean of a phase is
+``sum(w * value) / sum(w)``. If every interval has the same mix of phases, this is the same mean for
+all phases. How much better it is than that is its *resolution*:
 
     resolution = (r - s) / (1 - s),   r = sum(w * w / length) / sum(w),   s = sum(w) / sum(length)
 
-over the intervals that overlap steps: ``s`` is the part of their time that the phase has, ``r`` the
-part that it has in those it is measured by. A series that has one level within the phase and
-another one outside of it shows, of the phase's distance from the mean, exactly this part; 1 is all
-of it, 0 nothing. Below :data:`RESOLVED` a phase has no value.
+over the intervals that overlap steps: ``s`` is the share of their time that is in the phase, ``r``
+its share in the intervals that it is measured by. If a series has one level within the phase and
+another outside, the measured difference between the phase and the mean is exactly this part of the
+true one: 1 is all of it, 0 nothing. Below :data:`RESOLVED` a phase has no value.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from haiprof.views.run.series import together
 STEP: Final = "step"
 #: From here on more than half of a difference between phases shows.
 RESOLVED: Final = 0.5
-#: Fewer samples of a phase say more of those instants than of the phase.
+#: With fewer samples, a phase's mean describes single instants rather than the phase.
 FEWEST: Final = 5
 SCHEMA: Final = {
     "metric": pl.String(),
@@ -46,8 +46,8 @@ Pieces = Mapping[str, tuple[Times, Times]]
 def pieces(spans: pl.DataFrame) -> dict[str, tuple[Times, Times]]:
     """Return when each phase was the innermost one: start and end of disjoint, sorted intervals.
 
-    ``step`` are all steps that ended, and ``other`` their time under no phase. Empty without steps
-    or without phases.
+    ``step`` is all complete steps, and ``other`` their time under no phase. Empty without steps or
+    without phases.
 
     Args:
         spans: the columns of :data:`haiprof.views.run.steps.COLUMNS`.
@@ -64,35 +64,35 @@ def pieces(spans: pl.DataFrame) -> dict[str, tuple[Times, Times]]:
     end = start + phases["duration"].to_numpy()
     names = phases["name"].cast(pl.String).to_numpy()
     from_, until, which = innermost(start, end)
-    made = {STEP: whole}
+    by_phase = {STEP: whole}
     for name in sorted(set(names)):
         own = names[which] == name
-        made[str(name)] = intersect(*merge(from_[own], until[own]), *whole)
+        by_phase[str(name)] = intersect(*merge(from_[own], until[own]), *whole)
     under_start, under_end = merge(start, end)
     limits = np.iinfo(np.int64)
     free = (
         np.concatenate((np.array([limits.min]), under_end)),
         np.concatenate((under_start, np.array([limits.max]))),
     )
-    made[step_views.OTHER] = intersect(*free, *whole)
-    return {name: piece for name, piece in made.items() if len(piece[0])}
+    by_phase[step_views.OTHER] = intersect(*free, *whole)
+    return {name: piece for name, piece in by_phase.items() if len(piece[0])}
 
 
 def phase_means(samples: pl.DataFrame, phases: Pieces) -> pl.DataFrame:
     """Return one row per metric and phase: its mean there, null where it is not resolved.
 
     Columns: ``metric``, ``phase``, ``mean`` (in the metric's unit), ``resolution`` (0 to 1) and
-    ``samples`` (how many it is made of). The instances of a metric are taken together. The rows of
-    ``step`` are the mean over all steps, null where most of their samples' time is not theirs.
+    ``samples`` (how many it is based on). The instances of a metric are combined. The rows of
+    ``step`` are the mean over all steps, null if most of their samples' time lies outside steps.
 
     Args:
         samples: ``time``, ``metric``, ``instance``, ``value``, ``flags`` of metrics whose values
             are means since the sample before.
-        phases: what :func:`pieces` returns.
+        phases: result of :func:`pieces`.
     """
     rows: list[dict[str, object]] = []
     if phases and samples.height:
-        # A value that is left out ended an interval all the same.
+        # An omitted value still ended an interval.
         ended = samples.select(pl.col("metric").cast(pl.String), "time").unique()
         ends = {str(m): np.sort(f["time"].to_numpy()) for (m,), f in ended.group_by("metric")}
         for (metric,), frame in together(samples).group_by("metric", maintain_order=True):
@@ -104,7 +104,7 @@ def phase_means(samples: pl.DataFrame, phases: Pieces) -> pl.DataFrame:
 
 
 def _begin(ends: Times, end: Times) -> Times:
-    """Return where the intervals begin that end at ``end``, some of all ``ends``."""
+    """Return the beginnings of the intervals that end at ``end``, which is a subset of ``ends``."""
     if len(ends) < 2:
         return end
     first = ends[0] - int(np.median(np.diff(ends)))

@@ -1,24 +1,24 @@
 """The pipeline of a job: what each rank did with each microbatch, bubbles, and the critical stage.
 
 A *job* is one interval of a rank in the pipeline: a forward of a microbatch, a backward, a send, an
-optimizer's step. Times are int64 ns UTC, durations ns.
+optimizer step. Times are int64 ns UTC, durations ns.
 
-The *window* of a step goes from the first job of any rank that computes to the last job's end, but
-begins no earlier than the window before it ends. A receive belongs to the step of the job that it
-is for. A rank is *busy* while it computes: forward, backward, optimizer; communicating and waiting
-are not. What is left of the window is the *bubble*:
+The *window* of a step lasts from the first computing job of any rank to the end of the last job,
+but begins no earlier than the previous window ends. A receive belongs to the step of the job that
+needs it. A rank is *busy* while it computes: forward, backward, optimizer; communicating and
+waiting are not. The rest of the window is the *bubble*:
 ``1 - busy / (ranks * window)``.
 
-The ideal bubble of a schedule is that of stages that all take the same time and communicate in
-none, for p stages, m microbatches and v chunks of the model on each rank:
+The ideal bubble of a schedule assumes that all stages take the same time and communicate in none,
+for p stages, m microbatches and v chunks of the model on each rank:
 
 * GPipe (all forwards, then all backwards) and 1F1B: (p - 1) / (m + p - 1). Huang et al., GPipe,
   2019, section 2.3; Narayanan et al., PipeDream, 2019.
-* interleaved 1F1B, and the same breadth first: (p - 1) / (v m + p - 1). Narayanan et al., Efficient
-  Large-Scale Language Model Training on GPU Clusters Using Megatron-LM, 2021, section 2.2 (there as
-  a ratio to the time without bubble, (p - 1) / (v m)).
+* interleaved 1F1B, and its breadth-first variant: (p - 1) / (v m + p - 1). Narayanan et al.,
+Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM, 2021, section 2.2
+(there as a ratio to the time without bubble, (p - 1) / (v m)).
 
-Of schedules with a backward in two parts (zero bubble) it depends on how long the parts take, and
+For schedules with a backward in two parts (zero bubble) it depends on how long the parts take, and
 is null.
 """
 
@@ -39,7 +39,7 @@ OPTIMIZER: Final = "optimizer"
 #: What a rank does for its stage.
 STAGE_KINDS: Final = (FORWARD, BACKWARD, WEIGHT)
 BUSY_KINDS: Final = (*STAGE_KINDS, OPTIMIZER)
-#: The kind of a job by its name in lower case; the first rule that fits.
+#: The kind of a job by its name in lower case; the first matching rule applies.
 KINDS: Final = (
     ("send", re.compile(r"(.*[-_ ])?send([-_ ].*)?|exchange.*")),
     ("recv", re.compile(r"(.*[-_ ])?(recv|receive)([-_ ].*)?")),
@@ -52,7 +52,7 @@ KINDS: Final = (
 OTHER: Final = "other"
 ZERO_BUBBLE: Final = "zero bubble"
 
-#: Of both tables, the categories that hold jobs, and the columns that are read of each.
+#: The categories of both tables that contain jobs, and the columns that are read of each.
 CATEGORIES: Final = ("user", "pipeline")
 DEVICE_COLUMNS: Final = (
     "start", "duration", "category", "name", "step", "microbatch", "stage", "chunk",
@@ -69,31 +69,31 @@ JOBS: Final = {
     "duration": pl.Int64(),
 }
 _WHO: Final = ["node", "rank", "pid"]
-#: So many steps are looked at for who waits for whom.
+#: At most this many steps are examined for waits between stages.
 _WAITED_STEPS: Final = 16
-#: Which way a job of a stage goes through the stages; the other part of a backward nowhere.
+#: The direction of a job through the stages; the second part of a backward has none.
 _DIRECTION: Final = {FORWARD: 1, BACKWARD: -1, WEIGHT: 0}
 
 
 class Pipeline(NamedTuple):
-    """The pipeline of a run, of every rank that has a part in it.
+    """The pipeline of a run, over all ranks that take part in it.
 
-    ``jobs``: whose, ``step``, ``kind`` (:data:`KINDS`), ``name``, ``microbatch``, ``stage`` (where
-    none is told the rank), ``chunk``, ``start``, ``duration``: the lanes of a timeline, one for
-    each rank.
+    ``jobs``: process, ``step``, ``kind`` (:data:`KINDS`), ``name``, ``microbatch``, ``stage`` (the
+    rank if there is none), ``chunk``, ``start``, ``duration``: the lanes of a timeline, one per
+    rank.
 
     ``lanes``: for each step and rank its ``stage`` (the first of several), ``forward``,
-    ``backward``, ``weight``, ``optimizer``, ``send``, ``recv``, ``busy`` (of several at a time one
-    counts), ``before`` (of the window, until it is first busy), ``between``, ``after``, ``bubble``
-    (a share).
+    ``backward``, ``weight``, ``optimizer``, ``send``, ``recv``, ``busy`` (overlapping jobs count
+    once), ``before`` (from the window's start until it is first busy), ``between``, ``after``,
+    ``bubble`` (a share).
 
     ``steps``: for each step its window's ``start`` and ``duration``, ``ranks``, ``busy`` of all,
     ``bubble``, ``schedule``, ``stages``, ``chunks``, ``microbatches``, ``ideal`` (bubble; null if
     unknown), ``critical`` (the stage that computes longest).
 
-    ``stages``: for each stage, the critical one first, mean times of a rank and step: ``busy`` (for
+    ``stages``: for each stage, the critical one first, mean times per rank and step: ``busy`` (for
     the stage), ``forward`` and ``backward`` of one microbatch, ``waited_for``: how long the other
-    ranks together waited until it was done, directly or through stages between.
+    ranks in total waited until it was done, directly or through stages between.
     """
 
     jobs: pl.DataFrame
@@ -109,7 +109,7 @@ def kind_of(name: str) -> str:
 
 
 def of_device(device_spans: pl.DataFrame) -> pl.DataFrame:
-    """Return the jobs of one process that a schedule tells, or that ranges were timed for on a GPU.
+    """Return the jobs of one process from a schedule, or from ranges timed on a GPU.
 
     Args:
         device_spans: with :data:`DEVICE_COLUMNS`; ranges without a microbatch are no jobs.
@@ -120,73 +120,73 @@ def of_device(device_spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def of_host(spans: pl.DataFrame) -> pl.DataFrame:
-    """Return the jobs of one process by its ranges on the host, where it has none of a device.
+    """Return the jobs of one process from its ranges on the host, if it has none on a device.
 
     Args:
-        spans: with :data:`SPAN_COLUMNS`; ranges whose attributes hold no microbatch are no jobs.
+        spans: with :data:`SPAN_COLUMNS`; ranges whose attributes have no microbatch are no jobs.
     """
-    told = pl.col("attributes").cast(pl.String)
-    ranges = told.str.contains('"microbatch":', literal=True)
+    attributes = pl.col("attributes").cast(pl.String)
+    ranges = attributes.str.contains('"microbatch":', literal=True)
     return _named(
         spans.filter((pl.col("category").cast(pl.String) == "pipeline") | ranges).with_columns(
-            # Not read as JSON: text that was cut off must not take the others with it.
-            told.str.extract(f'"{each}": ?(\\d+)').cast(pl.UInt32, strict=False).alias(each)
+            # Not parsed as JSON: truncated text must not take the others with it.
+            attributes.str.extract(f'"{each}": ?(\\d+)').cast(pl.UInt32, strict=False).alias(each)
             for each in ("microbatch", "stage", "chunk")
         )
     )
 
 
 def with_updates(jobs: pl.DataFrame, updates: pl.DataFrame) -> pl.DataFrame:
-    """Return jobs with the phases in which the optimizer worked, of a device or of the host."""
+    """Return jobs and the phases in which the optimizer worked, of a device or of the host."""
     return pl.concat([jobs, _named(updates)]).sort("start", maintain_order=True)
 
 
-def _named(told: pl.DataFrame) -> pl.DataFrame:
+def _named(jobs: pl.DataFrame) -> pl.DataFrame:
     """Return rows of either table as jobs."""
     name = pl.col("name").cast(pl.String)
-    known = {each: kind_of(each) for each in told.select(name.unique()).to_series()}
+    known = {each: kind_of(each) for each in jobs.select(name.unique()).to_series()}
     kinds = name.replace_strict(known, return_dtype=pl.String) if known else name
-    lacks = [pl.lit(None).alias(each) for each in JOBS if each not in (*told.columns, "kind")]
+    lacks = [pl.lit(None).alias(each) for each in JOBS if each not in (*jobs.columns, "kind")]
     return (
-        told.with_columns(name, kinds.alias("kind"), *lacks)
+        jobs.with_columns(name, kinds.alias("kind"), *lacks)
         .select(pl.col(column).cast(kind) for column, kind in JOBS.items())
         .sort("start", maintain_order=True)
     )
 
 
-def pipeline(told: pl.DataFrame, step: int | None = None) -> Pipeline:
-    """Return the pipeline that the jobs of all ranks make.
+def pipeline(jobs: pl.DataFrame, step: int | None = None) -> Pipeline:
+    """Return the pipeline formed by the jobs of all ranks.
 
     Args:
-        told: jobs of all ranks below each other, with whose they are in front.
+        jobs: the jobs of all ranks in one frame, with the columns of their process in front.
         step: of this step only.
     """
-    if not told.height:
-        return _empty(told)
+    if not jobs.height:
+        return _empty(jobs)
     own = pl.col("rank").cast(pl.UInt32, strict=False).fill_null(0)
     by_stage = pl.col("kind").is_in(STAGE_KINDS)
-    made = _with_what_they_need(told).with_columns(
+    placed = _with_what_they_need(jobs).with_columns(
         pl.when(by_stage).then(pl.col("stage").fill_null(own)).otherwise(pl.col("stage"))
     )
-    windows = _windows(made)
+    windows = _windows(placed)
     if step is not None:
         windows = windows.filter(pl.col("step") == step)
-        made = made.filter(pl.col("step") == step)
-        if not made.height:
-            return _empty(told)
-    lanes = _lanes(made, windows)
-    return Pipeline(made, lanes, _steps(made, lanes, windows), _stages(made))
+        placed = placed.filter(pl.col("step") == step)
+        if not placed.height:
+            return _empty(jobs)
+    lanes = _lanes(placed, windows)
+    return Pipeline(placed, lanes, _steps(placed, lanes, windows), _stages(placed))
 
 
-def _empty(told: pl.DataFrame) -> Pipeline:
-    jobs = told.clear()
-    windows = _windows(jobs)
-    lanes = _lanes(jobs, windows)
-    return Pipeline(jobs, lanes, _steps(jobs, lanes, windows), _stages(jobs))
+def _empty(jobs: pl.DataFrame) -> Pipeline:
+    none = jobs.clear()
+    windows = _windows(none)
+    lanes = _lanes(none, windows)
+    return Pipeline(none, lanes, _steps(none, lanes, windows), _stages(none))
 
 
 def _with_what_they_need(jobs: pl.DataFrame) -> pl.DataFrame:
-    """Put receives into the step of the next job: a step begins with that, and not before it."""
+    """Move receives into the step of the next job: a step begins with that, and not before it."""
     needing = pl.when(pl.col("kind").is_in(STAGE_KINDS)).then("step")
     following = needing.fill_null(strategy="backward").over(_WHO, order_by="start")
     is_recv = pl.col("kind") == "recv"
@@ -257,23 +257,23 @@ def _lanes(jobs: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _in_windows(jobs: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    """Cut jobs at the ends of windows; what of one begins early is in the window before."""
+    """Cut jobs at the ends of windows; a part that begins early is in the window before."""
     before = windows.select(
         "step",
         pl.col("step").shift(1).alias("earlier"),
         pl.col("begin").shift(1).alias("least"),
         pl.col("end").shift(1).alias("most"),
     )
-    made = (
+    cut = (
         jobs.filter(pl.col("step").is_not_null())
         .with_columns((pl.col("start") + pl.col("duration")).alias("end"))
         .join(windows.select("step", "begin"), on="step")
         .join(before, on="step")
     )
-    early = made.filter(pl.col("start") < pl.col("begin"), pl.col("earlier").is_not_null())
+    early = cut.filter(pl.col("start") < pl.col("begin"), pl.col("earlier").is_not_null())
     return pl.concat(
         [
-            made.with_columns(
+            cut.with_columns(
                 pl.max_horizontal("start", "begin").alias("start"),
                 pl.max_horizontal("end", "begin").alias("end"),
             ),
@@ -288,7 +288,7 @@ def _in_windows(jobs: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
 
 def _steps(jobs: pl.DataFrame, lanes: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     plan = _plan(jobs)
-    # A rank that did nothing in a step was idle in it.
+    # A rank without jobs in a step was idle in it.
     ranks = jobs.select(_WHO).n_unique() if jobs.height else 0
     window = pl.col("end") - pl.col("begin")
     return (
@@ -308,25 +308,25 @@ def _steps(jobs: pl.DataFrame, lanes: pl.DataFrame, windows: pl.DataFrame) -> pl
 
 
 def _plan(jobs: pl.DataFrame) -> pl.DataFrame:
-    """Return for each step its schedule, how large that is, its ideal, and the critical stage."""
-    told = jobs.filter(pl.col("step").is_not_null(), pl.col("kind").is_in(STAGE_KINDS))
+    """Return for each step its schedule and its size, its ideal bubble, and the critical stage."""
+    staged = jobs.filter(pl.col("step").is_not_null(), pl.col("kind").is_in(STAGE_KINDS))
     is_forward, is_backward = pl.col("kind") == FORWARD, pl.col("kind") == BACKWARD
     place = pl.struct("stage", "chunk")
-    whole = told.group_by("step").agg(
+    whole = staged.group_by("step").agg(
         place.n_unique().alias("places"), (pl.col("kind") == WEIGHT).any().alias("in_two")
     )
-    chunks = told.group_by("step", *_WHO).agg(place.n_unique().alias("chunks"))
+    chunks = staged.group_by("step", *_WHO).agg(place.n_unique().alias("chunks"))
     microbatches = (
-        told.filter(is_forward)
+        staged.filter(is_forward)
         .group_by("step", *_WHO, "stage", "chunk")
         .agg(pl.col("microbatch").n_unique().alias("microbatches"))
     )
-    # The order in which the last stage does its work tells schedules apart.
+    # The order of work on the last stage distinguishes schedules.
     last = (
-        told.sort(pl.col("chunk").fill_null(0), "stage", descending=True, maintain_order=True)
+        staged.sort(pl.col("chunk").fill_null(0), "stage", descending=True, maintain_order=True)
         .group_by("step", maintain_order=True)
         .agg(pl.col(*_WHO).first())
-        .join(told, on=["step", *_WHO], nulls_equal=True)
+        .join(staged, on=["step", *_WHO], nulls_equal=True)
         .group_by("step")
         .agg(
             is_forward.sum().alias("forwards"),
@@ -337,7 +337,7 @@ def _plan(jobs: pl.DataFrame) -> pl.DataFrame:
         )
     )
     critical = (
-        told.group_by("step", "stage")
+        staged.group_by("step", "stage")
         .agg(pl.col("duration").sum())
         .sort("step", "duration", "stage", descending=[False, True, False])
         .group_by("step")
@@ -345,7 +345,7 @@ def _plan(jobs: pl.DataFrame) -> pl.DataFrame:
     )
     p = (pl.col("places") // pl.col("chunks")).clip(lower_bound=1)
     v, m = pl.col("chunks"), pl.col("microbatches")
-    # With one microbatch there is one order only.
+    # With one microbatch there is only one order.
     breadth = (pl.col("first") >= pl.col("forwards")) & (m > 1)
     schedule = (
         pl.when((pl.col("stages") < 2) | (m == 0))
@@ -381,11 +381,11 @@ def _plan(jobs: pl.DataFrame) -> pl.DataFrame:
 
 
 def _stages(jobs: pl.DataFrame) -> pl.DataFrame:
-    told = jobs.filter(pl.col("step").is_not_null(), pl.col("kind").is_in(STAGE_KINDS))
-    steps = told["step"].unique().sort()
+    staged = jobs.filter(pl.col("step").is_not_null(), pl.col("kind").is_in(STAGE_KINDS))
+    steps = staged["step"].unique().sort()
     looked = steps.gather_every(max(1, -(-len(steps) // _WAITED_STEPS)))
     waited: dict[int, int] = defaultdict(int)
-    mine = told.filter(pl.col("step").is_in(looked.implode())).sort("step", "start")
+    mine = staged.filter(pl.col("step").is_in(looked.implode())).sort("step", "start")
     for _, step in mine.group_by("step", maintain_order=True):
         for stage, ns in _waited_for(step).items():
             waited[stage] += ns
@@ -399,7 +399,7 @@ def _stages(jobs: pl.DataFrame) -> pl.DataFrame:
         for kind in (FORWARD, BACKWARD)
     ]
     return (
-        told.group_by("stage")
+        staged.group_by("stage")
         .agg(
             (pl.col("duration").sum() / pl.struct("step", *_WHO).n_unique()).alias("busy"),
             of_one[0].alias(FORWARD),
@@ -430,7 +430,7 @@ def _waited_for(jobs: pl.DataFrame) -> dict[int, int]:
             columns
         ).iter_rows()
     ]
-    # Of several ranks of a stage the first make one pipeline, the second another one.
+    # If a stage has several ranks, the first of each form one pipeline, the second another.
     ranks: dict[tuple[int, int], set[tuple[object, ...]]] = defaultdict(set)
     for who, *_, stage, chunk in rows:
         ranks[stage, chunk].add(who)

@@ -1,8 +1,8 @@
 """Which stage of a pipeline the ranks of the others wait for.
 
-A forward needs the forward of the same microbatch on the stage before, a backward the backward on
-the stage after. A rank that stands idle before a job waits for what that job needs, until that is
-done; while the rank that is to do it stands idle itself, both wait for whom that one waits for.
+A forward needs the forward of the same microbatch on the previous stage, a backward the backward on
+the next stage. A rank that is idle before a job waits until what that job needs is done; if the
+rank that is to do it is idle itself, both wait for whatever that rank waits for.
 
 Tests: tests/views/run/test_pipeline.py.
 """
@@ -18,8 +18,8 @@ from typing import NamedTuple
 class Job(NamedTuple):
     """One forward (``step`` 1) or backward (-1) of a microbatch; 0 is a job that needs no other.
 
-    ``place`` counts the stages of the model, ``lane`` is the rank, and ``line`` tells the pipelines
-    of one job from each other.
+    ``place`` counts the stages of the model, ``lane`` is the rank, and ``line`` distinguishes the
+    pipelines of one job.
     """
 
     lane: Hashable
@@ -66,7 +66,7 @@ def waited_for(jobs: Iterable[Job]) -> dict[int, int]:
                 continue
             if each.place is not None:
                 found[each.place] += end - begin
-            # Clocks that are apart may make two ranks wait for each other.
+            # Unsynchronised clocks may make two ranks wait for each other.
             elif each.waits_for not in seen:
                 look(each.waits_for, begin, end, seen | {lane})
 
@@ -80,14 +80,14 @@ def waited_for(jobs: Iterable[Job]) -> dict[int, int]:
 def _stretches(
     jobs: list[Job], done: dict[tuple[int, int, int | None, int], Job], begin: int
 ) -> list[_Stretch]:
-    made = []
+    stretches = []
     at = begin
     for job in jobs:
         if job.start > at:
             needs = done.get((job.line, job.step, job.microbatch, job.place - job.step))
             if job.step and needs is not None and needs.lane != job.lane and needs.end > at:
-                made.append(_Stretch(at, min(needs.end, job.start), None, needs.lane))
+                stretches.append(_Stretch(at, min(needs.end, job.start), None, needs.lane))
         if job.end > max(at, job.start):
-            made.append(_Stretch(max(at, job.start), job.end, job.place, None))
+            stretches.append(_Stretch(max(at, job.start), job.end, job.place, None))
             at = job.end
-    return made
+    return stretches

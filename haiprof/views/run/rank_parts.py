@@ -1,4 +1,4 @@
-"""What the parts of the steps of many ranks took, in little room: some bytes for each.
+"""The durations of the parts of steps of many ranks, stored compactly: a few bytes each.
 
 Times and durations are int64 ns.
 """
@@ -23,27 +23,27 @@ PARTS: Final = {
     "start": pl.Int64(),
     "end": pl.Int64(),
 }
-#: More steps times ranks than this are not held at once, but some of each rank are.
+#: Beyond this product of steps and ranks, only some steps of each rank are stored.
 _MOST_STEPS: Final = 600_000
 _LEAST_STEPS: Final = 128
-#: The start and the end of what is no span.
+#: The start and the end of a part that is no span.
 _NEVER: Final = np.iinfo(np.int64).min
-#: Ranks leave a part together if their ends differ by less than this part of what starts do.
+#: Ranks leave a part together if their ends differ by less than this share of their starts' spread.
 _TOGETHER: Final = 0.5
 
 Cube = npt.NDArray[np.float32]
 
 
 def most_steps(ranks: int) -> int:
-    """Return how many steps of each of so many ranks are held."""
+    """Return how many steps are stored per rank, for this many ranks."""
     return max(_LEAST_STEPS, _MOST_STEPS // max(ranks, 1))
 
 
 def thinned(parts: pl.DataFrame, most: int) -> pl.DataFrame:
-    """Return the rows of at most so many steps, evenly spread.
+    """Return at most this many rows of steps, evenly spread.
 
-    Every second step, fourth, and so on, so that of ranks with more and with fewer steps the same
-    are left; never the even ones, at which jobs do what they do now and then.
+    Every second step, fourth, and so on, so that ranks with more and with fewer steps keep the same
+    ones; never the even ones, at which jobs do their occasional work.
     """
     stride = 1
     while parts["step"].n_unique() > most * stride:
@@ -66,7 +66,7 @@ class RankParts:
     """The parts of the steps of all ranks."""
 
     def __init__(self) -> None:
-        """Know no rank yet."""
+        """Start without any rank."""
         self._ranks: dict[str, _Rank] = {}
 
     def add(
@@ -76,9 +76,9 @@ class RankParts:
 
         Args:
             rank: its label.
-            parts: :data:`PARTS` but for ``rank``, a row per step and part; ``start`` and ``end``
-                are of its last span, null for what is no span.
-            clock: puts its times on the clock of all.
+            parts: :data:`PARTS` except ``rank``, a row per step and part; ``start`` and ``end`` are
+                those of its last span, null if it is no span.
+            clock: converts its times to the common clock.
         """
         rows = parts.drop_nulls(["step", "part", "duration"])
         if not rows.height:
@@ -87,22 +87,22 @@ class RankParts:
         names = rows["part"].unique().sort().to_list()
         number = rows["part"].replace_strict(names, range(len(names)), return_dtype=pl.Int64())
         column = number.to_numpy()
-        made = _Rank(
+        rank_steps = _Rank(
             steps.astype(np.int64),
             names,
             np.zeros((len(steps), len(names)), np.int64),
             *(np.full((len(steps), len(names)), _NEVER) for _ in range(2)),
         )
-        made.duration[row, column] = rows["duration"].to_numpy()
+        rank_steps.duration[row, column] = rows["duration"].to_numpy()
         is_span = (rows["start"].is_not_null() & rows["end"].is_not_null()).to_numpy()
-        for name, values in (("start", made.start), ("end", made.end)):
+        for name, values in (("start", rank_steps.start), ("end", rank_steps.end)):
             times = rows[name].filter(is_span).to_numpy()
             values[row[is_span], column[is_span]] = times if clock is None else clock(times)
-        self._ranks[rank] = made
+        self._ranks[rank] = rank_steps
 
     @property
     def ranks(self) -> list[str]:
-        """Which there are, in their order."""
+        """The ranks, in their order."""
         return sorted(self._ranks)
 
     @property
@@ -111,7 +111,7 @@ class RankParts:
         return sorted({name for each in self._ranks.values() for name in each.names})
 
     def fold(self, name: str, into: str) -> None:
-        """Make one part of two where a rank has not told them apart; else leave the first out."""
+        """Merge ``name`` into ``into`` if a rank has not separated them; else drop ``name``."""
         everybody = all(name in each.names for each in self._ranks.values())
         for each in self._ranks.values():
             if name not in each.names:
@@ -133,16 +133,16 @@ class RankParts:
 
     def shared_steps(self) -> Times:
         """Return the steps that all ranks have, in their order."""
-        made: Times | None = None
+        shared: Times | None = None
         for each in self._ranks.values():
-            made = each.steps if made is None else np.intersect1d(made, each.steps, True)
-        return np.zeros(0, np.int64) if made is None else made
+            shared = each.steps if shared is None else np.intersect1d(shared, each.steps, True)
+        return np.zeros(0, np.int64) if shared is None else shared
 
     def leave_waiting_out(self) -> None:
-        """Take away the time that ranks waited for each other in a part that they leave together.
+        """Subtract the time that ranks waited for each other in a part that they leave together.
 
-        There each waits until the last of them has begun it. Where there is none such, nobody
-        waited as far as can be seen.
+        There, each waits until the last of them has begun it. If there is no such part, no waiting
+        can be seen.
         """
         steps, found = self.shared_steps(), None
         gained = 0.0
@@ -168,7 +168,7 @@ class RankParts:
     def _met(self, name: str, steps: Times) -> tuple[Times, Times, Times, Times]:
         """Return when the first and the last rank began a part, and when they ended it.
 
-        Of steps in which not all ranks have it, never.
+        For steps in which not all ranks have it, never.
         """
         known = np.ones(len(steps), np.bool_)
         highest = np.iinfo(np.int64).max
@@ -189,23 +189,23 @@ class RankParts:
         return first, last, earliest, latest
 
     def durations(self, width: int) -> Cube:
-        """Return the mean duration of each rank, so many shared steps, and part.
+        """Return the mean duration of each rank, group of shared steps, and part.
 
         To a ten-millionth of it: there may be millions.
         """
         steps, names = self.shared_steps(), self.names
         edges = np.arange(0, len(steps), width)
         sizes = np.diff(np.append(edges, len(steps)))
-        made = np.zeros((len(self._ranks), len(edges), len(names)), np.float32)
+        cube = np.zeros((len(self._ranks), len(edges), len(names)), np.float32)
         for number, rank in enumerate(self.ranks if len(edges) else ()):
             each = self._ranks[rank]
             rows = np.searchsorted(each.steps, steps)
             sums = np.add.reduceat(each.duration[rows], edges, 0) / sizes[:, None]
-            made[number][:, [names.index(name) for name in each.names]] = sums
-        return made
+            cube[number][:, [names.index(name) for name in each.names]] = sums
+        return cube
 
     def spanned(self, rank: str, since: int | None, until: int | None) -> tuple[int, int, int]:
-        """Return from when to when a rank's spans in some of its steps are, and of how many."""
+        """Return the start and end of a rank's spans in some of its steps, and their number."""
         each = self._ranks[rank]
         known = each.start != _NEVER
         if since is not None:

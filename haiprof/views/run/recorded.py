@@ -1,8 +1,8 @@
 """When kernels were recorded, and which whole steps lie within.
 
-Kernels are recorded at times only; the events of kind ``kernels`` tell when. What is said of
-kernels is therefore said of *recorded steps*: those that lie whole within a recorded interval.
-Times are int64 ns UTC.
+Kernels are recorded only at times; the events of kind ``kernels`` say when. Statements on kernels
+therefore refer to *recorded steps*: those that lie completely within a recorded interval. Times are
+int64 ns UTC.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from haiprof.views.run import steps as step_views
 from haiprof.views.run.busy import BUSY_KINDS
 from haiprof.views.run.device_steps import STEPS_SCHEMA, device_steps
 
-#: The kind of the events that tell when kernels were recorded.
+#: The kind of the events that say when kernels were recorded.
 EVENT_KIND = "kernels"
-#: The kind of the event that the recording has ended because the job replays CUDA graphs.
+#: The kind of the event saying that recording ended because the job replays CUDA graphs.
 GRAPHS_KIND = "graphs"
 RECORDED_SCHEMA = {
     "start": pl.Int64(),
@@ -45,38 +45,41 @@ def recorded(
 
     Those are the steps that the host began and ended within it. An interval without an end lasted
     until the process ended. The steps within it are then those that began after it did and ended
-    before the last activity that was recorded: what the GPU did later may not have reached the
-    disk. Of an interval without a beginning no step is known, unless its event tells them.
+    before the last recorded activity: what the GPU did later may not have reached the disk. For an
+    interval without a beginning no step is known, unless its event names them.
 
-    ``first_step`` and ``last_step`` are those of the first and the last whole step in time: where
-    the job began to count anew in between, the last may be less than the first.
+    ``first_step`` and ``last_step`` are those of the first and the last complete step in time: if
+    the job restarted its count in between, the last may be less than the first.
 
     Args:
         events: ``time``, ``kind`` and ``attributes`` of events; only those of kind ``kernels``
-            count. A row whose attributes cannot be read is passed over.
-        on_host: what :func:`host_steps` returns.
-        on_device: what :func:`device_steps` returns.
+            count. A row with unreadable attributes is skipped.
+        on_host: result of :func:`host_steps`.
+        on_device: result of :func:`device_steps`.
         ended_ns: when the process ended; None while it runs.
-        last_ns: end of the last activity that was recorded; None without any.
+        last_ns: end of the last recorded activity; None without any.
     """
     rows: list[dict[str, Any]] = []
     open_ = False
-    for time, told in _told(events):
-        begins = told.get("recording")
+    for time, attributes in _attributes(events):
+        begins = attributes.get("recording")
         if begins is True:
             if open_ and rows[-1]["end"] is None:
                 rows[-1]["end"] = time
-            rows.append({"start": time, "end": None, "begun_by": _word(told.get("why"))})
-            rows[-1]["mode"] = _word(told.get("mode"))
+            rows.append({"start": time, "end": None, "begun_by": _word(attributes.get("why"))})
+            rows[-1]["mode"] = _word(attributes.get("mode"))
             open_ = True
         elif begins is False:
             if not open_:
                 # Its beginning was overwritten in the ring.
-                rows.append({"start": None, "mode": _word(told.get("mode"))})
+                rows.append({"start": None, "mode": _word(attributes.get("mode"))})
             rows[-1]["end"] = time
-            rows[-1]["ended_by"] = _word(told.get("why"))
-            if "first_step" in told:
-                first, last = _number(told["first_step"]), _number(told.get("last_step"))
+            rows[-1]["ended_by"] = _word(attributes.get("why"))
+            if "first_step" in attributes:
+                first, last = (
+                    _number(attributes["first_step"]),
+                    _number(attributes.get("last_step")),
+                )
                 if first is not None and last is not None and first <= last:
                     rows[-1].update(first_step=first, last_step=last, steps=last - first + 1)
             elif open_:
@@ -96,7 +99,9 @@ def ended_by_graphs(events: pl.DataFrame) -> bool:
         events: ``time``, ``kind`` and ``attributes`` of events of both kinds.
     """
     ended = events.filter(pl.col("kind") == GRAPHS_KIND)["time"].to_list()
-    begun = [time for time, told in _told(events) if told.get("recording") is True]
+    begun = [
+        time for time, attributes in _attributes(events) if attributes.get("recording") is True
+    ]
     return bool(ended) and max(ended) > max(begun, default=0)
 
 
@@ -136,40 +141,40 @@ def _close(
 
 
 def host_steps(spans: pl.DataFrame) -> pl.DataFrame:
-    """Return ``step``, ``start`` and ``end`` of the steps of the host that ended."""
+    """Return ``step``, ``start`` and ``end`` of the complete steps of the host."""
     found = step_views.steps(spans)
     return found.select("step", "start", (pl.col("start") + pl.col("duration")).alias("end"))
 
 
 def times(intervals: pl.DataFrame, last_ns: int | None) -> tuple[Times, Times] | None:
-    """Return when kernels were recorded, sorted and disjoint; None where nothing tells of it.
+    """Return when kernels were recorded, sorted and disjoint; None if no event says so.
 
     Args:
-        intervals: what :func:`recorded` returns. One without a beginning begins when the one
-            before ended, one without an end lasts until the last activity.
-        last_ns: end of the last activity that was recorded.
+        intervals: result of :func:`recorded`. One without a beginning begins when the one before
+            ended, one without an end lasts until the last activity.
+        last_ns: end of the last recorded activity.
     """
     if not intervals.height:
         return None
     earliest, latest = np.iinfo(np.int64).min, np.iinfo(np.int64).max
-    told = intervals.select(
+    bounds = intervals.select(
         pl.coalesce("start", pl.col("end").shift(), pl.lit(earliest)),
         pl.coalesce("end", pl.lit(latest if last_ns is None else last_ns)),
     )
-    return merge(told["start"].to_numpy(), told["end"].to_numpy())
+    return merge(bounds["start"].to_numpy(), bounds["end"].to_numpy())
 
 
 def windows(intervals: pl.DataFrame, steps: pl.DataFrame, on_host: pl.DataFrame) -> pl.DataFrame:
     """Return those of ``steps`` (of devices, or of the host) in which kernels were recorded.
 
     Args:
-        intervals: what :func:`recorded` returns.
+        intervals: result of :func:`recorded`.
         steps: ``device``, ``group``, ``step``, ``start``, ``end``. A step that began before the
-            recording is told of only from there on. One that the GPU ended after it is left out:
-            what still ran then may not have been recorded.
-        on_host: what :func:`host_steps` returns.
+            recording counts only from there on. One that the GPU finished after it is left out: its
+            last activities may not have been recorded.
+        on_host: result of :func:`host_steps`.
     """
-    made = [steps.clear()]
+    parts = [steps.clear()]
     placed = _with_host(steps, on_host)
     rows = intervals.select("start", "end", "first_step", "last_step", "steps").rows()
     for number, (start, end, first, last, count) in enumerate(rows):
@@ -186,17 +191,17 @@ def windows(intervals: pl.DataFrame, steps: pl.DataFrame, on_host: pl.DataFrame)
             chosen = chosen.filter(pl.col("end") <= end)
             on_time &= pl.col("ended_on_host") <= end
         if count == last - first + 1:
-            # The numbers name each step once; those of steps that the host's spans lack, too.
+            # The numbers name each step once, including steps that the host's spans lack.
             lacking = pl.col("begun_on_host").is_null()
             on_time = (on_time | lacking) & pl.col("step").is_between(first, last)
-        made.append(chosen.filter(on_time).select(steps.columns))
-    return pl.concat(made).sort("device", "start")
+        parts.append(chosen.filter(on_time).select(steps.columns))
+    return pl.concat(parts).sort("device", "start")
 
 
 def _with_host(steps: pl.DataFrame, on_host: pl.DataFrame) -> pl.DataFrame:
-    """Add when the host began and ended each step; null where its spans do not tell.
+    """Add when the host began and ended each step; null if its spans do not show it.
 
-    Of several with one number (a job that counted anew) that is the last one that the host had
+    If several have one number (the job restarted its count), it is the last one that the host had
     begun when the device ended its own, since a device is behind the host.
     """
     host = on_host.select(
@@ -220,34 +225,34 @@ def all_windows(
 ) -> pl.DataFrame:
     """Return the recorded steps of each device.
 
-    A device without phases of its own has the host's steps: the GPU runs behind the host, so what
-    it does at the ends of a recorded interval is then a little off.
+    A device without phases of its own has the host's steps: the GPU runs behind the host, so its
+    activity at the ends of a recorded interval is then slightly off.
     """
     own = windows(intervals, device_steps(phases), on_host)
     used = kernels.filter(pl.col("kind").is_in(list(BUSY_KINDS)))["device"].drop_nulls().unique()
     others = sorted(set(used) - set(phases["device"].unique()))
-    made = [own]
+    frames = [own]
     for device in others:
         steps = on_host.with_row_index("group").select(
             pl.lit(device).alias("device"), "group", "step", "start", "end"
         )
         cast = steps.select(pl.col(name).cast(kind) for name, kind in STEPS_SCHEMA.items())
-        made.append(windows(intervals, cast, on_host))
-    return pl.concat(made)
+        frames.append(windows(intervals, cast, on_host))
+    return pl.concat(frames)
 
 
-def _told(events: pl.DataFrame) -> list[tuple[int, dict[str, Any]]]:
-    """Return time and attributes of the events that tell when kernels were recorded."""
+def _attributes(events: pl.DataFrame) -> list[tuple[int, dict[str, Any]]]:
+    """Return time and attributes of the events that say when kernels were recorded."""
     rows = events.filter(pl.col("kind") == EVENT_KIND).sort("time", maintain_order=True)
-    made = []
+    parsed = []
     for time, text in rows.select("time", "attributes").iter_rows():
         try:
             attributes = json.loads(text or "")
         except (ValueError, RecursionError):
             continue
         if isinstance(attributes, dict):
-            made.append((time, attributes))
-    return made
+            parsed.append((time, attributes))
+    return parsed
 
 
 def _word(value: object) -> str | None:

@@ -1,4 +1,4 @@
-"""Samples as time series: thinned for the eye, and summed up."""
+"""Samples as time series: thinned for display, and summarised."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import polars as pl
 from haiprof.schema import FLAG_IMPLAUSIBLE
 from haiprof.views.intervals import Index, Times
 
-#: Units whose instances add up to the whole; of the others (%, ratio, °C) a mean is taken.
+#: Units whose instances add up to the whole; the others (%, ratio, °C) are averaged.
 ADDITIVE_UNITS = frozenset({"bytes", "bytes_per_s", "watts", "count", "count_per_s", "per_s"})
 #: A packet passes several interfaces (a bond and its members, a VLAN), so these are not added.
 _INTERFACES = "net."
 #: Traffic on it never leaves the node.
 _LOOPBACK = "lo"
-#: How long a value counts that is the only one, ns: the sampler reads once a second.
+#: The time that a single value stands for, ns: the sampler reads once a second.
 _ALONE_NS = 10**9
 
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """One metric over a run, its instances taken together; ``parts`` is how many it has.
+    """One metric over a run, its instances combined; ``parts`` is the number of instances.
 
-    ``mean`` is over the time from ``begin`` to ``end`` (ns UTC), which the ``samples`` cover: so
-    many instants, of all instances together.
+    ``mean`` is over the time from ``begin`` to ``end`` (ns UTC), which the ``samples`` cover: their
+    number, over all instances combined.
     """
 
     mean: float
@@ -38,7 +38,7 @@ class Stat:
 
 
 def decimate(x: Times, y: npt.NDArray[np.float64], points: int) -> Index:
-    """Return indices of at most ``points`` of the points, with the least and the greatest kept.
+    """Return indices of at most ``points`` points, including the minimum and the maximum.
 
     Args:
         x: positions, ascending.
@@ -58,9 +58,9 @@ def decimate(x: Times, y: npt.NDArray[np.float64], points: int) -> Index:
 
 
 def usable(samples: pl.DataFrame) -> pl.DataFrame:
-    """Return the samples with a value that was measured, ``metric`` and ``instance`` as strings.
+    """Return the samples with a measured value, ``metric`` and ``instance`` as strings.
 
-    One that is more than the hardware can do (``flags``) stands for a counter that went wrong.
+    A value beyond what the hardware can do (``flags``) comes from a counter that went wrong.
     """
     measured = pl.col("value").is_not_null() & pl.col("value").is_finite()
     if "flags" in samples.columns:
@@ -71,7 +71,7 @@ def usable(samples: pl.DataFrame) -> pl.DataFrame:
 
 
 def left_out(samples: pl.DataFrame) -> dict[str, int]:
-    """Return how many values of each metric :func:`usable` leaves out as implausible."""
+    """Return how many values of each metric :func:`usable` drops as implausible."""
     if "flags" not in samples.columns:
         return {}
     counts = samples.filter(_implausible()).group_by("metric").len().sort("metric")
@@ -83,12 +83,12 @@ def _implausible() -> pl.Expr:
 
 
 def stats(samples: pl.DataFrame) -> dict[str, Stat]:
-    """Sum up each metric over time, of the values that are :func:`usable`.
+    """Summarise each metric over time, from the :func:`usable` values.
 
-    Values without an instance are the whole, and instances its parts. Where a metric has only
-    parts, those of one instant are added or, for a unit that does not add up, averaged; of network
-    interfaces the busiest stands for all, and a part of a part (``gpu0/mig1`` of ``gpu0``) is in it
-    already.
+    Values without an instance are the whole, and instances its parts. If a metric has only parts,
+    those of one instant are added or, in a unit that does not add up, averaged; among network
+    interfaces the busiest stands for all, and a part of a part (``gpu0/mig1`` of ``gpu0``) is
+    already included.
     """
     found = _busiest_interface(_without_nested(usable(samples)))
     parts = dict(
@@ -101,7 +101,7 @@ def stats(samples: pl.DataFrame) -> dict[str, Stat]:
 
 
 def together(samples: pl.DataFrame) -> pl.DataFrame:
-    """Return ``metric``, ``time`` and ``value``, sorted: instances taken together as in a Stat."""
+    """Return ``metric``, ``time`` and ``value``, sorted: instances combined as in a Stat."""
     found = _whole(_busiest_interface(_without_nested(usable(samples))))
     return _instants(found, ["metric"]).select("metric", "time", "value").sort("metric", "time")
 
@@ -112,14 +112,14 @@ def _whole(samples: pl.DataFrame) -> pl.DataFrame:
 
 
 def stats_by_instance(samples: pl.DataFrame) -> dict[str, dict[str, Stat]]:
-    """Sum up each metric of each instance over time: instance -> metric -> statistics."""
+    """Summarise each metric of each instance over time: instance -> metric -> statistics."""
     found = usable(samples).filter(pl.col("instance").is_not_null())
-    made: dict[str, dict[str, Stat]] = {}
+    by_instance: dict[str, dict[str, Stat]] = {}
     for instance, metric, mean, top, begin, end, count in _summed(
         found, ["instance", "metric"]
     ).iter_rows():
-        made.setdefault(instance, {})[metric] = Stat(mean, top, 1, begin, end, count)
-    return made
+        by_instance.setdefault(instance, {})[metric] = Stat(mean, top, 1, begin, end, count)
+    return by_instance
 
 
 def _summed(samples: pl.DataFrame, by: list[str]) -> pl.DataFrame:
@@ -149,9 +149,9 @@ def _instants(samples: pl.DataFrame, by: list[str]) -> pl.DataFrame:
 
 
 def mean_over_time(column: str) -> pl.Expr:
-    """Average ``column`` of rows sorted by ``time``, each for the time since the row before it.
+    """Average ``column`` of rows sorted by ``time``, each weighted by the time since the last row.
 
-    A source that costs too much is read less often: its values stand for longer.
+    An expensive source is read less often: its values stand for longer.
     """
     return (pl.col(column) * _weight()).sum() / _weight().sum()
 

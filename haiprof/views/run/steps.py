@@ -28,7 +28,7 @@ PHASES_SCHEMA = {
 
 
 def steps(spans: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per step that ended: ``step``, ``start`` (ns UTC), ``duration`` (ns)."""
+    """Return one row per complete step: ``step``, ``start`` (ns UTC), ``duration`` (ns)."""
     return (
         spans.filter(pl.col("category") == "step")
         .select("step", "start", pl.col("duration").clip(lower_bound=0))
@@ -37,7 +37,7 @@ def steps(spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def phases(spans: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per step and phase, for the steps that ended.
+    """Return one row per complete step and phase.
 
     Columns: ``step``, ``name``, ``category`` (``phase``, ``user``, ``other``), ``duration`` (ns:
     self time, that is without the phases, or user ranges, nested in it on its thread), ``count``
@@ -52,7 +52,7 @@ def phases(spans: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
 
 
 def parts(spans: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """Return what splits each step without overlap: ``row`` of the step, ``name``, ``duration``.
+    """Return the disjoint parts of each step: ``row`` of the step, ``name``, ``duration``.
 
     Those are the torch phases and ``other``; in a step without phases, user ranges and ``other``.
     """
@@ -63,7 +63,7 @@ def parts(spans: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _phases_by_row(spans: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """As :func:`phases`, with the step's ``row`` in ``steps``: numbers may begin anew."""
+    """Like :func:`phases`, with the step's ``row`` in ``steps``: numbers may restart."""
     if not steps.height:
         return pl.DataFrame(schema={"row": pl.Int64(), **PHASES_SCHEMA}).drop("step")
     spans = spans.filter(pl.col("category").is_in(["phase", "user"]))
@@ -74,7 +74,7 @@ def _phases_by_row(spans: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     inside = which >= 0
     low = steps["start"].to_numpy()
     high = low + steps["duration"].to_numpy()
-    # A recording that is ended in the middle of a phase ends the step, too, but not the phase.
+    # A recording that stops in the middle of a phase ends the step, too, but not the phase.
     begin, end = (np.where(inside, np.clip(at, low[which], high[which]), at) for at in (start, end))
     own = _self_times_by_thread(begin, end, spans["thread"].to_numpy(), is_phase)
 
@@ -166,7 +166,7 @@ def _step_of(spans: pl.DataFrame, steps: pl.DataFrame) -> Index:
     by_number = np.argsort(step_number, kind="stable")
     ordered = step_number[by_number]
     if len(ordered) > 1 and np.any(ordered[1:] == ordered[:-1]):
-        # The job restarted its count: only the time tells two steps of one number apart.
+        # The job restarted its count: only the time distinguishes two steps of one number.
         agrees = (number == -1) | (number == step_number[by_time])
         return np.where(in_time & agrees, by_time, -1)
     place = np.minimum(np.searchsorted(ordered, number), len(ordered) - 1)

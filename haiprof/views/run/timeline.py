@@ -1,4 +1,4 @@
-"""One recorded step in lanes, in a bounded number of shapes however many kernels it has."""
+"""One recorded step as lanes of shapes, whose number is bounded however many kernels it has."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from haiprof.views.kernel_names import demangled, short_name
 from haiprof.views.run.busy import BUSY_KINDS
 from haiprof.views.trace.linking.roles import communicates
 
-#: Streams of one device with a lane of their own: of more, those with most activity.
+#: At most this many streams of a device have their own lane: those with the most activity.
 _MOST_STREAMS = 5
 OTHERS = "other streams"
 PHASES = "phases"
@@ -34,7 +34,7 @@ class Timeline:
 
     ``shapes`` has the columns :data:`LANES_SCHEMA`: ``lane`` is ``phases`` or a stream, ``what``
     is ``phase``, ``kernel``, ``communication``, ``memcpy`` or ``memset``, ``name`` that of the
-    longest activity and ``count`` how many the shape stands for.
+    longest activity and ``count`` how many activities the shape stands for.
     """
 
     step: int
@@ -46,16 +46,16 @@ class Timeline:
 def typical_step(
     kernels: pl.DataFrame, phases: pl.DataFrame, recorded_steps: pl.DataFrame, shapes: int
 ) -> Timeline | None:
-    """Return the recorded step whose duration is the median; None without recorded steps.
+    """Return the recorded step of median duration; None without recorded steps.
 
     Activities of one lane and kind whose gaps are too small to be seen become one shape, so that
-    there are at most about ``shapes`` of activities, and one of each device phase.
+    there are at most about ``shapes`` of activities, and one for each device phase.
 
     Args:
         kernels: activities, with their ``stream``.
-        phases: what :func:`haiprof.views.run.device_steps.segments` returns.
-        recorded_steps: what :func:`haiprof.views.run.recorded.windows` returns.
-        shapes: at least as many as lanes.
+        phases: result of :func:`haiprof.views.run.device_steps.segments`.
+        recorded_steps: result of :func:`haiprof.views.run.recorded.windows`.
+        shapes: at least the number of lanes.
     """
     if not recorded_steps.height:
         return None
@@ -88,13 +88,13 @@ def typical_step(
     laned = _laned(found)
     lanes = max(laned.select("device", "lane", "what").n_unique(), 1) if laned.height else 1
     together = _together(laned, max((high - low) // max(shapes // lanes, 1), 1))
-    made = pl.concat(
+    all_shapes = pl.concat(
         [
             frame.select(pl.col(name).cast(kind) for name, kind in LANES_SCHEMA.items())
             for frame in (of_phases, together)
         ]
     )
-    return Timeline(chosen["step"], low, high - low, made)
+    return Timeline(chosen["step"], low, high - low, all_shapes)
 
 
 def _laned(kernels: pl.DataFrame) -> pl.DataFrame:
@@ -118,7 +118,7 @@ def _laned(kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _together(kernels: pl.DataFrame, gap: int) -> pl.DataFrame:
-    """Put activities of one lane and kind that follow within ``gap`` ns into one shape."""
+    """Combine activities of one lane and kind that follow within ``gap`` ns into one shape."""
     ordered = kernels.sort("device", "lane", "what", "start", maintain_order=True)
     keys = ordered.select(pl.struct("device", "lane", "what").rle_id().alias("key"))["key"]
     shape = _shapes(
@@ -127,7 +127,7 @@ def _together(kernels: pl.DataFrame, gap: int) -> pl.DataFrame:
         ordered["end"].to_numpy(),
         gap,
     )
-    made = (
+    combined = (
         ordered.with_columns(pl.Series("shape", shape))
         .group_by("shape", "device", "lane", "what", maintain_order=True)
         .agg(
@@ -137,16 +137,16 @@ def _together(kernels: pl.DataFrame, gap: int) -> pl.DataFrame:
             pl.len().alias("count"),
         )
     )
-    readable = demangled(made["name"].drop_nulls().unique())
+    readable = demangled(combined["name"].drop_nulls().unique())
     short = {name: short_name(text) for name, text in readable.items()}
-    return made.with_columns(pl.col("name").replace(short))
+    return combined.with_columns(pl.col("name").replace(short))
 
 
 def _shapes(key: Index, start: Times, end: Times, gap: int) -> Index:
     """Number the shapes of activities that are sorted by key and start."""
     if not len(key):
         return np.zeros(0, np.int64)
-    # The keys are laid far apart, so that one running maximum serves all.
+    # The keys are spaced far apart, so that one running maximum serves all.
     base = int(start.min())
     apart = int(end.max()) - base + gap + 1
     begun = start - base + key * apart

@@ -1,11 +1,11 @@
-"""Bandwidth of copies and sets in device memory, over time and summed up by direction.
+"""Bandwidth of copies and sets in device memory, over time and summarised by direction.
 
 The formula is HTA's (``get_memory_bw_time_series``): each copy adds its own bandwidth while it
-lasts, so that copies at the same time add up. A copy's bandwidth is what the trace tells
-(the column ``bandwidth``: the tracer knows times finer than it writes them),
-else its bytes by its duration. Copies of no length have no bandwidth that is known and are left
-out. HTA keeps a running sum of floats, whose error it takes for bandwidth after the last copy has
-ended; here no copy is exactly 0.
+lasts, so that simultaneous copies add up. A copy's bandwidth is the trace's (the column
+``bandwidth``: the tracer knows times more precisely than it writes them), else its bytes divided
+by its duration. Copies of zero duration have no known bandwidth and are left out. HTA keeps a
+running sum of floats, and reports its rounding error as bandwidth after the last copy has ended;
+here, no copy is exactly 0.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def bandwidth(linked: Linked, *, drop_last_step: bool = False) -> pl.DataFrame:
         "end",
         pl.coalesce("bandwidth", computed).alias("bandwidth"),
     ).filter(pl.col("bandwidth").is_not_null(), pl.col("end") > pl.col("start"))
-    made = [_series(mine) for mine in copies.partition_by("device", "kind")]
-    made.sort(key=lambda frame: (frame["device"][0] is not None, *frame.row(0)[:2]))
-    return pl.concat(made) if made else pl.DataFrame(schema=SCHEMA)
+    series = [_series(mine) for mine in copies.partition_by("device", "kind")]
+    series.sort(key=lambda frame: (frame["device"][0] is not None, *frame.row(0)[:2]))
+    return pl.concat(series) if series else pl.DataFrame(schema=SCHEMA)
 
 
 SCHEMA = {
@@ -55,7 +55,7 @@ SCHEMA = {
 
 
 def summary(series: pl.DataFrame) -> pl.DataFrame:
-    """Sum up what :func:`bandwidth` returned, over its changes to some bandwidth, as HTA does.
+    """Summarise what :func:`bandwidth` returned, over its non-zero changes, as HTA does.
 
     Returns:
         One row per device and kind: ``device``, ``kind``, ``count``; in GB/s ``mean``, ``std``,
@@ -82,15 +82,15 @@ def _series(copies: pl.DataFrame) -> pl.DataFrame:
     time = np.concatenate((copies["start"].to_numpy(), copies["end"].to_numpy()))
     change = np.concatenate((speed, -speed))
     count = np.repeat(np.array([1, -1], np.int64), len(speed))
-    # What ends at an instant ends before what begins then.
+    # At one instant, ends come before beginnings.
     order = np.lexsort((count, time))
     open_ = np.cumsum(count[order])
     total = np.cumsum(change[order])
-    # The error of the sum so far is known wherever nothing is open.
+    # The sum's rounding error is known whenever nothing is open.
     idle = np.maximum.accumulate(np.where(open_ == 0, np.arange(len(open_)), -1))
     error = np.where(idle >= 0, total[idle], 0.0)
-    made = np.where(open_ == 0, 0.0, np.maximum(total - error, 0.0))
+    bandwidth = np.where(open_ == 0, 0.0, np.maximum(total - error, 0.0))
     rows = np.tile(np.arange(len(speed)), 2)[order]
     return copies[rows].select(
-        "device", "kind", pl.Series("time", time[order]), pl.Series("bandwidth", made)
+        "device", "kind", pl.Series("time", time[order]), pl.Series("bandwidth", bandwidth)
     )

@@ -1,14 +1,13 @@
-"""The communications of one rank: which collective each was, of which group, how long and how much.
+"""The communications of one rank: which collective, of which group, how long and how much.
 
 A communication is a kernel that communicates (:mod:`haiprof.views.trace.linking.roles`), attributed
-by
-correlation: to the call that launched it, and so to the operations around that call. An operation
-that communicates on the host itself (gloo, MPI, UCC) is one as well, and so is any where no device
-was recorded. Of what a kernel is said to be, the kernel's own arguments count first, then those of
-the operations around its launch from the inside out, then its name.
+by correlation to the call that launched it, and so to the operations around that call. An operation
+that communicates on the host itself (gloo, MPI, UCC) is one as well, and so is any operation if no
+device was recorded. A kernel's attributes come from its own arguments first, then from those of the
+operations around its launch from the inside out, then from its name.
 
 The plugin joins kernels with operations by their External id instead, which in the traces of torch
-1.12 to 2.1 is the kernel's correlation, and knows five operations by name.
+1.12 to 2.1 is the kernel's correlation, and recognises five operations by name.
 
 Tests: tests/views/trace/test_distributed.py.
 """
@@ -47,7 +46,7 @@ SCHEMA = {
     "activity": pl.UInt32(),
 }
 
-#: Bytes of an element, by what torch calls its type in ``dtype`` and in ``Input type``.
+#: Bytes per element, by torch's names for the type in ``dtype`` and in ``Input type``.
 _SIZES = {
     "float": 4, "double": 8, "half": 2, "bfloat16": 2, "int": 4, "long": 8, "long int": 8,
     "short": 2, "byte": 1, "char": 1, "signed char": 1, "unsigned char": 1, "bool": 1,
@@ -57,7 +56,7 @@ _SIZES = {
 _ACTIVITY = (
     "step", "start", "end", "device", "stream", "row", "runtime", "op", "name", "correlation",
 )  # fmt: skip
-_TOLD = ("op", "group", "ranks", "group_size", "type", "elements_in", "elements_out", "bytes")
+_RECORDED = ("op", "group", "ranks", "group_size", "type", "elements_in", "elements_out", "bytes")
 
 
 def communications(linked: Linked, *, world_size: int | None = None) -> pl.DataFrame:
@@ -65,32 +64,33 @@ def communications(linked: Linked, *, world_size: int | None = None) -> pl.DataF
 
     Args:
         linked: the trace.
-        world_size: ranks of the job, to take for the size of a group that the trace says nothing
-            of (before torch 2.1 it never does).
+        world_size: ranks of the job, used as the size of a group that the trace does not describe
+            (before torch 2.1 it never does).
 
     Returns:
         One row per kernel or host operation that communicated: ``step``, ``op`` (``all_reduce``, …;
-        null where nobody tells), ``group``, ``ranks``, ``group_size``, ``type``, ``bytes`` (that
+        null if unknown), ``group``, ``ranks``, ``group_size``, ``type``, ``bytes`` (that
         this rank put in), ``size`` (by which NCCL's tests measure bandwidth: of the whole array,
         see :func:`size`), ``start`` and ``end`` (ns), ``device`` and ``stream`` (null for the
         host), ``call`` (the row in ``linked.ops`` of the operation that communicated) and
         ``activity`` (the row in ``linked.activities``).
     """
-    made = linked.once(_found)
-    if world_size and made.height:
+    found = linked.once(_found)
+    if world_size and found.height:
         unknown = pl.col("group_size").is_null() & pl.col("group").is_null()
         world = pl.lit(world_size, pl.UInt32())
-        made = made.with_columns(
+        found = found.with_columns(
             pl.when(unknown).then(world).otherwise("group_size").alias("group_size")
         ).with_columns(pl.coalesce("size", _whole_size(pl.col("bytes"))).alias("size"))
-    return made
+    return found
 
 
 def size(op: pl.Expr, elements_in: pl.Expr, elements_out: pl.Expr, ranks: pl.Expr) -> pl.Expr:
-    """Return the elements of the array that NCCL's tests take for the size of a collective.
+    """Return the size of a collective as NCCL's tests define it, in elements of the array.
 
-    ``doc/PERFORMANCE.md`` of nccl-tests: the whole array, so of an all-gather all that each rank
-    gets and of a reduce-scatter all that it puts in; of gather and scatter what the root has.
+    ``doc/PERFORMANCE.md`` of nccl-tests: the whole array, so for an all-gather everything that each
+    rank receives, for a reduce-scatter everything that it puts in, and for gather and scatter the
+    root's.
     """
     return (
         pl.when(op == "gather")
@@ -102,20 +102,20 @@ def size(op: pl.Expr, elements_in: pl.Expr, elements_out: pl.Expr, ranks: pl.Exp
 
 
 def _found(linked: Linked) -> pl.DataFrame:
-    """All that a trace tells of its communications by itself, by start."""
+    """All communications that a trace by itself shows, by start."""
     is_op = _communicating(linked)
     ran = np.flatnonzero(linked.in_role("communication"))
     calls = _on_host(linked, is_op)
     if not len(ran) and not len(calls):
         return pl.DataFrame(schema=SCHEMA)
-    all_told = linked.collectives
-    told = _told_by_call(linked, all_told)
+    collectives = linked.collectives
+    row_by_op = _row_by_op(linked, collectives)
     parts = (
-        _of_kernels(linked, all_told, ran, is_op, told),
-        _of_host(linked, all_told, calls, told),
+        _of_kernels(linked, collectives, ran, is_op, row_by_op),
+        _of_host(linked, collectives, calls, row_by_op),
     )
-    made = pl.concat([part for part in parts if part.height])
-    return made.sort("start", maintain_order=True)
+    frame = pl.concat([part for part in parts if part.height])
+    return frame.sort("start", maintain_order=True)
 
 
 def _communicating(linked: Linked) -> npt.NDArray[np.bool_]:
@@ -123,25 +123,25 @@ def _communicating(linked: Linked) -> npt.NDArray[np.bool_]:
     names = texts.cast(pl.String).to_list()
     known = roles.communication(filter(None, names), linked.rules.operations)
     chosen = np.array([name in known for name in names], np.bool_)
-    made: npt.NDArray[np.bool_] = chosen[number] & linked.of("op", "user")
-    return made
+    communicating: npt.NDArray[np.bool_] = chosen[number] & linked.of("op", "user")
+    return communicating
 
 
 def _on_host(linked: Linked, is_op: npt.NDArray[np.bool_]) -> Index:
     """Rows of the operations that communicate without a kernel."""
     number, texts = linked.named
-    # Where no device was recorded, the host's call is all there is to know.
+    # If no device was recorded, the host's call is all that is known.
     backends = ON_HOST if linked.activities.height else (*ON_HOST, "nccl:", "rccl:", "hccl:")
     names = texts.cast(pl.String).to_list()
     chosen = np.array([name is not None and name.startswith(backends) for name in names], np.bool_)
     return np.flatnonzero(is_op & chosen[number])
 
 
-def _told_by_call(linked: Linked, collectives: pl.DataFrame) -> npt.NDArray[np.int64]:
-    """For each row of ``linked.ops`` the row of ``collectives`` that tells of it, or -1."""
-    told = np.full(len(linked.start), -1, np.int64)
-    if "side" not in collectives.columns or not len(told):
-        return told
+def _row_by_op(linked: Linked, collectives: pl.DataFrame) -> npt.NDArray[np.int64]:
+    """For each row of ``linked.ops`` the row of ``collectives`` that describes it, or -1."""
+    row_of = np.full(len(linked.start), -1, np.int64)
+    if "side" not in collectives.columns or not len(row_of):
+        return row_of
     host = collectives.with_row_index("at").filter(
         pl.col("side").cast(pl.String) == "host",
         pl.col("elements_in").is_not_null()
@@ -149,14 +149,14 @@ def _told_by_call(linked: Linked, collectives: pl.DataFrame) -> npt.NDArray[np.i
         | pl.col("bytes").is_not_null(),
     )
     if not host.height:
-        return told
+        return row_of
     wanted = host.select("at", "start", "duration", "thread")
     duration = (pl.col("end") - pl.col("start")).alias("duration")
     rows = linked.ops.select("start", duration, "thread").with_row_index("row")
     rows = rows.filter(pl.Series(np.isin(linked.start, wanted["start"].to_numpy())))
     found = wanted.join(rows, on=["start", "duration", "thread"])
-    told[found["row"].to_numpy()] = found["at"].to_numpy()
-    return told
+    row_of[found["row"].to_numpy()] = found["at"].to_numpy()
+    return row_of
 
 
 def _of_kernels(
@@ -164,21 +164,21 @@ def _of_kernels(
     collectives: pl.DataFrame,
     activities: Index,
     is_op: npt.NDArray[np.bool_],
-    told: npt.NDArray[np.int64],
+    row_by_op: npt.NDArray[np.int64],
 ) -> pl.DataFrame:
     if not len(activities):
         return pl.DataFrame(schema=SCHEMA)
     ran = linked.activities.select(_ACTIVITY)[activities]
     launch = ran["runtime"].fill_null(ran["op"]).cast(pl.Int64).fill_null(-1).to_numpy()
     call = climb(linked.parent, launch, is_op).astype(np.int64)
-    informed = climb(linked.parent, launch, told >= 0).astype(np.int64)
-    # What a kernel's own arguments say, and what the operation around its launch says.
+    informed = climb(linked.parent, launch, row_by_op >= 0).astype(np.int64)
+    # The kernel's own arguments, and those of the operation around its launch.
     own = _device_rows(collectives, ran)
-    around = _take(collectives, np.where(informed >= 0, _at(told, informed), -1))
+    around = _take(collectives, np.where(informed >= 0, _at(row_by_op, informed), -1))
     names = ran["name"].cast(pl.String)
     known = roles.communication(names.unique().drop_nulls().to_list(), linked.rules.kernels)
     called = _names(linked, call)
-    columns = {name: _first(own[name], around[name]) for name in _TOLD if name != "op"}
+    columns = {name: _first(own[name], around[name]) for name in _RECORDED if name != "op"}
     op = _first(
         _normal(own["op"]),
         _normal(called),
@@ -194,14 +194,14 @@ def _of_kernels(
 
 
 def _of_host(
-    linked: Linked, collectives: pl.DataFrame, rows: Index, told: npt.NDArray[np.int64]
+    linked: Linked, collectives: pl.DataFrame, rows: Index, row_by_op: npt.NDArray[np.int64]
 ) -> pl.DataFrame:
     if not len(rows):
         return pl.DataFrame(schema=SCHEMA)
-    informed = climb(linked.parent, rows, told >= 0).astype(np.int64)
-    around = _take(collectives, np.where(informed >= 0, _at(told, informed), -1))
+    informed = climb(linked.parent, rows, row_by_op >= 0).astype(np.int64)
+    around = _take(collectives, np.where(informed >= 0, _at(row_by_op, informed), -1))
     call = rows.astype(np.int64)
-    columns = {name: around[name] for name in _TOLD}
+    columns = {name: around[name] for name in _RECORDED}
     columns["op"] = _first(_normal(_names(linked, call)), _normal(around["op"]))
     nothing = pl.lit(None)
     ran = linked.ops[rows].select(
@@ -216,13 +216,13 @@ def _of_host(
 
 
 def _device_rows(collectives: pl.DataFrame, ran: pl.DataFrame) -> pl.DataFrame:
-    """For each kernel what its own arguments say; nulls where it has none."""
+    """For each kernel its own arguments; nulls if it has none."""
     nothing = _take(collectives, np.full(ran.height, -1))
     if "side" not in collectives.columns:
         return nothing
     device = collectives.filter(
         pl.col("side").cast(pl.String) == "device",
-        # A row that repeats the kernel's name knows no more than the name.
+        # A row that repeats the kernel's name adds nothing to the name.
         pl.col("group").is_not_null() | pl.col("elements_in").is_not_null(),
     )
     if not device.height:
@@ -236,10 +236,10 @@ def _device_rows(collectives: pl.DataFrame, ran: pl.DataFrame) -> pl.DataFrame:
 
 
 def _take(frame: pl.DataFrame, rows: npt.NDArray[np.int64]) -> pl.DataFrame:
-    """Return the told columns of these rows, texts as String; nulls for row -1."""
+    """Return the recorded columns of these rows, texts as String; nulls for row -1."""
     at = pl.Series(rows, dtype=pl.Int64)
     at = at.to_frame("at").select(pl.when(pl.col("at") >= 0).then(pl.col("at")))["at"]
-    kinds = {name: SCHEMA.get(name, pl.Int64()) for name in _TOLD}
+    kinds = {name: SCHEMA.get(name, pl.Int64()) for name in _RECORDED}
     return pl.DataFrame(
         {
             name: frame[name].gather(at).cast(kind)
@@ -251,7 +251,7 @@ def _take(frame: pl.DataFrame, rows: npt.NDArray[np.int64]) -> pl.DataFrame:
 
 
 def _frame(
-    linked: Linked, ran: pl.DataFrame, told: dict[str, pl.Series], call: npt.NDArray[np.int64]
+    linked: Linked, ran: pl.DataFrame, recorded: dict[str, pl.Series], call: npt.NDArray[np.int64]
 ) -> pl.DataFrame:
     at = pl.Series("call", call).to_frame()
     known = at.select(pl.when(pl.col("call") >= 0).then(pl.col("call")).cast(pl.UInt32))["call"]
@@ -259,25 +259,25 @@ def _frame(
         linked.ops.select("shapes", "types")[np.maximum(call, 0)] if len(linked.start) else None
     )
     by_shape = _bytes(shapes, call) if shapes is not None else pl.Series([None] * len(call))
-    one = told["type"].str.to_lowercase().replace_strict(_SIZES, default=None)
+    one = recorded["type"].str.to_lowercase().replace_strict(_SIZES, default=None)
     columns = ran.with_columns(
-        *(column.alias(name) for name, column in told.items()),
+        *(column.alias(name) for name, column in recorded.items()),
         known,
         one.cast(pl.Int64).alias("one"),
         by_shape.cast(pl.Int64).alias("by_shape"),
     )
-    told_size = size(
+    recorded_size = size(
         pl.col("op"), pl.col("elements_in"), pl.col("elements_out"), pl.col("group_size")
     )
     put_in = pl.coalesce(pl.col("elements_in") * pl.col("one"), "bytes", "by_shape")
     return columns.with_columns(
         put_in.alias("bytes"),
-        pl.coalesce(told_size * pl.col("one"), _whole_size(put_in)).alias("size"),
+        pl.coalesce(recorded_size * pl.col("one"), _whole_size(put_in)).alias("size"),
     ).select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
 
 
 def _whole_size(put_in: pl.Expr) -> pl.Expr:
-    """Size of the whole array, from what one rank put in; what only the root has is not known."""
+    """Size of the whole array, from one rank's input; null if only the root has it."""
     op = pl.col("op")
     return (
         pl.when(op.is_in(["all_gather", "gather"]))
@@ -288,7 +288,7 @@ def _whole_size(put_in: pl.Expr) -> pl.Expr:
 
 
 def _bytes(shapes: pl.DataFrame, call: npt.NDArray[np.int64]) -> pl.Series:
-    """Bytes of the inputs of each call, from the shapes and types that it was recorded with."""
+    """Bytes of the inputs of each call, from its recorded shapes and types."""
     texts = shapes.select(pl.col("shapes", "types").cast(pl.String))
     distinct = texts.unique()
     sizes = [_bytes_of(*row) for row in distinct.iter_rows()]
@@ -317,38 +317,38 @@ def _bytes_of(shapes: str | None, types: str | None) -> int | None:
 def _elements(shape: object) -> int | None:
     if not isinstance(shape, list) or not all(isinstance(n, int) for n in shape):
         return None
-    made = 1
+    elements = 1
     for n in shape:
-        made *= n
-    return made
+        elements *= n
+    return elements
 
 
 def _normal(ops: pl.Series) -> pl.Series:
-    """Give each collective its one name; null for what is none, such as a wait."""
+    """Give each collective its canonical name; null if it is not one, such as a wait."""
     texts = ops.unique().drop_nulls().to_list()
     known = {text: roles.collective(text) for text in texts}
     return _texts(ops, known)
 
 
 def _texts(column: pl.Series, known: Mapping[str, str | None]) -> pl.Series:
-    made: pl.Series = column.replace_strict(
+    texts: pl.Series = column.replace_strict(
         list(known), list(known.values()), default=None, return_dtype=pl.String()
     )
-    return made
+    return texts
 
 
 def _first(*columns: pl.Series) -> pl.Series:
     """Return for each row the first of its values that is not null."""
-    made, *others = columns
+    first, *others = columns
     for other in others:
-        made = made.zip_with(made.is_not_null(), other)
-    return made
+        first = first.zip_with(first.is_not_null(), other)
+    return first
 
 
 def _names(linked: Linked, rows: npt.NDArray[np.int64]) -> pl.Series:
     at = pl.Series("at", rows).to_frame().select(pl.when(pl.col("at") >= 0).then(pl.col("at")))
-    made: pl.Series = linked.ops["name"].gather(at["at"]).cast(pl.String)
-    return made
+    names: pl.Series = linked.ops["name"].gather(at["at"]).cast(pl.String)
+    return names
 
 
 def _at(values: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -1,19 +1,19 @@
-"""What changed between two traces of a job, as far as their steps can tell it from noise.
+"""What changed between two traces of a job, as far as their steps distinguish it from noise.
 
-A step is a sample. Of each operator (its self time on the host, and the time of what it launched)
-and of each kernel (its time on the device) a sample is the sum over one step, 0 where it did not
-run; of the step itself it is its duration. The two means are compared as Welch does for samples of
+A step is a sample. For each operator (its self time on the host, and the time of what it launched)
+and for each kernel (its time on the device) a sample is the sum over one step, 0 if it did not run;
+for the step itself it is its duration. The two means are compared with Welch's test for samples of
 unequal variance: the difference, divided by its standard error, follows Student's distribution
-with the degrees of freedom of Welch and Satterthwaite. Steps are taken as independent; the clock of
-a trace tells microseconds, so no sample is held for more exact than that.
+with the degrees of freedom of Welch and Satterthwaite. Steps are taken as independent; a trace's
+clock has a resolution of microseconds, so no sample counts as more exact than that.
 
 Many names are compared at once, and one in twenty of those that did not change would look as if it
-had: so the verdict is by the false discovery rate of Benjamini and Hochberg, at most
-:data:`FALSE` of those named are expected to be chance. Where one side has fewer than two samples
+had: so the verdict uses the false discovery rate of Benjamini and Hochberg: at most
+:data:`FALSE` of those named are expected to be chance. If one side has fewer than two samples,
 nothing is claimed.
 
-Names are told without what differs between runs of the same code, such as the numbers of HCCL's
-kernels: see :func:`haiprof.views.kernel_names.lasting_name`. Times are ns, of one step.
+Names omit what differs between runs of the same code, such as the numbers of HCCL's kernels: see
+:func:`haiprof.views.kernel_names.lasting_name`. Times are ns, of one step.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from haiprof.views.kernel_names import lasting_name
 from haiprof.views.trace.linking.linked import Linked
 from haiprof.views.trace.linking.work import rows
 
-#: Share of the differences that are called one, although they are chance.
+#: Share of the reported differences that are only chance.
 FALSE: Final = 0.05
-#: What a clock of microseconds leaves open, as a standard deviation in ns.
+#: The uncertainty of a clock of microseconds, as a standard deviation in ns.
 _CLOCK: Final = 1000 / math.sqrt(12)
 
 SCHEMA: Final = {
@@ -56,7 +56,7 @@ class Comparison:
     """Frames with the same columns; the largest difference first.
 
     ``name``; ``before`` and ``after`` (mean ns per step); ``difference`` (after less before);
-    ``uncertainty`` (half of the interval that holds the true difference with 95 %) and ``chance``
+    ``uncertainty`` (half of the interval containing the true difference with 95 %) and ``chance``
     (the probability of at least this difference if nothing had changed), null where samples are too
     few; ``before_count`` and ``after_count`` (mean runs per step); ``before_steps`` and
     ``after_steps`` (samples); ``verdict``: ``slower``, ``faster``, ``new``, ``gone``, ``no
@@ -76,7 +76,7 @@ class Comparison:
 
 
 def compare(before: Linked, after: Linked) -> Comparison:
-    """Compare two traces; only steps that they tell of, and that are whole, are samples."""
+    """Compare two traces; the samples are their complete steps."""
     both = zip(_samples(before), _samples(after), strict=True)
     return Comparison(*(_compared(*samples) for samples in both))
 
@@ -119,7 +119,7 @@ def _samples(linked: Linked) -> tuple[_Samples, _Samples, _Samples, _Samples]:
 def _lasting(
     code: npt.NDArray[np.int32], names: pl.Series
 ) -> tuple[npt.NDArray[np.int32], list[str | None]]:
-    """Number rows by what their names have in common from run to run."""
+    """Number rows by the part of their names that stays from run to run."""
     texts = [
         None if name is None else lasting_name(name) for name in names.cast(pl.String).to_list()
     ]
@@ -128,11 +128,11 @@ def _lasting(
 
 
 def _place(steps: npt.NDArray[np.uint32], step: pl.Series) -> npt.NDArray[np.intp]:
-    """Where in ``steps`` the step of each row is; -1 for no step, or none of these."""
+    """For each row the position of its step in ``steps``; -1 if it has none, or none of these."""
     if not len(steps):
         return np.full(len(step), -1, np.intp)
     order = np.argsort(steps, kind="stable")
-    # With nulls these are doubles; a null is NaN, and equal to none.
+    # With nulls these are doubles; a null is NaN, which equals nothing.
     known = step.to_numpy()
     place = order[np.minimum(np.searchsorted(steps[order], known), len(steps) - 1)]
     return np.where(steps[place] == known, place, -1)
@@ -145,7 +145,7 @@ def _by_name(
     step: npt.NDArray[np.intp],
     value: npt.NDArray[np.int64],
 ) -> _Samples:
-    """Sum up values of each name that occurs, by step; those in no step are no sample."""
+    """Sum the values of each name by step; those in no step are not sampled."""
     here = np.flatnonzero(np.bincount(name, minlength=len(texts)))
     row = np.zeros(len(texts), np.intp)
     row[here] = np.arange(len(here))
@@ -195,18 +195,18 @@ def _compared(before: _Samples, after: _Samples) -> pl.DataFrame:
         "before_count": mean[2],
         "after_count": mean[3],
     }
-    made = {
+    columns = {
         "name": [names[row] for row in order],
         **{name: pl.Series(values[order], nan_to_null=True) for name, values in measured.items()},
         "before_steps": np.full(len(names), first.time.shape[1], np.uint32),
         "after_steps": np.full(len(names), second.time.shape[1], np.uint32),
         "verdict": verdict[order],
     }
-    return pl.DataFrame(made, schema=SCHEMA)
+    return pl.DataFrame(columns, schema=SCHEMA)
 
 
 def _aligned(samples: _Samples, rows: npt.NDArray[np.intp], count: int) -> _Samples:
-    """The same samples in these rows of ``count``: 0 of what does not run."""
+    """The same samples in these rows of ``count``: 0 for names that do not run."""
     time, runs = (np.zeros((count, samples.time.shape[1])) for _ in range(2))
     time[rows], runs[rows] = samples.time, samples.count
     return _Samples([], time, runs)
@@ -215,7 +215,7 @@ def _aligned(samples: _Samples, rows: npt.NDArray[np.intp], count: int) -> _Samp
 def _welch(
     before: npt.NDArray[np.float64], after: npt.NDArray[np.float64]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Difference of the means, half its 95 % interval, and its two-sided probability by chance."""
+    """Difference of the means, half its 95 % interval, and its two-sided p-value."""
     parts = [
         np.maximum(samples.var(1, ddof=1), _CLOCK**2) / samples.shape[1]
         for samples in (before, after)
@@ -230,7 +230,7 @@ def _welch(
 
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(48)
-#: From so many degrees of freedom on nothing that counts lies farther out than so many deviations.
+#: From this many degrees of freedom on, the tails beyond this many deviations are negligible.
 _NARROW, _FARTHEST = 100.0, 40.0
 
 
@@ -253,12 +253,12 @@ def two_sided(
 
 def _scale(freedom: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     logs = [math.lgamma((each + 1) / 2) - math.lgamma(each / 2) for each in freedom.tolist()]
-    made: npt.NDArray[np.float64] = np.exp(np.array(logs)) / math.sqrt(math.pi)
-    return made
+    scale: npt.NDArray[np.float64] = np.exp(np.array(logs)) / math.sqrt(math.pi)
+    return scale
 
 
 def quantile(chance: float, freedom: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The value that Student's t is away from 0 by with probability ``chance``, two-sided."""
+    """The value beyond which Student's t lies with probability ``chance``, two-sided."""
     distinct, which = np.unique(freedom, return_inverse=True)
     slope = 2 * _scale(distinct) / np.sqrt(distinct)
     # The probability is convex, and the normal distribution's value lies left of the solution:

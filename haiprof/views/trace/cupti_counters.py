@@ -1,9 +1,8 @@
 """Hardware counters of kernels, joined with the operators that launched the kernels.
 
-As in HTA (``get_cupti_counter_data_with_operators``): while counters are read kernels run one at a
+As in HTA (``get_cupti_counter_data_with_operators``): while counters are read, kernels run one at a
 time, the trace has one range of the profiler for each, and the n-th range belongs to the n-th
-launch. Where there are not as many ranges as launches they cannot be told apart, and operators are
-left null.
+launch. If there are not as many ranges as launches, they cannot be matched, and operators are null.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from haiprof.views.trace.linking.work import texts_in
 
 #: Calls that launch a kernel.
 _LAUNCH = re.compile(r"^(cudaLaunch|cuLaunch)(Cooperative)?Kernel|^hip(Ext)?(Module)?LaunchKernel")
-#: Floating-point operations of each instruction that these counters count.
+#: Floating-point operations per instruction that these counters count.
 _PER_INSTRUCTION = re.compile(r"smsp__sass_thread_inst_executed_op_([fhd])(fma|mul|add)_pred_on")
 
 
@@ -28,7 +27,7 @@ def cupti_counters(linked: Linked, spans: pl.DataFrame) -> pl.DataFrame:
 
     Args:
         linked: the trace.
-        spans: its table of that name; rows of the category ``counters`` count.
+        spans: its table of that name; rows of the category ``counters`` are used.
 
     Returns:
         One row per range, by time: ``start``, ``duration`` (ns), ``name`` of the kernel, ``op``
@@ -37,16 +36,16 @@ def cupti_counters(linked: Linked, spans: pl.DataFrame) -> pl.DataFrame:
         by the counters of instructions, null without), and a Float64 column for each counter.
     """
     ranges = spans.filter(pl.col("category") == "counters").sort("start")
-    told = [_numbers(text) for text in ranges["attributes"].cast(pl.String).to_list()]
-    names = sorted({name for counters in told for name in counters})
-    made = ranges.select("start", "duration", "name").with_columns(
+    counters_of = [_numbers(text) for text in ranges["attributes"].cast(pl.String).to_list()]
+    names = sorted({name for counters in counters_of for name in counters})
+    frame = ranges.select("start", "duration", "name").with_columns(
         *_operators(linked, ranges.height),
-        pl.Series("flops", [_flops(counters) for counters in told], pl.Float64()),
+        pl.Series("flops", [_flops(counters) for counters in counters_of], pl.Float64()),
     )
-    return made.with_columns(
-        pl.Series(name, [counters.get(name) for counters in told], pl.Float64())
+    return frame.with_columns(
+        pl.Series(name, [counters.get(name) for counters in counters_of], pl.Float64())
         for name in names
-        if name not in made.columns
+        if name not in frame.columns
     )
 
 
@@ -81,20 +80,20 @@ def _stack(linked: Linked, names: pl.Series, row: int) -> list[str]:
 
 
 def _numbers(text: str | None) -> dict[str, float]:
-    """Return the numbers of a JSON object; none of what is no such object."""
+    """Return the numbers in a JSON object; none if it is not an object."""
     try:
-        told = json.loads(text or "{}")
+        document = json.loads(text or "{}")
     except (ValueError, RecursionError):
         return {}
-    if not isinstance(told, dict):
+    if not isinstance(document, dict):
         return {}
-    made = {}
-    for name, value in told.items():
+    numbers = {}
+    for name, value in document.items():
         try:
-            made[str(name)] = float(value)
+            numbers[str(name)] = float(value)
         except (TypeError, ValueError, OverflowError):
             continue
-    return made
+    return numbers
 
 
 def _flops(counters: dict[str, float]) -> float | None:

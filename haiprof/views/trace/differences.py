@@ -1,7 +1,7 @@
 """Which operators and kernels two traces differ in: how often each ran, and for how long.
 
 The trace diff of HTA (``TraceDiff.compare_traces`` and ``ops_diff``): counts and total durations by
-name, and what the change of the count is called. Nothing is said about noise here; see
+name, and a word for the change of the count. It says nothing about noise; see
 :mod:`haiprof.views.trace.compare` for that.
 
 Times are int64 ns.
@@ -50,7 +50,7 @@ def differences(
         control: the trace before.
         test: the trace after.
         of: ``operators`` (and nothing else of the host), or ``kernels`` (with copies and sets).
-        control_steps: only what belongs to these steps; all, also what belongs to none, without.
+        control_steps: only these steps; by default everything, in a step or not.
         test_steps: the same for ``test``.
     """
     both = _totals(control, of, control_steps, "control").join(

@@ -1,18 +1,18 @@
-"""Communication of a distributed job: how much of it computation hides, and who waits for whom.
+"""Communication of a distributed job: how much computation hides, and who waits for whom.
 
 **Breakdown**, for each rank and step, the plugin's formula: the union of kernels that do not
 communicate is computation, that of communications is communication, and ``overlap`` is what they
 share. The four parts (computing alone, both, communicating alone, neither) sum to the step.
 
-**Transfer and waiting**, the plugin's idea: a collective moves data only once all its ranks are
-there, so that the shortest time that any rank spent in it is the transfer, and what a rank spent
-beyond that it waited for the others. No clocks of different hosts are compared.
+**Transfer and waiting**, the plugin's idea: a collective moves data only once all its ranks have
+arrived, so the shortest time that any rank spent in it is the transfer, and a rank's time beyond
+that was waiting for the others. No clocks of different hosts are compared.
 
 **Statistics** with the bandwidths of NCCL's tests (``doc/PERFORMANCE.md`` of nccl-tests): algorithm
 bandwidth is size by time, bus bandwidth that times a factor for the collective and its ranks, so
-that it can be held against the hardware's.
+that it can be compared with the hardware's.
 
-Times are int64 ns. Ranks are given and returned by whatever key the caller has for them.
+Times are int64 ns. Ranks are identified by any key that the caller chooses.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from haiprof.views.trace.linking.work import ratio, times, union
 
 Rank = TypeVar("Rank", int, str)
 
-#: What collectives are matched by across ranks, each in its turn: the n-th of the same kind in the
-#: same step. A rank that lacks one in some step loses no other step.
+#: Collectives are matched across ranks by these, in order: the n-th of the same kind in the same
+#: step. A rank that lacks one in some step loses no other step.
 KEYS = ("step", "group", "ranks", "op", "alike")
 _TEXTS = ("op", "group", "ranks", "type")
 
@@ -51,11 +51,11 @@ _MATCHED = {
 def breakdown(linked: Linked, found: pl.DataFrame | None = None) -> pl.DataFrame:
     """Break each step of one rank down into computing and communicating.
 
-    Where no device was recorded, operations of the host that do not communicate are computing.
+    If no device was recorded, operations of the host that do not communicate are computing.
 
     Args:
         linked: the rank's trace.
-        found: its :func:`~haiprof.views.trace.communication.communications`, if they are at hand.
+        found: its :func:`~haiprof.views.trace.communication.communications`, if already computed.
 
     Returns:
         One row per step: ``step``, ``duration``, ``compute`` (alone), ``overlap``,
@@ -72,7 +72,7 @@ def breakdown(linked: Linked, found: pl.DataFrame | None = None) -> pl.DataFrame
 def parts(
     steps: pl.DataFrame, computing: tuple[Times, Times], communicating: tuple[Times, Times]
 ) -> pl.DataFrame:
-    """Break steps down, given when there was computation and communication (merged)."""
+    """Break steps down, given the merged intervals of computation and communication."""
     low, high = steps["start"].to_numpy(), steps["end"].to_numpy()
     compute, communication = covered(*computing, low, high), covered(*communicating, low, high)
     overlap = covered(*intersect(*computing, *communicating), low, high)
@@ -87,22 +87,22 @@ def parts(
 
 
 def match(ranks: Mapping[Rank, pl.DataFrame]) -> pl.DataFrame:
-    """Match the communications of ranks: each with what the other ranks spent in the same one.
+    """Match the communications of ranks: each with the other ranks' time in the same one.
 
     The n-th communication of a group, collective and size in a step is the same on every rank (an
-    all-to-all need not have the same size on all). Where ranks differ in how many there were,
-    nobody can say which is missing: those are not matched. A point-to-point transfer, ``send`` on
-    one rank and ``recv`` on another, is not either.
+    all-to-all need not have the same size on all). If ranks differ in their number, it is unknown
+    which is missing: those are not matched. Nor is a point-to-point transfer, ``send`` on one rank
+    and ``recv`` on another.
 
     Args:
         ranks: the :func:`~haiprof.views.trace.communication.communications` of each rank.
 
     Returns:
-        The rows of all ranks, with ``rank``, ``duration``, ``alike`` (the size, if it must be that
-        of all ranks), ``nth``, ``found`` (ranks that have it:
-        fewer than its group where traces are missing, so that ``transfer`` is the most it can have
-        been) and, for those that are matched, ``transfer``, ``waiting`` and ``longest`` (what the
-        first rank waited) in ns, and ``last`` (how many ranks came last); else null.
+        The rows of all ranks, with ``rank``, ``duration``, ``alike`` (the size, if all ranks must
+        have the same), ``nth``, ``found`` (number of ranks that have it: fewer than its group if
+        traces are missing, so that ``transfer`` is an upper bound) and, for those that are
+        matched, ``transfer``, ``waiting`` and ``longest`` (how long the first rank waited) in ns,
+        and ``last`` (how many ranks came last); else null.
     """
     frames = [
         numbered(frame).with_columns(pl.lit(rank).alias("rank"))
@@ -118,7 +118,7 @@ def match(ranks: Mapping[Rank, pl.DataFrame]) -> pl.DataFrame:
 
 
 def numbered(found: pl.DataFrame) -> pl.DataFrame:
-    """Number the communications of one rank, so that each has a name that is the same on all.
+    """Number the communications of one rank, so that each has the same name on all ranks.
 
     Returns:
         ``found`` with ``duration`` (ns), ``alike``, ``nth`` of those with the same :data:`KEYS`,
@@ -135,24 +135,24 @@ def numbered(found: pl.DataFrame) -> pl.DataFrame:
 
 
 class Meetings:
-    """What all ranks spent in each communication that they had together.
+    """The time of all ranks in each communication that they took part in together.
 
-    As many rows as there were communications, however many ranks had each.
+    One row per communication, however many ranks took part.
     """
 
     _SAME = (*KEYS, "nth")
     _MOST_WAITING = 100_000
 
     def __init__(self) -> None:
-        """Know none yet."""
-        self._told: list[pl.DataFrame] = []
+        """Start without any rank."""
+        self._members: list[pl.DataFrame] = []
         self._waiting = 0
         self._known = 0
 
     def add(self, rank: pl.DataFrame) -> None:
-        """Add what :func:`numbered` returned of one rank."""
+        """Add the result of :func:`numbered` for one rank."""
         one = pl.lit(1, pl.UInt32())
-        self._told.append(
+        self._members.append(
             rank.select(
                 *self._SAME,
                 one.alias("found"),
@@ -164,7 +164,7 @@ class Meetings:
             )
         )
         self._waiting += rank.height
-        # Each row is looked at a few times, not once for each rank.
+        # Each row is scanned a few times, not once for each rank.
         if self._waiting > max(self._MOST_WAITING, self._known):
             self._sum_up()
 
@@ -172,19 +172,19 @@ class Meetings:
         """Match rows of some of the ranks: see :func:`match`.
 
         Args:
-            ranks: what :func:`numbered` returned of each, with ``rank``.
+            ranks: result of :func:`numbered` for each, with ``rank``.
         """
         self._sum_up()
         agreed = (pl.col("fewest").min() == pl.col("most").max()).over(KEYS)
         one_sided = pl.col("op").is_in(["send", "recv"]).fill_null(False)
-        met = self._told[0].with_columns(matched=agreed & (pl.col("found") > 1) & ~one_sided)
-        told = ranks.join(met, on=self._SAME, how="left", nulls_equal=True, maintain_order="left")
+        met = self._members[0].with_columns(matched=agreed & (pl.col("found") > 1) & ~one_sided)
+        rows = ranks.join(met, on=self._SAME, how="left", nulls_equal=True, maintain_order="left")
 
         def where_matched(value: pl.Expr) -> pl.Expr:
             return pl.when("matched").then(value)
 
         shortest = pl.col("shortest")
-        return told.with_columns(
+        return rows.with_columns(
             where_matched(shortest).alias("transfer"),
             where_matched(pl.col("duration") - shortest).alias("waiting"),
             where_matched(pl.col("longest") - shortest).alias("longest"),
@@ -192,12 +192,12 @@ class Meetings:
         ).drop("count", "fewest", "most", "matched", "shortest")
 
     def _sum_up(self) -> None:
-        if len(self._told) < 2:
+        if len(self._members) < 2:
             return
-        whole = pl.concat(self._told, how="vertical_relaxed")
-        self._told.clear()
+        whole = pl.concat(self._members, how="vertical_relaxed")
+        self._members.clear()
         shortest = pl.col("shortest")
-        made = whole.group_by(self._SAME).agg(
+        totals = whole.group_by(self._SAME).agg(
             pl.col("found").sum(),
             shortest.min(),
             pl.col("longest").max(),
@@ -205,22 +205,22 @@ class Meetings:
             pl.col("fewest").min(),
             pl.col("most").max(),
         )
-        self._told.append(made)
-        self._known, self._waiting = made.height, 0
+        self._members.append(totals)
+        self._known, self._waiting = totals.height, 0
 
 
 def transfer(matched: pl.DataFrame) -> pl.DataFrame:
     """Split each rank's communication into moving data and waiting for the other ranks.
 
-    Communications of a rank that overlap count once. The transfer is taken to be at the end.
+    Overlapping communications of a rank count once. The transfer is assumed to be at the end.
 
     Args:
-        matched: what :func:`match` returned.
+        matched: result of :func:`match`.
 
     Returns:
-        One row per rank and step: ``rank``, ``step`` (null for what is in none), ``communication``,
+        One row per rank and step: ``rank``, ``step`` (null outside of steps), ``communication``,
         ``transfer``, ``waiting`` (in ns; the first is the sum of the others), ``unmatched`` (ns of
-        further communications, that no other rank's could be matched with), ``calls`` and
+        further communications, which matched no other rank's), ``calls`` and
         ``unmatched_calls``.
     """
     moved = pl.col("transfer").is_not_null()
@@ -241,29 +241,29 @@ def transfer(matched: pl.DataFrame) -> pl.DataFrame:
     shortest = matched["transfer"].fill_null(0).to_numpy()
     low, high = groups["low"].to_numpy(), groups["high"].to_numpy()
     everything = covered_per_group(group, start, end, low, high)
-    told = covered_per_group(group[known], start[known], end[known], low, high)
+    in_collectives = covered_per_group(group[known], start[known], end[known], low, high)
     moving = covered_per_group(group[known], (end - shortest)[known], end[known], low, high)
     return groups.select(
         *keys,
-        pl.Series("communication", told),
+        pl.Series("communication", in_collectives),
         pl.Series("transfer", moving),
-        pl.Series("waiting", told - moving),
-        pl.Series("unmatched", everything - told),
+        pl.Series("waiting", in_collectives - moving),
+        pl.Series("unmatched", everything - in_collectives),
         "calls",
         "unmatched_calls",
     ).pipe(by_rank_and_step)
 
 
 def by_rank_and_step(transfers: pl.DataFrame) -> pl.DataFrame:
-    """Put what :func:`transfer` returned of several ranks in its order."""
+    """Sort the results of :func:`transfer` for several ranks."""
     return transfers.sort("rank", "step")
 
 
 def statistics(matched: pl.DataFrame) -> pl.DataFrame:
-    """Sum up the collectives of each rank and group.
+    """Summarise the collectives of each rank and group.
 
     Args:
-        matched: what :func:`match` returned.
+        matched: result of :func:`match`.
 
     Returns:
         One row per rank, collective, group and type, the longest in all first: ``rank``, ``op``,
@@ -312,14 +312,14 @@ def statistics(matched: pl.DataFrame) -> pl.DataFrame:
 
 
 def by_rank_and_time(statistics: pl.DataFrame) -> pl.DataFrame:
-    """Put what :func:`statistics` returned of several ranks in its order: the same each time."""
+    """Sort the results of :func:`statistics` for several ranks: always in the same order."""
     return statistics.sort(
         "rank", "total", *_TEXTS, descending=[False, True, *[False] * len(_TEXTS)]
     )
 
 
 def bus_factor(op: pl.Expr, ranks: pl.Expr) -> pl.Expr:
-    """Return what nccl-tests multiply algorithm bandwidth by, for ``ranks`` ranks."""
+    """Return the factor from algorithm to bus bandwidth in nccl-tests, for ``ranks`` ranks."""
     others = (ranks.cast(pl.Float64) - 1) / ranks
     return (
         pl.when(op == "all_reduce")

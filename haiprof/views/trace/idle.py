@@ -3,12 +3,12 @@
 The formula is HTA's (``get_idle_time_breakdown``), for each gap between two consecutive activities
 of a stream: ``host_wait`` if the later one was launched after the earlier one had ended;
 otherwise ``kernel_wait`` if the gap is shorter than ``kernel_delay``; otherwise ``other``, such as
-an event of another stream. Where the launch is not in the trace it did not cause the gap. HTA's
-documentation tells the threshold in ns, but compares it with µs; the default is what it does.
+an event of another stream. A launch that is not in the trace did not cause the gap. HTA's
+documentation gives the threshold in ns, but its code compares with µs; our default is the code's.
 
 A gap begins when all earlier activities of the stream have ended. HTA takes the end of the one
-that started last, which leaves gaps within longer activities, and negative ones. Where kernels were
-recorded at times only, there is no gap from one such time to the next.
+that started last, which leaves gaps within longer activities, and negative ones. If kernels were
+recorded only at times, there is no gap from one such time to the next.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ CATEGORIES = ("host_wait", "kernel_wait", "other")
 def idle(
     linked: Linked, *, kernel_delay: int = 30_000, drop_last_step: bool = False
 ) -> pl.DataFrame:
-    """Break the idle time of each stream down.
+    """Break down the idle time of each stream.
 
     Args:
         linked: the trace.
         kernel_delay: ns; a shorter gap is the delay between kernels that were launched in time.
-        drop_last_step: as :func:`haiprof.views.trace.linking.work.work` has it, and as HTA does.
+        drop_last_step: as in :func:`haiprof.views.trace.linking.work.work`, and as in HTA.
 
     Returns:
-        Three rows per stream, also where they are 0: ``device``, ``stream`` (null where the trace
-        names none), ``category``, ``idle`` (ns), ``ratio`` of the stream's idle time, ``count`` of
-        gaps, and of their lengths in ns ``mean``, ``std``, ``min``, ``p25``, ``p50``, ``p75``,
-        ``max``, null where there are none.
+        Three rows per stream, even if they are 0: ``device``, ``stream`` (null if the trace names
+        none), ``category``, ``idle`` (ns), ``ratio`` of the stream's idle time, ``count`` of gaps,
+        and of their lengths in ns ``mean``, ``std``, ``min``, ``p25``, ``p50``, ``p75``, ``max``,
+        null if there are none.
     """
     mine = np.flatnonzero(worked(linked, drop_last_step=drop_last_step))
     found = _gaps(linked, mine, kernel_delay)
     gap = pl.col("gap")
-    told = (
+    groups = (
         pl.DataFrame(
             [pl.Series("group", found.stream * 3 + found.code), pl.Series("gap", found.gap)]
         )
@@ -64,8 +64,8 @@ def idle(
     streams = linked.activities.select("device", "stream")[np.repeat(found.first, 3)]
     count = len(found.first)
     of = pl.DataFrame([pl.Series("group", np.arange(3 * count))])
-    made = of.join(told, on="group", how="left", maintain_order="left")
-    idle = made["idle"].fill_null(0).to_numpy()
+    rows = of.join(groups, on="group", how="left", maintain_order="left")
+    idle = rows["idle"].fill_null(0).to_numpy()
     whole = np.repeat(idle.reshape(count, 3).sum(axis=1), 3)
     share = pl.Series("ratio", idle / np.maximum(whole, 1))
     return streams.hstack(
@@ -73,8 +73,8 @@ def idle(
             pl.Series("category", CATEGORIES * count, pl.String()),
             pl.Series("idle", idle),
             share.set(pl.Series(whole == 0), None),
-            made["count"].fill_null(0),
-            *made.get_columns()[3:],
+            rows["count"].fill_null(0),
+            *rows.get_columns()[3:],
         ]
     )
 
@@ -123,7 +123,7 @@ def _gaps(linked: Linked, mine: Index, kernel_delay: int) -> _Gaps:
     order = np.lexsort((start, stream, device))
     device, stream, start, end = device[order], stream[order], start[order], end[order]
     same = (device[1:] == device[:-1]) & (stream[1:] == stream[:-1])
-    # One running maximum serves all streams: each is moved behind the one before it.
+    # One running maximum serves all streams: each is shifted behind the one before it.
     number = np.concatenate((np.zeros(min(len(start), 1), np.int64), np.cumsum(~same)))
     low = start.min(initial=np.iinfo(np.int64).max)
     width = end.max(initial=low) - low + 1

@@ -1,6 +1,6 @@
-"""What the device's time went to: by kind of work and what ran together, and by kernel.
+"""What the device's time was spent on: by kind of work and combination, and by kernel.
 
-The formulas are HTA's (``get_gpu_kernel_breakdown``), without its lump ``others``.
+The formulas are HTA's (``get_gpu_kernel_breakdown``), without its category ``others``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from haiprof.views.intervals import intersect
 from haiprof.views.trace.linking.linked import Linked
 from haiprof.views.trace.linking.work import MEMORY, devices, union, work
 
-#: Kinds of work and the roles that each has.
+#: Kinds of work and their roles.
 KINDS = {"computation": ("kernel",), "communication": ("communication",), "memory": MEMORY}
 
 KIND_SCHEMA = {
@@ -38,7 +38,7 @@ def by_kind(linked: Linked, *, drop_last_step: bool = False) -> pl.DataFrame:
     for device, mine in devices(linked, drop_last_step=drop_last_step):
         sets = [union(linked, mine, *KINDS[name]) for name in names]
         combined = dict.fromkeys(range(1, 8), 0)
-        # How long at least these kinds ran; then, from all down, exactly these.
+        # How long at least these kinds ran; then, from the largest set down, exactly these.
         for which in combined:
             chosen = [sets[i] for i in range(3) if which >> i & 1]
             both = chosen[0]

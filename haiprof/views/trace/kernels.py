@@ -1,7 +1,7 @@
 """Kernels of a trace: totals by name, or by launch properties and the operator that launched them.
 
 Durations are ns, shares of one. :mod:`haiprof.views.run.kernels` has the kernels of a run that
-haiprof recorded by device phase; this is what a trace tells beyond: occupancy, tensor cores,
+haiprof recorded by device phase; this view adds what only a trace shows: occupancy, tensor cores,
 operators.
 
 There may be as many kinds of launches as launches, and tens of millions of both.
@@ -23,7 +23,7 @@ from haiprof.views.trace.linking.linked import Linked, nullable
 from haiprof.views.trace.linking.names import occurring
 
 By = Literal["name", "launch"]
-#: What tells launches of one kernel apart.
+#: Columns that distinguish launches of one kernel.
 LAUNCH = (
     "op", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers",
     "shared_memory",
@@ -58,25 +58,25 @@ SCHEMA = {
 
 
 def kernels(linked: Linked, by: By = "name", *, compat: bool = False) -> pl.DataFrame:
-    """Sum kernels up, those with the most time first.
+    """Sum kernels, those with the most time first.
 
     Columns: ``name``; by launch also ``op`` (the operator that launched it, or the collective's,
-    data loader's or optimizer's range; null where the trace does not tell), ``grid_x`` …
+    data loader's or optimizer's range; null if the trace does not say), ``grid_x`` …
     ``block_z``, ``registers``, ``shared_memory`` and ``tensor_core_eligible`` (whether that
     operator can use tensor cores); ``communication``, ``tensor_core``; ``calls``, ``total``,
-    ``mean``, ``min``, ``max`` (ns), ``share`` (of the time of all kernels); ``blocks_per_sm`` and
-    ``occupancy`` (of one): their averages over the time of the launches that tell; null where
-    none does.
+    ``mean``, ``min``, ``max`` (ns), ``share`` (of the time of all kernels); ``blocks_per_sm``
+    and ``occupancy`` (of one): their averages over the time of the launches that have them;
+    null if none does.
 
     With ``compat`` the plugin's own reading, see
-    :mod:`haiprof.views.trace.as_other_tools.tensorboard_reading`: by launch it has those kernels
-    only whose operator it finds, and what a launch does not tell is 0.
+    :mod:`haiprof.views.trace.as_other_tools.tensorboard_reading`: by launch it has only kernels
+    with a known operator, and missing values are 0.
 
     Raises:
         ValueError: ``by`` is neither.
     """
     if by not in ("name", "launch"):
-        raise ValueError(f"kernels by {by!r}: it is name or launch")
+        raise ValueError(f"kernels by {by!r}: must be name or launch")
     if compat:
         linked = as_plugin(linked)
     activities = linked.activities
@@ -87,9 +87,11 @@ def kernels(linked: Linked, by: By = "name", *, compat: bool = False) -> pl.Data
         if compat:
             kernel &= op.is_not_null()
         keys["op"] = op if op.null_count() < len(op) else pl.lit(None)
-        # Asked of the frame, which need not make a column that is the same of all rows.
-        told = activities.select(LAUNCH[1:])
-        ends = zip(*told.min().rows(), *told.max().rows(), *told.null_count().rows(), strict=True)
+        # Asked of the frame, which need not materialise a constant column.
+        numbers = activities.select(LAUNCH[1:])
+        ends = zip(
+            *numbers.min().rows(), *numbers.max().rows(), *numbers.null_count().rows(), strict=True
+        )
         for name, (low, high, missing) in zip(LAUNCH[1:], ends, strict=True):
             same = low == high and missing in (0, activities.height)
             keys[name] = pl.lit(low, SCHEMA[name]) if same else activities[name]
@@ -125,8 +127,8 @@ def kernels(linked: Linked, by: By = "name", *, compat: bool = False) -> pl.Data
             values = values.fill_null(0)
         columns[name] = groups.mean(values, duration, order) / (100 if name == "occupancy" else 1)
     schema = {name: kind for name, kind in SCHEMA.items() if by == "launch" or name not in _LAUNCH}
-    series = {name: made for name, made in columns.items() if isinstance(made, pl.Series)}
-    # What is the same of all groups takes no room.
+    series = {name: column for name, column in columns.items() if isinstance(column, pl.Series)}
+    # Columns that are equal in all groups take no memory.
     return pl.DataFrame(series).select(
         (pl.col(name) if name in series else columns[name]).cast(kind).alias(name)
         for name, kind in schema.items()
@@ -138,19 +140,19 @@ Order = npt.NDArray[np.uint32]
 
 
 class _Groups:
-    """Chosen rows grouped by keys; groups stand in the order of the keys, a missing one first."""
+    """Chosen rows grouped by keys; groups are sorted by key, a missing key first."""
 
     def __init__(self, keys: dict[str, pl.Series | pl.Expr], chosen: pl.Series) -> None:
-        """Take columns of keys; one that is the same of all rows as a literal."""
+        """Take columns of keys; a constant one as a literal."""
         from haiprof import _core
 
         self._keys = {
             name: _Key(column) if isinstance(column, pl.Series) else column
             for name, column in keys.items()
         }
-        told = [key.numbers for key in self._keys.values() if isinstance(key, _Key)]
-        # What is not chosen stands behind.
-        self._made = _core.Groups([(~chosen).cast(pl.UInt8).to_numpy(), *told])
+        numbers = [key.numbers for key in self._keys.values() if isinstance(key, _Key)]
+        # Rows that are not chosen come last.
+        self._made = _core.Groups([(~chosen).cast(pl.UInt8).to_numpy(), *numbers])
         first = self._made.first
         self._count = int(np.searchsorted(first[:-1], np.count_nonzero(chosen.to_numpy())))
 
@@ -162,9 +164,9 @@ class _Groups:
         rows = np.diff(self._made.first)[: self._count]
         np.invert(total, out=total)
         np.invert(rows, out=rows)
-        # What has as much and as many stays in the order of the keys.
-        made: Order = _core.Groups([total, rows]).order.copy()
-        return made
+        # Ties keep the order of the keys.
+        order: Order = _core.Groups([total, rows]).order.copy()
+        return order
 
     def sum_up(
         self, values: Times, order: Order
@@ -173,16 +175,16 @@ class _Groups:
         return self._made.sum_up(values, order)
 
     def any(self, mask: pl.Series, order: Order) -> pl.Series | pl.Expr:
-        """Say for each of these groups whether it is so of any of its rows."""
+        """Say for each of these groups whether it is true of any of its rows."""
         if not mask.any():
             return pl.lit(False)
         of = self._made.total(mask.fill_null(False).cast(pl.Int64).to_numpy())
         return pl.Series(of[order] > 0)
 
     def mean(self, values: pl.Series, weights: pl.Series, order: Order) -> pl.Series | pl.Expr:
-        """Return for each of these groups the mean of those values that are told.
+        """Return for each of these groups the mean of its known values.
 
-        Null of no weight.
+        Null if they have no weight.
         """
         if values.null_count() == len(values) or not len(order):
             return pl.lit(None, pl.Float64())
@@ -191,22 +193,22 @@ class _Groups:
         weighted = (values.fill_null(0.0) * weights).to_numpy()[self._made.order]
         sums = np.add.reduceat(weighted, self._made.first[:-1])
         frame = pl.DataFrame({"sum": sums[order], "of": of[order]})
-        made: pl.Series = frame.select(
+        means: pl.Series = frame.select(
             pl.when(pl.col("of") > 0).then(pl.col("sum") / pl.col("of"))
         ).to_series()
-        return made
+        return means
 
     def keys(self, order: Order) -> dict[str, pl.Series | pl.Expr]:
         """Return the keys of these groups, by column."""
-        told = iter(self._made.keys(order)[1:])
+        groups = iter(self._made.keys(order)[1:])
         return {
-            name: key.told(next(told)) if isinstance(key, _Key) else key
+            name: key.values_of(next(groups)) if isinstance(key, _Key) else key
             for name, key in self._keys.items()
         }
 
 
 class _Key:
-    """One column of keys as numbers that are in its order."""
+    """One column of keys as numbers in the same order."""
 
     numbers: npt.NDArray[Any] | tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]
 
@@ -232,16 +234,16 @@ class _Key:
         place[known[order.to_numpy()]] = np.arange(len(known), dtype=np.uint32)
         self.numbers = (codes.to_numpy(), place)
 
-    def told(self, numbers: npt.NDArray[Any]) -> pl.Series:
-        """Turn numbers of keys into the keys."""
-        made: pl.Series
+    def values_of(self, numbers: npt.NDArray[Any]) -> pl.Series:
+        """Convert numbers of keys into the keys."""
+        keys: pl.Series
         if self._texts is not None:
-            made = self._texts.gather(numbers)
-            return made
-        made = pl.Series(numbers)
+            keys = self._texts.gather(numbers)
+            return keys
+        keys = pl.Series(numbers)
         if not self._some_missing:
-            return made
-        return made.to_frame("key").select(pl.when(pl.col("key") > 0).then(pl.col("key") - 1))[
+            return keys
+        return keys.to_frame("key").select(pl.when(pl.col("key") > 0).then(pl.col("key") - 1))[
             "key"
         ]
 

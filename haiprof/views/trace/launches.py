@@ -1,11 +1,11 @@
-"""How long launching took, and how long what was launched waited for its begin.
+"""How long launches took, and how long the launched work waited to begin.
 
 The formula is HTA's (``get_cuda_kernel_launch_stats``): for each activity and the call of the
 runtime that launched it, joined by correlation, ``delay`` is the begin of the activity less the end
-of the call, and 0 if it began before the call had ended. HTA knows five names of calls; here every
-call counts that launched something (cuLaunchKernel, cuLaunchKernelEx, hip*, MTIA's too). The launch
-of a graph is told apart: one call launches many activities, whose delay is that of the work before
-them in the graph.
+of the call, and 0 if it began before the call had ended. HTA recognises five names of calls; here
+every call counts that launched something (cuLaunchKernel, cuLaunchKernelEx, hip*, MTIA's too). The
+launch of a graph is separate: one call launches many activities, whose delay is that of the work
+before them in the graph.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def launches(linked: Linked, *, memory: bool = True, drop_last_step: bool = Fals
     Args:
         linked: the trace.
         memory: whether copies and sets count.
-        drop_last_step: as :func:`haiprof.views.trace.linking.work.work` has it, and as HTA does.
+        drop_last_step: as in :func:`haiprof.views.trace.linking.work.work`, and as in HTA.
 
     Returns:
         One row per activity: ``row`` (of it), ``runtime`` (row of the call), ``call`` (its name),
@@ -61,7 +61,7 @@ def launches(linked: Linked, *, memory: bool = True, drop_last_step: bool = Fals
 def summary(
     launched: pl.DataFrame, *, slow_call: int = 50_000, long_delay: int = 100_000
 ) -> pl.DataFrame:
-    """Sum up what :func:`launches` returned, with HTA's three signs of a job bound by its launches.
+    """Summarise :func:`launches`, with HTA's three signs of a job limited by its launches.
 
     Args:
         launched: the launches.
@@ -80,9 +80,9 @@ def summary(
             pl.len().alias("count"),
             pl.col("runtime").n_unique().alias("calls"),
             *(
-                made
+                column
                 for name in measured
-                for made in (
+                for column in (
                     pl.col(name).sum().alias(f"{name}_sum"),
                     pl.col(name).mean().alias(f"{name}_mean"),
                     pl.col(name).median().alias(f"{name}_p50"),

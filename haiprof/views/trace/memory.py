@@ -1,12 +1,12 @@
-"""What an allocator's records in a deep trace tell: the curve, blocks, operators, and the peak.
+"""An allocator's records in a deep trace: the curve, blocks, operators, and the peak.
 
 A record says how many bytes at which address were allocated (positive) or freed (negative), on
-which thread, and what was in use and held then. It belongs to the innermost operator that runs on
-its thread at its instant, ``start <= t < end``; operators and their totals are as in the memory
-view of the TensorBoard plugin (``memory_parser.py``), with three differences: any kind of memory
-counts, the plugin knows the host's and CUDA's and fails on others; the records are in the order of
-time, the plugin takes the file's and loses those that stand too late; and all calls of an operator
-are counted, the plugin leaves out those that nothing was recorded in.
+which thread, and how much was allocated and reserved then. It belongs to the innermost operator
+that runs on its thread at its instant, ``start <= t < end``; operators and their totals are as in
+the memory view of the TensorBoard plugin (``memory_parser.py``), with three differences: any kind
+of memory counts, while the plugin handles the host's and CUDA's and fails on others; the records
+are in the order of time, while the plugin uses the file's order and loses late ones; and all calls
+of an operator are counted, while the plugin omits those without records.
 
 Times are int64 ns, sizes int64 bytes. ``device`` is null for the host's memory.
 """
@@ -33,7 +33,7 @@ _OPTIMIZER: Final = r"^Optimizer\."
 _ENGINE: Final = r"^autograd::engine::evaluate_function"
 _WHERE: Final = ("kind", "device")
 _NEVER: Final = np.iinfo(np.int64).min
-#: What became of a block, and what a step was at: texts by number.
+#: The fates of a block, and the phases of a step: texts by number.
 _STATES: Final = pl.Series(["freed", "lost", "held", "before"], dtype=pl.Categorical())
 _FREED, _LOST, _HELD, _BEFORE = range(4)
 _PHASES: Final = pl.Series(
@@ -98,17 +98,17 @@ HOLDERS_SCHEMA: Final = {
 
 @dataclasses.dataclass(frozen=True)
 class Peak:
-    """When the most memory was in use, and who held it.
+    """When the most memory was in use, and what used it.
 
     Attributes:
         peaks: one row per memory: ``time`` of the (first) peak, ``allocated`` and ``reserved``
-            bytes then, ``step``, ``told`` (bytes of the blocks that the trace tells of, null where
-            records have no address) and ``before`` (the rest: allocated before the trace began, and
-            not freed within it).
-        holders: what was held at the peak, by ``operator`` that allocated it, its ``phase``
+            bytes then, ``step``, ``told`` (bytes of the blocks that the trace shows, null if
+            records have no address) and ``before`` (the rest: allocated before the trace began,
+            and not freed within it).
+        holders: the memory in use at the peak, by ``operator`` that allocated it, its ``phase``
             (``forward``, ``backward``, ``optimizer``, ``data``) and ``step``: ``blocks`` and
-            ``bytes``, most first. Operator, phase and step are null for blocks that were there
-            before the trace began, and where no operator was running.
+            ``bytes``, most first. Operator, phase and step are null for blocks that existed
+            before the trace began, and if no operator was running.
     """
 
     peaks: pl.DataFrame
@@ -116,7 +116,7 @@ class Peak:
 
 
 class Records:
-    """An allocator's records with the trace that they were taken in: what the views share."""
+    """An allocator's records with the trace that they belong to: shared by the views."""
 
     def __init__(self, linked: Linked, allocations: pl.DataFrame) -> None:
         """Take the table of allocations of a process, and its trace."""
@@ -130,15 +130,15 @@ class Records:
 
     @functools.cached_property
     def order(self) -> Index:
-        """The records by memory, then time, then as they stand in the file."""
+        """The records by memory, then time, then in the order of the file."""
         return _in_order(self.memory, self.time)
 
     @functools.cached_property
     def increase(self) -> Times:
         """Bytes in use after each record in ``order``, less those before the trace."""
         total = np.cumsum(self.size[self.order])
-        made: Times = total - np.append(np.int64(0), total)[self.first[self.memory[self.order]]]
-        return made
+        growth: Times = total - np.append(np.int64(0), total)[self.first[self.memory[self.order]]]
+        return growth
 
     @functools.cached_property
     def first(self) -> Index:
@@ -161,7 +161,7 @@ class Records:
 
     @functools.cached_property
     def pairs(self) -> _Pairs:
-        """The blocks that the records tell of."""
+        """The blocks in the records."""
         return _pairs(self)
 
     def places(self, rows: Index) -> dict[str, pl.Series]:
@@ -173,21 +173,21 @@ class Records:
 def curve(records: Records, points: int | None = None) -> pl.DataFrame:
     """Return the memory in use after each record: one row per record, by memory and time.
 
-    Columns: ``kind``, ``device``, ``time``, ``allocated``, ``reserved`` (null where the file does
-    not tell), ``increase`` (of the memory in use since the trace began).
+    Columns: ``kind``, ``device``, ``time``, ``allocated``, ``reserved`` (null if the file lacks
+    it), ``increase`` (of the memory in use since the trace began).
 
     Args:
-        records: what the allocator told.
-        points: about how many rows of each memory to return at most, for drawing. The time is
-            then cut into equal pieces, of each of which the first, the last, the highest, the
-            lowest and the row with most reserved are kept: no extreme is lost.
+        records: the allocator's records.
+        points: about how many rows of each memory to return at most, for drawing. The time is then
+            divided into equal pieces; of each, the first, the last, the highest, the lowest and the
+            row with most reserved are kept: no extreme is lost.
     """
     order = records.order
     rows = pl.Series(order)
     increase = pl.Series("increase", records.increase)
     if not records.sized.all():
         increase = increase.set(pl.Series(~records.sized[order]), None)
-    made = pl.DataFrame(
+    frame = pl.DataFrame(
         {
             **records.places(order),
             "time": records.time[order],
@@ -197,11 +197,11 @@ def curve(records: Records, points: int | None = None) -> pl.DataFrame:
         },
         schema=CURVE_SCHEMA,
     )
-    if points is None or made.height <= points:
-        return made
-    ends = np.append(records.first, made.height)
+    if points is None or frame.height <= points:
+        return frame
+    ends = np.append(records.first, frame.height)
     return pl.concat(
-        _thinned(made[low:high], points)
+        _thinned(frame[low:high], points)
         for low, high in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)
     )
 
@@ -213,7 +213,7 @@ def _thinned(of: pl.DataFrame, points: int) -> pl.DataFrame:
     level = of["increase"] if of["allocated"].null_count() else of["allocated"]
     first, last = of["time"][0], of["time"][-1]
     piece = (of["time"].to_numpy() - first) * pieces // (last - first + 1)
-    # Records stand in the order of time, so each piece is a run of rows.
+    # Records are in the order of time, so each piece is a run of rows.
     begin = np.flatnonzero(np.diff(piece, prepend=-1))
     row = np.arange(of.height)
     keep = [begin, np.append(begin[1:], of.height) - 1]
@@ -226,9 +226,9 @@ def _thinned(of: pl.DataFrame, points: int) -> pl.DataFrame:
 
 
 def blocks(records: Records) -> pl.DataFrame:
-    """Return every block of memory that the trace tells of, by memory and time of allocation.
+    """Return every block of memory in the trace, by memory and time of allocation.
 
-    A record that allocates at an address and the next record of that address make a block.
+    A record that allocates at an address and the next record of that address form a block.
 
     Columns: ``kind``, ``device``, ``address``, ``bytes``, ``allocated``, ``freed`` (times),
     ``lifetime`` (ns), ``state``, ``step``, ``op`` (row in ``linked.ops``), ``operator`` (the
@@ -237,7 +237,7 @@ def blocks(records: Records) -> pl.DataFrame:
     before the trace began, freed within it: it has no operator), or ``lost`` (the address was
     allocated again, but its being freed was not recorded).
 
-    Records without an address, as of PyTorch before 1.10, make no blocks.
+    Records without an address, as from PyTorch before 1.10, form no blocks.
     """
     linked, pairs = records.linked, records.pairs
     if not len(pairs.state):
@@ -284,7 +284,7 @@ def operators(records: Records) -> pl.DataFrame:
     for place in range(memories):
         mine = np.flatnonzero((records.memory == place) & (row >= 0))
         mine = mine[np.argsort(row[mine], kind="stable")]
-        # An operator's records, and those of all that it calls, stand in one piece.
+        # An operator's records, and those of all that it calls, are contiguous.
         before = np.zeros(len(ops.operator) + 1, np.int32)
         np.cumsum(
             np.bincount(row[mine], minlength=len(ops.operator)), dtype=np.int32, out=before[1:]
@@ -301,21 +301,21 @@ def operators(records: Records) -> pl.DataFrame:
     found = np.flatnonzero(np.any(total != 0, axis=0))
     calls = np.bincount(ops.name[called], minlength=len(ops.names))
     name, place_of = np.divmod(found, max(memories, 1))
-    made = {**records.where[place_of].to_dict(), "operator": ops.names[name]}
-    made |= {"calls": pl.Series(calls[name])}
+    columns = {**records.where[place_of].to_dict(), "operator": ops.names[name]}
+    columns |= {"calls": pl.Series(calls[name])}
     for kind, column in enumerate(("increase", "allocations", "allocated")):
         for prefix, values in (("", total), ("self_", own)):
-            made[prefix + column] = pl.Series(values[kind, found])
-    return pl.DataFrame(made, schema=OPERATORS_SCHEMA).sort(
+            columns[prefix + column] = pl.Series(values[kind, found])
+    return pl.DataFrame(columns, schema=OPERATORS_SCHEMA).sort(
         "allocated", *_WHERE, "operator", descending=[True, False, False, False]
     )
 
 
 def peak(records: Records) -> Peak:
-    """Return when the most memory was in use, and what was held then.
+    """Return when the most memory was in use, and which blocks used it.
 
-    Where the file does not tell how much was in use, the peak is that of the increase since the
-    trace began; ``allocated``, ``reserved`` and ``before`` are null then.
+    If the file does not say how much was in use, the peak is that of the increase since the trace
+    began; ``allocated``, ``reserved`` and ``before`` are null then.
     """
     if not len(records.time):
         return Peak(pl.DataFrame(schema=PEAKS_SCHEMA), pl.DataFrame(schema=HOLDERS_SCHEMA))
@@ -338,14 +338,14 @@ def peak(records: Records) -> Peak:
         & (pairs.state != _LOST)
     )
     memory, size = memory[live], np.abs(records.size[pairs.known[live]])
-    held = np.zeros(len(top), np.int64)
-    np.add.at(held, memory, size)
+    at_peak = np.zeros(len(top), np.int64)
+    np.add.at(at_peak, memory, size)
     addressed = np.logical_or.reduceat(
         (records.allocations["address"].to_numpy() != 0)[order], first
     )
     tops = order[top]
     at_top = records.allocations["total_allocated"][tops]
-    known = pl.Series(held).set(pl.Series(~addressed), None)
+    known = pl.Series(at_peak).set(pl.Series(~addressed), None)
     peaks = pl.DataFrame(
         {
             **records.places(tops),
@@ -366,11 +366,11 @@ def peak(records: Records) -> Peak:
 def _holders(
     records: Records, op: Rows, memory: npt.NDArray[np.uint32], size: Times
 ) -> pl.DataFrame:
-    """Sum up the blocks that were held: of each the operator, the memory, and the size."""
+    """Sum the blocks in use: for each the operator, the memory, and the size."""
     if not len(op):
         return pl.DataFrame(schema=HOLDERS_SCHEMA)
     linked = records.linked
-    held = pl.DataFrame(
+    blocks = pl.DataFrame(
         {
             "memory": memory,
             "name": records.operators.number(op),
@@ -380,16 +380,16 @@ def _holders(
         }
     )
     by = ["memory", "name", "phase", "step"]
-    made = held.group_by(by).agg(pl.len().alias("blocks"), pl.col("bytes").sum())
+    by_holder = blocks.group_by(by).agg(pl.len().alias("blocks"), pl.col("bytes").sum())
     names = linked.named[1]
     return pl.DataFrame(
         {
-            **records.where[made["memory"].to_numpy()].to_dict(),
-            "operator": names[_at(made["name"].to_numpy())],
-            "phase": _PHASES[made["phase"]],
-            "step": made["step"],
-            "blocks": made["blocks"],
-            "bytes": made["bytes"],
+            **records.where[by_holder["memory"].to_numpy()].to_dict(),
+            "operator": names[_at(by_holder["name"].to_numpy())],
+            "phase": _PHASES[by_holder["phase"]],
+            "step": by_holder["step"],
+            "blocks": by_holder["blocks"],
+            "bytes": by_holder["bytes"],
         },
         schema=HOLDERS_SCHEMA,
     ).sort(
@@ -412,7 +412,7 @@ class _Pairs:
 
     @property
     def known(self) -> Index:
-        """Of each block a record that tells of it."""
+        """For each block one of its records."""
         return np.where(self.allocated >= 0, self.allocated, self.freed)
 
     def taken(self, rows: Index) -> _Pairs:
@@ -443,12 +443,12 @@ def _pairs(records: Records) -> _Pairs:
 
 
 def _appearance(values: npt.NDArray[Any]) -> Index:
-    """Where each value stands first."""
+    """Where each value occurs first."""
     order = np.argsort(values, kind="stable")
     begins = np.diff(values[order], prepend=values[order[:1]] + 1) != 0
-    made = np.empty(len(values), np.intp)
-    made[order] = order[begins][np.cumsum(begins) - 1]
-    return made
+    first = np.empty(len(values), np.intp)
+    first[order] = order[begins][np.cumsum(begins) - 1]
+    return first
 
 
 def _memories(allocations: pl.DataFrame) -> tuple[pl.DataFrame, npt.NDArray[np.uint32]]:
@@ -464,7 +464,7 @@ def _memories(allocations: pl.DataFrame) -> tuple[pl.DataFrame, npt.NDArray[np.u
 
 
 def _in_order(memory: npt.NDArray[Any], time: Times) -> Index:
-    """The order by memory, then time, then row. Records mostly stand in the order of time."""
+    """The order by memory, then time, then row. Records mostly are in the order of time."""
     by_time = np.argsort(time, kind="stable")
     order: Index = by_time[np.argsort(memory[by_time], kind="stable")]
     return order
@@ -472,12 +472,12 @@ def _in_order(memory: npt.NDArray[Any], time: Times) -> Index:
 
 @dataclasses.dataclass(frozen=True)
 class _Operators:
-    """Which spans are operators, and what is around each.
+    """Which spans are operators, and what encloses each.
 
     Attributes:
-        operator: whether each span is one. One that its namesake does nothing but call is not.
-        around: the nearest operator around each operator or range of the user.
-        whole: each span; of one that its namesake does nothing but call, that one.
+        operator: whether each span is one. One that only its namesake calls is not.
+        around: the nearest operator around each operator or user range.
+        whole: each span; for one that only its namesake calls, that namesake.
         name: the number of each span's name.
         names: the names by number.
     """
@@ -512,8 +512,12 @@ class _Operators:
 
     def number(self, rows: Rows) -> npt.NDArray[np.int32]:
         """The number of each row's name; -1 for row -1, and for a missing name."""
-        made = _where(self.name, rows)
-        return np.where(made == len(self.names) - 1, -1, made) if self.names.null_count() else made
+        numbers = _where(self.name, rows)
+        return (
+            np.where(numbers == len(self.names) - 1, -1, numbers)
+            if self.names.null_count()
+            else numbers
+        )
 
     def named(self, rows: Rows) -> pl.Series:
         """The names of the rows; null for -1."""
@@ -521,7 +525,7 @@ class _Operators:
 
 
 def _phase(linked: Linked, rows: Rows) -> npt.NDArray[np.uint8]:
-    """What the step was at when each row ran, an index into :data:`_PHASES`."""
+    """The step's phase when each row ran, an index into :data:`_PHASES`."""
     number, names = linked.named
     text = names.cast(pl.String).fill_null("")
     named = np.zeros(len(names), np.uint8)
@@ -558,12 +562,12 @@ def _known(column: pl.Series) -> npt.NDArray[np.bool_]:
     """Say of each row whether it is not null."""
     if not column.null_count():
         return np.ones(len(column), np.bool_)
-    made: npt.NDArray[np.bool_] = column.is_not_null().to_numpy()
-    return made
+    known: npt.NDArray[np.bool_] = column.is_not_null().to_numpy()
+    return known
 
 
 def _nullable(values: Times) -> pl.Series:
-    """A column, null where the value is negative, as no time is."""
+    """A column, null for negative values, since no time is negative."""
     return pl.Series(values).set(pl.Series(values < 0), None)
 
 

@@ -1,12 +1,12 @@
-"""What ran within each nn.Module, and where Python spent its time.
+"""Work within each nn.Module, and where Python spent its time.
 
-A call of a module is a Python function of which the trace names the module. What a call is around
-of is told by time: the spans of its thread that begin within it. The numbers are those of the
-module view of the TensorBoard plugin (``module_op.py``), with these differences: a module is a row
-for each path that it was called by, the plugin shows the sum over all paths in each place; self
-time is the time that no operator and no other module covers, the plugin subtracts also operators
-that overlap and gets less than nothing; and work that was launched in a module without any operator
-counts for it.
+A call of a module is a Python function of which the trace names the module. It encloses the spans
+of its thread that begin within its time. The numbers are those of the module view of the
+TensorBoard plugin (``module_op.py``), with these differences: a module is a row for each path that
+it was called by, while the plugin shows the sum over all paths in each place; self time is the time
+that no operator and no other module covers, while the plugin also subtracts overlapping operators
+and can get less than nothing; and work that was launched in a module without any operator counts
+for it.
 
 Times are int64 ns.
 """
@@ -26,10 +26,10 @@ from haiprof.views.trace.linking.linked import CALLS, PYTHON, Linked
 from haiprof.views.trace.linking.names import numbered
 from haiprof.views.trace.linking.work import rows as rows_of
 
-#: How torch names the Python function that calls a module.
+#: torch's name for the Python function that calls a module.
 _PREFIX: Final = "nn.Module: "
 
-#: What a flame graph may be of.
+#: What a flame graph may show.
 Of = Literal["python", "calls"]
 OF = get_args(Of)
 
@@ -60,7 +60,7 @@ FLAMES_SCHEMA: Final = {
 
 
 def modules(linked: Linked) -> pl.DataFrame:
-    """Return one row per module and way that it was called by; callers come first.
+    """Return one row per module and path that it was called by; callers come first.
 
     Columns: ``module`` (the row's number), ``parent`` (that of the module which called it),
     ``depth``, ``name``, ``id`` (which one of that name); ``occurrences`` (calls), ``operators``
@@ -83,9 +83,9 @@ def modules(linked: Linked) -> pl.DataFrame:
     count = len(parent)
 
     def by_path(values: npt.NDArray[np.int64], of: Rows) -> npt.NDArray[np.int64]:
-        made = np.zeros(count, np.int64)
-        np.add.at(made, path[of], values)
-        return made
+        totals = np.zeros(count, np.int64)
+        np.add.at(totals, path[of], values)
+        return totals
 
     everyone = np.arange(len(rows), dtype=np.int32)
     called, operators = calls.operators(linked)
@@ -94,7 +94,7 @@ def modules(linked: Linked) -> pl.DataFrame:
     labels = names.cast(pl.String).str.strip_prefix(_PREFIX)
     length = linked.end[rows] - linked.start[rows]
     own = length - calls.covered(linked, called, operators)
-    made = {
+    columns = {
         "module": np.arange(count),
         "depth": depth,
         "id": known[named] // len(names),
@@ -105,7 +105,7 @@ def modules(linked: Linked) -> pl.DataFrame:
         "device": _with_callees(device, parent, depth),
         "self_device": device,
     }
-    frame = pl.DataFrame(made).with_columns(
+    frame = pl.DataFrame(columns).with_columns(
         pl.Series("parent", parent).replace(-1, None),
         labels[known[named] % len(names)].alias("name"),
     )
@@ -193,12 +193,12 @@ class _Calls:
         within = self.around(linked, rows)
         some = within >= 0
         rows, within = rows[some], within[some]
-        # Where another operator is around it that began after the module did, that one called it.
+        # If an enclosing operator began after the module did, that operator called it.
         direct = around(linked.parent, rows, self._is_op) < self.rows[within]
         return within[direct], rows[direct]
 
     def covered(self, linked: Linked, called: Rows, operators: Rows) -> Times:
-        """How much of each call its operators and the modules that it called cover."""
+        """How much of each call is covered by its operators and the modules that it called."""
         inner = np.flatnonzero(self.parent >= 0)
         group = np.concatenate((called, self.parent[inner])).astype(np.intp)
         rows = np.concatenate((operators, self.rows[inner]))
@@ -220,7 +220,7 @@ class _Calls:
     def backward(
         self, linked: Linked
     ) -> tuple[tuple[npt.NDArray[np.int64], Rows], tuple[npt.NDArray[np.int64], Rows]] | None:
-        """Host and device time of backward operators, with the call of the forward ones."""
+        """Host and device time of backward operators, with the call of their forward operators."""
         forward, backward = _pairs(linked)
         if not len(forward):
             return None
@@ -230,7 +230,7 @@ class _Calls:
         belongs[backward] = within
         marked = np.zeros(len(self._is_op), bool)
         marked[backward] = True
-        # An operator that another backward one is around of is part of that one's time.
+        # An operator within another backward one is part of that one's time.
         outer = around(linked.parent, backward, marked) < 0
         roots = np.unique(backward[outer & (within >= 0)])
         duration, _, op = _launched(linked)
@@ -244,7 +244,7 @@ class _Calls:
 
 
 def _launched(linked: Linked) -> tuple[Times, Rows, Rows]:
-    """Of activities with a known launch: how long each took, the launching span, and its op."""
+    """For activities with a known launch: their duration, the launching span, and its op."""
     launch, op = rows_of(linked.activities["runtime"]), rows_of(linked.activities["op"])
     launch = np.where(launch >= 0, launch, op)
     busy = np.flatnonzero(linked.busy & (launch >= 0))
@@ -253,10 +253,10 @@ def _launched(linked: Linked) -> tuple[Times, Rows, Rows]:
 
 
 def _pairs(linked: Linked) -> tuple[Rows, Rows]:
-    """Forward operators and the backward ones that belong to them.
+    """Forward operators and their backward operators.
 
     By the arrows that the trace has between the two; without, by the sequence number that they
-    share, if it is of one forward operator.
+    share, if only one forward operator has it.
     """
     flows = linked.flows
     is_op = linked.category == CALLS.index("op")
@@ -270,14 +270,14 @@ def _pairs(linked: Linked) -> tuple[Rows, Rows]:
         ended = _begun(linked, rows, thread, both["thread_end"], both["time_end"])
         some = (begun >= 0) & (ended >= 0)
         return begun[some], ended[some]
-    told = linked.ops.lazy().select("sequence", "forward_thread").with_row_index("row")
-    told = told.filter(pl.Series(is_op), pl.col("sequence") >= 0)
+    sequences = linked.ops.lazy().select("sequence", "forward_thread").with_row_index("row")
+    sequences = sequences.filter(pl.Series(is_op), pl.col("sequence") >= 0)
     away = pl.col("forward_thread").fill_null(0) > 0
     both = (
-        told.filter(~away)
+        sequences.filter(~away)
         .group_by("sequence")
         .agg(pl.col("row").first())
-        .join(told.filter(away), on="sequence", suffix="_end")
+        .join(sequences.filter(away), on="sequence", suffix="_end")
         .select(pl.col("row", "row_end").cast(pl.Int32))
         .collect()
     )
@@ -307,7 +307,7 @@ def _begun(
 def _with_callees(
     values: npt.NDArray[np.int64], parent: npt.NDArray[np.int32], depth: npt.NDArray[np.uint32]
 ) -> Times:
-    """Each path's own value and those of all paths beneath it."""
+    """Each path's own value plus those of all paths beneath it."""
     total: Times = values.copy()
     order = np.argsort(depth, kind="stable")
     level = np.searchsorted(depth[order], np.arange(int(depth.max(initial=0)) + 2))

@@ -1,11 +1,11 @@
-"""Operators: how often each was called, what it cost the host and the device.
+"""Operators: how often each was called, and its cost to the host and the device.
 
-As the TensorBoard plugin has it (``node``, ``op_agg``): an operator's own time on the host is its
+As in the TensorBoard plugin (``node``, ``op_agg``): an operator's own time on the host is its
 time without the operators that it calls, and without calls of the runtime; its own time on the
 device is that of the kernels, copies and sets that it launched itself. An operator whose only
-callee has the same name is one call. Ranges of the user are none, and see-through: what runs in
-one is its caller's. Collectives, data loading and optimizers are not: only the total of the
-operator around them has their time.
+callee has the same name is one call. User ranges are not operators, and are transparent: what runs
+in one is its caller's. Collectives, data loading and optimizers are opaque: only the total of the
+operator around them includes their time.
 
 Times are ns, shares of one.
 
@@ -29,7 +29,7 @@ from haiprof.views.trace.linking.names import dense, numbered
 Rows = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
 
-#: What operators may be told apart by, besides their name.
+#: What operators may be grouped by, besides their name.
 FURTHER = {
     "name": (),
     "shapes": ("shapes",),
@@ -57,7 +57,7 @@ SCHEMA = {
 
 
 def operators(linked: Linked, by: By = "name", *, compat: bool = False) -> pl.DataFrame:
-    """Sum up what the operators cost, the one with the most own time first.
+    """Sum the cost of operators, the one with the most own time first.
 
     Columns: ``name``; as ``by`` says ``shapes`` (of the inputs), ``stack`` (of Python); ``calls``;
     ``host_self``, ``host_total``, ``device_self`` and ``device_total`` (ns; totals include the
@@ -72,15 +72,15 @@ def operators(linked: Linked, by: By = "name", *, compat: bool = False) -> pl.Da
         ValueError: ``by`` is none of :data:`FURTHER`.
     """
     if by not in FURTHER:
-        raise ValueError(f"operators by {by!r}: it is one of {', '.join(FURTHER)}")
+        raise ValueError(f"operators by {by!r}: must be one of {', '.join(FURTHER)}")
     if compat:
         linked = as_plugin(linked)
     keys = ["name", *FURTHER[by]]
-    made = linked.once(_by_all)
+    by_all = linked.once(_by_all)
     if len(keys) < len(_ALL):
         sums = pl.all().exclude(*_ALL, "tensor_core_eligible").sum()
-        made = made.group_by(keys).agg(pl.col("tensor_core_eligible").any(), sums)
-    made = made.with_columns(
+        by_all = by_all.group_by(keys).agg(pl.col("tensor_core_eligible").any(), sums)
+    by_all = by_all.with_columns(
         pl.col("name").cast(pl.String).alias("text"),
         *(
             pl.when(pl.col(f"device_{of}") > 0)
@@ -91,13 +91,13 @@ def operators(linked: Linked, by: By = "name", *, compat: bool = False) -> pl.Da
     )
     order = ["device_self", "host_self", "text", *keys[1:]]
     descending = [True, True, *(False for _ in keys)]
-    return made.sort(order, descending=descending).select(
+    return by_all.sort(order, descending=descending).select(
         name for name in SCHEMA if name in keys or name not in _ALL
     )
 
 
 def _by_all(linked: Linked) -> pl.DataFrame:
-    """What calls of the same name, shapes and stack cost; every other grouping sums this up."""
+    """The cost of calls by name, shapes and stack; every other grouping sums this up."""
     merged = _merged(linked)
     rows = np.flatnonzero(linked.host.operator & ~merged)
     number, first = dense(linked.named[0][rows])
@@ -107,17 +107,17 @@ def _by_all(linked: Linked) -> pl.DataFrame:
             number, first = dense(number.astype(np.int64) * len(texts) + further)
     count = len(first)
     able = np.bincount(number[linked.eligible[rows]], minlength=count) > 0
-    made = {name: linked.ops[name][rows[first]] for name in _ALL}
-    made["calls"] = pl.Series(np.bincount(number, minlength=count), dtype=pl.UInt32())
-    made["tensor_core_eligible"] = pl.Series(able)
-    # One measure after the other: in a long trace each of them is large.
+    columns = {name: linked.ops[name][rows[first]] for name in _ALL}
+    columns["calls"] = pl.Series(np.bincount(number, minlength=count), dtype=pl.UInt32())
+    columns["tensor_core_eligible"] = pl.Series(able)
+    # One measure at a time: in a long trace each of them is large.
     for name, values in _costs(linked, merged):
-        made[name] = pl.Series(_summed(number, values[rows], count))
-    return pl.DataFrame(made).select(name for name in SCHEMA if name in made)
+        columns[name] = pl.Series(_summed(number, values[rows], count))
+    return pl.DataFrame(columns).select(name for name in SCHEMA if name in columns)
 
 
 def _costs(linked: Linked, merged: Mask) -> Iterator[tuple[str, Times]]:
-    """What each call of an operator cost, measure by measure; one value per span."""
+    """The cost of each call of an operator, measure by measure; one value per span."""
     host, caller = linked.host, linked.caller
     inner = np.flatnonzero(merged)
     head = caller.copy()
@@ -126,7 +126,7 @@ def _costs(linked: Linked, merged: Mask) -> Iterator[tuple[str, Times]]:
     outer = head[inner]
 
     own = linked.ops["self"].to_numpy().copy()
-    # What is no operator's own - a range, a merged call - is its caller's.
+    # The time of a range or a merged call is its caller's.
     ranges = np.flatnonzero(linked.of("user") & ~host.node & (caller >= 0))
     np.add.at(own, caller[ranges], own[ranges])
     np.add.at(own, outer, own[inner])
@@ -152,24 +152,24 @@ def _merged(linked: Linked) -> Mask:
     """Which operators are the only callee of one of the same name."""
     node, caller = linked.host.node, linked.caller
     inner = np.flatnonzero(node & (caller >= 0))
-    made = np.zeros(len(caller), np.bool_)
+    merged = np.zeros(len(caller), np.bool_)
     if len(inner):
         callees = np.bincount(caller[inner], minlength=len(caller))
         names, _ = linked.named
         is_op = linked.of("op")
         outer = caller[inner]
         same = (names[inner] == names[outer]) & is_op[inner] & is_op[outer]
-        made[inner] = same & (callees[outer] == 1)
-    return made
+        merged[inner] = same & (callees[outer] == 1)
+    return merged
 
 
 def _summed(rows: Rows, values: Times, count: int) -> Times:
     if values.sum(dtype=np.float64) < _EXACT:
         return np.bincount(rows, weights=values, minlength=count).astype(np.int64)
-    made: Times = np.zeros(count, np.int64)
-    np.add.at(made, rows, values)
-    return made
+    sums: Times = np.zeros(count, np.int64)
+    np.add.at(sums, rows, values)
+    return sums
 
 
-#: Whole numbers up to here are exact in a double: a hundred days of ns.
+#: Integers up to here are exact in a double: a hundred days of ns.
 _EXACT = 2**53

@@ -1,8 +1,8 @@
 """How much communication is hidden under computation, on each device.
 
 The formula is HTA's (``get_comm_comp_overlap``): ``ratio`` is the time in which communication and
-computation both ran, of the time in which communication ran. HTA knows communication by the names
-of NCCL and HCCL alone, and by names that begin with ``hip``; here it is what
+computation both ran, of the time in which communication ran. HTA recognises communication only by
+the names of NCCL and HCCL, and by names that begin with ``hip``; here it is what
 :mod:`haiprof.views.trace.linking.roles` says.
 """
 

@@ -1,7 +1,7 @@
-"""Overview of a deep trace: how busy each GPU was and how well used, and what the steps spent.
+"""Overview of a deep trace: how busy and how well used each GPU was, and the steps' time.
 
 The formulas are the TensorBoard plugin's (``gpu_metrics_parser``, ``overall_parser``), so that the
-numbers can be compared; what it is wrong about is right here.
+numbers can be compared; its errors are corrected here.
 
 Times are int64 ns, durations int64 ns, shares of one.
 
@@ -26,7 +26,7 @@ from haiprof.views.trace.linking.work import ratio
 #: Columns of kernels that it needs.
 COLUMNS = ("start", "duration", "kind", "name", "device", "blocks_per_sm", "occupancy")
 
-#: What a step's time is split by: of those that something does at an instant, the first counts.
+#: The parts of a step's time: of those active at an instant, the first counts.
 PARTS = (
     "kernel",
     "memcpy",
@@ -36,9 +36,9 @@ PARTS = (
     "dataloader",
     "cpu",
 )
-#: The time of a step in which none of :data:`PARTS` does anything.
+#: The time of a step in which none of :data:`PARTS` is active.
 OTHER = "other"
-#: A timeline has at most as many parts as this for each device.
+#: A timeline has at most this many parts for each device.
 MOST_BINS = 100
 _MICROSECOND = 1000
 
@@ -73,17 +73,17 @@ class Overview:
             the first step's start to the last one's end in which some kernel ran; of a run that
             recorded kernels at times only, of each of those times);
             ``sm_efficiency`` (the sum of blocks for each multiprocessor of the kernels that run
-            at an instant, at most 1, averaged over that time; null where no kernel tells);
-            ``occupancy`` (estimated achieved, averaged over the time of the kernels that tell;
+            at an instant, at most 1, averaged over that time; null if no kernel has it);
+            ``occupancy`` (estimated achieved, averaged over the time of the kernels that have it;
             null without); ``tensor_core`` (share of the time of the kernels that operators
             launched in which they were kernels of tensor cores; null without any).
         steps: ``step``, ``start``, ``duration`` and how long each of :data:`PARTS` took of it,
-            and :data:`OTHER`. At an instant at which several happen the first counts, so that
-            parts sum up to the step.
+            and :data:`OTHER`. Of several active at an instant the first counts, so the parts sum to
+            the step.
         mean: the same for an average step, in ns; empty without steps.
         timeline: ``device``, ``start``, ``end``, ``utilization``; bins are a power of ten of
-            microseconds long, the last one is longer. Of a bin in which kernels were recorded at
-            times only, of those times; null where they were not at all.
+            microseconds long, the last one is longer. In a bin where kernels were recorded only at
+            times, of those times; null if they were not recorded at all.
         tensor_core: share of the time of all kernels that kernels of tensor cores took; null
             without kernels.
         tensor_core_eligible: share of the time of the kernels that operators launched that those
@@ -101,17 +101,17 @@ class Overview:
 def overview(
     linked: Linked, recorded: tuple[int, int] | None = None, *, compat: bool = False
 ) -> Overview:
-    """Sum a trace up.
+    """Summarise a trace.
 
     Args:
         linked: the trace.
-        recorded: from when to when it was recorded, for the timeline; by default, from the first
-            row to the last.
+        recorded: start and end of the recording, for the timeline; by default, from the first row
+            to the last.
         compat: the plugin's own reading, see
             :mod:`haiprof.views.trace.as_other_tools.tensorboard_reading`.
     """
     if recorded is None and not compat:
-        # Steps, headline and recommendations ask for it as well.
+        # Steps, headline and recommendations use it as well.
         return linked.once(_of_all)
     return _overview(as_plugin(linked) if compat else linked, recorded or _extent(linked))
 
@@ -144,9 +144,9 @@ Mask = npt.NDArray[np.bool_]
 
 
 def _windows(linked: Linked) -> tuple[Times, Times]:
-    """From the first step's start to the last one's end: of each recording, where there are more.
+    """From the first step's start to the last one's end: for each recording, if there are several.
 
-    Steps of a trace that was not recorded all the time are those that were.
+    In a trace that was not recorded all the time, these are the recorded steps.
     """
     begin, end = linked.steps["start"].to_numpy(), linked.steps["end"].to_numpy()
     if not len(begin):
@@ -159,8 +159,8 @@ def _windows(linked: Linked) -> tuple[Times, Times]:
 
 
 def _is_kernel(linked: Linked) -> Mask:
-    made: Mask = (linked.activities["kind"] == "kernel").fill_null(False).to_numpy()
-    return made
+    mask: Mask = (linked.activities["kind"] == "kernel").fill_null(False).to_numpy()
+    return mask
 
 
 def _used(linked: Linked, of_ops: Mask) -> pl.DataFrame:
@@ -198,31 +198,31 @@ def _used(linked: Linked, of_ops: Mask) -> pl.DataFrame:
 
 
 def _sm_efficiency(linked: Linked, chosen: Mask, low: int, high: int) -> float | None:
-    """Blocks for each multiprocessor; what tells of them was recorded all the time."""
-    told = _telling(linked, "blocks_per_sm", chosen, above=True)
-    if told is None:
+    """Blocks per multiprocessor; kernels with this number were recorded all the time."""
+    intervals = _intervals_with(linked, "blocks_per_sm", chosen, above=True)
+    if intervals is None:
         return None
-    start, end, blocks = told
+    start, end, blocks = intervals
     return _share(_swept(np.clip(start, low, high), np.clip(end, low, high), blocks), high - low)
 
 
 def _occupancy(linked: Linked, chosen: Mask, low: int, high: int) -> float | None:
-    told = _telling(linked, "occupancy", chosen, above=False)
-    if told is None:
+    intervals = _intervals_with(linked, "occupancy", chosen, above=False)
+    if intervals is None:
         return None
-    start, end, occupancy = told
+    start, end, occupancy = intervals
     ran_for = np.clip(end, low, high) - np.clip(start, low, high)
     return _share(float((occupancy * ran_for).sum()) / 100, int(ran_for.sum()))
 
 
-def _telling(
+def _intervals_with(
     linked: Linked, column: str, chosen: Mask, *, above: bool
 ) -> tuple[Times, Times, npt.NDArray[np.float64]] | None:
-    """Start, end and value of the chosen activities that tell one (``above`` 0), or None."""
-    told = linked.activities[column]
-    if told.null_count() == len(told):
+    """Start, end and value of the chosen activities with a value (``above`` 0), or None."""
+    values = linked.activities[column]
+    if values.null_count() == len(values):
         return None
-    value = told.cast(pl.Float64).to_numpy()
+    value = values.cast(pl.Float64).to_numpy()
     rows = np.flatnonzero(chosen & np.isfinite(value) & (value > 0 if above else value >= 0))
     if not len(rows):
         return None
@@ -231,7 +231,7 @@ def _telling(
 
 
 def _swept(start: Times, end: Times, value: npt.NDArray[np.float64]) -> float:
-    """Integrate over time the sum of the values of the intervals that are open, at most 1."""
+    """Integrate over time the sum of the values of the open intervals, at most 1."""
     some = end > start
     start, end, value = start[some], end[some], value[some]
     instant = np.concatenate((start, end))
@@ -258,7 +258,7 @@ def _timeline(linked: Linked, devices: list[int], recorded: tuple[int, int]) -> 
         busy = covered(*mine.kernels, low, high)
         known = high - low
         if linked.recorded is not None:
-            # What was launched before a recording ends is recorded after it.
+            # What is launched before a recording ends is recorded after it.
             known = covered(*union(linked.recorded, mine.windows(linked.recorded)), low, high)
         frames.append(
             pl.DataFrame(
@@ -289,10 +289,10 @@ def _steps(linked: Linked) -> pl.DataFrame:
     low, high = linked.steps["start"].to_numpy(), linked.steps["end"].to_numpy()
     parts = by_rank(list(_ranges(linked).values()), low, high)
     columns = {"duration": high - low, **dict(zip((*PARTS, OTHER), parts, strict=True))}
-    made = linked.steps.select("step", "start").with_columns(
+    steps = linked.steps.select("step", "start").with_columns(
         pl.Series(name, values) for name, values in columns.items()
     )
-    return made.select(pl.col(name).cast(kind) for name, kind in STEPS_SCHEMA.items())
+    return steps.select(pl.col(name).cast(kind) for name, kind in STEPS_SCHEMA.items())
 
 
 def _ranges(linked: Linked) -> dict[str, tuple[Times, Times]]:
@@ -307,7 +307,7 @@ def _ranges(linked: Linked) -> dict[str, tuple[Times, Times]]:
     ends_within = linked.end <= np.append(linked.end, 0)[above]
 
     def spans(mine: Mask) -> tuple[Times, Times]:
-        # The outermost ones say it all.
+        # The outermost ones cover everything.
         outermost = mine & ~(np.append(mine, False)[above] & ends_within)
         return merge(linked.start[outermost], linked.end[outermost])
 
@@ -336,8 +336,8 @@ def _launched_by_ops(linked: Linked) -> Mask:
     if not operator.any():
         return np.zeros(linked.activities.height, np.bool_)
     op = linked.activities["op"].cast(pl.Int64).fill_null(-1).to_numpy()
-    made: Mask = (op >= 0) & np.append(operator, False)[op]
-    return made
+    mask: Mask = (op >= 0) & np.append(operator, False)[op]
+    return mask
 
 
 def _kernel_times(linked: Linked, chosen: Mask, among: Mask | None = None) -> tuple[int, int]:
@@ -352,7 +352,7 @@ def _eligible(linked: Linked, of_ops: Mask) -> float | None:
     if not of_ops.any():
         return None
     can = linked.eligible
-    # An operator is told by the innermost of those within it that can.
+    # An operator takes its value from the innermost one within it that has any.
     innermost = can & (linked.within(can.astype(np.int32)) == 1)
     op = linked.activities["op"].cast(pl.Int64).fill_null(-1).to_numpy()
     chosen = of_ops & np.append(innermost, False)[op]

@@ -3,9 +3,9 @@
 The formula is HTA's (``get_queue_length_time_series``): the length grows by one when a call of the
 runtime begins that launches an activity, and falls by one when that activity begins. A call that
 launches many on a stream, such as a graph's, is one launch, which waits until the first of them
-begins (HTA leaves graphs out). Where both
-happen at the same instant the launch comes first, so that no length is negative (HTA leaves that to
-an unstable sort). Activities whose launch is not in the trace are left out.
+begins (HTA leaves graphs out). If both happen at the same instant the launch comes first, so that
+no length is negative (HTA leaves that to an unstable sort). Activities whose launch is not in the
+trace are left out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from haiprof.views.intervals import Index
 from haiprof.views.trace.linking.linked import Linked
 from haiprof.views.trace.linking.work import worked
 
-#: What CUDA lets a stream hold before a launch blocks.
+#: CUDA's limit of queued launches per stream, after which a launch blocks.
 FULL = 1024
 
 
@@ -67,12 +67,12 @@ def _first_of_launch(linked: Linked, mine: Index, runtime: npt.NDArray[np.int32]
 
 
 def summary(series: pl.DataFrame) -> pl.DataFrame:
-    """Sum up what :func:`queue_length` returned, over its changes as HTA does, and over time.
+    """Summarise the result of :func:`queue_length`, over its changes as HTA does, and over time.
 
     Returns:
         One row per stream: ``device``, ``stream``, ``count`` of changes; of the lengths after them
         ``mean``, ``std``, ``min``, ``p25``, ``p50``, ``p75``, ``max``; ``time_mean``, the mean over
-        the time from the first to the last change, null where that is no time.
+        the time from the first to the last change, null if that is 0.
     """
     length = pl.col("length")
     lasted = (pl.col("time").shift(-1) - pl.col("time")).cast(pl.Float64)
@@ -95,15 +95,15 @@ def summary(series: pl.DataFrame) -> pl.DataFrame:
 def blocked(series: pl.DataFrame, linked: Linked, *, full: int = FULL) -> pl.DataFrame:
     """Return how long each stream's queue was full, so that a launch had to wait.
 
-    The formula is HTA's (``get_time_spent_blocked_on_full_queue``), which tells of one stream only.
+    The formula is HTA's (``get_time_spent_blocked_on_full_queue``), which covers one stream only.
 
     Args:
-        series: what :func:`queue_length` returned.
-        linked: the trace, whose events begin within the time that ``ratio`` is of.
-        full: the length from which on a queue is full.
+        series: result of :func:`queue_length`.
+        linked: the trace, whose events begin within the time that ``ratio`` refers to.
+        full: a queue of this length or more is full.
 
     Returns:
-        One row per stream whose queue was: ``device``, ``stream``, ``blocked`` (ns), ``ratio``.
+        One row per stream with a full queue: ``device``, ``stream``, ``blocked`` (ns), ``ratio``.
     """
     begun = np.concatenate((linked.start, linked.activities["start"].to_numpy()))
     whole = int(begun.max() - begun.min()) if len(begun) else 0

@@ -1,8 +1,8 @@
-"""What each view of a deep trace needs, and what it cannot say without: one table for all tools.
+"""What each view of a deep trace needs, and what it lacks without: one table for all tools.
 
 A key names what is needed: a table (``allocations``), a column with a value in any row
 (``kernels.occupancy``), spans of a category or activities of a kind (``spans[op]``), or
-:data:`COMMUNICATION`. Tools tell by such keys why they lack something.
+:data:`COMMUNICATION`. Tools use such keys to say why they lack something.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-#: That any kernel or span communicates: what is not there need not be described.
+#: That any kernel or span communicates: absent communication needs no description.
 COMMUNICATION: Final = "communication"
 KERNELS: Final = "kernels"
 
 
 class Want(NamedTuple):
-    """``view`` cannot tell ``lost`` where ``needs`` is missing.
+    """``view`` cannot show ``lost`` if ``needs`` is missing.
 
-    It is only said where ``given`` is there: without, there is nothing that it could be said of.
+    It is only reported if ``given`` is present: without it, there is nothing to report on.
     """
 
     view: str
@@ -78,14 +78,14 @@ WANTS: Final = (
 )  # fmt: skip
 
 
-def missing(held: Collection[str]) -> list[Want]:
-    """Return what views want and a trace does not hold.
+def missing(available: Collection[str]) -> list[Want]:
+    """Return the requirements of views that a trace does not meet.
 
     Args:
-        held: the keys that it does.
+        available: the keys that it has.
     """
     return [
         want
         for want in WANTS
-        if want.needs not in held and (want.given is None or want.given in held)
+        if want.needs not in available and (want.given is None or want.given in available)
     ]

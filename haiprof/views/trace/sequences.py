@@ -1,9 +1,9 @@
 """Which sequences of device work an operator launches again and again.
 
 The analysis of HTA (``get_frequent_cuda_kernel_sequences``): each call of the operator is one
-sequence, of the names of all that was launched beneath it in the order in which it ran. HTA looks
-at the calls of least depth in the whole trace only; here every call counts that no other matching
-call is around of, whatever its depth.
+sequence: the names of everything launched beneath it, in the order in which it ran. HTA uses only
+the calls of least depth in the whole trace; here every call counts that is not within another
+matching call, whatever its depth.
 
 Times are int64 ns.
 """
@@ -21,7 +21,7 @@ from haiprof.views.trace.linking.instants import around
 from haiprof.views.trace.linking.linked import Linked
 from haiprof.views.trace.linking.work import rows
 
-#: HTA's own choice: what launches less has hardly a pattern.
+#: HTA's own choice: a shorter sequence is hardly a pattern.
 SHORTEST: Final = 3
 
 SCHEMA: Final = {
@@ -44,7 +44,7 @@ def sequences(linked: Linked, operator: str, shortest: int = SHORTEST) -> pl.Dat
     Args:
         linked: the trace.
         operator: part of a name.
-        shortest: sequences of fewer than that are left out.
+        shortest: sequences with fewer launches are left out.
     """
     name, names = linked.named
     called = names.cast(pl.String).str.contains(operator, literal=True).fill_null(False)
@@ -64,7 +64,7 @@ def sequences(linked: Linked, operator: str, shortest: int = SHORTEST) -> pl.Dat
     activity, activities = linked.named_activities
     from haiprof import _core
 
-    # A sequence is a path: of a call's first activity, then its second, and so on. Its root is the
+    # A sequence is a path: from a call's first activity to its second, and so on. Its root is the
     # operator's name, so that operators do not mix.
     first = np.append(True, call[1:] != call[:-1])
     last = np.append(first[1:], True)

@@ -1,12 +1,12 @@
-"""Which ranks hold the others up.
+"""Which ranks delay the others.
 
-A collective begins to move data when its last rank arrives, so that the rank that spent the least
-time in it came last, and what the others spent beyond that they waited for it. This compares no
-clocks, needs no names of kernels, and works within any group of ranks.
+A collective begins to move data when its last rank arrives, so the rank that spent the least time
+in it came last, and the others' time beyond that was waiting for it. This compares no clocks,
+needs no names of kernels, and works within any group of ranks.
 
 HTA compares instead when the ranks began their last long communication in a step
-(:func:`late_starts`), which holds only where their clocks agree, and knows kernels of NCCL before
-2.19 by name.
+(:func:`late_starts`), which is valid only if their clocks agree, and recognises kernels of NCCL
+before 2.19 by name.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ Rank = TypeVar("Rank", int, str)
 
 
 def stragglers(matched: pl.DataFrame) -> pl.DataFrame:
-    """Return how long each rank let the others of its groups wait.
+    """Return how long each rank kept the others of its groups waiting.
 
     Args:
-        matched: what :func:`haiprof.views.trace.distributed.match` returned.
+        matched: result of :func:`haiprof.views.trace.distributed.match`.
 
     Returns:
         One row per rank, the worst first: ``rank``, ``collectives`` (that are matched), ``last``
-        (in how many it came last), ``caused`` (ns: of those, how long the first rank waited; ranks
-        that came last together share it), ``ratio`` of what all ranks caused, ``waited`` (ns that
-        it waited itself).
+        (in how many it came last), ``caused`` (ns: how long the first rank waited in those, shared
+        among ranks that came last together), ``ratio`` of what all ranks caused, ``waited`` (ns
+        that it waited itself).
     """
     return ranked(caused(matched))
 
@@ -41,28 +41,28 @@ def caused(matched: pl.DataFrame) -> pl.DataFrame:
     """Return the columns of :func:`stragglers` that need no other rank's: all but ``ratio``."""
     known = matched.filter(pl.col("transfer").is_not_null())
     late = pl.col("waiting") == 0
-    # Fractions come last and in order, so that their sum is the same each time.
+    # Fractions come last and in order, so that their sum is always the same.
     whole = known.group_by("rank", pl.when(late).then("last").alias("sharing")).agg(
         pl.len().alias("collectives"),
         (late & (pl.col("longest") > 0)).sum().alias("last"),
         pl.col("longest").filter(late).sum().alias("held"),
         pl.col("waiting").sum().alias("waited"),
     )
-    held = (pl.col("held") / pl.col("sharing")).fill_null(0.0)
+    kept_waiting = (pl.col("held") / pl.col("sharing")).fill_null(0.0)
     return (
         whole.sort("rank", "sharing")
         .group_by("rank", maintain_order=True)
         .agg(
             pl.col("collectives").sum(),
             pl.col("last").sum(),
-            held.sum().alias("caused"),
+            kept_waiting.sum().alias("caused"),
             pl.col("waited").sum(),
         )
     )
 
 
 def ranked(ranks: pl.DataFrame) -> pl.DataFrame:
-    """Put what :func:`caused` returned of all ranks in the order of :func:`stragglers`."""
+    """Put the results of :func:`caused` for all ranks in the order of :func:`stragglers`."""
     whole = pl.col("caused").sum()
     return ranks.sort("caused", "rank", descending=[True, False]).select(
         "rank",
@@ -91,7 +91,7 @@ def late_starts(
         ranks: the trace of each rank. Their clocks must agree.
         candidates: how many ranks are late in a step.
         shortest: share of the mean step.
-        drop_last_step: leave the last step out, as HTA does where there are two or more.
+        drop_last_step: leave the last step out, as HTA does if there are at least two.
 
     Returns:
         One row per rank with such communications, the one late the most often first: ``rank``,

@@ -1,15 +1,15 @@
 """Temporal breakdown: how long each device computed, did something else, and idled.
 
 The formula is HTA's (``get_temporal_breakdown``). ``span`` is the time from the begin of the
-device's first activity to the end of its last one. ``compute`` is the union of its kernels that are
-no communication, ``idle`` what no activity covers, and ``non_compute`` the rest: communication and
-copies that no computation hides. Here that is broken down further: an instant in which both ran is
-``communication``. The parts sum to ``span``. Where kernels were recorded at times only, ``span`` is
-the sum over those times, each from the first activity within it to the last: what was not recorded
-is not known to be idle.
+device's first activity to the end of its last one. ``compute`` is the union of its kernels that do
+not communicate, ``idle`` is the time without any activity, and ``non_compute`` the rest:
+communication and copies that no computation hides. Here that is broken down further: an instant in
+which both ran is ``communication``. The parts sum to ``span``. If kernels were recorded only at
+times, ``span`` is the sum over those times, each from the first activity within it to the last:
+unrecorded time is not known to be idle.
 
 HTA counts the host's waits (``cuda_sync``) as work of the GPU, and every kernel whose name begins
-with ``hip`` as communication; here neither is so.
+with ``hip`` as communication; this view does neither.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ SCHEMA = {
 
 
 def temporal(linked: Linked, *, drop_last_step: bool = False) -> pl.DataFrame:
-    """Break the time of each device down.
+    """Break down the time of each device.
 
     Args:
         linked: the trace.
-        drop_last_step: as :func:`haiprof.views.trace.linking.work.work` has it, and as HTA does.
+        drop_last_step: as in :func:`haiprof.views.trace.linking.work.work`, and as in HTA.
 
     Returns:
-        One row per device: ``device`` (null where the trace names none), ``span``, ``compute``,
+        One row per device: ``device`` (null if the trace names none), ``span``, ``compute``,
         ``non_compute``, ``idle``, ``communication``, ``memory`` in ns; ``compute_ratio``,
         ``non_compute_ratio`` and ``idle_ratio`` of the span.
     """
@@ -56,8 +56,8 @@ def temporal(linked: Linked, *, drop_last_step: bool = False) -> pl.DataFrame:
         moved = communication + memory
         span = int((high - low).sum())
         rows.append((mine.device, span, compute, moved, idle, communication, memory))
-    made = pl.DataFrame(rows, SCHEMA, orient="row")
-    return made.with_columns(
+    frame = pl.DataFrame(rows, SCHEMA, orient="row")
+    return frame.with_columns(
         ratio(pl.col(name), pl.col("span")).alias(f"{name}_ratio")
         for name in ("compute", "non_compute", "idle")
     )

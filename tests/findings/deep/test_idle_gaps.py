@@ -35,8 +35,8 @@ def ran(start: int, end: int, **more: Any) -> dict[str, Any]:
 
 
 def causes(found: idle_gaps.Gaps) -> dict[str, int]:
-    told = {cause: found.total(cause) // US for cause in idle_gaps.CAUSES}
-    return {cause: total for cause, total in told.items() if total}
+    totals = {cause: found.total(cause) // US for cause in idle_gaps.CAUSES}
+    return {cause: total for cause, total in totals.items() if total}
 
 
 def pieces(trace: Linked, found: idle_gaps.Gaps) -> list[tuple[int, int, str, str | None]]:
@@ -199,10 +199,10 @@ def test_causes_sum_up_to_the_idle_time_of_the_steps(
         in_step[start:end] = True
     for (start, end), _ in kernels:
         busy[start * US : end * US] = True
-    told = np.zeros(61 * US, np.intp)
+    covered = np.zeros(61 * US, np.intp)
     for start, end in zip(found.start, found.end, strict=True):
-        told[start:end] += 1
-    np.testing.assert_array_equal(told, in_step & ~busy)
+        covered[start:end] += 1
+    np.testing.assert_array_equal(covered, in_step & ~busy)
     assert sum(found.total(cause) for cause in idle_gaps.CAUSES) == (in_step & ~busy).sum()
     # Whatever explains a gap has begun by then, and each lies within one step.
     some = found.row >= 0

@@ -58,7 +58,7 @@ class Job:
             self.ran(begin + high, begin + STEP, correlation=number)
         return self
 
-    def told(self) -> list[Finding]:
+    def findings(self) -> list[Finding]:
         linked = link(table("spans", self.spans), table("kernels", self.kernels))
         allocations = table("allocations", self.allocations)
         found = rules.recommendations(linked, allocations, self.devices, self.backends)
@@ -71,7 +71,7 @@ BEGIN = (SLOW - 1) * STEP
 
 
 def first(job: Job, kind: str, operator: str, lost: int) -> Finding:
-    found = job.told()[0]
+    found = job.findings()[0]
     assert (found.kind, found.operator, found.step) == (kind, operator, SLOW)
     assert found.saves_ns == lost * US
     assert found.share == pytest.approx(lost / (STEPS * STEP))
@@ -79,12 +79,12 @@ def first(job: Job, kind: str, operator: str, lost: int) -> Finding:
 
 
 def test_nothing_is_claimed_of_a_job_without_fault() -> None:
-    assert Job().busy().told() == []
+    assert Job().busy().findings() == []
 
 
 @pytest.mark.parametrize("job", [Job(spans=[]), Job(devices=())])
 def test_nothing_is_claimed_without_kernels(job: Job) -> None:
-    assert job.told() == []
+    assert job.findings() == []
 
 
 def test_nothing_is_claimed_of_an_empty_trace() -> None:
@@ -191,45 +191,45 @@ def test_a_job_on_cpus_waits_for_data_and_for_communication() -> None:
     job = Job()
     job.host("user", LOAD, BEGIN + 100, BEGIN + 500)
     job.host("user", "gloo:all_reduce", BEGIN + 500, BEGIN + 900)
-    assert [(f.kind, f.saves_ns) for f in job.told()] == [
+    assert [(f.kind, f.saves_ns) for f in job.findings()] == [
         ("data_loading", 400 * US),
         ("exposed_communication", 400 * US),
     ]
 
 
-def test_what_is_not_worth_a_word_is_not_told() -> None:
+def test_what_is_not_worth_a_word_is_not_reported() -> None:
     job = Job().busy({SLOW: (300, 350)})
     job.host("user", LOAD, BEGIN + 300, BEGIN + 350)
-    assert job.told() == []
+    assert job.findings() == []
 
 
 def of_memory(total: int, device: int = 0) -> dict[str, Any]:
-    told = {"time": 1, "kind": "cuda", "device": device, "address": 1, "bytes": 1}
-    return {**told, "total_allocated": total, "total_reserved": total}
+    record = {"time": 1, "kind": "cuda", "device": device, "address": 1, "bytes": 1}
+    return {**record, "total_allocated": total, "total_reserved": total}
 
 
 @pytest.mark.parametrize(("used", "kinds"), [(0.95, ["memory"]), (0.85, [])])
 def test_memory_that_is_nearly_full(used: float, kinds: list[str]) -> None:
     job = Job(allocations=[of_memory(int(used * 80 * 2**30))]).busy()
-    assert [f.kind for f in job.told()] == kinds
+    assert [f.kind for f in job.findings()] == kinds
 
 
 def test_memory_of_a_gpu_whose_place_in_the_list_is_not_its_number() -> None:
     gpu = dataclasses.replace(H100, ordinal=5)
     job = Job(allocations=[of_memory(76 * 2**30, 5), of_memory(1, 0)], devices=[gpu]).busy()
-    assert [f.problem[:4] + f.evidence for f in job.told()] == ["95 %76 GiB of 80 GiB"]
+    assert [f.problem[:4] + f.evidence for f in job.findings()] == ["95 %76 GiB of 80 GiB"]
 
 
 def test_tensor_cores_that_are_never_used() -> None:
     job = Job(name="sgemm_128x64").busy()
-    assert [f.kind for f in job.told()] == ["tensor_cores"]
+    assert [f.kind for f in job.findings()] == ["tensor_cores"]
     old = dataclasses.replace(H100, capability=(6, 0))
-    assert Job(name="sgemm_128x64", devices=[old]).busy().told() == []
+    assert Job(name="sgemm_128x64", devices=[old]).busy().findings() == []
 
 
 def test_a_gpu_that_is_used_for_less_than_half_of_the_time() -> None:
     job = Job().busy({number: (100, 900) for number in range(1, STEPS + 1)})
-    assert [(f.kind, f.problem) for f in job.told()] == [
+    assert [(f.kind, f.problem) for f in job.findings()] == [
         ("utilization", "GPU 0 ran kernels for 20 % of the time")
     ]
 
@@ -237,14 +237,14 @@ def test_a_gpu_that_is_used_for_less_than_half_of_the_time() -> None:
 def test_data_parallel() -> None:
     job = Job().busy()
     job.host("user", "DataParallel.forward", 1, 20)
-    assert [f.kind for f in job.told()] == ["data_parallel"]
+    assert [f.kind for f in job.findings()] == ["data_parallel"]
 
 
 @pytest.mark.parametrize(("backends", "kinds"), [(["gloo"], ["backend"]), (["nccl"], []), ([], [])])
 def test_ddp_over_gloo(backends: list[str], kinds: list[str]) -> None:
     job = Job(backends=backends).busy()
     job.host("user", "DistributedDataParallel.forward", 1, 20)
-    assert [f.kind for f in job.told()] == kinds
+    assert [f.kind for f in job.findings()] == kinds
 
 
 def test_the_rank_that_lets_three_others_wait() -> None:
@@ -257,14 +257,14 @@ def test_the_rank_that_lets_three_others_wait() -> None:
         ]
     )  # fmt: skip
     steps = pl.DataFrame([{**who, "rank": r, "pid": r, "duration": 1_000_000} for r in range(4)])
-    told = rules.stragglers(late, steps)
-    assert list(told) == [("n0", 2, 2, 1)]
-    (found,) = told["n0", 2, 2, 1]
+    by_trace = rules.stragglers(late, steps)
+    assert list(by_trace) == [("n0", 2, 2, 1)]
+    (found,) = by_trace["n0", 2, 2, 1]
     assert found.problem == "the other ranks waited for rank 2, up to 30 % of its steps"
     assert found.saves_ns == 300_000
 
 
-def test_a_process_without_a_rank_is_told_from_another_of_its_host() -> None:
+def test_a_process_without_a_rank_is_distinguished_from_another_of_its_host() -> None:
     late = pl.DataFrame(
         [
             {"node": "n0", "rank": None, "pid": pid, "session": 1, "collectives": 5,
@@ -308,9 +308,9 @@ WRONG = {
 def test_what_the_plugin_advises_we_do(run: str) -> None:
     advised = {
         next(kind for word, kind in PLUGIN.items() if word in text)
-        for name, told in traces.expected(run, "tb_tip").items()
+        for name, tip in traces.expected(run, "tb_tip").items()
         if name.endswith("/overview")
-        for text in told["recommendations"]
+        for text in tip["recommendations"]
         if text
     }
     found = set(Analyzer(traces.files(run)[0].parent).recommendations()["kind"])
@@ -359,10 +359,10 @@ def test_of_an_operator_on_the_ai_cpu_only_what_nothing_else_covers() -> None:
     found = first(job, "slow_unit", "aten::native_dropout", 150)
     assert "int32" in found.advice
     hidden = on_ai_cpu("Equal", BEGIN + 300, BEGIN + 700, BEGIN + 310)
-    assert "slow_unit" not in [each.kind for each in hidden.told()]
+    assert "slow_unit" not in [each.kind for each in hidden.findings()]
 
 
 def test_the_cores_of_an_npu_are_not_slow() -> None:
     job = Job().busy(IDLE)
     job.ran(BEGIN + 300, BEGIN + 700, "add", unit="AI_VECTOR_CORE", op_type="Add")
-    assert job.told() == []
+    assert job.findings() == []

@@ -88,7 +88,7 @@ def test_the_real_files_have_none(levels: Path, level: str) -> None:
     assert "slow_unit" not in Analyzer(levels / level).recommendations()["kind"].to_list()
 
 
-def test_what_hardly_costs_time_is_not_told(job: Callable[[str], Path]) -> None:
+def test_what_hardly_costs_time_is_not_reported(job: Callable[[str], Path]) -> None:
     place = job("level1")
     plant(output(place) / "kernel_details.csv", "DropoutGenMask", "900.125")
     assert "slow_unit" not in Analyzer(place).recommendations(0)["kind"].to_list()

@@ -11,7 +11,7 @@ from haiprof.analyzer import Analyzer
 
 def test_collectives_are_one_kernel_in_both_runs(levels: Path) -> None:
     before, after = Analyzer(levels / "level0"), Analyzer(levels / "level1")
-    # What the files have: hcom_allReduce__868_0_1 and so on in one, …__586_… in the other.
+    # Names in the files: hcom_allReduce__868_0_1 and so on in one, …__586_… in the other.
     own = [set(run.kernels()["name"].cast(pl.String)) for run in (before, after)]
     assert {name for name in own[0] ^ own[1] if "hcom" in name}
     for comparison in before.compare(after).values():

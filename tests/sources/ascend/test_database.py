@@ -1,4 +1,4 @@
-"""The databases of torch_npu and msprof, of which no real one is here.
+"""The databases of torch_npu and msprof; no real one is available here.
 
 A real text analysis is written as the documented tables, and must come out the same from there.
 """
@@ -73,11 +73,13 @@ class Writer:
         self.close()
 
     def _devices(self, events: Events, files: Path, pid: int) -> None:
-        told = {(ns(r["Start Time(us)"]), r["Name"]): r for r in rows(files / "kernel_details.csv")}
+        details = {
+            (ns(r["Start Time(us)"]), r["Name"]): r for r in rows(files / "kernel_details.csv")
+        }
         tasks, computed, copied = [], [], []
         for number, event in enumerate(events.layer("Ascend Hardware")):
             start, args = ns(event["ts"]), event["args"]
-            row = told.get((start, event["name"]))
+            row = details.get((start, event["name"]))
             length = ns(row["Duration(us)"]) if row else ns(event["dur"])
             tasks.append((start, start + length, 0, args["connection_id"], number, pid,
                           self.string(args["Task Type"]), INVALID, event["tid"], args["Task Id"],
@@ -136,7 +138,7 @@ class Writer:
         for arrow in events.of("async_npu", "f"):
             to = of_device[ns(arrow["ts"]), arrow["tid"]]
             launched.setdefault(left[arrow["id"]], []).append(to)
-        made = []
+        rows = []
         for category, kind in (("enqueue", QUEUE), ("dequeue", QUEUE), ("cpu_op", OPERATOR),
                                ("python_function", PYTHON)):  # fmt: skip
             for event in events.of(category):
@@ -151,14 +153,14 @@ class Writer:
                     for depth, frame in enumerate(stack.split(";\r\n")):
                         chains.append((chain, self.string(frame), depth))
                 # Times are texts in this table.
-                made.append((str(start), str(start + ns(event["dur"])), pid << 32 | event["tid"],
+                rows.append((str(start), str(start + ns(event["dur"])), pid << 32 | event["tid"],
                              connection, self.string(event["name"]), args.get("Sequence number"),
                              args.get("Fwd thread id"), self.string(args.get("Input type")),
                              self.string(args.get("Input Dims")), chain, kind))  # fmt: skip
         self.table("PYTORCH_API", "startNs TEXT, endNs TEXT, globalTid INTEGER,"
                    "connectionId INTEGER, name INTEGER, sequenceNumber INTEGER,"
                    "fwdThreadId INTEGER, inputDtypes INTEGER, inputShapes INTEGER,"
-                   "callchainId INTEGER, type INTEGER", made)  # fmt: skip
+                   "callchainId INTEGER, type INTEGER", rows)  # fmt: skip
         self.table("CONNECTION_IDS", "id INTEGER, connectionId INTEGER", connections)
         self.table("PYTORCH_CALLCHAINS", "id INTEGER, stack INTEGER, stackDepth INTEGER", chains)
 
@@ -243,7 +245,7 @@ def test_launches_are_those_of_the_text(both: dict[str, tuple[Analyzer, Process]
         launches = linked.activities.select("kind", "stream", "op", "runtime").cast(
             {"kind": pl.String()}
         )
-        # Without their names a database does not tell marks from other placeholders.
+        # Without their names, marks in a database look like other placeholders.
         launches = launches.with_columns(pl.col("kind").replace("overhead", "sync"))
         found[which] = Counter(
             (kind, stream, *(None if at is None else ops.row(at) for at in rows))
@@ -272,12 +274,12 @@ def test_totals_are_msprof_s(levels: Path, both: dict[str, tuple[Analyzer, Proce
     run, _ = both["database"]
     for view in csv.VIEWS.values():
         view(run)
-    (told,) = rows(output(levels / "level1") / "step_trace_time.csv")
+    (row,) = rows(output(levels / "level1") / "step_trace_time.csv")
     (made,) = run.step_trace().to_dicts()
     for ours, theirs in (("computing", "Computing"), ("communication", "Communication"),
                          ("overlapped", "Overlapped")):  # fmt: skip
         # As in the text: sums of intervals that are each rounded to a ns.
-        assert made[ours] == pytest.approx(float(told[theirs]) * 1000, abs=200)
+        assert made[ours] == pytest.approx(float(row[theirs]) * 1000, abs=200)
 
 
 def test_a_database_in_the_folder_of_its_process(
@@ -300,7 +302,7 @@ def test_msprof_s_own_has_no_framework(levels: Path, tmp_path: Path) -> None:
     assert of.trace is not None
     assert "PYTORCH_API" in of.trace.lacks["spans.stack"]
     assert "OP_MEMORY" in of.trace.lacks["allocations"]
-    # Calls of CANN launch, where there is no queue.
+    # Without a queue, calls of CANN launch.
     linked = link(table(of, "spans"), table(of, "kernels"))
     assert linked.activities.filter(pl.col("kind") == "kernel")["runtime"].null_count() == 0
     for view in csv.VIEWS.values():

@@ -1,4 +1,4 @@
-"""Which folders and files are torch_npu's and msprof's, and whose they are."""
+"""Which folders and files are torch_npu's and msprof's, and which process each belongs to."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def test_the_name_of_a_folder_tells_the_host_and_the_file_beside_it_the_rank(
     analysed(tmp_path / "cluster_analysis_output")
     found = find(str(tmp_path))
     assert found is not None
-    told = [(each.worker, each.host, each.rank, each.span) for each in found.sources]
-    assert told == [("node-7_4242", "node-7", 12, 1), ("node-7_4242", "node-7", None, 1)]
+    sources = [(each.worker, each.host, each.rank, each.span) for each in found.sources]
+    assert sources == [("node-7_4242", "node-7", 12, 1), ("node-7_4242", "node-7", None, 1)]
 
 
 def test_times_at_which_one_process_was_profiled_are_its_spans(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_what_others_wrote_is_not_theirs(tmp_path: Path) -> None:
         "memory://ascend_pytorch_profiler_0.db",
     ],
 )
-def test_urls_are_told_to_be_read_of_torch_profiler_only(url: str) -> None:
+def test_urls_are_reported_to_be_read_of_torch_profiler_only(url: str) -> None:
     with pytest.raises(HaiprofError, match=r"torch\.profiler only") as raised:
         formats.find(url)
     assert "\n" not in str(raised.value)

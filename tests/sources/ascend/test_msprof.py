@@ -77,9 +77,9 @@ def process(path: Path) -> tuple[Analyzer, Process]:
 
 
 def kernels(of: Process) -> list[tuple[Any, ...]]:
-    made = tables.read_table(of.folder, schema.KERNELS).frame
+    frame = tables.read_table(of.folder, schema.KERNELS).frame
     texts = pl.col("name", "op_type", "unit").cast(pl.String)
-    return list(made.select("device", "stream", texts, "start", "duration", "grid_x").iter_rows())
+    return list(frame.select("device", "stream", texts, "start", "duration", "grid_x").iter_rows())
 
 
 def ns(us: float) -> int:
@@ -116,8 +116,8 @@ def test_every_view_answers_and_statistics_are_by_type(folder: Path) -> None:
     run, _ = process(folder)
     for view in csv.VIEWS.values():
         view(run)
-    told = {(row["op"], row["unit"]): row["total"] for row in run.op_statistics().to_dicts()}
-    assert told == {
+    totals = {(row["op"], row["unit"]): row["total"] for row in run.op_statistics().to_dicts()}
+    assert totals == {
         ("MatMulV2", "AI_CORE"): 50_500,
         ("Add", "AI_VECTOR_CORE"): 5_000,
         ("GatherV2", "AI_CPU"): 30_000,
@@ -142,9 +142,9 @@ def test_tasks_where_there_is_no_summary_of_operators(folder: Path) -> None:
         "utf-8",
     )
     _, of = process(folder)
-    made = tables.read_table(of.folder, schema.KERNELS).frame
-    assert made["kind"].cast(pl.String).to_list() == ["kernel", "memcpy", "sync"]
-    assert made["name"].cast(pl.String).to_list() == ["MatMul_1", "MEMCPY_ASYNC", "EVENT_WAIT"]
+    frame = tables.read_table(of.folder, schema.KERNELS).frame
+    assert frame["kind"].cast(pl.String).to_list() == ["kernel", "memcpy", "sync"]
+    assert frame["name"].cast(pl.String).to_list() == ["MatMul_1", "MEMCPY_ASYNC", "EVENT_WAIT"]
 
 
 def test_a_timeline_adds_calls_and_copies_with_their_sizes(folder: Path) -> None:
@@ -168,8 +168,8 @@ def test_a_timeline_adds_calls_and_copies_with_their_sizes(folder: Path) -> None
         file = folder / f"msprof_slice_{number}_20240102030506.json"
         file.write_text(json.dumps(of_slice), "utf-8")
     run, of = process(folder)
-    made = tables.read_table(of.folder, schema.KERNELS).frame
-    (copy,) = made.filter(pl.col("kind") == "memcpy").to_dicts()
+    frame = tables.read_table(of.folder, schema.KERNELS).frame
+    (copy,) = frame.filter(pl.col("kind") == "memcpy").to_dicts()
     assert (copy["bytes"], copy["copy_kind"], copy["bandwidth"]) == (4096, "HtoD", 1.5)
     launched = run.launches()
     assert launched.height == 1

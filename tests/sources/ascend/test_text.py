@@ -51,9 +51,9 @@ each = pytest.mark.parametrize(("level", "rank"), [(lv, rank) for lv in LEVELS f
 @each
 def test_every_kernel_of_the_tool_s_table_is_there(imported: Any, level: str, rank: int) -> None:
     _, of, files = imported[level, rank]
-    made = table(of, "kernels").filter(pl.col("kind") == "kernel")
+    kernels = table(of, "kernels").filter(pl.col("kind") == "kernel")
     texts = pl.col("name", "unit", "op_type").cast(pl.String)
-    found = Counter(made.select("start", "duration", texts, "grid_x", "device").iter_rows())
+    found = Counter(kernels.select("start", "duration", texts, "grid_x", "device").iter_rows())
     events = Events(files / "trace_view.json")
     of_task = {
         (ns(e["ts"]), e["name"]): e["args"]["Task Type"] for e in events.layer("Ascend Hardware")
@@ -82,7 +82,7 @@ def test_copies_and_waits_are_those_of_the_timeline(imported: Any, level: str, r
         event
         for event in events.layer("Ascend Hardware")
         if (ns(event["ts"]), event["name"]) not in ran
-        # What a collective is made of is part of it.
+        # The tasks of a collective are part of it.
         and event["args"]["connection_id"] not in shared
     ]
     found = made.filter(pl.col("kind") != "kernel").select("start", "duration", "name", "stream")
@@ -114,9 +114,9 @@ def test_every_event_of_the_host_is_there(imported: Any, level: str, rank: int) 
     assert Counter(made.select(columns).iter_rows()) == expected
     assert made.filter(pl.col("category") == "step")["step"].to_list() == [50]
 
-    told = {(ns(e["ts"]), e["name"], e["tid"]): e["args"] for e in events.of("cpu_op")}
+    arguments = {(ns(e["ts"]), e["name"], e["tid"]): e["args"] for e in events.of("cpu_op")}
     for row in made.filter(pl.col("category") == "op").iter_rows(named=True):
-        args = told[row["start"], row["name"], row["thread"]]
+        args = arguments[row["start"], row["name"], row["thread"]]
         dims = [
             [int(n) for n in each.split(",") if n]
             for each in args.get("Input Dims", "").replace("\r\n", "").split(";")
@@ -164,13 +164,13 @@ def test_blocks_of_memory(imported: Any, level: str, rank: int) -> None:
     expected: Counter[Any] = Counter()
     for row in rows(files / "operator_memory.csv"):
         size = round(float(row["Size(KB)"]) * 1024)
-        for time, total, held, sign in (
+        for time, total, reserved_column, sign in (
             ("Allocation Time(us)", "Allocation Total Allocated(MB)",
              "Allocation Total Reserved(MB)", 1),
             ("Release Time(us)", "Release Total Allocated(MB)", "Release Total Reserved(MB)", -1),
         ):  # fmt: skip
             if row[time] and (sign < 0 or size > 0):
-                after, reserved = (round(float(row[c]) * 2**20) for c in (total, held))
+                after, reserved = (round(float(row[c]) * 2**20) for c in (total, reserved_column))
                 expected[ns(row[time]), sign * abs(size), after, reserved, rank] += 1
     columns = ("time", "bytes", "total_allocated", "total_reserved", "device")
     assert Counter(made.select(columns).iter_rows()) == expected
@@ -202,9 +202,9 @@ def test_collectives(imported: Any, level: str, rank: int) -> None:
         assert of.trace is not None
         assert "communication.json" in of.trace.lacks["collectives.group"]
         return
-    told = json.loads((files / "communication.json").read_text())["step50"]["collective"]
-    told.pop("Total Op Info", None)
-    for (key, of_file), row in zip(told.items(), attributes, strict=True):
+    collectives = json.loads((files / "communication.json").read_text())["step50"]["collective"]
+    collectives.pop("Total Op Info", None)
+    for (key, of_file), row in zip(collectives.items(), attributes, strict=True):
         times = of_file["Communication Time Info"]
         for theirs, ours in (("Elapse", "elapse"), ("Transit", "transit"), ("Wait", "wait"),
                              ("Synchronization", "synchronization"), ("Idle", "idle")):  # fmt: skip
@@ -251,12 +251,12 @@ def test_files_that_were_cut_give_what_they_have(job: Callable[[str], Path]) -> 
     problems = "\n".join(run.problems())
     assert "trace_view.json: is cut off at byte" in problems
     assert "communication.json: is no JSON" in problems
-    made = table(of, "kernels").filter(pl.col("kind") == "kernel")
-    told = made.filter(pl.col("op_type").is_not_null())
-    assert told["start"].to_list() == [ns(row["Start Time(us)"]) for row in whole]
+    kernels = table(of, "kernels").filter(pl.col("kind") == "kernel")
+    typed = kernels.filter(pl.col("op_type").is_not_null())
+    assert typed["start"].to_list() == [ns(row["Start Time(us)"]) for row in whole]
     assert "1 rows without a start or a duration" in problems
     # The timeline has the others, without their types.
-    assert made.height > len(whole) + 50
+    assert kernels.height > len(whole) + 50
 
 
 def test_rows_without_a_time_are_counted(job: Callable[[str], Path]) -> None:
@@ -291,7 +291,7 @@ def test_without_anything_it_fails_in_one_line(job: Callable[[str], Path]) -> No
     assert "\n" not in str(raised.value)
 
 
-def test_a_process_that_the_timeline_does_not_name_is_told(job: Callable[[str], Path]) -> None:
+def test_a_process_that_the_timeline_does_not_name_is_reported(job: Callable[[str], Path]) -> None:
     place = job("level1")
     file = output(place) / "trace_view.json"
     events = json.loads(file.read_text("utf-8"))
@@ -324,7 +324,7 @@ def test_garbage_in_a_file_costs_only_what_that_file_tells(
     (of,) = run.run.processes
     assert all("\n" not in line for line in run.problems())
     assert of.rank == 0
-    # Kernels are told twice.
+    # Kernels are recorded twice.
     assert table(of, "kernels").filter(pl.col("kind") == "kernel").height == 191
     assert table(of, "spans").is_empty() == (name == "trace_view.json")
     assert table(of, "allocations").is_empty() == (name == "operator_memory.csv")
@@ -334,7 +334,7 @@ def test_an_empty_table_is_named(job: Callable[[str], Path]) -> None:
     place = job("level1") / "rank0_ascend_pt"
     file = place / "ASCEND_PROFILER_OUTPUT" / "kernel_details.csv"
     file.write_bytes(b"")
-    said = f"{file}: is empty: copy it again: what it tells is left out"
+    said = f"{file}: is empty: copy it again: its data is left out"
     assert Analyzer(place).problems() == [said]
 
 
@@ -357,7 +357,7 @@ def test_times_and_sizes_that_cannot_be_are_left_out(job: Callable[[str], Path])
         file.write_text("\n".join(lines) + "\n", "utf-8")
     run, of = process(place)
     assert any("kernel_details*.csv: 5 rows without" in line for line in run.problems())
-    # What the tables lost of these the timeline has.
+    # The timeline has the ones that the tables lost.
     assert table(of, "kernels").filter(pl.col("kind") == "kernel").height == 191
     begun = run.step_trace(0)["start"]
     assert begun.to_list() == [1736408883686740710]
@@ -378,7 +378,7 @@ def test_an_import_that_is_kept_is_the_same(job: Callable[[str], Path]) -> None:
 
 def test_arrows_of_msprof_whose_numbers_are_larger_than_64_bits(levels: Path) -> None:
     _, of = process(levels / "level1")
-    made = table(of, "flows").filter(pl.col("kind").cast(pl.String) == "HostToDevice")
+    kernels = table(of, "flows").filter(pl.col("kind").cast(pl.String) == "HostToDevice")
     events = Events(output(levels / "level1") / "trace_view.json")
     wanted = Counter(
         (ns(e["ts"]), "start" if phase == "s" else "end", int(e["id"]) % 2**64, e["tid"])
@@ -386,5 +386,5 @@ def test_arrows_of_msprof_whose_numbers_are_larger_than_64_bits(levels: Path) ->
         for e in events.of("HostToDevice", phase)
     )
     assert max(int(e["id"]) for e in events.of("HostToDevice", "s")) > 2**64
-    columns = made.select("time", pl.col("side").cast(pl.String), "id", "thread")
+    columns = kernels.select("time", pl.col("side").cast(pl.String), "id", "thread")
     assert Counter(columns.iter_rows()) == wanted

@@ -49,15 +49,15 @@ def test_step_trace(levels: Path, runs: dict[str, Analyzer], level: str, rank: i
 @pytest.mark.parametrize("rank", [0, 1])
 def test_op_statistics(levels: Path, runs: dict[str, Analyzer], rank: int) -> None:
     made = runs["level1"].op_statistics(rank).with_columns(pl.col("op", "unit").cast(pl.String))
-    told = rows(output(levels / "level1", rank) / "op_statistic.csv")
+    statistics = rows(output(levels / "level1", rank) / "op_statistic.csv")
     computing = made.filter(
         pl.struct("op", "unit").is_in(
-            [{"op": row["OP Type"], "unit": row["Core Type"]} for row in told]
+            [{"op": row["OP Type"], "unit": row["Core Type"]} for row in statistics]
         )
     )
-    assert computing.height == len(told) == 33
+    assert computing.height == len(statistics) == 33
     whole = computing["total"].sum()
-    for row in told:
+    for row in statistics:
         (mine,) = computing.filter(
             pl.col("op") == row["OP Type"], pl.col("unit") == row["Core Type"]
         ).to_dicts()
@@ -105,8 +105,8 @@ def test_communication(levels: Path, runs: dict[str, Analyzer]) -> None:
     made = runs["level1"].distributed()
     for rank in (0, 1):
         file = output(levels / "level1", rank) / "communication.json"
-        told: dict[str, Any] = json.loads(file.read_text())["step50"]["collective"]
-        total = told["Total Op Info"]["Communication Time Info"]["Elapse Time(ms)"] * 1e6
+        collectives: dict[str, Any] = json.loads(file.read_text())["step50"]["collective"]
+        total = collectives["Total Op Info"]["Communication Time Info"]["Elapse Time(ms)"] * 1e6
         mine = made.collectives.filter(pl.col("rank") == rank)
         # Of four communications the table of kernels prints each to a ns.
         assert mine["total"].sum() == pytest.approx(total, abs=4)

@@ -48,7 +48,7 @@ def memory(field: str) -> int:
 
 
 def forget_peak() -> None:
-    """Let the peak of memory begin anew, where the kernel lets itself be told to."""
+    """Reset the peak of memory, if the kernel allows it."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
@@ -61,9 +61,9 @@ def main() -> None:
         forget_peak()
         before, begun = memory("VmRSS:"), time.monotonic()
         path = line.rstrip("\n")
-        told = open_trace(path.removeprefix("all "), path.startswith("all "))
-        told.update(seconds=time.monotonic() - begun, grown=memory("VmHWM:") - before)
-        print(json.dumps(told), file=answers, flush=True)
+        answer = open_trace(path.removeprefix("all "), path.startswith("all "))
+        answer.update(seconds=time.monotonic() - begun, grown=memory("VmHWM:") - before)
+        print(json.dumps(answer), file=answers, flush=True)
 
 
 if __name__ == "__main__":

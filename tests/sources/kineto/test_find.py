@@ -40,7 +40,7 @@ def test_traces_of_torchs_handler_are_not_mixed_with_other_json(tmp_path: Path) 
     assert spans(tmp_path) == [("w.pt.trace.json", 1)]
 
 
-def test_one_trace_twice_is_told(tmp_path: Path) -> None:
+def test_one_trace_twice_is_reported(tmp_path: Path) -> None:
     touch(tmp_path, "w.1.pt.trace.json", "w.1.pt.trace.json.gz")
     found = find(str(tmp_path))
     assert found is not None

@@ -37,7 +37,7 @@ class Opener:
         self._process: subprocess.Popen[str] | None = None
 
     def open(self, file: Path, views: bool = False) -> dict[str, Any]:
-        """Open ``file``, make all its ``views``, and return what the process told of it."""
+        """Open ``file``, compute all its ``views``, and return what the process reported."""
         if self._process is None:
             pipe = subprocess.PIPE
             command = [sys.executable, OPENER]
@@ -53,8 +53,8 @@ class Opener:
             self.end()
             died = f"the process ended with {process.returncode}"
             pytest.fail(died if answered else f"not done within {MOST_SECONDS} s")
-        told: dict[str, Any] = json.loads(line)
-        return told
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
     def end(self) -> None:
         """End the process, if there is one."""
@@ -79,24 +79,24 @@ def test_a_broken_trace_is_opened_or_refused(name: str, opener: Opener, tmp_path
     file = tmp_path / f"worker0.1.pt.trace{suffix}"
     file.write_bytes(data)
 
-    told = opener.open(file, name in VIEWED)
+    answer = opener.open(file, name in VIEWED)
 
-    assert "raised" not in told, told["raised"]
-    lines = [told["error"]] if "error" in told else told["problems"]
+    assert "raised" not in answer, answer["raised"]
+    lines = [answer["error"]] if "error" in answer else answer["problems"]
     assert all(line.isprintable() and len(line) < 1000 for line in lines), lines
     assert all(file.name in line for line in lines), lines
-    if name in mutations.TOLD:
-        assert lines, f"something is lost, and nothing is said of it: {told['rows']}"
-    assert told["grown"] < MOST_BYTES
+    if name in mutations.REPORTED:
+        assert lines, f"something is lost, and nothing is said of it: {answer['rows']}"
+    assert answer["grown"] < MOST_BYTES
     assert list(tmp_path.iterdir()) == [file], "something was written beside the trace"
 
 
 def test_the_traces_themselves_are_read_without_a_word(opener: Opener, tmp_path: Path) -> None:
     for source in mutations.SOURCES.values():
         file = TRACES / source
-        told = opener.open(file)
-        assert told["problems"] == [], told
-        assert told["rows"]["spans"] > 0
+        answer = opener.open(file)
+        assert answer["problems"] == [], answer
+        assert answer["rows"]["spans"] > 0
 
 
 def test_mutations_are_the_same_every_time() -> None:

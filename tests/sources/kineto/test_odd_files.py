@@ -82,9 +82,9 @@ def test_odd_values_are_rows_or_one_line(run: str, tmp_path: Path) -> None:
 
 def test_events_beyond_all_times_are_left_out_with_their_communication(tmp_path: Path) -> None:
     small = traces.small()
-    told = {"Collective name": "allreduce", "In msg nelems": 4, "dtype": "Float"}
+    arguments = {"Collective name": "allreduce", "In msg nelems": 4, "dtype": "Float"}
     for n, event in enumerate(small["traceEvents"][1:]):
-        event["args"] = {**event.get("args", {}), **told, "In msg nelems": n}
+        event["args"] = {**event.get("args", {}), **arguments, "In msg nelems": n}
     small["traceEvents"][2]["ts"] = 9e15
     small["traceEvents"][4]["dur"] = 9e15
     opened = open_path(traces.write(tmp_path / "w.json", small))
@@ -93,4 +93,4 @@ def test_events_beyond_all_times_are_left_out_with_their_communication(tmp_path:
     assert rows["elements_in"].to_list() == [0, 4, 5, 7]
     assert rows["bytes"].to_list() == [0, 16, 20, 28]
     (problem,) = opened.run.problems
-    assert problem.endswith("'ts' or 'dur' is beyond all times in 2 events: left out")
+    assert problem.endswith("'ts' or 'dur' is out of range in 2 events: left out")

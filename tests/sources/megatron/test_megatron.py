@@ -23,16 +23,16 @@ def write(file: Path, rows: Any) -> Path:
     return file
 
 
-def scope(name: str, start: int, end: int, **told: Any) -> Rows:
+def scope(name: str, start: int, end: int, **arguments: Any) -> Rows:
     return [
         {"name": name, "ph": "B", "rel_ts": start},
-        {"name": name, "ph": "E", "rel_ts": end, **told},
+        {"name": name, "ph": "E", "rel_ts": end, **arguments},
     ]
 
 
-def iteration(pad: int, duration: int, *scopes: Rows, **told: Any) -> Rows:
+def iteration(pad: int, duration: int, *scopes: Rows, **arguments: Any) -> Rows:
     return [
-        {"name": "iteration", "ph": "B", "pad_before": pad, **told},
+        {"name": "iteration", "ph": "B", "pad_before": pad, **arguments},
         *(row for each in scopes for row in each),
         {"name": "iteration", "ph": "E", "rel_ts": duration - 1, "duration_wall": duration},
     ]
@@ -47,17 +47,17 @@ def test_every_interval_of_a_real_timeline_is_there(tmp_path: Path) -> None:
         if row["ph"] == "B":
             opened[key] = row
         elif row["ph"] == "E":
-            begun, told = opened.pop(key), row["args"]
+            begun, arguments = opened.pop(key), row["args"]
             pairs.append(
                 (
                     row["pid"],
                     row["name"],
                     begun["ts"] * 1000,
                     (row["ts"] - begun["ts"]) * 1000,
-                    told["iteration"],
-                    told["microbatch"],
-                    told["pp_rank"],
-                    told["model_chunk"],
+                    arguments["iteration"],
+                    arguments["microbatch"],
+                    arguments["pp_rank"],
+                    arguments["model_chunk"],
                 )
             )
     run = Analyzer(folder / ALL)
@@ -171,7 +171,7 @@ def test_the_order_of_ranks_is_megatrons(tmp_path: Path) -> None:
     ("content", "said"),
     [
         ("[", "is cut off or damaged at character"),
-        ("{}", "is no list of events"),
+        ("{}", "is not a list of events"),
         ("[]", "none of its events is of it"),
         ('[{"name": "forward", "ph": "B", "ts": 1, "pid": 0, "tid": 0}]', "has no interval"),
     ],
@@ -179,9 +179,9 @@ def test_the_order_of_ranks_is_megatrons(tmp_path: Path) -> None:
 def test_a_timeline_that_cannot_be_read_says_why(tmp_path: Path, content: str, said: str) -> None:
     file = tmp_path / "data-1-pipeline-1-tensor-1-pp-aggregated.json"
     file.write_text(content)
-    with pytest.raises(HaiprofError, match=said) as told:
+    with pytest.raises(HaiprofError, match=said) as raised:
         Analyzer(file)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_odd_rows_are_counted(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_odd_rows_are_counted(tmp_path: Path) -> None:
 def test_what_cannot_be_meant_is_refused(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write(tmp_path / f"{name}-data-1-pipeline-1-tensor-1-aggregated.json", [])
-    with pytest.raises(HaiprofError, match="holds 2 timelines of Megatron: a-data"):
+    with pytest.raises(HaiprofError, match="contains 2 timelines of Megatron: a-data"):
         Analyzer(tmp_path)
     none = write(tmp_path / "data-0-pipeline-1-tensor-1-aggregated.json", [])
     with pytest.raises(HaiprofError, match="has the sizes of no job in its name"):

@@ -77,7 +77,7 @@ def test_without_the_sessions_beginning_times_count_from_it(tmp_path: Path) -> N
     connection.close()
     run = Analyzer(file)
     assert run.kernels()["start"].to_list() == [10]
-    assert "does not tell when the session began" in run.problems()[0]
+    assert "does not say when the session began" in run.problems()[0]
 
 
 def test_times_that_were_normalized_are_on_the_epoch_already(tmp_path: Path) -> None:

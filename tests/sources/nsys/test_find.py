@@ -1,4 +1,4 @@
-"""What is an export of Nsight Systems, whose processes it has, and what is said of what is none."""
+"""Which files are exports of Nsight Systems, their processes, and the errors for other files."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def test_the_environment_of_a_launcher_is_no_rank(tmp_path: Path) -> None:
 
 def joins(export: nsys_exports.Export, pid: int, group: int, rank: int, count: int) -> None:
     """Have a process join a communicator."""
-    told = {"NCCL communicator ID": group, "No. of ranks": count, "Rank": rank, "CUDA device": 0}
-    export.range("ncclCommInitRankConfig", 0, 5, pid, domainId=1, jsonText=json.dumps(told))
+    payload = {"NCCL communicator ID": group, "No. of ranks": count, "Rank": rank, "CUDA device": 0}
+    export.range("ncclCommInitRankConfig", 0, 5, pid, domainId=1, jsonText=json.dumps(payload))
 
 
 @pytest.mark.parametrize(("count", "ranks"), [(2, [1, 0]), (16, [])])
@@ -85,9 +85,9 @@ def test_ranges_alone_are_a_process(tmp_path: Path) -> None:
 def test_a_report_is_to_be_exported(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"\0" * 100)
     for path in (tmp_path / name, tmp_path):
-        with pytest.raises(HaiprofError, match=r"nsys export --type sqlite .*report1\.") as told:
+        with pytest.raises(HaiprofError, match=r"nsys export --type sqlite .*report1\.") as raised:
             Analyzer(path)
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(raised.value)
 
 
 def test_a_report_beside_its_export_is_no_problem(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def broken(folder: Path, how: str) -> tuple[Path, str]:
         return file, "is empty: export it again"
     if how == "text":
         file.write_text("hello " * 50)
-        return file, "is no SQLite file: give what nsys export"
+        return file, "is not an SQLite file: give what nsys export"
     if how == "cut":
         file.write_bytes(file.read_bytes()[:-5000])
         return file, r"is cut off: \d+ of \d+ bytes: copy it again"
@@ -136,9 +136,9 @@ def broken(folder: Path, how: str) -> tuple[Path, str]:
 )
 def test_what_cannot_be_read_is_one_line(tmp_path: Path, how: str) -> None:
     file, said = broken(tmp_path / "x", how)
-    with pytest.raises(HaiprofError, match=said) as told:
+    with pytest.raises(HaiprofError, match=said) as raised:
         Analyzer(file)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
     nsys_exports.small(tmp_path / "x" / "rank1.sqlite")
     run = Analyzer(tmp_path / "x")
     assert run.ranks == [1]

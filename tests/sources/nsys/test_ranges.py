@@ -1,4 +1,4 @@
-"""What ranges of NVTX mean by their texts, and what NCCL says in them."""
+"""The meaning of NVTX ranges by their texts, and NCCL's details in them."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def steps(tmp_path: Path, *ranges: tuple[str, int, int]) -> list[tuple[int, int]
         ([("Train iteration: 8", 0, 10), ("Train iteration: 9", 12, 30)], [(8, 10), (9, 18)]),
         ([("ProfilerStep#7, op_id = 4", 0, 10), ("ProfilerStep#7", 20, 30)], [(7, 10)]),
         ([("ProfilerStep#7", 20, 30)], [(7, 10)]),
-        # One alone may be anything; so may those that lie in each other or begin anew.
+        # One alone may be anything; so may those that are nested or restart.
         ([("step 3", 0, 10)], []),
         ([("step 0", 0, 10), ("step 1", 5, 15)], []),
         ([("step 0", 0, 10), ("step 1", 10, 20), ("step 0", 20, 30), ("step 1", 30, 40)], []),
@@ -124,18 +124,18 @@ def test_modules_of_lightning(tmp_path: Path) -> None:
     export.range("aten::linear, op_id = 5", 20, 50)
     export.call("cudaLaunchKernel", 30, 35, correlation=3)
     export.kernel("gemm", 200, 270, correlationId=3)
-    made = Analyzer(export.done()).modules()
-    assert made.select("name", "depth", "host", "device").rows() == [
+    modules = Analyzer(export.done()).modules()
+    assert modules.select("name", "depth", "host", "device").rows() == [
         ("model", 0, 100, 70),
         ("model.0", 1, 50, 70),
     ]
 
 
 def test_what_nccl_says_of_a_call(tmp_path: Path) -> None:
-    told = {"NCCL communicator ID": 17, "Message size [bytes]": 4096}
+    payload = {"NCCL communicator ID": 17, "Message size [bytes]": 4096}
     export = Export(tmp_path / "a.sqlite")
-    export.range("ncclAllReduce", 10, 50, domainId=1, jsonText=json.dumps({"payload": [told]}))
-    peer = json.dumps({**told, "Peer rank": 3})
+    export.range("ncclAllReduce", 10, 50, domainId=1, jsonText=json.dumps({"payload": [payload]}))
+    peer = json.dumps({**payload, "Peer rank": 3})
     export.range("ncclSend", 60, 70, domainId=1, jsonText=peer)
     export.range("ncclGroupEnd", 71, 72, domainId=1)
     export.range("nccl:all_gather, op_id = 8", 80, 90)
@@ -154,7 +154,7 @@ def test_what_nccl_says_of_a_call(tmp_path: Path) -> None:
     assert seen == ("all_reduce", "17", 4096)
 
 
-def test_ranges_that_had_not_ended_are_told(tmp_path: Path) -> None:
+def test_ranges_that_had_not_ended_are_reported(tmp_path: Path) -> None:
     export = Export(tmp_path / "a.sqlite")
     export.range("train", 0, None)
     export.range("step", 5, 10)

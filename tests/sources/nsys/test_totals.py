@@ -1,4 +1,4 @@
-"""Every total of a real export, held against the sum that SQLite makes of the same file."""
+"""Every total of a real export, compared with the sum that SQLite makes of the same file."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ def test_busy_time_of_a_gpu_is_the_union_of_its_kernels() -> None:
         busy[pid] = busy.get(pid, 0) + max(start + duration - begin, 0)
         reached[pid] = max(reached.get(pid, 0), start + duration)
     devices = run.overview().devices.join(run.overview().ranks.select("pid", "duration"), on="pid")
-    told = devices.select("pid", (pl.col("utilization") * pl.col("duration")).round()).rows()
-    assert dict(told) == busy
+    used = devices.select("pid", (pl.col("utilization") * pl.col("duration")).round()).rows()
+    assert dict(used) == busy
 
 
 def test_a_run_is_compared_with_another(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_the_commands(tmp_path: Path) -> None:
     done = haiprof("report", file, "-o", report)
     assert (done.returncode, done.stderr) == (0, "")
     page = report.read_text("utf-8")
-    assert "What these traces do not tell" in page
+    assert "What these traces lack" in page
     assert "no ranges are operators of torch" in page
     done = haiprof("export", file, "-o", tmp_path / "csv")
     assert str(tmp_path / "csv" / "unknown.csv") in done.stdout
@@ -84,11 +84,11 @@ def lost(run: Analyzer) -> dict[str, str]:
 
 
 def test_what_an_import_says_counts_more() -> None:
-    told = lost(Analyzer(nsys_exports.real("h100_2gpu_1s")))
-    assert told["allocations"].startswith("Nsight Systems tells of cudaMalloc only")
-    assert told["kernels.blocks_per_sm"].startswith("the export has no TARGET_INFO_GPU")
-    assert told["spans.shapes"] == "recorded without emit_nvtx(record_shapes=True)"
-    assert "spans[op]" not in told
+    reasons = lost(Analyzer(nsys_exports.real("h100_2gpu_1s")))
+    assert reasons["allocations"].startswith("Nsight Systems records cudaMalloc only")
+    assert reasons["kernels.blocks_per_sm"].startswith("the export has no TARGET_INFO_GPU")
+    assert reasons["spans.shapes"] == "recorded without emit_nvtx(record_shapes=True)"
+    assert "spans[op]" not in reasons
     mock = lost(Analyzer(nsys_exports.real("mock")))
     assert "kernels.blocks_per_sm" not in mock
     assert "emit_nvtx" in mock["spans[op]"]

@@ -56,12 +56,14 @@ def test_the_log_is_reproduced_exactly(tmp_path: Path) -> None:
     )
     steps = found.steps
     assert steps["step"][0] == expected["first_step"]
-    told = [
+    recorded = [
         (f"step{step}", start, start + duration, duration)
         for step, start, duration in steps.select("step", "start", "duration").iter_rows()
     ]
-    # Whole us there; ns of today are no floats.
-    assert told == [(step, *(int(us) * 1000 for us in times)) for step, *times in expected["steps"]]
+    # Integer us in the file; today's ns exceed a float's precision.
+    assert recorded == [
+        (step, *(int(us) * 1000 for us in times)) for step, *times in expected["steps"]
+    ]
     for rank, bubbles in expected["expected_bubble"].items():
         mine = found.lanes.filter(pl.col("rank") == int(rank)).sort("step")
         assert mine["bubble"].round(6).to_list() == bubbles
@@ -135,7 +137,7 @@ def test_what_the_log_says_in_other_ways(tmp_path: Path) -> None:
     assert kinds == ["other", "optimizer", "forward", "send", "weight", "optimizer"]
 
 
-def test_lines_that_are_no_jobs_are_told(tmp_path: Path) -> None:
+def test_lines_that_are_no_jobs_are_reported(tmp_path: Path) -> None:
     log = write(
         tmp_path / "workerlog.0",
         [
@@ -154,7 +156,7 @@ def test_lines_that_are_no_jobs_are_told(tmp_path: Path) -> None:
 
 def test_a_log_without_jobs_says_what_to_turn_on(tmp_path: Path) -> None:
     log = write(tmp_path / "workerlog.0", ["LAUNCH INFO\n"])
-    with pytest.raises(HaiprofError, match="tells of no job of a schedule: turn the job schedule"):
+    with pytest.raises(HaiprofError, match="contains no job of a schedule: turn the job schedule"):
         Analyzer(log)
     with pytest.raises(HaiprofError, match="read from disk only"):
         Analyzer("memory://logs/workerlog.0")

@@ -1,4 +1,4 @@
-"""One clock: what collectives and messages tell of hosts' clocks, held against clocks made here."""
+"""One clock: hosts' clocks from collectives and messages, compared with clocks made here."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ class Job:
         return [f"host{n}" for n in range(self.hosts)]
 
     def local(self, host: int, true: np.ndarray) -> Times:
-        """What a host's clock shows at true times (ns since the epoch of the test)."""
+        """A host's clock at true times (ns since the epoch of the test)."""
         shown = true + self.offset[host] + self.drift[host] * true
         if host:
             shown = shown + self.wander * np.abs(true - self.span / 2)
         if self.set_at is not None and host == self.hosts - 1:
             shown = shown + np.where(true > self.set_at, self.set_by, 0.0)
-        made: Times = np.rint(shown).astype(np.int64) + EPOCH
-        return made
+        times: Times = np.rint(shown).astype(np.int64) + EPOCH
+        return times
 
     def met(self) -> pl.DataFrame:
         """The collectives, as the analysis takes them; ``self.when`` is when they ended."""
@@ -77,15 +77,15 @@ class Job:
             ]
         )
 
-    def missed(self, told: clock.Clock) -> tuple[int, int, list[float]]:
+    def missed(self, clocks: clock.Clock) -> tuple[int, int, list[float]]:
         """Of many times: how often the truth is outside of the bound, of how many; and errors."""
         outside, asked, errors = 0, 0, []
         for h, name in list(enumerate(self.names))[1:]:
             true = self.random.uniform(*self.when, 40)
-            bound = told.bound(name, self.local(h, true))
+            bound = clocks.bound(name, self.local(h, true))
             if bound is None:
                 continue
-            off = np.abs(told.corrected(name, self.local(h, true)) - self.local(0, true))
+            off = np.abs(clocks.corrected(name, self.local(h, true)) - self.local(0, true))
             outside += int((off > bound).sum())
             asked += len(true)
             errors.append(float(np.median(off)))
@@ -132,16 +132,16 @@ def test_the_bound_covers_the_truth(set_: bool) -> None:
         missed, of, _ = job.missed(clock.clock(job.met(), NOTHING_SENT, job.names))
         outside, asked = outside + missed, asked + of
     assert asked > 10_000
-    # Of lines that hold there is no exception; a clock that is set by less than shows may be one.
+    # Valid lines have no exception; a clock that is set by less than shows may be one.
     assert outside <= (0.002 * asked if set_ else 0)
 
 
 def test_offset_and_drift_are_found() -> None:
     for seed in range(10):
         job = Job(np.random.default_rng(seed), hosts=3, collectives=500)
-        told = clock.clock(job.met(), NOTHING_SENT, job.names)
-        assert told.frame["node"].to_list() == job.names
-        for h, row in enumerate(told.frame.rows(named=True)):
+        clocks = clock.clock(job.met(), NOTHING_SENT, job.names)
+        assert clocks.frame["node"].to_list() == job.names
+        for h, row in enumerate(clocks.frame.rows(named=True)):
             if not h:
                 assert (row["offset"], row["bound"], row["corrected"]) == (0, 0, False)
                 continue
@@ -150,14 +150,14 @@ def test_offset_and_drift_are_found() -> None:
             assert row["pairs"] == 500
             assert row["residual"] < 20_000
             assert row["residual"] <= row["residual_p99"]
-        assert max(job.missed(told)[2]) < 20_000
+        assert max(job.missed(clocks)[2]) < 20_000
 
 
 def test_a_clock_that_was_set_has_a_piece_on_each_side() -> None:
     job = Job(np.random.default_rng(3), set_at=4_000 * MS, set_by=7 * MS, collectives=400)
     job.drift[:] = 0
-    told = clock.clock(job.met(), NOTHING_SENT, job.names)
-    rows = told.frame.filter(pl.col("node") == "host1").rows(named=True)
+    clocks = clock.clock(job.met(), NOTHING_SENT, job.names)
+    rows = clocks.frame.filter(pl.col("node") == "host1").rows(named=True)
     assert len(rows) == 3
     before, between, after = rows
     assert after["offset"] - before["offset"] == pytest.approx(7 * MS, abs=20_000)
@@ -174,8 +174,8 @@ def test_what_never_met_is_not_corrected_and_said() -> None:
     apart = other.met().with_columns(
         pl.col("host").replace({"host0": "alone", "host1": "apart"}), pl.col("meeting") + 10_000
     )
-    told = clock.clock(pl.concat([job.met(), apart]), NOTHING_SENT, names)
-    rows = {row["node"]: row for row in told.frame.rows(named=True)}
+    clocks = clock.clock(pl.concat([job.met(), apart]), NOTHING_SENT, names)
+    rows = {row["node"]: row for row in clocks.frame.rows(named=True)}
     assert rows["host1"]["corrected"]
     for name in ("alone", "apart"):
         assert rows[name]["corrected"] is False
@@ -183,8 +183,8 @@ def test_what_never_met_is_not_corrected_and_said() -> None:
         assert rows[name]["bound"] is None
         assert "nothing that this host did together with another" in rows[name]["how"]
         times = np.array([EPOCH, EPOCH + 5])
-        assert told.corrected(name, times).tolist() == times.tolist()
-        assert told.bound(name, times) is None
+        assert clocks.corrected(name, times).tolist() == times.tolist()
+        assert clocks.bound(name, times) is None
 
 
 def test_a_host_is_reached_through_another() -> None:
@@ -195,9 +195,9 @@ def test_a_host_is_reached_through_another() -> None:
         # The first with the second, the second with the third.
         first = met.filter(pl.col("meeting") < 100, pl.col("host") != "host2")
         second = met.filter(pl.col("meeting") >= 100, pl.col("host") != "host0")
-        told = clock.clock(pl.concat([first, second]), NOTHING_SENT, job.names)
-        assert told.frame["corrected"].to_list() == [False, True, True]
-        outside, of, errors = job.missed(told)
+        clocks = clock.clock(pl.concat([first, second]), NOTHING_SENT, job.names)
+        assert clocks.frame["corrected"].to_list() == [False, True, True]
+        outside, of, errors = job.missed(clocks)
         missed, asked = missed + outside, asked + of
         assert max(errors) < 0.3 * MS
     assert asked == 30 * 80
@@ -228,8 +228,8 @@ def test_messages_both_ways_bound_a_clock() -> None:
     back = message("b", "a", [s + 5_000_000 for s in sent],
                    [s + t for s, t in zip(sent, taken(), strict=True)])  # fmt: skip
     none = pl.DataFrame(schema=clock.MEETINGS)
-    told = clock.clock(none, pl.concat([to, back]), ["a", "b"])
-    (row,) = told.frame.filter(pl.col("node") == "b").rows(named=True)
+    clocks = clock.clock(none, pl.concat([to, back]), ["a", "b"])
+    (row,) = clocks.frame.filter(pl.col("node") == "b").rows(named=True)
     assert abs(row["offset"] - 5_000_000) <= row["bound"] < 400_000
     assert row["how"] == "100 messages"
     assert row["residual"] is None
@@ -249,12 +249,12 @@ def messages_of_a_clock_that_is_set(
 
     def local(true: np.ndarray) -> Times:
         shown = true + offset + drift * true + np.where(true > set_at, by, 0.0)
-        made: Times = np.rint(shown).astype(np.int64) + EPOCH
-        return made
+        times: Times = np.rint(shown).astype(np.int64) + EPOCH
+        return times
 
     def right(true: np.ndarray) -> Times:
-        made: Times = np.rint(true).astype(np.int64) + EPOCH
-        return made
+        times: Times = np.rint(true).astype(np.int64) + EPOCH
+        return times
 
     def taken() -> np.ndarray:
         return 0.1 * MS + random.exponential(0.3 * MS, count)
@@ -275,11 +275,11 @@ def test_messages_bound_a_clock_that_was_set_between_them(by: float) -> None:
     for seed in range(50):
         random = np.random.default_rng(seed)
         sent, local, span = messages_of_a_clock_that_is_set(random, by)
-        told = clock.clock(pl.DataFrame(schema=clock.MEETINGS), sent, ["a", "b"])
+        clocks = clock.clock(pl.DataFrame(schema=clock.MEETINGS), sent, ["a", "b"])
         true = random.uniform(0, span, 40)
-        bound = told.bound("b", local(true))
+        bound = clocks.bound("b", local(true))
         if bound is not None:
-            off = np.abs(told.corrected("b", local(true)) - EPOCH - true)
+            off = np.abs(clocks.corrected("b", local(true)) - EPOCH - true)
             outside, asked = outside + int((off > bound).sum()), asked + len(true)
     assert asked > 1_500
     assert outside <= (0.01 * asked if by else 0)
@@ -292,14 +292,14 @@ def test_messages_one_way_after_a_clock_was_set_are_not_silently_wrong(by: float
     for seed in range(20):
         random = np.random.default_rng(seed)
         sent, local, span = messages_of_a_clock_that_is_set(random, by, back_until=0.95)
-        told = clock.clock(pl.DataFrame(schema=clock.MEETINGS), sent, ["a", "b"])
+        clocks = clock.clock(pl.DataFrame(schema=clock.MEETINGS), sent, ["a", "b"])
         true = random.uniform(0, span, 40)
-        bound = told.bound("b", local(true))
-        row = told.frame.row(1, named=True)
+        bound = clocks.bound("b", local(true))
+        row = clocks.frame.row(1, named=True)
         assert row["corrected"] is (by > 0)
         assert ("one way only before or after its clock was set" in row["how"]) is (by < 0)
         if bound is not None:
-            off = np.abs(told.corrected("b", local(true)) - EPOCH - true)
+            off = np.abs(clocks.corrected("b", local(true)) - EPOCH - true)
             outside, asked = outside + int((off > bound).sum()), asked + len(true)
     assert asked == (20 * 40 if by > 0 else 0)
     assert outside <= 0.01 * asked
@@ -318,31 +318,31 @@ def test_the_bound_covers_a_clock_whose_drift_changes() -> None:
 
 
 def test_collectives_of_other_groups_are_not_believed() -> None:
-    """Ranks whose groups are not told, and which did not do these together at all."""
+    """Ranks of unknown groups, which did not do these together at all."""
     random = np.random.default_rng(0)
     begun = EPOCH + np.arange(40) * 10_000_000
     other = begun + random.integers(-400_000, 400_000, 40)
     met = pl.concat(
         [meeting("a", begun, begun + 300_000), meeting("b", other, other + 300_000)]
     ).with_columns(pl.lit(False).alias("sure"))
-    told = clock.clock(met, NOTHING_SENT, ["a", "b"])
-    (row,) = told.frame.filter(pl.col("node") == "b").rows(named=True)
+    clocks = clock.clock(met, NOTHING_SENT, ["a", "b"])
+    (row,) = clocks.frame.filter(pl.col("node") == "b").rows(named=True)
     assert row["corrected"] is False
     assert row["bound"] is None
 
 
-def test_what_time_servers_told_is_said_but_corrects_nothing() -> None:
+def test_what_time_servers_said_is_shown_but_corrects_nothing() -> None:
     errors = {"host0": 1_000_000, "host1": 2_000_000, "alone": 4_000_000}
     job = Job(np.random.default_rng(0), hosts=2)
     job.offset[1] = 40 * MS
     plain = clock.clock(job.met(), NOTHING_SENT, [*job.names, "alone"])
     job.random = np.random.default_rng(0)
-    told = clock.clock(job.met(), NOTHING_SENT, [*job.names, "alone"], errors)
-    hows = dict(told.frame.select("node", "how").rows())
-    assert hows["host1"].endswith("more than the 3 ms that NTP or PTP told the two hosts")
+    clocks = clock.clock(job.met(), NOTHING_SENT, [*job.names, "alone"], errors)
+    hows = dict(clocks.frame.select("node", "how").rows())
+    assert hows["host1"].endswith("more than the 3 ms according to NTP or PTP on the two hosts")
     assert hows["alone"].endswith("their clocks were 5 ms apart at most")
-    assert told.frame["bound"].to_list()[2] is None
-    assert plain.frame.columns == told.frame.columns
+    assert clocks.frame["bound"].to_list()[2] is None
+    assert plain.frame.columns == clocks.frame.columns
     job.offset[1] = 1 * MS
     near = clock.clock(job.met(), NOTHING_SENT, job.names, errors)
     assert near.frame["how"].to_list()[1] == "100 collectives"
@@ -375,7 +375,7 @@ def test_processes_of_one_host_are_looked_at() -> None:
 
 def test_frames_are_corrected_by_node() -> None:
     job = Job(np.random.default_rng(2), collectives=300)
-    told = clock.clock(job.met(), NOTHING_SENT, job.names)
+    clocks = clock.clock(job.met(), NOTHING_SENT, job.names)
     true = np.array([1_000 * MS, 2_000 * MS])
     frame = pl.DataFrame(
         {
@@ -384,19 +384,21 @@ def test_frames_are_corrected_by_node() -> None:
             "duration": [1, 2, 3, 4],
         }
     )
-    made = told.applied(frame)
-    assert made.filter(pl.col("node") == "host0").equals(frame.filter(pl.col("node") == "host0"))
-    starts = made["start"].to_list()
+    corrected = clocks.applied(frame)
+    assert corrected.filter(pl.col("node") == "host0").equals(
+        frame.filter(pl.col("node") == "host0")
+    )
+    starts = corrected["start"].to_list()
     assert starts[2] == pytest.approx(starts[0], abs=20_000)
     assert starts[3] == pytest.approx(starts[1], abs=20_000)
-    assert made["duration"].to_list() == [1, 2, 3, 4]
+    assert corrected["duration"].to_list() == [1, 2, 3, 4]
 
 
 def test_a_missing_time_stays_missing_and_those_beside_it_keep_their_nanoseconds() -> None:
     job = Job(np.random.default_rng(2), collectives=300)
-    told = clock.clock(job.met(), NOTHING_SENT, job.names)
+    clocks = clock.clock(job.met(), NOTHING_SENT, job.names)
     known = np.array([1_000 * MS + 1, 2_000 * MS + 7])
     whole = pl.DataFrame({"node": ["host1"] * 2, "start": job.local(1, known)})
     partly = pl.concat([whole, pl.DataFrame({"node": ["host1"], "start": [None]}, whole.schema)])
-    made = told.applied(partly)
-    assert made["start"].to_list() == [*told.applied(whole)["start"].to_list(), None]
+    corrected = clocks.applied(partly)
+    assert corrected["start"].to_list() == [*clocks.applied(whole)["start"].to_list(), None]

@@ -1,4 +1,4 @@
-"""Which communications of ranks tell of their hosts' clocks, and what of each."""
+"""Which communications of ranks bound their hosts' clocks, and how."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from haiprof.views import clock
 
 
 def row(rank: str, op: str, start: int, end: int, **more: object) -> dict[str, object]:
-    told = {"step": 1, "group": "g", "ranks": "[0, 1]", "alike": 8, "nth": 0, "size": 8}
-    return {**told, "rank": rank, "op": op, "start": start, "end": end, "transfer": 5, **more}
+    columns = {"step": 1, "group": "g", "ranks": "[0, 1]", "alike": 8, "nth": 0, "size": 8}
+    return {**columns, "rank": rank, "op": op, "start": start, "end": end, "transfer": 5, **more}
 
 
 HOSTS = {"rank 0": "a", "rank 1": "b", "rank 2": "b"}
@@ -54,6 +54,6 @@ def test_sends_meet_their_receives_in_groups_of_two() -> None:
         row("rank 1", "recv", 70, 79, ranks="[0, 1, 2]"),
     ]
     ranks = {"rank 0": 0, "rank 1": 1}
-    told = clock.one_sided(pl.DataFrame(rows, infer_schema_length=None))
-    found = clock.messages(told, HOSTS, ranks)
+    messages = clock.one_sided(pl.DataFrame(rows, infer_schema_length=None))
+    found = clock.messages(messages, HOSTS, ranks)
     assert sorted(found.rows()) == [("a", "b", 10, 30), ("b", "a", 40, 55)]

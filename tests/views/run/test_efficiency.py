@@ -30,13 +30,18 @@ H100 = {"device": 0, "uuid": "GPU-0", "name": "NVIDIA H100 80GB HBM3", "multipro
 PEAK = 989.4e12
 
 
-def said(second: float, **told: Any) -> Row:
-    return event(second, "model", "what a step of the model computes", None, told)
+def said(second: float, **attributes: Any) -> Row:
+    return event(second, "model", "what a step of the model computes", None, attributes)
 
 
 def counted(second: float, flops: float, recomputed: float = 0, **more: Any) -> Row:
-    told = {"flops": flops, "recomputed": recomputed, "dtypes": {"bf16": flops}, "uncounted": []}
-    return event(second, "flops", "a step computed", None, {**told, "failures": 0, **more})
+    attributes = {
+        "flops": flops,
+        "recomputed": recomputed,
+        "dtypes": {"bf16": flops},
+        "uncounted": [],
+    }
+    return event(second, "flops", "a step computed", None, {**attributes, "failures": 0, **more})
 
 
 def run_with(
@@ -71,9 +76,9 @@ def test_mfu_and_hfu_are_those_by_hand(tmp_path: Path) -> None:
 def test_a_tiny_gpt_by_its_formula(tmp_path: Path) -> None:
     # PaLM's appendix B by hand, of 124 M parameters, 12 layers of 12 heads of 64, 1024 tokens.
     per_token = 6 * 124e6 + 12 * 12 * 12 * 64 * 1024
-    told = {"parameters": 124e6, "attention_flops_per_token": 12 * 12 * 12 * 64 * 1024}
+    attributes = {"parameters": 124e6, "attention_flops_per_token": 12 * 12 * 12 * 64 * 1024}
     rank, _ = only(
-        run_with(tmp_path / "run", [said(0, **told, tokens_per_step=4096, dtype="bfloat16")])
+        run_with(tmp_path / "run", [said(0, **attributes, tokens_per_step=4096, dtype="bfloat16")])
     )
     assert rank["flops_how"] == "formula"
     assert rank["mfu"] == pytest.approx(per_token * 4096 / STEP_S / PEAK, rel=1e-9)
@@ -141,20 +146,20 @@ def test_without_a_gpu_there_is_no_peak_unless_it_is_given(tmp_path: Path) -> No
     assert only(run, peak_flops=1e12)[0]["mfu"] == pytest.approx(1e9 / STEP_S / 1e12)
 
 
-def test_a_type_that_nobody_told_is_asked_for(tmp_path: Path) -> None:
+def test_a_type_that_nobody_stated_is_asked_for(tmp_path: Path) -> None:
     rank, _ = only(run_with(tmp_path / "run", [said(0, flops_per_step=1e12)]))
     assert rank["mfu"] is None
-    assert "say haiprof.model(dtype=…)" in rank["why"]
+    assert "set haiprof.model(dtype=…)" in rank["why"]
 
 
-def test_an_evaluation_in_the_step_that_was_counted_is_told(tmp_path: Path) -> None:
+def test_an_evaluation_in_the_step_that_was_counted_is_reported(tmp_path: Path) -> None:
     run = run_with(tmp_path / "run", [])
     process = run / "n0#0"
     write_closed(process, schema.SPANS, [span(601, 2, "phase", "eval", 50)], 1)
     times = {"begun_ns": 1_700_000_000_600_000_000, "ended_ns": 1_700_000_000_620_000_000}
     write_closed(process, schema.EVENTS, [counted(0.62, 1e12, **times)], 1)
     rank, _ = only(run)
-    assert rank["why"] == "the step that was counted held an evaluation, which is counted with it"
+    assert rank["why"] == "the counted step contained an evaluation, which is counted with it"
 
 
 def test_one_rank_counts_for_all_and_the_run_adds_them_up(tmp_path: Path) -> None:

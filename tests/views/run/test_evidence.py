@@ -24,7 +24,7 @@ def of_node(node: str, metric: str, value: float, instance: str | None = None) -
     return node, None, 99, 5, metric, instance, value, 0
 
 
-def told(*rows: Row, low: int = 0, high: int = 10, late: int = 4) -> tuple[list[str], bool]:
+def evidence_of(*rows: Row, low: int = 0, high: int = 10, late: int = 4) -> tuple[list[str], bool]:
     return evidence(sampled(*rows, low=low, high=high), MINE, OTHERS, high - low, late)
 
 
@@ -53,34 +53,34 @@ def switches(mine: float, others: float, cpu: float) -> list[Row]:
 
 
 def test_a_rank_that_is_pushed_off_its_core_has_a_neighbour() -> None:
-    lines, contended = told(*switches(90, 3, cpu=50))
-    assert lines == ["its main thread was taken off its core 90 times a second (the others 3)"]
+    lines, contended = evidence_of(*switches(90, 3, cpu=50))
+    assert lines == ["its main thread was preempted 90 times a second (the others 3)"]
     assert contended
 
 
 def test_a_rank_that_works_more_is_pushed_off_more_often() -> None:
-    assert told(*switches(90, 3, cpu=100)) == ([], False)
+    assert evidence_of(*switches(90, 3, cpu=100)) == ([], False)
 
 
 def test_waiting_for_a_core_that_makes_up_for_being_late_is_a_neighbour() -> None:
     line = "its main thread waited for a core 60 % of the time (the others 30)"
-    assert told(*waits(60, 30), late=4) == ([line], True)
+    assert evidence_of(*waits(60, 30), late=4) == ([line], True)
 
 
 def test_waiting_for_a_core_for_less_than_half_of_being_late_is_none() -> None:
-    assert told(*waits(60, 30), late=7) == ([], False)
+    assert evidence_of(*waits(60, 30), late=7) == ([], False)
 
 
 def test_who_hardly_waits_for_a_core_is_not_pushed_off_it_either() -> None:
-    assert told(*switches(90, 3, cpu=50), *waits(1, 0)) == ([], False)
+    assert evidence_of(*switches(90, 3, cpu=50), *waits(1, 0)) == ([], False)
 
 
 def test_what_all_have_is_no_evidence() -> None:
-    assert told(*switches(90, 80, cpu=50)) == ([], False)
+    assert evidence_of(*switches(90, 80, cpu=50)) == ([], False)
 
 
 def test_what_was_before_is_no_evidence() -> None:
-    assert told(*switches(90, 3, cpu=50), low=6) == ([], False)
+    assert evidence_of(*switches(90, 3, cpu=50), low=6) == ([], False)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_what_was_before_is_no_evidence() -> None:
 def test_a_gpu_that_is_slower_than_its_peers(
     metric: str, mine: float, usual: float, line: str
 ) -> None:
-    lines, contended = told(
+    lines, contended = evidence_of(
         of_node("n0", metric, mine, "gpu0"),
         of_node("n1", metric, usual, "gpu0"),
         of_node("n1", metric, usual, "gpu1"),
@@ -116,13 +116,13 @@ def test_a_gpu_that_is_slower_than_its_peers(
     ],
 )  # fmt: skip
 def test_a_node_that_has_what_others_have_not(metric: str, mine: float, line: str) -> None:
-    lines, contended = told(of_node("n0", metric, mine), of_node("n1", metric, 0))
+    lines, contended = evidence_of(of_node("n0", metric, mine), of_node("n1", metric, 0))
     assert lines == [line]
     assert contended is (metric == "cpu.steal.percent")
     # Of a counter no sample is nothing, of all else it is not known.
-    assert len(told(of_node("n0", metric, mine))[0]) == (metric == "ib.symbol_error.per_s")
+    assert len(evidence_of(of_node("n0", metric, mine))[0]) == (metric == "ib.symbol_error.per_s")
     # The same on the other node is none.
-    assert told(of_node("n0", metric, mine), of_node("n1", metric, mine))[0] == []
+    assert evidence_of(of_node("n0", metric, mine), of_node("n1", metric, mine))[0] == []
 
 
 def test_ranks_of_one_node_share_what_the_node_has() -> None:

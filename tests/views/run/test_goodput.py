@@ -189,7 +189,7 @@ def test_a_run_without_steps_only_started(tmp_path: Path) -> None:
     assert parts(run) == {"startup": 3.0}
 
 
-def test_an_ordinary_run_is_told_of(tmp_path: Path) -> None:
+def test_an_ordinary_run_is_reported(tmp_path: Path) -> None:
     found = Analyzer(make_run(tmp_path / "run", ranks=3)).goodput()
     assert found.summary["ranks"].item() == 3
     assert 0 < found.summary["ettr"].item() < 1

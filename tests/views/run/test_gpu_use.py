@@ -17,32 +17,32 @@ def use_of(
     activity: list[runs.Row],
     host: list[runs.Row],
     device: list[runs.Row],
-    told: list[runs.Row],
+    events: list[runs.Row],
 ) -> use_views.Use:
     found = kernels(activity)
-    return use_views.use(found, spans(host), phases(device), intervals(told, host, device))
+    return use_views.use(found, spans(host), phases(device), intervals(events, host, device))
 
 
 def test_an_end_whose_beginning_was_lost_still_tells_its_steps() -> None:
     found = intervals(WINDOW[1:]).row(0, named=True)
     assert (found["start"], found["first_step"], found["last_step"]) == (None, 2, 3)
-    made = use_of(runs.kernel_loop(2, 3), runs.loop(6), runs.device_loop(6), WINDOW[1:])
-    assert made.busy_ns == 18 * runs.MS
-    assert made.recorded_ns == 24 * runs.MS
+    use = use_of(runs.kernel_loop(2, 3), runs.loop(6), runs.device_loop(6), WINDOW[1:])
+    assert use.busy_ns == 18 * runs.MS
+    assert use.recorded_ns == 24 * runs.MS
 
 
 def test_busy_and_exposed_time_of_a_usual_step() -> None:
-    made = use_of(runs.kernel_loop(2, 3), runs.loop(6), runs.device_loop(6), WINDOW)
-    assert made.recorded == 2
+    use = use_of(runs.kernel_loop(2, 3), runs.loop(6), runs.device_loop(6), WINDOW)
+    assert use.recorded == 2
     # The GPU is done with step 1 half a millisecond before the recording begins.
-    assert made.recorded_ns == 23.5 * runs.MS
-    assert made.busy_ns == 18 * runs.MS
-    assert made.communication_ns == 4 * runs.MS
-    assert made.exposed_ns == 2 * runs.MS
-    assert made.idle_ns["dataloader"] == 2 * runs.MS
-    assert sum(made.idle_ns.values()) == made.recorded_ns - made.busy_ns
-    assert made.recorded_phase_ns["forward"] - made.busy_phase_ns["forward"] == 2 * runs.MS
-    assert made.phase_ns == {
+    assert use.recorded_ns == 23.5 * runs.MS
+    assert use.busy_ns == 18 * runs.MS
+    assert use.communication_ns == 4 * runs.MS
+    assert use.exposed_ns == 2 * runs.MS
+    assert use.idle_ns["dataloader"] == 2 * runs.MS
+    assert sum(use.idle_ns.values()) == use.recorded_ns - use.busy_ns
+    assert use.recorded_phase_ns["forward"] - use.busy_phase_ns["forward"] == 2 * runs.MS
+    assert use.phase_ns == {
         "forward": 24 * runs.MS,
         "backward": 30 * runs.MS,
         "optimizer": 6 * runs.MS,
@@ -51,15 +51,15 @@ def test_busy_and_exposed_time_of_a_usual_step() -> None:
 
 def test_waits_of_the_host_and_overhead_keep_no_gpu_busy() -> None:
     rows = [runs.activity(24, 24, "Stream", "sync"), runs.activity(24, 24, "Buffer", "overhead")]
-    made = use_of(rows, runs.loop(6), runs.device_loop(6), WINDOW)
-    assert (made.busy_ns, made.recorded) == (0, 2)
+    use = use_of(rows, runs.loop(6), runs.device_loop(6), WINDOW)
+    assert (use.busy_ns, use.recorded) == (0, 2)
 
 
 def test_without_device_phases_the_steps_of_the_host_count() -> None:
-    made = use_of(runs.kernel_loop(2, 3), runs.loop(6), [], WINDOW)
-    assert made.recorded_ns == 24 * runs.MS
-    assert made.busy_ns == 18 * runs.MS
-    assert (made.steps, made.phase_ns) == (0, {})
+    use = use_of(runs.kernel_loop(2, 3), runs.loop(6), [], WINDOW)
+    assert use.recorded_ns == 24 * runs.MS
+    assert use.busy_ns == 18 * runs.MS
+    assert (use.steps, use.phase_ns) == (0, {})
 
 
 def test_each_of_two_devices_is_counted() -> None:
@@ -75,19 +75,19 @@ def test_each_of_two_devices_is_counted() -> None:
 
 def test_a_device_without_phases_beside_one_with_them_has_the_steps_of_the_host() -> None:
     both = runs.kernel_loop(2, 3) + runs.kernel_loop(2, 3, device=1)
-    made = use_of(both, runs.loop(6), runs.device_loop(6), WINDOW)
-    assert made.recorded_ns == 47.5 * runs.MS
-    assert made.busy_ns == 36 * runs.MS
+    use = use_of(both, runs.loop(6), runs.device_loop(6), WINDOW)
+    assert use.recorded_ns == 47.5 * runs.MS
+    assert use.busy_ns == 36 * runs.MS
 
 
 def test_what_was_not_recorded_is_no_idle_time() -> None:
-    made = use_of([], runs.loop(6), runs.device_loop(6), [])
-    assert (made.recorded, made.recorded_ns, made.idle_ns) == (0, 0, {})
-    assert made.share(made.busy_ns) is None
-    assert made.steps == 6
+    use = use_of([], runs.loop(6), runs.device_loop(6), [])
+    assert (use.recorded, use.recorded_ns, use.idle_ns) == (0, 0, {})
+    assert use.share(use.busy_ns) is None
+    assert use.steps == 6
 
 
-def test_a_pause_before_a_recorded_step_is_told_of_from_the_recording_on() -> None:
+def test_a_pause_before_a_recorded_step_is_reported_from_the_recording_on() -> None:
     # Evaluation for a second between steps 1 and 2, which nobody recorded the kernels of.
     def later(rows: list[runs.Row]) -> list[runs.Row]:
         return [
@@ -95,28 +95,28 @@ def test_a_pause_before_a_recorded_step_is_told_of_from_the_recording_on() -> No
             for row in rows
         ]
 
-    told = [runs.recording_begins(1024), runs.recording_ends(1048)]
+    events = [runs.recording_begins(1024), runs.recording_ends(1048)]
     busy = [{**row, "start": row["start"] + runs.SECOND} for row in runs.kernel_loop(2, 3)]
-    made = use_of(busy, later(runs.loop(6)), later(runs.device_loop(6)), told)
-    assert made.recorded_ns == 23.5 * runs.MS
+    use = use_of(busy, later(runs.loop(6)), later(runs.device_loop(6)), events)
+    assert use.recorded_ns == 23.5 * runs.MS
 
 
 def test_a_step_that_the_gpu_ends_after_the_recording_is_left_out() -> None:
     lagging = [{**row, "start": row["start"] + 3 * runs.MS} for row in runs.device_loop(6)]
-    made = use_of(runs.kernel_loop(2, 3), runs.loop(6), lagging, WINDOW)
-    assert (made.recorded, made.recorded_ns) == (1, 12 * runs.MS)
-    assert set(made.recorded_phase_ns.values()) == {4 * runs.MS, 5 * runs.MS, 1 * runs.MS}
+    use = use_of(runs.kernel_loop(2, 3), runs.loop(6), lagging, WINDOW)
+    assert (use.recorded, use.recorded_ns) == (1, 12 * runs.MS)
+    assert set(use.recorded_phase_ns.values()) == {4 * runs.MS, 5 * runs.MS, 1 * runs.MS}
 
 
 def test_a_count_that_starts_anew_has_only_the_recorded_steps_of_its_number() -> None:
     again = [{**row, "start": row["start"] + runs.SECOND} for row in runs.device_loop(6)]
-    made = use_of(
+    use = use_of(
         runs.kernel_loop(2, 3),
         runs.loop(6),
         runs.device_loop(6) + again,
         [*WINDOW, runs.recording_begins(1_500), runs.recording_ends(1_501)],
     )
-    assert made.busy_ns == 18 * runs.MS
+    assert use.busy_ns == 18 * runs.MS
     table = recorded_views.windows(
         intervals(WINDOW),
         device_views.device_steps(phases(runs.device_loop(6))),
@@ -131,15 +131,15 @@ def test_a_count_that_starts_anew_while_kernels_are_recorded_has_all_its_whole_s
 
     host, device = twice(runs.loop(6)), twice(runs.device_loop(6))
     # Steps 4 and 5, then 0 to 5 again: 4 and 5 are whole both times, and so are those between.
-    told = [runs.recording_begins(48), runs.recording_ends(144)]
-    found = intervals(told, host).row(0, named=True)
+    events = [runs.recording_begins(48), runs.recording_ends(144)]
+    found = intervals(events, host).row(0, named=True)
     assert (found["first_step"], found["last_step"], found["steps"]) == (4, 5, 8)
-    made = use_of(runs.kernel_loop(4, 11), host, device, told)
-    assert (made.recorded, made.busy_ns) == (8, 72 * runs.MS)
+    use = use_of(runs.kernel_loop(4, 11), host, device, events)
+    assert (use.recorded, use.busy_ns) == (8, 72 * runs.MS)
     # Steps 5 and 0 alone: the last number is less than the first.
-    told = [runs.recording_begins(60), runs.recording_ends(84)]
-    made = use_of(runs.kernel_loop(5, 6), host, device, told)
-    assert (made.recorded, made.busy_ns) == (2, 18 * runs.MS)
+    events = [runs.recording_begins(60), runs.recording_ends(84)]
+    use = use_of(runs.kernel_loop(5, 6), host, device, events)
+    assert (use.recorded, use.busy_ns) == (2, 18 * runs.MS)
 
 
 def test_a_step_of_an_earlier_count_that_the_gpu_ends_in_a_recording_is_not_recorded() -> None:
@@ -147,11 +147,11 @@ def test_a_step_of_an_earlier_count_that_the_gpu_ends_in_a_recording_is_not_reco
     host = runs.loop(3) + [{**row, "start": row["start"] + 36 * runs.MS} for row in runs.loop(6)]
     lagging = [{**row, "start": row["start"] + 20 * runs.MS} for row in runs.device_loop(3)]
     lagging += [{**row, "start": row["start"] + 56 * runs.MS} for row in runs.device_loop(6)]
-    told = [runs.recording_begins(36), runs.recording_ends(108)]
-    made = use_of([runs.activity(36, 72)], host, lagging, told)
+    events = [runs.recording_begins(36), runs.recording_ends(108)]
+    use = use_of([runs.activity(36, 72)], host, lagging, events)
     # Of the six steps that are whole on the host, the GPU ends the last two later.
-    assert made.recorded == 4
-    assert made.recorded_phase_ns["forward"] == 4 * 4 * runs.MS
+    assert use.recorded == 4
+    assert use.recorded_phase_ns["forward"] == 4 * 4 * runs.MS
 
 
 drawn_activity = st.tuples(
@@ -177,8 +177,8 @@ def test_busy_exposed_and_idle_time_are_those_painted_by_hand(
     device = [
         runs.device_span(20 * s + 5, 15, "forward", s, device=d) for d in (0, 1) for s in (0, 1)
     ]
-    told = [runs.recording_begins(0), runs.recording_ends(60)]
-    made = use_of(rows, host, device, told)
+    events = [runs.recording_begins(0), runs.recording_ends(60)]
+    use = use_of(rows, host, device, events)
 
     busy = exposed = communication = waiting = 0
     for number in (0, 1):
@@ -195,9 +195,9 @@ def test_busy_exposed_and_idle_time_are_those_painted_by_hand(
             communication += bool(comm)
             exposed += bool(comm) and len(comm) == len(running)
             waiting += not running and instant % 20 < 5
-    assert made.recorded_ns == 2 * 35 * runs.MS
-    assert made.busy_ns == busy * runs.MS
-    assert made.communication_ns == communication * runs.MS
-    assert made.exposed_ns == exposed * runs.MS
-    assert made.idle_ns["dataloader"] == waiting * runs.MS
-    assert sum(made.idle_ns.values()) + made.busy_ns == made.recorded_ns
+    assert use.recorded_ns == 2 * 35 * runs.MS
+    assert use.busy_ns == busy * runs.MS
+    assert use.communication_ns == communication * runs.MS
+    assert use.exposed_ns == exposed * runs.MS
+    assert use.idle_ns["dataloader"] == waiting * runs.MS
+    assert sum(use.idle_ns.values()) + use.busy_ns == use.recorded_ns

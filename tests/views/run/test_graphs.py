@@ -1,4 +1,4 @@
-"""What replays of CUDA graphs took, against numbers known by hand; whose recording they end."""
+"""Time of CUDA graph replays, against numbers known by hand; whose recording they end."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def replay(start: float, duration: float, name: str, step: int | None, device: i
 def test_each_graph_has_its_times_and_its_share_of_the_steps_with_it() -> None:
     rows = [replay(1, 2, "graph 0", 0), replay(4, 4, "graph 0", 0), replay(11, 3, "graph 0", 1)]
     rows += [replay(30, 5, "graph 1", 2)]
-    made = graph_views.replays(spans(rows), ON_HOST)
-    assert made.schema == pl.Schema(graph_views.REPLAYS_SCHEMA)
-    first, second = made.to_dicts()
+    replays = graph_views.replays(spans(rows), ON_HOST)
+    assert replays.schema == pl.Schema(graph_views.REPLAYS_SCHEMA)
+    first, second = replays.to_dicts()
     assert (first["name"], first["replays"], first["steps"]) == ("graph 0", 3, 2)
     assert first["total"] == 9 * runs.MS
     assert (first["mean"], first["p50"], first["max"]) == (3 * runs.MS, 3 * runs.MS, 4 * runs.MS)
@@ -46,10 +46,10 @@ def test_each_graph_has_its_times_and_its_share_of_the_steps_with_it() -> None:
     assert (second["name"], second["share"]) == ("graph 1", pytest.approx(5 / 20))
 
 
-def test_devices_are_told_apart_and_without_steps_there_is_no_share() -> None:
+def test_devices_are_distinguished_and_without_steps_there_is_no_share() -> None:
     rows = [replay(1, 2, "graph 0", None), replay(1, 3, "graph 0", 7, device=1)]
-    made = graph_views.replays(spans(rows), ON_HOST)
-    assert made.select("device", "replays", "steps", "share").rows() == [
+    replays = graph_views.replays(spans(rows), ON_HOST)
+    assert replays.select("device", "replays", "steps", "share").rows() == [
         (1, 1, 0, None),
         (0, 1, 0, None),
     ]

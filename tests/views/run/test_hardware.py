@@ -66,7 +66,7 @@ def test_a_node_that_cannot_tell_reads_from_writes_has_one_column_for_both(tmp_p
     assert table["of peak_share"].to_list() == [0.5, 0.45, 0.55]
 
 
-def test_a_node_without_sockets_told_apart_has_one_row(tmp_path: Path) -> None:
+def test_a_node_without_sockets_distinguished_has_one_row(tmp_path: Path) -> None:
     _, nodes = summaries(tmp_path, {(hardware.READ, None): 1e9, (hardware.WRITE, None): 2e9})
     assert hardware.memory_table(nodes)["socket"].to_list() == ["all"]
 
@@ -105,8 +105,8 @@ def test_containers_of_one_node_do_not_count_its_power_twice(tmp_path: Path) -> 
     run = runs.write_run(tmp_path / "r")
     for folder in ("n0", "n0.2", "n1"):
         made = runs.write_node(run, folder)
-        told = json.loads((made / schema.PROCESS_FILE).read_text("utf-8"))
-        runs.write_json(made / schema.PROCESS_FILE, {**told, "node": folder.partition(".")[0]})
+        document = json.loads((made / schema.PROCESS_FILE).read_text("utf-8"))
+        runs.write_json(made / schema.PROCESS_FILE, {**document, "node": folder.partition(".")[0]})
         rows = runs.steady(SECONDS, {("node.power.watts", None): 700.0})
         runs.write_closed(made, schema.SAMPLES, rows[:5] if folder == "n0.2" else rows)
     _, nodes = Analyzer(run).summaries()
@@ -146,7 +146,7 @@ def test_a_port_tells_its_use_and_only_counters_that_grew(tmp_path: Path) -> Non
     assert hardware_findings.failing_port(nodes) == ""
 
 
-def test_ethernet_is_told_where_its_speed_is_known(tmp_path: Path) -> None:
+def test_ethernet_is_reported_where_its_speed_is_known(tmp_path: Path) -> None:
     values: Values = {
         ("net.rx.bytes_per_s", "eth0"): 1e9,
         ("net.rx_util.percent", "eth0"): 32.0,
@@ -256,7 +256,7 @@ def test_a_machine_without_counters_has_no_table_and_no_sentence(tmp_path: Path)
     assert hardware.placement_table(ranks).height == 0
 
 
-def test_a_value_that_no_hardware_can_reach_is_in_no_mean_and_is_told(tmp_path: Path) -> None:
+def test_a_value_that_no_hardware_can_reach_is_in_no_mean_and_is_reported(tmp_path: Path) -> None:
     rows = [
         runs.sample(s, metric, 400e9, None, schema.FLAG_IMPLAUSIBLE)
         for s in (11, 12)
@@ -274,9 +274,9 @@ def test_a_value_that_no_hardware_can_reach_is_in_no_mean_and_is_told(tmp_path: 
 # -- sentences of trouble: at their thresholds -----------------------------------------------------
 
 
-@pytest.mark.parametrize(("read", "told"), [(279.9e9, False), (280e9, True)])
-def test_memory_near_its_peak_is_told_with_what_the_peak_is(
-    tmp_path: Path, read: float, told: bool
+@pytest.mark.parametrize(("read", "reported"), [(279.9e9, False), (280e9, True)])
+def test_memory_near_its_peak_is_reported_with_what_the_peak_is(
+    tmp_path: Path, read: float, reported: bool
 ) -> None:
     values: Values = {(hardware.READ, None): read, (hardware.WRITE, None): 0.0}
     ranks, nodes = summaries(tmp_path, values)
@@ -284,14 +284,14 @@ def test_memory_near_its_peak_is_told_with_what_the_peak_is(
         "The memory of n0 moved 280.0 GB/s on average, 70 % of the 400.0 GB/s that it can "
         "(16 channels of DDR5-3125): what waits for memory there cannot go faster"
     )
-    assert hardware_findings.trouble(ranks, nodes, NO_EVENTS) == ([line] if told else [])
+    assert hardware_findings.trouble(ranks, nodes, NO_EVENTS) == ([line] if reported else [])
 
 
-def test_one_socket_near_its_peak_is_told_although_the_node_is_not(tmp_path: Path) -> None:
+def test_one_socket_near_its_peak_is_reported_although_the_node_is_not(tmp_path: Path) -> None:
     _, nodes = summaries(tmp_path, runs.with_sockets(hardware.TRAFFIC, 190e9, 10e9))
     assert hardware_findings.near_peak(nodes).startswith(
         "The memory of socket0 of n0 moved 190.0 GB/s on average, 95 % of the 200.0 GB/s that it "
-        "can, its even part of the node's"
+        "can, an even share of the node's"
     )
 
 
@@ -302,10 +302,10 @@ def test_more_than_the_peak_says_that_the_peak_is_another_one(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("remote", "elsewhere", "told"), [(30e9, 0.6, True), (20e9, 0.6, False), (30e9, 0.2, False)]
+    ("remote", "elsewhere", "reported"), [(30e9, 0.6, True), (20e9, 0.6, False), (30e9, 0.2, False)]
 )
-def test_far_memory_is_told_only_together_with_traffic_between_sockets(
-    tmp_path: Path, remote: float, elsewhere: float, told: bool
+def test_far_memory_is_reported_only_together_with_traffic_between_sockets(
+    tmp_path: Path, remote: float, elsewhere: float, reported: bool
 ) -> None:
     node: Values = {(hardware.TRAFFIC, None): 100e9, (hardware.REMOTE, None): remote}
     rank: Values = {
@@ -315,8 +315,8 @@ def test_far_memory_is_told_only_together_with_traffic_between_sockets(
     }
     ranks, nodes = summaries(tmp_path, node, rank)
     lines = hardware_findings.trouble(ranks, nodes, NO_EVENTS)
-    assert len(lines) == told
-    if told:
+    assert len(lines) == reported
+    if reported:
         assert lines[0].startswith(
             "60 % of the memory of rank 0 lies on other NUMA nodes than its threads run on, and "
             "the sockets of n0 send each other 30.0 GB/s (numa.remote.bytes_per_s), 30 % of"
@@ -347,7 +347,9 @@ def test_ranks_in_one_container_that_are_bound_well_have_no_far_memory(tmp_path:
     assert hardware_findings.far_memory(*found) == ""
 
 
-def test_ranks_in_one_container_that_all_run_far_from_its_memory_are_told(tmp_path: Path) -> None:
+def test_ranks_in_one_container_that_all_run_far_from_its_memory_are_reported(
+    tmp_path: Path,
+) -> None:
     found = ranks_of_one_node(tmp_path, [(100.0, 0.0), (90.0, 0.0)], [(2.0, 8.0), (2.0, 8.0)])
     assert hardware_findings.far_memory(*found).startswith(
         "80 % of the memory of rank 0 and 1 more lies on other NUMA nodes than their threads run on"
@@ -360,7 +362,7 @@ def test_threads_on_all_nodes_are_not_far_from_memory_on_all_nodes(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("name", "per_s", "told"),
+    ("name", "per_s", "reported"),
     [
         ("link_downed", 0.1, "The link of mlx5_0/1 on n0 went down once (ib.link_downed.per_s)"),
         ("packet_seq_err", 20.0, "mlx5_0/1 on n0 counted 200 of packet_seq_err (20 a second"),
@@ -368,13 +370,13 @@ def test_threads_on_all_nodes_are_not_far_from_memory_on_all_nodes(tmp_path: Pat
         ("np_cnp_sent", 20.0, ""),
     ],
 )
-def test_a_port_that_fails_is_told_and_congestion_is_no_failure(
-    tmp_path: Path, name: str, per_s: float, told: str
+def test_a_port_that_fails_is_reported_and_congestion_is_no_failure(
+    tmp_path: Path, name: str, per_s: float, reported: str
 ) -> None:
     _, nodes = summaries(tmp_path, {(f"ib.{name}.per_s", "mlx5_0/1"): per_s})
     line = hardware_findings.failing_port(nodes)
-    assert line.startswith(told)
-    assert bool(line) == bool(told)
+    assert line.startswith(reported)
+    assert bool(line) == bool(reported)
 
 
 def test_faults_of_a_moment_are_no_failing_port(tmp_path: Path) -> None:
@@ -386,11 +388,11 @@ def test_faults_of_a_moment_are_no_failing_port(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rtt", "phases", "told"),
+    ("rtt", "phases", "reported"),
     [(45.0, SLOW_LOADER, True), (2.0, SLOW_LOADER, False), (45.0, runs.PHASES, False)],
 )
-def test_slow_nfs_is_told_only_while_the_loop_waits_for_data(
-    tmp_path: Path, rtt: float, phases: tuple[tuple[str, float], ...], told: bool
+def test_slow_nfs_is_reported_only_while_the_loop_waits_for_data(
+    tmp_path: Path, rtt: float, phases: tuple[tuple[str, float], ...], reported: bool
 ) -> None:
     node: Values = {
         ("io.nfs_read_rtt.milliseconds", "/data"): rtt,
@@ -398,12 +400,12 @@ def test_slow_nfs_is_told_only_while_the_loop_waits_for_data(
     }
     summaries(tmp_path, node, phases=phases)
     third = Analyzer(tmp_path / "r").headline()[2]
-    assert told == third.endswith(
+    assert reported == third.endswith(
         "step). A read from NFS /data took 45 ms on average, at 30 MB/s "
         "(io.nfs_read_rtt.milliseconds), while the training loop on n0 waited 42 % of the time "
         "for the DataLoader"
     )
-    assert told == ("NFS" in third)
+    assert reported == ("NFS" in third)
 
 
 def test_a_mount_that_is_seldom_read_makes_no_loop_wait(tmp_path: Path) -> None:
@@ -419,7 +421,7 @@ def test_power_is_never_the_most_telling_remark(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("attributes", "text", "told"),
+    ("attributes", "text", "reported"),
     [
         ({"state": "DOWN", "before": "ACTIVE"}, "the link of mlx5_0/1 is DOWN", True),
         ({"link_downed": 2}, "the link of mlx5_0/1 went down 2 times", True),
@@ -429,15 +431,16 @@ def test_power_is_never_the_most_telling_remark(tmp_path: Path) -> None:
         (None, "the link of mlx5_0/1 is DOWN", False),
     ],
 )
-def test_a_link_that_went_down_in_the_run_is_told(
-    tmp_path: Path, attributes: Any, text: str, told: bool
+def test_a_link_that_went_down_in_the_run_is_reported(
+    tmp_path: Path, attributes: Any, text: str, reported: bool
 ) -> None:
     summaries(tmp_path, {})
     row = runs.event(3, "link", text, attributes=attributes)
     runs.write_closed(tmp_path / "r/n0", schema.EVENTS, [row, runs.event(4, "link", "so what")])
     third = Analyzer(tmp_path / "r").headline()[2]
-    assert (third == f"On n0, {text}") == told
-    assert told or "mlx5" not in third
+    assert (third == f"On n0, {text}") == reported
+    assert reported or "mlx5" not in third
     assert (
-        any(f"On n0, {text}" in x for x in Analyzer(tmp_path / "r").show_overview().lines) == told
+        any(f"On n0, {text}" in x for x in Analyzer(tmp_path / "r").show_overview().lines)
+        == reported
     )

@@ -12,7 +12,7 @@ from haiprof.views.run.imbalance import FEWEST, imbalance, words
 from haiprof.views.run.rank_parts import PARTS, RankParts
 
 MS = 1_000_000
-#: What a rank does in a step by itself, in ms, and how much of it varies from step to step.
+#: A rank's own work in a step, in ms, and how much of it varies from step to step.
 WORK = {"dataloader": 1.0, "forward": 4.0, "backward": 5.0, "optimizer": 2.0}
 
 
@@ -73,7 +73,7 @@ def found(parts: pl.DataFrame) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 16])
 @pytest.mark.parametrize(("part", "kind"), [("dataloader", "input"), ("forward", "compute")])
-def test_a_late_rank_is_told_whatever_the_steps_take(ranks: int, part: str, kind: str) -> None:
+def test_a_late_rank_is_reported_whatever_the_steps_take(ranks: int, part: str, kind: str) -> None:
     parts = job(ranks, late={(1, 40, 99, part): 6.0})
     # All steps take as long: their length says nothing.
     lengths = parts.group_by("rank").agg(pl.col("duration").sum())["duration"].to_list()
@@ -87,7 +87,7 @@ def test_a_late_rank_is_told_whatever_the_steps_take(ranks: int, part: str, kind
     assert row["share"] == pytest.approx(0.5, rel=0.1)
 
 
-def test_what_passes_is_told_to_pass_and_what_comes_later_too() -> None:
+def test_what_passes_is_reported_as_passing_and_what_comes_later_too() -> None:
     late = {(0, 10, 29, "forward"): 5.0, (3, 50, 69, "dataloader"): 8.0}
     rows = found(job(late=late))
     assert [(r["rank"], r["kind"], r["persistent"]) for r in rows] == [
@@ -102,7 +102,7 @@ def test_what_passes_is_told_to_pass_and_what_comes_later_too() -> None:
     )
 
 
-def test_a_rank_that_is_always_a_bit_late_and_then_much_is_told_from_then_on() -> None:
+def test_a_rank_that_is_always_a_bit_late_and_then_much_is_reported_from_then_on() -> None:
     late = {(3, 0, 99, "forward"): 1.0, (3, 70, 99, "forward"): 11.0}
     (row,) = found(job(late={**late, (3, 20, 20, "forward"): 200.0}))
     assert (row["rank"], row["since"], row["until"]) == ("rank 3", 70, 99)
@@ -131,7 +131,7 @@ def test_steps_that_not_all_ranks_have_are_left_out() -> None:
     assert (row["rank"], row["steps"], row["until"]) == ("rank 1", 80, 79)
 
 
-def test_of_few_steps_it_is_not_told_since_when() -> None:
+def test_of_few_steps_it_is_not_reported_since_when() -> None:
     (row,) = found(job(steps=FEWEST - 1, late={(1, 0, 99, "forward"): 6.0}))
     assert (row["rank"], row["since"], row["until"], row["persistent"]) == (
         "rank 1", None, None, None,

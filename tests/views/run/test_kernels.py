@@ -107,8 +107,8 @@ def test_attribution_is_that_of_a_search_by_hand(
 def test_device_phases_are_null_where_kernels_were_not_recorded() -> None:
     device = phases(runs.device_loop(6))
     on_host = recorded_views.host_steps(spans([]))
-    told = recorded_views.windows(intervals(WINDOW), device_views.device_steps(device), on_host)
-    found = kernel_views.device_phases(kernels(runs.kernel_loop(2, 3)), device, told)
+    windows = recorded_views.windows(intervals(WINDOW), device_views.device_steps(device), on_host)
+    found = kernel_views.device_phases(kernels(runs.kernel_loop(2, 3)), device, windows)
     assert found.height == 18
     known = found.filter(pl.col("busy").is_not_null())
     assert known.select("step", "name", "kernels").rows() == [

@@ -23,8 +23,8 @@ def newest(rows: list[runs.Row]) -> runs.Row:
 def test_the_newest_measurement_counts() -> None:
     rows = [runs.measured(9, 0.004), runs.measured(5, 0.2), runs.event(10, "mark", "x")]
     assert newest(rows)["overhead"] == 0.004
-    told = "measured overhead 0.4 % (95 %: 0.1 … 0.7 %)"
-    assert overhead.in_words(newest(rows)) == told
+    line = "measured overhead 0.4 % (95 %: 0.1 … 0.7 %)"
+    assert overhead.in_words(newest(rows)) == line
 
 
 def test_before_enough_windows_it_is_unknown() -> None:
@@ -33,19 +33,19 @@ def test_before_enough_windows_it_is_unknown() -> None:
     assert overhead.in_words(row) == "overhead not measured yet (1 window so far)"
 
 
-def test_the_part_of_the_time_that_it_is_of_is_told() -> None:
+def test_the_part_of_the_time_that_it_is_of_is_reported() -> None:
     row = newest([runs.measured(5, share=0.034)])
     assert overhead.in_words(row) == (
         "measured overhead 0.4 % (95 %: 0.1 … 0.7 %) in the 3.4 % of the time with kernels recorded"
     )
 
 
-def test_where_there_is_nothing_to_compare_with_the_metered_part_is_told() -> None:
+def test_where_there_is_nothing_to_compare_with_the_metered_part_is_reported() -> None:
     row = newest([runs.measured(5, None, windows=0, share=1, spent=0.0021, mode="all")])
     assert overhead.in_words(row) == "CUPTI and haiprof's thread took 0.21 % of the time"
 
 
-def test_a_step_down_is_told() -> None:
+def test_a_step_down_is_reported() -> None:
     row = newest([runs.measured(5, 0.09, stepped_down_to="off")])
     assert overhead.in_words(row) == (
         "measured overhead 9 % (95 %: 8.7 … 9.3 %), "

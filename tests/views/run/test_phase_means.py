@@ -1,4 +1,4 @@
-"""A phase has the mean that its samples can tell, and none where they cannot."""
+"""A phase has a mean if its samples resolve it, and none if they do not."""
 
 from __future__ import annotations
 

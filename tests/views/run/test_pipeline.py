@@ -20,12 +20,12 @@ Order = list[tuple[str, int, int]]
 
 def one_f_one_b(rank: int, ranks: int, microbatches: int) -> Order:
     ahead = min(ranks - 1 - rank, microbatches)
-    made: Order = [("F", n, 0) for n in range(ahead)]
+    order: Order = [("F", n, 0) for n in range(ahead)]
     for n in range(microbatches):
         if n + ahead < microbatches:
-            made.append(("F", n + ahead, 0))
-        made.append(("B", n, 0))
-    return made
+            order.append(("F", n + ahead, 0))
+        order.append(("B", n, 0))
+    return order
 
 
 def gpipe(rank: int, ranks: int, microbatches: int) -> Order:
@@ -47,12 +47,12 @@ def chunks_interleaved(rank: int, ranks: int, microbatches: int) -> Order:
 
     total = 2 * microbatches
     ahead = min(total, (ranks - rank - 1) * 2 + ranks)
-    made: Order = [("F", *nth(n, True)) for n in range(ahead)]
+    order: Order = [("F", *nth(n, True)) for n in range(ahead)]
     for n in range(total):
         if n + ahead < total:
-            made.append(("F", *nth(n + ahead, True)))
-        made.append(("B", *nth(n, False)))
-    return made
+            order.append(("F", *nth(n + ahead, True)))
+        order.append(("B", *nth(n, False)))
+    return order
 
 
 def laid_out(
@@ -247,8 +247,8 @@ def test_ranges_of_the_host_tell_their_numbers_in_attributes() -> None:
             ],
         }
     )  # fmt: skip
-    made = view.of_host(host)
-    assert made.select("kind", "microbatch", "stage", "start").rows() == [
+    jobs = view.of_host(host)
+    assert jobs.select("kind", "microbatch", "stage", "start").rows() == [
         ("forward", 7, 2, 10), ("backward", None, 2, 40)
     ]  # fmt: skip
     phases = pl.DataFrame(
@@ -257,10 +257,10 @@ def test_ranges_of_the_host_tell_their_numbers_in_attributes() -> None:
             "step": [1], "attributes": [None],
         }
     )  # fmt: skip
-    told = view.with_updates(made, phases)
-    assert told["kind"].to_list() == ["forward", "optimizer", "backward"]
-    assert told.schema == made.schema == view.of_host(host.clear()).schema
-    assert view.with_updates(made, phases.clear()).equals(made)
+    updated = view.with_updates(jobs, phases)
+    assert updated["kind"].to_list() == ["forward", "optimizer", "backward"]
+    assert updated.schema == jobs.schema == view.of_host(host.clear()).schema
+    assert view.with_updates(jobs, phases.clear()).equals(jobs)
 
 
 def test_ranges_of_a_device_without_a_microbatch_are_no_jobs() -> None:
@@ -275,9 +275,9 @@ def test_ranges_of_a_device_without_a_microbatch_are_no_jobs() -> None:
             "microbatch": [7, None, None],
         }
     )
-    made = view.of_device(pl.concat([tables.empty(columns), rows], how="diagonal_relaxed"))
-    assert made.select("kind", "microbatch").rows() == [("forward", 7), ("optimizer", None)]
-    assert view.of_device(tables.empty(columns)).schema == made.schema
+    jobs = view.of_device(pl.concat([tables.empty(columns), rows], how="diagonal_relaxed"))
+    assert jobs.select("kind", "microbatch").rows() == [("forward", 7), ("optimizer", None)]
+    assert view.of_device(tables.empty(columns)).schema == jobs.schema
 
 
 def test_stages_that_are_numbered_through_are_chunks_of_a_rank() -> None:

@@ -1,4 +1,4 @@
-"""Parts of the steps of many ranks: what is held of them, and the waiting that is taken away."""
+"""Parts of the steps of many ranks: what is stored of them, and the waiting that is subtracted."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ SCHEMA = {name: kind for name, kind in PARTS.items() if name != "rank"}
 Row = tuple[int, str, int, int | None, int | None]
 
 
-def held(**ranks: list[Row]) -> RankParts:
-    made = RankParts()
+def rank_parts(**ranks: list[Row]) -> RankParts:
+    parts = RankParts()
     for rank, rows in ranks.items():
-        made.add(rank, pl.DataFrame(rows, SCHEMA, orient="row"))
-    return made
+        parts.add(rank, pl.DataFrame(rows, SCHEMA, orient="row"))
+    return parts
 
 
 def durations(parts: RankParts) -> list[list[list[float]]]:
@@ -28,7 +28,7 @@ def durations(parts: RankParts) -> list[list[list[float]]]:
 
 
 def test_only_steps_and_parts_that_are_known_are_held() -> None:
-    parts = held(
+    parts = rank_parts(
         a=[(1, "forward", 5, 0, 5), (2, "forward", 6, 5, 11), (2, "other", 1, None, None)],
         b=[(2, "forward", 7, 5, 12), (3, "forward", 8, 12, 20)],
         c=[],
@@ -40,7 +40,7 @@ def test_only_steps_and_parts_that_are_known_are_held() -> None:
 
 
 def test_waiting_for_the_last_is_taken_away_where_all_leave_together() -> None:
-    parts = held(
+    parts = rank_parts(
         a=[(0, "forward", 10, 0, 10), (0, "backward", 35, 10, 45), (0, "optimizer", 5, 45, 50)],
         b=[(0, "forward", 30, 0, 30), (0, "backward", 15, 30, 45), (0, "optimizer", 9, 45, 54)],
     )
@@ -54,7 +54,7 @@ def test_what_is_no_span_tells_of_no_waiting() -> None:
         "a": [(0, "forward", 10, 0, 10), (0, "backward", 35, None, None)],
         "b": [(0, "forward", 30, 0, 30), (0, "backward", 15, None, None)],
     }
-    parts = held(**rows)
+    parts = rank_parts(**rows)
     parts.leave_waiting_out()
     assert durations(parts) == [[[35, 10]], [[15, 30]]]
     assert parts.spanned("a", 0, 0) == (0, 10, 1)
@@ -63,14 +63,14 @@ def test_what_is_no_span_tells_of_no_waiting() -> None:
 
 def test_a_part_is_left_out_where_all_tell_it_and_else_folded_into_another() -> None:
     apart: list[Row] = [(0, "backward", 4, 0, 4), (0, "sync", 3, 4, 7), (1, "sync", 2, 8, 10)]
-    everybody = held(a=apart, b=apart)
+    everybody = rank_parts(a=apart, b=apart)
     everybody.fold("sync", "backward")
     assert (everybody.names, durations(everybody)[0]) == (["backward"], [[4], [0]])
-    mixed = held(a=apart, b=[(0, "backward", 9, 0, 9), (1, "backward", 1, 9, 10)])
+    mixed = rank_parts(a=apart, b=[(0, "backward", 9, 0, 9), (1, "backward", 1, 9, 10)])
     mixed.fold("sync", "backward")
     assert durations(mixed) == [[[7], [2]], [[9], [1]]]
     assert mixed.spanned("a", None, None) == (0, 10, 2)
-    alone = held(a=[(0, "sync", 3, 4, 7)], b=[(0, "backward", 9, 0, 9)])
+    alone = rank_parts(a=[(0, "sync", 3, 4, 7)], b=[(0, "backward", 9, 0, 9)])
     alone.fold("sync", "backward")
     assert durations(alone) == [[[3]], [[9]]]
 

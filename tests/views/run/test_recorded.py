@@ -53,10 +53,10 @@ def test_a_step_whose_span_was_lost_is_not_counted() -> None:
 
 
 def test_an_interval_cut_by_a_crash_has_the_steps_whose_kernels_all_arrived() -> None:
-    told = WINDOW[:1]
+    unended = WINDOW[:1]
     host, device = runs.loop(10), runs.device_loop(10)
     # Kernels of step 4 arrived until 4 * 12 + 8 ms; the GPU ends it at 4 * 12 + 11.5 ms.
-    found = intervals(told, host, device, ended_ms=130, last_ms=56).row(0, named=True)
+    found = intervals(unended, host, device, ended_ms=130, last_ms=56).row(0, named=True)
     assert (found["first_step"], found["last_step"], found["ended_by"]) == (2, 3, None)
     assert found["end"] == runs.T0 + 130 * runs.MS
 

@@ -34,14 +34,14 @@ def check(columns: list[npt.NDArray[Any]], values: npt.NDArray[Any]) -> None:
     assert len(groups) == len(wanted)
     assert groups.order.tolist() == [row for rows in wanted.values() for row in rows]
     assert np.diff(groups.first).tolist() == [len(rows) for rows in wanted.values()]
-    told = groups.keys(np.arange(len(groups), dtype=np.uint32)[::-1].copy())
-    assert [column.dtype for column in told] == [column.dtype for column in columns]
-    assert list(zip(*(column.tolist() for column in told), strict=True)) == list(wanted)[::-1]
+    sums = groups.keys(np.arange(len(groups), dtype=np.uint32)[::-1].copy())
+    assert [column.dtype for column in sums] == [column.dtype for column in columns]
+    assert list(zip(*(column.tolist() for column in sums), strict=True)) == list(wanted)[::-1]
     of = [[int(values[row]) for row in rows] for rows in wanted.values()]
     assert groups.total(values).tolist() == [sum(each) for each in of]
     chosen = np.arange(len(groups), dtype=np.uint32)[1::2].copy()
-    told = [made.tolist() for made in groups.sum_up(values, chosen)]
-    assert told == [[how(each) for each in of[1::2]] for how in (len, sum, min, max)]
+    sums = [made.tolist() for made in groups.sum_up(values, chosen)]
+    assert sums == [[how(each) for each in of[1::2]] for how in (len, sum, min, max)]
 
 
 @given(st.lists(st.tuples(VALUES, VALUES, VALUES, VALUES), max_size=80))
@@ -62,9 +62,9 @@ def test_many_rows_on_several_processors(distinct: int) -> None:
     first, second = first[order], second[order]
     begins = np.flatnonzero(np.append(True, (np.diff(first) != 0) | (np.diff(second) != 0)))
     assert np.array_equal(groups.first, np.append(begins, rows))
-    told = groups.keys(np.arange(len(groups), dtype=np.uint32))
-    assert np.array_equal(told[0], first[begins])
-    assert np.array_equal(told[1], second[begins])
+    keys = groups.keys(np.arange(len(groups), dtype=np.uint32))
+    assert np.array_equal(keys[0], first[begins])
+    assert np.array_equal(keys[1], second[begins])
     assert np.array_equal(groups.total(values), np.add.reduceat(values[order], begins))
     chosen = random.permutation(len(groups)).astype(np.uint32)
     count, *sums = groups.sum_up(values, chosen)

@@ -36,7 +36,7 @@ WRONG = {
     ("tl_mi300_resnet_act_checkpoint", "Memcpy DtoD", True): "the same",
 }
 
-#: Where HTA tells nothing, and why.
+#: Traces for which HTA reports nothing, and why.
 NOTHING = {
     "hta_amd_mi250": "the file tells no bandwidth; bytes by duration are given",
     "hta_cpu_only": "no device",
@@ -49,12 +49,12 @@ NOTHING = {
 
 @pytest.mark.parametrize(("run", "last"), hta.cases("memory_bw_summary"))
 def test_is_htas_with_the_bandwidth_that_the_file_tells(run: str, last: bool) -> None:
-    told = hta.told(run, "memory_bw_summary", last) or ()
-    assert (not told) is (run in NOTHING)
+    theirs = hta.result(run, "memory_bw_summary", last) or ()
+    assert (not theirs) is (run in NOTHING)
     for worker in hta.workers(run):
         seen = as_long_as_hta_has_them(worker.seen(last))
         found = {row["kind"]: row for row in summary(bandwidth(seen)).rows(named=True)}
-        for row in (row for row in told if row["rank"] == worker.rank):
+        for row in (row for row in theirs if row["rank"] == worker.rank):
             kind = row["name"].replace("Memcpy ", "").replace("Memset", "memset")
             mine = found.get(kind)
             equal = mine is not None and all(

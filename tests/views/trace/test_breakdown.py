@@ -1,4 +1,4 @@
-"""What a step is spent on: of all that happens at an instant the first counts, and parts add up."""
+"""How a step is spent: of all that happens at an instant the first counts, and parts add up."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ US = 1000
 
 
 def run(steps: list[dict[str, int]]) -> Linked:
-    """A trace of which each step runs operators for so many us each."""
+    """A trace in which each step runs operators for this many us each."""
     spans, now = [], 0
     for number, operators in enumerate(steps):
         begin = now
@@ -35,11 +35,11 @@ def run(steps: list[dict[str, int]]) -> Linked:
 
 
 def verdicts(before: Linked, after: Linked) -> dict[str, str]:
-    made = compare(before, after)
-    return {row["name"]: row["verdict"] for row in made.operators.iter_rows(named=True)}
+    comparison = compare(before, after)
+    return {row["name"]: row["verdict"] for row in comparison.operators.iter_rows(named=True)}
 
 
-def test_what_became_slower_faster_new_and_gone_is_told() -> None:
+def test_what_became_slower_faster_new_and_gone_is_reported() -> None:
     before = run([{"mm": 100 + n, "add": 200 + n, "relu": 50 + n, "old": 5} for n in range(6)])
     after = run([{"mm": 150 + n, "add": 120 + n, "relu": 51 - n, "new": 5} for n in range(6)])
     found = verdicts(before, after)
@@ -47,8 +47,8 @@ def test_what_became_slower_faster_new_and_gone_is_told() -> None:
     assert found["add"] == "faster"
     assert found["new"] == "new"
     assert found["old"] == "gone"
-    made = compare(before, after).operators.filter(views.pl.col("name") == "mm")
-    row = made.row(0, named=True)
+    comparison = compare(before, after).operators.filter(views.pl.col("name") == "mm")
+    row = comparison.row(0, named=True)
     assert row["difference"] == pytest.approx(50_000)
     assert (row["before_steps"], row["after_steps"]) == (6, 6)
     assert 0 < row["uncertainty"] < 5_000
@@ -69,8 +69,8 @@ def test_noise_is_not_called_a_difference() -> None:
 
 
 def test_one_step_proves_nothing() -> None:
-    made = compare(run([{"mm": 100}]), run([{"mm": 900}, {"mm": 901}]))
-    for frame in (made.steps, made.operators):
+    comparison = compare(run([{"mm": 100}]), run([{"mm": 900}, {"mm": 901}]))
+    for frame in (comparison.steps, comparison.operators):
         row = frame.row(0, named=True)
         assert row["verdict"] == "too few steps"
         assert row["uncertainty"] is None
@@ -81,12 +81,12 @@ def test_one_step_proves_nothing() -> None:
 def test_traces_without_steps_or_rows_are_compared() -> None:
     empty = link(spans_of([]), kernels_of([]))
     unstepped = link(spans_of([{"name": "mm", "start": 0, "duration": 9}]), kernels_of([]))
-    made = compare(empty, unstepped)
-    assert made.kernels.height == 0
-    assert made.steps["verdict"].to_list() == ["too few steps"]
-    assert made.steps["difference"].to_list() == [None]
-    assert made.operators["verdict"].to_list() == ["new"]
-    assert made.operators["after"].to_list() == [None]
+    comparison = compare(empty, unstepped)
+    assert comparison.kernels.height == 0
+    assert comparison.steps["verdict"].to_list() == ["too few steps"]
+    assert comparison.steps["difference"].to_list() == [None]
+    assert comparison.operators["verdict"].to_list() == ["new"]
+    assert comparison.operators["after"].to_list() == [None]
 
 
 def test_what_does_not_run_in_a_step_is_a_sample_of_nothing() -> None:
@@ -100,8 +100,8 @@ def test_what_does_not_run_in_a_step_is_a_sample_of_nothing() -> None:
 def test_a_run_against_itself_shows_no_difference() -> None:
     trace = load(files("tb_resnet50_num_workers_0")[0])
     linked = link(trace.spans, trace.kernels)
-    made = compare(linked, linked)
-    for frame in (made.steps, made.operators, made.launches, made.kernels):
+    comparison = compare(linked, linked)
+    for frame in (comparison.steps, comparison.operators, comparison.launches, comparison.kernels):
         assert set(frame["verdict"]) == {"no difference shown"}
         assert set(frame["difference"]) == {0.0}
 
@@ -109,16 +109,16 @@ def test_a_run_against_itself_shows_no_difference() -> None:
 def test_samples_are_the_sums_of_the_raw_events() -> None:
     trace = load(files("hta_trace_diff_control")[0])
     linked = link(trace.spans, trace.kernels)
-    made = compare(linked, linked)
+    comparison = compare(linked, linked)
     steps = linked.steps["step"].to_list()
     kernels = linked.activities.filter(
         views.pl.col("kind").cast(views.pl.String) != "sync", views.pl.col("step").is_in(steps)
     )
     total = sum(kernels["duration"].to_list()) / len(steps)
-    assert made.kernels["before"].sum() == pytest.approx(total)
-    assert made.kernels["before_count"].sum() == pytest.approx(kernels.height / len(steps))
+    assert comparison.kernels["before"].sum() == pytest.approx(total)
+    assert comparison.kernels["before_count"].sum() == pytest.approx(kernels.height / len(steps))
     lengths = (linked.steps["end"] - linked.steps["start"]).to_list()
-    assert made.steps["before"].to_list() == [pytest.approx(sum(lengths) / len(lengths))]
+    assert comparison.steps["before"].to_list() == [pytest.approx(sum(lengths) / len(lengths))]
 
 
 #: From tables of Student's distribution, two-sided 5 %.

@@ -47,17 +47,17 @@ def as_plugin(trace: traces.Trace) -> Linked:
 
 @pytest.mark.parametrize("run", traces.runs())
 def test_the_plugins_rule_gives_the_plugins_numbers(run: str) -> None:
-    told = [
+    plugin_rows = [
         found
         for name, found in traces.expected(run, "tb_tip").items()
         if name.startswith("distributed") and found
     ]
-    if not told:
+    if not plugin_rows:
         # The plugin shows nothing unless every rank communicates by one of its names.
         ranges = [tensorboard_communication.communications(w.whole) for w in hta.workers(run)]
         assert not all(frame.height for frame in ranges)
         return
-    ((overlap, waiting),) = ((d["overlap"]["data"], d["waittime"]["data"]) for d in told)
+    ((overlap, waiting),) = ((d["overlap"]["data"], d["waittime"]["data"]) for d in plugin_rows)
     linked = {worker.name: as_plugin(worker.trace) for worker in hta.workers(run)}
     split = tensorboard_communication.transfer(
         {name: tensorboard_communication.communications(one) for name, one in linked.items()}
@@ -108,21 +108,21 @@ def test_nccl_of_dlrm_is_attributed_by_correlation() -> None:
     ranks = {worker.rank: communications(worker.whole, world_size=8) for worker in workers}
     assert hta.union(ranks[0].select("start", "end").rows()) == 5_798_000
     for worker in workers:
-        told = truth["dlrm_8rank", worker.trace.file.name.removesuffix(".gz")]
+        theirs = truth["dlrm_8rank", worker.trace.file.name.removesuffix(".gz")]
         mine = ranks[worker.rank]
-        assert mine.height == told["comm_kernels_by_name_estimate"]
+        assert mine.height == theirs["comm_kernels_by_name_estimate"]
         assert (
             hta.union(mine.select("start", "end").rows())
-            == told["comm_kernel_union_us_by_name_estimate"] * 1000
+            == theirs["comm_kernel_union_us_by_name_estimate"] * 1000
         )
-        # One kernel, one operation around its launch, and its shapes tell the bytes.
+        # One kernel, one operation around its launch, and its shapes give the bytes.
         assert mine["call"].n_unique() == mine.height
         assert set(mine["op"].to_list()) == {"all_reduce", "all_to_all"}
         assert mine.filter(pl.col("op") == "all_reduce")["bytes"].sum() == 2_485_252
     matched = distributed.match(ranks)
     split = distributed.transfer(matched)
     assert split["unmatched_calls"].sum() == 0
-    # Derived anew: the n-th of each operation, and the shortest time that any rank spent in it.
+    # Computed independently: the n-th of each operation, and the shortest time of any rank in it.
     for op, calls in (("all_reduce", 3), ("all_to_all", 5)):
         lengths = [
             [
@@ -155,7 +155,7 @@ def test_a_modern_file_tells_group_type_and_bytes() -> None:
     ]
     assert (reduced["calls"], reduced["total"], reduced["max"]) == (15, sum(lengths), max(lengths))
     assert (reduced["group"], reduced["group_size"]) == ("0", 2)
-    # Alone, a rank cannot say what of its time was waiting.
+    # Alone, a rank cannot say how much of its time was waiting.
     assert reduced["transfer"] is None
 
 
@@ -199,18 +199,18 @@ def test_parts_always_sum_to_the_step(drawn: list[Piece], edges: list[int]) -> N
 
 def rank_of(durations: list[tuple[str, int, int]]) -> pl.DataFrame:
     """Communications of one rank, one after the other: kernel, duration, elements."""
-    kernels, told, now = [], [], 0
+    kernels, collectives, now = [], [], 0
     group = {"side": "device", "group": "0", "group_size": 2, "type": "Float"}
     for number, (name, duration, elements) in enumerate(durations, 1):
         row = {"start": now, "duration": duration, "correlation": number}
         kernels.append({**row, "name": name})
         size = {"elements_in": elements, "elements_out": elements}
-        told.append({**row, **group, **size, "op": name})
+        collectives.append({**row, **group, **size, "op": name})
         now += duration + 5
-    return communications(link(spans_of([]), kernels_of(kernels), collectives_of(told)))
+    return communications(link(spans_of([]), kernels_of(kernels), collectives_of(collectives)))
 
 
-def test_what_a_rank_lacks_is_told_and_the_rest_is_given() -> None:
+def test_what_a_rank_lacks_is_reported_and_the_rest_is_given() -> None:
     first = [("ncclAllReduce", 30, 100), ("ncclAllGather", 8, 10), ("ncclAllReduce", 20, 50)]
     ranks = {
         "a": rank_of(first),
@@ -249,12 +249,12 @@ def test_bandwidths_are_those_of_nccl_tests(name: str, size: int, factor: float)
     gathers = name == "ncclAllGather"
     scatters = name == "ncclReduceScatter"
     kernels = kernels_of([{"start": 0, "duration": 1000, "correlation": 1, "name": name}])
-    told = collectives_of(
+    collectives = collectives_of(
         [{"start": 0, "duration": 1000, "correlation": 1, "side": "device", "op": name,
           "group": "0", "group_size": 4, "type": "Double",
           "elements_in": 400 if scatters else 100, "elements_out": 400 if gathers else 100}]
     )  # fmt: skip
-    found = communications(link(spans_of([]), kernels, told))
+    found = communications(link(spans_of([]), kernels, collectives))
     (row,) = distributed.statistics(distributed.match({0: found})).rows(named=True)
     assert row["algorithm_bandwidth"] == pytest.approx(size / 1000)
     assert row["bus_bandwidth"] == pytest.approx(size / 1000 * factor)

@@ -26,7 +26,7 @@ WRONG = {
     ("tl_mi300_resnet_act_checkpoint", 0): "the same",
 }
 
-#: Where there are no streams, and why.
+#: Traces without streams, and why.
 NOTHING = {
     "hta_cpu_only": "no device",
     "hta_cupti_counters": "no activity was recorded, only ranges of counters",
@@ -35,14 +35,14 @@ NOTHING = {
 
 @pytest.mark.parametrize(("run", "last"), hta.cases("idle_time_breakdown"))
 def test_is_htas_on_what_hta_sees(run: str, last: bool) -> None:
-    told = hta.told(run, "idle_time_breakdown", last)
+    theirs = hta.result(run, "idle_time_breakdown", last)
     for worker in hta.workers(run):
         found = {
             (row["stream"], row["category"]): row
             for row in idle(worker.seen(last)).rows(named=True)
         }
         rows = [
-            row for row in (told or {"breakdown": ()})["breakdown"] if row["rank"] == worker.rank
+            row for row in (theirs or {"breakdown": ()})["breakdown"] if row["rank"] == worker.rank
         ]
         if run in NOTHING:
             assert not rows
@@ -72,8 +72,10 @@ def test_is_what_the_events_say(run: str) -> None:
         }
         wanted: dict[tuple[int, str], int] = {}
         reached: dict[int, int] = {}
-        told = rows.select("stream", "start", "duration", "correlation").sort("start").iter_rows()
-        for stream, start, duration, correlation in told:
+        activities = (
+            rows.select("stream", "start", "duration", "correlation").sort("start").iter_rows()
+        )
+        for stream, start, duration, correlation in activities:
             before = reached.get(stream)
             if before is not None and start > before:
                 launch = launches.get(correlation)

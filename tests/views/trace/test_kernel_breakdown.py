@@ -28,8 +28,8 @@ OLD = {"handmade_old", "tb_resnet50_num_workers_0"}
 
 @pytest.mark.parametrize(("run", "last"), hta.cases("gpu_kernel_breakdown_full"))
 def test_is_htas_on_what_hta_sees(run: str, last: bool) -> None:
-    told = hta.told(run, "gpu_kernel_breakdown_full", last)
-    if not told:
+    hta_result = hta.result(run, "gpu_kernel_breakdown_full", last)
+    if not hta_result:
         assert not any(worker.with_last.activities.height for worker in hta.workers(run))
         return
     kinds: dict[str, int] = {}
@@ -37,13 +37,13 @@ def test_is_htas_on_what_hta_sees(run: str, last: bool) -> None:
         for kind, time in by_kind(worker.seen(last)).select("kind", "time").iter_rows():
             kinds[kind] = kinds.get(kind, 0) + time
     theirs = {
-        row["kernel_type"].lower(): row["sum"] * 1000 for row in told["by_type"] if row["sum"]
+        row["kernel_type"].lower(): row["sum"] * 1000 for row in hta_result["by_type"] if row["sum"]
     }
     assert (kinds == theirs) is (run not in KINDS_WRONG)
     for worker in hta.workers(run):
         names = by_name(worker.seen(last)).with_columns(pl.col("name").cast(pl.String))
         found = {(row["kind"], row["name"]): row for row in names.rows(named=True)}
-        rows = [row for row in told["kernels"] if row["rank"] == worker.rank]
+        rows = [row for row in hta_result["kernels"] if row["rank"] == worker.rank]
         equal = len(rows) == len(found) and all(
             (mine := found.get((row["kernel_type"].lower(), row["name"]))) is not None
             and all(
@@ -72,15 +72,15 @@ def test_kernels_and_kinds_are_what_the_events_say(run: str) -> None:
 @pytest.mark.parametrize("side", ["cpu", "gpu"])
 @pytest.mark.parametrize(("run", "last"), hta.cases("user_annotation_breakdown"))
 def test_ranges_of_the_user_are_htas(run: str, last: bool, side: str) -> None:
-    told = hta.told(run, f"{side}_user_annotation_breakdown", last)
+    theirs = hta.result(run, f"{side}_user_annotation_breakdown", last)
     for worker in hta.workers(run):
         ranges = hta.rounded(worker.trace.device_spans, worker.trace)
         calls = hta.rounded(worker.trace.spans, worker.trace)
         spans = calls if side == "cpu" else ranges
         until = None if last else hta.last_step(calls, ranges)[0]
         found = {str(row["name"]): row for row in user_ranges(spans, before=until).rows(named=True)}
-        rows = [row for row in told or () if row["rank"] == worker.rank]
-        # Ranges that HTA does not tell of are of old files, whose ranges are operators.
+        rows = [row for row in theirs or () if row["rank"] == worker.rank]
+        # Ranges that HTA does not report are of old files, whose ranges are operators.
         assert len(rows) == len(found) or (not rows and run in OLD)
         for row in rows:
             mine = found[row["name"]]

@@ -11,7 +11,7 @@ from trace_frames import kernels_of, spans_of
 from haiprof.views.trace.launches import launches, summary
 from haiprof.views.trace.linking.linked import link
 
-#: The calls whose launches HTA looks at.
+#: The calls whose launches HTA counts.
 KNOWN = [
     "cudaLaunchKernel",
     "cudaLaunchKernelExC",
@@ -23,9 +23,9 @@ KNOWN = [
 
 @pytest.mark.parametrize(("run", "last"), hta.cases("cuda_kernel_launch_stats"))
 def test_is_htas_for_the_calls_that_hta_knows(run: str, last: bool) -> None:
-    told = hta.told(run, "cuda_kernel_launch_stats", last) or {}
+    hta_result = hta.result(run, "cuda_kernel_launch_stats", last) or {}
     for worker in hta.workers(run):
-        row = told.get(str(worker.rank))
+        row = hta_result.get(str(worker.rank))
         found = launches(worker.seen(last)).filter(pl.col("call").cast(pl.String).is_in(KNOWN))
         if row is None:
             assert run in {"hta_cpu_only"}  # HTA has no column of streams there
@@ -66,7 +66,7 @@ def test_is_what_the_events_say(run: str) -> None:
         assert sorted(found.select("delay", "gpu_duration").rows()) == wanted
 
 
-def test_a_graph_is_told_apart_and_is_one_call() -> None:
+def test_a_graph_is_distinguished_and_is_one_call() -> None:
     calls = spans_of(
         [
             {"start": 0, "duration": 4, "category": "runtime", "name": name, "correlation": number}

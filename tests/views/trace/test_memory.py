@@ -1,4 +1,4 @@
-"""What the allocator's records say, against the plugin's numbers and against counting by hand."""
+"""The allocator's records, against the plugin's numbers and against counting by hand."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COLUMNS = (
 
 
 def plugin(run: str, file: Path) -> dict[str, Any] | None:
-    """What the plugin's memory view shows of one file; None where it has none."""
+    """The plugin's memory view of one file; None if it has none."""
     views = expected(run, "tb_tip")
     worker = file.name.removesuffix(".pt.trace.json.gz")
     many = sum(other.name.split(".")[0] == worker.split(".")[0] for other in files(run)) > 1
@@ -49,52 +49,53 @@ def device(row: dict[str, Any]) -> str:
 @pytest.mark.parametrize("run", runs())
 def test_operators_curve_peak_and_blocks_are_the_plugins(run: str) -> None:
     for file in files(run):
-        told, records = plugin(run, file), load(file).allocations
-        if told is None:
+        theirs, records = plugin(run, file), load(file).allocations
+        if theirs is None:
             # Not applicable: without records there is no view, the plugin's or ours.
             assert not records.height
-            told_by = memory.Records(linked(file), records)
-            assert not memory.curve(told_by).height
-            assert not memory.operators(told_by).height
+            all_records = memory.Records(linked(file), records)
+            assert not memory.curve(all_records).height
+            assert not memory.operators(all_records).height
             continue
-        told_by = memory.Records(linked(file), records)
-        check_operators(told, memory.operators(told_by))
-        check_curve(told, memory.curve(told_by), memory.peak(told_by))
-        check_blocks(told, memory.blocks(told_by), records)
+        all_records = memory.Records(linked(file), records)
+        check_operators(theirs, memory.operators(all_records))
+        check_curve(theirs, memory.curve(all_records), memory.peak(all_records))
+        check_blocks(theirs, memory.blocks(all_records), records)
 
 
-def check_operators(told: dict[str, Any], made: pl.DataFrame) -> None:
+def check_operators(plugin_result: dict[str, Any], made: pl.DataFrame) -> None:
     ours: dict[str, dict[str, Any]] = defaultdict(dict)
     for row in made.iter_rows(named=True):
         ours[device(row)][row["operator"]] = [row["calls"], *(row[name] for name in COLUMNS)]
     theirs = {
-        where: {row[0]: row[1:] for row in rows} for where, rows in told["stats"]["rows"].items()
+        where: {row[0]: row[1:] for row in rows}
+        for where, rows in plugin_result["stats"]["rows"].items()
     }
     assert theirs
     assert ours == theirs
 
 
-def check_curve(told: dict[str, Any], curve: pl.DataFrame, peak: memory.Peak) -> None:
-    # The plugin draws no curve where records do not tell what was in use.
+def check_curve(plugin_result: dict[str, Any], curve: pl.DataFrame, peak: memory.Peak) -> None:
+    # The plugin draws no curve if records do not say how much was in use.
     known = curve.filter(pl.col("allocated").is_not_null())
     points: dict[str, int] = defaultdict(int)
     for row in known.iter_rows(named=True):
         points[device(row)] += 1
-    drawn = told["curve_points"]
+    drawn = plugin_result["curve_points"]
     assert {where: min(count, 10_240) for where, count in points.items()} == drawn
-    for where, (first, last) in told["curve_first_last"].items():
+    for where, (first, last) in plugin_result["curve_first_last"].items():
         rows = [row for row in known.iter_rows(named=True) if device(row) == where]
         for one, theirs in ((rows[0], first), (rows[-1], last)):
             assert [one["allocated"], one["reserved"]] == theirs[1:]
     peaks = {device(row): row["allocated"] for row in peak.peaks.iter_rows(named=True)}
     theirs = {
         "CPU" if key.startswith("0:") else f"GPU{key.split(':')[1]}": value
-        for key, value in told["peak"].items()
+        for key, value in plugin_result["peak"].items()
     }
     assert {where: value for where, value in peaks.items() if value is not None} == theirs
 
 
-def check_blocks(told: dict[str, Any], blocks: pl.DataFrame, records: pl.DataFrame) -> None:
+def check_blocks(theirs: dict[str, Any], blocks: pl.DataFrame, records: pl.DataFrame) -> None:
     shown = blocks.filter(pl.col("state").cast(pl.String) != "before")
     counts: dict[str, int] = defaultdict(int)
     lived: dict[tuple[str, int, float], int] = defaultdict(int)
@@ -105,8 +106,8 @@ def check_blocks(told: dict[str, Any], blocks: pl.DataFrame, records: pl.DataFra
             if name.startswith("aten::empty") and row["caller"]:
                 name = f"{row['caller']} ({name})"
             lived[name, row["bytes"], round(row["lifetime"] / 1000, 1)] += 1
-    assert counts == told["event_counts"]
-    for rows in told["events_head"].values():
+    assert counts == theirs["event_counts"]
+    for rows in theirs["events_head"].values():
         for name, size, _, _, lifetime in rows:
             # The plugin rounds each of its times.
             near = (round(lifetime + off, 1) for off in (0, -0.1, 0.1))
@@ -148,9 +149,9 @@ def test_hip_memory_is_memory() -> None:
             allocation(90, -512, kind="hip", total_allocated=0, total_reserved=2048),
         ]
     )
-    made = memory.operators(memory.Records(traced(spans), records)).row(0, named=True)
-    assert (made["kind"], made["operator"]) == ("hip", "aten::mm")
-    assert [made[name] for name in COLUMNS] == [0, 0, 1, 1, 512, 512]
+    operators = memory.operators(memory.Records(traced(spans), records)).row(0, named=True)
+    assert (operators["kind"], operators["operator"]) == ("hip", "aten::mm")
+    assert [operators[name] for name in COLUMNS] == [0, 0, 1, 1, 512, 512]
     assert memory.peak(memory.Records(traced(spans), records)).peaks["allocated"].to_list() == [512]
 
 
@@ -162,8 +163,8 @@ def test_an_operator_owns_what_is_recorded_from_its_start_until_before_its_end()
     ]
     times = {5: 1, 10: 2, 15: 4, 29: 8, 30: 16, 99: 32, 100: 64}
     records = records_of([allocation(t, size, size) for t, size in times.items()])
-    made = memory.operators(memory.Records(traced(spans), records))
-    found = {row["operator"]: row for row in made.iter_rows(named=True)}
+    operators = memory.operators(memory.Records(traced(spans), records))
+    found = {row["operator"]: row for row in operators.iter_rows(named=True)}
     assert found["inner"]["self_allocated"] == found["inner"]["allocated"] == 2 + 4 + 8
     assert found["outer"]["self_allocated"] == 1 + 16 + 32
     assert found["outer"]["allocated"] == 63
@@ -175,8 +176,8 @@ def test_a_call_that_only_calls_its_namesake_is_one_with_it() -> None:
         {"name": "aten::add", "start": 0, "duration": 100},
         {"name": "aten::add", "start": 10, "duration": 80},
     ]
-    made = memory.operators(memory.Records(traced(spans), records_of([allocation(50, 8)])))
-    assert made.select("calls", "allocated", "self_allocated").rows() == [(1, 8, 8)]
+    operators = memory.operators(memory.Records(traced(spans), records_of([allocation(50, 8)])))
+    assert operators.select("calls", "allocated", "self_allocated").rows() == [(1, 8, 8)]
 
 
 def test_an_optimizers_range_is_no_operator_and_what_it_calls_is() -> None:
@@ -185,8 +186,8 @@ def test_an_optimizers_range_is_no_operator_and_what_it_calls_is() -> None:
         {"name": "aten::mul", "start": 10, "duration": 20},
     ]
     records = records_of([allocation(5, 1, 1), allocation(15, 2, 2)])
-    made = memory.operators(memory.Records(traced(spans), records))
-    assert made.select("operator", "allocated").rows() == [("aten::mul", 2)]
+    operators = memory.operators(memory.Records(traced(spans), records))
+    assert operators.select("operator", "allocated").rows() == [("aten::mul", 2)]
 
 
 def test_blocks_tell_what_became_of_them() -> None:
@@ -199,8 +200,8 @@ def test_blocks_tell_what_became_of_them() -> None:
             allocation(6, 50, 0),  # no address
         ]
     )  # fmt: skip
-    made = memory.blocks(memory.Records(traced(), records))
-    assert made.select("address", "bytes", "allocated", "freed", "state").rows() == [
+    blocks = memory.blocks(memory.Records(traced(), records))
+    assert blocks.select("address", "bytes", "allocated", "freed", "state").rows() == [
         (1, 10, 1, 5, "freed"),
         (2, 20, 2, None, "held"),
         (3, 30, None, 3, "before"),
@@ -218,8 +219,8 @@ def test_one_address_in_two_memories_is_two_blocks() -> None:
             allocation(4, -20, device=1),
         ]
     )
-    made = memory.blocks(memory.Records(traced(), records))
-    assert made.select("device", "bytes", "lifetime").rows() == [(0, 10, 2), (1, 20, 2)]
+    blocks = memory.blocks(memory.Records(traced(), records))
+    assert blocks.select("device", "bytes", "lifetime").rows() == [(0, 10, 2), (1, 20, 2)]
 
 
 def test_the_peak_tells_who_held_what_in_which_phase() -> None:
@@ -239,11 +240,11 @@ def test_the_peak_tells_who_held_what_in_which_phase() -> None:
             allocation(400, -300, 9, total_allocated=1000),
         ]
     )
-    made = memory.peak(memory.Records(traced(spans), records))
-    assert made.peaks.select("time", "allocated", "step", "told", "before").rows() == [
+    peak = memory.peak(memory.Records(traced(spans), records))
+    assert peak.peaks.select("time", "allocated", "step", "told", "before").rows() == [
         (220, 1300, 3, 600, 700)
     ]
-    assert made.holders.select("operator", "phase", "step", "blocks", "bytes").rows() == [
+    assert peak.holders.select("operator", "phase", "step", "blocks", "bytes").rows() == [
         (None, None, None, 1, 300),
         ("aten::add_", "optimizer", 3, 1, 200),
         ("aten::mm", "forward", 3, 1, 100),
@@ -252,15 +253,15 @@ def test_the_peak_tells_who_held_what_in_which_phase() -> None:
 
 def test_a_block_that_was_lost_is_not_held_at_the_peak() -> None:
     records = records_of([allocation(1, 40, 4), allocation(2, 44, 4), allocation(3, 8, 5)])
-    made = memory.peak(memory.Records(traced(), records))
-    assert made.peaks.select("time", "told").rows() == [(3, 52)]
-    assert made.holders.select("blocks", "bytes").rows() == [(2, 52)]
+    peak = memory.peak(memory.Records(traced(), records))
+    assert peak.peaks.select("time", "told").rows() == [(3, 52)]
+    assert peak.holders.select("blocks", "bytes").rows() == [(2, 52)]
 
 
 def test_without_totals_the_peak_is_of_the_increase_and_tells_no_level() -> None:
     records = records_of([allocation(1, 10, 0), allocation(2, 20, 0), allocation(3, -30, 0)])
-    made = memory.peak(memory.Records(traced(), records))
-    assert made.peaks.select("time", "allocated", "told", "before").rows() == [
+    peak = memory.peak(memory.Records(traced(), records))
+    assert peak.peaks.select("time", "allocated", "told", "before").rows() == [
         (2, None, None, None)
     ]
 
@@ -290,8 +291,8 @@ def test_pairing_is_that_of_a_walk_through_the_records(
             else:
                 walked.append((where, size, None, t, "before"))
     walked += [(where, size, t, None, "held") for where, (t, size) in open_.items()]
-    made = memory.blocks(memory.Records(traced(), records_of(rows)))
-    found = made.select("address", "bytes", "allocated", "freed", "state").rows()
+    blocks = memory.blocks(memory.Records(traced(), records_of(rows)))
+    found = blocks.select("address", "bytes", "allocated", "freed", "state").rows()
     assert sorted(found, key=str) == sorted(walked, key=str)
 
 
@@ -301,10 +302,10 @@ def test_a_thinned_curve_is_short_and_keeps_every_extreme(
     seed: int, count: int, points: int
 ) -> None:
     random = np.random.default_rng(seed)
-    times, levels, held = (random.integers(0, 10**6, count).tolist() for _ in range(3))
+    times, levels, reserved_bytes = (random.integers(0, 10**6, count).tolist() for _ in range(3))
     rows = [
         allocation(t, 1, total_allocated=level, total_reserved=reserved)
-        for t, level, reserved in zip(times, levels, held, strict=True)
+        for t, level, reserved in zip(times, levels, reserved_bytes, strict=True)
     ]
     exact = memory.curve(memory.Records(traced(), records_of(rows)))
     thin = memory.curve(memory.Records(traced(), records_of(rows)), points)

@@ -35,7 +35,7 @@ OTHER_CALLS = {"tl_mi300_resnet_act_checkpoint"}
 
 
 def plugin(run: str, file: Path) -> dict[Key, list[float]] | None:
-    """What the plugin shows of each module, times in us; None without a module view."""
+    """The plugin's figures for each module, times in us; None without a module view."""
     views_ = expected(run, "tb_tip")
     worker = file.name.removesuffix(".pt.trace.json.gz")
     folder = worker if f"{worker}/module" in views_ else f"{worker.split('.')[0]}.span1"
@@ -60,8 +60,8 @@ def linked(trace: Trace) -> Linked:
     return link(trace.spans, trace.kernels, trace.collectives, trace.flows)
 
 
-def by_module(made: pl.DataFrame) -> dict[Key, list[float]]:
-    sums = made.group_by("name", "id").agg(pl.col(COLUMNS).sum())
+def by_module(frame: pl.DataFrame) -> dict[Key, list[float]]:
+    sums = frame.group_by("name", "id").agg(pl.col(COLUMNS).sum())
     return {
         (row["name"], row["id"]): [
             row["occurrences"],
@@ -107,22 +107,22 @@ def counted(trace: Trace) -> dict[Key, list[float]]:
 @pytest.mark.parametrize("run", runs())
 def test_modules_are_the_plugins_or_what_the_events_say(run: str) -> None:
     for file in files(run):
-        trace, told = load(file), plugin(run, file)
-        made = views.modules(linked(trace))
-        if told is None:
+        trace, theirs = load(file), plugin(run, file)
+        modules = views.modules(linked(trace))
+        if theirs is None:
             # Not applicable: no call of a module was recorded.
             assert trace.spans["module"].null_count() == trace.spans.height
-            assert not made.height
+            assert not modules.height
             continue
-        ours = by_module(made)
-        assert set(ours) == set(told)
+        ours = by_module(modules)
+        assert set(ours) == set(theirs)
         for key, (calls, host, device, own) in counted(trace).items():
             assert ours[key][0] == calls
             assert ours[key][2] == pytest.approx(host)
             assert ours[key][4] == pytest.approx(device)
             assert ours[key][5] == pytest.approx(own)
         if run not in OTHER_CALLS:
-            for key, row in told.items():
+            for key, row in theirs.items():
                 assert ours[key][:2] == row[:2]
                 # The plugin's instants are doubles: good for some tenths of a ns
                 # each, and every call and callee adds its own.
@@ -133,7 +133,7 @@ def test_modules_are_the_plugins_or_what_the_events_say(run: str) -> None:
                 assert ours[key][3] == pytest.approx(row[3], **near) or ours[key][3] > row[3]
         for column in (4, 5) if run not in OTHER_DEVICE_TIME else ():
             assert {key: row[column] for key, row in ours.items()} == pytest.approx(
-                {key: row[column] for key, row in told.items()}
+                {key: row[column] for key, row in theirs.items()}
             )
 
 
@@ -142,14 +142,14 @@ def test_flames_add_up(run: str) -> None:
     for file in files(run):
         trace = linked(load(file))
         for of in ("python", "calls"):
-            made = views.flames(trace, of)
+            flames = views.flames(trace, of)
             chosen = trace.of("python") if of == "python" else ~trace.of("python")
-            assert made["calls"].sum() == np.count_nonzero(chosen)
-            assert made["self"].sum() == int(trace.ops["self"].to_numpy()[chosen].sum())
-            roots = made.filter(pl.col("parent").is_null())
+            assert flames["calls"].sum() == np.count_nonzero(chosen)
+            assert flames["self"].sum() == int(trace.ops["self"].to_numpy()[chosen].sum())
+            roots = flames.filter(pl.col("parent").is_null())
             assert set(roots["depth"]) <= {0}
-            inner = made.filter(pl.col("parent").is_not_null())
-            above = made["depth"].gather(inner["parent"])
+            inner = flames.filter(pl.col("parent").is_not_null())
+            above = flames["depth"].gather(inner["parent"])
             assert (inner["depth"] == above + 1).all()
             assert (inner["parent"] < inner["path"]).all()
 
@@ -186,12 +186,12 @@ def test_a_module_owns_what_no_module_beneath_it_ran() -> None:
             {"start": 110, "duration": 9, "correlation": 2},
         ]
     )
-    made = views.modules(link(spans_of(spans), kernels))
-    assert made.select("module", "parent", "depth", "name", "id", *COLUMNS).rows() == [
+    modules = views.modules(link(spans_of(spans), kernels))
+    assert modules.select("module", "parent", "depth", "name", "id", *COLUMNS).rows() == [
         (0, None, 0, "Net", 0, 1, 1, 100, 24, 16, 9),
         (1, 0, 1, "Linear", 3, 2, 1, 70, 50, 7, 7),
     ]
-    assert made["backward_host"].null_count() == 2
+    assert modules["backward_host"].null_count() == 2
 
 
 def test_backward_work_belongs_to_the_forward_module() -> None:
@@ -214,8 +214,8 @@ def test_backward_work_belongs_to_the_forward_module() -> None:
         ],
     )
     for arrows in (flows, None):
-        made = views.modules(link(spans_of(spans), kernels, flows=arrows))
-        assert made.select("backward_host", "backward_device").rows() == [(60, 33)]
+        modules = views.modules(link(spans_of(spans), kernels, flows=arrows))
+        assert modules.select("backward_host", "backward_device").rows() == [(60, 33)]
 
 
 def test_parents_that_go_round_in_circles_are_survived() -> None:

@@ -149,13 +149,13 @@ def test_each_piece_is_of_the_innermost_chosen(spans: list[Span], data: st.DataO
     windows = data.draw(st.sampled_from([[(0, 100)], [(3, 5), (9, 10)], [(0, 7), (7, 30)]]))
     pieces = cut(rows, chosen, windows)
     assert_in_order(pieces, windows)
-    told = {}
+    innermost = {}
     for row, (_, _, start, end) in enumerate(rows):
         for instant in range(start, end):
             if chosen[row] and any(low <= instant < high for low, high in windows):
-                youngest = told.get(instant, row)
-                told[instant] = max(youngest, row, key=lambda each: (rows[each][2], each))
-    assert {instant: row for a, b, row in pieces for instant in range(a, b)} == told
+                youngest = innermost.get(instant, row)
+                innermost[instant] = max(youngest, row, key=lambda each: (rows[each][2], each))
+    assert {instant: row for a, b, row in pieces for instant in range(a, b)} == innermost
 
 
 def test_a_span_that_crosses_another_ends_with_it() -> None:
@@ -184,12 +184,12 @@ def test_each_instant_of_a_window_is_shared_out_to_who_began_last(
     )
     pieces = list(zip(*(column.tolist() for column in found), strict=True))
     assert_in_order(pieces, windows)
-    told = {}
+    innermost = {}
     for instant in (i for a, b in windows for i in range(a, b)):
-        mine = [(begun[whose], whose) for a, b, whose in intervals if a <= instant < b]
+        mine = [(begun[owner], owner) for a, b, owner in intervals if a <= instant < b]
         if mine:
-            told[instant] = max(mine)[1]
-    assert {i: whose for a, b, whose in pieces for i in range(a, b)} == told
+            innermost[instant] = max(mine)[1]
+    assert {i: owner for a, b, owner in pieces for i in range(a, b)} == innermost
 
 
 def test_arrays_that_do_not_belong_together_are_refused() -> None:

@@ -39,17 +39,17 @@ def test_how_busy_each_device_is(recorded: Recorded) -> None:
 
 
 def test_what_operators_cost(recorded: Recorded) -> None:
-    made = {row.pop("name"): row for row in operators(recorded.linked).iter_rows(named=True)}
+    by_name = {row.pop("name"): row for row in operators(recorded.linked).iter_rows(named=True)}
     wanted = recorded.plain.operators()
-    for row in made.values():
+    for row in by_name.values():
         row.pop("tensor_core_self_share"), row.pop("tensor_core_total_share")
-    assert made == wanted
+    assert by_name == wanted
 
 
 def test_what_kernels_cost(recorded: Recorded) -> None:
-    made = {row.pop("name"): row for row in kernels(recorded.linked).iter_rows(named=True)}
+    by_name = {row.pop("name"): row for row in kernels(recorded.linked).iter_rows(named=True)}
     wanted = recorded.plain.kernels()
-    assert set(made) == set(wanted)
-    for name, row in made.items():
+    assert set(by_name) == set(wanted)
+    for name, row in by_name.items():
         row.pop("share")
         assert row == {key: close(value) for key, value in wanted[name].items()}, name

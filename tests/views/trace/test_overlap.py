@@ -17,14 +17,14 @@ from haiprof.views.trace.overlap import overlap
 def test_is_htas_on_what_hta_sees(run: str, last: bool) -> None:
     for worker in hta.workers(run):
         found = overlap(worker.seen(last))["ratio"].drop_nulls().to_list()
-        told = [
+        theirs = [
             row["comp_comm_overlap_pctg"]
-            for row in hta.told(run, "comm_comp_overlap", last) or ()
+            for row in hta.result(run, "comm_comp_overlap", last) or ()
             if row["rank"] == worker.rank
         ]
-        # HTA writes percent with two digits, and nothing where there is no communication.
+        # HTA writes percent with two digits, and nothing if there is no communication.
         percent = [round(100 * ratio, 2) for ratio in found] or [None]
-        assert percent == (told or [None])
+        assert percent == (theirs or [None])
 
 
 @pytest.mark.parametrize("run", traces.runs())

@@ -73,7 +73,7 @@ def as_doubles(trace: Trace, devices: bool = True) -> Unit:
 
 
 def theirs(recorded: Recorded) -> dict[str, Any]:
-    """What the plugin made of the file: view -> JSON."""
+    """The plugin's output for the file: view -> JSON."""
     run, name = recorded.file.parent.name, recorded.file.name
     worker = name.split(".", maxsplit=1)[0]
     spans = [file for file in files(run) if file.name.split(".", maxsplit=1)[0] == worker]
@@ -103,7 +103,7 @@ def differences(recorded: Recorded, compat: bool) -> Iterator[str]:
 
 
 def close(ours: float | None, plugins: float | None) -> bool:
-    # What it does not know is 0 to the plugin, or absent.
+    # Unknown values are 0 in the plugin, or absent.
     return float(ours or 0) == pytest.approx(float(plugins or 0), rel=1e-6, abs=1e-9)
 
 
@@ -183,7 +183,7 @@ def _launches(unit: Unit, rows: list[list[Any]]) -> Iterator[str]:
         ): (row["calls"], row["total"] / unit.per_us)
         for row in kernels(unit.linked, "launch", compat=True).to_dicts()
     }
-    # What no operator launched is its tree's.
+    # Work that no operator launched is its tree's.
     plugins = {tuple(row[:6]): (row[8], row[9]) for row in rows if row[1] != "CallTreeRoot"}
     if ours.keys() != plugins.keys() or not all(
         ours[key] == pytest.approx(plugins[key], rel=1e-6) for key in ours

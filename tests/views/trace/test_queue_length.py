@@ -44,13 +44,13 @@ def ends_first(series: pl.DataFrame) -> float:
 
 @pytest.mark.parametrize(("run", "last"), hta.cases("queue_length_summary"))
 def test_is_htas_but_for_what_happens_at_one_instant(run: str, last: bool) -> None:
-    told = hta.told(run, "queue_length_summary", last) or ()
-    # Without a device, and with ranges of counters alone, there is no queue.
-    assert (not told) is (run in {"hta_cpu_only", "hta_cupti_counters"})
+    summaries = hta.result(run, "queue_length_summary", last) or ()
+    # Without a device, and with only ranges of counters, there is no queue.
+    assert (not summaries) is (run in {"hta_cpu_only", "hta_cupti_counters"})
     for worker in hta.workers(run):
         series = queue_length(known(worker.seen(last)))
         found = {row["stream"]: row for row in summary(series).rows(named=True)}
-        for theirs in (row for row in told if row["rank"] == worker.rank):
+        for theirs in (row for row in summaries if row["rank"] == worker.rank):
             mine = found[theirs["stream"]]
             assert mine["count"] == theirs["queue_length.count"]
             # HTA's sort leaves to chance which of a launch and a begin at one instant is first.
@@ -74,8 +74,8 @@ def test_every_launch_joins_and_leaves(run: str) -> None:
         assert (series["length"] >= 0).all()
         last = series.group_by("stream").agg(pl.col("length").last())
         assert (last["length"] == 0).all()
-        told = hta.told(run, "blocked_on_full_queue", last=True)
-        if told == []:
+        full = hta.result(run, "blocked_on_full_queue", last=True)
+        if full == []:
             assert blocked(queue_length(known(worker.with_last)), worker.with_last).height == 0
 
 
@@ -104,8 +104,8 @@ def test_length_is_what_was_launched_and_has_not_begun(
     waited = {}
     for stream in {stream for _, _, stream in drawn}:
         mine = [(at, at + wait) for at, wait, which in drawn if which == stream]
-        told = series.filter(pl.col("stream") == stream)
-        by_time = dict(zip(told["time"].to_list(), told["length"].to_list(), strict=True))
+        of_stream = series.filter(pl.col("stream") == stream)
+        by_time = dict(zip(of_stream["time"].to_list(), of_stream["length"].to_list(), strict=True))
         lengths = {t: sum(a <= t < b for a, b in mine) for t in range(50)}
         assert all(lengths[t] == length for t, length in by_time.items())
         waited[stream] = sum(length >= full for length in lengths.values())

@@ -1,4 +1,4 @@
-"""What views want: of a trace that holds all of it, of one that holds nothing, and in between."""
+"""Requirements of views: of a trace that meets all, of one that meets none, and in between."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from haiprof.answers.deep import TraceAnswers
 from haiprof.export import csv
 from haiprof.views.trace import requirements
 
-#: Views that tell of the run itself, or are of what haiprof recorded: a deep trace has none.
+#: Views on the run itself, or on what haiprof recorded: a deep trace has none.
 NO_TRACES = {
     "processes",
     "phases",
@@ -36,14 +36,14 @@ def test_what_holds_nothing_lacks_every_view_once_or_for_different_things() -> N
     assert len({(want.view, want.needs) for want in found}) == len(found)
 
 
-def test_only_what_could_be_told_is_missed() -> None:
-    held = everything() - {"spans.shapes", "kernels.occupancy", requirements.COMMUNICATION}
-    found = {(want.view, want.needs) for want in requirements.missing(held)}
+def test_only_what_could_be_known_is_missed() -> None:
+    available = everything() - {"spans.shapes", "kernels.occupancy", requirements.COMMUNICATION}
+    found = {(want.view, want.needs) for want in requirements.missing(available)}
     assert ("operators", "spans.shapes") in found
     assert ("overview", "kernels.occupancy") in found
     assert ("overlap", requirements.COMMUNICATION) in found
     assert ("distributed", "collectives.bytes") not in found
-    without = {(want.view, want.needs) for want in requirements.missing(held - {"spans[op]"})}
+    without = {(want.view, want.needs) for want in requirements.missing(available - {"spans[op]"})}
     assert ("operators", "spans[op]") in without
     assert ("operators", "spans.shapes") not in without
 

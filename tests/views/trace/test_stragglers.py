@@ -18,14 +18,14 @@ WORKS = {"dlrm_8rank", "handmade_old", "hta_sampled_2rank"}
 
 @pytest.mark.parametrize(("run", "last"), hta.cases("stragglers"))
 def test_late_starts_are_htas(run: str, last: bool) -> None:
-    told = hta.told(run, "stragglers", last)
+    theirs = hta.result(run, "stragglers", last)
     if run not in WORKS:
         # One rank, or, in the handmade runs, names of NCCL since 2.19: HTA fails.
-        assert told is None
+        assert theirs is None
         return
     ranks = {worker.rank: worker.seen(last) for worker in hta.workers(run)}
     found = late_starts(ranks, drop_last_step=not last)
-    assert set(found["rank"].head(2).to_list()) == set(told)
+    assert set(found["rank"].head(2).to_list()) == set(theirs)
 
 
 def test_the_rank_that_spent_the_least_in_a_collective_came_last() -> None:

@@ -1,4 +1,4 @@
-"""Operators, kernels and op statistics of a trace made by hand, by what they are told apart by."""
+"""Operators, kernels and op statistics of a trace made by hand, by what distinguishes them."""
 
 from __future__ import annotations
 
@@ -92,9 +92,9 @@ def test_kernels_by_name(trace: Linked) -> None:
         "ncclDevKernel_AllReduce": (1, 100, 100.0, 100, 100, False, True),
         "add": (1, 50, 50.0, 50, 50, False, False),
     }
-    told = rows(made, "name", "blocks_per_sm", "occupancy", "share")
-    assert told["nvjet_tst"] == ((100 * 1.0 + 50 * 4.0) / 150, None, 0.375)
-    assert told["add"] == (None, 0.8, 0.125)
+    by_name = rows(made, "name", "blocks_per_sm", "occupancy", "share")
+    assert by_name["nvjet_tst"] == ((100 * 1.0 + 50 * 4.0) / 150, None, 0.375)
+    assert by_name["add"] == (None, 0.8, 0.125)
 
 
 def test_kernels_by_launch(trace: Linked) -> None:

@@ -40,8 +40,8 @@ def test_is_htas_on_what_hta_sees(run: str, last: bool) -> None:
             assert not found
             assert not temporal(worker.whole).height
             continue
-        told = hta.told(run, "temporal_breakdown", last)
-        rows = [row for row in told or () if row["rank"] == worker.rank]
+        hta_rows = hta.result(run, "temporal_breakdown", last)
+        rows = [row for row in hta_rows or () if row["rank"] == worker.rank]
         equal = [
             hta.close(mine[name] / 1000, row[f"{theirs}_time(us)"])
             for mine, row in zip(found, rows, strict=False)
@@ -52,7 +52,7 @@ def test_is_htas_on_what_hta_sees(run: str, last: bool) -> None:
                 ("span", "kernel"),
             )
         ]
-        # What is listed as wrong must be: a list that is never wrong would hide it.
+        # An entry listed as wrong must be: a list that is never wrong would hide it.
         assert (bool(equal) and all(equal)) is (run not in WRONG)
 
 

@@ -10,8 +10,8 @@ from haiprof.views.trace.linking.linked import link
 
 
 def steps(spans: list[dict[str, Any]], kernels: list[dict[str, Any]]) -> list[tuple[int, int, int]]:
-    made = link(table("spans", spans), table("kernels", kernels)).steps
-    return list(made.select("step", "start", "end").iter_rows())
+    trace = link(table("spans", spans), table("kernels", kernels)).steps
+    return list(trace.select("step", "start", "end").iter_rows())
 
 
 def step(number: int, start: int, end: int, **more: Any) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def test_last_steps_without_their_device_work_are_left_out() -> None:
     assert [number for number, _, _ in steps(spans + launches, ran)] == [0, 1]
 
 
-def test_a_step_told_of_twice_is_one() -> None:
+def test_a_step_recorded_twice_is_one() -> None:
     assert steps([step(5, 0, 90), step(5, 1, 80, thread=2), step(6, 90, 200)], []) == [
         (5, 0, 90),
         (6, 90, 200),

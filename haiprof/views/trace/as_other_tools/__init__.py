@@ -1,1 +1,1 @@
-"""Figures as other tools define them, where those differ from ours."""
+"""Figures as other tools define them, if their definitions differ from ours."""

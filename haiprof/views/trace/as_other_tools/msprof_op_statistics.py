@@ -1,4 +1,4 @@
-"""What runs on the device by operator and kind of unit, in the manner of msprof's op statistics.
+"""Device time by operator and kind of unit, in the manner of msprof's op statistics.
 
 Durations are ns, shares of one.
 
@@ -12,7 +12,7 @@ import polars as pl
 from haiprof.views.trace.kernels import launching_operator
 from haiprof.views.trace.linking.linked import Linked
 
-#: Kinds of unit, where a tool names none: ``tensor_core``, ``vector`` (all other kernels),
+#: Kinds of unit, if a tool names none: ``tensor_core``, ``vector`` (all other kernels),
 #: ``communication``, and copies.
 UNITS = ("tensor_core", "vector", "communication", "memcpy", "memset")
 
@@ -29,26 +29,25 @@ SCHEMA = {
 
 
 def op_statistics(linked: Linked) -> pl.DataFrame:
-    """Sum the activities of a device up by the operator that launched them, the longest first.
+    """Sum device activities by the operator that launched them, the longest first.
 
-    Columns: ``op`` (where the tool names types of operators, as msprof does, that of the kernel;
-    null where the trace does not tell), ``unit`` (as the tool names it, else of :data:`UNITS`),
-    ``count``, ``total``, ``min``, ``mean``, ``max`` (ns) and ``share`` (of the time of all
-    activities).
+    Columns: ``op`` (if the tool names types of operators, as msprof does, that of the kernel; null
+    if the trace does not say), ``unit`` (as the tool names it, else of :data:`UNITS`), ``count``,
+    ``total``, ``min``, ``mean``, ``max`` (ns) and ``share`` (of the time of all activities).
     """
     duration = pl.col("duration").clip(lower_bound=0)
     role = pl.col("role").cast(pl.String)
     unit = pl.when(pl.col("tensor_core")).then(pl.lit("tensor_core")).otherwise(
         pl.when(role == "kernel").then(pl.lit("vector")).otherwise(role)
     )  # fmt: skip
-    told = pl.when(pl.col("kind") == "kernel").then(pl.col("unit").cast(pl.String))
+    recorded = pl.when(pl.col("kind") == "kernel").then(pl.col("unit").cast(pl.String))
     op, _ = launching_operator(linked)
     kind = pl.col("op_type").cast(pl.String)
     return (
         linked.activities.select(
             "duration",
             pl.coalesce(kind, pl.lit(op).cast(pl.String)).alias("op"),
-            pl.coalesce(told, unit).alias("unit"),
+            pl.coalesce(recorded, unit).alias("unit"),
         )
         .filter(pl.Series(linked.busy))
         .group_by("op", "unit")

@@ -1,9 +1,9 @@
 """What each step did on the device, from end to end, in the manner of msprof's step trace.
 
-A step's device work begins with its first kernel (forward), runs until the last activity has ended
-that backward launched, and is over when its last activity has. What follows backward refreshes the
-parameters; what lies between a step's end and the next one's beginning is the interval, in which
-the device waits for data and the host.
+A step's device work begins with its first kernel (forward), continues until the last activity
+launched by backward has ended, and is over when its last activity has. What follows backward
+refreshes the parameters; between a step's end and the next one's beginning is the interval, in
+which the device waits for data and the host.
 
 Times are int64 ns, durations int64 ns.
 
@@ -24,7 +24,7 @@ from haiprof.views.trace.linking.ancestors import climb
 from haiprof.views.trace.linking.linked import Linked, looked_up
 from haiprof.views.trace.linking.work import rows
 
-#: Names of the spans that backward runs in, of torch and of haiprof's own phases.
+#: Names of the spans that backward runs in, from torch and from haiprof's own phases.
 BACKWARD = re.compile(r"autograd::engine::evaluate_function|backward$|.*Backward\d*$")
 
 SCHEMA = {
@@ -63,8 +63,8 @@ def step_trace(linked: Linked) -> pl.DataFrame:
     the last kernel, less the bubble). What torch_npu calls free is ``stage`` and ``bubble`` less
     computing and exposed, and what it calls preparing ends at ``forward_start``.
 
-    Null: what a step without activities cannot tell; ``backward_end`` and what depends on it in a
-    step without backward; the first step's ``interval``.
+    Null: everything that needs activities, in a step without any; ``backward_end`` and what
+    depends on it in a step without backward; the first step's ``interval``.
     """
     low, high = linked.steps["start"].to_numpy(), linked.steps["end"].to_numpy()
     activities = linked.activities
@@ -106,11 +106,11 @@ def step_trace(linked: Linked) -> pl.DataFrame:
         "kernels_end": kernels_end,
         "bubble": bubble,
     }
-    made = linked.steps.select("step", "start").with_columns(
+    steps = linked.steps.select("step", "start").with_columns(
         pl.Series(name, values) for name, values in columns.items()
     )
     return (
-        made.with_columns(
+        steps.with_columns(
             pl.when(pl.col(name) != _NONE).then(name)
             for name in ("first", "forward_start", "backward_end", "device_end", "kernels_end")
         )
@@ -133,7 +133,7 @@ def _steps_of(linked: Linked) -> Index:
     numbers = linked.steps["step"]
     start = linked.activities["start"].to_numpy()
     if numbers.is_duplicated().any():
-        # The job restarted its count: only the time tells two steps of one number apart.
+        # The job restarted its count: only the time distinguishes two steps of one number.
         at = np.searchsorted(linked.steps["start"].to_numpy(), start, side="right") - 1
         within = start < np.append(linked.steps["end"].to_numpy(), 0)[at]
         return np.where((at >= 0) & within, at, -1)
@@ -148,26 +148,26 @@ def _in_backward(linked: Linked) -> npt.NDArray[np.bool_]:
     names = texts.cast(pl.String).to_list()
     backward = np.array([bool(BACKWARD.match(name or "")) for name in names], np.bool_)[number]
     op = rows(linked.activities["op"])
-    made: npt.NDArray[np.bool_] = climb(linked.parent, op, backward) >= 0
-    return made
+    inside: npt.NDArray[np.bool_] = climb(linked.parent, op, backward) >= 0
+    return inside
 
 
 def _receiving(linked: Linked) -> npt.NDArray[np.bool_]:
-    """Say of each activity whether its name says that it receives."""
+    """Say of each activity whether its name is that of a receive."""
     number, texts = linked.named_activities
     names = texts.cast(pl.String).to_list()
     found = np.array([roles.collective(name or "") == "recv" for name in names], np.bool_)
-    made: npt.NDArray[np.bool_] = found[number]
-    return made
+    receiving: npt.NDArray[np.bool_] = found[number]
+    return receiving
 
 
 def _first(rows: Index, values: Times, count: int) -> Times:
-    made = np.full(count, np.iinfo(np.int64).max)
-    np.minimum.at(made, rows, values)
-    return np.where(made == np.iinfo(np.int64).max, _NONE, made)
+    first = np.full(count, np.iinfo(np.int64).max)
+    np.minimum.at(first, rows, values)
+    return np.where(first == np.iinfo(np.int64).max, _NONE, first)
 
 
 def _last(rows: Index, values: Times, count: int) -> Times:
-    made = np.full(count, _NONE)
-    np.maximum.at(made, rows, values)
-    return made
+    last = np.full(count, _NONE)
+    np.maximum.at(last, rows, values)
+    return last

@@ -1,10 +1,10 @@
-"""The TensorBoard plugin's own idea of communication, for who must compare numbers with it.
+"""The TensorBoard plugin's definition of communication, for comparing numbers with it.
 
-It knows :data:`OPERATIONS`, and gives each the kernels that have the same External id. A
+It recognises :data:`OPERATIONS`, and assigns to each the kernels with the same External id. A
 communication is then the operation's own time on the host *and* those kernels; every other kernel
 computes. (In the traces of torch 1.12 to 2.1 that id is the correlation of the kernel, so that no
 kernel belongs to its operation.) The i-th operation is matched across ranks with the i-th of every
-other rank, and nothing is given unless all ranks have as many. Where the trace repeats the
+other rank, and nothing is returned unless all ranks have equally many. If the trace repeats the
 operations as the device saw them, the plugin takes those for the operations; that is not done here.
 
 Times are int64 ns.
@@ -27,12 +27,12 @@ from haiprof.views.trace.linking.linked import Linked
 
 Rank = TypeVar("Rank", int, str)
 
-#: What the plugin takes for communication.
+#: The operations that the plugin counts as communication.
 OPERATIONS = tuple(f"{library}:{op}" for library in ("nccl", "gloo") for op in COLLECTIVES)
 
 
 def communications(linked: Linked) -> pl.DataFrame:
-    """Return the time ranges of the communications of one rank, as the plugin has them.
+    """Return the time ranges of the communications of one rank, as the plugin determines them.
 
     Returns:
         ``node`` (its number among the rank's, by time), ``nth`` (of its ranges), ``op``, ``step``
@@ -40,11 +40,11 @@ def communications(linked: Linked) -> pl.DataFrame:
         kernel, null for the operation's own time).
     """
     steps = linked.steps
-    told = linked.ops.filter(
+    calls = linked.ops.filter(
         pl.Series(linked.of("op", "user")), pl.col("name").cast(pl.String).is_in(OPERATIONS)
     )
-    # Of operations with one External id the plugin keeps the last.
-    nodes = told.select(
+    # If several operations share an External id, the plugin keeps the last.
+    nodes = calls.select(
         pl.col("external").cast(pl.UInt64),
         "start",
         "end",
@@ -100,7 +100,7 @@ def transfer(ranks: Mapping[Rank, pl.DataFrame]) -> pl.DataFrame:
 
     Returns:
         One row per rank and step: ``rank``, ``step``, ``transfer``, ``waiting`` in ns; none if a
-        rank has no communication, or ranks differ in how many they have, or in their kernels.
+        rank has no communication, or the ranks differ in their number or in their kernels.
     """
     nothing = pl.DataFrame(
         schema={"rank": pl.Int64, "step": pl.UInt32, "transfer": pl.Int64, "waiting": pl.Int64}

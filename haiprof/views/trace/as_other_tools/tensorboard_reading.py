@@ -1,17 +1,17 @@
-"""The TensorBoard plugin's own reading of a trace, for who must compare with its numbers.
+"""The TensorBoard plugin's own reading of a trace, for comparing with its numbers.
 
 :func:`as_plugin` links a trace as the plugin's last source does, errors included; the views then
-give its numbers:
+return its numbers:
 
-- launches belong to operators by External id, not by where they were made; what launches through
-  the driver's API (``cuLaunchKernel``) belongs to none;
+- launches belong to operators by External id, not by call site; what is launched through the
+  driver's API (``cuLaunchKernel``) belongs to none;
 - a kernel communicates when its External id is that of one of five collectives of NCCL or Gloo;
-- ranges that CUPTI tells of on the device are ranges of the host, and steps of their own;
+- ranges that CUPTI reports on the device are ranges of the host, and steps of their own;
 - a trace without steps is as long as its operators;
-- tensor cores are known by names of kernels and operators up to Ampere.
+- tensor cores are recognised by names of kernels and operators up to Ampere.
 
 Three of its errors are left out, because they depend on the order of rows or give no number: the
-operators that it loses where it rebuilds the backward pass of modules, parts of a step that add up
+operators that it loses when it rebuilds the backward pass of modules, parts of a step that add up
 to more than the step, and the time of a trace without a host.
 
 Tests: tests/views/trace/test_plugin.py.
@@ -40,7 +40,7 @@ from haiprof.views.trace.linking.steps import Launches, extents
 #: Collectives that the plugin knows.
 COLLECTIVES = ("broadcast", "reduce", "all_reduce", "all_gather", "reduce_scatter")
 OPERATIONS = (Rule(rf"^(nccl|gloo):({'|'.join(COLLECTIVES)})$"),)
-#: A kernel whose name contains one of these is one of tensor cores.
+#: A kernel whose name contains one of these uses tensor cores.
 KERNELS = (
     "h884", "s884", "h1688", "s1688", "hmma", "i8816", "16816", "dgrad_1x1_stride_2x2",
     "first_layer_wgrad_kernel", "conv1x1", "conv2d_c1_k1", "direct_group", "xmma_implicit_gemm",
@@ -79,14 +79,14 @@ OPERATORS = frozenset(
 _DURATION = (pl.col("end") - pl.col("start")).alias("duration")
 _DRIVER = r"^cu[A-Z]"
 _STEP = r"^ProfilerStep#(\d+)"
-#: No thread of the host has such a number.
+#: No thread of the host has this number.
 _STREAMS = 0xF0000000
 _APART = 0xFFFFFFFF
 _NODES = ("enumerate(DataLoader)#", "enumerate(DataPipe)#", "Optimizer.step")
 
 
 def as_plugin(linked: Linked) -> Linked:
-    """Link a trace again, as the plugin does."""
+    """Link a trace again, the plugin's way."""
     again, node = _nested(_spans(linked), linked)
     host = again.host
     works = host.works & ~_module(again)
@@ -104,7 +104,7 @@ def as_plugin(linked: Linked) -> Linked:
 
 
 def _nested(spans: pl.DataFrame, linked: Linked) -> tuple[Linked, npt.NDArray[np.bool_]]:
-    """Link spans without those that cross another one; say which are nodes of the plugin's tree."""
+    """Link spans except those that cross another one; say which are nodes of the plugin's tree."""
     while True:
         again = link(
             spans,
@@ -122,7 +122,7 @@ def _nested(spans: pl.DataFrame, linked: Linked) -> tuple[Linked, npt.NDArray[np
         crossing = node & (around >= 0) & (again.end > np.append(again.end, 0)[around])
         if not crossing.any():
             return again, node
-        # It leaves the tree, and yet the host works in it.
+        # It is not in the tree, but the host is working in it.
         out = pl.Series(crossing)
         spans = again.ops.with_columns(
             _DURATION,
@@ -133,8 +133,8 @@ def _nested(spans: pl.DataFrame, linked: Linked) -> tuple[Linked, npt.NDArray[np
 
 
 def _module(linked: Linked) -> npt.NDArray[np.bool_]:
-    made: npt.NDArray[np.bool_] = linked.ops["module"].is_not_null().to_numpy()
-    return made
+    is_module: npt.NDArray[np.bool_] = linked.ops["module"].is_not_null().to_numpy()
+    return is_module
 
 
 def _spans(linked: Linked) -> pl.DataFrame:
@@ -142,7 +142,7 @@ def _spans(linked: Linked) -> pl.DataFrame:
     name = pl.col("name").cast(pl.String)
     driver = (pl.col("category") == "runtime") & name.str.contains(_DRIVER)
     python = (pl.col("category") == "python") & pl.col("module").is_null()
-    told = linked.ops.filter(~driver & ~python).with_columns(
+    ops = linked.ops.filter(~driver & ~python).with_columns(
         _DURATION,
         pl.when(pl.col("category") == "python")
         .then(pl.lit("module"))
@@ -152,7 +152,7 @@ def _spans(linked: Linked) -> pl.DataFrame:
     )
     device = linked.device_spans
     if not device.height:
-        return told
+        return ops
     number = name.str.extract(_STEP).cast(pl.UInt32)
     ranges = device.select(
         "start",
@@ -163,7 +163,7 @@ def _spans(linked: Linked) -> pl.DataFrame:
         (pl.col("stream").fill_null(0) | _STREAMS).cast(pl.UInt32).alias("thread"),
         number.alias("step"),
     )  # fmt: skip
-    return pl.concat([told, ranges], how="diagonal")
+    return pl.concat([ops, ranges], how="diagonal")
 
 
 def _named(linked: Linked, prefixes: tuple[str, ...]) -> npt.NDArray[np.bool_]:
@@ -172,25 +172,25 @@ def _named(linked: Linked, prefixes: tuple[str, ...]) -> npt.NDArray[np.bool_]:
 
 
 def _external(frame: pl.DataFrame) -> npt.NDArray[np.uint64]:
-    """External ids, counted from 1: 0 is an id to the plugin, and so is none."""
-    made: npt.NDArray[np.uint64] = (frame["external"].cast(pl.UInt64) + 2).fill_null(1).to_numpy()
-    return made
+    """External ids, counted from 1: the plugin treats 0, and none, as an id."""
+    ids: npt.NDArray[np.uint64] = (frame["external"].cast(pl.UInt64) + 2).fill_null(1).to_numpy()
+    return ids
 
 
 def _by_external(linked: Linked, node: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
-    """For each activity the node that has the External id of the call that launched it, or -1."""
+    """For each activity the node with the External id of the call that launched it, or -1."""
     owner = _owners(linked, node)
     runtime = linked.activities["runtime"].cast(pl.Int64).fill_null(-1).to_numpy()
-    made: npt.NDArray[np.int32] = np.append(owner, -1)[runtime].astype(np.int32)
-    return made
+    owners: npt.NDArray[np.int32] = np.append(owner, -1)[runtime].astype(np.int32)
+    return owners
 
 
 def _owners(linked: Linked, node: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
-    """For each call of the runtime the first node that has its External id, or -1."""
-    # A call of a module has no id, and so it owns calls that have none.
+    """For each call of the runtime the first node with its External id, or -1."""
+    # A call of a module has no id, and so it owns calls without one.
     external = np.where(_module(linked), 1, _external(linked.ops)).astype(np.uint64)
     nodes = np.flatnonzero(node)
-    # The first by start on the thread that was there first.
+    # The first by start on the thread that appeared first.
     thread = linked.ops["thread"].to_numpy()[nodes]
     threads, of = np.unique(thread, return_inverse=True)
     first = np.full(len(threads), np.iinfo(np.int64).max)
@@ -201,7 +201,7 @@ def _owners(linked: Linked, node: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32
 
 
 def _own(linked: Linked, node: npt.NDArray[np.bool_]) -> pl.Series:
-    """Time of each node without that of nodes within it and of calls of the runtime it owns."""
+    """Each node's time without the nodes within it and the calls of the runtime it owns."""
     from haiprof import _core
 
     rows = np.flatnonzero(~linked.of("runtime"))
@@ -209,12 +209,12 @@ def _own(linked: Linked, node: npt.NDArray[np.bool_]) -> pl.Series:
     _, own, _, _ = _core.nest(
         thread, np.zeros(len(rows), np.uint8), linked.start[rows], linked.end[rows]
     )
-    made = np.zeros(len(node), np.int64)
-    made[rows] = own
+    own_time = np.zeros(len(node), np.int64)
+    own_time[rows] = own
     owner = _owners(linked, node)
     kept = owner >= 0
-    np.subtract.at(made, owner[kept], (linked.end - linked.start)[kept])
-    return pl.Series("self", made)
+    np.subtract.at(own_time, owner[kept], (linked.end - linked.start)[kept])
+    return pl.Series("self", own_time)
 
 
 def _kernels(linked: Linked) -> tuple[pl.Series, pl.Series]:
@@ -246,14 +246,14 @@ def _steps(linked: Linked) -> pl.DataFrame:
         np.append(linked.end, 0)[runtime][busy],
         runtime[busy] >= 0,
     )
-    told = linked.ops.filter(pl.Series(linked.of("step"))).select("step", "start", "end")
-    if not told.height:
+    steps = linked.ops.filter(pl.Series(linked.of("step"))).select("step", "start", "end")
+    if not steps.height:
         ops = linked.of("op")
         if not ops.any():
             return linked.steps
-        told = linked.steps.select(
+        steps = linked.steps.select(
             "step",
             pl.Series("start", [linked.start[ops].min()]),
             pl.Series("end", [linked.end[ops].max()]),
         )
-    return extents(told.sort("start", maintain_order=True), launches)
+    return extents(steps.sort("start", maintain_order=True), launches)

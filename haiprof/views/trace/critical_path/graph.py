@@ -1,6 +1,6 @@
-"""The graph of what waited for what in a window of a trace; its heaviest path is the critical one.
+"""The dependency graph of a window of a trace; its heaviest path is the critical one.
 
-Its edges are told of in :mod:`haiprof.views.trace.critical_path.path`. Times are int64 ns.
+Its edges are described in :mod:`haiprof.views.trace.critical_path.path`. Times are int64 ns.
 
 Tests: tests/views/trace/critical_path/test_path.py.
 """
@@ -28,10 +28,10 @@ from haiprof.views.trace.critical_path.window import (
 from haiprof.views.trace.linking.linked import Linked
 from haiprof.views.trace.linking.names import matching
 
-#: Clocks of host and device are aligned about as well as this, in ns.
+#: Accuracy of the alignment of host and device clocks, in ns.
 TOLERANCE: Final = 10_000
 
-#: What an edge can be.
+#: The kinds of edges.
 KINDS: Final = (
     "host", "outside", "launch", "stream", "event", "kernel", "communication", "memcpy", "memset",
     "sync", "unexplained",
@@ -44,7 +44,7 @@ _WAITS: Final = r"^(cuda|hip|cu)StreamWaitEvent"
 
 @dataclasses.dataclass(frozen=True)
 class Graph:
-    """The graph of one window. Nodes are numbered in an order that every edge keeps.
+    """The graph of one window. Every edge goes from a lower-numbered node to a higher one.
 
     Attributes:
         time: of each node; node 0 is the begin of the window, the last node its end.
@@ -52,9 +52,9 @@ class Graph:
         target: of each edge.
         weight: of each edge.
         kind: of each edge, an index into the kinds of elements.
-        call: of each edge the row in ``linked.ops`` that it is about, or -1.
-        activity: of each edge the row in ``linked.activities`` that it is about, or -1.
-        skewed: launches that the file has after their activity.
+        call: of each edge the related row in ``linked.ops``, or -1.
+        activity: of each edge the related row in ``linked.activities``, or -1.
+        skewed: number of launches that come after their activity in the file.
     """
 
     time: Times
@@ -79,7 +79,7 @@ _EDGE: Final = (np.int32, np.int32, np.bool_, np.uint8, np.int32, np.int32)
 
 
 class _Builder:
-    """Collects the edges between instants, and puts them in order."""
+    """Collects the edges between instants, and sorts them."""
 
     def __init__(self, linked: Linked, host: Host, acts: Activities, start: int, end: int) -> None:
         self.linked, self.host, self.acts = linked, host, acts
@@ -113,16 +113,16 @@ class _Builder:
     ) -> None:
         count = len(target)
         number = KIND[kind] if isinstance(kind, str) else kind
-        told = (source, target, weighs, number, call, activity)
+        columns = (source, target, weighs, number, call, activity)
         self._edges.append(
             tuple(
                 np.broadcast_to(np.asarray(each, dtype), count)
-                for each, dtype in zip(told, _EDGE, strict=True)
+                for each, dtype in zip(columns, _EDGE, strict=True)
             )
         )
 
     def _syncs(self) -> Bools:
-        """Edges to calls that waited for a device. Returns for each call whether it did."""
+        """Add edges to calls that waited for a device. Returns for each call whether it did."""
         linked, acts, host = self.linked, self.acts, self.host
         waited = np.zeros(len(linked.start), bool)
         if not len(acts.row) or not len(host.row):
@@ -152,13 +152,13 @@ class _Builder:
         return waited
 
     def _awaited(self, syncs: Index) -> tuple[Index, Index]:
-        """For each call that synchronizes the last activity that ended in it, if there is one."""
+        """For each call that synchronizes the last activity that ended in it, if any."""
         linked, acts = self.linked, self.acts
-        runtime, told = linked.runtime, self._told()
-        streams = linked.stream[told]
+        runtime, waits = linked.runtime, self._device_waits()
+        streams = linked.stream[waits]
         lane_of = np.full(len(linked.start), -1, np.int64)
-        lane_of[runtime[told]] = np.where(
-            (streams >= 0) & (streams < 2**32 - 1), lanes(linked, told), -1
+        lane_of[runtime[waits]] = np.where(
+            (streams >= 0) & (streams < 2**32 - 1), lanes(linked, waits), -1
         )
         calls, found = [], []
         exists = np.unique(acts.lane)
@@ -171,7 +171,7 @@ class _Builder:
             at = np.searchsorted(acts.end[among], until, side="right") - 1
             left = np.flatnonzero(at >= 0)
             while len(left):
-                # What was launched after the call began it did not wait for.
+                # It did not wait for anything launched after it began.
                 begun, last = linked.start[asked[left]], among[at[left]]
                 left = left[(acts.launch[last] >= begun) & (acts.end[last] > begun)]
                 at[left] -= 1
@@ -184,10 +184,10 @@ class _Builder:
         return np.concatenate((empty, *calls)), np.concatenate((empty, *found))
 
     def _threads(self) -> Bools:
-        """Edges to backward threads and back. Returns for each instant whether it waits then."""
+        """Add edges to backward threads and back. Returns for each instant whether it waits."""
         linked, host = self.linked, self.host
         handed = np.zeros(len(host.row), bool)
-        # What the engine does between its operators it does while the main thread waits for it.
+        # The main thread also waits for the engine's work between its operators.
         self._engine = np.zeros(len(host.row), bool)
         for worker in np.unique(host.thread[host.worker]):
             on = np.flatnonzero(host.thread == worker)
@@ -221,7 +221,7 @@ class _Builder:
         return np.flatnonzero(host.main & same & (inner != OP) & (inner != RUNTIME))
 
     def _launches(self) -> int:
-        """Edges to the begin of activities. Returns how many began before their launch."""
+        """Add edges to the begin of activities. Returns how many began before their launch."""
         acts, host = self.acts, self.host
         count = len(acts.row)
         if not count:
@@ -231,12 +231,12 @@ class _Builder:
         has = before >= 0
         previous = np.where(has, acts.end[before], np.iinfo(np.int64).min)
         together = has & (acts.correlation == acts.correlation[before]) & (acts.correlation != 0)
-        # A call that returns after its activity had long handed it over when that one began.
+        # A call that returns after its activity had long submitted it when that one began.
         handed = np.where(acts.returned >= acts.end, acts.launch, acts.returned)
         by_stream = has & known & (together | (previous > handed))
         other = self._events(np.where(has, previous, acts.launch))
         by_event = other >= 0
-        # From the activity before.
+        # From the previous activity.
         whole = np.flatnonzero(has & ~cut)
         self._add(
             self._ends[before[whole]],
@@ -280,7 +280,7 @@ class _Builder:
         return int(np.count_nonzero(known & (acts.launch > acts.start) & (acts.start > self.low)))
 
     def _before(self) -> tuple[Index, Bools]:
-        """The activity that each one had to follow, or -1; whether that had not ended then."""
+        """For each activity the one it had to follow, or -1; whether that had not ended then."""
         acts = self.acts
         count = len(acts.row)
         before = np.arange(count) - 1
@@ -314,16 +314,16 @@ class _Builder:
         return found
 
     def _events(self, bound: Times) -> Index:
-        """For each activity that had to wait for an event, the one on another stream that ended.
+        """For each activity that had to wait for an event, the awaited one on another stream.
 
-        ``bound``: instants after which nothing of its own stream held it back any more.
+        ``bound``: instants from which its own stream no longer delayed it.
         """
         acts = self.acts
         found = np.full(len(acts.row), -1, np.intp)
         waiting = self._waiting()
         if not len(waiting):
             return found
-        # It explains the wait only if it ended after all else that the activity waited for.
+        # It explains the wait only if it ended after everything else that the activity waited for.
         latest = np.maximum(bound[waiting], acts.returned[waiting])
         lane = acts.lane[waiting]
         for other in np.unique(acts.lane):
@@ -338,18 +338,18 @@ class _Builder:
         return found
 
     def _waiting(self) -> Index:
-        """Activities whose stream was told to wait for an event just before their launch."""
+        """Activities whose stream had to wait for an event just before their launch."""
         linked, acts = self.linked, self.acts
         calls = np.flatnonzero(self._named(_WAITS) & (linked.category == RUNTIME))
-        runtime, told = linked.runtime, self._told()
-        told = told[matching(linked.activities["name"][told], "Wait Event")]
-        told = told[linked.stream[told] >= 0]
+        runtime, waits = linked.runtime, self._device_waits()
+        waits = waits[matching(linked.activities["name"][waits], "Wait Event")]
+        waits = waits[linked.stream[waits] >= 0]
         waiting: list[Index] = []
-        lane_of, when = lanes(linked, told), linked.start[runtime[told]]
+        lane_of, when = lanes(linked, waits), linked.start[runtime[waits]]
         for lane in np.unique(lane_of):
             among = np.flatnonzero((acts.lane == lane) & (acts.call >= 0))
             waiting.append(_next(among, acts.launch, when[lane_of == lane]))
-        calls = np.setdiff1d(calls, runtime[told])
+        calls = np.setdiff1d(calls, runtime[waits])
         thread = linked.ops["thread"].to_numpy()
         launching = np.where(acts.call >= 0, thread[acts.call], 0) if len(thread) else acts.row
         for each in np.unique(thread[calls]):
@@ -377,22 +377,22 @@ class _Builder:
     def _role(self, of: Index) -> npt.NDArray[np.uint8]:
         role, roles = self.linked.roled
         kinds = [KIND.get(text, KIND["kernel"]) for text in roles.cast(pl.String).to_list()]
-        made: npt.NDArray[np.uint8] = np.array(kinds, np.uint8)[role[self.acts.row[of]]]
-        return made
+        result: npt.NDArray[np.uint8] = np.array(kinds, np.uint8)[role[self.acts.row[of]]]
+        return result
 
     def _named(self, pattern: str) -> Bools:
         """Say of each span whether its name matches."""
         number, texts = self.linked.named
         found = texts.cast(pl.String).str.contains(pattern).fill_null(False)
-        made: Bools = found.to_numpy()[number]
-        return made
+        matches: Bools = found.to_numpy()[number]
+        return matches
 
-    def _told(self) -> Index:
-        """Rows of the waits that the device tells of, and whose call is known."""
+    def _device_waits(self) -> Index:
+        """Rows of the waits that the device recorded and whose call is known."""
         return np.flatnonzero(self.linked.in_role("sync") & (self.linked.runtime >= 0))
 
     def _calls(self, waited: Bools, handed: Bools) -> None:
-        """Edges along the threads."""
+        """Add edges along the threads."""
         host, linked = self.host, self.linked
         count = len(host.row)
         if not count:
@@ -431,7 +431,7 @@ class _Builder:
         order = np.lexsort((rank, time))
         number = np.empty(nodes, np.int32)
         number[order] = np.arange(nodes, dtype=np.int32)
-        # Piece by piece: of the edges of millions of calls there is no room for two copies.
+        # Piece by piece: two copies of the edges of millions of calls would not fit in memory.
         pieces = [list(column) for column in zip(*self._edges, strict=True)]
         self._edges.clear()
         source, target, weighs, kind, call, activity = (
@@ -451,7 +451,7 @@ class _Builder:
         source = np.concatenate((source[forward], few[0]))
         target = np.concatenate((target[forward], few[1]))
         weighs = np.concatenate((weighs[forward], np.zeros(len(few[0]), bool)))
-        # Of equally heavy edges the one that weighs is taken.
+        # Of equally heavy edges, one with a weight is preferred.
         sorting = np.argsort(2 * target.astype(np.int64) + ~weighs, kind="stable")
         source, target = source[sorting], target[sorting]
         instant = time[order]

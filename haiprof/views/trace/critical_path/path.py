@@ -1,32 +1,33 @@
 """The critical path: the chain of work that a step, a range or a whole trace waited for.
 
 The idea is that of HTA's critical path analysis. Instants (where a call of the host or an activity
-of a device begins or ends) are the nodes of a graph; what leads from one instant to a later one is
-an edge, and weighs as long as it took, if the later instant could not have come sooner because of
-it, else nothing. The path is the heaviest one from the begin of the window to what ends last in it.
+of a device begins or ends) are the nodes of a graph. An edge leads from one instant to a later one;
+its weight is the time between them if the later instant could not have come sooner because of it,
+else 0. The path is the heaviest one from the begin of the window to its last end.
 
 Edges, by ``kind`` of the path's elements:
 
-- ``host``: from instant to instant of one thread, the time of the innermost call. It weighs nothing
+- ``host``: from instant to instant of one thread, the time of the innermost call. Its weight is 0
   while the call waits for a device, or for another thread: for backward operators that another
   thread runs while the main thread calls nothing. The path goes there with the first of them, and
-  back with the last. Time between calls (``outside``) weighs on the main thread, which runs Python
-  then, and between those operators; other threads may wait for anything.
+  back with the last. Time between calls (``outside``) has weight on the main thread, which runs
+  Python then, and between those operators; other threads may wait for anything.
 - ``launch``: from the begin of the launching call to the begin of its activity, if all earlier work
-  of the stream had ended when that call returned; activities of a CUDA graph only if none of the
+  of the stream had ended when that call returned; for activities of a CUDA graph only if none of
+  the same launch ended before.
   same launch ended before.
-- ``stream``: from the end of the activity before on the stream (or, of a graph, of the same
+- ``stream``: from the end of the previous activity on the stream (or, in a graph, of the same
   launch), if that was what was waited for.
-- ``event``: from the end of an activity of another stream, where the file tells that the stream had
+- ``event``: from the end of an activity of another stream, if the file shows that the stream had
   to wait for an event, and that activity was the last one to end before.
 - ``kernel``, ``communication``, ``memcpy``, ``memset``: an activity, from its begin to its end.
 - ``sync``: from the end of an activity to the return of the call that waited for it: a call that
   synchronizes, or a copy that returned after its own activity had ended.
-- ``unexplained``: what nothing in the file gives a reason for.
+- ``unexplained``: time for which nothing in the file gives a reason.
 
 HTA's numbers differ from these (and between its versions): it gives no weight to the time between
-operators, has no edges between threads, and ends its path where it is heaviest, not where the
-window ends.
+operators, has no edges between threads, and ends its path at the heaviest node, not at the end of
+the window.
 
 Times are int64 ns.
 """
@@ -87,7 +88,7 @@ class CriticalPath:
             the call in ``linked.ops``), ``activity`` (row in ``linked.activities``).
         summary: by kind, ``elements``, ``duration`` and ``share``; longest first.
         names: the same by kind and name.
-        skewed: launches that the file has after their activity: its clocks disagree there.
+        skewed: launches that come after their activity in the file: its clocks disagree there.
     """
 
     start: int
@@ -107,7 +108,7 @@ def of_step(linked: Linked, step: int) -> CriticalPath:
     """
     found = linked.steps.filter(pl.col("step") == step)
     if not found.height:
-        raise ValueError(f"there is no step {step}; there are {_told(linked)}")
+        raise ValueError(f"there is no step {step}; there are {_step_range(linked)}")
     return critical_path(linked, int(found["start"][0]), int(found["end"][0]))
 
 
@@ -136,19 +137,19 @@ def critical_path(linked: Linked, start: int | None = None, end: int | None = No
     low = linked.steps["start"].min() if start is None else start
     high = linked.steps["end"].max() if end is None else end
     begin, finish = (int(str(each)) if each is not None else 0 for each in (low, high))
-    made = graph(linked, begin, finish)
+    built = graph(linked, begin, finish)
     from haiprof import _core
 
-    distance, taken = _core.longest_path(made.source, made.target, made.weight, len(made.time))
-    source, target = made.source[taken], made.target[taken]
-    begun = made.time[source]
-    duration = made.time[target] - begun
+    distance, taken = _core.longest_path(built.source, built.target, built.weight, len(built.time))
+    source, target = built.source[taken], built.target[taken]
+    begun = built.time[source]
+    duration = built.time[target] - begun
     some = duration > 0
     whole = max(finish - begin, 1)
-    kind = np.where(made.weight[taken] == duration, made.kind[taken], KIND["unexplained"])
+    kind = np.where(built.weight[taken] == duration, built.kind[taken], KIND["unexplained"])
     explained = kind != KIND["unexplained"]
-    call = np.where(explained, made.call[taken], -1)[some]
-    activity = np.where(explained, made.activity[taken], -1)[some]
+    call = np.where(explained, built.call[taken], -1)[some]
+    activity = np.where(explained, built.activity[taken], -1)[some]
     path = _described(linked, call, activity).with_columns(
         pl.Series("start", begun[some]),
         pl.Series("duration", duration[some]),
@@ -163,17 +164,17 @@ def critical_path(linked: Linked, start: int | None = None, end: int | None = No
         path,
         pl.DataFrame(_summary(path, whole, ["kind"]), SUMMARY_SCHEMA, orient="row"),
         pl.DataFrame(_summary(path, whole, ["kind", "name"]), NAMES_SCHEMA, orient="row"),
-        made.skewed,
+        built.skewed,
     )
 
 
-def _told(linked: Linked) -> str:
+def _step_range(linked: Linked) -> str:
     steps = linked.steps["step"].to_list()
     return f"{steps[0]} to {steps[-1]}" if steps else "none"
 
 
 def _summary(path: pl.DataFrame, whole: int, by: list[str]) -> list[tuple[object, ...]]:
-    """Rows of what elements have in common, their number, duration and share; longest first."""
+    """Group elements: the shared columns, their number, duration and share; longest first."""
     group, texts = np.zeros(path.height, np.int64), []
     for each in by:
         number, known = numbered(path[each])
@@ -211,6 +212,6 @@ def _described(linked: Linked, call: Int32s, activity: Int32s) -> pl.DataFrame:
 
 
 def _nullable(name: str, rows: Int32s) -> pl.Series:
-    made = pl.Series(name, rows.astype(np.int64))
-    known: pl.Series = made.set(made < 0, None).cast(pl.UInt32)
+    column = pl.Series(name, rows.astype(np.int64))
+    known: pl.Series = column.set(column < 0, None).cast(pl.UInt32)
     return known

@@ -1,6 +1,6 @@
-"""What of a trace is in a window: the instants of its threads, and the activities of its devices.
+"""The part of a trace in a window: the instants of its threads, and the device activities.
 
-Of these :mod:`haiprof.views.trace.critical_path.graph` makes a graph. Times are int64 ns.
+:mod:`haiprof.views.trace.critical_path.graph` builds a graph of them. Times are int64 ns.
 
 Tests: tests/views/trace/critical_path/test_path.py.
 """
@@ -59,7 +59,7 @@ class Host:
         begins = np.arange(len(row)) < len(rows)
         time = np.concatenate((low[rows], high[rows]))
         on = np.concatenate((thread, thread))
-        # What ends ends before what begins at the same instant; callees end before their callers.
+        # At one instant, ends come before beginnings; callees end before their callers.
         order = np.lexsort((np.where(begins, row, -row), begins, time, on))
         row, begins, on, time = row[order], begins[order], on[order], time[order]
         inner = row.copy()
@@ -80,7 +80,7 @@ class Host:
 def _main_threads(
     linked: Linked, rows: Int32s, thread: npt.NDArray[np.uint32]
 ) -> npt.NDArray[np.uint32]:
-    """Threads that steps are told of; without any, the one that calls the runtime most."""
+    """The threads with steps; without any, the one that calls the runtime most."""
     stepping = np.unique(thread[linked.category[rows] == STEP])
     if len(stepping) or not len(rows):
         return stepping
@@ -102,7 +102,7 @@ class Activities:
         start: within the window.
         end: within the window.
         call: row in ``linked.ops`` of the launching call, or -1.
-        launch: when that call began; the earliest instant there is without one.
+        launch: when that call began; the earliest possible instant without one.
         returned: when it returned.
         correlation: of the launch, or 0.
     """
@@ -147,5 +147,5 @@ class Activities:
 
 def lanes(linked: Linked, rows: Index) -> npt.NDArray[np.int64]:
     """Return for each of these activities the number of its device and stream."""
-    made: npt.NDArray[np.int64] = (linked.device[rows] + 1) << 33 | (linked.stream[rows] + 1)
-    return made
+    lane: npt.NDArray[np.int64] = (linked.device[rows] + 1) << 33 | (linked.stream[rows] + 1)
+    return lane

@@ -1,4 +1,4 @@
-"""What is around a span, at any depth: in one pass or a few, however deep calls are nested."""
+"""The span around a span, at any depth: in one pass or a few, however deep calls are nested."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 Rows = npt.NDArray[np.int32]
 
-#: Levels that are climbed one by one. Calls are seldom deeper, and then it is the quickest way.
+#: Levels that are climbed one by one. Calls are seldom deeper, and then it is the fastest way.
 _USUAL_DEPTH = 128
 
 
@@ -19,14 +19,14 @@ def climb(parent: Rows, rows: npt.NDArray[Any], wanted: npt.NDArray[np.bool_]) -
     Args:
         parent: for each span the one around it, which stands before it, or -1.
         rows: spans, or -1.
-        wanted: one for each span.
+        wanted: one flag for each span.
     """
     from haiprof import _core
 
     if not len(parent):
         return rows.astype(np.int32)
-    made: Rows = np.where(rows >= 0, _core.nearest(parent, wanted)[rows], np.int32(-1))
-    return made
+    found: Rows = np.where(rows >= 0, _core.nearest(parent, wanted)[rows], np.int32(-1))
+    return found
 
 
 def first_beyond(
@@ -53,7 +53,7 @@ def first_beyond(
 
 
 def _leapt(parent: Rows, rows: Rows, values: npt.NDArray[Any], bounds: npt.NDArray[Any]) -> Rows:
-    """The same in leaps of 1, 2, 4, … levels: none goes over a span that is beyond the bound."""
+    """The same in leaps of 1, 2, 4, … levels: none skips a span that is beyond the bound."""
     leaps = [(parent, values)]
     while np.any(parent >= 0):
         inside = parent >= 0

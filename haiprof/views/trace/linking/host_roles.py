@@ -1,4 +1,4 @@
-"""What the host does in a span, by the span's name: load data, communicate, step the optimizer.
+"""The host's activity in a span, by the span's name: load data, communicate, step the optimizer.
 
 Tests: tests/views/trace/linking/test_roles.py.
 """
@@ -16,9 +16,9 @@ import polars as pl
 from haiprof.views.trace.linking import roles
 from haiprof.views.trace.linking.names import numbered, one_of
 
-#: What torch names the ranges in which the job waits for its next batch.
+#: torch's names for the ranges in which the job waits for its next batch.
 LOADING = re.compile(r"enumerate\(DataLoader\)#.*\.__next__$|enumerate\(DataPipe\)#")
-#: What torch names the ranges of optimizers.
+#: torch's names for the ranges of optimizers.
 OPTIMIZING = re.compile(r"Optimizer\.")
 #: Ranges around a whole model.
 WRAPPERS = frozenset({"DataParallel.forward", "DistributedDataParallel.forward"})
@@ -31,13 +31,13 @@ class HostRoles(NamedTuple):
 
     #: It waits for data.
     loads: Mask
-    #: It is a collective, as the backend tells of it.
+    #: It is a collective, as the backend reports it.
     communicates: Mask
     #: It does anything else, operators included.
     works: Mask
-    #: It is an operator, which no wrapper around the model, no optimizer and no data loader is.
+    #: It is an operator, not a wrapper around the model, an optimizer or a data loader.
     operator: Mask
-    #: Its time, and what it launches, is not its caller's own: all of these, and optimizers.
+    #: Its time and its launches are not its caller's own: all of these, and optimizers.
     node: Mask
 
 
@@ -54,7 +54,7 @@ def host_roles(
         names: of the spans, Categorical.
         categories: of the spans, Categorical.
         ops: which of them are ops.
-        ranges: which of them are ranges of the user.
+        ranges: which of them are user ranges.
         rules: which names are a collective of the host.
     """
     number, texts = numbered(names)
@@ -64,8 +64,8 @@ def host_roles(
 
     def those(does: Callable[[str], object]) -> Mask:
         table = np.array([name is not None and bool(does(name)) for name in known], np.bool_)
-        made: Mask = table[number] & able if table.any() else np.zeros(len(able), np.bool_)
-        return made
+        mask: Mask = table[number] & able if table.any() else np.zeros(len(able), np.bool_)
+        return mask
 
     loads = those(LOADING.match) | one_of(categories, ("dataloader",))
     communicates = those(communicating.__contains__) & ~loads

@@ -1,6 +1,6 @@
 """Which call was running on a thread at an instant.
 
-Of the spans that are open at an instant, the one that started last is meant: ``start <= t < end``.
+Of the spans that are open at an instant, it is the one that started last: ``start <= t < end``.
 
 Tests: tests/views/trace/test_memory.py.
 """
@@ -34,7 +34,7 @@ def innermost(
 
     Args:
         linked: the trace.
-        rows: the spans that are asked about, ascending.
+        rows: the candidate spans, ascending.
         parent: for each span of ``linked.ops`` the one of ``rows`` around it, or -1.
         thread: for each instant its thread.
         instant: in ns.

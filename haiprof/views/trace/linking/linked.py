@@ -1,9 +1,9 @@
-"""What a deep trace's rows have to do with each other: who called whom, and who launched what.
+"""How a deep trace's rows are related: who called whom, and who launched what.
 
-:func:`link` is done once for a process; every view of its trace reads the answer.
+:func:`link` runs once for a process; every view of its trace reads the result.
 
 Times are int64 ns, durations int64 ns. A row number is an index into the frame it names, null
-(in arrays -1) where there is none.
+(in arrays -1) if there is none.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from haiprof.views.trace.linking.tensor_core_ops import OPERATORS
 
 Number = TypeVar("Number", np.int32, np.int64)
 Made = TypeVar("Made")
-#: A table, or what reads it when it is wanted; None where there is none.
+#: A table, or a function that reads it when needed; None if there is none.
 Table: TypeAlias = pl.DataFrame | Callable[[], pl.DataFrame] | None
 
-#: Categories of spans that a thread's calls are made of, in the order of nesting when two last
-#: equally long: a step is around what it does, and a call of the runtime calls nothing else.
+#: Categories of spans that form a thread's calls, in the order of nesting when two last equally
+#: long: a step encloses its work, and a call of the runtime calls nothing else.
 CALLS = ("step", "user", "op", "runtime")
-#: Categories of haiprof's own spans that say as much as a range of the user.
+#: Categories of haiprof's own spans that are equivalent to a user range.
 RANGES = ("phase", "dataloader", "checkpoint", "gc", "module")
 #: Python functions nest among themselves: they are recorded by another tracer.
 PYTHON = "python"
@@ -45,12 +45,12 @@ BUSY = ("kernel", "memcpy", "memset")
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """What names mean; users put their own before these.
+    """The meaning of names; users put their own rules before these.
 
     Attributes:
         kernels: which kernels communicate.
         operations: which operations of the host are a collective.
-        backends: which of them are the backend's own part, that is communication and no work.
+        backends: which of them are the backend's own part, which is communication, not work.
         eligible: names of operators that can use tensor cores.
     """
 
@@ -67,8 +67,8 @@ class Linked:
     Attributes:
         ops: the spans of :data:`CALLS`, :data:`RANGES` and of Python functions by thread, start,
             longest first, with their columns and ``end`` instead of ``duration``, ``self`` (how
-            long it was the innermost one itself) and ``step`` (in which it began). Ids are of 32
-            bits where they fit.
+            long it was the innermost one itself) and ``step`` (in which it began). Ids have 32
+            bits if they fit.
         activities: the kernels, copies, sets and waits, with all their columns and ``row``,
             ``end``, ``runtime`` (the row in ``ops`` of the call that launched it), ``op`` (the row
             of the innermost op or range of the user around that call, or of the op around such a
@@ -76,11 +76,11 @@ class Linked:
             call), ``step`` (of the call; without one, in which it began), ``role``
             (``kernel``, ``communication``, ``memcpy``, ``memset``, ``sync``) and
             ``tensor_core``.
-        steps: ``step``, ``start``, ``end``, as :mod:`haiprof.views.trace.linking.steps` tells it.
-        late: reads, each time, what few views want: ``collectives``, ``flows``, ``device_spans``.
+        steps: ``step``, ``start``, ``end``, as defined in :mod:`haiprof.views.trace.linking.steps`.
+        late: reads on each use what few views need: ``collectives``, ``flows``, ``device_spans``.
         host: what each span of ``ops`` is for.
-        rules: by which names were read.
-        stepped: whether the trace told of steps; without, ``steps`` has one: all of the trace.
+        rules: those that names were interpreted by.
+        stepped: whether the trace has steps; if not, ``steps`` has one: all of the trace.
         crossing: spans that begin within another of their thread and end after it. They count as
             its callees.
         start: of each span of ``ops``.
@@ -91,7 +91,7 @@ class Linked:
             its family (calls, or Python functions) from its own to before this one.
         category: of each span of ``ops``: an index into ``(*CALLS, PYTHON)``.
         recorded: when activities were recorded, as intervals ``start``, ``end`` that are sorted and
-            disjoint; None where they were all the time.
+            disjoint; None if they always were.
     """
 
     ops: pl.DataFrame
@@ -114,42 +114,42 @@ class Linked:
 
     @property
     def collectives(self) -> pl.DataFrame:
-        """The table of that name; empty where there is none."""
+        """The table of that name; empty if there is none."""
         return self.late["collectives"]()
 
     @property
     def flows(self) -> pl.DataFrame:
-        """The table of that name; empty where there is none."""
+        """The table of that name; empty if there is none."""
         return self.late["flows"]()
 
     @property
     def device_spans(self) -> pl.DataFrame:
-        """The table of that name; empty where there is none."""
+        """The table of that name; empty if there is none."""
         return self.late["device_spans"]()
 
     def once(self, make: Callable[[Linked], Made]) -> Made:
-        """Return what ``make`` makes of this trace: made once, then kept as long as the trace.
+        """Return the result of ``make`` for this trace: computed once, kept as long as the trace.
 
-        For what several views need, and is small or costs much.
+        For results that several views need, and that are small or expensive.
         """
         if make not in self._kept:
             self._kept[make] = make(self)
-        made: Made = self._kept[make]
-        return made
+        result: Made = self._kept[make]
+        return result
 
     def widened(self, columns: pl.DataFrame) -> Linked:
-        """Return this trace with further columns of its activities, and what was made of it."""
-        # Put beside each other as they are: literals stay what they are.
+        """Return this trace with further columns of its activities, and the cached results."""
+        # Concatenated unchanged: literals stay literals.
         widened = pl.concat((self.activities, columns), how="horizontal")
-        made = dataclasses.replace(self, activities=widened)
-        made._kept.update(self._kept)
-        return made
+        copy = dataclasses.replace(self, activities=widened)
+        copy._kept.update(self._kept)
+        return copy
 
     def of(self, *categories: str) -> npt.NDArray[np.bool_]:
         """Say of each span of ``ops`` whether its category is one of these."""
         chosen = np.array([category in categories for category in (*CALLS, PYTHON)])
-        made: npt.NDArray[np.bool_] = chosen[self.category]
-        return made
+        mask: npt.NDArray[np.bool_] = chosen[self.category]
+        return mask
 
     @functools.cached_property
     def named(self) -> tuple[npt.NDArray[np.int32], pl.Series]:
@@ -175,8 +175,8 @@ class Linked:
         """Say of each activity whether its role is one of these."""
         number, texts = self.roled
         chosen = np.array([text in roles for text in texts.cast(pl.String).to_list()], np.bool_)
-        made: npt.NDArray[np.bool_] = chosen[number]
-        return made
+        mask: npt.NDArray[np.bool_] = chosen[number]
+        return mask
 
     @functools.cached_property
     def device(self) -> Times:
@@ -191,10 +191,10 @@ class Linked:
     @functools.cached_property
     def runtime(self) -> npt.NDArray[np.int32]:
         """For each activity the row of the call that launched it, or -1."""
-        made: npt.NDArray[np.int32] = (
+        rows: npt.NDArray[np.int32] = (
             self.activities["runtime"].cast(pl.Int32).fill_null(-1).to_numpy()
         )
-        return made
+        return rows
 
     @functools.cached_property
     def caller(self) -> npt.NDArray[np.int32]:
@@ -206,15 +206,15 @@ class Linked:
         """For each activity the innermost node around its launch, or -1."""
         op: npt.NDArray[np.int32] = self.activities["op"].cast(pl.Int32).fill_null(-1).to_numpy()
         node = np.append(self.host.node, True)
-        made: npt.NDArray[np.int32] = np.where(node[op], op, np.append(self.caller, -1)[op])
-        return made
+        nodes: npt.NDArray[np.int32] = np.where(node[op], op, np.append(self.caller, -1)[op])
+        return nodes
 
     @functools.cached_property
     def eligible(self) -> npt.NDArray[np.bool_]:
         """Say of each span of ``ops`` whether it is an operator that can use tensor cores.
 
-        One can that the rules name, that has launched a kernel that does, or has called one that
-        can.
+        An operator can if the rules name it, if it has launched a kernel that does, or if it has
+        called one that can.
         """
         is_op = self.of("op")
         can = roles.by_name(self.ops["name"], self.rules.eligible) & is_op
@@ -231,8 +231,8 @@ class Linked:
         """
         sums = np.zeros(len(values) + 1, values.dtype)
         np.cumsum(values, out=sums[1:])
-        made: npt.NDArray[Number] = sums[self.last] - sums[:-1]
-        return made
+        totals: npt.NDArray[Number] = sums[self.last] - sums[:-1]
+        return totals
 
 
 def link(
@@ -248,17 +248,17 @@ def link(
     Args:
         spans: the table of that name (:mod:`haiprof.schema`), any categories.
         kernels: the table of that name.
-        collectives: the table of that name, handed on, or what reads it when it is wanted.
+        collectives: the table of that name, unchanged, or a function that reads it on use.
         flows: in the same way.
         device_spans: in the same way.
-        rules: what names mean.
+        rules: the meaning of names.
     """
     from haiprof import _core
 
     rules = rules or Rules()
     rank = _rank(spans["category"])
     chosen = spans.filter(pl.Series(rank < 255)) if np.any(rank == 255) else spans
-    del spans  # of a long trace, room for what follows
+    del spans  # of a long trace, to free memory for what follows
     chosen = _narrow(chosen)
     rank = rank[rank < 255]
     thread = chosen["thread"].to_numpy()
@@ -281,9 +281,9 @@ def link(
     known = runtime >= 0
     launches = Launches(begun, ended, _at(start, runtime), _at(end, runtime), known)
     busy = one_of(kernels["kind"], BUSY)
-    told = host_steps(chosen)
-    steps = extents(told, Launches._make(column[busy] for column in launches))
-    stepped = bool(told.height)
+    marked = host_steps(chosen)
+    steps = extents(marked, Launches._make(column[busy] for column in launches))
+    stepped = bool(marked.height)
     if not stepped and len(start) + len(begun):
         steps = one_step(
             int(min(start.min(initial=_LATEST), begun.min(initial=_LATEST))),
@@ -293,14 +293,14 @@ def link(
         ops=chosen.drop("duration").with_columns(
             column("end", end),
             column("self", own),
-            _step(steps, told, start),
+            _step(steps, marked, start),
         ),
         activities=kernels.with_columns(
             column("row", np.arange(len(begun), dtype=np.uint32)),
             column("end", ended),
             nullable("runtime", runtime),
             nullable("op", _around(parent, rank, runtime, chosen, kernels)),
-            _step(steps, told, begun, np.where(known, launches.launch, begun), known),
+            _step(steps, marked, begun, np.where(known, launches.launch, begun), known),
             *kernel_roles(kernels, rules.kernels),
         ),
         steps=steps,
@@ -338,20 +338,20 @@ def _given(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _ordered(columns: list[pl.Series], order: npt.NDArray[np.int32]) -> pl.DataFrame:
-    """Put columns in this order, one after the other: each gives its room to the next."""
+    """Sort columns by this order, one after the other: each frees its memory for the next."""
     names = [each.name for each in columns]
-    made, none = [], []
+    ordered, none = [], []
     while columns:
         each = columns.pop()
         if each.null_count() == len(each):
             none.append(pl.lit(None, each.dtype).alias(each.name))
         else:
-            made.append(_gathered(each, order))
-    return pl.DataFrame(made).with_columns(none).select(names)
+            ordered.append(_gathered(each, order))
+    return pl.DataFrame(ordered).with_columns(none).select(names)
 
 
 def _narrow(spans: pl.DataFrame) -> pl.DataFrame:
-    """Keep ids in 32 bits where all fit."""
+    """Store ids in 32 bits if all fit."""
     kinds = {"correlation": pl.UInt32, "external": pl.UInt32, "sequence": pl.Int32}
     most = spans.select(pl.col(*kinds).max()).row(0)
     least = spans.select(pl.col(*kinds).min()).row(0)
@@ -366,7 +366,7 @@ def _narrow(spans: pl.DataFrame) -> pl.DataFrame:
 def _gathered(series: pl.Series, order: npt.NDArray[np.int32]) -> pl.Series:
     if not series.dtype.is_numeric() or not len(series):
         return series.gather(order)
-    # By numpy: its memory is given back when it is no longer needed.
+    # With numpy: its memory is freed when no longer needed.
     values, missing = numbers(series)
     return column(series.name, values[order], None if missing is None else missing[order])
 
@@ -387,14 +387,14 @@ def _rank(category: pl.Series) -> npt.NDArray[np.uint8]:
     codes = texts.to_physical().to_numpy()
     table = np.full(int(codes.max(initial=0)) + 1, 255, np.uint8)
     table[codes] = [ranks.get(text, 255) for text in texts.cast(pl.String).to_list()]
-    made: npt.NDArray[np.uint8] = table[category.to_physical().fill_null(0).to_numpy()]
-    return made
+    places: npt.NDArray[np.uint8] = table[category.to_physical().fill_null(0).to_numpy()]
+    return places
 
 
 def looked_up(
     keys: npt.NDArray[np.uint64], rows: Index, wanted: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.int32]:
-    """Return for each wanted key the last of ``rows`` that has it, or -1. Key 0 is none."""
+    """Return for each wanted key the last of ``rows`` that has it, or -1. Key 0 means none."""
     some = keys != 0
     keys, rows = keys[some], rows[some]
     found = np.full(len(wanted), -1, np.int32)
@@ -416,21 +416,21 @@ def looked_up(
 
 
 def _numbers(column: pl.Series) -> Times:
-    made: Times = column.cast(pl.Int64).fill_null(-1).to_numpy()
-    return made
+    numbers: Times = column.cast(pl.Int64).fill_null(-1).to_numpy()
+    return numbers
 
 
 def _unsigned(column: pl.Series) -> npt.NDArray[np.uint64]:
-    made: npt.NDArray[np.uint64] = column.cast(pl.UInt64).fill_null(0).to_numpy()
-    return made
+    numbers: npt.NDArray[np.uint64] = column.cast(pl.UInt64).fill_null(0).to_numpy()
+    return numbers
 
 
 def _by_python_id(
     spans: pl.DataFrame, python: npt.NDArray[np.bool_], parent: npt.NDArray[np.int32]
 ) -> None:
-    """Let the parent of a Python function be the call that the file says made it.
+    """Set the parent of a Python function to the call that the file names as its caller.
 
-    A caller stands before what it calls, so that no damaged file makes a circle of callers.
+    A caller comes before its callees, so that no damaged file makes a cycle of callers.
     """
     rows = np.flatnonzero(python)
     if not len(rows):
@@ -454,17 +454,22 @@ def _around(
     spans: pl.DataFrame,
     kernels: pl.DataFrame,
 ) -> npt.NDArray[np.int32]:
-    """For each activity the innermost op or range of the user around its launch, or -1."""
+    """For each activity the innermost op or user range around its launch, or -1."""
     is_op = rank == CALLS.index("op")
     is_known = is_op | (rank == CALLS.index("user"))
     op = climb(parent, np.append(parent, -1)[runtime], is_known)
-    # A collective's range may lie within the op that the file says the launch belongs to.
+    # A collective's range may lie within the op that, per the file, the launch belongs to.
     ranged = np.flatnonzero((op >= 0) & ~np.append(is_op, True)[op])
     if len(ranged):
         around = climb(parent, op[ranged], is_op)
         ids = np.append(_unsigned(spans["external"]), 0)
-        told = ids[runtime[ranged]]
-        better = (around >= 0) & (told != 0) & (ids[around] == told) & (ids[op[ranged]] != told)
+        range_ids = ids[runtime[ranged]]
+        better = (
+            (around >= 0)
+            & (range_ids != 0)
+            & (ids[around] == range_ids)
+            & (ids[op[ranged]] != range_ids)
+        )
         op[ranged[better]] = around[better]
     lost = np.flatnonzero(runtime < 0)
     rows = np.flatnonzero(is_known)
@@ -476,13 +481,13 @@ def _around(
 
 def _step(
     steps: pl.DataFrame,
-    told: pl.DataFrame,
+    marked: pl.DataFrame,
     start: Times,
     launch: Times | None = None,
     launched: npt.NDArray[np.bool_] | None = None,
 ) -> pl.Series:
     """Number of the step of each row: the host's at its (launch's) begin, else the extended one."""
-    host = told.head(steps.height) if told.height else steps
+    host = marked.head(steps.height) if marked.height else steps
     at = _inside(
         host["start"].to_numpy(), host["end"].to_numpy(), start if launch is None else launch
     )

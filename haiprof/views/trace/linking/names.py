@@ -1,4 +1,4 @@
-"""Names as small numbers: what is counted by name is counted in arrays.
+"""Names as small numbers: counting by name uses arrays.
 
 Tests: tests/views/trace/critical_path/test_path.py.
 """
@@ -16,7 +16,7 @@ _NO_ROW = 2**32 - 1
 
 
 def dense(codes: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.intp]]:
-    """Return for each code (0 or more) its place among the distinct ones, and a row of each."""
+    """Return for each code (0 or more) its index among the distinct ones, and a row of each."""
     from haiprof import _core
 
     top = int(codes.max(initial=0)) + 1
@@ -31,7 +31,7 @@ def dense(codes: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int32], npt.NDArray[n
 
 
 def occurring(codes: npt.NDArray[np.uint32]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Return the distinct codes in their order, and the first row of each."""
+    """Return the distinct codes in order, and the first row of each."""
     from haiprof import _core
 
     first = _core.first_rows(codes)
@@ -41,8 +41,8 @@ def occurring(codes: npt.NDArray[np.uint32]) -> tuple[npt.NDArray[np.intp], npt.
 
 def texts(column: pl.Series) -> pl.Series:
     """Return the distinct texts of a Categorical column, without a missing one."""
-    told = column.drop_nulls()
-    return told[occurring(told.to_physical().to_numpy())[1]]
+    present = column.drop_nulls()
+    return present[occurring(present.to_physical().to_numpy())[1]]
 
 
 def numbered(column: pl.Series) -> tuple[npt.NDArray[np.int32], pl.Series]:
@@ -63,8 +63,8 @@ def matching(column: pl.Series, pattern: str, *, literal: bool = False) -> npt.N
     """Say of each row of a text column whether it contains ``pattern``; a missing one does not."""
     number, texts = numbered(column)
     found = texts.cast(pl.String).str.contains(pattern, literal=literal).fill_null(False)
-    made: npt.NDArray[np.bool_] = found.to_numpy()[number]
-    return made
+    mask: npt.NDArray[np.bool_] = found.to_numpy()[number]
+    return mask
 
 
 def one_of(column: pl.Series, texts: Iterable[str]) -> npt.NDArray[np.bool_]:
@@ -72,5 +72,5 @@ def one_of(column: pl.Series, texts: Iterable[str]) -> npt.NDArray[np.bool_]:
     number, known = numbered(column)
     chosen = frozenset(texts)
     found = np.array([text in chosen for text in known.cast(pl.String).to_list()], np.bool_)
-    made: npt.NDArray[np.bool_] = found[number]
-    return made
+    mask: npt.NDArray[np.bool_] = found[number]
+    return mask

@@ -1,4 +1,4 @@
-"""When each device did what: the union of its activities of each role, made once for all views.
+"""When each device did what: the union of its activities of each role, computed once for all views.
 
 Waits of the host (``sync``) keep no device busy. Times are int64 ns.
 
@@ -18,13 +18,13 @@ from haiprof.views.trace.linking.linked import Linked
 from haiprof.views.trace.linking.names import texts
 from haiprof.views.trace.linking.work import times, work
 
-#: Roles of activities that keep a device busy, in the order in which they stand in :class:`Ran`.
+#: Roles of activities that keep a device busy, in the order of :class:`Ran`'s fields.
 ROLES = ("kernel", "communication", "memcpy", "memset")
 _LATEST = np.iinfo(np.int64).max
 
 
 class Ran(NamedTuple):
-    """What one device did: of each role the union of its activities, as ``merge`` returns it.
+    """The work of one device: per role the union of its activities, as ``merge`` returns it.
 
     ``first`` is when its first activity began, ``last`` when the last one had ended.
     """
@@ -48,10 +48,10 @@ class Ran(NamedTuple):
         return union(self.memcpy, self.memset)
 
     def windows(self, recorded: tuple[Times, Times] | None) -> tuple[Times, Times]:
-        """Return from when to when it is known what the device did: one row per recording.
+        """Return when the device's work is known: one row per recording.
 
-        In each that is from the begin of the first activity to the end of the last one: what was
-        launched within it. ``recorded`` is :attr:`Linked.recorded`.
+        Each row is from the begin of the first activity to the end of the last one launched within
+        it. ``recorded`` is :attr:`Linked.recorded`.
         """
         if recorded is None or len(recorded[0]) < 2:
             return np.array([self.first]), np.array([self.last])
@@ -63,9 +63,9 @@ class Ran(NamedTuple):
 
 
 def ran(linked: Linked, *, drop_last_step: bool = False) -> list[Ran]:
-    """Return what each device did that did anything, one whose number is not known first.
+    """Return the work of each device that did any, one with an unknown number first.
 
-    ``drop_last_step`` is as :func:`haiprof.views.trace.linking.work.work` has it.
+    ``drop_last_step`` is as in :func:`haiprof.views.trace.linking.work.work`.
     """
     if drop_last_step:
         return united(work(linked, drop_last_step=True))
@@ -86,7 +86,7 @@ def united(activities: pl.DataFrame) -> list[Ran]:
     if not alone:
         known = activities["device"].cast(pl.Int32).fill_null(-1).to_numpy()
         numbers = np.unique(known).tolist()
-    made = []
+    devices = []
     for number in numbers:
         mine = which if alone else np.where(known == number, which, np.uint8(len(ROLES)))
         busy = mine < len(ROLES)
@@ -96,12 +96,12 @@ def united(activities: pl.DataFrame) -> list[Ran]:
         first = start.min() if whole else start[busy].min()
         last = end.max() if whole else end[busy].max()
         of = None if number < 0 else int(number)
-        made.append(Ran(of, int(first), int(last), *unite(start, end, mine, len(ROLES))))
-    return made
+        devices.append(Ran(of, int(first), int(last), *unite(start, end, mine, len(ROLES))))
+    return devices
 
 
 def only_device(activities: pl.DataFrame) -> int | None:
-    """Return the number of the device of all rows, where there is one such."""
+    """Return the number of the device of all rows, if they have only one."""
     device = pl.col("device")
     low, high, missing = activities.select(
         device.min().alias("low"), device.max().alias("high"), device.null_count().alias("missing")
@@ -121,7 +121,7 @@ def _roles(column: pl.Series) -> npt.NDArray[np.uint8]:
     table[known.to_physical().to_numpy()] = [
         ROLES.index(text) if text in ROLES else len(ROLES) for text in known.cast(pl.String)
     ]
-    made = _core.look_up(codes, table)
+    roles = _core.look_up(codes, table)
     if missing:
-        made[column.is_null().to_numpy()] = len(ROLES)
-    return made
+        roles[column.is_null().to_numpy()] = len(ROLES)
+    return roles

@@ -1,8 +1,8 @@
-"""Which kernels and host operations communicate, and which collective each is: one open table.
+"""Which kernels and host operations communicate, and which collective each is: an extensible table.
 
 A rule is a regular expression, searched in the name without regard to case, and the collective
-that it means. ``None`` leaves that to the words in the name (``AllReduce``, ``SendRecv``); where
-there is no such word either, the collective is not known (RCCL names all its kernels
+that it means. ``None`` leaves that to the words in the name (``AllReduce``, ``SendRecv``); without
+such a word, the collective is not known (RCCL names all its kernels
 ``ncclDevKernel_Generic``). The first rule that matches decides. Users put rules of their own
 before these.
 """
@@ -31,7 +31,7 @@ KERNELS: tuple[Rule, ...] = (
     Rule(r"nccl|rccl|oneccl|hccl|hcom_"),
     Rule(r"mscclpp|msccl"),
     Rule(r"nvshmem|rocshmem"),
-    # Expert parallelism. What DeepEP calls layout only counts.
+    # Expert parallelism. DeepEP's layout kernels only count.
     Rule(r"deep_?ep::(intra|inter)node|dpsk::ep", "all_to_all"),
     Rule(r"pplx.*all_?to_?all|mori::.*(dispatch|combine)", "all_to_all"),
     # Symmetric memory of torch, and its barriers.
@@ -47,21 +47,21 @@ KERNELS: tuple[Rule, ...] = (
     # User buffers of Transformer Engine.
     Rule(r"userbuffers_.*(push|pull)?(send|recv)", "send_recv"),
     Rule(r"userbuffers"),
-    # A collective's name with a word of its own, as custom kernels have it.
+    # A collective's name with an additional word, as in custom kernels.
     Rule(r"(^|[^a-z])(all_?reduce|reduce_?scatter|all_?gather|all_?to_?all)(v|_?kernel|_|<|\(|$)"),
 )  # fmt: skip
 
 #: Ranges of the host in which a backend communicates.
 BACKENDS: tuple[Rule, ...] = (Rule(r"^(nccl|gloo|mpi|ucc|hccl|xccl|rccl):"),)
 
-#: Operations of the host that are a collective: those, and what torch calls around them.
+#: Operations of the host that are a collective: those, and torch's wrappers around them.
 OPERATIONS: tuple[Rule, ...] = (
     *BACKENDS,
     Rule(r"^record_param_comms$"),
     Rule(r"^_?c10d(_functional)?::"),
 )
 
-#: Words of a name and the collective that they mean; the first found decides.
+#: Words in a name and the collective that they mean; the first match decides.
 WORDS: tuple[tuple[str, str], ...] = (
     (r"all_?reduce", "all_reduce"),
     (r"reduce_?scatter", "reduce_scatter"),
@@ -87,29 +87,29 @@ def communicates(column: str = "name") -> pl.Expr:
 def communication(
     names: Iterable[str], rules: Sequence[Rule | tuple[str, str | None]] = KERNELS
 ) -> dict[str, str | None]:
-    """Return of ``names`` those that communicate, each with its collective (None: not known)."""
+    """Return the ``names`` that communicate, each with its collective (None: not known)."""
     table = [Rule(*rule) for rule in rules]
     any_of = re.compile("|".join(f"(?:{rule.pattern})" for rule in table) or r"(?!)", re.IGNORECASE)
-    made: dict[str, str | None] = {}
+    collectives: dict[str, str | None] = {}
     for name in names:
         if any_of.search(name):
-            # Compiled when a name asks for it: most traces do not communicate.
+            # Compiled on first use: most traces do not communicate.
             op = next(r.op for r in table if re.search(r.pattern, name, re.IGNORECASE))
-            made[name] = op or collective(name)
-    return made
+            collectives[name] = op or collective(name)
+    return collectives
 
 
 def collective(name: str) -> str | None:
-    """Return which collective the words of a name mean."""
+    """Return the collective that the words of a name mean."""
     lowered = name.lower()
     return next((op for word, op in WORDS if re.search(word, lowered)), None)
 
 
 def by_name(names: pl.Series, chosen: Iterable[str]) -> npt.NDArray[np.bool_]:
     """Say of each row of a Categorical column whether its text is one of ``chosen``."""
-    made: npt.NDArray[np.bool_] = (
+    mask: npt.NDArray[np.bool_] = (
         names.is_in(pl.Series(list(chosen), dtype=pl.String).cast(names.dtype).implode())
         .fill_null(False)
         .to_numpy()
     )
-    return made
+    return mask

@@ -1,9 +1,9 @@
-"""Steps of a deep trace: from when to when each lasted, device work included.
+"""Steps of a deep trace: when each began and ended, device work included.
 
-The rule is the TensorBoard plugin's: a step of the host lasts until the last activity has ended
-that was launched within it, and begins no earlier than the step before has ended. The first one
-begins no earlier than work has ended that an earlier step must have launched. Steps at the end
-of the trace are left out whose device work was not recorded, or not all of it.
+The rule is the TensorBoard plugin's: a step of the host lasts until the last activity launched
+within it has ended, and begins no earlier than the previous step has ended. The first one begins no
+earlier than the end of work that an earlier step must have launched. Steps at the end of the trace
+are left out if their device work was not recorded, or not completely.
 
 Times are int64 ns.
 
@@ -20,7 +20,7 @@ import polars as pl
 
 from haiprof.views.intervals import Index, Times
 
-#: A last step with less than this share of the activities of the one before was cut off.
+#: A last step with less than this share of the previous step's activities was cut off.
 WHOLE_SHARE = 0.8
 
 SCHEMA = {"step": pl.UInt32(), "start": pl.Int64(), "end": pl.Int64()}
@@ -40,11 +40,11 @@ class Launches(NamedTuple):
 
 
 def host_steps(spans: pl.DataFrame) -> pl.DataFrame:
-    """Return the steps that the host tells of, by start: ``step``, ``start``, ``end``.
+    """Return the steps recorded on the host, by start: ``step``, ``start``, ``end``.
 
-    A step that two threads, or two categories of one file, tell of is one step.
+    A step recorded by two threads, or in two categories of one file, is one step.
     """
-    told = (
+    steps = (
         spans.filter(pl.col("category") == "step")
         .select("step", "start", (pl.col("start") + pl.col("duration")).alias("end"))
         .sort("start", "end", descending=[False, True])
@@ -52,14 +52,14 @@ def host_steps(spans: pl.DataFrame) -> pl.DataFrame:
     again = (pl.col("step") == pl.col("step").shift()) & (
         pl.col("start") < pl.col("end").cum_max().shift()
     )
-    return told.filter(~again.fill_null(False)).cast({"step": pl.UInt32()})
+    return steps.filter(~again.fill_null(False)).cast({"step": pl.UInt32()})
 
 
 def extents(host: pl.DataFrame, launches: Launches) -> pl.DataFrame:
     """Return the steps with their device work: ``step``, ``start``, ``end``.
 
     Args:
-        host: what :func:`host_steps` returns.
+        host: result of :func:`host_steps`.
         launches: every activity that keeps a device busy.
     """
     low, high = host["start"].to_numpy(), host["end"].to_numpy()
@@ -85,12 +85,12 @@ def extents(host: pl.DataFrame, launches: Launches) -> pl.DataFrame:
 
 
 def one_step(start: int, end: int) -> pl.DataFrame:
-    """Return the one step of a trace that tells of none."""
+    """Return the whole trace as its one step, if it has none."""
     return pl.DataFrame({"step": [0], "start": [start], "end": [end]}, SCHEMA)
 
 
 def _within(launches: Launches, low: Times, high: Times) -> Index:
-    """For each activity the step in which the whole call ran that launched it, or -1."""
+    """For each activity the step that contains the whole call that launched it, or -1."""
     if not len(low):
         return np.full(len(launches.launch), -1, np.intp)
     at = np.searchsorted(np.maximum.accumulate(high), launches.launch, side="right")
@@ -100,7 +100,7 @@ def _within(launches: Launches, low: Times, high: Times) -> Index:
 
 
 def _whole(count: npt.NDArray[np.intp]) -> int:
-    """How many steps there are before the trace breaks off, from each one's activities."""
+    """Return the number of steps before the trace breaks off, judging by each one's activities."""
     kept = int(np.flatnonzero(count)[-1]) + 1
     cut = kept > 1 and count[kept - 1] < WHOLE_SHARE * count[kept - 2]
     return kept - 1 if cut else kept

@@ -8,7 +8,7 @@ from __future__ import annotations
 #: Operators that compute on tensor cores where shapes and types allow.
 OPERATORS: frozenset[str] = frozenset(
     {
-        # What autocast runs in half precision.
+        # autocast runs these in half precision.
         *(f"aten::conv{kind}" for kind in ("1d", "2d", "3d", "_tbc", "olution")),
         *(f"aten::conv_transpose{size}d" for size in (1, 2, 3)),
         "aten::_convolution",

@@ -1,7 +1,7 @@
 """Which kernels compute on tensor cores (matrix cores), by their names, Volta to Blackwell and AMD.
 
-A name says so only where its maker writes the instruction into it; a kernel whose name tells
-nothing (most of Triton's) is not counted.
+A name says so only if its author wrote the instruction into it; a kernel with an uninformative name
+(most of Triton's) is not counted.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ KERNELS: tuple[str, ...] = (
     r"Cijk_.*_MI\d+x\d+x\d+", r"xdlops|_xdl_", r"igemm_(fwd|bwd|wrw)_gtcx", r"mfma|wmma",
 )  # fmt: skip
 
-#: Names that match one of these do not, whatever else they say.
+#: Names that match one of these do not, whatever else they contain.
 NOT_KERNELS: tuple[str, ...] = (
     # Single precision, multiplied and added by the ordinary units.
     r"ffma|simt",
-    # What goes before and after the multiplications of attention.
+    # Before and after the multiplications of attention.
     r"(?i)flash_?\w*(combine|dot_do|convert|clear|preprocess|postprocess)",
     r"marlin\w*(repack|permute)",
 )
 
 
 def on_tensor_cores(names: Iterable[str]) -> set[str]:
-    """Return of names of kernels those that compute on tensor cores."""
+    """Return the names of kernels that compute on tensor cores."""
     does = re.compile("|".join(KERNELS))
     does_not = [re.compile(pattern) for pattern in NOT_KERNELS]
     return {

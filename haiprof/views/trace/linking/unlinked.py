@@ -1,7 +1,7 @@
-"""A trace whose host tells of no calls, as haiprof's own records of kernels: nothing to link.
+"""A trace without calls of the host, as haiprof's own records of kernels: nothing to link.
 
-There may be tens of millions of activities. So they have the columns that a view wants, and none
-that only calls would fill.
+There may be tens of millions of activities. So they have only the columns that a view needs, and
+none that only calls would fill.
 
 Tests: tests/answers/test_own.py.
 """
@@ -19,13 +19,13 @@ from haiprof.views.trace.linking.steps import one_step
 
 
 def without_calls(spans: pl.DataFrame) -> bool:
-    """Say whether no span is one that launches activities, or that their External ids name."""
+    """Say whether no span launches activities, or can be named by their External ids."""
     calls = spans["category"].is_in(["op", "runtime"]).any()
     return not calls and spans["external"].null_count() == spans.height
 
 
 def unlinked(host: Linked, kernels: pl.DataFrame) -> Linked:
-    """Put the activities of a trace without calls beside its host's spans.
+    """Combine the activities of a trace without calls with its host's spans.
 
     Args:
         host: the spans alone, linked.
@@ -33,9 +33,9 @@ def unlinked(host: Linked, kernels: pl.DataFrame) -> Linked:
             ``name`` and ``device`` at least.
 
     Returns:
-        What :func:`haiprof.views.trace.linking.linked.link` does of the spans and the kernels. Its
-        ``activities`` have the given columns, and further ``end``, ``runtime``, ``op``, ``role``
-        and ``tensor_core`` only.
+        Like the result of :func:`haiprof.views.trace.linking.linked.link` for the spans and the
+        kernels. Its ``activities`` have the given columns, and in addition only ``end``,
+        ``runtime``, ``op``, ``role`` and ``tensor_core``.
     """
     begun, lasted = kernels["start"].to_numpy(), kernels["duration"].to_numpy()
     if kernels.height and lasted.min() < 0:

@@ -1,4 +1,4 @@
-"""What a device did: the activities that keep it busy, and their unions by role and device.
+"""A device's work: the activities that keep it busy, and their unions by role and device.
 
 Waits of the host (``sync``) keep no device busy. Times are int64 ns.
 
@@ -26,9 +26,9 @@ def work(linked: Linked, *, drop_last_step: bool = False) -> pl.DataFrame:
 
     Args:
         linked: the trace.
-        drop_last_step: leave out what was launched in the last step, or after it, and what began
-            then whose launch is not known. A trace that ends within a step has only a part of the
-            last one's device work. Nothing is left out of a trace with fewer than two steps.
+        drop_last_step: leave out what was launched in the last step, or after it, and what of
+            unknown launch began then. A trace that ends within a step has only a part of the last
+            one's device work. Nothing is left out of a trace with fewer than two steps.
     """
     keep = worked(linked, drop_last_step=drop_last_step)
     return linked.activities if keep.all() else linked.activities.filter(pl.Series(keep))
@@ -43,7 +43,7 @@ def worked(linked: Linked, *, drop_last_step: bool = False) -> npt.NDArray[np.bo
 
 
 def launch_times(linked: Linked) -> Times:
-    """Return when each activity was launched; when it began, where that is not known."""
+    """Return when each activity was launched; if unknown, when it began."""
     runtime = linked.runtime
     begun = linked.activities["start"].to_numpy()
     if not len(linked.start):
@@ -52,14 +52,14 @@ def launch_times(linked: Linked) -> Times:
 
 
 def last_step(linked: Linked) -> int:
-    """Return when the host began its last step; the end of all time with fewer than two steps."""
+    """Return when the host began its last step; the maximum time with fewer than two steps."""
     begun = linked.start[linked.of("step")]
     distinct = np.unique(begun)
     return int(distinct[-1]) if len(distinct) > 1 else int(np.iinfo(np.int64).max)
 
 
 def devices(linked: Linked, *, drop_last_step: bool = False) -> Iterator[tuple[int | None, Index]]:
-    """Go through the devices in order, each with its rows of what :func:`work` returns."""
+    """Iterate over the devices in order, each with its rows of :func:`work`."""
     keep = worked(linked, drop_last_step=drop_last_step)
     for number in sorted(set(linked.device[keep].tolist())):
         mine = np.flatnonzero(keep & (linked.device == number))
@@ -79,7 +79,7 @@ def union(linked: Linked, mine: Index, *roles: str) -> tuple[Times, Times]:
 
 
 def ratio(part: pl.Expr, whole: pl.Expr) -> pl.Expr:
-    """Return ``part / whole``, null where there is no whole."""
+    """Return ``part / whole``, null if the whole is 0."""
     return pl.when(whole > 0).then(part / whole)
 
 
@@ -95,9 +95,9 @@ def texts_in(column: pl.Series) -> tuple[list[str], npt.NDArray[np.int32], npt.N
 
 def rows(column: pl.Series) -> npt.NDArray[np.int32]:
     """Return a column of row numbers as an array: -1 for null."""
-    # With nulls an array of doubles, which hold every row number.
+    # With nulls an array of doubles, which represent every row number exactly.
     known = column.to_numpy()
-    made: npt.NDArray[np.int32] = (
+    numbers: npt.NDArray[np.int32] = (
         np.nan_to_num(known, nan=-1) if column.null_count() else known
     ).astype(np.int32)
-    return made
+    return numbers

@@ -1,4 +1,4 @@
-"""The critical path: what must hold of any, small ones known by hand, and HTA where it agrees."""
+"""The critical path: invariants of any, small ones known by hand, and HTA where it agrees."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from haiprof.views.trace.critical_path.graph import graph
 from haiprof.views.trace.critical_path.path import CriticalPath, critical_path, of_range, of_step
 from haiprof.views.trace.linking.linked import Linked, link
 
-#: Traces of which HTA's window is the whole trace, so that its length may be held against ours.
+#: Traces of which HTA's window is the whole trace, so that its length is comparable with ours.
 WHOLE = {
     "hta_cp_alexnet", "hta_cp_simple_add", "param_resnet", "tl_b200_eager", "tl_mi210_gpu_only",
     "tl_vllm_prefilldecode",
@@ -31,7 +31,7 @@ def linked(run: str, nth: int = 0) -> Linked:
 
 
 def check(trace: Linked, made: CriticalPath) -> None:
-    """What holds of every critical path."""
+    """Invariants of every critical path."""
     path = made.path
     start, duration = path["start"].to_numpy(), path["duration"].to_numpy()
     assert (duration > 0).all()
@@ -67,12 +67,12 @@ def test_the_path_of_a_trace_and_of_a_step_is_whole(run: str) -> None:
         made = of_step(trace, step)
         assert (made.start, made.end) == trace.steps.filter(pl.col("step") == step).row(0)[1:]
         check(trace, made)
-    told = expected(run, "hta_061").get("critical_path")
+    theirs = expected(run, "hta_061").get("critical_path")
     if run in WHOLE:
         # Whatever HTA explains we explain, too; it gives no weight to the time between operators.
-        assert told is not None
-        assert told["total"] * 1000 <= whole.length
-    elif told is None:
+        assert theirs is not None
+        assert theirs["total"] * 1000 <= whole.length
+    elif theirs is None:
         assert run in {"hta_cpu_only", "hta_cupti_counters", "hta_mtia_inference",
                        "tb_resnet50_num_workers_0", "handmade_old"}  # fmt: skip
 
@@ -98,11 +98,11 @@ def test_what_is_not_on_the_path_may_be_shorter(run: str) -> None:
 
 
 def test_htas_delays_are_ours_where_both_see_the_same_path() -> None:
-    told = expected("hta_cp_alexnet", "hta_061")["critical_path"]["by_type"]
-    made = critical_path(linked("hta_cp_alexnet"))
-    ours = dict(made.summary.select("kind", "duration").rows())
-    assert ours["launch"] == told["critical_path_kernel_launch_delay"] * 1000
-    assert ours["stream"] == told["critical_path_kernel_kernel_delay"] * 1000
+    theirs = expected("hta_cp_alexnet", "hta_061")["critical_path"]["by_type"]
+    path = critical_path(linked("hta_cp_alexnet"))
+    ours = dict(path.summary.select("kind", "duration").rows())
+    assert ours["launch"] == theirs["critical_path_kernel_launch_delay"] * 1000
+    assert ours["stream"] == theirs["critical_path_kernel_kernel_delay"] * 1000
 
 
 @pytest.mark.parametrize(("run", "bound"), [
@@ -111,8 +111,8 @@ def test_htas_delays_are_ours_where_both_see_the_same_path() -> None:
     ("tl_mi300_resnet_act_checkpoint", "gpu_communication_bound"), ("tl_b200_eager", "cpu_bound"),
 ])  # fmt: skip
 def test_the_bound_is_htas(run: str, bound: str) -> None:
-    told = expected(run, "hta_061")["critical_path"]["summary"]
-    assert max(told, key=lambda kind: told[kind]) == bound
+    theirs = expected(run, "hta_061")["critical_path"]["summary"]
+    assert max(theirs, key=lambda kind: theirs[kind]) == bound
     names = {"host": "cpu_bound", "kernel": "gpu_compute_bound",
              "communication": "gpu_communication_bound"}  # fmt: skip
     most = critical_path(linked(run)).summary.filter(pl.col("kind").is_in(list(names)))
@@ -137,14 +137,14 @@ def kernel(start: int, end: int, correlation: int, **more: Any) -> dict[str, Any
 
 def path_of(spans: list[dict[str, Any]], kernels: list[dict[str, Any]]) -> list[tuple[str, int]]:
     trace = link(spans_of(spans), kernels_of(kernels))
-    made = critical_path(trace)
-    check(trace, made)
-    return made.path.select(pl.col("kind").cast(pl.String), "duration").rows()
+    path = critical_path(trace)
+    check(trace, path)
+    return path.path.select(pl.col("kind").cast(pl.String), "duration").rows()
 
 
 def test_an_empty_trace_has_an_empty_path() -> None:
-    made = critical_path(link(spans_of([]), kernels_of([])))
-    assert (made.length, made.path.height, made.summary.height) == (0, 0, 0)
+    path = critical_path(link(spans_of([]), kernels_of([])))
+    assert (path.length, path.path.height, path.summary.height) == (0, 0, 0)
 
 
 def test_a_host_that_never_waits_is_the_path() -> None:
@@ -217,9 +217,9 @@ def test_a_stream_that_waits_for_an_event_waits_for_the_other_stream() -> None:
     ]
     spans[0]["duration"] = 90_000
     trace = link(spans_of(spans), kernels_of(kernels))
-    made = critical_path(trace, 0, 250_000)
-    check(trace, made)
-    assert made.path.select(pl.col("kind").cast(pl.String), "duration").rows() == [
+    path = critical_path(trace, 0, 250_000)
+    check(trace, path)
+    assert path.path.select(pl.col("kind").cast(pl.String), "duration").rows() == [
         ("host", 10_000), ("launch", 15_000), ("communication", 175_000), ("event", 3_000),
         ("kernel", 47_000),
     ]  # fmt: skip
@@ -239,15 +239,15 @@ def test_a_backward_thread_has_the_path_while_the_main_thread_waits_for_it() -> 
         {"name": "aten::add_", "start": 420_000, "duration": 50_000},
     ]  # fmt: skip
     trace = link(spans_of(spans), kernels_of([]))
-    made = critical_path(trace)
-    check(trace, made)
-    assert made.path.select("name", "duration").rows() == [
+    path = critical_path(trace)
+    check(trace, path)
+    assert path.path.select("name", "duration").rows() == [
         ("ProfilerStep#1", 10_000), ("aten::mm", 50_000), ("ProfilerStep#1", 40_000),
         ("MmBackward", 200_000), (None, 10_000), ("AddBackward", 90_000),
         ("ProfilerStep#1", 20_000), ("aten::add_", 50_000), ("ProfilerStep#1", 30_000),
     ]  # fmt: skip
-    # To wait for another thread is no work: were that thread faster, so would be the step.
-    edges = graph(trace, made.start, made.end)
+    # Waiting for another thread is not work: were that thread faster, so would be the step.
+    edges = graph(trace, path.start, path.end)
     waiting = (edges.time[edges.source] == 60_000) & (edges.time[edges.target] == 420_000)
     assert edges.weight[waiting].tolist() == [0]
 
@@ -270,25 +270,25 @@ def test_kernels_of_a_graph_follow_each_other_not_the_launch() -> None:
     ]  # fmt: skip
 
 
-def test_clocks_that_disagree_are_told_and_the_path_stays_in_order() -> None:
+def test_clocks_that_disagree_are_reported_and_the_path_stays_in_order() -> None:
     spans = [
         {**STEP, "duration": 300_000},
         launch(20_000, 1),
         runtime("cudaDeviceSynchronize", 60_000, 140_000, 2),
     ]
     trace = link(spans_of(spans), kernels_of([kernel(18_000, 203_000, 1)]))
-    made = critical_path(trace)
-    check(trace, made)
-    assert made.skewed == 1
-    assert made.path["kind"].cast(pl.String).to_list() == ["launch", "kernel", "host"]
+    path = critical_path(trace)
+    check(trace, path)
+    assert path.skewed == 1
+    assert path.path["kind"].cast(pl.String).to_list() == ["launch", "kernel", "host"]
 
 
 def test_without_launches_gaps_between_kernels_are_unexplained() -> None:
     trace = link(spans_of([]), kernels_of([kernel(0, 10, 0), kernel(50, 70, 0)]))
-    made = critical_path(trace)
-    check(trace, made)
-    assert made.length == 30
-    assert made.path["kind"].cast(pl.String).to_list() == ["kernel", "unexplained", "kernel"]
+    path = critical_path(trace)
+    check(trace, path)
+    assert path.length == 30
+    assert path.path["kind"].cast(pl.String).to_list() == ["kernel", "unexplained", "kernel"]
 
 
 def test_a_range_lasts_until_what_it_launched_has_ended() -> None:
@@ -372,11 +372,11 @@ def test_the_path_of_any_trace_is_whole(
         for start, duration, stream, correlation in activities
     ]
     trace = link(spans_of(spans), kernels_of(kernels))
-    made = critical_path(trace, *((window[0], sum(window)) if window else (None, None)))
-    if made.end > made.start:
-        check(trace, made)
+    path = critical_path(trace, *((window[0], sum(window)) if window else (None, None)))
+    if path.end > path.start:
+        check(trace, path)
     else:
-        assert not made.path.height
+        assert not path.path.height
 
 
 def test_edges_that_lead_backwards_are_refused() -> None:

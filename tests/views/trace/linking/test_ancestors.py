@@ -1,4 +1,4 @@
-"""What is around a span, against climbing level by level; calls that make each other."""
+"""The span around a span, against climbing level by level; calls that make each other."""
 
 from __future__ import annotations
 

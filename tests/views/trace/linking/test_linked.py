@@ -27,7 +27,7 @@ def named(made: Linked, column: str) -> list[str | None]:
 
 
 def test_a_kernel_belongs_to_the_innermost_op_around_its_launch() -> None:
-    made = linked(
+    trace = linked(
         [
             span("step", "ProfilerStep#3", 0, 100, step=3),
             span("op", "outer", 10, 50),
@@ -37,22 +37,22 @@ def test_a_kernel_belongs_to_the_innermost_op_around_its_launch() -> None:
         ],
         [kernel("gemm", 60, 70, correlation=7)],
     )
-    assert named(made, "op") == ["inner"]
-    assert named(made, "runtime") == ["cudaLaunchKernel"]
-    assert made.activities["step"].to_list() == [3]
-    parents = dict(zip(made.ops["name"], parents_of(made), strict=True))
-    rows = {name: row for row, name in enumerate(made.ops["name"])}
+    assert named(trace, "op") == ["inner"]
+    assert named(trace, "runtime") == ["cudaLaunchKernel"]
+    assert trace.activities["step"].to_list() == [3]
+    parents = dict(zip(trace.ops["name"], parents_of(trace), strict=True))
+    rows = {name: row for row, name in enumerate(trace.ops["name"])}
     assert parents["inner"] == rows["outer"]
     assert parents["outer"] == rows["ProfilerStep#3"]
     assert parents["other"] is None
-    own = dict(zip(made.ops["name"], made.ops["self"].to_list(), strict=True))
+    own = dict(zip(trace.ops["name"], trace.ops["self"].to_list(), strict=True))
     assert own == {
         "ProfilerStep#3": 60, "outer": 20, "inner": 15, "cudaLaunchKernel": 5, "other": 20,
     }  # fmt: skip
 
 
 def test_without_the_launch_the_external_id_tells_the_op() -> None:
-    made = linked(
+    trace = linked(
         [span("op", "graph", 0, 10, external=5), span("op", "add", 20, 30, external=6)],
         [
             kernel("a", 40, 50, correlation=1, external=6),
@@ -60,12 +60,12 @@ def test_without_the_launch_the_external_id_tells_the_op() -> None:
             kernel("c", 60, 70, correlation=0),
         ],
     )
-    assert named(made, "op") == ["add", None, None]
-    assert made.activities["runtime"].to_list() == [None, None, None]
+    assert named(trace, "op") == ["add", None, None]
+    assert trace.activities["runtime"].to_list() == [None, None, None]
 
 
 def test_a_launch_in_a_range_belongs_to_the_op_that_its_id_names() -> None:
-    made = linked(
+    trace = linked(
         [
             span("op", "record_param_comms", 0, 50, external=1),
             span("user", "nccl:all_reduce", 5, 45, external=2),
@@ -74,11 +74,11 @@ def test_a_launch_in_a_range_belongs_to_the_op_that_its_id_names() -> None:
         ],
         [kernel("ncclDevKernel_AllReduce", 60, 70, correlation=c) for c in (7, 8)],
     )
-    assert named(made, "op") == ["record_param_comms", "nccl:all_reduce"]
+    assert named(trace, "op") == ["record_param_comms", "nccl:all_reduce"]
 
 
 def test_python_functions_have_a_tree_of_their_own() -> None:
-    made = linked(
+    trace = linked(
         [
             span("python", "train", 0, 100, python_id=1),
             span("op", "aten::mm", 10, 30),
@@ -88,14 +88,14 @@ def test_python_functions_have_a_tree_of_their_own() -> None:
         ],
         [],
     )
-    names = made.ops["name"].cast(pl.String).to_list()
-    parents = [None if p is None else names[p] for p in parents_of(made)]
+    names = trace.ops["name"].cast(pl.String).to_list()
+    parents = [None if p is None else names[p] for p in parents_of(trace)]
     found = dict(zip(names, parents, strict=True))
     assert found == {"train": None, "aten::mm": None, "forward": "train", "helper": "train"}
 
 
 def test_python_functions_that_call_each_other_in_a_circle_do_not() -> None:
-    made = linked(
+    trace = linked(
         [
             span("python", "a", 0, 100, python_id=1, python_parent=2),
             span("python", "b", 10, 90, python_id=2, python_parent=1),
@@ -103,11 +103,11 @@ def test_python_functions_that_call_each_other_in_a_circle_do_not() -> None:
         ],
         [],
     )
-    assert parents_of(made) == [None, 0, 1]
+    assert parents_of(trace) == [None, 0, 1]
 
 
 def test_a_span_that_outlasts_its_caller_is_counted_and_kept() -> None:
-    made = linked(
+    trace = linked(
         [
             span("op", "a", 0, 20),
             span("op", "b", 10, 30),
@@ -115,26 +115,26 @@ def test_a_span_that_outlasts_its_caller_is_counted_and_kept() -> None:
         ],
         [kernel("k", 40, 50, correlation=1)],
     )
-    assert made.crossing == 1
-    assert made.ops["self"].to_list() == [10, 19, 1]
-    assert named(made, "op") == ["b"]
+    assert trace.crossing == 1
+    assert trace.ops["self"].to_list() == [10, 19, 1]
+    assert named(trace, "op") == ["b"]
 
 
 def test_correlations_far_apart_join_as_well() -> None:
     far = 2**63
-    made = linked(
+    trace = linked(
         [
             span("runtime", "near", 0, 1, correlation=1),
             span("runtime", "far", 2, 3, correlation=far),
         ],
         [kernel("k", 5, 6, correlation=c) for c in (far, 1, 2, None)],
     )
-    assert named(made, "runtime") == ["far", "near", None, None]
+    assert named(trace, "runtime") == ["far", "near", None, None]
 
 
 def test_rules_of_the_user_come_into_their_own() -> None:
     rules = Rules(kernels=[("my_reduce", "all_reduce")], eligible=frozenset({"my::mm"}))
-    made = linked(
+    trace = linked(
         [
             span("op", "my::mm", 0, 10),
             span("runtime", "cudaLaunchKernel", 1, 2, correlation=1),
@@ -142,46 +142,46 @@ def test_rules_of_the_user_come_into_their_own() -> None:
         [kernel("my_reduce_v2", 20, 30, correlation=1), kernel("ncclDevKernel_X", 30, 40)],
         rules,
     )
-    assert made.activities["role"].to_list() == ["communication", "kernel"]
-    assert operators(made)["tensor_core_eligible"].to_list() == [True]
+    assert trace.activities["role"].to_list() == ["communication", "kernel"]
+    assert operators(trace)["tensor_core_eligible"].to_list() == [True]
 
 
 def test_an_empty_trace_has_no_numbers_and_no_errors() -> None:
-    made = linked([], [])
-    sums = overview(made)
+    trace = linked([], [])
+    sums = overview(trace)
     assert (sums.devices.height, sums.steps.height, sums.timeline.height) == (0, 0, 0)
     assert (sums.mean, sums.tensor_core, sums.tensor_core_eligible) == ({}, None, None)
-    assert overview(made, compat=True).mean == {}
-    for frame in (operators(made), operators(made, "shapes+stack"), kernels(made),
-                  kernels(made, "launch"), step_trace(made), op_statistics(made)):  # fmt: skip
+    assert overview(trace, compat=True).mean == {}
+    for frame in (operators(trace), operators(trace, "shapes+stack"), kernels(trace),
+                  kernels(trace, "launch"), step_trace(trace), op_statistics(trace)):  # fmt: skip
         assert frame.height == 0
         assert frame.width > 5
 
 
 def test_kernels_that_haiprof_recorded_itself_need_no_ops() -> None:
-    made = linked(
+    trace = linked(
         [span("step", "step", 0, 100, step=1), span("dataloader", "next", 0, 30),
          span("phase", "forward", 30, 100)],
         [kernel("ncclDevKernel_AllGather", 40, 60), kernel("gemm", 50, 90)],
     )  # fmt: skip
-    sums = overview(made)
+    sums = overview(trace)
     parts = sums.steps.select("kernel", "communication", "dataloader", "cpu", "other").to_dicts()
     assert parts == [{"kernel": 40, "communication": 10, "dataloader": 30, "cpu": 20, "other": 0}]
     assert sums.devices["tensor_core"].to_list() == [None]
     assert sums.devices["sm_efficiency"].to_list() == [None]
-    assert kernels(made, "launch")["op"].to_list() == [None, None]
+    assert kernels(trace, "launch")["op"].to_list() == [None, None]
 
 
-def test_threads_of_equal_calls_are_told_apart() -> None:
+def test_threads_of_equal_calls_are_distinguished() -> None:
     rows = [span("op", "a", 0, 10, thread=t) for t in (9, 4, 7)]
-    made = linked(rows, [])
-    assert made.ops["thread"].to_list() == [4, 7, 9]
-    assert parents_of(made) == [None, None, None]
+    trace = linked(rows, [])
+    assert trace.ops["thread"].to_list() == [4, 7, 9]
+    assert parents_of(trace) == [None, None, None]
 
 
 def test_odd_values_are_no_measurements() -> None:
     odd = [float("nan"), float("inf"), -1.0, None]
-    made = linked(
+    trace = linked(
         [span("step", "step", 0, 100), span("op", "a", 0, 2**62)],
         [
             kernel("k", 0, 10, blocks_per_sm=value, occupancy=value, external=1, device=0)
@@ -189,10 +189,10 @@ def test_odd_values_are_no_measurements() -> None:
         ]
         + [kernel("back", 20, 10), kernel("long", 0, 2**62)],
     )
-    sums = overview(made)
+    sums = overview(trace)
     assert sums.steps["step"].to_list() == [None]
     assert sums.devices.select("sm_efficiency", "occupancy").row(0) == (None, None)
-    rows = {row["name"]: row for row in kernels(made).iter_rows(named=True)}
+    rows = {row["name"]: row for row in kernels(trace).iter_rows(named=True)}
     assert (rows["k"]["blocks_per_sm"], rows["k"]["occupancy"]) == (None, None)
     assert rows["back"]["total"] == 0
-    assert operators(made)["host_total"].to_list() == [2**62]
+    assert operators(trace)["host_total"].to_list() == [2**62]
