@@ -1,4 +1,4 @@
-"""``haiprof export``: writes what a run tells for other programs."""
+"""``haiprof export``: writes a run for other programs."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 #: What can be written.
 FORMATS: Final = ("csv", "perfetto", "chrome", "tensorboard", "parquet")
-#: In msprof's manner: what stands before the run, and which form it has if none is asked for.
+#: The words before the run, as in msprof; the default form of each.
 KINDS: Final = {"summary": "csv", "timeline": "json"}
 
-_Told = Callable[[str], None]
+_OnItem = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be written of a run, and where to.
+    """What to write of a run, and where.
 
     Attributes:
         to: one of :data:`FORMATS`, or empty.
@@ -53,7 +53,7 @@ def export(words: Sequence[str], wanted: Wanted, executor: Executor | None = Non
     """Write a run in another format and print each file.
 
     Args:
-        words: a run folder, a log directory with one run, or traces; maybe one of :data:`KINDS`
+        words: a run folder, a log directory with one run, or traces; optionally one of :data:`KINDS`
             before it.
         wanted: what of it.
         executor: does the work of each rank.
@@ -73,13 +73,13 @@ def export(words: Sequence[str], wanted: Wanted, executor: Executor | None = Non
     else:
         from haiprof.export.chosen import chosen, traced
 
-        # What these two write is of nodes too.
+        # These two also write what belongs to nodes.
         all_of = chosen if wanted.to in ("perfetto", "parquet") else traced
-        with things_done(len(all_of(opened, wanted.rank))) as told:
+        with things_done(len(all_of(opened, wanted.rank))) as on_item:
             if kinds:
-                written = _as_msprof(opened, kinds[0], wanted, told)
+                written = _as_msprof(opened, kinds[0], wanted, on_item)
             else:
-                written = _in_format(opened, wanted, told)
+                written = _in_format(opened, wanted, on_item)
     say_problems(opened)
     for file in written:
         print(printable(str(file)))
@@ -90,7 +90,7 @@ def _check(kinds: Sequence[str], wanted: Wanted) -> None:
     if len(kinds) > 1 or (kinds and kinds[0] not in KINDS):
         hint = did_you_mean(kinds[0], KINDS) if len(kinds) == 1 else ""
         which = f"{hint} choose {' or '.join(KINDS)}".lstrip()
-        raise UsageError(f"{kinds[0]}: is no kind of export: {which}")
+        raise UsageError(f"{kinds[0]}: is not a kind of export: {which}")
     if kinds and to:
         raise UsageError(f"--to {to}: a {kinds[0]} has none: choose csv or json with --format")
     if form and (not kinds or form not in KINDS.values()):
@@ -101,7 +101,7 @@ def _check(kinds: Sequence[str], wanted: Wanted) -> None:
         )
     if to and to not in FORMATS:
         which = f"{did_you_mean(to, FORMATS)} choose {' or '.join(FORMATS)}".lstrip()
-        raise UsageError(f"--to {to}: is no format: {which}")
+        raise UsageError(f"--to {to}: is not a format: {which}")
     if wanted.rank is not None and not kinds and to in ("", "csv"):
         raise UsageError("--rank: the views as CSV are of all ranks: choose another --to")
     start, until = wanted.start or 0.0, wanted.until
@@ -114,29 +114,29 @@ def _check(kinds: Sequence[str], wanted: Wanted) -> None:
 def _views(opened: Analyzer, run: str, out: Path) -> list[Path]:
     from haiprof.export import csv
 
-    with things_done(len(csv.VIEWS)) as told:
-        written = csv.write(opened, out, told)
+    with things_done(len(csv.VIEWS)) as on_item:
+        written = csv.write(opened, out, on_item)
     if not written:
         raise HaiprofError(f"{run}: no view of this run has a row, so nothing was written")
     return written
 
 
-def _in_format(opened: Analyzer, wanted: Wanted, told: _Told) -> list[Path]:
+def _in_format(opened: Analyzer, wanted: Wanted, on_item: _OnItem) -> list[Path]:
     from haiprof.export import chrome, parquet, perfetto, tensorboard
 
     if wanted.to == "perfetto":
-        perfetto.write(opened, wanted.out, wanted.rank, opened.clock_by_node(), told)
+        perfetto.write(opened, wanted.out, wanted.rank, opened.clock_by_node(), on_item)
         return [wanted.out]
     if wanted.to == "chrome":
-        return chrome.write(opened, wanted.out, wanted.rank, told)
+        return chrome.write(opened, wanted.out, wanted.rank, on_item)
     if wanted.to == "tensorboard":
-        return tensorboard.write(opened, wanted.out, wanted.rank, told)
-    return parquet.write(opened, wanted.out, wanted.rank, told)
+        return tensorboard.write(opened, wanted.out, wanted.rank, on_item)
+    return parquet.write(opened, wanted.out, wanted.rank, on_item)
 
 
-def _as_msprof(opened: Analyzer, kind: str, wanted: Wanted, told: _Told) -> list[Path]:
+def _as_msprof(opened: Analyzer, kind: str, wanted: Wanted, on_item: _OnItem) -> list[Path]:
     from haiprof.export import msprof
 
     write = msprof.write_summary if kind == "summary" else msprof.write_timeline
     form = cast(Literal["csv", "json"], wanted.form or KINDS[kind])
-    return write(opened, wanted.out, wanted.rank, form, told)
+    return write(opened, wanted.out, wanted.rank, form, on_item)

@@ -115,7 +115,7 @@ def test_two_hosts_become_one_run(net: Path) -> None:
     )
     done = haiprof("collect", "a:logs", f"b:{net}/b/logs", "--into", "all")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "all/v2: 2 nodes, 2 processes, 2 of them new or with more\n"
+    assert done.stdout == "all/v2: 2 nodes, 2 processes, 2 of them new or updated\n"
     merged = contents(Path("all/v2"))
     expected = {**contents(one), **contents(two)}
     assert merged.pop("run.json") in (
@@ -207,7 +207,7 @@ def test_a_folder_that_two_hosts_share_is_taken_once(net: Path) -> None:
     record(net / "a/logs", "b", 1)
     (net / "b").symlink_to(net / "a")
     done = haiprof("collect", "a:logs", "b:logs", "--into", "all")
-    assert done.stdout == "all/v2: 2 nodes, 2 processes, 4 of them new or with more\n"
+    assert done.stdout == "all/v2: 2 nodes, 2 processes, 4 of them new or updated\n"
     assert contents(Path("all/v2")) == contents(net / "a/logs/v2")
 
 
@@ -294,11 +294,11 @@ def test_many_hosts_are_named_once(net: Path) -> None:
         'rm "$here/now-$1"\n'
     )
     done = haiprof("collect", "logs", "--hostfile", net / "hosts", "--into", "all")
-    assert done.stdout == "all/v2: 20 nodes, 20 processes, 40 of them new or with more\n"
+    assert done.stdout == "all/v2: 20 nodes, 20 processes, 40 of them new or updated\n"
     assert set(Analyzer("all").ranks) == set(range(20))
     assert 1 < max(map(int, (net / "at-once").read_text().split())) <= 8
     done = haiprof("collect", "logs", "--nodes", "n1,n2", "--into", "two")
-    assert done.stdout == "two/v2: 2 nodes, 2 processes, 4 of them new or with more\n"
+    assert done.stdout == "two/v2: 2 nodes, 2 processes, 4 of them new or updated\n"
     environment = {**os.environ, "HAIPROF_HOSTFILE": str(net / "hosts")}
     done = haiprof("collect", "logs", "-n", "3", "--into", "three", env=environment)
     assert done.stdout.startswith("three/v2: 3 nodes")
@@ -311,7 +311,7 @@ def test_many_hosts_are_named_once(net: Path) -> None:
         (["--", "-oProxyCommand=x:logs"], "is not a valid host name"),
         (["a:"], "a:: which folder? give it behind the colon"),
         (["a:x\ny"], "with a line break in its name cannot be collected"),
-        (["logs", "--nodes", "3"], "3 hosts are wanted and 0 are known"),
+        (["logs", "--nodes", "3"], "3 hosts were requested and 0 are known"),
         (["logs", "--nodes", "a,-b"], "'-b' is not a valid host name"),
         ([], "[HOST:]DIR..."),
     ],
@@ -364,7 +364,7 @@ def test_what_grows_is_taken_as_far_as_it_is_and_the_rest_later(net: Path) -> No
     write_process(folder, 1, "a")
     done = haiprof(*words)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "all/v2: 1 node, 2 processes, 1 of them new or with more\n"
+    assert done.stdout == "all/v2: 1 node, 2 processes, 1 of them new or updated\n"
     assert contents(Path("all/v2")) == contents(folder)
     assert closed.name in names_in("all/v2/a#1")
     assert tree(Path("all/v2/a#0")) == before
@@ -506,7 +506,7 @@ def test_ctrl_c_leaves_what_is_whole(net: Path, slow: Path) -> None:
     assert process.returncode == 130
     assert out == ""
     assert err == (
-        "haiprof: interrupted: what has come is whole, and the same command brings the rest\n"
+        "haiprof: interrupted: what has arrived is complete; run the same command for the rest\n"
     )
     assert not list(Path("all").rglob("*.partial"))
     assert names_in("all/v2") == ["a", "a#0", "run.json"]
@@ -594,7 +594,7 @@ def test_a_full_disk_leaves_what_is_whole(net: Path, small_disk: Path) -> None:
     assert done.returncode == 1
     assert only_line(done) == (
         f"haiprof: {small_disk}/all: No space left on device: "
-        "what has come is whole, and the same command brings the rest"
+        "what has arrived is complete; run the same command for the rest"
     )
     assert set(Analyzer(small_disk / "all/v2").ranks) == {0}
     assert not list(small_disk.rglob("*.partial"))

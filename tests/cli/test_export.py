@@ -77,10 +77,16 @@ def test_in_the_manner_of_msprof(tmp_path: Path, trace: Path, kind: str, form: s
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["lines", "{}"], "lines: is no kind of export: did you mean 'timeline'? choose summary"),
-        (["summery", "{}"], "summery: is no kind of export: did you mean 'summary'? choose"),
-        (["{}", "--to", "parqet"], "--to parqet: is no format: did you mean 'parquet'? choose csv"),
-        (["summary", "timeline", "{}"], "summary: is no kind of export"),
+        (
+            ["lines", "{}"],
+            "lines: is not a kind of export: did you mean 'timeline'? choose summary",
+        ),
+        (["summery", "{}"], "summery: is not a kind of export: did you mean 'summary'? choose"),
+        (
+            ["{}", "--to", "parqet"],
+            "--to parqet: is not a format: did you mean 'parquet'? choose csv",
+        ),
+        (["summary", "timeline", "{}"], "summary: is not a kind of export"),
         (["summary", "{}", "--to", "csv"], "--to csv: a summary has none"),
         (["summary", "{}", "--format", "xml"], "--format xml: choose csv or json"),
         (["{}", "--format", "json"], "--format json: only a summary or timeline has one"),

@@ -113,7 +113,7 @@ def test_one_that_is_watched_from_outside_is_listed_and_says_who_ends_it(
             assert told["run_dir"] == str(attached.run_dir)
             done = haiprof("stop", "r")
             assert done.returncode == 4
-            assert "only watched from outside; the command that does so ends it" in done.stderr
+            assert "only observed from outside; the command that does so ends it" in done.stderr
             attached.end()
             assert listed() == []
         finally:

@@ -191,7 +191,7 @@ def test_a_script_is_recorded_and_summed_up(tmp_path: Path, shm: Path, script: P
     assert lines[0] == f"haiprof: run {run}"
     assert [line.startswith("haiprof:   ") for line in lines[1:4]] == [True] * 3
     assert "steps, median" in lines[1]
-    assert lines[4:] == [f"haiprof: see it with: haiprof report logs/{run.name}"]
+    assert lines[4:] == [f"haiprof: view it with: haiprof report logs/{run.name}"]
     (rank,) = (p for p in run.glob("*#0"))
     assert process_file(rank)["state"] == "closed"
     assert read_table(rank, "spans")["name"].to_pylist().count("load") == 20
@@ -280,7 +280,7 @@ def test_a_run_of_many_processes_is_not_read_before_the_end_is_passed_on(tmp_pat
     assert done.stderr.splitlines() == [
         f"haiprof: run {run}",
         "haiprof:   65 processes took part, too many to sum them up here",
-        f"haiprof: see it with: haiprof report {run}",
+        f"haiprof: view it with: haiprof report {run}",
     ]
 
 

@@ -69,7 +69,7 @@ def test_flush_and_stop_reach_the_ranks_of_every_host(cluster: Cluster) -> None:
     first, second = done.stdout.splitlines()
     assert first.startswith("n1: n1#0 (pid ")
     assert second.startswith("n2: n2#1 (pid ")
-    assert first.endswith(f"): everything up to now is in {run_dir}")
+    assert first.endswith(f"): everything recorded so far is in {run_dir}")
     assert (cluster.folder / "disk-n2/r/n2#1/spans-0.arrows").exists()
     done = haiprof("stop", "train.py", *BOTH)
     assert (done.returncode, done.stderr) == (0, "")

@@ -195,7 +195,7 @@ def test_a_host_without_haiprof_is_told_in_one_line(tmp_path: Path) -> None:
     environment = {**os.environ, "HAIPROF_SSH_COMMAND": way}
     done = haiprof("run", "--hosts", "nodeA", "--log-dir", tmp_path, "true", env=environment)
     assert done.returncode == 1
-    told = f"nodeA#0: haiprof: it is not there, or another one: {sys.executable}\n"
+    told = f"nodeA#0: haiprof: missing here, or another version: {sys.executable}\n"
     assert done.stderr.startswith(told)
     assert "Traceback" not in done.stderr
 
@@ -276,7 +276,7 @@ def test_more_nodes_than_hosts_are_refused_in_one_line(tmp_path: Path) -> None:
         done = haiprof("run", *hosts, *words, cwd=tmp_path)
         assert done.returncode == 2
         line = only_line(done)
-        assert f"8 hosts are wanted and {len(hosts)} are known" in line
+        assert f"8 hosts were requested and {len(hosts)} are known" in line
         assert "--hosts a,b,... or --hostfile FILE before the command" in line
         assert "HAIPROF_HOSTS" in line
     assert [p.name for p in tmp_path.iterdir()] == ["train.py"]
@@ -325,7 +325,7 @@ def test_a_hostfile_may_hold_addresses(tmp_path: Path) -> None:
     [
         (["--hostfile", "nowhere"], "nowhere: No such file or directory"),
         (["--hosts", "a,-oProxyCommand=x"], "'-oProxyCommand=x' is not a valid host name"),
-        (["--hosts", ","], "no hosts are wanted and 0 are known"),
+        (["--hosts", ","], "no hosts were requested and 0 are known"),
     ],
 )
 def test_hosts_that_cannot_be_are_refused_in_one_line(words: list[str], told: str) -> None:

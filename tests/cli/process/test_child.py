@@ -112,7 +112,7 @@ def test_a_key_of_the_terminal_reaches_the_command_once(
                                    *counting(told, name)])  # fmt: skip
     wait_ready(told, process)
     os.write(master, key)
-    read_until(master, b"see it with")
+    read_until(master, b"view it with")
     assert process.wait(60) == 0
     os.close(master)
     assert told.read_text() == f"heard {[int(getattr(signal, name))]}"
@@ -144,10 +144,10 @@ def test_ctrl_z_stops_both_and_fg_goes_on(tmp_path: Path) -> None:
     wait_for(told.exists, what="the command's start")
     os.write(master, b"\x1a")
     stopped = read_until(master, b"status 148")
-    assert b"see it with" not in stopped
+    assert b"view it with" not in stopped
     Path(f"{told}.go").touch()
     said = read_until(master, b"status 5")
-    assert b"see it with" in said
+    assert b"view it with" in said
     assert process.wait(60) == 0
     os.close(master)
 
