@@ -61,7 +61,7 @@ EXCEPTIONS = {
     # In /proc, and in control groups where the kernel says that they are mounted.
     ("recorder/memory_kills.py", "file.read_text('utf-8', 'replace')"),
     # Files of haiprof itself.
-    ("control/room.py", "path.open('rb')"),
+    ("control/container_folder.py", "path.open('rb')"),
     ("answers/kept_overview.py", "file.read_bytes()"),
 }
 

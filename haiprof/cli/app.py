@@ -147,19 +147,17 @@ def attach(
     from haiprof.cli import attach as command
     from haiprof.cli.process.console import say
     from haiprof.common.places import run_dir_for
-    from haiprof.control.attach import Wanted
+    from haiprof.control.attach import RecordingPlan
 
     run = name or command.made_up_run(target)
     folder = run_dir_for(log_dir.expanduser(), run, say).parent
-    wanted = Wanted(run, folder, seconds, warmup, trace, options)
+    plan = RecordingPlan(run, folder, seconds, warmup, trace, options)
     if hosts := _hosts(nodes, hostfile):
         from haiprof.cli.hosts.attach import attach_on
 
-        code = attach_on(hosts, target, wanted, dry_run=dry_run, report=report)
+        code = attach_on(hosts, target, plan, dry_run=dry_run, report=report)
     else:
-        code = command.attach_to(
-            target, wanted, dry_run=dry_run, report=report, commands=commands()
-        )
+        code = command.attach_to(target, plan, dry_run=dry_run, report=report, commands=commands())
     raise typer.Exit(code)
 
 
@@ -256,12 +254,12 @@ def export(
     dask: _Dask = None,
 ) -> None:
     """Write a run for other programs: a trace viewer, TensorBoard, tables."""
-    from haiprof.cli.export import Wanted
+    from haiprof.cli.export import ExportOptions
     from haiprof.cli.export import export as write
     from haiprof.cli.process.executors import executor_of
 
     with executor_of(workers, dask) as executor:
-        write(words, Wanted(to, form, out, rank, start, until), executor)
+        write(words, ExportOptions(to, form, out, rank, start, until), executor)
 
 
 @app.command()

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from haiprof.cli.process.console import say, spinner
 from haiprof.common.printable import printable
 from haiprof.control.client import ControlError, ask
-from haiprof.control.jobs import OUTSIDE, Ambiguous, Process, at_once, meant
+from haiprof.control.jobs import OUTSIDE, Ambiguous, Process, at_once, matching
 
 #: With more ranks than this, equal answers are counted; errors still get a line each.
 _LINES: Final = 16
@@ -62,7 +62,7 @@ def ask_job(
     """
     with spinner(f"{request} {target}"):
         try:
-            ranks = meant(target)
+            ranks = matching(target)
         except Ambiguous as error:
             say(str(error))
             return AMBIGUOUS

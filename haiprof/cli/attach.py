@@ -12,7 +12,15 @@ from haiprof.cli.process.console import say, spinner
 from haiprof.cli.process.progress import seconds_passing
 from haiprof.common.choices import did_you_mean
 from haiprof.common.places import safe_name
-from haiprof.control.attach import Attached, AttachError, Wanted, alive, attach, bring, way_to
+from haiprof.control.attach import (
+    Attached,
+    AttachError,
+    RecordingPlan,
+    alive,
+    attach,
+    bring,
+    way_to,
+)
 from haiprof.control.client import ControlError
 from haiprof.control.find import Found, find
 from haiprof.control.jobs import at_once
@@ -30,7 +38,7 @@ _TELLING: Final = 3
 
 def attach_to(
     target: str,
-    plan: Wanted,
+    plan: RecordingPlan,
     *,
     dry_run: bool,
     report: bool,
@@ -71,7 +79,7 @@ def attach_to(
 
 def record(
     processes: Sequence[Found],
-    plan: Wanted,
+    plan: RecordingPlan,
     on_line: Callable[[str], None],
     stop: threading.Event | None = None,
 ) -> tuple[list[Path], int]:
@@ -125,7 +133,7 @@ def ways(processes: Sequence[Found]) -> tuple[list[str], int]:
 
 
 def _attach_all(
-    processes: Sequence[Found], plan: Wanted, on_line: Callable[[str], None]
+    processes: Sequence[Found], plan: RecordingPlan, on_line: Callable[[str], None]
 ) -> tuple[list[Attached], int]:
     reached: list[Attached] = []
     enough = threading.Event()
@@ -162,7 +170,7 @@ def _attach_all(
     return attached, NOT_ALL if failed or outside else 0
 
 
-def words(plan: Wanted, number: int, label: str) -> str:
+def words(plan: RecordingPlan, number: int, label: str) -> str:
     """Return the text beside the progress bar."""
     ranks = f"{number} processes" if number > 1 else label
     return f"{'tracing' if plan.trace else 'recording'} {ranks}"

@@ -29,7 +29,7 @@ _OnItem = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ExportOptions:
     """What to write of a run, and where.
 
     Attributes:
@@ -49,13 +49,13 @@ class Wanted:
     until: float | None = None
 
 
-def export(words: Sequence[str], wanted: Wanted, executor: Executor | None = None) -> None:
+def export(words: Sequence[str], options: ExportOptions, executor: Executor | None = None) -> None:
     """Write a run in another format and print each file.
 
     Args:
-        words: a run folder, a log directory with one run, or traces; optionally one of :data:`KINDS`
+        words: a run folder, a log directory with one run, or traces; maybe one of :data:`KINDS`
             before it.
-        wanted: what of it.
+        options: what to write, and where.
         executor: does the work of each rank.
 
     Raises:
@@ -63,30 +63,30 @@ def export(words: Sequence[str], wanted: Wanted, executor: Executor | None = Non
         UsageError: there is no such format, or it has no such option.
     """
     *kinds, run = words
-    _check(kinds, wanted)
+    _check(kinds, options)
     opened = open_run(run, executor)
-    if wanted.start is not None or wanted.until is not None:
-        until = math.inf if wanted.until is None else wanted.until
-        opened = opened.between(wanted.start or 0.0, until)
-    if not kinds and wanted.to in ("", "csv"):
-        written = _views(opened, run, wanted.out)
+    if options.start is not None or options.until is not None:
+        until = math.inf if options.until is None else options.until
+        opened = opened.between(options.start or 0.0, until)
+    if not kinds and options.to in ("", "csv"):
+        written = _views(opened, run, options.out)
     else:
         from haiprof.export.chosen import chosen, traced
 
         # These two also write what belongs to nodes.
-        all_of = chosen if wanted.to in ("perfetto", "parquet") else traced
-        with things_done(len(all_of(opened, wanted.rank))) as on_item:
+        all_of = chosen if options.to in ("perfetto", "parquet") else traced
+        with things_done(len(all_of(opened, options.rank))) as on_item:
             if kinds:
-                written = _as_msprof(opened, kinds[0], wanted, on_item)
+                written = _as_msprof(opened, kinds[0], options, on_item)
             else:
-                written = _in_format(opened, wanted, on_item)
+                written = _in_format(opened, options, on_item)
     say_problems(opened)
     for file in written:
         print(printable(str(file)))
 
 
-def _check(kinds: Sequence[str], wanted: Wanted) -> None:
-    to, form = wanted.to, wanted.form
+def _check(kinds: Sequence[str], options: ExportOptions) -> None:
+    to, form = options.to, options.form
     if len(kinds) > 1 or (kinds and kinds[0] not in KINDS):
         hint = did_you_mean(kinds[0], KINDS) if len(kinds) == 1 else ""
         which = f"{hint} choose {' or '.join(KINDS)}".lstrip()
@@ -102,9 +102,9 @@ def _check(kinds: Sequence[str], wanted: Wanted) -> None:
     if to and to not in FORMATS:
         which = f"{did_you_mean(to, FORMATS)} choose {' or '.join(FORMATS)}".lstrip()
         raise UsageError(f"--to {to}: is not a format: {which}")
-    if wanted.rank is not None and not kinds and to in ("", "csv"):
+    if options.rank is not None and not kinds and to in ("", "csv"):
         raise UsageError("--rank: the views as CSV are of all ranks: choose another --to")
-    start, until = wanted.start or 0.0, wanted.until
+    start, until = options.start or 0.0, options.until
     if not 0 <= start < math.inf:
         raise UsageError(f"--from {start:g}: give seconds after the run began, from 0 on")
     if until is not None and not until > start:
@@ -121,22 +121,22 @@ def _views(opened: Analyzer, run: str, out: Path) -> list[Path]:
     return written
 
 
-def _in_format(opened: Analyzer, wanted: Wanted, on_item: _OnItem) -> list[Path]:
+def _in_format(opened: Analyzer, options: ExportOptions, on_item: _OnItem) -> list[Path]:
     from haiprof.export import chrome, parquet, perfetto, tensorboard
 
-    if wanted.to == "perfetto":
-        perfetto.write(opened, wanted.out, wanted.rank, opened.clock_by_node(), on_item)
-        return [wanted.out]
-    if wanted.to == "chrome":
-        return chrome.write(opened, wanted.out, wanted.rank, on_item)
-    if wanted.to == "tensorboard":
-        return tensorboard.write(opened, wanted.out, wanted.rank, on_item)
-    return parquet.write(opened, wanted.out, wanted.rank, on_item)
+    if options.to == "perfetto":
+        perfetto.write(opened, options.out, options.rank, opened.clock_by_node(), on_item)
+        return [options.out]
+    if options.to == "chrome":
+        return chrome.write(opened, options.out, options.rank, on_item)
+    if options.to == "tensorboard":
+        return tensorboard.write(opened, options.out, options.rank, on_item)
+    return parquet.write(opened, options.out, options.rank, on_item)
 
 
-def _as_msprof(opened: Analyzer, kind: str, wanted: Wanted, on_item: _OnItem) -> list[Path]:
+def _as_msprof(opened: Analyzer, kind: str, options: ExportOptions, on_item: _OnItem) -> list[Path]:
     from haiprof.export import msprof
 
     write = msprof.write_summary if kind == "summary" else msprof.write_timeline
-    form = cast(Literal["csv", "json"], wanted.form or KINDS[kind])
-    return write(opened, wanted.out, wanted.rank, form, on_item)
+    form = cast(Literal["csv", "json"], options.form or KINDS[kind])
+    return write(opened, options.out, options.rank, form, on_item)

@@ -20,7 +20,7 @@ from recording import process_file, recorders, the_recorder, wait_for, wait_reco
 from haiprof.capture.socket import server
 from haiprof.cli.asking import ask_job
 from haiprof.common.places import control_socket
-from haiprof.control.attach import Wanted, attach
+from haiprof.control.attach import RecordingPlan, attach
 from haiprof.control.client import ControlError
 from haiprof.control.find import find
 from haiprof.control.jobs import Process
@@ -106,7 +106,7 @@ def test_one_that_is_watched_from_outside_is_listed_and_says_who_ends_it(
         try:
             # Its command line is empty for a moment after exec.
             (found,) = wait_for(lambda: find(str(sleeper.pid)))
-            attached = attach(found, Wanted("r", tmp_path / "logs", 60))
+            attached = attach(found, RecordingPlan("r", tmp_path / "logs", 60))
             (told,) = listed()
             assert (told["state"], told["run"], told["rank"]) == ("watched from outside", "r", 0)
             assert (told["pid"], told["why"]) == (sleeper.pid, attached.why)
@@ -221,11 +221,11 @@ def test_a_process_that_answers_anything_harms_nobody(said: dict[str, Any], shm:
     try:
         (told,) = listed()
         assert (told["state"], told["pid"]) == ("not answering", os.getpid())
-        assert "its answer is none" in told["why"]
-        assert "its answer is none" in haiprof("ps").stdout
+        assert "invalid answer" in told["why"]
+        assert "invalid answer" in haiprof("ps").stdout
         done = haiprof("stop", str(os.getpid()))
         assert done.returncode == 4
-        assert "its answer is none" in only_line(done)
+        assert "invalid answer" in only_line(done)
     finally:
         server.close_socket()
 
@@ -244,7 +244,7 @@ def test_many_ranks_are_summed_up(
             )
         return {}
 
-    monkeypatch.setattr("haiprof.cli.asking.meant", lambda target: known)
+    monkeypatch.setattr("haiprof.cli.asking.matching", lambda target: known)
     monkeypatch.setattr("haiprof.cli.asking._asked", asked)
     assert ask_job("r", "flush", 1.0, lambda result: "all is well") == 4
     out, err = capsys.readouterr()

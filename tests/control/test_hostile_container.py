@@ -17,10 +17,10 @@ from containers import USER, container
 from recording import wait_for
 
 from haiprof.control import inject
-from haiprof.control.attach import AttachError, Wanted, attach
+from haiprof.control.attach import AttachError, RecordingPlan, attach
 from haiprof.control.client import ControlError, ask
+from haiprof.control.container_folder import ContainerFolder
 from haiprof.control.find import find
-from haiprof.control.room import Room
 
 #: Puts something of its own in the place of each file that is put into its /tmp.
 SWAPS = """
@@ -54,7 +54,7 @@ def attacked(tmp_path: Path, put: str, answer: str = "") -> str:
 
     def reach(pid: int) -> None:
         try:
-            attached = attach(find(str(pid))[0], Wanted("r", tmp_path / "logs", 5))
+            attached = attach(find(str(pid))[0], RecordingPlan("r", tmp_path / "logs", 5))
             told.append(attached.why)
             attached.end()
         except AttachError as error:
@@ -98,7 +98,9 @@ def test_only_what_a_recorder_needs_is_copied_into_the_container(
     shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copied = []
-    monkeypatch.setattr(Room, "give", lambda _, source, wanted: copied.append(source.name))
+    monkeypatch.setattr(
+        ContainerFolder, "give", lambda _, source, wanted: copied.append(source.name)
+    )
     attacked(tmp_path, "pass", answer="open(path, 'r+').write('lacks haiprof email pyarrow')")
     assert copied == ["haiprof", "pyarrow"]
 

@@ -277,7 +277,7 @@ def test_a_deadlock_is_told_and_the_code_never_runs(tmp_path: Path) -> None:
     with running(tmp_path, body, head=head) as job:
         wait_for(lambda: waits_for_ever(job.pid))
         begun = time.monotonic()
-        with pytest.raises(NotReachedError, match="does not come to Python code") as told:
+        with pytest.raises(NotReachedError, match="does not reach Python code") as told:
             run_in(job.pid, mark("never"), timeout=0.5)
         assert time.monotonic() - begun < 5
         assert told.value.reason == "late"
@@ -373,7 +373,7 @@ def test_refusals_are_one_line_with_the_fix(tmp_path: Path) -> None:
             time.sleep(0.01)
         told = why_not(job.pid)
         assert told is not None
-        assert told.endswith(f"it is stopped; let it go on: kill -CONT {job.pid}")
+        assert told.endswith(f"it is stopped; resume it: kill -CONT {job.pid}")
         with pytest.raises(NotReachedError) as refused:
             run_in(job.pid, mark("never"))
         assert refused.value.reason == "stopped"

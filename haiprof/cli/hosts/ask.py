@@ -64,32 +64,32 @@ def ask_on(
     with Hosts(hosts, _MODULE, task) as everyone:
         with spinner(f"{request} {target}"):
             answered = _those_that_say("found", everyone)
-        meant = [host for host in answered if host.said["found"]]
+        matching = [host for host in answered if host.said["found"]]
         runs = sorted({run for host in answered for run in host.said["runs"]})
-        if target.isdecimal() and len(meant) > 1:
-            say(f"{target} is a process on each of {names(meant)}; name one of them, or a run")
+        if target.isdecimal() and len(matching) > 1:
+            say(f"{target} is a process on each of {names(matching)}; name one of them, or a run")
             return AMBIGUOUS
         if len(runs) > 1:
             say(str(Ambiguous(target, runs)))
             return AMBIGUOUS
         for why in dict.fromkeys(host.said["why"] for host in answered if "why" in host.said):
             say(f"{names([h for h in answered if h.said.get('why') == why])}: {why}")
-        complete = len(meant) == len(everyone.hosts)
-        if not meant:
+        complete = len(matching) == len(everyone.hosts)
+        if not matching:
             return NOBODY if len(answered) == len(everyone.hosts) else NOT_ALL
-        for host in meant:
+        for host in matching:
             host.node.send(b"a")
         with spinner(f"{request} {target}"):
             everyone.listen(ANSWER_SECONDS + timeout, lambda host: "answers" in host.said)
         code = print_answers(
             [
                 (f"{host.name}: ", Answer(*answer))
-                for host in meant
+                for host in matching
                 for answer in host.said.get("answers", ())
             ],
             line_of,
         )
-        for host in meant:
+        for host in matching:
             if "answers" not in host.said:
                 host.give_up("did not report the outcome; it may have been done there")
                 complete = False

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from haiprof.cli.asking import ask_ranks
 from haiprof.cli.hosts.fan_out_end import serve
-from haiprof.control.jobs import Ambiguous, meant, processes
+from haiprof.control.jobs import Ambiguous, matching, processes
 from haiprof.errors import HaiprofError
 
 
@@ -28,7 +28,7 @@ def _obey(task: dict[str, Any], control: int, send: Callable[..., None]) -> None
         send(processes=[process.as_json() for process in processes()])
         return
     try:
-        ranks = meant(task["target"])
+        ranks = matching(task["target"])
     except Ambiguous as error:
         send(found=0, runs=error.runs)
         return

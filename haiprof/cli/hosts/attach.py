@@ -17,14 +17,14 @@ from haiprof.cli.hosts.names import how_to_collect
 from haiprof.cli.process.console import say, spinner
 from haiprof.cli.process.progress import seconds_passing
 from haiprof.common.printable import printable
-from haiprof.control.attach import Wanted
+from haiprof.control.attach import RecordingPlan
 
 #: How long beginning and ending may take together, s: a little more than each takes at most there.
 _SPARE_SECONDS: Final = 60.0
 
 
 def attach_on(
-    hosts: Sequence[str], target: str, plan: Wanted, *, dry_run: bool, report: bool
+    hosts: Sequence[str], target: str, plan: RecordingPlan, *, dry_run: bool, report: bool
 ) -> int:
     """Record the processes that match ``target`` on every host, and say where the result is.
 
@@ -45,7 +45,9 @@ def attach_on(
         return _attach(everyone, target, plan, dry_run=dry_run, report=report)
 
 
-def _attach(everyone: Hosts, target: str, plan: Wanted, *, dry_run: bool, report: bool) -> int:
+def _attach(
+    everyone: Hosts, target: str, plan: RecordingPlan, *, dry_run: bool, report: bool
+) -> int:
     with spinner("looking for the job"):
         everyone.listen(ANSWER_SECONDS, until=lambda host: "found" in host.said)
     if everyone.interrupted:
@@ -79,7 +81,7 @@ def _attach(everyone: Hosts, target: str, plan: Wanted, *, dry_run: bool, report
     return 0 if done else NOT_ALL
 
 
-def _record(everyone: Hosts, with_job: Sequence[Host], plan: Wanted) -> None:
+def _record(everyone: Hosts, with_job: Sequence[Host], plan: RecordingPlan) -> None:
     """Have them begin, and wait until all have ended."""
     number = sum(host.said["found"] for host in with_job)
     text = f"{words(plan, number, '1 process')} on {len(with_job)} hosts"

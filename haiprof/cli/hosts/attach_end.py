@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from haiprof import schema
 from haiprof.cli.attach import record, ways
 from haiprof.cli.hosts.fan_out_end import serve
-from haiprof.control.attach import Wanted
+from haiprof.control.attach import RecordingPlan
 from haiprof.control.find import find
 from haiprof.errors import HaiprofError
 
@@ -48,7 +48,9 @@ def _obey(task: dict[str, Any], control: int, send: Callable[..., None]) -> None
     asked = dict(task["asked"])
     asked |= {"log_dir": Path(asked["log_dir"]), "options": tuple(map(tuple, asked["options"]))}
     try:
-        run_dirs, code = record(processes, Wanted(**asked), lambda line: send(told=line), stop)
+        run_dirs, code = record(
+            processes, RecordingPlan(**asked), lambda line: send(told=line), stop
+        )
     except HaiprofError as error:
         send(told=str(error))
         run_dirs, code = [], 3
