@@ -152,10 +152,10 @@ def _was_read(connection: socket.socket) -> bool:
 
 
 def _why_silent(who: str, pid: int, timeout: float, *, read: bool) -> str:
-    said = f"{who} did not answer within {timeout:g} s, so nothing was changed: "
+    said = f"{who} does not answer within {timeout:g} s, so nothing was changed: "
     if read:
         said = (
-            f"{who} has begun with it, but did not answer within {timeout:g} s; check with "
+            f"{who} has begun with it, but does not answer within {timeout:g} s; check with "
             "haiprof ps for the outcome: "
         )
     if _state(pid) in ("T", "t"):

@@ -99,8 +99,8 @@ def _valid(text: str) -> str:
 
 def attributes(rows: pl.DataFrame, verbatim: pl.Expr) -> Iterator[pl.Expr]:
     """Yield the members of JSON objects: as arguments themselves, or together as one of them."""
-    told = as_json(rows["attributes"])
-    inner = told.str.strip_chars_start("{").str.strip_suffix("}")
-    is_object = told.str.starts_with("{") & (inner.str.strip_chars() != "")
+    texts_of = as_json(rows["attributes"])
+    inner = texts_of.str.strip_chars_start("{").str.strip_suffix("}")
+    is_object = texts_of.str.starts_with("{") & (inner.str.strip_chars() != "")
     yield pl.when(verbatim & is_object).then(pl.format(",{}", inner))
-    yield member("attributes", pl.when(~verbatim).then(told))
+    yield member("attributes", pl.when(~verbatim).then(texts_of))

@@ -159,7 +159,7 @@ def test_several_runs_stay_several_and_one_can_be_chosen(net: Path) -> None:
     assert set(Analyzer("all/v1").ranks) == {0}
     done = haiprof("collect", "--run", "v1", "a:logs", "b:logs", "--into", "none")
     assert done.returncode == 3
-    assert only_line(done) == "haiprof: b:logs: no run v1 lies there"
+    assert only_line(done) == "haiprof: b:logs: has no run v1"
     done = haiprof("collect", "--run", "v4", "a:logs", "--into", "none")
     assert done.returncode == 1
 
@@ -309,7 +309,7 @@ def test_many_hosts_are_named_once(net: Path) -> None:
     [
         (["-oProxyCommand=x:logs"], "No such option: -o"),
         (["--", "-oProxyCommand=x:logs"], "is not a valid host name"),
-        (["a:"], "a:: which folder? give it behind the colon"),
+        (["a:"], "a:: missing folder: put it after the colon"),
         (["a:x\ny"], "with a line break in its name cannot be collected"),
         (["logs", "--nodes", "3"], "3 hosts were requested and 0 are known"),
         (["logs", "--nodes", "a,-b"], "'-b' is not a valid host name"),
@@ -428,7 +428,7 @@ def test_a_folder_that_is_not_there_and_one_without_runs_are_told_apart(net: Pat
     (net / "a/empty").mkdir(parents=True)
     (net / "a/file").write_text("x")
     for folder, told in [
-        ("empty", "no run lies there: give a log directory or a run's folder"),
+        ("empty", "has no run: give a log directory or a run's folder"),
         ("gone", "no such folder there, or it may not be read"),
         ("file", "no such folder there, or it may not be read"),
     ]:
@@ -438,7 +438,7 @@ def test_a_folder_that_is_not_there_and_one_without_runs_are_told_apart(net: Pat
     write_json(net / "a/empty/odd/run.json", {"format": "of another program"})
     done = haiprof("collect", "a:empty", "--into", "all")
     assert done.returncode == 1
-    assert "a:empty/odd/run.json: is of no run of haiprof, or cut off" in done.stderr
+    assert "a:empty/odd/run.json: not from a haiprof run, or cut off" in done.stderr
 
 
 def test_a_connection_that_is_lost_leaves_what_is_whole_and_is_taken_up(net: Path) -> None:
@@ -450,7 +450,7 @@ def test_a_connection_that_is_lost_leaves_what_is_whole_and_is_taken_up(net: Pat
     done = haiprof(*words)
     assert done.returncode == 3
     assert "haiprof: a:logs: the answer broke off" in done.stderr
-    assert "haiprof: a:logs: 2 folders have not come as a whole" in done.stderr
+    assert "haiprof: a:logs: 2 folders have not arrived completely" in done.stderr
     # Whole folders only, all of whose files are those of the source.
     there = contents(Path("all/v2"))
     assert there.items() <= {**contents(net / "b/logs/v2"), **contents(folder)}.items()
@@ -521,7 +521,7 @@ def test_one_that_is_killed_is_gone_on_with(net: Path, slow: Path) -> None:
     other = haiprof("collect", "a:logs", "--into", "all")
     assert other.returncode == 1
     assert only_line(other) == (
-        "haiprof: all: another haiprof collect writes into it: wait for its end"
+        "haiprof: all: another haiprof collect writes into it: wait until it ends"
     )
     process.kill()
     process.communicate()
@@ -554,7 +554,7 @@ def test_a_file_that_may_not_be_read_is_told(net: Path) -> None:
     done = haiprof("collect", "a:logs", "--into", "all")
     assert done.returncode == 3
     line = only_line(done)
-    assert line.startswith("haiprof: a:logs: 1 folder has not come as a whole (tar: ")
+    assert line.startswith("haiprof: a:logs: 1 folder has not arrived completely (tar: ")
     assert "v2/a#0/spans-0.arrow" in line
     assert "Permission denied" in line
     assert names_in("all/v2") == ["a", "run.json"]
@@ -657,7 +657,7 @@ def test_a_run_cannot_name_a_folder_elsewhere(net: Path, name: str) -> None:
     write_run(folder, run=name)
     done = haiprof("collect", "a:logs/v2", "--into", "all")
     assert done.returncode == 1
-    assert "a:logs/v2/run.json: is of no run of haiprof, or cut off" in done.stderr
+    assert "a:logs/v2/run.json: not from a haiprof run, or cut off" in done.stderr
     assert not list(Path("all").iterdir())
 
 

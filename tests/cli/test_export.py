@@ -59,7 +59,7 @@ def test_each_format_names_its_files(tmp_path: Path, trace: Path, to: str) -> No
     assert sorted(map(Path, done.stdout.splitlines())) == sorted(found)
     again = haiprof("export", trace, "-o", out, "--to", to)
     assert (again.returncode, again.stdout) == (1, "")
-    assert "out: is there already" in only_line(again)
+    assert "out: already exists" in only_line(again)
 
 
 @pytest.mark.parametrize("kind", ["summary", "timeline"])

@@ -47,7 +47,7 @@ def test_what_is_read_back_is_what_was_exported(tmp_path: Path, run: str) -> Non
 def test_a_run_of_ours_is_read_back_with_its_kernels_steps_and_phases(tmp_path: Path) -> None:
     opened = Analyzer(runs.make_gpu_run(tmp_path / "run", ranks=2))
     labels: list[str] = []
-    files = chrome.write(opened, tmp_path / "out", told=labels.append)
+    files = chrome.write(opened, tmp_path / "out", on_process=labels.append)
     assert labels == ["rank 0", "rank 1"]
     assert [file.name for file in files] == ["rank_0.json.gz", "rank_1.json.gz"]
     again = Analyzer(tmp_path / "out")

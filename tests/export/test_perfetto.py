@@ -258,7 +258,7 @@ def test_processes_of_one_number_and_names_of_any_kind_stay_apart(tmp_path: Path
 def test_one_rank_and_compressed(tmp_path: Path) -> None:
     opened = Analyzer(runs.make_gpu_run(tmp_path / "run", ranks=2))
     labels: list[str] = []
-    perfetto.write(opened, tmp_path / "one.pftrace.gz", 1, told=labels.append)
+    perfetto.write(opened, tmp_path / "one.pftrace.gz", 1, on_process=labels.append)
     assert labels == ["rank 1", "node n0"]
     told = perfetto_trace.read(tmp_path / "one.pftrace.gz")
     assert set(told.processes) == {"rank 1 on n0", "node n0"}

@@ -52,6 +52,6 @@ def test_what_is_there_stays(tmp_path: Path, kind: str) -> None:
         place.mkdir()
     else:
         place.symlink_to(tmp_path / "nowhere")
-    with pytest.raises(HaiprofError, match="out: is there already: remove it"), target.whole(place):
+    with pytest.raises(HaiprofError, match="out: already exists: remove it"), target.whole(place):
         pytest.fail("must not begin")
     assert kind != "file" or place.read_text() == "mine"
