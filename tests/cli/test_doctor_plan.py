@@ -134,8 +134,14 @@ def test_a_tree_without_pmus_says_so(tmp_path: Path) -> None:
     ("words", "told"),
     [
         (["--sysfs-root", "nowhere"], "--sysfs-root nowhere: does not exist"),
-        (["--sysfs-root", "empty"], "--sysfs-root empty: is no sysfs: there is no bus, class or"),
-        (["--sysfs-root", "tree", "--procfs-root", "empty"], "--procfs-root empty: is no procfs"),
+        (
+            ["--sysfs-root", "empty"],
+            "--sysfs-root empty: is not a sysfs: there is no bus, class or",
+        ),
+        (
+            ["--sysfs-root", "tree", "--procfs-root", "empty"],
+            "--procfs-root empty: is not a procfs",
+        ),
         (["--sysfs-root", "tree", "--cpu", "EPYC"], "VENDOR:FAMILY:MODEL"),
         (["--sysfs-root", "tree", "--require", "mem"], "--require asks about this machine"),
     ],

@@ -303,7 +303,7 @@ def other_python() -> str:
     ("other", "before", "why"),
     [
         (True, "", "its container has no haiprof, and this one is for Python 3."),
-        (False, "mount -o remount,ro /; mount -o remount,ro /dev/shm", "none can be copied there: /"),
+        (False, "mount -o remount,ro /; mount -o remount,ro /dev/shm", "be copied there: /"),
         (False, "rmdir tmp; ln -s /dev/shm tmp; mount -o remount,noexec /dev/shm", "given none: /"),
     ],
 )

@@ -114,7 +114,7 @@ def test_the_clock_of_this_machine_is_looked_at(tmp_path: Path) -> None:
 def test_a_root_that_is_none_stops_the_command_line_before_the_command(tmp_path: Path) -> None:
     done = haiprof("run", "--sysfs-root", tmp_path, "touch", tmp_path / "ran")
     assert done.returncode == 2
-    assert done.stderr.startswith(f"haiprof: --sysfs-root '{tmp_path}' is no sysfs: there is no")
+    assert done.stderr.startswith(f"haiprof: --sysfs-root '{tmp_path}' is not a sysfs: there is no")
     assert not (tmp_path / "ran").exists()
 
 

@@ -1,7 +1,7 @@
 """What haiprof attaches to torch and Python to record a job without a change in its code.
 
 Each hook stands alone: one that cannot be attached to this torch is reported and left out, the
-others work. docs/phases.md tells what is made of them.
+others work. docs/phases.md describes what they record.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def report_kept() -> None:
 
     It is worth no ring of its own: a process that only imports torch records nothing. Never raises.
     """
-    # Not under the lock: a listener may wait for a lock whose holder is about to call us.
+    # Not under the lock: a listener may wait for a lock whose owner is about to call us.
     while _core.ring_open() and _report is not None:
         try:
             text = _kept.popleft()
@@ -140,7 +140,9 @@ def report_kept() -> None:
 
 def _after_fork() -> None:
     global _lock
-    _lock = threads.reentrant_lock()  # the parent's may have been held by a thread that is not here
+    _lock = (
+        threads.reentrant_lock()
+    )  # the parent's may have been locked by a thread that is not here
 
 
 os.register_at_fork(after_in_child=_after_fork)

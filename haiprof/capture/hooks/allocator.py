@@ -6,7 +6,7 @@ from haiprof import _core
 
 
 class AllocatorFigures:
-    """What ``torch.cuda.memory_stats()`` tells, and each running out of memory."""
+    """The numbers of ``torch.cuda.memory_stats()``, and each out-of-memory event."""
 
     name = "allocator"
 

@@ -110,7 +110,7 @@ class BackwardCalls:
 
         Args:
             watcher: reports ``torch.autograd.backward``, if there is one; its owner undoes it.
-            trouble: is told why that cannot be watched.
+            trouble: called with the reason if that cannot be watched.
         """
         self._watcher = watcher
         self._trouble = trouble

@@ -158,16 +158,16 @@ class CudaCalls:
                 f"{counts['kernels']} kernels and {counts['others']} other GPU activities; taking "
                 f"them over took {counts['thread_ns'] / 1e6:.1f} ms of CPU time",
             )
-        timed, left_out = counts["device_spans"], _told(counts, _SPANS_LEFT_OUT)
+        timed, left_out = counts["device_spans"], _listed(counts, _SPANS_LEFT_OUT)
         if timed or left_out:
-            told = f"; left out: {left_out}" if left_out else ""
-            self._report("gpu", f"{timed} intervals timed on the GPU{told}")
+            rest = f"; left out: {left_out}" if left_out else ""
+            self._report("gpu", f"{timed} intervals timed on the GPU{rest}")
         for what, causes in (("activity", _KERNEL_LOSSES), ("intervals", _SPAN_LOSSES)):
-            if lost := _told(counts, causes):
+            if lost := _listed(counts, causes):
                 self._report("lost", f"GPU {what} lost: {lost}")
 
 
-def _told(counts: Mapping[str, int], causes: Mapping[str, str]) -> str:
+def _listed(counts: Mapping[str, int], causes: Mapping[str, str]) -> str:
     return ", ".join(f"{counts[cause]} {text}" for cause, text in causes.items() if counts[cause])
 
 
@@ -184,7 +184,7 @@ def torch_profiler() -> tuple[bool, bool]:
 
 def _after_fork() -> None:
     global _lock
-    _lock = threads.lock()  # the parent's may have been held by a thread that is not here
+    _lock = threads.lock()  # the parent's may have been locked by a thread that is not here
 
 
 os.register_at_fork(after_in_child=_after_fork)

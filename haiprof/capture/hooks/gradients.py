@@ -57,7 +57,7 @@ class GradientSync:
         watch = self._watch(weakref.ref(model))
         self._hooks.append(parameter.register_post_accumulate_grad_hook(watch))
 
-    def _watch(self, whose: weakref.ref[Any]) -> Callable[[Any], None]:
+    def _watch(self, model_reference: weakref.ref[Any]) -> Callable[[Any], None]:
         import torch
 
         engine = torch.autograd.Variable._execution_engine
@@ -73,7 +73,7 @@ class GradientSync:
             if compiling():  # first, so that nothing else of this is compiled
                 return
             with contextlib.suppress(Exception):
-                model = whose()
+                model = model_reference()
                 if model is None or not model.require_backward_grad_sync:
                     return
                 task = task_id()

@@ -9,7 +9,7 @@ from haiprof import _core
 
 
 class CollectorPauses:
-    """What ``gc.callbacks`` tells; torch is not needed for it."""
+    """Pauses reported by ``gc.callbacks``; torch is not needed for them."""
 
     name = "gc"
 

@@ -1,4 +1,4 @@
-"""A function of somebody else's, replaced by one that does the same and tells us.
+"""A foreign function, replaced by one that does the same and reports its calls.
 
 Tests: tests/capture/hooks/test_install.py.
 """
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 #: Returns what is to be entered around a call with these arguments.
 Around = Callable[[tuple[Any, ...], dict[str, Any]], AbstractContextManager[Any]]
-#: Is told what such a call returned.
+#: Called with the result of such a call.
 Note = Callable[[tuple[Any, ...], dict[str, Any], Any], None]
 
 _NOTHING: Final = contextlib.nullcontext()

@@ -240,7 +240,7 @@ def test_only_the_ranks_that_are_named_make_one(
     left, out = run_job(program, shm, tmp_path, trace=1, **options)
     assert len(left.files) >= made
     if not made:
-        assert out == "off no deep trace: rank 1 is none of trace_ranks\n"
+        assert out == "off no deep trace: rank 1 is not in trace_ranks\n"
         assert left.files == []
         assert left.rows == []
 
