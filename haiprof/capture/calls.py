@@ -65,7 +65,12 @@ def trace(
             declined.decline(f"no deep trace: rank {rank} is not in trace_ranks")
             return DeepTrace(declined, began_here=False)
         plan = plan_for_call(
-            active.options, steps=steps, seconds=seconds, warmup=warmup, mib=mib, contents=contents
+            active.options,
+            steps=steps,
+            seconds=seconds,
+            warmup=warmup,
+            mib=mib,
+            chosen_contents=contents,
         )
         return begin_here(plan)
     except Exception as error:

@@ -115,7 +115,7 @@ class Folder:
     def reached_at(self) -> Path:
         """Return a path to this very folder, for code that only takes paths.
 
-        It is valid as long as this object. Files in it must still be opened without following links.
+        Valid as long as this object. Files in it must still be opened without following links.
         """
         return Path(f"/proc/self/fd/{self.fd}")
 

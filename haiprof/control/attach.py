@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 import haiprof
 from haiprof.capture import bundle
 from haiprof.capture.socket.entry import ANSWER_BYTES, BEGAN, RECORDED
-from haiprof.capture.stderr import tell
+from haiprof.capture.stderr import say_once
 from haiprof.common.places import in_ring_dir
 from haiprof.control.client import ControlError, ask
 from haiprof.control.container_folder import ContainerFolder, sees
@@ -611,7 +611,7 @@ def _from_outside(process: Found, plan: RecordingPlan, why: str) -> Attached:
             ring_doorbell(rings)
             return path
 
-        path = in_ring_dir(plan.run_dir, watch, tell)
+        path = in_ring_dir(plan.run_dir, watch, say_once)
     except OSError as error:
         raise AttachError(why_no_folder(error)) from None
     return Attached(process, "outside", plan.run_dir, why=why, _note=path)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from haiprof import schema
-from haiprof.common.claimed_folder import Held, remove_abandoned
+from haiprof.common.claimed_folder import ClaimedFolder, remove_abandoned
 from haiprof.common.owned_files import Folder
 from haiprof.errors import HaiprofError
 from haiprof.runs import ROLE_RANK, Process, Run
@@ -47,7 +47,7 @@ class Temporary:
         try:
             parent = Path(tempfile.gettempdir())
             remove_abandoned(parent, _PREFIX)
-            held = Held(parent, _PREFIX)
+            held = ClaimedFolder(parent, _PREFIX)
         except OSError as error:
             raise HaiprofError(
                 f"{error.filename or tempfile.gettempdir()}: cannot be written "
@@ -57,7 +57,7 @@ class Temporary:
         self.remove = weakref.finalize(self, _remove, held, os.getpid())
 
 
-def _remove(held: Held, owner: int) -> None:
+def _remove(held: ClaimedFolder, owner: int) -> None:
     # A fork of the process that made it only borrows it.
     if os.getpid() == owner:
         held.remove()

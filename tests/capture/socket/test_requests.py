@@ -127,7 +127,7 @@ def test_a_process_that_never_recorded_is_as_it_was_after_the_stop(
         from haiprof.control import client
         from haiprof.common.places import control_socket
         ask = functools.partial(client.ask, timeout=60)
-        recording._be_asked()
+        recording._open_control_socket()
         model = torch.nn.Linear(4, 4)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         def train(n):
