@@ -67,9 +67,9 @@ def test_what_cannot_be_used_is_told_in_one_line_that_names_it(environment: dict
 
 
 def test_a_platform_that_asks_for_nothing_special_is_told_nothing() -> None:
-    told = {"ENABLED": "1", "TIME": "0", "WARMUP": "0", "TRACE": "0", "RECORDERS": "all"}
-    told |= {"LOG_DIR": "logs", "TASK_ID": "42", "USER_ID": "7", "BASIC_INTERVAL": "1"}
-    _, problems = resolve({}, {f"HAIPROF_{name}": text for name, text in told.items()})
+    options = {"ENABLED": "1", "TIME": "0", "WARMUP": "0", "TRACE": "0", "RECORDERS": "all"}
+    options |= {"LOG_DIR": "logs", "TASK_ID": "42", "USER_ID": "7", "BASIC_INTERVAL": "1"}
+    _, problems = resolve({}, {f"HAIPROF_{name}": text for name, text in options.items()})
     assert problems == []
 
 
@@ -77,8 +77,8 @@ def test_a_root_is_the_folder_or_the_one_that_holds_it(tmp_path: Path) -> None:
     (tmp_path / "sys/class").mkdir(parents=True)
     (tmp_path / "proc/self").mkdir(parents=True)
     for sysfs, procfs in (("", ""), ("sys", "proc")):
-        told = {"sysfs_root": tmp_path / sysfs, "procfs_root": str(tmp_path / procfs)}
-        options, problems = resolve(told, {})
+        given = {"sysfs_root": tmp_path / sysfs, "procfs_root": str(tmp_path / procfs)}
+        options, problems = resolve(given, {})
         assert problems == []
         access = options.access()
         assert (access.sysfs, access.procfs) == (str(tmp_path / "sys"), str(tmp_path / "proc"))

@@ -112,10 +112,10 @@ class Node:
             inner = found = inner.parent
         while found is not None and found.category != "op":
             found = found.parent
-        told = self.row["external"]
-        if found is None or inner is None or not told or inner.row["external"] == told:
+        external = self.row["external"]
+        if found is None or inner is None or not external or inner.row["external"] == external:
             return self.around()
-        return found if found.row["external"] == told else self.around()
+        return found if found.row["external"] == external else self.around()
 
 
 class Plain:
@@ -166,12 +166,12 @@ class Plain:
 
     def _steps(self) -> list[tuple[int, int, int]]:
         """Number, start and end of each."""
-        told = sorted(
+        expected = sorted(
             (node.start, -node.end, node.row["step"])
             for node in self.nodes
             if node.category == "step"
         )
-        host = [(number, start, -minus) for start, minus, number in told]
+        host = [(number, start, -minus) for start, minus, number in expected]
         busy = [row for row in self.activities if row["kind"] in ("kernel", "memcpy", "memset")]
         if not host:
             ends = [(node.start, node.end) for node in self.nodes]
@@ -420,8 +420,8 @@ def _share(rows: list[Row], chosen: Any) -> float | None:
 
 
 def _weighted(rows: list[Row], column: str, above: float) -> float | None:
-    told = [row for row in rows if row[column] is not None and row[column] > above]
-    time = sum(row["end"] - row["start"] for row in told)
+    kept = [row for row in rows if row[column] is not None and row[column] > above]
+    time = sum(row["end"] - row["start"] for row in kept)
     if not time:
         return None
-    return float(sum(row[column] * (row["end"] - row["start"]) for row in told) / time)
+    return float(sum(row[column] * (row["end"] - row["start"]) for row in kept) / time)

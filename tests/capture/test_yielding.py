@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from recording import run_python
 
-from haiprof.capture.yielding import yielding, rest
+from haiprof.capture.yielding import rest, yielding
 
 
 class Clock:

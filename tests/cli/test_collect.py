@@ -305,7 +305,7 @@ def test_many_hosts_are_named_once(net: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["-oProxyCommand=x:logs"], "No such option: -o"),
         (["--", "-oProxyCommand=x:logs"], "is not a valid host name"),
@@ -316,10 +316,12 @@ def test_many_hosts_are_named_once(net: Path) -> None:
         ([], "[HOST:]DIR..."),
     ],
 )
-def test_a_wrong_command_line_is_told_in_one_line(net: Path, words: list[str], told: str) -> None:
+def test_a_wrong_command_line_is_told_in_one_line(
+    net: Path, words: list[str], message: str
+) -> None:
     done = haiprof("collect", *words)
     assert done.returncode == 2
-    assert told in only_line(done)
+    assert message in only_line(done)
 
 
 def test_ssh_is_asked_not_to_wait_for_ever(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -427,14 +429,14 @@ def test_a_host_that_is_away_is_named_and_the_others_are_collected(net: Path) ->
 def test_a_folder_that_is_not_there_and_one_without_runs_are_told_apart(net: Path) -> None:
     (net / "a/empty").mkdir(parents=True)
     (net / "a/file").write_text("x")
-    for folder, told in [
+    for folder, message in [
         ("empty", "has no run: give a log directory or a run's folder"),
         ("gone", "no such folder there, or it may not be read"),
         ("file", "no such folder there, or it may not be read"),
     ]:
         done = haiprof("collect", f"a:{folder}", "--into", "all")
         assert done.returncode == 1
-        assert only_line(done) == f"haiprof: a:{folder}: {told}"
+        assert only_line(done) == f"haiprof: a:{folder}: {message}"
     write_json(net / "a/empty/odd/run.json", {"format": "of another program"})
     done = haiprof("collect", "a:empty", "--into", "all")
     assert done.returncode == 1
@@ -566,13 +568,13 @@ def test_a_destination_that_cannot_be_written_is_told(net: Path, kind: str) -> N
     into = Path("all")
     if kind == "file":
         into.write_text("")
-        told = "haiprof: all: File exists"
+        line = "haiprof: all: File exists"
     else:
         into = Path("/proc/self/all")
-        told = "haiprof: /proc/self/all: No such file or directory"
+        line = "haiprof: /proc/self/all: No such file or directory"
     done = haiprof("collect", "a:logs", "--into", into)
     assert done.returncode == 1
-    assert only_line(done).startswith(told)
+    assert only_line(done).startswith(line)
 
 
 @pytest.fixture
@@ -711,14 +713,14 @@ def test_what_is_wrong_with_a_url_is_one_line(net: Path) -> None:
     (net / "without").mkdir()
     (net / "without/fsspec.py").write_text("raise ImportError('none here')\n")
     path = f"{net}/without:{os.environ.get('PYTHONPATH', '')}"
-    for url, environment, told in [
+    for url, environment, message in [
         ("nope://x/y", {}, "Protocol not known: nope"),
         ("s3://x/y", {"PYTHONPATH": path}, "needs the package fsspec: pip install fsspec"),
         (f"file://{net}/gone", {}, "no such folder there"),
     ]:
         done = haiprof("collect", url, "--into", "all", env={**os.environ, **environment})
         assert done.returncode == 1
-        assert told in only_line(done)
+        assert message in only_line(done)
 
 
 def test_a_terminal_shows_how_far_it_is(net: Path) -> None:

@@ -57,8 +57,8 @@ def test_a_hundred_ranks_are_summed_up_and_the_worst_told(tmp_path: Path) -> Non
     assert lines[1].startswith(
         "30 of 100 ranks: slower by 50 % to 79 %, 64 % at the median (a step"
     )
-    told = [line.split(":")[0] for line in lines if line.startswith("rank ")]
-    assert told == ["rank 29", "rank 28", "rank 27", "rank 26"]
+    ranks = [line.split(":")[0] for line in lines if line.startswith("rank ")]
+    assert ranks == ["rank 29", "rank 28", "rank 27", "rank 26"]
     one = haiprof("compare", before, after, "--rank", "3", env=wide)
     assert one.stdout.startswith("rank 3: a step is 53 % slower: ")
     assert "ranks" not in one.stdout

@@ -145,8 +145,8 @@ def check_command(words: list[str]) -> None:
         program = shutil.which("haiprof-perfd")
         if program is None:
             pytest.skip("haiprof-perfd is not installed")
-        told = subprocess.run([program, "--help"], capture_output=True, text=True, check=True)
-        assert all(word in told.stdout for word in words[1:] if word.startswith("--"))
+        help_text = subprocess.run([program, "--help"], capture_output=True, text=True, check=True)
+        assert all(word in help_text.stdout for word in words[1:] if word.startswith("--"))
         return
     assert words[0] in ("torchrun", "sleep")
 

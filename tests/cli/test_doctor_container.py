@@ -191,9 +191,9 @@ def test_the_launcher_tells_how_many_ranks_there_are() -> None:
 def test_where_runs_lie_says_whether_they_stay(path: str, kind: str, why: str) -> None:
     mount = mount_of(path, parse_mounts(MOUNTINFO))
     assert mount.kind == kind
-    told = ends_with_container(mount, by_engine=True)
-    assert why in told
-    assert bool(why) == bool(told)
+    reason = ends_with_container(mount, by_engine=True)
+    assert why in reason
+    assert bool(why) == bool(reason)
 
 
 def test_the_root_on_btrfs_is_the_engines_or_the_machines_own() -> None:

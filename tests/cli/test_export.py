@@ -75,7 +75,7 @@ def test_in_the_manner_of_msprof(tmp_path: Path, trace: Path, kind: str, form: s
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (
             ["lines", "{}"],
@@ -95,12 +95,12 @@ def test_in_the_manner_of_msprof(tmp_path: Path, trace: Path, kind: str, form: s
     ],
 )
 def test_what_cannot_be_meant_is_one_line(
-    tmp_path: Path, trace: Path, words: list[str], told: str
+    tmp_path: Path, trace: Path, words: list[str], message: str
 ) -> None:
     done = haiprof("export", *(word.format(trace) for word in words), "-o", tmp_path / "out")
-    of_the_run = "the run has" in told
+    of_the_run = "the run has" in message
     assert (done.returncode, done.stdout) == (1 if of_the_run else 2, "")
-    assert told in only_line(done)
+    assert message in only_line(done)
     assert not (tmp_path / "out").exists()
 
 
@@ -134,8 +134,8 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, words: list[str]) -> None:
     process = start_haiprof("export", run, "--to", "tensorboard", "-o", out, *words)
     wait_for(lambda: any((tmp_path / "place").glob("*/out/*")), what="the first file")
     os.killpg(process.pid, signal.SIGINT)
-    told, said = process.communicate(timeout=60)
-    assert (process.returncode, told, said) == (130, "", "haiprof: interrupted\n")
+    printed, said = process.communicate(timeout=60)
+    assert (process.returncode, printed, said) == (130, "", "haiprof: interrupted\n")
     assert list((tmp_path / "place").iterdir()) == []
 
 
@@ -188,8 +188,8 @@ def test_parquet_of_a_window_is_cut_at_its_edges(tmp_path: Path, job: Path) -> N
 
 
 def test_other_programs_are_given_the_window_only(tmp_path: Path, job: Path) -> None:
-    told = perfetto_trace.read(exported(job, tmp_path / "p", "--to", "perfetto", *WINDOW))
-    assert inside([(each.start, each.end) for each in told.slices])
+    trace = perfetto_trace.read(exported(job, tmp_path / "p", "--to", "perfetto", *WINDOW))
+    assert inside([(each.start, each.end) for each in trace.slices])
     for to in ("chrome", "tensorboard"):
         again = Analyzer(exported(job, tmp_path / to, "--to", to, *WINDOW))
         assert again.ranks == [0, 1]
@@ -222,7 +222,7 @@ def test_views_and_summaries_are_of_the_window_only(tmp_path: Path, job: Path) -
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--from", "600"], "no data from 600 s on"),
         (["--from", "2", "--until", "1"], "--until 1: give more seconds than --from has (2)"),
@@ -232,14 +232,14 @@ def test_views_and_summaries_are_of_the_window_only(tmp_path: Path, job: Path) -
     ],
 )
 def test_a_window_that_is_none_is_one_line(
-    tmp_path: Path, job: Path, words: list[str], told: str
+    tmp_path: Path, job: Path, words: list[str], message: str
 ) -> None:
     done = haiprof("export", job, "-o", tmp_path / "out", *words)
     assert (done.returncode, done.stdout) == (
-        2 if words[-2] in ("--from", "--until") and "give" in told else 1,
+        2 if words[-2] in ("--from", "--until") and "give" in message else 1,
         "",
     )
-    assert told in only_line(done)
+    assert message in only_line(done)
     assert not (tmp_path / "out").exists()
 
 

@@ -66,9 +66,9 @@ def test_the_commands_environment_says_where_the_run_is(tmp_path: Path) -> None:
     program = "import json, os; print(json.dumps(dict(os.environ)))"
     words = ["--log-dir", "logs", "--run", "mine", "--ring-mib=4", "--no-hooks"]
     done = haiprof("run", *words, sys.executable, "-c", program, cwd=tmp_path)
-    told = {k: v for k, v in json.loads(done.stdout).items() if k.startswith("HAIPROF_")}
-    del told["HAIPROF_SHM_DIR"]
-    assert told == {
+    variables = {k: v for k, v in json.loads(done.stdout).items() if k.startswith("HAIPROF_")}
+    del variables["HAIPROF_SHM_DIR"]
+    assert variables == {
         "HAIPROF_ENABLED": "1",
         "HAIPROF_LOG_DIR": str(tmp_path / "logs"),
         "HAIPROF_RUN": "mine",
@@ -132,7 +132,7 @@ def test_a_script_without_a_first_line_runs_as_in_a_shell(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "message"),
     [
         (["nowhere.py"], 127, "nowhere.py: no such script"),
         (["no-such-command"], 127, "no-such-command: command not found"),
@@ -145,7 +145,7 @@ def test_a_script_without_a_first_line_runs_as_in_a_shell(tmp_path: Path) -> Non
     ],
 )
 def test_a_command_that_cannot_run_is_one_line_and_leaves_nothing(
-    tmp_path: Path, shm: Path, words: list[str], code: int, told: str
+    tmp_path: Path, shm: Path, words: list[str], code: int, message: str
 ) -> None:
     (tmp_path / "data").write_text("no program")
     orphan = tmp_path / "orphan"
@@ -153,7 +153,7 @@ def test_a_command_that_cannot_run_is_one_line_and_leaves_nothing(
     orphan.chmod(0o755)
     done = haiprof("run", *words, cwd=tmp_path)
     assert done.returncode == code
-    assert told in only_line(done)
+    assert message in only_line(done)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["data", "orphan"]
     assert not list(shm.glob("*/*"))
 
@@ -201,15 +201,15 @@ def test_a_script_is_recorded_and_summed_up(tmp_path: Path, shm: Path, script: P
 def test_the_run_says_what_was_run(tmp_path: Path, script: Path) -> None:
     haiprof("run", "--log-dir", "logs", "--drain-hz=8", "train.py", "--lr", "1", cwd=tmp_path)
     run = the_run(tmp_path / "logs")
-    told = json.loads((run / "run.json").read_text())
-    assert told["format"] == "haiprof-run"
-    assert told["version"] == f"{schema.MAJOR}.{schema.MINOR}"
-    assert told["run"] == run.name
+    document = json.loads((run / "run.json").read_text())
+    assert document["format"] == "haiprof-run"
+    assert document["version"] == f"{schema.MAJOR}.{schema.MINOR}"
+    assert document["run"] == run.name
     assert run.name.startswith("train-")
-    assert told["command"] == ["train.py", "--lr", "1"]
-    assert told["cwd"] == str(tmp_path)
-    assert told["host"] == os.uname().nodename
-    assert told["options"]["drain_hz"] == 8.0
+    assert document["command"] == ["train.py", "--lr", "1"]
+    assert document["cwd"] == str(tmp_path)
+    assert document["host"] == os.uname().nodename
+    assert document["options"]["drain_hz"] == 8.0
     assert (run / "run.json").stat().st_mode & 0o777 == 0o600
 
 

@@ -150,7 +150,7 @@ def test_what_there_is_is_listed_up_to_a_bound_and_cannot_drive_a_terminal() -> 
     assert len(line) < 1200
     assert "and 99990 more" in line
     assert "\x1b" not in choices.unknown("\x1b[31m", ["\x1b[31mred", "\u202egreen"])
-    assert choices.unknown("x", []) == "there are none"
+    assert choices.unknown("x", []) == "available: none"
 
 
 def test_every_public_name_is_there_and_another_is_named() -> None:

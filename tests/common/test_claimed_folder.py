@@ -57,11 +57,11 @@ def test_a_child_that_lives_on_has_it_too(tmp_path: Path) -> None:
 
 
 def test_it_is_removed_with_all_that_is_in_it(tmp_path: Path) -> None:
-    held = ClaimedFolder(tmp_path, "x-")
-    (held.path / "a").mkdir()
-    (held.path / "a" / "b").touch()
-    held.remove()
-    held.remove()
+    claimed = ClaimedFolder(tmp_path, "x-")
+    (claimed.path / "a").mkdir()
+    (claimed.path / "a" / "b").touch()
+    claimed.remove()
+    claimed.remove()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -88,8 +88,8 @@ def test_one_that_is_taken_before_it_is_locked_is_made_anew(
         return real(path, flags, *rest, **more)
 
     monkeypatch.setattr(os, "open", swept)
-    held = ClaimedFolder(tmp_path, "x-")
-    assert taken != [held.path]
-    assert list(tmp_path.iterdir()) == [held.path]
+    claimed = ClaimedFolder(tmp_path, "x-")
+    assert taken != [claimed.path]
+    assert list(tmp_path.iterdir()) == [claimed.path]
     monkeypatch.undo()
     assert remove_abandoned(tmp_path, "x-") == 0

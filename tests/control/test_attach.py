@@ -312,9 +312,9 @@ def test_what_runs_no_python_is_looked_at_from_outside(shm: Path, tmp_path: Path
             wait_for(lambda: not recorders(shm))
         finally:
             sleeper.kill()
-    (told,) = [process_file(p) for p in attached.run_dir.glob("*#0")]
-    assert (told["state"], told["role"], told["pid"]) == ("closed", "rank", sleeper.pid)
-    assert told["outside"] == attached.why
+    (document,) = [process_file(p) for p in attached.run_dir.glob("*#0")]
+    assert (document["state"], document["role"], document["pid"]) == ("closed", "rank", sleeper.pid)
+    assert document["outside"] == attached.why
     run = Analyzer(attached.run_dir)
     assert run.samples("proc.*")["rank"].to_list().count(0) > 3
     assert "the job was only watched from outside: process" in run.headline()[0]
@@ -420,8 +420,8 @@ def test_another_users_job_is_refused_in_one_line(shm: Path, tmp_path: Path) -> 
                 os.setresgid(65534, 65534, 65534)
                 os.setresuid(65534, 65534, 65534)
                 way, why = way_to(process)
-                told = "is another user's: ask as that user, or as root"
-                status = 0 if way == "outside" and told in why and "\n" not in why else 2
+                expected = "is another user's: ask as that user, or as root"
+                status = 0 if way == "outside" and expected in why and "\n" not in why else 2
             os._exit(status)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert running.steps > 3
@@ -459,13 +459,13 @@ def test_whatever_the_job_is_at(shm: Path, tmp_path: Path, at: str) -> None:
 def test_our_modules_come_in_one_file_and_that_is_gone(
     shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = tmp_path / "told"
+    marker = tmp_path / "marker"
     code = f"""
         import sys
         def bundled(module):
             return type(getattr(module, "__loader__", None)).__name__ == "_Loader"
         ours = {{n: bundled(m) for n, m in sys.modules.items() if n.startswith("haiprof.")}}
-        with open({str(told)!r}, "w") as file:
+        with open({str(marker)!r}, "w") as file:
             print(sum(ours.values()), *(n for n in ours if not ours[n]), file=file)
     """
     bundle, brought = attach_module._bundle, []
@@ -481,8 +481,8 @@ def test_our_modules_come_in_one_file_and_that_is_gone(
     with job(DOES, tmp_path, each="time.sleep(0.01)") as running:
         recorded(running, RecordingPlan("r", tmp_path / "logs", 30))
         run_in(running.pid, textwrap.dedent(code), 10)
-        wait_for(lambda: told.exists() and told.read_text().endswith("\n"))
-        bundled, *others = told.read_text().split()
+        wait_for(lambda: marker.exists() and marker.read_text().endswith("\n"))
+        bundled, *others = marker.read_text().split()
     assert int(bundled) > 10
     # What brings the bundle, what is no Python, and what is imported when somebody asks.
     bringing = {"capture", "capture.socket", "capture.socket.entry", "capture.bundle"}

@@ -50,23 +50,23 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def attacked(tmp_path: Path, put: str, answer: str = "") -> str:
     """Attach to a job that swaps files; return all that root is told, within a while."""
-    told = []
+    lines = []
 
     def reach(pid: int) -> None:
         try:
             attached = attach(find(str(pid))[0], RecordingPlan("r", tmp_path / "logs", 5))
-            told.append(attached.why)
+            lines.append(attached.why)
             attached.end()
         except AttachError as error:
-            told.append(str(error))
+            lines.append(str(error))
 
     with container(tmp_path, SWAPS.format(put=put, answer=answer or "pass")) as job:
         reaching = threading.Thread(target=reach, args=(job.pid,), daemon=True)
         reaching.start()
         reaching.join(40)
-        assert told, "the command hangs"
+        assert lines, "the command hangs"
         job.finish()
-    return told[0]
+    return lines[0]
 
 
 @pytest.fixture
@@ -78,8 +78,8 @@ def secret(tmp_path: Path) -> Path:
 
 
 def test_a_file_of_the_machine_is_not_read(shm: Path, tmp_path: Path, secret: Path) -> None:
-    told = attacked(tmp_path, f"os.symlink({str(secret)!r}, path)")
-    assert "secret of" not in told
+    lines = attacked(tmp_path, f"os.symlink({str(secret)!r}, path)")
+    assert "secret of" not in lines
 
 
 def test_a_file_of_the_machine_is_not_written(shm: Path, tmp_path: Path, secret: Path) -> None:

@@ -204,10 +204,10 @@ def test_a_counter_at_its_end_is_left_out_and_told_once(node: Node) -> None:
         values = ib(node.tick(sampler))
     assert "ib.tx_wait.ticks_per_s" not in values
     assert values["ib.rx.bytes_per_s"] == 0.0
-    (told,) = said(sampler)
-    assert "port_xmit_wait of mlx5_0/1" in told
-    assert "4294967295" in told
-    assert "perfquery -R" in told
+    (line,) = said(sampler)
+    assert "port_xmit_wait of mlx5_0/1" in line
+    assert "4294967295" in line
+    assert "perfquery -R" in line
 
 
 def test_a_driver_without_counters_of_traffic_says_what_the_file_says(node: Node) -> None:
@@ -265,10 +265,10 @@ def test_a_container_of_another_network_namespace_sees_devices_without_counters(
     node.tick(sampler)
     for name in ("infiniband", "infiniband_errors"):
         assert states(sampler)[name] == "absent"
-        told = reason(sampler, name)
-        assert "this network namespace" in told
-        assert "hostNetwork: true" in told
-        assert "HAIPROF_SYSFS_ROOT=/host/sys" in told
+        why = reason(sampler, name)
+        assert "this network namespace" in why
+        assert "hostNetwork: true" in why
+        assert "HAIPROF_SYSFS_ROOT=/host/sys" in why
 
 
 def test_no_device_at_all(node: Node) -> None:
@@ -356,8 +356,8 @@ def test_devices_that_come_and_go(node: Node) -> None:
     assert states(sampler)["infiniband"] == "absent"
     data(node, 7, 5)
     node.tick(sampler, 61.0)
-    told = sentences(sampler)
-    assert "source infiniband is back" in told
+    lines = sentences(sampler)
+    assert "source infiniband is back" in lines
     data(node, 8, 5)
     assert ib(node.tick(sampler, 10.0))["ib.rx.bytes_per_s"] == pytest.approx(0.4)
 
@@ -434,9 +434,9 @@ def test_an_error_counter_of_few_bits_that_has_run_out_of_them(node: Node) -> No
     sampler = node.sampler()
     node.tick(sampler, 10.0)
     assert ib(node.tick(sampler, 10.0)) == {"ib.symbol_error.per_s": 0.0}
-    (told,) = said(sampler)
-    assert "link_downed of mlx5_0/1" in told
-    assert "255" in told
+    (line,) = said(sampler)
+    assert "link_downed of mlx5_0/1" in line
+    assert "255" in line
 
 
 def test_counters_that_belong_to_a_whole_device(node: Node) -> None:
@@ -475,8 +475,8 @@ def test_more_ports_than_any_machine_has(node: Node) -> None:
     values = node.tick(sampler, 60.0)
     seen = {i for _, metric, i in values if metric == "ib.rx.bytes_per_s"}
     assert seen == {f"mlx5_{i}/1" for i in range(256)}
-    (told,) = (text for text in sentences(sampler) if "leaves out" in text)
-    assert "44 devices and ports" in told
+    (line,) = (text for text in sentences(sampler) if "leaves out" in text)
+    assert "44 devices and ports" in line
 
 
 def test_a_device_name_that_is_no_utf8(node: Node) -> None:

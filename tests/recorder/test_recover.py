@@ -52,12 +52,12 @@ def start_job(tmp_path: Path, shm: Path) -> subprocess.Popen[str]:
     for pid in recorders(shm):
         os.kill(pid, signal.SIGKILL)
     wait_recorded(shm)
-    tell(job)
+    let_record(job)
     assert job.stdout.readline() == "recorded\n"
     return job
 
 
-def tell(job: subprocess.Popen[str]) -> None:
+def let_record(job: subprocess.Popen[str]) -> None:
     assert job.stdin is not None
     job.stdin.write("\n")
     job.stdin.flush()
@@ -106,7 +106,7 @@ def test_a_job_that_still_runs_gets_a_new_recorder(tmp_path: Path, shm: Path) ->
     assert done.returncode == 0
     assert "a new recorder took over" in done.stdout
     wait_for(lambda: recorders(shm), what="the new recorder")
-    tell(job)
+    let_record(job)
     assert job.wait(60) == 0
     wait_recorded(shm)
     assert spans(tmp_path / "run") == SPANS
@@ -126,8 +126,8 @@ def test_a_run_whose_recorder_lives_is_left_alone(tmp_path: Path, shm: Path) -> 
     assert recorders(shm) == recorder
     (folder,) = (tmp_path / "run").glob("*#0")
     assert process_file(folder)["state"] == "live"
-    tell(job)
-    tell(job)
+    let_record(job)
+    let_record(job)
     assert job.wait(60) == 0
     assert spans(tmp_path / "run") == SPANS
 
@@ -195,9 +195,9 @@ def test_open_files_of_a_dead_run_are_closed(tmp_path: Path, shm: Path) -> None:
     assert not list(folder.glob("*.arrows"))
     assert read_table(folder, "spans").num_rows == 5
     for process in (folder, node):
-        told = process_file(process)
-        assert told["state"] == "died"
-        assert abs(told["ended_ns"] / 1e9 - time.time()) < 60
+        document = process_file(process)
+        assert document["state"] == "died"
+        assert abs(document["ended_ns"] / 1e9 - time.time()) < 60
     assert process_file(folder)["pid"] == 4194304
 
 

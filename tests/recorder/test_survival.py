@@ -426,8 +426,8 @@ def test_a_full_disk_pauses_the_writing_and_not_the_job(
     assert names["before"] == 2000
     assert names["after"] == 2000
     assert names["full"] + result["lost"] == 5000
-    told = [t for t in result["tables"]["events"] if "writing is paused" in t]
-    assert len(told) == 1
+    events = [t for t in result["tables"]["events"] if "writing is paused" in t]
+    assert len(events) == 1
     assert any("writing goes on" in t for t in result["tables"]["events"])
 
 

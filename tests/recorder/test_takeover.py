@@ -75,12 +75,12 @@ def test_losses_that_an_earlier_recorder_knew_of_are_kept_and_told_once(
     lost = process_file(folder)["lost"]["overwritten"]
     assert lost > 0
     assert names["work"] + lost == 60_200
-    told = [
+    events = [
         json.loads(row["attributes"])["n"]
         for row in read_table(folder, "events").to_pylist()
         if row["kind"] == "lost"
     ]
-    assert sum(told) == lost
+    assert sum(events) == lost
 
 
 def test_times_go_on_with_the_offset_that_the_earlier_recorder_had(

@@ -195,9 +195,9 @@ def test_a_torch_that_answers_otherwise_takes_the_hook_off_and_the_job_goes_on(
     wait_recorded(shm)
     for n, why in enumerate(BREAKS.values()):
         run = Analyzer(tmp_path / f"{n}")
-        (told,) = texts(run, "hook")
-        assert told.startswith("the allocator's figures are not recorded: ")
-        assert why in told
+        (line,) = texts(run, "hook")
+        assert line.startswith("the allocator's figures are not recorded: ")
+        assert why in line
         assert run.steps().height == 40
         assert run.samples("torch.*").is_empty()
 
@@ -225,12 +225,12 @@ def test_a_growth_of_retries_and_of_ooms_is_told_each_of_the_first_times_then_as
     slow = "; torch gave its cache back and tried again, which is slow"
     for name, source in (("early", early), ("late", late)):
         run_python(job(source), str(tmp_path / name))
-        told = texts(recorded(shm, tmp_path / name), "memory")
+        lines = texts(recorded(shm, tmp_path / name), "memory")
         retried = ["once", *(f"{n} times" for n in (2, 3, 4, 5, 6, 7, 8, 16, 32)), "once"]
-        assert [t for t in told if "ran short" in t] == [
+        assert [t for t in lines if "ran short" in t] == [
             f"gpu0: memory ran short {times}{slow}" for times in retried
         ]
-        assert [t for t in told if "ran short" not in t] == ["gpu0: out of memory 2 times"]
+        assert [t for t in lines if "ran short" not in t] == ["gpu0: out of memory 2 times"]
 
 
 def test_what_happened_before_the_recording_is_not_told(shm: Path, tmp_path: Path) -> None:

@@ -110,12 +110,12 @@ def test_counts_are_told_four_times_a_second_at_most(ring: Ring) -> None:
     while time.monotonic() < until:
         gc.collect(0)
         n += 1
-    told = len(ring.values("python.gc.count", "gen0"))
-    assert 2 <= told <= 5
+    count = len(ring.values("python.gc.count", "gen0"))
+    assert 2 <= count <= 5
     _core.phases_finish()
     _core.phases_finish()
     values = ring.values("python.gc.count", "gen0")
-    assert len(values) == told + 1
+    assert len(values) == count + 1
     assert values[-1] == n
     assert values == sorted(values)
 

@@ -33,10 +33,10 @@ def _connect(running: Job) -> socket.socket:
 
 
 def _reason(what: Callable[[], object]) -> tuple[str, str]:
-    with pytest.raises(ControlError) as told:
+    with pytest.raises(ControlError) as refusal:
         what()
-    assert "\n" not in str(told.value)
-    return told.value.reason, str(told.value)
+    assert "\n" not in str(refusal.value)
+    return refusal.value.reason, str(refusal.value)
 
 
 def test_the_socket_is_its_owners_and_goes_with_the_job(shm: Path, tmp_path: Path) -> None:
@@ -45,9 +45,9 @@ def test_the_socket_is_its_owners_and_goes_with_the_job(shm: Path, tmp_path: Pat
         assert path.stat().st_mode & 0o777 == 0o600
         assert path.parent.stat().st_mode & 0o777 == 0o700
         assert sockets() == [path]
-        told = running.ask("status")
-        assert told["pid"] == running.pid
-        assert told["state"] == "recording"
+        status = running.ask("status")
+        assert status["pid"] == running.pid
+        assert status["state"] == "recording"
     assert not path.parent.exists()
     assert running.stderr == ""
     wait_recorded(shm)
@@ -312,12 +312,12 @@ def test_a_job_that_closes_our_descriptor_and_gets_its_number_keeps_its_own(
         mine.listen(8)
         assert mine.fileno() == number
         for turn in range(3):  # the thread wakes, and must not take what is ours
-            told = ask(control_socket(), "status")["state"]
+            state = ask(control_socket(), "status")["state"]
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(mine.getsockname())
             mine.settimeout(5)
             mine.accept()
-        print("accepted", told)
+        print("accepted", state)
         """,
         str(tmp_path),
     )

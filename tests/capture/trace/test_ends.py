@@ -173,7 +173,7 @@ def test_one_asked_for_in_a_backward_pass_begins_after_it(shm: Path, tmp_path: P
     as_before()
     """
     left, _ = run_job(LONG_BACKWARD + program, shm, tmp_path)
-    assert [told["steps"] for _, told in left.rows if told["state"] == "done"] == [4, 3]
+    assert [row["steps"] for _, row in left.rows if row["state"] == "done"] == [4, 3]
 
 
 def test_a_recording_that_ends_in_a_backward_pass_leaves_torch_as_it_was(

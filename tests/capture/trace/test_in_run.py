@@ -50,8 +50,8 @@ def run(tmp_path: Path) -> Path:
 
 
 def whose(frame: pl.DataFrame) -> list[tuple[object, ...]]:
-    told = frame.select(pl.col("node").cast(pl.String), "rank", "pid", "session")
-    return sorted(told.unique().rows())
+    columns = frame.select(pl.col("node").cast(pl.String), "rank", "pid", "session")
+    return sorted(columns.unique().rows())
 
 
 WHOSE = [("host", 0, 1000, 1), ("host", 0, 1000, 2), ("host", 1, 1001, 1)]

@@ -317,10 +317,10 @@ def test_afterwards_torch_is_as_it_was(shm: Path, tmp_path: Path) -> None:
 def test_the_environment_of_the_command_is_what_hai_platform_sets(
     tmp_path: Path, shm: Path
 ) -> None:
-    told = environment(tmp_path, trace=0)
+    variables = environment(tmp_path, trace=0)
     program = "import os; print(os.environ['HAIPROF_TRACE'], os.environ['HAIPROF_ENABLED'])"
     script = tmp_path / "show.py"
     script.write_text(program)
-    done = haiprof("trace", script, env=told)
+    done = haiprof("trace", script, env=variables)
     assert done.stdout == "1 1\n"
     assert json.loads((tmp_path / "run" / "run.json").read_text())["options"]["trace"] is True

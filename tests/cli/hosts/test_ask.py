@@ -157,8 +157,8 @@ def test_a_rank_that_is_busy_has_a_line_and_a_code_of_its_own(cluster: Cluster) 
     assert done.returncode == 3
     assert f"haiprof: n1: n1#0: process {first} does not answer" in only_line(done)
     assert done.stdout.startswith("n2: n2#1 (pid ")
-    told = haiprof("ps", *BOTH).stdout.splitlines()
-    assert told[-1].startswith(f"n1: process {first} does not answer")
+    lines = haiprof("ps", *BOTH).stdout.splitlines()
+    assert lines[-1].startswith(f"n1: process {first} does not answer")
     cluster.run_on("n1", f"kill -CONT {first}")
 
 

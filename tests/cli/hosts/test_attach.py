@@ -35,11 +35,11 @@ def test_hosts_with_disks_of_their_own_say_how_the_run_is_brought_together(
     words = ("--time", "2", "--log-dir", "logs", "--name", "v2", "--nodes", "n1,n2")
     done = haiprof(cluster.script, *words)
     assert done.returncode == 0, done.stderr
-    told = "haiprof: n1, n2: the run is there; collect it with: haiprof "
+    hint = "haiprof: n1, n2: the run is there; collect it with: haiprof "
     line = only_line(done)
-    assert line.startswith(told)
+    assert line.startswith(hint)
     assert not list(Path("logs").iterdir())
-    assert haiprof(*line.removeprefix(told).split()).returncode == 0
+    assert haiprof(*line.removeprefix(hint).split()).returncode == 0
     run = Analyzer("logs/v2")
     assert set(run.ranks) == {0, 1}
     assert {process.node for process in run.run.processes} == {"n1", "n2"}

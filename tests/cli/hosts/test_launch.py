@@ -46,8 +46,8 @@ def test_each_host_gets_its_place_and_the_run(tmp_path: Path, ssh: Path) -> None
     assert done.returncode == 0, done.stderr
     lines = sorted(done.stdout.splitlines())
     assert [line.partition(": ")[0] for line in lines] == ["me@nodeA#0", "nodeB#1"]
-    told = [json.loads(line.partition(": ")[2]) for line in lines]
-    for rank, (environment, folder) in enumerate(told):
+    answers = [json.loads(line.partition(": ")[2]) for line in lines]
+    for rank, (environment, folder) in enumerate(answers):
         expected = {
             "RANK": str(rank),
             "NODE_RANK": str(rank),
@@ -63,7 +63,7 @@ def test_each_host_gets_its_place_and_the_run(tmp_path: Path, ssh: Path) -> None
         }
         assert {name: environment.get(name) for name in expected} == expected
         assert folder == str(tmp_path)
-    ports = {environment["MASTER_PORT"] for environment, _ in told}
+    ports = {environment["MASTER_PORT"] for environment, _ in answers}
     assert len(ports) == 1
     assert 1024 < int(ports.pop()) < 32768
     run = the_run(tmp_path / "logs")
@@ -195,8 +195,8 @@ def test_a_host_without_haiprof_is_told_in_one_line(tmp_path: Path) -> None:
     environment = {**os.environ, "HAIPROF_SSH_COMMAND": way}
     done = haiprof("run", "--hosts", "nodeA", "--log-dir", tmp_path, "true", env=environment)
     assert done.returncode == 1
-    told = f"nodeA#0: haiprof: missing here, or another version: {sys.executable}\n"
-    assert done.stderr.startswith(told)
+    line = f"nodeA#0: haiprof: missing here, or another version: {sys.executable}\n"
+    assert done.stderr.startswith(line)
     assert "Traceback" not in done.stderr
 
 
@@ -321,14 +321,14 @@ def test_a_hostfile_may_hold_addresses(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--hostfile", "nowhere"], "nowhere: No such file or directory"),
         (["--hosts", "a,-oProxyCommand=x"], "'-oProxyCommand=x' is not a valid host name"),
         (["--hosts", ","], "no hosts were requested and 0 are known"),
     ],
 )
-def test_hosts_that_cannot_be_are_refused_in_one_line(words: list[str], told: str) -> None:
+def test_hosts_that_cannot_be_are_refused_in_one_line(words: list[str], message: str) -> None:
     done = haiprof("run", *words, "true")
     assert done.returncode == 2
-    assert told in only_line(done)
+    assert message in only_line(done)
