@@ -42,7 +42,7 @@ def model(
     (Chowdhery et al., arXiv 2204.02311), appendix B. ``N`` are its parameters, without the tables
     of embeddings unless they are the output's weights too. The second term is attention, for
     ``L`` layers of ``H`` heads of size ``Q`` and sequences of ``T`` tokens, not halved for a causal
-    mask. It is counted where the ``config`` of a Hugging Face model tells those and
+    mask. It is counted where the ``config`` of a Hugging Face model has those and
     ``sequence_length`` is given. Experts that a token does not pass, and parameters that are not
     trained, are counted in full: give ``flops_per_token`` for such models.
 

@@ -37,8 +37,8 @@ class ExportOptions:
         form: csv or json, of a summary or a timeline; or empty.
         out: the file or folder to write.
         rank: this one only.
-        start: only from so many seconds after the run began.
-        until: only up to so many seconds after it.
+        start: only from this many seconds after the run began.
+        until: only up to this many seconds after that.
     """
 
     to: str

@@ -144,8 +144,8 @@ def _frames(name: str, result: Any) -> Iterator[tuple[str, pl.DataFrame]]:
 
 
 def _paths(run: Analyzer) -> pl.DataFrame:
-    made = [
+    frames = [
         path.path.select(pl.lit(label).alias("of"), pl.all())
         for label, path in run.critical_path().items()
     ]
-    return pl.concat(made) if made else pl.DataFrame()
+    return pl.concat(frames) if frames else pl.DataFrame()

@@ -66,7 +66,7 @@ def as_json(texts: pl.Series) -> pl.Expr:
     return _each_once(texts, _valid)
 
 
-def _each_once(texts: pl.Series, made: Callable[[str], str]) -> pl.Expr:
+def _each_once(texts: pl.Series, convert: Callable[[str], str]) -> pl.Expr:
     coded = texts if isinstance(texts.dtype, pl.Categorical) else texts.cast(pl.Categorical())
     known = coded.unique().drop_nulls()
     if not len(known):
@@ -74,7 +74,7 @@ def _each_once(texts: pl.Series, made: Callable[[str], str]) -> pl.Expr:
     codes = known.to_physical().to_numpy()
     table = np.zeros(int(codes.max()) + 1, np.int64)
     table[codes] = np.arange(len(known))
-    values = pl.Series([made(text) for text in known.cast(pl.String).to_list()], dtype=pl.String)
+    values = pl.Series([convert(text) for text in known.cast(pl.String).to_list()], dtype=pl.String)
     physical = coded.to_physical()
     place = pl.Series(table[physical.fill_null(int(codes[0])).to_numpy()])
     written = values.gather(place)
@@ -82,7 +82,7 @@ def _each_once(texts: pl.Series, made: Callable[[str], str]) -> pl.Expr:
 
 
 def parsed(text: str) -> Any:
-    """Return what JSON says; None where it says nothing, or the text is none."""
+    """Return parsed JSON; None for null or invalid text."""
     try:
         return json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):

@@ -270,7 +270,7 @@ def _communication(linked: Linked) -> pl.DataFrame:
 
 def _timeline(each: Chosen) -> pl.DataFrame:
     lanes = {"device": "Device_id", "stream": "Stream ID", "thread": "Thread ID"}
-    made = []
+    parts = []
     for table, category in (
         (schema.SPANS, "category"),
         (schema.KERNELS, "kind"),
@@ -279,7 +279,7 @@ def _timeline(each: Chosen) -> pl.DataFrame:
         there = [column.name for column in table.columns]
         columns = [name for name in lanes if name in there]
         frame = each.read(table, ("start", "duration", "name", category, *columns))
-        made.append(
+        parts.append(
             frame.sort("start", maintain_order=True).select(
                 pl.col("name").cast(pl.String).alias("Name"),
                 pl.col(category).cast(pl.String).alias("Category"),
@@ -291,7 +291,7 @@ def _timeline(each: Chosen) -> pl.DataFrame:
                 _us("duration").alias("Duration(us)"),
             )
         )
-    return pl.concat(made)
+    return pl.concat(parts)
 
 
 def _us(ns: str | pl.Expr) -> pl.Expr:

@@ -300,7 +300,7 @@ class _Process:
 
         Args:
             frame: has ``start``, ``duration``, ``name`` and the columns named here.
-            by: what tells tracks apart.
+            by: what distinguishes tracks.
             track_of: makes a track for values of ``by``.
             category: column of it.
             arguments: columns that each interval has as arguments.

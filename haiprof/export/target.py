@@ -53,6 +53,6 @@ def opened(file: Path) -> Iterator[IO[bytes]]:
         out: IO[bytes] = stack.enter_context(file.open("xb"))
         if file.suffix == ".gz":
             # Neither a name nor a time in it: the same run gives the same bytes.
-            made = gzip.GzipFile("", "wb", _LEVEL, out, mtime=0)
-            out = cast(IO[bytes], stack.enter_context(made))
+            compressed = gzip.GzipFile("", "wb", _LEVEL, out, mtime=0)
+            out = cast(IO[bytes], stack.enter_context(compressed))
         yield out

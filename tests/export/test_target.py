@@ -32,7 +32,8 @@ def test_what_ends_early_leaves_nothing(
         begin()
     assert list((tmp_path / "new").iterdir()) == []
     if isinstance(error, OSError):
-        assert "cannot be written (No space left on device): choose another place with --out" in str(raised.value)
+        fix = "cannot be written (No space left on device): choose another place with --out"
+        assert fix in str(raised.value)
 
 
 def test_nothing_is_there_before_the_end(tmp_path: Path) -> None:

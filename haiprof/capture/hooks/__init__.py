@@ -1,4 +1,4 @@
-"""What haiprof attaches to torch and Python to record a job without a change in its code.
+"""Attaches haiprof to torch and Python, to record a job without changing its code.
 
 Each hook stands alone: one that cannot be attached to this torch is reported and left out, the
 others work. docs/phases.md describes what they record.
@@ -49,7 +49,7 @@ class Hook(Protocol):
         """Attach; return how, beginning with "on". Raises whatever torch makes it raise."""
 
     def detach(self) -> None:
-        """Leave it exactly as it was."""
+        """Restore it exactly."""
 
 
 _lock = threads.reentrant_lock()
@@ -86,7 +86,7 @@ def install(report: Report | None = None) -> None:
 
 
 def uninstall() -> None:
-    """Take everything off torch again. Idempotent. Never raises."""
+    """Detach everything from torch. Idempotent. Never raises."""
     global _waiting, _watcher
     with _lock:
         if _waiting is not None:
@@ -134,7 +134,7 @@ def report_kept() -> None:
             text = _kept.popleft()
         except IndexError:
             return
-        with contextlib.suppress(Exception):  # the listener's trouble is not the job's
+        with contextlib.suppress(Exception):  # errors of the listener must not reach the job
             _report("hook", text)
 
 

@@ -82,7 +82,7 @@ class CudaCalls:
             return
 
         def _lazy_init() -> Any:
-            # Once is enough, and nobody who looks at the function later should find ours.
+            # Once is enough, and later readers of the function should not find ours.
             self._restore()
             with contextlib.suppress(Exception):  # the job must not notice
                 self._use(module)
@@ -107,7 +107,7 @@ class CudaCalls:
     def _restore(self) -> None:
         if self._module is not None and self._module._lazy_init is self._wrapped:
             self._module._lazy_init = self._original  # type: ignore[attr-defined]
-        # What ours holds is this object.
+        # Ours refers to this object.
         self._module = self._original = self._wrapped = None
 
     def _begin(self) -> None:
@@ -141,7 +141,7 @@ class CudaCalls:
             self._report("hook", f"{what} not recorded: {reason}; {fix}")
 
     def detach(self, seconds: float) -> None:
-        """Stop, take over what is left, and give torch its function back."""
+        """Stop, take over the remaining records, and restore torch's function."""
         if self._waiting is not None:
             self._waiting.cancel()
         self._restore()
@@ -223,7 +223,7 @@ def install(report: Report, options: Options) -> None:
 
 
 def uninstall(seconds: float) -> None:
-    """Stop it; wait so long (s) at most for what CUPTI still has. Idempotent. Never raises."""
+    """Stop it; wait up to ``seconds`` for what CUPTI still has. Idempotent. Never raises."""
     global _attached
     with _lock:
         attached, _attached = _attached, None

@@ -23,7 +23,7 @@ _MODULE: Final = "torch.nn.parallel.distributed"
 
 
 class GradientSync:
-    """The waiting of each DistributedDataParallel that is made from now on."""
+    """The waiting of each DistributedDataParallel created from now on."""
 
     name = "gradient_sync"
 
@@ -44,7 +44,7 @@ class GradientSync:
         return "on: DistributedDataParallel"
 
     def detach(self) -> None:
-        """Leave models and the class as they were."""
+        """Restore models and the class."""
         if self._replaced is not None:
             self._replaced.restore()
             self._replaced = None
@@ -70,7 +70,7 @@ class GradientSync:
                 span.__enter__()
 
         def accumulated(parameter: Any) -> None:
-            if compiling():  # first, so that nothing else of this is compiled
+            if compiling():  # first, so that nothing else here is compiled
                 return
             with contextlib.suppress(Exception):
                 model = model_reference()

@@ -26,7 +26,7 @@ class CollectorPauses:
         return "off: the job has removed it from gc.callbacks"
 
     def detach(self) -> None:
-        """Take ours out. One that somebody has kept, and may put back, does nothing."""
+        """Remove ours. A reference that somebody has kept, and may restore, does nothing."""
         _core.watch_collections(False)
         with contextlib.suppress(ValueError):
             gc.callbacks.remove(_core.collection)

@@ -72,7 +72,7 @@ class PipelineCalls:
         return "waiting: no schedule of a pipeline has been imported"
 
     def detach(self) -> None:
-        """Put back what was there, and wait no longer."""
+        """Restore the originals, and wait no longer."""
         while self._waiting:
             self._waiting.pop().cancel()
         while self._replaced:
@@ -136,7 +136,7 @@ def _of_torch(module: ModuleType, replaced: list[Replaced]) -> None:
 
 
 def _between_stages(module: ModuleType, stage: type, replaced: list[Replaced]) -> None:
-    """A stage makes the operations of a microbatch; a schedule starts some, and waits for them."""
+    """A stage creates the operations of a microbatch; a schedule starts some and waits for them."""
     operations: WeakKeyDictionary[Any, Job] = WeakKeyDictionary()
     #: By the list of what is to be waited for.
     started: dict[int, list[Job]] = {}

@@ -63,7 +63,7 @@ class Watcher(Protocol):
         """Report the calls of a place from now on."""
 
     def undo(self) -> None:
-        """Report nothing any more and leave everything as it was."""
+        """Stop reporting and restore everything."""
 
 
 def watcher() -> Watcher:
@@ -121,7 +121,7 @@ class Monitoring:
         )
 
     def undo(self) -> None:
-        """Give the tool id back."""
+        """Release the tool id."""
         self._monitoring.set_events(self._tool, 0)
         for code in self._codes.values():
             self._monitoring.set_local_events(self._tool, code, 0)
@@ -164,7 +164,7 @@ class Rewriting:
         _exchange(place, original, ours)
 
     def undo(self) -> None:
-        """Give the functions their code back."""
+        """Restore the code of the functions."""
         while self._rewritten:
             place, original, ours = self._rewritten.pop()
             _exchange(place, ours, original)

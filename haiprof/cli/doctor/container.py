@@ -164,7 +164,7 @@ def ends_with_container(mount: Mount, *, by_engine: bool) -> str:
     Args:
         mount: what it lies on.
         by_engine: an engine made the container: where its root is a part of a file system, as on
-            btrfs, that is made anew for each container.
+            btrfs, that is created for each container.
     """
     if _EMPTY_DIR in mount.root:
         return "lies in an emptyDir, which ends with the pod"

@@ -35,7 +35,7 @@ _MORE: Final = (
 
 
 def host_sources(access: Access) -> Iterator[Finding]:
-    """Open the sources of each recorder by itself and read each once, as a recorder would."""
+    """Open the sources of each recorder separately and read each once, as a recorder would."""
     for recorder in HOST_RECORDERS:
         if recorder == "gpu":
             yield from _guarded(recorder, gpu_sampling())

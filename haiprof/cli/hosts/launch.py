@@ -84,7 +84,7 @@ class Node:
         Args:
             host: where.
             name: what stands before its lines.
-            module: whose ``main`` is called there, by the Python that we are run by.
+            module: whose ``main`` is called there, by the same Python that runs us.
             task: what it reads from its stdin first, a line of JSON.
             ssh: options of ssh.
 
