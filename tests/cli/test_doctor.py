@@ -68,7 +68,7 @@ def test_a_file_where_rings_should_lie_is_found(shm: Path) -> None:
     place.write_text("")
     code, found = findings()
     assert code == 0
-    assert f"rings lie in {place}.1" in found["shared memory"]["found"]
+    assert f"rings go to {place}.1" in found["shared memory"]["found"]
     assert found["shared memory"]["mend"] == "remove it"
     assert found["recorder"]["state"] == "ok"
 

@@ -104,7 +104,7 @@ def test_hosts_without_the_job_and_hosts_that_are_away_are_named(cluster: Cluste
 def test_what_may_be_several_is_asked_on_no_host(cluster: Cluster) -> None:
     done = haiprof("stop", "train.py", *BOTH)
     assert done.returncode == 2
-    assert "several runs run: r, s" in only_line(done)
+    assert "matches several runs: r, s" in only_line(done)
     assert states() == ["recording", "recording"]
     done = haiprof("stop", "s", *BOTH)
     assert done.returncode == 3
@@ -142,7 +142,7 @@ def test_a_request_that_is_given_up_is_not_done_later(by: str, cluster: Cluster)
     (line,) = out.splitlines()
     assert line.startswith("n2: n2#1 (pid ")
     why, *interrupted = (line for line in err.splitlines() if line.startswith("haiprof: "))
-    assert why == "haiprof: n1: has not said what came of it; it may be done there"
+    assert why == "haiprof: n1: did not report the outcome; it may have been done there"
     if by == "Ctrl-C":
         assert (process.returncode, interrupted) == (130, ["haiprof: interrupted"])
     else:

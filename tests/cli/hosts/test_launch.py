@@ -127,7 +127,7 @@ def test_output_that_cannot_be_written_ends_the_hosts(tmp_path: Path) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     assert done.returncode == 1
-    assert "what the hosts write cannot be passed on: No space left" in done.stderr
+    assert "cannot forward the output of the hosts: No space left" in done.stderr
     reader = subprocess.run(
         ["bash", "-c", '"$@" | head -1; exit ${PIPESTATUS[0]}', "bash", *words],
         capture_output=True, text=True, timeout=60,
