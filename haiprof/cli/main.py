@@ -21,9 +21,7 @@ _USAGE = 2
 
 def main() -> NoReturn:
     """Run the command line of this process, and exit."""
-    if isinstance(
-        sys.stdout, io.TextIOWrapper
-    ):  # its encoding may lack characters of a run's names
+    if isinstance(sys.stdout, io.TextIOWrapper):  # its encoding may lack characters of names
         sys.stdout.reconfigure(errors="backslashreplace")
     words = sys.argv[1:]
     if words[:1] in (["run"], ["trace"]):  # without importing typer: it would delay the command

@@ -124,11 +124,7 @@ class Shell(Source):
             while answer.read(_READ):
                 pass
             answer.process.wait()
-            if answer.process.returncode not in (
-                0,
-                1,
-                2,
-            ):  # tar's own: a file changed or disappeared
+            if answer.process.returncode not in (0, 1, 2):  # tar's own: a file changed or is gone
                 raise self._failed(answer, said)
             self.remark = _last_line(said)
 

@@ -199,9 +199,7 @@ class Attached:
             self._end_outside()
             return
         with contextlib.ExitStack() as alone:
-            with contextlib.suppress(
-                NotReachedError
-            ):  # others who take that long start no recording
+            with contextlib.suppress(NotReachedError):  # who takes that long starts no recording
                 alone.enter_context(_alone(self.process.pid, _CLOSE_SECONDS))
             self._end()
 

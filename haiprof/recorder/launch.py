@@ -95,9 +95,7 @@ def start_recorder(ring_dir: Path, run_dir: Path, options: Options) -> int:
     ]
     try:
         access = options.access()
-    except (
-        ValueError
-    ):  # a mount that disappeared since it was checked: fall back to this container's own
+    except ValueError:  # a mount disappeared since it was checked: use this container's own
         access = Access(perfd=options.perfd, resctrl=options.resctrl)
     arguments += [f"--procfs={access.procfs}", f"--sysfs={access.sysfs}", f"--perfd={access.perfd}"]
     if access.resctrl:

@@ -140,9 +140,8 @@ def report_kept() -> None:
 
 def _after_fork() -> None:
     global _lock
-    _lock = (
-        threads.reentrant_lock()
-    )  # the parent's may have been locked by a thread that is not here
+    # The parent's may have been locked by a thread that is not here.
+    _lock = threads.reentrant_lock()
 
 
 os.register_at_fork(after_in_child=_after_fork)

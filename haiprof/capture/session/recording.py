@@ -433,9 +433,8 @@ def _at_exit() -> None:
 def _after_fork() -> None:
     """Give the child no ring until it records something itself."""
     global _active, _lock
-    _lock = (
-        threads.reentrant_lock()
-    )  # the parent's may have been locked by a thread that is not here
+    # The parent's may have been locked by a thread that is not here.
+    _lock = threads.reentrant_lock()
     session = _active
     if session is None:
         return
