@@ -58,7 +58,9 @@ def test_each_recorder_of_the_host_has_its_interval(
         {"HAIPROF_SAMPEL_HZ": "4"},
     ],
 )
-def test_what_cannot_be_used_is_told_in_one_line_that_names_it(environment: dict[str, str]) -> None:
+def test_what_cannot_be_used_is_reported_in_one_line_that_names_it(
+    environment: dict[str, str],
+) -> None:
     options, problems = resolve({}, environment)
     assert options == Options()
     [line] = problems
@@ -66,7 +68,7 @@ def test_what_cannot_be_used_is_told_in_one_line_that_names_it(environment: dict
     assert line.startswith(f"{variable}={text!r} ")
 
 
-def test_a_platform_that_asks_for_nothing_special_is_told_nothing() -> None:
+def test_a_platform_that_asks_for_nothing_special_sees_no_message() -> None:
     options = {"ENABLED": "1", "TIME": "0", "WARMUP": "0", "TRACE": "0", "RECORDERS": "all"}
     options |= {"LOG_DIR": "logs", "TASK_ID": "42", "USER_ID": "7", "BASIC_INTERVAL": "1"}
     _, problems = resolve({}, {f"HAIPROF_{name}": text for name, text in options.items()})
@@ -85,7 +87,7 @@ def test_a_root_is_the_folder_or_the_one_that_holds_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["SYSFS_ROOT", "PROCFS_ROOT"])
-def test_a_root_that_is_none_is_told_and_the_machines_own_is_used(
+def test_an_invalid_root_is_reported_and_the_machines_own_is_used(
     tmp_path: Path, name: str
 ) -> None:
     for text, why in (

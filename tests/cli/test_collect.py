@@ -426,7 +426,7 @@ def test_a_host_that_is_away_is_named_and_the_others_are_collected(net: Path) ->
     assert (done.returncode, done.stdout) == (1, "")
 
 
-def test_a_folder_that_is_not_there_and_one_without_runs_are_told_apart(net: Path) -> None:
+def test_a_folder_that_is_not_there_and_one_without_runs_are_distinguished(net: Path) -> None:
     (net / "a/empty").mkdir(parents=True)
     (net / "a/file").write_text("x")
     for folder, message in [
@@ -547,7 +547,7 @@ def test_a_host_that_says_nothing_is_given_up(net: Path, monkeypatch: pytest.Mon
     assert set(Analyzer("all").ranks) == {0}
 
 
-def test_a_file_that_may_not_be_read_is_told(net: Path) -> None:
+def test_a_file_that_may_not_be_read_is_reported(net: Path) -> None:
     folder = record(net / "a/logs", "a", 0)
     (folder / "a#0" / "spans-0.arrow").chmod(0)
     if os.getuid() == 0:
@@ -563,7 +563,7 @@ def test_a_file_that_may_not_be_read_is_told(net: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "missing right"])
-def test_a_destination_that_cannot_be_written_is_told(net: Path, kind: str) -> None:
+def test_a_destination_that_cannot_be_written_is_reported(net: Path, kind: str) -> None:
     record(net / "a/logs", "a", 0)
     into = Path("all")
     if kind == "file":
@@ -663,7 +663,7 @@ def test_a_run_cannot_name_a_folder_elsewhere(net: Path, name: str) -> None:
     assert not list(Path("all").iterdir())
 
 
-def test_an_answer_of_another_kind_is_told(net: Path) -> None:
+def test_an_answer_of_another_kind_is_reported(net: Path) -> None:
     record(net / "a/logs", "a", 0)
     for answer in ("echo welcome", "printf 'x\\0y\\0\\0what is this\\0end\\0'"):
         (net / "after-look").write_text(f"cat > /dev/null; {answer}\n")

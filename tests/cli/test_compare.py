@@ -46,7 +46,7 @@ def job(folder: Path, ranks: int, slower: int, steps: int = 6) -> Path:
     return folder
 
 
-def test_a_hundred_ranks_are_summed_up_and_the_worst_told(tmp_path: Path) -> None:
+def test_a_hundred_ranks_are_summed_up_and_the_worst_shown(tmp_path: Path) -> None:
     before, after = job(tmp_path / "a", 100, 0), job(tmp_path / "b", 100, 30)
     wide = {**os.environ, "COLUMNS": "200"}
     done = haiprof("compare", before, after, env=wide)

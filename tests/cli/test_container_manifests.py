@@ -81,7 +81,7 @@ def test_every_need_has_a_manifest() -> None:
 
 
 @pytest.mark.parametrize("name", ADDED)
-def test_what_doctor_tells_to_add_is_in_the_manifest_and_in_the_guide(name: str) -> None:
+def test_what_doctor_says_to_add_is_in_the_manifest_and_in_the_guide(name: str) -> None:
     need = NEEDS[name]
     wanted = yaml.safe_load(need.kubernetes)
     assert any(within(wanted, node) for node in nodes(load(EXAMPLES / ADDED[name]))), wanted

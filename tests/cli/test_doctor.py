@@ -144,7 +144,9 @@ def test_a_harmless_word_of_the_recorders_python_is_no_failure(shm: Path, tmp_pa
     assert found["recorder"]["state"] == "ok"
 
 
-def test_a_recorder_that_cannot_start_is_told_in_its_last_words(shm: Path, tmp_path: Path) -> None:
+def test_a_recorder_that_cannot_start_is_reported_by_its_last_line(
+    shm: Path, tmp_path: Path
+) -> None:
     (tmp_path / "pyarrow.py").write_text("raise ImportError('pyarrow is broken here')")
     path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
     code, found = findings(PYTHONPATH=path)

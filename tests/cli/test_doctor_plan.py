@@ -57,7 +57,7 @@ def plan(*words: str | Path) -> dict[str, Any]:
     return document
 
 
-def test_a_tree_whose_cpu_is_not_known_is_told_how_to_name_it(tree: Path) -> None:
+def test_for_a_tree_of_an_unknown_cpu_it_says_how_to_name_it(tree: Path) -> None:
     (tree / "proc/cpuinfo").unlink()
     (found,) = plan("--sysfs-root", tree)["findings"]
     assert "a CPU that is not known" in found["found"]
@@ -92,7 +92,7 @@ def test_a_relative_folder_is_one_from_here(tree: Path, monkeypatch: pytest.Monk
     assert plan("--sysfs-root", ".")["uncore_plan"] == plan("--sysfs-root", tree)["uncore_plan"]
 
 
-def test_a_cpu_that_the_tree_does_not_tell_can_be_given(tree: Path) -> None:
+def test_a_cpu_that_the_tree_does_not_name_can_be_given(tree: Path) -> None:
     whole = plan("--sysfs-root", tree)["uncore_plan"]
     (tree / "proc/cpuinfo").unlink()
     # Never that of this machine.

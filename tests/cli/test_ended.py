@@ -84,7 +84,7 @@ def exits(folder: Path) -> list[str]:
         ("os._exit(5)", "exit code 5"),
     ],
 )  # fmt: skip
-def test_the_rank_that_failed_first_is_told_and_the_others_as_its_consequence(
+def test_the_rank_that_failed_first_is_named_and_the_others_as_its_consequence(
     job: Path, ends: str, ending: str
 ) -> None:
     done = haiprof("run", "--log-dir", "logs", "launch.py", ends, cwd=job)
@@ -177,7 +177,7 @@ def test_a_launcher_that_passes_a_failure_on_is_no_process_of_the_job(job: Path)
     assert not list((job / "logs").glob("*/*#*"))
 
 
-def test_where_nothing_is_recorded_the_command_s_own_end_is_told(job: Path) -> None:
+def test_where_nothing_is_recorded_the_command_s_own_end_is_shown(job: Path) -> None:
     words = ["--log-dir", "logs", "--time", "5", sys.executable, "-c"]
     done = haiprof("run", *words, "import os; os.kill(os.getpid(), 15)", cwd=job)
     assert done.returncode == -signal.SIGTERM

@@ -128,7 +128,7 @@ def test_a_pipe_can_be_imported(tmp_path: Path, name: str) -> None:
     assert haiprof("report", tmp_path / "out", "-o", tmp_path / "r.html").returncode == 0
 
 
-def test_what_comes_through_a_shell_pipe_is_kept_where_it_is_told_only(tmp_path: Path) -> None:
+def test_what_comes_through_a_shell_pipe_is_kept_only_with_out(tmp_path: Path) -> None:
     traces.write(tmp_path / "w.json", traces.small())
 
     places = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -213,7 +213,7 @@ def test_a_loss_is_one_line_of_each_command(tmp_path: Path) -> None:
         assert "cut" in only_line(done) or "ends" in only_line(done)
 
 
-def test_of_many_losses_the_first_is_told_and_how_many_there_are(tmp_path: Path) -> None:
+def test_of_many_losses_the_first_and_their_number_are_shown(tmp_path: Path) -> None:
     for rank in range(4):
         file = traces.write(tmp_path / "job" / f"rank_{rank}.json", traces.small(rank))
         if rank:

@@ -158,7 +158,7 @@ def test_a_command_that_cannot_run_is_one_line_and_leaves_nothing(
     assert not list(shm.glob("*/*"))
 
 
-def test_a_wrong_variable_is_told_and_replaced_by_the_default(tmp_path: Path) -> None:
+def test_a_wrong_variable_is_reported_and_replaced_by_the_default(tmp_path: Path) -> None:
     environment = {**os.environ, "HAIPROF_SAMPLE_HZ": "often"}
     done = haiprof("run", "--log-dir", tmp_path, "printenv", "HAIPROF_SAMPLE_HZ", env=environment)
     assert done.stdout == "1.0\n"
@@ -250,7 +250,9 @@ def test_a_report_is_written_when_asked_for(tmp_path: Path, script: Path) -> Non
     assert "<html" in written.read_text()[:2000].lower()
 
 
-def test_ranks_of_one_launch_share_a_run_and_the_first_tells(tmp_path: Path, shm: Path) -> None:
+def test_ranks_of_one_launch_share_a_run_and_the_first_prints_the_summary(
+    tmp_path: Path, shm: Path
+) -> None:
     launch = {**os.environ, "HAIPROF_TASK_ID": "job7", "WORLD_SIZE": "2"}
     done = [
         haiprof("run", "--log-dir", tmp_path, "true", env={**launch, "RANK": str(rank)})

@@ -53,7 +53,7 @@ def test_a_message_arrives_as_it_was(pair: Pair) -> None:
         (b"", "nothing was sent"),
     ],
 )
-def test_what_is_no_message_is_told_from_one(sent: bytes, why: str, pair: Pair) -> None:
+def test_what_is_not_a_message_is_recognised(sent: bytes, why: str, pair: Pair) -> None:
     pair[0].sendall(sent)
     pair[0].close()
     with pytest.raises(protocol.BadMessage, match=why):
@@ -70,7 +70,7 @@ def test_one_that_claims_to_be_too_long_is_not_waited_for(pair: Pair) -> None:
         protocol.encode({"a": "x" * protocol.MOST_BYTES})
 
 
-def test_another_version_is_told_before_its_content_is_read(pair: Pair) -> None:
+def test_another_version_is_reported_before_its_content_is_read(pair: Pair) -> None:
     pair[0].sendall(_raw(b"whatever that may be", version=7))
     with pytest.raises(protocol.OtherVersion, match="version 7") as error:
         _receive(pair[1])

@@ -218,7 +218,7 @@ def test_the_code_has_names_of_its_own(tmp_path: Path) -> None:
         ("x =", "haiprof: SyntaxError in injected code: "),
     ],
 )
-def test_what_the_code_raises_is_told_and_goes_no_further(
+def test_what_the_code_raises_is_reported_and_goes_no_further(
     tmp_path: Path, code: str, printed: str
 ) -> None:
     with running(tmp_path, "n += 1; time.sleep(0.01)") as job:
@@ -268,7 +268,7 @@ def test_a_full_queue_of_pending_calls_is_waited_for(tmp_path: Path) -> None:
         assert job.finish() == (True, ["full", "after"])
 
 
-def test_a_deadlock_is_told_and_the_code_never_runs(tmp_path: Path) -> None:
+def test_a_deadlock_is_reported_and_the_code_never_runs(tmp_path: Path) -> None:
     head = (
         "go = threading.Lock(); go.acquire()\n"
         "signal.signal(signal.SIGUSR1, lambda *_: go.release())\n"

@@ -126,7 +126,7 @@ def test_no_buffer_is_given_twice_when_all_are_taken(
         ([DRIVER, CUPTI], {"FAKE_CUPTI_ANSWERS": "cuptiActivityEnable=35"}, ["not allowed"]),
     ],
 )
-def test_what_is_in_the_way_is_told_with_a_mend(
+def test_what_is_in_the_way_is_reported_with_a_fix(
     native_build: Path, doubles: dict[str, Path], shm: Path, which: list[str],
     environment: dict[str, str], words: list[str],
 ) -> None:  # fmt: skip

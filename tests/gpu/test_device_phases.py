@@ -343,7 +343,7 @@ def test_ranges_are_timed_on_the_gpu_when_asked_for(
 
 
 @pytest.mark.parametrize("bad", ["-1", "'first'", "4294967295", "1.5", "True", "object()"])
-def test_a_bad_microbatch_is_told_and_left_out(
+def test_a_bad_microbatch_is_reported_and_left_out(
     shm: Path, tmp_path: Path, native_build: Path, bad: str
 ) -> None:
     program = f"""

@@ -235,7 +235,7 @@ def test_a_part_that_no_longer_fits_is_left_out(tmp_path: Path) -> None:
     assert told["reason"] == "10 s were left, and it takes 30 s"
 
 
-def test_parts_beside_each_other_are_all_told(tmp_path: Path) -> None:
+def test_parts_beside_each_other_are_all_reported(tmp_path: Path) -> None:
     suite = _suite(tmp_path, 0)
     plan = tuple(Planned(name, "T", "machine", 30, group="correctness")
                  for name in ("forks", "ends", "capture"))  # fmt: skip

@@ -93,7 +93,7 @@ def test_traffic_of_a_port_and_its_share_of_the_link(node: Node) -> None:
     assert states(sampler)["infiniband"] == "ok"
 
 
-def test_ports_of_many_devices_are_told_apart(node: Node) -> None:
+def test_ports_of_many_devices_are_distinguished(node: Node) -> None:
     names = [f"mlx5_{i}/1" for i in range(12)] + ["mlx4_0/1", "mlx4_0/2"]
     for name in names:
         data(node, 1000, 1000, name)
@@ -197,7 +197,7 @@ def test_a_fast_adapter_that_is_reset_has_not_carried_17_gb(node: Node, rate: st
     assert "ib.rx.bytes_per_s" not in ib(node.tick(sampler, 10.0))
 
 
-def test_a_counter_at_its_end_is_left_out_and_told_once(node: Node) -> None:
+def test_a_counter_at_its_end_is_left_out_and_reported_once(node: Node) -> None:
     data(node, 5, 5, counters__port_xmit_wait=2**32 - 1)
     sampler = node.sampler()
     for _ in range(3):
@@ -295,7 +295,7 @@ def test_a_file_that_the_driver_refuses_does_not_hide_the_others(node: Node) -> 
 # ---- the link
 
 
-def test_a_link_that_goes_down_and_comes_back_is_told_in_words(node: Node) -> None:
+def test_a_link_that_goes_down_and_comes_back_is_reported_in_words(node: Node) -> None:
     data(node, 5, 5, counters__link_downed=1)
     sampler = node.sampler()
     node.tick(sampler, 10.0)
@@ -322,7 +322,7 @@ def test_a_link_that_goes_down_and_comes_back_is_told_in_words(node: Node) -> No
     assert "ib.rx_util.percent" in ib(node.tick(sampler, 5.0))
 
 
-def test_a_link_that_has_lost_half_its_lanes_is_told_and_measured_by_what_is_left(
+def test_a_link_that_has_lost_half_its_lanes_is_reported_and_measured_by_what_is_left(
     node: Node,
 ) -> None:
     data(node, 1, 1)

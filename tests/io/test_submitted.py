@@ -295,7 +295,7 @@ def test_each_way_to_read_is_seen_where_the_table_says(start: Start, data: Path,
 
 @pytest.mark.parametrize("way", ["libaio", "libaio_vectors", "uring", "uring_vectors",
                                  "uring_syscall", "usrbio"])  # fmt: skip
-def test_what_is_written_is_told_from_what_is_read(start: Start, data: Path, way: str) -> None:
+def test_writes_are_distinguished_from_reads(start: Start, data: Path, way: str) -> None:
     if way.startswith("uring"):
         needs_rings()
     job = start()

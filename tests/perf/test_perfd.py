@@ -810,7 +810,7 @@ def test_wrong_options_are_named(place: Place, option: str, line: str) -> None:
     assert line in said
 
 
-def test_it_tells_its_options_and_its_version(place: Place) -> None:
+def test_it_prints_its_options_and_its_version(place: Place) -> None:
     done = subprocess.run([place.perfd, "--help"], capture_output=True, text=True, check=True)
     for option in ("--socket", "--mode", "--allow-uid", "--allow-group", "--allow-any"):
         assert option in done.stdout

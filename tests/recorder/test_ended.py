@@ -429,7 +429,7 @@ def test_a_kill_on_the_machine_proves_nothing(tmp_path: Path) -> None:
     assert not kills.verdict(*who).proven
 
 
-def test_a_control_group_that_has_gone_says_nothing(tmp_path: Path) -> None:
+def test_a_control_group_that_was_removed_says_nothing(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     kills, who = MemoryKills(str(machine.procfs)), machine.process(7)
     kills.join(*who)

@@ -99,7 +99,9 @@ def test_a_run_samples_the_node_that_it_was_given(shm: Path, tree: Node, tmp_pat
     [(0, 0x2001, 2_500_000), (5, 0, None), (0, 0x40, None), (-1, 0, None)],
     ids=["kept right", "in error", "unsynchronised", "refused"],
 )
-def test_what_the_kernel_tells_of_its_clock(state: int, status: int, error_ns: int | None) -> None:
+def test_what_the_kernel_says_about_its_clock(
+    state: int, status: int, error_ns: int | None
+) -> None:
     assert synchronised.error_of(state, status, 2500) == error_ns
 
 

@@ -55,7 +55,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     return read_table(folder, "samples").to_pylist()
 
 
-def test_sources_of_a_process_are_told_as_they_were_while_it_was_watched(
+def test_sources_of_a_process_are_reported_as_they_were_while_it_was_watched(
     node: NodeRecorder, job: subprocess.Popen[bytes], folder_of: Callable[[str], Path]
 ) -> None:
     assert states(node)["process"] == "absent"

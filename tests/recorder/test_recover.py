@@ -152,7 +152,9 @@ def test_records_wait_in_memory_while_their_folder_cannot_be_made(
 
 
 @pytest.mark.parametrize("content", [b"", b"no ring", b"HAIRING1" + bytes(8192)])
-def test_a_file_that_is_no_ring_is_told_and_kept(tmp_path: Path, shm: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_ring_is_reported_and_kept(
+    tmp_path: Path, shm: Path, content: bytes
+) -> None:
     folder = shm / f"haiprof-{os.getuid()}" / "run"
     folder.mkdir(parents=True, mode=0o700)
     ring = folder / "1.ring"

@@ -27,7 +27,7 @@ def kill_recorder(shm: Path) -> None:
     wait_recorded(shm)
 
 
-def test_losses_that_an_earlier_recorder_knew_of_are_kept_and_told_once(
+def test_losses_that_an_earlier_recorder_knew_of_are_kept_and_reported_once(
     shm: Path, tmp_path: Path
 ) -> None:
     program = """

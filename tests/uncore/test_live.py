@@ -169,7 +169,7 @@ def test_counters_are_closed_with_their_sampler(tmp_path: Path, clock: Clock) ->
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives up root to be refused")
-def test_who_may_not_count_is_told_why_and_what_to_do(public: Node) -> None:
+def test_without_the_right_to_count_it_says_why_and_what_to_do(public: Node) -> None:
     paranoid = Path("/proc/sys/kernel/perf_event_paranoid").read_text().strip()
     if int(paranoid) <= 0:
         pytest.skip(f"anybody may count here: perf_event_paranoid is {paranoid}")

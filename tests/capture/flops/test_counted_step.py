@@ -97,7 +97,9 @@ def test_accumulated_passes_are_one_step_in_the_dtype_that_autocast_chose(ring: 
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_what_the_backward_pass_computes_again_is_told_apart(ring: Path, reentrant: bool) -> None:
+def test_what_the_backward_pass_recomputes_is_counted_separately(
+    ring: Path, reentrant: bool
+) -> None:
     model = mlp()
     first = model[0]
 
@@ -150,7 +152,7 @@ class Fused(nn.Linear):
         return result
 
 
-def test_an_evaluation_in_the_step_is_told_apart(ring: Path) -> None:
+def test_an_evaluation_in_the_step_is_counted_separately(ring: Path) -> None:
     model = nn.Sequential(Fused(WIDTH, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, OUT))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(8):

@@ -202,7 +202,7 @@ def test_a_torch_that_answers_otherwise_takes_the_hook_off_and_the_job_goes_on(
         assert run.samples("torch.*").is_empty()
 
 
-def test_a_growth_of_retries_and_of_ooms_is_told_each_of_the_first_times_then_as_it_doubles(
+def test_a_growth_of_retries_and_of_ooms_is_reported_at_first_each_time_then_as_it_doubles(
     shm: Path, tmp_path: Path
 ) -> None:
     program = """
@@ -233,7 +233,7 @@ def test_a_growth_of_retries_and_of_ooms_is_told_each_of_the_first_times_then_as
         assert [t for t in lines if "ran short" not in t] == ["gpu0: out of memory 2 times"]
 
 
-def test_what_happened_before_the_recording_is_not_told(shm: Path, tmp_path: Path) -> None:
+def test_what_happened_before_the_recording_is_not_reported(shm: Path, tmp_path: Path) -> None:
     program = """
         torch.cuda._initialized = True
         state["retries"] = state["ooms"] = 5

@@ -104,7 +104,7 @@ def test_short_pauses_are_counted_and_none_is_a_span(ring: Ring) -> None:
         assert ring.pauses() == []
 
 
-def test_counts_are_told_four_times_a_second_at_most(ring: Ring) -> None:
+def test_counts_are_recorded_four_times_a_second_at_most(ring: Ring) -> None:
     until = time.monotonic() + 1.1
     n = 0
     while time.monotonic() < until:

@@ -197,7 +197,7 @@ def test_two_who_ask_at_once_are_both_answered(shm: Path, tmp_path: Path) -> Non
     assert running.stderr == ""
 
 
-def test_another_version_is_refused_with_the_mend_on_both_sides(
+def test_another_version_is_refused_with_the_fix_on_both_sides(
     shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with job(STEPS, tmp_path, "logs") as running:
@@ -471,7 +471,7 @@ def test_a_stopped_job_is_said_to_be_stopped(shm: Path, tmp_path: Path) -> None:
         assert running.ask("status")["state"] == "recording"
 
 
-def test_processes_that_cannot_be_asked_are_told_apart(shm: Path, tmp_path: Path) -> None:
+def test_processes_that_cannot_be_asked_are_distinguished(shm: Path, tmp_path: Path) -> None:
     assert _reason(lambda: socket_of(os.getpid()))[0] == "unloaded"
     assert _reason(lambda: socket_of(2**22 + 1))[0] == "gone"
     assert sockets() == []

@@ -96,7 +96,7 @@ def test_tools_find_all_that_they_need(left: Left) -> None:
         assert wanted <= event["args"].keys()
 
 
-def test_the_rows_tell_what_it_took(left: Left) -> None:
+def test_the_rows_say_what_it_took(left: Left) -> None:
     assert left.states() == ["recording", "done"]
     end = left.end()
     assert end["text"] == f"a deep trace of 4 whole steps in {left.files[0].name}: it is complete"

@@ -188,7 +188,7 @@ def test_a_way_that_wants_the_host_elsewhere_than_behind_it(
     assert line.startswith("exec ")
 
 
-def test_a_host_without_haiprof_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_host_without_haiprof_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "haiprof").mkdir()
     (tmp_path / "haiprof/__init__.py").write_text("")
     way = f"cd /; PYTHONPATH={tmp_path} /bin/sh -c 'eval \"$2\"' --"
@@ -200,7 +200,7 @@ def test_a_host_without_haiprof_is_told_in_one_line(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_command_that_is_not_there_is_told_by_its_host(tmp_path: Path) -> None:
+def test_a_missing_command_is_reported_by_its_host(tmp_path: Path) -> None:
     done = haiprof("run", *HERE, "--log-dir", tmp_path, "no-such-command")
     assert done.returncode == 127
     # The first to fail ends the others.
@@ -208,7 +208,7 @@ def test_a_command_that_is_not_there_is_told_by_its_host(tmp_path: Path) -> None
     assert {f"localhost#0: {said}", f"localhost#1: {said}"} & {*done.stderr.splitlines()}
 
 
-def test_a_folder_that_a_host_has_not_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_a_host_lacks_is_reported(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     # The way there takes the folder away before the other side looks for it.
