@@ -92,7 +92,7 @@ def test_an_invalid_root_is_reported_and_the_machines_own_is_used(
 ) -> None:
     for text, why in (
         (str(tmp_path / "nowhere"), "does not exist"),
-        (str(tmp_path), "is no "),
+        (str(tmp_path), "is not a "),
         ("host/sys", "must be an absolute path"),
     ):
         options, problems = resolve({}, {f"HAIPROF_{name}": text})
