@@ -62,7 +62,7 @@ class Left:
         return [attributes["state"] for _, attributes in self.rows]
 
     def end(self) -> dict[str, Any]:
-        """What the last row tells."""
+        """The attributes and text of the last row."""
         assert len(self.rows) >= 1
         attributes: dict[str, Any] = self.rows[-1][1] | {"text": self.rows[-1][0]["text"]}
         return attributes

@@ -134,11 +134,11 @@ def _seen(
     return known.join(calls.select("correlation").unique(), on="correlation", maintain_order="left")
 
 
-def close(mine: float | None, told: float | None, tolerance: float = 1e-6) -> bool:
+def close(mine: float | None, theirs: float | None, tolerance: float = 1e-6) -> bool:
     """Whether two numbers agree; none agrees with none."""
-    if mine is None or told is None:
-        return mine is None and told is None
-    return abs(mine - told) <= tolerance * max(1.0, abs(told))
+    if mine is None or theirs is None:
+        return mine is None and theirs is None
+    return abs(mine - theirs) <= tolerance * max(1.0, abs(theirs))
 
 
 def union(intervals: Iterable[tuple[int, int]]) -> int:

@@ -226,7 +226,7 @@ def recording_ends(
 
 
 def measured(second: float, overhead: float | None = 0.004, **more: object) -> Row:
-    """Make the event that tells the measured overhead."""
+    """Make the event with the measured overhead."""
     attributes: Row = {"overhead": overhead, "low": None, "high": None, "confidence": 0.95}
     if overhead is not None:
         attributes.update(low=overhead - 0.003, high=overhead + 0.003)
@@ -296,7 +296,7 @@ def node_samples(seconds: int, pressure: float = 0.02, gpus: int = 0) -> list[Ro
     return rows
 
 
-#: A node of two sockets, as its recorder tells it.
+#: A node of two sockets, as its recorder describes it.
 MACHINE = {
     "cpu": "GenuineIntel:6:143",
     "sockets": 2,

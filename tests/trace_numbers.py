@@ -250,12 +250,12 @@ class Plain:
         low, high = self.steps[0][1], self.steps[-1][2]
         kernels = [r for r in self.activities if r["kind"] == "kernel" and r["device"] == number]
         changes: dict[int, list[tuple[int, float]]] = defaultdict(list)
-        tells = False
+        known_shape = False
         weight = time = 0.0
         for row in kernels:
             start, end = max(row["start"], low), min(row["end"], high)
             blocks = row["blocks_per_sm"]
-            tells = tells or (blocks is not None and blocks > 0)
+            known_shape = known_shape or (blocks is not None and blocks > 0)
             if end <= start:
                 continue
             changes[start].append((1, max(blocks or 0.0, 0.0)))
@@ -276,7 +276,7 @@ class Plain:
         launched = [r for r in kernels if r["op"] is not None and r["op"].operator]
         return {
             "utilization": busy / (high - low),
-            "sm_efficiency": efficiency / (high - low) if tells else None,
+            "sm_efficiency": efficiency / (high - low) if known_shape else None,
             "occupancy": weight / time if time else None,
             "tensor_core": _share(launched, self.tensor),
         }

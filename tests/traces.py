@@ -34,7 +34,7 @@ Rows = dict[str, list[dict[str, Any]]]
 
 @dataclass(frozen=True)
 class Trace:
-    """One trace file: its tables with the columns of the schema, and what else it tells."""
+    """One trace file: its tables with the columns of the schema, and its other fields."""
 
     file: Path
     spans: pl.DataFrame

@@ -1,4 +1,4 @@
-"""Being told of an import."""
+"""Callbacks after an import."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class AsksAllOnceMore:
 
 @pytest.fixture
 def awaited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[ModuleType]:
-    """What has been told of the import of ``awaited``; nothing is awaited yet."""
+    """The calls made after the import of ``awaited``; nothing is awaited yet."""
     (tmp_path / "awaited.py").write_text("there = True\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))

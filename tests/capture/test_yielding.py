@@ -13,7 +13,7 @@ from haiprof.capture.yielding import rest, yielding
 
 
 class Clock:
-    """Goes on where it is told to, and knows who rested."""
+    """Continues when allowed to, and knows who rested."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -82,7 +82,7 @@ def record(logs: Path, node: str, *ranks: int, run: str = "v2", world: int = 2) 
 
 
 def tree(folder: Path) -> dict[str, tuple[bytes, int, int]]:
-    """Return every file of a folder: its bytes, and what tells that nobody has written it again."""
+    """Return every file of a folder: its bytes, and what shows that nobody has written it again."""
     return {
         str(path.relative_to(folder)): (
             path.read_bytes(), path.stat().st_ino, path.stat().st_mtime_ns,

@@ -1,4 +1,4 @@
-"""examples/containers, docs/containers.md and what ``haiprof doctor`` tells are about the same."""
+"""examples/containers, docs/containers.md and ``haiprof doctor`` agree."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MANIFESTS = sorted(EXAMPLES.glob("*.yaml"))
 PODS = [path for path in MANIFESTS if path.name != "compose.yaml"]
 GUIDE = (TOP / "docs/containers.md").read_text()
 
-#: What doctor tells to add, and the manifest that adds it.
+#: What doctor says to add, and the manifest that adds it.
 ADDED = {
     "SHARED_MEMORY": "pod.yaml",
     "LOGS": "pod.yaml",

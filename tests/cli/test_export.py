@@ -212,7 +212,7 @@ def test_views_and_summaries_are_of_the_window_only(tmp_path: Path, job: Path) -
         [LAST - FIRST] * 2
     )
     phases = pl.read_csv(out / "device_phases.csv")
-    # That kernels were being recorded was told before the window, and holds in it.
+    # That kernels were being recorded was reported before the window, and still holds in it.
     assert phases["busy"].null_count() < phases.height
     assert "mark" not in pl.read_csv(out / "events.csv")["kind"].to_list()
     whole = exported(job, tmp_path / "whole", "summary")

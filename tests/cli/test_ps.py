@@ -1,4 +1,4 @@
-"""haiprof ps, stop and flush: which jobs there are, and what each of them is told."""
+"""haiprof ps, stop and flush: which jobs there are, and requests to each of them."""
 
 from __future__ import annotations
 

@@ -47,10 +47,10 @@ def test_the_exit_code_is_that_of_the_command(tmp_path: Path, code: int) -> None
 
 
 def test_what_goes_in_and_out_is_the_commands(tmp_path: Path) -> None:
-    program = "cat; echo told >&2"
+    program = "cat; echo heard >&2"
     done = haiprof("run", "--log-dir", tmp_path, "--", "sh", "-c", program, input="a\n\0b")
     assert done.stdout == "a\n\0b"
-    assert done.stderr.startswith("told\nhaiprof: run ")
+    assert done.stderr.startswith("heard\nhaiprof: run ")
 
 
 def test_descriptors_that_were_handed_down_stay_open(tmp_path: Path) -> None:

@@ -18,11 +18,11 @@ _HOLD = """
 import os, sys
 from pathlib import Path
 from haiprof.common.claimed_folder import ClaimedFolder
-held = ClaimedFolder(Path(sys.argv[1]), "x-")
-(held.path / "file").write_text("unfinished")
+claimed = ClaimedFolder(Path(sys.argv[1]), "x-")
+(claimed.path / "file").write_text("unfinished")
 if len(sys.argv) > 2 and os.fork():
     os._exit(0)
-print(held.path, os.getpid(), flush=True)
+print(claimed.path, os.getpid(), flush=True)
 sys.stdin.read()
 """
 

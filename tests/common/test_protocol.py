@@ -1,4 +1,4 @@
-"""Messages: whole ones arrive as they were, everything else is told from them."""
+"""Messages: whole ones arrive unchanged, everything else is recognised as invalid."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def attacked(tmp_path: Path, put: str, answer: str = "") -> str:
-    """Attach to a job that swaps files; return all that root is told, within a while."""
+    """Attach to a job that swaps files; return all lines that root gets, within a while."""
     lines = []
 
     def reach(pid: int) -> None:

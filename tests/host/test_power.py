@@ -195,7 +195,7 @@ def test_grace_has_a_meter_of_the_cpu_of_each_socket(node: Node) -> None:
             number = 4 * socket + i
             meter(node, number, watts * 1_000_000, f"{label} Power Socket {socket}", "device/")
     sampler = make_sampler(node)
-    # A meter tells a power, which needs no reading before.
+    # A meter reports power, which needs no earlier reading.
     wanted = {"cpu socket0": 200.0, "cpu socket1": 201.0, "cpu": 401.0}
     assert power(node, sampler) == pytest.approx(wanted)
     assert power(node, sampler) == pytest.approx(wanted)

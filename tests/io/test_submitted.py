@@ -167,7 +167,7 @@ def make_hot(path: Path) -> None:
 
 
 class Job:
-    """A process that does I/O as it is told, and what the sampler sees of it."""
+    """A process that does I/O on command, and what the sampler sees of it."""
 
     def __init__(
         self, shm: Path, library: Path, data: Path, order: str = "hooked first", **keywords: Any

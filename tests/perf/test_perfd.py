@@ -491,7 +491,7 @@ def test_descriptors_that_are_slow_to_close_stop_nobody(place: Place, perfd: Per
                 assert reader.open() is None
 
 
-# The client, and what it is told.
+# The client, and the answers it gets.
 
 
 def refused_at(place: Place, path: Path | str, user: int | None = None) -> str:

@@ -27,7 +27,7 @@ from haiprof.recorder import recover
 
 HOST = os.uname().nodename
 SPANS = 1000
-#: Records when told to, so that its recorder can be killed before.
+#: Records on command, so that its recorder can be killed before.
 JOB = f"""
     import haiprof, sys
     session = haiprof.start(sys.argv[1], run="run", hooks=False)

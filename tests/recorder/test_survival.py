@@ -63,7 +63,7 @@ def torn_and_missing(folder: Path, acknowledged: list[int]) -> tuple[int, int]:
             torn += 1
             continue
         per_thread.setdefault(thread, []).append(n)
-    # Which thread is which lane is not recorded; the counts tell.
+    # Which thread is which lane is not recorded; the counts show it.
     reached = sorted((ns[-1] + 1 if ns else 0) for ns in per_thread.values())
     for ns in per_thread.values():
         missing += sum(b - a - 1 for a, b in pairwise(ns))

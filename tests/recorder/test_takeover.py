@@ -62,7 +62,7 @@ def test_losses_that_an_earlier_recorder_knew_of_are_kept_and_reported_once(
     folder = next(tmp_path.glob("run/*#0"))
     wait_for(
         lambda: any(row["kind"] == "lost" for row in read_table(folder, "events").to_pylist()),
-        what="a told loss",
+        what="a reported loss",
     )
     go_on()
     assert job.stdout.readline() == "ready\n"

@@ -1,4 +1,4 @@
-"""Which machines tell near from far memory. What is counted is tested natively."""
+"""Which machines distinguish near from far memory. What is counted is tested natively."""
 
 from __future__ import annotations
 

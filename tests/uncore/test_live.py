@@ -1,6 +1,6 @@
 """The whole way of a counter on this machine: sysfs, plan, perf_event_open, read, rate.
 
-A made-up sysfs calls a PMU of this kernel a memory controller, one whose counter tells the time:
+A made-up sysfs calls a PMU of this kernel a memory controller, one whose counter is a clock:
 ``msr`` the TSC, ``software`` nanoseconds. What it counts in a second is known, so the bandwidth is.
 """
 
@@ -29,7 +29,7 @@ PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}
 
 
 class Clock:
-    """The PMU, and what it counts in a second as the kernel itself tells, without haiprof."""
+    """The PMU, and what it counts in a second according to the kernel itself, without haiprof."""
 
     def __init__(self, pmu: str) -> None:
         if pmu == "msr":

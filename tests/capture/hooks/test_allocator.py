@@ -157,7 +157,7 @@ def test_a_job_that_does_not_use_cuda_is_not_asked(shm: Path, tmp_path: Path) ->
     assert run.steps().height == 32
 
 
-#: What a torch may do otherwise, and a part of what is told then.
+#: What a torch may do otherwise, and a part of the message then.
 BREAKS = {
     "state['error'] = RuntimeError('not supported')": "RuntimeError('not supported')",
     "core._cuda_memoryStats = lambda device: None": "_cuda_memoryStats() gave no dict",
@@ -263,11 +263,11 @@ def test_running_out_of_memory_in_the_first_step_leaves_the_last_figures(
             Large(4, 1)(torch.ones(4))
         finally:
             assert len(theirs) == 1 and len(observers) == 2, (theirs, observers)
-            print("told", flush=True)
+            print("reported", flush=True)
     """
     process = python(job(program), str(tmp_path))
     out, err = process.communicate(timeout=60)
-    assert out == "told\n", err
+    assert out == "reported\n", err
     assert process.returncode == 1
     assert err.splitlines()[-1] == "torch.OutOfMemoryError: CUDA out of memory."
     run = recorded(shm, tmp_path)

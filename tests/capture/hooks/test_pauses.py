@@ -202,7 +202,7 @@ def test_collections_while_the_interpreter_ends_are_safe(shm: Path) -> None:
         print("ready")
     """
     assert run_python(program, str(shm / "test.ring")) == "ready\n"
-    # The first of them told its count; that was while modules were being torn down.
+    # The first of them reported its count while modules were being torn down.
     assert Ring(shm / "test.ring").values("python.gc.count", "gen2")[0] >= 1
 
 

@@ -413,8 +413,8 @@ def test_a_job_that_keeps_the_interpreter_is_waited_for_and_then_named(
     shm: Path, tmp_path: Path
 ) -> None:
     # Nobody else has the interpreter's lock between the two.
-    before = "import ctypes; held = ctypes.PyDLL(None)"
-    hold = "if os.path.exists('HOLD'): (held.unlink(b'HOLD'), held.usleep(3_000_000))"
+    before = "import ctypes; libc = ctypes.PyDLL(None)"
+    hold = "if os.path.exists('HOLD'): (libc.unlink(b'HOLD'), libc.usleep(3_000_000))"
     with job(STEPS, tmp_path, "logs", before=before, each=hold) as running:
         (tmp_path / "HOLD").touch()
         wait_for(lambda: not (tmp_path / "HOLD").exists())

@@ -1,4 +1,4 @@
-"""Deep traces in the folders of a run: its Analyzer answers from them what only they tell."""
+"""Deep traces in the folders of a run: its Analyzer answers from them what only they contain."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def put(folder: Path, milliseconds: int, begin: float = 1000) -> Path:
-    """A trace as the process of that folder writes it: alone it does not tell the rank."""
+    """A trace as the process of that folder writes it: alone it does not give the rank."""
     name = f"{folder.name}.{milliseconds}.pt.trace.json.gz"
     return traces.write(folder / name, traces.small(None, begin=begin))
 

@@ -1,4 +1,4 @@
-"""What a deep trace holds, where it lies, and what its rows in ``events`` tell."""
+"""The content of a deep trace, its place, and its rows in ``events``."""
 
 from __future__ import annotations
 

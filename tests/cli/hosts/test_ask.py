@@ -126,7 +126,7 @@ def test_a_pid_is_of_one_host(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("by", ["Ctrl-C", "a lost connection"])
 def test_a_request_that_is_given_up_is_not_done_later(by: str, cluster: Cluster) -> None:
-    """A rank that stands keeps nobody from leaving; what the others answered is told."""
+    """A stopped rank does not prevent an interrupt; the answers of the others are printed."""
     assert haiprof("flush", "r", *BOTH).returncode == 0
     first = listed()[0]["pid"]
     cluster.run_on("n1", f"kill -STOP {first}")

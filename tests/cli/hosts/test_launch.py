@@ -38,8 +38,8 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_each_host_gets_its_place_and_the_run(tmp_path: Path, ssh: Path) -> None:
     program = (
-        "import json, os; told = {n: v for n, v in os.environ.items()}; "
-        "print(json.dumps([told, os.getcwd()]))"
+        "import json, os; variables = {n: v for n, v in os.environ.items()}; "
+        "print(json.dumps([variables, os.getcwd()]))"
     )
     words = ["--name", "v2", "--log-dir", "logs", "--sample-hz", "5", sys.executable, "-c", program]
     done = haiprof("run", "-n", "2", "--hosts", "me@nodeA,nodeB,nodeC", *words, cwd=tmp_path)
