@@ -309,8 +309,8 @@ def test_an_xid_of_a_gpu_that_nobody_used_is_not_reported_to_the_next_user(
         "nvml().fake_xid(0, 79); tick(); answer(told('xid'))",
         FAKE_NVML_GPUS="2",
     )
-    told = [(attributes["instance"], attributes["xid"]) for _, _, attributes in changes]
-    assert told == [*(("gpu1", 74) for _ in others), ("gpu0", 79)]
+    xids = [(attributes["instance"], attributes["xid"]) for _, _, attributes in changes]
+    assert xids == [*(("gpu1", 74) for _ in others), ("gpu0", 79)]
 
 
 def test_only_a_change_of_a_reason_that_is_not_normal_is_an_event(run: Callable[..., Any]) -> None:
@@ -694,8 +694,10 @@ def doctor(place: Path, **environment: str) -> dict[str, dict[str, Any]]:
 def test_the_doctor_looks_at_all_gpus(place: Path, shm: Path) -> None:
     found = doctor(place, FAKE_NVML_GPUS="2")
     assert found["GPU sampling"]["state"] == found["GPU counters"]["state"] == "ok"
-    told = found["GPU sampling"]["found"]
-    assert told.startswith("driver 580.95.05, gpu0 FAKE H100, gpu1 FAKE H100: gpu.util.percent, ")
+    found_text = found["GPU sampling"]["found"]
+    assert found_text.startswith(
+        "driver 580.95.05, gpu0 FAKE H100, gpu1 FAKE H100: gpu.util.percent, "
+    )
     assert "gpu.tensor_active.ratio" in found["GPU counters"]["found"]
     assert "host gpu" not in found
 

@@ -157,11 +157,11 @@ def test_ten_points_of_many() -> None:
 def test_overwritten_records_are_counted_from_what_the_recorder_reported() -> None:
     from gpu.parts.soak import overwritten
 
-    told = [
+    losses = [
         "lost: 25 records were overwritten before they were read; …",
         "lost: 3 buffers in a rush",
     ]
-    assert overwritten([*told, told[0]]) == 50
+    assert overwritten([*losses, losses[0]]) == 50
 
 
 def test_the_clock_of_a_timestamp_is_named() -> None:
@@ -407,9 +407,9 @@ def test_without_the_python_of_the_machine_one_line_says_so(
 
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(SystemExit, match=r"no python3\.12 on PATH .*install python3\.12") as told:
+    with pytest.raises(SystemExit, match=r"no python3\.12 on PATH .*install python3\.12") as error:
         interpreter()
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
 
 
 # -- the jobs ------------------------------------------------------------------------------------
