@@ -41,7 +41,7 @@ from recording import wait_for, wait_recorded
 from reporting import Report
 
 from haiprof import Analyzer
-from haiprof.control.attach import Attached, Wanted, attach
+from haiprof.control.attach import Attached, RecordingPlan, attach
 from haiprof.control.find import find
 
 #: Cold attaches to each loop; by the command; by the peer.
@@ -135,12 +135,12 @@ def first_record(run_dir: Path) -> int:
     return int((spans["start"].cast(int) + spans["duration"].cast(int)).min())
 
 
-def cold(running: Loop, wanted: Wanted) -> dict[str, float]:
+def cold(running: Loop, plan: RecordingPlan) -> dict[str, float]:
     """Attach, stay a while, and leave; ms."""
     before = time.monotonic_ns()
     time.sleep(WHILE)
     begin, clock = time.monotonic_ns(), time.time_ns()
-    attached = attach(find(str(running.pid))[0], wanted)
+    attached = attach(find(str(running.pid))[0], plan)
     took = time.monotonic_ns() - begin
     assert attached.way in ("injector", "remote_exec")
     time.sleep(max(0.0, WHILE - took / 1e9))
@@ -150,7 +150,7 @@ def cold(running: Loop, wanted: Wanted) -> dict[str, float]:
     after = time.monotonic_ns()
     quiet = running.longest_gap(before, begin)
     return {
-        "first_record_ms": (first_record(wanted.run_dir) - clock) / 1e6,
+        "first_record_ms": (first_record(plan.run_dir) - clock) / 1e6,
         "attached_ms": took / 1e6,
         "frozen_ms": attached.frozen_ns / 1e6,
         "added_gap_ms": running.longest_gap(begin, end) - quiet,
@@ -173,7 +173,7 @@ def test_the_first_attach(
         rows = []
         for number in range(ROUNDS):
             with loop(kind, tmp_path) as running:
-                rows.append(cold(running, Wanted(f"{kind}-{number}", tmp_path / "logs", 30)))
+                rows.append(cold(running, RecordingPlan(f"{kind}-{number}", tmp_path / "logs", 30)))
         return rows
 
     rows = benchmark.pedantic(run, rounds=1, iterations=1)
@@ -271,7 +271,9 @@ def test_fifty_times(benchmark: Any, report: Report, shm: Path, tmp_path: Path) 
     """
 
     def cycle(running: Loop, number: int) -> Attached:
-        attached = attach(find(str(running.pid))[0], Wanted(f"{number}", tmp_path / "logs", 30))
+        attached = attach(
+            find(str(running.pid))[0], RecordingPlan(f"{number}", tmp_path / "logs", 30)
+        )
         time.sleep(0.1)
         attached.end()
         # The thread that answered is the last to go.

@@ -77,7 +77,7 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None and name != "_core":
         why = f"module 'haiprof' has no attribute {name!r}"
-        if not name.startswith("_"):  # those are asked for by whoever looks into modules
+        if not name.startswith("_"):  # introspection asks for those
             from haiprof.common.choices import did_you_mean
 
             why = f"{why}: {hint}" if (hint := did_you_mean(name, __all__)) else why
@@ -92,7 +92,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _compiled() -> Any:
-    """Import the compiled module: neither a zip file nor a package for another Python has one."""
+    """Import the compiled module, which a zip file or a package for another Python lacks."""
     import importlib
     import sys
 

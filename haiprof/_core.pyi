@@ -38,7 +38,7 @@ def open_ring(
     """
 
 def close_ring() -> None:
-    """Say goodbye: nothing more is recorded. Safe while other threads push."""
+    """Close the ring: nothing more is recorded. Safe while other threads push."""
 
 def ring_open() -> bool:
     """Whether this process has an open ring."""
@@ -47,7 +47,7 @@ def ready() -> bool:
     """Whether a record would be kept; opens the ring of an armed session."""
 
 def set_opener(callable: Callable[[], None] | None) -> None:
-    """Arm: what opens the ring when the first record wants one; None disarms."""
+    """Set what opens the ring at the first record; None disarms."""
 
 def value(metric: str, value: float, /) -> None:
     """Record one value."""
@@ -56,7 +56,7 @@ def event(kind: str, text: str, attributes: str | None = None) -> None:
     """Record that something happened; attributes is a JSON object."""
 
 def request_flush() -> int:
-    """Ask the recorder to bring everything to disk; returns the ticket to wait for."""
+    """Ask the recorder to write everything to disk; returns the ticket to wait for."""
 
 def wait_flushed(ticket: int, seconds: float) -> int | None:
     """Wait for the answer: 0, an errno, or None when none came in time."""
@@ -128,7 +128,7 @@ def count_submitted() -> str:
     """
 
 def leave_submitted() -> None:
-    """Put back what was replaced for it."""
+    """Restore what was replaced for it."""
 
 def join_counters(path: str, pid: int, start_time: int) -> bool:
     """Add to the counters of another process's living ring, as long as this one has no own.
@@ -145,7 +145,7 @@ def join_counters(path: str, pid: int, start_time: int) -> bool:
 # -- any ring, from any process (src/ring, src/drain) --------------------------------------------
 
 class BrokenRing(ValueError):
-    """A ring that contradicts itself, or was truncated, since it was opened."""
+    """A ring that is inconsistent, or was truncated since it was opened."""
 
 class RingReader:
     """A ring as columns of the tables of haiprof/schema.py.
@@ -168,7 +168,7 @@ class RingReader:
     def closed(self) -> bool:
         """Whether the writer said goodbye."""
     def take(self, most: int = ...) -> int:
-        """Append what is new to the columns; returns how many records that were.
+        """Append new records to the columns; returns how many there were.
 
         Raises:
             BrokenRing: no more can be read; what was taken before stays.
@@ -206,9 +206,9 @@ class RingReader:
     def flush_requested(self) -> int:
         """The newest flush ticket."""
     def answer_flush(self, ticket: int, error: int = 0) -> None:
-        """Tell the writer that everything up to that ticket is on disk, or why not."""
+        """Report to the writer that everything up to that ticket is on disk, or why not."""
     def free_records(self) -> None:
-        """Free the memory of a ring that is closed, all but its counters."""
+        """Free the memory of a closed ring, except its counters."""
 
 # -- trace files (src/trace) ----------------------------------------------------------------------
 
@@ -233,13 +233,13 @@ class TraceParser:
 
     def __init__(self, categories: Mapping[str, str], arguments: Sequence[str] = ...) -> None: ...
     def feed(self, piece: bytes | bytearray | memoryview) -> None:
-        """Read on.
+        """Read more.
 
         Raises:
             ValueError: the file is finished.
         """
     def finish(self) -> None:
-        """Say that there is no more."""
+        """Signal the end of the file."""
     def take(self) -> dict[str, dict[str, npt.NDArray[Any]]]:
         """Group -> column -> values of the rows since the last call, in the order of the file.
 
@@ -250,7 +250,7 @@ class TraceParser:
         out.
         """
     def strings(self, first: int = 0) -> list[str]:
-        """The texts from that code on."""
+        """The texts from that code onwards."""
     @property
     def header(self) -> dict[str, str]:
         """The members of the file beside ``traceEvents``, as JSON text without blanks."""
@@ -276,22 +276,22 @@ class WrappedCall:
         """Only call the original from now on."""
 
 def step_mark() -> None:
-    """End the current step and begin the next; from now on nothing else does."""
+    """End the current step and begin the next; from now on only these calls do."""
 
 def current_step() -> int | None:
     """The number of the step that the process is in."""
 
 def trained_elsewhere() -> bool:
-    """Whether it is another thread than this one that trains."""
+    """Whether another thread than this one trains."""
 
 def phases_finish() -> None:
-    """Emit what is open: the last step, its phases, and figures that are told now and then."""
+    """Emit what is open: the last step, its phases, and figures that are recorded periodically."""
 
 def phases_reset() -> None:
     """Forget everything, as a forked child must."""
 
 def hooks_detached() -> None:
-    """Say that calls which are open now will not be seen to end, on any thread."""
+    """Declare that the end of calls open now will not be seen, on any thread."""
 
 def module_enter(module: object, /) -> None:
     """Begin a module call."""
@@ -315,7 +315,7 @@ def backward_leave() -> None:
     """End it."""
 
 def set_gradients_query(query: Callable[[], bool], /) -> None:
-    """Say whom to ask whether gradients are enabled."""
+    """Set the function that says whether gradients are enabled."""
 
 def collection(phase: str, information: dict[str, int], /) -> None:
     """What ``gc.callbacks`` calls: a collection begins ("start") or ends ("stop")."""
@@ -327,12 +327,12 @@ def watch_allocator(core: object, cuda: object, /) -> None:
     """Record the figures of torch's CUDA allocator after steps, from torch._C and torch.cuda."""
 
 def leave_allocator() -> None:
-    """Record them once more, and then no longer."""
+    """Record them once more, then stop."""
 
 def allocator_state() -> str:
     """Return "on: …", "waiting: …" or "off: why"."""
 
-# Only for Pythons that have sys.monitoring.
+# Only in Pythons with sys.monitoring.
 def on_start(code: CodeType, offset: int, /) -> object: ...
 def on_return(code: CodeType, offset: int, value: object, /) -> object: ...
 def on_unwind(code: CodeType, offset: int, error: BaseException, /) -> object: ...
@@ -379,16 +379,16 @@ def gpu_start(
     """
 
 def gpu_set_stream_query(query: Callable[[int], int]) -> None:
-    """Say how to ask for the stream (its handle) that a thread gives a device's work to.
+    """Set the function that returns the stream (its handle) that a thread uses on a device.
 
     Without it no phase and no range is timed on a GPU.
     """
 
 def gpu_flush(seconds: float) -> bool:
-    """Bring all activity that has ended into the ring; False when that took longer."""
+    """Move all activity that has ended into the ring; False if that took longer."""
 
 def gpu_stop(seconds: float) -> None:
-    """Record no more, and bring the rest into the ring, for so long at most."""
+    """Stop recording, and move the rest into the ring, within this time."""
 
 def gpu_collecting() -> bool:
     """Whether the collector's thread runs."""
@@ -403,13 +403,13 @@ def gpu_counts() -> dict[str, int]:
     """What was recorded and lost since the process began, and what it cost (ns)."""
 
 def gpu_probe(folders: str = "") -> tuple[str, str, int]:
-    """Return (libcupti's file, "", its API version), or (reason, mend, 0).
+    """Return (libcupti's file, "", its API version), or (reason, fix, 0).
 
     Initialises the driver, and enables and disables kernels: not for a process that uses CUPTI.
     """
 
 def gpu_list() -> tuple[list[str], str, str, str]:
-    """Return (uuids of all GPUs and MIG devices, state, reason, mend), as NVML tells.
+    """Return (uuids of all GPUs and MIG devices, state, reason, fix), as NVML reports.
 
     Loads NVML and initialises it; state is that of a source: ok, absent, denied.
     """
@@ -417,7 +417,7 @@ def gpu_list() -> tuple[list[str], str, str, str]:
 # -- the host (src/sampler, src/host) ------------------------------------------------------------
 
 class SourceReport(TypedDict):
-    """What a source of host metrics says of itself."""
+    """What a source of host metrics reports about itself."""
 
     name: str
     state: str
@@ -463,7 +463,7 @@ class HostSampler:
         ``whole``: from the ring's beginning, else only what is added from now on.
         """
     def unwatch_counters(self, ring: str) -> None:
-        """Count what was added until now at the next reading, and then no more."""
+        """Sample what was added until now at the next reading, then stop."""
     def use_gpu(self, uuid: str) -> None:
         """Sample that GPU (``GPU-…`` or ``MIG-…``) from the next reading on.
 
@@ -472,7 +472,7 @@ class HostSampler:
     def unuse_gpu(self, uuid: str) -> None:
         """Stop sampling it."""
     def gpus(self) -> list[dict[str, Any]]:
-        """What is constant of each GPU that is sampled.
+        """Constant properties of each sampled GPU.
 
         instance, index, mig (or None), uuid, name, driver, memory_bytes, and what NVML tells of
         power_limit_w, pci, parent_uuid.
@@ -499,7 +499,7 @@ class _OtherWords(TypedDict, total=False):
     config2: str
 
 class PlannedEvent(_OtherWords):
-    """One counter of one PMU on one CPU, as perf_event_open(2) wants it."""
+    """One counter of one PMU on one CPU, as for perf_event_open(2)."""
 
     pmu: str
     type: int
@@ -518,7 +518,7 @@ class UncorePlan(TypedDict):
     dram_peak_how: str
 
 def uncore_plan(sysfs: str = "/sys", procfs: str = "/proc", cpu: str = "") -> UncorePlan:
-    """Which counters tell memory bandwidth, links, PCIe and energy; opens none of them.
+    """The counters of memory bandwidth, links, PCIe and energy; opens none of them.
 
     ``cpu`` is the CPU of the machine that ``sysfs`` shows, ``VENDOR:FAMILY:MODEL``, where
     ``procfs`` is not that machine's. ``metric`` is dram_rd, dram_wr, dram_rw (both), xsock_tx,
@@ -534,7 +534,7 @@ def uncore_plan(sysfs: str = "/sys", procfs: str = "/proc", cpu: str = "") -> Un
 # -- starting the recorder -----------------------------------------------------------------------
 
 def call_soon(function: Callable[[], object], /) -> bool:
-    """Have the main thread call it between two of its instructions, and raise there what it raises.
+    """Make the main thread call it between two instructions, and raise there what it raises.
 
     Returns:
         False when too many calls are waiting.
@@ -543,7 +543,7 @@ def call_soon(function: Callable[[], object], /) -> bool:
 def spawn_detached(
     arguments: Sequence[str | bytes], environment: Sequence[str | bytes], log: int = -1
 ) -> int:
-    """Start a program that is nobody's child, with none of our descriptors; returns its pid.
+    """Start a detached program, with none of our descriptors; returns its pid.
 
     Raises:
         OSError: it cannot be started.
@@ -552,7 +552,7 @@ def spawn_detached(
 # -- names of kernels -----------------------------------------------------------------------------
 
 def demangle(name: str) -> str:
-    """A C++ name as its author wrote it; what is none, or too long (1024 characters), unchanged."""
+    """Demangle a C++ name; other names, and those above 1024 characters, stay unchanged."""
 
 # -- nesting of spans (src/nesting) --------------------------------------------------------------
 
@@ -585,7 +585,7 @@ def nesting_order(
     """The rows in the order thread, start, longest first, rank, row."""
 
 def nearest(parent: npt.NDArray[np.int32], wanted: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
-    """For each span itself or the nearest around it that is wanted, or -1; in one pass.
+    """For each span itself or the nearest wanted one around it, or -1; in one pass.
 
     Args:
         parent: for each span the one around it, which stands before it, or -1.
@@ -650,7 +650,7 @@ def fold(
     npt.NDArray[np.uint32],
     npt.NDArray[np.uint32],
 ]:
-    """The distinct paths of a forest; a parent that does not stand before its row is none.
+    """The distinct paths of a forest; a parent that is not before its row is ignored.
 
     Returns:
         For each row the number of its path; for each path its parent (-1: none), name and depth.
@@ -797,7 +797,7 @@ class Injection:
     """
 
     def __init__(self, pid: int, code: str) -> None:
-        """Look for the interpreter; disturb nothing.
+        """Look for the interpreter, without side effects.
 
         Raises:
             InjectError: there is none that can be reached.
@@ -815,11 +815,11 @@ class Injection:
             InjectError: the process has ended.
         """
     def close(self) -> bool:
-        """Give the memory back; what has not run does not run later. Whether it has run.
+        """Free the memory; code that has not run will not run later. Returns whether it has run.
 
         Raises:
             InjectError: the process has ended.
         """
     @property
     def frozen_ns(self) -> int:
-        """How long one thread of the process stood, in all; ns."""
+        """How long one thread of the process was stopped, in all; ns."""

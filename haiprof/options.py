@@ -67,14 +67,14 @@ class Options(NamedTuple):
 
     @property
     def traces(self) -> bool:
-        """Whether a deep trace is to be made: asked for, or named among the recorders."""
+        """Whether to make a deep trace: set by ``trace``, or named among the recorders."""
         return self.trace or "trace" in self.recorders.split(",")
 
     @property
     def graph_kernels(self) -> bool:
         """Whether kernels are recorded once the job replays CUDA graphs, too.
 
-        Recording them makes graphs slower, so it takes who asks for them, or for all kernels.
+        Recording them makes graphs slower, so only on request, or if all kernels are recorded.
         """
         return self.graphs == "kernels" or (not self.graphs and self.kernels == "all")
 
@@ -95,7 +95,7 @@ class Options(NamedTuple):
         """Return how the sources of the node are reached.
 
         Raises:
-            ValueError: a root that was there when it was checked has gone.
+            ValueError: a root disappeared after it was checked.
         """
         return Access(
             str(find_procfs(self.procfs_root)) if self.procfs_root else PROCFS,
@@ -106,7 +106,7 @@ class Options(NamedTuple):
 
 
 class Option(NamedTuple):
-    """How one field of :class:`Options` is given from outside."""
+    """How one field of :class:`Options` is set from outside."""
 
     name: str
     meaning: str
@@ -147,7 +147,7 @@ def _check_path(value: Any) -> str | None:
     try:
         Path(value).expanduser()
     except RuntimeError:
-        return "names a home folder that is not known"
+        return "names an unknown home folder"
     return None
 
 
@@ -164,7 +164,7 @@ def _names(text: str) -> str:
 
 
 def _must(be: str, wrong: Sequence[object], known: Sequence[str]) -> str:
-    """Say what a value must be, and what may have been meant by the first that is none of it."""
+    """Say what a value must be, with a suggestion for the first wrong one."""
     from haiprof.common.choices import did_you_mean
 
     hint = did_you_mean(wrong[0], known) if wrong else ""
@@ -193,15 +193,15 @@ def _ranks(text: str) -> list[range]:
     Raises:
         ValueError: it is something else.
     """
-    made = []
+    ranges = []
     for part in text.split(","):
         first, dash, last = part.partition("-")
         if not all(word.isascii() and word.isdigit() for word in (first, last if dash else first)):
             raise ValueError(part)
-        made.append(range(int(first), int(last if dash else first) + 1))
-        if not made[-1]:
+        ranges.append(range(int(first), int(last if dash else first) + 1))
+        if not ranges[-1]:
             raise ValueError(part)
-    return made
+    return ranges
 
 
 def _check_ranks(value: Any) -> str | None:
@@ -213,7 +213,7 @@ def _check_ranks(value: Any) -> str | None:
             return None
     except ValueError:
         pass
-    return "must be ranks and ranges of them with commas between, as in 0,3,8-15"
+    return "must be comma-separated ranks and ranges, as in 0,3,8-15"
 
 
 def _check_kernels(value: Any) -> str | None:
@@ -257,7 +257,7 @@ OPTIONS: Final[dict[str, Option]] = {
     o.name: o
     for o in (
         Option("log_dir", "folder that runs are written to", Path, _check_path),
-        Option("run", "name of the run's folder in it (made up when empty)", str, _check_run),
+        Option("run", "name of the run's folder in it (empty: generated)", str, _check_run),
         Option(
             "sample_hz", "how often the host is sampled", float, _between(0.01, 100, "per second")
         ),
@@ -265,7 +265,7 @@ OPTIONS: Final[dict[str, Option]] = {
         Option(
             "ring_mib", "shared memory of one process", int, _between(2, 1024, "MiB", whole=True)
         ),
-        Option("hooks", "find steps and phases in torch by itself", _boolean, _check_boolean),
+        Option("hooks", "find steps and phases in torch automatically", _boolean, _check_boolean),
         Option("kernels", f"GPU activity: {' or '.join(KERNELS)}", str, _check_kernels),
         Option(
             "kernels_period",
@@ -296,7 +296,7 @@ OPTIONS: Final[dict[str, Option]] = {
         *(
             Option(
                 f"{name}_interval",
-                f"seconds between samples of {name} (0: as sample_hz says)",
+                f"seconds between samples of {name} (0: from sample_hz)",
                 float,
                 _check_interval,
             )
@@ -314,7 +314,7 @@ OPTIONS: Final[dict[str, Option]] = {
             str,
             _check_root(find_sysfs),
         ),
-        Option("perfd", "socket of haiprof-perfd (empty: never ask it)", str, _check_text),
+        Option("perfd", "socket of haiprof-perfd (empty: do not use it)", str, _check_text),
         Option("resctrl", "make monitoring groups in resctrl", _boolean, _check_boolean),
         Option("trace", "make a deep trace with torch.profiler", _boolean, _check_boolean),
         Option(
@@ -367,9 +367,9 @@ OPTIONS: Final[dict[str, Option]] = {
         ),
     )
 }
-#: Options whose variable says something when it is empty; of the others that is as if not set.
+#: Options whose variable may be empty; for the others empty means not set.
 _MAY_BE_EMPTY: Final = frozenset({"perfd", "trace_with", "trace_ranks"})
-#: Variables that are no options: read in haiprof.common.places, haiprof.common.launcher,
+#: Variables that are not options: read in haiprof.common.places, haiprof.common.launcher,
 #: haiprof.recorder.run_folder and haiprof.cli.hosts.launch.
 _OTHER_VARIABLES: Final = frozenset(
     {

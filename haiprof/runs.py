@@ -1,4 +1,4 @@
-"""What a run is: who took part in it, and how each ended. The ground of sources and of views.
+"""What a run is: its processes, and how each ended. The base of sources and views.
 
 Tests: tests/sources/test_own.py.
 """
@@ -16,7 +16,7 @@ ROLE_PROCESS = "process"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a recorder said of one source of samples: is it there, if not why, and how to fix it."""
+    """What a recorder reported of one source of samples: its state, the reason, and the fix."""
 
     name: str
     state: str
@@ -40,11 +40,11 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What is constant of a node; None or empty where it is not known.
+    """Constant properties of a node; None or empty where unknown.
 
     ``dram_peak_bytes_per_s`` is of all sockets together, and ``dram_peak_how`` says where it comes
     from, in plain words. ``clock_error_ns`` is how far its wall clock could be from UTC as the
-    recording began, by what NTP or PTP told the kernel.
+    recording began, according to NTP or PTP.
     """
 
     cpu: str
@@ -61,8 +61,8 @@ class TraceInfo:
 
     ``span`` numbers the times at which this worker was profiled, from 1; ``begin`` and ``end``, ns
     since the epoch, are of the first and the last event; ``distributed`` is the file's
-    ``distributedInfo`` as it stands there; ``version`` its ``schemaVersion``; ``tool`` who wrote it
-    (a package of :mod:`haiprof.sources`); ``lacks`` what it does not tell and why, by table or
+    ``distributedInfo`` unchanged; ``version`` its ``schemaVersion``; ``tool`` who wrote it
+    (a package of :mod:`haiprof.sources`); ``lacks`` what it does not contain and why, by table or
     ``table.column``.
     """
 
@@ -122,7 +122,7 @@ class Process:
     trace: TraceInfo | None = None
     #: When the operating system started it, ns UTC; None where the recorder was older.
     process_started_ns: int | None = None
-    #: Why it was only watched from outside; empty: it recorded.
+    #: Why it was only observed from outside; empty: it recorded.
     outside: str = ""
     #: None while it runs, and where the recorder was older.
     ending: Ending | None = None
@@ -134,7 +134,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run: who took part, and one line for each folder that could not be read."""
+    """A run: its processes, and one line for each folder that could not be read."""
 
     folder: Path
     name: str
@@ -147,7 +147,7 @@ class Run:
     kernels: str = ""
     #: Seconds before each process begins to record.
     warmup: float = 0.0
-    #: What each GPU can do at most, as the job was told, FLOP/s; 0 if it was not.
+    #: The option ``peak_flops`` of the job; 0 if not set.
     peak_flops: float = 0.0
-    #: What was opened, where that is not ``folder``: traces, of which ``folder`` is an import.
+    #: What was opened, if not ``folder``: traces, of which ``folder`` is an import.
     source: str = ""

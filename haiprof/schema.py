@@ -152,12 +152,12 @@ KERNELS: Final = Table(
         ("external", "uint64", "the file's External id: of the op, in some versions no such", True),
         ("blocks_per_sm", "float64", "blocks of the grid for each multiprocessor", True),
         ("occupancy", "float64", "estimated achieved occupancy, percent", True),
-        ("bandwidth", "float64", "of a copy or set, GB/s, as the file tells it", True),
+        ("bandwidth", "float64", "of a copy or set, GB/s, as in the file", True),
         ("unit", "text", "what it ran on, as the tool names it: AI_CORE, AI_CPU, …", True),
         (
             "op_type",
             "text",
-            "kind of operator as the tool tells it: MatMul, TransData, …",
+            "kind of operator as the tool names it: MatMul, TransData, …",
             True,
         ),
     ),
@@ -165,7 +165,7 @@ KERNELS: Final = Table(
 
 DEVICE_SPANS: Final = Table(
     "device_spans",
-    "one interval on a device, between two CUDA events or as a schedule tells it",
+    "one interval on a device, between two CUDA events or from a schedule",
     _columns(
         ("start", "int64", "ns, UTC epoch"),
         ("duration", "int64", "ns, idle time of the stream included"),
@@ -198,7 +198,7 @@ ALLOCATIONS: Final = Table(
 
 COLLECTIVES: Final = Table(
     "collectives",
-    "one communication, as the host or a kernel tells it",
+    "one communication, on the host or as a kernel",
     _columns(
         ("start", "int64", "ns, UTC epoch"),
         ("duration", "int64", "ns: of the host's call, or of the kernel"),
@@ -214,7 +214,7 @@ COLLECTIVES: Final = Table(
         ("elements_in", "int64", "elements that each rank puts in", True),
         ("elements_out", "int64", "elements that each rank gets", True),
         ("bytes", "int64", "of the inputs of one rank", True),
-        ("attributes", "text", "JSON object: what else is told", True),
+        ("attributes", "text", "JSON object: all further fields", True),
     ),
 )
 
@@ -239,7 +239,7 @@ TABLES: Final[dict[str, Table]] = {
 FLAG_SCALED: Final = 1
 #: ``samples.flags``: the interval is longer than asked for (the machine or the recorder was late).
 FLAG_LATE: Final = 2
-#: ``samples.flags``: more than the hardware can do; the value is that limit, and no measurement.
+#: ``samples.flags``: more than the hardware can do; the value is that limit, not a measurement.
 FLAG_IMPLAUSIBLE: Final = 4
 
 
@@ -249,8 +249,8 @@ def arrow_type(kind: str) -> pa.DataType:
 
     if kind == "text":
         return pa.dictionary(pa.uint32(), pa.utf8())
-    made: pa.DataType = getattr(pa, kind)()
-    return made
+    dtype: pa.DataType = getattr(pa, kind)()
+    return dtype
 
 
 def arrow_schema(table: Table) -> pa.Schema:

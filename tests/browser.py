@@ -129,18 +129,18 @@ class Browser:
         self._note(message.get("method", ""), message.get("params", {}))
         return message
 
-    def _note(self, method: str, told: dict[str, Any]) -> None:
+    def _note(self, method: str, params: dict[str, Any]) -> None:
         if method == "Page.frameNavigated":
-            self._loader = told["frame"]["loaderId"]
+            self._loader = params["frame"]["loaderId"]
         elif method == "Page.loadEventFired":
             self._loaded = self._loader
         elif method == "Network.requestWillBeSent":
-            address = told["request"]["url"]
+            address = params["request"]["url"]
             if not address.startswith("data:"):
                 self.requests.append(address)
         elif method == "Runtime.exceptionThrown":
-            self.complaints.append(str(told["exceptionDetails"]))
-        elif method == "Runtime.consoleAPICalled" and told["type"] in ("error", "warning"):
-            self.complaints.append(str(told["args"]))
-        elif method == "Log.entryAdded" and told["entry"]["level"] in ("error", "warning"):
-            self.complaints.append(str(told["entry"]["text"]))
+            self.complaints.append(str(params["exceptionDetails"]))
+        elif method == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning"):
+            self.complaints.append(str(params["args"]))
+        elif method == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
+            self.complaints.append(str(params["entry"]["text"]))

@@ -368,17 +368,17 @@ def differences(parser: _core.TraceParser, rows: Rows) -> list[str]:
     """Where the parser found something else than the second reader; empty when nowhere."""
     strings = parser.strings()
     taken = parser.take()
-    told = [f"{group}: only the parser has it" for group in taken if group not in rows]
+    problems = [f"{group}: only the parser has it" for group in taken if group not in rows]
     for group, wanted in rows.items():
         columns = taken.get(group, {})
         hows = {name: read.how for name, read in GROUPS[group].items()}
-        told += [f"{group}.{name}: not known" for name in columns if name not in (hows | GIVEN)]
+        problems += [f"{group}.{name}: not known" for name in columns if name not in (hows | GIVEN)]
         for name, how in (hows | GIVEN).items():
             want = [row.get(name) for row in wanted]
             got = values(columns[name], strings, how) if name in columns else [None] * len(want)
             if len(got) != len(want):
-                told.append(f"{group}.{name}: {len(got)} rows for {len(want)}")
+                problems.append(f"{group}.{name}: {len(got)} rows for {len(want)}")
             elif got != want and not all(map(same, got, want)):
                 at = list(map(same, got, want)).index(False)
-                told.append(f"{group}.{name}[{at}]: {got[at]!r} for {want[at]!r}")
-    return told
+                problems.append(f"{group}.{name}[{at}]: {got[at]!r} for {want[at]!r}")
+    return problems

@@ -36,8 +36,8 @@ def haiprof_on_terminal(*words: str | Path, **keywords: Any) -> tuple[int, str, 
     os.close(ours)
     assert process.stdout is not None
     with process.stdout:
-        told = process.stdout.read()
-    return process.wait(300), told, seen.decode()
+        printed = process.stdout.read()
+    return process.wait(300), printed, seen.decode()
 
 
 def start_haiprof(*words: str | Path, **keywords: Any) -> subprocess.Popen[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from recording import wait_for
 
-from haiprof.control.room import acting_as_user_of
+from haiprof.control.container_folder import acting_as_user_of
 
 #: Makes a root of its own below $1, with the Python whose prefix is $2, the packages that lie in $3
 #: but for those named in $4, the volume $5 and shared memory of a container; then runs the rest of

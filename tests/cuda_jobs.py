@@ -124,5 +124,5 @@ def run_job(
     out, err = job.communicate(timeout=120)
     assert job.returncode == 0, err
     assert err == ""
-    told: dict[str, Any] = json.loads(out) if out else {}
-    return told
+    document: dict[str, Any] = json.loads(out) if out else {}
+    return document

@@ -59,13 +59,13 @@ class Left:
         return [int(e["name"].partition("#")[2]) for e in self.steps()]
 
     def states(self) -> list[str]:
-        return [told["state"] for _, told in self.rows]
+        return [attributes["state"] for _, attributes in self.rows]
 
     def end(self) -> dict[str, Any]:
-        """What the last row tells."""
+        """The attributes and text of the last row."""
         assert len(self.rows) >= 1
-        told: dict[str, Any] = self.rows[-1][1] | {"text": self.rows[-1][0]["text"]}
-        return told
+        attributes: dict[str, Any] = self.rows[-1][1] | {"text": self.rows[-1][0]["text"]}
+        return attributes
 
 
 def environment(log_dir: Path, **options: object) -> dict[str, str]:
@@ -78,8 +78,8 @@ def start_job(
     program: str, log_dir: Path, *, ranks: dict[str, str] | None = None, **options: object
 ) -> subprocess.Popen[str]:
     """Start a job; ``program`` follows JOB."""
-    told = environment(log_dir, **options) | (ranks or {})
-    return python(textwrap.dedent(JOB) + textwrap.dedent(program), env=told)
+    variables = environment(log_dir, **options) | (ranks or {})
+    return python(textwrap.dedent(JOB) + textwrap.dedent(program), env=variables)
 
 
 def run_job(

@@ -248,10 +248,15 @@ def _megatron(folder: Path) -> list[Path]:
         for step in range(2):
             mine.append({"name": "iteration", "ph": "B", "pad_before": 5, "iteration": step})
             for name, start, end in (("forward", 10, 40), ("backward", 50, 90)):
-                told = {"microbatch": 0, "pp_rank": stage, "model_chunk": 0}
+                arguments = {"microbatch": 0, "pp_rank": stage, "model_chunk": 0}
                 mine.append({"name": name, "ph": "B", "rel_ts": start})
-                mine.append({"name": name, "ph": "E", "rel_ts": end, **told})
-                row = {"name": name, "pid": stage, "tid": 0, "args": {"iteration": step, **told}}
+                mine.append({"name": name, "ph": "E", "rel_ts": end, **arguments})
+                row = {
+                    "name": name,
+                    "pid": stage,
+                    "tid": 0,
+                    "args": {"iteration": step, **arguments},
+                }
                 whole += [
                     {**row, "ph": "B", "ts": 200 * step + start},
                     {**row, "ph": "E", "ts": 200 * step + end},

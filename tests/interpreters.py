@@ -46,7 +46,7 @@ def _here(names: tuple[str, ...], without_lock: bool) -> dict[str, Path]:
 def _is_without_lock(python: Path) -> bool | None:
     """None: it is no more than a shim for one that is not there.
 
-    Its name does not tell: where CPython is installed without the lock, python3.13 is python3.13t.
+    Its name is not enough: where CPython is installed without the lock, python3.13 is python3.13t.
     """
     asked = subprocess.run([python, "-c", "import sys; print(sys.abiflags)"], capture_output=True)
     return b"t" in asked.stdout if asked.returncode == 0 else None

@@ -100,8 +100,8 @@ def run_ranks(count: int, script: Path, *words: object, **environment: str) -> P
         )
     try:
         for job in jobs:
-            _, told = job.communicate(timeout=240)
-            assert job.returncode == 0, told
+            _, err = job.communicate(timeout=240)
+            assert job.returncode == 0, err
     finally:
         for job in jobs:
             job.kill()

@@ -41,7 +41,7 @@ OF_THE_KERNEL = "/proc"
 EXCEPTIONS = {
     # The folder above runs is where its user wants it, links and all.
     ("recorder/run_folder.py", "folder.parent.mkdir(parents=True, exist_ok=True)"),
-    ("control/attach.py", "wanted.log_dir.mkdir(parents=True, exist_ok=True)"),
+    ("control/attach.py", "plan.log_dir.mkdir(parents=True, exist_ok=True)"),
     # Below a folder that is opened: see Folder.reached_at().
     ("recorder/loop.py", "path.unlink()"),
     ("recorder/recover.py", "ring.unlink(missing_ok=True)"),
@@ -54,14 +54,14 @@ EXCEPTIONS = {
     ("capture/socket/server.py", "self._path.unlink()"),
     # The process reads what was put into its own /tmp.
     ("capture/bundle.py", "Path(path).read_bytes()"),
-    ("capture/socket/entry.py", "Path(told).open('r+', encoding='utf-8')"),
+    ("capture/socket/entry.py", "Path(answer).open('r+', encoding='utf-8')"),
     # A folder of a name that nobody knows, with mode 0700; shutil.rmtree() follows no link.
     ("control/inject.py", "tempfile.mkdtemp(prefix='haiprof-', dir=parent)"),
     ("control/inject.py", "shutil.rmtree(path, ignore_errors=True)"),
     # In /proc, and in control groups where the kernel says that they are mounted.
     ("recorder/memory_kills.py", "file.read_text('utf-8', 'replace')"),
     # Files of haiprof itself.
-    ("control/room.py", "path.open('rb')"),
+    ("control/container_folder.py", "path.open('rb')"),
     ("answers/kept_overview.py", "file.read_bytes()"),
 }
 

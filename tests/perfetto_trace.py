@@ -77,47 +77,47 @@ def read(file: Path) -> Trace:
             assert packet.sequence_flags & 2
             events.append((packet.timestamp, packet.track_event, known[sequence]))
     open_now: dict[int, list[Slice]] = defaultdict(list)
-    for time, told, texts in sorted(events, key=lambda each: each[0]):
-        track, name = names[told.track_uuid], texts["event_names"].get(told.name_iid, "")
-        if told.type == event.TYPE_SLICE_BEGIN:
-            (category,) = (texts["event_categories"][iid] for iid in told.category_iids)
-            stack = open_now[told.track_uuid]
-            args = _arguments(told, texts)
+    for time, content, texts in sorted(events, key=lambda each: each[0]):
+        track, name = names[content.track_uuid], texts["event_names"].get(content.name_iid, "")
+        if content.type == event.TYPE_SLICE_BEGIN:
+            (category,) = (texts["event_categories"][iid] for iid in content.category_iids)
+            stack = open_now[content.track_uuid]
+            args = _arguments(content, texts)
             stack.append(
-                Slice(track, name, category, time, 0, len(stack), args, tuple(told.flow_ids))
+                Slice(track, name, category, time, 0, len(stack), args, tuple(content.flow_ids))
             )
             made.slices.append(stack[-1])
-        elif told.type == event.TYPE_SLICE_END:
-            open_now[told.track_uuid].pop().end = time
-        elif told.type == event.TYPE_COUNTER:
-            made.counters[track].append((time, told.double_counter_value))
+        elif content.type == event.TYPE_SLICE_END:
+            open_now[content.track_uuid].pop().end = time
+        elif content.type == event.TYPE_COUNTER:
+            made.counters[track].append((time, content.double_counter_value))
         else:
-            assert told.type == event.TYPE_INSTANT
-            made.instants.append((track, time, name, _arguments(told, texts)))
+            assert content.type == event.TYPE_INSTANT
+            made.instants.append((track, time, name, _arguments(content, texts)))
     assert not any(open_now.values())
     return made
 
 
-def _describe(made: Trace, names: dict[int, tuple[str, ...]], told: Any) -> None:
-    assert told.uuid not in names
-    if told.HasField("process"):
-        names[told.uuid] = (told.process.process_name,)
-        assert told.process.pid not in made.processes.values()
-        made.processes[told.process.process_name] = told.process.pid
+def _describe(made: Trace, names: dict[int, tuple[str, ...]], fields: Any) -> None:
+    assert fields.uuid not in names
+    if fields.HasField("process"):
+        names[fields.uuid] = (fields.process.process_name,)
+        assert fields.process.pid not in made.processes.values()
+        made.processes[fields.process.process_name] = fields.process.pid
         return
-    above = names[told.parent_uuid]
-    name = told.thread.thread_name if told.HasField("thread") else told.name
-    track = names[told.uuid] = (*above, name)
-    if told.HasField("thread"):
-        assert told.thread.pid == made.processes[above[0]]
-        made.threads[track] = told.thread.tid
-    if told.HasField("counter"):
-        made.units[track] = told.counter.unit_name
+    above = names[fields.parent_uuid]
+    name = fields.thread.thread_name if fields.HasField("thread") else fields.name
+    track = names[fields.uuid] = (*above, name)
+    if fields.HasField("thread"):
+        assert fields.thread.pid == made.processes[above[0]]
+        made.threads[track] = fields.thread.tid
+    if fields.HasField("counter"):
+        made.units[track] = fields.counter.unit_name
 
 
-def _arguments(told: Any, texts: dict[str, dict[int, Any]]) -> dict[str, Any]:
+def _arguments(event: Any, texts: dict[str, dict[int, Any]]) -> dict[str, Any]:
     made = {}
-    for each in told.debug_annotations:
+    for each in event.debug_annotations:
         which = each.WhichOneof("value")
         value = getattr(each, which)
         if which == "string_value_iid":

@@ -77,12 +77,12 @@ def assert_agreement(
         middle = statistics.median(by_hand)
         assert middle > 0, f"the loop under test has no {phase}"
         apart = statistics.median(abs(a - b) for a, b in zip(by_hand, recorded, strict=True))
-        told = (
+        rows = (
             f"{phase}: {middle / 1e6:.3f} ms by hand, {apart / 1e3:.1f} us apart; "
             f"interrupted for {lost:.1%} of the time"
         )
-        print(told)
-        assert apart <= max(share * middle, least), told
+        print(rows)
+        assert apart <= max(share * middle, least), rows
 
 
 def interrupted_share() -> float:

@@ -47,7 +47,7 @@ class Machine:
         cpus: list[int] | None = None,
         newline: str = "\n",
     ) -> Path:
-        """Add a PMU, on the first CPU of each socket unless told otherwise; returns its folder."""
+        """Add a PMU, by default on the first CPU of each socket; returns its folder."""
         mask = self.first_cpus if cpus is None else cpus
         files = {"type": str(self._types), "cpumask": ",".join(map(str, mask))}
         files |= {f"format/{term}": bits for term, bits in formats.items()}

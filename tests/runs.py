@@ -204,8 +204,8 @@ def device_span(
 
 def recording_begins(ms: float, why: str = "window", mode: str = "windows") -> Row:
     """Make the event that kernels are recorded from ``ms`` after T0 on."""
-    told = {"recording": True, "why": why, "mode": mode}
-    return event(ms / 1e3, "kernels", "Kernels are recorded from now on", None, told)
+    attributes = {"recording": True, "why": why, "mode": mode}
+    return event(ms / 1e3, "kernels", "Kernels are recorded from now on", None, attributes)
 
 
 def recording_ends(
@@ -219,20 +219,22 @@ def recording_ends(
 
     With ``first`` and ``last`` it carries the whole steps, as events once did.
     """
-    told: Row = {"recording": False, "why": why, "mode": mode}
+    attributes: Row = {"recording": False, "why": why, "mode": mode}
     if first is not None:
-        told.update(first_step=first, last_step=last)
-    return event(ms / 1e3, "kernels", "Kernels are not recorded any more", None, told)
+        attributes.update(first_step=first, last_step=last)
+    return event(ms / 1e3, "kernels", "Kernels are not recorded any more", None, attributes)
 
 
 def measured(second: float, overhead: float | None = 0.004, **more: object) -> Row:
-    """Make the event that tells the measured overhead."""
-    told: Row = {"overhead": overhead, "low": None, "high": None, "confidence": 0.95}
+    """Make the event with the measured overhead."""
+    attributes: Row = {"overhead": overhead, "low": None, "high": None, "confidence": 0.95}
     if overhead is not None:
-        told.update(low=overhead - 0.003, high=overhead + 0.003)
-    told.update(windows=12, steps_inside=120, steps_outside=4000, budget=0.005, mode="windows")
-    told.update(cost_thread_ns=1_000, cost_cupti_ns=2_000)
-    return event(second, "budget", "Kernels cost little", None, {**told, **more})
+        attributes.update(low=overhead - 0.003, high=overhead + 0.003)
+    attributes.update(
+        windows=12, steps_inside=120, steps_outside=4000, budget=0.005, mode="windows"
+    )
+    attributes.update(cost_thread_ns=1_000, cost_cupti_ns=2_000)
+    return event(second, "budget", "Kernels cost little", None, {**attributes, **more})
 
 
 def loop(
@@ -294,7 +296,7 @@ def node_samples(seconds: int, pressure: float = 0.02, gpus: int = 0) -> list[Ro
     return rows
 
 
-#: A node of two sockets, as its recorder tells it.
+#: A node of two sockets, as its recorder describes it.
 MACHINE = {
     "cpu": "GenuineIntel:6:143",
     "sockets": 2,
@@ -382,7 +384,7 @@ def make_gpu_run(folder: Path, ranks: int = 1, steps: int = 118, windows: bool =
         process = write_process(run, rank, world_size=ranks, gpus=[gpu])
         write_closed(process, schema.DEVICE_SPANS, device_loop(steps))
         if windows:
-            told = [recording_begins(120.0), recording_ends(240.0), measured(1)]
-            write_closed(process, schema.EVENTS, told)
+            events = [recording_begins(120.0), recording_ends(240.0), measured(1)]
+            write_closed(process, schema.EVENTS, events)
             write_closed(process, schema.KERNELS, kernel_loop(10, 19))
     return run

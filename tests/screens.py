@@ -25,12 +25,12 @@ class Screen:
     def __init__(
         self, words: Sequence[str], columns: int = 80, rows: int = 24, **environment: str
     ) -> None:
-        told = {**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", **environment}
+        variables = {**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", **environment}
         self.pid, self._terminal = pty.fork()
         if self.pid == 0:
             # The size must be there before the program looks at it.
             fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-            os.execvpe(words[0], list(words), told)
+            os.execvpe(words[0], list(words), variables)
         self.output = ""
         self.status: int | None = None
 

@@ -138,7 +138,7 @@ def test_kernels_have_their_step_phase_and_readable_name(on_gpus: Analyzer) -> N
     assert on_gpus.kernels(0, kind="memcpy").height == 0
 
 
-def test_kernels_of_a_rank_that_crashed_are_reported_up_to_the_last_whole_step(
+def test_kernels_of_a_rank_that_crashed_are_shown_up_to_the_last_whole_step(
     tmp_path: Path,
 ) -> None:
     run = runs.make_gpu_run(tmp_path / "g")

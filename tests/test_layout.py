@@ -56,12 +56,12 @@ def included(folder: Path) -> set[str]:
 
 
 def test_every_folder_of_src_includes_what_its_row_says() -> None:
-    described = rows("src/")
+    listed = rows("src/")
     folders = {path.name: path for path in (ROOT / "src").iterdir() if path.is_dir()}
-    assert set(described) == set(folders)
+    assert set(listed) == set(folders)
     for name, folder in folders.items():
-        words = set(re.findall(r"`(\w+)`", described[name][1]))
-        if described[name][1].startswith("all but"):
+        words = set(re.findall(r"`(\w+)`", listed[name][1]))
+        if listed[name][1].startswith("all but"):
             words = set(folders) - words - {name}
         assert included(folder) == words, name
 

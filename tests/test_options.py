@@ -68,10 +68,10 @@ def test_what_cannot_be_used_is_reported_in_one_line_that_names_it(
     assert line.startswith(f"{variable}={text!r} ")
 
 
-def test_a_platform_that_asks_for_nothing_special_is_reported_nothing() -> None:
-    variables = {"ENABLED": "1", "TIME": "0", "WARMUP": "0", "TRACE": "0", "RECORDERS": "all"}
-    variables |= {"LOG_DIR": "logs", "TASK_ID": "42", "USER_ID": "7", "BASIC_INTERVAL": "1"}
-    _, problems = resolve({}, {f"HAIPROF_{name}": text for name, text in variables.items()})
+def test_a_platform_that_asks_for_nothing_special_sees_no_message() -> None:
+    options = {"ENABLED": "1", "TIME": "0", "WARMUP": "0", "TRACE": "0", "RECORDERS": "all"}
+    options |= {"LOG_DIR": "logs", "TASK_ID": "42", "USER_ID": "7", "BASIC_INTERVAL": "1"}
+    _, problems = resolve({}, {f"HAIPROF_{name}": text for name, text in options.items()})
     assert problems == []
 
 
@@ -87,12 +87,12 @@ def test_a_root_is_the_folder_or_the_one_that_holds_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["SYSFS_ROOT", "PROCFS_ROOT"])
-def test_a_root_that_is_none_is_reported_and_the_machines_own_is_used(
+def test_an_invalid_root_is_reported_and_the_machines_own_is_used(
     tmp_path: Path, name: str
 ) -> None:
     for text, why in (
         (str(tmp_path / "nowhere"), "does not exist"),
-        (str(tmp_path), "is no "),
+        (str(tmp_path), "is not a "),
         ("host/sys", "must be an absolute path"),
     ):
         options, problems = resolve({}, {f"HAIPROF_{name}": text})

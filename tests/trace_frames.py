@@ -1,4 +1,4 @@
-"""Tables of a deep trace that tests make by hand: rows name what they tell, the rest is null."""
+"""Tables of a deep trace that tests make by hand: rows name some values, the rest is null."""
 
 from __future__ import annotations
 

@@ -112,10 +112,10 @@ class Node:
             inner = found = inner.parent
         while found is not None and found.category != "op":
             found = found.parent
-        told = self.row["external"]
-        if found is None or inner is None or not told or inner.row["external"] == told:
+        external = self.row["external"]
+        if found is None or inner is None or not external or inner.row["external"] == external:
             return self.around()
-        return found if found.row["external"] == told else self.around()
+        return found if found.row["external"] == external else self.around()
 
 
 class Plain:
@@ -166,12 +166,12 @@ class Plain:
 
     def _steps(self) -> list[tuple[int, int, int]]:
         """Number, start and end of each."""
-        told = sorted(
+        expected = sorted(
             (node.start, -node.end, node.row["step"])
             for node in self.nodes
             if node.category == "step"
         )
-        host = [(number, start, -minus) for start, minus, number in told]
+        host = [(number, start, -minus) for start, minus, number in expected]
         busy = [row for row in self.activities if row["kind"] in ("kernel", "memcpy", "memset")]
         if not host:
             ends = [(node.start, node.end) for node in self.nodes]
@@ -250,12 +250,12 @@ class Plain:
         low, high = self.steps[0][1], self.steps[-1][2]
         kernels = [r for r in self.activities if r["kind"] == "kernel" and r["device"] == number]
         changes: dict[int, list[tuple[int, float]]] = defaultdict(list)
-        tells = False
+        known_shape = False
         weight = time = 0.0
         for row in kernels:
             start, end = max(row["start"], low), min(row["end"], high)
             blocks = row["blocks_per_sm"]
-            tells = tells or (blocks is not None and blocks > 0)
+            known_shape = known_shape or (blocks is not None and blocks > 0)
             if end <= start:
                 continue
             changes[start].append((1, max(blocks or 0.0, 0.0)))
@@ -276,7 +276,7 @@ class Plain:
         launched = [r for r in kernels if r["op"] is not None and r["op"].operator]
         return {
             "utilization": busy / (high - low),
-            "sm_efficiency": efficiency / (high - low) if tells else None,
+            "sm_efficiency": efficiency / (high - low) if known_shape else None,
             "occupancy": weight / time if time else None,
             "tensor_core": _share(launched, self.tensor),
         }
@@ -420,8 +420,8 @@ def _share(rows: list[Row], chosen: Any) -> float | None:
 
 
 def _weighted(rows: list[Row], column: str, above: float) -> float | None:
-    told = [row for row in rows if row[column] is not None and row[column] > above]
-    time = sum(row["end"] - row["start"] for row in told)
+    kept = [row for row in rows if row[column] is not None and row[column] > above]
+    time = sum(row["end"] - row["start"] for row in kept)
     if not time:
         return None
-    return float(sum(row[column] * (row["end"] - row["start"]) for row in told) / time)
+    return float(sum(row[column] * (row["end"] - row["start"]) for row in kept) / time)

@@ -34,7 +34,7 @@ Rows = dict[str, list[dict[str, Any]]]
 
 @dataclass(frozen=True)
 class Trace:
-    """One trace file: its tables with the columns of the schema, and what else it tells."""
+    """One trace file: its tables with the columns of the schema, and its other fields."""
 
     file: Path
     spans: pl.DataFrame
@@ -252,8 +252,8 @@ class _Reading:
         }
         self.rows["kernels"].append(row)
         if "Collective name" in args:
-            told = {"side": "device", "op": args["Collective name"], **_collective(args)}
-            self.rows["collectives"].append({**row, **told})
+            collective = {"side": "device", "op": args["Collective name"], **_collective(args)}
+            self.rows["collectives"].append({**row, **collective})
 
     def _host(self, event: Event, row: Event, args: Event) -> None:
         if row["category"] is None:
@@ -282,8 +282,13 @@ class _Reading:
             op = args.get("Collective name")
             if op is None and named:
                 op = named["op"] or named["c10d"]
-            told = {"side": "host", "op": op or name, "correlation": None, **_collective(args)}
-            self.rows["collectives"].append({**row, **told})
+            collective = {
+                "side": "host",
+                "op": op or name,
+                "correlation": None,
+                **_collective(args),
+            }
+            self.rows["collectives"].append({**row, **collective})
 
     def _time(self, value: Any) -> int:
         return self._base + _ns(value)

@@ -1,1 +1,1 @@
-"""What runs in the job: recording, its hooks, the deep trace, and the socket it answers on."""
+"""The part that runs in the job: recording, its hooks, the deep trace, and its control socket."""

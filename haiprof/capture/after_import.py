@@ -21,8 +21,8 @@ def imported(name: str) -> ModuleType | None:
 class AfterImport(importlib.abc.MetaPathFinder):
     """Calls ``then(module)`` once, right after ``name`` has been imported.
 
-    It stands first in ``sys.meta_path``, lets the other finders find the module, and lends the
-    module's loader a second step. Loader and path are as before when the import is over.
+    It stands first in ``sys.meta_path``, lets the other finders find the module, and wraps the
+    module's loader to add a second step. Loader and path are restored after the import.
     """
 
     def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
@@ -39,11 +39,11 @@ class AfterImport(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Find ``name`` as the other finders do; know nothing of other modules."""
+        """Find ``name`` with the other finders; ignore other modules."""
         if name != self.name:
             return None
         finders = list(sys.meta_path)
-        # Those before us have been asked, and another one of us may wait for the same module.
+        # Those before us have been asked; another AfterImport may wait for the same module.
         for finder in finders[finders.index(self) + 1 :] if self in finders else finders:
             find = getattr(finder, "find_spec", None)
             if find is None:
@@ -56,7 +56,7 @@ class AfterImport(importlib.abc.MetaPathFinder):
         return None
 
     def _imported(self, module: ModuleType) -> None:
-        # A finder that asks all finders once more has us lend the loader a second step twice.
+        # A finder that asks all finders again makes us wrap the loader twice.
         if self not in sys.meta_path:
             return
         self.cancel()
@@ -64,7 +64,7 @@ class AfterImport(importlib.abc.MetaPathFinder):
 
 
 class _LoaderWithSequel(importlib.abc.Loader):
-    """A loader with a second step; in all else it is the one that it is made of."""
+    """A loader with a second step; otherwise the same as the one it wraps."""
 
     def __init__(self, loader: importlib.abc.Loader, sequel: Callable[[ModuleType], None]) -> None:
         self._loader = loader

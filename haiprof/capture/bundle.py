@@ -21,7 +21,7 @@ from typing import Final
 import haiprof
 from haiprof.capture.yielding import rest
 
-#: What is needed lies in these folders of the package.
+#: The folders of the package with these modules.
 _FOLDERS: Final = (
     *("", "capture", "capture/hooks", "capture/session", "capture/socket"),
     *("common", "recorder"),
@@ -30,10 +30,10 @@ _FOLDERS: Final = (
 
 @functools.cache
 def bundle() -> bytes:
-    """Return it, for a Python of this very version.
+    """Return the bundle, for a Python of this very version.
 
-    First the number that says for which version code is; then by name each module's path, whether
-    it is a package, and its code. :class:`Bundled` reads it.
+    First the magic number of that version's code; then by name each module's path, whether it is a
+    package, and its code. :class:`Bundled` reads it.
     """
     root = Path(haiprof.__file__).parent
     modules: dict[str, tuple[str, bool, bytes]] = {}
@@ -50,7 +50,7 @@ def bundle() -> bytes:
 
 @contextlib.contextmanager
 def bundled(path: str) -> Iterator[None]:
-    """Have modules imported from the bundle at ``path``, as far as there is one and it has them."""
+    """Import modules from the bundle at ``path``, if it exists and has them."""
     finder = None
     with contextlib.suppress(OSError, ValueError, EOFError, TypeError):
         finder = Bundled(Path(path).read_bytes()) if path else None
@@ -72,7 +72,7 @@ class Bundled:
         """Read it.
 
         Raises:
-            ValueError, EOFError, TypeError: it is for another Python, or none.
+            ValueError, EOFError, TypeError: it is for another Python, or not a bundle.
         """
         magic = len(MAGIC_NUMBER)
         if content[:magic] != MAGIC_NUMBER:
@@ -90,14 +90,14 @@ class Bundled:
 
 
 class _Loader(SourceFileLoader):
-    """Has the code of a module that else lies in a file."""
+    """Has the code of a module in memory."""
 
     def __init__(self, name: str, path: str, code: bytes) -> None:
         super().__init__(name, path)
         self._code = code
 
     def get_code(self, fullname: str) -> CodeType | None:
-        """Return the code, without a look at the file."""
+        """Return the code without reading the file."""
         code: CodeType = marshal.loads(self._code)
         rest()
         return code
@@ -109,7 +109,7 @@ class _Loader(SourceFileLoader):
 
 
 def _after_fork() -> None:
-    """Leave a child, where nothing is brought, as its parent was."""
+    """Undo it in a child, which nobody attaches to."""
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, Bundled)]
 
 

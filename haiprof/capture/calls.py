@@ -29,17 +29,17 @@ def trace(
     """Make a deep trace of this process with torch.profiler, as one file in the run's folder.
 
     It covers the thread that calls this and the backward passes that it starts. Called alone it
-    goes on by itself until its length is reached; a ``with`` block ends it at the latest. While one
-    is being made a second call returns a handle for the same one. While the job's own
-    torch.profiler records, there is none, nor in ranks that the option ``trace_ranks`` leaves out.
+    runs until its length is reached; a ``with`` block ends it at the latest. While one is being
+    made a second call returns a handle for the same one. While the job's own torch.profiler
+    records, there is none, nor in ranks that the option ``trace_ranks`` leaves out.
 
     Args:
         steps: how long, in cycles of the first optimizer (or calls of :func:`haiprof.step`). The
             file has one more, for tools that leave out the last. Default 3 unless ``seconds``.
         seconds: how long at most, in time.
-        warmup: whole steps to let pass before; seconds where only ``seconds`` is given.
+        warmup: whole steps to skip first; seconds where only ``seconds`` is given.
         mib: memory that the events may take while they are recorded, MiB; the trace ends early
-            where they would take more. Default 128, about half a million events.
+            if they would take more. Default 128, about half a million events.
         shapes: with the dimensions of each operator's inputs; default true, as for the next.
         stacks: with the calls of Python functions and of ``nn.Module``.
         memory: with each allocation.
@@ -50,7 +50,7 @@ def trace(
     Returns:
         A handle. Its ``state`` is "off" and ``why`` says the reason when there can be none.
     """
-    wanted = {
+    contents = {
         "shapes": shapes,
         "stacks": stacks,
         "memory": memory,
@@ -62,10 +62,15 @@ def trace(
         rank = placement().rank
         if not active.options.traces_rank(rank):
             declined = Recording(Plan())
-            declined.decline(f"no deep trace: rank {rank} is none of trace_ranks")
+            declined.decline(f"no deep trace: rank {rank} is not in trace_ranks")
             return DeepTrace(declined, began_here=False)
         plan = plan_for_call(
-            active.options, steps=steps, seconds=seconds, warmup=warmup, mib=mib, wanted=wanted
+            active.options,
+            steps=steps,
+            seconds=seconds,
+            warmup=warmup,
+            mib=mib,
+            chosen_contents=contents,
         )
         return begin_here(plan)
     except Exception as error:

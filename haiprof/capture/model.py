@@ -1,6 +1,6 @@
-"""What the job says of its model: how much a step computes, and of how many tokens or samples.
+"""What the job says about its model: how much a step computes, for how many tokens or samples.
 
-Every call is an event of kind ``model`` with all that is known from then on. Nothing here raises.
+Every call is an event of kind ``model`` with all values known so far. Nothing here raises.
 
 Tests: tests/capture/flops/test_counted_step.py.
 """
@@ -42,7 +42,7 @@ def model(
     (Chowdhery et al., arXiv 2204.02311), appendix B. ``N`` are its parameters, without the tables
     of embeddings unless they are the output's weights too. The second term is attention, for
     ``L`` layers of ``H`` heads of size ``Q`` and sequences of ``T`` tokens, not halved for a causal
-    mask. It is counted where the ``config`` of a Hugging Face model tells those and
+    mask. It is counted where the ``config`` of a Hugging Face model has those and
     ``sequence_length`` is given. Experts that a token does not pass, and parameters that are not
     trained, are counted in full: give ``flops_per_token`` for such models.
 
@@ -66,28 +66,28 @@ def model(
                 strict=True,
             )
         )
-        said: dict[str, Any] = {
+        values: dict[str, Any] = {
             name: _number(name, value) for name, value in given.items() if value is not None
         }
-        said["dtype"] = str(dtype).removeprefix("torch.") if dtype is not None else None
+        values["dtype"] = str(dtype).removeprefix("torch.") if dtype is not None else None
         length = (
             _number("sequence_length", sequence_length) if sequence_length is not None else None
         )
         if module is not None:
-            said |= _looked_at(module, length)
-        said = {name: value for name, value in said.items() if value is not None}
+            values |= _inspected(module, length)
+        values = {name: value for name, value in values.items() if value is not None}
         now = dict(_known)
-        if (_PER_TOKEN in said) != (_PER_STEP in said):  # the newer of the two counts
-            now.pop(_PER_STEP if _PER_TOKEN in said else _PER_TOKEN, None)
-        now |= said
+        if (_PER_TOKEN in values) != (_PER_STEP in values):  # the newer of the two counts
+            now.pop(_PER_STEP if _PER_TOKEN in values else _PER_TOKEN, None)
+        now |= values
         if now != _known:
             _known.clear()
             _known.update(now)
-            say_again()
+            report_known()
 
 
-def say_again() -> None:
-    """Record what is known, if anything is: a recording may begin after it was said."""
+def report_known() -> None:
+    """Record what is known, if anything: a recording may begin after :func:`model` was called."""
     if _known:
         _core.event(EVENT_KIND, "what a step of the model computes", json.dumps(_known))
 
@@ -97,28 +97,28 @@ def _number(name: str, value: Any) -> float | None:
         number = float(value)
         if math.isfinite(number) and number >= 0 and not isinstance(value, bool):
             return number
-    from haiprof.capture.stderr import tell
+    from haiprof.capture.stderr import say_once
 
-    tell(f"model(): {name} must be a number of at least 0, and is {value!r}; it is left out")
+    say_once(f"model(): {name} must be a number of at least 0, and is {value!r}; it is left out")
     return None
 
 
-def _looked_at(module: Any, length: float | None) -> dict[str, Any]:
+def _inspected(module: Any, length: float | None) -> dict[str, Any]:
     try:
         return _of_module(module, length)
     except Exception as error:  # parameters of a lazy module have no size yet
-        from haiprof.capture.stderr import tell
+        from haiprof.capture.stderr import say_once
 
-        tell(f"model(): the module's parameters are unknown; give parameters=…: {error!r}")
+        say_once(f"model(): the module's parameters are unknown; give parameters=…: {error!r}")
         return {}
 
 
 def _of_module(module: Any, length: float | None) -> dict[str, Any]:
-    told: dict[str, Any] = {"parameters": _multiplied(module)}
+    values: dict[str, Any] = {"parameters": _multiplied(module)}
     layers, heads, size = _attention(getattr(module, "config", None))
     if layers and heads and size and length:
-        told["attention_flops_per_token"] = 12.0 * layers * heads * size * length
-    return told
+        values["attention_flops_per_token"] = 12.0 * layers * heads * size * length
+    return values
 
 
 def _multiplied(module: Any) -> float:
@@ -136,7 +136,7 @@ def _multiplied(module: Any) -> float:
 
 
 def _attention(config: Any) -> tuple[float, float, float]:
-    """Return layers, heads and the size of a head; 0 where the config does not tell."""
+    """Return layers, heads and the size of a head; 0 where the config does not say."""
 
     def first(*names: str) -> float:
         for name in names:

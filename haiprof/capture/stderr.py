@@ -1,4 +1,4 @@
-"""Lines for the user on stderr: whatever is in the way of recording is told once.
+"""Lines for the user on stderr: each problem of the recording is shown once.
 
 Tests: tests/capture/session/test_session.py.
 """
@@ -9,24 +9,24 @@ import contextlib
 import sys
 from collections.abc import Iterator
 
-_told: set[str] = set()
+_shown: set[str] = set()
 _listening: list[list[str]] = []
 
 
-def tell(text: str) -> None:
+def say_once(text: str) -> None:
     """Show the user one line on stderr, the same one once."""
     for lines in _listening:
         lines.append(text)
-    if text in _told or sys.stderr is None:
+    if text in _shown or sys.stderr is None:
         return
-    _told.add(text)
+    _shown.add(text)
     with contextlib.suppress(Exception):
         print(f"haiprof: {text}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
-def overheard() -> Iterator[list[str]]:
-    """Collect what the user is told meanwhile, for one who asked from elsewhere."""
+def captured_lines() -> Iterator[list[str]]:
+    """Collect the lines shown meanwhile, for a client of the control socket."""
     lines: list[str] = []
     _listening.append(lines)
     try:

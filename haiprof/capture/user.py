@@ -1,4 +1,4 @@
-"""What user code records by hand: ranges, marks, values and steps.
+"""What user code records explicitly: ranges, marks, values and steps.
 
 All of it may be called at any time, recording or not, and never raises. In a function that
 torch.compile traces it does nothing: to record there would cost the compilation.
@@ -17,7 +17,7 @@ from typing import Any, Final
 from haiprof import _core
 from haiprof.capture.after_import import AfterImport, imported
 
-_NO_NUMBER: Final = 0xFFFFFFFF
+_UNSET: Final = 0xFFFFFFFF
 
 _listeners: list[Callable[[], None]] = []
 
@@ -32,12 +32,12 @@ _tracing: Callable[[], bool] = _never
 
 def _ask_torch(torch: ModuleType) -> None:
     global _tracing
-    with contextlib.suppress(AttributeError):  # an older torch does not tell
+    with contextlib.suppress(AttributeError):  # an older torch has no such function
         _tracing = torch.compiler.is_dynamo_compiling
 
 
 def step() -> None:
-    """Say that a training step ends here and the next begins; from now on only this counts."""
+    """Mark the boundary of two training steps; from now on only such marks count."""
     if _tracing():
         return
     _core.step_mark()
@@ -50,8 +50,8 @@ def listen(listener: Callable[[], None]) -> None:
     _listeners.append(listener)
 
 
-def listen_no_more(listener: Callable[[], None]) -> None:
-    """Do not call ``listener`` any more, if it was to be called."""
+def stop_listening(listener: Callable[[], None]) -> None:
+    """Stop calling ``listener``."""
     with contextlib.suppress(ValueError):
         _listeners.remove(listener)
 
@@ -87,36 +87,36 @@ def _json(attributes: dict[str, Any]) -> str | None:
 
     try:
         return json.dumps(attributes, default=_text)
-    except Exception:  # what JSON cannot say is left out
+    except Exception:  # what JSON cannot express is left out
         return None
 
 
 def _microbatch(given: Any) -> int:
     """Return a microbatch's number as the core takes it."""
     number = _number(given)
-    if given is None or number != _NO_NUMBER:
+    if given is None or number != _UNSET:
         return number
     with contextlib.suppress(Exception):
-        from haiprof.capture.stderr import tell
+        from haiprof.capture.stderr import say_once
 
-        tell(
-            f"range(): microbatch must be a whole number from 0 to {_NO_NUMBER - 1}, and is "
+        say_once(
+            f"range(): microbatch must be a whole number from 0 to {_UNSET - 1}, and is "
             f"{given!r}; it is left out"
         )
-    return _NO_NUMBER
+    return _UNSET
 
 
 def _number(given: Any) -> int:
-    """Return a number as the core takes it; what is none, or too large, is as none given."""
+    """Return a number as the core takes it; anything invalid or too large counts as not given."""
     with contextlib.suppress(Exception):
         number = operator.index(given)
-        if 0 <= number < _NO_NUMBER and not isinstance(given, bool):
+        if 0 <= number < _UNSET and not isinstance(given, bool):
             return number
-    return _NO_NUMBER
+    return _UNSET
 
 
 class _Nothing(contextlib.nullcontext[None]):
-    """What a range is to torch.compile."""
+    """A range under torch.compile."""
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return function
@@ -132,14 +132,14 @@ class Range(_core.Span):
         import inspect
 
         name = self.name
-        given: dict[str, Any] = {"attributes": self.attributes}
+        span_options: dict[str, Any] = {"attributes": self.attributes}
         if self.device:
             numbers = {each: getattr(self, each) for each in ("microbatch", "stage", "chunk")}
-            given |= {"device": True}
-            given |= {each: number for each, number in numbers.items() if number is not None}
+            span_options |= {"device": True}
+            span_options |= {each: number for each, number in numbers.items() if number is not None}
 
         def interval() -> AbstractContextManager[object]:
-            return contextlib.nullcontext() if _tracing() else _core.Span(name, **given)
+            return contextlib.nullcontext() if _tracing() else _core.Span(name, **span_options)
 
         if inspect.iscoroutinefunction(function):
 
@@ -154,8 +154,8 @@ class Range(_core.Span):
 
             @functools.wraps(function)
             def recorded_generator(*args: Any, **keywords: Any) -> Any:
-                made = function(*args, **keywords)
-                return (yield from made if _tracing() else _in_stretches(made, interval))
+                generator = function(*args, **keywords)
+                return (yield from generator if _tracing() else _in_stretches(generator, interval))
 
             return recorded_generator
 
@@ -163,8 +163,8 @@ class Range(_core.Span):
 
             @functools.wraps(function)
             async def recorded_async_generator(*args: Any, **keywords: Any) -> Any:
-                made = function(*args, **keywords)
-                resume = functools.partial(made.asend, None)
+                generator = function(*args, **keywords)
+                resume = functools.partial(generator.asend, None)
                 while True:
                     try:
                         with interval():
@@ -175,12 +175,12 @@ class Range(_core.Span):
                         sent = yield value
                     except GeneratorExit:
                         with interval():
-                            await made.aclose()
+                            await generator.aclose()
                         raise
                     except BaseException as error:
-                        resume = functools.partial(made.athrow, error)
+                        resume = functools.partial(generator.athrow, error)
                     else:
-                        resume = functools.partial(made.asend, sent)
+                        resume = functools.partial(generator.asend, sent)
 
             return recorded_async_generator
 
@@ -193,10 +193,10 @@ class Range(_core.Span):
 
 
 def _in_stretches(
-    made: Generator[Any, Any, Any], interval: Callable[[], AbstractContextManager[object]]
+    generator: Generator[Any, Any, Any], interval: Callable[[], AbstractContextManager[object]]
 ) -> Generator[Any, Any, Any]:
     """Run a generator as it is; each stretch up to where it yields is an interval."""
-    resume = functools.partial(made.send, None)
+    resume = functools.partial(generator.send, None)
     while True:
         try:
             with interval():
@@ -207,12 +207,12 @@ def _in_stretches(
             sent = yield value
         except GeneratorExit:
             with interval():
-                made.close()
+                generator.close()
             raise
         except BaseException as error:
-            resume = functools.partial(made.throw, error)
+            resume = functools.partial(generator.throw, error)
         else:
-            resume = functools.partial(made.send, sent)
+            resume = functools.partial(generator.send, sent)
 
 
 def range(
@@ -220,7 +220,7 @@ def range(
 ) -> Range:
     """Return a named interval: ``with haiprof.range("load"): …`` or ``@haiprof.range("load")``.
 
-    Free of cost worth naming while nothing is recorded. As a decorator it also takes coroutine
+    Costs almost nothing while nothing is recorded. As a decorator it also takes coroutine
     functions, and each call is an interval of its own; of generator functions, of both kinds, each
     stretch up to where they yield is one.
 
@@ -241,11 +241,11 @@ def range(
             attributes["microbatch"] = microbatch
         return Range(_text(name), attributes=_json(attributes))
     number = _microbatch(microbatch)
-    # With the host's interval, too: where no GPU is in use there is no other.
-    told = attributes if number == _NO_NUMBER else {**attributes, "microbatch": number}
+    # Also for the host's interval: without a GPU in use there is no other.
+    with_microbatch = attributes if number == _UNSET else {**attributes, "microbatch": number}
     return Range(
         _text(name),
-        attributes=_json(told),
+        attributes=_json(with_microbatch),
         device=True,
         microbatch=number,
         stage=_number(attributes.get("stage")),

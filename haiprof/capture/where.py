@@ -1,4 +1,4 @@
-"""Where this process records to, for those who add files of their own and know no session.
+"""Where this process records to, for code that adds files of its own and knows no session.
 
 Tests: tests/capture/session/test_session.py.
 """
@@ -11,7 +11,7 @@ from typing import Protocol
 
 
 class Recorded(Protocol):
-    """What of a session says where it writes."""
+    """The part of a session that says where it writes."""
 
     @property
     def run_dir(self) -> Path:
@@ -28,12 +28,12 @@ def _nowhere() -> Recorded | None:
 _find: Callable[[], Recorded | None] = _nowhere
 
 
-def tell_where(find: Callable[[], Recorded | None]) -> None:
-    """Name what returns the session of this process; None while it has none."""
+def set_session_finder(find: Callable[[], Recorded | None]) -> None:
+    """Set what returns the session of this process, or None while it has none."""
     global _find
     _find = find
 
 
 def recorded() -> Recorded | None:
-    """Return where this process records to; None: it does not."""
+    """Return where this process records to; None if it does not."""
     return _find()

@@ -1,4 +1,4 @@
-"""A thread of ours gives way to the job's while it imports and attaches in the middle of a job."""
+"""Makes a thread of ours yield to the job's while it imports and attaches in a running job."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from typing import Final
 
 from haiprof.common.threads import sleep
 
-#: How soon our thread gives way to the job's, s. Python's own 5 ms are what each operation of torch
+#: How soon our thread yields to the job's, s. Python's own 5 ms are what each operation of torch
 #: may wait for, since each takes the interpreter's lock anew.
 _SWITCH_INTERVAL: Final = 0.00002
 #: How long it rests when it has worked for so long, s.
 _REST: Final = 0.003
 _WORK: Final = 0.002
-#: What a rest takes, or waiting between two, where another thread keeps the lock for long, s. From
-#: such a one we take what Python gives us: with a few us now and then we would come to no end.
+#: A rest, or the wait between two, takes this long if another thread keeps the lock for long, s.
+#: Beside such a thread we take what Python gives us: a few us now and then would never suffice.
 _KEPT: Final = 0.05
-#: Of the CPU's time that we had meanwhile it is many times as much, unless we wait for a CPU.
+#: It is this many times the CPU time that we had meanwhile, unless we wait for a CPU.
 _KEPT_TIMES: Final = 20
 
 
 @contextlib.contextmanager
-def gently() -> Iterator[None]:
-    """Leave the interpreter to the job's threads most of the time: a step of theirs goes on."""
+def yielding() -> Iterator[None]:
+    """Leave the interpreter to the job's threads most of the time, so that they make progress."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_INTERVAL)
     ours = sys.getswitchinterval()
@@ -49,13 +49,13 @@ def gently() -> Iterator[None]:
 
 
 def rest() -> None:
-    """Rest, where this thread is to be gentle and has worked for a while."""
+    """Rest, if this thread is to yield and has worked for a while."""
     for rests in tuple(_resting):
         rests.rest()
 
 
 class _Rests:
-    """Stands first in ``sys.meta_path``, finds nothing, and takes its time for that."""
+    """Stands first in ``sys.meta_path``, finds nothing, and rests at each search."""
 
     def __init__(self, as_before: Callable[[], None]) -> None:
         """Let this thread rest; ``as_before`` is called when that takes too long."""
@@ -65,11 +65,11 @@ class _Rests:
         self._looked, self._worked = time.monotonic(), time.thread_time()
 
     def find_spec(self, name: str, *others: object) -> None:
-        """Let others find it, after a rest."""
+        """Rest, and leave the search to others."""
         self.rest()
 
     def rest(self) -> None:
-        """Rest, if it is this thread's time to."""
+        """Rest, if it is time to and this is its thread."""
         if threading.get_ident() != self._thread:
             return
         now = time.monotonic()
@@ -82,7 +82,7 @@ class _Rests:
             sleep(_REST)
             rested = time.monotonic()
             kept = rested - now > _KEPT
-        # On a machine that is busy a rest takes longer, and so may work.
+        # On a busy machine a rest takes longer, and so may the work between rests.
         self._next = rested + max(_WORK, (rested - now) / 2)
         self._looked, self._worked = rested, time.thread_time()
         if kept:
@@ -90,9 +90,9 @@ class _Rests:
             self._as_before()
 
     def in_forked_child(self) -> None:
-        """Undo in a child what the thread that rests, which is not there, cannot."""
+        """Undo it in a child in place of the resting thread, which is not there."""
         if threading.get_ident() == self._thread:
-            return  # it is there: it has forked
+            return  # this thread forked: it is there
         _resting.remove(self)
         with contextlib.suppress(ValueError):
             sys.meta_path.remove(self)
@@ -100,12 +100,12 @@ class _Rests:
         _forget_imports(self._thread)
 
 
-#: Who rests just now.
+#: The active ones.
 _resting: Final[list[_Rests]] = []
 
 
 def _forget_imports(thread: int) -> None:
-    """Have what a thread was importing when it vanished imported anew, rather than waited for."""
+    """Forget imports of a thread that is gone, so that they start anew instead of blocking."""
     locks = getattr(sys.modules.get("_frozen_importlib"), "_module_locks", {})
     for name, lock in list(locks.items()):
         if getattr(lock(), "owner", None) != thread:
@@ -113,7 +113,7 @@ def _forget_imports(thread: int) -> None:
         del locks[name]
         about = getattr(sys.modules.get(name), "__spec__", None)
         if getattr(about, "_initializing", False):
-            # With what it is a package of: anew it must get them as its attributes.
+            # With its submodules: the new package must get them as attributes.
             for known in list(sys.modules):
                 if known == name or known.startswith(f"{name}."):
                     del sys.modules[known]

@@ -45,7 +45,7 @@ def common(
         ),
     ] = False,
 ) -> None:
-    """Stand for what all commands share."""
+    """Options that all commands share."""
 
 
 @app.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
@@ -74,9 +74,7 @@ _Nodes = Annotated[
         metavar="A,B,...|N",
     ),
 ]
-_Hostfile = Annotated[
-    str, typer.Option(help="The hosts that it names, one a line.", metavar="FILE")
-]
+_Hostfile = Annotated[str, typer.Option(help="A file of hosts, one per line.", metavar="FILE")]
 _Workers = Annotated[
     int | None,
     typer.Option(
@@ -87,14 +85,14 @@ _Workers = Annotated[
 _Dask = Annotated[
     str | None,
     typer.Option(
-        help="Do it on the workers of a Dask scheduler, which see the same files.",
+        help="Use the workers of a Dask scheduler that sees the same files.",
         metavar="HOST:PORT",
     ),
 ]
 
 
 def _hosts(nodes: str, hostfile: str) -> list[str]:
-    """Return the hosts that are meant; none: this one."""
+    """Return the hosts to use; empty: this one."""
     from haiprof.cli.hosts.names import hosts_named
 
     try:
@@ -149,19 +147,17 @@ def attach(
     from haiprof.cli import attach as command
     from haiprof.cli.process.console import say
     from haiprof.common.places import run_dir_for
-    from haiprof.control.attach import Wanted
+    from haiprof.control.attach import RecordingPlan
 
     run = name or command.made_up_run(target)
     folder = run_dir_for(log_dir.expanduser(), run, say).parent
-    wanted = Wanted(run, folder, seconds, warmup, trace, options)
+    plan = RecordingPlan(run, folder, seconds, warmup, trace, options)
     if hosts := _hosts(nodes, hostfile):
         from haiprof.cli.hosts.attach import attach_on
 
-        code = attach_on(hosts, target, wanted, dry_run=dry_run, report=report)
+        code = attach_on(hosts, target, plan, dry_run=dry_run, report=report)
     else:
-        code = command.attach_to(
-            target, wanted, dry_run=dry_run, report=report, commands=commands()
-        )
+        code = command.attach_to(target, plan, dry_run=dry_run, report=report, commands=commands())
     raise typer.Exit(code)
 
 
@@ -225,7 +221,7 @@ def export(
     words: Annotated[
         list[str],
         typer.Argument(
-            help="A run's folder, or traces: a file or a folder; before it, maybe, summary or "
+            help="A run's folder, or traces: a file or a folder; optionally preceded by summary or "
             "timeline, as msprof has them.",
             metavar="[summary|timeline] RUN",
         ),
@@ -258,12 +254,12 @@ def export(
     dask: _Dask = None,
 ) -> None:
     """Write a run for other programs: a trace viewer, TensorBoard, tables."""
-    from haiprof.cli.export import Wanted
+    from haiprof.cli.export import ExportOptions
     from haiprof.cli.export import export as write
     from haiprof.cli.process.executors import executor_of
 
     with executor_of(workers, dask) as executor:
-        write(words, Wanted(to, form, out, rank, start, until), executor)
+        write(words, ExportOptions(to, form, out, rank, start, until), executor)
 
 
 @app.command()
@@ -273,9 +269,9 @@ def compare(
     rank: Annotated[int | None, typer.Option(help="This rank only.", metavar="N")] = None,
 ) -> None:
     """Say what became slower from one run to another, and what is new."""
-    from haiprof.cli.compare import compare as tell
+    from haiprof.cli.compare import compare as print_comparison
 
-    tell(before, after, rank)
+    print_comparison(before, after, rank)
 
 
 @app.command()
@@ -285,7 +281,7 @@ def recover(
         typer.Argument(help="Folders of runs to close too, or a log directory.", metavar="PATH"),
     ] = None,
 ) -> None:
-    """Write out what is left of runs whose job and recorder are gone."""
+    """Write out what is left of runs whose job and recorder have died."""
     from haiprof.cli.recover import recover_all
 
     raise typer.Exit(recover_all(paths or []))
@@ -301,7 +297,7 @@ def collect(
         ),
     ],
     into: Annotated[
-        Path, typer.Option(help="The folder to bring them to.", metavar="FOLDER")
+        Path, typer.Option(help="The folder to collect into.", metavar="FOLDER")
     ] = Path("haiprof-logs"),
     run: Annotated[str, typer.Option(help="This run only [all].", metavar="NAME")] = "",
     nodes: _Nodes = "",
@@ -359,7 +355,7 @@ def doctor(
     require: Annotated[
         str,
         typer.Option(
-            help="Recorders or sources that must be ok (all: every recorder), else leave with 1.",
+            help="Recorders or sources that must be ok (all: every recorder), else exit with 1.",
             metavar="NAME[,NAME...]",
         ),
     ] = "",
@@ -374,7 +370,7 @@ def doctor(
     ] = "",
     cpu: Annotated[
         str,
-        typer.Option(help="The CPU, where /proc does not tell it.", metavar="VENDOR:FAMILY:MODEL"),
+        typer.Option(help="The CPU, where /proc does not say.", metavar="VENDOR:FAMILY:MODEL"),
     ] = "",
 ) -> None:
     """Say what can be collected here; for what cannot: why, and how to fix it."""

@@ -1,7 +1,7 @@
 """Reads the words after ``haiprof run``, and explains them; both from ``haiprof.options``.
 
 Job options (``--nodes``, ``--name``, ``--options profile.time=120``) may stand behind the script,
-too, as schedulers' launchers take them: :func:`_part` has the rule.
+too, as schedulers' launchers take them: :func:`_split` has the rule.
 
 Written by hand because typer takes longer to import than everything else that ``haiprof run`` does
 before the command starts.
@@ -32,7 +32,7 @@ _MOST_NODES: Final = 100_000
 
 
 class UsageError(Exception):
-    """Words that the command line does not know; ``str()`` of it is one line for the user."""
+    """The command line is wrong; ``str()`` of it is one line for the user."""
 
 
 @dataclass(slots=True)
@@ -43,23 +43,23 @@ class RunArguments:
     report: bool = False
     help: bool = False
     command: list[str] = field(default_factory=list)
-    #: On how many hosts the command is started, and which; not given: here, and as known elsewhere.
+    #: On how many hosts the command starts, and on which; not given: on this one.
     nodes: int | None = None
     hosts: str = ""
     hostfile: str = ""
 
 
 def parse(words: Sequence[str], command: str = "run") -> RunArguments:
-    """Read options up to ``--`` or the first word that is none; the rest is the command.
+    """Read options up to ``--`` or the first word that is not one; the rest is the command.
 
     Behind the command of ``run`` may be job options, unless ``--`` stood before it.
 
     Args:
         words: what follows ``haiprof run`` or ``haiprof trace``.
-        command: which of the two.
+        command: ``run`` or ``trace``.
 
     Raises:
-        UsageError: an option that does not exist, or a value that it cannot have.
+        UsageError: an unknown option, or an invalid value.
     """
     read = RunArguments()
     waiting = list(words)
@@ -71,7 +71,7 @@ def parse(words: Sequence[str], command: str = "run") -> RunArguments:
         if not word.startswith("-") or word == "-":
             read.command = [word, *waiting]
             if command == "run":
-                read.command, behind = _part(read.command)
+                read.command, behind = _split(read.command)
                 while behind:
                     _read_option(behind.pop(0), behind, read, command)
             break
@@ -84,8 +84,8 @@ def parse(words: Sequence[str], command: str = "run") -> RunArguments:
     return read
 
 
-def _part(command: list[str]) -> tuple[list[str], list[str]]:
-    """Part a command from the job options behind it.
+def _split(command: list[str]) -> tuple[list[str], list[str]]:
+    """Split a command from the job options behind it.
 
     Words behind a script are the script's. Ours is what follows a ``--`` when all of it to the end
     is job options; without one the longest such end that has an ``--options profile.…`` in it.
@@ -99,7 +99,7 @@ def _part(command: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _option_keys(words: list[str]) -> list[str] | None:
-    """Return the keys of ``--options`` in words that are job options only; None if they are not."""
+    """Return the keys of ``--options`` if all words are job options, else None."""
     keys = []
     waiting = list(words)
     while waiting:
@@ -137,17 +137,17 @@ def _read_job_option(flag: str, text: str, read: RunArguments) -> None:
             raise UsageError(f"--options {shown}: it takes KEY=VALUE; {hint}the keys are {known}")
         read.given[name] = checked(f"--options {key}", value, OPTIONS[name])
     else:
-        # A number of more digits than that is refused without being made.
+        # A number of more digits is refused without converting it.
         if not text.isdecimal() or not 1 <= int(text[:9]) <= _MOST_NODES:
             raise UsageError(f"{flag} {text!r} must be a whole number from 1 to {_MOST_NODES}")
         read.nodes = int(text)
 
 
 def checked(flag: str, text: str, option: Option) -> Any:
-    """Return the value that ``text`` is for an option.
+    """Return ``text`` parsed as the value of an option.
 
     Raises:
-        UsageError: it cannot have that value.
+        UsageError: the value is invalid.
     """
     try:
         value = option.parse(text)
@@ -198,7 +198,7 @@ def _job_table() -> list[tuple[str, str, str]]:
     return [
         ("-n/--nodes", "N", "start the command once on each of N hosts"),
         ("--hosts", "A,B,...", "these hosts (else HAIPROF_HOSTS, or SLURM's)"),
-        ("--hostfile", "FILE", "the hosts that it names, one a line (else HAIPROF_HOSTFILE)"),
+        ("--hostfile", "FILE", "a file of hosts, one per line (else HAIPROF_HOSTFILE)"),
         ("--name", "NAME", "the same as --run"),
         ("--options", "KEY=VALUE", "profile.time, .warmup, .trace, .recorder, .interval.NAME"),
     ]
@@ -209,12 +209,12 @@ def _job_meanings() -> dict[str, str]:
 
 
 def is_switch(option: Option) -> bool:
-    """Return whether it is given without a value."""
+    """Return whether the option takes no value."""
     return isinstance(default(option), bool)
 
 
 def default(option: Option) -> Any:
-    """Return what holds when it is not given."""
+    """Return the option's default value."""
     return getattr(Options(), option.name)
 
 
@@ -260,5 +260,5 @@ _BEHIND: Final = """
 without one when an --options profile.KEY=VALUE is among them:
   haiprof run train.py --lr 1 -- -n 1 --options profile.time=120
   haiprof run train.py --lr 1 --nodes 8 --options profile.time=120 --options profile.trace=1
-All other words behind CMD are its own, and all of them are in: haiprof run -- CMD...
+All other words behind CMD are its own; with haiprof run -- CMD... all of them are.
 """

@@ -1,4 +1,4 @@
-"""Asks every rank of a job for the same, at once, and says what came of it.
+"""Sends one request to all ranks of a job at once, and prints the answers.
 
 Tests: tests/cli/test_ps.py.
 """
@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple
 from haiprof.cli.process.console import say, spinner
 from haiprof.common.printable import printable
 from haiprof.control.client import ControlError, ask
-from haiprof.control.jobs import OUTSIDE, Ambiguous, Process, at_once, meant
+from haiprof.control.jobs import OUTSIDE, Ambiguous, Process, at_once, matching
 
-#: More ranks than this are summed up, but for those where something is wrong.
+#: With more ranks than this, equal answers are counted; errors still get a line each.
 _LINES: Final = 16
 
 #: Exit codes, as :func:`ask_job` has them.
@@ -25,12 +25,12 @@ _NOT_DONE: Final = 4
 
 
 class Answer(NamedTuple):
-    """What one rank has answered.
+    """One rank's answer.
 
     Attributes:
         rank: its node and number, ``node1#0``.
         pid: as it is numbered there.
-        result: None: there is none, and ``error`` says why.
+        result: None if there is none; ``error`` then says why.
         error: a line.
         busy: it did not answer in time.
     """
@@ -43,31 +43,31 @@ class Answer(NamedTuple):
 
 
 def ask_job(
-    target: str, request: str, timeout: float, told: Callable[[dict[str, Any]], str]
+    target: str, request: str, timeout: float, line_of: Callable[[dict[str, Any]], str]
 ) -> int:
-    """Send a request to every rank of a job; print a line for each, or for all alike.
+    """Send a request to every rank of a job; print a line for each, or for equal answers.
 
     Args:
         target: a run, its folder, a pid or a script.
         request: its name.
         timeout: how long each rank may take, s.
-        told: makes the line, without the rank's name, of a result.
+        line_of: formats a result as a line, without the rank's name.
 
     Returns:
-        The exit code: 0; 2: several runs are meant; 3: a rank did not answer in time; 4: one did
+        The exit code: 0; 2: several runs match; 3: a rank did not answer in time; 4: one did
         not do it.
 
     Raises:
-        HaiprofError: nobody is meant.
+        HaiprofError: nothing matches.
     """
     with spinner(f"{request} {target}"):
         try:
-            ranks = meant(target)
+            ranks = matching(target)
         except Ambiguous as error:
             say(str(error))
             return AMBIGUOUS
         answers = ask_ranks(ranks, request, timeout)
-    return tell_answers([("", answer) for answer in answers], told)
+    return print_answers([("", answer) for answer in answers], line_of)
 
 
 def ask_ranks(ranks: Sequence[Process], request: str, timeout: float) -> list[Answer]:
@@ -82,14 +82,14 @@ def ask_ranks(ranks: Sequence[Process], request: str, timeout: float) -> list[An
     return list(at_once(one, ranks))
 
 
-def tell_answers(
-    answers: Sequence[tuple[str, Answer]], told: Callable[[dict[str, Any]], str]
+def print_answers(
+    answers: Sequence[tuple[str, Answer]], line_of: Callable[[dict[str, Any]], str]
 ) -> int:
-    """Print a line for each answer, or for all alike.
+    """Print a line for each answer, or for equal ones.
 
     Args:
-        answers: each with what stands before its line.
-        told: makes the line, without the rank's name, of a result.
+        answers: each with the prefix of its line.
+        line_of: formats a result as a line, without the rank's name.
 
     Returns:
         The exit code, as :func:`ask_job` has it.
@@ -103,9 +103,9 @@ def tell_answers(
             continue
         name = f"{before}{answer.rank} (pid {answer.pid})"
         try:
-            lines.append((name, told(answer.result)))
+            lines.append((name, line_of(answer.result)))
         except KeyError as error:  # another user's program may say anything
-            say(f"{name}: its answer is none: it lacks {error}")
+            say(f"{name}: invalid answer: it lacks {error}")
             code = max(code, _NOT_DONE)
     if len(lines) <= _LINES:
         for name, line in lines:
@@ -118,7 +118,7 @@ def tell_answers(
 
 def _asked(rank: Process, request: str, timeout: float) -> dict[str, Any] | ControlError:
     if rank.state == OUTSIDE:
-        text = f"process {rank.pid} is only watched from outside; the command that does so ends it"
+        text = f"process {rank.pid} is only observed from outside; the command that does so ends it"
         return ControlError("unloaded", text)
     if rank.socket is None:
         return ControlError("unloaded", f"process {rank.pid} has no socket; its stderr says why")

@@ -1,4 +1,4 @@
-"""``haiprof attach``: records a job that is running, for a while, and says what was found."""
+"""``haiprof attach``: records a running job for a while and prints a summary."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ from haiprof.cli.process.console import say, spinner
 from haiprof.cli.process.progress import seconds_passing
 from haiprof.common.choices import did_you_mean
 from haiprof.common.places import safe_name
-from haiprof.control.attach import Attached, AttachError, Wanted, alive, attach, bring, way_to
+from haiprof.control.attach import (
+    Attached,
+    AttachError,
+    RecordingPlan,
+    alive,
+    attach,
+    bring,
+    way_to,
+)
 from haiprof.control.client import ControlError
 from haiprof.control.find import Found, find
 from haiprof.control.jobs import at_once
@@ -30,31 +38,30 @@ _TELLING: Final = 3
 
 def attach_to(
     target: str,
-    asked: Wanted,
+    plan: RecordingPlan,
     *,
     dry_run: bool,
     report: bool,
     commands: Collection[str],
 ) -> int:
-    """Record the processes that ``target`` means, wait, and say where the result is.
+    """Record the processes that match ``target``, wait, and say where the result is.
 
     Args:
-        target: a pid, a script, a task, or a container, as :func:`haiprof.control.find.find` has
-            it.
-        asked: what to record.
-        dry_run: only say which processes are meant and how each would be reached.
+        target: a pid, a script, a task, or a container; see :func:`haiprof.control.find.find`.
+        plan: what to record.
+        dry_run: only list the matching processes and how each would be reached.
         report: write the report, too.
-        commands: all of haiprof's, one of which may have been meant instead.
+        commands: all of haiprof's, to suggest one for a typo.
 
     Returns:
-        The exit code: 0; 2: nobody is meant; 3: some process was not reached, or only looked at
+        The exit code: 0; 2: nothing matches; 3: some process was not reached, or only observed
         from outside, or nothing was recorded; 130: it was interrupted, and ended early.
     """
     processes = find(target)
     if not processes:
         hint = did_you_mean(target, commands)
         say(
-            f"{target}: no Python process here runs it, and it is no command of haiprof"
+            f"{target}: no Python process here runs it, and it is not a haiprof command"
             f"{f': {hint}' if hint else ';'} see haiprof ps, haiprof --help"
         )
         return NOBODY
@@ -63,42 +70,42 @@ def attach_to(
         for line in lines:
             print(line)
         return code
-    run_dirs, code = record(processes, asked, say)
+    run_dirs, code = record(processes, plan, say)
     for run_dir in run_dirs:
-        if not tell(run_dir, report=report):
+        if not print_summary(run_dir, report=report):
             code = code or NOT_ALL
     return code
 
 
 def record(
     processes: Sequence[Found],
-    asked: Wanted,
-    told: Callable[[str], None],
+    plan: RecordingPlan,
+    on_line: Callable[[str], None],
     stop: threading.Event | None = None,
 ) -> tuple[list[Path], int]:
     """Record processes for as long as is asked for.
 
     Args:
         processes: which.
-        asked: what to record.
-        told: is called with what is the same for all processes of the job, a line.
+        plan: what to record.
+        on_line: called with each line that concerns the whole job.
         stop: once it is set the recording ends, as with Ctrl-C.
 
     Returns:
         The folders of the runs, of which there are several where the job recorded already, and
         the exit code as :func:`attach_to` has it.
     """
-    attached, code = _attach_all(processes, asked, told)
+    attached, code = _attach_all(processes, plan, on_line)
     if not attached:
         return [], NOT_ALL
-    whole = asked.warmup + asked.seconds
+    whole = plan.warmup + plan.seconds
     try:
-        with seconds_passing(words(asked, len(attached), attached[0].process.label), whole) as bar:
+        with seconds_passing(words(plan, len(attached), attached[0].process.label), whole) as bar:
             if not _wait(attached, whole, bar, stop or threading.Event()):
-                told("the job has ended")
+                on_line("the job has ended")
     except KeyboardInterrupt:
         code = INTERRUPTED
-        told(ENDS_HERE)
+        on_line(ENDS_HERE)
     if not _end_all(attached):
         code = code or NOT_ALL
     return list(dict.fromkeys(a.run_dir for a in attached)), code
@@ -111,29 +118,29 @@ def made_up_run(target: str) -> str:
 
 
 def ways(processes: Sequence[Found]) -> tuple[list[str], int]:
-    """Return a line for each process, how it would be reached, and the exit code for that."""
+    """Return a line per process, saying how it would be reached, and the exit code for that."""
     lines, code = [], 0
     for process in processes:
         way, why = way_to(process)
-        said = {
-            "socket": "has haiprof loaded: is asked through its socket",
-            "injector": "haiprof would be brought into it",
+        outcome = {
+            "socket": "has haiprof loaded: reached through its socket",
+            "injector": "haiprof would be loaded into it",
             "outside": f"can only be observed from outside: {why}",
         }[way]
-        lines.append(f"{process.label}: {said}")
+        lines.append(f"{process.label}: {outcome}")
         code = code or (NOT_ALL if way == "outside" else 0)
     return lines, code
 
 
 def _attach_all(
-    processes: Sequence[Found], asked: Wanted, told: Callable[[str], None]
+    processes: Sequence[Found], plan: RecordingPlan, on_line: Callable[[str], None]
 ) -> tuple[list[Attached], int]:
     reached: list[Attached] = []
     enough = threading.Event()
 
     def one(process: Found) -> Attached | HaiprofError:
         try:
-            each = attach(process, asked)
+            each = attach(process, plan)
         except (AttachError, ControlError) as error:
             return error
         reached.append(each)
@@ -143,30 +150,30 @@ def _attach_all(
 
     try:
         with spinner("reaching the job"):
-            made = list(at_once(one, processes))
-    except KeyboardInterrupt:  # who was being reached then has been waited for
+            results = list(at_once(one, processes))
+    except KeyboardInterrupt:  # those being reached then have been waited for
         enough.set()
         _end_all(list(reached))
         raise
-    attached = [each for each in made if isinstance(each, Attached)]
-    failed = [each for each in made if isinstance(each, HaiprofError)]
+    attached = [each for each in results if isinstance(each, Attached)]
+    failed = [each for each in results if isinstance(each, HaiprofError)]
     for error in failed[:_NAMED]:
         say(str(error))
     outside = [each for each in attached if each.way == "outside"]
     for each in outside[:_NAMED]:
-        say(f"{each.process.label}: only from outside: {each.why}")
+        say(f"{each.process.label}: observed from outside only: {each.why}")
     more = len(failed) + len(outside) - 2 * _NAMED
     if more > 0:
         say(f"and {more} more processes")
     for each in [a for a in attached if not a.began][:1]:
-        told(f"the job is being recorded already, into {each.run_dir}; that goes on")
+        on_line(f"the job is already being recorded into {each.run_dir}; that continues")
     return attached, NOT_ALL if failed or outside else 0
 
 
-def words(asked: Wanted, number: int, label: str) -> str:
-    """Return what stands beside the bar: what is recorded of one process, or of several."""
+def words(plan: RecordingPlan, number: int, label: str) -> str:
+    """Return the text beside the progress bar."""
     ranks = f"{number} processes" if number > 1 else label
-    return f"{'tracing' if asked.trace else 'recording'} {ranks}"
+    return f"{'tracing' if plan.trace else 'recording'} {ranks}"
 
 
 def _wait(
@@ -178,7 +185,7 @@ def _wait(
     """Wait for so long; return False as soon as the job has ended.
 
     Raises:
-        KeyboardInterrupt: that was enough.
+        KeyboardInterrupt: ``stop`` was set.
     """
     begun = time.monotonic()
     while (passed := time.monotonic() - begun) < seconds:
@@ -205,8 +212,8 @@ def _end_all(attached: Sequence[Attached]) -> bool:
     return not said
 
 
-def tell(run_dir: Path, *, report: bool) -> bool:
-    """Say where a run is and what it tells most, and write its report if that is asked for.
+def print_summary(run_dir: Path, *, report: bool) -> bool:
+    """Print a run's folder and main findings; write its report if asked to.
 
     Returns:
         False when nothing was recorded.
@@ -223,7 +230,7 @@ def tell(run_dir: Path, *, report: bool) -> bool:
         if report:
             with spinner("writing the report"):
                 say(f"report {run.report(run_dir / 'report.html')}")
-        say(f"see it with: haiprof report {run_dir}")
+        say(f"view it with: haiprof report {run_dir}")
     except HaiprofError as error:
         say(str(error))
         return False

@@ -1,4 +1,4 @@
-"""``haiprof collect``: brings together what each host has recorded into a folder of its own."""
+"""``haiprof collect``: gathers what each host has recorded in its own folder."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from haiprof.common.printable import printable
 _NOTHING: Final = 1
 _NOT_ALL: Final = 3
 _INTERRUPTED: Final = 130
-#: Lines of one kind that are said one by one.
+#: Lines of one kind that are printed; more are counted.
 _NAMED: Final = 8
-_AGAIN: Final = "what has come is whole, and the same command brings the rest"
+_AGAIN: Final = "what has arrived is complete; run the same command for the rest"
 
 
 def named(words: Sequence[str], nodes: str, hostfile: str) -> list[Source]:
     """Return what is to be collected from.
 
     Args:
-        words: ``HOST:DIR``, folders, or URLs; with hosts folders only, which each of them has.
-        nodes: those, as ``--nodes`` gave them.
-        hostfile: the same as ``--hostfile`` did.
+        words: ``HOST:DIR``, folders, or URLs; with hosts only folders, which must exist on each.
+        nodes: the value of ``--nodes``.
+        hostfile: the value of ``--hostfile``.
 
     Raises:
-        BadParameter: one of them cannot be.
+        BadParameter: one of them is invalid.
     """
     try:
         hosts = hosts_named(nodes, hostfile)
@@ -46,7 +46,7 @@ def named(words: Sequence[str], nodes: str, hostfile: str) -> list[Source]:
 
 
 def bring(sources: Sequence[Source], into: Path, run: str) -> int:
-    """Collect, and say what has come.
+    """Collect, and print what has arrived.
 
     Returns:
         The exit code: 0; 1: nothing could be collected; 3: not from every source, or not all of
@@ -85,7 +85,7 @@ def _incomplete(outcome: Outcome) -> bool:
 
 def _line(one: Collected) -> str:
     what = f"{_count(len(one.nodes), 'node')}, {_count(len(one.processes), 'process', 'es')}"
-    news = f"{len(one.new)} of them new or with more" if one.new else "nothing new"
+    news = f"{len(one.new)} of them new or updated" if one.new else "nothing new"
     return f"{one.folder}: {what}, {news}"
 
 

@@ -17,7 +17,7 @@ from haiprof.show.grid import frame_grid
 if TYPE_CHECKING:
     from haiprof.views.trace.compare import Comparison
 
-#: Ranks that are told of one by one; of more, those that differ most.
+#: Ranks that are described one by one; of more, those that differ most.
 _DETAILED = 4
 #: Rows of each table.
 _ROWS = 12
@@ -42,13 +42,13 @@ def compare(before: str, after: str, rank: int | None) -> None:
     """
     earlier, later = open_run(before), open_run(after)
     with spinner("comparing the runs"):
-        made = earlier.compare(later, rank)
+        comparisons = earlier.compare(later, rank)
     for opened in (earlier, later):
         say_problems(opened)
     console = Console(highlight=False)
-    for line in summary(made):
+    for line in summary(comparisons):
         console.print(printable(line), markup=False)
-    for label, comparison in most_different(made).items():
+    for label, comparison in most_different(comparisons).items():
         for line in sentences(label, comparison):
             console.print(printable(line), markup=False)
         for name, title in _TABLES.items():
@@ -57,16 +57,16 @@ def compare(before: str, after: str, rank: int | None) -> None:
                 console.print(frame_grid(title, table).to_rich())
 
 
-def summary(made: Mapping[str, Comparison]) -> list[str]:
-    """Say of many ranks how many of them became slower, faster, or neither."""
-    if len(made) <= _DETAILED:
+def summary(comparisons: Mapping[str, Comparison]) -> list[str]:
+    """Say how many of many ranks became slower, faster, or neither."""
+    if len(comparisons) <= _DETAILED:
         return []
-    steps = pl.concat([comparison.steps for comparison in made.values()])
+    steps = pl.concat([comparison.steps for comparison in comparisons.values()])
     known = steps.filter(pl.col("before") > 0, pl.col("after").is_not_null())
     lines = []
-    if known.height < len(made):
-        count = len(made) - known.height
-        lines.append(f"{count} of {len(made)} ranks: no steps to compare in one of the runs")
+    if known.height < len(comparisons):
+        count = len(comparisons) - known.height
+        lines.append(f"{count} of {len(comparisons)} ranks: no steps to compare in one of the runs")
     change = (pl.col("after") / pl.col("before") - 1).abs()
     counted = known.group_by("verdict").agg(
         pl.len(),
@@ -76,43 +76,45 @@ def summary(made: Mapping[str, Comparison]) -> list[str]:
         change.max().alias("most"),
     )
     for row in counted.sort("len", "verdict", descending=[True, False]).iter_rows(named=True):
-        line = f"{row['len']} of {len(made)} ranks: {row['verdict']}"
+        line = f"{row['len']} of {len(comparisons)} ranks: {row['verdict']}"
         if row["verdict"] not in _SAME:
             least, median, most = (percent(row[name]) for name in ("least", "median", "most"))
             line += f" by {least} to {most}, {median} at the median"
         before, after = milliseconds(row["before"]), milliseconds(row["after"])
         lines.append(f"{line} (a step took {before} before, {after} after, medians)")
-    return [*lines, f"The {_DETAILED} ranks that differ most follow; --rank N tells of another:"]
+    return [*lines, f"The {_DETAILED} ranks that differ most follow; --rank N shows another:"]
 
 
-def most_different(made: Mapping[str, Comparison]) -> dict[str, Comparison]:
+def most_different(comparisons: Mapping[str, Comparison]) -> dict[str, Comparison]:
     """Return all of a few ranks; of many those whose steps differ most, sure differences first."""
 
     def difference(label: str) -> tuple[bool, float]:
-        row = made[label].steps.row(0, named=True)
+        row = comparisons[label].steps.row(0, named=True)
         return row["verdict"] in _SAME, -abs(row["difference"] or 0.0)
 
-    order = sorted(made, key=difference) if len(made) > _DETAILED else list(made)
-    return {label: made[label] for label in order[:_DETAILED]}
+    order = (
+        sorted(comparisons, key=difference) if len(comparisons) > _DETAILED else list(comparisons)
+    )
+    return {label: comparisons[label] for label in order[:_DETAILED]}
 
 
 def sentences(label: str, comparison: Comparison) -> list[str]:
-    """Say how the steps compare, and of how many operators and kernels that can be said."""
+    """Say how the steps compare."""
     lines = []
     for row in comparison.steps.iter_rows(named=True):
         if row["before"] is None or row["after"] is None:
             lines.append(f"{label}: one of the runs has no steps to compare")
             continue
         change = row["after"] / row["before"] - 1 if row["before"] else 0.0
-        told = f"{milliseconds(row['before'])} before, {milliseconds(row['after'])} after"
+        durations = f"{milliseconds(row['before'])} before, {milliseconds(row['after'])} after"
         samples = f"{row['before_steps']} and {row['after_steps']} steps"
         verdict = row["verdict"]
         if verdict in _SAME:
-            lines.append(f"{label}: a step took {told} ({samples}): {verdict}")
+            lines.append(f"{label}: a step took {durations} ({samples}): {verdict}")
         else:
             sure = milliseconds(abs(row["uncertainty"] or 0))
             lines.append(
-                f"{label}: a step is {percent(abs(change))} {verdict}: {told} ({samples}, the "
+                f"{label}: a step is {percent(abs(change))} {verdict}: {durations} ({samples}, the "
                 f"difference is known to ± {sure})"
             )
     return lines

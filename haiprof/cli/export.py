@@ -1,4 +1,4 @@
-"""``haiprof export``: writes what a run tells for other programs."""
+"""``haiprof export``: writes a run for other programs."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 
 #: What can be written.
 FORMATS: Final = ("csv", "perfetto", "chrome", "tensorboard", "parquet")
-#: In msprof's manner: what stands before the run, and which form it has if none is asked for.
+#: The words before the run, as in msprof; the default form of each.
 KINDS: Final = {"summary": "csv", "timeline": "json"}
 
-_Told = Callable[[str], None]
+_OnItem = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What is to be written of a run, and where to.
+class ExportOptions:
+    """What to write of a run, and where.
 
     Attributes:
         to: one of :data:`FORMATS`, or empty.
         form: csv or json, of a summary or a timeline; or empty.
         out: the file or folder to write.
         rank: this one only.
-        start: only from so many seconds after the run began.
-        until: only up to so many seconds after it.
+        start: only from this many seconds after the run began.
+        until: only up to this many seconds after that.
     """
 
     to: str
@@ -49,13 +49,13 @@ class Wanted:
     until: float | None = None
 
 
-def export(words: Sequence[str], wanted: Wanted, executor: Executor | None = None) -> None:
+def export(words: Sequence[str], options: ExportOptions, executor: Executor | None = None) -> None:
     """Write a run in another format and print each file.
 
     Args:
         words: a run folder, a log directory with one run, or traces; maybe one of :data:`KINDS`
             before it.
-        wanted: what of it.
+        options: what to write, and where.
         executor: does the work of each rank.
 
     Raises:
@@ -63,34 +63,34 @@ def export(words: Sequence[str], wanted: Wanted, executor: Executor | None = Non
         UsageError: there is no such format, or it has no such option.
     """
     *kinds, run = words
-    _check(kinds, wanted)
+    _check(kinds, options)
     opened = open_run(run, executor)
-    if wanted.start is not None or wanted.until is not None:
-        until = math.inf if wanted.until is None else wanted.until
-        opened = opened.between(wanted.start or 0.0, until)
-    if not kinds and wanted.to in ("", "csv"):
-        written = _views(opened, run, wanted.out)
+    if options.start is not None or options.until is not None:
+        until = math.inf if options.until is None else options.until
+        opened = opened.between(options.start or 0.0, until)
+    if not kinds and options.to in ("", "csv"):
+        written = _views(opened, run, options.out)
     else:
         from haiprof.export.chosen import chosen, traced
 
-        # What these two write is of nodes too.
-        all_of = chosen if wanted.to in ("perfetto", "parquet") else traced
-        with things_done(len(all_of(opened, wanted.rank))) as told:
+        # These two also write what belongs to nodes.
+        all_of = chosen if options.to in ("perfetto", "parquet") else traced
+        with things_done(len(all_of(opened, options.rank))) as on_item:
             if kinds:
-                written = _as_msprof(opened, kinds[0], wanted, told)
+                written = _as_msprof(opened, kinds[0], options, on_item)
             else:
-                written = _in_format(opened, wanted, told)
+                written = _in_format(opened, options, on_item)
     say_problems(opened)
     for file in written:
         print(printable(str(file)))
 
 
-def _check(kinds: Sequence[str], wanted: Wanted) -> None:
-    to, form = wanted.to, wanted.form
+def _check(kinds: Sequence[str], options: ExportOptions) -> None:
+    to, form = options.to, options.form
     if len(kinds) > 1 or (kinds and kinds[0] not in KINDS):
         hint = did_you_mean(kinds[0], KINDS) if len(kinds) == 1 else ""
         which = f"{hint} choose {' or '.join(KINDS)}".lstrip()
-        raise UsageError(f"{kinds[0]}: is no kind of export: {which}")
+        raise UsageError(f"{kinds[0]}: is not a kind of export: {which}")
     if kinds and to:
         raise UsageError(f"--to {to}: a {kinds[0]} has none: choose csv or json with --format")
     if form and (not kinds or form not in KINDS.values()):
@@ -101,10 +101,10 @@ def _check(kinds: Sequence[str], wanted: Wanted) -> None:
         )
     if to and to not in FORMATS:
         which = f"{did_you_mean(to, FORMATS)} choose {' or '.join(FORMATS)}".lstrip()
-        raise UsageError(f"--to {to}: is no format: {which}")
-    if wanted.rank is not None and not kinds and to in ("", "csv"):
+        raise UsageError(f"--to {to}: is not a format: {which}")
+    if options.rank is not None and not kinds and to in ("", "csv"):
         raise UsageError("--rank: the views as CSV are of all ranks: choose another --to")
-    start, until = wanted.start or 0.0, wanted.until
+    start, until = options.start or 0.0, options.until
     if not 0 <= start < math.inf:
         raise UsageError(f"--from {start:g}: give seconds after the run began, from 0 on")
     if until is not None and not until > start:
@@ -114,29 +114,29 @@ def _check(kinds: Sequence[str], wanted: Wanted) -> None:
 def _views(opened: Analyzer, run: str, out: Path) -> list[Path]:
     from haiprof.export import csv
 
-    with things_done(len(csv.VIEWS)) as told:
-        written = csv.write(opened, out, told)
+    with things_done(len(csv.VIEWS)) as on_item:
+        written = csv.write(opened, out, on_item)
     if not written:
         raise HaiprofError(f"{run}: no view of this run has a row, so nothing was written")
     return written
 
 
-def _in_format(opened: Analyzer, wanted: Wanted, told: _Told) -> list[Path]:
+def _in_format(opened: Analyzer, options: ExportOptions, on_item: _OnItem) -> list[Path]:
     from haiprof.export import chrome, parquet, perfetto, tensorboard
 
-    if wanted.to == "perfetto":
-        perfetto.write(opened, wanted.out, wanted.rank, opened.clock_by_node(), told)
-        return [wanted.out]
-    if wanted.to == "chrome":
-        return chrome.write(opened, wanted.out, wanted.rank, told)
-    if wanted.to == "tensorboard":
-        return tensorboard.write(opened, wanted.out, wanted.rank, told)
-    return parquet.write(opened, wanted.out, wanted.rank, told)
+    if options.to == "perfetto":
+        perfetto.write(opened, options.out, options.rank, opened.clock_by_node(), on_item)
+        return [options.out]
+    if options.to == "chrome":
+        return chrome.write(opened, options.out, options.rank, on_item)
+    if options.to == "tensorboard":
+        return tensorboard.write(opened, options.out, options.rank, on_item)
+    return parquet.write(opened, options.out, options.rank, on_item)
 
 
-def _as_msprof(opened: Analyzer, kind: str, wanted: Wanted, told: _Told) -> list[Path]:
+def _as_msprof(opened: Analyzer, kind: str, options: ExportOptions, on_item: _OnItem) -> list[Path]:
     from haiprof.export import msprof
 
     write = msprof.write_summary if kind == "summary" else msprof.write_timeline
-    form = cast(Literal["csv", "json"], wanted.form or KINDS[kind])
-    return write(opened, wanted.out, wanted.rank, form, told)
+    form = cast(Literal["csv", "json"], options.form or KINDS[kind])
+    return write(opened, options.out, options.rank, form, on_item)

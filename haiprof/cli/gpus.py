@@ -19,7 +19,7 @@ def look() -> dict[str, Any]:
 
     Returns:
         ``state``, ``reason`` and ``mend`` of NVML; ``gpus`` and ``sources`` as
-        :class:`HostSampler` tells them, and ``changes``: the sentences that it said.
+        :class:`HostSampler` returns them, and ``changes``: its messages.
     """
     uuids, state, reason, fix = gpu_list()
     sampler = HostSampler(basic=0.0, io=0.0, gpu=_APART_SECONDS)

@@ -1,4 +1,4 @@
-"""``haiprof import``: reads traces once and for all, so that they open at once from then on."""
+"""``haiprof import``: reads traces once, so that they open at once from then on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from haiprof.errors import HaiprofError
 def import_traces(path: str, out: Path | None) -> None:
     """Import the traces at ``path`` and print where the import is.
 
-    What is missing of them is said on stderr, one line each.
+    What could not be read is listed on stderr, one line each.
 
     Args:
         path: a trace, a folder of them, a URL of fsspec, or a pipe with a trace of torch.profiler.
@@ -31,15 +31,15 @@ def import_traces(path: str, out: Path | None) -> None:
     signal.siginterrupt(signal.SIGINT, True)
     found = find(path)
     if found is None:
-        raise HaiprofError(f"{path}: no traces (*.json) in it: give a trace or a folder of some")
+        raise HaiprofError(f"{path}: no traces (*.json) in it: give a trace or a folder of traces")
     place = out or place_of(found)
     if place is None:
         raise HaiprofError(f"{path}: an import cannot be kept there: give a folder with --out")
     if why_not_fresh(found, place) is None:
         print(f"{printable(str(place))} (was up to date)")
     else:
-        with bytes_read("reading traces", found.bytes) as told:
-            keep(found, place, on_bytes=told)
+        with bytes_read("reading traces", found.bytes) as on_bytes:
+            keep(found, place, on_bytes=on_bytes)
         print(printable(str(place)))
     _keep_overview(place)
     for line in json.loads((place / schema.RUN_FILE).read_text("utf-8")).get("problems", []):
@@ -47,7 +47,7 @@ def import_traces(path: str, out: Path | None) -> None:
 
 
 def _keep_overview(place: Path) -> None:
-    """What is asked first of an import is told at once from then on, if there is room for it."""
+    """Keep the results that are usually asked for first, if there is room."""
     from haiprof.analyzer import Analyzer
 
     try:

@@ -1,4 +1,4 @@
-"""Which runs are recorded on this machine now, and which one a word of the user means.
+"""Lists the runs recorded on this machine now, and finds the one that the user names.
 
 Tests: tests/cli/test_top.py.
 """
@@ -34,21 +34,21 @@ class LiveRun(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """A run's folder, and the names of those that were meant as well but are older."""
+    """A run's folder, and the names of older runs that match, too."""
 
     folder: Path
     others: tuple[str, ...]
 
 
 def choose(what: str | None) -> Chosen:
-    """Return the run that is meant, the newest where several are.
+    """Return the matching run, the newest of several.
 
     Args:
         what: a run's folder, a log directory, a pid, a run's name, its beginning or its script.
             None: what is recorded here now, else the newest run of the log directory.
 
     Raises:
-        HaiprofError: there is none; the line says what there is.
+        HaiprofError: none matches; the line lists what is recorded.
     """
     if what is not None and Path(what).is_dir():
         return _newest(_runs_at(Path(what)))
@@ -70,8 +70,8 @@ def choose(what: str | None) -> Chosen:
 
 def _nothing(live: list[LiveRun], what: str) -> Chosen:
     if what:
-        told = ", ".join(sorted(run.folder.name for run in live)[:5])
-        here = f"recorded here now: {told}" if live else "nothing is recorded here now"
+        names = ", ".join(sorted(run.folder.name for run in live)[:5])
+        here = f"recorded here now: {names}" if live else "nothing is recorded here now"
         raise HaiprofError(
             f"{what}: no run has this name, script or pid, and no such folder; {here}"
         )
@@ -82,7 +82,7 @@ def _nothing(live: list[LiveRun], what: str) -> Chosen:
 
 
 def recorder_lives(folder: Path) -> bool | None:
-    """Say whether a run's recorder on this machine lives; None where it has none here."""
+    """Return whether a run's recorder on this machine is alive; None where there is none."""
     found = ring_dirs(folder)
     return any(map(recorder_running, found)) if found else None
 
@@ -109,7 +109,7 @@ def live_runs() -> list[LiveRun]:
 
 
 def _folders_of_rings() -> Iterator[Path]:
-    for root in ring_roots():  # another user's would name any folder as a run
+    for root in ring_roots():  # another user's could claim any folder as a run
         with contextlib.suppress(OSError):
             yield from map(root.path.joinpath, root.names())
 
@@ -121,7 +121,7 @@ def _headers(rings: Path) -> Iterator[dict[str, Any]]:
 
 
 def _recorders() -> dict[Path, Path]:
-    """Return of each recorder, by its folder of rings, where it writes.
+    """Return where each recorder writes, by its folder of rings.
 
     A recorder may have no ring yet, so its command line is asked.
     """
@@ -136,9 +136,9 @@ def _recorders() -> dict[Path, Path]:
         if not any(b"haiprof.recorder" in word for word in words[:4]):
             continue
         pairs = (os.fsdecode(word).partition("=") for word in words)
-        told = {name: value for name, _, value in pairs}
-        if "--ring-dir" in told and "--run-dir" in told:
-            found[Path(told["--ring-dir"])] = Path(told["--run-dir"])
+        arguments = {name: value for name, _, value in pairs}
+        if "--ring-dir" in arguments and "--run-dir" in arguments:
+            found[Path(arguments["--ring-dir"])] = Path(arguments["--run-dir"])
     return found
 
 

@@ -1,4 +1,4 @@
-"""The ``haiprof`` command: finds the command that is meant; what goes wrong is said in one line.
+"""The ``haiprof`` command: finds the command to run; errors are printed as one line.
 
 Tests: tests/cli/test_report.py.
 """
@@ -21,10 +21,10 @@ _USAGE = 2
 
 def main() -> NoReturn:
     """Run the command line of this process, and exit."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # its encoding may lack what a run's names hold
+    if isinstance(sys.stdout, io.TextIOWrapper):  # its encoding may lack characters of names
         sys.stdout.reconfigure(errors="backslashreplace")
     words = sys.argv[1:]
-    if words[:1] in (["run"], ["trace"]):  # before typer is imported: a command waits
+    if words[:1] in (["run"], ["trace"]):  # without importing typer: it would delay the command
         from haiprof.cli import run
 
         run.main(words[1:], trace=words[0] == "trace")

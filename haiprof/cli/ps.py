@@ -18,7 +18,7 @@ def list_jobs(*, as_json: bool, hosts: Sequence[str] = ()) -> int:
     """Print a line for each process, or all of them as JSON; then why one does not answer.
 
     Args:
-        as_json: as JSON.
+        as_json: print JSON.
         hosts: where, if not here.
 
     Returns:
@@ -27,7 +27,7 @@ def list_jobs(*, as_json: bool, hosts: Sequence[str] = ()) -> int:
     if not hosts:
         found = processes()
         if as_json:
-            print(json.dumps([process.told() for process in found], indent=1))
+            print(json.dumps([process.as_json() for process in found], indent=1))
         else:
             _print_table([("", process) for process in found], "this node")
         return 0
@@ -35,8 +35,8 @@ def list_jobs(*, as_json: bool, hosts: Sequence[str] = ()) -> int:
 
     found_on, complete = processes_on(hosts)
     if as_json:
-        told = [{"host": host, **process.told()} for host, process in found_on]
-        print(json.dumps(told, indent=1))
+        rows = [{"host": host, **process.as_json()} for host, process in found_on]
+        print(json.dumps(rows, indent=1))
     elif found_on or complete:
         _print_table(found_on, "any of these hosts")
     return 0 if complete else NOT_ALL

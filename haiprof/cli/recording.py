@@ -53,7 +53,7 @@ class Recording:
     """The run of one command: its folder, its recorder, and the summary when all is over."""
 
     def __init__(self, options: Options, place: Placement, command: Sequence[str]) -> None:
-        """Make the run's folder. Says what is in the way; the command runs all the same."""
+        """Make the run's folder. Problems are printed; the command runs all the same."""
         self.options = options
         self.run = (
             options.run
@@ -86,18 +86,18 @@ class Recording:
         self._ring_dir = folder
 
     def _inherited(self) -> bool:
-        told = os.environ.get
-        return told(ENABLED_VARIABLE) == "1" and told(OPTIONS["run"].variable) == self.run
+        variable = os.environ.get
+        return variable(ENABLED_VARIABLE) == "1" and variable(OPTIONS["run"].variable) == self.run
 
     def environment(self) -> dict[str, str]:
         """Return the environment in which the command's processes join the run."""
         if not self.possible:
             return {**os.environ, ENABLED_VARIABLE: "0"}
-        told = self.options._asdict()
-        told.update(log_dir=self.run_dir.parent, run=self.run)
+        values = self.options._asdict()
+        values.update(log_dir=self.run_dir.parent, run=self.run)
         texts = {
             OPTIONS[name].variable: str(int(value) if isinstance(value, bool) else value)
-            for name, value in told.items()
+            for name, value in values.items()
         }
         return {**os.environ, **texts, ENABLED_VARIABLE: "1"}
 
@@ -114,7 +114,7 @@ class Recording:
                 self._command = Command(pid, started)
                 write_note(self._ring_dir, self._command)
             recorder = start_recorder(self._ring_dir, self.run_dir, self.options)
-        except Exception as error:  # the command runs already and is not to notice
+        except Exception as error:  # the command is already running and must not notice
             say(f"no recorder could be started ({error}); steps are recorded, the host is not")
             return
         with contextlib.suppress(OSError, AttributeError):
@@ -130,12 +130,12 @@ class Recording:
             for folder in self._made:
                 folder.rmdir()
 
-    def keep_status(self, pid: int, told: Noted) -> None:
+    def keep_status(self, pid: int, status: Noted) -> None:
         """Leave the end of a command that has just ended for the recorder, if it has one."""
         with contextlib.suppress(OSError):
             started = start_time_of(pid)
             if started is not None:
-                note_status(open_rings(self._ring_dir), pid, started, told)
+                note_status(open_rings(self._ring_dir), pid, started, status)
 
     def finish(self, *, report: bool, status: int = 0) -> None:
         """Wait until the files are closed, then say what is in them.
@@ -159,7 +159,7 @@ class Recording:
                 f"die, this writes the rest: haiprof recover {shown}"
             )
         self._summarise(report, status)
-        say(f"see it with: haiprof report {shown}")
+        say(f"view it with: haiprof report {shown}")
 
     def wait_closed(self, seconds: float = CLOSING_SECONDS) -> bool:
         """Wait up to ``seconds`` until this machine's files are closed; return whether they are."""
@@ -216,28 +216,28 @@ class Recording:
             say(str(error))
 
     def _say_how_it_ended(self, status: int) -> None:
-        """Say who failed first, by what each process left of its end; no table is read."""
+        """Say who failed first, by what each process recorded of its end; reads no table."""
         from haiprof.findings.endings import failure
         from haiprof.sources.own import open_run
 
-        told = failure(open_run(self.run_dir).processes)
-        if told is None:
+        line = failure(open_run(self.run_dir).processes)
+        if line is None:
             self._say_status(status)
         else:
-            say(f"  {told}")
+            say(f"  {line}")
 
     def _say_status(self, status: int) -> None:
         """Say how the command ended where the run has nothing of a failure."""
         if status:
             from haiprof.recorder.ending import described
 
-            told = described(status, 0, goodbye=False)
-            verb = "was interrupted" if told["kind"] == "interrupted" else "failed"
-            say(f"  The command {verb}: {told['text']}")
+            end = described(status, 0, goodbye=False)
+            verb = "was interrupted" if end["kind"] == "interrupted" else "failed"
+            say(f"  The command {verb}: {end['text']}")
 
 
 def _from_here(path: Path) -> str:
-    """Return ``path`` as it is shortest to type, quoted for a shell."""
+    """Return the shortest form of ``path`` to type, quoted for a shell."""
     import shlex
 
     with contextlib.suppress(OSError, ValueError):

@@ -24,22 +24,22 @@ _NAME: Final = "report.html"
 
 
 def open_run(path: str | Path, executor: Executor | None = None) -> Analyzer:
-    """Open a run so that Ctrl-C works while it is read; ``executor`` does the work of each rank.
+    """Open a run so that Ctrl-C works while it is read; ``executor`` runs the work of each rank.
 
     Raises:
         HaiprofError: there is no such run, or it cannot be read.
     """
     from haiprof.analyzer import Analyzer
 
-    # polars has calls restarted that SIGINT interrupts: a read from a file server that hangs would
+    # polars restarts calls that SIGINT interrupts: a read from a file server that hangs would
     # go on for ever.
     signal.siginterrupt(signal.SIGINT, True)
     size = _size(path) if on_terminal() else None
     if size is None:
         with spinner("reading the run"):
             return Analyzer(path, executor)
-    with bytes_read("reading traces", size) as told:
-        return Analyzer(path, executor, told)
+    with bytes_read("reading traces", size) as on_bytes:
+        return Analyzer(path, executor, on_bytes)
 
 
 def _size(path: str | Path) -> int | None:
@@ -49,7 +49,7 @@ def _size(path: str | Path) -> int | None:
 
     if (Path(path) / schema.RUN_FILE).exists():
         return None
-    with contextlib.suppress(HaiprofError):  # which opening it will say
+    with contextlib.suppress(HaiprofError):  # opening it will report that
         found = find(str(path))
         if found is not None:
             return found.bytes
@@ -57,7 +57,7 @@ def _size(path: str | Path) -> int | None:
 
 
 def say_problems(opened: Analyzer) -> None:
-    """Say on stderr what of traces could not be read: one line, with where to see the others."""
+    """Report on stderr what could not be read of traces: one line, and where to see the others."""
     problems = opened.problems() if opened.traced else []
     if problems:
         more = f" (and {len(problems) - 1} more: see the report)" if len(problems) > 1 else ""
@@ -67,7 +67,7 @@ def say_problems(opened: Analyzer) -> None:
 def write_report(
     run: str | Path, output: Path | None, workers: int | None = None, dask: str | None = None
 ) -> None:
-    """Write the report and print where it is and the three most telling lines.
+    """Write the report and print its path and the headline.
 
     Args:
         run: a run folder, a log directory with one run, or traces.

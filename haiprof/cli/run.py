@@ -68,7 +68,7 @@ def run_here(command: list[str], recording: Recording) -> int:
         recording.forget()
         _explain_start(command, error)
     recording.start(child.pid)
-    return child.wait(lambda told: recording.keep_status(child.pid, told))
+    return child.wait(lambda status: recording.keep_status(child.pid, status))
 
 
 def _finish(recording: Recording, *, report: bool, status: int = 0) -> None:
@@ -88,7 +88,7 @@ def _finish_hosts(recording: Recording, hosts: Sequence[str], *, report: bool) -
         _finish(recording, report=report)
     if here < all_of_them and recording.possible:
         how = how_to_collect(hosts, recording.run_dir)
-        say(f"{here} of {all_of_them} hosts have written here; for what lies on the others: {how}")
+        say(f"{here} of {all_of_them} hosts have written here; collect the rest with: {how}")
 
 
 def _hosts(arguments: RunArguments) -> list[str]:

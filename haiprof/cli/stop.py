@@ -12,17 +12,17 @@ from haiprof.cli.asking import ask_job
 
 
 def stop_job(target: str, timeout: float, hosts: Sequence[str] = ()) -> int:
-    """End it in every rank; print a line for each, and return the exit code."""
+    """End the recording in every rank; print a line for each, and return the exit code."""
     if hosts:
         from haiprof.cli.hosts.ask import ask_on
 
-        return ask_on(hosts, target, "stop", timeout, _told)
-    return ask_job(target, "stop", timeout, _told)
+        return ask_on(hosts, target, "stop", timeout, _line)
+    return ask_job(target, "stop", timeout, _line)
 
 
-def _told(result: dict[str, Any]) -> str:
+def _line(result: dict[str, Any]) -> str:
     if not result["stopped"]:
         return "nothing was recorded"
     if not result["closed"]:
-        return f"stopped; its recorder still closes the files in {result['run_dir']}"
+        return f"stopped; its recorder is still closing the files in {result['run_dir']}"
     return f"stopped; its files are in {result['run_dir']}"

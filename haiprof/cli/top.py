@@ -48,7 +48,7 @@ def top(what: str | None, hz: float, once: bool) -> None:
                 if not terminal.wait(1 / hz):
                     return
     except KeyboardInterrupt:
-        return  # the usual way out of what shows something
+        return  # the usual way to quit
 
 
 def _print(job: Job, others: tuple[str, ...]) -> None:

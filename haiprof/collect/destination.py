@@ -1,8 +1,8 @@
-"""The folder that runs are collected into. What is not whole lies in a hidden one beside them.
+"""The folder that runs are collected into. Incomplete files lie in a hidden one beside them.
 
-The folder of a process appears in its run in one rename when all of it has come, and a file in one
-rename when all of its bytes have. So whatever ends a copy, what is there is whole, and the next one
-goes on with what had come.
+The folder of a process appears in its run in one rename when all of it has arrived, and a file in
+one rename when all of its bytes have. So whatever ends a copy, what is there is complete, and the
+next one continues from it.
 
 Tests: tests/cli/test_collect.py.
 """
@@ -19,25 +19,25 @@ from typing import Final
 
 from haiprof import schema
 from haiprof.collect.merge import Identity, Part, earliest, free_name, who_is
-from haiprof.collect.source import File, Readable, SourceError, Told
+from haiprof.collect.source import File, OnBytes, Readable, SourceError
 from haiprof.common.owned_files import Folder, open_regular
 from haiprof.errors import HaiprofError
 
 _UNFINISHED: Final = ".collecting"
 _PARTIAL: Final = ".partial"
 _PIECE: Final = 1 << 20
-#: Those of one name never change.
+#: Files with these endings never change.
 _UNCHANGING: Final = (schema.CLOSED_SUFFIX, ".json.gz")
 
 
 class Destination:
-    """The folder, held against others that collect into it. Use it within ``with``.
+    """The folder, locked against others that collect into it. Use it within ``with``.
 
     Its methods raise OSError where the disk is full or cannot be written.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Make the folder and take it.
+        """Make the folder and lock it.
 
         Raises:
             HaiprofError: another process collects into it.
@@ -47,13 +47,13 @@ class Destination:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._unfinished = folder / _UNFINISHED
         # In a folder that others may write, one of them may have made it first.
-        self._held = Folder.at(folder).folder(_UNFINISHED, make=True)
-        self._held.require_ours()
+        self._locked = Folder.at(folder).folder(_UNFINISHED, make=True)
+        self._locked.require_ours()
         try:
-            fcntl.flock(self._held.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._locked.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise HaiprofError(
-                f"{folder}: another haiprof collect writes into it: wait for its end"
+                f"{folder}: another haiprof collect writes into it: wait until it ends"
             ) from None
         except OSError:  # a file system without locks
             pass
@@ -68,9 +68,9 @@ class Destination:
             for folder in self._unfinished.iterdir():
                 with contextlib.suppress(OSError):
                     folder.rmdir()
-            self._unfinished.rmdir()  # not what has not come to its end
+            self._unfinished.rmdir()  # not if something unfinished is in it
         with contextlib.suppress(OSError):
-            fcntl.flock(self._held.fd, fcntl.LOCK_UN)
+            fcntl.flock(self._locked.fd, fcntl.LOCK_UN)
 
     def open_run(self, run: str, document: bytes) -> Run:
         """Make the folder of a run, with the ``run.json`` of whoever began it.
@@ -94,7 +94,7 @@ class Run:
     """The folder of one run in a destination."""
 
     def __init__(self, folder: Path, unfinished: Path) -> None:
-        """See who is there."""
+        """List the processes that are there."""
         self.folder = folder
         self._unfinished = unfinished
         self._taken: set[str] = set()
@@ -108,20 +108,20 @@ class Run:
                     self._known[who] = child
 
     def place(self, part: Part) -> Place:
-        """Return where a process's folder is, or is to be."""
+        """Return where a process's folder is, or will be."""
         known = self._known.get(part.who)
         if known is not None:
             return Place(part, known, known, self._unfinished)
         name = free_name(part.name, self._taken)
         self._taken.add(name)
-        told = "\0".join((part.run, *part.who)).encode("utf-8", "surrogatepass")
-        making = self._unfinished / hashlib.sha256(told).hexdigest()[:16]
+        identity = "\0".join((part.run, *part.who)).encode("utf-8", "surrogatepass")
+        making = self._unfinished / hashlib.sha256(identity).hexdigest()[:16]
         making.mkdir(mode=0o700, exist_ok=True)
         return Place(part, making, self.folder / name, self._unfinished)
 
 
 class Place:
-    """Where the folder of one process is: in its run, or in the making."""
+    """Where the folder of one process is: in its run, or still being fetched."""
 
     def __init__(self, part: Part, now: Path, then: Path, unfinished: Path) -> None:
         """See what is there.
@@ -129,29 +129,29 @@ class Place:
         Args:
             part: the folder as its source has it.
             now: where its files are written.
-            then: where the folder is to be when all have come; the same if it is there.
-            unfinished: where a file is that is not whole.
+            then: where the folder will be when all have arrived; the same if it is there.
+            unfinished: where incomplete files are.
         """
         self.part = part
         self._now = now
         self._then = then
         self._unfinished = unfinished
-        #: What has to come, by its path in the source.
+        #: The names of files still to be fetched, by path in the source.
         self.missing = {
             file.path: name for name, file in part.files.items() if not _has(now / name, file)
         }
-        #: Whether something of it is not there.
-        self.changed = bool(self.missing) or now != then or not self._closed_as_told()
+        #: Whether it was new or incomplete here.
+        self.changed = bool(self.missing) or now != then or not self._closed_as_listed()
         self._finished = False
 
-    def take(self, file: File, size: int, content: Readable, told: Told) -> None:
+    def take(self, file: File, size: int, content: Readable, on_bytes: OnBytes) -> None:
         """Write a file of it.
 
         Args:
             file: which, as it was listed.
-            size: bytes that it has now; one that is being written has more than it had.
-            content: them.
-            told: is called with how many have come.
+            size: its bytes now; a file that is being written has grown since.
+            content: these bytes.
+            on_bytes: called with how many have arrived.
 
         Raises:
             SourceError: they end too early.
@@ -164,7 +164,7 @@ class Place:
                 while left > 0 and (piece := content.read(min(left, _PIECE))):
                     out.write(piece)
                     left -= len(piece)
-                    told(len(piece))
+                    on_bytes(len(piece))
             if left:
                 raise SourceError(f"{self.part.source.label}/{file.path}: its end is missing")
             if file.stamp is not None:
@@ -177,7 +177,7 @@ class Place:
         del self.missing[file.path]
 
     def finish(self) -> bool:
-        """Put the folder into its run if all has come; return whether it has."""
+        """Put the folder into its run if it is complete; return whether it is."""
         if self.missing:
             return False
         if self.changed and not self._finished:
@@ -188,14 +188,14 @@ class Place:
         self._finished = True
         return True
 
-    def _closed_as_told(self) -> bool:
+    def _closed_as_listed(self) -> bool:
         try:
             return (self._now / schema.PROCESS_FILE).read_bytes() == self.part.document
         except OSError:
             return False
 
     def _remove_twins(self) -> None:
-        """Of a table's segment keep the form that it has in the source: growing, or closed."""
+        """Keep each segment only in the form that it has in the source: growing, or closed."""
         for name in self.part.files:
             path = self._now / name
             twin = {schema.LIVE_SUFFIX: schema.CLOSED_SUFFIX}.get(path.suffix, schema.LIVE_SUFFIX)
@@ -229,6 +229,6 @@ def _write(content: bytes, path: Path, unfinished: Path) -> None:
 
 
 def _begin(unfinished: Path) -> tuple[int, Path]:
-    """Make a file, mode 0600, that is not whole."""
+    """Make a file, mode 0600, for incomplete content."""
     descriptor, name = tempfile.mkstemp(_PARTIAL, dir=unfinished)
     return descriptor, Path(name)

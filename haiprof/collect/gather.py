@@ -1,4 +1,4 @@
-"""Collects runs: asks every source what it has, then fetches what is not there yet.
+"""Collects runs: lists every source, then fetches what is missing here.
 
 Tests: tests/cli/test_collect.py.
 """
@@ -16,27 +16,27 @@ from typing import Final, TypeVar
 
 from haiprof.collect.destination import Destination, Place
 from haiprof.collect.merge import Contents, Identity, Part, chosen, contents, earliest
-from haiprof.collect.source import Source, SourceError, Told
+from haiprof.collect.source import OnBytes, Source, SourceError
 
 #: Sources that are read at the same time.
 _AT_ONCE: Final = 8
-#: A file that is closed while it is to be fetched has another name then: so often we look again.
+#: A file that is closed while it is fetched gets another name: how often to list again.
 _LOOKS: Final = 3
 
 _T = TypeVar("_T")
-Bar = Callable[[str, int], AbstractContextManager[Told]]
+Bar = Callable[[str, int], AbstractContextManager[OnBytes]]
 
 
 @dataclass(slots=True)
 class Collected:
-    """What was brought of one run.
+    """What was collected of one run.
 
     Attributes:
         folder: where it is.
-        nodes: those of it that the sources have.
-        processes: and their processes.
-        new: those of both that were not there before, or not all of their files.
-        live: of which sources some were being recorded, or had not been closed.
+        nodes: its nodes in the sources.
+        processes: its processes in the sources.
+        new: those of both that were missing or incomplete before.
+        live: sources in which some were being recorded, or had not been closed.
     """
 
     folder: Path
@@ -48,14 +48,14 @@ class Collected:
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of it.
+    """The result of a collection.
 
     Attributes:
-        runs: by name.
+        runs: the collected runs, by name.
         bytes: how many were fetched.
         failed: a line for each source that was not read, or not to its end.
-        remarks: a line for each thing in a source that is no run and was left out.
-        missing: a line for each source of which folders have not come as a whole.
+        remarks: a line for each thing in a source that is not a run and was left out.
+        missing: a line for each source with folders that have not arrived completely.
     """
 
     runs: dict[str, Collected] = field(default_factory=dict)
@@ -68,14 +68,14 @@ class Outcome:
 def collect(sources: Sequence[Source], into: Path, run: str, bar: Bar) -> Outcome:
     """Bring the runs of all sources together in one folder.
 
-    What is there already is not fetched again, and nothing else in the folder is touched. When this
-    ends early, by an exception of any kind, what is there is whole, and the next time goes on.
+    What is there already is not fetched again, and nothing else in the folder is touched. If this
+    ends early, by an exception of any kind, what is there is complete, and the next call continues.
 
     Args:
         sources: where runs are.
         into: the folder; it is made.
-        run: the name of the only run that is wanted; empty: all.
-        bar: shows how far it is: is given a text and the bytes that are to come.
+        run: collect only the run of this name; empty: all.
+        bar: shows progress; called with a text and the number of bytes to come.
 
     Raises:
         HaiprofError: another process collects into the folder.
@@ -117,9 +117,9 @@ def _look(
         found.append((source, answer))
         if not answer.runs:
             outcome.failed.append(
-                f"{source.label}: no run {run} lies there"
+                f"{source.label}: has no run {run}"
                 if run
-                else f"{source.label}: no run lies there: give a log directory or a run's folder"
+                else f"{source.label}: has no run: give a log directory or a run's folder"
             )
     return found
 
@@ -143,7 +143,7 @@ def _places(
 
 
 def _fetch(places: Sequence[Place], outcome: Outcome, bar: Bar) -> set[Source]:
-    """Fetch what is missing; return the sources that broke off."""
+    """Fetch what is missing; return the sources that failed."""
     by_source: dict[Source, list[Place]] = {}
     total = 0
     for place in places:
@@ -152,12 +152,12 @@ def _fetch(places: Sequence[Place], outcome: Outcome, bar: Bar) -> set[Source]:
             total += sum(f.size for f in place.part.files.values() if f.path in place.missing)
     lock = threading.Lock()
 
-    with bar("collecting", total) as told:
+    with bar("collecting", total) as on_bytes:
 
         def count(number: int) -> None:
             with lock:
                 outcome.bytes += number
-                told(number)
+                on_bytes(number)
 
         def bring(source: Source) -> str:
             homes = {path: place for place in by_source[source] for path in place.missing}
@@ -173,26 +173,26 @@ def _fetch(places: Sequence[Place], outcome: Outcome, bar: Bar) -> set[Source]:
                 return str(error)
             return ""
 
-        asked = list(by_source)
-        lines = _at_once(bring, asked)
+        ordered = list(by_source)
+        lines = _at_once(bring, ordered)
     outcome.failed += [line for line in lines if line]
-    return {source for source, line in zip(asked, lines, strict=True) if line}
+    return {source for source, line in zip(ordered, lines, strict=True) if line}
 
 
 def _finish(places: Sequence[Place], outcome: Outcome) -> list[Source]:
-    """Put what has come into the runs; return the sources of what has not."""
+    """Put what has arrived into the runs; return the sources of the rest."""
     left: dict[Source, int] = {}
     for place in places:
         part = place.part
         if not place.finish():
             left[part.source] = left.get(part.source, 0) + 1
             continue
-        told = outcome.runs[part.run]
-        (told.nodes if part.node else told.processes).add(part.who)
+        collected = outcome.runs[part.run]
+        (collected.nodes if part.node else collected.processes).add(part.who)
         if place.changed:
-            told.new.add(part.who)
+            collected.new.add(part.who)
         if part.live:
-            told.live.add(part.source.label)
+            collected.live.add(part.source.label)
     outcome.missing = [_missing(source, number) for source, number in left.items()]
     return list(left)
 
@@ -200,17 +200,17 @@ def _finish(places: Sequence[Place], outcome: Outcome) -> list[Source]:
 def _missing(source: Source, number: int) -> str:
     folders = "1 folder has" if number == 1 else f"{number} folders have"
     why = f" ({source.remark})" if source.remark else ""
-    return f"{source.label}: {folders} not come as a whole{why}"
+    return f"{source.label}: {folders} not arrived completely{why}"
 
 
 def _at_once(what: Callable[[Source], _T], sources: Sequence[Source]) -> list[_T]:
-    """Do something with each, some at a time; whatever ends it ends all of them."""
+    """Call ``what`` with each, some at a time; a failure of one ends all."""
     pool = ThreadPoolExecutor(_AT_ONCE)
     try:
-        made = [pool.submit(what, source) for source in sources]
-        for future in wait(made, return_when=FIRST_EXCEPTION).done:
+        futures = [pool.submit(what, source) for source in sources]
+        for future in wait(futures, return_when=FIRST_EXCEPTION).done:
             future.result()
-        return [future.result() for future in made]
+        return [future.result() for future in futures]
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
         for source in sources:

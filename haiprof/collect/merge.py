@@ -1,8 +1,8 @@
-"""Which folders of which sources belong to which run, and what each is called in the merged one.
+"""Sorts the folders of the sources into runs, and names them in the merged run.
 
-A run is its name: all ranks of a job agree on one. A process is what its ``process.json`` says of
-its machine, number and times, wherever it lies and whatever its folder is called: seen twice it is
-taken once, and two of one name (containers that share a host's) both have a place.
+A run is identified by its name: all ranks of a job agree on one. A process is identified by the
+machine, pid and times in its ``process.json``, whatever its folder is called: found twice it is
+taken once, and two of one name (containers that share a host's) are both taken.
 
 Tests: tests/cli/test_collect.py.
 """
@@ -20,13 +20,13 @@ from haiprof.errors import HaiprofError
 from haiprof.runs import ROLE_NODE
 from haiprof.sources.own import is_import
 
-#: What a process is known by; none of it changes while it lives.
+#: What identifies a process; none of it changes while it lives.
 _WHO: Final = (
     "node", "host", "rank", "pid", "boot_id", "start_time", "created_ns", "started_ns",
 )  # fmt: skip
 #: How many folders may have one name before something else is wrong.
 _MOST_NAMES: Final = 10_000
-#: What a recorder has not finished ends with it.
+#: Suffix of what a recorder has not finished.
 _PARTIAL: Final = ".partial"
 
 Identity = tuple[str, ...]
@@ -37,12 +37,12 @@ class Part:
     """The folder of a process or a node, as a source has it.
 
     Attributes:
-        source: where.
+        source: where it is.
         run: its run's name.
         name: its own name there.
         who: the process.
         node: it is a node's.
-        live: it is being recorded, or nobody has closed it.
+        live: it is being recorded, or was never closed.
         document: its ``process.json``.
         files: the others in it, by name.
     """
@@ -64,7 +64,7 @@ class Part:
 
 @dataclass(slots=True)
 class Contents:
-    """What a listing holds: processes, the ``run.json`` of each run, and what is not right."""
+    """Content of a listing: processes, the ``run.json`` of each run, and problems."""
 
     parts: list[Part] = field(default_factory=list)
     runs: dict[str, bytes] = field(default_factory=dict)
@@ -75,16 +75,16 @@ def contents(source: Source, listing: Listing, wanted: str) -> Contents:
     """Sort a listing into processes.
 
     Args:
-        source: whose.
-        listing: what lies there: a log directory, or one run.
-        wanted: the only run that counts; empty: all do.
+        source: where it is from.
+        listing: of a log directory, or of one run.
+        wanted: the only run to use; empty: all.
     """
     found = Contents(remarks=[f"{source.label}: {listing.remark}"] if listing.remark else [])
     alone = schema.RUN_FILE in listing.documents
     tops = {"": ""} if alone else {p.split("/")[0]: p.split("/")[0] + "/" for p in _runs(listing)}
     if alone:
-        told = _read(listing.documents[schema.RUN_FILE], schema.RUN_FORMAT) or {}
-        tops = {str(told.get("run") or ""): ""}
+        run_document = _read(listing.documents[schema.RUN_FILE], schema.RUN_FORMAT) or {}
+        tops = {str(run_document.get("run") or ""): ""}
     for run, top in sorted(tops.items()):
         if wanted and run != wanted:
             continue
@@ -92,7 +92,7 @@ def contents(source: Source, listing: Listing, wanted: str) -> Contents:
         if _created(document) is None or is_import(run) or not run.strip(".") or "/" in run:
             if not is_import(run):
                 where = f"{source.label}/{top}{schema.RUN_FILE}"
-                found.remarks.append(f"{where}: is of no run of haiprof, or cut off; left out")
+                found.remarks.append(f"{where}: not from a haiprof run, or cut off; left out")
             continue
         found.runs[run] = document
         found.parts += _parts(source, listing, run, top, found.remarks)
@@ -116,17 +116,17 @@ def _parts(
     for folder, files in sorted(folders.items()):
         path = f"{top}{folder}/{schema.PROCESS_FILE}"
         document = listing.documents.get(path)
-        told = None if document is None else _read(document, schema.PROCESS_FORMAT)
-        if document is None or told is None or folder.startswith("."):
-            # The document comes first; what has none holds nothing of ours, or not yet.
+        parsed = None if document is None else _read(document, schema.PROCESS_FORMAT)
+        if document is None or parsed is None or folder.startswith("."):
+            # The document is written first; a folder without one is not ours, or is still empty.
             if any(name.endswith((schema.LIVE_SUFFIX, schema.CLOSED_SUFFIX)) for name in files):
                 remarks.append(
                     f"{source.label}/{path}: missing, cut off or not JSON; its folder is left out"
                 )
             continue
         files = {name: file for name, file in sorted(files.items()) if _is_kept(name)}
-        who = tuple(str(told.get(key)) for key in _WHO)
-        node, live = told.get("role") == ROLE_NODE, told.get("state") == "live"
+        who = tuple(str(parsed.get(key)) for key in _WHO)
+        node, live = parsed.get("role") == ROLE_NODE, parsed.get("state") == "live"
         yield Part(source, run, folder, who, node, live, document, files)
 
 
@@ -137,23 +137,23 @@ def _is_kept(name: str) -> bool:
 
 
 def chosen(parts: Iterable[Part]) -> list[Part]:
-    """Of each process return the one that says most, as where sources overlap."""
+    """Return the most complete part of each process, in case sources overlap."""
     best: dict[tuple[str, Identity], Part] = {}
     for part in parts:
         key = part.run, part.who
-        if key not in best or _says(part) > _says(best[key]):
+        if key not in best or _completeness(part) > _completeness(best[key]):
             best[key] = part
     return list(best.values())
 
 
-def _says(part: Part) -> tuple[bool, int]:
+def _completeness(part: Part) -> tuple[bool, int]:
     return not part.live, part.size
 
 
 def who_is(document: bytes) -> Identity | None:
-    """Return whose ``process.json`` it is; None if it is none."""
-    told = _read(document, schema.PROCESS_FORMAT)
-    return None if told is None else tuple(str(told.get(key)) for key in _WHO)
+    """Return whose ``process.json`` this is; None if it is not one."""
+    parsed = _read(document, schema.PROCESS_FORMAT)
+    return None if parsed is None else tuple(str(parsed.get(key)) for key in _WHO)
 
 
 def free_name(name: str, taken: Container[str]) -> str:
@@ -175,13 +175,13 @@ def earliest(documents: Iterable[bytes]) -> bytes:
 
 
 def _created(document: bytes) -> int | None:
-    made = (_read(document, schema.RUN_FORMAT) or {}).get("created_ns")
-    return made if isinstance(made, int) else None
+    created = (_read(document, schema.RUN_FORMAT) or {}).get("created_ns")
+    return created if isinstance(created, int) else None
 
 
 def _read(document: bytes, expected: str) -> Mapping[str, Any] | None:
     try:
-        told = json.loads(document)
+        parsed = json.loads(document)
     except (ValueError, RecursionError):
         return None
-    return told if isinstance(told, dict) and told.get("format") == expected else None
+    return parsed if isinstance(parsed, dict) and parsed.get("format") == expected else None

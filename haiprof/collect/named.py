@@ -13,17 +13,17 @@ from haiprof.collect.source import Source
 from haiprof.collect.url import Url
 from haiprof.sources.found import is_url
 
-#: ``[user@]host:folder``; an address of IPv6 stands in brackets, as scp has it.
+#: ``[user@]host:folder``; an IPv6 address stands in brackets, as for scp.
 _REMOTE = re.compile(r"(?P<user>[^@/:]+@)?(?:\[(?P<six>[^\]/]+)\]|(?P<host>[^:/]+)):(?P<dir>.*)")
 #: A host that begins with a dash would be an option of ssh.
 _HOST = re.compile(r"[A-Za-z0-9_][\w.:@%-]*")
 
 
 def source(text: str) -> Source:
-    """Return what ``HOST:DIR``, a folder, or a URL of fsspec names. Nothing is asked yet.
+    """Return the source that ``HOST:DIR``, a folder, or a URL of fsspec names. Nothing is read yet.
 
     Raises:
-        ValueError: it names nothing; the text says why.
+        ValueError: the name is invalid; the text says why.
     """
     if "\n" in text or "\0" in text:
         raise ValueError(f"{text!r}: a folder with a line break in its name cannot be collected")
@@ -36,16 +36,16 @@ def source(text: str) -> Source:
 
 
 def on_host(host: str, folder: str, label: str = "") -> Source:
-    """Return a folder of a host; one that is not absolute lies in the home of who logs in there.
+    """Return a folder of a host; a relative one is in the home of the user who logs in there.
 
     Raises:
-        ValueError: no host has such a name, or no folder is named.
+        ValueError: the host name is invalid, or no folder is named.
     """
     label = label or f"{host}:{folder}"
     if not _HOST.fullmatch(host):
         raise ValueError(f"{label}: {host!r} is not a valid host name")
     if not folder:
-        raise ValueError(f"{label}: which folder? give it behind the colon")
-    # An option of cd, and a word that a shell reads in its own way, begin otherwise.
+        raise ValueError(f"{label}: missing folder: put it after the colon")
+    # Must not begin like an option of cd or like what a shell expands.
     plain = folder if folder.startswith("/") else "./" + folder.removeprefix("~").lstrip("/")
     return Shell(label, host, plain)

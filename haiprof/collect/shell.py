@@ -1,6 +1,6 @@
-"""A folder that sh, find and tar read: of another host through ssh, or of this machine.
+"""A folder read with sh, find and tar: on another host through ssh, or on this machine.
 
-Nothing has to be installed there. What the folder and its files are called goes through stdin,
+Nothing has to be installed there. The names of the folder and its files go through stdin,
 never through a shell's line. Files are listed first and only what is new is fetched, in one stream;
 what a run's recorder has closed never changes again, so nothing is gained by looking into files.
 
@@ -25,7 +25,7 @@ from typing import IO, Final, cast
 from haiprof.collect.source import Coming, File, Guarded, Listing, Source, SourceError
 from haiprof.common.ssh import IMPATIENT, is_here, way_to
 
-#: A host from which nothing comes for so long, s, has gone.
+#: A host that sends nothing for this long, s, is given up.
 SILENT_SECONDS: Final = 60.0
 _READ: Final = 1 << 18
 _NO_FOLDER: Final = 66
@@ -59,7 +59,7 @@ class Shell(Source):
 
         Args:
             label: as the user named it.
-            host: whose; None: this machine's.
+            host: where it is; None: on this machine.
             folder: absolute, or beginning with ``./`` in the home of the user there.
         """
         self.label = label
@@ -94,9 +94,7 @@ class Shell(Source):
                 size, stamp, path = record.split(b" ", 2)
                 listing.files.append(File(_relative(path), int(size), _nanoseconds(stamp)))
         except ValueError:
-            raise SourceError(
-                f"{self.label}: find answers as GNU's does not: {records[-1][:60]!r}"
-            ) from None
+            raise SourceError(f"{self.label}: find is not GNU find: {records[-1][:60]!r}") from None
         return listing
 
     def fetch(self, files: Sequence[File]) -> Coming:
@@ -126,7 +124,7 @@ class Shell(Source):
             while answer.read(_READ):
                 pass
             answer.process.wait()
-            if answer.process.returncode not in (0, 1, 2):  # tar's own: a file changed or has gone
+            if answer.process.returncode not in (0, 1, 2):  # tar's own: a file changed or is gone
                 raise self._failed(answer, said)
             self.remark = _last_line(said)
 
@@ -138,21 +136,21 @@ class Shell(Source):
                 _kill(process)
 
     @contextlib.contextmanager
-    def _started(self, script: str, told: bytes) -> Iterator[tuple[_Answer, IO[bytes]]]:
+    def _started(self, script: str, names: bytes) -> Iterator[tuple[_Answer, IO[bytes]]]:
         program = shlex.join(["sh", "-c", script])
         words = ["sh", "-c", program]
         if self._host is not None:
             words = way_to(self._host, program, IMPATIENT)
         with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as said:
-            asked.write(os.fsencode(self._folder) + b"\n" + told)
+            asked.write(os.fsencode(self._folder) + b"\n" + names)
             asked.seek(0)
             with self._lock:
                 if self._stopped:
-                    raise SourceError(f"{self.label}: was not asked any more")
+                    raise SourceError(f"{self.label}: stopped")
                 try:
                     process = subprocess.Popen(
                         words, stdin=asked, stdout=subprocess.PIPE, stderr=said, bufsize=0,
-                        # Ctrl-C is for us: what it cuts here would be told as a failure.
+                        # Ctrl-C is for us: here it would look like a failure.
                         start_new_session=True,
                         cwd=Path.home() if self._host and is_here(self._host) else None,
                     )  # fmt: skip
@@ -172,7 +170,7 @@ class Shell(Source):
     def _failed(
         self, answer: _Answer, said: IO[bytes], error: Exception | None = None
     ) -> SourceError:
-        """Return what to say of an answer that is not whole."""
+        """Return the error for an incomplete answer."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             answer.process.wait(1)
         code = answer.process.poll()
@@ -188,7 +186,7 @@ class Shell(Source):
 
 
 class _Answer:
-    """What a program writes, as long as it comes."""
+    """The output of a program, with a timeout."""
 
     def __init__(self, process: subprocess.Popen[bytes], label: str) -> None:
         self.process = process

@@ -25,12 +25,12 @@ class Readable(Protocol):
 
 
 class Guarded:
-    """Bytes whose errors are told as those of their source."""
+    """Bytes whose errors are raised as those of their source."""
 
-    def __init__(self, content: Readable, told: Callable[[Exception], SourceError]) -> None:
-        """Read ``content``; ``told`` makes of its error what is raised."""
+    def __init__(self, content: Readable, as_error: Callable[[Exception], SourceError]) -> None:
+        """Read ``content``; ``as_error`` converts an error to the one raised."""
         self._content = content
-        self._told = told
+        self._as_error = as_error
 
     def read(self, size: int, /) -> bytes:
         """Return up to ``size`` bytes, none at the end.
@@ -43,7 +43,7 @@ class Guarded:
         except SourceError:
             raise
         except Exception as error:  # each file system has its own
-            raise self._told(error) from None
+            raise self._as_error(error) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class File:
     Attributes:
         path: relative to the source, with slashes.
         size: bytes.
-        stamp: when it was written, ns since the epoch; None where that is not told.
+        stamp: when it was written, ns since the epoch; None if unknown.
     """
 
     path: str
@@ -63,14 +63,14 @@ class File:
 
 @dataclass(slots=True)
 class Listing:
-    """What lies in a source.
+    """Content of a source.
 
     Attributes:
         files: all that may belong to a run.
         documents: the bytes of each ``run.json`` and ``process.json``, by path. They were read
             before the files were listed: of a process that is closed by its document, all files
             are there.
-        remark: what could not be read of it, a line; empty if nothing.
+        remark: what could not be read of it, as a line; empty if nothing.
     """
 
     files: list[File] = field(default_factory=list)
@@ -78,7 +78,7 @@ class Listing:
     remark: str = ""
 
 
-#: Files, each with its bytes and how many they are.
+#: Files, each with its size and its bytes.
 Coming = Generator[tuple[File, int, Readable], None, None]
 
 
@@ -87,7 +87,7 @@ class Source(abc.ABC):
 
     #: As the user named it.
     label: str
-    #: What was in the way of the last :meth:`fetch`, a line; empty if nothing.
+    #: The problem of the last :meth:`fetch`, as a line; empty if none.
     remark: str = ""
 
     @abc.abstractmethod
@@ -95,7 +95,7 @@ class Source(abc.ABC):
         """List what is there.
 
         Args:
-            run: list nothing of other runs, where this source can tell; all where it is empty.
+            run: list only this run, where the source can; all if empty.
 
         Raises:
             SourceError: it cannot be reached or read.
@@ -103,16 +103,16 @@ class Source(abc.ABC):
 
     @abc.abstractmethod
     def fetch(self, files: Sequence[File]) -> Coming:
-        """Yield the files that are still there, in that order: which, its bytes now, and these.
+        """Yield the files that are still there, in that order: the file, its size now, its bytes.
 
         Raises:
-            SourceError: it broke off; what was read of the file in hand is not all of it.
+            SourceError: it broke off; the current file is incomplete.
         """
 
     @abc.abstractmethod
     def stop(self) -> None:
-        """Have whatever waits for it fail. From any thread, at any time."""
+        """Make whatever waits for it fail. From any thread, at any time."""
 
 
-#: Is called with the bytes that have come since the last time.
-Told = Callable[[int], None]
+#: Called with the number of bytes that have arrived since the last call.
+OnBytes = Callable[[int], None]

@@ -28,12 +28,12 @@ class Url(Source):
         self._opened: tuple[Any, str] | None = None
 
     def look(self, run: str) -> Listing:
-        """See :meth:`Source.look`. Stores tell times in too many ways: there are none here."""
+        """See :meth:`Source.look`. No times: stores give them in too many ways."""
         files, root = self._open()
         listing = Listing()
         for path in self._list(files, root):
             if path.rpartition("/")[2] in _DOCUMENTS:
-                # It may be gone by now, or be another user's: then its folder is left out.
+                # It may have disappeared, or be another user's: then its folder is left out.
                 with contextlib.suppress(Exception):
                     listing.documents[path] = files.cat_file(f"{root}/{path}")
         listing.files = [
@@ -46,7 +46,7 @@ class Url(Source):
         opened, root = self._open()
         for file in files:
             if self._stopped:
-                raise SourceError(f"{self.label}: was not asked any more")
+                raise SourceError(f"{self.label}: stopped")
             path = f"{root}/{file.path}"
             try:
                 size = opened.size(path)
@@ -81,8 +81,8 @@ class Url(Source):
         except Exception as error:  # each file system has its own
             raise self._failed(error) from None
         sizes = {}
-        for path, told in found.items():
-            size = told.get("size")
+        for path, details in found.items():
+            size = details.get("size")
             sizes[path.removeprefix(root).lstrip("/")] = size if isinstance(size, int) else 0
         return sizes
 

@@ -1,1 +1,1 @@
-"""The ground that every part stands on: places, files, processes, numbers, and what to say."""
+"""What every part uses: places, files, processes, numbers and messages."""

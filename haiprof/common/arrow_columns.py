@@ -1,6 +1,7 @@
-"""Hands columns of Arrow to polars, without a copy.
+"""Passes Arrow columns to polars without a copy.
 
-Not by ``polars.from_arrow``: that loads Arrow's functions, which takes longer than to read a trace.
+Not by ``polars.from_arrow``: that loads Arrow's compute functions, which takes longer than reading
+a trace.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 
 
-class _Given:
+class _ArrowArray:
     def __init__(self, array: pa.Array) -> None:
         self._array = array
 
@@ -23,7 +24,7 @@ class _Given:
 
 def taken(name: str, array: pa.Array) -> pl.Series:
     """Return an array of Arrow as a column."""
-    return pl.Series(_Given(array)).alias(name)
+    return pl.Series(_ArrowArray(array)).alias(name)
 
 
 def column(
@@ -34,7 +35,7 @@ def column(
 
 
 def dtype_of(kind: pa.DataType) -> np.dtype[Any]:
-    """Return what numpy calls a type of numbers; Arrow's own answer wants pandas before 26."""
+    """Return what numpy calls a type of numbers; Arrow's own answer needs pandas before 26."""
     sort = "f" if pa.types.is_floating(kind) else "i" if pa.types.is_signed_integer(kind) else "u"
     return np.dtype(f"{sort}{kind.bit_width // 8}")
 
@@ -42,7 +43,7 @@ def dtype_of(kind: pa.DataType) -> np.dtype[Any]:
 def numbers(series: pl.Series) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
     """Return the numbers of a column of one piece, without a copy, and which of them are missing.
 
-    What stands for a missing one is not told; None where none is missing.
+    The value in place of a missing one is undefined; None where none is missing.
     """
     array = series.to_arrow()
     dtype = dtype_of(array.type)

@@ -1,7 +1,7 @@
 """Reads Arrow that may be damaged: hands on sound batches only, and raises one exception.
 
 pyarrow checks how messages are framed, and takes what is in them as it is: a code that stands for
-no text, an offset that leads out of its buffer. Whoever gets such a batch, polars or C++, crashes.
+no text, an offset that leads out of its buffer. polars and C++ crash on such a batch.
 
 Tests: tests/sources/test_tables.py.
 """
@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from haiprof import schema
 
-#: What pyarrow raises of damaged bytes, beside OSError without a number.
+#: What pyarrow raises for damaged bytes, beside OSError without a number.
 _RAISED: Final = (pa.ArrowException, EOFError, MemoryError, OverflowError, UnicodeDecodeError)
 _MOST_REASON: Final = 120
 #: What every message begins with; the length of its head follows, which describes one table.
@@ -26,7 +26,7 @@ _MOST_HEAD: Final = 1 << 24
 
 @contextlib.contextmanager
 def as_invalid() -> Iterator[None]:
-    """Raise ArrowInvalid for whatever damage has pyarrow raise; the system's errors stay."""
+    """Convert what pyarrow raises for damage to ArrowInvalid; system errors pass unchanged."""
     try:
         yield
     except _RAISED as error:
@@ -38,23 +38,23 @@ def as_invalid() -> Iterator[None]:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the first line of what an error says, shortened."""
+    """Return the first line of an error's message, shortened."""
     said = str(error) or type(error).__name__
     return "".join(c if c.isprintable() else "?" for c in said.splitlines()[0][:_MOST_REASON])
 
 
 class Checks:
-    """Checks the batches of one file. Texts are checked once: most batches have the same."""
+    """Checks the batches of one file. Texts are checked once: most batches share them."""
 
     def __init__(self) -> None:
-        """Know no texts yet."""
+        """Start without texts."""
         self._texts: dict[int, pa.Array] = {}
 
     def sound(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return a batch whose every value can be reached.
+        """Return the batch if every value of it can be read.
 
         Raises:
-            pa.ArrowInvalid: another one.
+            pa.ArrowInvalid: it is damaged.
         """
         with as_invalid():
             batch.validate()
@@ -71,7 +71,7 @@ class Checks:
 
 
 def same_memory(one: pa.Array, other: pa.Array | None) -> bool:
-    """Say whether two arrays that are still held lie at one place, so that they are the same."""
+    """Say whether two living arrays have the same memory, and so the same content."""
     if other is None or (one.type, len(one), one.offset) != (other.type, len(other), other.offset):
         return False
     pairs = zip(one.buffers(), other.buffers(), strict=True)
@@ -79,10 +79,10 @@ def same_memory(one: pa.Array, other: pa.Array | None) -> bool:
 
 
 def checked_schema(found: pa.Schema) -> pa.Schema:
-    """Return a schema whose columns can be told apart.
+    """Return a schema after checking that its columns have distinct names.
 
     Raises:
-        pa.ArrowInvalid: a name is no text, or there twice.
+        pa.ArrowInvalid: a name is not text, or occurs twice.
     """
     with as_invalid():
         names = found.names
@@ -92,22 +92,22 @@ def checked_schema(found: pa.Schema) -> pa.Schema:
 
 
 def texts_of(metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:
-    """Return metadata as text; what is no UTF-8 in it becomes a replacement character."""
-    told = (metadata or {}).items()
-    return {key.decode(errors="replace"): value.decode(errors="replace") for key, value in told}
+    """Return metadata as text; invalid UTF-8 becomes replacement characters."""
+    items = (metadata or {}).items()
+    return {key.decode(errors="replace"): value.decode(errors="replace") for key, value in items}
 
 
 def rows_missing(metadata: Mapping[bytes, bytes] | None, rows: int) -> str:
-    """Say how many rows should be there beside these ``rows``; empty: none, or unknown."""
-    told = (metadata or {}).get(schema.KEY_ROWS.encode(), b"%d" % rows)
-    if not told.isdigit() or len(told) > 18:
-        return f"field '{schema.KEY_ROWS}' is no count"
-    missing = int(told) - rows
+    """Say how many rows are missing, given ``rows``; empty: none, or unknown."""
+    count = (metadata or {}).get(schema.KEY_ROWS.encode(), b"%d" % rows)
+    if not count.isdigit() or len(count) > 18:
+        return f"field '{schema.KEY_ROWS}' is not a count"
+    missing = int(count) - rows
     return f"{abs(missing)} rows {'are missing' if missing > 0 else 'too many'}" if missing else ""
 
 
 class Stream:
-    """The sound batches of an IPC stream, up to its end, its cut or its damage."""
+    """The sound batches of an IPC stream, up to its end or to where it is cut or damaged."""
 
     def __init__(self, file: Any, size: int) -> None:
         """Read the schema.
@@ -124,7 +124,7 @@ class Stream:
         self.schema: pa.Schema | None = None
         #: It ends within a message: it is being written, or whoever wrote it was killed.
         self.cut = False
-        #: Why not all that there was is read; empty: it is.
+        #: Why not everything was read; empty if it was.
         self.damage = ""
         #: Where the last sound batch ends.
         self.whole = file.tell()
@@ -144,7 +144,7 @@ class Stream:
             try:
                 with as_invalid():
                     batch, metadata = self._reader.read_next_batch_with_custom_metadata()
-                    made = self._checks.sound(batch), dict(metadata or {})
+                    sound = self._checks.sound(batch), dict(metadata or {})
             except StopIteration:
                 if self._file.tell() < self._size and not self.damage:
                     self.damage = "something follows its end"
@@ -155,10 +155,10 @@ class Stream:
             self.whole = self._file.tell()
             rows += batch.num_rows
             self.damage = self.damage or rows_missing(metadata, rows)
-            yield made
+            yield sound
 
     def _fail(self, error: pa.ArrowInvalid) -> None:
-        # Whatever else lies where a message begins is taken for the length of a very long one.
+        # Other bytes where a message should begin are read as the length of a very long one.
         self.cut = self._file.tell() >= self._size and self._begins_a_message()
         if not self.cut and not self.damage:
             self.damage = reason_of(error)

@@ -1,4 +1,4 @@
-"""Checks what the analysis is asked for; an unknown name is answered with those that there are."""
+"""Checks arguments of the analysis; the error for an unknown name lists the known ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ THINGS: Final = frozenset(
     ("cgroup", "cpu", "disk", "dram", "gpu", "haiprof", "ib", "io", "mem", "net", "node", "numa",
      "pcie", "proc", "psi", "python", "torch")
 )  # fmt: skip
-#: What haiprof itself puts into columns of tables: none of it may be in a run.
+#: Values that haiprof itself puts into columns of tables; a run need not contain them.
 WORDS: Final[Mapping[tuple[str, str], frozenset[str]]] = {
     ("spans", "category"): frozenset(
         ("step", "phase", "op", "runtime", "python", "module", "user", "dataloader", "gc",
@@ -33,19 +33,19 @@ WORDS: Final[Mapping[tuple[str, str], frozenset[str]]] = {
 
 
 def path(argument: str, given: Any) -> Path:
-    """Return a path that was given as one.
+    """Return the argument as a path.
 
     Raises:
-        HaiprofError: it is none.
+        HaiprofError: it is not.
     """
     try:
-        made = Path(given)
-        right = bool(str(given)) and "\0" not in str(given)
+        result = Path(given)
+        valid = bool(str(given)) and "\0" not in str(given)
     except TypeError:
-        right = False
-    if not right:
+        valid = False
+    if not valid:
         raise HaiprofError(f"{argument}={quoted(given)}: give the path of a file or a folder")
-    return made
+    return result
 
 
 def one_of(argument: str, given: object, known: Collection[str]) -> None:
@@ -55,7 +55,7 @@ def one_of(argument: str, given: object, known: Collection[str]) -> None:
         HaiprofError: none of them was.
     """
     if not isinstance(given, str) or given not in known:
-        raise HaiprofError(f"{argument}={quoted(given)}: {unknown(given, known, 'it is one of')}")
+        raise HaiprofError(f"{argument}={quoted(given)}: {unknown(given, known, 'valid:')}")
 
 
 def texts(argument: str, given: object) -> frozenset[str] | None:
@@ -68,9 +68,9 @@ def texts(argument: str, given: object) -> frozenset[str] | None:
         return None
     several = [given] if isinstance(given, str) else given
     if isinstance(several, Iterable) and not isinstance(several, (bytes, Mapping)):
-        made = list(several)
-        if all(isinstance(each, str) for each in made):
-            return frozenset(made)
+        names = list(several)
+        if all(isinstance(each, str) for each in names):
+            return frozenset(names)
     raise HaiprofError(f"{argument}={quoted(given)}: give a text, or a list of texts")
 
 
@@ -78,13 +78,13 @@ def whole(argument: str, given: Any, least: int = 0) -> None:
     """Check that a whole number was given, or None.
 
     Raises:
-        HaiprofError: it is none, or smaller than ``least``.
+        HaiprofError: it is not, or smaller than ``least``.
     """
     try:
-        right = given is None or (not isinstance(given, bool) and given.__index__() >= least)
+        valid = given is None or (not isinstance(given, bool) and given.__index__() >= least)
     except (AttributeError, TypeError):
-        right = False
-    if not right:
+        valid = False
+    if not valid:
         raise HaiprofError(f"{argument}={quoted(given)}: give a whole number from {least} on")
 
 
@@ -92,12 +92,12 @@ def number(argument: str, given: object, *, positive: bool = False) -> None:
     """Check that a number was given, with ``positive`` one that is finite and more than 0.
 
     Raises:
-        HaiprofError: it is none.
+        HaiprofError: it is not.
     """
-    right = isinstance(given, (int, float)) and not isinstance(given, bool)
-    if right and not positive:
-        right = not math.isnan(given)  # type: ignore[arg-type]
-    if not right or (positive and not 0 < given < math.inf):  # type: ignore[operator]
+    valid = isinstance(given, (int, float)) and not isinstance(given, bool)
+    if valid and not positive:
+        valid = not math.isnan(given)  # type: ignore[arg-type]
+    if not valid or (positive and not 0 < given < math.inf):  # type: ignore[operator]
         raise HaiprofError(
             f"{argument}={quoted(given)}: give a {'positive ' if positive else ''}number"
         )
@@ -131,7 +131,7 @@ def present(
     for each in missing:
         if each not in there:
             raise HaiprofError(
-                f"{where}: has no {what} {quoted(each)}: {unknown(each, there, 'it has')}"
+                f"{where}: no {what} {quoted(each)}: {unknown(each, there, 'available:')}"
             )
 
 
@@ -158,7 +158,7 @@ def metric(where: str, given: str, found: bool, known: Callable[[], Collection[s
     of_it = [each for each in there if each.startswith(f"{thing}.")]
     if of_it or thing not in THINGS:
         raise HaiprofError(
-            f"{where}: has no metric {quoted(given)}: {unknown(given, there, 'it has')}"
+            f"{where}: no metric {quoted(given)}: {unknown(given, there, 'available:')}"
         )
 
 
@@ -171,7 +171,7 @@ def columns(table: str, given: Iterable[object], known: Collection[str]) -> None
     for each in given:
         if each not in known:
             raise HaiprofError(
-                f"{table}: has no column {quoted(each)}: {unknown(each, known, 'it has')}"
+                f"{table}: no column {quoted(each)}: {unknown(each, known, 'available:')}"
             )
 
 

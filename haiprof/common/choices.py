@@ -1,4 +1,4 @@
-"""Says of a word that is unknown which ones there are, and which of them may have been meant.
+"""For an unknown word, lists the known ones and suggests the most similar.
 
 Tests: tests/common/test_asked.py.
 """
@@ -10,10 +10,10 @@ from typing import Final
 
 from haiprof.common.printable import printable
 
-#: So many are named, so many characters of each; names of kernels are long.
+#: How many are listed, and how many characters of each; names of kernels are long.
 _NAMED: Final = 10
 _SHOWN: Final = 80
-#: So many are compared with what was given: it has to be quick, not exhaustive.
+#: How many are compared with the given word: quick, not exhaustive.
 _COMPARED: Final = 2000
 
 
@@ -22,11 +22,11 @@ def did_you_mean(given: object, known: Iterable[str]) -> str:
     import difflib
 
     text = str(given).lower()
-    # Those of about its length: only they can be like it.
+    # Only words of about its length can be similar.
     near = sorted(set(known), key=lambda word: (abs(len(word) - len(text)), word))[:_COMPARED]
     words = {word.lower(): word for word in reversed(near)}
     found = difflib.get_close_matches(text, words)
-    found.sort(key=lambda word: sorted(word) != sorted(text))  # first, two letters that swapped
+    found.sort(key=lambda word: sorted(word) != sorted(text))  # first those with swapped letters
     if not found and len(text) > 2:
         found = [word for word in words if text in word][-1:]
     return f"did you mean {_shown(words[found[0]])!r}?" if found else ""
@@ -39,20 +39,20 @@ def listed(known: Iterable[str]) -> str:
     return f"{', '.join(map(_shown, words[:_NAMED]))}{more}" if words else "none"
 
 
-def unknown(given: object, known: Iterable[str], there: str = "there are") -> str:
-    """Return the end of a sentence about an unknown word: what may be meant, and what there is.
+def unknown(given: object, known: Iterable[str], there: str = "available:") -> str:
+    """Return the end of a message about an unknown word: a suggestion, and the known words.
 
     Args:
         given: the word.
-        known: those that there are.
-        there: what stands before their list.
+        known: the known words.
+        there: what precedes their list.
     """
     words = list(known)
     return f"{did_you_mean(given, words)} {there} {listed(words)}".lstrip()
 
 
 def quoted(given: object) -> str:
-    """Return what was given as it may stand in a line."""
+    """Return the repr of an argument, shortened and printable."""
     return _shown(repr(given))
 
 

@@ -1,8 +1,8 @@
-"""Folders of unfinished things: held by their process, so that what a killed one left can be told.
+"""Folders of unfinished things, claimed by their process: those of killed ones can be recognised.
 
-A lock says that a folder is held. It goes with the process, however that ends; children that it
-forked share it. A lock is of one machine, also on a file system that several see, so a folder's
-name has that of the machine.
+The claim is a lock. It ends with the process, however that ends; its forked children share it. A
+lock is local to one machine, even on a shared file system, so a folder's name contains that of the
+machine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from haiprof.common.places import safe_name
 
 
-class Held:
+class ClaimedFolder:
     """A folder of this process, until :meth:`remove` or the process's end."""
 
     def __init__(self, parent: Path, prefix: str) -> None:
@@ -32,10 +32,10 @@ class Held:
         """
         self._fd = -1
         while not self._make(parent, prefix):
-            self._let_go()
+            self._close()
 
     def _make(self, parent: Path, prefix: str) -> bool:
-        """Return whether it is ours: before it was locked, it may have been taken for left."""
+        """Return whether it is ours: before we locked it, it may have been removed as abandoned."""
         self.path = Path(tempfile.mkdtemp(prefix=_of_here(prefix), dir=parent))
         try:
             self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -43,27 +43,27 @@ class Held:
             return os.path.samestat(os.fstat(self._fd), self.path.stat())
         except (FileNotFoundError, BlockingIOError):
             return False
-        except OSError:  # no locks here: then nobody takes it for left either
+        except OSError:  # no locks here: then nobody removes it as abandoned, either
             return True
 
     def remove(self) -> None:
-        """Remove it with all that is in it. Idempotent; never raises."""
+        """Remove it with all its content. Idempotent; never raises."""
         shutil.rmtree(self.path, ignore_errors=True)
-        self._let_go()
+        self._close()
 
-    def _let_go(self) -> None:
+    def _close(self) -> None:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
 
 def remove_abandoned(parent: Path, prefix: str) -> int:
-    """Remove this user's folders whose process on this machine is gone; return how many."""
+    """Remove this user's folders whose process on this machine has ended; return how many."""
     removed = 0
     with contextlib.suppress(OSError):
         for folder in list(parent.iterdir()):
             own, of_here, rest = folder.name.partition(_of_here(prefix))
-            # The name of another machine may begin as ours does.
+            # Another machine's name may begin with ours.
             if not own and of_here and "-" not in rest:
                 with contextlib.suppress(OSError):
                     removed += _remove_abandoned(folder)

@@ -1,4 +1,4 @@
-"""The folder of this user's control sockets: what is one, and which are left by the dead.
+"""The folder of this user's control sockets: recognises them, and removes those of dead processes.
 
 Tests: tests/capture/socket/test_server.py.
 """
@@ -14,12 +14,12 @@ from typing import Final
 from haiprof.common.owned_files import private_folder
 from haiprof.common.places import PARTIAL_SUFFIX
 
-#: A socket that is still being made after so long is a dead process's, s.
+#: A socket that is still unfinished after this long is a dead process's, s.
 _PARTIAL_SECONDS: Final = 60.0
 
 
 def is_socket(name: str) -> bool:
-    """Say whether a file of that name is the socket of a process."""
+    """Say whether this is the name of a process's socket."""
     return name.partition("@")[0].isdecimal() and not name.endswith(PARTIAL_SUFFIX)
 
 
@@ -41,11 +41,11 @@ def remove_dead(folder: Path) -> None:
 
 
 def _refuses(path: Path) -> bool:
-    """Say whether nobody listens, as somebody does from its naming to the end of its process."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as knock:
-        knock.setblocking(False)
+    """Say whether nobody listens; a live process listens as long as its socket has its name."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.setblocking(False)
         try:
-            knock.connect(str(path))
+            client.connect(str(path))
         except ConnectionRefusedError:
             return True
         except OSError:

@@ -1,4 +1,4 @@
-"""What the launcher (torchrun, SLURM, Open MPI, hai-platform) says about this process."""
+"""Reads what the launcher (torchrun, SLURM, Open MPI, hai-platform) says about this process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LAUNCHERS: Final = (
     ("PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE"),
     ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS"),
 )
-#: What says the rank of a node only, for all its processes: any of the above knows better.
+#: Ranks of a node, not of its processes: any of the above takes precedence.
 _OF_NODES: Final = (("RANK", "LOCAL_RANK", "WORLD_SIZE"), ("MARSV2_RANK", "", "WORLD_SIZE"))
 _ATTEMPT: Final = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 _JOB: Final = (
@@ -41,14 +41,14 @@ class Placement(NamedTuple):
 def placement(environment: Mapping[str, str] | None = None) -> Placement:
     """Read the placement from the environment, this process's own if none is given.
 
-    Values that are no numbers count as absent.
+    Values that are not numbers count as absent.
     """
-    told = os.environ if environment is None else environment
+    environ = os.environ if environment is None else environment
 
     def number(name: str) -> int | None:
-        text = told.get(name, "")
-        # SLURM sets places of its own before any srun: those are the batch script's.
-        of_script = name in _LAUNCHERS[-1] and "SLURM_STEP_ID" not in told
+        text = environ.get(name, "")
+        # SLURM also sets these outside of srun: then they are the batch script's.
+        of_script = name in _LAUNCHERS[-1] and "SLURM_STEP_ID" not in environ
         return int(text) if text.isdecimal() and not of_script else None
 
     def first(names: tuple[str, ...]) -> int | None:
@@ -67,16 +67,16 @@ def placement(environment: Mapping[str, str] | None = None) -> Placement:
         local_rank=local_rank,
         world_size=world_size,
         attempt=first(_ATTEMPT) or 0,
-        job=next((told[n] for n in _JOB if told.get(n)), None) or _rendezvous(told),
+        job=next((environ[n] for n in _JOB if environ.get(n)), None) or _rendezvous(environ),
         launched=rank is not None,
     )
 
 
-def _rendezvous(told: Mapping[str, str]) -> str | None:
+def _rendezvous(environ: Mapping[str, str]) -> str | None:
     """Return the id that torchrun's nodes share. The ranks of one node share their parent.
 
-    People give the same id again and again (``--rdzv-id=100``), so it is not taken without need.
+    People reuse one id again and again (``--rdzv-id=100``), so it is only used where needed.
     """
-    several = told.get("GROUP_WORLD_SIZE", "1") != "1"
-    run_id = told.get("TORCHELASTIC_RUN_ID", "none")
+    several = environ.get("GROUP_WORLD_SIZE", "1") != "1"
+    run_id = environ.get("TORCHELASTIC_RUN_ID", "none")
     return run_id if several and run_id not in ("", "none") else None

@@ -1,4 +1,4 @@
-"""How numbers are written for people."""
+"""Formats numbers for people."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def percent(share: float) -> str:
 
 
 def rate(bytes_per_s: float) -> str:
-    """Format a bandwidth as makers of memory and networks do: ``204.8 GB/s``, ``3.2 MB/s``."""
+    """Format a bandwidth as vendors of memory and networks do: ``204.8 GB/s``, ``3.2 MB/s``."""
     if bytes_per_s >= 1e9:
         return f"{bytes_per_s / 1e9:.1f} GB/s"
     return f"{bytes_per_s / 1e6:.3g} MB/s"

@@ -1,8 +1,8 @@
-"""Opens files in folders that another user or a container can write, and nothing but these files.
+"""Opens files safely in folders that another user or a container can write.
 
 A path is looked up anew each time that it is used, and whoever can write a folder on the way can
 put a link there meanwhile. So a folder is opened once, each name in it is opened relative to the
-descriptor, no link is followed, and what was opened is looked at before it is used.
+descriptor, no link is followed, and what was opened is checked before it is used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import BinaryIO, Final
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 #: A link is refused, and a pipe is not waited for.
 _SAFE: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-#: Documents are smaller than this; what is larger is none.
+#: Documents are smaller than this; a larger file is not one.
 _LARGEST: Final = 16 << 20
 _PRIVATE: Final = 0o600
 _WRITABLE_BY_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
@@ -43,7 +43,7 @@ class Folder:
         self.path = path
 
     def __del__(self) -> None:
-        """Close it, unless the job has closed all descriptors that it does not know."""
+        """Close it, unless the job has closed all descriptors unknown to it."""
         with contextlib.suppress(OSError):
             os.close(self.fd)
 
@@ -51,7 +51,7 @@ class Folder:
     def at(cls, path: Path | Folder) -> Folder:
         """Open the folder at a path that the user chose: links in that are the user's own.
 
-        What a path has below ``/proc/<pid>/root`` is a container's to choose: no link is followed
+        What lies below ``/proc/<pid>/root`` is a container's choice: no link is followed
         there, since an absolute one would lead out of the container.
 
         Raises:
@@ -76,7 +76,7 @@ class Folder:
             own_link: follow a link that only this user can have made.
 
         Raises:
-            OSError: it cannot be had, is a link, or is none.
+            OSError: it cannot be opened, is a link, or is not a folder.
         """
         with self._naming(name):
             if make:
@@ -115,7 +115,7 @@ class Folder:
     def reached_at(self) -> Path:
         """Return a path to this very folder, for code that only takes paths.
 
-        It holds as long as this object. A file in it still has to be opened without following it.
+        Valid as long as this object. Files in it must still be opened without following links.
         """
         return Path(f"/proc/self/fd/{self.fd}")
 
@@ -132,7 +132,7 @@ class Folder:
             return os.fdopen(_checked(fd), "rb")
 
     def read(self, name: str) -> bytes:
-        """Return what is in a document.
+        """Return the content of a document.
 
         Raises:
             OSError: it cannot be read, or is too large for one.
@@ -154,7 +154,7 @@ class Folder:
             return os.open(_single(name), flags, _PRIVATE, dir_fd=self.fd)
 
     def update(self, name: str, flags: int = os.O_RDWR, *, make: bool = True) -> int:
-        """Open a file of ours in place, with mode 0600 where it is new.
+        """Open a file of ours in place, with mode 0600 if it is new.
 
         Args:
             name: which.
@@ -162,7 +162,7 @@ class Folder:
             make: create it if it is missing.
 
         Raises:
-            OSError: it is a link, another user's, no file, or has a second name elsewhere.
+            OSError: it is a link, another user's, not a file, or has a second name elsewhere.
         """
         with self._naming(name):
             flags |= _SAFE | (os.O_CREAT if make else 0)
@@ -177,7 +177,7 @@ class Folder:
         """Open a named pipe without waiting for its other end.
 
         Raises:
-            OSError: it is none, or nobody has it open.
+            OSError: it is not one, or nobody has it open.
         """
         with self._naming(name):
             fd = os.open(_single(name), flags | _SAFE, dir_fd=self.fd)
@@ -221,7 +221,7 @@ class Folder:
                 raise
 
     def rename(self, name: str, to: str) -> None:
-        """Rename within the folder; what has the name goes."""
+        """Rename within the folder; an existing file of that name is replaced."""
         with self._naming(to):
             os.rename(_single(name), _single(to), src_dir_fd=self.fd, dst_dir_fd=self.fd)
 
@@ -239,10 +239,10 @@ class Folder:
         with self._naming(name):
             os.rmdir(_single(name), dir_fd=self.fd)
 
-    # -- whose -----------------------------------------------------------------------------------
+    # -- ownership -------------------------------------------------------------------------------
 
     def is_ours(self) -> bool:
-        """Say whether it belongs to this user, by the name that its file system has for us.
+        """Say whether it belongs to this user, under the id that its file system has for us.
 
         A file server may know root, or everybody, as another user.
         """
@@ -256,7 +256,7 @@ class Folder:
 
     @property
     def owner(self) -> int:
-        """The user whom it belongs to."""
+        """The user who owns it."""
         return os.fstat(self.fd).st_uid
 
     def has_ours(self, name: str) -> bool:
@@ -276,8 +276,8 @@ class Folder:
         return uid in (os.geteuid(), self.owner)
 
     def _us(self) -> int | None:
-        """Return whom a file belongs to that we create here; None where we can create none."""
-        with contextlib.suppress(OSError):  # one without a name, of which nobody sees anything
+        """Return the owner of a file that we create here; None if we cannot create one."""
+        with contextlib.suppress(OSError):  # a file without a name, which nobody sees
             fd = os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, _PRIVATE, dir_fd=self.fd)
             try:
                 return os.fstat(fd).st_uid
@@ -296,7 +296,7 @@ class Folder:
                 self.remove(name)
 
     def is_trusted(self, name: str) -> bool:
-        """Say whether only this user or root can have put there what has this name."""
+        """Say whether only this user or root can have created what has this name."""
         here = os.fstat(self.fd)
         users = {0, os.geteuid()}
         if here.st_mode & stat.S_IWOTH or here.st_uid not in users:
@@ -310,7 +310,7 @@ class Folder:
 
     @contextlib.contextmanager
     def _naming(self, name: str = "") -> Iterator[None]:
-        """Have an error name the whole path, and say so where a link is in the way."""
+        """Put the whole path into errors, and say if a link is in the way."""
         try:
             yield
         except OSError as error:
@@ -327,7 +327,7 @@ class Folder:
 
 
 def private_folder(path: Path, *, make: bool = False, above: Folder | None = None) -> Folder:
-    """Open a folder that must be this user's, as those in shared memory are, and only its to write.
+    """Open a folder that must be this user's, like those in shared memory, and writable only by it.
 
     Args:
         path: which. Its own name is no link.
@@ -335,7 +335,7 @@ def private_folder(path: Path, *, make: bool = False, above: Folder | None = Non
         above: the folder that it lies in; else the one that its path leads to.
 
     Raises:
-        OSError: it cannot be had, or is a link or another user's: a shared folder invites traps.
+        OSError: it cannot be opened, or is a link or another user's: a shared folder invites traps.
     """
     try:
         folder = (above or Folder.at(path.parent)).folder(path.name, make=make)
@@ -402,10 +402,10 @@ def _single(name: str) -> str:
     return name
 
 
-def _checked(fd: int, wanted: Callable[[int], bool] = stat.S_ISREG) -> int:
-    if not wanted(os.fstat(fd).st_mode):
+def _checked(fd: int, is_kind: Callable[[int], bool] = stat.S_ISREG) -> int:
+    if not is_kind(os.fstat(fd).st_mode):
         os.close(fd)
-        raise OSError(errno.EINVAL, f"is not {_KINDS[wanted]}; remove it")
+        raise OSError(errno.EINVAL, f"is not {_KINDS[is_kind]}; remove it")
     return fd
 
 

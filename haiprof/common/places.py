@@ -18,23 +18,23 @@ SHM_VARIABLE: Final = "HAIPROF_SHM_DIR"
 #: Where rings may lie if that is not set. What is mapped belongs on tmpfs, which the last two may
 #: not be. None of it depends on the environment: whoever looks for rings finds them.
 _FOR_RINGS: Final = ("/dev/shm", "/run/user/{uid}", "/tmp", "/var/tmp")
-#: Where a run is kept if its log folder is relative to a working folder that has been removed.
+#: Where a run is written if its log folder is relative to a working folder that has been removed.
 _FOR_LOGS: Final = ("/var/tmp", "/tmp")
-#: Names of ours to try in a folder in which somebody else has taken the first.
+#: How many names to try in a folder where somebody else has taken the first.
 _MOST_NAMES: Final = 100
 RING_SUFFIX: Final = ".ring"
 LOCK_NAME: Final = "recorder.lock"
 DOORBELL_NAME: Final = "doorbell"
 RECORDER_LOG: Final = "recorder.log"
-#: Of a note beside the rings: how a child of `haiprof run` ended.
+#: Of a note beside the rings about how a child of `haiprof run` ended.
 STATUS_SUFFIX: Final = ".status"
-#: What the folders begin with in which deep traces of a run are written.
+#: Prefix of the folders in which deep traces of a run are written.
 UNFINISHED_TRACE: Final = ".trace-"
-#: How often the recorder of a run reads and drains, where it was told after its start.
+#: How often the recorder of a run reads and drains, if that was changed after its start.
 PACE_NAME: Final = "pace.json"
-#: Holds the sockets of docs/control.md; no run has a name that begins with a dot.
+#: Contains the sockets of docs/control.md; no run has a name that begins with a dot.
 CONTROL_FOLDER: Final = ".control"
-#: Of the socket of a process that does not listen at it yet.
+#: Of a socket at which its process does not listen yet.
 PARTIAL_SUFFIX: Final = ".partial"
 #: Between the name of a run and the key of its log folder; no run has it in its name.
 _OF_LOG_DIR: Final = "~"
@@ -45,10 +45,10 @@ _FIRST_TIME_NAMESPACE: Final = 0xEFFFFFFA
 PROCFS: Final = "/proc"
 SYSFS: Final = "/sys"
 _T = TypeVar("_T")
-#: How often a folder is made again that somebody removes just then, and after how long (s).
+#: How often to retry making a folder that somebody just removes, and after how long (s).
 _TRIES: Final = 20
 _BETWEEN_TRIES: Final = 0.002
-#: What a folder holds, at least one of them, that is a sysfs or procfs, or a copy of parts of one.
+#: A sysfs or procfs, or a copy of parts of one, contains at least one of these.
 _SIGNS: Final = {
     "sys": ("bus", "class", "devices"),
     "proc": ("stat", "cpuinfo", "meminfo", "net", "self"),
@@ -60,34 +60,34 @@ class Access(NamedTuple):
 
     procfs: str = PROCFS
     sysfs: str = SYSFS
-    #: Socket of a haiprof-perfd; empty: it is never asked.
+    #: Socket of a haiprof-perfd; empty: none is used.
     perfd: str = ""
     #: Monitoring groups may be made in resctrl.
     resctrl: bool = False
 
 
-def folders_for_rings(told: str | None = None, uid: int | None = None) -> list[Path]:
+def folders_for_rings(setting: str | None = None, uid: int | None = None) -> list[Path]:
     """Return the folders in which a user's folder of rings may lie, the best first.
 
     Args:
-        told: what ``HAIPROF_SHM_DIR`` is to a process of that user; of this one if None.
+        setting: ``HAIPROF_SHM_DIR`` of a process of that user; of this process if None.
         uid: the user; this one if None.
     """
-    told = os.environ.get(SHM_VARIABLE) if told is None else told
-    chosen = [Path(part) for part in (told or "").split(":") if part]
+    setting = os.environ.get(SHM_VARIABLE) if setting is None else setting
+    chosen = [Path(part) for part in (setting or "").split(":") if part]
     uid = os.getuid() if uid is None else uid
     return chosen or [Path(part.format(uid=uid)) for part in _FOR_RINGS]
 
 
 def ring_root() -> Path:
-    """Return the folder of this user's rings, where nothing is in its way; it may not exist yet."""
+    """Return the usual folder of this user's rings; it may not exist yet."""
     return folders_for_rings()[0] / f"haiprof-{os.getuid()}"
 
 
 def ring_roots() -> Iterator[Folder]:
-    """Yield the folders of this user's rings that there are, the best first.
+    """Yield the existing folders of this user's rings, the best first.
 
-    What another user has put there under such a name is none.
+    Folders of another user under such a name are left out.
     """
     seen = set()
     for base in folders_for_rings():
@@ -101,7 +101,7 @@ def ring_roots() -> Iterator[Folder]:
 
 
 def names_of_roots(base: Path, uid: int | None) -> list[str]:
-    """Return the names in a folder that folders of rings have, in the order of their trial.
+    """Return the names of folders of rings in a folder, in the order in which they are tried.
 
     Args:
         base: the folder; empty if it cannot be read.
@@ -119,10 +119,10 @@ def names_of_roots(base: Path, uid: int | None) -> list[str]:
 
 
 def _own_folder(base: Path, name: str) -> Folder:
-    """Open a folder of ours, made if need be, whose name others may have taken before.
+    """Open a folder of ours, made if necessary; others may have taken its name.
 
     Raises:
-        OSError: why not, of the first name.
+        OSError: the error of the first name.
     """
     first: OSError | None = None
     for n in range(_MOST_NAMES):
@@ -131,7 +131,7 @@ def _own_folder(base: Path, name: str) -> Folder:
             return private_folder(path, make=True)
         except OSError as error:
             first = first or error
-            if not os.path.lexists(path):  # nobody is in the way: nothing can be made there
+            if not os.path.lexists(path):  # the name is free: nothing can be made there
                 break
     assert first is not None
     raise first
@@ -140,22 +140,22 @@ def _own_folder(base: Path, name: str) -> Folder:
 def ring_dir(run_dir: Path) -> Path:
     """Return the folder of the rings of one run on this machine; see :func:`in_ring_dir`.
 
-    Two log folders may have runs of one name; so the name here says which log folder, too.
+    Two log folders may have runs of one name, so the name here includes the log folder, too.
 
     Containers may share /dev/shm (``--ipc=host``) and a run, but a recorder only sees the processes
     of its own pid namespace, and reads the clocks of its own time namespace; so each namespace has
     its own folder, and its own recorder.
 
     Args:
-        run_dir: the run's folder, which need not be there yet.
+        run_dir: the run's folder, which need not exist yet.
     """
     return next(iter(ring_dirs(run_dir)), ring_root() / _name_of_rings(run_dir))
 
 
 def ring_dirs(run_dir: Path) -> list[Path]:
-    """Return all folders of the rings of one run that there are on this machine.
+    """Return all existing folders of the rings of one run on this machine.
 
-    There is one, but where some of its rings found no room beside the others.
+    There is one, unless some of its rings found no room beside the others.
     """
     name = _name_of_rings(run_dir)
     found = []
@@ -165,17 +165,17 @@ def ring_dirs(run_dir: Path) -> list[Path]:
     return found
 
 
-def in_ring_dir(run_dir: Path, use: Callable[[Path], _T], tell: Callable[[str], None]) -> _T:
+def in_ring_dir(run_dir: Path, use: Callable[[Path], _T], on_line: Callable[[str], None]) -> _T:
     """Use a folder of the rings of one run: the first with which that works.
 
     Args:
         run_dir: the run's folder.
-        use: takes the folder, makes it, and raises OSError where it cannot serve.
-        tell: takes a line where it is not the best. Only one process of the run has to say so: the
-            first that finds its way there.
+        use: takes the folder, makes it, and raises OSError if that fails.
+        on_line: called with a line if it is not the best. Only one process of the run has to report
+            it: the first to use that folder.
 
     Raises:
-        OSError: what is in the way of the best one, where none serves.
+        OSError: the error of the best one, if none works.
     """
     wrong: OSError | None = None
     there = ring_dirs(run_dir)
@@ -205,7 +205,7 @@ def in_ring_dir(run_dir: Path, use: Callable[[Path], _T], tell: Callable[[str], 
         if wrong is not None:
             disk = "" if mounted(root.path, "tmpfs") else ", on a disk, which may slow the job"
             reason = f"{wrong.filename}: {wrong.strerror or wrong}"
-            tell(f"{reason}; rings are kept in {root.path} instead{disk}")
+            on_line(f"{reason}; rings are kept in {root.path} instead{disk}")
         return used
     assert wrong is not None
     raise wrong
@@ -222,10 +222,10 @@ def _again(use: Callable[[], _T]) -> _T:
 
 
 def root_with_room(least: int) -> Folder:
-    """Return a folder of this user's rings, made if need be, with room for so many bytes.
+    """Return a folder of this user's rings, made if necessary, with room for ``least`` bytes.
 
     Raises:
-        OSError: there is none; what is in the way of the best one.
+        OSError: there is none; the error of the best one.
     """
     wrong: OSError | None = None
     for base in folders_for_rings():
@@ -247,7 +247,7 @@ def _in_the_way(folder: Path) -> OSError:
     return PermissionError(errno.EPERM, "could not be used", str(folder))
 
 
-def run_dir_for(log_dir: Path, run: str, tell: Callable[[str], None]) -> Path:
+def run_dir_for(log_dir: Path, run: str, on_line: Callable[[str], None]) -> Path:
     """Return the absolute path of a run's folder.
 
     Where the log folder is relative to a working folder that has been removed, it is made in a
@@ -267,16 +267,16 @@ def run_dir_for(log_dir: Path, run: str, tell: Callable[[str], None]) -> Path:
             folder = _own_folder(base, f"haiprof-logs-{os.getuid()}")
             for part in Path(inside).parts:
                 folder = folder.folder(part, make=True)
-            made = True
+            created = True
             try:
                 folder.make(run)
             except FileExistsError:
-                made = False  # whoever made it says so
+                created = False  # whoever made it reports it
         except OSError as error:
             wrong = wrong or error
             continue
-        if made:
-            tell(f"the working folder has been removed; the run is kept in {folder.path / run}")
+        if created:
+            on_line(f"the working folder has been removed; the run is kept in {folder.path / run}")
         return folder.path / run
     assert wrong is not None
     raise wrong
@@ -289,7 +289,7 @@ def _name_of_rings(run_dir: Path) -> str:
 
 
 def run_of(rings: str) -> str:
-    """Return the name of the run whose folder of rings has this name."""
+    """Return the run's name in the name of a folder of rings."""
     return rings.partition(_OF_LOG_DIR)[0]
 
 
@@ -306,10 +306,10 @@ def _without_links(path: Path) -> str:
 
 
 def control_socket() -> Path:
-    """Return where this process is asked what it records, and told to (docs/control.md).
+    """Return the control socket of this process (docs/control.md).
 
-    Not beside its rings: it is there between two recordings, too, and a path that holds the name of
-    a run is too long for a socket.
+    It is not beside the rings: it exists between two recordings, too, and a path with the name of a
+    run is too long for a socket.
     """
     name = _of_this_namespace(str(os.getpid()))
     for base in folders_for_rings():
@@ -343,12 +343,12 @@ def in_first_pid_namespace() -> bool:
 
 
 def room_for_ring(folder: Path, wanted: int) -> int:
-    """Return how many bytes a ring in ``folder`` may take: ``wanted``, or half of what is free.
+    """Return how many bytes a ring in ``folder`` may take: ``wanted``, or half of the free ones.
 
     The other half is the job's: its DataLoader workers and NCCL die without shared memory.
 
     Raises:
-        OSError: ``folder`` cannot be looked at.
+        OSError: ``folder`` cannot be read.
     """
     found = os.statvfs(folder)
     return min(wanted, found.f_bavail * found.f_frsize // 2)
@@ -364,7 +364,7 @@ def removed(folder: Path) -> bool:
     """Return whether somebody has removed ``folder``.
 
     Raises:
-        OSError: it cannot be told, as on a file system that is away for a while.
+        OSError: unknown, as on a file system that is temporarily unavailable.
     """
     try:
         folder.stat()
@@ -390,7 +390,7 @@ def open_rings(folder: Path, *, make: bool = False) -> Folder:
         make: create both unless they are there.
 
     Raises:
-        OSError: it cannot be had, or somebody else prepared it.
+        OSError: it cannot be opened, or somebody else prepared it.
     """
 
     def opened() -> Folder:
@@ -412,19 +412,19 @@ def safe_name(text: str) -> str:
 
 
 def find_sysfs(root: str | Path) -> Path:
-    """Return the sysfs that ``root`` is, or that it holds as ``sys``.
+    """Return ``root`` if it is a sysfs, else its folder ``sys``.
 
     Raises:
-        ValueError: neither; the text goes on where the name of the option ends.
+        ValueError: neither; the message continues after the name of the option.
     """
     return _find(Path(root), "sys")
 
 
 def find_procfs(root: str | Path) -> Path:
-    """Return the procfs that ``root`` is, or that it holds as ``proc``.
+    """Return ``root`` if it is a procfs, else its folder ``proc``.
 
     Raises:
-        ValueError: neither; the text goes on where the name of the option ends.
+        ValueError: neither; the message continues after the name of the option.
     """
     return _find(Path(root), "proc")
 
@@ -437,9 +437,9 @@ def _find(root: Path, kind: str) -> Path:
             if any((folder / sign).exists() for sign in _SIGNS[kind]):
                 return folder
     except OSError as error:
-        raise ValueError(f"cannot be looked at ({error.strerror})") from None
+        raise ValueError(f"cannot be read ({error.strerror})") from None
     *some, last = _SIGNS[kind]
-    raise ValueError(f"is no {kind}fs: there is no {', '.join(some)} or {last} in it")
+    raise ValueError(f"is not a {kind}fs: there is no {', '.join(some)} or {last} in it")
 
 
 def mounted(folder: Path, kind: str) -> bool:
@@ -449,10 +449,10 @@ def mounted(folder: Path, kind: str) -> bool:
         mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return False
-    wanted = f"{os.major(device)}:{os.minor(device)}"
+    mount_device = f"{os.major(device)}:{os.minor(device)}"
     for line in mounts.splitlines():
         mount, _, source = line.partition(" - ")
-        if mount.split()[2:3] == [wanted]:
+        if mount.split()[2:3] == [mount_device]:
             return source.split()[:1] == [kind]
     return False
 

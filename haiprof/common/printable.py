@@ -1,4 +1,4 @@
-"""Makes text from outside harmless: a name from a run could drive the terminal that shows it.
+"""Makes foreign text harmless: a name from a run could control the terminal that shows it.
 
 Tests: tests/show/test_hostile_names.py.
 """

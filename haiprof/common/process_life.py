@@ -1,4 +1,4 @@
-"""Whether a process lives: that very one, not another that got its pid.
+"""Whether a process is alive: that very one, not another with its pid.
 
 Tests: tests/recorder/test_ended.py.
 """
@@ -50,14 +50,14 @@ def _stat(pid: int) -> list[str] | None:
 
 
 class Life:
-    """Tells when a process has ended: by pidfd, else by looking into /proc."""
+    """Detects the end of a process: by pidfd, else by /proc."""
 
     def __init__(self, pid: int, start_time: int) -> None:
         """Watch the process ``pid`` that started at ``start_time`` (field 22 of its stat)."""
         self.pid = pid
         self.start_time = start_time
         self.fd: int | None = None
-        #: How it ended, as of wait(2); None: it lives, or nobody says.
+        #: How it ended, as of wait(2); None: it lives, or unknown.
         self.status: int | None = None
         #: When it was seen to end (CLOCK_MONOTONIC, ns); None: it lives, or had ended before.
         self.ended_at: int | None = None
@@ -66,13 +66,13 @@ class Life:
         if not self._ended:
             with contextlib.suppress(OSError, AttributeError):
                 self.fd = os.pidfd_open(pid)
-            # The pid may have been reused between the look and the open.
+            # The pid may have been reused between the check and the open.
             self._ended = not process_is_alive(pid, start_time)
         if self._ended:
             self._look_for_status()
 
     def ended(self) -> bool:
-        """Return whether the process is gone."""
+        """Return whether the process has ended."""
         if not self._ended:
             if self.fd is not None:
                 poll = select.poll()
@@ -86,27 +86,27 @@ class Life:
         return self._ended
 
     def ask_parent(self, rings: Folder, seconds: float = 0.0) -> int:
-        """Look whether `haiprof run`, as the parent, has left word of how the process ended.
+        """Look for a note of `haiprof run`, as the parent, on how the process ended.
 
         Args:
             rings: where its notes are.
             seconds: how long to wait for one at most, while the parent has not taken the status.
 
         Returns:
-            The signal by which the process had been asked to end; 0: none, or nobody says.
+            The signal by which the process had been asked to end; 0: none, or unknown.
         """
-        told = noted_status(rings, self.pid, self.start_time)
+        noted = noted_status(rings, self.pid, self.start_time)
         # It is written before the status is taken.
         until = time.monotonic() + seconds
-        while told is None and _stat(self.pid) is not None and time.monotonic() < until:
+        while noted is None and _stat(self.pid) is not None and time.monotonic() < until:
             time.sleep(0.01)
-            told = noted_status(rings, self.pid, self.start_time)
-        told = told or noted_status(rings, self.pid, self.start_time)
-        if told is None:
+            noted = noted_status(rings, self.pid, self.start_time)
+        noted = noted or noted_status(rings, self.pid, self.start_time)
+        if noted is None:
             return 0
         if self.status is None:
-            self.status = told.status
-        return told.asked
+            self.status = noted.status
+        return noted.asked
 
     @property
     def killed(self) -> bool:
@@ -115,7 +115,7 @@ class Life:
         return status is not None and os.WIFSIGNALED(status) and os.WTERMSIG(status) == 9
 
     def _look_for_status(self) -> None:
-        # The parent may take it between two looks, and then only the third place has it.
+        # The parent may collect it between two reads; then only the third place has it.
         self.status = status_of_pidfd(self.fd)
         if self.status is None:
             stat = _stat(self.pid)
@@ -124,7 +124,7 @@ class Life:
             self.status = status_of_pidfd(self.fd)
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         if self.fd is not None:
             os.close(self.fd)
             self.fd = None

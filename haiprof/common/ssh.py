@@ -10,25 +10,25 @@ from typing import Final
 
 SSH_VARIABLE: Final = "HAIPROF_SSH_COMMAND"
 _SSH: Final = "ssh -T -o BatchMode=yes"
-#: Where the command wants the host, if not behind it: ``kubectl exec -i {host} -- sh -c``.
+#: Where the command takes the host, if not after it: ``kubectl exec -i {host} -- sh -c``.
 _HOST: Final = "{host}"
-#: For what nobody minds doing again: who does not answer is given up.
+#: For what can be repeated: a host that does not answer is given up.
 IMPATIENT: Final = "-o ConnectTimeout=20 -o ServerAliveInterval=15"
 
 
 def way_to(host: str, program: str, options: str = "") -> list[str]:
-    """Return the words that run a shell's line on a host.
+    """Return the words that run a shell command line on a host.
 
     Args:
         host: its name or address, perhaps with ``user@``. The own name and ``localhost`` need no
             ssh.
         program: the line, as a shell of the other side reads it.
-        options: of ssh, where it is ssh that is called.
+        options: of ssh, if ssh is used.
     """
     ssh = os.environ.get(SSH_VARIABLE)
     if not ssh and is_here(host):
         return ["sh", "-c", f"exec {program}"]
-    # As git has it: the command is a shell's, the words behind it are not.
+    # As in git: the command is for a shell, the words after it are not.
     if ssh and _HOST in ssh:
         text = ssh.replace(_HOST, '"$0"')
         return ["sh", "-c", f'{text} "$@"', host, f"exec {program}"]

@@ -1,7 +1,7 @@
-"""Threads, locks and sockets of the system for what we do beside the job, under gevent, too.
+"""Real threads, locks and sockets for our work beside the job, under gevent, too.
 
-Those that gevent puts in their place take turns on the job's own thread: ours would work there, be
-reached only when the job gives way, and keep a job from ending that waits until nobody waits.
+gevent's replacements take turns on the job's own thread: ours would run there, only when the job
+yields, and keep a job from ending that waits until all are done.
 
 Tests: tests/cli/test_run.py.
 """
@@ -32,7 +32,7 @@ _LONGEST: float = own("_thread", "TIMEOUT_MAX")
 
 
 class Background:
-    """A thread that the end of the job does not wait for; no tracer of threads sees it begin."""
+    """A thread that the end of the job does not wait for, invisible to tracers of threads."""
 
     def __init__(self, run: Callable[[], None]) -> None:
         """Have ``run()`` called on a new thread.
@@ -42,7 +42,7 @@ class Background:
         """
         self._running = lock()
         self._running.acquire()
-        # Not kept: with whoever owns both it would be a circle for the job's garbage collector.
+        # Not kept: it could form a cycle for the job's garbage collector.
         _start(self._work, (run,))
 
     def _work(self, run: Callable[[], None]) -> None:
@@ -57,7 +57,7 @@ class Background:
         return bool(self._running.locked())
 
     def join(self, seconds: float) -> None:
-        """Wait for its end, so long at most."""
+        """Wait for its end, at most ``seconds``."""
         if self._running.acquire(timeout=seconds):
             self._running.release()
 
@@ -76,13 +76,13 @@ class Event:
         return self._set
 
     def set(self) -> None:
-        """Let all who wait go on."""
+        """Wake all waiting threads."""
         self._set = True
         with contextlib.suppress(RuntimeError):  # it was set before
             self._waiting.release()
 
     def wait(self, seconds: float) -> bool:
-        """Wait so long at most; return whether it has happened."""
+        """Wait at most ``seconds``; return whether it has happened."""
         if not self._set and self._waiting.acquire(timeout=min(max(seconds, 0.0), _LONGEST)):
             self._waiting.release()
         return self._set
@@ -92,7 +92,7 @@ class Timer:
     """Calls something later, on a thread of its own."""
 
     def __init__(self, seconds: float, call: Callable[[], None]) -> None:
-        """Call it in so many seconds.
+        """Call it in ``seconds``.
 
         Raises:
             RuntimeError: the process may have no more threads, or Python ends.

@@ -1,4 +1,4 @@
-"""How a process ended, as the kernel has it: its wait status, which it gives to the parent only.
+"""How a process ended, as the kernel knows it: its wait status, which only the parent gets.
 
 Everybody else can look for it in three places, and each may be empty: the entry in /proc until the
 parent has taken the status, the pidfd afterwards (Linux 6.15), and a note of the parent where that
@@ -31,12 +31,12 @@ _INFO_EXIT: Final = 1 << 3
 
 
 def shown_to_us(stat: Sequence[str] | None) -> bool:
-    """Say whether we may see all of a living process's stat: what is hidden from us reads as 0."""
+    """Say whether we may see all of a living process's stat: hidden fields read as 0."""
     return stat is not None and len(stat) > _START_STACK and stat[_START_STACK] != "0"
 
 
 def status_in_stat(stat: Sequence[str] | None, start_time: int, *, shown: bool) -> int | None:
-    """Return the wait status of a process that has ended, and whose parent does not know yet.
+    """Return the wait status of a process that has ended and whose parent has not taken it yet.
 
     Args:
         stat: its ``/proc/<pid>/stat`` from field 3 on; None: there is none.
@@ -65,7 +65,7 @@ def status_of_pidfd(fd: int | None) -> int | None:
 
 
 class Noted(NamedTuple):
-    """What a parent left of its child."""
+    """A parent's note about its child."""
 
     #: As of wait(2).
     status: int
@@ -73,21 +73,21 @@ class Noted(NamedTuple):
     asked: int
 
 
-def note_status(rings: Folder, pid: int, start_time: int, told: Noted) -> None:
-    """Leave how a child ended for the recorder, before the kernel forgets it.
+def note_status(rings: Folder, pid: int, start_time: int, noted: Noted) -> None:
+    """Note for the recorder how a child ended, before the kernel forgets it.
 
     Raises:
         OSError: it cannot be written.
     """
     with rings.replacing(f"{pid}{STATUS_SUFFIX}") as file:
-        file.write(f"{start_time} {told.status} {told.asked}\n".encode())
+        file.write(f"{start_time} {noted.status} {noted.asked}\n".encode())
 
 
 def noted_status(rings: Folder, pid: int, start_time: int) -> Noted | None:
     """Return what :func:`note_status` left of that very process."""
     with contextlib.suppress(OSError, ValueError):
-        whose, status, asked = map(int, rings.read(f"{pid}{STATUS_SUFFIX}").split())
-        return Noted(status, asked) if whose == start_time else None
+        noted_start, status, asked = map(int, rings.read(f"{pid}{STATUS_SUFFIX}").split())
+        return Noted(status, asked) if noted_start == start_time else None
     return None
 
 

@@ -1,1 +1,1 @@
-"""Running jobs are found, reached, asked what they do, and told to do otherwise."""
+"""Finds running jobs, reaches them, queries them and changes what they record."""

@@ -1,7 +1,7 @@
-"""Records a running job for a while: each of its processes in the way that it can be reached.
+"""Records a running job for a while: each of its processes in whichever way it can be reached.
 
-One that has haiprof loaded is asked through its socket. Into another one haiprof is brought
-(:mod:`haiprof.control.inject`). One that cannot be reached is looked at from outside: the host's
+One that has haiprof loaded is asked through its socket. Otherwise haiprof is injected into it
+(:mod:`haiprof.control.inject`). One that cannot be reached is observed from outside: the host's
 and the GPUs' samples of it and its children.
 """
 
@@ -19,9 +19,10 @@ from typing import Any, Final, Literal
 import haiprof
 from haiprof.capture import bundle
 from haiprof.capture.socket.entry import ANSWER_BYTES, BEGAN, RECORDED
-from haiprof.capture.stderr import tell
+from haiprof.capture.stderr import say_once
 from haiprof.common.places import in_ring_dir
 from haiprof.control.client import ControlError, ask
+from haiprof.control.container_folder import ContainerFolder, sees
 from haiprof.control.find import Found
 from haiprof.control.inject import (
     NotReachedError,
@@ -33,7 +34,6 @@ from haiprof.control.inject import (
     turn,
     why_not,
 )
-from haiprof.control.room import Room, sees
 from haiprof.control.shared_file import SharedFile, shared_file
 from haiprof.control.sockets import same_root, socket_of
 from haiprof.errors import HaiprofError
@@ -43,35 +43,35 @@ from haiprof.recorder.outside import Note, end_note, write_note
 from haiprof.recorder.run_folder import open_run_folder
 from haiprof.recorder.run_folder import why_not as why_no_folder
 
-#: How long a process may take until it runs what is brought into it, s.
+#: How long a process may take to start running injected code, s.
 _BEGIN_SECONDS: Final = 15.0
-#: How long it may take from there until it records, s: of a thread that keeps the interpreter's
-#: lock for a tenth of a second at a time ours gets little.
+#: How long it may take from there until it records, s: beside a thread that keeps the interpreter's
+#: lock for a tenth of a second at a time ours runs little.
 _RECORD_SECONDS: Final = 60.0
 #: How long our thread in a process rests before it maps anything, s: the thread that was stopped is
-#: stopped once more to take back what the code was in, and would wait for it.
+#: stopped once more to free the memory of the code, and would wait for it.
 _REST_SECONDS: Final = 0.01
-#: How long after its end the recording of a process ends by itself if nobody ends it, s.
+#: How long after its planned end a recording ends automatically if nobody ends it, s.
 _SPARE_SECONDS: Final = 10.0
-#: How long a process that records may take to say so, s.
+#: How long a recording process may take to say so, s.
 _SAY_SECONDS: Final = 2.0
-#: How often to reach for a process whose recording others begin or end just then.
+#: How often to try to reach a process whose recording others just begin or end.
 _TRIES: Final = 3
 #: How long closing the files may take, s.
 _CLOSE_SECONDS: Final = 20.0
 #: What the recorder of a run needs beside the standard library; haiprof itself comes first.
 _MODULES: Final = ("haiprof", "pyarrow")
-#: What of others' packages only building against them or testing them needs.
+#: Parts of packages that are only needed to build against them or to test them.
 _UNNEEDED: Final = frozenset({"__pycache__", "include", "src", "tests"})
 _LACKING: Final = "lacks "
 _ENDED: Final = "it has ended"
-#: Where a process and we may both write.
+#: Folders that a process and we may both write.
 _FOLDERS: Final = ("tmp", "dev/shm", "var/tmp")
 
 Way = Literal["socket", "remote_exec", "injector", "outside"]
 
-# In a thread: the job's own goes on while modules are imported. What else lies beside our package
-# is not for the job to find. The main thread itself may be in the middle of importing threading.
+# In a thread: the job's own goes on while modules are imported. The job must not find what else is
+# beside our package. The main thread itself may be in the middle of importing threading.
 _CODE: Final = """\
 def begin():
     import importlib.util, os, sys
@@ -81,7 +81,7 @@ def begin():
     try:
         lacks = [name for name in {modules!r} if not there(name)]
         if "haiprof" in lacks:
-            with open({told!r}, "r+") as file:
+            with open({answer!r}, "r+") as file:
                 file.write({lacking!r} + " ".join(lacks))
             return
         path = {path!r}
@@ -94,12 +94,12 @@ def begin():
         from haiprof.capture.socket import entry
     except BaseException as error:
         try:
-            with open({told!r}, "r+") as file:
+            with open({answer!r}, "r+") as file:
                 file.write("haiprof cannot be imported there (%s)" % str(error)[:900])
         except OSError:
-            pass  # who asked has gone
+            pass  # the caller has disappeared
     else:
-        entry.begin({given!r}, {told!r}, {python!r}, {bundle!r})
+        entry.begin({options!r}, {answer!r}, {python!r}, {bundle!r})
 
 import sys
 monkey = sys.modules.get("gevent.monkey")
@@ -114,7 +114,7 @@ del begin, start, own, monkey
 _CODE_OF_END: Final = """\
 from haiprof.common import threads
 from haiprof.capture.socket import entry
-threads.Background(lambda: entry.end({told!r}))
+threads.Background(lambda: entry.end({answer!r}))
 """
 
 
@@ -123,8 +123,8 @@ class AttachError(HaiprofError):
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What is to be recorded of each process.
+class RecordingPlan:
+    """What to record of each process.
 
     Attributes:
         run: name of the run's folder.
@@ -147,18 +147,18 @@ class Wanted:
         """The run's folder."""
         return self.log_dir / self.run
 
-    def given(self, log_dir: str = "") -> dict[str, Any]:
-        """Return it as options of ``haiprof.start``.
+    def start_options(self, log_dir: str = "") -> dict[str, Any]:
+        """Return the options of ``haiprof.start``.
 
         Args:
             log_dir: the folder of runs, where the process has another.
         """
-        made: dict[str, Any] = dict(self.options)
-        made |= {"run": self.run, "log_dir": log_dir or str(self.log_dir), "warmup": self.warmup}
-        made["time"] = _own_end(self.seconds)
+        options: dict[str, Any] = dict(self.options)
+        options |= {"run": self.run, "log_dir": log_dir or str(self.log_dir), "warmup": self.warmup}
+        options["time"] = _own_end(self.seconds)
         if self.trace:
-            made |= {"trace": True, "trace_seconds": self.seconds, "trace_warmup": 0.0}
-        return made
+            options |= {"trace": True, "trace_seconds": self.seconds, "trace_warmup": 0.0}
+        return options
 
 
 @dataclass
@@ -169,10 +169,10 @@ class Attached:
         process: which.
         way: how it was reached.
         run_dir: where the recording is.
-        began: the recording began for us; else there was one, which goes on.
+        began: the recording began for us; else there was one already, which continues.
         frozen_ns: how long one thread of the process stood still, ns.
-        why: of ``outside``: why there is no more, and how to fix it.
-        room: of a process in a container: what it was given there, and where its run is until
+        why: of ``outside``: why it was not reached, and how to fix it.
+        container: of a process in a container: our folder there, which has its run until
             :func:`bring`.
     """
 
@@ -182,24 +182,24 @@ class Attached:
     began: bool = True
     frozen_ns: int = 0
     why: str = ""
-    room: Room | None = None
+    container: ContainerFolder | None = None
     _time: float | None = None  #: Its option, where we have set it.
-    _leave: bool = True  #: Who ends it leaves nothing of haiprof there.
-    _note: Path | None = None  #: Of ``outside``: has the recorder watch it.
+    _leave: bool = True  #: Ending it removes all of haiprof there.
+    _note: Path | None = None  #: Of ``outside``: makes the recorder watch it.
 
     def end(self) -> None:
-        """End what nobody else wants to go on, else have the files complete up to now.
+        """End the recording unless somebody else still wants it; else flush its files.
 
         The process is as it was before.
 
         Raises:
-            ControlError: it does not answer; its recording ends by itself a little later.
+            ControlError: it does not answer; its recording ends automatically a little later.
         """
         if self.way == "outside":
             self._end_outside()
             return
         with contextlib.ExitStack() as alone:
-            with contextlib.suppress(NotReachedError):  # who is at it for so long joins nothing
+            with contextlib.suppress(NotReachedError):  # who takes that long starts no recording
                 alone.enter_context(_alone(self.process.pid, _CLOSE_SECONDS))
             self._end()
 
@@ -211,16 +211,16 @@ class Attached:
             else:
                 ask(path, "flush", timeout=_CLOSE_SECONDS)
         except ControlError as error:
-            if error.reason == "denied" and self.room is not None and self.way != "socket":
-                # A container with users of its own does not know us.
+            if error.reason == "denied" and self.container is not None and self.way != "socket":
+                # A container with its own user namespace does not know us.
                 self._end_by_code()
-            elif error.reason not in ("gone", "unloaded"):  # with the process all is closed
+            elif error.reason not in ("gone", "unloaded"):  # the end of a process closes all
                 raise
 
     def _ends_with_us(self, path: Path) -> bool:
         if self._time is None:
             return False
-        if self.room is not None:  # what is in there has to be brought from there now
+        if self.container is not None:  # its files have to be copied out now
             return True
         status = ask(path, "status", timeout=_CLOSE_SECONDS)
         return bool(status["state"] == "idle" or status["options"]["time"] == self._time)
@@ -229,7 +229,7 @@ class Attached:
         pid = self.process.pid
         try:
             with _message(pid) as answer:
-                run_in(pid, _CODE_OF_END.format(told=answer.seen_at), _CLOSE_SECONDS)
+                run_in(pid, _CODE_OF_END.format(answer=answer.seen_at), _CLOSE_SECONDS)
                 said = _heard(answer, _CLOSE_SECONDS)
         except NotReachedError as error:
             if error.reason in ("gone", "zombie"):
@@ -257,88 +257,90 @@ def way_to(process: Found) -> tuple[Way, str]:
     return ("injector", "") if why is None else ("outside", why)
 
 
-def attach(process: Found, wanted: Wanted) -> Attached:
+def attach(process: Found, plan: RecordingPlan) -> Attached:
     """Begin to record a process.
 
     Raises:
-        AttachError: it has ended, or cannot even be looked at from outside.
+        AttachError: it has ended, or cannot even be observed from outside.
     """
     try:
         with _alone(process.pid, _BEGIN_SECONDS + _RECORD_SECONDS):
-            return _from_inside(process, wanted)
+            return _from_inside(process, plan)
     except ControlError as error:
-        return _from_outside(process, wanted, str(error))
+        return _from_outside(process, plan, str(error))
     except NotReachedError as error:
         if error.reason in ("gone", "zombie"):
             raise AttachError(str(error)) from None
-        return _from_outside(process, wanted, str(error))
+        return _from_outside(process, plan, str(error))
 
 
 def _alone(pid: int, seconds: float) -> contextlib.AbstractContextManager[None]:
-    """Say alone whether a process is recorded, and for how long: who comes next goes by that.
+    """Lock a process against other haiprofs that would start, move or end its recording.
 
     Raises:
-        NotReachedError: others are at it for so long.
+        NotReachedError: others kept it locked for that long.
     """
     return turn(pid, time.monotonic() + seconds, "environ")
 
 
-def _from_inside(process: Found, wanted: Wanted) -> Attached:
+def _from_inside(process: Found, plan: RecordingPlan) -> Attached:
     for _ in range(_TRIES):
         try:
-            return _by_socket(process, wanted)
+            return _by_socket(process, plan)
         except ControlError as error:
             if error.reason not in ("unloaded", "gone"):
                 raise
-        if (made := _by_code(process, wanted)) is not None:
+        if (made := _by_code(process, plan)) is not None:
             return made
     text = f"process {process.pid}: its recordings keep starting and stopping; try again"
     raise ControlError("failed", text)
 
 
 def _own_end(seconds: float) -> float:
-    """Return the option ``time`` of a recording that we end after so many seconds.
+    """Return the option ``time`` of a recording that we end after ``seconds``.
 
-    Should nobody be there to do so, it ends by itself a little later. No two are the same, so that
-    each knows whether somebody has moved its end since.
+    If nobody is there to do so, it ends automatically a little later. No two values are the same,
+    so that each caller knows whether somebody has moved the end since.
     """
     return seconds + _SPARE_SECONDS + time.monotonic_ns() % 1_000_000 / 1e9
 
 
-def _by_socket(process: Found, wanted: Wanted) -> Attached:
+def _by_socket(process: Found, plan: RecordingPlan) -> Attached:
     path = socket_of(process.pid)
     status = ask(path, "status")
     leave = bool(status.get("brought"))
     if status["state"] == "idle":
         try:
-            room = _room_for(process.pid, wanted, ())
+            container = _container_folder_for(process.pid, plan, ())
         except NotReachedError as error:
             raise ControlError("denied", str(error)) from None
-        with _tidied(room) as log_dir:
-            given = wanted.given(log_dir)
-            status = ask(path, "start", given, timeout=_BEGIN_SECONDS)
-        run_dir = wanted.run_dir if room else Path(status["run_dir"])
-        return Attached(process, "socket", run_dir, room=room, _time=given["time"], _leave=leave)
-    if wanted.trace:
-        asked = {"seconds": wanted.seconds, "warmup": wanted.warmup}
-        ask(path, "trace", asked, timeout=_BEGIN_SECONDS)
+        with _tidied(container) as log_dir:
+            options = plan.start_options(log_dir)
+            status = ask(path, "start", options, timeout=_BEGIN_SECONDS)
+        run_dir = plan.run_dir if container else Path(status["run_dir"])
+        return Attached(
+            process, "socket", run_dir, container=container, _time=options["time"], _leave=leave
+        )
+    if plan.trace:
+        arguments = {"seconds": plan.seconds, "warmup": plan.warmup}
+        ask(path, "trace", arguments, timeout=_BEGIN_SECONDS)
     run_dir = Path(status["run_dir"])
     if not sees(process.pid, run_dir):
         run_dir = Path(f"/proc/{process.pid}/root{run_dir}")
-    moved = _lasting(path, status, wanted)
+    moved = _lasting(path, status, plan)
     return Attached(process, "socket", run_dir, began=False, _time=moved, _leave=leave)
 
 
-def _lasting(path: Path, status: Mapping[str, Any], wanted: Wanted) -> float | None:
-    """Have a recording go on for as long as is wanted; return its option ``time`` if it is ours."""
+def _lasting(path: Path, status: Mapping[str, Any], plan: RecordingPlan) -> float | None:
+    """Extend a recording to the planned end; return its option ``time`` if that is ours."""
     before = status["options"]["time"]
-    if not before:  # it goes on as long as the process
+    if not before:  # it lasts as long as the process
         return None
     begins_in = status["begins_in"]
     ends_in = status["ends_in"]
     left = begins_in + before if ends_in is None else ends_in
-    whole = _own_end(wanted.warmup + wanted.seconds)
-    # Who began it for a while ends it before it would end by itself.
+    whole = _own_end(plan.warmup + plan.seconds)
+    # Whoever began it for a while ends it before it would end automatically.
     if left >= whole:
         return None
     moved: float = whole - begins_in
@@ -351,32 +353,32 @@ def _lasting(path: Path, status: Mapping[str, Any], wanted: Wanted) -> float | N
     return moved
 
 
-def _by_code(process: Found, wanted: Wanted) -> Attached | None:
-    """Bring haiprof there and begin; None: somebody else had it record meanwhile."""
+def _by_code(process: Found, plan: RecordingPlan) -> Attached | None:
+    """Inject haiprof and begin; None: somebody else made it record meanwhile."""
     pid = process.pid
     job = python_of(pid)
     package = Path(haiprof.__file__).parent
-    room = _room_for(pid, wanted, (package,))
-    # Who brings haiprof brings the Python of its recorder, too.
-    mine = room is None and sees(pid, Path(sys.executable).resolve())
+    container = _container_folder_for(pid, plan, (package,))
+    # With haiprof comes the Python of its recorder, too.
+    mine = container is None and sees(pid, Path(sys.executable).resolve())
     python = (sys.executable, import_paths()) if mine else None
-    with _tidied(room) as log_dir, _message(pid) as answer:
-        given = wanted.given(log_dir)
+    with _tidied(container) as log_dir, _message(pid) as answer:
+        options = plan.start_options(log_dir)
 
         def run(path: str, modules: Sequence[str], bundle: str = "") -> str:
             code = _CODE.format(
                 path=path,
                 modules=modules,
                 lacking=_LACKING,
-                given=given,
-                told=answer.seen_at,
+                options=options,
+                answer=answer.seen_at,
                 python=python if path else None,
                 rest=_REST_SECONDS,
                 bundle=bundle,
             )
             ran.append(run_in(pid, code, _BEGIN_SECONDS))
             said = _heard(answer, _RECORD_SECONDS)
-            if not said and _records(pid, wanted.run):  # it is about to say so
+            if not said and _records(pid, plan.run):  # it is about to say so
                 said = _heard(answer, _BEGIN_SECONDS)
             if not said:
                 late = f"it did not begin to record within {_RECORD_SECONDS:g} s"
@@ -384,20 +386,20 @@ def _by_code(process: Found, wanted: Wanted) -> Attached | None:
             return said
 
         ran: list[Ran] = []
-        if room is None:
+        if container is None:
             with _bundle(pid, job) as modules:
                 said = run(_package_for(job), (), modules)
         else:
             said = run("", _MODULES)
             if said.startswith(_LACKING):
-                # The job may name any module of ours, to have it imported here and copied there.
+                # The job could name any module, to have it imported here and copied there.
                 lacking = [name for name in _MODULES if name in said.split()]
-                _give(pid, room, lacking, job)
+                _give(pid, container, lacking, job)
                 answer.write(bytes(ANSWER_BYTES))
-                said = run(room.package, ())
+                said = run(container.package, ())
         if said == RECORDED:
-            if room is not None:
-                room.leave()
+            if container is not None:
+                container.leave()
             return None
         if said != BEGAN:
             raise NotReachedError(
@@ -408,7 +410,12 @@ def _by_code(process: Found, wanted: Wanted) -> Attached | None:
             )
     frozen = sum(each.frozen_ns for each in ran)
     return Attached(
-        process, ran[0].way, wanted.run_dir, frozen_ns=frozen, room=room, _time=given["time"]
+        process,
+        ran[0].way,
+        plan.run_dir,
+        frozen_ns=frozen,
+        container=container,
+        _time=options["time"],
     )
 
 
@@ -417,12 +424,14 @@ def _records(pid: int, run: str) -> bool:
     try:
         status = ask(socket_of(pid), "status", timeout=_SAY_SECONDS)
     except ControlError as error:
-        return error.reason == "busy"  # with just that
+        return error.reason == "busy"  # just because of that
     return bool(status.get("run") == run)
 
 
-def _room_for(pid: int, wanted: Wanted, packages: Sequence[Path]) -> Room | None:
-    """Return a folder in the container of a process; None when it finds all that it needs here.
+def _container_folder_for(
+    pid: int, plan: RecordingPlan, packages: Sequence[Path]
+) -> ContainerFolder | None:
+    """Make a folder in the container of a process; None when it sees all that it needs here.
 
     Raises:
         NotReachedError: there can be none.
@@ -430,19 +439,19 @@ def _room_for(pid: int, wanted: Wanted, packages: Sequence[Path]) -> Room | None
     try:
         if same_root(pid):
             return None
-        wanted.log_dir.mkdir(parents=True, exist_ok=True)
-        seen = {f for f in (wanted.log_dir, *packages) if f == f.resolve() and sees(pid, f)}
-        if seen >= {wanted.log_dir, *packages}:
+        plan.log_dir.mkdir(parents=True, exist_ok=True)
+        seen = {f for f in (plan.log_dir, *packages) if f == f.resolve() and sees(pid, f)}
+        if seen >= {plan.log_dir, *packages}:
             return None
-        room = Room(pid, wanted.run)
-        if wanted.log_dir in seen and _is_of(pid, wanted.log_dir):
-            room.log_dir = str(wanted.log_dir)
-        return room
+        container = ContainerFolder(pid, plan.run)
+        if plan.log_dir in seen and _is_of(pid, plan.log_dir):
+            container.log_dir = str(plan.log_dir)
+        return container
     except OSError as error:
         raise NotReachedError(
             pid,
             "folder",
-            "it runs in a container that does not see our files, and it can be given none: "
+            "it runs in a container that does not see our files, and none can be copied there: "
             f"{error.filename}: {error.strerror}; do this as root, or give it a /tmp",
         ) from None
 
@@ -453,18 +462,18 @@ def _is_of(pid: int, folder: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _tidied(room: Room | None) -> Iterator[str]:
-    """Yield the folder of runs in a room; where it comes to nothing, nothing stays there."""
+def _tidied(container: ContainerFolder | None) -> Iterator[str]:
+    """Yield the folder of runs in a container; after a failure nothing stays there."""
     try:
-        yield room.log_dir if room is not None else ""
+        yield container.log_dir if container is not None else ""
     except BaseException:
-        if room is not None:
-            room.leave()
+        if container is not None:
+            container.leave()
         raise
 
 
-def _give(pid: int, room: Room, modules: Sequence[str], job: Python) -> None:
-    """Put modules into a room."""
+def _give(pid: int, container: ContainerFolder, modules: Sequence[str], job: Python) -> None:
+    """Copy modules into a container."""
     ours = this_python()
     if job != ours:
         raise NotReachedError(
@@ -481,9 +490,9 @@ def _give(pid: int, room: Room, modules: Sequence[str], job: Python) -> None:
     for name in modules:
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:
-            raise NotReachedError(pid, "refused", f"{name} is missing there, and here")
+            raise NotReachedError(pid, "refused", f"{name} is missing there and here")
         try:
-            room.give(Path(spec.origin).parent, wanted)
+            container.give(Path(spec.origin).parent, wanted)
         except OSError as error:
             raise NotReachedError(
                 pid, "folder", f"{name} cannot be copied into its container: {error.strerror}"
@@ -491,23 +500,27 @@ def _give(pid: int, room: Room, modules: Sequence[str], job: Python) -> None:
 
 
 def bring(attached: Sequence[Attached]) -> list[str]:
-    """Bring here what was written in containers, when all have ended; remove what was ours there.
+    """Copy here what was written in containers, when all have ended; remove our files there.
 
     Returns:
-        A line for each run that could not be brought, with where it is.
+        A line for each run that could not be copied, with its place.
     """
-    rooms = {each.room.key: (each, each.room) for each in attached if each.room is not None}
+    rooms = {
+        each.container.key: (each, each.container)
+        for each in attached
+        if each.container is not None
+    }
     said = []
-    for each, room in rooms.values():
+    for each, container in rooms.values():
         try:
-            room.bring(each.run_dir, _CLOSE_SECONDS if alive([each]) else 1.0)
+            container.bring(each.run_dir, _CLOSE_SECONDS if alive([each]) else 1.0)
         except OSError as error:
-            where = f"/proc/{each.process.pid}/root{room.log_dir}/{each.run_dir.name}"
+            where = f"/proc/{each.process.pid}/root{container.log_dir}/{each.run_dir.name}"
             reason = error.strerror or str(error)
             said.append(f"{each.process.label}: its run stays in its container ({reason}): {where}")
     for each in attached:
-        if each.room is not None:
-            each.room.leave()
+        if each.container is not None:
+            each.container.leave()
     return said
 
 
@@ -517,7 +530,7 @@ def _compiled_for(python: Python) -> str:
 
 
 def _package_for(python: Python) -> str:
-    """Return where our package lies, if it was built for that Python; else its own must serve."""
+    """Return where our package lies, if it was built for that Python; empty: its own must do."""
     package = Path(haiprof.__file__).parent
     built = list(package.glob(_compiled_for(python)))
     return str(package.parent) if built else ""
@@ -525,39 +538,39 @@ def _package_for(python: Python) -> str:
 
 @contextlib.contextmanager
 def _bundle(pid: int, job: Python) -> Iterator[str]:
-    """Yield where the process finds our modules in one file; empty: it reads each from its own.
+    """Yield the path of a bundle of our modules; empty: the process reads each from its own file.
 
     A free-threaded Python could read what the same version with the GIL has compiled, but may have
-    a haiprof of its own: the modules of ours would have its recorder look for the wrong package.
+    a haiprof of its own: with our modules its recorder would look for the wrong package.
     """
-    made = shared_file(pid, _FOLDERS, bundle.bundle()) if job == this_python() else None
-    if made is None:
+    file = shared_file(pid, _FOLDERS, bundle.bundle()) if job == this_python() else None
+    if file is None:
         yield ""
         return
-    with made:
-        yield made.seen_at
+    with file:
+        yield file.seen_at
 
 
 @contextlib.contextmanager
 def _message(pid: int) -> Iterator[SharedFile]:
-    """Make a file of zeros that the process can write over.
+    """Make a file of zeros that the process can overwrite.
 
-    It is gone as soon as nobody waits any more for what the process writes there.
+    It is removed as soon as nobody waits any more for what the process writes there.
     """
-    made = shared_file(pid, _FOLDERS, bytes(ANSWER_BYTES))
-    if made is None:
+    file = shared_file(pid, _FOLDERS, bytes(ANSWER_BYTES))
+    if file is None:
         raise NotReachedError(
             pid,
             "folder",
             "neither /tmp nor /dev/shm of it can be written from here, or they are full; do this "
             "as root, or make room",
         )
-    with made:
-        yield made
+    with file:
+        yield file
 
 
 def _heard(message: SharedFile, seconds: float) -> str:
-    """Return what is written there first; empty: nothing was in time."""
+    """Return the first line written there; empty: none was in time."""
     deadline = time.monotonic() + seconds
     pause = 0.001
     while time.monotonic() < deadline:
@@ -570,15 +583,15 @@ def _heard(message: SharedFile, seconds: float) -> str:
     return ""
 
 
-def _from_outside(process: Found, wanted: Wanted, why: str) -> Attached:
-    options, _ = resolve({"run": wanted.run, "log_dir": wanted.log_dir, **dict(wanted.options)})
+def _from_outside(process: Found, plan: RecordingPlan, why: str) -> Attached:
+    options, _ = resolve({"run": plan.run, "log_dir": plan.log_dir, **dict(plan.options)})
     try:
         user = Path(f"/proc/{process.pid}").stat().st_uid  # another rank of it may have made it
-        open_run_folder(wanted.run_dir, process.command, options, owners=[user])
-        until = time.monotonic() + wanted.warmup + _own_end(wanted.seconds)
+        open_run_folder(plan.run_dir, process.command, options, owners=[user])
+        until = time.monotonic() + plan.warmup + _own_end(plan.seconds)
         place = process.place
-        told = Note(
-            run_dir=str(wanted.run_dir),
+        note = Note(
+            run_dir=str(plan.run_dir),
             pid=process.pid,
             start_time=process.start_time,
             rank=place.rank,
@@ -591,15 +604,15 @@ def _from_outside(process: Found, wanted: Wanted, why: str) -> Attached:
         )
 
         def watch(rings: Path) -> Path:
-            note = write_note(rings, told)
-            start_recorder(rings, wanted.run_dir, options)
+            path = write_note(rings, note)
+            start_recorder(rings, plan.run_dir, options)
             ring_doorbell(rings)
-            return note
+            return path
 
-        note = in_ring_dir(wanted.run_dir, watch, tell)
+        path = in_ring_dir(plan.run_dir, watch, say_once)
     except OSError as error:
         raise AttachError(why_no_folder(error)) from None
-    return Attached(process, "outside", wanted.run_dir, why=why, _note=note)
+    return Attached(process, "outside", plan.run_dir, why=why, _note=path)
 
 
 def alive(attached: Sequence[Attached]) -> bool:

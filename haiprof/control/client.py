@@ -22,21 +22,21 @@ from haiprof.common import protocol
 from haiprof.common.owned_files import Folder
 from haiprof.errors import HaiprofError
 
-#: How long a process may take to answer when nobody says, s.
+#: How long a process may take to answer by default, s.
 TIMEOUT: Final = 5.0
-#: How long to wait before knocking again where too many are waiting, s.
+#: How long to wait before connecting again where too many are waiting, s.
 _AGAIN_SECONDS: Final = 0.02
 _CREDENTIALS: Final = struct.Struct("3i")
 
 
 class ControlError(HaiprofError):
-    """A process could not be asked, or its answer is no; ``str()`` of it is one line.
+    """A process could not be asked, or it refused; ``str()`` of it is one line.
 
     Attributes:
         reason: "gone" (there is no such process, or it has ended), "unloaded" (it has not loaded
             haiprof, or records nothing yet), "denied" (it is another user's), "busy" (it does not
             answer in time), "version" (its haiprof speaks another version of the protocol),
-            "refused" (its answer is no, with its reason) or "failed" (something broke).
+            "refused" (with its reason) or "failed" (something broke).
     """
 
     def __init__(self, reason: str, text: str) -> None:
@@ -57,8 +57,8 @@ def ask(
         path: its socket.
         request: "status", "start", "stop", "flush", "trace" or "set".
         arguments: of the request.
-        timeout: how long the answer may take, s. A request that its process has not begun to deal
-            with by then is not carried out.
+        timeout: how long the answer may take, s. A request that the process has not begun by then
+            is not carried out.
 
     Returns:
         The result; ``pid`` in it is the process as it is numbered here, not in its container.
@@ -70,17 +70,19 @@ def ask(
     deadline = time.monotonic() + timeout
     message = protocol.encode({"request": request, "arguments": dict(arguments or {})})
     with _connect(path, who, deadline) as connection:
-        told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        pid = _CREDENTIALS.unpack(told)[0]
+        credentials = connection.getsockopt(
+            socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
+        )
+        pid = _CREDENTIALS.unpack(credentials)[0]
         try:
-            with contextlib.suppress(BrokenPipeError):  # it may have refused us unheard
+            with contextlib.suppress(BrokenPipeError):  # it may have refused us without reading
                 protocol.send(connection, message, deadline)
             answer = protocol.receive(connection, deadline)
         except protocol.OtherVersion as error:
             raise ControlError("version", f"{who}: its haiprof speaks {error}{_SAME}") from None
         except protocol.BadMessage as error:
             if path.exists():
-                raise ControlError("failed", f"{who}: its answer is none: {error}") from None
+                raise ControlError("failed", f"{who}: invalid answer: {error}") from None
             raise ControlError("gone", f"{who} has ended") from None
         except TimeoutError:
             text = _why_silent(who, pid, timeout, read=_was_read(connection))
@@ -94,7 +96,7 @@ def ask(
         raise ControlError(reason, f"{who}: {answer.get('text', 'no reason is given')}{fix}")
     result = answer.get("result")
     if not isinstance(result, dict):
-        raise ControlError("failed", f"{who}: its answer is none: {answer!r:.200}")
+        raise ControlError("failed", f"{who}: invalid answer: {answer!r:.200}")
     if pid > 0:
         result["pid"] = pid
     return result
@@ -118,7 +120,7 @@ def _connect(path: Path, who: str, deadline: float) -> socket.socket:
                 connection.connect(f"/proc/self/fd/{listener}")
             except BlockingIOError:  # too many are waiting
                 if time.monotonic() >= deadline:
-                    text = f"{who}: too many others wait for an answer of it; try again"
+                    text = f"{who}: too many others wait for its answer; try again"
                     raise ControlError("busy", text) from None
                 time.sleep(_AGAIN_SECONDS)
             except OSError as error:
@@ -153,11 +155,11 @@ def _why_silent(who: str, pid: int, timeout: float, *, read: bool) -> str:
     said = f"{who} does not answer within {timeout:g} s, so nothing was changed: "
     if read:
         said = (
-            f"{who} has begun with it, but does not answer within {timeout:g} s; look with "
-            "haiprof ps what became of it: "
+            f"{who} has begun with it, but does not answer within {timeout:g} s; check with "
+            "haiprof ps for the outcome: "
         )
     if _state(pid) in ("T", "t"):
-        return f"{said}it is stopped; let it go on with kill -CONT {pid}"
+        return f"{said}it is stopped; resume it with kill -CONT {pid}"
     return (
         f"{said}its Python is busy in code that keeps the interpreter's lock (GIL), or the machine "
         "is; try again, or allow more time"

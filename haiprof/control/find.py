@@ -1,7 +1,7 @@
 """Finds the processes of a job that runs on this node: by pid, script, task, or container.
 
-Only /proc is read. What counts is what a process was started as: its command line and its
-environment at that time, which the launcher wrote.
+Only /proc is read. A process is identified by the command line and the environment that it was
+started with, which the launcher wrote.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LAUNCHERS: Final = frozenset(
     }
 )  # fmt: skip
 _SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh", "fish", "env", "sudo", "timeout"})
-#: Of a container's id, which is 64 characters, so many say which one is meant.
+#: A container's id has 64 characters; this many identify it.
 _CONTAINER_PREFIX: Final = 12
 
 
@@ -45,23 +45,23 @@ class Found(NamedTuple):
 
     @property
     def label(self) -> str:
-        """How it is told from the others: its rank, if a launcher gave it one, and its pid."""
+        """What distinguishes it: its rank, if a launcher gave it one, and its pid."""
         rank = f"rank {self.place.rank}, " if self.place.launched else ""
         return f"{rank}pid {self.pid}"
 
 
 def find(what: str) -> list[Found]:
-    """Return the processes that ``what`` means, by rank.
+    """Return the processes that match ``what``, by rank.
 
     Args:
         what: a pid; the name or path of a script or of a module (``train.py``); a task id, as
             launchers put it into the environment; or the id of a container, 12 characters at
-            least. What is a pid of nobody may still be a task id.
+            least. A number that is no pid may still be a task id.
 
     Returns:
-        None of haiprof's own processes, no launcher of those that are meant, no shell, and of a
-        process and the workers that it forked only the former. Of a pid that is a launcher, the
-        ranks beneath it. Empty when there is none.
+        No process of haiprof's own, no launcher of the matching ones, no shell, and of a process
+        and the workers that it forked only the former. For the pid of a launcher, the ranks
+        beneath it. Empty when none matches.
     """
     everybody = list(_everybody())
     by_pid = {process.pid: process for process in everybody}
@@ -87,7 +87,7 @@ def _of_pid(process: Found, everybody: Iterable[Found]) -> list[Found]:
 
 
 def _ranks(chosen: list[Found]) -> list[Found]:
-    """Leave out launchers, ourselves, and what another of them forked; sort the rest by rank."""
+    """Leave out launchers, ourselves, and forks of others among them; sort the rest by rank."""
     own = _ancestors(os.getpid())
     chosen = [p for p in chosen if p.pid not in own and not _starts_others(p)]
     by_pid = {process.pid: process for process in chosen}
@@ -198,8 +198,8 @@ def _starts_others(process: Found) -> bool:
 
 
 def _tasks(pid: int) -> set[str]:
-    told = _environment(pid)
-    return {told[name] for name in _TASKS if name in told}
+    environment = _environment(pid)
+    return {environment[name] for name in _TASKS if name in environment}
 
 
 def _in_container(pid: int, what: str) -> bool:

@@ -1,4 +1,4 @@
-"""Python code that a running process executes, once, without having been prepared for it.
+"""Runs Python code once in a running process that was not prepared for it.
 
 Python from 3.14 on has a way of its own, :func:`sys.remote_exec`, between interpreters of one minor
 version, both with the GIL or both without, that see the same files. All others are reached by our
@@ -32,24 +32,24 @@ _T = TypeVar("_T")
 
 #: The oldest Python that haiprof works in.
 _OLDEST: Final = (3, 10)
-#: How often it is looked whether others are done, s.
+#: How often to check whether others are done, s.
 _TURN_SECONDS: Final = 0.002
-#: How long another tracer may have it before it is taken for one that stays, s.
+#: How long another tracer may stay before we take it for a permanent one, s.
 _TRACED_SECONDS: Final = 1.0
 #: A process younger than this (s) may still be loading its interpreter.
 _YOUNG_SECONDS: Final = 5.0
-#: What passes by itself in a process that is just starting.
+#: Reasons that pass automatically in a process that is just starting.
 _PASSING: Final = frozenset({"starting", "vfork"})
-#: Where a script may lie that the process is to read.
+#: Folders for a script that the process is to read.
 _FOLDERS: Final = ("/tmp", "/dev/shm", "/var/tmp")
 _SCRIPT: Final = "run.py"
 
 # The job's __main__ keeps its names. A child that the process forks meanwhile has what is queued
-# too, and is not meant. What is raised must not reach the job, but a Ctrl-C is the job's: it comes
+# too, but must not run it. Exceptions must not reach the job, but a Ctrl-C is the job's: it comes
 # again when our code is done with. An interpreter that is ending runs nothing: what the code would
 # load and start there can crash the process. While the interpreter still imports site, few modules
 # are whole and sys.path is not complete: then the code runs at the first call or return after that,
-# and until then the process has a descriptor that tells us.
+# and until then the process keeps a descriptor open, which we see.
 _AROUND: Final = """\
 def run():
     try:
@@ -66,7 +66,7 @@ def starting():
     return getattr(spec, '_initializing', False)
 
 def run_later(run, starting):
-    tells = posix.memfd_create({name}, 1)
+    pending = posix.memfd_create({name}, 1)
     until = time.monotonic() + {seconds}
     def later(frame, event, argument):
         late = time.monotonic() > until
@@ -74,7 +74,7 @@ def run_later(run, starting):
             sys.setprofile(None)
             if not late:
                 run()
-            posix.close(tells)
+            posix.close(pending)
     sys.setprofile(later)
 
 try:
@@ -93,7 +93,7 @@ except OSError:
 """
 
 _FIXES: Final = {
-    "stopped": "let it go on: kill -CONT {pid}",
+    "stopped": "resume it: kill -CONT {pid}",
     "traced": "end that first",
     "seccomp": "start it with haiprof run",
     "vfork": "try again in a moment",
@@ -102,10 +102,10 @@ _FIXES: Final = {
     "old": "haiprof works with Python 3.10 and later",
     "starting": "try again in a moment",
     "memory": "start it with haiprof run",
-    "busy": "try again, or look with py-spy what it does",
+    "busy": "try again, or see with py-spy what it does",
     "full": "try again in a moment",
     "disabled": "start it without PYTHON_DISABLE_REMOTE_DEBUG, or with haiprof run",
-    "late": "wait until what it does is over, or give it more time",
+    "late": "wait until it is done with that, or allow more time",
 }
 
 
@@ -132,7 +132,7 @@ class NotReachedError(HaiprofError):
 
 @dataclass(frozen=True)
 class Python:
-    """Which Python a process runs: what was compiled for one serves no other.
+    """Which Python a process runs: code compiled for one does not work in another.
 
     Attributes:
         version: major and minor.
@@ -148,7 +148,7 @@ class Python:
 
 
 def this_python() -> Python:
-    """Return the one that runs this."""
+    """Return the Python that runs this."""
     return Python(sys.version_info[:2], "t" in sys.abiflags)
 
 
@@ -157,8 +157,8 @@ class Ran:
     """Code has run to its end in another process.
 
     Attributes:
-        way: what brought it there.
-        frozen_ns: how long one thread of the process stood for it, in all; ns.
+        way: how it was injected.
+        frozen_ns: how long one thread of the process was stopped for it, in all; ns.
     """
 
     way: Literal["remote_exec", "injector"]
@@ -168,7 +168,7 @@ class Ran:
 def run_in(pid: int, code: str, timeout: float = 10.0) -> Ran:
     """Have the main thread of a process run Python code, once, and wait until it has.
 
-    The code has a name space of its own. What it raises is told in one line on the process's
+    The code has a name space of its own. What it raises is reported in one line on the process's
     stderr and goes no further. Whatever is raised here, the code does not run later.
 
     Args:
@@ -180,7 +180,7 @@ def run_in(pid: int, code: str, timeout: float = 10.0) -> Ran:
         NotReachedError: the process cannot be reached, or did not run the code in time.
     """
     deadline = time.monotonic() + timeout
-    with turn(pid, deadline):  # else another of us seems to be a debugger that has it
+    with turn(pid, deadline):  # else another haiprof would look like a debugger
         python = _python_when_there(pid, deadline)
         if python.version >= (3, 14) and python == this_python():
             with _folder_of_both(pid) as folder:
@@ -191,23 +191,23 @@ def run_in(pid: int, code: str, timeout: float = 10.0) -> Ran:
 
 @contextlib.contextmanager
 def turn(pid: int, deadline: float, file: str = "maps") -> Iterator[None]:
-    """Reach a process alone: wait until nobody else of us, of any user, is at it.
+    """Lock a process against other haiprofs, of any user; wait until none is at it.
 
     A thread that is about to take what one has queued holds the lock of that queue for a moment.
-    Who stops it just then, and has it queue more, has it wait for itself for ever.
+    Stopping it just then and making it queue more would deadlock it.
 
     Args:
         pid: the process.
         deadline: how long to wait (CLOCK_MONOTONIC, s).
-        file: of those in its folder of /proc, the one whose turns they are.
+        file: the file in its folder of /proc that is locked.
 
     Raises:
         NotReachedError: others are at it for longer.
     """
     try:
-        # Only who may read a process can open this, and so keep others waiting.
+        # Only a user who may read the process can open this, and so keep others waiting.
         process = os.open(f"/proc/{pid}/{file}", os.O_RDONLY)
-    except OSError:  # whatever reaches for it says why
+    except OSError:  # reaching for it will say why
         yield
         return
     try:
@@ -216,7 +216,7 @@ def turn(pid: int, deadline: float, file: str = "maps") -> Iterator[None]:
                 fcntl.flock(process, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except OSError as error:
-                if error.errno != errno.EWOULDBLOCK:  # a kernel that locks nothing there
+                if error.errno != errno.EWOULDBLOCK:  # a kernel without locks there
                     break
             if time.monotonic() > deadline:
                 raise NotReachedError(pid, "busy", "another haiprof is at it")
@@ -231,7 +231,7 @@ def turn(pid: int, deadline: float, file: str = "maps") -> Iterator[None]:
 def why_not(pid: int) -> str | None:
     """Say in one line why code cannot be run in a process; None when nothing is in the way.
 
-    Looks only: nothing runs in the process and none of its threads is stopped.
+    Read-only: nothing runs in the process and none of its threads is stopped.
     """
     try:
         python_of(pid)
@@ -250,7 +250,7 @@ def python_of(pid: int) -> Python:
     if version != 0:
         found = (version >> 24, version >> 16 & 0xFF)
     else:
-        # Before 3.11 no symbol tells; the name of the library or of the program does.
+        # Before 3.11 no symbol says; the name of the library or of the program does.
         named = re.search(r"python(\d)\.(\d+)", Path(library).name)
         if named is None:
             named = re.search(r"python(\d)\.(\d+)", _mapped(pid))
@@ -285,7 +285,7 @@ def _by_injector(pid: int, code: str, deadline: float) -> Ran:
 
 
 def _untraced(pid: int, look: Callable[[], _T]) -> _T:
-    """Look at a process, between two looks of another who stops it for each, as py-spy does."""
+    """Inspect a process, between two stops by another tracer such as py-spy."""
     until = time.monotonic() + _TRACED_SECONDS
     while True:
         try:
@@ -308,7 +308,7 @@ def _queue(pid: int, injection: _core.Injection, deadline: float) -> None:
 
 
 def _by_remote_exec(pid: int, code: str, folder: Folder, deadline: float) -> Ran:
-    # The script takes itself away when it has run, which tells us.
+    # The script removes itself when it has run, which we see.
     name = _unique_name()
     script = folder.path / _SCRIPT
     text = _around(pid, code, name, deadline) + _LAST.format(script=ascii(str(script)))
@@ -352,7 +352,7 @@ def _remote_exec(pid: int, script: str) -> None:
     except PermissionError as error:
         raise NotReachedError(pid, "permission", f"its memory cannot be written: {error}") from None
     except (RuntimeError, OSError) as error:
-        python_of(pid)  # it may have ended: that tells so
+        python_of(pid)  # raises if it has ended
         if any(what in str(error) for what in ("main thread", "running interpreter")):
             text = "its interpreter is starting or ending"
             raise NotReachedError(pid, "starting", text) from None
@@ -361,7 +361,7 @@ def _remote_exec(pid: int, script: str) -> None:
 
 @contextlib.contextmanager
 def _folder_of_both(pid: int) -> Iterator[Folder | None]:
-    """Make a folder that both see at the same path, and remove it again; None: there is none."""
+    """Make a folder that both see at the same path, and remove it afterwards; None: no such one."""
     for parent in _FOLDERS:
         try:
             theirs = Path(f"/proc/{pid}/root{parent}").stat()
@@ -473,7 +473,7 @@ def _where_it_is(pid: int) -> str:
         text = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2]
         state = text.split()[0].decode("ascii")
     doing = "runs C code" if state == "R" else "waits in a system call"
-    return f"its main thread does not come to Python code: it {doing}"
+    return f"its main thread does not reach Python code: it {doing}"
 
 
 def _permission_fix(pid: int) -> str:

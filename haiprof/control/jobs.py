@@ -30,15 +30,15 @@ _AT_ONCE: Final = 32
 RECORDING: Final = "recording"
 WARMING_UP: Final = "warming up"
 IDLE: Final = "idle"
-#: It is there and says nothing; ``why`` says what is known of the reason.
+#: It lives but does not answer; ``why`` gives the known reason.
 SILENT: Final = "not answering"
-#: The process has gone, and its ring waits for a recorder.
+#: The process has ended, and its ring waits for a recorder.
 NOT_CLOSED: Final = "ended, not closed"
 #: It records nothing itself.
 OUTSIDE: Final = "watched from outside"
 
-#: What the answer to a status says of a process, and of which types that is.
-_TOLD: Final[dict[str, tuple[type, ...]]] = {
+#: Fields of a status answer that describe a process, and their types.
+_FIELDS: Final[dict[str, tuple[type, ...]]] = {
     "pid": (int,),
     "state": (str,),
     "run": (str, NoneType),
@@ -56,20 +56,20 @@ _R = TypeVar("_R")
 
 @dataclass(slots=True)
 class Process:
-    """One process. ``None`` is what nobody says.
+    """One process. ``None`` is unknown.
 
     Attributes:
-        pid: as it is numbered here.
+        pid: in our namespace.
         state: "recording", "warming up", "armed" (it records as soon as it trains), "idle",
             "not answering", "ended, not closed" or "watched from outside".
-        user: whose it is.
+        user: its owner.
         run: its run, and ``run_dir`` its folder.
-        node: its machine, as its folders are named.
+        node: its machine's name, as in folder names.
         rank: of its job.
         since_ns: since when it records (UTC, ns).
-        recorder: pid of its run's recorder, as it is numbered in the namespace of the job.
+        recorder: pid of its run's recorder, in the namespace of the job.
         script: what it runs.
-        socket: where it is asked; None: it cannot be.
+        socket: where to ask it; None: it cannot be asked.
         why: the reason of a state that is not as it should be.
     """
 
@@ -88,24 +88,24 @@ class Process:
 
     @property
     def name(self) -> str:
-        """Its node and rank, as its folder is called."""
+        """Its node and rank, as in its folder's name."""
         rank = "-" if self.rank is None else self.rank
         return f"{self.node or '?'}#{rank}"
 
-    def told(self) -> dict[str, Any]:
-        """Return it for JSON."""
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON takes it."""
         return {k: str(v) if isinstance(v, Path) else v for k, v in asdict(self).items()}
 
 
 class NotFound(HaiprofError):
-    """No process is meant; ``str()`` of it is one line."""
+    """No process matches; ``str()`` of it is one line."""
 
 
 class Ambiguous(HaiprofError):
-    """Several runs may be meant; ``str()`` of it is one line that names them."""
+    """Several runs match; ``str()`` of it is one line that names them."""
 
     def __init__(self, target: str, runs: Sequence[str]) -> None:
-        super().__init__(f"{target} is what several runs run: {', '.join(runs)}; name one of them")
+        super().__init__(f"{target} matches several runs: {', '.join(runs)}; name one of them")
         self.runs = runs
 
 
@@ -116,7 +116,7 @@ def processes(timeout: float = _STATUS_SECONDS) -> list[Process]:
         timeout: how long each may take to say who it is, s; they are asked at once.
     """
     found = [p for p in at_once(lambda path: _asked(path, timeout), sockets()) if p is not None]
-    # What says nothing has a ring that tells who it is; and so has what cannot be asked.
+    # A process that does not answer, or cannot be asked, is known by its ring.
     for known in _rings():
         same = [p for p in found if p.pid == known.pid and p.user == known.user]
         if not same:
@@ -127,7 +127,7 @@ def processes(timeout: float = _STATUS_SECONDS) -> list[Process]:
     return sorted(found, key=lambda p: (p.run or "~", p.node or "", _or_last(p.rank), p.pid))
 
 
-def meant(target: str, timeout: float = _STATUS_SECONDS) -> list[Process]:
+def matching(target: str, timeout: float = _STATUS_SECONDS) -> list[Process]:
     """Return the processes of a run (its name or folder), of a script, or the one with that pid.
 
     Raises:
@@ -140,7 +140,7 @@ def meant(target: str, timeout: float = _STATUS_SECONDS) -> list[Process]:
         one = _asked(path, timeout)
         if one is None:
             if Path(f"/proc/{target}").exists():
-                text = f"process {target} does not answer at its socket: it records no more"
+                text = f"process {target} does not answer at its socket: it no longer records"
                 raise ControlError("failed", text)
             raise ControlError("gone", f"there is no process {target}")
         return [one]
@@ -172,28 +172,29 @@ def _asked(path: Path, timeout: float) -> Process | None:
     user = _user(path)
     pid = int(path.name.partition("@")[0])
     try:
-        told = ask(path, "status", timeout=timeout)
+        answer = ask(path, "status", timeout=timeout)
     except ControlError as error:
         if error.reason == "gone":
             return None
         return Process(pid, SILENT, user, socket=path, why=str(error))
-    if not _is_answer(told):
-        why = f"process {pid}: its answer is none: it does not say who it is"
+    if not _is_answer(answer):
+        why = f"process {pid}: invalid answer: it does not say who it is"
         return Process(pid, SILENT, user, socket=path, why=why)
-    said: dict[str, Any] = {name: told.get(name) for name in _TOLD}
-    return Process(**said, user=user, socket=path)
+    fields: dict[str, Any] = {name: answer.get(name) for name in _FIELDS}
+    return Process(**fields, user=user, socket=path)
 
 
-def _is_answer(told: Mapping[str, Any]) -> bool:
-    """Whether it is what a process says of itself: another user's program may say anything."""
+def _is_answer(answer: Mapping[str, Any]) -> bool:
+    """Check the types: another user's program may send anything."""
     return all(
-        type(value := told.get(name)) in types and (type(value) is not int or 0 <= value < 1 << 63)
-        for name, types in _TOLD.items()
+        type(value := answer.get(name)) in types
+        and (type(value) is not int or 0 <= value < 1 << 63)
+        for name, types in _FIELDS.items()
     )
 
 
 def _rings() -> Iterator[Process]:
-    """Yield who has a ring, or is watched from outside."""
+    """Yield the processes that have a ring, or are observed from outside."""
     for user_folder in users_folders(Path("/")):
         for folder in _entries(user_folder):
             if folder.name.startswith("."):
@@ -217,7 +218,7 @@ def _of_ring(ring: Path) -> Process | None:
         return None
     header = reader.header
     if not of_this_namespace(ring.parent.name):
-        return None  # a container's, whose numbers mean nothing here
+        return None  # a container's, with pids that mean nothing here
     alive = process_is_alive(header["pid"], header["start_time"])
     if alive and reader.closed:
         return None  # its recorder is about to take it away
@@ -230,7 +231,7 @@ def _of_ring(ring: Path) -> Process | None:
         node=header["node"],
         rank=header["rank"],
         since_ns=header["created_ns"],
-        why="" if alive else "its recorder writes it out; if there is none: haiprof recover",
+        why="" if alive else "its recorder will write it out; if there is none: haiprof recover",
     )
 
 
@@ -238,24 +239,24 @@ def _of_note(path: Path) -> Process | None:
     if not is_note(path):
         return None
     try:
-        told = read_note(path)
+        note = read_note(path)
     except (OSError, ValueError):
         return None
-    run_dir = Path(told.run_dir)
+    run_dir = Path(note.run_dir)
     if not of_this_namespace(path.parent.name):
         return None
-    if not process_is_alive(told.pid, told.start_time):
+    if not process_is_alive(note.pid, note.start_time):
         return None  # its recorder is about to take it away
     return Process(
-        pid=told.pid,
+        pid=note.pid,
         state=OUTSIDE,
         user=_user(path),
         run=run_dir.name,
-        run_dir=told.run_dir,
+        run_dir=note.run_dir,
         node=node_name(),
-        rank=told.rank,
-        since_ns=told.created_ns,
-        why=told.why,
+        rank=note.rank,
+        since_ns=note.created_ns,
+        why=note.why,
     )
 
 

@@ -1,4 +1,4 @@
-"""A file of ours in a folder of a process, by which we and the process pass something on.
+"""A file of ours in a folder of a process, to exchange data with it.
 
 The process, and whoever else runs in its container, can do to the folder what they like. So the
 file is opened once, when it is created, and never again by its name.
@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from haiprof.common.owned_files import Folder
-from haiprof.control.room import acting_as_user_of
+from haiprof.control.container_folder import acting_as_user_of
 
 
 class SharedFile:
@@ -51,11 +51,11 @@ class SharedFile:
             done += os.pwrite(self._fd, view[done:], done)
 
     def read(self, most: int) -> bytes:
-        """Return what is in it from its beginning, at most so many bytes."""
+        """Return its content from the beginning, at most ``most`` bytes."""
         return os.pread(self._fd, most, 0)
 
     def reachable(self) -> bool:
-        """Say whether the process may still write it: both are there."""
+        """Say whether the process can still write it: both exist."""
         try:
             Path(f"/proc/{self._pid}/root").stat()
             return os.fstat(self._fd).st_nlink > 0
@@ -80,14 +80,14 @@ class SharedFile:
 
 
 def shared_file(pid: int, folders: Sequence[str], content: bytes) -> SharedFile | None:
-    """Make a file in the first of these folders of a process that takes it; None: none does."""
+    """Make a file in the first possible of these folders of a process; None: nowhere."""
     for seen_in in folders:
         with contextlib.suppress(OSError):
             folder = Folder.at(Path(f"/proc/{pid}/root/{seen_in}"))
-            made = SharedFile(pid, folder, seen_in)
+            file = SharedFile(pid, folder, seen_in)
             try:
-                made.write(content)
-                return made
+                file.write(content)
+                return file
             except OSError:  # it is full
-                made.remove()
+                file.remove()
     return None

@@ -48,11 +48,11 @@ def socket_of(pid: int) -> Path:
         raise ControlError("gone", f"there is no process {pid}") from None
     lines = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
     inner = lines.get("NSpid", str(pid)).split()[-1]
-    told = os.environ.get(SHM_VARIABLE, "")
+    folders = os.environ.get(SHM_VARIABLE, "")
     try:
         environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         namespace = Path(f"/proc/{pid}/ns/pid").stat().st_ino
-        # Where this process sees it, if it does: what is in another user's root is closed to us.
+        # Through this process's root, if the same: another user's root is closed to us.
         root = Path("/") if same_root(pid) else Path(f"/proc/{pid}/root")
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ESRCH):
@@ -61,8 +61,8 @@ def socket_of(pid: int) -> Path:
         raise ControlError("denied", text) from None
     for word in environment:
         if word.startswith(SHM_VARIABLE.encode() + b"=") and not word.endswith(b"="):
-            told = os.fsdecode(word.partition(b"=")[2])
-    for folder in _folders(root, told):
+            folders = os.fsdecode(word.partition(b"=")[2])
+    for folder in _folders(root, folders):
         for name in (inner, f"{inner}@{namespace:x}"):
             if (folder / name).is_socket():
                 return folder / name
@@ -95,21 +95,21 @@ def _roots() -> Iterator[Path]:
                     yield entry / "root"
 
 
-def users_folders(root: Path, told: str | None = None) -> Iterator[Path]:
+def users_folders(root: Path, folders: str | None = None) -> Iterator[Path]:
     """Yield the folders of rings and sockets of the users whose processes we may ask.
 
     Args:
         root: ``/``, or what is that to a process in a container.
-        told: what ``HAIPROF_SHM_DIR`` is there; as here if None.
+        folders: what ``HAIPROF_SHM_DIR`` is there; as here if None.
     """
     uid = os.getuid()
     users = [uid] if uid else sorted({0, *_logged_in(root)})
-    bases = dict.fromkeys(base for user in users for base in folders_for_rings(told, user))
+    bases = dict.fromkeys(base for user in users for base in folders_for_rings(folders, user))
     for base in bases:
         here = root / str(base).lstrip("/")
         for name in names_of_roots(here, uid or None):
             with contextlib.suppress(OSError):
-                # Another user's under our name is no place to look for our processes.
+                # A folder under our name that is another user's is not ours.
                 if not uid or (here / name).lstat().st_uid == uid:
                     yield here / name
 
@@ -120,8 +120,8 @@ def _logged_in(root: Path) -> list[int]:
     return []
 
 
-def _folders(root: Path, told: str | None = None) -> Iterator[Path]:
-    for user in users_folders(root, told):
+def _folders(root: Path, folders: str | None = None) -> Iterator[Path]:
+    for user in users_folders(root, folders):
         folder = user / CONTROL_FOLDER
         with contextlib.suppress(OSError):
             about = folder.lstat()

@@ -1,1 +1,1 @@
-"""Writes what a run tells for other programs."""
+"""Writes runs in the formats of other programs."""

@@ -49,27 +49,27 @@ def chosen(analyzer: Analyzer, rank: int | None, *, nodes: bool = True) -> list[
 
     Args:
         analyzer: the run.
-        rank: whose, and its node's; None for all.
-        nodes: whether nodes are wanted too.
+        rank: this one and its node only; None for all.
+        nodes: whether to include nodes.
 
     Raises:
         HaiprofError: there is no such rank.
     """
-    made = _of(analyzer, rank, nodes, deep=False)
-    if rank is not None and all(each.process.rank != rank for each in made):
+    processes = _of(analyzer, rank, nodes, deep=False)
+    if rank is not None and all(each.process.rank != rank for each in processes):
         known = ", ".join(map(str, analyzer.ranks[:20])) or "none"
         raise HaiprofError(f"--rank {rank}: the run has no such rank: it has {known}")
     deep = analyzer.deep
     if deep is not None and deep is not analyzer:
-        made += [
+        processes += [
             replace(each, label=f"{each.label}, deep trace")
             for each in _of(deep, rank, nodes, deep=True)
         ]
-    return made
+    return processes
 
 
 def traced(analyzer: Analyzer, rank: int | None) -> list[Chosen]:
-    """Return each process that is no node by what knows most of it: its deep traces, or itself.
+    """Return each process that is not a node: its deep traces if any, else itself.
 
     Raises:
         HaiprofError: there is no such rank.
@@ -83,33 +83,33 @@ def done(
     analyzer: Analyzer,
     work: Callable[..., _Result],
     jobs: Sequence[tuple[Any, ...]],
-    told: Callable[[str], None] | None,
+    on_process: Callable[[str], None] | None,
 ) -> Iterator[tuple[Chosen, _Result]]:
-    """Yield each process with what was made of it: one by one, or by the run's executor.
+    """Yield each process with the result of its work: one by one, or by the run's executor.
 
     Args:
         analyzer: the run.
-        work: can be pickled; is called with each of the jobs.
-        jobs: a :class:`Chosen` each, and what its work needs besides.
-        told: is called with each process's label when it is done.
+        work: called with each of the jobs; must be picklable.
+        jobs: a :class:`Chosen` each, and further arguments of its work.
+        on_process: called with each process's label when it is done.
 
     Raises:
-        OSError: what the work failed with; of another failure the process is left out and named.
+        OSError: of the work. After any other failure the process is left out and named.
     """
-    whose = [(job[0].process, job) for job in jobs]
-    for (_, job), (made, problems, failed) in analyzer.each(functools.partial(_do, work), whose):
+    pairs = [(job[0].process, job) for job in jobs]
+    for (_, job), (result, problems, failed) in analyzer.each(functools.partial(_do, work), pairs):
         analyzer.note(problems)
         if failed is not None:
             raise failed
-        if told is not None:
-            told(job[0].label)
-        yield job[0], made
+        if on_process is not None:
+            on_process(job[0].label)
+        yield job[0], result
 
 
 def _do(
-    work: Callable[..., Any], whose: tuple[Process, Sequence[Any]]
+    work: Callable[..., Any], pair: tuple[Process, Sequence[Any]]
 ) -> tuple[Any, list[str], OSError | None]:
-    each, *more = whose[1]
+    each, *more = pair[1]
     try:
         return work(each, *more), each.problems, None
     except OSError as error:  # a disk that is full is so for all

@@ -60,7 +60,7 @@ _MEMORY: Final = {
     "cpu": 0, "cuda": 1, "hip": 6, "xla": 9, "xpu": 12, "mps": 13, "meta": 14, "hpu": 15,
     "ipu": 18, "mtia": 19, "privateuse1": 20,
 }  # fmt: skip
-#: Rows of a device's lanes that are no streams.
+#: Rows of a device's lanes that are not streams.
 _STAGES: Final = 100_000
 _STEP: Final = r"ProfilerStep#\d{1,9}"
 #: Stands for the host where the process's own number is not known, or is a device's.
@@ -82,19 +82,19 @@ def write(
     analyzer: Analyzer,
     place: Path,
     rank: int | None = None,
-    told: Callable[[str], None] | None = None,
+    on_process: Callable[[str], None] | None = None,
     ending: str = ".json.gz",
 ) -> list[Path]:
     """Write a file, or a folder with one for each process; return the files.
 
-    Of a run with deep traces in its folders these are written: they know more.
+    Of a run with deep traces in its folders these are written: they have more.
 
     Args:
         analyzer: the run.
         place: must not be there; a name that ends in ``.json`` or ``.json.gz`` is a file, which
             holds one process.
         rank: this one only.
-        told: is called with each process's label before it is written.
+        on_process: called with each process's label before it is written.
         ending: of the names of files in a folder.
 
     Raises:
@@ -115,17 +115,17 @@ def write(
             partial.mkdir()
         files = [partial if name is None else partial / name for name in names]
         jobs = [(each, file, base) for each, file in zip(processes, files, strict=True)]
-        written = [file for _, file in done(analyzer, write_file, jobs, told)]
+        written = [file for _, file in done(analyzer, write_file, jobs, on_process)]
     return [place if alone else place / file.name for file in written]
 
 
 def distinct_names(processes: Sequence[Chosen]) -> list[str]:
     """Return a name for each process's file, without an ending."""
-    made: list[str] = []
+    names: list[str] = []
     for each in processes:
         name = safe_name(each.label.replace(",", "").replace(" ", "_")) or "process"
-        made.append(name if name not in made else f"{name}_{len(made)}")
-    return made
+        names.append(name if name not in names else f"{name}_{len(names)}")
+    return names
 
 
 def base_of(processes: Sequence[Chosen]) -> int:
@@ -149,7 +149,7 @@ def write_file(each: Chosen, file: Path, base: int, for_plugin: bool = False) ->
         each: the process.
         file: must not be there; is compressed if its name ends in ``.gz``.
         base: ns since the epoch that times count from.
-        for_plugin: leave out what the TensorBoard plugin takes amiss: steps as a device saw them,
+        for_plugin: leave out what the TensorBoard plugin misreads: steps as a device saw them,
             which it counts as further steps, and kinds of memory that end it.
     """
     with target.opened(file) as out:
@@ -183,9 +183,9 @@ class _File:
 
     def _header(self) -> str:
         process, trace = self._each.process, self._each.process.trace
-        told: dict[str, Any] = {"schemaVersion": 1}
+        header: dict[str, Any] = {"schemaVersion": 1}
         gpus = {gpu.device: gpu for gpu in process.gpus if gpu.device is not None}
-        told["deviceProperties"] = [
+        header["deviceProperties"] = [
             {"id": device, **_properties(gpus.get(device))}
             for device in range(max(gpus, default=-1) + 1)
         ]
@@ -195,12 +195,12 @@ class _File:
                 distributed.setdefault(name, value)
         if distributed:
             # HTA looks for "rank" with a blank before the number, as json.dumps has it.
-            told["distributedInfo"] = distributed
-        told["host_name"] = process.host
-        told["baseTimeNanoseconds"] = self._base
-        told["displayTimeUnit"] = "ms"
-        told["traceName"] = self._each.label
-        return json.dumps(told)[:-1] + ', "traceEvents": ['
+            header["distributedInfo"] = distributed
+        header["host_name"] = process.host
+        header["baseTimeNanoseconds"] = self._base
+        header["displayTimeUnit"] = "ms"
+        header["traceName"] = self._each.label
+        return json.dumps(header)[:-1] + ', "traceEvents": ['
 
     # -- tables ----------------------------------------------------------------------------------
 
@@ -214,11 +214,11 @@ class _File:
         named = pl.when(step & ~name.str.contains(f"^(?:{_STEP})$")).then(
             pl.format("ProfilerStep#{}", "step")
         )
-        told = _told(collectives, "host", ("start", "duration", "thread"))
+        arguments = _communication(collectives, "host", ("start", "duration", "thread"))
         known = [*_HOST, "step", "user"]
         for part in frame.iter_slices(_AT_ONCE):
             rows = part.join(
-                told, on=("start", "duration", "thread"), how="left", maintain_order="left"
+                arguments, on=("start", "duration", "thread"), how="left", maintain_order="left"
             )
             self._write(
                 rows,
@@ -255,10 +255,10 @@ class _File:
         frame = self._each.read(schema.KERNELS)
         if not frame.height:
             return set()
-        told = _told(collectives, "device", ("start", "correlation"))
+        arguments = _communication(collectives, "device", ("start", "correlation"))
         for part in frame.iter_slices(_AT_ONCE):
             rows = part.join(
-                told,
+                arguments,
                 on=("start", "correlation"),
                 how="left",
                 nulls_equal=True,
@@ -439,8 +439,8 @@ class _File:
             name = f"stage {stage}" if stage >= 0 else f"stream {lane}"
             rows.append((device, lane, "thread_name", {"name": name}))
         for pid, tid, name, args in rows:
-            told = {"ph": "M", "name": name, "pid": pid, "tid": tid, "ts": 0, "args": args}
-            self._line(json.dumps(told))
+            event = {"ph": "M", "name": name, "pid": pid, "tid": tid, "ts": 0, "args": args}
+            self._line(json.dumps(event))
 
     # -- events ----------------------------------------------------------------------------------
 
@@ -452,8 +452,8 @@ class _File:
             return
         parts = [pl.lit(f'{{"ph":"{phase}"'), *(each.fill_null("") for each in members)]
         if arguments:
-            told = pl.concat_str([argument.fill_null("") for argument in arguments])
-            parts += [pl.lit(',"args":{'), told.str.strip_prefix(","), pl.lit("}")]
+            joined = pl.concat_str([argument.fill_null("") for argument in arguments])
+            parts += [pl.lit(',"args":{'), joined.str.strip_prefix(","), pl.lit("}")]
         lines = rows.select(pl.concat_str([*parts, pl.lit("}")]).alias("line"))["line"]
         self._line(lines.str.join(",\n").item())
 
@@ -473,14 +473,14 @@ def _properties(gpu: Gpu | None) -> dict[str, Any]:
     if gpu is None:
         return {"name": ""}
     major, minor = gpu.capability or (None, None)
-    told = {
+    fields = {
         "name": gpu.name,
         "totalGlobalMem": gpu.memory_bytes,
         "computeMajor": major,
         "computeMinor": minor,
         "numSms": gpu.multiprocessors,
     }
-    return {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _on_device(lane: pl.Expr) -> Iterator[pl.Expr]:
@@ -500,8 +500,8 @@ def _size(of: str) -> pl.Expr:
     return pl.format(f',"{of}":[{{}},{{}},{{}}]', *(f"{of}_{axis}" for axis in "xyz"))
 
 
-def _told(collectives: pl.DataFrame, side: str, on: Sequence[str]) -> pl.DataFrame:
-    """Return what is told of communication as arguments of what it is, by what that is found."""
+def _communication(collectives: pl.DataFrame, side: str, on: Sequence[str]) -> pl.DataFrame:
+    """Return collectives as arguments of their spans or kernels, with the columns to join on."""
     mine = collectives.filter(pl.col("side").cast(pl.String) == side)
     further = [_members(text) for text in mine["attributes"].to_list()]
     return mine.select(
@@ -525,11 +525,11 @@ def _told(collectives: pl.DataFrame, side: str, on: Sequence[str]) -> pl.DataFra
 
 
 def _members(text: str | None) -> str | None:
-    told = None if text is None else parsed(text)
-    if not isinstance(told, dict):
+    attributes = None if text is None else parsed(text)
+    if not isinstance(attributes, dict):
         return None
     return "".join(
-        f",{json.dumps(name)}:{json.dumps(told[key])}"
+        f",{json.dumps(name)}:{json.dumps(attributes[key])}"
         for key, name in _FURTHER.items()
-        if key in told
+        if key in attributes
     )

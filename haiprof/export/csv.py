@@ -69,14 +69,14 @@ VIEWS: dict[str, View] = {
 
 
 def write(
-    analyzer: Analyzer, folder: Path, told: Callable[[str], None] | None = None
+    analyzer: Analyzer, folder: Path, on_view: Callable[[str], None] | None = None
 ) -> list[Path]:
     """Write every view that has rows; return the files, in the order of :data:`VIEWS`.
 
     Args:
         analyzer: the run.
         folder: where; it is made.
-        told: is called with each view's name before it is made.
+        on_view: called with each view's name before it is computed.
 
     Raises:
         HaiprofError: the folder or a file cannot be written.
@@ -86,8 +86,8 @@ def write(
         folder.mkdir(parents=True, exist_ok=True)
         files = Folder.at(folder)
         for name, view in VIEWS.items():
-            if told is not None:
-                told(name)
+            if on_view is not None:
+                on_view(name)
             for part, frame in _frames(name, view(analyzer)):
                 if frame.height:
                     file = folder / f"{part}.csv"
@@ -111,7 +111,7 @@ def _write(frame: pl.DataFrame, folder: Folder, name: str) -> None:
     flat = without_formulas(flat)
     with folder.replacing(name) as out:
         for number, part in enumerate(flat.iter_slices(_AT_ONCE)):
-            # Not into the file by polars: of a full disk that does not tell the reason.
+            # Not into the file by polars: its error for a full disk lacks the reason.
             out.write(part.write_csv(include_header=not number).encode())
 
 
@@ -135,17 +135,17 @@ def without_formulas(frame: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _frames(name: str, made: Any) -> Iterator[tuple[str, pl.DataFrame]]:
-    if isinstance(made, pl.DataFrame):
-        yield name, made
+def _frames(name: str, result: Any) -> Iterator[tuple[str, pl.DataFrame]]:
+    if isinstance(result, pl.DataFrame):
+        yield name, result
         return
-    for field in made._fields:
-        yield f"{name}_{field}", getattr(made, field)
+    for field in result._fields:
+        yield f"{name}_{field}", getattr(result, field)
 
 
 def _paths(run: Analyzer) -> pl.DataFrame:
-    made = [
+    frames = [
         path.path.select(pl.lit(label).alias("of"), pl.all())
         for label, path in run.critical_path().items()
     ]
-    return pl.concat(made) if made else pl.DataFrame()
+    return pl.concat(frames) if frames else pl.DataFrame()

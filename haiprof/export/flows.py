@@ -36,12 +36,12 @@ def forward_backward(spans: pl.DataFrame, flows: pl.DataFrame, first: int) -> tu
     An end of an arrow is bound to the operator that begins at its time, on its thread. A forward
     operator may have several backward ones, and the other way round; then the first arrow counts.
     """
-    made = np.zeros(spans.height, np.uint64)
-    told = flows.filter(pl.col("kind").cast(pl.String) == "fwdbwd").select(
+    arrows = np.zeros(spans.height, np.uint64)
+    ends_of_pairs = flows.filter(pl.col("kind").cast(pl.String) == "fwdbwd").select(
         "id", pl.col("side").cast(pl.String), "thread", pl.col("time").alias("start")
     )
-    if not told.height:
-        return made, 0
+    if not ends_of_pairs.height:
+        return arrows, 0
     ops = (
         spans.lazy()
         .select("thread", "start", "category")
@@ -51,16 +51,16 @@ def forward_backward(spans: pl.DataFrame, flows: pl.DataFrame, first: int) -> tu
         .unique(["thread", "start"], keep="first")
         .collect()
     )
-    bound = told.join(ops, on=["thread", "start"], maintain_order="left")
+    bound = ends_of_pairs.join(ops, on=["thread", "start"], maintain_order="left")
     starts = bound.filter(pl.col("side") == "start").unique("id", keep="first")
     ends = bound.filter(pl.col("side") == "end").unique("id", keep="first")
     pairs = starts.join(ends, on="id", suffix="_end").sort("row", "row_end")
     pairs = pairs.unique("row", keep="first", maintain_order=True)
     pairs = pairs.unique("row_end", keep="first", maintain_order=True)
     number = np.arange(first + 1, first + 1 + pairs.height, dtype=np.uint64)
-    made[pairs["row"].to_numpy()] = number
-    made[pairs["row_end"].to_numpy()] = number
-    return made, pairs.height
+    arrows[pairs["row"].to_numpy()] = number
+    arrows[pairs["row_end"].to_numpy()] = number
+    return arrows, pairs.height
 
 
 def _distinct(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

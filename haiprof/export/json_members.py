@@ -66,7 +66,7 @@ def as_json(texts: pl.Series) -> pl.Expr:
     return _each_once(texts, _valid)
 
 
-def _each_once(texts: pl.Series, made: Callable[[str], str]) -> pl.Expr:
+def _each_once(texts: pl.Series, convert: Callable[[str], str]) -> pl.Expr:
     coded = texts if isinstance(texts.dtype, pl.Categorical) else texts.cast(pl.Categorical())
     known = coded.unique().drop_nulls()
     if not len(known):
@@ -74,7 +74,7 @@ def _each_once(texts: pl.Series, made: Callable[[str], str]) -> pl.Expr:
     codes = known.to_physical().to_numpy()
     table = np.zeros(int(codes.max()) + 1, np.int64)
     table[codes] = np.arange(len(known))
-    values = pl.Series([made(text) for text in known.cast(pl.String).to_list()], dtype=pl.String)
+    values = pl.Series([convert(text) for text in known.cast(pl.String).to_list()], dtype=pl.String)
     physical = coded.to_physical()
     place = pl.Series(table[physical.fill_null(int(codes[0])).to_numpy()])
     written = values.gather(place)
@@ -82,7 +82,7 @@ def _each_once(texts: pl.Series, made: Callable[[str], str]) -> pl.Expr:
 
 
 def parsed(text: str) -> Any:
-    """Return what JSON says; None where it says nothing, or the text is none."""
+    """Return parsed JSON; None for null or invalid text."""
     try:
         return json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):
@@ -99,8 +99,8 @@ def _valid(text: str) -> str:
 
 def attributes(rows: pl.DataFrame, verbatim: pl.Expr) -> Iterator[pl.Expr]:
     """Yield the members of JSON objects: as arguments themselves, or together as one of them."""
-    told = as_json(rows["attributes"])
-    inner = told.str.strip_chars_start("{").str.strip_suffix("}")
-    is_object = told.str.starts_with("{") & (inner.str.strip_chars() != "")
+    texts_of = as_json(rows["attributes"])
+    inner = texts_of.str.strip_chars_start("{").str.strip_suffix("}")
+    is_object = texts_of.str.starts_with("{") & (inner.str.strip_chars() != "")
     yield pl.when(verbatim & is_object).then(pl.format(",{}", inner))
-    yield member("attributes", pl.when(~verbatim).then(told))
+    yield member("attributes", pl.when(~verbatim).then(texts_of))

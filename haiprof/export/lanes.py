@@ -40,8 +40,8 @@ def pieces(start: Times, end: Times, rows: Index, size: int) -> Iterator[Index]:
     rows = rows[np.lexsort((-end[rows], start[rows]))]
     over = np.flatnonzero(start[rows[1:]] >= np.maximum.accumulate(end[rows])[:-1]) + 1
     place = np.searchsorted(over, np.arange(size, len(rows), size))
-    wanted = over[place[place < len(over)]]
-    yield from np.split(rows, np.unique(wanted))
+    splits = over[place[place < len(over)]]
+    yield from np.split(rows, np.unique(splits))
 
 
 def brackets(start: Times, end: Times) -> tuple[Index, npt.NDArray[np.bool_]]:
@@ -57,12 +57,12 @@ def brackets(start: Times, end: Times) -> tuple[Index, npt.NDArray[np.bool_]]:
     """
     rows = np.arange(len(start))
     begun, ends, _ = _order(start, end)
-    made = np.empty(2 * len(start), np.int64)
+    edges = np.empty(2 * len(start), np.int64)
     is_end = np.ones(2 * len(start), np.bool_)
     is_end[begun] = False
-    made[begun] = rows
-    made[is_end] = ends
-    return made, is_end
+    edges[begun] = rows
+    edges[is_end] = ends
+    return edges, is_end
 
 
 def _order(start: Times, end: Times) -> tuple[Index, Index, Index]:
@@ -89,15 +89,15 @@ def _fitting(start: Times, end: Times) -> npt.NDArray[np.bool_]:
     before = 2 * rows - begun
     after = np.empty_like(before)
     after[ends] = before_end - rows - 1
-    made = np.ones(len(start), np.bool_)
+    kept = np.ones(len(start), np.bool_)
     if np.array_equal(before, after):
-        return made
+        return kept
     open_until: list[int] = []
     for row, (first, last) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
         while open_until and open_until[-1] <= first:
             open_until.pop()
         if open_until and last > open_until[-1]:
-            made[row] = False
+            kept[row] = False
         else:
             open_until.append(last)
-    return made
+    return kept

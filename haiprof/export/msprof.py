@@ -1,6 +1,6 @@
 """Summaries and timelines with the files and columns that users of msprof and torch_npu know.
 
-What msprof tells of its own chips only is not there. ``Rank`` leads each row, and is the process's
+What msprof only knows of its own chips is left out. ``Rank`` leads each row, and is the process's
 label where it has no rank. Times are µs: durations as fractions, points in time as texts with three
 decimals, since a 64-bit fraction would lose their ns.
 """
@@ -39,7 +39,7 @@ def write_summary(
     folder: Path,
     rank: int | None = None,
     form: Format = "csv",
-    told: Callable[[str], None] | None = None,
+    on_process: Callable[[str], None] | None = None,
 ) -> list[Path]:
     """Write a table of steps, two of operators, of calls and of communication; return the files.
 
@@ -48,7 +48,7 @@ def write_summary(
         folder: must not be there.
         rank: this one only.
         form: of the files.
-        told: is called with each process's label before it is read.
+        on_process: called with each process's label before it is read.
 
     Raises:
         HaiprofError: ``folder`` is there or cannot be written, or there is no such rank.
@@ -58,14 +58,16 @@ def write_summary(
         partial.mkdir()
         with contextlib.ExitStack() as stack:
             sheets: dict[str, _Sheet] = {}
-            for each, frames in done(analyzer, _summaries, [(each,) for each in processes], told):
+            for each, frames in done(
+                analyzer, _summaries, [(each,) for each in processes], on_process
+            ):
                 for name, frame in frames:
                     if not frame.height:
                         continue
                     if name not in sheets:
                         file = partial / f"{name}.{form}"
                         sheets[name] = stack.enter_context(_Sheet(file, form))
-                    sheets[name].write(_whose(each, frame))
+                    sheets[name].write(_with_rank(each, frame))
     return [folder / f"{name}.{form}" for name in sheets]
 
 
@@ -74,20 +76,20 @@ def write_timeline(
     folder: Path,
     rank: int | None = None,
     form: Format = "json",
-    told: Callable[[str], None] | None = None,
+    on_process: Callable[[str], None] | None = None,
 ) -> list[Path]:
     """Write what ran when, one file for each process: Chrome's JSON, or CSV; return the files.
 
     Args and errors are those of :func:`write_summary`.
     """
     if form == "json":
-        return chrome.write(analyzer, folder, rank, told, ending=".json")
+        return chrome.write(analyzer, folder, rank, on_process, ending=".json")
     processes = traced(analyzer, rank)
     names = [f"{name}.csv" for name in chrome.distinct_names(processes)]
     with target.whole(folder) as partial:
         partial.mkdir()
         jobs = [(each, partial / name) for each, name in zip(processes, names, strict=True)]
-        written = [file for _, file in done(analyzer, _write_timeline, jobs, told)]
+        written = [file for _, file in done(analyzer, _write_timeline, jobs, on_process)]
     return [folder / file.name for file in written]
 
 
@@ -129,7 +131,7 @@ class _Sheet:
             self._first = False
 
 
-def _whose(each: Chosen, frame: pl.DataFrame) -> pl.DataFrame:
+def _with_rank(each: Chosen, frame: pl.DataFrame) -> pl.DataFrame:
     rank = each.process.rank
     return frame.select(
         pl.lit(each.label if rank is None else str(rank)).alias("Rank"),
@@ -138,10 +140,10 @@ def _whose(each: Chosen, frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _summaries(each: Chosen) -> list[tuple[str, pl.DataFrame]]:
-    made: list[tuple[str, pl.DataFrame]]
-    made = one_trace.apply(each.process, _of_linked, None, None, False)
+    sheets: list[tuple[str, pl.DataFrame]]
+    sheets = one_trace.apply(each.process, _of_linked, None, None, False)
     apis = _apis(each.read(schema.SPANS, ("category", "name", "duration")))
-    return [*made, ("api_statistic", apis)]
+    return [*sheets, ("api_statistic", apis)]
 
 
 def _of_linked(linked: Linked) -> list[tuple[str, pl.DataFrame]]:
@@ -268,7 +270,7 @@ def _communication(linked: Linked) -> pl.DataFrame:
 
 def _timeline(each: Chosen) -> pl.DataFrame:
     lanes = {"device": "Device_id", "stream": "Stream ID", "thread": "Thread ID"}
-    made = []
+    parts = []
     for table, category in (
         (schema.SPANS, "category"),
         (schema.KERNELS, "kind"),
@@ -277,7 +279,7 @@ def _timeline(each: Chosen) -> pl.DataFrame:
         there = [column.name for column in table.columns]
         columns = [name for name in lanes if name in there]
         frame = each.read(table, ("start", "duration", "name", category, *columns))
-        made.append(
+        parts.append(
             frame.sort("start", maintain_order=True).select(
                 pl.col("name").cast(pl.String).alias("Name"),
                 pl.col(category).cast(pl.String).alias("Category"),
@@ -289,7 +291,7 @@ def _timeline(each: Chosen) -> pl.DataFrame:
                 _us("duration").alias("Duration(us)"),
             )
         )
-    return pl.concat(made)
+    return pl.concat(parts)
 
 
 def _us(ns: str | pl.Expr) -> pl.Expr:

@@ -26,7 +26,7 @@ def write(
     analyzer: Analyzer,
     folder: Path,
     rank: int | None = None,
-    told: Callable[[str], None] | None = None,
+    on_process: Callable[[str], None] | None = None,
 ) -> list[Path]:
     """Write ``processes.parquet``, and a folder for each table; return the files.
 
@@ -37,7 +37,7 @@ def write(
         analyzer: the run.
         folder: must not be there.
         rank: this one and its node only.
-        told: is called with each process's label before it is written.
+        on_process: called with each process's label before it is written.
 
     Raises:
         HaiprofError: ``folder`` is there or cannot be written, or there is no such rank.
@@ -49,7 +49,7 @@ def write(
         _write(analyzer.processes(), partial / "processes.parquet")
         names = [f"{name}.parquet" for name in distinct_names(processes)]
         jobs = [(each, partial, name) for each, name in zip(processes, names, strict=True)]
-        for _, files in done(analyzer, _write_tables, jobs, told):
+        for _, files in done(analyzer, _write_tables, jobs, on_process):
             written += [folder / file for file in files]
     return written
 
@@ -74,6 +74,6 @@ def _write_tables(each: Chosen, folder: Path, name: str) -> list[str]:
 
 
 def _write(frame: pl.DataFrame, file: Path) -> None:
-    # By Arrow: of a full disk polars tells in words only.
+    # By Arrow: the error of polars for a full disk has no errno.
     with file.open("xb") as out:
         pq.write_table(frame.to_arrow(), out, compression="zstd")

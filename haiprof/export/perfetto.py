@@ -46,7 +46,7 @@ _Arguments: TypeAlias = Callable[[Index], "list[pb.Rows]"]
 #: Events that are encoded at once, and intervals that are put into order at once.
 _AT_ONCE: Final = 1 << 13
 _PIECE: Final = 1 << 18
-#: Pids and thread ids that a trace can tell.
+#: The largest pid and thread id that a trace can contain.
 _MOST_ID: Final = 2**31 - 1
 _SPANS: Final = (
     "step", "correlation", "external", "sequence", "shapes", "types", "stack", "attributes",
@@ -69,7 +69,7 @@ def write(
     file: Path,
     rank: int | None = None,
     clock: Mapping[str, Shift] | None = None,
-    told: Callable[[str], None] | None = None,
+    on_process: Callable[[str], None] | None = None,
 ) -> None:
     """Write a run, with the deep traces in its folders, as one file.
 
@@ -80,7 +80,7 @@ def write(
         file: must not be there; is compressed if its name ends in ``.gz``.
         rank: this one and its node only.
         clock: by node, what corrects the times of its processes.
-        told: is called with each process's label before it is written.
+        on_process: called with each process's label before it is written.
 
     Raises:
         HaiprofError: the file is there or cannot be written, or there is no such rank.
@@ -92,8 +92,8 @@ def write(
         arrows = 0
         pids: set[int] = set()
         for number, each in enumerate(processes, 1):
-            if told is not None:
-                told(each.label)
+            if on_process is not None:
+                on_process(each.label)
             shift = (clock or {}).get(each.process.node)
             written = _Process(out, each, number, _pid(each, pids), uuids, shift)
             arrows = written.write(arrows)
@@ -126,14 +126,14 @@ class _Process:
     def __init__(
         self,
         out: IO[bytes],
-        whose: Chosen,
+        chosen_process: Chosen,
         sequence: int,
         pid: int,
         uuids: Iterator[int],
         shift: Shift | None,
     ) -> None:
         self._out = out
-        self._whose = whose
+        self._process = chosen_process
         self._sequence = pb.whole(_SEQUENCE, sequence)
         self._pid = pid
         self._uuids = uuids
@@ -141,9 +141,13 @@ class _Process:
         #: By field of InternedData: text -> number.
         self._known: dict[int, dict[str, int]] = {}
         self._last: dict[int, int] = {}
-        process = self._whose.process
-        who = whose.label if process.role == ROLE_NODE else f"{whose.label} on {process.node}"
-        # A reader leaves out what needs interned texts before it is told that none are known.
+        process = self._process.process
+        who = (
+            chosen_process.label
+            if process.role == ROLE_NODE
+            else f"{chosen_process.label} on {process.node}"
+        )
+        # Readers skip what needs interned texts until a packet clears the set of known ones.
         self._out.write(_packet(self._sequence + pb.whole(_FLAGS, _CLEARED)))
         self._uuid = self._track("", process=pb.whole(1, pid) + pb.text(6, who))
 
@@ -162,11 +166,11 @@ class _Process:
     def _calls(self, arrows: int) -> int:
         out, also, into, count = self._arrows(arrows)
         columns = ("start", "duration", "category", "name", "thread", *_SPANS)
-        spans = self._whose.read(schema.SPANS, columns)
+        spans = self._process.read(schema.SPANS, columns)
         self._slices(spans, ("thread",), self._thread, "category", _SPANS, (out, also))
         del spans, out, also
         self._slices(
-            self._whose.read(schema.KERNELS),
+            self._process.read(schema.KERNELS),
             ("device", "stream"),
             lambda device, stream: self._track(_stream(device, stream)),
             "kind",
@@ -177,17 +181,17 @@ class _Process:
 
     def _arrows(self, before: int) -> tuple[flows.Arrows, flows.Arrows, flows.Arrows, int]:
         """Return the arrows of spans to kernels, among spans, of kernels, and their count."""
-        spans = self._whose.read(schema.SPANS, ("start", "category", "thread", "correlation"))
-        kernels = self._whose.read(schema.KERNELS, ("correlation",))
+        spans = self._process.read(schema.SPANS, ("start", "category", "thread", "correlation"))
+        kernels = self._process.read(schema.KERNELS, ("correlation",))
         out, into, count = flows.launches(spans, kernels)
-        told = self._whose.read(schema.FLOWS)
-        also, more = flows.forward_backward(spans, told, count)
+        recorded_flows = self._process.read(schema.FLOWS)
+        also, more = flows.forward_backward(spans, recorded_flows, count)
         for ends in (out, also, into):
             ends[ends > 0] += np.uint64(before)
         return out, also, into, count + more
 
     def _device_spans(self) -> None:
-        frame = self._whose.read(schema.DEVICE_SPANS)
+        frame = self._process.read(schema.DEVICE_SPANS)
         of_stage = pl.when(pl.col("category").cast(pl.String) == "pipeline").then("stage")
         self._slices(
             frame.with_columns(
@@ -204,7 +208,7 @@ class _Process:
         )
 
     def _collectives(self) -> None:
-        frame = self._whose.read(schema.COLLECTIVES).rename({"op": "name"})
+        frame = self._process.read(schema.COLLECTIVES).rename({"op": "name"})
         self._slices(
             frame,
             ("side",),
@@ -214,7 +218,7 @@ class _Process:
         )
 
     def _samples(self) -> None:
-        frame = self._whose.read(schema.SAMPLES, ("time", "metric", "instance", "value"))
+        frame = self._process.read(schema.SAMPLES, ("time", "metric", "instance", "value"))
         for (metric, instance), rows in _groups(frame, ("metric", "instance")):
             name = metric if instance is None else f"{metric} {instance}"
             parts = metric.split(".")
@@ -223,7 +227,7 @@ class _Process:
 
     def _allocations(self) -> None:
         columns = ("time", "kind", "device", *_MEMORY)
-        frame = self._whose.read(schema.ALLOCATIONS, columns)
+        frame = self._process.read(schema.ALLOCATIONS, columns)
         for (kind, device), rows in _groups(frame, ("kind", "device")):
             for name in _MEMORY:
                 there = frame[name].is_not_null().to_numpy()[rows]
@@ -233,12 +237,12 @@ class _Process:
                     self._values(track, frame["time"], frame[name], rows[there])
 
     def _events(self) -> None:
-        frame = self._whose.read(schema.EVENTS).sort("time", maintain_order=True)
+        frame = self._process.read(schema.EVENTS).sort("time", maintain_order=True)
         if not frame.height:
             return
         track = self._track("events")
         names = self._interned(_NAMES, frame["kind"])
-        told = self._arguments(frame, ("text", "step", "attributes"))
+        arguments_of = self._arguments(frame, ("text", "step", "attributes"))
         for at in range(0, frame.height, _AT_ONCE):
             rows = np.arange(at, min(at + _AT_ONCE, frame.height))
             self._write(
@@ -247,7 +251,7 @@ class _Process:
                     track,
                     frame["time"],
                     rows,
-                    [pb.numbers(_EVENT_NAME, names[rows]), *told(rows)],
+                    [pb.numbers(_EVENT_NAME, names[rows]), *arguments_of(rows)],
                 )
             )
 
@@ -263,23 +267,23 @@ class _Process:
         parent: int | None = None,
     ) -> int:
         uuid = next(self._uuids)
-        told = pb.whole(1, uuid)
+        content = pb.whole(1, uuid)
         if process is not None:
-            told += pb.text(3, process)
+            content += pb.text(3, process)
         else:
-            told += pb.whole(5, self._uuid if parent is None else parent)
-            told += pb.text(4, thread) if thread is not None else pb.text(2, name)
+            content += pb.whole(5, self._uuid if parent is None else parent)
+            content += pb.text(4, thread) if thread is not None else pb.text(2, name)
         if counter is not None:
-            told += pb.text(8, pb.text(6, counter) if counter else b"")
-        self._out.write(_packet(self._sequence + pb.text(_TRACK, told)))
+            content += pb.text(8, pb.text(6, counter) if counter else b"")
+        self._out.write(_packet(self._sequence + pb.text(_TRACK, content)))
         return uuid
 
     def _thread(self, number: int) -> int:
         name = f"thread {number}"
         if not 0 < number <= _MOST_ID:
             return self._track(name)
-        told = pb.whole(1, self._pid) + pb.whole(2, number) + pb.text(5, name)
-        return self._track(name, thread=told)
+        content = pb.whole(1, self._pid) + pb.whole(2, number) + pb.text(5, name)
+        return self._track(name, thread=content)
 
     # -- what happened on them -------------------------------------------------------------------
 
@@ -296,7 +300,7 @@ class _Process:
 
         Args:
             frame: has ``start``, ``duration``, ``name`` and the columns named here.
-            by: what tells tracks apart.
+            by: what distinguishes tracks.
             track_of: makes a track for values of ``by``.
             category: column of it.
             arguments: columns that each interval has as arguments.
@@ -308,7 +312,7 @@ class _Process:
         end = start + frame["duration"].clip(lower_bound=0)
         names = self._interned(_NAMES, frame["name"])
         categories = self._interned(_CATEGORIES, frame[category])
-        told = self._arguments(frame, arguments)
+        arguments_of = self._arguments(frame, arguments)
         some_arrows = [ids for ids in arrows if ids.any()]
         for key, rows in _groups(frame, by):
             tracks = [track_of(*key)]
@@ -326,7 +330,7 @@ class _Process:
                         detail = [
                             pb.numbers(_EVENT_CATEGORY, categories[begun]),
                             pb.numbers(_EVENT_NAME, names[begun]),
-                            *told(begun),
+                            *arguments_of(begun),
                             *(pb.fixed(_EVENT_FLOW, a[begun], a[begun] > 0) for a in some_arrows),
                         ]
                         beginnings = self._rows(_BEGIN, tracks[lane], start, begun, detail)
@@ -334,11 +338,11 @@ class _Process:
                         self._write(_merged(beginnings, endings, ends))
 
     def _values(self, track: int, times: pl.Series, values: pl.Series, rows: Index) -> None:
-        made = values.to_numpy().astype(np.float64)
+        result = values.to_numpy().astype(np.float64)
         rows = rows[np.argsort(times.to_numpy()[rows], kind="stable")]
         for at in range(0, len(rows), _AT_ONCE):
             some = rows[at : at + _AT_ONCE]
-            value = pb.doubles(_EVENT_VALUE, made[some])
+            value = pb.doubles(_EVENT_VALUE, result[some])
             self._write(self._rows(_COUNTER, track, times, some, [value]))
 
     def _rows(
@@ -349,32 +353,32 @@ class _Process:
         moments = times.to_numpy()[rows]
         if self._shift is not None:
             moments = self._shift(moments)
-        told = pb.constant(height, pb.whole(_EVENT_TYPE, kind) + pb.whole(_EVENT_TRACK, track))
+        head = pb.constant(height, pb.whole(_EVENT_TYPE, kind) + pb.whole(_EVENT_TRACK, track))
         return pb.messages(
             _PACKET,
             [
                 pb.numbers(_TIMESTAMP, moments),
                 pb.constant(height, self._sequence + pb.whole(_FLAGS, _NEEDED)),
-                pb.messages(_EVENT, [told, *detail]),
+                pb.messages(_EVENT, [head, *detail]),
             ],
         )
 
     def _arguments(self, frame: pl.DataFrame, columns: Sequence[str]) -> _Arguments:
         """Return what makes of some rows the arguments that these columns are."""
-        made = [
+        parts = [
             self._argument(frame[name])
             for name in columns
             if name in frame.columns and frame[name].null_count() < frame.height
         ]
-        return lambda rows: [argument(rows) for argument in made]
+        return lambda rows: [argument(rows) for argument in parts]
 
     def _argument(self, column: pl.Series) -> Callable[[Index], pb.Rows]:
         named = pb.whole(1, self._numbered(_ARGUMENTS, [column.name], remembered=True)[0])
         kind = column.dtype
 
         def message(value: pb.Rows, there: npt.NDArray[np.bool_] | None) -> pb.Rows:
-            told = pb.constant(len(value.data), named)
-            return pb.messages(_EVENT_ARGUMENT, [told, value], there)
+            field = pb.constant(len(value.data), named)
+            return pb.messages(_EVENT_ARGUMENT, [field, value], there)
 
         if isinstance(kind, pl.String):
             # Such hardly repeat: they are not remembered.
@@ -391,8 +395,8 @@ class _Process:
 
         def of_number(rows: Index) -> pb.Rows:
             value = values[rows]
-            told = pb.doubles(5, value) if kind.is_float() else pb.numbers(field, value)
-            return message(told, None if missing is None else ~missing[rows])
+            content = pb.doubles(5, value) if kind.is_float() else pb.numbers(field, value)
+            return message(content, None if missing is None else ~missing[rows])
 
         return of_number
 
@@ -408,14 +412,14 @@ class _Process:
         table = np.zeros(int(codes.max(initial=0)) + 1, np.uint32)
         table[codes] = self._numbered(field, known.cast(pl.String).to_list(), remembered)
         physical = coded.to_physical()
-        made: npt.NDArray[np.uint32] = table[physical.fill_null(0).to_numpy()]
+        numbers: npt.NDArray[np.uint32] = table[physical.fill_null(0).to_numpy()]
         if physical.null_count():
-            made[physical.is_null().to_numpy()] = 0
-        return made
+            numbers[physical.is_null().to_numpy()] = 0
+        return numbers
 
     def _numbered(self, field: int, texts: list[str], remembered: bool) -> list[int]:
         known = self._known.setdefault(field, {})
-        made, new = [], b""
+        numbers, new = [], b""
         for text in texts:
             number = known.get(text)
             if number is None:
@@ -423,11 +427,11 @@ class _Process:
                 if remembered:
                     known[text] = number
                 new += pb.text(field, pb.whole(1, number) + pb.text(2, text))
-            made.append(number)
+            numbers.append(number)
         if new:
-            told = pb.whole(_FLAGS, _NEEDED) + pb.text(_INTERNED, new)
-            self._out.write(_packet(self._sequence + told))
-        return made
+            content = pb.whole(_FLAGS, _NEEDED) + pb.text(_INTERNED, new)
+            self._out.write(_packet(self._sequence + content))
+        return numbers
 
     def _write(self, rows: pb.Rows) -> None:
         self._out.write(pb.encoded(rows))

@@ -23,12 +23,12 @@ _BYTES: Final = 2
 def varint(value: int) -> bytes:
     """Return a number of at most 64 bits; a negative one as its two's complement."""
     value &= 0xFFFF_FFFF_FFFF_FFFF
-    made = bytearray()
+    encoded = bytearray()
     while value > 0x7F:
-        made.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    made.append(value)
-    return bytes(made)
+    encoded.append(value)
+    return bytes(encoded)
 
 
 def whole(field: int, value: int) -> bytes:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Final, cast
 
-from haiprof.common.claimed_folder import Held, remove_abandoned
+from haiprof.common.claimed_folder import ClaimedFolder, remove_abandoned
 from haiprof.errors import HaiprofError
 
 _PARTIAL: Final = ".haiprof-exporting-"
@@ -19,30 +19,30 @@ _LEVEL: Final = 4
 
 @contextlib.contextmanager
 def whole(target: Path) -> Iterator[Path]:
-    """Yield where to write a file or a folder, which takes the name ``target`` when it is done.
+    """Yield where to write a file or a folder, which is renamed to ``target`` when it is done.
 
-    Whatever ends the body early leaves nothing behind; what a killed process left is removed here.
+    A body that ends early leaves nothing behind; what a killed process left is removed here.
 
     Raises:
         HaiprofError: there is something at ``target``, or it cannot be written.
     """
     if os.path.lexists(target):
-        raise HaiprofError(f"{target}: is there already: remove it, or give another with --out")
+        raise HaiprofError(f"{target}: already exists: remove it, or choose another with --out")
     parent = target.absolute().parent
     try:
         parent.mkdir(parents=True, exist_ok=True)
         remove_abandoned(parent, _PARTIAL)
-        held = Held(parent, _PARTIAL)
+        folder = ClaimedFolder(parent, _PARTIAL)
         try:
-            partial = held.path / target.name
+            partial = folder.path / target.name
             yield partial
             partial.rename(target)
         finally:
-            held.remove()
+            folder.remove()
     except OSError as error:
         raise HaiprofError(
             f"{target}: cannot be written ({error.strerror or error}): "
-            "say with --out where there is room"
+            "choose another place with --out"
         ) from None
 
 
@@ -53,6 +53,6 @@ def opened(file: Path) -> Iterator[IO[bytes]]:
         out: IO[bytes] = stack.enter_context(file.open("xb"))
         if file.suffix == ".gz":
             # Neither a name nor a time in it: the same run gives the same bytes.
-            made = gzip.GzipFile("", "wb", _LEVEL, out, mtime=0)
-            out = cast(IO[bytes], stack.enter_context(made))
+            compressed = gzip.GzipFile("", "wb", _LEVEL, out, mtime=0)
+            out = cast(IO[bytes], stack.enter_context(compressed))
         yield out

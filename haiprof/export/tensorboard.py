@@ -22,7 +22,7 @@ def write(
     analyzer: Analyzer,
     folder: Path,
     rank: int | None = None,
-    told: Callable[[str], None] | None = None,
+    on_process: Callable[[str], None] | None = None,
 ) -> list[Path]:
     """Write a trace for each process, of a run's deep traces where it has some; return the files.
 
@@ -30,7 +30,7 @@ def write(
         analyzer: the run.
         folder: must not be there.
         rank: this one only.
-        told: is called with each process's label before it is written.
+        on_process: called with each process's label before it is written.
 
     Raises:
         HaiprofError: ``folder`` is there or cannot be written, or there is no such rank.
@@ -43,7 +43,7 @@ def write(
         jobs = [
             (each, partial / name, base, True) for each, name in zip(processes, names, strict=True)
         ]
-        written = [file for _, file in done(analyzer, write_file, jobs, told)]
+        written = [file for _, file in done(analyzer, write_file, jobs, on_process)]
     return [folder / file.name for file in written]
 
 

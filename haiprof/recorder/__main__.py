@@ -19,10 +19,10 @@ from haiprof.recorder.election import Election
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Become the recorder of a run, or leave quietly when it has one."""
-    # Below the job in every contest for a core, and on any core that the control group allows: the
-    # rank that started it may be bound to a few, and needs them. First of all: what is imported
-    # below takes a core for a third of a second.
+    """Become the recorder of a run, or exit quietly if it has one."""
+    # Lower priority than the job, and on any core that the control group allows: the rank that
+    # started it may be bound to a few, and needs them. This comes first: the imports below take a
+    # core for a third of a second.
     with contextlib.suppress(OSError):
         os.nice(5)
         os.sched_setaffinity(0, range(os.sysconf("SC_NPROCESSORS_CONF")))
@@ -70,26 +70,26 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         recorder.run(election)
     except Exception:
-        logging.exception("the recorder failed; what it wrote so far is whole")
+        logging.exception("the recorder failed; what it wrote so far is complete")
         return 1
     return 0
 
 
 def _allow_descriptors() -> None:
-    """Take as many as the kernel lets us: some for each process of the run."""
+    """Raise the limit of open files: each process of the run needs some."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 class _NoPandas(importlib.abc.MetaPathFinder):
-    """Hides pandas, which pyarrow imports at its first array, to know a Series when it sees one.
+    """Hides pandas, which pyarrow imports at its first array, to recognise a Series.
 
     Nothing here has any, and the recorder would be half as large again.
     """
 
     def find_spec(self, name: str, *others: object) -> None:
-        """Refuse ``pandas``, know nothing of other modules."""
+        """Refuse ``pandas``; leave other modules to other finders."""
         if name == "pandas":
             raise ModuleNotFoundError("the recorder does without pandas", name=name)
 

@@ -1,7 +1,7 @@
-"""The note by which ``haiprof run`` has the recorder stay for its command, rings or not.
+"""The note that makes the recorder stay for a command of ``haiprof run``, rings or not.
 
-A note, not an argument of the recorder: a rank's recorder may be first, and one that is killed has
-a successor. Each finds the note.
+A note, not an argument of the recorder: a rank may start its recorder first, and a killed one has
+a successor. All of them find the note.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Command(NamedTuple):
 
 
 def write_note(ring_dir: Path, command: Command) -> None:
-    """Have the recorder of a run stay for a command. It must be started then.
+    """Make the recorder of a run stay for a command. Start it afterwards.
 
     Raises:
         OSError: the note cannot be written.
@@ -53,7 +53,7 @@ def remove_note(rings: Folder, command: Command) -> None:
 
 
 def commands_in(rings: Folder) -> list[Command]:
-    """Return the commands that a folder of rings has notes of; none where it has gone."""
+    """Return the commands that a folder of rings has notes of; none if it is gone."""
     with contextlib.suppress(OSError):
         matches = map(_NAME.fullmatch, sorted(rings.names()))
         return [Command(int(match[1]), int(match[2])) for match in matches if match]

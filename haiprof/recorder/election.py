@@ -1,4 +1,4 @@
-"""One recorder per node and run: who holds the lock file's flock is it."""
+"""Elects one recorder per node and run: the process that holds the flock of the lock file."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def recorder_running(ring_dir: Path) -> bool:
 
 def recorder_pid(ring_dir: Path) -> int | None:
     """Return the process that holds the recorder's lock of this run; None: nobody does."""
-    running, told = _ask(ring_dir)
-    return int(told) if running and told.isdigit() else None  # not yet: it has just got it
+    running, content = _ask(ring_dir)
+    return int(content) if running and content.isdigit() else None  # no pid yet: just locked
 
 
 def _ask(ring_dir: Path) -> tuple[bool, bytes]:
     """Return whether some process holds the lock, and what the file says.
 
-    The folder may be another user's: whatever lies there does not hold us up.
+    The folder may be another user's: nothing in it can block us.
     """
     try:
         file = Folder.at(ring_dir).open(LOCK_NAME)
@@ -41,7 +41,7 @@ def _ask(ring_dir: Path) -> tuple[bool, bytes]:
         try:
             # Shared, so that two askers never take each other for a recorder.
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            # Let go by name: a child that another thread forks just now holds the descriptor too.
+            # Unlocked explicitly: a child that another thread forks now has the descriptor too.
             fcntl.flock(file, fcntl.LOCK_UN)
         except OSError:
             return True, os.pread(file.fileno(), _PID_BYTES, 0)
@@ -91,7 +91,7 @@ class Election:
                 fd = self._open()
 
     def _open(self) -> int:
-        # The recorder that leaves takes the empty folder with it.
+        # A recorder that leaves removes the empty folder.
         self._folder = open_rings(self._path, make=True)
         return self._folder.update(LOCK_NAME)
 

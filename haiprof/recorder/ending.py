@@ -1,7 +1,7 @@
-"""How a process ended, put together from what is known: a record, and one sentence of it.
+"""How a process ended, from all that is known: a record, and a sentence about it.
 
-Each source is taken for what it proves and no more: the exception that the job reported, the wait
-status that the kernel has, the goodbye in the ring, and whom the kernel killed for memory.
+No source counts for more than it proves: the exception that the job reported, the kernel's wait
+status, the goodbye in the ring, and the kernel's kills for memory.
 
 Tests: tests/recorder/test_ended.py.
 """
@@ -59,15 +59,15 @@ class LastWords:
     """What one process reported of its end, read from its events as they are written."""
 
     def __init__(self) -> None:
-        """None is known yet."""
+        """Nothing is known yet."""
         self.newest: Raised | None = None
-        #: When the process said that it ends, ns UTC; None: it has not.
+        #: When the process announced its end, ns UTC; None: it has not.
         self.goodbye_ns: int | None = None
         #: Whether it waits for its files before it ends.
         self.waits = False
 
     def read(self, events: pa.RecordBatch) -> None:
-        """Look for one that ends the process, and for its goodbye."""
+        """Look for an exception that ends the process, and for its goodbye."""
         kinds = events.column("kind")
         texts = kinds.dictionary.to_pylist()
         wanted = {n: text for n, text in enumerate(texts) if text in (_EXCEPTION, _GOODBYE)}
@@ -78,8 +78,8 @@ class LastWords:
                 self.goodbye_ns = events.column("time")[row].as_py()
                 self.waits = "waits" in (events.column("text")[row].as_py() or "")
             elif number in wanted:
-                told = {name: events.column(name)[row].as_py() for name in _COLUMNS}
-                self.newest = _raised(**told) or self.newest
+                values = {name: events.column(name)[row].as_py() for name in _COLUMNS}
+                self.newest = _raised(**values) or self.newest
 
     def survived(self, spans: pa.RecordBatch) -> None:
         """Forget an exception after which the job has made a step: it was shown, and no more."""
@@ -97,17 +97,19 @@ _COLUMNS: Final = ("time", "text", "step", "attributes")
 
 
 def _raised(time: int, text: str | None, step: int | None, attributes: str | None) -> Raised | None:
-    told: dict[str, Any] = {}
+    attributes_read: dict[str, Any] = {}
     with contextlib.suppress(ValueError, RecursionError):  # the job can have written anything
-        told = json.loads(attributes or "{}")
-    if not isinstance(told, dict):
-        told = {}
-    if "thread" in told:  # which ends a thread, and not the process
+        attributes_read = json.loads(attributes or "{}")
+    if not isinstance(attributes_read, dict):
+        attributes_read = {}
+    if "thread" in attributes_read:  # it ends a thread, not the process
         return None
-    file, line = told.get("file"), told.get("line")
+    file, line = attributes_read.get("file"), attributes_read.get("line")
     where = f"{os.path.basename(file)}:{line}" if isinstance(file, str) and file else ""
     text = text or "an exception"
-    return Raised(time, text, where, str(told.get("type") or text.partition(":")[0]), step)
+    return Raised(
+        time, text, where, str(attributes_read.get("type") or text.partition(":")[0]), step
+    )
 
 
 def described(
@@ -146,12 +148,14 @@ def described(
     elif exception is not None:
         by_code = kind == "interrupted" and code is not None
         kind = "interrupted" if by_code else "failed"
-        told = printable(exception.text)
-        told = told if len(told) <= _MOST else f"{told[:_MOST]}…"
+        shortened = printable(exception.text)
+        shortened = shortened if len(shortened) <= _MOST else f"{shortened[:_MOST]}…"
         where = f" ({printable(exception.where)})" if exception.where else ""
-        # A launcher ends its ranks, those that have failed and take long to end, too.
+        # A launcher also ends ranks that have failed but take long to end.
         asked_too = number in _ASKED
-        text = f"{told}{where}" if status is None or asked_too else f"{told}{where}, {text}"
+        text = (
+            f"{shortened}{where}" if status is None or asked_too else f"{shortened}{where}, {text}"
+        )
     if memory.kills and number != signal.SIGKILL and kind in ("failed", "killed"):
         where = "its control group" if memory.in_group else "this machine"
         text += f"; the kernel killed {_count(memory.kills)} of {where} for memory meanwhile"
@@ -167,7 +171,7 @@ def described(
         "reason": reason,
         "text": text,
         "time_ns": time_ns,
-        # The others of a job fail after the one that fails first, which may take long to end.
+        # The first rank to fail may take long to end; the others fail after it.
         "failed_ns": exception.time_ns if exception is not None else words.goodbye_ns or time_ns,
         "parent_pid": parent,
     }

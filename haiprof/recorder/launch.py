@@ -22,8 +22,8 @@ from haiprof.options import ENABLED_VARIABLE, Options
 _PROGRAM = "import sys; sys.path[:] = {paths!r}; from haiprof.recorder.__main__ import main; main()"
 
 
-# Memory that a closed segment took goes back to the system, so that what the recorder holds does
-# not depend on how long the job runs. glibc raises both thresholds by itself unless they are set.
+# Memory of a closed segment goes back to the system, so that the recorder's size does not depend on
+# how long the job runs. glibc raises both thresholds automatically unless they are set.
 _MEMORY = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": "131072",
@@ -36,25 +36,25 @@ _MEMORY = {
 #: How long a recorder may take from its start to its lock, s.
 RECORDER_START_SECONDS: Final = 2.0
 
-#: Where haiprof was brought from: the Python that brought it, and where that imports from.
-_brought_by: tuple[str, tuple[str, ...]] | None = None
+#: Where haiprof was injected from: the Python of the injector, and its import paths.
+_injector: tuple[str, tuple[str, ...]] | None = None
 
 
-def brought_by(executable: str, paths: Sequence[str]) -> None:
-    """Have recorders run in the Python that brought haiprof here.
+def use_python_of_injector(executable: str, paths: Sequence[str]) -> None:
+    """Run recorders in the Python that injected haiprof here.
 
-    The job's own has what the job needs, not what the recorder does.
+    The job's own may lack what the recorder needs.
 
     Args:
-        executable: that Python; where it cannot be run, the job's own is tried.
+        executable: that Python; if it cannot be run, the job's own is used.
         paths: its :func:`import_paths`.
     """
-    global _brought_by
-    _brought_by = (executable, tuple(paths))
+    global _injector
+    _injector = (executable, tuple(paths))
 
 
 def import_paths() -> list[str]:
-    """Return from where a recorder in this Python would import."""
+    """Return the import paths of a recorder in this Python."""
     unwanted = {"", "."}
     with contextlib.suppress(OSError):  # the working folder has been removed
         unwanted.add(os.getcwd())
@@ -66,7 +66,7 @@ def import_paths() -> list[str]:
 
 
 def start_recorder(ring_dir: Path, run_dir: Path, options: Options) -> int:
-    """Start a recorder that is nobody's child; it leaves at once when the run has one.
+    """Start a detached recorder; it exits at once if the run has one.
 
     Args:
         ring_dir: where the run's rings lie.
@@ -80,8 +80,8 @@ def start_recorder(ring_dir: Path, run_dir: Path, options: Options) -> int:
         OSError: the interpreter cannot be started.
     """
     executable, paths = sys.executable, import_paths()
-    if _brought_by is not None and os.access(_brought_by[0], os.X_OK):
-        executable, paths = _brought_by[0], list(_brought_by[1])
+    if _injector is not None and os.access(_injector[0], os.X_OK):
+        executable, paths = _injector[0], list(_injector[1])
     if not executable:
         raise FileNotFoundError(2, "this Python does not know its own executable", "sys.executable")
     arguments = [
@@ -95,7 +95,7 @@ def start_recorder(ring_dir: Path, run_dir: Path, options: Options) -> int:
     ]
     try:
         access = options.access()
-    except ValueError:  # a mount that has gone since it was checked: this container's own is left
+    except ValueError:  # a mount disappeared since it was checked: use this container's own
         access = Access(perfd=options.perfd, resctrl=options.resctrl)
     arguments += [f"--procfs={access.procfs}", f"--sysfs={access.sysfs}", f"--perfd={access.perfd}"]
     if access.resctrl:

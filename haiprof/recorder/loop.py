@@ -47,10 +47,10 @@ log = logging.getLogger(__name__)
 _UNFINISHED_SECONDS: Final = 10.0
 #: How often a full disk is tried again, s.
 _RETRY_SECONDS: Final = 1.0
-#: What is kept of a log; one grows to so much only where somebody makes it.
+#: Most bytes of a log to keep; only deliberate flooding makes one that large.
 _LOG_BYTES: Final = 16 << 20
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-#: How long to wait for what `haiprof run` leaves of a command that has just ended, s.
+#: How long to wait for the note of `haiprof run` on a command that has just ended, s.
 _NOTED_SECONDS: Final = 5.0
 #: With every process dead, a disk that stays full this long (s) is left to ``haiprof recover``.
 _GIVE_UP_SECONDS: Final = 600.0
@@ -70,7 +70,7 @@ class Recorder:
     ) -> None:
         """Prepare; nothing is touched before :meth:`run`."""
         self._rings: Folder
-        #: The same by a path that leads nowhere else.
+        #: The same as a path that cannot be redirected.
         self._ring_dir = ring_dir
         self._run_dir = run_dir
         self._drain_seconds = 1.0 / drain_hz
@@ -78,7 +78,7 @@ class Recorder:
         self._access = access
         self._processes: dict[Path, RecordedProcess] = {}
         self._outside: dict[str, OutsideProcess] = {}
-        #: Those whose files are closed, and which are about to end. Nobody stays for them.
+        #: Processes whose files are closed and which are about to end. We do not stay for them.
         self._lingering: list[RecordedProcess] = []
         self._refused: dict[Path, str] = {}
         self._watched: Life | None = None
@@ -90,7 +90,7 @@ class Recorder:
         self._pace_read: tuple[int, int] | None = None
 
     def run(self, election: Election) -> None:
-        """Record until the last ring is closed or dead and drained. The lock must be held."""
+        """Record until the last ring is closed or dead and drained. The election must be won."""
         signal.signal(signal.SIGTERM, self._terminate)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -100,7 +100,7 @@ class Recorder:
         try:
             while self._record(doorbell):
                 tidy(self._rings, self._run)
-                # Let go first, then look again: a ring or a note that was made meanwhile either
+                # Resign first, then look again: a ring or a note that was made meanwhile either
                 # sees a free lock or is seen here.
                 election.resign()
                 if not self._anybody_asks() or not election.win(patience=0):
@@ -115,8 +115,8 @@ class Recorder:
         self._rings, self._ring_dir = folder, folder.reached_at()
 
     def _open_run(self) -> Folder:
-        # Root may watch another user's process from outside, into a folder of that user's: who
-        # started this recorder has looked at the owner.
+        # Root may observe another user's process from outside, into a folder of theirs: whoever
+        # started this recorder has checked the owner.
         return open_run(self._run_dir, make=True, owners=None if os.geteuid() == 0 else ())
 
     def _run_now(self) -> Folder:
@@ -126,7 +126,7 @@ class Recorder:
         return self._run
 
     def _record(self, doorbell: int) -> bool:
-        """Record until nothing is left, and close all files; False when something had to stay."""
+        """Record until nothing is left, and close all files; False if something is left."""
         self._look_at_pace()
         node = self._open_node()
         try:
@@ -141,8 +141,8 @@ class Recorder:
                     return True
                 self._sleep(doorbell, node)
         finally:
-            # While the lock is held: the next recorder opens the same files. The log before: who
-            # waits until the node's are closed may take the folder then.
+            # While we have the lock: the next recorder opens the same files. The log comes first:
+            # somebody who waits for the node's files may then remove the folder.
             keep_log(self._rings, self._run)
             with contextlib.suppress(OSError):
                 self._look_at_lingering()
@@ -167,7 +167,7 @@ class Recorder:
         self._lingering = [process for process in self._lingering if process.lingers]
 
     def _judge_the_dead(self) -> None:
-        """Look at all that have ended together: who of them was killed for memory shows only so."""
+        """Check all that have ended together: only so it shows who was killed for memory."""
         if not self._somebody_ended:
             return
         self._somebody_ended = False
@@ -181,17 +181,17 @@ class Recorder:
         self._kills.judge({(life.pid, life.start_time): life.killed for life in dead})
 
     def _open_node(self) -> NodeRecorder:
-        """Make the node's folder; where it cannot be had now, try until it can."""
+        """Make the node's folder; retry until that works."""
         since = time.monotonic()
-        told = False
+        logged = False
         while True:
             try:
                 return NodeRecorder(self._run_now(), self._intervals, self._access)
             except OSError as error:
                 if self._terminations > 1 or time.monotonic() - since > _GIVE_UP_SECONDS:
                     raise
-                if not told:
-                    told = True
+                if not logged:
+                    logged = True
                     log.error(
                         "%s: %s; recording begins when it can be written, the rings are kept",
                         error.filename or self._run_dir,
@@ -214,7 +214,7 @@ class Recorder:
             self._judge_the_dead,
             self._look_at_lingering,
             *(functools.partial(self._drain, p, node) for p in list(self._processes.values())),
-            *(functools.partial(self._see_to, name, node) for name in list(self._outside)),
+            *(functools.partial(self._check_outside, name, node) for name in list(self._outside)),
             lambda: self._sample(node),
         ]
         for part in parts:
@@ -233,15 +233,15 @@ class Recorder:
             node.change_pace(self._intervals, self._processes.values())
 
     def _look_at_pace(self) -> bool:
-        """Take over the pace that a session has asked for since the last look; False: none has."""
+        """Adopt the pace that a session has asked for since the last call; False if none has."""
         try:
             about = self._rings.stat(PACE_NAME)
             if (about.st_ino, about.st_mtime_ns) == self._pace_read:
                 return False
             self._pace_read = (about.st_ino, about.st_mtime_ns)
-            told = json.loads(self._rings.read(PACE_NAME))
-            self._intervals = {str(n): float(s) for n, s in told["intervals"].items()}
-            self._drain_seconds = 1.0 / float(told["drain_hz"])
+            pace = json.loads(self._rings.read(PACE_NAME))
+            self._intervals = {str(n): float(s) for n, s in pace["intervals"].items()}
+            self._drain_seconds = 1.0 / float(pace["drain_hz"])
         except FileNotFoundError:
             return False
         except (
@@ -259,10 +259,10 @@ class Recorder:
         except OSError:
             raise
         except BrokenRing as error:
-            held = process.bytes
-            why = f"{self._as_known(str(error))}; what it still held is lost ({held} bytes)"
+            size = process.bytes
+            why = f"{self._as_known(str(error))}; what it still held is lost ({size} bytes)"
             self._set_aside(process, node, why)
-            # Else every later recorder would begin with it and set it aside again.
+            # Otherwise every later recorder would set it aside again.
             self._rings.remove(process.ring.name)
         except Exception as error:
             where = self._rings.path / process.ring.name
@@ -277,7 +277,7 @@ class Recorder:
                 self._lingering.append(process)
 
     def _set_aside(self, process: RecordedProcess, node: NodeRecorder, why: str) -> None:
-        """Read one ring no more: the others must not lose their recorder to it."""
+        """Stop reading a ring: it must not cost the others their recorder."""
         log.error("%s; this ring is set aside", why)
         node.event("recorder", f"a ring is set aside: {why}")
         self._refused[process.ring] = why
@@ -285,7 +285,7 @@ class Recorder:
 
     def _sample(self, node: NodeRecorder) -> None:
         if self._paused_since is not None:
-            node.write()  # what waits comes first; until it is written nothing is added
+            node.write()  # waiting rows first; nothing is added until they are written
         node.sample()
 
     def _find_rings(self, node: NodeRecorder) -> None:
@@ -300,20 +300,20 @@ class Recorder:
                 self._drop_if_unfinished(path)
                 continue
             except OSError as error:
-                if path.exists():  # else its process has taken it away
+                if path.exists():  # else its process has removed it
                     failed = failed or error
                 continue
             except Exception as error:
-                # Not ours to delete: a newer haiprof may be able to read it.
-                told = self._refuse(path, error)
-                node.event("recorder", f"a ring could not be read: {told}")
+                # Not deleted: a newer haiprof may be able to read it.
+                reason = self._refuse(path, error)
+                node.event("recorder", f"a ring could not be read: {reason}")
                 continue
             self._processes[path] = process
             found.append(process)
             # A fork or a helper is already in the tree of its rank.
             if process.role == "rank":
                 node.watch(process.pid, process.folder)
-        for process in found:  # a helper's count at its rank, which is watched now
+        for process in found:  # helpers count for their rank, which is watched by now
             node.watch_counters(process)
         if failed is not None:
             raise failed
@@ -334,7 +334,7 @@ class Recorder:
             node.event("attach", f"{process.label} is watched from outside: {process.why}")
 
     def _find_command(self, node: NodeRecorder) -> None:
-        """Stay for a launched command; of several, for one after the other."""
+        """Stay for a launched command; if there are several, for one after the other."""
         commands = commands_in(self._rings)
         if self._watched is not None:
             watched = Command(self._watched.pid, self._watched.start_time)
@@ -351,16 +351,16 @@ class Recorder:
             node.watch_command(self._watched.pid)
 
     def _as_known(self, text: str) -> str:
-        """Name files as the user knows them, not by our descriptor of their folder."""
+        """Replace paths through our descriptor by those that the user knows."""
         return text.replace(str(self._ring_dir), str(self._rings.path))
 
     def _refuse(self, path: Path, error: Exception) -> str:
-        told = self._as_known(str(error))
-        self._refused[path] = told
-        log.error("%s", told)
-        return told
+        reason = self._as_known(str(error))
+        self._refused[path] = reason
+        log.error("%s", reason)
+        return reason
 
-    def _see_to(self, name: str, node: NodeRecorder) -> None:
+    def _check_outside(self, name: str, node: NodeRecorder) -> None:
         process = self._outside[name]
         if process.over():
             node.unwatch(process.pid, process.folder)
@@ -383,7 +383,7 @@ class Recorder:
         return len(commands_in(self._rings)) > (0 if self._watched is None else 1)
 
     def _anybody_asks(self) -> bool:
-        """Return whether somebody came while we let go."""
+        """Return whether somebody came while we had no lock."""
         return self._anybody_left() or bool(commands_in(self._rings))
 
     def _anybody_left(self) -> bool:
@@ -394,14 +394,14 @@ class Recorder:
         return [p.life for p in self._processes.values()] + [p.life for p in self._outside.values()]
 
     def _hopeless(self) -> bool:
-        """Return whether only a full disk keeps us here, and has for long."""
+        """Return whether only a full disk has kept us here, for a long time."""
         return (
             self._paused_since is not None
             and time.monotonic() - self._paused_since > _GIVE_UP_SECONDS
             and all(life.ended() for life in self._lives())
         )
 
-    # -- a disk that does not take it ------------------------------------------------------------
+    # -- a disk that refuses writes ---------------------------------------------------------------
 
     def _pause(self, node: NodeRecorder, error: OSError) -> None:
         self._pause_error = error.errno or errno.EIO
@@ -451,12 +451,12 @@ class Recorder:
                 pass
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:
-        """Stay while there is a job to record; a second SIGTERM is an order to leave at once."""
+        """Stay while there is a job to record; a second SIGTERM means leave at once."""
         self._terminations += 1
 
 
 def keep_log(rings: Folder, run: Folder) -> None:
-    """Move what the log says, if anything, to the run."""
+    """Move the log, if not empty, to the run."""
     with contextlib.suppress(OSError):
         log_file = rings.update(RECORDER_LOG, make=False)
         try:
@@ -474,7 +474,7 @@ def _move(log_file: int, run: Folder) -> None:
 
 
 def tidy(rings: Folder, run: Folder | None) -> None:
-    """Leave nothing in shared memory; a log that says anything goes to the run."""
+    """Leave nothing in shared memory; a log that is not empty goes to the run."""
     if run is not None:
         keep_log(rings, run)
     forget_statuses(rings)

@@ -1,4 +1,4 @@
-"""What the node is, for its ``process.json``: what samples of it are compared with."""
+"""Describes the node for its ``process.json``: the reference for its samples."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ log = logging.getLogger(__name__)
 
 
 def describe(access: Access) -> dict[str, Any]:
-    """Return what is constant of the node; what is not known is None.
+    """Return the constant properties of the node; None for what is unknown.
 
     Keys: ``cpu`` (``VENDOR:FAMILY:MODEL``), ``sockets``, ``numa_nodes``, ``dram_peak_bytes_per_s``
     (of all sockets together), ``dram_peak_how`` (where that comes from, in plain words) and
     ``clock_error_ns`` (how far its wall clock can be from UTC now, by NTP or PTP).
     """
-    told: dict[str, Any] = {}
+    plan: dict[str, Any] = {}
     try:
-        told.update(_core.uncore_plan(sysfs=access.sysfs, procfs=access.procfs))
+        plan.update(_core.uncore_plan(sysfs=access.sysfs, procfs=access.procfs))
     except Exception:  # the samples are worth having without it
         log.exception("the machine cannot be described")
     return {
-        "cpu": told.get("cpu") or None,
-        "sockets": told.get("sockets") or None,
+        "cpu": plan.get("cpu") or None,
+        "sockets": plan.get("sockets") or None,
         "numa_nodes": _numa_nodes(Path(access.sysfs)),
-        "dram_peak_bytes_per_s": told.get("dram_peak_bytes_per_s") or None,
-        "dram_peak_how": told.get("dram_peak_how") or None,
+        "dram_peak_bytes_per_s": plan.get("dram_peak_bytes_per_s") or None,
+        "dram_peak_how": plan.get("dram_peak_how") or None,
         "clock_error_ns": clock_error_ns(),
     }
 

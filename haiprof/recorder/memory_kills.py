@@ -1,6 +1,6 @@
-"""Whether the kernel killed a process for lack of memory: what its control group counted.
+"""Whether the kernel killed a process for lack of memory, by the counts of its control group.
 
-SIGKILL alone proves nothing: anybody may send it. The kernel counts whom it killed in each control
+SIGKILL alone proves nothing: anybody may send it. The kernel counts its kills in each control
 group, so the counts are read as a process begins and as one ends, and never in between.
 
 Tests: tests/recorder/test_ended.py.
@@ -13,16 +13,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-#: A limit of version 1 above this is none.
+#: A larger limit of version 1 means no limit.
 _NO_LIMIT: Final = 1 << 60
-#: Of a process in no control group that counts: the whole machine's.
+#: For a process in no control group that counts: the whole machine.
 _MACHINE: Final = ""
 
 
 class Verdict(NamedTuple):
     """What the counts say of one process that has ended."""
 
-    #: How many the kernel has killed for memory since the last look.
+    #: How many the kernel has killed for memory since the last reading.
     kills: int = 0
     #: How many of those that ended meanwhile were killed by SIGKILL.
     suspects: int = 0
@@ -44,7 +44,7 @@ class MemoryKills:
         """Nothing is read yet.
 
         Args:
-            procfs: where the processes are found by the numbers that we know them by.
+            procfs: where the processes have the pids that we know.
         """
         self._procfs = Path(procfs)
         self._groups: dict[tuple[int, int], str] = {}
@@ -70,12 +70,12 @@ class MemoryKills:
         for who in ended:
             if who not in self._verdicts:
                 by_group.setdefault(self._groups.pop(who, _MACHINE), []).append(who)
-        for group, whose in by_group.items():
+        for group, processes in by_group.items():
             grown = self._growth(group)
-            suspects = sum(ended[who] for who in whose)
+            suspects = sum(ended[who] for who in processes)
             limit = self._limit(group) if grown else None
             verdict = Verdict(grown, suspects, group != _MACHINE, limit)
-            self._verdicts.update(dict.fromkeys(whose, verdict))
+            self._verdicts.update(dict.fromkeys(processes, verdict))
 
     def verdict(self, pid: int, start_time: int) -> Verdict:
         """Return what the counts said as the process ended."""
@@ -83,7 +83,7 @@ class MemoryKills:
 
     def _growth(self, group: str) -> int:
         count, before = self._count(group), self._counts.get(group)
-        if count is None:  # the group has gone with its last process
+        if count is None:  # the group was removed with its last process
             return 0
         self._counts[group] = count
         return 0 if before is None else max(count - before, 0)
@@ -98,7 +98,7 @@ class MemoryKills:
         return None
 
     def _limit(self, group: str) -> int | None:
-        """Return the smallest limit that holds in a group, bytes."""
+        """Return the smallest limit in force in a group, bytes."""
         found = []
         of_version_1 = _number(Path(group, "memory.stat"), "hierarchical_memory_limit")
         if group != _MACHINE and of_version_1 is not None and of_version_1 < _NO_LIMIT:
@@ -127,7 +127,7 @@ class MemoryKills:
 
 
 def _visible(path: str, mounts: Sequence[str], *, unified: bool) -> Path | None:
-    """Return where a control group is seen; of several mounts the one nearest to it."""
+    """Return the folder of a control group; of several mounts the one nearest to it."""
     best: tuple[int, Path] | None = None
     for line in mounts:
         front, dash, behind = line.partition(" - ")

@@ -46,7 +46,7 @@ class _Folder:
 
     def write(self) -> None:
         if removed(self.path):
-            self.rows.forget()  # somebody has removed the folder, so nobody wants them
+            self.rows.forget()  # somebody has removed the folder: they are not wanted
             return
         if len(self.rows):
             self.writer.prepare()
@@ -90,7 +90,7 @@ class NodeRecorder:
 
         Args:
             run: folder of the run.
-            intervals: how often each recorder's sources are read, s; those not named are not.
+            intervals: how often each recorder's sources are read, s; others are not read.
             access: how the sources are reached.
 
         Raises:
@@ -101,7 +101,7 @@ class NodeRecorder:
         try:
             self._open(intervals, access)
         except BaseException:
-            self._let_go()  # whoever tries again must be able to have it
+            self._unlock()  # a retry must be able to claim it
             raise
 
     def _open(self, intervals: Mapping[str, float], access: Access) -> None:
@@ -116,7 +116,7 @@ class NodeRecorder:
         self._ended: dict[str, Any] | None = None
         self._gpu_users: dict[str, set[Path]] = {}
         self._gpus: dict[str, dict[str, Any]] = {}
-        # Rings take the distance of the two clocks once too; a wall clock that is set would tear
+        # Rings take the offset of the two clocks once, too; a wall clock that is set would tear
         # the samples from their steps.
         self._utc_offset_ns = time.time_ns() - time.monotonic_ns()
         self._begun = self._now_ns()
@@ -146,7 +146,7 @@ class NodeRecorder:
     def change_pace(
         self, intervals: Mapping[str, float], processes: Iterable[RecordedProcess]
     ) -> None:
-        """Read the sources as often as this from now on.
+        """Read the sources at this pace from now on.
 
         Args:
             intervals: as at the beginning.
@@ -164,8 +164,8 @@ class NodeRecorder:
             self._sampler.use_gpu(uuid)
         for process in processes:
             self.watch_counters(process, anew=False)
-        told = ", ".join(f"{name} every {seconds:g} s" for name, seconds in intervals.items())
-        self.event("recorder", f"sources are read at another pace: {told}", {"s": dict(intervals)})
+        paces = ", ".join(f"{name} every {seconds:g} s" for name, seconds in intervals.items())
+        self.event("recorder", f"sources are read at another pace: {paces}", {"s": dict(intervals)})
         self._sources = self._sampler.sources()
         self._write_node_file("live", self._sources)
 
@@ -173,7 +173,7 @@ class NodeRecorder:
         return time.monotonic_ns() + self._utc_offset_ns
 
     def _look_at_sources(self) -> None:
-        """Keep what the sources say while a watched process lives; else most say that none does.
+        """Keep the sources' states while a watched process lives; else most say that none does.
 
         Raises:
             OSError: the node's file cannot be written; the next reading tries again.
@@ -214,13 +214,13 @@ class NodeRecorder:
 
     def event(self, kind: str, text: str, attributes: Mapping[str, Any] | None = None) -> None:
         """Append one row to the node's events."""
-        told = json.dumps(attributes) if attributes else None
-        self._events.add(self._now_ns(), kind, text, None, told)
+        encoded = json.dumps(attributes) if attributes else None
+        self._events.add(self._now_ns(), kind, text, None, encoded)
 
     def watch_command(self, pid: int) -> None:
         """Sample a launched command too, as instance ``command`` of the node.
 
-        Whatever is below it counts, but for the ranks, which have their own samples.
+        Everything below it counts, except ranks, which have their own samples.
         """
         if self._command is not None and self._command not in self._targets:
             self._sampler.unwatch(self._command)
@@ -228,21 +228,21 @@ class NodeRecorder:
         self._sampler.watch(pid)
 
     def end_command(self, command: Life, memory: Verdict, asked: int) -> None:
-        """Keep how the launched command ended; an event says so if that was not in order.
+        """Keep how the launched command ended; an event says so if it failed.
 
         Args:
-            command: of that process, which has ended.
-            memory: whom the kernel killed for memory meanwhile.
+            command: the process, which has ended.
+            memory: what the kernel killed for memory meanwhile.
             asked: signal by which it had been asked to end; 0: none.
         """
         at = self._now_ns()
         if command.ended_at is not None:
             at = command.ended_at + self._utc_offset_ns
-        told = self._ended = ending.described(
+        ended = self._ended = ending.described(
             command.status, at, goodbye=False, memory=memory, asked=asked
         )
-        if told["kind"] not in ("finished", "unknown"):
-            self.event("exit", f"the command (process {command.pid}) ended: {told['text']}", told)
+        if ended["kind"] not in ("finished", "unknown"):
+            self.event("exit", f"the command (process {command.pid}) ended: {ended['text']}", ended)
 
     def watch(self, pid: int, folder: Path | Folder) -> None:
         """Sample the process tree below ``pid`` into ``folder`` from now on, and into no other.
@@ -272,9 +272,9 @@ class NodeRecorder:
             self._sampler.unwatch(pid)
 
     def watch_counters(self, process: RecordedProcess, *, anew: bool = True) -> None:
-        """Sample what a process counts in its ring; a helper's count is its rank's.
+        """Sample the counters in a process's ring; a helper's count for its rank.
 
-        ``anew``: what it has counted so far is not sampled yet.
+        ``anew``: its counts so far have not been sampled yet.
         """
         for pid, target in self._targets.items():
             if target.path == process.folder or target.path == process.rank_folder:
@@ -285,7 +285,7 @@ class NodeRecorder:
                 return
 
     def unwatch_counters(self, process: RecordedProcess) -> None:
-        """Sample it once more, and no longer."""
+        """Sample it once more, then stop."""
         self._sampler.unwatch_counters(str(process.ring))
         self._read()
 
@@ -306,7 +306,7 @@ class NodeRecorder:
                 del self._gpu_users[uuid]
 
     def _look_at_gpus(self) -> None:
-        """Keep what is constant of each GPU that was ever sampled.
+        """Keep the constant properties of each GPU that was ever sampled.
 
         Raises:
             OSError: the node's file cannot be written; the next reading tries again.
@@ -345,7 +345,7 @@ class NodeRecorder:
         """Read the sources that are due; write when it is time.
 
         Raises:
-            OSError: the disk does not take it; the rows wait.
+            OSError: the disk refuses it; the rows wait.
         """
         if self._read():
             self._keep_changes()
@@ -360,7 +360,7 @@ class NodeRecorder:
         return int(self._sampler.next_due_ns)
 
     def write(self) -> None:
-        """Bring all samples to disk.
+        """Write all samples to disk.
 
         Raises:
             OSError: there is no room for them yet.
@@ -384,7 +384,7 @@ class NodeRecorder:
             OSError: there is no room; what was written stays readable.
         """
         try:
-            # The last GPUs were let go after the last reading; what ended their user is told here.
+            # The last GPUs were released after the last reading; keep the changes since then.
             self._keep_changes()
             self.write()
             for target in self._targets.values():
@@ -392,8 +392,8 @@ class NodeRecorder:
             self._events_writer.close()
             self._write_node_file("closed", self._sources)
         finally:
-            self._let_go()
+            self._unlock()
 
-    def _let_go(self) -> None:
+    def _unlock(self) -> None:
         with contextlib.suppress(OSError):
             fcntl.flock(self._files.fd, fcntl.LOCK_UN)

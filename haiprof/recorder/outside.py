@@ -1,8 +1,8 @@
-"""A process that is looked at from outside: it has no ring, but a note in the folder of rings.
+"""A process that is observed from outside: it has no ring, but a note in the folder of rings.
 
-Who wants it watched writes the note. The recorder gives the process a folder in the run, samples
-its tree into that, and removes the note once the folder is closed: when the process has ended, its
-time is over, or who wrote the note takes it back.
+The note is written by whoever wants the process observed. The recorder gives the process a folder
+in the run, samples its tree into that, and removes the note once the folder is closed: when the
+process has ended, its time is over, or the note is withdrawn.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from haiprof.recorder.process_folder import claim, document, write_json
 log = logging.getLogger(__name__)
 
 _SUFFIX: Final = ".outside"
-#: Of a note that was taken back.
+#: Of a note that was withdrawn.
 _ENDED_SUFFIX: Final = ".ended"
 #: The folder of rings may go with the last recorder while a note is written.
 _TRIES: Final = 100
 
 
 def is_note(path: Path) -> bool:
-    """Say whether a file is called as notes are, those that were taken back, too."""
+    """Say whether a file has the name of a note, possibly a withdrawn one."""
     return path.suffix in (_SUFFIX, _ENDED_SUFFIX)
 
 
 def notes_in(ring_dir: Path) -> list[Path]:
-    """Return the notes in a folder of rings, those that were taken back, too."""
+    """Return the notes in a folder of rings, withdrawn ones too."""
     with contextlib.suppress(OSError):
         return sorted(filter(is_note, ring_dir.iterdir()))
     return []
@@ -79,25 +79,25 @@ def read_note(path: Path) -> Note:
     """Read a note.
 
     Raises:
-        ValueError: it is none.
-        OSError: it has gone.
+        ValueError: it is not a note.
+        OSError: it is gone.
     """
     try:
-        told = Note(**json.loads(Folder.at(path.parent).read(path.name)))
-        numbers = (told.pid, told.start_time, told.attempt, told.created_ns)
-        if all(type(n) is int for n in numbers) and math.isfinite(told.until):
-            return told
+        note = Note(**json.loads(Folder.at(path.parent).read(path.name)))
+        numbers = (note.pid, note.start_time, note.attempt, note.created_ns)
+        if all(type(n) is int for n in numbers) and math.isfinite(note.until):
+            return note
     except (TypeError, ValueError, RecursionError):
         pass
-    raise ValueError(f"{path}: is no note")
+    raise ValueError(f"{path}: is not a note")
 
 
-def write_note(ring_dir: Path, told: Note) -> Path:
-    """Have the recorder of a run watch a process from outside. It must be started then.
+def write_note(ring_dir: Path, note: Note) -> Path:
+    """Make the recorder of a run observe a process from outside. Start it afterwards.
 
     Args:
         ring_dir: where the run's rings lie.
-        told: which process.
+        note: which process.
 
     Returns:
         The note's file, for :func:`end_note`.
@@ -105,10 +105,10 @@ def write_note(ring_dir: Path, told: Note) -> Path:
     Raises:
         OSError: it cannot be written.
     """
-    name = f"{told.pid}-{time.monotonic_ns()}{_SUFFIX}"
+    name = f"{note.pid}-{time.monotonic_ns()}{_SUFFIX}"
     for left in reversed(range(_TRIES)):
         try:
-            write_json(open_rings(ring_dir, make=True), name, told._asdict())
+            write_json(open_rings(ring_dir, make=True), name, note._asdict())
             break
         except FileNotFoundError:
             if not left:
@@ -117,7 +117,7 @@ def write_note(ring_dir: Path, told: Note) -> Path:
 
 
 def end_note(note: Path, seconds: float) -> None:
-    """Take a note back, and wait until the files of its process are closed.
+    """Withdraw a note, and wait until the files of its process are closed.
 
     With the last process of the run those of the node are closed, too. Never raises.
 
@@ -157,34 +157,34 @@ class OutsideProcess:
         Args:
             note: which process.
             run: folder of the run.
-            kills: knows whom the kernel killed for memory; None: of this process nobody does.
+            kills: counts kills for lack of memory; None: a new one for this process.
 
         Raises:
-            ValueError: it is no note.
-            OSError: it has gone, or the folder cannot be made or written.
+            ValueError: it is not a note.
+            OSError: it is gone, or the folder cannot be made or written.
         """
-        self._note = note.with_suffix(_SUFFIX)  # not there: it was taken back before it was read
-        told = read_note(note)
-        self.pid, self._until, self.why = told.pid, told.until, told.why
+        self._note = note.with_suffix(_SUFFIX)  # missing if withdrawn before it was read
+        note_read = read_note(note)
+        self.pid, self._until, self.why = note_read.pid, note_read.until, note_read.why
         self._about = {
-            **told._asdict(),
+            **note_read._asdict(),
             "node": node_name(),
             "host": os.uname().nodename,
             "boot_id": _boot_id(),
         }
         self._begun = time.time_ns()
-        self._process_started = started_at(told.start_time)
+        self._process_started = started_at(note_read.start_time)
         claimed = claim(run, self._about)
         self._files, self._role = claimed.folder, claimed.role
         self.folder = self._files.path
         self._write_process_file("live")
-        self.life = Life(told.pid, told.start_time)
+        self.life = Life(note_read.pid, note_read.start_time)
         self._kills = kills or MemoryKills()
-        self._kills.join(told.pid, told.start_time)
+        self._kills.join(note_read.pid, note_read.start_time)
 
     @property
     def label(self) -> str:
-        """How it is told from the others."""
+        """What distinguishes it from the others."""
         return f"rank {self._about['rank']} (pid {self.pid})"
 
     def over(self) -> bool:
@@ -192,19 +192,19 @@ class OutsideProcess:
         return self.life.ended() or time.monotonic() >= self._until or not self._note.exists()
 
     def close(self) -> None:
-        """Say in the folder that all there is closed, and remove the note.
+        """Mark the folder as closed, and remove the note.
 
         Raises:
-            OSError: there is no room to say so.
+            OSError: there is no room for that.
         """
-        if self.folder.exists():  # else somebody has removed it, so nobody wants it
+        if self.folder.exists():  # else somebody has removed it: it is not wanted
             self._write_process_file("closed")
         self.life.close()
         for note in (self._note, self._note.with_suffix(_ENDED_SUFFIX)):
             note.unlink(missing_ok=True)
 
     def _write_process_file(self, state: str) -> None:
-        told = document(
+        process_document = document(
             self._about,
             role=self._role,
             state=state,
@@ -218,7 +218,7 @@ class OutsideProcess:
             lost={"records": 0},
             ended=None if state == "live" else self._described(),
         )
-        write_json(self._files, schema.PROCESS_FILE, told)
+        write_json(self._files, schema.PROCESS_FILE, process_document)
 
     def _described(self) -> dict[str, Any]:
         living = not self.life.ended()

@@ -32,9 +32,9 @@ log = logging.getLogger(__name__)
 WRITE_SECONDS: Final = 1.0
 WRITE_ROWS: Final = 16384
 _TAKE: Final = 1 << 18
-#: Takes in one turn; a job that pushes faster than that must not keep the others waiting.
+#: Takes per turn; a job that records faster must not keep the others waiting.
 _TAKES: Final = 4
-#: A process that said goodbye at its end has so long, s, to end: then its files are closed anyway.
+#: How long a process may take to end after its goodbye, s; then its files are closed anyway.
 _ENDING_SECONDS: Final = 600.0
 
 
@@ -42,16 +42,16 @@ class RecordedProcess:
     """Drains one ring into one folder, until the writer says goodbye or dies."""
 
     def __init__(self, ring: Path, run: Path | Folder, kills: MemoryKills | None = None) -> None:
-        """Open the ring and its folder; take up where an earlier recorder stopped.
+        """Open the ring and its folder; continue where an earlier recorder stopped.
 
         Args:
             ring: its file.
             run: folder of the run.
-            kills: knows whom the kernel killed for memory; None: of this process nobody does.
+            kills: counts kills for lack of memory; None: a new one for this process.
 
         Raises:
             BlockingIOError: the ring is still being made.
-            ValueError: the file is no ring that this version reads.
+            ValueError: the file is not a ring that this version can read.
             OSError: the folder cannot be made or written.
         """
         self.ring = ring
@@ -60,7 +60,7 @@ class RecordedProcess:
         self.rank: int | None = header["rank"]
         self.start_time: int = header["start_time"]
         self.ended = False
-        #: Whether it waited for its files, and is yet to end.
+        #: Whether it waited for its files and has not ended yet.
         self.lingers = False
         #: Records taken from the ring so far.
         self.taken = 0
@@ -73,7 +73,7 @@ class RecordedProcess:
         known = claimed.known
         self.files, self.rank_folder, self.role = claimed.folder, claimed.plain, claimed.role
         self.folder = self.files.path
-        #: Whether an earlier recorder has begun it.
+        #: Whether an earlier recorder began it.
         self.taken_over = known is not None
         if known is not None:
             self._begun = whole(known, "started_ns") or self._begun
@@ -99,8 +99,8 @@ class RecordedProcess:
         self._events_writer = TableWriter(self.files, schema.EVENTS)
         self._rows = 0
         self._written_at = time.monotonic()
-        self._told_losses = before.lost
-        self._wall_clock_told = 0
+        self._reported_losses = before.lost
+        self._wall_clock_reported = 0
         self._flush_answered = 0
         self._finishing = False
         self._dropping = False
@@ -120,7 +120,7 @@ class RecordedProcess:
 
     def _write_process_file(self, state: str) -> None:
         losses = self._losses()
-        told = document(
+        process_document = document(
             self._header,
             role=self.role,
             state=state,
@@ -133,17 +133,17 @@ class RecordedProcess:
             lost={"records": _lost_records(losses), **losses},
             ended=self._ending,
         )
-        write_json(self.files, schema.PROCESS_FILE, told)
+        write_json(self.files, schema.PROCESS_FILE, process_document)
 
-    # -- what ------------------------------------------------------------------------------------
+    # -- state -----------------------------------------------------------------------------------
 
     def event(self, kind: str, text: str, attributes: dict[str, Any] | None = None) -> None:
         """Append one row to the process's events."""
-        told = json.dumps(attributes) if attributes else None
-        self._events.add(self._now(), kind, text, None, told)
+        encoded = json.dumps(attributes) if attributes else None
+        self._events.add(self._now(), kind, text, None, encoded)
 
     def _now(self) -> int:
-        """Return the time as the ring's records have it: not moved by who sets the wall clock."""
+        """Return the time as the ring's records have it: not moved when the wall clock is set."""
         offset = self._reader.utc_offset_ns
         return time.time_ns() if offset is None else time.monotonic_ns() + offset
 
@@ -159,7 +159,7 @@ class RecordedProcess:
 
     @property
     def gpu_uuids(self) -> list[str]:
-        """The names of those GPUs that told theirs."""
+        """The UUIDs of those GPUs that have one."""
         return [gpu["uuid"] for gpu in self.gpus if gpu["uuid"]]
 
     @property
@@ -183,16 +183,16 @@ class RecordedProcess:
         """Take from the ring what is new, and write it when it is time.
 
         Raises:
-            OSError: the disk does not take it; nothing is lost that the ring still holds.
+            OSError: the disk refuses it; nothing is lost that is still in the ring.
             BrokenRing: the ring cannot be read any further.
         """
-        # Asked before the last look: whatever was committed before the end is taken below.
+        # Checked before the last take: whatever was committed before the end is taken below.
         ended = self._reader.closed or self.life.ended()
         flush = self._reader.flush_requested
         if removed(self.folder):
             self._drop(ended)
             return
-        # What the disk did not take the last time comes first: until then nothing more is taken.
+        # What the disk refused the last time comes first: until then nothing more is taken.
         if self.waiting:
             self.push()
         if self._rows >= WRITE_ROWS:
@@ -207,7 +207,7 @@ class RecordedProcess:
             all_taken = taken < _TAKE
             if all_taken:
                 break
-        self._tell_losses()
+        self._report_losses()
         due = time.monotonic() - self._written_at >= WRITE_SECONDS
         if (self._rows or len(self._events)) and (due or ended or flush != self._flush_answered):
             self._write()
@@ -215,11 +215,11 @@ class RecordedProcess:
             return
         if flush != self._flush_answered:
             self._answer_flush(flush)
-        if ended and not self._may_tell_more():
+        if ended and not self._may_report_more():
             self.finish()
 
-    def _may_tell_more(self) -> bool:
-        """Say whether a process that has said goodbye at its end is yet to end."""
+    def _may_report_more(self) -> bool:
+        """Say whether a process that has said goodbye has not ended yet."""
         if self._words.goodbye_ns is None or self._words.waits or self.life.ended():
             return False
         if self._closed_since is None:
@@ -255,7 +255,7 @@ class RecordedProcess:
         self.push()
 
     def push(self) -> None:
-        """Bring what is encoded to disk.
+        """Write to disk what is encoded.
 
         Raises:
             OSError: there is no room for it yet.
@@ -275,36 +275,36 @@ class RecordedProcess:
         self.answer(ticket, error)
 
     def answer(self, ticket: int, error: int) -> None:
-        """Tell the job how its flush went."""
+        """Send the job the result of its flush."""
         self._reader.answer_flush(ticket, error)
         self._flush_answered = ticket
 
     def refuse_flush(self, error: int) -> None:
-        """Answer a waiting flush with ``error`` (the disk does not take anything)."""
+        """Answer a waiting flush with ``error`` (the disk refuses all writes)."""
         ticket = self._reader.flush_requested
         if ticket != self._flush_answered:
             self.answer(ticket, error)
 
-    def _tell_losses(self) -> None:
+    def _report_losses(self) -> None:
         losses = self._losses()
-        if losses != self._told_losses:
+        if losses != self._reported_losses:
             for cause, count in losses.items():
-                more = count - self._told_losses.get(cause, 0)
+                more = count - self._reported_losses.get(cause, 0)
                 if more > 0:
                     self.event("lost", _LOSS_TEXT[cause].format(more), {"cause": cause, "n": more})
-            self._told_losses = losses
+            self._reported_losses = losses
         moved = self._reader.wall_clock_moved_ns
-        if abs(moved - self._wall_clock_told) > 1_000_000:
+        if abs(moved - self._wall_clock_reported) > 1_000_000:
             self.event(
                 "clock",
-                f"the wall clock was set by {(moved - self._wall_clock_told) / 1e6:+.1f} ms; "
+                f"the wall clock was set by {(moved - self._wall_clock_reported) / 1e6:+.1f} ms; "
                 "times here go on as before",
                 {"moved_ns": moved},
             )
-            self._wall_clock_told = moved
+            self._wall_clock_reported = moved
 
     def _drop(self, ended: bool) -> None:
-        """Throw away what is new: somebody has removed the folder, so nobody wants it."""
+        """Discard new records: somebody has removed the folder, so they are not wanted."""
         if not self._dropping:
             self._dropping = True
             log.warning("%s was removed; what comes from it is thrown away", self.folder)
@@ -319,13 +319,13 @@ class RecordedProcess:
             self._end()
 
     def finish(self) -> None:
-        """Close the files, tell how it ended and remove the ring."""
+        """Close the files, record how it ended and remove the ring."""
         said_goodbye = self._reader.closed
         if not self._finishing:
             self._finishing = True
-            self._ending = told = self._described(said_goodbye)
-            text = ending.sentence(self.pid, told, goodbye=said_goodbye)
-            self.event("exit", text, told)
+            self._ending = ended = self._described(said_goodbye)
+            text = ending.sentence(self.pid, ended, goodbye=said_goodbye)
+            self.event("exit", text, ended)
         self._write()
         for writer in (*self._writers.values(), self._events_writer):
             writer.close()
@@ -340,7 +340,7 @@ class RecordedProcess:
         who = (self.pid, self.start_time)
         if ended:
             self._kills.judge({who: self.life.killed})
-        # As self._now() would have told it then.
+        # As self._now() would have returned it then.
         ago = 0 if self.life.ended_at is None else time.monotonic_ns() - self.life.ended_at
         return ending.described(
             self.life.status,
@@ -366,7 +366,7 @@ class RecordedProcess:
             self.life.close()
 
     def abandon(self, why: str) -> None:
-        """Write what was taken so far, as far as that goes; the ring stays where it is."""
+        """Write what was taken so far, as far as possible; the ring stays where it is."""
         self.event("recorder", f"recording ended: {why}")
         state = "died" if self.life.ended() else "closed"
         parts: list[Callable[[], None]] = [self._write]

@@ -14,14 +14,14 @@ from haiprof.common.places import safe_name
 
 
 class Claimed(NamedTuple):
-    """What a process has of a run."""
+    """A process's place in a run."""
 
     folder: Folder
-    #: The folder of its rank; its own, unless it is a fork or a helper of that.
+    #: The folder of its rank: its own, unless it is a fork or a helper.
     plain: Path
     #: ``rank`` or ``process``.
     role: str
-    #: What an earlier recorder that began it said there.
+    #: The ``process.json`` of an earlier recorder, if any.
     known: dict[str, Any] | None
 
 
@@ -49,7 +49,7 @@ def claim(run: Folder, process: Mapping[str, Any]) -> Claimed:
                 role = "process" if known.get("role") == "process" else "rank"
                 return Claimed(folder, path, role, known)
     # The first process of a rank is the rank; a fork of it or a helper stands beside it.
-    # Whoever makes the folder has it: containers with one host name may have a recorder each.
+    # Whoever makes the folder owns it: containers with one host name may have a recorder each.
     with contextlib.suppress(FileExistsError):
         return Claimed(run.make(plain), path, "rank", None)
     for n in range(1000):
@@ -74,7 +74,7 @@ def _is_of(process: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
 
 
 def read_process_file(folder: Folder) -> dict[str, Any] | None:
-    """Return what the folder's ``process.json`` says; None where it says nothing."""
+    """Return the folder's ``process.json``; None if there is no valid one."""
     try:
         content = json.loads(folder.read(schema.PROCESS_FILE))
     except (OSError, ValueError, RecursionError):
@@ -83,15 +83,15 @@ def read_process_file(folder: Folder) -> dict[str, Any] | None:
 
 
 def whole(known: Mapping[str, Any], field: str) -> int | None:
-    """Return a field that is a whole number of 64 bits; None where it is none."""
+    """Return a field that is a whole number of 64 bits; None if it is not."""
     value = known.get(field)
     return value if type(value) is int and -(2**63) <= value < 2**63 else None
 
 
 def gpus_of(known: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the GPUs that a ``process.json`` tells of; those without a name are left out."""
-    told = known.get("gpus")
-    gpus = told if isinstance(told, list) else []
+    """Return the GPUs of a ``process.json``; those without a UUID are left out."""
+    gpus_known = known.get("gpus")
+    gpus = gpus_known if isinstance(gpus_known, list) else []
     return [gpu for gpu in gpus if isinstance(gpu, dict) and isinstance(gpu.get("uuid"), str)]
 
 
@@ -101,9 +101,9 @@ def document(process: Mapping[str, Any], *, role: str, **more: Any) -> dict[str,
     Args:
         process: as of :func:`claim`, with ``host``, ``local_rank`` and ``world_size``.
         role: ``rank`` or ``process``.
-        more: what changes while it is recorded, or is told by how.
+        more: fields that change during the recording or depend on its kind.
     """
-    told = (
+    fields = (
         "node", "host", "rank", "local_rank", "world_size", "attempt", "pid", "start_time",
         "boot_id", "created_ns",
     )  # fmt: skip
@@ -111,7 +111,7 @@ def document(process: Mapping[str, Any], *, role: str, **more: Any) -> dict[str,
         "format": schema.PROCESS_FORMAT,
         "version": f"{schema.MAJOR}.{schema.MINOR}",
         "role": role,
-        **{name: process[name] for name in told},
+        **{name: process[name] for name in fields},
         **more,
     }
 

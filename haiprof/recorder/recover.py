@@ -1,7 +1,7 @@
 """Finishes what a dead recorder left: rings in shared memory, unclosed files in run folders.
 
-Whatever a live recorder has is left alone. Rings are written by the code that the recorder writes
-them with, under its lock, so a recorder that starts meanwhile stays away.
+Whatever a live recorder uses is left alone. Rings are written to disk by the recorder's own code,
+under its lock, so a recorder that starts meanwhile stays away.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _SILENT_SECONDS: Final = 3600.0
 
 @dataclass(slots=True)
 class Recovered:
-    """What became of one run; ``str()`` is the line for the user."""
+    """The outcome for one run; ``str()`` is the line for the user."""
 
     run: str
     run_dir: Path | None = None
     records: int = 0
     lost: int = 0
     closed: int = 0
-    #: What was done or found beyond that, one clause each.
+    #: What else was done or found, one clause each.
     remarks: list[str] = field(default_factory=list)
     failed: bool = False
 
@@ -72,7 +72,7 @@ class Recovered:
 
 
 def stale_ring_dirs() -> list[Path]:
-    """Return this user's ring folders on this machine that hold rings but have no recorder."""
+    """Return this user's ring folders on this machine that contain rings but have no recorder."""
     folders, _ = _ring_dirs()
     return [f.path for f in folders if rings_in(f.reached_at()) and not recorder_running(f.path)]
 
@@ -95,22 +95,22 @@ def recover_rings() -> Iterator[Recovered]:
 
 def recover_ring_dir(ring_dir: Path) -> Recovered:
     """Recover the rings of one run. A run that gets a recorder meanwhile is left to it."""
-    told = Recovered(run_of(ring_dir.name))
+    outcome = Recovered(run_of(ring_dir.name))
     try:
         with Election(ring_dir) as election:
             if not election.win(patience=0.1):
-                told.remarks.append("is being recorded; left alone")
-                return told
-            live, run = _write_dead(election.folder, told)
+                outcome.remarks.append("is being recorded; left alone")
+                return outcome
+            live, run = _write_dead(election.folder, outcome)
             if not rings_in(election.folder.reached_at()) and run is not None:
-                _close_run(run, told)
+                _close_run(run, outcome)
                 tidy(election.folder, run)
         if live and run is not None:
             pid = start_recorder(ring_dir, run.path, _options_of(run))
-            told.remarks.append(f"its job still runs, so a new recorder took over (pid {pid})")
+            outcome.remarks.append(f"its job still runs, so a new recorder took over (pid {pid})")
     except OSError as error:
-        told.fail(f"{error.filename or ring_dir}: {error.strerror or error}")
-    return told
+        outcome.fail(f"{error.filename or ring_dir}: {error.strerror or error}")
+    return outcome
 
 
 def _ring_dirs() -> tuple[list[Folder], list[Recovered]]:
@@ -136,7 +136,7 @@ def _drop_empty(rings: Folder) -> None:
             tidy(rings, None)
 
 
-def _write_dead(rings: Folder, told: Recovered) -> tuple[bool, Folder | None]:
+def _write_dead(rings: Folder, outcome: Recovered) -> tuple[bool, Folder | None]:
     """Write out the rings that nobody writes to any more.
 
     Returns:
@@ -149,88 +149,94 @@ def _write_dead(rings: Folder, told: Recovered) -> tuple[bool, Folder | None]:
             reader = RingReader(ring)
             header = reader.header
         except BlockingIOError:
-            _drop_unfinished(ring, told)
+            _drop_unfinished(ring, outcome)
             continue
         except ValueError as error:
             if not ring.exists():
                 continue
             shown = str(error).replace(str(rings.reached_at()), str(rings.path))
-            told.fail(f"left in shared memory: {shown}")
+            outcome.fail(f"left in shared memory: {shown}")
             continue
-        told.run_dir = Path(header["run_dir"])
-        if run is None or run.path != told.run_dir:
-            run = _run_of(rings.path / ring.name, told)
+        outcome.run_dir = Path(header["run_dir"])
+        if run is None or run.path != outcome.run_dir:
+            run = _run_of(rings.path / ring.name, outcome)
         if run is None:
             continue
         if process_is_alive(header["pid"], header["start_time"]) and not reader.closed:
             live = True
             continue
         if header["host"] != os.uname().nodename:
-            told.fail(
+            outcome.fail(
                 f"{rings.path / ring.name} was made by another machine or container "
                 f"({header['host']}): recover it there, or remove it"
             )
             continue
         try:
-            _write_out(rings, ring, run, told)
+            _write_out(rings, ring, run, outcome)
         except OSError as error:
-            told.fail(
-                f"{ring.name} stays in shared memory: {error.filename or told.run_dir}: "
+            outcome.fail(
+                f"{ring.name} stays in shared memory: {error.filename or outcome.run_dir}: "
                 f"{error.strerror or error}"
             )
         except Exception as error:  # one damaged ring must not cost the others
-            told.fail(f"{ring.name} stays in shared memory: it cannot be read: {error}")
+            outcome.fail(f"{ring.name} stays in shared memory: it cannot be read: {error}")
     return live, run
 
 
-def _run_of(ring: Path, told: Recovered) -> Folder | None:
+def _run_of(ring: Path, outcome: Recovered) -> Folder | None:
     """Open the run that a ring names; None where it is no run of this user.
 
     A container that shares shared memory can have put the ring there, with any folder in it. It
     cannot have put a ``run.json`` of ours there.
     """
-    assert told.run_dir is not None
+    assert outcome.run_dir is not None
     left = f"{ring.name} stays in shared memory"
     try:
-        run = open_run(told.run_dir)
+        run = open_run(outcome.run_dir)
     except OSError as error:
-        told.fail(f"{left}: {error.filename}: {error.strerror}; restore the run, or remove {ring}")
+        outcome.fail(
+            f"{left}: {error.filename}: {error.strerror}; restore the run, or remove {ring}"
+        )
         return None
     if not run.has_ours(schema.RUN_FILE):
-        file = told.run_dir / schema.RUN_FILE
-        told.fail(f"{left}: {file} is missing or not ours; restore it, or remove {ring}")
+        file = outcome.run_dir / schema.RUN_FILE
+        outcome.fail(f"{left}: {file} is missing or not ours; restore it, or remove {ring}")
         return None
     return run
 
 
-def _write_out(rings: Folder, ring: Path, run: Folder, told: Recovered) -> None:
+def _write_out(rings: Folder, ring: Path, run: Folder, outcome: Recovered) -> None:
     process = RecordedProcess(ring, run)
-    # A ring that says nothing new has nothing to say any more: its writer is gone.
+    # A ring with nothing new is done: its writer is gone.
     try:
         while not process.ended:
             process.drain()
     except BrokenRing as error:
-        held = process.bytes
+        size = process.bytes
         why = str(error).replace(str(ring.parent), str(rings.path))
-        process.abandon(f"{why}; what it still held is lost ({held} bytes)")
+        process.abandon(f"{why}; what it still held is lost ({size} bytes)")
         rings.remove(ring.name)
-        told.fail(f"{why}: removed, what it still held is lost ({held} bytes)")
-    told.records += process.taken
-    told.lost += process.lost
+        outcome.fail(f"{why}: removed, what it still held is lost ({size} bytes)")
+    outcome.records += process.taken
+    outcome.lost += process.lost
 
 
-def _drop_unfinished(ring: Path, told: Recovered) -> None:
+def _drop_unfinished(ring: Path, outcome: Recovered) -> None:
     if time.time() - ring.stat().st_mtime > _ABANDONED_SECONDS:
         ring.unlink(missing_ok=True)
-        told.remarks.append(f"{ring.name} was never finished and is removed")
+        outcome.remarks.append(f"{ring.name} was never finished and is removed")
 
 
 def _options_of(run: Folder) -> Options:
     """Return the options that the run was started with; defaults for what cannot be read."""
     known: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError, AttributeError, TypeError, RecursionError):
-        told = json.loads(run.read(schema.RUN_FILE)).get("options")
-        known = {name: told[name] for name in OPTIONS if name in told and name != "log_dir"}
+        recorded_options = json.loads(run.read(schema.RUN_FILE)).get("options")
+        known = {
+            name: recorded_options[name]
+            for name in OPTIONS
+            if name in recorded_options and name != "log_dir"
+        }
     options, _ = resolve(known)
     return options
 
@@ -245,16 +251,16 @@ def recover_folder(path: Path) -> Iterator[Recovered]:
         HaiprofError: ``path`` is neither.
     """
     for run in _runs_in(path):
-        told = Recovered(run.path.name, run.path)
+        outcome = Recovered(run.path.name, run.path)
         try:
             busy = _why_busy(run)
             if busy is not None:
-                told.remarks.append(busy)
+                outcome.remarks.append(busy)
             else:
-                _close_run(run, told)
+                _close_run(run, outcome)
         except OSError as error:
-            told.fail(f"{error.filename or run.path}: {error.strerror or error}")
-        yield told
+            outcome.fail(f"{error.filename or run.path}: {error.strerror or error}")
+        yield outcome
 
 
 def _runs_in(path: Path) -> Sequence[Folder]:
@@ -328,11 +334,11 @@ def _last_written(folder: Folder) -> float:
     return max(folder.stat(name).st_mtime for name in folder.names())
 
 
-def _close_run(run: Folder, told: Recovered) -> None:
+def _close_run(run: Folder, outcome: Recovered) -> None:
     removed = remove_abandoned(run.reached_at(), UNFINISHED_TRACE)
     if removed:
         what = "an unfinished deep trace is" if removed == 1 else f"{removed} unfinished traces are"
-        told.remarks.append(f"{what} removed")
+        outcome.remarks.append(f"{what} removed")
     for folder, known in _process_folders(run):
         streams = live_streams(folder)
         live = known.get("state") == "live"
@@ -340,19 +346,19 @@ def _close_run(run: Folder, told: Recovered) -> None:
             continue
         why = _why_open(folder, known)
         if why is not None:
-            told.remarks.append(why)
+            outcome.remarks.append(why)
             continue
         ended = _last_written(folder)
         for stream in streams:
             lost = close_stream(folder, stream).lost
-            told.closed += folder.has(
+            outcome.closed += folder.has(
                 stream.removesuffix(schema.LIVE_SUFFIX) + schema.CLOSED_SUFFIX
             )
             if lost:
-                told.remarks.append(f"{folder.path.name}/{lost}")
+                outcome.remarks.append(f"{folder.path.name}/{lost}")
         if live:
             ended_ns = int(ended * 1e9)
             write_json(
                 folder, schema.PROCESS_FILE, {**known, "state": "died", "ended_ns": ended_ns}
             )
-            told.remarks.append(f"{folder.path.name} died")
+            outcome.remarks.append(f"{folder.path.name} died")

@@ -1,4 +1,4 @@
-"""The folder of one run: its name, its ``run.json``, and what to say when it cannot be had."""
+"""The folder of one run: its name, its ``run.json``, and the message when it cannot be used."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from haiprof.options import Options
 
 
 def made_up_name(command: str, place: Placement) -> str:
-    """Return a name for a run of ``command`` that all ranks of one launch make up alike."""
+    """Return a name for a run of ``command`` that all ranks of one launch derive alike."""
     if place.launched and place.job:
         return safe_name(f"{command}-{place.job}")
     if place.launched:
@@ -35,7 +35,7 @@ def earlier_attempt(log_dir: Path, command: Sequence[str], place: Placement) -> 
     Args:
         log_dir: where runs are.
         command: the command line that is to be recorded.
-        place: of whoever starts it, where no launcher gave ranks: those make up one name anyway.
+        place: of whoever starts it, if no launcher gave ranks: those derive one name anyway.
     """
     import json
 
@@ -44,9 +44,9 @@ def earlier_attempt(log_dir: Path, command: Sequence[str], place: Placement) -> 
     found: list[tuple[int, str]] = []
     for file in log_dir.glob(f"*/{schema.RUN_FILE}"):
         with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):
-            told = json.loads(Folder.at(file.parent).read(file.name))
-            begun = told.get("created_ns")
-            if (told.get("job"), told.get("command")) == (place.job, list(command)):
+            earlier = json.loads(Folder.at(file.parent).read(file.name))
+            begun = earlier.get("created_ns")
+            if (earlier.get("job"), earlier.get("command")) == (place.job, list(command)):
                 found += [(begun, file.parent.name)] if type(begun) is int else []
     return min(found)[1] if found else None
 
@@ -60,13 +60,13 @@ def open_run_folder(
         folder: absolute path; its last part is the run's name.
         command: the command line that is recorded.
         options: the run's options.
-        owners: other users whose folder it may be; None: anybody's.
+        owners: other users who may own it; None: anybody.
 
     Raises:
         OSError: the folder cannot be made or written, or is another user's.
     """
     run = open_run(folder, make=True, owners=owners)
-    # Written whether needed or not: os.access does not see a read-only mount through root's eyes.
+    # Written even if not needed: os.access does not show root a read-only mount.
     partial = f".run-{safe_name(os.uname().nodename)}-{os.getpid()}"
     run.remove(partial)
     fd = run.create(partial)
@@ -83,12 +83,12 @@ def open_run(folder: Path, *, make: bool = False, owners: Collection[int] | None
 
     Args:
         folder: its path. What leads to the log folder is the user's choice; the run folder itself
-            may only be a link that nobody else can have made, to a run or an empty folder.
+            may only be a link if nobody else can have made it, to a run or an empty folder.
         make: create it, and the log folder, unless they are there.
-        owners: other users whose it may be; None: anybody's.
+        owners: other users who may own it; None: anybody.
 
     Raises:
-        OSError: it cannot be had, is another user's, or is a link of somebody else.
+        OSError: it cannot be opened, is another user's, or is a link of somebody else.
     """
     if make:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -96,7 +96,7 @@ def open_run(folder: Path, *, make: bool = False, owners: Collection[int] | None
     run = above.folder(folder.name, make=make, own_link=True)
     if above.is_link(folder.name) and run.names() and not run.has(schema.RUN_FILE):
         raise NotADirectoryError(
-            errno.ENOTDIR, "is a link to a folder that is no run; remove it", str(folder)
+            errno.ENOTDIR, "is a link to a folder that is not a run; remove it", str(folder)
         )
     if owners is not None and run.owner not in owners:
         run.require_ours()
@@ -118,7 +118,7 @@ def _document(run: str, command: Sequence[str], options: Options) -> str:
 
     from haiprof import __version__
 
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "format": schema.RUN_FORMAT,
         "version": f"{schema.MAJOR}.{schema.MINOR}",
         "run": run,
@@ -132,18 +132,18 @@ def _document(run: str, command: Sequence[str], options: Options) -> str:
         "haiprof": __version__,
         "options": {**options._asdict(), "log_dir": str(options.log_dir)},
     }
-    return json.dumps(told, indent=1) + "\n"
+    return json.dumps(fields, indent=1) + "\n"
 
 
 def _current_folder() -> str | None:
     try:
         return str(Path.cwd())
-    except OSError:  # it has been removed under us
+    except OSError:  # it has been removed
         return None
 
 
 def why_not(error: OSError) -> str:
-    """Return the line for the user when a run's folder or ring cannot be had."""
+    """Return the line for the user when a run's folder or ring cannot be used."""
     where = str(error.filename or "a ring")
     fix = "give --log-dir, start(log_dir=…) or HAIPROF_LOG_DIR a folder that can be written"
     if isinstance(error, PermissionError) and error.errno == errno.EPERM:

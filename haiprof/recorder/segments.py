@@ -36,7 +36,7 @@ _DAMAGED_SUFFIX: Final = ".damaged"
 
 @dataclass(slots=True)
 class Reach:
-    """How far what is on disk goes: what the next recorder of a ring has to know.
+    """How far the records on disk reach: what the next recorder of a ring must know.
 
     It travels with each batch, so it is true whenever the batch is there.
     """
@@ -56,7 +56,7 @@ class Reach:
         known = metadata or {}
         lanes = _counts(known, schema.KEY_THROUGH)
         if not all(lane.isdecimal() and len(lane) < 10 for lane in lanes):
-            raise pa.ArrowInvalid(f"field '{schema.KEY_THROUGH}' has something else than lanes")
+            raise pa.ArrowInvalid(f"field '{schema.KEY_THROUGH}' has keys that are not lanes")
         lost = _counts(known, schema.KEY_LOST)
         return cls({int(lane): number for lane, number in lanes.items()}, lost)
 
@@ -68,7 +68,7 @@ class Reach:
         }
 
     def merge(self, other: Reach) -> None:
-        """Take the further of both."""
+        """Take the maximum of both."""
         for lane, number in other.lanes.items():
             self.lanes[lane] = max(number, self.lanes.get(lane, 0))
         for cause, count in other.lost.items():
@@ -77,14 +77,14 @@ class Reach:
 
 def _counts(metadata: Mapping[bytes, bytes], key: str) -> dict[str, int]:
     try:
-        told: Any = json.loads(metadata.get(key.encode(), b"{}"))
+        counts: Any = json.loads(metadata.get(key.encode(), b"{}"))
     except (ValueError, RecursionError):
         raise pa.ArrowInvalid(f"field '{key}' is not JSON") from None
-    if not isinstance(told, dict) or not all(
-        type(count) is int and 0 <= count < 2**63 for count in told.values()
+    if not isinstance(counts, dict) or not all(
+        type(count) is int and 0 <= count < 2**63 for count in counts.values()
     ):
-        raise pa.ArrowInvalid(f"field '{key}' is no object of counts")
-    return told
+        raise pa.ArrowInvalid(f"field '{key}' is not an object of counts")
+    return counts
 
 
 class _Outbox:
@@ -153,10 +153,10 @@ class Segment:
         return self._outbox.closed
 
     def append(self, batch: pa.RecordBatch, reach: Reach | None = None) -> None:
-        """Encode ``batch``; :meth:`push` brings it to disk."""
+        """Encode ``batch``; :meth:`push` writes it to disk."""
         self._rows += batch.num_rows
-        told = {schema.KEY_ROWS: str(self._rows), **(reach.to_metadata() if reach else {})}
-        self._stream.write_batch(batch, custom_metadata=told)
+        metadata = {schema.KEY_ROWS: str(self._rows), **(reach.to_metadata() if reach else {})}
+        self._stream.write_batch(batch, custom_metadata=metadata)
 
     def push(self) -> None:
         """Write what waits, all or nothing.
@@ -204,15 +204,15 @@ class Segment:
 
 
 class Batches:
-    """The sound batches of a stream, however it ends, with what each says it reaches."""
+    """The sound batches of a stream, however it ends, each with its reach."""
 
     def __init__(self, folder: Folder, name: str) -> None:
         """Read the stream ``name`` in ``folder``; nothing is opened before it is iterated over."""
         self._folder = folder
         self._name = name
-        #: Bytes at its end that are no whole batch.
+        #: Bytes at its end that are not a whole batch.
         self.rest = 0
-        #: Why these are damaged, and not just cut; empty: they are not.
+        #: Why these are damaged, not just cut; empty: they are not.
         self.damage = ""
 
     def __iter__(self) -> Iterator[tuple[pa.RecordBatch, Reach]]:
@@ -243,11 +243,11 @@ def live_streams(folder: Folder) -> list[str]:
 
 
 class Closed(NamedTuple):
-    """What became of a stream."""
+    """The result of closing a stream."""
 
     #: The file.
     name: str
-    #: What of the stream is not in it, in words; empty: nothing.
+    #: What of the stream is missing in it, in words; empty: nothing.
     lost: str
 
 
@@ -263,7 +263,7 @@ def close_stream(folder: Folder, name: str, *, durably: bool = False) -> Closed:
     Args:
         folder: the stream's.
         name: the stream.
-        durably: bring the file to stable storage before the stream goes; where somebody was
+        durably: sync the file to stable storage before the stream is removed; if somebody was
             promised that for the stream.
 
     Raises:
@@ -275,8 +275,8 @@ def close_stream(folder: Folder, name: str, *, durably: bool = False) -> Closed:
         return Closed(closed, "")
     found = _look_through(folder, name)
     if found.schema is not None:
-        told = {schema.KEY_ROWS: str(found.rows), **found.reach.to_metadata()}
-        target = found.schema.with_metadata({**(found.schema.metadata or {}), **told})
+        metadata = {schema.KEY_ROWS: str(found.rows), **found.reach.to_metadata()}
+        target = found.schema.with_metadata({**(found.schema.metadata or {}), **metadata})
         options = pa.ipc.IpcWriteOptions(compression=_COMPRESSION)
         with folder.replacing(closed) as out:
             with pa.ipc.new_file(out, target, options=options) as file:
@@ -298,7 +298,7 @@ def close_stream(folder: Folder, name: str, *, durably: bool = False) -> Closed:
 
 
 class _Found(NamedTuple):
-    """What a stream has that can be closed."""
+    """The part of a stream that can be closed."""
 
     schema: pa.Schema | None
     #: By the place of their column.
@@ -317,7 +317,7 @@ def _look_through(folder: Folder, name: str) -> _Found:
     count = rows = 0
     damage = ""
     batches = Batches(folder, name)
-    for batch, told in batches:
+    for batch, batch_reach in batches:
         damage = _why_not_closed(batch)
         if damage:
             break
@@ -325,14 +325,14 @@ def _look_through(folder: Folder, name: str) -> _Found:
         for place, column in enumerate(batch.columns):
             if pa.types.is_dictionary(column.type):
                 dictionaries.setdefault(place, _Dictionaries()).add(column.dictionary)
-        reach.merge(told)
+        reach.merge(batch_reach)
         count, rows = count + 1, rows + batch.num_rows
     rest = batches.rest
     return _Found(found, dictionaries, reach, count, rows, rest, damage or batches.damage)
 
 
 def _why_not_closed(batch: pa.RecordBatch) -> str:
-    """Say why no recorder can have written a batch; empty: one can."""
+    """Say why no recorder can have written a batch; empty if one can."""
     strange = (each for each in batch.schema if each.type not in _kinds())
     return next((f"column '{each.name}' is {each.type}" for each in strange), "")
 
@@ -347,7 +347,7 @@ def _kinds() -> frozenset[pa.DataType]:
 
 
 class _Dictionaries:
-    """The dictionaries of one column of a stream, one after the other, made one.
+    """The successive dictionaries of one column of a stream, merged into one.
 
     Each batch's begins with the one before it, or takes its place.
     """
@@ -426,8 +426,8 @@ def reached(folder: Folder, table: schema.Table) -> Reach:
                 reach.merge(Reach.from_metadata(pa.ipc.open_file(file).schema.metadata))
         elif name.endswith(schema.LIVE_SUFFIX):
             with contextlib.suppress(OSError):
-                for _, told in Batches(folder, name):
-                    reach.merge(told)
+                for _, batch_reach in Batches(folder, name):
+                    reach.merge(batch_reach)
     return reach
 
 
@@ -458,7 +458,7 @@ class TableWriter:
         return self._segment is not None and self._segment.waiting
 
     def prepare(self) -> None:
-        """Have a file ready, so that :meth:`append` cannot fail.
+        """Open a file, so that :meth:`append` cannot fail.
 
         Raises:
             OSError: no file can be created, or the one before cannot be closed yet.

@@ -1,4 +1,4 @@
-"""How far the kernel believes the wall clock to be from UTC, as NTP or PTP told it.
+"""How far the kernel believes the wall clock to be from UTC, as set by NTP or PTP.
 
 Tests: tests/recorder/test_machine.py.
 """
@@ -27,21 +27,21 @@ class _Timex(ctypes.Structure):
 
 
 def clock_error_ns() -> int | None:
-    """Return the most that the wall clock can be off by, in ns; None where nothing keeps it right.
+    """Return the most that the wall clock can be off by, in ns; None if nothing synchronises it.
 
-    This is what the daemon that keeps it last told the kernel, and grows until it tells anew.
+    The daemon that synchronises it sets this in the kernel; it grows until the next update.
     Nothing is changed.
     """
-    told = _Timex()  # modes 0: only read
+    answer = _Timex()  # modes 0: only read
     try:
-        state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(told))
+        state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(answer))
     except (OSError, AttributeError):  # another C library
         return None
-    return error_of(state, told.status, told.maxerror)
+    return error_of(state, answer.status, answer.maxerror)
 
 
 def error_of(state: int, status: int, most_us: int) -> int | None:
-    """Return the error that an answer of adjtimex(2) tells, in ns; None where it tells none."""
+    """Return the error in an answer of adjtimex(2), in ns; None if there is none."""
     if state < 0 or state == _ERROR or status & _UNSYNCHRONISED:
         return None
     return most_us * 1000

@@ -24,7 +24,7 @@ _NUMBERED: Final = {
     ("kernels", "copy_kind"): COPY_KINDS,
     ("device_spans", "category"): _core.CATEGORIES,
 }
-#: With so many texts in one column, rows of our own go on in a new file without them. (A ring's
+#: With this many texts in one column, rows of our own go on in a new file without them. (A ring's
 #: go on in the same file: their dictionary begins anew there, see ``src/drain/columns.h``.)
 MOST_TEXTS: Final = 1 << 13
 #: (rows, nulls, values, validity) as ``RingReader.rows`` gives them.
@@ -102,31 +102,31 @@ class RingTables:
         texts: NewTexts,
     ) -> pa.Array:
         if column.kind != "text":
-            made = schema.arrow_type(column.kind)
-            given = raw.get(column.name)
-            if given is None:
+            dtype = schema.arrow_type(column.kind)
+            values = raw.get(column.name)
+            if values is None:
                 if column.nullable:
-                    return pa.nulls(rows, made)
-                return _zeros(made, rows)
-            return _from_buffers(made, given)
+                    return pa.nulls(rows, dtype)
+                return _zeros(dtype, rows)
+            return _from_buffers(dtype, values)
         numbered = self._numbered.get((table.name, column.name))
-        given = raw.get(column.name)
+        values = raw.get(column.name)
         if numbered is not None:
-            if given is None:
+            if values is None:
                 return _dictionary(pa.nulls(rows, pa.uint32()), numbered.array())
-            indices = _from_buffers(pa.uint32(), given)
+            indices = _from_buffers(pa.uint32(), values)
             newer = pa.scalar(0, pa.uint32())
             known = pc.if_else(pc.less(indices, len(numbered)), indices, newer)
             return _dictionary(known, numbered.array())
         known = self._texts.setdefault((table.name, column.name), Texts())
-        if given is None:
+        if values is None:
             return _dictionary(pa.nulls(rows, pa.uint32()), known.array())
         renewed, new = texts(table.name, column.name, len(known), known.renewed)
         if renewed != known.renewed:
             known = self._texts[table.name, column.name] = Texts()
             known.renewed = renewed
         known.extend(new)
-        return _dictionary(_from_buffers(pa.uint32(), given), known.array())
+        return _dictionary(_from_buffers(pa.uint32(), values), known.array())
 
 
 def _from_buffers(kind: pa.DataType, raw: RawColumn) -> pa.Array:

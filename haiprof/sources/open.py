@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from haiprof import schema
-from haiprof.common.claimed_folder import Held, remove_abandoned
+from haiprof.common.claimed_folder import ClaimedFolder, remove_abandoned
 from haiprof.common.owned_files import Folder
 from haiprof.errors import HaiprofError
 from haiprof.runs import ROLE_RANK, Process, Run
@@ -47,7 +47,7 @@ class Temporary:
         try:
             parent = Path(tempfile.gettempdir())
             remove_abandoned(parent, _PREFIX)
-            claimed = Held(parent, _PREFIX)
+            claimed = ClaimedFolder(parent, _PREFIX)
         except OSError as error:
             raise HaiprofError(
                 f"{error.filename or tempfile.gettempdir()}: cannot be written "
@@ -57,7 +57,7 @@ class Temporary:
         self.remove = weakref.finalize(self, _remove, claimed, os.getpid())
 
 
-def _remove(claimed: Held, owner: int) -> None:
+def _remove(claimed: ClaimedFolder, owner: int) -> None:
     # A fork of the owning process only borrows it.
     if os.getpid() == owner:
         claimed.remove()

@@ -200,7 +200,7 @@ def test_watched_where_it_has_none(python: Python, attaching: Attaching, tmp_pat
     with attachable(python.bare, tmp_path, without_haiprof()) as pid:
         done = attach(attaching, pid, tmp_path)
     assert done.returncode == 3
-    (line,) = (line for line in done.stderr.splitlines() if "only from outside" in line)
+    (line,) = (line for line in done.stderr.splitlines() if "observed from outside only" in line)
     assert "haiprof cannot be imported there (No module named 'haiprof')" in line
     assert "install haiprof for its Python, or attach with the haiprof of that Python" in line
     assert Analyzer(tmp_path / "logs" / "r").samples("proc.*").height > 0

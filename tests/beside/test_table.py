@@ -16,10 +16,10 @@ def test_the_docs_have_the_rows_that_are_tested_and_no_others() -> None:
     assert lines[0] == "| beside | job unharmed | recorded |"
     found = [line.strip("|").split("|") for line in lines[1:]]
     # A number in brackets points to a note below the table.
-    told = {
+    fields = {
         row.strip(): (un.strip(), re.sub(r" \[\d\]", "", rec).strip()) for row, un, rec in found
     }
-    assert told == ROWS
+    assert fields == ROWS
     for number in re.findall(r" \[(\d)\]", "".join(lines)):
         assert f"\n[{number}]: " in section or f"\n{number}. " in section
 

@@ -116,12 +116,12 @@ def test_a_job_that_gdb_holds_is_watched_from_outside_and_attached_to_later(tmp_
         try:
             status = Path(f"/proc/{pid}/status")
             wait_for(lambda: f"TracerPid:\t{gdb.pid}\n" in status.read_text(), 60)
-            held = attach(pid, tmp_path, "held")
+            refused = attach(pid, tmp_path, "held")
         finally:
             gdb.communicate(b"detach\nquit\n", timeout=120)
         done = attach(pid, tmp_path, "later")
-    assert held.returncode == 3
-    assert f"process {gdb.pid} (gdb) is tracing it; end that first" in held.stderr
+    assert refused.returncode == 3
+    assert f"process {gdb.pid} (gdb) is tracing it; end that first" in refused.stderr
     assert done.returncode == 0, done.stderr
     assert Analyzer(tmp_path / "logs" / "later").steps().height > 3
 

@@ -1,4 +1,4 @@
-"""Being told of an import."""
+"""Callbacks after an import."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class AsksAllOnceMore:
 
 @pytest.fixture
 def awaited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[ModuleType]:
-    """What has been told of the import of ``awaited``; nothing is awaited yet."""
+    """The calls made after the import of ``awaited``; nothing is awaited yet."""
     (tmp_path / "awaited.py").write_text("there = True\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
@@ -41,7 +41,7 @@ def awaited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[ModuleType]
     return []
 
 
-def test_told_once_when_another_finder_asks_all_once_more(awaited: list[ModuleType]) -> None:
+def test_called_once_when_another_finder_asks_all_once_more(awaited: list[ModuleType]) -> None:
     sys.meta_path.insert(0, AsksAllOnceMore())
     AfterImport("awaited", awaited.append)
     module = importlib.import_module("awaited")
@@ -49,7 +49,7 @@ def test_told_once_when_another_finder_asks_all_once_more(awaited: list[ModuleTy
     assert module.there
 
 
-def test_not_told_after_cancel(awaited: list[ModuleType]) -> None:
+def test_not_called_after_cancel(awaited: list[ModuleType]) -> None:
     AfterImport("awaited", awaited.append).cancel()
     importlib.import_module("awaited")
     assert awaited == []

@@ -55,12 +55,12 @@ def test_modules_of_it_are_what_they_are_from_their_files(tmp_path: Path) -> Non
 @pytest.mark.parametrize("content", [b"", b"????", bundle()[:4] + marshal.dumps([1])])
 def test_what_is_no_bundle_is_done_without(shm: Path, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "bundle").write_bytes(content)
-    (tmp_path / "told").write_bytes(bytes(4096))
+    (tmp_path / "answer").write_bytes(bytes(4096))
     program = """
         import sys
         from haiprof.capture.socket import entry
         given = {"run": "r", "log_dir": sys.argv[1] + "/logs"}
-        entry.begin(given, sys.argv[1] + "/told", None, sys.argv[1] + "/bundle")
-        print(open(sys.argv[1] + "/told").read().strip(chr(0)))
+        entry.begin(given, sys.argv[1] + "/answer", None, sys.argv[1] + "/bundle")
+        print(open(sys.argv[1] + "/answer").read().strip(chr(0)))
     """
     assert run_python(program, str(tmp_path), env={**os.environ}) == "ok\n"

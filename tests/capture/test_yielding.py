@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from recording import run_python
 
-from haiprof.capture.yielding import gently, rest
+from haiprof.capture.yielding import rest, yielding
 
 
 class Clock:
-    """Goes on where it is told to, and knows who rested."""
+    """Continues when allowed to, and knows who rested."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -46,7 +46,7 @@ def test_only_who_is_gentle_rests(clock: Clock) -> None:
     work(clock)
     assert not clock.rested
     before = sys.getswitchinterval()
-    with gently(), ThreadPoolExecutor(1) as other:
+    with yielding(), ThreadPoolExecutor(1) as other:
         assert sys.getswitchinterval() < before
         for _ in range(2):
             work(clock)
@@ -58,7 +58,7 @@ def test_only_who_is_gentle_rests(clock: Clock) -> None:
 
 
 def test_it_rests_once_in_a_while(clock: Clock) -> None:
-    with gently():
+    with yielding():
         for _ in range(1000):
             clock.now += 0.00001
             rest()
@@ -68,7 +68,7 @@ def test_it_rests_once_in_a_while(clock: Clock) -> None:
 def test_an_interval_that_the_job_sets_meanwhile_stays() -> None:
     before = sys.getswitchinterval()
     try:
-        with gently():
+        with yielding():
             sys.setswitchinterval(0.25)
         assert sys.getswitchinterval() == 0.25
     finally:
@@ -80,13 +80,13 @@ def test_where_another_keeps_the_lock_nobody_rests_any_more() -> None:
     out = run_python(
         """
         import sys, threading, time
-        from haiprof.capture.yielding import gently, rest
+        from haiprof.capture.yielding import yielding, rest
         before = sys.getswitchinterval()
         large, ended = bytes(50_000_000), []
         def keeps():
             while not ended:
                 sum(large)
-        with gently():
+        with yielding():
             ours = sys.getswitchinterval()
             thread = threading.Thread(target=keeps)
             thread.start()

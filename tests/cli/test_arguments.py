@@ -65,7 +65,7 @@ def test_every_option_can_be_given_both_ways() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--frobnicate", "x"], "--frobnicate"),
         (["-q", "x"], "-q"),
@@ -92,10 +92,10 @@ def test_every_option_can_be_given_both_ways() -> None:
         ([], "missing command"),
     ],
 )
-def test_a_wrong_word_is_named(words: list[str], told: str) -> None:
+def test_a_wrong_word_is_named(words: list[str], message: str) -> None:
     with pytest.raises(UsageError) as raised:
         parse(words)
-    assert told in str(raised.value)
+    assert message in str(raised.value)
 
 
 # -- job options behind the script ---------------------------------------------------------------

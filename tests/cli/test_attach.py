@@ -62,7 +62,7 @@ def test_it_can_be_asked_first_who_is_meant(
 ) -> None:
     done = haiprof(running[0].name, "--dry-run", "--log-dir", str(tmp_path / "logs"))
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"pid {running[1].pid}: haiprof would be brought into it\n"
+    assert done.stdout == f"pid {running[1].pid}: haiprof would be loaded into it\n"
     assert not (tmp_path / "logs").exists()
 
 

@@ -82,7 +82,7 @@ def record(logs: Path, node: str, *ranks: int, run: str = "v2", world: int = 2) 
 
 
 def tree(folder: Path) -> dict[str, tuple[bytes, int, int]]:
-    """Return every file of a folder: its bytes, and what tells that nobody has written it again."""
+    """Return every file of a folder: its bytes, and what shows that nobody has written it again."""
     return {
         str(path.relative_to(folder)): (
             path.read_bytes(), path.stat().st_ino, path.stat().st_mtime_ns,
@@ -115,7 +115,7 @@ def test_two_hosts_become_one_run(net: Path) -> None:
     )
     done = haiprof("collect", "a:logs", f"b:{net}/b/logs", "--into", "all")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "all/v2: 2 nodes, 2 processes, 2 of them new or with more\n"
+    assert done.stdout == "all/v2: 2 nodes, 2 processes, 2 of them new or updated\n"
     merged = contents(Path("all/v2"))
     expected = {**contents(one), **contents(two)}
     assert merged.pop("run.json") in (
@@ -159,7 +159,7 @@ def test_several_runs_stay_several_and_one_can_be_chosen(net: Path) -> None:
     assert set(Analyzer("all/v1").ranks) == {0}
     done = haiprof("collect", "--run", "v1", "a:logs", "b:logs", "--into", "none")
     assert done.returncode == 3
-    assert only_line(done) == "haiprof: b:logs: no run v1 lies there"
+    assert only_line(done) == "haiprof: b:logs: has no run v1"
     done = haiprof("collect", "--run", "v4", "a:logs", "--into", "none")
     assert done.returncode == 1
 
@@ -207,7 +207,7 @@ def test_a_folder_that_two_hosts_share_is_taken_once(net: Path) -> None:
     record(net / "a/logs", "b", 1)
     (net / "b").symlink_to(net / "a")
     done = haiprof("collect", "a:logs", "b:logs", "--into", "all")
-    assert done.stdout == "all/v2: 2 nodes, 2 processes, 4 of them new or with more\n"
+    assert done.stdout == "all/v2: 2 nodes, 2 processes, 4 of them new or updated\n"
     assert contents(Path("all/v2")) == contents(net / "a/logs/v2")
 
 
@@ -294,32 +294,34 @@ def test_many_hosts_are_named_once(net: Path) -> None:
         'rm "$here/now-$1"\n'
     )
     done = haiprof("collect", "logs", "--hostfile", net / "hosts", "--into", "all")
-    assert done.stdout == "all/v2: 20 nodes, 20 processes, 40 of them new or with more\n"
+    assert done.stdout == "all/v2: 20 nodes, 20 processes, 40 of them new or updated\n"
     assert set(Analyzer("all").ranks) == set(range(20))
     assert 1 < max(map(int, (net / "at-once").read_text().split())) <= 8
     done = haiprof("collect", "logs", "--nodes", "n1,n2", "--into", "two")
-    assert done.stdout == "two/v2: 2 nodes, 2 processes, 4 of them new or with more\n"
+    assert done.stdout == "two/v2: 2 nodes, 2 processes, 4 of them new or updated\n"
     environment = {**os.environ, "HAIPROF_HOSTFILE": str(net / "hosts")}
     done = haiprof("collect", "logs", "-n", "3", "--into", "three", env=environment)
     assert done.stdout.startswith("three/v2: 3 nodes")
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["-oProxyCommand=x:logs"], "No such option: -o"),
         (["--", "-oProxyCommand=x:logs"], "is not a valid host name"),
-        (["a:"], "a:: which folder? give it behind the colon"),
+        (["a:"], "a:: missing folder: put it after the colon"),
         (["a:x\ny"], "with a line break in its name cannot be collected"),
-        (["logs", "--nodes", "3"], "3 hosts are wanted and 0 are known"),
+        (["logs", "--nodes", "3"], "3 hosts were requested and 0 are known"),
         (["logs", "--nodes", "a,-b"], "'-b' is not a valid host name"),
         ([], "[HOST:]DIR..."),
     ],
 )
-def test_a_wrong_command_line_is_told_in_one_line(net: Path, words: list[str], told: str) -> None:
+def test_a_wrong_command_line_is_told_in_one_line(
+    net: Path, words: list[str], message: str
+) -> None:
     done = haiprof("collect", *words)
     assert done.returncode == 2
-    assert told in only_line(done)
+    assert message in only_line(done)
 
 
 def test_ssh_is_asked_not_to_wait_for_ever(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,7 +366,7 @@ def test_what_grows_is_taken_as_far_as_it_is_and_the_rest_later(net: Path) -> No
     write_process(folder, 1, "a")
     done = haiprof(*words)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "all/v2: 1 node, 2 processes, 1 of them new or with more\n"
+    assert done.stdout == "all/v2: 1 node, 2 processes, 1 of them new or updated\n"
     assert contents(Path("all/v2")) == contents(folder)
     assert closed.name in names_in("all/v2/a#1")
     assert tree(Path("all/v2/a#0")) == before
@@ -424,21 +426,21 @@ def test_a_host_that_is_away_is_named_and_the_others_are_collected(net: Path) ->
     assert (done.returncode, done.stdout) == (1, "")
 
 
-def test_a_folder_that_is_not_there_and_one_without_runs_are_told_apart(net: Path) -> None:
+def test_a_folder_that_is_not_there_and_one_without_runs_are_distinguished(net: Path) -> None:
     (net / "a/empty").mkdir(parents=True)
     (net / "a/file").write_text("x")
-    for folder, told in [
-        ("empty", "no run lies there: give a log directory or a run's folder"),
+    for folder, message in [
+        ("empty", "has no run: give a log directory or a run's folder"),
         ("gone", "no such folder there, or it may not be read"),
         ("file", "no such folder there, or it may not be read"),
     ]:
         done = haiprof("collect", f"a:{folder}", "--into", "all")
         assert done.returncode == 1
-        assert only_line(done) == f"haiprof: a:{folder}: {told}"
+        assert only_line(done) == f"haiprof: a:{folder}: {message}"
     write_json(net / "a/empty/odd/run.json", {"format": "of another program"})
     done = haiprof("collect", "a:empty", "--into", "all")
     assert done.returncode == 1
-    assert "a:empty/odd/run.json: is of no run of haiprof, or cut off" in done.stderr
+    assert "a:empty/odd/run.json: not from a haiprof run, or cut off" in done.stderr
 
 
 def test_a_connection_that_is_lost_leaves_what_is_whole_and_is_taken_up(net: Path) -> None:
@@ -450,7 +452,7 @@ def test_a_connection_that_is_lost_leaves_what_is_whole_and_is_taken_up(net: Pat
     done = haiprof(*words)
     assert done.returncode == 3
     assert "haiprof: a:logs: the answer broke off" in done.stderr
-    assert "haiprof: a:logs: 2 folders have not come as a whole" in done.stderr
+    assert "haiprof: a:logs: 2 folders have not arrived completely" in done.stderr
     # Whole folders only, all of whose files are those of the source.
     there = contents(Path("all/v2"))
     assert there.items() <= {**contents(net / "b/logs/v2"), **contents(folder)}.items()
@@ -506,7 +508,7 @@ def test_ctrl_c_leaves_what_is_whole(net: Path, slow: Path) -> None:
     assert process.returncode == 130
     assert out == ""
     assert err == (
-        "haiprof: interrupted: what has come is whole, and the same command brings the rest\n"
+        "haiprof: interrupted: what has arrived is complete; run the same command for the rest\n"
     )
     assert not list(Path("all").rglob("*.partial"))
     assert names_in("all/v2") == ["a", "a#0", "run.json"]
@@ -521,7 +523,7 @@ def test_one_that_is_killed_is_gone_on_with(net: Path, slow: Path) -> None:
     other = haiprof("collect", "a:logs", "--into", "all")
     assert other.returncode == 1
     assert only_line(other) == (
-        "haiprof: all: another haiprof collect writes into it: wait for its end"
+        "haiprof: all: another haiprof collect writes into it: wait until it ends"
     )
     process.kill()
     process.communicate()
@@ -545,7 +547,7 @@ def test_a_host_that_says_nothing_is_given_up(net: Path, monkeypatch: pytest.Mon
     assert set(Analyzer("all").ranks) == {0}
 
 
-def test_a_file_that_may_not_be_read_is_told(net: Path) -> None:
+def test_a_file_that_may_not_be_read_is_reported(net: Path) -> None:
     folder = record(net / "a/logs", "a", 0)
     (folder / "a#0" / "spans-0.arrow").chmod(0)
     if os.getuid() == 0:
@@ -554,25 +556,25 @@ def test_a_file_that_may_not_be_read_is_told(net: Path) -> None:
     done = haiprof("collect", "a:logs", "--into", "all")
     assert done.returncode == 3
     line = only_line(done)
-    assert line.startswith("haiprof: a:logs: 1 folder has not come as a whole (tar: ")
+    assert line.startswith("haiprof: a:logs: 1 folder has not arrived completely (tar: ")
     assert "v2/a#0/spans-0.arrow" in line
     assert "Permission denied" in line
     assert names_in("all/v2") == ["a", "run.json"]
 
 
 @pytest.mark.parametrize("kind", ["file", "missing right"])
-def test_a_destination_that_cannot_be_written_is_told(net: Path, kind: str) -> None:
+def test_a_destination_that_cannot_be_written_is_reported(net: Path, kind: str) -> None:
     record(net / "a/logs", "a", 0)
     into = Path("all")
     if kind == "file":
         into.write_text("")
-        told = "haiprof: all: File exists"
+        line = "haiprof: all: File exists"
     else:
         into = Path("/proc/self/all")
-        told = "haiprof: /proc/self/all: No such file or directory"
+        line = "haiprof: /proc/self/all: No such file or directory"
     done = haiprof("collect", "a:logs", "--into", into)
     assert done.returncode == 1
-    assert only_line(done).startswith(told)
+    assert only_line(done).startswith(line)
 
 
 @pytest.fixture
@@ -594,7 +596,7 @@ def test_a_full_disk_leaves_what_is_whole(net: Path, small_disk: Path) -> None:
     assert done.returncode == 1
     assert only_line(done) == (
         f"haiprof: {small_disk}/all: No space left on device: "
-        "what has come is whole, and the same command brings the rest"
+        "what has arrived is complete; run the same command for the rest"
     )
     assert set(Analyzer(small_disk / "all/v2").ranks) == {0}
     assert not list(small_disk.rglob("*.partial"))
@@ -657,11 +659,11 @@ def test_a_run_cannot_name_a_folder_elsewhere(net: Path, name: str) -> None:
     write_run(folder, run=name)
     done = haiprof("collect", "a:logs/v2", "--into", "all")
     assert done.returncode == 1
-    assert "a:logs/v2/run.json: is of no run of haiprof, or cut off" in done.stderr
+    assert "a:logs/v2/run.json: not from a haiprof run, or cut off" in done.stderr
     assert not list(Path("all").iterdir())
 
 
-def test_an_answer_of_another_kind_is_told(net: Path) -> None:
+def test_an_answer_of_another_kind_is_reported(net: Path) -> None:
     record(net / "a/logs", "a", 0)
     for answer in ("echo welcome", "printf 'x\\0y\\0\\0what is this\\0end\\0'"):
         (net / "after-look").write_text(f"cat > /dev/null; {answer}\n")
@@ -711,14 +713,14 @@ def test_what_is_wrong_with_a_url_is_one_line(net: Path) -> None:
     (net / "without").mkdir()
     (net / "without/fsspec.py").write_text("raise ImportError('none here')\n")
     path = f"{net}/without:{os.environ.get('PYTHONPATH', '')}"
-    for url, environment, told in [
+    for url, environment, message in [
         ("nope://x/y", {}, "Protocol not known: nope"),
         ("s3://x/y", {"PYTHONPATH": path}, "needs the package fsspec: pip install fsspec"),
         (f"file://{net}/gone", {}, "no such folder there"),
     ]:
         done = haiprof("collect", url, "--into", "all", env={**os.environ, **environment})
         assert done.returncode == 1
-        assert told in only_line(done)
+        assert message in only_line(done)
 
 
 def test_a_terminal_shows_how_far_it_is(net: Path) -> None:

@@ -46,7 +46,7 @@ def job(folder: Path, ranks: int, slower: int, steps: int = 6) -> Path:
     return folder
 
 
-def test_a_hundred_ranks_are_summed_up_and_the_worst_told(tmp_path: Path) -> None:
+def test_a_hundred_ranks_are_summed_up_and_the_worst_shown(tmp_path: Path) -> None:
     before, after = job(tmp_path / "a", 100, 0), job(tmp_path / "b", 100, 30)
     wide = {**os.environ, "COLUMNS": "200"}
     done = haiprof("compare", before, after, env=wide)
@@ -57,8 +57,8 @@ def test_a_hundred_ranks_are_summed_up_and_the_worst_told(tmp_path: Path) -> Non
     assert lines[1].startswith(
         "30 of 100 ranks: slower by 50 % to 79 %, 64 % at the median (a step"
     )
-    told = [line.split(":")[0] for line in lines if line.startswith("rank ")]
-    assert told == ["rank 29", "rank 28", "rank 27", "rank 26"]
+    ranks = [line.split(":")[0] for line in lines if line.startswith("rank ")]
+    assert ranks == ["rank 29", "rank 28", "rank 27", "rank 26"]
     one = haiprof("compare", before, after, "--rank", "3", env=wide)
     assert one.stdout.startswith("rank 3: a step is 53 % slower: ")
     assert "ranks" not in one.stdout

@@ -1,4 +1,4 @@
-"""examples/containers, docs/containers.md and what ``haiprof doctor`` tells are about the same."""
+"""examples/containers, docs/containers.md and ``haiprof doctor`` agree."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MANIFESTS = sorted(EXAMPLES.glob("*.yaml"))
 PODS = [path for path in MANIFESTS if path.name != "compose.yaml"]
 GUIDE = (TOP / "docs/containers.md").read_text()
 
-#: What doctor tells to add, and the manifest that adds it.
+#: What doctor says to add, and the manifest that adds it.
 ADDED = {
     "SHARED_MEMORY": "pod.yaml",
     "LOGS": "pod.yaml",
@@ -81,7 +81,7 @@ def test_every_need_has_a_manifest() -> None:
 
 
 @pytest.mark.parametrize("name", ADDED)
-def test_what_doctor_tells_to_add_is_in_the_manifest_and_in_the_guide(name: str) -> None:
+def test_what_doctor_says_to_add_is_in_the_manifest_and_in_the_guide(name: str) -> None:
     need = NEEDS[name]
     wanted = yaml.safe_load(need.kubernetes)
     assert any(within(wanted, node) for node in nodes(load(EXAMPLES / ADDED[name]))), wanted
@@ -145,8 +145,8 @@ def check_command(words: list[str]) -> None:
         program = shutil.which("haiprof-perfd")
         if program is None:
             pytest.skip("haiprof-perfd is not installed")
-        told = subprocess.run([program, "--help"], capture_output=True, text=True, check=True)
-        assert all(word in told.stdout for word in words[1:] if word.startswith("--"))
+        help_text = subprocess.run([program, "--help"], capture_output=True, text=True, check=True)
+        assert all(word in help_text.stdout for word in words[1:] if word.startswith("--"))
         return
     assert words[0] in ("torchrun", "sleep")
 

@@ -21,9 +21,9 @@ STATES = {"ok", "absent", "denied", "broken"}
 
 def findings(**environment: str) -> tuple[int, dict[str, dict[str, Any]]]:
     done = haiprof("doctor", "--json", "--require", "core", env={**os.environ, **environment})
-    told = json.loads(done.stdout)
-    assert told["ok"] == (done.returncode == 0) == (done.stderr == "")
-    return done.returncode, {f["what"]: f for f in told["findings"]}
+    document = json.loads(done.stdout)
+    assert document["ok"] == (done.returncode == 0) == (done.stderr == "")
+    return done.returncode, {f["what"]: f for f in document["findings"]}
 
 
 def test_here_the_core_works_and_every_finding_is_whole(shm: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_file_where_rings_should_lie_is_found(shm: Path) -> None:
     place.write_text("")
     code, found = findings()
     assert code == 0
-    assert f"rings lie in {place}.1" in found["shared memory"]["found"]
+    assert f"rings go to {place}.1" in found["shared memory"]["found"]
     assert found["shared memory"]["mend"] == "remove it"
     assert found["recorder"]["state"] == "ok"
 
@@ -111,8 +111,8 @@ def test_the_size_that_a_ring_is_asked_for_is_the_one_that_must_fit(
     monkeypatch.setenv("HAIPROF_RING_MIB", "200")
     monkeypatch.setattr(os, "statvfs", lambda _: room(100))
     doctor.examine(as_json=False)
-    told = capsys.readouterr().out
-    assert "100 MiB free of 100 MiB; the next ring takes half of that instead of 200 MiB" in told
+    printed = capsys.readouterr().out
+    assert "100 MiB free of 100 MiB; the next ring takes half of that instead of 200 MiB" in printed
     monkeypatch.setattr(os, "statvfs", lambda _: room(3))
     assert doctor.examine(as_json=False, require="core") == 1
     assert "which must be 2 MiB" in capsys.readouterr().out
@@ -127,9 +127,9 @@ def test_a_check_of_the_core_that_fails_is_no_success(
 
     monkeypatch.setattr("haiprof._core.open_ring", fails)
     assert doctor.examine(as_json=True, require="core") == 1
-    told = json.loads(capsys.readouterr().out)
-    assert not told["ok"]
-    (found,) = (f for f in told["findings"] if "no ring today" in f["found"])
+    document = json.loads(capsys.readouterr().out)
+    assert not document["ok"]
+    (found,) = (f for f in document["findings"] if "no ring today" in f["found"])
     assert (found["state"], found["core"]) == ("broken", True)
 
 
@@ -144,7 +144,9 @@ def test_a_harmless_word_of_the_recorders_python_is_no_failure(shm: Path, tmp_pa
     assert found["recorder"]["state"] == "ok"
 
 
-def test_a_recorder_that_cannot_start_is_told_in_its_last_words(shm: Path, tmp_path: Path) -> None:
+def test_a_recorder_that_cannot_start_is_reported_by_its_last_line(
+    shm: Path, tmp_path: Path
+) -> None:
     (tmp_path / "pyarrow.py").write_text("raise ImportError('pyarrow is broken here')")
     path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
     code, found = findings(PYTHONPATH=path)
@@ -160,26 +162,26 @@ def test_a_wrong_variable_is_named(shm: Path) -> None:
 
 def test_every_source_belongs_to_its_recorder_and_recorders_stay_together(shm: Path) -> None:
     done = haiprof("doctor", "--json")
-    told = json.loads(done.stdout)
+    document = json.loads(done.stdout)
     keys = {"what", "state", "found", "mend", "recorder", "core"}
-    assert all(set(f) == keys for f in told["findings"])
-    groups = [f["recorder"] for f in told["findings"]]
+    assert all(set(f) == keys for f in document["findings"])
+    groups = [f["recorder"] for f in document["findings"]]
     named = [group for group, _ in itertools.groupby(groups) if group]
     assert named == [name for name in HOST_RECORDERS if name in named]
     assert {"basic", "gpu", "io"} <= set(named)
-    of = {f["what"]: f["recorder"] for f in told["findings"]}
+    of = {f["what"]: f["recorder"] for f in document["findings"]}
     assert (of["host cpu"], of["GPU sampling"], of["torch"]) == ("basic", "gpu", "")
-    assert [f["what"] for f in told["findings"]].count("host cpu") == 1
-    assert isinstance(told["uncore_plan"], list)
-    assert isinstance(told["uncore_problems"], list)
+    assert [f["what"] for f in document["findings"]].count("host cpu") == 1
+    assert isinstance(document["uncore_plan"], list)
+    assert isinstance(document["uncore_problems"], list)
 
 
 def test_what_is_required_and_missing_is_one_line_each_and_the_exit_code(shm: Path) -> None:
     done = haiprof("doctor", "--json", "--require", "cpu,basic,GPU kernels")
-    told = json.loads(done.stdout)
+    document = json.loads(done.stdout)
     assert done.returncode == 1
-    assert told["ok"]
-    (line,) = told["unmet"]
+    assert document["ok"]
+    (line,) = document["unmet"]
     assert line.startswith("gpu_kernels is absent: no NVIDIA driver")
     assert done.stderr == f"haiprof: {line}\n"
 
@@ -187,8 +189,8 @@ def test_what_is_required_and_missing_is_one_line_each_and_the_exit_code(shm: Pa
 def test_an_unknown_requirement_is_one_line_that_names_what_there_is(shm: Path) -> None:
     done = haiprof("doctor", "--require", "basic,ethernet")
     assert done.returncode == 2
-    told = "there is nothing named 'ethernet' here; the names are all, core, basic,"
-    assert told in only_line(done)
+    line = "there is nothing named 'ethernet' here; the names are all, core, basic,"
+    assert line in only_line(done)
 
 
 @pytest.mark.usefixtures("no_torch")

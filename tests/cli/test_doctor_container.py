@@ -70,7 +70,7 @@ def test_on_a_machine_itself_there_is_nothing_to_say(monkeypatch: pytest.MonkeyP
     assert list(container.examine(Access())) == []
 
 
-def test_small_shared_memory_is_told_with_the_ranks_that_lose(tmp_path: Path) -> None:
+def test_small_shared_memory_is_reported_with_the_ranks_that_lose(tmp_path: Path) -> None:
     logs = f"mount -t tmpfs none {tmp_path}; cd {tmp_path}"
     found = inside(
         script=f"mount -t tmpfs -o size=64m none /dev/shm; {logs}; export LOCAL_WORLD_SIZE=8",
@@ -108,7 +108,7 @@ def counters(tmp_path: Path) -> str:
     return str(tmp_path / "sys")
 
 
-def test_without_the_right_to_counters_it_is_told_how_it_is_given(tmp_path: Path) -> None:
+def test_without_the_right_to_counters_it_says_how_to_get_it(tmp_path: Path) -> None:
     if rights.perf_event_paranoid() <= 0:
         pytest.skip("all may count here")
     sysfs = counters(tmp_path)
@@ -125,7 +125,7 @@ def test_without_the_right_to_counters_it_is_told_how_it_is_given(tmp_path: Path
     assert inside(*bare)["container rights"][0] == "ok"
 
 
-def test_a_sys_that_shows_little_is_told(tmp_path: Path) -> None:
+def test_a_sys_that_shows_little_is_reported(tmp_path: Path) -> None:
     (tmp_path / "class").mkdir()
     state, text, fix = inside(sysfs=str(tmp_path))["container sys"]
     assert state == "absent"
@@ -133,7 +133,7 @@ def test_a_sys_that_shows_little_is_told(tmp_path: Path) -> None:
     assert given.SYS.docker in fix
 
 
-def test_what_docker_covers_is_told(tmp_path: Path) -> None:
+def test_what_docker_covers_is_reported(tmp_path: Path) -> None:
     finding = container._sys(Access(), parse_mounts(MOUNTINFO))
     assert (finding.state, given.SYS.docker in finding.mend) == ("denied", True)
     # The machine's own, mounted elsewhere, is not covered.
@@ -169,7 +169,7 @@ def test_each_ring_takes_at_most_half_of_what_is_left(
     assert rings_that_fit(free, wanted) == fit
 
 
-def test_the_launcher_tells_how_many_ranks_there_are() -> None:
+def test_the_launcher_says_how_many_ranks_there_are() -> None:
     assert ranks_here({"LOCAL_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}) == 4
     assert ranks_here({"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}) == 2
     assert ranks_here({"LOCAL_WORLD_SIZE": "many"}) == len(list(Path("/dev").glob("nvidia[0-9]*")))
@@ -191,9 +191,9 @@ def test_the_launcher_tells_how_many_ranks_there_are() -> None:
 def test_where_runs_lie_says_whether_they_stay(path: str, kind: str, why: str) -> None:
     mount = mount_of(path, parse_mounts(MOUNTINFO))
     assert mount.kind == kind
-    told = ends_with_container(mount, by_engine=True)
-    assert why in told
-    assert bool(why) == bool(told)
+    reason = ends_with_container(mount, by_engine=True)
+    assert why in reason
+    assert bool(why) == bool(reason)
 
 
 def test_the_root_on_btrfs_is_the_engines_or_the_machines_own() -> None:

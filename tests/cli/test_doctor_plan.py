@@ -53,11 +53,11 @@ def tree(tmp_path: Path) -> Path:
 def plan(*words: str | Path) -> dict[str, Any]:
     done = haiprof("doctor", "--json", *words)
     assert (done.returncode, done.stderr) == (0, "")
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
 
 
-def test_a_tree_whose_cpu_is_not_known_is_told_how_to_name_it(tree: Path) -> None:
+def test_for_a_tree_of_an_unknown_cpu_it_says_how_to_name_it(tree: Path) -> None:
     (tree / "proc/cpuinfo").unlink()
     (found,) = plan("--sysfs-root", tree)["findings"]
     assert "a CPU that is not known" in found["found"]
@@ -70,14 +70,14 @@ def test_a_tree_whose_cpu_is_not_known_is_told_how_to_name_it(tree: Path) -> Non
 
 
 def test_a_dumped_tree_gives_its_plan_and_nothing_of_this_machine(tree: Path) -> None:
-    told = plan("--sysfs-root", tree)
-    assert told["ok"] is None
-    assert [f["what"] for f in told["findings"]] == ["counter plan"]
-    events = told["uncore_plan"]
+    document = plan("--sysfs-root", tree)
+    assert document["ok"] is None
+    assert [f["what"] for f in document["findings"]] == ["counter plan"]
+    events = document["uncore_plan"]
     assert {e["metric"] for e in events} == {"dram_rw", "cpu_J"}
     assert {"pmu": "amd_df", "type": 8, "cpu": 0, "metric": "dram_rw", "config": "0x3807",
             "scale": 64.0} in events  # fmt: skip
-    assert told["findings"][0]["found"].startswith(f"{len(events)} counters on 2 PMUs: ")
+    assert document["findings"][0]["found"].startswith(f"{len(events)} counters on 2 PMUs: ")
 
 
 def test_the_folder_itself_and_the_one_that_holds_it_are_the_same(tree: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_relative_folder_is_one_from_here(tree: Path, monkeypatch: pytest.Monk
     assert plan("--sysfs-root", ".")["uncore_plan"] == plan("--sysfs-root", tree)["uncore_plan"]
 
 
-def test_a_cpu_that_the_tree_does_not_tell_can_be_given(tree: Path) -> None:
+def test_a_cpu_that_the_tree_does_not_name_can_be_given(tree: Path) -> None:
     whole = plan("--sysfs-root", tree)["uncore_plan"]
     (tree / "proc/cpuinfo").unlink()
     # Never that of this machine.
@@ -103,11 +103,11 @@ def test_a_cpu_that_the_tree_does_not_tell_can_be_given(tree: Path) -> None:
 
 def test_what_makes_no_sense_in_a_tree_is_a_problem_and_no_failure(tree: Path) -> None:
     (tree / "sys/bus/event_source/devices/amd_df/type").write_text("eight\n")
-    told = plan("--sysfs-root", tree)
-    assert {e["pmu"] for e in told["uncore_plan"]} == {"power"}
-    (problem,) = told["uncore_problems"]
+    document = plan("--sysfs-root", tree)
+    assert {e["pmu"] for e in document["uncore_plan"]} == {"power"}
+    (problem,) = document["uncore_problems"]
     assert "amd_df" in problem
-    assert problem in told["findings"][0]["found"]
+    assert problem in document["findings"][0]["found"]
 
 
 def test_in_words_it_is_one_line_and_with_plan_a_table(tree: Path) -> None:
@@ -123,37 +123,43 @@ def test_in_words_it_is_one_line_and_with_plan_a_table(tree: Path) -> None:
 
 def test_a_tree_without_pmus_says_so(tmp_path: Path) -> None:
     (tmp_path / "sys/devices").mkdir(parents=True)
-    told = plan("--sysfs-root", tmp_path)
-    assert told["uncore_plan"] == []
-    (found,) = told["findings"]
+    document = plan("--sysfs-root", tmp_path)
+    assert document["uncore_plan"] == []
+    (found,) = document["findings"]
     assert (found["state"], found["core"]) == ("absent", False)
-    assert found["found"].startswith("no PMU that tells")
+    assert found["found"].startswith("no PMU that counts")
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--sysfs-root", "nowhere"], "--sysfs-root nowhere: does not exist"),
-        (["--sysfs-root", "empty"], "--sysfs-root empty: is no sysfs: there is no bus, class or"),
-        (["--sysfs-root", "tree", "--procfs-root", "empty"], "--procfs-root empty: is no procfs"),
+        (
+            ["--sysfs-root", "empty"],
+            "--sysfs-root empty: is not a sysfs: there is no bus, class or",
+        ),
+        (
+            ["--sysfs-root", "tree", "--procfs-root", "empty"],
+            "--procfs-root empty: is not a procfs",
+        ),
         (["--sysfs-root", "tree", "--cpu", "EPYC"], "VENDOR:FAMILY:MODEL"),
         (["--sysfs-root", "tree", "--require", "mem"], "--require asks about this machine"),
     ],
 )
 def test_what_cannot_be_looked_at_is_one_line(
-    tree: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], told: str
+    tree: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str
 ) -> None:
     (tree.parent / "empty").mkdir()
     monkeypatch.chdir(tree.parent)
     done = haiprof("doctor", *words)
     assert (done.returncode, done.stdout) == (2, "")
-    assert told in only_line(done)
+    assert message in only_line(done)
 
 
 def test_the_sysfs_of_this_machine_is_examined_live_wherever_it_is_mounted(shm: Path) -> None:
-    told = plan("--sysfs-root", "/sys")
-    assert told["ok"] is True
-    assert "host cpu" in {f["what"] for f in told["findings"]}
+    document = plan("--sysfs-root", "/sys")
+    assert document["ok"] is True
+    assert "host cpu" in {f["what"] for f in document["findings"]}
 
 
 @pytest.mark.parametrize(
@@ -178,6 +184,8 @@ def test_a_recorded_machine_has_the_counters_that_it_must(
     def ordered(events: list[dict[str, Any]]) -> list[tuple[object, ...]]:
         return sorted(tuple(e[c] for c in COLUMNS if c != "scale") for e in events)
 
-    told = plan("--sysfs-root", found, *(["--cpu", cpu] if cpu else []))["uncore_plan"]
-    assert ordered(told) == ordered(expected)
-    assert sorted(e["scale"] for e in told) == pytest.approx(sorted(e["scale"] for e in expected))
+    counters = plan("--sysfs-root", found, *(["--cpu", cpu] if cpu else []))["uncore_plan"]
+    assert ordered(counters) == ordered(expected)
+    assert sorted(e["scale"] for e in counters) == pytest.approx(
+        sorted(e["scale"] for e in expected)
+    )

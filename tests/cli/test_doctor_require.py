@@ -74,7 +74,7 @@ def test_a_fix_says_where_it_is_explained_and_in_a_container_how_it_is_given(
     assert "Kubernetes" not in outside
     monkeypatch.setattr("haiprof.cli.doctor.sources.in_container", lambda: True)
     assert given in explained(reason, fix)
-    # What the source itself has told is not told again.
+    # What the source itself has reported is not repeated.
     assert explained(reason, "in Kubernetes add it").count("ubernetes") == 1
 
 

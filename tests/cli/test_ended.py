@@ -74,7 +74,7 @@ def exits(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("ends", "told"),
+    ("ends", "ending"),
     [
         (
             "raise RuntimeError('no \\x1b[2J more')",
@@ -84,14 +84,14 @@ def exits(folder: Path) -> list[str]:
         ("os._exit(5)", "exit code 5"),
     ],
 )  # fmt: skip
-def test_the_rank_that_failed_first_is_told_and_the_others_as_its_consequence(
-    job: Path, ends: str, told: str
+def test_the_rank_that_failed_first_is_named_and_the_others_as_its_consequence(
+    job: Path, ends: str, ending: str
 ) -> None:
     done = haiprof("run", "--log-dir", "logs", "launch.py", ends, cwd=job)
     assert done.returncode == 1
     line = next(x for x in done.stderr.splitlines() if "failed first" in x)
     assert line.startswith("haiprof:   Rank 1 on ")
-    assert f": {told}" in line
+    assert f": {ending}" in line
     assert " steps: " in line
     assert line.endswith("; 2 others were then terminated")
     run = the_run(job / "logs")
@@ -122,9 +122,9 @@ def test_a_job_that_is_asked_to_end_was_interrupted_and_did_not_fail(
         _, err = running.communicate(timeout=PATIENCE)
     finally:
         running.kill()
-    told = [line for line in err.splitlines() if line.startswith("haiprof:   ")]
-    assert told[0].startswith("haiprof:   The job was interrupted, at ")
-    assert "failed" not in told[0]
+    lines = [line for line in err.splitlines() if line.startswith("haiprof:   ")]
+    assert lines[0].startswith("haiprof:   The job was interrupted, at ")
+    assert "failed" not in lines[0]
     (node,) = (p for p in the_run(job / "logs").iterdir() if p.is_dir() and "#" not in p.name)
     ended = process_file(node)["ended"]
     assert ended["kind"] == "interrupted"
@@ -177,7 +177,7 @@ def test_a_launcher_that_passes_a_failure_on_is_no_process_of_the_job(job: Path)
     assert not list((job / "logs").glob("*/*#*"))
 
 
-def test_where_nothing_is_recorded_the_command_s_own_end_is_told(job: Path) -> None:
+def test_where_nothing_is_recorded_the_command_s_own_end_is_shown(job: Path) -> None:
     words = ["--log-dir", "logs", "--time", "5", sys.executable, "-c"]
     done = haiprof("run", *words, "import os; os.kill(os.getpid(), 15)", cwd=job)
     assert done.returncode == -signal.SIGTERM

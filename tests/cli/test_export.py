@@ -59,7 +59,7 @@ def test_each_format_names_its_files(tmp_path: Path, trace: Path, to: str) -> No
     assert sorted(map(Path, done.stdout.splitlines())) == sorted(found)
     again = haiprof("export", trace, "-o", out, "--to", to)
     assert (again.returncode, again.stdout) == (1, "")
-    assert "out: is there already" in only_line(again)
+    assert "out: already exists" in only_line(again)
 
 
 @pytest.mark.parametrize("kind", ["summary", "timeline"])
@@ -75,12 +75,18 @@ def test_in_the_manner_of_msprof(tmp_path: Path, trace: Path, kind: str, form: s
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
-        (["lines", "{}"], "lines: is no kind of export: did you mean 'timeline'? choose summary"),
-        (["summery", "{}"], "summery: is no kind of export: did you mean 'summary'? choose"),
-        (["{}", "--to", "parqet"], "--to parqet: is no format: did you mean 'parquet'? choose csv"),
-        (["summary", "timeline", "{}"], "summary: is no kind of export"),
+        (
+            ["lines", "{}"],
+            "lines: is not a kind of export: did you mean 'timeline'? choose summary",
+        ),
+        (["summery", "{}"], "summery: is not a kind of export: did you mean 'summary'? choose"),
+        (
+            ["{}", "--to", "parqet"],
+            "--to parqet: is not a format: did you mean 'parquet'? choose csv",
+        ),
+        (["summary", "timeline", "{}"], "summary: is not a kind of export"),
         (["summary", "{}", "--to", "csv"], "--to csv: a summary has none"),
         (["summary", "{}", "--format", "xml"], "--format xml: choose csv or json"),
         (["{}", "--format", "json"], "--format json: only a summary or timeline has one"),
@@ -89,12 +95,12 @@ def test_in_the_manner_of_msprof(tmp_path: Path, trace: Path, kind: str, form: s
     ],
 )
 def test_what_cannot_be_meant_is_one_line(
-    tmp_path: Path, trace: Path, words: list[str], told: str
+    tmp_path: Path, trace: Path, words: list[str], message: str
 ) -> None:
     done = haiprof("export", *(word.format(trace) for word in words), "-o", tmp_path / "out")
-    of_the_run = "the run has" in told
+    of_the_run = "the run has" in message
     assert (done.returncode, done.stdout) == (1 if of_the_run else 2, "")
-    assert told in only_line(done)
+    assert message in only_line(done)
     assert not (tmp_path / "out").exists()
 
 
@@ -128,8 +134,8 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, words: list[str]) -> None:
     process = start_haiprof("export", run, "--to", "tensorboard", "-o", out, *words)
     wait_for(lambda: any((tmp_path / "place").glob("*/out/*")), what="the first file")
     os.killpg(process.pid, signal.SIGINT)
-    told, said = process.communicate(timeout=60)
-    assert (process.returncode, told, said) == (130, "", "haiprof: interrupted\n")
+    printed, said = process.communicate(timeout=60)
+    assert (process.returncode, printed, said) == (130, "", "haiprof: interrupted\n")
     assert list((tmp_path / "place").iterdir()) == []
 
 
@@ -182,8 +188,8 @@ def test_parquet_of_a_window_is_cut_at_its_edges(tmp_path: Path, job: Path) -> N
 
 
 def test_other_programs_are_given_the_window_only(tmp_path: Path, job: Path) -> None:
-    told = perfetto_trace.read(exported(job, tmp_path / "p", "--to", "perfetto", *WINDOW))
-    assert inside([(each.start, each.end) for each in told.slices])
+    trace = perfetto_trace.read(exported(job, tmp_path / "p", "--to", "perfetto", *WINDOW))
+    assert inside([(each.start, each.end) for each in trace.slices])
     for to in ("chrome", "tensorboard"):
         again = Analyzer(exported(job, tmp_path / to, "--to", to, *WINDOW))
         assert again.ranks == [0, 1]
@@ -206,7 +212,7 @@ def test_views_and_summaries_are_of_the_window_only(tmp_path: Path, job: Path) -
         [LAST - FIRST] * 2
     )
     phases = pl.read_csv(out / "device_phases.csv")
-    # That kernels were being recorded was told before the window, and holds in it.
+    # That kernels were being recorded was reported before the window, and still holds in it.
     assert phases["busy"].null_count() < phases.height
     assert "mark" not in pl.read_csv(out / "events.csv")["kind"].to_list()
     whole = exported(job, tmp_path / "whole", "summary")
@@ -216,7 +222,7 @@ def test_views_and_summaries_are_of_the_window_only(tmp_path: Path, job: Path) -
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--from", "600"], "no data from 600 s on"),
         (["--from", "2", "--until", "1"], "--until 1: give more seconds than --from has (2)"),
@@ -226,14 +232,14 @@ def test_views_and_summaries_are_of_the_window_only(tmp_path: Path, job: Path) -
     ],
 )
 def test_a_window_that_is_none_is_one_line(
-    tmp_path: Path, job: Path, words: list[str], told: str
+    tmp_path: Path, job: Path, words: list[str], message: str
 ) -> None:
     done = haiprof("export", job, "-o", tmp_path / "out", *words)
     assert (done.returncode, done.stdout) == (
-        2 if words[-2] in ("--from", "--until") and "give" in told else 1,
+        2 if words[-2] in ("--from", "--until") and "give" in message else 1,
         "",
     )
-    assert told in only_line(done)
+    assert message in only_line(done)
     assert not (tmp_path / "out").exists()
 
 

@@ -95,9 +95,9 @@ def test_ettr_of_a_job_killed_and_restarted_twice_is_what_the_job_noted(
     assert row["wall_ns"] / 1e9 == pytest.approx(wall, rel=0.01)
     assert row["ettr"] == pytest.approx(productive / wall, rel=0.01)
     assert found.parts["duration"].sum() == row["wall_ns"]
-    told = dict(found.parts.select("part", "duration").iter_rows())
-    assert told["down"] > 0
-    assert told["load"] > 0
+    durations = dict(found.parts.select("part", "duration").iter_rows())
+    assert durations["down"] > 0
+    assert durations["load"] > 0
     # 21 = 2 · 8 + 5 steps and a half, then 27 steps from the 16th on: 3 after the 40th; and until
     # the recorder noticed each death.
-    assert (5.5 + 3.5) * STEP < told["lost"] / 1e9 < (5.5 + 3.5) * STEP + 1.0
+    assert (5.5 + 3.5) * STEP < durations["lost"] / 1e9 < (5.5 + 3.5) * STEP + 1.0

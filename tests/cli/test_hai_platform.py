@@ -43,9 +43,9 @@ sys.exit(5)
 def values(profile: dict[str, Any] | None) -> str:
     """Render ``haiprof_envs.values`` for a task's ``options.profile``, as the platform does."""
     if not profile:
-        told: dict[str, Any] = {"ENABLED": "0"}
+        variables: dict[str, Any] = {"ENABLED": "0"}
     else:
-        told = {
+        variables = {
             "ENABLED": "0" if profile.get("follow_task") else "1",
             "TIME": profile.get("time", 0),
             "WARMUP": profile.get("warmup", 0),
@@ -56,8 +56,8 @@ def values(profile: dict[str, Any] | None) -> str:
             "USER_ID": profile.get("user_id", "${MARSV2_UID}"),
         }
         for name, seconds in profile.get("interval", {}).items():
-            told[f"{name.upper()}_INTERVAL"] = seconds
-    lines = [f"export HAIPROF_{name}={value}" for name, value in told.items()]
+            variables[f"{name.upper()}_INTERVAL"] = seconds
+    lines = [f"export HAIPROF_{name}={value}" for name, value in variables.items()]
     return "\n".join([*lines, "# " + "-" * 52, ""])
 
 
@@ -114,8 +114,8 @@ def finish(job: subprocess.Popen[str]) -> tuple[list[Any], str]:
     """Wait for a job; return what the script was given and stderr."""
     out, err = job.communicate(timeout=120)
     assert job.returncode == 5, err
-    told: list[Any] = json.loads(out)
-    return told, err
+    answer: list[Any] = json.loads(out)
+    return answer, err
 
 
 #: What the platform's clients can put into a task, and the options that it means.
@@ -141,8 +141,8 @@ def test_a_task_with_profile_options_is_recorded_as_they_say(
     traced = profile.get("trace") == 1
     # A script's own words stay its own, whatever they look like.
     arguments = ["-c", "a b.yml", "--", "-n", "2", "--options", "profile.time=1"]
-    told, err = finish(platform.start(*arguments, seconds=4 if traced else 1))
-    assert told == [arguments, True]
+    answer, err = finish(platform.start(*arguments, seconds=4 if traced else 1))
+    assert answer == [arguments, True]
     wait_recorded(shm)
     stamp = profile.get("log_dir", "").rpartition("haiprof")[2].strip("/")
     run = the_run(platform.logs / "haiprof" / stamp)

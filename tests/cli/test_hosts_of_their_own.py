@@ -113,11 +113,11 @@ def test_hosts_with_log_folders_of_their_own_are_collected_into_one_run(
     assert not list((tmp_path / "logs").glob("*/*/process.json"))
     for disk in hosts.disks:
         assert len(list(disk.glob("v2/*/process.json"))) == 2
-    told = "haiprof: 0 of 2 hosts have written here; for what lies on the others: haiprof "
-    collect = done.stderr.splitlines()[-1].removeprefix(told).split()
+    line = "haiprof: 0 of 2 hosts have written here; collect the rest with: haiprof "
+    collect = done.stderr.splitlines()[-1].removeprefix(line).split()
     done = haiprof(*collect, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"{tmp_path}/logs/v2: 2 nodes, 2 processes, 4 of them new or with more\n"
+    assert done.stdout == f"{tmp_path}/logs/v2: 2 nodes, 2 processes, 4 of them new or updated\n"
     run = tmp_path / "logs" / "v2"
     assert [(p["rank"], p["node"], p["state"]) for p in ranks(run)] == [
         (0, hosts.names[0], "closed"),

@@ -76,14 +76,14 @@ def test_what_has_no_traces_is_one_line(tmp_path: Path) -> None:
 
 def test_a_terminal_sees_a_bar_and_a_pipe_none(tmp_path: Path) -> None:
     file = traces.write(tmp_path / "w.json", traces.small())
-    code, told, seen = haiprof_on_terminal("import", file)
-    assert (code, told) == (0, f"{file}.haiprof\n")
+    code, printed, seen = haiprof_on_terminal("import", file)
+    assert (code, printed) == (0, f"{file}.haiprof\n")
     assert "reading traces" in seen
     assert " kB" in seen
     # The bar wipes itself away.
     assert seen.rstrip().endswith("\x1b[2K")
-    code, told, seen = haiprof_on_terminal("import", file)
-    assert (code, told, seen) == (0, f"{file}.haiprof (was up to date)\n", "")
+    code, printed, seen = haiprof_on_terminal("import", file)
+    assert (code, printed, seen) == (0, f"{file}.haiprof (was up to date)\n", "")
     file.write_text(file.read_text() + " ")
     done = haiprof("import", file)
     assert (done.stdout, done.stderr) == (f"{file}.haiprof\n", "")
@@ -128,7 +128,7 @@ def test_a_pipe_can_be_imported(tmp_path: Path, name: str) -> None:
     assert haiprof("report", tmp_path / "out", "-o", tmp_path / "r.html").returncode == 0
 
 
-def test_what_comes_through_a_shell_pipe_is_kept_where_it_is_told_only(tmp_path: Path) -> None:
+def test_what_comes_through_a_shell_pipe_is_kept_only_with_out(tmp_path: Path) -> None:
     traces.write(tmp_path / "w.json", traces.small())
 
     places = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -213,7 +213,7 @@ def test_a_loss_is_one_line_of_each_command(tmp_path: Path) -> None:
         assert "cut" in only_line(done) or "ends" in only_line(done)
 
 
-def test_of_many_losses_the_first_is_told_and_how_many_there_are(tmp_path: Path) -> None:
+def test_of_many_losses_the_first_and_their_number_are_shown(tmp_path: Path) -> None:
     for rank in range(4):
         file = traces.write(tmp_path / "job" / f"rank_{rank}.json", traces.small(rank))
         if rank:
@@ -229,8 +229,8 @@ def test_of_many_losses_the_first_is_told_and_how_many_there_are(tmp_path: Path)
 def test_each_command_shows_how_far_it_has_read(tmp_path: Path, command: str) -> None:
     file = traces.write(tmp_path / "w.json", traces.small())
     more = {"report": [], "export": ["-o", tmp_path / "csv"], "compare": [file]}[command]
-    code, told, seen = haiprof_on_terminal(command, file, *more)
-    assert (code, told != "") == (0, True)
+    code, printed, seen = haiprof_on_terminal(command, file, *more)
+    assert (code, printed != "") == (0, True)
     assert "reading traces" in seen
 
 

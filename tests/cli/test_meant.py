@@ -16,7 +16,7 @@ from commands import HAIPROF, haiprof, only_line
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["reprot"], "did you mean 'report'?"),
         (["reprot", "somewhere"], "there is no command 'reprot': did you mean 'report'?"),
@@ -35,10 +35,10 @@ from commands import HAIPROF, haiprof, only_line
         (["export", "x", "-o", "y", "--to", "perfeto"], "did you mean 'perfetto'?"),
     ],
 )
-def test_a_slip_of_the_fingers(words: list[str], told: str) -> None:
+def test_a_slip_of_the_fingers(words: list[str], message: str) -> None:
     done = haiprof(*words)
     assert (done.returncode, done.stdout) == (2, "")
-    assert told in only_line(done)
+    assert message in only_line(done)
 
 
 #: Imports what is needed, becomes nobody where it is root, and opens each path.
@@ -90,7 +90,7 @@ def test_what_may_not_be_read_is_one_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
         (lambda place: place.mkdir(), "no trace"),
         (lambda place: None, "no such file or folder"),
@@ -105,7 +105,7 @@ def test_what_may_not_be_read_is_one_line() -> None:
     ],
 )
 def test_a_path_with_nothing_to_read(
-    make: Callable[[Path], object], told: str, tmp_path: Path
+    make: Callable[[Path], object], message: str, tmp_path: Path
 ) -> None:
     place = tmp_path / "given"
     make(place)
@@ -113,7 +113,7 @@ def test_a_path_with_nothing_to_read(
     assert (done.returncode, done.stdout) == (1, "")
     line = only_line(done)
     assert str(place) in line
-    assert told in line
+    assert message in line
     assert ": " in line.partition(str(place))[2]
 
 

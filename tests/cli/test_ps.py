@@ -1,4 +1,4 @@
-"""haiprof ps, stop and flush: which jobs there are, and what each of them is told."""
+"""haiprof ps, stop and flush: which jobs there are, and requests to each of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from recording import process_file, recorders, the_recorder, wait_for, wait_reco
 from haiprof.capture.socket import server
 from haiprof.cli.asking import ask_job
 from haiprof.common.places import control_socket
-from haiprof.control.attach import Wanted, attach
+from haiprof.control.attach import RecordingPlan, attach
 from haiprof.control.client import ControlError
 from haiprof.control.find import find
 from haiprof.control.jobs import Process
@@ -61,13 +61,13 @@ def test_it_lists_each_rank_with_its_run_and_recorder(
     with ranks(tmp_path, 2, monkeypatch) as running:
         found = wait_for(lambda: all(p["recorder"] for p in listed()) and listed())
         assert [(p["rank"], p["pid"]) for p in found] == [(n, r.pid) for n, r in enumerate(running)]
-        for told in found:
-            assert told["state"] == "recording"
-            assert told["run"] == "r"
-            assert told["run_dir"] == str(tmp_path / "logs" / "r")
+        for row in found:
+            assert row["state"] == "recording"
+            assert row["run"] == "r"
+            assert row["run_dir"] == str(tmp_path / "logs" / "r")
             # Of two that began at once, one is about to leave.
-            wait_for(lambda told=told: recorders(shm) == [told["recorder"]])
-            assert abs(told["since_ns"] - time.time_ns()) < 120e9
+            wait_for(lambda row=row: recorders(shm) == [row["recorder"]])
+            assert abs(row["since_ns"] - time.time_ns()) < 120e9
         heading, *lines = haiprof("ps").stdout.splitlines()
         assert heading.split() == ["RUN", "RANK", "PID", "STATE", "SINCE", "RECORDER", "FOLDER"]
         assert len(lines) == 2
@@ -84,17 +84,17 @@ def test_one_that_is_stopped_or_has_ended_is_listed_as_that(shm: Path, tmp_path:
         running.ask("flush")
         recorder = the_recorder(shm)
         os.kill(running.pid, signal.SIGSTOP)
-        (told,) = listed()
-        assert (told["state"], told["run"], told["pid"]) == ("not answering", "r", running.pid)
-        assert f"kill -CONT {running.pid}" in told["why"]
+        (row,) = listed()
+        assert (row["state"], row["run"], row["pid"]) == ("not answering", "r", running.pid)
+        assert f"kill -CONT {running.pid}" in row["why"]
         assert f"kill -CONT {running.pid}" in haiprof("ps").stdout
         os.kill(running.pid, signal.SIGCONT)
         os.kill(recorder, signal.SIGKILL)
         running.process.kill()
         running.process.wait()
-        (told,) = listed()
-        assert (told["state"], told["run"], told["rank"]) == ("ended, not closed", "r", 0)
-        assert "haiprof recover" in told["why"]
+        (row,) = listed()
+        assert (row["state"], row["run"], row["rank"]) == ("ended, not closed", "r", 0)
+        assert "haiprof recover" in row["why"]
         assert haiprof("recover").returncode == 0
         assert listed() == []
 
@@ -106,14 +106,14 @@ def test_one_that_is_watched_from_outside_is_listed_and_says_who_ends_it(
         try:
             # Its command line is empty for a moment after exec.
             (found,) = wait_for(lambda: find(str(sleeper.pid)))
-            attached = attach(found, Wanted("r", tmp_path / "logs", 60))
-            (told,) = listed()
-            assert (told["state"], told["run"], told["rank"]) == ("watched from outside", "r", 0)
-            assert (told["pid"], told["why"]) == (sleeper.pid, attached.why)
-            assert told["run_dir"] == str(attached.run_dir)
+            attached = attach(found, RecordingPlan("r", tmp_path / "logs", 60))
+            (row,) = listed()
+            assert (row["state"], row["run"], row["rank"]) == ("watched from outside", "r", 0)
+            assert (row["pid"], row["why"]) == (sleeper.pid, attached.why)
+            assert row["run_dir"] == str(attached.run_dir)
             done = haiprof("stop", "r")
             assert done.returncode == 4
-            assert "only watched from outside; the command that does so ends it" in done.stderr
+            assert "only observed from outside; the command that does so ends it" in done.stderr
             attached.end()
             assert listed() == []
         finally:
@@ -219,13 +219,13 @@ def _says(**other: Any) -> dict[str, Any]:
 def test_a_process_that_answers_anything_harms_nobody(said: dict[str, Any], shm: Path) -> None:
     server.open_socket(lambda request, arguments: said)
     try:
-        (told,) = listed()
-        assert (told["state"], told["pid"]) == ("not answering", os.getpid())
-        assert "its answer is none" in told["why"]
-        assert "its answer is none" in haiprof("ps").stdout
+        (row,) = listed()
+        assert (row["state"], row["pid"]) == ("not answering", os.getpid())
+        assert "invalid answer" in row["why"]
+        assert "invalid answer" in haiprof("ps").stdout
         done = haiprof("stop", str(os.getpid()))
         assert done.returncode == 4
-        assert "its answer is none" in only_line(done)
+        assert "invalid answer" in only_line(done)
     finally:
         server.close_socket()
 
@@ -244,7 +244,7 @@ def test_many_ranks_are_summed_up(
             )
         return {}
 
-    monkeypatch.setattr("haiprof.cli.asking.meant", lambda target: known)
+    monkeypatch.setattr("haiprof.cli.asking.matching", lambda target: known)
     monkeypatch.setattr("haiprof.cli.asking._asked", asked)
     assert ask_job("r", "flush", 1.0, lambda result: "all is well") == 4
     out, err = capsys.readouterr()

@@ -104,7 +104,7 @@ def test_what_is_no_run_is_one_line_that_names_it(tmp_path: Path, make: object) 
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["frobnicate"], "frobnicate"),
         (["--frobnicate"], "--frobnicate"),
@@ -115,10 +115,10 @@ def test_what_is_no_run_is_one_line_that_names_it(tmp_path: Path, make: object) 
         (["doctor", "--json=x"], "--json"),
     ],
 )
-def test_a_wrong_command_line_is_one_line_and_code_2(words: list[str], told: str) -> None:
+def test_a_wrong_command_line_is_one_line_and_code_2(words: list[str], message: str) -> None:
     done = haiprof(*words)
     assert (done.returncode, done.stdout) == (2, "")
-    assert told in only_line(done)
+    assert message in only_line(done)
     assert "see haiprof" in only_line(done)
 
 

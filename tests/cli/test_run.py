@@ -47,10 +47,10 @@ def test_the_exit_code_is_that_of_the_command(tmp_path: Path, code: int) -> None
 
 
 def test_what_goes_in_and_out_is_the_commands(tmp_path: Path) -> None:
-    program = "cat; echo told >&2"
+    program = "cat; echo heard >&2"
     done = haiprof("run", "--log-dir", tmp_path, "--", "sh", "-c", program, input="a\n\0b")
     assert done.stdout == "a\n\0b"
-    assert done.stderr.startswith("told\nhaiprof: run ")
+    assert done.stderr.startswith("heard\nhaiprof: run ")
 
 
 def test_descriptors_that_were_handed_down_stay_open(tmp_path: Path) -> None:
@@ -66,9 +66,9 @@ def test_the_commands_environment_says_where_the_run_is(tmp_path: Path) -> None:
     program = "import json, os; print(json.dumps(dict(os.environ)))"
     words = ["--log-dir", "logs", "--run", "mine", "--ring-mib=4", "--no-hooks"]
     done = haiprof("run", *words, sys.executable, "-c", program, cwd=tmp_path)
-    told = {k: v for k, v in json.loads(done.stdout).items() if k.startswith("HAIPROF_")}
-    del told["HAIPROF_SHM_DIR"]
-    assert told == {
+    variables = {k: v for k, v in json.loads(done.stdout).items() if k.startswith("HAIPROF_")}
+    del variables["HAIPROF_SHM_DIR"]
+    assert variables == {
         "HAIPROF_ENABLED": "1",
         "HAIPROF_LOG_DIR": str(tmp_path / "logs"),
         "HAIPROF_RUN": "mine",
@@ -132,7 +132,7 @@ def test_a_script_without_a_first_line_runs_as_in_a_shell(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "message"),
     [
         (["nowhere.py"], 127, "nowhere.py: no such script"),
         (["no-such-command"], 127, "no-such-command: command not found"),
@@ -145,7 +145,7 @@ def test_a_script_without_a_first_line_runs_as_in_a_shell(tmp_path: Path) -> Non
     ],
 )
 def test_a_command_that_cannot_run_is_one_line_and_leaves_nothing(
-    tmp_path: Path, shm: Path, words: list[str], code: int, told: str
+    tmp_path: Path, shm: Path, words: list[str], code: int, message: str
 ) -> None:
     (tmp_path / "data").write_text("no program")
     orphan = tmp_path / "orphan"
@@ -153,12 +153,12 @@ def test_a_command_that_cannot_run_is_one_line_and_leaves_nothing(
     orphan.chmod(0o755)
     done = haiprof("run", *words, cwd=tmp_path)
     assert done.returncode == code
-    assert told in only_line(done)
+    assert message in only_line(done)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["data", "orphan"]
     assert not list(shm.glob("*/*"))
 
 
-def test_a_wrong_variable_is_told_and_replaced_by_the_default(tmp_path: Path) -> None:
+def test_a_wrong_variable_is_reported_and_replaced_by_the_default(tmp_path: Path) -> None:
     environment = {**os.environ, "HAIPROF_SAMPLE_HZ": "often"}
     done = haiprof("run", "--log-dir", tmp_path, "printenv", "HAIPROF_SAMPLE_HZ", env=environment)
     assert done.stdout == "1.0\n"
@@ -191,7 +191,7 @@ def test_a_script_is_recorded_and_summed_up(tmp_path: Path, shm: Path, script: P
     assert lines[0] == f"haiprof: run {run}"
     assert [line.startswith("haiprof:   ") for line in lines[1:4]] == [True] * 3
     assert "steps, median" in lines[1]
-    assert lines[4:] == [f"haiprof: see it with: haiprof report logs/{run.name}"]
+    assert lines[4:] == [f"haiprof: view it with: haiprof report logs/{run.name}"]
     (rank,) = (p for p in run.glob("*#0"))
     assert process_file(rank)["state"] == "closed"
     assert read_table(rank, "spans")["name"].to_pylist().count("load") == 20
@@ -201,15 +201,15 @@ def test_a_script_is_recorded_and_summed_up(tmp_path: Path, shm: Path, script: P
 def test_the_run_says_what_was_run(tmp_path: Path, script: Path) -> None:
     haiprof("run", "--log-dir", "logs", "--drain-hz=8", "train.py", "--lr", "1", cwd=tmp_path)
     run = the_run(tmp_path / "logs")
-    told = json.loads((run / "run.json").read_text())
-    assert told["format"] == "haiprof-run"
-    assert told["version"] == f"{schema.MAJOR}.{schema.MINOR}"
-    assert told["run"] == run.name
+    document = json.loads((run / "run.json").read_text())
+    assert document["format"] == "haiprof-run"
+    assert document["version"] == f"{schema.MAJOR}.{schema.MINOR}"
+    assert document["run"] == run.name
     assert run.name.startswith("train-")
-    assert told["command"] == ["train.py", "--lr", "1"]
-    assert told["cwd"] == str(tmp_path)
-    assert told["host"] == os.uname().nodename
-    assert told["options"]["drain_hz"] == 8.0
+    assert document["command"] == ["train.py", "--lr", "1"]
+    assert document["cwd"] == str(tmp_path)
+    assert document["host"] == os.uname().nodename
+    assert document["options"]["drain_hz"] == 8.0
     assert (run / "run.json").stat().st_mode & 0o777 == 0o600
 
 
@@ -250,7 +250,9 @@ def test_a_report_is_written_when_asked_for(tmp_path: Path, script: Path) -> Non
     assert "<html" in written.read_text()[:2000].lower()
 
 
-def test_ranks_of_one_launch_share_a_run_and_the_first_tells(tmp_path: Path, shm: Path) -> None:
+def test_ranks_of_one_launch_share_a_run_and_the_first_prints_the_summary(
+    tmp_path: Path, shm: Path
+) -> None:
     launch = {**os.environ, "HAIPROF_TASK_ID": "job7", "WORLD_SIZE": "2"}
     done = [
         haiprof("run", "--log-dir", tmp_path, "true", env={**launch, "RANK": str(rank)})
@@ -280,7 +282,7 @@ def test_a_run_of_many_processes_is_not_read_before_the_end_is_passed_on(tmp_pat
     assert done.stderr.splitlines() == [
         f"haiprof: run {run}",
         "haiprof:   65 processes took part, too many to sum them up here",
-        f"haiprof: see it with: haiprof report {run}",
+        f"haiprof: view it with: haiprof report {run}",
     ]
 
 

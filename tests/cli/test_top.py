@@ -231,7 +231,7 @@ def test_of_several_runs_the_newest_and_which_others_there_are(tmp_path: Path) -
 
 
 def test_where_there_is_no_run(shm: Path, tmp_path: Path) -> None:
-    for words, told in (
+    for words, message in (
         ([], "nothing is recorded here now, and no run lies in haiprof-logs"),
         ([str(tmp_path)], f"{tmp_path}: no run lies in it"),
         (["train.py"], "train.py: no run has this name, script or pid"),
@@ -240,7 +240,7 @@ def test_where_there_is_no_run(shm: Path, tmp_path: Path) -> None:
     ):
         done = haiprof("top", *words)
         assert done.returncode == (2 if "--hz" in words else 1)
-        assert told in only_line(done)
+        assert message in only_line(done)
         assert done.stdout == ""
 
 

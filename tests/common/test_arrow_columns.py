@@ -23,7 +23,7 @@ def test_numbers_are_those_of_the_column(kind: str) -> None:
     assert missing is None
 
 
-def test_what_is_missing_is_told() -> None:
+def test_missing_values_are_marked() -> None:
     made = arrow_columns.column("x", np.array([1, 2, 3]), np.array([False, True, False]))
     assert made.equals(pl.Series("x", [1, None, 3]))
     _, missing = arrow_columns.numbers(made)

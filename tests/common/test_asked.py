@@ -28,15 +28,19 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
     "step": [(99, "step"), (-1, "whole number"), ("first", "whole number"), (1.5, "whole number")],
     "metric": [
         ("proc.rss.byte", "did you mean 'proc.rss.bytes'?"),
-        ("rss.*", "it has"),
+        ("rss.*", "available:"),
         (3, "text"),
     ],
-    "category": [("ops", "did you mean 'op'?"), (["op", "zzz"], "it has"), (3, "a list of texts")],
+    "category": [
+        ("ops", "did you mean 'op'?"),
+        (["op", "zzz"], "available:"),
+        (3, "a list of texts"),
+    ],
     "kind": [("kernl", "did you mean 'kernel'?"), (3, "a list of texts"), (["a", None], "texts")],
     "name": [("gem", "did you mean 'gemm'?"), (3, "a list of texts"), (b"gemm", "a list of texts")],
-    "by": [("nam", "did you mean 'name'?"), (3, "it is one of"), (["name"], "it is one of")],
-    "of": [("operator", "did you mean 'operators'?"), (3, "it is one of")],
-    "view": [("operator", "did you mean 'operators'?"), (3, "it is one of")],
+    "by": [("nam", "did you mean 'name'?"), (3, "valid:"), (["name"], "valid:")],
+    "of": [("operator", "did you mean 'operators'?"), (3, "valid:")],
+    "view": [("operator", "did you mean 'operators'?"), (3, "valid:")],
     "points": [(0, "from 1 on"), (1.5, "whole number"), ("many", "whole number")],
     "operator": [("aten::mn", "did you mean 'aten::mm'?"), (3, "text")],
     "shortest": [(0, "from 1 on"), ("x", "whole number")],
@@ -46,7 +50,7 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
     "end": [("late", "give a number"), (math.nan, "give a number"), (-1, "no data from")],
     "path": [(3, "path"), (None, "path"), ("", "path"), ("a\0b", "path"), ("no/such", "no/such")],
     "after": [(None, "Analyzer of the later run"), ("run", "Analyzer of the later run")],
-    "columns": [(["durations"], "did you mean 'duration'?"), ([3], "it has")],
+    "columns": [(["durations"], "did you mean 'duration'?"), ([3], "available:")],
     "keep": [({"names": ["x"]}, "did you mean 'name'?")],
 }
 #: What is on or off, an object of this library that was handed out before, or a function.
@@ -60,7 +64,7 @@ SPECIAL: dict[tuple[str, str], list[tuple[Any, str]]] = {
     ("device_spans", "category"): [("phse", "did you mean 'phase'?"), (3, "a list of texts")],
     ("device_spans", "name"): [("forwrd", "did you mean 'forward'?"), (3, "a list of texts")],
     ("spans", "name"): [("aten::mmm", "did you mean 'aten::mm'?"), (3, "a list of texts")],
-    ("flames", "of"): [("pythn", "did you mean 'python'?"), (3, "it is one of")],
+    ("flames", "of"): [("pythn", "did you mean 'python'?"), (3, "valid:")],
 }
 
 
@@ -146,7 +150,7 @@ def test_what_there_is_is_listed_up_to_a_bound_and_cannot_drive_a_terminal() -> 
     assert len(line) < 1200
     assert "and 99990 more" in line
     assert "\x1b" not in choices.unknown("\x1b[31m", ["\x1b[31mred", "\u202egreen"])
-    assert choices.unknown("x", []) == "there are none"
+    assert choices.unknown("x", []) == "available: none"
 
 
 def test_every_public_name_is_there_and_another_is_named() -> None:

@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from haiprof.common.claimed_folder import Held, remove_abandoned
+from haiprof.common.claimed_folder import ClaimedFolder, remove_abandoned
 
 HERE = os.uname().nodename
 _HOLD = """
 import os, sys
 from pathlib import Path
-from haiprof.common.claimed_folder import Held
-held = Held(Path(sys.argv[1]), "x-")
-(held.path / "file").write_text("unfinished")
+from haiprof.common.claimed_folder import ClaimedFolder
+claimed = ClaimedFolder(Path(sys.argv[1]), "x-")
+(claimed.path / "file").write_text("unfinished")
 if len(sys.argv) > 2 and os.fork():
     os._exit(0)
-print(held.path, os.getpid(), flush=True)
+print(claimed.path, os.getpid(), flush=True)
 sys.stdin.read()
 """
 
@@ -57,11 +57,11 @@ def test_a_child_that_lives_on_has_it_too(tmp_path: Path) -> None:
 
 
 def test_it_is_removed_with_all_that_is_in_it(tmp_path: Path) -> None:
-    held = Held(tmp_path, "x-")
-    (held.path / "a").mkdir()
-    (held.path / "a" / "b").touch()
-    held.remove()
-    held.remove()
+    claimed = ClaimedFolder(tmp_path, "x-")
+    (claimed.path / "a").mkdir()
+    (claimed.path / "a" / "b").touch()
+    claimed.remove()
+    claimed.remove()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -88,8 +88,8 @@ def test_one_that_is_taken_before_it_is_locked_is_made_anew(
         return real(path, flags, *rest, **more)
 
     monkeypatch.setattr(os, "open", swept)
-    held = Held(tmp_path, "x-")
-    assert taken != [held.path]
-    assert list(tmp_path.iterdir()) == [held.path]
+    claimed = ClaimedFolder(tmp_path, "x-")
+    assert taken != [claimed.path]
+    assert list(tmp_path.iterdir()) == [claimed.path]
     monkeypatch.undo()
     assert remove_abandoned(tmp_path, "x-") == 0

@@ -73,7 +73,7 @@ NODE = {"RANK": "1", "MARSV2_RANK": "1", "WORLD_SIZE": "2"}
 
 
 @pytest.mark.parametrize(
-    ("told", "rank", "local_rank", "world_size"),
+    ("environment", "rank", "local_rank", "world_size"),
     [
         (OPEN_MPI, 5, 1, 8),
         (SRUN | OPEN_MPI, 5, 1, 8),
@@ -86,9 +86,9 @@ NODE = {"RANK": "1", "MARSV2_RANK": "1", "WORLD_SIZE": "2"}
     ],
 )
 def test_of_launchers_within_each_other_the_innermost_counts(
-    told: dict[str, str], rank: int, local_rank: int | None, world_size: int
+    environment: dict[str, str], rank: int, local_rank: int | None, world_size: int
 ) -> None:
-    place = placement(told)
+    place = placement(environment)
     assert (place.rank, place.local_rank, place.world_size) == (rank, local_rank, world_size)
     assert place.launched
 
@@ -106,5 +106,5 @@ def test_the_job_is_the_schedulers_else_the_launchers() -> None:
 def test_torchruns_rendezvous_names_the_job_where_nodes_share_nothing_else(
     nodes: str, run_id: str, job: str | None
 ) -> None:
-    told = {**TORCHRUN, "GROUP_WORLD_SIZE": nodes, "TORCHELASTIC_RUN_ID": run_id}
-    assert placement(told).job == job
+    environment = {**TORCHRUN, "GROUP_WORLD_SIZE": nodes, "TORCHELASTIC_RUN_ID": run_id}
+    assert placement(environment).job == job

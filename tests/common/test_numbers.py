@@ -8,7 +8,7 @@ from haiprof.common.numbers import energy, rate
 
 
 @pytest.mark.parametrize(
-    ("joules", "told"),
+    ("joules", "text"),
     [
         (0.0, "0 J"),
         (830.0, "830 J"),
@@ -19,13 +19,13 @@ from haiprof.common.numbers import energy, rate
         (4.5e10, "12 500 kWh"),
     ],
 )
-def test_energy_is_told_in_the_unit_that_fits(joules: float, told: str) -> None:
-    assert energy(joules) == told
+def test_energy_is_formatted_in_the_unit_that_fits(joules: float, text: str) -> None:
+    assert energy(joules) == text
 
 
 @pytest.mark.parametrize(
-    ("bytes_per_s", "told"),
+    ("bytes_per_s", "text"),
     [(0.0, "0 MB/s"), (3.2e6, "3.2 MB/s"), (204.8e9, "204.8 GB/s"), (4e12, "4000.0 GB/s")],
 )
-def test_a_bandwidth_is_told_in_powers_of_ten(bytes_per_s: float, told: str) -> None:
-    assert rate(bytes_per_s) == told
+def test_a_bandwidth_is_formatted_in_powers_of_ten(bytes_per_s: float, text: str) -> None:
+    assert rate(bytes_per_s) == text

@@ -28,20 +28,22 @@ def test_the_machines_own_are_found() -> None:
     assert find_procfs("/proc") == find_procfs("/") == Path("/proc")
 
 
-def test_what_is_neither_is_told_in_words_that_follow_its_name(tmp_path: Path) -> None:
+def test_what_is_neither_is_refused_in_words_that_follow_its_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^does not exist$"):
         find_sysfs(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match=r"^is no sysfs: there is no bus, class or devices in it$"):
+    with pytest.raises(
+        ValueError, match=r"^is not a sysfs: there is no bus, class or devices in it$"
+    ):
         find_sysfs(tmp_path)
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=r"^(is no procfs|cannot be looked at)"):
+    with pytest.raises(ValueError, match=r"^(is not a procfs|cannot be read)"):
         find_procfs(tmp_path / "file")
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may look anywhere")
-def test_a_folder_that_may_not_be_looked_at_is_told(tmp_path: Path) -> None:
+def test_an_unreadable_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir(mode=0)
-    with pytest.raises(ValueError, match="cannot be looked at"):
+    with pytest.raises(ValueError, match="cannot be read"):
         find_sysfs(tmp_path / "closed")
 
 

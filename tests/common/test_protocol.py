@@ -1,4 +1,4 @@
-"""Messages: whole ones arrive as they were, everything else is told from them."""
+"""Messages: whole ones arrive unchanged, everything else is recognised as invalid."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ def test_a_message_arrives_as_it_was(pair: Pair) -> None:
 @pytest.mark.parametrize(
     ("sent", "why"),
     [
-        (b"GET / HTTP/1.1\r\n\r\n", "no message of haiprof"),
-        (_raw(b"{}", letters=b"hpx"), "no message of haiprof"),
-        (_raw(b"{'a': 1}"), "no JSON"),
-        (_raw(b"[1]"), "no JSON object"),
-        (_raw(b'{"a": NaN}'), "no JSON"),
-        (_raw(b'{"a": "\xff"}'), "no JSON"),
-        (_raw(b"[" * 100_000), "no JSON"),
+        (b"GET / HTTP/1.1\r\n\r\n", "not a haiprof message"),
+        (_raw(b"{}", letters=b"hpx"), "not a haiprof message"),
+        (_raw(b"{'a': 1}"), "not JSON"),
+        (_raw(b"[1]"), "not a JSON object"),
+        (_raw(b'{"a": NaN}'), "not JSON"),
+        (_raw(b'{"a": "\xff"}'), "not JSON"),
+        (_raw(b"[" * 100_000), "not JSON"),
         (_raw(b'{"a": 1}')[:-2], "ends in the middle"),
         (b"hp", "ends in the middle"),
         (b"", "nothing was sent"),
     ],
 )
-def test_what_is_no_message_is_told_from_one(sent: bytes, why: str, pair: Pair) -> None:
+def test_what_is_not_a_message_is_recognised(sent: bytes, why: str, pair: Pair) -> None:
     pair[0].sendall(sent)
     pair[0].close()
     with pytest.raises(protocol.BadMessage, match=why):
@@ -63,18 +63,18 @@ def test_what_is_no_message_is_told_from_one(sent: bytes, why: str, pair: Pair) 
 def test_one_that_claims_to_be_too_long_is_not_waited_for(pair: Pair) -> None:
     pair[0].sendall(struct.pack("<3sBI", b"hpc", protocol.VERSION, protocol.MOST_BYTES + 1))
     begun = time.monotonic()
-    with pytest.raises(protocol.BadMessage, match="more than a message holds"):
+    with pytest.raises(protocol.BadMessage, match="more than a message may have"):
         _receive(pair[1])
     assert time.monotonic() - begun < 2.0
-    with pytest.raises(protocol.BadMessage, match="more than a message holds"):
+    with pytest.raises(protocol.BadMessage, match="more than a message may have"):
         protocol.encode({"a": "x" * protocol.MOST_BYTES})
 
 
-def test_another_version_is_told_before_its_content_is_read(pair: Pair) -> None:
+def test_another_version_is_reported_before_its_content_is_read(pair: Pair) -> None:
     pair[0].sendall(_raw(b"whatever that may be", version=7))
-    with pytest.raises(protocol.OtherVersion, match="version 7") as told:
+    with pytest.raises(protocol.OtherVersion, match="version 7") as error:
         _receive(pair[1])
-    assert told.value.version == 7
+    assert error.value.version == 7
 
 
 def test_one_that_comes_in_drops_must_be_there_in_time(pair: Pair) -> None:
@@ -93,6 +93,6 @@ def test_what_has_arrived_is_read_however_late_it_is(pair: Pair) -> None:
 
 def test_what_json_cannot_say_is_no_message() -> None:
     for value in (float("nan"), object(), b"bytes"):
-        with pytest.raises(protocol.BadMessage, match="cannot be said"):
+        with pytest.raises(protocol.BadMessage, match="cannot be expressed"):
             protocol.encode({"a": value})
     assert json.loads(protocol.encode({"a": "é"})[8:]) == {"a": "é"}

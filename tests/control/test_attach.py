@@ -24,7 +24,7 @@ from haiprof import Analyzer
 from haiprof.common.launcher import placement
 from haiprof.common.process_life import start_time_of
 from haiprof.control import attach as attach_module
-from haiprof.control.attach import Attached, AttachError, Wanted, attach, way_to
+from haiprof.control.attach import Attached, AttachError, RecordingPlan, attach, way_to
 from haiprof.control.client import ControlError
 from haiprof.control.find import Found, find
 from haiprof.control.inject import run_in
@@ -38,8 +38,8 @@ def found(pid: int) -> Found:
     return find(str(pid))[0]
 
 
-def recorded(running: Job, wanted: Wanted, seconds: float = 1.0) -> Attached:
-    attached = attach(found(running.pid), wanted)
+def recorded(running: Job, plan: RecordingPlan, seconds: float = 1.0) -> Attached:
+    attached = attach(found(running.pid), plan)
     time.sleep(seconds)
     attached.end()
     return attached
@@ -77,8 +77,8 @@ def test_a_job_that_never_heard_of_haiprof_is_recorded_and_left_as_it_was(
         before = running.figure("Threads")
         mapped = []
         for number in range(4):
-            wanted = Wanted(f"r{number}", tmp_path / "logs", 30)
-            attached = recorded(running, wanted)
+            plan = RecordingPlan(f"r{number}", tmp_path / "logs", 30)
+            attached = recorded(running, plan)
             assert (attached.way, attached.why) == (WAY, "")
             assert attached.run_dir == tmp_path / "logs" / f"r{number}"
             assert (attached.frozen_ns > 0) == (WAY == "injector")
@@ -111,10 +111,10 @@ COUNTS = """
 
 def test_nothing_of_ours_is_left_for_the_jobs_garbage_collector(shm: Path, tmp_path: Path) -> None:
     with job(TRAINS, tmp_path, before="import gc", each=COUNTS) as running:
-        recorded(running, Wanted("r0", tmp_path / "logs", 30))
+        recorded(running, RecordingPlan("r0", tmp_path / "logs", 30))
         run_in(running.pid, "import gc; gc.collect(); gc.disable()")
         for number in range(1, 3):
-            recorded(running, Wanted(f"r{number}", tmp_path / "logs", 30))
+            recorded(running, RecordingPlan(f"r{number}", tmp_path / "logs", 30))
         (tmp_path / "COUNT").touch()
         wait_for((tmp_path / "COUNTED").exists)
     left = set((tmp_path / "COUNTED").read_text().splitlines())
@@ -124,14 +124,14 @@ def test_nothing_of_ours_is_left_for_the_jobs_garbage_collector(shm: Path, tmp_p
 
 def test_its_phases_are_those_of_a_job_that_was_prepared(shm: Path, tmp_path: Path) -> None:
     with job(TRAINS, tmp_path) as running:
-        attached = recorded(running, Wanted("r", tmp_path / "logs", 30))
+        attached = recorded(running, RecordingPlan("r", tmp_path / "logs", 30))
     phases = Analyzer(attached.run_dir).phases()
     assert set(phases["name"].cast(str)) == {"forward", "backward", "optimizer", "other"}
 
 
 def test_of_a_job_that_is_recorded_the_recording_goes_on(shm: Path, tmp_path: Path) -> None:
     with job(TRAINS, tmp_path, str(tmp_path / "logs")) as running:
-        attached = recorded(running, Wanted("other", tmp_path / "logs", 0.5))
+        attached = recorded(running, RecordingPlan("other", tmp_path / "logs", 0.5))
         assert (attached.way, attached.began) == ("socket", False)
         assert attached.run_dir == tmp_path / "logs" / "r"
         status = running.ask("status")
@@ -142,9 +142,11 @@ def test_of_a_job_that_is_recorded_the_recording_goes_on(shm: Path, tmp_path: Pa
 def test_of_two_who_attach_at_once_the_later_end_holds(shm: Path, tmp_path: Path) -> None:
     with job(DOES, tmp_path, each="time.sleep(0.01)") as running:
         process = found(running.pid)
-        wanted = [Wanted(name, tmp_path / "logs", s) for name, s in (("short", 30), ("long", 90))]
+        plan = [
+            RecordingPlan(name, tmp_path / "logs", s) for name, s in (("short", 30), ("long", 90))
+        ]
         with ThreadPoolExecutor(2) as pool:
-            short, long = pool.map(lambda each: attach(process, each), wanted)
+            short, long = pool.map(lambda each: attach(process, each), plan)
         assert short.began != long.began
         assert short.run_dir == long.run_dir
         assert running.ask("status")["ends_in"] > 60
@@ -162,9 +164,9 @@ def test_who_comes_later_has_the_recording_last_as_long_as_he_wants(
 ) -> None:
     with job(DOES, tmp_path, each="time.sleep(0.01)") as running:
         process = found(running.pid)
-        first = attach(process, Wanted("r", tmp_path / "logs", 30))
-        second = attach(process, Wanted("other", tmp_path / "logs", 90))
-        third = attach(process, Wanted("other", tmp_path / "logs", 5))
+        first = attach(process, RecordingPlan("r", tmp_path / "logs", 30))
+        second = attach(process, RecordingPlan("other", tmp_path / "logs", 90))
+        third = attach(process, RecordingPlan("other", tmp_path / "logs", 5))
         assert (second.began, second.way) == (False, "socket")
         for each in (third, first):
             each.end()
@@ -193,7 +195,7 @@ def test_a_process_that_waits_for_its_first_record_records_into_its_own_run(
     monkeypatch.setenv("HAIPROF_LOG_DIR", str(tmp_path / "logs"))
     monkeypatch.setenv("HAIPROF_RUN", "its")
     with job(ARMED, tmp_path) as running:
-        attached = recorded(running, Wanted("other", tmp_path / "logs", 30), 0.2)
+        attached = recorded(running, RecordingPlan("other", tmp_path / "logs", 30), 0.2)
         assert attached.began is False
         assert attached.run_dir == tmp_path / "logs" / "its"
         assert running.ask("status")["state"] == "recording"
@@ -217,7 +219,7 @@ def test_what_is_given_up_does_not_record_later(
     monkeypatch.setattr("haiprof.control.attach._RECORD_SECONDS", 1.0)
     slow = SLOW.format(module="haiprof.capture.session")
     with job(DOES, tmp_path, before=slow, each="time.sleep(0.01)") as running:
-        attached = attach(found(running.pid), Wanted("r", tmp_path / "logs", 30))
+        attached = attach(found(running.pid), RecordingPlan("r", tmp_path / "logs", 30))
         assert attached.way == "outside"
         assert "did not begin to record within 1 s" in attached.why
         (tmp_path / "GO").touch()
@@ -243,7 +245,7 @@ def test_a_recording_that_has_begun_is_not_given_up(
     monkeypatch.setattr("haiprof.control.attach._records", records)
     slow = SLOW.format(module="haiprof.capture.hooks.cuda")
     with job(DOES, tmp_path, before=slow, each="time.sleep(0.01)") as running:
-        attached = recorded(running, Wanted("r", tmp_path / "logs", 30))
+        attached = recorded(running, RecordingPlan("r", tmp_path / "logs", 30))
         assert (attached.way, attached.why) == (WAY, "")
         with pytest.raises(ControlError, match="not loaded haiprof"):
             running.ask("status")
@@ -264,7 +266,7 @@ def test_a_full_tmp_is_not_in_the_way(
         folders = (str(full)[1:], "dev/shm")
         monkeypatch.setattr("haiprof.control.attach._FOLDERS", folders)
         with job(DOES, tmp_path, each="time.sleep(0.01)") as running:
-            attached = recorded(running, Wanted("r", tmp_path / "logs", 30))
+            attached = recorded(running, RecordingPlan("r", tmp_path / "logs", 30))
         assert (attached.way, attached.why) == (WAY, "")
         assert [each.name for each in full.iterdir()] == ["fill"]
     finally:
@@ -276,7 +278,7 @@ def test_an_idle_process_is_asked_through_its_socket(shm: Path, tmp_path: Path) 
     with job(TRAINS, tmp_path, str(tmp_path / "logs")) as running:
         running.ask("stop")
         assert way_to(found(running.pid)) == ("socket", "")
-        attached = recorded(running, Wanted("later", tmp_path / "logs", 30))
+        attached = recorded(running, RecordingPlan("later", tmp_path / "logs", 30))
         assert (attached.way, attached.began) == ("socket", True)
         assert running.ask("status")["state"] == "idle"
     assert steps(tmp_path / "logs" / "later") > 20
@@ -287,7 +289,7 @@ def test_a_recording_that_nobody_ends_ends_by_itself(
 ) -> None:
     monkeypatch.setattr("haiprof.control.attach._SPARE_SECONDS", 0.5)
     with job(TRAINS, tmp_path) as running:
-        attached = attach(found(running.pid), Wanted("r", tmp_path / "logs", 2.0))
+        attached = attach(found(running.pid), RecordingPlan("r", tmp_path / "logs", 2.0))
         wait_for(lambda: running.ask("status")["state"] == "idle")
         wait_for(lambda: not recorders(shm))
         assert steps(attached.run_dir) > 20
@@ -300,7 +302,7 @@ def test_what_runs_no_python_is_looked_at_from_outside(shm: Path, tmp_path: Path
         process = Found(sleeper.pid, started, os.getuid(), ("sleep", "60"), placement({}))
         try:
             assert way_to(process)[0] == "outside"
-            attached = attach(process, Wanted("r", tmp_path / "logs", 30))
+            attached = attach(process, RecordingPlan("r", tmp_path / "logs", 30))
             assert attached.way == "outside"
             assert str(sleeper.pid) in attached.why
             wait_for(lambda: (attached.run_dir / "run.json").exists() and recorders(shm))
@@ -310,9 +312,9 @@ def test_what_runs_no_python_is_looked_at_from_outside(shm: Path, tmp_path: Path
             wait_for(lambda: not recorders(shm))
         finally:
             sleeper.kill()
-    (told,) = [process_file(p) for p in attached.run_dir.glob("*#0")]
-    assert (told["state"], told["role"], told["pid"]) == ("closed", "rank", sleeper.pid)
-    assert told["outside"] == attached.why
+    (document,) = [process_file(p) for p in attached.run_dir.glob("*#0")]
+    assert (document["state"], document["role"], document["pid"]) == ("closed", "rank", sleeper.pid)
+    assert document["outside"] == attached.why
     run = Analyzer(attached.run_dir)
     assert run.samples("proc.*")["rank"].to_list().count(0) > 3
     assert "the job was only watched from outside: process" in run.headline()[0]
@@ -344,16 +346,16 @@ def test_each_rank_that_is_watched_from_outside_has_its_samples(
             assert rank.stdout is not None
             assert rank.stdout.readline() == "ready\n"
             wait_for(lambda pid=rank.pid: waits_for_ever(pid))
-        wanted = Wanted("r", tmp_path / "logs", 30)
-        attached = [attach(found(rank.pid), wanted) for rank in ranks]
+        plan = RecordingPlan("r", tmp_path / "logs", 30)
+        attached = [attach(found(rank.pid), plan) for rank in ranks]
         assert [a.way for a in attached] == ["outside"] * 3
         wait_for(lambda: len(recorders(shm)) == 1)
-        wait_for(lambda: sampled(wanted.run_dir, 0, 1, 2))
+        wait_for(lambda: sampled(plan.run_dir, 0, 1, 2))
         ranks[2].kill()
         ranks[2].wait()
-        wait_for(lambda: process_file(next(wanted.run_dir.glob("*#2")))["state"] == "closed")
+        wait_for(lambda: process_file(next(plan.run_dir.glob("*#2")))["state"] == "closed")
         attached[0].end()
-        assert [process_file(p)["state"] for p in sorted(wanted.run_dir.glob("*#*"))] == [
+        assert [process_file(p)["state"] for p in sorted(plan.run_dir.glob("*#*"))] == [
             "closed", "live", "closed"
         ]  # fmt: skip
         attached[1].end()
@@ -363,7 +365,7 @@ def test_each_rank_that_is_watched_from_outside_has_its_samples(
         for rank in ranks:
             rank.kill()
             rank.communicate()
-    cpu = Analyzer(wanted.run_dir).samples("proc.cpu.percent")
+    cpu = Analyzer(plan.run_dir).samples("proc.cpu.percent")
     used = dict(cpu.group_by("rank").agg(pl.col("value").max()).iter_rows())
     assert set(used) == {0, 1, 2}
     assert used[0] > 10 > used[1]
@@ -375,17 +377,17 @@ def test_who_is_watched_from_outside_and_who_records_are_one_run(shm: Path, tmp_
         assert started is not None
         place = placement({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"})
         process = Found(sleeper.pid, started, os.getuid(), ("sleep", "60"), place)
-        wanted = Wanted("r", tmp_path / "logs", 30)
-        inside, outside = attach(found(running.pid), wanted), attach(process, wanted)
+        plan = RecordingPlan("r", tmp_path / "logs", 30)
+        inside, outside = attach(found(running.pid), plan), attach(process, plan)
         assert (inside.way, outside.way) == (WAY, "outside"), inside.why
-        wait_for(lambda: sampled(wanted.run_dir, 0, 1))
+        wait_for(lambda: sampled(plan.run_dir, 0, 1))
         inside.end()
         time.sleep(1.2)
         outside.end()
         sleeper.kill()
-    assert steps(wanted.run_dir) > 20
-    assert set(Analyzer(wanted.run_dir).samples("proc.cpu.percent")["rank"]) == {0, 1}
-    assert len([p for p in wanted.run_dir.iterdir() if p.is_dir()]) == 3
+    assert steps(plan.run_dir) > 20
+    assert set(Analyzer(plan.run_dir).samples("proc.cpu.percent")["rank"]) == {0, 1}
+    assert len([p for p in plan.run_dir.iterdir() if p.is_dir()]) == 3
 
 
 def test_from_outside_it_ends_by_itself_if_nobody_ends_it(
@@ -397,7 +399,7 @@ def test_from_outside_it_ends_by_itself_if_nobody_ends_it(
         assert started is not None
         process = Found(sleeper.pid, started, os.getuid(), ("sleep", "60"), placement({}))
         try:
-            attach(process, Wanted("r", tmp_path / "logs", 2.5))
+            attach(process, RecordingPlan("r", tmp_path / "logs", 2.5))
             wait_for(lambda: recorders(shm))
             wait_for(lambda: not recorders(shm), 20)
             assert sleeper.poll() is None
@@ -418,8 +420,8 @@ def test_another_users_job_is_refused_in_one_line(shm: Path, tmp_path: Path) -> 
                 os.setresgid(65534, 65534, 65534)
                 os.setresuid(65534, 65534, 65534)
                 way, why = way_to(process)
-                told = "is another user's: ask as that user, or as root"
-                status = 0 if way == "outside" and told in why and "\n" not in why else 2
+                expected = "is another user's: ask as that user, or as root"
+                status = 0 if way == "outside" and expected in why and "\n" not in why else 2
             os._exit(status)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert running.steps > 3
@@ -448,7 +450,7 @@ AT = {
 def test_whatever_the_job_is_at(shm: Path, tmp_path: Path, at: str) -> None:
     before, each = AT[at]
     with job(DOES, tmp_path, before=before, each=each) as running:
-        attached = recorded(running, Wanted("r", tmp_path / "logs", 30), 1.5)
+        attached = recorded(running, RecordingPlan("r", tmp_path / "logs", 30), 1.5)
         assert (attached.way, attached.why) == (WAY, "")
         assert steps(attached.run_dir) >= 1
     assert running.stderr == ""
@@ -457,13 +459,13 @@ def test_whatever_the_job_is_at(shm: Path, tmp_path: Path, at: str) -> None:
 def test_our_modules_come_in_one_file_and_that_is_gone(
     shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = tmp_path / "told"
+    marker = tmp_path / "marker"
     code = f"""
         import sys
         def bundled(module):
             return type(getattr(module, "__loader__", None)).__name__ == "_Loader"
         ours = {{n: bundled(m) for n, m in sys.modules.items() if n.startswith("haiprof.")}}
-        with open({str(told)!r}, "w") as file:
+        with open({str(marker)!r}, "w") as file:
             print(sum(ours.values()), *(n for n in ours if not ours[n]), file=file)
     """
     bundle, brought = attach_module._bundle, []
@@ -477,10 +479,10 @@ def test_our_modules_come_in_one_file_and_that_is_gone(
 
     monkeypatch.setattr("haiprof.control.attach._bundle", noted)
     with job(DOES, tmp_path, each="time.sleep(0.01)") as running:
-        recorded(running, Wanted("r", tmp_path / "logs", 30))
+        recorded(running, RecordingPlan("r", tmp_path / "logs", 30))
         run_in(running.pid, textwrap.dedent(code), 10)
-        wait_for(lambda: told.exists() and told.read_text().endswith("\n"))
-        bundled, *others = told.read_text().split()
+        wait_for(lambda: marker.exists() and marker.read_text().endswith("\n"))
+        bundled, *others = marker.read_text().split()
     assert int(bundled) > 10
     # What brings the bundle, what is no Python, and what is imported when somebody asks.
     bringing = {"capture", "capture.socket", "capture.socket.entry", "capture.bundle"}
@@ -504,10 +506,10 @@ def test_a_deadlock_is_looked_at_from_outside(
     with job(DOES, tmp_path, before=before, each="lock.acquire(); lock.release()") as running:
         wait_for(lambda: waits_for_ever(running.pid))
         begun = time.monotonic()
-        attached = attach(found(running.pid), Wanted("r", tmp_path / "logs", 30))
+        attached = attach(found(running.pid), RecordingPlan("r", tmp_path / "logs", 30))
         assert time.monotonic() - begun < 5
         assert attached.way == "outside"
-        assert "its main thread does not come to Python code: it waits" in attached.why
+        assert "its main thread does not reach Python code: it waits" in attached.why
         assert "\n" not in attached.why
         wait_for(lambda: sampled(attached.run_dir, 0))
         attached.end()
@@ -536,7 +538,7 @@ def test_a_process_that_is(
     monkeypatch.setattr("haiprof.control.attach._BEGIN_SECONDS", 2.0)
     refused = []
     for delay_ms in range(0, 60, 6):
-        wanted = Wanted(f"r{delay_ms}", tmp_path / "logs", 30)
+        plan = RecordingPlan(f"r{delay_ms}", tmp_path / "logs", 30)
         end = tmp_path / f"end{delay_ms}"
         with subprocess.Popen(
             [sys.executable, "-c", BRIEF[when], end],
@@ -547,7 +549,7 @@ def test_a_process_that_is(
             time.sleep(delay_ms / 1000)
             for each in find(str(process.pid)):
                 try:
-                    attached = attach(each, wanted)
+                    attached = attach(each, plan)
                 except AttachError as error:
                     refused.append(str(error))
                 else:

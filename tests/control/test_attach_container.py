@@ -14,12 +14,12 @@ import pytest
 from commands import haiprof
 from containers import USER, Container, container, processes_only
 from control_jobs import TRAINS
+from haiprof.control.container import ContainerFolder
 from recording import process_file, read_table, wait_for
 
 from haiprof import Analyzer
-from haiprof.control.attach import Attached, Wanted, attach, bring
+from haiprof.control.attach import Attached, RecordingPlan, attach, bring
 from haiprof.control.find import find
-from haiprof.control.room import Room
 
 LOOPS = """
     import os, sys, time
@@ -44,8 +44,8 @@ RANKS = """
 """
 
 
-def one(job: Container, wanted: Wanted, seconds: float = 1.5) -> Attached:
-    attached = attach(find(str(job.pid))[0], wanted)
+def one(job: Container, plan: RecordingPlan, seconds: float = 1.5) -> Attached:
+    attached = attach(find(str(job.pid))[0], plan)
     time.sleep(seconds)
     attached.end()
     return attached
@@ -60,21 +60,21 @@ def test_a_container_that_knows_nothing_of_us_is_given_what_it_needs(
 ) -> None:
     with container(tmp_path, LOOPS) as job:
         for number in range(3):
-            wanted = Wanted(f"r{number}", tmp_path / "logs", 30)
-            attached = one(job, wanted)
+            plan = RecordingPlan(f"r{number}", tmp_path / "logs", 30)
+            attached = one(job, plan)
             assert attached.way == "injector", attached.why
             assert our_folders(job)
-            assert not wanted.run_dir.exists()
+            assert not plan.run_dir.exists()
             assert bring([attached]) == []
             assert not our_folders(job)
-            folders = {p.name: process_file(p) for p in wanted.run_dir.iterdir() if p.is_dir()}
+            folders = {p.name: process_file(p) for p in plan.run_dir.iterdir() if p.is_dir()}
             assert {p["state"] for p in folders.values()} == {"closed"}
             assert {p["role"] for p in folders.values()} == {"node", "rank"}
-            assert not list(wanted.run_dir.glob("*/*.arrows"))
-            samples = Analyzer(wanted.run_dir).samples("proc.*")
+            assert not list(plan.run_dir.glob("*/*.arrows"))
+            samples = Analyzer(plan.run_dir).samples("proc.*")
             assert samples.height > 0
             # What is brought belongs to who asked for it, and to nobody else.
-            assert {p.stat().st_mode & 0o77 for p in wanted.run_dir.rglob("*")} == {0}
+            assert {p.stat().st_mode & 0o77 for p in plan.run_dir.rglob("*")} == {0}
         assert job.finish() == "ended as it should\n"
         assert job.stderr == ""
 
@@ -101,8 +101,8 @@ def test_steps_and_a_trace_of_a_job_in_a_container_come_home(shm: Path, tmp_path
 
 def test_ranks_of_one_container_are_one_run(shm: Path, tmp_path: Path) -> None:
     with container(tmp_path, RANKS) as job:
-        wanted = Wanted("r", tmp_path / "logs", 30)
-        attached = [attach(find(str(pid))[0], wanted) for pid in job.children()]
+        plan = RecordingPlan("r", tmp_path / "logs", 30)
+        attached = [attach(find(str(pid))[0], plan) for pid in job.children()]
         assert [a.way for a in attached] == ["injector"] * 2, [a.why for a in attached]
         time.sleep(1.5)
         for each in attached:
@@ -110,7 +110,7 @@ def test_ranks_of_one_container_are_one_run(shm: Path, tmp_path: Path) -> None:
         assert bring(attached) == []
         assert not our_folders(job)
         job.finish()
-    processes = [process_file(p) for p in wanted.run_dir.iterdir() if p.is_dir()]
+    processes = [process_file(p) for p in plan.run_dir.iterdir() if p.is_dir()]
     assert sorted(p["rank"] for p in processes if p["role"] == "rank") == [0, 1]
     assert [p["state"] for p in processes] == ["closed"] * 3
 
@@ -123,7 +123,7 @@ def test_a_container_with_users_of_its_own(shm: Path, tmp_path: Path) -> None:
         Path(folder).chmod(0o755)
         with container(Path(folder), LOOPS, prefix="/usr", users=True) as job:
             for number in range(2):
-                attached = one(job, Wanted(f"r{number}", tmp_path / "logs", 30))
+                attached = one(job, RecordingPlan(f"r{number}", tmp_path / "logs", 30))
                 assert attached.way == "injector", attached.why
                 (ours,) = our_folders(job)
                 assert ours.name == f"haiprof-attach-{USER}"
@@ -140,7 +140,7 @@ def test_a_volume_that_both_have_takes_the_run_at_once(shm: Path, tmp_path: Path
     logs = tmp_path / "logs"
     logs.mkdir()
     with container(tmp_path, LOOPS, volume=str(logs)) as job:
-        attached = one(job, Wanted("r", logs, 30))
+        attached = one(job, RecordingPlan("r", logs, 30))
         assert attached.way == "injector", attached.why
         assert (logs / "r/run.json").exists()
         assert bring([attached]) == []
@@ -156,10 +156,10 @@ def sampled(job: Container, run: str) -> bool:
 
 def test_a_recording_that_goes_on_is_found_where_it_is(shm: Path, tmp_path: Path) -> None:
     with container(tmp_path, LOOPS) as job:
-        first = attach(find(str(job.pid))[0], Wanted("first", tmp_path / "logs", 30))
+        first = attach(find(str(job.pid))[0], RecordingPlan("first", tmp_path / "logs", 30))
         wait_for(lambda: sampled(job, "first"))
-        second = one(job, Wanted("second", tmp_path / "logs", 30), 0.5)
-        assert (second.way, second.began, second.room) == ("socket", False, None)
+        second = one(job, RecordingPlan("second", tmp_path / "logs", 30), 0.5)
+        assert (second.way, second.began, second.container) == ("socket", False, None)
         assert second.run_dir == job.files / "tmp/haiprof-attach-0/logs/first"
         assert Analyzer(second.run_dir).samples("proc.*").height > 0
         first.end()
@@ -170,7 +170,7 @@ def test_a_recording_that_goes_on_is_found_where_it_is(shm: Path, tmp_path: Path
 
 def elsewhere(job: Container) -> None:
     """See that our folder is made in another place than it mostly is."""
-    made = Room(job.pid, "run")
+    made = ContainerFolder(job.pid, "run")
     assert made.log_dir == "/dev/shm/haiprof-attach-0/logs"
     made.leave()
     assert not list((job.files / "dev/shm").glob("haiprof-attach-*"))
@@ -191,12 +191,12 @@ def test_no_link_in_a_container_leads_out_of_it(shm: Path, tmp_path: Path) -> No
         os.chown(room, 0, 0)
         (room / "logs").symlink_to(secret)
         with pytest.raises(OSError, match="Not a directory"):
-            Room(job.pid, "run")
+            ContainerFolder(job.pid, "run")
         (room / "logs").unlink()
         room.rmdir()
 
         run = room / "logs/run"
-        made = Room(job.pid, "run")
+        made = ContainerFolder(job.pid, "run")
         (run / "node").mkdir()
         (run / "node/events-0.arrow").write_text("events")
         (run / "node/link").symlink_to(secret / "text")
@@ -217,7 +217,7 @@ def test_no_link_in_a_container_leads_out_of_it(shm: Path, tmp_path: Path) -> No
 def test_what_is_written_while_a_run_is_brought_is_brought_too(shm: Path, tmp_path: Path) -> None:
     written = 0
     with container(tmp_path, LOOPS) as job:
-        made = Room(job.pid, "run")
+        made = ContainerFolder(job.pid, "run")
         run = job.files / "tmp/haiprof-attach-0/logs/run"
         (run / "node").mkdir()
         (run / "node/process.json").write_text('{"state": "closed"}')
@@ -245,7 +245,7 @@ def test_what_is_written_while_a_run_is_brought_is_brought_too(shm: Path, tmp_pa
 
 def test_a_run_that_nobody_has_begun_to_write_is_waited_for(shm: Path, tmp_path: Path) -> None:
     with container(tmp_path, LOOPS) as job:
-        made = Room(job.pid, "run")
+        made = ContainerFolder(job.pid, "run")
         run = job.files / "tmp/haiprof-attach-0/logs/run"
         (run / "run.json").write_text("{}")
 
@@ -267,23 +267,23 @@ def test_what_was_recorded_until_the_container_was_killed_is_brought(
     shm: Path, tmp_path: Path
 ) -> None:
     with container(tmp_path, LOOPS) as job:
-        wanted = Wanted("r", tmp_path / "logs", 30)
-        attached = attach(find(str(job.pid))[0], wanted)
+        plan = RecordingPlan("r", tmp_path / "logs", 30)
+        attached = attach(find(str(job.pid))[0], plan)
         wait_for(lambda: sampled(job, "r"))
         job.kill()
         attached.end()
         assert bring([attached]) == []
-    assert Analyzer(wanted.run_dir).samples("proc.*").height > 0
+    assert Analyzer(plan.run_dir).samples("proc.*").height > 0
 
 
 def test_a_container_that_sees_our_files_needs_nothing(shm: Path, tmp_path: Path) -> None:
     """Only its processes and its shared memory are its own: the run is written where it belongs."""
     with processes_only(LOOPS.replace("/END", f"{tmp_path}/END")) as job:
-        wanted = Wanted("r", tmp_path / "logs", 30)
-        attached = one(job, wanted)
-        assert (attached.way, attached.room) == ("injector", None), attached.why
+        plan = RecordingPlan("r", tmp_path / "logs", 30)
+        attached = one(job, plan)
+        assert (attached.way, attached.container) == ("injector", None), attached.why
         job.finish(str(tmp_path / "END").lstrip("/"))
-    assert Analyzer(wanted.run_dir).samples("proc.*").height > 0
+    assert Analyzer(plan.run_dir).samples("proc.*").height > 0
 
 
 def other_python() -> str:
@@ -303,7 +303,7 @@ def other_python() -> str:
     ("other", "before", "why"),
     [
         (True, "", "its container has no haiprof, and this one is for Python 3."),
-        (False, "mount -o remount,ro /; mount -o remount,ro /dev/shm", "can be given none: /"),
+        (False, "mount -o remount,ro /; mount -o remount,ro /dev/shm", "be copied there: /"),
         (False, "rmdir tmp; ln -s /dev/shm tmp; mount -o remount,noexec /dev/shm", "given none: /"),
     ],
 )
@@ -312,8 +312,8 @@ def test_what_is_in_the_way_is_one_line_and_the_job_is_unharmed(
 ) -> None:
     prefix = other_python() if other else sys.base_prefix
     with container(tmp_path, LOOPS, prefix=prefix, before=before) as job:
-        wanted = Wanted("r", tmp_path / "logs", 30)
-        attached = one(job, wanted, 2.5)
+        plan = RecordingPlan("r", tmp_path / "logs", 30)
+        attached = one(job, plan, 2.5)
         assert attached.way == "outside"
         assert why in attached.why
         assert "\n" not in attached.why
@@ -322,4 +322,4 @@ def test_what_is_in_the_way_is_one_line_and_the_job_is_unharmed(
         if not before.startswith("mount"):
             assert job.finish() == "ended as it should\n"
             assert job.stderr == ""
-    assert Analyzer(wanted.run_dir).samples("proc.*").height > 0
+    assert Analyzer(plan.run_dir).samples("proc.*").height > 0

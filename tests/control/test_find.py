@@ -44,8 +44,8 @@ def start() -> Iterator[Start]:
         )
         running.append(process)
         assert process.stdout is not None
-        process.told = [process.stdout.readline().strip() for _ in range(lines)]  # type: ignore[attr-defined]
-        assert all(process.told), process.poll()  # type: ignore[attr-defined]
+        process.printed = [process.stdout.readline().strip() for _ in range(lines)]  # type: ignore[attr-defined]
+        assert all(process.printed), process.poll()  # type: ignore[attr-defined]
         return process
 
     yield begin
@@ -107,7 +107,7 @@ def test_ranks_come_in_their_order(start: Start, script: Path) -> None:
 def test_what_a_rank_forked_is_left_out(start: Start, script: Path) -> None:
     script.write_text(FORKS)
     job = start(sys.executable, script)
-    child = int(job.told[0])  # type: ignore[attr-defined]
+    child = int(job.printed[0])  # type: ignore[attr-defined]
     assert pids(script.name) == [job.pid]
     assert pids(child) == [child]  # unless it is asked for
 

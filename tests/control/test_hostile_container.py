@@ -17,10 +17,10 @@ from containers import USER, container
 from recording import wait_for
 
 from haiprof.control import inject
-from haiprof.control.attach import AttachError, Wanted, attach
+from haiprof.control.attach import AttachError, RecordingPlan, attach
 from haiprof.control.client import ControlError, ask
+from haiprof.control.container_folder import ContainerFolder
 from haiprof.control.find import find
-from haiprof.control.room import Room
 
 #: Puts something of its own in the place of each file that is put into its /tmp.
 SWAPS = """
@@ -49,24 +49,24 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def attacked(tmp_path: Path, put: str, answer: str = "") -> str:
-    """Attach to a job that swaps files; return all that root is told, within a while."""
-    told = []
+    """Attach to a job that swaps files; return all lines that root gets, within a while."""
+    lines = []
 
     def reach(pid: int) -> None:
         try:
-            attached = attach(find(str(pid))[0], Wanted("r", tmp_path / "logs", 5))
-            told.append(attached.why)
+            attached = attach(find(str(pid))[0], RecordingPlan("r", tmp_path / "logs", 5))
+            lines.append(attached.why)
             attached.end()
         except AttachError as error:
-            told.append(str(error))
+            lines.append(str(error))
 
     with container(tmp_path, SWAPS.format(put=put, answer=answer or "pass")) as job:
         reaching = threading.Thread(target=reach, args=(job.pid,), daemon=True)
         reaching.start()
         reaching.join(40)
-        assert told, "the command hangs"
+        assert lines, "the command hangs"
         job.finish()
-    return told[0]
+    return lines[0]
 
 
 @pytest.fixture
@@ -78,8 +78,8 @@ def secret(tmp_path: Path) -> Path:
 
 
 def test_a_file_of_the_machine_is_not_read(shm: Path, tmp_path: Path, secret: Path) -> None:
-    told = attacked(tmp_path, f"os.symlink({str(secret)!r}, path)")
-    assert "secret of" not in told
+    lines = attacked(tmp_path, f"os.symlink({str(secret)!r}, path)")
+    assert "secret of" not in lines
 
 
 def test_a_file_of_the_machine_is_not_written(shm: Path, tmp_path: Path, secret: Path) -> None:
@@ -98,7 +98,9 @@ def test_only_what_a_recorder_needs_is_copied_into_the_container(
     shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copied = []
-    monkeypatch.setattr(Room, "give", lambda _, source, wanted: copied.append(source.name))
+    monkeypatch.setattr(
+        ContainerFolder, "give", lambda _, source, wanted: copied.append(source.name)
+    )
     attacked(tmp_path, "pass", answer="open(path, 'r+').write('lacks haiprof email pyarrow')")
     assert copied == ["haiprof", "pyarrow"]
 

@@ -151,12 +151,12 @@ def hostile_socket(path: Path) -> Iterator[None]:
         listener.bind(str(path))
         os.chown(path, USER, USER)
         listener.listen(64)
-        held = []
+        connections = []
 
         def serve() -> None:
             with contextlib.suppress(OSError):
                 while True:
-                    held.append(listener.accept()[0])
+                    connections.append(listener.accept()[0])
 
         threading.Thread(target=serve, daemon=True).start()
         try:

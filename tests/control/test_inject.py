@@ -157,13 +157,13 @@ def test_the_only_thread_is_in_a_system_call(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["python", "sleep"])
 def test_other_interpreters(tmp_path: Path, python: str, name: str) -> None:
     with running(tmp_path, PROGRAMS[name], python=python) as job:
-        told = subprocess.run(
+        answer = subprocess.run(
             [python, "-c", "import sys; print(*sys.version_info[:2], sep='.', end=sys.abiflags)"],
             capture_output=True,
             text=True,
             check=True,
         ).stdout
-        assert str(inject.python_of(job.pid)) == told
+        assert str(inject.python_of(job.pid)) == answer
         for i in range(3):
             run_in(job.pid, mark(i))
         assert job.finish() == (True, ["0", "1", "2"])
@@ -211,15 +211,15 @@ def test_the_code_has_names_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "printed"),
     [
         ("1 / 0", "haiprof: ZeroDivisionError in injected code: division by zero"),
         ("raise SystemExit(3)", "haiprof: SystemExit in injected code: 3"),
         ("x =", "haiprof: SyntaxError in injected code: "),
     ],
 )
-def test_what_the_code_raises_is_told_and_goes_no_further(
-    tmp_path: Path, code: str, told: str
+def test_what_the_code_raises_is_reported_and_goes_no_further(
+    tmp_path: Path, code: str, printed: str
 ) -> None:
     with running(tmp_path, "n += 1; time.sleep(0.01)") as job:
         run_in(job.pid, code)
@@ -227,7 +227,7 @@ def test_what_the_code_raises_is_told_and_goes_no_further(
         job.end.touch()
         out, err = job.process.communicate(timeout=60)
         assert out.split() == ["True", "on"]
-        assert err.startswith(told)
+        assert err.startswith(printed)
         assert err.count("\n") == 1
 
 
@@ -268,7 +268,7 @@ def test_a_full_queue_of_pending_calls_is_waited_for(tmp_path: Path) -> None:
         assert job.finish() == (True, ["full", "after"])
 
 
-def test_a_deadlock_is_told_and_the_code_never_runs(tmp_path: Path) -> None:
+def test_a_deadlock_is_reported_and_the_code_never_runs(tmp_path: Path) -> None:
     head = (
         "go = threading.Lock(); go.acquire()\n"
         "signal.signal(signal.SIGUSR1, lambda *_: go.release())\n"
@@ -277,10 +277,10 @@ def test_a_deadlock_is_told_and_the_code_never_runs(tmp_path: Path) -> None:
     with running(tmp_path, body, head=head) as job:
         wait_for(lambda: waits_for_ever(job.pid))
         begun = time.monotonic()
-        with pytest.raises(NotReachedError, match="does not come to Python code") as told:
+        with pytest.raises(NotReachedError, match="does not reach Python code") as error:
             run_in(job.pid, mark("never"), timeout=0.5)
         assert time.monotonic() - begun < 5
-        assert told.value.reason == "late"
+        assert error.value.reason == "late"
         os.kill(job.pid, signal.SIGUSR1)
         run_in(job.pid, mark("later"))
         assert job.finish() == (True, ["later"])
@@ -371,9 +371,9 @@ def test_refusals_are_one_line_with_the_fix(tmp_path: Path) -> None:
         os.kill(job.pid, signal.SIGSTOP)
         while "T (stopped)" not in Path(f"/proc/{job.pid}/status").read_text():
             time.sleep(0.01)
-        told = why_not(job.pid)
-        assert told is not None
-        assert told.endswith(f"it is stopped; let it go on: kill -CONT {job.pid}")
+        reason = why_not(job.pid)
+        assert reason is not None
+        assert reason.endswith(f"it is stopped; resume it: kill -CONT {job.pid}")
         with pytest.raises(NotReachedError) as refused:
             run_in(job.pid, mark("never"))
         assert refused.value.reason == "stopped"
@@ -399,10 +399,10 @@ def test_a_process_that_may_not_make_memory_executable(tmp_path: Path) -> None:
 def test_what_is_no_python() -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
         time.sleep(0.1)
-        told = why_not(process.pid)
+        reason = why_not(process.pid)
         process.kill()
-    assert told is not None
-    assert "(sleep): there is no CPython in its memory; name the process" in told
+    assert reason is not None
+    assert "(sleep): there is no CPython in its memory; name the process" in reason
 
 
 def test_a_process_that_is_not_there_or_has_ended() -> None:
@@ -423,12 +423,12 @@ def test_a_process_that_is_traced(tmp_path: Path) -> None:
         )
         while "TracerPid:\t0" in Path(f"/proc/{job.pid}/status").read_text():
             time.sleep(0.01)
-        told = why_not(job.pid)
+        line = why_not(job.pid)
         debugger.kill()
         debugger.wait()
         os.kill(job.pid, signal.SIGCONT)  # killed while it attached it leaves the job stopped
-        assert told is not None
-        assert f"process {debugger.pid} (gdb) is tracing it; end that first" in told
+        assert line is not None
+        assert f"process {debugger.pid} (gdb) is tracing it; end that first" in line
         assert job.finish() == (True, [])
 
 
@@ -446,8 +446,8 @@ def test_another_users_process(tmp_path: Path) -> None:
                 os.setgroups([])
                 os.setresgid(65534, 65534, 65534)
                 os.setresuid(65534, 65534, 65534)
-                told = why_not(job.pid) or ""
-                status = 0 if "it belongs to user root: do this as root" in told else 2
+                line = why_not(job.pid) or ""
+                status = 0 if "it belongs to user root: do this as root" in line else 2
             os._exit(status)
         assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
         assert job.finish() == (True, [])

@@ -122,7 +122,9 @@ def test_with_ours_where_that_python_has_none(python: Python, shm: Path, tmp_pat
     with stepping(python.bare) as pid:
         done = attach(Path(sys.executable), dict(os.environ), pid, tmp_path / "logs")
         assert done.returncode == 3
-        (line,) = (line for line in done.stderr.splitlines() if "only from outside" in line)
+        (line,) = (
+            line for line in done.stderr.splitlines() if "observed from outside only" in line
+        )
         assert "haiprof cannot be imported there (No module named 'haiprof')" in line
         assert "install haiprof for its Python, or attach with the haiprof of that Python" in line
         assert "Traceback" not in done.stderr

@@ -45,11 +45,11 @@ def test_a_rank_that_is_none_is_named(run: Analyzer) -> None:
 
 def test_a_time_line_holds_both(run: Analyzer, tmp_path: Path) -> None:
     perfetto.write(run, tmp_path / "run.pftrace")
-    told = perfetto_trace.read(tmp_path / "run.pftrace")
-    kernels = [each for each in told.slices if each.category == "kernel"]
+    trace = perfetto_trace.read(tmp_path / "run.pftrace")
+    kernels = [each for each in trace.slices if each.category == "kernel"]
     assert {each.track[0] for each in kernels} == {"rank 1, deep trace on n0"}
     assert len(kernels) == 2
-    steps = [each.track[0] for each in told.slices if each.category == "step"]
+    steps = [each.track[0] for each in trace.slices if each.category == "step"]
     assert {*steps} == {"rank 0 on n0", "rank 1 on n0", "rank 1, deep trace on n0"}
 
 

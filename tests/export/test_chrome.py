@@ -47,17 +47,17 @@ def test_what_is_read_back_is_what_was_exported(tmp_path: Path, run: str) -> Non
 def test_a_run_of_ours_is_read_back_with_its_kernels_steps_and_phases(tmp_path: Path) -> None:
     opened = Analyzer(runs.make_gpu_run(tmp_path / "run", ranks=2))
     labels: list[str] = []
-    files = chrome.write(opened, tmp_path / "out", told=labels.append)
+    files = chrome.write(opened, tmp_path / "out", on_process=labels.append)
     assert labels == ["rank 0", "rank 1"]
     assert [file.name for file in files] == ["rank_0.json.gz", "rank_1.json.gz"]
     again = Analyzer(tmp_path / "out")
     assert again.problems() == []
     assert again.ranks == [0, 1]
-    told = ("start", "duration", "kind", "name", "device", "stream", "correlation")
+    columns = ("start", "duration", "kind", "name", "device", "stream", "correlation")
     for at in (0, 1):
         kernels = _rows(opened, schema.KERNELS, at)
         assert kernels.height == 70
-        assert _rows(again, schema.KERNELS, at).select(told).equals(kernels.select(told))
+        assert _rows(again, schema.KERNELS, at).select(columns).equals(kernels.select(columns))
         spans = _rows(opened, schema.SPANS, at)
         wanted = spans.select(
             "start",
@@ -107,8 +107,8 @@ def test_a_file_is_plain_json_with_what_tools_look_for(tmp_path: Path) -> None:
     text = file.read_text()
     # HTA finds a file's rank by this, blank included.
     assert '"rank": 3' in text
-    told = json.loads(text, parse_constant=lambda word: pytest.fail(word))
-    events: list[dict[str, Any]] = told["traceEvents"]
+    document = json.loads(text, parse_constant=lambda word: pytest.fail(word))
+    events: list[dict[str, Any]] = document["traceEvents"]
     (op,) = [event for event in events if event.get("cat") == "cpu_op"]
     assert op["name"] == op["args"]["Call stack"] == name
     assert op["args"]["Input Dims"] == "no json;"
@@ -117,7 +117,7 @@ def test_a_file_is_plain_json_with_what_tools_look_for(tmp_path: Path) -> None:
     assert user == {"attributes": '{"loss": NaN}', "Input type": None}
     (ran,) = [event["args"] for event in events if event.get("cat") == "kernel"]
     assert ran == {"device": 0, "stream": 7, "memory bandwidth (GB/s)": 0.5}
-    start = told["baseTimeNanoseconds"] + round(op["ts"] * 1000)
+    start = document["baseTimeNanoseconds"] + round(op["ts"] * 1000)
     assert (start, op["dur"]) == (runs.T0 + 2, 1000.0)
     assert [event["args"] for event in events if event["ph"] == "C"] == [{"value": 2.5}]
     (mark,) = [event for event in events if event.get("cat") == "event"]

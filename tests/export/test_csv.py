@@ -18,9 +18,9 @@ from haiprof.export import csv
 @pytest.mark.parametrize("run", ["tb_resnet50_num_workers_0", "hta_cpu_only", "tl_mi210_gpu_only"])
 def test_the_files_hold_what_the_views_return(tmp_path: Path, run: str) -> None:
     opened = Analyzer(traces.files(run)[0].parent)
-    told: list[str] = []
-    written = csv.write(opened, tmp_path / "out", told.append)
-    assert told == list(csv.VIEWS)
+    names: list[str] = []
+    written = csv.write(opened, tmp_path / "out", names.append)
+    assert names == list(csv.VIEWS)
     assert sorted((tmp_path / "out").iterdir()) == sorted(written)
     for name in ("steps", "operators", "op_statistics", "recommendations"):
         file = tmp_path / "out" / f"{name}.csv"

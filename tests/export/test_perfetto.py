@@ -42,14 +42,14 @@ def test_every_row_is_a_slice_on_the_track_of_its_thread_or_stream(
     tmp_path: Path, run: str
 ) -> None:
     opened = Analyzer(traces.files(run)[0].parent)
-    told = _written(opened, tmp_path)
-    assert len(told.processes) == len(opened.run.processes)
+    trace = _written(opened, tmp_path)
+    assert len(trace.processes) == len(opened.run.processes)
     for process in opened.run.processes:
         who = f"{process.label} on {process.node}"
         spans = opened.read(process, schema.SPANS, ["name", "start", "duration", "thread"])
         kernels = opened.read(process, schema.KERNELS, _KERNELS)
         lanes: dict[str, Counter[tuple[object, ...]]] = {}
-        for each in told.slices:
+        for each in trace.slices:
             if each.track[0] == who:
                 lanes.setdefault(each.track[1], Counter())[each.name, each.start, each.end] += 1
         for (thread,), rows in spans.group_by("thread"):
@@ -68,7 +68,7 @@ _KERNELS = [
 
 def test_a_kernel_has_its_launch_as_arguments(tmp_path: Path) -> None:
     opened = Analyzer(traces.files("tl_mi300_resnet_act_checkpoint")[0].parent)
-    told = _written(opened, tmp_path)
+    trace = _written(opened, tmp_path)
     columns = ["correlation", "grid_x", "block_x", "registers", "shared_memory"]
     rows = opened.read(opened.run.processes[0], schema.KERNELS, _KERNELS)
     wanted = Counter(
@@ -77,18 +77,18 @@ def test_a_kernel_has_its_launch_as_arguments(tmp_path: Path) -> None:
     )
     found = Counter(
         (each.start, *(each.args.get(name) for name in columns))
-        for each in told.slices
+        for each in trace.slices
         if ", stream " in each.track[1] and each.category in ("kernel", "memcpy", "memset", "sync")
     )
     assert found == wanted
-    assert any(each.args.get("stack") or each.args.get("shapes") for each in told.slices)
+    assert any(each.args.get("stack") or each.args.get("shapes") for each in trace.slices)
 
 
 def test_arrows_lead_from_launches_to_kernels_and_from_forward_to_backward(tmp_path: Path) -> None:
     opened = Analyzer(traces.files("tl_mi300_resnet_act_checkpoint")[0].parent)
-    told = _written(opened, tmp_path)
+    trace = _written(opened, tmp_path)
     ends: dict[int, list[perfetto_trace.Slice]] = {}
-    for each in told.slices:
+    for each in trace.slices:
         for flow in each.flows:
             ends.setdefault(flow, []).append(each)
     process = opened.run.processes[0]
@@ -121,26 +121,26 @@ def test_arrows_lead_from_launches_to_kernels_and_from_forward_to_backward(tmp_p
 
 def test_a_run_of_ours_has_counters_device_phases_and_events(tmp_path: Path) -> None:
     opened = Analyzer(runs.make_gpu_run(tmp_path / "run", ranks=2))
-    told = _written(opened, tmp_path)
-    assert set(told.processes) == {"rank 0 on n0", "rank 1 on n0", "node n0"}
+    trace = _written(opened, tmp_path)
+    assert set(trace.processes) == {"rank 0 on n0", "rank 1 on n0", "node n0"}
     samples = opened.samples().with_columns(pl.col(pl.Categorical).cast(pl.String))
-    assert sum(map(len, told.counters.values())) == samples.height
-    total = sum(value for rows in told.counters.values() for _, value in rows)
+    assert sum(map(len, trace.counters.values())) == samples.height
+    total = sum(value for rows in trace.counters.values() for _, value in rows)
     assert total == pytest.approx(samples["value"].sum())
     node = samples.filter(pl.col("rank").is_null(), pl.col("instance") == "gpu1")
     metric = node["metric"][0]
     one = node.filter(pl.col("metric") == metric).sort("time")
     track = ("node n0", f"{metric} gpu1")
-    assert told.counters[track] == one.select("time", "value").rows()
-    assert told.units[track] == metric.split(".")[-1]
-    phases = told.on("rank 1 on n0", "GPU 0, stream 7: phase")
+    assert trace.counters[track] == one.select("time", "value").rows()
+    assert trace.units[track] == metric.split(".")[-1]
+    phases = trace.on("rank 1 on n0", "GPU 0, stream 7: phase")
     device = opened.device_spans(rank=1)
     assert sum(each.end - each.start for each in phases) == device["duration"].sum()
     assert [each.args["step"] for each in phases] == device.sort("start")["step"].to_list()
-    assert Counter(name for _, _, name, _ in told.instants) == Counter(
+    assert Counter(name for _, _, name, _ in trace.instants) == Counter(
         opened.events()["kind"].cast(pl.String).to_list()
     )
-    steps = [each for each in told.on("rank 0 on n0", "thread 1") if each.category == "step"]
+    steps = [each for each in trace.on("rank 0 on n0", "thread 1") if each.category == "step"]
     assert len(steps) == opened.steps(rank=0).height
     assert {each.depth for each in steps} == {0}
 
@@ -158,9 +158,9 @@ def test_each_stage_of_a_pipeline_has_a_lane(tmp_path: Path) -> None:
         for n, name in enumerate(("forward", "forward", "backward"))
     ]
     runs.write_closed(runs.write_process(run), schema.DEVICE_SPANS, rows)
-    told = _written(Analyzer(run), tmp_path)
+    trace = _written(Analyzer(run), tmp_path)
     for stage in (0, 1):
-        lane = told.on("rank 0 on n0", f"GPU 0, stage {stage}")
+        lane = trace.on("rank 0 on n0", f"GPU 0, stage {stage}")
         assert [(each.name, each.args["microbatch"]) for each in lane] == [
             ("forward", 0),
             ("forward", 1),
@@ -174,8 +174,8 @@ def test_replays_of_graphs_have_a_lane_beside_the_phases(tmp_path: Path) -> None
     rows = [runs.device_span(0, 10, "forward", 3)]
     rows += [runs.device_span(t, 2, "graph 0", 3, category="graph") for t in (1, 5)]
     runs.write_closed(runs.write_process(run), schema.DEVICE_SPANS, rows)
-    told = _written(Analyzer(run), tmp_path)
-    lane = told.on("rank 0 on n0", "GPU 0, stream 7: graph")
+    trace = _written(Analyzer(run), tmp_path)
+    lane = trace.on("rank 0 on n0", "GPU 0, stream 7: graph")
     assert [(each.name, each.end - each.start, each.args["step"]) for each in lane] == [
         ("graph 0", 2 * runs.MS, 3)
     ] * 2
@@ -191,8 +191,8 @@ def test_what_crosses_has_a_lane_below_its_thread(tmp_path: Path) -> None:
         runs.span(10, 5, "op", "next"),
     ]
     runs.write_closed(runs.write_process(run), schema.SPANS, rows)
-    told = _written(Analyzer(run), tmp_path)
-    on = {each.name: (each.track[2:], each.depth) for each in told.slices}
+    trace = _written(Analyzer(run), tmp_path)
+    on = {each.name: (each.track[2:], each.depth) for each in trace.slices}
     assert on == {
         "outer": ((), 0),
         "inner": ((), 1),
@@ -200,7 +200,7 @@ def test_what_crosses_has_a_lane_below_its_thread(tmp_path: Path) -> None:
         "moment": ((), 1),
         "crossing": (("crossing 1",), 0),
     }
-    assert {each.name: each.end - each.start for each in told.slices} == {
+    assert {each.name: each.end - each.start for each in trace.slices} == {
         "outer": 10 * runs.MS,
         "crossing": 10 * runs.MS,
         "inner": 2 * runs.MS,
@@ -248,20 +248,20 @@ def test_processes_of_one_number_and_names_of_any_kind_stay_apart(tmp_path: Path
         row = {**runs.span(0, 1, "op", name), "thread": 2**32 - 1}
         row |= {"attributes": json.dumps({"of": name}), "sequence": -1}
         runs.write_closed(process, schema.SPANS, [row])
-    told = _written(Analyzer(run), tmp_path)
-    assert len(set(told.processes.values())) == 2
-    assert [each.name for each in told.slices] == [name, name]
-    assert {json.loads(each.args["attributes"])["of"] for each in told.slices} == {name}
-    assert {each.args["sequence"] for each in told.slices} == {-1}
+    trace = _written(Analyzer(run), tmp_path)
+    assert len(set(trace.processes.values())) == 2
+    assert [each.name for each in trace.slices] == [name, name]
+    assert {json.loads(each.args["attributes"])["of"] for each in trace.slices} == {name}
+    assert {each.args["sequence"] for each in trace.slices} == {-1}
 
 
 def test_one_rank_and_compressed(tmp_path: Path) -> None:
     opened = Analyzer(runs.make_gpu_run(tmp_path / "run", ranks=2))
     labels: list[str] = []
-    perfetto.write(opened, tmp_path / "one.pftrace.gz", 1, told=labels.append)
+    perfetto.write(opened, tmp_path / "one.pftrace.gz", 1, on_process=labels.append)
     assert labels == ["rank 1", "node n0"]
-    told = perfetto_trace.read(tmp_path / "one.pftrace.gz")
-    assert set(told.processes) == {"rank 1 on n0", "node n0"}
+    trace = perfetto_trace.read(tmp_path / "one.pftrace.gz")
+    assert set(trace.processes) == {"rank 1 on n0", "node n0"}
     with pytest.raises(HaiprofError, match="--rank 2: the run has no such rank: it has 0, 1"):
         perfetto.write(opened, tmp_path / "two.pftrace", 2)
     assert not (tmp_path / "two.pftrace").exists()

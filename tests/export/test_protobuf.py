@@ -1,4 +1,4 @@
-"""The wire format, held against a plain reading of its bytes: messages one by one and at once."""
+"""The wire format, compared with a plain reading of its bytes: messages one by one and at once."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from haiprof.export import target
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "raised_type"),
     [
         (OSError(errno.ENOSPC, "No space left on device"), HaiprofError),
         (KeyboardInterrupt(), KeyboardInterrupt),
@@ -20,7 +20,7 @@ from haiprof.export import target
     ],
 )
 def test_what_ends_early_leaves_nothing(
-    tmp_path: Path, error: BaseException, told: type[BaseException]
+    tmp_path: Path, error: BaseException, raised_type: type[BaseException]
 ) -> None:
     def begin() -> None:
         with target.whole(tmp_path / "new" / "out") as partial:
@@ -28,11 +28,12 @@ def test_what_ends_early_leaves_nothing(
             (partial / "file").write_text("half")
             raise error
 
-    with pytest.raises(told) as raised:
+    with pytest.raises(raised_type) as raised:
         begin()
     assert list((tmp_path / "new").iterdir()) == []
     if isinstance(error, OSError):
-        assert "cannot be written (No space left on device): say with --out" in str(raised.value)
+        fix = "cannot be written (No space left on device): choose another place with --out"
+        assert fix in str(raised.value)
 
 
 def test_nothing_is_there_before_the_end(tmp_path: Path) -> None:
@@ -52,6 +53,6 @@ def test_what_is_there_stays(tmp_path: Path, kind: str) -> None:
         place.mkdir()
     else:
         place.symlink_to(tmp_path / "nowhere")
-    with pytest.raises(HaiprofError, match="out: is there already: remove it"), target.whole(place):
+    with pytest.raises(HaiprofError, match="out: already exists: remove it"), target.whole(place):
         pytest.fail("must not begin")
     assert kind != "file" or place.read_text() == "mine"

@@ -21,8 +21,8 @@ _WORKER = re.compile(r"^(.*?)(\.\d+)?\.pt\.trace\.json(?:\.gz)?$")
 
 def _document(file: Path) -> dict[str, Any]:
     with gzip.open(file) as opened:
-        told: dict[str, Any] = json.load(opened)
-    return told
+        document: dict[str, Any] = json.load(opened)
+    return document
 
 
 def test_each_rank_is_a_worker(tmp_path: Path) -> None:
@@ -32,12 +32,12 @@ def test_each_rank_is_a_worker(tmp_path: Path) -> None:
     workers = [found[1] for file in files if (found := _WORKER.match(file.name))]
     assert workers == ["n0_1000", "n0_1001"]
     for rank, file in enumerate(files):
-        told = _document(file)
-        assert told["distributedInfo"]["rank"] == rank
-        assert [gpu["id"] for gpu in told["deviceProperties"]] == [0]
-        steps = [e for e in told["traceEvents"] if re.fullmatch(r"ProfilerStep#\d+", e["name"])]
+        document = _document(file)
+        assert document["distributedInfo"]["rank"] == rank
+        assert [gpu["id"] for gpu in document["deviceProperties"]] == [0]
+        steps = [e for e in document["traceEvents"] if re.fullmatch(r"ProfilerStep#\d+", e["name"])]
         assert len(steps) == opened.steps(rank=rank).height
-        for event in told["traceEvents"]:
+        for event in document["traceEvents"]:
             assert isinstance(event["name"], str)
             if event["ph"] == "X":
                 assert event["cat"]

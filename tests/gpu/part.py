@@ -86,16 +86,18 @@ class Part:
             met: whether it is; None when that cannot be said.
             note: what a reader has to know.
         """
-        told = found if isinstance(found, Estimate) else Estimate(found, None, None, 1)
-        self._write({"row": what, **told._asdict(), "unit": unit, "target": target, "met": met,
+        estimate = found if isinstance(found, Estimate) else Estimate(found, None, None, 1)
+        self._write({"row": what, **estimate._asdict(), "unit": unit, "target": target, "met": met,
                      "note": note})  # fmt: skip
 
     def limited(
         self, what: str, found: Estimate | float, unit: str, limit: float, note: str = ""
     ) -> None:
         """Write one measurement that should be at most ``limit``."""
-        told = found if isinstance(found, Estimate) else Estimate(found, None, None, 1)
-        self.row(what, told, unit, target=f"<= {limit:g}", met=at_most(told, limit), note=note)
+        estimate = found if isinstance(found, Estimate) else Estimate(found, None, None, 1)
+        self.row(
+            what, estimate, unit, target=f"<= {limit:g}", met=at_most(estimate, limit), note=note
+        )
 
     def round(self, values: dict[str, float]) -> None:
         """Write what was measured in one round, of which several runs can be pooled."""
@@ -224,10 +226,10 @@ def child(
             raise RuntimeError(f"{what} ended with {process.returncode}: {_tail(err)}")
         out.seek(0)
         lines = out.read().splitlines()
-        told: dict[str, Any] = json.loads(lines[-1]) if lines else {}
+        result: dict[str, Any] = json.loads(lines[-1]) if lines else {}
         if not lines and code == 0:
             raise RuntimeError(f"{what} told nothing: {_tail(err)}")
-        return {**told, "returncode": process.returncode, "stderr": _tail(err)}
+        return {**result, "returncode": process.returncode, "stderr": _tail(err)}
 
 
 def scratch() -> tempfile.TemporaryDirectory[str]:

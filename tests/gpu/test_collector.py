@@ -27,8 +27,8 @@ def run(
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
 
 
 @pytest.fixture
@@ -57,14 +57,14 @@ def test_every_kernel_of_every_thread_is_recorded_until_the_end(
     native_build: Path, doubles: dict[str, Path], shm: Path
 ) -> None:
     ring = shm / "job.ring"
-    told = run(native_build, ring, [doubles[DRIVER], doubles[CUPTI]], kernels=10_000, threads=4)
-    assert told["flushed"]
-    assert told["kernels_when_flushed"] == 40_000
-    assert told["kernels"] == 40_010
-    assert told["dropped"] == told["shared"] == told["damaged"] == told["dirty"] == 0
-    assert not told["collecting"]
-    assert told["version"] == 130001
-    assert told["thread_ns"] > 0
+    result = run(native_build, ring, [doubles[DRIVER], doubles[CUPTI]], kernels=10_000, threads=4)
+    assert result["flushed"]
+    assert result["kernels_when_flushed"] == 40_000
+    assert result["kernels"] == 40_010
+    assert result["dropped"] == result["shared"] == result["damaged"] == result["dirty"] == 0
+    assert not result["collecting"]
+    assert result["version"] == 130001
+    assert result["thread_ns"] > 0
     assert names(ring) == {"even": 20_000, "odd": 20_000, "late": 10}
 
 
@@ -74,9 +74,9 @@ def test_a_rush_is_counted_and_never_a_hang(
     # More than all buffers hold, faster than they are emptied: what is not kept is whole buffers.
     kernels = 400_000
     libraries = [doubles[DRIVER], doubles[CUPTI]]
-    told = run(native_build, shm / "job.ring", libraries, kernels=kernels, threads=4)
-    assert told["kernels"] + told["dropped"] == 4 * kernels + 10
-    assert told["shared"] == told["damaged"] == told["dirty"] == 0
+    result = run(native_build, shm / "job.ring", libraries, kernels=kernels, threads=4)
+    assert result["kernels"] + result["dropped"] == 4 * kernels + 10
+    assert result["shared"] == result["damaged"] == result["dirty"] == 0
 
 
 @pytest.mark.parametrize("version", [26, 27, 130001])
@@ -85,12 +85,12 @@ def test_more_launching_threads_than_the_pool_has_buffers(
 ) -> None:
     # Each thread fills a buffer of its own, and CUPTI holds all of them at once.
     libraries = [doubles[DRIVER], doubles[CUPTI]]
-    told = run(
+    result = run(
         native_build, shm / "job.ring", libraries, kernels=4_000, threads=60,
         FAKE_CUPTI_VERSION=str(version),
     )  # fmt: skip
-    assert told["kernels"] == 60 * 4_000 + 10
-    assert told["dropped"] == told["shared"] == told["damaged"] == told["dirty"] == 0
+    assert result["kernels"] == 60 * 4_000 + 10
+    assert result["dropped"] == result["shared"] == result["damaged"] == result["dirty"] == 0
 
 
 def test_no_buffer_is_given_twice_when_all_are_taken(
@@ -98,10 +98,10 @@ def test_no_buffer_is_given_twice_when_all_are_taken(
 ) -> None:
     # More threads than there are buffers: CUPTI counts what it has no room for.
     libraries = [doubles[DRIVER], doubles[CUPTI]]
-    told = run(native_build, shm / "job.ring", libraries, kernels=1000, threads=200)
-    assert told["shared"] == 0
-    assert told["dropped"] > 0
-    assert told["kernels"] + told["dropped"] == 200 * 1000 + 10
+    result = run(native_build, shm / "job.ring", libraries, kernels=1000, threads=200)
+    assert result["shared"] == 0
+    assert result["dropped"] > 0
+    assert result["kernels"] + result["dropped"] == 200 * 1000 + 10
 
 
 @pytest.mark.parametrize(
@@ -126,16 +126,16 @@ def test_no_buffer_is_given_twice_when_all_are_taken(
         ([DRIVER, CUPTI], {"FAKE_CUPTI_ANSWERS": "cuptiActivityEnable=35"}, ["not allowed"]),
     ],
 )
-def test_what_is_in_the_way_is_told_with_a_mend(
+def test_what_is_in_the_way_is_reported_with_a_fix(
     native_build: Path, doubles: dict[str, Path], shm: Path, which: list[str],
     environment: dict[str, str], words: list[str],
 ) -> None:  # fmt: skip
     libraries = [doubles[name] for name in which]
-    told = run(
+    result = run(
         native_build, shm / "job.ring", libraries, kernels=10, threads=1,
         CUDA_HOME="/nowhere", **environment,
     )  # fmt: skip
     for word in words:
-        assert word in told["reason"], told
-    assert told["mend"]
-    assert not told["collecting"]
+        assert word in result["reason"], result
+    assert result["mend"]
+    assert not result["collecting"]

@@ -32,8 +32,8 @@ def walk(native_build: Path, package: str, release: str, ring: Path) -> dict[str
          str(RECORDS)],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
 
 
 @pytest.mark.parametrize(("package", "release"), RELEASES)
@@ -41,9 +41,9 @@ def test_nvidias_iterator_walks_them_into_the_table(
     native_build: Path, shm: Path, tmp_path: Path, package: str, release: str
 ) -> None:
     ring = shm / "walk.ring"
-    told = walk(native_build, package, release, ring)
+    result = walk(native_build, package, release, ring)
     kernels = sum(n % 16 < 11 for n in range(RECORDS))
-    assert told == {
+    assert result == {
         "kernels": kernels, "others": RECORDS - kernels,
         "timeless": 0, "unknown": 0, "damaged": False,
     }  # fmt: skip
@@ -85,6 +85,6 @@ def test_records_of_another_release_are_not_taken_for_its_own(
     native_build: Path, shm: Path
 ) -> None:
     package, _ = RELEASES[1]
-    told = walk(native_build, package, "12.8", shm / "walk.ring")
-    assert told["damaged"]
-    assert told["kernels"] < RECORDS / 1000
+    result = walk(native_build, package, "12.8", shm / "walk.ring")
+    assert result["damaged"]
+    assert result["kernels"] < RECORDS / 1000

@@ -35,7 +35,7 @@ def texts(log_dir: Path, kind: str) -> list[str]:
 def test_phases_of_each_step_are_where_the_gpu_was(
     shm: Path, tmp_path: Path, native_build: Path, drift: str
 ) -> None:
-    told = run_job(
+    result = run_job(
         """
     train(2)  # what torch does only once
     haiprof.start(sys.argv[1], run="run", kernels="off")
@@ -52,12 +52,12 @@ def test_phases_of_each_step_are_where_the_gpu_was(
     wait_recorded(shm)
     found = device_spans(tmp_path)
     assert set(found["category"].to_list()) == {"phase"}
-    assert found["name"].to_list() == [name for name, _ in told["begun"]]
+    assert found["name"].to_list() == [name for name, _ in result["begun"]]
     assert found["step"].to_list() == [n // 3 for n in range(24)]
     for name, duration in found.select("name", "duration").iter_rows():
         assert duration == pytest.approx(LONG[name], rel=1e-4)
     for (_, begun), start, unsure in zip(
-        told["begun"], found["start"].to_list(), found["uncertainty"].to_list(), strict=True
+        result["begun"], found["start"].to_list(), found["uncertainty"].to_list(), strict=True
     ):
         assert abs(start - begun) <= unsure
     assert statistics.median(found["uncertainty"].to_list()) < MS
@@ -89,7 +89,7 @@ def test_the_end_waits_for_what_the_gpu_is_about_to_do(
 def test_a_gpu_that_hangs_costs_its_intervals_and_no_time_worth_naming(
     shm: Path, tmp_path: Path, native_build: Path
 ) -> None:
-    told = run_job(
+    result = run_job(
         """
     haiprof.start(sys.argv[1], run="run", kernels="off")
     use_cuda()
@@ -104,7 +104,7 @@ def test_a_gpu_that_hangs_costs_its_intervals_and_no_time_worth_naming(
         tmp_path, native_build,
     )  # fmt: skip
     wait_recorded(shm)
-    assert told["took"] < 5
+    assert result["took"] < 5
     assert device_spans(tmp_path).height == 6
     [lost] = texts(tmp_path, "lost")
     assert "intervals the GPU had not finished" in lost
@@ -113,7 +113,7 @@ def test_a_gpu_that_hangs_costs_its_intervals_and_no_time_worth_naming(
 def test_events_that_are_all_waited_for_are_counted(
     shm: Path, tmp_path: Path, native_build: Path
 ) -> None:
-    told = run_job(
+    result = run_job(
         """
     haiprof.start(sys.argv[1], run="run", kernels="off")
     use_cuda()
@@ -127,8 +127,8 @@ def test_events_that_are_all_waited_for_are_counted(
     )  # fmt: skip
     wait_recorded(shm)
     # Each takes two events of the 1024; an anchor takes a few of its own.
-    assert told["counts"]["boundaries_exhausted"] == 600 - 512
-    assert 1024 <= told["made"] < 1100
+    assert result["counts"]["boundaries_exhausted"] == 600 - 512
+    assert 1024 <= result["made"] < 1100
     assert device_spans(tmp_path).is_empty()
     [lost] = texts(tmp_path, "lost")
     assert "88 boundaries without a free CUDA event" in lost
@@ -138,7 +138,7 @@ def test_events_that_are_all_waited_for_are_counted(
 def test_a_stream_that_captures_a_graph_is_left_alone(
     shm: Path, tmp_path: Path, native_build: Path
 ) -> None:
-    told = run_job(
+    result = run_job(
         """
     haiprof.start(sys.argv[1], run="run", kernels="off")
     use_cuda()
@@ -161,7 +161,7 @@ def test_a_stream_that_captures_a_graph_is_left_alone(
         tmp_path, native_build,
     )  # fmt: skip
     wait_recorded(shm)
-    assert told["broken"] == 0
+    assert result["broken"] == 0
     assert device_spans(tmp_path)["name"].to_list() == ["forward", "backward", "optimizer"] * 4
     [gpu] = texts(tmp_path, "gpu")
     assert "inside the capture of a graph" in gpu
@@ -197,7 +197,7 @@ def test_an_interval_that_changes_streams_is_left_out_and_counted(
 def test_a_jobs_own_cuda_error_ends_the_timing_and_nothing_else(
     shm: Path, tmp_path: Path, native_build: Path
 ) -> None:
-    told = run_job(
+    result = run_job(
         """
     haiprof.start(sys.argv[1], run="run", kernels="off")
     use_cuda()
@@ -214,7 +214,7 @@ def test_a_jobs_own_cuda_error_ends_the_timing_and_nothing_else(
         tmp_path, native_build,
     )  # fmt: skip
     wait_recorded(shm)
-    assert told["quiet"]
+    assert result["quiet"]
     assert device_spans(tmp_path).height == 6
     [text] = texts(tmp_path, "hook")
     assert text.startswith("phases are no longer timed on the GPU: cu")
@@ -244,7 +244,7 @@ def test_an_error_of_work_under_way_is_not_taken_for_one_of_the_timing(
 def test_one_hardware_queue_that_is_never_empty_costs_precision_and_nothing_else(
     shm: Path, tmp_path: Path, native_build: Path
 ) -> None:
-    told = run_job(
+    result = run_job(
         """
     haiprof.start(sys.argv[1], run="run", kernels="off")
     use_cuda()
@@ -264,21 +264,21 @@ def test_one_hardware_queue_that_is_never_empty_costs_precision_and_nothing_else
         tmp_path, native_build, CUDA_DEVICE_MAX_CONNECTIONS="1",
     )  # fmt: skip
     wait_recorded(shm)
-    assert told["behind"] > 20 * MS
-    assert told["resolved"] > 0.9 * len(told["begun"])
-    assert told["polls_per_s"] < 2000
+    assert result["behind"] > 20 * MS
+    assert result["resolved"] > 0.9 * len(result["begun"])
+    assert result["polls_per_s"] < 2000
     found = device_spans(tmp_path).select("step", "name", "start", "uncertainty").rows()
     placed = {(step, name): (start, unsure) for step, name, start, unsure in found}
-    assert len(placed) == len(found) == len(told["begun"])
+    assert len(placed) == len(found) == len(result["begun"])
     free = 0  # when the GPU was done with what came before
     waited = 0
-    for place, (name, began) in enumerate(told["begun"]):
+    for place, (name, began) in enumerate(result["begun"]):
         start, unsure = placed[place // 3, name]
         # Where the queue was empty, the event happened before the work was there.
         assert min(free, began) - unsure <= start <= began + unsure
         waited += began == free
         free = began + LONG[name]
-    assert waited > 0.9 * len(told["begun"])
+    assert waited > 0.9 * len(result["begun"])
     assert placed[619, "optimizer"][1] < placed[0, "forward"][1] < 300 * MS
     assert texts(tmp_path, "hook") == texts(tmp_path, "lost") == []
 
@@ -343,7 +343,7 @@ def test_ranges_are_timed_on_the_gpu_when_asked_for(
 
 
 @pytest.mark.parametrize("bad", ["-1", "'first'", "4294967295", "1.5", "True", "object()"])
-def test_a_bad_microbatch_is_told_and_left_out(
+def test_a_bad_microbatch_is_reported_and_left_out(
     shm: Path, tmp_path: Path, native_build: Path, bad: str
 ) -> None:
     program = f"""
@@ -355,10 +355,10 @@ def test_a_bad_microbatch_is_told_and_left_out(
         work("F", MS)
     tell(stderr=sys.stderr.getvalue())
     """
-    told = run_job(program, tmp_path, native_build)
+    result = run_job(program, tmp_path, native_build)
     wait_recorded(shm)
-    assert "microbatch must be a whole number from 0 to 4294967294" in told["stderr"]
-    assert told["stderr"].count("\n") == 1
+    assert "microbatch must be a whole number from 0 to 4294967294" in result["stderr"]
+    assert result["stderr"].count("\n") == 1
     assert device_spans(tmp_path)["microbatch"].to_list() == [None]
 
 
@@ -447,9 +447,9 @@ def test_their_streams_are_those_of_the_kernels(
     assert streams == {"forward": 7, "backward": 7, "optimizer": 7, "side": 13}
     kernels = haiprof.Analyzer(tmp_path / "run").kernels()
     assert set(kernels["stream"].to_list()) == {7}
-    told = texts(tmp_path, "gpu")
-    assert told[0].startswith("10 kernels and 0 other GPU activities; ")
-    assert told[1:] == ["8 intervals timed on the GPU"]
+    lines = texts(tmp_path, "gpu")
+    assert lines[0].startswith("10 kernels and 0 other GPU activities; ")
+    assert lines[1:] == ["8 intervals timed on the GPU"]
 
 
 def test_a_second_recording_is_timed_as_the_first(
@@ -476,7 +476,7 @@ def test_a_second_recording_is_timed_as_the_first(
 
 
 def test_a_forked_child_times_nothing(shm: Path, tmp_path: Path, native_build: Path) -> None:
-    told = run_job(
+    result = run_job(
         """
     haiprof.start(sys.argv[1], run="run", kernels="off")
     use_cuda()
@@ -496,7 +496,7 @@ def test_a_forked_child_times_nothing(shm: Path, tmp_path: Path, native_build: P
         tmp_path, native_build,
     )  # fmt: skip
     wait_recorded(shm)
-    assert told["child"] == 0
+    assert result["child"] == 0
     assert device_spans(tmp_path).filter(pl.col("name") != "across").height == 6
 
 
@@ -550,7 +550,7 @@ def test_a_thread_inside_the_driver_does_not_break_the_interpreters_end(
 def test_a_job_that_uses_no_gpu_pays_for_none(
     shm: Path, tmp_path: Path, native_build: Path, doubles: bool
 ) -> None:
-    told = run_job(
+    result = run_job(
         """
     haiprof.start(sys.argv[1], run="run", kernels="off")
     if cuda is None:
@@ -565,7 +565,7 @@ def test_a_job_that_uses_no_gpu_pays_for_none(
         tmp_path, native_build if doubles else None,
     )  # fmt: skip
     wait_recorded(shm)
-    assert told == {"collecting": False, "init": 0, "loaded": doubles}
+    assert result == {"collecting": False, "init": 0, "loaded": doubles}
     assert device_spans(tmp_path).is_empty()
     assert texts(tmp_path, "hook") == texts(tmp_path, "gpu") == []
 
@@ -573,7 +573,7 @@ def test_a_job_that_uses_no_gpu_pays_for_none(
 def test_many_calls_a_step_are_not_all_paid_for(
     shm: Path, tmp_path: Path, native_build: Path
 ) -> None:
-    told = run_job(
+    result = run_job(
         """
     small = nn.Identity()
     def many():
@@ -591,7 +591,7 @@ def test_many_calls_a_step_are_not_all_paid_for(
     )  # fmt: skip
     wait_recorded(shm)
     found = device_spans(tmp_path)
-    assert told["recorded"] < 700 + 1050 * told["took"]
+    assert result["recorded"] < 700 + 1050 * result["took"]
     steps = {name: set(rows["step"].to_list()) for (name,), rows in found.group_by("name")}
     assert steps["forward"] == steps["backward"] == steps["optimizer"]
     assert len(steps["forward"]) > 5

@@ -40,9 +40,9 @@ class Outcome:
 
     def recording(self) -> list[tuple[int, bool, str]]:
         """When it changed whether kernels are recorded, and why."""
-        told = [(row["time"], json.loads(row["attributes"])) for row in self.of("kernels")]
-        assert all(attributes["mode"] == "all" for _, attributes in told)
-        return [(time, attributes["recording"], attributes["why"]) for time, attributes in told]
+        kernels = [(row["time"], json.loads(row["attributes"])) for row in self.of("kernels")]
+        assert all(attributes["mode"] == "all" for _, attributes in kernels)
+        return [(time, attributes["recording"], attributes["why"]) for time, attributes in kernels]
 
     def pauses(self) -> list[tuple[int, int]]:
         """From when to when haiprof says that it did not record, from the beginning on."""
@@ -263,14 +263,16 @@ def test_a_job_shows_when_it_was_torch_profilers_turn(
     if not seen:
         # Nobody would see what this torch does with CUPTI.
         assert found == {}
-        [told] = texts["hook"]
-        assert "cannot take turns" in told
-        assert "libcupti" in told
+        [kernels] = texts["hook"]
+        assert "cannot take turns" in kernels
+        assert "libcupti" in kernels
         return
     assert found == {"before": 100, "after": 100}
     assert texts["hook"] == []
     assert ["pauses" in text for text in texts["handover"]] == [True, False]
-    told = [json.loads(text) for text in events.filter(pl.col("kind") == "kernels")["attributes"]]
-    assert [(row["recording"], row["why"]) for row in told] == [
+    kernels = [
+        json.loads(text) for text in events.filter(pl.col("kind") == "kernels")["attributes"]
+    ]
+    assert [(row["recording"], row["why"]) for row in kernels] == [
         (True, "start"), (False, "handover"), (True, "handover"), (False, "stop")
     ]  # fmt: skip

@@ -66,9 +66,9 @@ def test_a_driver_that_the_job_has_initialised_already_is_used_at_once(
     assert run(program, tmp_path, native_build) == ""
     wait_recorded(shm)
     assert kernels(tmp_path) == {"gemm": 10, "again": 10}
-    told = texts(tmp_path, "gpu")
-    assert len(told) == 2
-    assert all(text.startswith("10 kernels ") for text in told)
+    lines = texts(tmp_path, "gpu")
+    assert len(lines) == 2
+    assert all(text.startswith("10 kernels ") for text in lines)
 
 
 @needs_cpu_torch
@@ -127,9 +127,9 @@ def test_a_cupti_that_may_hang_when_switched_off_is_used_only_when_asked_for(
     run(program, tmp_path, native_build, FAKE_CUPTI_VERSION=version)
     wait_recorded(shm)
     assert kernels(tmp_path) == ({"gemm": 10} if mode == "all" else {})
-    told = texts(tmp_path, "hook")
-    assert len(told) == (1 if mode == "windows" else 0)
-    assert all("may hang a job when recording is switched off" in text for text in told)
+    lines = texts(tmp_path, "hook")
+    assert len(lines) == (1 if mode == "windows" else 0)
+    assert all("may hang a job when recording is switched off" in text for text in lines)
 
 
 @pytest.mark.parametrize(
@@ -177,6 +177,6 @@ def test_nothing_is_recorded_where_nothing_is_asked_for_or_there(
     wait_recorded(shm)
     assert kernels(tmp_path) == {}
     assert haiprof.Analyzer(tmp_path / "run").spans()["name"].to_list() == ["work"]
-    told = texts(tmp_path, "hook")
-    assert len(told) == (0 if how == "off" else 1)
-    assert all("no NVIDIA driver" in text for text in told)
+    lines = texts(tmp_path, "hook")
+    assert len(lines) == (0 if how == "off" else 1)
+    assert all("no NVIDIA driver" in text for text in lines)

@@ -114,7 +114,7 @@ def test_what_a_gpu_says_becomes_metrics_in_their_units(run: Callable[..., Any])
     )
 
 
-def test_a_gpu_without_counters_tells_its_traffic_by_fields(run: Callable[..., Any]) -> None:
+def test_a_gpu_without_counters_gets_its_traffic_from_fields(run: Callable[..., Any]) -> None:
     values, counters = run(
         "sampler.use_gpu(gpu(0)); [tick() for _ in range(3)]\n"
         "answer([tick(), source('gpu_counters')])",
@@ -139,7 +139,7 @@ def test_a_newer_nvlink_is_the_sum_of_its_links(run: Callable[..., Any]) -> None
     assert values["gpu.nvlink_rx.bytes_per_s gpu0"] == pytest.approx(2 << 20, rel=1e-3)
 
 
-def test_what_the_counters_lack_is_told_by_the_fields_and_nothing_by_both(
+def test_what_the_counters_lack_comes_from_the_fields_and_nothing_from_both(
     run: Callable[..., Any],
 ) -> None:
     # tick() fails where one metric of one GPU comes twice.
@@ -227,7 +227,7 @@ def test_a_mig_device_has_what_nvml_gives_for_it(run: Callable[..., Any]) -> Non
     assert calls == 4
 
 
-def test_a_lost_gpu_is_told_once_and_the_others_go_on(run: Callable[..., Any]) -> None:
+def test_a_lost_gpu_is_reported_once_and_the_others_go_on(run: Callable[..., Any]) -> None:
     values, lost, state = run(
         "[sampler.use_gpu(gpu(i)) for i in range(2)]; [tick() for _ in range(5)]\n"
         "answer([tick(), told('gpu_lost'), source()['state']])",
@@ -300,7 +300,7 @@ def test_the_xid_that_ended_the_last_rank_is_in_the_events(place: Path, tmp_path
 
 
 @pytest.mark.parametrize("others", [[], [1]])
-def test_an_xid_of_a_gpu_that_nobody_used_is_not_told_of_the_next_user(
+def test_an_xid_of_a_gpu_that_nobody_used_is_not_reported_to_the_next_user(
     run: Callable[..., Any], others: list[int]
 ) -> None:
     changes = run(
@@ -309,8 +309,8 @@ def test_an_xid_of_a_gpu_that_nobody_used_is_not_told_of_the_next_user(
         "nvml().fake_xid(0, 79); tick(); answer(told('xid'))",
         FAKE_NVML_GPUS="2",
     )
-    told = [(attributes["instance"], attributes["xid"]) for _, _, attributes in changes]
-    assert told == [*(("gpu1", 74) for _ in others), ("gpu0", 79)]
+    xids = [(attributes["instance"], attributes["xid"]) for _, _, attributes in changes]
+    assert xids == [*(("gpu1", 74) for _ in others), ("gpu0", 79)]
 
 
 def test_only_a_change_of_a_reason_that_is_not_normal_is_an_event(run: Callable[..., Any]) -> None:
@@ -357,7 +357,7 @@ def test_a_count_of_memory_errors_that_came_late_is_no_new_error(run: Callable[.
         ),
     ],
 )
-def test_the_cost_of_each_field_is_told_once_it_is_clear_which_are_read(
+def test_the_cost_of_each_field_is_reported_once_it_is_clear_which_are_read(
     run: Callable[..., Any], environment: dict[str, str], asked_later: set[str]
 ) -> None:
     changes = run(
@@ -373,7 +373,7 @@ def test_the_cost_of_each_field_is_told_once_it_is_clear_which_are_read(
     assert later & set(fields) == {f"field_{number}_us" for number in asked_later}
 
 
-def test_what_nvml_costs_is_told_once_for_each_gpu(run: Callable[..., Any]) -> None:
+def test_what_nvml_costs_is_reported_once_for_each_gpu(run: Callable[..., Any]) -> None:
     changes = run(
         "[sampler.use_gpu(gpu(i)) for i in range(2)]; [tick() for _ in range(6)]\n"
         "answer(told('source'))",
@@ -504,7 +504,7 @@ def test_a_driver_that_comes_later_is_found(run: Callable[..., Any]) -> None:
     assert after["gpu.util.percent gpu0"] == 90.0
 
 
-def test_a_gpu_that_nvml_does_not_know_is_told_once_beside_one_that_it_does(
+def test_a_gpu_that_nvml_does_not_know_is_reported_once_beside_one_that_it_does(
     run: Callable[..., Any],
 ) -> None:
     values, changes = run(
@@ -570,7 +570,7 @@ def without_driver(program: str, folder: Path) -> Any:
     return json.loads(out.stdout)
 
 
-def test_a_missing_a_broken_and_a_foreign_library_are_told_apart(
+def test_a_missing_a_broken_and_a_foreign_library_are_distinguished(
     place: Path, tmp_path: Path
 ) -> None:
     program = (
@@ -610,7 +610,7 @@ def test_every_metric_that_comes_is_described_and_documented(run: Callable[..., 
 # -- from the uuids that jobs tell to the tables -------------------------------------------------
 
 
-def test_gpus_of_the_ranks_are_sampled_once_into_the_node_until_the_last_has_gone(
+def test_gpus_of_the_ranks_are_sampled_once_into_the_node_until_the_last_has_ended(
     place: Path, shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from haiprof.common.places import make_private, ring_dir, ring_root
@@ -694,8 +694,10 @@ def doctor(place: Path, **environment: str) -> dict[str, dict[str, Any]]:
 def test_the_doctor_looks_at_all_gpus(place: Path, shm: Path) -> None:
     found = doctor(place, FAKE_NVML_GPUS="2")
     assert found["GPU sampling"]["state"] == found["GPU counters"]["state"] == "ok"
-    told = found["GPU sampling"]["found"]
-    assert told.startswith("driver 580.95.05, gpu0 FAKE H100, gpu1 FAKE H100: gpu.util.percent, ")
+    found_text = found["GPU sampling"]["found"]
+    assert found_text.startswith(
+        "driver 580.95.05, gpu0 FAKE H100, gpu1 FAKE H100: gpu.util.percent, "
+    )
     assert "gpu.tensor_active.ratio" in found["GPU counters"]["found"]
     assert "host gpu" not in found
 

@@ -56,7 +56,7 @@ def test_a_trace_and_the_rows_of_the_same_kernels_are_equal(tmp_path: Path) -> N
     assert others == {"gpu_memcpy": 1}
 
 
-def test_names_with_unequal_numbers_of_kernels_are_told() -> None:
+def test_names_with_unequal_numbers_of_kernels_are_reported() -> None:
     from gpu.parts.counts import unequal
 
     assert unequal({"a": [1, 9.0], "b": [2, 9.0]}, {"a": [1, 8.0], "c": [1, 1.0]}) == [
@@ -121,7 +121,7 @@ def test_windows_and_what_they_hold() -> None:
     assert held(replays, windows, [95, 121, 122, 131, 605, 955], 2) == [3, 1]
 
 
-def test_kernels_are_told_apart_by_when_they_were_launched() -> None:
+def test_kernels_are_distinguished_by_when_they_were_launched() -> None:
     from gpu.parts.sessions import told_apart
 
     names = {
@@ -154,17 +154,17 @@ def test_ten_points_of_many() -> None:
     assert ten(samples[:10]) == samples[:10]
 
 
-def test_overwritten_records_are_counted_from_what_the_recorder_told() -> None:
+def test_overwritten_records_are_counted_from_what_the_recorder_reported() -> None:
     from gpu.parts.soak import overwritten
 
-    told = [
+    losses = [
         "lost: 25 records were overwritten before they were read; …",
         "lost: 3 buffers in a rush",
     ]
-    assert overwritten([*told, told[0]]) == 50
+    assert overwritten([*losses, losses[0]]) == 50
 
 
-def test_the_clock_of_a_timestamp_is_told() -> None:
+def test_the_clock_of_a_timestamp_is_named() -> None:
     from gpu.parts.clock import compared, domain
 
     class Ticks:
@@ -407,9 +407,9 @@ def test_without_the_python_of_the_machine_one_line_says_so(
 
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(SystemExit, match=r"no python3\.12 on PATH .*install python3\.12") as told:
+    with pytest.raises(SystemExit, match=r"no python3\.12 on PATH .*install python3\.12") as error:
         interpreter()
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
 
 
 # -- the jobs ------------------------------------------------------------------------------------

@@ -102,9 +102,11 @@ def test_the_job_goes_on_and_the_doctor_explains(
     run = haiprof.Analyzer(tmp_path / "run")
     assert run.steps().height >= 5
     assert run.kernels().height == 0
-    told = run.events(kind="hook").filter(pl.col("text").str.contains("recorded"))["text"].to_list()
-    assert len(told) == 1
-    assert words in told[0]
+    lines = (
+        run.events(kind="hook").filter(pl.col("text").str.contains("recorded"))["text"].to_list()
+    )
+    assert len(lines) == 1
+    assert words in lines[0]
 
     report = json.loads(command("doctor", "--json", env=environment).stdout)
     [finding] = [f for f in report["findings"] if f["what"] == "GPU kernels"]

@@ -46,14 +46,14 @@ def test_handing_over(
     shm: Path, sanitizers: str, scenario: str, environment: dict[str, str]
 ) -> None:
     kineto = "{programs}/kineto_lazy/libkineto.so"
-    told = run(sanitizers, "handover_job", shm / "ring", kineto, scenario, 2, **environment)
-    assert told["unknown_buffers"] == told["lost_buffers"] == told["flips"] == 0
-    assert len(told["sessions"]) == 2
+    result = run(sanitizers, "handover_job", shm / "ring", kineto, scenario, 2, **environment)
+    assert result["unknown_buffers"] == result["lost_buffers"] == result["flips"] == 0
+    assert len(result["sessions"]) == 2
 
 
 @pytest.mark.parametrize("how", [[], ["fatal"]])
 @pytest.mark.parametrize("sanitizers", [THREAD, ADDRESS])
 def test_many_threads_and_a_cupti_that_ends(shm: Path, sanitizers: str, how: list[str]) -> None:
-    told = run(sanitizers, "gpu_job", shm / "ring", 3000, 40, *how)
-    assert told["shared"] == told["damaged"] == told["dirty"] == 0
-    assert 0 < told["kernels"] <= 40 * 3000 + 10
+    result = run(sanitizers, "gpu_job", shm / "ring", 3000, 40, *how)
+    assert result["shared"] == result["damaged"] == result["dirty"] == 0
+    assert 0 < result["kernels"] <= 40 * 3000 + 10

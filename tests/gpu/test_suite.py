@@ -201,9 +201,9 @@ def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_a_part_that_works(made_up: Any) -> None:
-    told = made_up("part.row('a', 1.0, 's')")
-    assert told["state"] == "done"
-    assert [row["what"] for row in told["rows"]] == ["a"]
+    result = made_up("part.row('a', 1.0, 's')")
+    assert result["state"] == "done"
+    assert [row["what"] for row in result["rows"]] == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -218,24 +218,24 @@ def test_a_part_that_works(made_up: Any) -> None:
 def test_a_part_that_ends_badly_keeps_its_rows(
     made_up: Any, end: str, state: str, reason: str
 ) -> None:
-    told = made_up(f"part.row('a', 1.0, 's')\n{end}", 3)
-    assert (told["state"], told["reason"]) == (state, reason)
-    assert [row["what"] for row in told["rows"]] == ["a"]
+    result = made_up(f"part.row('a', 1.0, 's')\n{end}", 3)
+    assert (result["state"], result["reason"]) == (state, reason)
+    assert [row["what"] for row in result["rows"]] == ["a"]
 
 
 def test_a_part_of_which_no_piece_works_has_failed(made_up: Any) -> None:
-    told = made_up("part.piece('b', [].index, 9)")
-    assert told["state"] == "failed"
-    assert told["reason"].startswith("ValueError: ")
+    result = made_up("part.piece('b', [].index, 9)")
+    assert result["state"] == "failed"
+    assert result["reason"].startswith("ValueError: ")
 
 
 def test_a_part_that_no_longer_fits_is_left_out(tmp_path: Path) -> None:
-    told = _suite(tmp_path, 10).part(Planned("machine", "M", "machine", 30))
-    assert told["state"] == "skipped"
-    assert told["reason"] == "10 s were left, and it takes 30 s"
+    result = _suite(tmp_path, 10).part(Planned("machine", "M", "machine", 30))
+    assert result["state"] == "skipped"
+    assert result["reason"] == "10 s were left, and it takes 30 s"
 
 
-def test_parts_beside_each_other_are_all_told(tmp_path: Path) -> None:
+def test_parts_beside_each_other_are_all_reported(tmp_path: Path) -> None:
     suite = _suite(tmp_path, 0)
     plan = tuple(Planned(name, "T", "machine", 30, group="correctness")
                  for name in ("forks", "ends", "capture"))  # fmt: skip
@@ -247,19 +247,19 @@ def test_parts_beside_each_other_are_all_told(tmp_path: Path) -> None:
 
 def test_parts_beside_each_other_have_rings_of_their_own(made_up: Any, shm: Path) -> None:
     # Runs of one name in one folder share a recorder, and all of the suite's have one name.
-    told = made_up("part.fact('rings', os.environ['HAIPROF_SHM_DIR'])")
-    assert told["facts"]["rings"] == str(shm / "machine")
+    result = made_up("part.fact('rings', os.environ['HAIPROF_SHM_DIR'])")
+    assert result["facts"]["rings"] == str(shm / "machine")
     assert (shm / "machine").is_dir()
 
 
 def test_a_part_may_skip_itself(made_up: Any) -> None:
-    told = made_up("part.row('a', 1.0, 's')\npart.needs_gpu()")
-    assert (told["state"], told["reason"]) == ("skipped", "needs a GPU")
-    assert len(told["rows"]) == 1
+    result = made_up("part.row('a', 1.0, 's')\npart.needs_gpu()")
+    assert (result["state"], result["reason"]) == ("skipped", "needs a GPU")
+    assert len(result["rows"]) == 1
 
 
 def test_forks_of_a_part_that_hang_or_crash_keep_their_rows(made_up: Any) -> None:
-    told = made_up(
+    result = made_up(
         """
 def good(): part.row('good', 1.0, 's')
 def hangs():
@@ -270,8 +270,8 @@ def fails(): [].index(9)
 part.apart({'good': good, 'hangs': hangs, 'crashes': crashes, 'fails': fails}, 1.5)
 part.row('afterwards', 1.0, 's')"""
     )
-    assert {row["what"] for row in told["rows"]} == {"good", "before it hangs", "afterwards"}
-    reasons = {failure["what"]: failure["reason"] for failure in told["failures"]}
+    assert {row["what"] for row in result["rows"]} == {"good", "before it hangs", "afterwards"}
+    reasons = {failure["what"]: failure["reason"] for failure in result["failures"]}
     assert reasons["hangs"] == "did not end in 2 s and was killed"
     assert reasons["crashes"] == "ended by SIGSEGV"
     assert reasons["fails"].startswith("ValueError: ")

@@ -74,7 +74,7 @@ def test_every_kernel_of_the_whole_steps_of_each_window_is_recorded(recorded: Pa
     assert len(found) < 0.3 * steps
 
 
-def test_windows_are_told_from_their_beginning(recorded: Path) -> None:
+def test_windows_are_reported_from_their_beginning(recorded: Path) -> None:
     events = told(recorded, "kernels")
     assert [event["recording"] for event in events] == [True, False] * (len(events) // 2)
     assert events[0]["why"] == "start"

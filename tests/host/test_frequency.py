@@ -64,7 +64,7 @@ def test_it_is_read_every_ten_seconds_at_most(node: Node) -> None:
     assert of(node.tick(sampler, 1.0))
 
 
-def test_a_core_that_tells_nothing_is_left_out(node: Node) -> None:
+def test_a_core_that_reports_nothing_is_left_out(node: Node) -> None:
     node.write_sys("devices/system/cpu/online", "0-4\n")
     add_cpu(node, 0, 1_000_000)
     add_cpu(node, 1, "<unknown>")

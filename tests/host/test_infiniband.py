@@ -93,7 +93,7 @@ def test_traffic_of_a_port_and_its_share_of_the_link(node: Node) -> None:
     assert states(sampler)["infiniband"] == "ok"
 
 
-def test_ports_of_many_devices_are_told_apart(node: Node) -> None:
+def test_ports_of_many_devices_are_distinguished(node: Node) -> None:
     names = [f"mlx5_{i}/1" for i in range(12)] + ["mlx4_0/1", "mlx4_0/2"]
     for name in names:
         data(node, 1000, 1000, name)
@@ -197,17 +197,17 @@ def test_a_fast_adapter_that_is_reset_has_not_carried_17_gb(node: Node, rate: st
     assert "ib.rx.bytes_per_s" not in ib(node.tick(sampler, 10.0))
 
 
-def test_a_counter_at_its_end_is_left_out_and_told_once(node: Node) -> None:
+def test_a_counter_at_its_end_is_left_out_and_reported_once(node: Node) -> None:
     data(node, 5, 5, counters__port_xmit_wait=2**32 - 1)
     sampler = node.sampler()
     for _ in range(3):
         values = ib(node.tick(sampler))
     assert "ib.tx_wait.ticks_per_s" not in values
     assert values["ib.rx.bytes_per_s"] == 0.0
-    (told,) = said(sampler)
-    assert "port_xmit_wait of mlx5_0/1" in told
-    assert "4294967295" in told
-    assert "perfquery -R" in told
+    (line,) = said(sampler)
+    assert "port_xmit_wait of mlx5_0/1" in line
+    assert "4294967295" in line
+    assert "perfquery -R" in line
 
 
 def test_a_driver_without_counters_of_traffic_says_what_the_file_says(node: Node) -> None:
@@ -265,10 +265,10 @@ def test_a_container_of_another_network_namespace_sees_devices_without_counters(
     node.tick(sampler)
     for name in ("infiniband", "infiniband_errors"):
         assert states(sampler)[name] == "absent"
-        told = reason(sampler, name)
-        assert "this network namespace" in told
-        assert "hostNetwork: true" in told
-        assert "HAIPROF_SYSFS_ROOT=/host/sys" in told
+        why = reason(sampler, name)
+        assert "this network namespace" in why
+        assert "hostNetwork: true" in why
+        assert "HAIPROF_SYSFS_ROOT=/host/sys" in why
 
 
 def test_no_device_at_all(node: Node) -> None:
@@ -295,7 +295,7 @@ def test_a_file_that_the_driver_refuses_does_not_hide_the_others(node: Node) -> 
 # ---- the link
 
 
-def test_a_link_that_goes_down_and_comes_back_is_told_in_words(node: Node) -> None:
+def test_a_link_that_goes_down_and_comes_back_is_reported_in_words(node: Node) -> None:
     data(node, 5, 5, counters__link_downed=1)
     sampler = node.sampler()
     node.tick(sampler, 10.0)
@@ -322,7 +322,7 @@ def test_a_link_that_goes_down_and_comes_back_is_told_in_words(node: Node) -> No
     assert "ib.rx_util.percent" in ib(node.tick(sampler, 5.0))
 
 
-def test_a_link_that_has_lost_half_its_lanes_is_told_and_measured_by_what_is_left(
+def test_a_link_that_has_lost_half_its_lanes_is_reported_and_measured_by_what_is_left(
     node: Node,
 ) -> None:
     data(node, 1, 1)
@@ -356,8 +356,8 @@ def test_devices_that_come_and_go(node: Node) -> None:
     assert states(sampler)["infiniband"] == "absent"
     data(node, 7, 5)
     node.tick(sampler, 61.0)
-    told = sentences(sampler)
-    assert "source infiniband is back" in told
+    lines = sentences(sampler)
+    assert "source infiniband is back" in lines
     data(node, 8, 5)
     assert ib(node.tick(sampler, 10.0))["ib.rx.bytes_per_s"] == pytest.approx(0.4)
 
@@ -434,9 +434,9 @@ def test_an_error_counter_of_few_bits_that_has_run_out_of_them(node: Node) -> No
     sampler = node.sampler()
     node.tick(sampler, 10.0)
     assert ib(node.tick(sampler, 10.0)) == {"ib.symbol_error.per_s": 0.0}
-    (told,) = said(sampler)
-    assert "link_downed of mlx5_0/1" in told
-    assert "255" in told
+    (line,) = said(sampler)
+    assert "link_downed of mlx5_0/1" in line
+    assert "255" in line
 
 
 def test_counters_that_belong_to_a_whole_device(node: Node) -> None:
@@ -475,8 +475,8 @@ def test_more_ports_than_any_machine_has(node: Node) -> None:
     values = node.tick(sampler, 60.0)
     seen = {i for _, metric, i in values if metric == "ib.rx.bytes_per_s"}
     assert seen == {f"mlx5_{i}/1" for i in range(256)}
-    (told,) = (text for text in sentences(sampler) if "leaves out" in text)
-    assert "44 devices and ports" in told
+    (line,) = (text for text in sentences(sampler) if "leaves out" in text)
+    assert "44 devices and ports" in line
 
 
 def test_a_device_name_that_is_no_utf8(node: Node) -> None:

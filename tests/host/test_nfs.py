@@ -215,7 +215,7 @@ def test_a_mounted_host_proc_shows_the_mounts_of_the_node(node: Node) -> None:
         ("age:\t100", "age:\tx"),
     ],
 )
-def test_a_line_that_is_broken_costs_what_it_tells_and_no_more(
+def test_a_line_that_is_broken_costs_its_own_values_and_no_more(
     node: Node, old: str, new: str
 ) -> None:
     whole = section("/whole", server=(5, 0))

@@ -349,7 +349,7 @@ def test_kernel_without_pressure_figures_says_how_to_get_them(node: Node) -> Non
     assert "psi=1" in reason(sampler, "pressure")
 
 
-def test_missing_files_are_absent_with_a_reason_and_a_mend(tmp_path: Path) -> None:
+def test_missing_files_are_absent_with_a_reason_and_a_fix(tmp_path: Path) -> None:
     sampler = Node(tmp_path).sampler()
     for row in sampler.sources():
         assert row["state"] == "absent", row

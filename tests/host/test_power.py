@@ -152,7 +152,7 @@ def test_a_zone_that_breaks_leaves_no_partial_sum_and_is_looked_for_again(node: 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives up root to be refused")
-def test_energy_that_only_root_may_read_is_denied_with_reason_and_mend(public: Node) -> None:
+def test_energy_that_only_root_may_read_is_denied_with_reason_and_fix(public: Node) -> None:
     node = public
     zone(node, "intel-rapl:0", "package-0", 0)
     (node.sysfs / "class/powercap/intel-rapl:0/energy_uj").chmod(0o400)
@@ -167,7 +167,7 @@ def test_energy_that_only_root_may_read_is_denied_with_reason_and_mend(public: N
     assert "CAP_PERFMON" in text
 
 
-def test_a_machine_that_tells_no_energy_says_so(node: Node) -> None:
+def test_a_machine_that_reports_no_energy_says_so(node: Node) -> None:
     sampler = make_sampler(node)
     assert power(node, sampler) == {}
     assert states(sampler) == dict.fromkeys(("cpu_power", "dram_power", "node_power"), "absent")
@@ -195,7 +195,7 @@ def test_grace_has_a_meter_of_the_cpu_of_each_socket(node: Node) -> None:
             number = 4 * socket + i
             meter(node, number, watts * 1_000_000, f"{label} Power Socket {socket}", "device/")
     sampler = make_sampler(node)
-    # A meter tells a power, which needs no reading before.
+    # A meter reports power, which needs no earlier reading.
     wanted = {"cpu socket0": 200.0, "cpu socket1": 201.0, "cpu": 401.0}
     assert power(node, sampler) == pytest.approx(wanted)
     assert power(node, sampler) == pytest.approx(wanted)
@@ -218,7 +218,7 @@ def test_power_of_the_node(node: Node) -> None:
     assert states(sampler)["node_power"] == "absent"
 
 
-def test_meters_that_nothing_tells_apart_are_not_the_node(node: Node) -> None:
+def test_indistinguishable_meters_are_not_the_node(node: Node) -> None:
     meter(node, 1, 300_000_000)
     meter(node, 2, 312_000_000)
     sampler = make_sampler(node)

@@ -48,7 +48,7 @@ def test_eight_core_workstation(tmp_path: Path) -> None:
     }
     assert values[0, "psi.io_full.percent", None] == 0.0
     assert values[26231, "proc.rss.bytes", None] == 1981 * 4096
-    # Nothing moved since the first reading, so the CPU has no share to tell.
+    # Nothing moved since the first reading, so the CPU has no share to report.
     assert (0, "cpu.util.percent", None) not in values
     move(root / "proc/stat", "cpu0 44490 19 21045 1087069", "cpu0 44515 19 21045 1087144")
     move(root / "proc/26231/io", "rchar: 750339", "rchar: 850339")

@@ -167,7 +167,7 @@ def make_hot(path: Path) -> None:
 
 
 class Job:
-    """A process that does I/O as it is told, and what the sampler sees of it."""
+    """A process that does I/O on command, and what the sampler sees of it."""
 
     def __init__(
         self, shm: Path, library: Path, data: Path, order: str = "hooked first", **keywords: Any
@@ -295,7 +295,7 @@ def test_each_way_to_read_is_seen_where_the_table_says(start: Start, data: Path,
 
 @pytest.mark.parametrize("way", ["libaio", "libaio_vectors", "uring", "uring_vectors",
                                  "uring_syscall", "usrbio"])  # fmt: skip
-def test_what_is_written_is_told_from_what_is_read(start: Start, data: Path, way: str) -> None:
+def test_writes_are_distinguished_from_reads(start: Start, data: Path, way: str) -> None:
     if way.startswith("uring"):
         needs_rings()
     job = start()

@@ -491,7 +491,7 @@ def test_descriptors_that_are_slow_to_close_stop_nobody(place: Place, perfd: Per
                 assert reader.open() is None
 
 
-# The client, and what it is told.
+# The client, and the answers it gets.
 
 
 def refused_at(place: Place, path: Path | str, user: int | None = None) -> str:
@@ -810,7 +810,7 @@ def test_wrong_options_are_named(place: Place, option: str, line: str) -> None:
     assert line in said
 
 
-def test_it_tells_its_options_and_its_version(place: Place) -> None:
+def test_it_prints_its_options_and_its_version(place: Place) -> None:
     done = subprocess.run([place.perfd, "--help"], capture_output=True, text=True, check=True)
     for option in ("--socket", "--mode", "--allow-uid", "--allow-group", "--allow-any"):
         assert option in done.stdout

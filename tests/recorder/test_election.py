@@ -27,8 +27,8 @@ def test_who_holds_the_lock_is_the_recorder(tmp_path: Path) -> None:
 def test_whatever_lies_there_holds_nobody_up(tmp_path: Path) -> None:
     pipe = tmp_path / LOCK_NAME
     os.mkfifo(pipe)
-    held = os.open(pipe, os.O_RDWR)
-    fcntl.flock(held, fcntl.LOCK_EX)
+    locked = os.open(pipe, os.O_RDWR)
+    fcntl.flock(locked, fcntl.LOCK_EX)
     program = """
         import pathlib, sys
         from haiprof.recorder.election import recorder_pid
@@ -37,4 +37,4 @@ def test_whatever_lies_there_holds_nobody_up(tmp_path: Path) -> None:
     try:
         assert run_python(program, str(tmp_path)).split() == ["None"]
     finally:
-        os.close(held)
+        os.close(locked)

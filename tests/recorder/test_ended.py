@@ -119,8 +119,8 @@ def ends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
         for recorded, _ in started:
             os.waitid(os.P_PID, recorded.pid, os.WEXITED | os.WNOWAIT)
         wait_recorded(shm, PATIENCE)
-        told = [[p.communicate(timeout=PATIENCE) for p in both] for both in started]
-        for name, both, printed in zip(WAYS, started, told, strict=True):
+        outputs = [[p.communicate(timeout=PATIENCE) for p in both] for both in started]
+        for name, both, printed in zip(WAYS, started, outputs, strict=True):
             assert both[0].returncode == both[1].returncode, (name, printed)
             assert printed[0] == printed[1], name
         run = logs / "run"
@@ -143,8 +143,8 @@ def rows(folder: Path, kind: str) -> list[dict[str, Any]]:
 def test_how_a_program_ended_is_known(ends: dict[str, Path], name: str) -> None:
     way, about = WAYS[name], process_file(ends[name])
     ended = about["ended"]
-    told = (ended["kind"], ended["exit_code"], ended["signal"], ended["reason"])
-    assert told == (way.kind, way.code, way.signal, way.reason)
+    ending = (ended["kind"], ended["exit_code"], ended["signal"], ended["reason"])
+    assert ending == (way.kind, way.code, way.signal, way.reason)
     assert way.text in ended["text"]
     assert about["state"] == way.state
     assert len(ended["text"]) < 600
@@ -159,12 +159,12 @@ def test_an_exception_is_an_event_with_its_last_lines_and_its_cause(ends: dict[s
     (event,) = rows(ends["exception"], "exception")
     assert event["text"].startswith("ValueError: no \x1b[31mxxx")
     assert len(event["text"]) < 1100
-    told = json.loads(event["attributes"])
-    assert told["type"] == "ValueError"
-    assert told["function"] == "deep"
-    assert len(told["traceback"]) <= 4096
-    assert "KeyError: 'missing'\nwhich led to\n" in told["traceback"]
-    assert told["traceback"].count("in deep") >= 2
+    document = json.loads(event["attributes"])
+    assert document["type"] == "ValueError"
+    assert document["function"] == "deep"
+    assert len(document["traceback"]) <= 4096
+    assert "KeyError: 'missing'\nwhich led to\n" in document["traceback"]
+    assert document["traceback"].count("in deep") >= 2
 
 
 def test_an_exception_of_a_thread_is_an_event_and_no_end(ends: dict[str, Path]) -> None:
@@ -231,15 +231,15 @@ def test_forked_children_end_each_in_its_way_and_the_rank_in_order(
     children = sorted(
         (a for a in about.values() if a is not rank), key=lambda a: int(a["started_ns"])
     )
-    told = [(a["ended"]["kind"], a["ended"]["exit_code"], a["ended"]["text"]) for a in children]
-    assert told[:3] == [
+    endings = [(a["ended"]["kind"], a["ended"]["exit_code"], a["ended"]["text"]) for a in children]
+    assert endings[:3] == [
         ("finished", 0, "exit code 0"),
         ("failed", 5, "exit code 5"),
         ("finished", 0, "exit code 0"),
     ]
-    assert [t[:2] for t in told[3:]] == [("failed", 1), ("failed", 1)]
-    assert told[3][2].startswith("RuntimeError: badly")
-    assert told[4][2].startswith("RuntimeError: as torch does")
+    assert [t[:2] for t in endings[3:]] == [("failed", 1), ("failed", 1)]
+    assert endings[3][2].startswith("RuntimeError: badly")
+    assert endings[4][2].startswith("RuntimeError: as torch does")
     assert {a["ended"]["parent_pid"] for a in children} == {int(out)}
     assert [a["state"] for a in children] == ["closed", "died", "closed", "closed", "closed"]
 
@@ -389,9 +389,9 @@ def test_a_kill_that_the_control_group_counted_is_proven(tmp_path: Path) -> None
     kills.join(*who)
     machine.kills(1)
     kills.judge({who: True})
-    told = kills.verdict(*who)
-    assert told.proven
-    assert told.limit == 2 << 30
+    verdict = kills.verdict(*who)
+    assert verdict.proven
+    assert verdict.limit == 2 << 30
 
 
 def test_kills_before_a_process_and_after_its_end_are_not_its_own(tmp_path: Path) -> None:
@@ -429,7 +429,7 @@ def test_a_kill_on_the_machine_proves_nothing(tmp_path: Path) -> None:
     assert not kills.verdict(*who).proven
 
 
-def test_a_control_group_that_has_gone_says_nothing(tmp_path: Path) -> None:
+def test_a_control_group_that_was_removed_says_nothing(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     kills, who = MemoryKills(str(machine.procfs)), machine.process(7)
     kills.join(*who)
@@ -483,8 +483,8 @@ def test_a_job_that_the_kernel_kills_for_memory_is_known_to_be(
     words = ["--log-dir", tmp_path, "--no-hooks", "--", sys.executable, "-c", fills]
     done = haiprof("run", *words)
     assert done.returncode == -signal.SIGKILL
-    told = "killed by the kernel: out of memory (cgroup limit 200 MiB)"
-    assert told in done.stderr
+    text = "killed by the kernel: out of memory (cgroup limit 200 MiB)"
+    assert text in done.stderr
     (folder,) = the_run(tmp_path).glob("*#0")
     ended = process_file(folder)["ended"]
-    assert (ended["reason"], ended["signal"], ended["text"]) == ("out of memory", "SIGKILL", told)
+    assert (ended["reason"], ended["signal"], ended["text"]) == ("out of memory", "SIGKILL", text)

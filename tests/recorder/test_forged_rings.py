@@ -92,7 +92,7 @@ def spans(folder: Path) -> list[str]:
     return list(read_table(folder, "spans")["name"].to_pylist())
 
 
-def told(folder: Path) -> list[str]:
+def recorder_texts(folder: Path) -> list[str]:
     return [
         row["text"]
         for row in read_table(folder, "events").to_pylist()
@@ -127,9 +127,9 @@ def test_a_forged_ring_is_set_aside_and_the_others_go_on(
     wait_recorded(shm)
     assert spans(left) == ["before"]
     wrong = f"{wrong}; what it still held is lost ({size} bytes)"
-    assert told(left) == [f"recording ended: {ring}: {wrong}"]
+    assert recorder_texts(left) == [f"recording ended: {ring}: {wrong}"]
     node = next(p.parent for p in tmp_path.glob("run/*/process.json") if "#" not in p.parent.name)
-    assert told(node) == [f"a ring is set aside: {ring}: {wrong}"]
+    assert recorder_texts(node) == [f"a ring is set aside: {ring}: {wrong}"]
     assert process_file(other)["state"] == "closed"
     assert not ring.exists()  # else the next recorder would set it aside again
 
@@ -160,8 +160,8 @@ def test_a_process_that_cannot_be_does_not_end_the_recorder(
     forged.with_suffix(".made").write_bytes(content)
     forged.with_suffix(".made").rename(forged)
     node = next(p.parent for p in tmp_path.glob("run/*/process.json") if "#" not in p.parent.name)
-    wait_for(lambda: told(node), what="an event")
-    assert told(node) == [
+    wait_for(lambda: recorder_texts(node), what="an event")
+    assert recorder_texts(node) == [
         f"a ring could not be read: {forged}: damaged ring file: no process can have written it"
     ]
     job.communicate("after\n", timeout=60)

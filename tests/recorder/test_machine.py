@@ -32,8 +32,8 @@ def tree(tmp_path: Path) -> Node:
 
 
 def test_the_machine_is_described_by_the_tree_that_is_given(tree: Node) -> None:
-    told = machine.describe(Access(str(tree.procfs), str(tree.sysfs)))
-    assert set(told) == {
+    machine_document = machine.describe(Access(str(tree.procfs), str(tree.sysfs)))
+    assert set(machine_document) == {
         "cpu",
         "sockets",
         "numa_nodes",
@@ -41,8 +41,8 @@ def test_the_machine_is_described_by_the_tree_that_is_given(tree: Node) -> None:
         "clock_error_ns",
         "dram_peak_how",
     }
-    assert told["numa_nodes"] == 3
-    assert told["dram_peak_bytes_per_s"] is None
+    assert machine_document["numa_nodes"] == 3
+    assert machine_document["dram_peak_bytes_per_s"] is None
 
 
 def test_a_plan_that_fails_leaves_the_rest_of_the_description(
@@ -52,8 +52,8 @@ def test_a_plan_that_fails_leaves_the_rest_of_the_description(
         raise RuntimeError("no plan today")
 
     monkeypatch.setattr(_core, "uncore_plan", fails)
-    told = machine.describe(Access(str(tree.procfs), str(tree.sysfs)))
-    assert (told["numa_nodes"], told["cpu"]) == (3, None)
+    machine_document = machine.describe(Access(str(tree.procfs), str(tree.sysfs)))
+    assert (machine_document["numa_nodes"], machine_document["cpu"]) == (3, None)
     assert "the machine cannot be described" in caplog.text
 
 
@@ -95,26 +95,28 @@ def test_a_run_samples_the_node_that_it_was_given(shm: Path, tree: Node, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("state", "status", "told"),
+    ("state", "status", "error_ns"),
     [(0, 0x2001, 2_500_000), (5, 0, None), (0, 0x40, None), (-1, 0, None)],
     ids=["kept right", "in error", "unsynchronised", "refused"],
 )
-def test_what_the_kernel_tells_of_its_clock(state: int, status: int, told: int | None) -> None:
-    assert synchronised.error_of(state, status, 2500) == told
+def test_what_the_kernel_says_about_its_clock(
+    state: int, status: int, error_ns: int | None
+) -> None:
+    assert synchronised.error_of(state, status, 2500) == error_ns
 
 
 def test_the_clock_of_this_machine_is_looked_at(tmp_path: Path) -> None:
-    told = synchronised.clock_error_ns()
-    assert told is None or told >= 0
+    error_ns = synchronised.clock_error_ns()
+    assert error_ns is None or error_ns >= 0
     NodeRecorder(tmp_path, {}, Access()).close()
     found = process_file(tmp_path / node_name())["machine"]["clock_error_ns"]
-    assert (found is None) == (told is None)
+    assert (found is None) == (error_ns is None)
 
 
 def test_a_root_that_is_none_stops_the_command_line_before_the_command(tmp_path: Path) -> None:
     done = haiprof("run", "--sysfs-root", tmp_path, "touch", tmp_path / "ran")
     assert done.returncode == 2
-    assert done.stderr.startswith(f"haiprof: --sysfs-root '{tmp_path}' is no sysfs: there is no")
+    assert done.stderr.startswith(f"haiprof: --sysfs-root '{tmp_path}' is not a sysfs: there is no")
     assert not (tmp_path / "ran").exists()
 
 

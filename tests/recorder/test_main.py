@@ -74,4 +74,4 @@ def test_it_leaves_behind_what_it_cannot_read(shm: Path, tmp_path: Path) -> None
     assert sorted(path for path in rings.iterdir() if path.suffix != ".log") == sorted(strange)
     log = (tmp_path / "run/recorder.log").read_text()
     assert log.count("1.ring") == 1
-    assert log.count("1-1.outside: is no note") == 1
+    assert log.count("1-1.outside: is not a note") == 1

@@ -135,9 +135,9 @@ def beside(job: int, program: str, *arguments: str) -> Watched:
         time.sleep(WATCHED - 1.5)
         took, spent = time.monotonic_ns() - first, cpu_seconds(job) - spent
         end = time.time_ns() + 10**9 // 2
-        told, _ = neighbour.communicate()
+        printed, _ = neighbour.communicate()
     assert neighbour.returncode == 0
-    amount, seconds = json.loads(told)
+    amount, seconds = json.loads(printed)
     return Watched(begin, end, amount / seconds, spent / took * 1e9)
 
 

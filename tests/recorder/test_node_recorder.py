@@ -55,7 +55,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     return read_table(folder, "samples").to_pylist()
 
 
-def test_sources_of_a_process_are_told_as_they_were_while_it_was_watched(
+def test_sources_of_a_process_are_reported_as_they_were_while_it_was_watched(
     node: NodeRecorder, job: subprocess.Popen[bytes], folder_of: Callable[[str], Path]
 ) -> None:
     assert states(node)["process"] == "absent"
@@ -153,8 +153,10 @@ def test_each_recorder_has_an_interval_of_its_own(tmp_path: Path) -> None:
     node = NodeRecorder(tmp_path, {"basic": 0.01, "io": 3600.0})
     sample(node)
     assert node.next_due_ns - time.monotonic_ns() < 1e9
-    told = {source["name"]: source["interval_s"] for source in process_file(node.folder)["sources"]}
-    assert (told["cpu"], told["disk"]) == (0.01, 3600.0)
+    intervals = {
+        source["name"]: source["interval_s"] for source in process_file(node.folder)["sources"]
+    }
+    assert (intervals["cpu"], intervals["disk"]) == (0.01, 3600.0)
     node.close()
 
 

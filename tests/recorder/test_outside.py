@@ -42,7 +42,7 @@ def note_of(pid: int, rank: int = 0, seconds: float = 100) -> Path:
     return write_note(ring_dir(Path("run")), note)
 
 
-def told(run: Path, rank: int = 0) -> dict[str, Any]:
+def process_document(run: Path, rank: int = 0) -> dict[str, Any]:
     (folder,) = run.glob(f"*#{rank}")
     return process_file(folder)
 
@@ -69,12 +69,15 @@ def test_it_ends_with(over: str, run: Path, shm: Path) -> None:
         start_recorder(ring_dir(Path("run")), run, Options())
         wait_for(lambda: live(run))
         assert processes_of_notes(ring_dir(Path("run"))) == [process.pid]
-        assert (told(run)["state"], told(run)["outside"]) == ("live", "a reason")
+        assert (process_document(run)["state"], process_document(run)["outside"]) == (
+            "live",
+            "a reason",
+        )
         if over == "its life":
             time.sleep(1.5)
             process.kill()
         wait_for(lambda: not recorders(shm))
-    assert told(run)["state"] == "closed"
+    assert process_document(run)["state"] == "closed"
     assert left(shm) == []
     assert Analyzer(run).samples("proc.*").height > 0
     assert Analyzer(run).events()["text"].to_list()[0] == (

@@ -96,12 +96,12 @@ def test_a_squatted_place_costs_one_line(shm: Path, tmp_path: Path, kind: str) -
     place = shm / f"haiprof-{os.getuid()}"
     squat(place, kind)
     with recorded(tmp_path, "first") as first, recorded(tmp_path, "second") as second:
-        told = json.loads(haiprof("ps", "--json").stdout)
-        assert {(p["pid"], p["state"]) for p in told} == {
+        rows = json.loads(haiprof("ps", "--json").stdout)
+        assert {(p["pid"], p["state"]) for p in rows} == {
             (first.pid, "recording"),
             (second.pid, "recording"),
         }
-        assert len({p["recorder"] for p in told}) == 1
+        assert len({p["recorder"] for p in rows}) == 1
         assert haiprof("flush", tmp_path / "run").returncode == 0
         assert spans(tmp_path) == {"first", "second"}
         said = end(first)
@@ -139,8 +139,8 @@ def test_other_folders_serve_where_the_first_cannot(
     second.mkdir()
     monkeypatch.setenv("HAIPROF_SHM_DIR", f"{shm / 'missing'}:{second}")
     with recorded(tmp_path, "work") as job:
-        told = json.loads(haiprof("ps", "--json").stdout)
-        assert [p["pid"] for p in told] == [job.pid]
+        rows = json.loads(haiprof("ps", "--json").stdout)
+        assert [p["pid"] for p in rows] == [job.pid]
         assert haiprof("stop", str(job.pid)).returncode == 0
         said = end(job)
     assert said.count("\n") == 1, said

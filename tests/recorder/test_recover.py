@@ -27,7 +27,7 @@ from haiprof.recorder import recover
 
 HOST = os.uname().nodename
 SPANS = 1000
-#: Records when told to, so that its recorder can be killed before.
+#: Records on command, so that its recorder can be killed before.
 JOB = f"""
     import haiprof, sys
     session = haiprof.start(sys.argv[1], run="run", hooks=False)
@@ -52,12 +52,12 @@ def start_job(tmp_path: Path, shm: Path) -> subprocess.Popen[str]:
     for pid in recorders(shm):
         os.kill(pid, signal.SIGKILL)
     wait_recorded(shm)
-    tell(job)
+    let_record(job)
     assert job.stdout.readline() == "recorded\n"
     return job
 
 
-def tell(job: subprocess.Popen[str]) -> None:
+def let_record(job: subprocess.Popen[str]) -> None:
     assert job.stdin is not None
     job.stdin.write("\n")
     job.stdin.flush()
@@ -106,7 +106,7 @@ def test_a_job_that_still_runs_gets_a_new_recorder(tmp_path: Path, shm: Path) ->
     assert done.returncode == 0
     assert "a new recorder took over" in done.stdout
     wait_for(lambda: recorders(shm), what="the new recorder")
-    tell(job)
+    let_record(job)
     assert job.wait(60) == 0
     wait_recorded(shm)
     assert spans(tmp_path / "run") == SPANS
@@ -126,8 +126,8 @@ def test_a_run_whose_recorder_lives_is_left_alone(tmp_path: Path, shm: Path) -> 
     assert recorders(shm) == recorder
     (folder,) = (tmp_path / "run").glob("*#0")
     assert process_file(folder)["state"] == "live"
-    tell(job)
-    tell(job)
+    let_record(job)
+    let_record(job)
     assert job.wait(60) == 0
     assert spans(tmp_path / "run") == SPANS
 
@@ -152,7 +152,9 @@ def test_records_wait_in_memory_while_their_folder_cannot_be_made(
 
 
 @pytest.mark.parametrize("content", [b"", b"no ring", b"HAIRING1" + bytes(8192)])
-def test_a_file_that_is_no_ring_is_told_and_kept(tmp_path: Path, shm: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_ring_is_reported_and_kept(
+    tmp_path: Path, shm: Path, content: bytes
+) -> None:
     folder = shm / f"haiprof-{os.getuid()}" / "run"
     folder.mkdir(parents=True, mode=0o700)
     ring = folder / "1.ring"
@@ -195,9 +197,9 @@ def test_open_files_of_a_dead_run_are_closed(tmp_path: Path, shm: Path) -> None:
     assert not list(folder.glob("*.arrows"))
     assert read_table(folder, "spans").num_rows == 5
     for process in (folder, node):
-        told = process_file(process)
-        assert told["state"] == "died"
-        assert abs(told["ended_ns"] / 1e9 - time.time()) < 60
+        document = process_file(process)
+        assert document["state"] == "died"
+        assert abs(document["ended_ns"] / 1e9 - time.time()) < 60
     assert process_file(folder)["pid"] == 4194304
 
 

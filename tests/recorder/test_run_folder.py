@@ -55,8 +55,8 @@ def test_a_batch_job_that_is_started_again_goes_on_in_the_run_of_its_command(
         monkeypatch.setenv("SLURM_JOB_ID", job)
         open_run_folder(tmp_path / name, ["srun", name], Options())
     (tmp_path / "of no time").mkdir()
-    told = {"job": "42", "command": ["srun", "second"], "created_ns": float("inf")}
-    (tmp_path / "of no time" / "run.json").write_text(json.dumps(told))
+    document = {"job": "42", "command": ["srun", "second"], "created_ns": float("inf")}
+    (tmp_path / "of no time" / "run.json").write_text(json.dumps(document))
     again = ALONE._replace(job="42", attempt=1)
     assert earlier_attempt(tmp_path, ["srun", "second"], again) == "second"
     assert earlier_attempt(tmp_path, ["srun", "of another"], again) is None

@@ -153,7 +153,7 @@ def test_a_reach_that_is_damaged_ends_what_is_read(tmp_path: Path, text: str) ->
 
 
 @pytest.mark.parametrize("names", [["a", "a"], ["a", b"\xff\xfe"]])
-def test_columns_that_cannot_be_told_apart_are_damage(tmp_path: Path, names: list[str]) -> None:
+def test_columns_with_one_name_are_damage(tmp_path: Path, names: list[str]) -> None:
     arrow = pa.schema([pa.field(name, pa.int64()) for name in names])
     batch = pa.record_batch([pa.array([1]), pa.array([2])], schema=arrow)
     with pa.OSFile(str(tmp_path / NAME), "wb") as sink, pa.ipc.new_stream(sink, arrow) as out:

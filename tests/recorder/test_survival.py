@@ -63,7 +63,7 @@ def torn_and_missing(folder: Path, acknowledged: list[int]) -> tuple[int, int]:
             torn += 1
             continue
         per_thread.setdefault(thread, []).append(n)
-    # Which thread is which lane is not recorded; the counts tell.
+    # Which thread is which lane is not recorded; the counts show it.
     reached = sorted((ns[-1] + 1 if ns else 0) for ns in per_thread.values())
     for ns in per_thread.values():
         missing += sum(b - a - 1 for a, b in pairwise(ns))
@@ -426,8 +426,8 @@ def test_a_full_disk_pauses_the_writing_and_not_the_job(
     assert names["before"] == 2000
     assert names["after"] == 2000
     assert names["full"] + result["lost"] == 5000
-    told = [t for t in result["tables"]["events"] if "writing is paused" in t]
-    assert len(told) == 1
+    events = [t for t in result["tables"]["events"] if "writing is paused" in t]
+    assert len(events) == 1
     assert any("writing goes on" in t for t in result["tables"]["events"])
 
 

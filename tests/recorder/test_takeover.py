@@ -27,7 +27,7 @@ def kill_recorder(shm: Path) -> None:
     wait_recorded(shm)
 
 
-def test_losses_that_an_earlier_recorder_knew_of_are_kept_and_told_once(
+def test_losses_that_an_earlier_recorder_knew_of_are_kept_and_reported_once(
     shm: Path, tmp_path: Path
 ) -> None:
     program = """
@@ -62,7 +62,7 @@ def test_losses_that_an_earlier_recorder_knew_of_are_kept_and_told_once(
     folder = next(tmp_path.glob("run/*#0"))
     wait_for(
         lambda: any(row["kind"] == "lost" for row in read_table(folder, "events").to_pylist()),
-        what="a told loss",
+        what="a reported loss",
     )
     go_on()
     assert job.stdout.readline() == "ready\n"
@@ -75,12 +75,12 @@ def test_losses_that_an_earlier_recorder_knew_of_are_kept_and_told_once(
     lost = process_file(folder)["lost"]["overwritten"]
     assert lost > 0
     assert names["work"] + lost == 60_200
-    told = [
+    events = [
         json.loads(row["attributes"])["n"]
         for row in read_table(folder, "events").to_pylist()
         if row["kind"] == "lost"
     ]
-    assert sum(told) == lost
+    assert sum(events) == lost
 
 
 def test_times_go_on_with_the_offset_that_the_earlier_recorder_had(

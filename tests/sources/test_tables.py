@@ -389,7 +389,7 @@ def test_a_batch_may_tell_of_any_number_of_rows(tmp_path: Path, told: int) -> No
 @pytest.mark.parametrize("suffix", [".arrow", ".arrows"])
 @pytest.mark.parametrize(
     ("told", "reason"),
-    [(b"7", "3 rows are missing"), (b"3", "1 rows too many"), (b"x", "is no count")],
+    [(b"7", "3 rows are missing"), (b"3", "1 rows too many"), (b"x", "is not a count")],
 )
 def test_rows_that_are_missing_are_counted(
     tmp_path: Path, told: bytes, reason: str, suffix: str

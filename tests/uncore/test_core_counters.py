@@ -1,4 +1,4 @@
-"""Which machines tell near from far memory. What is counted is tested natively."""
+"""Which machines distinguish near from far memory. What is counted is tested natively."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_cpu_whose_counters_are_not_known(node: Node) -> None:
 
 
 @pytest.mark.parametrize("text", [None, "", "vendor_id\t: AuthenticAMD\n", "model : x\n" * 9])
-def test_machine_that_does_not_tell_its_cpu(node: Node, text: str | None) -> None:
+def test_machine_that_does_not_name_its_cpu(node: Node, text: str | None) -> None:
     if text is not None:
         node.write("cpuinfo", text)
     sampler = counters(node)

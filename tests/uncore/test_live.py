@@ -1,6 +1,6 @@
 """The whole way of a counter on this machine: sysfs, plan, perf_event_open, read, rate.
 
-A made-up sysfs calls a PMU of this kernel a memory controller, one whose counter tells the time:
+A made-up sysfs calls a PMU of this kernel a memory controller, one whose counter is a clock:
 ``msr`` the TSC, ``software`` nanoseconds. What it counts in a second is known, so the bandwidth is.
 """
 
@@ -29,7 +29,7 @@ PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}
 
 
 class Clock:
-    """The PMU, and what it counts in a second as the kernel itself tells, without haiprof."""
+    """The PMU, and what it counts in a second according to the kernel itself, without haiprof."""
 
     def __init__(self, pmu: str) -> None:
         if pmu == "msr":
@@ -169,7 +169,7 @@ def test_counters_are_closed_with_their_sampler(tmp_path: Path, clock: Clock) ->
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives up root to be refused")
-def test_who_may_not_count_is_told_why_and_what_to_do(public: Node) -> None:
+def test_without_the_right_to_count_it_says_why_and_what_to_do(public: Node) -> None:
     paranoid = Path("/proc/sys/kernel/perf_event_paranoid").read_text().strip()
     if int(paranoid) <= 0:
         pytest.skip(f"anybody may count here: perf_event_paranoid is {paranoid}")

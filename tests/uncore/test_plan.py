@@ -285,7 +285,7 @@ def test_sockets_are_numbered_without_gaps(tmp_path: Path) -> None:
 # -- the peak --------------------------------------------------------------------------------------
 
 
-def test_the_firmware_tells_what_memory_is_fitted(tmp_path: Path) -> None:
+def test_the_firmware_says_what_memory_is_fitted(tmp_path: Path) -> None:
     machine = pmu_trees.rome(tmp_path)
     for number in range(12):
         machine.memory_module(number, configured=2933)
@@ -322,7 +322,7 @@ EMULATED = pmu_trees.memory_record(bits=0xFFFF - 8, configured=0).replace(
 
 
 @pytest.mark.parametrize("record", [OLD + b"DIMM 0\0\0", EMULATED], ids=["old", "emulated"])
-def test_firmware_that_does_not_tell_the_speed_is_no_problem(record: bytes, tmp_path: Path) -> None:
+def test_firmware_that_does_not_say_the_speed_is_no_problem(record: bytes, tmp_path: Path) -> None:
     machine = pmu_trees.rome(tmp_path)
     machine.write("firmware/dmi/entries/17-0/raw", record)
     made = plan(machine)
@@ -551,7 +551,7 @@ def test_a_machine_without_counters_is_no_problem(tmp_path: Path) -> None:
     assert (made["events"], made["problems"]) == ([], [])
 
 
-def test_sockets_that_cannot_be_told_apart_are_one(tmp_path: Path) -> None:
+def test_indistinguishable_sockets_are_one(tmp_path: Path) -> None:
     machine = pmu_trees.rome(tmp_path)
     for cpu in range(4):
         machine.write(f"devices/system/cpu/cpu{cpu}/topology/physical_package_id", "-1\n")

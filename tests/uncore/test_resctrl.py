@@ -173,13 +173,13 @@ def test_group_of_a_recorder_that_is_no_more_is_removed(node: Resctrl) -> None:
 
 def test_group_of_a_living_recorder_stays(node: Resctrl) -> None:
     node.group(99).mkdir()
-    held = os.open(node.group(99), os.O_RDONLY)
+    locked = os.open(node.group(99), os.O_RDONLY)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX)
+        fcntl.flock(locked, fcntl.LOCK_EX)
         node.resctrl()
         assert node.group(99).is_dir()
     finally:
-        os.close(held)
+        os.close(locked)
 
 
 def test_same_number_in_another_container_gets_another_name(node: Resctrl) -> None:

@@ -1,7 +1,7 @@
-"""Counts the floating-point operations of one step of this process, when that is asked for.
+"""Counts the floating-point operations of one step of this process, on request.
 
 torch counts them in a dispatch mode, which makes that one step several times slower. It begins and
-ends between two steps, on the main thread. docs/efficiency.md tells what it cannot count.
+ends between two steps, on the main thread. docs/efficiency.md lists what it cannot count.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 EVENT_KIND: Final = "flops"
 #: Steps before the one that is counted: the first ones allocate and compile.
 _BEFORE: Final = 3
-#: So often it is tried again at the next step when something is in the way.
+#: How often to retry at the next step when something prevents it.
 _TRIES: Final = 50
 
 _waiting: AfterImport | None = None
@@ -42,7 +42,7 @@ def arm() -> None:
 
 
 def disarm() -> None:
-    """Count no more; a step that is being counted is left at its end. Never raises."""
+    """Stop counting; a step that is being counted ends first. Never raises."""
     global _waiting, _counted
     if _waiting is not None:
         _waiting.cancel()
@@ -70,7 +70,7 @@ class _CountedStep:
         self._boundaries = Boundaries(self._step_ended)
 
     def give_up(self) -> bool:
-        """Tell nothing; return whether a step is being counted, which only its thread can leave."""
+        """Report nothing; return whether a step is being counted, which only its thread can end."""
         self._wanted = False
         if self._counter is None:
             self._leave_boundaries()
@@ -106,7 +106,7 @@ class _CountedStep:
             done, self._counter = self._counter, None
             compiled = counter.compiled()
             if self._wanted and not compiled:
-                self._tell(done)
+                self._report(done)
             self._end("no step was counted: torch.compile came in between" if compiled else "")
             return
         self._seen += 1
@@ -115,7 +115,7 @@ class _CountedStep:
         elif self._seen >= _BEFORE:
             if counter.compiled():
                 self._end(
-                    "no step's operations were counted: what torch.compile makes cannot be; give "
+                    "no step's operations were counted: code from torch.compile cannot be; give "
                     "haiprof.model(flops_per_step=…)"
                 )
             elif why := counter.in_the_way():
@@ -126,9 +126,9 @@ class _CountedStep:
                 self._begun = time.time_ns()
                 self._counter.enter()
 
-    def _tell(self, done: StepFlops) -> None:
+    def _report(self, done: StepFlops) -> None:
         flops = int(done.flops)
-        told = {
+        attributes = {
             "flops": flops,
             "recomputed": int(done.recomputed),
             "evaluated": int(done.evaluated),
@@ -139,7 +139,7 @@ class _CountedStep:
             "ended_ns": time.time_ns(),
         }
         text = f"a step computed {flops:.4g} floating-point operations, as torch counts them"
-        _core.event(EVENT_KIND, text, json.dumps(told))
+        _core.event(EVENT_KIND, text, json.dumps(attributes))
 
     def _end(self, why: str = "") -> None:
         self._wanted = False
@@ -150,9 +150,9 @@ class _CountedStep:
             self._counter = None
         self._leave_boundaries()
         if why:
-            from haiprof.capture.stderr import tell
+            from haiprof.capture.stderr import say_once
 
-            tell(why)
+            say_once(why)
             with contextlib.suppress(Exception):
                 _core.event("hook", why)
 

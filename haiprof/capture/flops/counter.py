@@ -75,7 +75,7 @@ class StepFlops(_python_dispatch.TorchDispatchMode):  # type: ignore[misc]  # it
 
     @classmethod
     def is_infra_mode(cls) -> bool:
-        """Have torch.compile go on compiling what it meets."""
+        """Let torch.compile go on compiling what it meets."""
         return True
 
     def enter(self) -> None:
@@ -83,7 +83,7 @@ class StepFlops(_python_dispatch.TorchDispatchMode):  # type: ignore[misc]  # it
         self.__enter__()
 
     def leave(self) -> bool:
-        """Count no longer; False where this thread's state is another one's to give back.
+        """Stop counting; False where this thread's state is another's to restore.
 
         So it is where another mode is over this one, in a backward pass and in inference mode.
         """
@@ -186,7 +186,7 @@ def _dtype(operand: torch.Tensor, convolution: bool) -> str:
 
 
 def in_the_way() -> str:
-    """Return why this thread cannot count now; empty if it can. May be another at the next step."""
+    """Return why this thread cannot count now; empty if it can. May change at the next step."""
     if in_backward():
         return "the optimizer steps within the backward pass"
     if _python_dispatch._get_current_dispatch_mode_stack():

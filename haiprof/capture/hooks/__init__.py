@@ -1,7 +1,7 @@
-"""What haiprof attaches to torch and Python to record a job without a change in its code.
+"""Attaches haiprof to torch and Python, to record a job without changing its code.
 
 Each hook stands alone: one that cannot be attached to this torch is reported and left out, the
-others work. docs/phases.md tells what is made of them.
+others work. docs/phases.md describes what they record.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Hook(Protocol):
         """Attach; return how, beginning with "on". Raises whatever torch makes it raise."""
 
     def detach(self) -> None:
-        """Leave it exactly as it was."""
+        """Restore it exactly."""
 
 
 _lock = threads.reentrant_lock()
@@ -86,7 +86,7 @@ def install(report: Report | None = None) -> None:
 
 
 def uninstall() -> None:
-    """Take everything off torch again. Idempotent. Never raises."""
+    """Detach everything from torch. Idempotent. Never raises."""
     global _waiting, _watcher
     with _lock:
         if _waiting is not None:
@@ -128,19 +128,20 @@ def report_kept() -> None:
 
     It is worth no ring of its own: a process that only imports torch records nothing. Never raises.
     """
-    # Not under the lock: a listener may wait for a lock whose holder is about to call us.
+    # Not under the lock: a listener may wait for a lock whose owner is about to call us.
     while _core.ring_open() and _report is not None:
         try:
             text = _kept.popleft()
         except IndexError:
             return
-        with contextlib.suppress(Exception):  # the listener's trouble is not the job's
+        with contextlib.suppress(Exception):  # errors of the listener must not reach the job
             _report("hook", text)
 
 
 def _after_fork() -> None:
     global _lock
-    _lock = threads.reentrant_lock()  # the parent's may have been held by a thread that is not here
+    # The parent's may have been locked by a thread that is not here.
+    _lock = threads.reentrant_lock()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -6,12 +6,12 @@ from haiprof import _core
 
 
 class AllocatorFigures:
-    """What ``torch.cuda.memory_stats()`` tells, and each running out of memory."""
+    """The numbers of ``torch.cuda.memory_stats()``, and each out-of-memory event."""
 
     name = "allocator"
 
     def attach(self) -> str:
-        """Have the core ask torch after steps; return how. CUDA is left as it is."""
+        """Make the core query torch after steps; return how. Does not initialise CUDA."""
         import torch
 
         _core.watch_allocator(torch._C, torch.cuda)
@@ -22,5 +22,5 @@ class AllocatorFigures:
         return _core.allocator_state()
 
     def detach(self) -> None:
-        """Ask once more, and no longer."""
+        """Query once more, then stop."""
         _core.leave_allocator()

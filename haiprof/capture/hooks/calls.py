@@ -27,7 +27,7 @@ class Attribute:
         setattr(owner, name, self._wrapped)
 
     def restore(self) -> None:
-        """Put the original back. Under somebody else's wrapper ours stays and does nothing."""
+        """Restore the original. Inside somebody else's wrapper ours stays and does nothing."""
         if vars(self._owner).get(self._name) is not self._wrapped:
             self._wrapped.disable()
         elif self._own:
@@ -91,8 +91,8 @@ class ScalerCalls:
             self._attribute = None
 
 
-# Kept, because a class is a circle of references: one for each attach would stay until Python's
-# collector comes.
+# Cached, because a class is a reference cycle: one per attach would stay until Python's
+# collector runs.
 @functools.cache
 def _engine_class(base: Any) -> tuple[type, Any]:
     """Return a subclass of an engine's, and the WrappedCall in it."""
@@ -110,7 +110,7 @@ class BackwardCalls:
 
         Args:
             watcher: reports ``torch.autograd.backward``, if there is one; its owner undoes it.
-            trouble: is told why that cannot be watched.
+            trouble: called with the reason if that cannot be watched.
         """
         self._watcher = watcher
         self._trouble = trouble
@@ -119,7 +119,7 @@ class BackwardCalls:
         self._wrapped: Any = None
 
     def attach(self) -> str:
-        """Put an engine in place that is one of a subclass; return how."""
+        """Replace the engine by one of a subclass; return how."""
         from torch.autograd import Variable
 
         original = Variable._execution_engine
@@ -144,7 +144,7 @@ class BackwardCalls:
             self._trouble(f"the beginning of backward is taken for forward: {error!r}")
 
     def detach(self) -> None:
-        """Put the engine back."""
+        """Restore the engine."""
         from torch.autograd import Variable
 
         if self._engine is None:

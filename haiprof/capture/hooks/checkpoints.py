@@ -20,7 +20,7 @@ from haiprof.capture.after_import import AfterImport, imported
 #: Number of the category in the ring (src/ring/layout.h).
 _CATEGORY: Final = 10
 SAVE: Final = "checkpoint.save"
-#: What of a save in the background the caller waits for; the save itself is a span of its thread.
+#: The part of a background save that the caller waits for; the save is a span of its own thread.
 ASYNC_SAVE: Final = "checkpoint.async_save"
 LOAD: Final = "checkpoint.load"
 
@@ -31,7 +31,7 @@ _FUNCTIONS: Final = {
     "torch.distributed.checkpoint.state_dict_loader": {"load": LOAD},
     "safetensors.torch": {"save_file": SAVE, "load_file": LOAD},
 }
-#: Modules that hand the functions of another one on, and are imported when that one has been.
+#: Modules that re-export the functions of another one, and are imported after that.
 _HANDED_ON: Final = {
     "torch.serialization": "torch",
     "torch.distributed.checkpoint.state_dict_saver": "torch.distributed.checkpoint",
@@ -67,7 +67,7 @@ class CheckpointCalls:
         return "on: torch.save and torch.load"
 
     def _replace_late(self, module: ModuleType) -> None:
-        with contextlib.suppress(Exception):  # a version that we do not know
+        with contextlib.suppress(Exception):  # an unknown version
             if self._calls.on:
                 self._replace_of(module)
 
@@ -87,7 +87,7 @@ class CheckpointCalls:
                         self._replaced.append((holder, name, original, ours))
 
     def detach(self) -> None:
-        """Restore them. Under somebody else's wrapper ours stays and does nothing."""
+        """Restore them. Inside somebody else's wrapper ours stays and does nothing."""
         self._calls.on = False
         while self._waiting:
             self._waiting.pop().cancel()

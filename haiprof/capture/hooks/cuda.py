@@ -82,7 +82,7 @@ class CudaCalls:
             return
 
         def _lazy_init() -> Any:
-            # Once is enough, and nobody who looks at the function later should find ours.
+            # Once is enough, and later readers of the function should not find ours.
             self._restore()
             with contextlib.suppress(Exception):  # the job must not notice
                 self._use(module)
@@ -107,7 +107,7 @@ class CudaCalls:
     def _restore(self) -> None:
         if self._module is not None and self._module._lazy_init is self._wrapped:
             self._module._lazy_init = self._original  # type: ignore[attr-defined]
-        # What ours holds is this object.
+        # Ours refers to this object.
         self._module = self._original = self._wrapped = None
 
     def _begin(self) -> None:
@@ -141,7 +141,7 @@ class CudaCalls:
             self._report("hook", f"{what} not recorded: {reason}; {fix}")
 
     def detach(self, seconds: float) -> None:
-        """Stop, take over what is left, and give torch its function back."""
+        """Stop, take over the remaining records, and restore torch's function."""
         if self._waiting is not None:
             self._waiting.cancel()
         self._restore()
@@ -158,16 +158,16 @@ class CudaCalls:
                 f"{counts['kernels']} kernels and {counts['others']} other GPU activities; taking "
                 f"them over took {counts['thread_ns'] / 1e6:.1f} ms of CPU time",
             )
-        timed, left_out = counts["device_spans"], _told(counts, _SPANS_LEFT_OUT)
+        timed, left_out = counts["device_spans"], _listed(counts, _SPANS_LEFT_OUT)
         if timed or left_out:
-            told = f"; left out: {left_out}" if left_out else ""
-            self._report("gpu", f"{timed} intervals timed on the GPU{told}")
+            rest = f"; left out: {left_out}" if left_out else ""
+            self._report("gpu", f"{timed} intervals timed on the GPU{rest}")
         for what, causes in (("activity", _KERNEL_LOSSES), ("intervals", _SPAN_LOSSES)):
-            if lost := _told(counts, causes):
+            if lost := _listed(counts, causes):
                 self._report("lost", f"GPU {what} lost: {lost}")
 
 
-def _told(counts: Mapping[str, int], causes: Mapping[str, str]) -> str:
+def _listed(counts: Mapping[str, int], causes: Mapping[str, str]) -> str:
     return ", ".join(f"{counts[cause]} {text}" for cause, text in causes.items() if counts[cause])
 
 
@@ -184,7 +184,7 @@ def torch_profiler() -> tuple[bool, bool]:
 
 def _after_fork() -> None:
     global _lock
-    _lock = threads.lock()  # the parent's may have been held by a thread that is not here
+    _lock = threads.lock()  # the parent's may have been locked by a thread that is not here
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -223,7 +223,7 @@ def install(report: Report, options: Options) -> None:
 
 
 def uninstall(seconds: float) -> None:
-    """Stop it; wait so long (s) at most for what CUPTI still has. Idempotent. Never raises."""
+    """Stop it; wait up to ``seconds`` for what CUPTI still has. Idempotent. Never raises."""
     global _attached
     with _lock:
         attached, _attached = _attached, None

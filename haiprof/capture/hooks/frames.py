@@ -75,12 +75,12 @@ def _steps(optimizer: Any) -> Iterator[FunctionType]:
 
 
 class CompiledCalls:
-    """Calls of functions that ``torch.compile`` has made."""
+    """Calls of functions that ``torch.compile`` has compiled."""
 
     name = "compiled"
 
     def __init__(self, watcher: Watcher, trouble: Callable[[str], None]) -> None:
-        """``trouble`` is told why they cannot be seen, should that turn out later."""
+        """``trouble`` is called with the reason if they turn out not to be visible."""
         self._watcher = watcher
         self._trouble = trouble
         self._waiting: AfterImport | None = None

@@ -23,7 +23,7 @@ _MODULE: Final = "torch.nn.parallel.distributed"
 
 
 class GradientSync:
-    """The waiting of each DistributedDataParallel that is made from now on."""
+    """The waiting of each DistributedDataParallel created from now on."""
 
     name = "gradient_sync"
 
@@ -44,7 +44,7 @@ class GradientSync:
         return "on: DistributedDataParallel"
 
     def detach(self) -> None:
-        """Leave models and the class as they were."""
+        """Restore models and the class."""
         if self._replaced is not None:
             self._replaced.restore()
             self._replaced = None
@@ -57,7 +57,7 @@ class GradientSync:
         watch = self._watch(weakref.ref(model))
         self._hooks.append(parameter.register_post_accumulate_grad_hook(watch))
 
-    def _watch(self, whose: weakref.ref[Any]) -> Callable[[Any], None]:
+    def _watch(self, model_reference: weakref.ref[Any]) -> Callable[[Any], None]:
         import torch
 
         engine = torch.autograd.Variable._execution_engine
@@ -70,10 +70,10 @@ class GradientSync:
                 span.__enter__()
 
         def accumulated(parameter: Any) -> None:
-            if compiling():  # first, so that nothing else of this is compiled
+            if compiling():  # first, so that nothing else here is compiled
                 return
             with contextlib.suppress(Exception):
-                model = whose()
+                model = model_reference()
                 if model is None or not model.require_backward_grad_sync:
                     return
                 task = task_id()

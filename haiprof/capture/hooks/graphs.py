@@ -30,7 +30,7 @@ class GraphReplays:
         self._replaced = Replaced(graph_class, "replay", around=_timed)
 
     def restore(self) -> None:
-        """Put the original back."""
+        """Restore the original."""
         self._replaced.restore()
 
 

@@ -9,7 +9,7 @@ from haiprof import _core
 
 
 class CollectorPauses:
-    """What ``gc.callbacks`` tells; torch is not needed for it."""
+    """Pauses reported by ``gc.callbacks``; torch is not needed for them."""
 
     name = "gc"
 
@@ -26,7 +26,7 @@ class CollectorPauses:
         return "off: the job has removed it from gc.callbacks"
 
     def detach(self) -> None:
-        """Take ours out. One that somebody has kept, and may put back, does nothing."""
+        """Remove ours. A reference that somebody has kept, and may restore, does nothing."""
         _core.watch_collections(False)
         with contextlib.suppress(ValueError):
             gc.callbacks.remove(_core.collection)

@@ -2,7 +2,7 @@
 
 Of torch.distributed.pipelining the stages are asked and what moves between them, of Megatron the
 functions that its schedules call, of DeepSpeed the instructions of its engine; each once its module
-has been imported. A send or a receive is the time in which the rank is held up by it.
+has been imported. A send or a receive is the time in which it blocks the rank.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from haiprof.capture.hooks.replaced import Around, Replaced
 #: ``ring::Category::pipeline``.
 _CATEGORY: Final = 12
 
-#: What a job is called, its microbatch, stage and chunk.
-Told = tuple[str, int | None, int | None, int | None]
-#: Says of a call which jobs it is: none, one, or several that are done together.
-Tell = Callable[[tuple[Any, ...], dict[str, Any]], Iterable[Told]]
+#: A job: its name, microbatch, stage and chunk.
+Job = tuple[str, int | None, int | None, int | None]
+#: Returns the jobs of a call: none, one, or several that are done together.
+JobsOf = Callable[[tuple[Any, ...], dict[str, Any]], Iterable[Job]]
 
 
 class PipelineCalls:
@@ -35,7 +35,7 @@ class PipelineCalls:
     name = "pipeline"
 
     def __init__(self, trouble: Callable[[str], None]) -> None:
-        """Nothing is touched yet; ``trouble`` is told which schedules cannot be watched."""
+        """Nothing is touched yet; ``trouble`` is called per schedule that cannot be watched."""
         self._trouble = trouble
         self._waiting: list[AfterImport] = []
         self._replaced: list[Replaced] = []
@@ -54,15 +54,15 @@ class PipelineCalls:
     def _watch(
         self, watch: Callable[[ModuleType, list[Replaced]], None], module: ModuleType
     ) -> None:
-        made: list[Replaced] = []
+        replaced: list[Replaced] = []
         try:
-            watch(module, made)
-        except Exception as error:  # a version that is another than those we know
-            for each in made:
+            watch(module, replaced)
+        except Exception as error:  # an unknown version
+            for each in replaced:
                 each.restore()
             self._trouble(f"the schedule of {module.__name__} is not seen: {error!r}")
         else:
-            self._replaced += made
+            self._replaced += replaced
             self._watched.append(module.__name__)
 
     def state(self) -> str:
@@ -72,7 +72,7 @@ class PipelineCalls:
         return "waiting: no schedule of a pipeline has been imported"
 
     def detach(self) -> None:
-        """Put back what was there, and wait no longer."""
+        """Restore the originals, and wait no longer."""
         while self._waiting:
             self._waiting.pop().cancel()
         while self._replaced:
@@ -80,9 +80,9 @@ class PipelineCalls:
         self._watched.clear()
 
 
-def _jobs(tell: Tell) -> Around:
+def _jobs(jobs_of: JobsOf) -> Around:
     def around(args: tuple[Any, ...], keywords: dict[str, Any]) -> AbstractContextManager[Any]:
-        spans = [_span(*told) for told in tell(args, keywords)]
+        spans = [_span(*job) for job in jobs_of(args, keywords)]
         if len(spans) < 2:
             return spans[0] if spans else contextlib.nullcontext()
         together = contextlib.ExitStack()
@@ -113,7 +113,7 @@ _SEND_BACK, _RECV_BACK = "send gradients", "recv gradients"
 # -- torch.distributed.pipelining ------------------------------------------------------------------
 
 
-def _of_torch(module: ModuleType, made: list[Replaced]) -> None:
+def _of_torch(module: ModuleType, replaced: list[Replaced]) -> None:
     stage = module._PipelineStageBase
     for method, name, argument in (
         ("forward_one_chunk", "F", "fwd_chunk_id"),
@@ -121,25 +121,25 @@ def _of_torch(module: ModuleType, made: list[Replaced]) -> None:
         ("backward_weight_one_chunk", "W", "bwd_chunk_id"),
     ):
 
-        def tell(
+        def jobs_of(
             args: tuple[Any, ...],
             keywords: dict[str, Any],
             name: str = name,
             argument: str = argument,
-        ) -> list[Told]:
+        ) -> list[Job]:
             return [(name, _argument(args, keywords, 1, argument), args[0].stage_index, None)]
 
         if method != "backward_weight_one_chunk" or method in vars(stage):  # since torch 2.5
-            made.append(Replaced(stage, method, _jobs(tell)))
+            replaced.append(Replaced(stage, method, _jobs(jobs_of)))
     if "_batch_p2p" in vars(module) and "_wait_batch_p2p" in vars(module):
-        _between_stages(module, stage, made)
+        _between_stages(module, stage, replaced)
 
 
-def _between_stages(module: ModuleType, stage: type, made: list[Replaced]) -> None:
-    """A stage makes the operations of a microbatch; a schedule starts some, and waits for them."""
-    operations: WeakKeyDictionary[Any, Told] = WeakKeyDictionary()
+def _between_stages(module: ModuleType, stage: type, replaced: list[Replaced]) -> None:
+    """A stage creates the operations of a microbatch; a schedule starts some and waits for them."""
+    operations: WeakKeyDictionary[Any, Job] = WeakKeyDictionary()
     #: By the list of what is to be waited for.
-    started: dict[int, list[Told]] = {}
+    started: dict[int, list[Job]] = {}
     for method, name, argument in (
         ("get_fwd_recv_ops", _RECV, "fwd_chunk_id"),
         ("get_fwd_send_ops", _SEND, "fwd_chunk_id"),
@@ -158,25 +158,25 @@ def _between_stages(module: ModuleType, stage: type, made: list[Replaced]) -> No
             for operation in found:
                 operations[operation] = name, microbatch, args[0].stage_index, None
 
-        made.append(Replaced(stage, method, note=remember))
+        replaced.append(Replaced(stage, method, note=remember))
 
     def start(args: tuple[Any, ...], keywords: dict[str, Any], works: list[Any]) -> None:
-        told = [operations.get(each) for each in _argument(args, keywords, 0, "p2p_ops")]
+        jobs = [operations.get(each) for each in _argument(args, keywords, 0, "p2p_ops")]
         if works:
             # Several tensors of a microbatch are one job.
-            started[id(works)] = list(dict.fromkeys(each for each in told if each is not None))
+            started[id(works)] = list(dict.fromkeys(each for each in jobs if each is not None))
 
-    def wait(args: tuple[Any, ...], keywords: dict[str, Any]) -> list[Told]:
+    def wait(args: tuple[Any, ...], keywords: dict[str, Any]) -> list[Job]:
         return started.pop(id(_argument(args, keywords, 0, "work")), [])
 
-    made.append(Replaced(module, "_batch_p2p", note=start))
-    made.append(Replaced(module, "_wait_batch_p2p", _jobs(wait)))
+    replaced.append(Replaced(module, "_batch_p2p", note=start))
+    replaced.append(Replaced(module, "_wait_batch_p2p", _jobs(wait)))
 
 
 # -- Megatron --------------------------------------------------------------------------------------
 
 
-def _of_megatron(module: ModuleType, made: list[Replaced]) -> None:
+def _of_megatron(module: ModuleType, replaced: list[Replaced]) -> None:
     #: Forwards and backwards since the schedule began.
     count: Counter[str] = Counter()
     #: By what a forward or a backward returned, since then: its microbatch and chunk.
@@ -189,7 +189,7 @@ def _of_megatron(module: ModuleType, made: list[Replaced]) -> None:
         except Exception:  # a job that keeps its process groups elsewhere
             return None
 
-    def begin(args: tuple[Any, ...], keywords: dict[str, Any]) -> list[Told]:
+    def begin(args: tuple[Any, ...], keywords: dict[str, Any]) -> list[Job]:
         count.clear()
         returned.clear()
         return []
@@ -199,7 +199,7 @@ def _of_megatron(module: ModuleType, made: list[Replaced]) -> None:
         chunk = place("virtual_pipeline") if chunk is None else chunk
         return keywords.get("current_microbatch"), chunk
 
-    def forward(args: tuple[Any, ...], keywords: dict[str, Any]) -> list[Told]:
+    def forward(args: tuple[Any, ...], keywords: dict[str, Any]) -> list[Job]:
         count["F"] += 1
         microbatch, chunk = numbers(keywords)
         return [("F", microbatch, place("pipeline"), chunk)]
@@ -208,42 +208,42 @@ def _of_megatron(module: ModuleType, made: list[Replaced]) -> None:
         for tensor in _each(result[0] if isinstance(result, tuple) else result):
             returned[id(tensor)] = numbers(keywords)
 
-    def whose(tensors: Any) -> tuple[int | None, int | None]:
+    def microbatch_of(tensors: Any) -> tuple[int | None, int | None]:
         known = (returned[id(each)] for each in _each(tensors) if id(each) in returned)
         return next(known, (None, None))
 
-    def backward(args: tuple[Any, ...], keywords: dict[str, Any]) -> list[Told]:
+    def backward(args: tuple[Any, ...], keywords: dict[str, Any]) -> list[Job]:
         count["B"] += 1
-        # It is told no number, but what the forward of its microbatch returned.
-        microbatch, chunk = whose(_argument(args, keywords, 1, "output_tensor"))
+        # It gets no number, but what the forward of its microbatch returned.
+        microbatch, chunk = microbatch_of(_argument(args, keywords, 1, "output_tensor"))
         return [("B", microbatch, place("pipeline"), chunk)]
 
     def after_backward(args: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> None:
-        which = whose(_argument(args, keywords, 1, "output_tensor"))
+        which = microbatch_of(_argument(args, keywords, 1, "output_tensor"))
         for tensor in _each(result):
             returned[id(tensor)] = which
 
-    def communicate(args: tuple[Any, ...], keywords: dict[str, Any]) -> list[Told]:
-        told: list[Told] = []
+    def communicate(args: tuple[Any, ...], keywords: dict[str, Any]) -> list[Job]:
+        jobs: list[Job] = []
         for name, argument in ((_SEND, "tensor_send_next"), (_SEND_BACK, "tensor_send_prev")):
             tensor = keywords.get(argument)
             if tensor is not None:
-                microbatch, chunk = whose(tensor)
-                told.append((name, microbatch, place("pipeline"), chunk))
+                microbatch, chunk = microbatch_of(tensor)
+                jobs.append((name, microbatch, place("pipeline"), chunk))
         # Of several chunks, it is known later only for which a tensor is.
         one = getattr(args[0], "virtual_pipeline_model_parallel_size", None) is None
         for name, argument, done in ((_RECV, "recv_prev", "F"), (_RECV_BACK, "recv_next", "B")):
             if keywords.get(argument):
-                told.append((name, count[done] if one else None, place("pipeline"), None))
-        return told
+                jobs.append((name, count[done] if one else None, place("pipeline"), None))
+        return jobs
 
-    made.append(Replaced(module, "forward_step", _jobs(forward), after_forward))
-    made.append(Replaced(module, "backward_step", _jobs(backward), after_backward))
+    replaced.append(Replaced(module, "forward_step", _jobs(forward), after_forward))
+    replaced.append(Replaced(module, "backward_step", _jobs(backward), after_backward))
     for name in [each for each in vars(module) if each.startswith("forward_backward_")]:
-        made.append(Replaced(module, name, _jobs(begin)))
+        replaced.append(Replaced(module, name, _jobs(begin)))
     communicator = vars(module).get("P2PCommunicator")  # since Megatron Core 0.14
     if communicator is not None:
-        made.append(Replaced(communicator, "_communicate", _jobs(communicate)))
+        replaced.append(Replaced(communicator, "_communicate", _jobs(communicate)))
 
 
 def _each(tensors: Any) -> list[Any]:
@@ -263,28 +263,28 @@ _INSTRUCTIONS: Final = {
 }
 
 
-def _of_deepspeed(module: ModuleType, made: list[Replaced]) -> None:
+def _of_deepspeed(module: ModuleType, replaced: list[Replaced]) -> None:
     #: Of each engine how often its schedule had an instruction: each comes once a microbatch.
     counts: WeakKeyDictionary[Any, Counter[str]] = WeakKeyDictionary()
 
-    def begin(args: tuple[Any, ...], keywords: dict[str, Any]) -> list[Told]:
+    def begin(args: tuple[Any, ...], keywords: dict[str, Any]) -> list[Job]:
         counts[args[0]] = Counter()
         return []
 
-    made.append(Replaced(module.PipelineEngine, "_exec_schedule", _jobs(begin)))
+    replaced.append(Replaced(module.PipelineEngine, "_exec_schedule", _jobs(begin)))
     instructions = module.PipelineEngine._INSTRUCTION_MAP
     for instruction in list(instructions):
         name = _INSTRUCTIONS.get(getattr(instruction, "__name__", ""))
         if name is None:
             continue
 
-        def tell(args: tuple[Any, ...], keywords: dict[str, Any], name: str = name) -> list[Told]:
+        def jobs_of(args: tuple[Any, ...], keywords: dict[str, Any], name: str = name) -> list[Job]:
             engine = args[0]
             count = counts.setdefault(engine, Counter())
             count[name] += 1
             return [(name, count[name] - 1, engine.stage_id, None)]
 
-        made.append(Replaced(instructions, instruction, _jobs(tell)))
+        replaced.append(Replaced(instructions, instruction, _jobs(jobs_of)))
 
 
 _SCHEDULES: Final[dict[str, Callable[[ModuleType, list[Replaced]], None]]] = {

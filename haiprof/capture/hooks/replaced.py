@@ -1,4 +1,4 @@
-"""A function of somebody else's, replaced by one that does the same and tells us.
+"""A foreign function, replaced by one that does the same and reports its calls.
 
 Tests: tests/capture/hooks/test_install.py.
 """
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 #: Returns what is to be entered around a call with these arguments.
 Around = Callable[[tuple[Any, ...], dict[str, Any]], AbstractContextManager[Any]]
-#: Is told what such a call returned.
+#: Called with the result of such a call.
 Note = Callable[[tuple[Any, ...], dict[str, Any], Any], None]
 
 _NOTHING: Final = contextlib.nullcontext()
@@ -25,7 +25,7 @@ class Replaced:
     def __init__(
         self, owner: Any, name: Any, around: Around | None = None, note: Note | None = None
     ) -> None:
-        """Replace it. What ``around`` and ``note`` raise, the caller does not notice.
+        """Replace it. Exceptions of ``around`` and ``note`` do not reach the caller.
 
         Raises:
             LookupError, TypeError: it is not there, or no function.
@@ -36,7 +36,7 @@ class Replaced:
             raise TypeError(f"{name} is a {type(original).__name__}, and no function")
         self._original: Callable[..., Any] = original
 
-        # Not this object: it would be in a circle, which only the job's garbage collector ends.
+        # Not this object: it would form a cycle, which only the job's garbage collector frees.
         on = [True]
 
         @functools.wraps(original)
@@ -55,7 +55,7 @@ class Replaced:
         self._put(wrapped)
 
     def restore(self) -> None:
-        """Put the original back. Under somebody else's wrapper ours stays and does nothing."""
+        """Restore the original. Inside somebody else's wrapper ours stays and does nothing."""
         self._on.clear()
         there = self._owner if isinstance(self._owner, dict) else vars(self._owner)
         if there.get(self._name) is self._wrapped:

@@ -44,7 +44,7 @@ def with_calls(
     return _rewritten(function, function.__code__, argument, enter, leave, inner)
 
 
-# Kept, because attaching again should cost a job nothing that it notices: the source of torch takes
+# Cached, so that attaching again costs the job nothing noticeable: the source of torch takes
 # ten ms to read and compile.
 @functools.cache
 def _rewritten(
@@ -148,12 +148,12 @@ def _wrap(function: ast.FunctionDef, argument: str) -> None:
     line = function.body[0].lineno
 
     def statement(text: str) -> ast.stmt:
-        made = ast.parse(text).body[0]
-        for node in ast.walk(made):
+        tree = ast.parse(text).body[0]
+        for node in ast.walk(tree):
             if isinstance(node, (ast.expr, ast.stmt)):
                 node.lineno = node.end_lineno = line
                 node.col_offset = node.end_col_offset = 0
-        return made
+        return tree
 
     traced = statement("if torch.compiler.is_dynamo_compiling(): pass")
     assert isinstance(traced, ast.If)

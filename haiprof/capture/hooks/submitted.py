@@ -14,7 +14,7 @@ class SubmittedBytes:
     name = "io"
 
     def attach(self) -> str:
-        """Put ours in place of the functions that submit; return how.
+        """Replace the functions that submit by ours; return how.
 
         Raises:
             OSError: the system does not let us.
@@ -25,5 +25,5 @@ class SubmittedBytes:
         return "on: import slots"
 
     def detach(self) -> None:
-        """Put theirs back."""
+        """Restore them."""
         _core.leave_submitted()

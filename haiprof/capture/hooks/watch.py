@@ -1,4 +1,4 @@
-"""Two ways to be told when a Python function of torch is called and left.
+"""Two ways to observe when a Python function of torch is called and left.
 
 Neither puts a function in torch's way: torch.compile would break the graph at a C function and
 recompile for a replaced one. Where Python has ``sys.monitoring`` (3.12), it reports the calls of a
@@ -30,17 +30,17 @@ class Place:
         kind: "module", "compiled", "optimizer" or "backward".
         function: the function, or the one around it.
         inner: names of the inner function, the newest torch's first; empty: ``function`` itself.
-        made: finds the inner functions that are there already.
+        existing: finds the inner functions that are there already.
     """
 
     kind: str
     function: FunctionType
     inner: tuple[str, ...] = ()
-    made: Callable[[], Iterable[FunctionType]] = tuple
+    existing: Callable[[], Iterable[FunctionType]] = tuple
 
     @property
     def code(self) -> CodeType:
-        """The code whose frames are meant."""
+        """The code whose frames are watched."""
         return (
             inner_code(self.function.__code__, self.inner) if self.inner else self.function.__code__
         )
@@ -63,7 +63,7 @@ class Watcher(Protocol):
         """Report the calls of a place from now on."""
 
     def undo(self) -> None:
-        """Report nothing any more and leave everything as it was."""
+        """Stop reporting and restore everything."""
 
 
 def watcher() -> Watcher:
@@ -121,7 +121,7 @@ class Monitoring:
         )
 
     def undo(self) -> None:
-        """Give the tool id back."""
+        """Release the tool id."""
         self._monitoring.set_events(self._tool, 0)
         for code in self._codes.values():
             self._monitoring.set_local_events(self._tool, code, 0)
@@ -164,7 +164,7 @@ class Rewriting:
         _exchange(place, original, ours)
 
     def undo(self) -> None:
-        """Give the functions their code back."""
+        """Restore the code of the functions."""
         while self._rewritten:
             place, original, ours = self._rewritten.pop()
             _exchange(place, ours, original)
@@ -173,7 +173,7 @@ class Rewriting:
 def _exchange(place: Place, out: CodeType, into: CodeType) -> None:
     if place.inner:
         inner_out, inner_into = inner_code(out, place.inner), inner_code(into, place.inner)
-        for function in place.made():
+        for function in place.existing():
             if function.__code__ is inner_out:
                 function.__code__ = inner_into
     if place.function.__code__ is out:

@@ -9,23 +9,23 @@ from typing import Any
 from haiprof.capture.session.recording import (
     Session,
     active,
-    be_asked_by,
     begin,
+    set_socket_opener,
     start_beside_imports,
     stop,
 )
-from haiprof.capture.stderr import overheard, tell
+from haiprof.capture.stderr import captured_lines, say_once
 
 __all__ = [
     "Session",
     "active",
     "arm",
+    "captured_lines",
     "flush",
-    "overheard",
+    "say_once",
     "start",
     "start_beside_imports",
     "stop",
-    "tell",
 ]
 
 
@@ -66,7 +66,7 @@ def start(
 
     Args:
         log_dir: folder that runs are written to; default ``haiprof-logs``.
-        run: name of the run's folder in it; made up when not given.
+        run: name of the run's folder in it; generated if not given.
         sample_hz: how often the host is sampled, per second; default 1.
         drain_hz: how often the ring is drained, per second; default 4.
         ring_mib: shared memory of this process, MiB; default 16.
@@ -82,7 +82,7 @@ def start(
             default 0.005, 0 for any.
         warmup: seconds before the recording begins; default 0.
         time: seconds after which the recording of each process ends; default 0, with the process.
-        recorders: what is sampled: ``all`` (the default) or names with commas between, of
+        recorders: what is sampled: ``all`` (the default) or comma-separated names, of
             ``basic``, ``gpu``, ``ib``, ``mem``, ``power``, ``io`` and ``trace``.
         basic_interval: seconds between two samples of it; default 0, as ``sample_hz`` says.
         gpu_interval: the same for the GPUs that the job uses.
@@ -95,16 +95,16 @@ def start(
         trace_seconds: its length in seconds; default 0, any.
         trace_warmup: steps before it, seconds where only those are its length; default 5.
         trace_mib: memory that its events may take, MiB; default 128.
-        trace_with: names with commas between of what it holds beside operators; default
+        trace_with: comma-separated contents beside operators; default
             ``shapes,stacks,memory,modules``; there is ``callstacks``, too.
-        trace_ranks: ranks that make deep traces, with commas between, as in ``0,3,8-15``; default
+        trace_ranks: ranks that make deep traces, comma-separated, as in ``0,3,8-15``; default
             all.
         flops: count the floating-point operations of one step of rank 0, for MFU; that step takes
             several times as long; default false. See :func:`haiprof.model` for another way.
-        peak_flops: what each GPU could do at most, FLOP/s; default 0, what its maker says.
+        peak_flops: peak of each GPU, FLOP/s; default 0, the vendor's figure.
 
     Returns:
-        The session. It records nothing, and stderr says why, when something is in the way.
+        The session. If there is a problem it records nothing, and stderr says why.
     """
     return begin(dict(locals()), lazily=False)
 
@@ -121,7 +121,7 @@ def _answer(request: str, arguments: dict[str, Any]) -> dict[str, Any]:
     return requests.answer(request, arguments)
 
 
-be_asked_by(_open_socket)
+set_socket_opener(_open_socket)
 
 
 def arm() -> Session:
@@ -130,7 +130,7 @@ def arm() -> Session:
 
 
 def flush(timeout: float = 10.0) -> list[Path]:
-    """Bring everything recorded so far to disk and return this process's Arrow files.
+    """Write everything recorded so far to disk and return this process's Arrow files.
 
     Args:
         timeout: how long to wait for the recorder, s.

@@ -1,7 +1,7 @@
-"""What the job itself knows of its end: exceptions that nothing caught.
+"""What the job itself knows about its end: uncaught exceptions.
 
-They are recorded before whatever shows them is called, and nothing is shown or changed here. A hook
-that the job puts in place of ours has its way: Python keeps the exception until the end anyway.
+They are recorded before whatever prints them is called, and nothing is printed or changed here. A
+hook that the job puts in place of ours wins: Python keeps the exception until the end anyway.
 
 Tests: tests/cli/test_ended.py.
 """
@@ -24,10 +24,10 @@ _FRAMES: Final = 8
 #: Frames of a traceback, and causes of an exception, that are looked at.
 _DEEPEST: Final = 10_000
 _CAUSES: Final = 16
-#: Exceptions that are recorded at most: some programs show many, and go on.
+#: At most this many exceptions are recorded: some programs print many and continue.
 _MOST: Final = 20
 
-#: Is given the text of an exception, its attributes as JSON, and whether that is worth a ring.
+#: Called with the text of an exception, its attributes as JSON, and whether it is worth a ring.
 Report = Callable[[str, str, bool], None]
 _report: Report | None = None
 _recorded = 0
@@ -38,7 +38,7 @@ _previous_of_threads: Callable[..., Any] | None = None
 
 
 def install(report: Report) -> None:
-    """Record exceptions from now on. Again: through another ``report``."""
+    """Record exceptions from now on; another call replaces ``report``."""
     global _report, _previous, _previous_of_threads
     if _report is None:
         if callable(sys.excepthook):
@@ -49,7 +49,7 @@ def install(report: Report) -> None:
 
 
 def uninstall() -> None:
-    """Record no more. A hook that the job has put around ours stays, and ours below it is idle."""
+    """Stop recording. If the job has wrapped our hook, the hook stays but does nothing."""
     global _report
     _report = None
     if sys.excepthook is _hook and _previous is not None:
@@ -59,15 +59,15 @@ def uninstall() -> None:
 
 
 def at_exit() -> None:
-    """Record, as Python ends, the exception that ended it if no hook of ours has seen it."""
-    # A prompt keeps the newest of its exceptions there, too, and ends otherwise.
+    """As Python ends, record the exception that ended it unless a hook of ours has."""
+    # An interactive prompt keeps its newest exception there, too, but ends otherwise.
     error = getattr(sys, "last_value", None)
     if isinstance(error, BaseException) and not hasattr(sys, "ps1") and id(error) != _newest:
         _record(error, ends=True)
 
 
 def at_end_of_worker() -> None:
-    """Record what ends a child of multiprocessing, which shows it without any hook."""
+    """Record what ends a child of multiprocessing, which prints it without any hook."""
     error = sys.exc_info()[1]
     if isinstance(error, SystemExit):
         # torch.multiprocessing hands the exception to the parent, and exits.
@@ -86,12 +86,12 @@ def _hook(kind: type[BaseException], error: BaseException, where: TracebackType 
     return sys.__excepthook__(kind, error, where) if before is None else before(kind, error, where)
 
 
-def _hook_of_threads(told: threading.ExceptHookArgs) -> Any:
-    error = told.exc_value
+def _hook_of_threads(arguments: threading.ExceptHookArgs) -> Any:
+    error = arguments.exc_value
     if error is not None and not isinstance(error, SystemExit) and _recorded < _MOST:
-        _record(error, ends=False, thread=told.thread)
+        _record(error, ends=False, thread=arguments.thread)
     before = _previous_of_threads
-    return threading.__excepthook__(told) if before is None else before(told)
+    return threading.__excepthook__(arguments) if before is None else before(arguments)
 
 
 def _record(
@@ -101,7 +101,7 @@ def _record(
     where: TracebackType | None = None,
     thread: threading.Thread | None = None,
 ) -> None:
-    """Record an exception; whatever goes wrong with it is not the job's affair."""
+    """Record an exception; failures here must not reach the job."""
     global _recorded, _newest
     report = _report
     if report is None:
@@ -111,7 +111,7 @@ def _record(
         _newest = id(error)
     with contextlib.suppress(BaseException):
         if isinstance(error, KeyboardInterrupt):
-            # Python forgets that it is to end by SIGINT where anything is imported or evaluated.
+            # Importing or evaluating anything makes Python forget to end by SIGINT.
             report(_name(type(error)), "{}", False)
             return
         import json
@@ -148,7 +148,7 @@ def _message(error: BaseException) -> str:
 
 
 def _clean(text: str) -> str:
-    """Make it text that can be encoded."""
+    """Return text that can be encoded."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 

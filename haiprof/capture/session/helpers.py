@@ -1,4 +1,4 @@
-"""Which processes are somebody's helper, and whose ring counts what those submit.
+"""Decides which processes are helpers, and in whose ring their submissions count.
 
 Tests: tests/capture/session/test_session.py.
 """
@@ -48,7 +48,7 @@ def join_process_above() -> None:
 
 
 def _rings_of(pid: int) -> Iterator[Path]:
-    """Yield the rings of a process of this user; what another user put in their place is none."""
+    """Yield the rings of a process of this user; not those that another user put in their place."""
     for root in ring_roots():
         for name in filter(of_this_namespace, root.names()):
             with contextlib.suppress(OSError):
@@ -70,7 +70,7 @@ def is_dataloader_worker() -> bool:
 def at_end_of_worker(then: Callable[[], None]) -> None:
     """Call ``then`` at the end of this process if it is a child of multiprocessing.
 
-    Such a child handles an exception by itself and may leave by ``os._exit``: neither a hook nor
+    Such a child handles an exception on its own and may leave by ``os._exit``: neither a hook nor
     ``atexit`` sees that. ``then`` is called while the exception is being handled.
     """
     processes, util = imported("multiprocessing.process"), imported("multiprocessing.util")
@@ -86,20 +86,20 @@ def is_first_of_rank(run_dir: Path, error: str) -> bool:
 
     Args:
         run_dir: folder of the run.
-        error: what ends it, as in ``RuntimeError: no``: a launcher tells of its ranks' ends by one.
+        error: what ends it, as in ``RuntimeError: no``: launchers report their ranks' ends by some.
     """
     place = placement()
     if error.startswith(_OF_LAUNCHERS):
         return False
-    # One that has no rank and whose children have recorded has launched them in a way of its own.
+    # Without a rank, but with children that have recorded, it is a launcher of its own kind.
     if not place.launched and (run_dir / f"{node_name()}#{place.rank}").exists():
         return False
     try:
-        told = Path(f"/proc/{os.getppid()}/environ").read_bytes().split(b"\0")
+        environment = Path(f"/proc/{os.getppid()}/environ").read_bytes().split(b"\0")
     except OSError:
         return False
-    above = dict(os.fsdecode(one).partition("=")[::2] for one in told)
-    # It has handed down what makes its children ranks of this run, or helpers of one.
+    above = dict(os.fsdecode(one).partition("=")[::2] for one in environment)
+    # If equal, the parent is itself a rank of this run, or a helper of one.
     return (placement(above)[:4], above.get(ENABLED_VARIABLE)) != (
         place[:4],
         os.environ.get(ENABLED_VARIABLE),

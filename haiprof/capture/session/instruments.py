@@ -1,4 +1,4 @@
-"""What a recording attaches to torch, Python and the GPU, and takes off again.
+"""Attaches a recording to torch, Python and the GPU, and detaches it.
 
 Tests: tests/capture/session/test_session.py.
 """
@@ -10,7 +10,7 @@ from typing import Final
 
 from haiprof import _core
 from haiprof.capture.after_import import imported
-from haiprof.capture.stderr import tell
+from haiprof.capture.stderr import say_once
 from haiprof.common.launcher import placement
 from haiprof.options import Options
 
@@ -19,14 +19,16 @@ _KERNELS_SECONDS: Final = 1.0
 
 
 def install(options: Options) -> None:
-    """Attach what these options ask for. What cannot be attached is told."""
+    """Attach what these options ask for. Failures are reported."""
     try:
         if options.hooks:
             from haiprof.capture import hooks
 
             hooks.install(report)
-    except Exception as error:  # a torch that we do not know
-        tell(f"steps and phases cannot be detected automatically: {error!r}; use haiprof.step()")
+    except Exception as error:  # an unknown torch
+        say_once(
+            f"steps and phases cannot be detected automatically: {error!r}; use haiprof.step()"
+        )
     install_kernels(options)
     if options.traces:
         from haiprof.capture import trace as deep_trace
@@ -55,7 +57,7 @@ def stop_kernels() -> None:
 
 
 def leave() -> None:
-    """Take the hooks off again, but for those on the GPU, whose last records need the ring."""
+    """Detach the hooks, except those on the GPU, whose last records need the ring."""
     with contextlib.suppress(Exception):
         hooks = imported("haiprof.capture.hooks")
         if hooks is not None:
@@ -73,16 +75,16 @@ def finish_trace(why: str, seconds: float) -> None:
 
 
 def report(kind: str, text: str) -> None:
-    """Record what became of it as an event, if a ring is open."""
+    """Record an event, if a ring is open."""
     with contextlib.suppress(Exception):
         _core.event(kind, text)
 
 
-def say_what_is_known() -> None:
+def report_what_is_known() -> None:
     """Report what was found before there was a ring."""
     hooks = imported("haiprof.capture.hooks")
     if hooks is not None:
         hooks.report_kept()
     workload = imported("haiprof.capture.model")
     if workload is not None:
-        workload.say_again()
+        workload.report_known()

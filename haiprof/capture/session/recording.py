@@ -1,7 +1,7 @@
-"""The life of this process's recording: it begins, is forked, ends with the job or before it.
+"""The lifecycle of this process's recording: it begins, is forked, ends with the job or earlier.
 
-Nothing here may raise into the job, block it or end it: whatever fails is told once on stderr and
-the job goes on, unprofiled if need be.
+Nothing here may raise into the job, block it or end it: failures are reported once on stderr and
+the job continues, unprofiled if need be.
 
 Tests: tests/capture/session/test_session.py.
 """
@@ -28,8 +28,8 @@ from haiprof.capture.session.helpers import (
     join_process_above,
 )
 from haiprof.capture.session.ring import JobRing
-from haiprof.capture.stderr import tell
-from haiprof.capture.where import tell_where
+from haiprof.capture.stderr import say_once
+from haiprof.capture.where import set_session_finder
 from haiprof.capture.yielding import rest
 from haiprof.common import threads
 from haiprof.common.launcher import Placement, placement
@@ -63,7 +63,7 @@ class Session:
 
     @property
     def options(self) -> Options:
-        """The options that hold now."""
+        """The current options."""
         return self._ring.options
 
     @property
@@ -73,7 +73,7 @@ class Session:
 
     @property
     def run_dir(self) -> Path:
-        """The folder of the run, absolute once it is there."""
+        """The folder of the run; absolute once it exists."""
         return self._ring.run_dir
 
     @property
@@ -103,11 +103,11 @@ class Session:
 
     @property
     def place(self) -> Placement:
-        """What the launcher says of this process."""
+        """What the launcher says about this process."""
         return self._place
 
     def end_after(self, seconds: float) -> None:
-        """End it so many seconds from now, or from its beginning; 0: with the process."""
+        """End it ``seconds`` from now, or from its beginning; 0: with the process."""
         with _lock:
             self._ring.options = self.options._replace(time=seconds)
             if not self.recording:
@@ -126,15 +126,15 @@ class Session:
                 instruments.install_kernels(self.options)
 
     def change_pace(self, **changed: Any) -> None:
-        """Have the recorder read and drain as often as these options say, for the whole run.
+        """Make the recorder read and drain at these rates, for the whole run.
 
         Raises:
-            OSError: the recorder cannot be told.
+            OSError: the pace cannot be written.
         """
         with _lock:
             self._ring.options = self.options._replace(**changed)
             if self.recording:
-                self._ring.tell_pace()
+                self._ring.write_pace()
 
     def later(self, when: float, what: Callable[[Session], None]) -> None:
         """Call ``what(self)`` at a time (CLOCK_MONOTONIC, s), on a thread of its own."""
@@ -143,10 +143,10 @@ class Session:
             self._timer = threads.Timer(when - time.monotonic(), lambda: what(self))
         except RuntimeError as error:  # the process may have no more threads
             if not _python_ends(error):
-                tell(f"warmup and time cannot be scheduled: {error}")
+                say_once(f"warmup and time cannot be scheduled: {error}")
 
     def forget_timer(self) -> None:
-        """Do not call what :meth:`later` was given."""
+        """Cancel what :meth:`later` has scheduled."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -161,52 +161,52 @@ class Session:
         self.later(self._begins, begin_between_imports)
 
     def open(self) -> bool:
-        """Make the ring and see to it that the run has a recorder. Tells what is in the way."""
+        """Make the ring and ensure that the run has a recorder. Problems go to stderr."""
         with _lock:
             if self.recording:
                 return True
-            if sys.is_finalizing():  # a thread that is started now never comes to run
-                tell("not recording: this process is already exiting")
+            if sys.is_finalizing():  # a thread that is started now would never run
+                say_once("not recording: this process is already exiting")
                 return False
             if self._ends is not None and time.monotonic() >= self._ends:
                 return False
             try:
                 if not self.run_dir.is_absolute():
-                    self._ring.run_dir = run_dir_for(self.run_dir.parent, self.run, tell)
+                    self._ring.run_dir = run_dir_for(self.run_dir.parent, self.run, say_once)
                 open_run_folder(self.run_dir, sys.orig_argv, self.options)
                 rest()
                 self._ring.open()
             except OSError as error:
-                tell(why_not(error))
+                say_once(why_not(error))
                 return False
             except Exception as error:  # an options object of a newer kind
-                tell(f"not recording: {error!r}. The job continues unprofiled")
+                say_once(f"not recording: {error!r}. The job continues unprofiled")
                 return False
             self.since_ns = self.since_ns or time.time_ns()
             if self.options.time:
                 self._ends = self._ends or time.monotonic() + self.options.time
                 self.later(self._ends, _stop)
             rest()
-            self.see_to_recorder()
+            self.ensure_recorder()
             rest()
-            _be_asked()
+            _open_control_socket()
             rest()
-            instruments.say_what_is_known()
+            instruments.report_what_is_known()
             at_end_of_worker(_at_end_of_worker)
             return True
 
-    def see_to_recorder(self) -> None:
+    def ensure_recorder(self) -> None:
         """Start a recorder when the run has none."""
-        self._ring.see_to_recorder()
+        self._ring.ensure_recorder()
 
     def flush(self, timeout: float = 10.0) -> list[Path]:
-        """Bring everything recorded so far to disk.
+        """Write everything recorded so far to disk.
 
         Args:
             timeout: how long to wait for the recorder, s.
 
         Returns:
-            The Arrow files of this process, complete up to this call; what is there anyway, with a
+            The Arrow files of this process, complete up to this call; or the existing ones, with a
             line on stderr, when the recorder did not manage in time.
         """
         return self._ring.flush(timeout)
@@ -223,27 +223,27 @@ class Session:
         """Stop recording; wait up to ``seconds`` for the recorder to close the files.
 
         Args:
-            seconds: how long; 0: the recorder may take its time.
-            ends: it is the end of the process, too.
+            seconds: how long; 0: do not wait.
+            ends: the process ends, too.
         """
         with _lock:
             if not self._ring.mine:
                 return
             with contextlib.suppress(Exception):
-                _core.phases_finish()  # what it tells may have been timed on a GPU
+                _core.phases_finish()  # what it records may have been timed on a GPU
             instruments.stop_kernels()
             path = self._ring.path
             if path is None:
                 return
             if ends and self.recording:
-                # Where nobody waits for the files the recorder may: for how the process ends.
+                # If nobody waits for the files, the recorder waits to see how the process ends.
                 waits = ", and waits for its files" if seconds else ""
                 instruments.report("goodbye", f"the process ends{waits}")
             _core.close_ring()
         self._ring.wait_closed(path, seconds)
 
     def in_forked_child(self) -> Session:
-        """Return what a child of fork has of it: the same run, a ring of its own to come."""
+        """Return the session of a forked child: the same run, and later a ring of its own."""
         child = Session(self.options, self._place)
         child._ring = JobRing(self.run, self.run_dir, self.options, self._place)
         child._begins, child._ends = self._begins, self._ends
@@ -251,9 +251,9 @@ class Session:
 
 
 def _wait_for_import(name: str) -> None:
-    """Wait for another thread's import of a module: nobody is told of one that has begun."""
+    """Wait for another thread's import of a module: import hooks do not see one under way."""
     if name in sys.modules:
-        with contextlib.suppress(BaseException):  # a torch that is broken is the job's affair
+        with contextlib.suppress(BaseException):  # a broken torch is the job's business
             importlib.import_module(name)
 
 
@@ -279,20 +279,20 @@ def begin(given: dict[str, Any], *, lazily: bool) -> Session:
     with _lock:
         if _active is not None:
             if not lazily:
-                _tell_ignored(given, _active.options)
+                _report_ignored(given, _active.options)
                 if _active.recording:
-                    _active.see_to_recorder()
+                    _active.ensure_recorder()
                 elif not _active.warming_up:
                     _active.open()
             return _active
         options, problems = resolve(given)
         for problem in problems:
-            tell(problem)
+            say_once(problem)
         session = _active = Session(options, placement())
         _register_once()
         exceptions.install(_report_exception)
         if session.warming_up:
-            _be_asked()
+            _open_control_socket()
             session.wait_for_beginning(_record_lazily if lazily else _record)
         elif lazily:
             _record_lazily(session)
@@ -305,7 +305,7 @@ def start_beside_imports(**given: Any) -> tuple[Session, bool]:
     """Begin to record from a thread that is not the program's, which may be importing torch.
 
     Returns:
-        The session, and whether it has begun just now; one that there was is left as it is.
+        The session, and whether it is new; an existing one is left as it is.
     """
     _wait_for_import("torch")
     with _lock:
@@ -318,11 +318,11 @@ def start_beside_imports(**given: Any) -> tuple[Session, bool]:
 
 
 def _record(session: Session) -> None:
-    """Begin to record now. Where that is not possible a later start() may try again."""
+    """Begin to record now. If that fails, a later start() may try again."""
     global _active
     with _lock:
         if _active is not session:
-            return  # it was stopped before its time
+            return  # it was stopped before it began
         if not session.open():
             _active = None
             return
@@ -341,29 +341,29 @@ def _record_lazily(session: Session) -> None:
         instruments.install(session.options)
 
 
-def _be_asked() -> None:
-    """Let others ask what is recorded here; without that it is recorded all the same."""
+def _open_control_socket() -> None:
+    """Open the control socket; recording works without it, too."""
     try:
         if _open_socket is not None:
             _open_socket()
     except Exception as error:
         if not _python_ends(error):
-            tell(f"`haiprof ps` and `haiprof stop` do not reach this process: {error}")
+            say_once(f"`haiprof ps` and `haiprof stop` do not reach this process: {error}")
 
 
 def _python_ends(error: Exception) -> bool:
-    """Whether a thread was refused because Python ends: before 3.13 that has no type of its own."""
+    """Whether a thread was refused because Python ends: before 3.13 that has no own type."""
     return "at interpreter shutdown" in str(error)
 
 
-def _tell_ignored(given: dict[str, Any], used: Options) -> None:
+def _report_ignored(given: dict[str, Any], used: Options) -> None:
     ignored = [
         f"{name}={value!r}"
         for name, value in given.items()
         if value is not None and str(value) != str(getattr(used, name, value))
     ]
     if ignored:
-        tell(
+        say_once(
             f"start({', '.join(ignored)}) ignored: already recording since an earlier start(), "
             f"`haiprof run` or {ENABLED_VARIABLE}; set it there"
         )
@@ -375,7 +375,7 @@ def _report_exception(text: str, attributes: str, worth: bool) -> None:
     if session is None or is_dataloader_worker():
         return
     if not session.recording:
-        # A launcher, or a helper of a rank, that fails is none of the job's processes.
+        # A failing launcher or helper of a rank is not one of the job's processes.
         if not worth or session.warming_up or not is_first_of_rank(session.run_dir, text):
             return
         session.open()
@@ -416,8 +416,8 @@ def _register_once() -> None:
 def _at_exit() -> None:
     session = _active
     if session is not None:
-        # With the first process of a pid namespace the kernel ends all others, the recorder too;
-        # and SLURM what a step or a batch script leaves in its control group.
+        # When the first process of a pid namespace ends, the kernel kills all others, the recorder
+        # too; SLURM kills what a step or a batch script leaves in its control group.
         last = 1 in (os.getpid(), os.getppid()) or "SLURM_JOB_ID" in os.environ
         instruments.finish_trace("the job ended", _STOP_SECONDS)
         with contextlib.suppress(Exception):
@@ -433,7 +433,8 @@ def _at_exit() -> None:
 def _after_fork() -> None:
     """Give the child no ring until it records something itself."""
     global _active, _lock
-    _lock = threads.reentrant_lock()  # the parent's may have been held by a thread that is not here
+    # The parent's may have been locked by a thread that is not here.
+    _lock = threads.reentrant_lock()
     session = _active
     if session is None:
         return
@@ -470,10 +471,10 @@ def active() -> Session | None:
     return _active
 
 
-def be_asked_by(open_socket: Callable[[], None]) -> None:
-    """Name what opens the socket on which this process is asked: who answers knows the session."""
+def set_socket_opener(open_socket: Callable[[], None]) -> None:
+    """Set what opens the control socket, whose request handlers import this module."""
     global _open_socket
     _open_socket = open_socket
 
 
-tell_where(active)
+set_session_finder(active)

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from haiprof import _core
-from haiprof.capture.stderr import tell
+from haiprof.capture.stderr import say_once
 from haiprof.common.launcher import Placement
 from haiprof.common.owned_files import Folder
 from haiprof.common.places import (
@@ -38,7 +38,7 @@ class JobRing:
     def __init__(self, run: str, run_dir: Path, options: Options, place: Placement) -> None:
         """Nothing is touched yet."""
         self.run, self.run_dir, self.dir = run, run_dir, ring_dir(run_dir)
-        #: Those that hold now; a change is for the next ring or recorder.
+        #: The current ones; a change is for the next ring or recorder.
         self.options = options
         #: The file; None until there is one.
         self.path: Path | None = None
@@ -62,7 +62,7 @@ class JobRing:
         Raises:
             OSError: it cannot be made.
         """
-        in_ring_dir(self.run_dir, self._open_in, tell)
+        in_ring_dir(self.run_dir, self._open_in, say_once)
 
     def _open_in(self, folder: Path) -> None:
         self.dir = folder
@@ -85,7 +85,7 @@ class JobRing:
                 )
             except (FileExistsError, FileNotFoundError):
                 # An earlier ring of this process or of one that had its pid; or the last recorder
-                # was just leaving and took the folder with it.
+                # was just leaving and removed the folder.
                 continue
             self.path = path
             self._pid = os.getpid()
@@ -97,13 +97,13 @@ class JobRing:
         require_room(self.dir, _core.MIN_RING_BYTES)
         room = room_for_ring(self.dir, wanted)
         if room < wanted:
-            tell(
+            say_once(
                 f"{self.dir} has {room >> 19} MiB left, so the ring takes {room >> 20} MiB "
                 f"instead of {self.options.ring_mib}; a larger /dev/shm makes losses less likely"
             )
         return room
 
-    def see_to_recorder(self, *, closed: bool = False) -> None:
+    def ensure_recorder(self, *, closed: bool = False) -> None:
         """Start a recorder when the run has none.
 
         Args:
@@ -119,34 +119,34 @@ class JobRing:
                 ring_doorbell(self.dir)
         except OSError as error:
             if closed and self.path is not None and not self.path.exists():
-                return  # the last one has written everything, and took the folder with it
-            tell(
+                return  # the last one has written everything and removed the folder
+            say_once(
                 f"no recorder could be started ({error}); records stay in {self.path} until "
                 "`haiprof recover` writes them"
             )
 
-    def tell_pace(self) -> None:
-        """Have the recorder, and its successors, read and drain as often as the options say.
+    def write_pace(self) -> None:
+        """Make the recorder and its successors read and drain at the rates in the options.
 
         Raises:
-            OSError: the recorder cannot be told.
+            OSError: the pace cannot be written.
         """
         import json
 
-        told = {"intervals": self.options.intervals(), "drain_hz": self.options.drain_hz}
-        # For its successors, too, whichever rank starts them.
+        pace = {"intervals": self.options.intervals(), "drain_hz": self.options.drain_hz}
+        # A file, for successors too, whichever rank starts them.
         with open_rings(self.dir).replacing(PACE_NAME, f"{PACE_NAME}.{os.getpid()}") as file:
-            file.write(json.dumps(told).encode())
-        self.see_to_recorder()
+            file.write(json.dumps(pace).encode())
+        self.ensure_recorder()
 
     def flush(self, timeout: float = 10.0) -> list[Path]:
-        """Bring everything recorded so far to disk.
+        """Write everything recorded so far to disk.
 
         Args:
             timeout: how long to wait for the recorder, s.
 
         Returns:
-            The Arrow files of this process, complete up to this call; what is there anyway, with a
+            The Arrow files of this process, complete up to this call; or the existing ones, with a
             line on stderr, when the recorder did not manage in time.
         """
         if not self.kept:
@@ -156,13 +156,13 @@ class JobRing:
         error: int | None = None
         until = time.monotonic() + timeout
         while error is None and (left := until - time.monotonic()) > 0:
-            # Looked at again while waiting: a recorder that was just killed still holds its lock.
-            self.see_to_recorder()
+            # Checked again while waiting: a recorder that was just killed still has its lock.
+            self.ensure_recorder()
             error = _core.wait_flushed(ticket, min(left, 1.0))
         if error is None:
-            tell(f"the recorder did not flush within {timeout:g} s; see {self.dir}")
+            say_once(f"the recorder did not flush within {timeout:g} s; see {self.dir}")
         elif error != 0:
-            tell(f"flush: {self.run_dir}: {os.strerror(error)}; free some room there")
+            say_once(f"flush: {self.run_dir}: {os.strerror(error)}; free some room there")
         return self.files()
 
     def files(self) -> list[Path]:
@@ -190,8 +190,8 @@ class JobRing:
         until = time.monotonic() + seconds
         look = 0.0
         while seconds > 0 and path.exists() and (now := time.monotonic()) < until:
-            # Once a second: a recorder that cannot run here must not be started in a circle.
+            # Once a second: a recorder that cannot run here must not be started in a tight loop.
             if now >= look:
                 look = now + 1.0
-                self.see_to_recorder(closed=True)
+                self.ensure_recorder(closed=True)
             time.sleep(0.005)

@@ -1,1 +1,1 @@
-"""The job's end of the control socket: who asks from outside is answered here."""
+"""The job's end of the control socket: answers requests from outside."""

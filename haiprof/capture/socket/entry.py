@@ -1,4 +1,4 @@
-"""What runs first and last of haiprof in a process that it was brought into."""
+"""The first and last code of haiprof that runs in a process that it was injected into."""
 
 from __future__ import annotations
 
@@ -7,65 +7,65 @@ from pathlib import Path
 from typing import Any, Final
 
 from haiprof.capture.bundle import bundled
-from haiprof.capture.yielding import gently
+from haiprof.capture.yielding import yielding
 
-#: What is answered to who wants to record this process: that began, or another recording goes on.
+#: Answers to an attach: the recording began, or another one is under way.
 BEGAN: Final = "ok"
 RECORDED: Final = "recorded"
-#: Bytes that are kept free for the answer.
+#: Bytes that are reserved for the answer.
 ANSWER_BYTES: Final = 4096
 
 
 def begin(
-    given: dict[str, Any], told: str, python: tuple[str, list[str]] | None, modules: str = ""
+    options: dict[str, Any], answer: str, python: tuple[str, list[str]] | None, modules: str = ""
 ) -> None:
     """Begin to record, on a thread of its own. Never raises.
 
     Args:
-        given: options, as of ``haiprof.start``.
-        told: the file in which whoever attached waits for ``BEGAN``, ``RECORDED`` or what is in the
-            way. It goes when nobody waits any more: nothing is recorded then.
-        python: of who brought haiprof here, as for ``haiprof.recorder.launch.brought_by``; None:
-            this Python has its own.
-        modules: a file with what is to be imported (:mod:`haiprof.capture.bundle`); empty: each
-            module is read from its own.
+        options: options, as of ``haiprof.start``.
+        answer: the file in which the injector waits for ``BEGAN``, ``RECORDED`` or an error. It is
+            removed when nobody waits any more: nothing is recorded then.
+        python: the injector's, for ``haiprof.recorder.launch.use_python_of_injector``; None: this
+            Python has its own.
+        modules: a bundle of the modules (:mod:`haiprof.capture.bundle`); empty: each module is
+            read from its own file.
     """
     try:
-        with gently(), bundled(modules):
+        with yielding(), bundled(modules):
             if python is not None:
                 from haiprof.recorder import launch
 
-                launch.brought_by(*python)
-            line = _begun(given, told)
+                launch.use_python_of_injector(*python)
+            line = _begun(options, answer)
     except BaseException as error:
         line = f"{type(error).__name__}: {error}"
-    if not _tell(told, line) and line == BEGAN:
+    if not _write_answer(answer, line) and line == BEGAN:
         with contextlib.suppress(BaseException):
             _leave()
 
 
-def end(told: str) -> None:
-    """End the recording and leave, where the socket cannot be asked to. Never raises.
+def end(answer: str) -> None:
+    """End the recording and leave, if the socket cannot be used for that. Never raises.
 
     Args:
-        told: the file in which whoever attached waits for ``ok`` or for what is in the way.
+        answer: the file in which the injector waits for ``ok`` or an error.
     """
     try:
         _leave()
         line = "ok"
     except BaseException as error:
         line = f"{type(error).__name__}: {error}"
-    _tell(told, line)
+    _write_answer(answer, line)
 
 
-def _begun(given: dict[str, Any], told: str) -> str:
+def _begun(options: dict[str, Any], answer: str) -> str:
     from haiprof.capture.session import recording
-    from haiprof.capture.stderr import overheard
+    from haiprof.capture.stderr import captured_lines
 
-    if not Path(told).exists():  # importing took too long
+    if not Path(answer).exists():  # importing took too long
         return ""
-    with overheard() as lines:
-        active, began = recording.start_beside_imports(**given)
+    with captured_lines() as lines:
+        active, began = recording.start_beside_imports(**options)
         if not active.recording and not active.warming_up and not began:
             active.open()
     if not active.recording and not active.warming_up:
@@ -86,11 +86,11 @@ def _leave() -> None:
     server.close_socket()
 
 
-def _tell(told: str, line: str) -> bool:
+def _write_answer(answer: str, line: str) -> bool:
     """Answer; False: nobody waits for it any more."""
     try:
-        # Not made anew, nor emptied: the room that is kept for it may be the last on the disk.
-        with Path(told).open("r+", encoding="utf-8") as file:
+        # Neither created nor truncated: its reserved space may be the last on the disk.
+        with Path(answer).open("r+", encoding="utf-8") as file:
             file.write(line[: ANSWER_BYTES // 4])
     except FileNotFoundError:
         return False

@@ -1,4 +1,4 @@
-"""What a process does when it is asked. Runs on the thread of the socket."""
+"""Handles the requests of the control socket, on its thread."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from haiprof import __version__, _core
 from haiprof.capture.after_import import imported
 from haiprof.capture.session import recording
 from haiprof.capture.socket import server
-from haiprof.capture.stderr import overheard
+from haiprof.capture.stderr import captured_lines
 from haiprof.common.places import node_name
 from haiprof.common.protocol import Refused
 from haiprof.options import HOST_RECORDERS, OPTIONS, Options
 from haiprof.recorder.election import recorder_pid
 
-#: What `set` changes; each of the others says why it cannot.
+#: The options that `set` can change.
 _OF_KERNELS: Final = ("kernels", "kernels_period", "graphs", "budget")
 _OF_PACE: Final = ("sample_hz", "drain_hz", *(f"{name}_interval" for name in HOST_RECORDERS))
 CHANGEABLE: Final = ("time", *_OF_KERNELS, *_OF_PACE)
@@ -37,15 +37,15 @@ _FLUSH_SECONDS: Final = 10.0
 
 
 def answer(request: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Do what is asked, and return what there is to say of it (docs/control.md).
+    """Carry out a request, and return its result (docs/control.md).
 
     Raises:
         Refused: there is no such request, or the process cannot or must not do it now.
     """
-    asked = _REQUESTS.get(request)
-    if asked is None:
+    handler = _REQUESTS.get(request)
+    if handler is None:
         raise Refused(f"there is no request {request!r:.80}; there are {', '.join(_REQUESTS)}")
-    return asked(arguments)
+    return handler(arguments)
 
 
 # -- the requests ---------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ def answer(request: str, arguments: dict[str, Any]) -> dict[str, Any]:
 def _status(arguments: Mapping[str, Any]) -> dict[str, Any]:
     _known(arguments, ())
     active = recording.active()
-    told: dict[str, Any] = {
+    status: dict[str, Any] = {
         "state": _state(active),
         "pid": os.getpid(),
         "uid": os.getuid(),
@@ -67,10 +67,10 @@ def _status(arguments: Mapping[str, Any]) -> dict[str, Any]:
         "brought": "haiprof.capture.socket.entry" in sys.modules,
     }
     if active is None:
-        return told
+        return status
     place = active.place
     folder = active.folder() if active.recording else None
-    return told | {
+    return status | {
         "rank": place.rank,
         "local_rank": place.local_rank,
         "world_size": place.world_size,
@@ -94,7 +94,7 @@ def _start(arguments: Mapping[str, Any]) -> dict[str, Any]:
     active = recording.active()
     waited = _state(active) == "armed"
     new = False
-    with overheard() as lines:
+    with captured_lines() as lines:
         if active is None:
             active, new = recording.start_beside_imports(**given)
         ignored = [] if new else _start_of_active(active, given)
@@ -104,7 +104,7 @@ def _start(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _start_of_active(active: recording.Session, given: Mapping[str, Any]) -> list[str]:
-    """Change the recording that there is as asked; return which options that leaves as they are."""
+    """Change the existing recording as requested; return the options that cannot be applied."""
     if "time" in given:
         active.end_after(given["time"])
     if not active.recording and not active.warming_up:
@@ -147,7 +147,7 @@ def _flush(arguments: Mapping[str, Any]) -> dict[str, Any]:
     active = recording.active()
     if active is None or not active.recording:
         raise Refused("nothing is recorded here, so there is nothing to flush")
-    with overheard() as lines:
+    with captured_lines() as lines:
         files = active.flush(float(seconds))
     if lines:
         raise Refused(lines[-1])
@@ -178,8 +178,8 @@ def _set(arguments: Mapping[str, Any]) -> dict[str, Any]:
     fixed = [name for name in given if name not in CHANGEABLE]
     if fixed:
         raise Refused(
-            f"{', '.join(fixed)} cannot change while it is recorded: stop, and start with it; what "
-            f"can is {', '.join(CHANGEABLE)}"
+            f"{', '.join(fixed)} cannot change during a recording: stop, and start with it; "
+            f"changeable are {', '.join(CHANGEABLE)}"
         )
     if "time" in given:
         active.end_after(given["time"])
@@ -219,7 +219,7 @@ def _known(arguments: Mapping[str, Any], names: tuple[str, ...]) -> None:
 
 
 def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options that can be used; a start in the program would take defaults for others."""
+    """Check options strictly; a start in the program would use defaults for invalid ones."""
     _known(given, tuple(OPTIONS))
     for name, value in given.items():
         wrong = OPTIONS[name].check(value)
@@ -234,12 +234,12 @@ def _begin_trace(active: recording.Session, given: Mapping[str, Any]) -> bool:
     from haiprof.capture.trace.plan import plan_of
 
     length = {"trace_steps": 0, "trace_seconds": 0.0, "trace_warmup": 0.0}
-    asked: Options = active.options._replace(**(length | {"time": 0.0} | dict(given)))
-    if not asked.traces_rank(active.place.rank):
-        raise Refused(f"rank {active.place.rank} is none of trace_ranks ({asked.trace_ranks})")
+    options: Options = active.options._replace(**(length | {"time": 0.0} | dict(given)))
+    if not options.traces_rank(active.place.rank):
+        raise Refused(f"rank {active.place.rank} is not in trace_ranks ({options.trace_ranks})")
     before = deep_trace.current()
     live = before is not None and before.live
-    deep_trace.trace_training(plan_of(asked))
+    deep_trace.trace_training(plan_of(options))
     return not live
 
 

@@ -1,8 +1,8 @@
-"""In the job: one Unix socket for each process, and one thread that waits at it.
+"""In the job: one Unix socket for each process, and one thread that serves it.
 
 The thread sleeps in accept() and costs nothing while nobody asks. Connections are served one after
-the other, each with a short deadline, so that those who say nothing, or come by the thousand, cost
-the others time and the job nothing. Nothing here raises into the job.
+the other, each with a short deadline, so that clients that send nothing, or come by the thousand,
+delay the others but not the job. Nothing here raises into the job.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _JOIN_SECONDS: Final = 0.2
 
 _CREDENTIALS: Final = struct.Struct("3i")
 
-#: Not those of gevent, which would have our thread run a loop of its.
+#: Not those of gevent, which would run a loop of its own on our thread.
 _Socket: Final = threads.own("socket", "socket")
 _poll: Final = threads.own("select", "poll")
 
@@ -50,11 +50,11 @@ _server: Server | None = None
 
 
 def open_socket(answer: Answer) -> None:
-    """Let this process be asked from now on. Idempotent.
+    """Answer requests from now on. Idempotent.
 
     Args:
-        answer: is given a request's name and arguments and returns what can be said in JSON; raises
-            ``protocol.Refused`` where the answer is no.
+        answer: called with a request's name and arguments; returns a result for JSON or raises
+            ``protocol.Refused``.
 
     Raises:
         OSError: the socket cannot be made.
@@ -67,7 +67,7 @@ def open_socket(answer: Answer) -> None:
 
 
 def close_socket() -> None:
-    """Let it be asked no more: the job ends."""
+    """Answer no more requests: the job ends."""
     global _server
     with _lock:
         server, _server = _server, None
@@ -76,7 +76,7 @@ def close_socket() -> None:
 
 
 def close_after_answer() -> None:
-    """Let this process be asked no more once what is asked now is answered."""
+    """Answer no more requests after the current one."""
     global _server
     with _lock:
         server, _server = _server, None
@@ -93,8 +93,8 @@ class Server:
         self._answer = answer
         self._closed = False
         self._closing = threads.lock()
-        self._connection: _Held | None = None
-        self._listener = _Held(_Socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        self._connection: _OwnSocket | None = None
+        self._listener = _OwnSocket(_Socket(socket.AF_UNIX, socket.SOCK_STREAM))
         try:
             self._listen()
             self._thread = threads.Background(self._run)
@@ -119,15 +119,15 @@ class Server:
         listener.bind(str(folder.reached_at() / partial))
         os.chmod(partial, 0o600, dir_fd=folder.fd)
         listener.listen(_WAITING)
-        # Under its name it has always been listened at: one that refuses is a dead process's.
+        # It gets its name only when it listens: one that refuses is a dead process's.
         folder.rename(partial, name)
 
     def _listen_again(self) -> None:
-        """Make the socket that the job has closed anew, with all others that it did not know."""
+        """Replace the socket if the job has closed it, as daemons close all unknown descriptors."""
         with self._closing:
             if not self._closed:
                 self._listener.close()
-                self._listener = _Held(_Socket(socket.AF_UNIX, socket.SOCK_STREAM))
+                self._listener = _OwnSocket(_Socket(socket.AF_UNIX, socket.SOCK_STREAM))
                 try:
                     self._listen()
                 except OSError:
@@ -143,7 +143,7 @@ class Server:
         self._thread.join(_JOIN_SECONDS)
 
     def close_after_answer(self) -> None:
-        """Remove the socket; the thread ends by itself once it has answered."""
+        """Remove the socket; the thread ends on its own after the current answer."""
         with self._closing:
             self._closed = True
             with contextlib.suppress(OSError):
@@ -152,7 +152,7 @@ class Server:
                 self._path.parent.rmdir()
 
     def in_forked_child(self) -> None:
-        """Give back the parent's descriptors: as long as they are open its clients wait."""
+        """Close the parent's descriptors: its clients would wait while they are open."""
         self._listener.close()
         if self._connection is not None:
             self._connection.close()
@@ -163,14 +163,14 @@ class Server:
                 if not self._listener.ours:
                     self._listen_again()
                     continue
-                self._connection = _Held(_accept(self._listener.socket))
+                self._connection = _OwnSocket(_accept(self._listener.socket))
             except OSError as error:
                 if error.errno not in _PASSING:
                     break
                 threads.sleep(_PAUSE)
                 continue
             with contextlib.suppress(Exception):
-                # Who has its answer may ask again at once, and must find a socket.
+                # A client with its answer may ask again at once, and must find a socket.
                 if not self._listener.ours:
                     self._listen_again()
                 self._converse(self._connection)
@@ -180,15 +180,15 @@ class Server:
         if not self._closed:
             self.close_after_answer()
 
-    def _converse(self, held: _Held) -> None:
-        connection = held.socket
+    def _converse(self, own_socket: _OwnSocket) -> None:
+        connection = own_socket.socket
         if _uid_of_peer(connection) not in (0, os.getuid()):
             text = "it is another user's: ask as that user, or as root"
             answer = {"error": "denied", "text": text}
             protocol.send(connection, protocol.encode(answer), time.monotonic() + _PATIENCE)
             return
         try:
-            asked = protocol.receive(connection, time.monotonic() + _PATIENCE)
+            message = protocol.receive(connection, time.monotonic() + _PATIENCE)
         except protocol.OtherVersion as error:
             from haiprof import __version__
 
@@ -197,13 +197,13 @@ class Server:
             answer = {"error": "message", "text": str(error)}
         else:
             if _gone(connection):
-                return  # it has told its user that nothing was done
-            answer = self._answered(asked)
-        if held.ours:
+                return  # the client has already reported that nothing was done
+            answer = self._answered(message)
+        if own_socket.ours:
             protocol.send(connection, protocol.encode(answer), time.monotonic() + _PATIENCE)
 
-    def _answered(self, asked: dict[str, Any]) -> dict[str, Any]:
-        request, arguments = asked.get("request"), asked.get("arguments", {})
+    def _answered(self, message: dict[str, Any]) -> dict[str, Any]:
+        request, arguments = message.get("request"), message.get("arguments", {})
         if not isinstance(request, str) or not isinstance(arguments, dict):
             return {"error": "message", "text": "this is no request"}
         try:
@@ -214,12 +214,12 @@ class Server:
             return {"error": "failed", "text": f"{request}: {error!r}"[:1000]}
 
 
-class _Held:
-    """A socket, and whether its descriptor is still its: a job may close it and get its number."""
+class _OwnSocket:
+    """A socket that notices if the job has closed its descriptor, even if the number is reused."""
 
-    def __init__(self, held: socket.socket) -> None:
-        self.socket = held
-        self._identity = _identity(held.fileno())
+    def __init__(self, own_socket: socket.socket) -> None:
+        self.socket = own_socket
+        self._identity = _identity(own_socket.fileno())
 
     @property
     def ours(self) -> bool:
@@ -235,7 +235,7 @@ class _Held:
 
 
 def _accept(listener: socket.socket) -> socket.socket:
-    # accept() would make one of the class that gevent has put in the place of its own.
+    # accept() would create one of gevent's class.
     descriptor, _ = listener._accept()  # type: ignore[attr-defined]
     return cast(socket.socket, _Socket(fileno=descriptor))
 
@@ -249,8 +249,8 @@ def _identity(descriptor: int) -> tuple[int, int] | None:
 
 
 def _uid_of_peer(connection: socket.socket) -> int:
-    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(told)[1])
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(credentials)[1])
 
 
 def _gone(connection: socket.socket) -> bool:
@@ -261,7 +261,7 @@ def _gone(connection: socket.socket) -> bool:
 
 def _after_fork() -> None:
     global _lock, _server
-    _lock = threads.lock()  # the parent's may have been held by a thread that is not here
+    _lock = threads.lock()  # the parent's may have been locked by a thread that is not here
     server, _server = _server, None
     if server is not None:
         with contextlib.suppress(Exception):

@@ -1,7 +1,7 @@
 """A deep trace of this process: torch.profiler for a few steps, into the run's folder.
 
 Everything here may be called at any time and from any thread, and never raises into the job.
-docs/deep-trace.md tells what is in the file and what it costs.
+docs/deep-trace.md describes the file and its cost.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class DeepTrace:
     """A deep trace that was asked for: a handle, and a context manager that ends it."""
 
     def __init__(self, recording: Recording, *, began_here: bool) -> None:
-        """Stand for ``recording``; only who began it ends it by leaving a ``with`` block."""
+        """Wrap ``recording``; only its beginner ends it by leaving a ``with`` block."""
         self._recording = recording
         self._began_here = began_here
 
@@ -50,7 +50,7 @@ class DeepTrace:
 
     @property
     def live(self) -> bool:
-        """Whether something of it is still to come."""
+        """Whether it is not over yet."""
         return self._recording.live
 
     def wait(self, seconds: float = 60.0) -> Path | None:
@@ -58,7 +58,7 @@ class DeepTrace:
         return self._recording.wait(seconds)
 
     def stop(self) -> None:
-        """End it now with what there is. Idempotent."""
+        """End it now with what has been recorded. Idempotent."""
         with contextlib.suppress(Exception):
             self._recording.stop("it was stopped")
 
@@ -78,7 +78,7 @@ class DeepTrace:
 
 
 def begin_here(plan: Plan) -> DeepTrace:
-    """Begin one of the thread that calls this; a handle of the one that is being made, if any."""
+    """Begin a trace of the calling thread, or return a handle of the current one, if any."""
     global _current
     from haiprof import _core
 
@@ -105,7 +105,7 @@ def trace_training(plan: Plan) -> DeepTrace:
     """Make a deep trace of the thread that trains, as soon as one does; for any other thread.
 
     Returns:
-        A handle; of the one that is being made, where there is one.
+        A handle; of the current trace, if any.
     """
     global _current, _waiting
     with _lock:
@@ -136,7 +136,7 @@ def _torch_imported() -> None:
 
 
 def finish(why: str, seconds: float) -> None:
-    """End what there is and wait for its file; must come before the ring is closed. Never raises.
+    """End the trace, if any, and wait for its file; call before the ring is closed. Never raises.
 
     Args:
         why: for the trace's last event.
@@ -154,7 +154,7 @@ def finish(why: str, seconds: float) -> None:
 
 
 def _after_fork() -> None:
-    """A child has no part in its parent's trace."""
+    """Drop the parent's trace in a child."""
     global _lock, _current
     _lock = threads.lock()
     forked, _current = _current, None

@@ -1,4 +1,4 @@
-"""Where a step of the training loop ends, told on the thread that trains.
+"""Reports where a step of the training loop ends, on the thread that trains.
 
 Tests: tests/capture/trace/test_trace.py.
 """
@@ -13,7 +13,7 @@ from haiprof import _core
 from haiprof.capture import user
 from haiprof.capture.after_import import imported
 
-#: Steps of other optimizers after which the first is taken to have been given up.
+#: After this many steps of other optimizers the first counts as abandoned.
 _GIVEN_UP: Final = 16
 
 
@@ -32,7 +32,7 @@ def in_backward() -> bool:
 class Boundaries:
     """Calls ``ended(number)`` after each step of the first optimizer that steps.
 
-    ``number`` is what haiprof counts the step that begins there as, None where it does not know.
+    ``number`` is haiprof's number of the step that begins there, None if unknown.
     From the first :func:`haiprof.step` on only that counts.
     """
 
@@ -41,7 +41,7 @@ class Boundaries:
 
         Raises:
             AttributeError: this torch (before 2.0) has no hooks for all optimizers; then only
-                haiprof.step() is heard.
+                haiprof.step() is seen.
         """
         self._ended = ended
         self._first: Any = None
@@ -67,7 +67,7 @@ class Boundaries:
         step = _core.current_step()
         self._ended(None if step is None else step + 1)
 
-    # A compiled Optimizer.step is compiled without it.
+    # A compiled Optimizer.step leaves this out.
     _stepped._torchdynamo_disable = True  # type: ignore[attr-defined]
 
     def _marked(self) -> None:
@@ -75,8 +75,8 @@ class Boundaries:
         self._ended(_core.current_step())
 
     def leave(self) -> None:
-        """Take it off torch again. Idempotent."""
-        user.listen_no_more(self._marked)
+        """Detach from torch. Idempotent."""
+        user.stop_listening(self._marked)
         if self._handle is not None:
             self._handle.remove()
             self._handle = None

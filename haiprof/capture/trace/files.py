@@ -1,4 +1,4 @@
-"""The file of a deep trace: saved, checked, compressed, and in its place in one move."""
+"""The file of a deep trace: saved, checked, compressed, and renamed into place."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from haiprof.capture.where import Recorded
-from haiprof.common.claimed_folder import Held
+from haiprof.common.claimed_folder import ClaimedFolder
 from haiprof.common.launcher import placement
 from haiprof.common.places import UNFINISHED_TRACE, node_name
 
@@ -35,14 +35,14 @@ _CUT_NAME: Final = b'"name": "cut step %d"'
 
 
 class TraceFile:
-    """What torch writes, on its way to where it is looked for."""
+    """The file that torch writes, on its way to its final place."""
 
     def __init__(self, session: Recorded, milliseconds: int) -> None:
         """Nothing is written yet. ``milliseconds``: when the trace began, since the epoch."""
         self._session = session
         self._milliseconds = milliseconds
-        #: Beside the folders of processes, and under a name that nobody takes for one.
-        self._unfinished: Held | None = None
+        #: Beside the folders of processes, with a name that cannot be confused with theirs.
+        self._unfinished: ClaimedFolder | None = None
 
     def save(self, profiler: Profiler, at_most: int) -> int:
         """Have torch write it; return its size.
@@ -52,7 +52,7 @@ class TraceFile:
             at_most: bytes that it may become.
 
         Raises:
-            OSError: there is no room for it, or it has no end: torch does not tell.
+            OSError: there is no room for it, or it is truncated: torch does not report that.
         """
         try:
             free = shutil.disk_usage(self._session.run_dir).free
@@ -60,9 +60,9 @@ class TraceFile:
                 raise OSError(
                     errno.ENOSPC, f"{free >> 20} MiB are free, and it may need {at_most >> 20}"
                 )
-            self._unfinished = Held(self._session.run_dir, UNFINISHED_TRACE)
+            self._unfinished = ClaimedFolder(self._session.run_dir, UNFINISHED_TRACE)
             raw = self._unfinished.path / _RAW
-            # Where torch makes none, it is one of 0 bytes.
+            # If torch writes none, it has 0 bytes.
             os.close(os.open(raw, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
             profiler.save(raw)
             size = raw.stat().st_size

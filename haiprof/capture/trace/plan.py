@@ -1,4 +1,4 @@
-"""What a deep trace is to be: how long, after what, with what in it, and how large at most.
+"""The plan of a deep trace: its length, warm-up, contents and size limit.
 
 Tests: tests/capture/trace/test_trace.py.
 """
@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from haiprof.options import OPTIONS, TRACE_CONTENTS, Options
 
-#: How long a deep trace is when nobody says, steps.
+#: Default length of a deep trace, steps.
 _STEPS: Final = 3
 
 
@@ -43,7 +43,7 @@ class Plan(NamedTuple):
 
 
 def plan_of(options: Options) -> Plan:
-    """Return what a run's options ask for.
+    """Return the plan in a run's options.
 
     ``time`` is the length where no other is given: all of what is recorded, so that the recording's
     ``warmup`` is all that passes before.
@@ -66,11 +66,11 @@ def plan_for_call(
     seconds: float | None,
     warmup: float,
     mib: int | None,
-    wanted: dict[str, bool | None],
+    chosen_contents: dict[str, bool | None],
 ) -> Plan:
-    """Return what a call asks for; what it does not say, the options do.
+    """Return the plan of a call; what it does not give comes from the options.
 
-    A value that cannot be used is told in one line and counts as not given.
+    An invalid value is reported in one line and counts as not given.
     """
     given = {"trace_steps": steps, "trace_seconds": seconds, "trace_warmup": warmup}
     given["trace_mib"] = mib
@@ -81,7 +81,7 @@ def plan_for_call(
         length = (checked["trace_steps"] or 0, float(checked["trace_seconds"] or 0.0))
     contents = {
         name for name in TRACE_CONTENTS
-        if (name in base.contents if wanted[name] is None else wanted[name])
+        if (name in base.contents if chosen_contents[name] is None else chosen_contents[name])
     }  # fmt: skip
     return Plan(
         *length, float(checked["trace_warmup"] or 0.0), checked["trace_mib"] or base.mib,
@@ -95,7 +95,7 @@ def _checked(name: str, value: Any) -> Any:
     wrong = OPTIONS[name].check(value)
     if wrong is None:
         return value
-    from haiprof.capture.stderr import tell
+    from haiprof.capture.stderr import say_once
 
-    tell(f"trace({name.removeprefix('trace_')}={value!r}) {wrong}; using the default")
+    say_once(f"trace({name.removeprefix('trace_')}={value!r}) {wrong}; using the default")
     return None

@@ -1,4 +1,4 @@
-"""torch.profiler as a deep trace uses it, and its other users, who are given way.
+"""torch.profiler as a deep trace uses it, and its other users, to which it gives way.
 
 Tests: tests/capture/trace/test_ends.py.
 """
@@ -58,14 +58,14 @@ class Profiler:
         if step is not None:
             step.__exit__(None, None, None)
 
-    def tell(self, what: Mapping[str, Any]) -> None:
-        """Have members in the file's head. Only while it records."""
-        for name, value in what.items():
+    def add_metadata(self, members: Mapping[str, Any]) -> None:
+        """Add members to the file's head. Only while it records."""
+        for name, value in members.items():
             # json.dumps() puts a blank behind the colon: some tools look for `"rank": 0`.
             self._profile.add_metadata_json(name, json.dumps(value))
 
     def knows_its_rank(self) -> bool:
-        """Whether torch tells the rank in the file by itself."""
+        """Whether torch itself writes the rank into the file."""
         distributed = getattr(self._torch, "distributed", None)
         return bool(
             distributed is not None
@@ -78,7 +78,7 @@ class Profiler:
         self._profile.stop_trace()
 
     def records(self) -> bool:
-        """Whether this thread still has it: what has gone otherwise has nothing to save."""
+        """Whether this thread still records: if somebody else ended it there is nothing to save."""
         return bool(self._torch._C._autograd._profiler_enabled())
 
     def save(self, path: Path) -> None:
@@ -97,7 +97,7 @@ def _verbose() -> Any:
         from torch._C._profiler import _ExperimentalConfig
 
         return _ExperimentalConfig(verbose=True)
-    except (ImportError, TypeError):  # a torch that writes call stacks without being told
+    except (ImportError, TypeError):  # a torch that always writes call stacks
         return None
 
 
@@ -119,7 +119,7 @@ def _in_use(torch: ModuleType, device: str) -> bool:
 
 
 class OtherUsers:
-    """Watches who else begins to profile, so that the job's own profiler always comes first."""
+    """Watches for other profilers, so that the job's own always takes precedence."""
 
     def __init__(self, give_way: Callable[[], None]) -> None:
         """Call ``give_way()`` right before another one begins."""

@@ -1,6 +1,6 @@
 """One deep trace from its first step to its file.
 
-torch's profiler belongs to the thread that starts it, so everything that it is told happens there:
+torch's profiler belongs to the thread that starts it, so all calls to it are made there:
 where a step ends, or in between when the main thread is asked to (see ``watch``); and it neither
 begins nor ends in a backward pass (see ``boundaries``).
 
@@ -63,7 +63,7 @@ class Recording:
         self.file: Path | None = None
         self._plan = plan
         self._finished = threading.Event()
-        # Never waited for: whoever finds it held has come while the state changes, maybe on the
+        # Never waited for: whoever finds it locked came while the state changes, maybe on the
         # very thread that changes it.
         self._changing = threading.Lock()
         self._owner: int | None = None
@@ -85,7 +85,7 @@ class Recording:
         self._begun_ns = 0
         self._begun = 0.0
         self._start_seconds = 0.0
-        #: Memory before it, at the last end of a step, and what one step took at most.
+        #: Memory before it, at the last end of a step, and the most that one step took.
         self._memory_before = 0
         self._memory_at_boundary = 0
         self._memory_of_step = 0
@@ -136,7 +136,7 @@ class Recording:
         try:
             self._others = OtherUsers(self._give_way)
         except Exception as error:
-            self.refuse(f"no deep trace: torch.profiler cannot be had: {error!r}")
+            self.refuse(f"no deep trace: torch.profiler is not available: {error!r}")
             return False
         try:
             self._boundaries = Boundaries(self._step_ended)
@@ -159,7 +159,7 @@ class Recording:
     def _turn(self) -> Iterator[bool]:
         """Whether the state may be changed inside.
 
-        Nothing gets out but the user's Ctrl-C and what a signal's handler of the job raises.
+        Only the user's Ctrl-C and exceptions of the job's signal handlers get out.
         """
         mine = self._changing.acquire(blocking=False)
         try:
@@ -195,7 +195,7 @@ class Recording:
     def _on_its_thread(self) -> bool:
         if self._owner is not None:
             return self._owner == threading.get_ident()
-        # A thread of the autograd engine is none to begin on.
+        # Not on a thread of the autograd engine.
         return not isinstance(threading.current_thread(), threading._DummyThread)
 
     def _warm_up(self, number: int | None) -> None:
@@ -226,7 +226,7 @@ class Recording:
         assert self._others is not None
         self._owner = threading.get_ident()
         self._profiler = Profiler(self._plan)
-        # What the job has freed would take up events unseen.
+        # Memory that the job has freed would absorb events unnoticed.
         give_memory_back()
         with self._others:
             self._profiler.prepare()
@@ -271,7 +271,7 @@ class Recording:
         self._profiler.begin_step(self._number)
 
     def _why_now(self, memory: int) -> str:
-        """Return why it ends when the process has so much memory; empty when it goes on."""
+        """Return why it ends if the process has this much memory; empty if it goes on."""
         if memory - self._memory_before > self._plan.mib << 20:
             return f"its events would take more than {self._plan.mib} MiB (trace_mib)"
         if self._plan.seconds and time.perf_counter() - self._begun >= self._plan.seconds:
@@ -281,7 +281,7 @@ class Recording:
     # -- in the middle of a step ------------------------------------------------------------------
 
     def _look(self) -> bool | None:
-        """Have the main thread act where it must not wait for a step's end. On the watch's."""
+        """Have the main thread act if it must not wait for a step's end. On the watch's thread."""
         if self.state == RECORDING:
             if self._wanted_end or self._why_now(private_bytes()):
                 self._ask_main_thread()
@@ -352,7 +352,7 @@ class Recording:
         self.stop_for("the job's own torch.profiler began", _GIVE_WAY_SECONDS)
 
     def stop_for(self, why: str, seconds: float) -> None:
-        """End a trace that records; where another thread has to, wait so long for it."""
+        """End a trace that records; if another thread has to, wait up to ``seconds`` for it."""
         if self.state != RECORDING:
             return
         self.stop(why)
@@ -383,33 +383,33 @@ class Recording:
             self.refuse(f"the deep trace is lost: {why}, and its thread did not end it")
 
     def refuse(self, why: str) -> None:
-        """Let it be, and say why."""
-        from haiprof.capture.stderr import tell
+        """Give it up, and say why."""
+        from haiprof.capture.stderr import say_once
 
         self.why = why
         self.state = OFF
         if not self._runs:  # else once that has ended
             self._leave()
-        tell(why)
+        say_once(why)
         _report("trace", why, state=OFF)
         self._finished.set()
 
     def decline(self, why: str) -> None:
-        """Let it be before it is attached to anything, quietly: only its handle says why."""
+        """Give it up before it is attached to anything, silently: only its handle says why."""
         self.why = why
         self.state = OFF
         self._finished.set()
 
     def forget(self) -> None:
-        """Have no part in it any more, quietly."""
+        """Abandon it silently."""
         self.state = OFF
         self._runs = False
         self._leave()
 
     def forked(self) -> None:
-        """In a forked child: have no part in it."""
+        """In a forked child: abandon it."""
         self._changing = threading.Lock()
-        # Its thread is not here, but may have held locks.
+        # Its thread is not here, but may have locked something.
         self._watch = None
         self.forget()
 
@@ -420,7 +420,7 @@ class Recording:
                     attached.leave()
 
     def _drop(self) -> None:
-        """Have torch end what it still records for a trace that is lost. On the trace's thread."""
+        """Stop torch, which still records for a trace that is lost. On the trace's thread."""
         if not self._runs or in_backward():
             return
         assert self._profiler is not None
@@ -447,14 +447,14 @@ class Recording:
             return
         self.why = why
         memory = max(private_bytes() - self._memory_before, 0)
-        told: dict[str, Any] = {
+        document: dict[str, Any] = {
             "why": why,
             "steps": len(self._during),
             "first_step": self._first_number,
             "begin_ns": self._begun_ns,
             "end_ns": time.time_ns(),
         }
-        profiler.tell({"haiprof": told} | _distributed(profiler))
+        profiler.add_metadata({"haiprof": document} | _distributed(profiler))
         self.state = WRITING
         called = time.perf_counter()
         try:
@@ -477,7 +477,7 @@ class Recording:
             return
         finally:
             profiler.discard()
-        told |= {
+        document |= {
             "contents": sorted(self._plan.contents),
             "start_ms": _ms(self._start_seconds),
             "stop_ms": _ms(stopped - called),
@@ -486,15 +486,15 @@ class Recording:
             "json_bytes": size,
             **self._step_ms(),
         }
-        # All steps in the file are whole ones, but for one that is all there is.
+        # All steps in the file are whole, unless it has only one.
         unfinished = self._number if cut and self._during else None
-        self._compress(file, unfinished, told)
+        self._compress(file, unfinished, document)
 
     def _step_ms(self) -> dict[str, float]:
         means = {"step_ms": self._during, "step_before_ms": list(self._before)}
         return {name: _ms(sum(v) / len(v)) for name, v in means.items() if v}
 
-    def _compress(self, file: TraceFile, cut: int | None, told: dict[str, Any]) -> None:
+    def _compress(self, file: TraceFile, cut: int | None, document: dict[str, Any]) -> None:
         def work() -> None:
             try:
                 if threading.current_thread().name == _THREAD:
@@ -504,26 +504,26 @@ class Recording:
             except Exception as error:
                 self.refuse(f"the deep trace is lost: {error!r}")
                 return
-            self._written(self.file, told)
+            self._written(self.file, document)
 
         if not self._last_chance:
-            with contextlib.suppress(RuntimeError):  # no more threads: then here
+            with contextlib.suppress(RuntimeError):  # no more threads: do it here
                 threading.Thread(target=work, name=_THREAD).start()
                 return
         work()
 
-    def _written(self, file: Path, told: dict[str, Any]) -> None:
-        from haiprof.capture.stderr import tell
+    def _written(self, file: Path, document: dict[str, Any]) -> None:
+        from haiprof.capture.stderr import say_once
 
-        told |= {"file": f"{file.parent.name}/{file.name}", "file_bytes": file.stat().st_size}
-        steps = told["steps"]
-        text = f"a deep trace of {steps or 'no'} whole steps in {file.name}: {told['why']}"
-        _report("trace", text, state=DONE, **told)
+        document |= {"file": f"{file.parent.name}/{file.name}", "file_bytes": file.stat().st_size}
+        steps = document["steps"]
+        text = f"a deep trace of {steps or 'no'} whole steps in {file.name}: {document['why']}"
+        _report("trace", text, state=DONE, **document)
         if placement().rank == 0:
-            stall = (told["stop_ms"] + told["save_ms"]) / 1000
-            seconds = (told["end_ns"] - told["begin_ns"]) / 1e9
+            stall = (document["stop_ms"] + document["save_ms"]) / 1000
+            seconds = (document["end_ns"] - document["begin_ns"]) / 1e9
             what = f"{steps} steps" if steps else f"{seconds:.1f} s"
-            tell(f"deep trace of {what}, ending it took {stall:.1f} s: {file}")
+            say_once(f"deep trace of {what}, ending it took {stall:.1f} s: {file}")
         self.state = DONE
         self._finished.set()
 
@@ -532,12 +532,12 @@ _THREAD: Final = "haiprof-trace-file"
 
 
 def _distributed(profiler: Profiler) -> dict[str, Any]:
-    """Return what tells the rank where torch does not."""
+    """Return the rank for the file if torch does not write it."""
     place = placement()
     if not place.launched or profiler.knows_its_rank():
         return {}
-    told = {"backend": "", "rank": place.rank, "world_size": place.world_size or 1}
-    return {"distributedInfo": told}
+    distributed = {"backend": "", "rank": place.rank, "world_size": place.world_size or 1}
+    return {"distributedInfo": distributed}
 
 
 def _lower_priority() -> None:

@@ -1,4 +1,4 @@
-"""The memory that events take, and a way to have the main thread do something soon.
+"""Watches the memory that events take, and makes the main thread do something soon.
 
 Tests: tests/capture/trace/test_ends.py.
 """
@@ -24,7 +24,7 @@ _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 def private_bytes() -> int:
-    """Return how much memory this process has that is no file's."""
+    """Return how much memory of this process belongs to no file."""
     with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - twenty times a second
         fields = file.read().split()
     return (int(fields[1]) - int(fields[2])) * _PAGE
@@ -49,7 +49,7 @@ class Watch:
         while True:
             try:
                 recording = self._look()
-            except Exception:  # once more at the next look
+            except Exception:  # retry at the next call
                 recording = True
             if recording is None:
                 return
@@ -57,7 +57,7 @@ class Watch:
                 return
 
     def leave(self) -> None:
-        """Look no more. Does not wait."""
+        """Stop watching. Does not wait."""
         self._ended.set()
 
 
@@ -70,16 +70,16 @@ def _on_main_thread() -> None:
         if _wanted is not None:
             _wanted()
     finally:
-        # Not before: while one call waits and another runs, Python 3.11 enters no function for ever
-        # where a profiler of Python functions has begun.
+        # Not before: while one call waits and another runs, Python 3.11 never enters a function
+        # again where a profiler of Python functions has begun.
         _wanted = None
 
 
 def soon_on_main_thread(what: Callable[[], None]) -> None:
     """Have the main thread call ``what`` between two instructions of its Python code.
 
-    Like a signal's handler, and without one: the job has its own. ``what`` must raise nothing of
-    its own, for it goes on in the job.
+    Like a signal handler, but without one: the job has its own. ``what`` must not raise: the
+    exception would reach the job.
     """
     global _wanted
     if _wanted is None:

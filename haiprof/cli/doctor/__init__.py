@@ -26,15 +26,15 @@ def examine(
 
     Args:
         as_json: print JSON, not a table.
-        sysfs_root: the node's /sys; a copy of one is the tree of another machine, of which only the
-            counters are told.
+        sysfs_root: the node's /sys; for a copy of another machine's, only its counters are
+            reported.
         procfs_root: the node's /proc.
-        cpu: ``VENDOR:FAMILY:MODEL`` of that machine, where its tree does not tell.
+        cpu: ``VENDOR:FAMILY:MODEL`` of that machine, where its tree does not say.
         require: names of recorders and sources that must be ok.
         show_plan: print every counter, not only how many.
 
     Raises:
-        ValueError: an argument that cannot be used; one line.
+        ValueError: an invalid argument; one line.
     """
     options, _ = resolve({})
     tree = plans.find_tree(sysfs_root or options.sysfs_root, procfs_root or options.procfs_root)

@@ -1,4 +1,4 @@
-"""What the container that we are in takes away: shared memory, files that stay, rights, /sys.
+"""What our container restricts: shared memory, persistent files, rights, /sys.
 
 Says nothing on a machine itself.
 
@@ -21,17 +21,17 @@ from haiprof.options import resolve
 
 #: File systems that engines lay a container's own files on.
 _LAYERS: Final = frozenset({"overlay", "aufs", "fuse.fuse-overlayfs"})
-#: How Kubernetes calls the folders of volumes that end with the pod.
+#: How Kubernetes names the folders of volumes that end with the pod.
 _EMPTY_DIR: Final = "kubernetes.io~empty-dir"
-#: What launchers and batch systems say how many processes of a job a node has.
+#: Where launchers and batch systems say how many processes of a job a node has.
 _LOCAL_SIZES: Final = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
-#: Engines put an empty folder over it, since the energy of a CPU tells what it computes.
+#: Engines cover it with an empty folder: the energy of a CPU reveals what it computes.
 _POWERCAP: Final = "/sys/devices/virtual/powercap"
-#: How the kernel calls the counters that only a machine as a whole has.
+#: How the kernel names the PMUs that count for the whole machine.
 _UNCORE: Final = ("uncore_", "amd_df", "amd_umc", "power", "nvidia_scf_pmu", "arm_cmn")
 
 
-_SHM_MEND: Final = f"{given.SHARED_MEMORY}, mounted at /dev/shm"
+_SHM_FIX: Final = f"{given.SHARED_MEMORY}, mounted at /dev/shm"
 
 
 class Mount(NamedTuple):
@@ -56,10 +56,10 @@ def examine(access: Access) -> Iterator[Finding]:
 
 
 def _which() -> str:
-    """Say what kind of container it is, as far as it shows."""
+    """Say what kind of container it is, as far as can be seen."""
     signs = [name for name, there in _engines().items() if there]
     text = ", ".join(signs) or "a pid namespace of its own"
-    return f"{text}; root here is no root of the machine" if _mapped_users() else text
+    return f"{text}; root here is not the machine's root" if _mapped_users() else text
 
 
 def _engines() -> dict[str, bool]:
@@ -71,7 +71,7 @@ def _engines() -> dict[str, bool]:
 
 
 def _mapped_users() -> bool:
-    """Say whether user 0 here is another one outside, or not all users are there."""
+    """Say whether user 0 here is another user outside, or some users are not mapped."""
     try:
         words = Path("/proc/self/uid_map").read_text(encoding="ascii").split()
     except OSError:
@@ -80,7 +80,7 @@ def _mapped_users() -> bool:
 
 
 def rings_that_fit(free: int, wanted: int) -> tuple[int, int]:
-    """Return how many rings find all the room they want, and how many smaller ones follow.
+    """Return how many rings get their full size, and how many smaller ones follow.
 
     Args:
         free: bytes of shared memory that are free.
@@ -97,7 +97,7 @@ def rings_that_fit(free: int, wanted: int) -> tuple[int, int]:
 
 
 def ranks_here(environment: Mapping[str, str]) -> int:
-    """Return how many ranks the node may have: as a launcher tells, else as it has GPUs; 0: ?."""
+    """Return how many ranks the node may have: as launchers say, else one per GPU; 0: unknown."""
     for name in _LOCAL_SIZES:
         if environment.get(name, "").isdecimal():
             return int(environment[name])
@@ -110,7 +110,7 @@ def _rings() -> Finding:
     try:
         room = os.statvfs(base)
     except OSError as error:
-        return Finding(what, ABSENT, f"{base}: {error.strerror}", _SHM_MEND)
+        return Finding(what, ABSENT, f"{base}: {error.strerror}", _SHM_FIX)
     wanted = resolve({})[0].ring_mib
     free = room.f_frsize * room.f_bavail
     whole, smaller = rings_that_fit(free, wanted << 20)
@@ -120,10 +120,10 @@ def _rings() -> Finding:
         found += f" and {smaller} smaller ones"
     if whole + smaller < max(ranks, 1):
         lost = max(ranks, 1) - whole - smaller
-        return Finding(what, BROKEN, f"{found}: {_ranks(lost)} would record nothing", _SHM_MEND)
+        return Finding(what, BROKEN, f"{found}: {_ranks(lost)} would record nothing", _SHM_FIX)
     if whole < max(ranks, 1):
         less = max(ranks, 1) - whole
-        return Finding(what, OK, f"{found}: {_ranks(less)} would lose records sooner", _SHM_MEND)
+        return Finding(what, OK, f"{found}: {_ranks(less)} would lose records sooner", _SHM_FIX)
     return Finding(what, OK, f"{found}, one is needed for each rank")
 
 
@@ -149,7 +149,7 @@ def _log_folder(mounts: Sequence[Mount]) -> Finding:
 
 
 def mount_of(path: str, mounts: Sequence[Mount]) -> Mount:
-    """Return the mount that a real path lies on: the last one made of the innermost."""
+    """Return the mount that a real path lies on: the most recent of the innermost."""
     own = Mount("/", "/", "?")
     for mount in mounts:
         beneath = mount.point == "/" or f"{path}/".startswith(f"{mount.point}/")
@@ -164,7 +164,7 @@ def ends_with_container(mount: Mount, *, by_engine: bool) -> str:
     Args:
         mount: what it lies on.
         by_engine: an engine made the container: where its root is a part of a file system, as on
-            btrfs, that is made anew for each container.
+            btrfs, that is created for each container.
     """
     if _EMPTY_DIR in mount.root:
         return "lies in an emptyDir, which ends with the pod"
@@ -196,11 +196,14 @@ def _processes() -> Finding:
 
 def _rights(access: Access) -> Finding:
     what = "container rights"
-    held = rights.effective()
-    names = ", ".join(f"CAP_{name}" for name in sorted(held)) or "no CAP_PERFMON, no CAP_SYS_PTRACE"
+    capabilities = rights.effective()
+    names = (
+        ", ".join(f"CAP_{name}" for name in sorted(capabilities))
+        or "no CAP_PERFMON, no CAP_SYS_PTRACE"
+    )
     found = f"{names}; seccomp {rights.seccomp()}"
     pmus = _uncore_pmus(access)
-    if not pmus or held & {"PERFMON", "SYS_ADMIN"} or rights.perf_event_paranoid() <= 0:
+    if not pmus or capabilities & {"PERFMON", "SYS_ADMIN"} or rights.perf_event_paranoid() <= 0:
         return Finding(what, OK, found)
     if access.perfd and Path(access.perfd).is_socket():
         return Finding(what, OK, f"{found}; a haiprof-perfd is at {access.perfd}")

@@ -40,7 +40,7 @@ def options() -> Iterator[Finding]:
 
 
 def shared_memory() -> Iterator[Finding]:
-    """Look whether a ring finds room, in the first place or in another."""
+    """Check that a ring has room, in the first folder or in another."""
     found = [_place(base) for base in folders_for_rings()]
     first = found[0]
     serving = next((place for place in found if place.state == OK), first)
@@ -82,8 +82,8 @@ def _place(base: Path) -> Finding:
     except FileNotFoundError:
         pass
     except OSError as error:
-        told = f"{found}; {mine} {error.strerror}: rings lie in {mine}.1 or the next that is free"
-        return Finding(what, OK, told, "remove it", core=True)
+        text = f"{found}; {mine} {error.strerror}: rings go to {mine}.1 or the next free name"
+        return Finding(what, OK, text, "remove it", core=True)
     if takes < wanted:
         return Finding(
             what,
@@ -96,7 +96,7 @@ def _place(base: Path) -> Finding:
 
 
 def mib(size: int) -> str:
-    """Return a size in bytes in words."""
+    """Format a size in bytes."""
     return f"{size / 2**20:,.0f} MiB"
 
 
@@ -171,7 +171,7 @@ def _recorder(rings: Path, ring: Path, folder: Path) -> Finding:
 
 
 def left_over() -> Iterator[Finding]:
-    """Name the runs whose records nobody writes out."""
+    """Name the runs whose records nobody writes to disk."""
     from haiprof.recorder.recover import stale_ring_dirs
 
     stale = [p.name for p in stale_ring_dirs()]

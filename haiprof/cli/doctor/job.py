@@ -1,6 +1,6 @@
 """What of a job can be recorded: torch's phases, ``haiprof run``, kernels of GPUs.
 
-Each is asked in an interpreter of its own: only trying tells, and a broken driver may end it.
+Each check runs in its own interpreter: only trying shows, and a broken driver may kill it.
 
 Tests: tests/cli/test_doctor.py.
 """
@@ -52,7 +52,7 @@ def torch() -> Iterator[Finding]:
 
 
 def hook_findings(hooks: Mapping[str, object]) -> Iterator[Finding]:
-    """Say of each hook whether it works, by what :func:`haiprof.capture.hooks.status` told."""
+    """Say of each hook whether it works, by what :func:`haiprof.capture.hooks.status` returned."""
     for name, how in hooks.items():
         what, found = f"hook {name}", str(how)
         if not found.startswith("off"):
@@ -67,7 +67,7 @@ def hook_findings(hooks: Mapping[str, object]) -> Iterator[Finding]:
 
 
 def start_file() -> Iterator[Finding]:
-    """Look whether the environment starts haiprof in a job that knows nothing of it."""
+    """Check that the environment starts haiprof in a job that does not import it."""
     program = "import sys; print(hasattr(sys, '_haiprof_armed'))"
     code, said, error = ask_python(program, ENABLED_VARIABLE, "1")
     if code == 0 and said.strip() == "True":

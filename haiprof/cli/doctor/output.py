@@ -1,4 +1,4 @@
-"""How findings are told: a table for people, lines for pipes, JSON for programs.
+"""Prints findings: a table for people, lines for pipes, JSON for programs.
 
 Tests: tests/cli/test_doctor.py.
 """
@@ -21,7 +21,7 @@ _COLOURS: Final = {OK: "green", ABSENT: "yellow", DENIED: "yellow", BROKEN: "red
 def as_json(
     findings: Sequence[Finding], works: bool | None, plan: Plan, unmet: Sequence[str] | None
 ) -> str:
-    """Return the document: ``ok`` is null where the core was not looked at."""
+    """Return the document: ``ok`` is null where the core was not examined."""
     from haiprof import __version__
 
     document: dict[str, Any] = {"haiprof": __version__, "ok": works}

@@ -14,7 +14,7 @@ from haiprof.cli.doctor.finding import ABSENT, OK, Finding
 from haiprof.common.places import find_procfs, find_sysfs, mounted
 
 _WHAT: Final = "counter plan"
-#: What a problem says (src/uncore/plan.cpp) that goes away with the name of the CPU.
+#: In a problem (src/uncore/plan.cpp) that naming the CPU solves.
 _NO_CPU: Final = "a CPU that is not known"
 #: The columns of a plan, as ``--json`` has them.
 COLUMNS: Final = ("pmu", "type", "cpu", "metric", "config", "scale")
@@ -22,7 +22,7 @@ COLUMNS: Final = ("pmu", "type", "cpu", "metric", "config", "scale")
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Where /sys and /proc are looked at; ``dumped``: copies, most likely of another machine."""
+    """Where /sys and /proc are read; ``dumped``: copies, most likely of another machine."""
 
     sysfs: str
     procfs: str
@@ -31,7 +31,7 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The counters of a machine, and what was in the way of more.
+    """The counters of a machine, and what prevented more.
 
     ``events`` have :data:`COLUMNS`, and ``config1`` and ``config2`` where they are not 0.
     """
@@ -46,7 +46,7 @@ def find_tree(sysfs_root: str, procfs_root: str) -> Tree:
     """Return the tree that is asked about; a copy of a /sys has its /proc beside it.
 
     Raises:
-        ValueError: one of them is not there; one line that begins with the name of its option.
+        ValueError: one of them is missing; one line that begins with the name of its option.
     """
     try:
         sysfs = find_sysfs(sysfs_root or "/sys")
@@ -68,25 +68,25 @@ def plan(tree: Tree, cpu: str) -> Plan:
     """Return the counters that would be read; opens none.
 
     Args:
-        tree: where the machine is looked at.
-        cpu: ``VENDOR:FAMILY:MODEL``; empty: as the tree's /proc/cpuinfo tells.
+        tree: where to read about the machine.
+        cpu: ``VENDOR:FAMILY:MODEL``; empty: what the tree's /proc/cpuinfo says.
 
     Raises:
         ValueError: ``cpu`` is not of that form; one line.
     """
     from haiprof import _core
 
-    told = _core.uncore_plan(sysfs=tree.sysfs, procfs=tree.procfs, cpu=cpu)
+    answer = _core.uncore_plan(sysfs=tree.sysfs, procfs=tree.procfs, cpu=cpu)
     return Plan(
-        [{name: value for name, value in e.items() if name != "socket"} for e in told["events"]],
-        list(told["problems"]),
-        float(told["dram_peak_bytes_per_s"] or 0),
-        str(told["dram_peak_how"] or ""),
+        [{name: value for name, value in e.items() if name != "socket"} for e in answer["events"]],
+        list(answer["problems"]),
+        float(answer["dram_peak_bytes_per_s"] or 0),
+        str(answer["dram_peak_how"] or ""),
     )
 
 
 def summary(found: Plan) -> Finding:
-    """Say in one line how many counters there are, of what, and what is in the way of more."""
+    """Say in one line how many counters there are, of what, and what prevents more."""
     problems = "".join(f"; {problem}" for problem in found.problems)
     fix = ""
     if any(_NO_CPU in problem for problem in found.problems):
@@ -95,7 +95,7 @@ def summary(found: Plan) -> Finding:
         return Finding(
             _WHAT,
             ABSENT,
-            f"no PMU that tells memory bandwidth, cross-socket traffic or energy{problems}",
+            f"no PMU that counts memory bandwidth, cross-socket traffic or energy{problems}",
             fix or "most virtual machines have none; elsewhere see docs/doctor.md#counters",
         )
     pmus = len({event["pmu"] for event in found.events})

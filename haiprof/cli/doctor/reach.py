@@ -21,7 +21,7 @@ _PROGRAM: Final = "import time\nprint(flush=True)\nwhile True: time.sleep(0.01)"
 
 
 def attach() -> Iterator[Finding]:
-    """Bring code into a Python process, as ``haiprof attach`` does."""
+    """Run code in a Python process, as ``haiprof attach`` does."""
     from haiprof.control.inject import NotReachedError, run_in
 
     with subprocess.Popen(
@@ -48,4 +48,4 @@ def attach() -> Iterator[Finding]:
         yield Finding(_WHAT, DENIED, found, f"{fix}; a job under haiprof run needs neither")
         return
     how = "sys.remote_exec" if ran.way == "remote_exec" else "ptrace"
-    yield Finding(_WHAT, OK, f"code was brought into a running Python ({how})")
+    yield Finding(_WHAT, OK, f"code can be run in a running Python process ({how})")

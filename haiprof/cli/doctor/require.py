@@ -27,7 +27,7 @@ def unmet(findings: Sequence[Finding], names: str) -> list[str]:
             and every recorder.
 
     Raises:
-        ValueError: a name that nothing has; one line.
+        ValueError: an unknown name; one line.
     """
     recorders = [CORE, *HOST_RECORDERS]
     sources = {f.name: f for f in findings}

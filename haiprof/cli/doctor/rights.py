@@ -15,12 +15,12 @@ _SECCOMP: Final = {"0": "off", "1": "strict", "2": "filter"}
 
 def effective() -> set[str]:
     """Return those of :data:`CAPABILITIES` that are in effect."""
-    held = int(_status("CapEff") or "0", 16)
-    return {name for number, name in CAPABILITIES.items() if held >> number & 1}
+    mask = int(_status("CapEff") or "0", 16)
+    return {name for number, name in CAPABILITIES.items() if mask >> number & 1}
 
 
 def seccomp() -> str:
-    """Return ``off``, ``strict`` or ``filter``; ``unknown`` where the kernel does not tell."""
+    """Return ``off``, ``strict`` or ``filter``; ``unknown`` where the kernel does not say."""
     return _SECCOMP.get(_status("Seccomp"), "unknown")
 
 
@@ -30,7 +30,7 @@ def yama() -> int:
 
 
 def perf_event_paranoid() -> int:
-    """Return ``kernel.perf_event_paranoid``; 2, the kernel's own default, where it is not told."""
+    """Return ``kernel.perf_event_paranoid``; 2, the kernel's default, where unknown."""
     return _number("/proc/sys/kernel/perf_event_paranoid", 2)
 
 

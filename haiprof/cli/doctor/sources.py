@@ -16,7 +16,7 @@ from haiprof.cli.doctor.finding import BROKEN, OK, Finding
 from haiprof.common.places import PROCFS, SYSFS, Access, in_container
 from haiprof.options import ENABLED_VARIABLE, HOST_RECORDERS
 
-#: What a reason or a fix speaks of -> where it is explained, and how a container is given it.
+#: Words of a reason or fix -> where it is explained, and how to give it to a container.
 _MORE: Final = (
     (("perfmon", "perf_event_paranoid"), "docs/doctor.md#counters", str(given.PERFMON)),
     (
@@ -35,7 +35,7 @@ _MORE: Final = (
 
 
 def host_sources(access: Access) -> Iterator[Finding]:
-    """Open the sources of each recorder by itself and read each once, as a recorder would."""
+    """Open the sources of each recorder separately and read each once, as a recorder would."""
     for recorder in HOST_RECORDERS:
         if recorder == "gpu":
             yield from _guarded(recorder, gpu_sampling())
@@ -89,13 +89,13 @@ def gpu_sampling() -> Iterator[Finding]:
         found = f"asking NVML ended with {code}: {error}"
         yield Finding(what, BROKEN, found, "see nvidia-smi", "gpu")
         return
-    told = json.loads(said.splitlines()[-1])
-    if told["state"] != OK:
-        yield Finding(what, told["state"], told["reason"], told["mend"], "gpu")
+    answer = json.loads(said.splitlines()[-1])
+    if answer["state"] != OK:
+        yield Finding(what, answer["state"], answer["reason"], answer["mend"], "gpu")
         return
-    sources = {source["name"]: source for source in told["sources"]}
-    gpus = ", ".join(f"{gpu['instance']} {gpu['name']}" for gpu in told["gpus"])
-    driver = next((gpu["driver"] for gpu in told["gpus"]), "")
+    sources = {source["name"]: source for source in answer["sources"]}
+    gpus = ", ".join(f"{gpu['instance']} {gpu['name']}" for gpu in answer["gpus"])
+    driver = next((gpu["driver"] for gpu in answer["gpus"]), "")
     for name, source in ((what, sources["gpu"]), (counters, sources["gpu_counters"])):
         if source["state"] != OK:
             yield Finding(name, source["state"], source["reason"], source["mend"], "gpu")

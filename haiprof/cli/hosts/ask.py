@@ -1,7 +1,7 @@
 """``haiprof ps``, ``stop`` and ``flush`` with ``--nodes``: of several hosts' processes at once.
 
-For a request each host first says who is meant there. Only when all have answered, and it is one
-run, the ranks are asked.
+For a request each host first says which of its ranks match. Only when all have answered, and the
+matches are of one run, the ranks are asked.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from haiprof.cli.asking import AMBIGUOUS, NOBODY, NOT_ALL, Answer, tell_answers
+from haiprof.cli.asking import AMBIGUOUS, NOBODY, NOT_ALL, Answer, print_answers
 from haiprof.cli.hosts.fan_out import ANSWER_SECONDS, Host, Hosts, names
 from haiprof.cli.process.console import say, spinner
 from haiprof.control.jobs import Ambiguous, Process
@@ -42,20 +42,20 @@ def ask_on(
     target: str,
     request: str,
     timeout: float,
-    told: Callable[[dict[str, Any]], str],
+    line_of: Callable[[dict[str, Any]], str],
 ) -> int:
-    """Send a request to every rank of a job on several hosts; print a line for each.
+    """Send a request to every rank of a job on several hosts; print a line per answer.
 
     Args:
         hosts: where.
-        target: as :func:`haiprof.cli.asking.ask_job` has it, as are the others.
+        target: see :func:`haiprof.cli.asking.ask_job`.
         request: its name.
         timeout: how long each rank may take, s.
-        told: makes the line, without the rank's name, of a result.
+        line_of: formats a result as a line, without the rank's name.
 
     Returns:
-        The exit code: that of :func:`haiprof.cli.asking.ask_job`; 1: nobody is meant on any host;
-        3, too: some host has nobody who is meant, or did not answer.
+        The exit code: that of :func:`haiprof.cli.asking.ask_job`; 1: nothing matches on any host;
+        3, too: on some host nothing matches, or it did not answer.
 
     Raises:
         KeyboardInterrupt: Ctrl-C; what hosts had answered before is printed.
@@ -64,34 +64,34 @@ def ask_on(
     with Hosts(hosts, _MODULE, task) as everyone:
         with spinner(f"{request} {target}"):
             answered = _those_that_say("found", everyone)
-        meant = [host for host in answered if host.said["found"]]
+        matching = [host for host in answered if host.said["found"]]
         runs = sorted({run for host in answered for run in host.said["runs"]})
-        if target.isdecimal() and len(meant) > 1:
-            say(f"{target} is a process on each of {names(meant)}; name one of them, or a run")
+        if target.isdecimal() and len(matching) > 1:
+            say(f"{target} is a process on each of {names(matching)}; name one of them, or a run")
             return AMBIGUOUS
         if len(runs) > 1:
             say(str(Ambiguous(target, runs)))
             return AMBIGUOUS
         for why in dict.fromkeys(host.said["why"] for host in answered if "why" in host.said):
             say(f"{names([h for h in answered if h.said.get('why') == why])}: {why}")
-        complete = len(meant) == len(everyone.hosts)
-        if not meant:
+        complete = len(matching) == len(everyone.hosts)
+        if not matching:
             return NOBODY if len(answered) == len(everyone.hosts) else NOT_ALL
-        for host in meant:
-            host.node.tell(b"a")
+        for host in matching:
+            host.node.send(b"a")
         with spinner(f"{request} {target}"):
             everyone.listen(ANSWER_SECONDS + timeout, lambda host: "answers" in host.said)
-        code = tell_answers(
+        code = print_answers(
             [
                 (f"{host.name}: ", Answer(*answer))
-                for host in meant
+                for host in matching
                 for answer in host.said.get("answers", ())
             ],
-            told,
+            line_of,
         )
-        for host in meant:
+        for host in matching:
             if "answers" not in host.said:
-                host.give_up("has not said what came of it; it may be done there")
+                host.give_up("did not report the outcome; it may have been done there")
                 complete = False
         if everyone.interrupted:
             raise KeyboardInterrupt
@@ -99,7 +99,7 @@ def ask_on(
 
 
 def _those_that_say(what: str, everyone: Hosts) -> list[Host]:
-    """Wait for the first that each has to say; name those that do not.
+    """Wait for each host's first answer; name those that give none.
 
     Raises:
         KeyboardInterrupt: Ctrl-C.

@@ -1,7 +1,7 @@
-"""``haiprof attach --nodes``: records a job that is running on several hosts, on all at once.
+"""``haiprof attach --nodes``: records a job on several hosts at once.
 
-Each host first looks for the job's processes. When all have answered they are told to begin, so the
-time is the same everywhere. What is wrong with one host costs the others nothing.
+Each host first looks for the job's processes. When all have answered they get the signal to begin,
+so the time is the same everywhere. A failure of one host does not affect the others.
 """
 
 from __future__ import annotations
@@ -10,42 +10,44 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from haiprof.cli.attach import ENDS_HERE, INTERRUPTED, NOBODY, NOT_ALL, tell, words
+from haiprof.cli.attach import ENDS_HERE, INTERRUPTED, NOBODY, NOT_ALL, print_summary, words
 from haiprof.cli.hosts.attach_end import written
 from haiprof.cli.hosts.fan_out import ANSWER_SECONDS, Host, Hosts, names
 from haiprof.cli.hosts.names import how_to_collect
 from haiprof.cli.process.console import say, spinner
 from haiprof.cli.process.progress import seconds_passing
 from haiprof.common.printable import printable
-from haiprof.control.attach import Wanted
+from haiprof.control.attach import RecordingPlan
 
 #: How long beginning and ending may take together, s: a little more than each takes at most there.
 _SPARE_SECONDS: Final = 60.0
 
 
 def attach_on(
-    hosts: Sequence[str], target: str, asked: Wanted, *, dry_run: bool, report: bool
+    hosts: Sequence[str], target: str, plan: RecordingPlan, *, dry_run: bool, report: bool
 ) -> int:
-    """Record the processes that ``target`` means on every host, and say where the result is.
+    """Record the processes that match ``target`` on every host, and say where the result is.
 
     Args:
         hosts: where.
-        target: as :func:`haiprof.cli.attach.attach_to` has it, on each host for itself.
-        asked: what to record.
-        dry_run: only say which processes are meant and how each would be reached.
+        target: see :func:`haiprof.cli.attach.attach_to`; matched on each host separately.
+        plan: what to record.
+        dry_run: only list the matching processes and how each would be reached.
         report: write the report, too, if the run can be seen from here.
 
     Returns:
-        The exit code: 0; 2: nobody is meant on any host; 3: some host has none or was not
+        The exit code: 0; 2: nothing matches on any host; 3: some host has none or was not
         reached, or some process; 130: it was interrupted, and ended early.
     """
-    told = {**vars(asked), "log_dir": str(asked.log_dir)}
-    task = {"target": target, "dry_run": dry_run, "asked": told}
+    document = {**vars(plan), "log_dir": str(plan.log_dir)}
+    task = {"target": target, "dry_run": dry_run, "asked": document}
     with Hosts(hosts, "haiprof.cli.hosts.attach_end", task) as everyone:
-        return _attach(everyone, target, asked, dry_run=dry_run, report=report)
+        return _attach(everyone, target, plan, dry_run=dry_run, report=report)
 
 
-def _attach(everyone: Hosts, target: str, asked: Wanted, *, dry_run: bool, report: bool) -> int:
+def _attach(
+    everyone: Hosts, target: str, plan: RecordingPlan, *, dry_run: bool, report: bool
+) -> int:
     with spinner("looking for the job"):
         everyone.listen(ANSWER_SECONDS, until=lambda host: "found" in host.said)
     if everyone.interrupted:
@@ -65,40 +67,40 @@ def _attach(everyone: Hosts, target: str, asked: Wanted, *, dry_run: bool, repor
             for line in host.said["ways"]:
                 print(printable(f"{host.name}: {line}"))
         return NOT_ALL if not complete or any(host.said["code"] for host in with_job) else 0
-    _record(everyone, with_job, asked)
-    for line in dict.fromkeys(line for host in with_job for line in host.told):
-        those = [host for host in with_job if line in host.told]
+    _record(everyone, with_job, plan)
+    for line in dict.fromkeys(line for host in with_job for line in host.lines):
+        those = [host for host in with_job if line in host.lines]
         say(line if len(those) == len(with_job) else f"{names(those)}: {line}")
     for host in with_job:
         if "runs" not in host.said:
-            host.give_up("was lost: what was recorded there ends by itself")
-    _tell_runs(with_job, report=report)
+            host.give_up("was lost: the recording there ends automatically")
+    _print_runs(with_job, report=report)
     if everyone.interrupted:
         return INTERRUPTED
     done = complete and all(host.said.get("code") == 0 for host in with_job)
     return 0 if done else NOT_ALL
 
 
-def _record(everyone: Hosts, with_job: Sequence[Host], asked: Wanted) -> None:
+def _record(everyone: Hosts, with_job: Sequence[Host], plan: RecordingPlan) -> None:
     """Have them begin, and wait until all have ended."""
     number = sum(host.said["found"] for host in with_job)
-    text = f"{words(asked, number, '1 process')} on {len(with_job)} hosts"
+    text = f"{words(plan, number, '1 process')} on {len(with_job)} hosts"
     for host in with_job:
-        host.node.tell(b"b")
-    whole = asked.warmup + asked.seconds
+        host.node.send(b"b")
+    whole = plan.warmup + plan.seconds
     with seconds_passing(text, whole) as bar:
         everyone.listen(whole + _SPARE_SECONDS, lambda host: "runs" in host.said, bar)
     if everyone.interrupted:
         say(ENDS_HERE)
         for host in with_job:
-            host.node.tell(b"e")
+            host.node.send(b"e")
         with spinner("closing the files"):
             everyone.listen(_SPARE_SECONDS, lambda host: "runs" in host.said)
         for host in with_job:  # which they say, too
-            host.told = [line for line in host.told if line != ENDS_HERE]
+            host.lines = [line for line in host.lines if line != ENDS_HERE]
 
 
-def _tell_runs(hosts: Sequence[Host], *, report: bool) -> None:
+def _print_runs(hosts: Sequence[Host], *, report: bool) -> None:
     """Say where each run is: one here, or a part on each host."""
     runs: dict[str, list[Host]] = {}
     for host in hosts:
@@ -109,7 +111,7 @@ def _tell_runs(hosts: Sequence[Host], *, report: bool) -> None:
         here = written(run_dir)
         away = [host for host in those if not host.said["runs"][name].items() <= here.items()]
         if len(away) < len(those):
-            tell(run_dir, report=report)
+            print_summary(run_dir, report=report)
         if away:
             how = how_to_collect([host.name for host in away], run_dir)
-            say(f"{names(away)}: the run lies there; bring it here: {how}")
+            say(f"{names(away)}: the run is there; collect it with: {how}")

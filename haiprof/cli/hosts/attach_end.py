@@ -19,23 +19,23 @@ from typing import Any, NoReturn
 from haiprof import schema
 from haiprof.cli.attach import record, ways
 from haiprof.cli.hosts.fan_out_end import serve
-from haiprof.control.attach import Wanted
+from haiprof.control.attach import RecordingPlan
 from haiprof.control.find import find
 from haiprof.errors import HaiprofError
 
 
 def main() -> NoReturn:
-    """Record what stdin tells; what came of it is in the last line."""
+    """Record what stdin asks for; the outcome is the last line of stdout."""
     serve(_obey)
 
 
-def _obey(task: dict[str, Any], control: int, tell: Callable[..., None]) -> None:
+def _obey(task: dict[str, Any], control: int, send: Callable[..., None]) -> None:
     processes = find(task["target"])
     if task["dry_run"]:
         lines, code = ways(processes)
-        tell(found=len(processes), ways=lines, code=code)
+        send(found=len(processes), ways=lines, code=code)
         return
-    tell(found=len(processes))
+    send(found=len(processes))
     if not processes or not os.read(control, 1):
         return
     stop = threading.Event()
@@ -48,11 +48,13 @@ def _obey(task: dict[str, Any], control: int, tell: Callable[..., None]) -> None
     asked = dict(task["asked"])
     asked |= {"log_dir": Path(asked["log_dir"]), "options": tuple(map(tuple, asked["options"]))}
     try:
-        run_dirs, code = record(processes, Wanted(**asked), lambda line: tell(told=line), stop)
+        run_dirs, code = record(
+            processes, RecordingPlan(**asked), lambda line: send(told=line), stop
+        )
     except HaiprofError as error:
-        tell(told=str(error))
+        send(told=str(error))
         run_dirs, code = [], 3
-    tell(runs={str(run_dir): written(run_dir) for run_dir in run_dirs}, code=code)
+    send(runs={str(run_dir): written(run_dir) for run_dir in run_dirs}, code=code)
 
 
 def written(run_dir: Path) -> dict[str, int]:

@@ -1,7 +1,7 @@
-"""Runs a module of ours on several hosts at once, and hears what each has to say.
+"""Runs a module of ours on several hosts at once, and reads what each reports.
 
-The other end is :mod:`haiprof.cli.hosts.fan_out_end`. What is wrong with one host costs the others
-nothing.
+The other end is :mod:`haiprof.cli.hosts.fan_out_end`. A failure of one host does not
+affect the others.
 
 Tests: tests/cli/hosts/test_ask.py.
 """
@@ -39,14 +39,14 @@ def names(hosts: Sequence[Host]) -> str:
 
 
 class Host:
-    """One host: what it has said so far."""
+    """One host, and what it has reported so far."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.name = node.host
-        #: All but its lines, by name.
+        #: What it has reported, by name; without its lines for the user.
         self.said: dict[str, Any] = {}
-        self.told: list[str] = []
+        self.lines: list[str] = []
         self._rest = b""
 
     @property
@@ -61,7 +61,7 @@ class Host:
         for line in lines:
             try:
                 what = json.loads(line)
-                self.told += [str(what.pop("told"))] if "told" in what else []
+                self.lines += [str(what.pop("told"))] if "told" in what else []
                 self.said |= what
             except (ValueError, TypeError, AttributeError):  # a login that prints something
                 say(f"{self.name}: {line.decode(errors='replace')}")
@@ -137,7 +137,7 @@ class Hosts:
         until: Callable[[Host], bool],
         bar: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """Hear all of them until of each ``until`` is true, or it has ended, or time is up.
+        """Read from all until ``until`` is true of each, or it has ended, or time is up.
 
         Ctrl-C ends it, too.
         """
@@ -153,7 +153,7 @@ class Hosts:
                 if not more:
                     self._selector.unregister(key.fileobj)
             for host in self.of(lambda host: not host.running):
-                host.node.end()  # whatever of it is still there has nobody to work for
+                host.node.end()  # nobody is left for the rest of it to work for
             if not ready and not any(host.running and not until(host) for host in self.hosts):
                 return
 

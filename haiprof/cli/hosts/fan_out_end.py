@@ -1,8 +1,8 @@
 """What the modules that :mod:`haiprof.cli.hosts.fan_out` starts on a host have in common.
 
-Its stdin brings the task, a line of JSON, and then bytes that mean what the module has them mean;
-the end of the stream: nobody waits any more. Its stdout is a line of JSON for each thing that it
-has to say. The exit code says nothing.
+Its stdin brings the task, a line of JSON, and then bytes whose meaning the module defines;
+the end of the stream: nobody waits any more. It reports by lines of JSON on stdout. The exit code
+means nothing.
 
 Tests: tests/cli/hosts/test_ask.py.
 """
@@ -21,25 +21,25 @@ from haiprof.cli.hosts.launch_end import take_task
 
 
 def serve(what: Callable[[dict[str, Any], int, Callable[..., None]], None]) -> NoReturn:
-    """Do what stdin tells, in the folder and the environment of whoever asks.
+    """Do what stdin asks for, in the folder and the environment of the caller.
 
     Args:
-        what: is called with the task, the descriptor that brings the bytes behind it, and what says
-            something: its keywords are what there is to say.
+        what: called with the task, the descriptor that the later bytes come from, and a function
+            that sends its keywords as a line of JSON.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's is for who started us
     answer = os.dup(1)
     os.dup2(2, 1)
 
-    def tell(**said: object) -> None:
-        # Who waited for it may be gone; what was begun is ended all the same.
+    def send(**said: object) -> None:
+        # The reader may be gone; what was begun is finished all the same.
         with contextlib.suppress(BrokenPipeError):
             os.write(answer, json.dumps(said).encode() + b"\n")
 
     control, task = take_task()
     if task is not None:
         os.environ.update(task["environment"])
-        with contextlib.suppress(OSError):  # where a script is meant that was named from there
+        with contextlib.suppress(OSError):  # a script's name may be relative to it
             os.chdir(task["folder"])
-        what(task, control, tell)
+        what(task, control, send)
     sys.exit(0)

@@ -31,7 +31,7 @@ GRACE_SECONDS: Final = 40.0
 _OF_THIS_MACHINE: Final = frozenset(
     {"HAIPROF_SHM_DIR", "HAIPROF_HOSTS", "HAIPROF_HOSTFILE", SSH_VARIABLE}
 )
-#: The job's ports lie below those that the kernel gives away by itself.
+#: The job's ports lie below those that the kernel assigns automatically.
 _FIRST_PORT: Final = 10240
 _PORTS: Final = 20000
 #: Not ``-m``: the folder that a login begins in is not to be imported from. In one line: csh takes
@@ -39,7 +39,7 @@ _PORTS: Final = 20000
 _PROGRAM: Final = (
     "import sys; sys.path[:] = filter(None, sys.path); from importlib.util import find_spec; "
     'all(map(find_spec, ("haiprof", "haiprof.cli", "{0}"))) or '
-    'sys.exit("haiprof: it is not there, or another one: " + sys.executable); '
+    'sys.exit("haiprof: missing here, or another version: " + sys.executable); '
     "import {0} as n; n.main()"
 )
 _TURN_SECONDS: Final = 0.1
@@ -84,7 +84,7 @@ class Node:
         Args:
             host: where.
             name: what stands before its lines.
-            module: whose ``main`` is called there, by the Python that we are run by.
+            module: whose ``main`` is called there, by the same Python that runs us.
             task: what it reads from its stdin first, a line of JSON.
             ssh: options of ssh.
 
@@ -102,9 +102,9 @@ class Node:
             start_new_session=True,
             bufsize=0,
         )
-        self.tell(json.dumps(task).encode() + b"\n")
+        self.send(json.dumps(task).encode() + b"\n")
 
-    def tell(self, text: bytes) -> None:
+    def send(self, text: bytes) -> None:
         """Send bytes; a host that has ended needs none."""
         assert self.process.stdin is not None
         with contextlib.suppress(OSError, ValueError):
@@ -178,8 +178,8 @@ class _Launch:
         self._given_up: float | None = None
 
     def run(self) -> int:
-        """Start all, pass on what they write and what we are told, until all have ended."""
-        # What was to be ignored, as nohup has it, still is.
+        """Start all; forward their output and our signals until all have ended."""
+        # Signals that were ignored, as under nohup, stay ignored.
         heard = [n for n in _PASSED if signal.getsignal(n) != signal.SIG_IGN]
         before = {number: signal.signal(number, self._hear) for number in heard}
         try:
@@ -196,7 +196,7 @@ class _Launch:
         except BrokenPipeError:
             self._code = reader_gone()
         except OSError as error:
-            say(f"what the hosts write cannot be passed on: {error.strerror}; they are ended")
+            say(f"cannot forward the output of the hosts: {error.strerror}; stopping them")
             self._code = 1
         finally:
             for node in self._nodes:
@@ -247,7 +247,7 @@ class _Launch:
             if self._given_up is not None:  # whoever asks again has waited enough
                 number, seconds = signal.SIGKILL, _KILL_SECONDS
             for node in self._nodes:
-                node.tell(bytes([number]))
+                node.send(bytes([number]))
             self._given_up = time.monotonic() + seconds
 
     def _look_after(self) -> None:

@@ -30,7 +30,7 @@ _FAILED_SECONDS: Final = 2.0
 
 
 def main() -> NoReturn:
-    """Run what stdin tells, and exit as it does; 128 + N where signal N ended it."""
+    """Run what stdin asks for, and exit as it does; 128 + N where signal N ended it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     control, task = take_task()
     if task is None:
@@ -76,11 +76,11 @@ def _run(task: dict[str, Any], control: int) -> int:
     except OSError as error:
         say(f"{task['folder']}: {error.strerror}; the folder must be there on every host")
         return 1
-    options, _ = resolve({})  # where the run was started its problems have been told
+    options, _ = resolve({})  # its problems were reported where the run was started
     recording = Recording(options, placement(), task["command"])
     recording.possible &= os.environ[ENABLED_VARIABLE] == "1"
     ending = threading.Event()
-    # Every signal, and the news of the command's end, is for the thread that waits for the command.
+    # Every signal, including SIGCHLD, is for the thread that waits for the command.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     threading.Thread(target=_obey, args=(control, ending), daemon=True).start()
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -88,7 +88,7 @@ def _run(task: dict[str, Any], control: int) -> int:
     failed = status != 0 and not ending.is_set()
     recording.wait_closed(_FAILED_SECONDS if failed else CLOSING_SECONDS)
     if ending.is_set():
-        # Of a command that was to end nothing stays; nobody waits for our exit code.
+        # Nothing of a command that was to end may stay; nobody waits for our exit code.
         os.killpg(0, signal.SIGKILL)
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 

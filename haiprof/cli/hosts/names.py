@@ -18,7 +18,7 @@ from haiprof.cli.arguments import UsageError
 _HOSTS: Final = "HAIPROF_HOSTS"
 _HOSTFILE: Final = "HAIPROF_HOSTFILE"
 _NODE_LISTS: Final = ("SLURM_JOB_NODELIST", "SLURM_NODELIST")
-_MEND: Final = (
+_FIX: Final = (
     "name them: --hosts a,b,... or --hostfile FILE before the command, "
     f"{_HOSTS} or {_HOSTFILE}, or start it within an allocation of SLURM"
 )
@@ -29,7 +29,7 @@ _HOST: Final = re.compile(r"[A-Za-z0-9_\[][\w.:@%\[\]-]*")
 
 
 def choose_hosts(nodes: int | None, hosts: str = "", hostfile: str = "") -> list[str]:
-    """Return the first ``nodes`` of the hosts that are known, all of them where it is None.
+    """Return the first ``nodes`` of the known hosts, all of them for None.
 
     Args:
         nodes: how many.
@@ -38,7 +38,7 @@ def choose_hosts(nodes: int | None, hosts: str = "", hostfile: str = "") -> list
             and then the allocation of SLURM that this process is in.
 
     Raises:
-        UsageError: there are not that many, a name is none, or the file cannot be read.
+        UsageError: there are too few, a name is invalid, or the file cannot be read.
     """
     known = _known(hosts, hostfile)
     for host in known:
@@ -47,7 +47,7 @@ def choose_hosts(nodes: int | None, hosts: str = "", hostfile: str = "") -> list
     wanted = len(known) if nodes is None else nodes
     if not known or wanted > len(known):
         are = f"{len(known)} {'is' if len(known) == 1 else 'are'} known"
-        raise UsageError(f"{wanted or 'no'} hosts are wanted and {are}; {_MEND}")
+        raise UsageError(f"{wanted or 'no'} hosts were requested and {are}; {_FIX}")
     return known[:wanted]
 
 
@@ -55,11 +55,11 @@ def hosts_named(nodes: str, hostfile: str = "") -> list[str]:
     """Return the hosts that ``--nodes N`` or ``--nodes A,B,...`` mean, and ``--hostfile FILE``.
 
     Args:
-        nodes: a number: so many of those that are known, as for ``haiprof run``; or names.
+        nodes: a number: the first N known ones, as for ``haiprof run``; or names.
         hostfile: a file of them.
 
     Returns:
-        None where neither is given.
+        Empty where neither is given.
 
     Raises:
         UsageError: see :func:`choose_hosts`.
@@ -105,7 +105,7 @@ def _in_file(path: str) -> list[str]:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
     except ValueError:
-        raise UsageError(f"{path}: is no text") from None
+        raise UsageError(f"{path}: is not text") from None
     words = [line.partition("#")[0].split() for line in lines]
     return [_SLOTS.sub(r"\1", line[0]) for line in words if line]
 
@@ -119,5 +119,5 @@ def _of_slurm() -> list[str]:
             ["scontrol", "show", "hostnames", listed], capture_output=True, text=True, check=True
         )
     except (OSError, subprocess.CalledProcessError) as error:
-        raise UsageError(f"scontrol cannot tell the hosts of {listed}: {error}; {_MEND}") from None
+        raise UsageError(f"scontrol cannot list the hosts of {listed}: {error}; {_FIX}") from None
     return done.stdout.split()

@@ -50,7 +50,7 @@ _END: Final = 0
 
 
 class _Witness:
-    """Hears what the process group hears."""
+    """Receives the signals that the process group receives."""
 
     def __init__(self) -> None:
         """Fork it. The signals must be blocked, so that it collects them."""
@@ -160,13 +160,13 @@ class Child:
         """Pass signals on until the command ends; return its wait status.
 
         Args:
-            ended: is told of the end while the kernel still has it for others, too.
+            ended: called at the end, while others can still read it from the kernel.
         """
         awaited = {*PASSED, signal.SIGCHLD}
         while True:
             info = signal.sigwaitinfo(awaited)
             if info.si_signo == signal.SIGCHLD:
-                self._tell_end(ended)
+                self._report_end(ended)
                 status = self._reap()
                 if status is not None:
                     self._release()
@@ -174,7 +174,7 @@ class Child:
             else:
                 self._pass_on(info)
 
-    def _tell_end(self, ended: Callable[[Noted], None]) -> None:
+    def _report_end(self, ended: Callable[[Noted], None]) -> None:
         with contextlib.suppress(ChildProcessError):
             info = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if info is not None:
@@ -253,7 +253,7 @@ def _die_by(number: int) -> None:
     import ctypes
 
     with contextlib.suppress(Exception):
-        # The core file of the command is the one that is wanted.
+        # The core file to keep is the command's.
         ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
     with contextlib.suppress(OSError, ValueError):  # SIGKILL has no handler
         signal.signal(number, signal.SIG_DFL)

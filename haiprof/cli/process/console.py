@@ -1,4 +1,4 @@
-"""What the commands say on the terminal: lines, and a spinner for what takes long.
+"""What the commands print on the terminal: lines, and a spinner for long tasks.
 
 Tests: tests/cli/test_report.py.
 """

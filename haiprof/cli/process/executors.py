@@ -12,20 +12,20 @@ from haiprof.errors import HaiprofError
 
 #: How long to look for a scheduler, s.
 _CONNECT_SECONDS: Final = 10
-#: As many processes as would help nobody more.
+#: More processes would not help.
 _MOST_WORKERS: Final = 1024
 
 
 @contextlib.contextmanager
 def executor_of(workers: int | None, dask: str | None) -> Iterator[Executor | None]:
-    """Give the executor that a command was asked for, and end it afterwards.
+    """Yield the executor that the user chose, and shut it down afterwards.
 
     Args:
-        workers: so many processes of this machine; None for threads of this one.
+        workers: the number of processes on this machine; None for threads of this one.
         dask: ``host:port`` of a Dask scheduler, whose workers see the same files.
 
     Raises:
-        HaiprofError: both are given, or what is given cannot be had.
+        HaiprofError: both are given, or the given one is unavailable.
     """
     if workers is not None and dask is not None:
         raise HaiprofError("--workers and --dask: give one of them")
@@ -55,7 +55,7 @@ def _processes(count: int) -> Iterator[Executor]:
 
 
 class _Pool(ProcessPoolExecutor):
-    """Processes that Ctrl-C ends without a word, also while they start: who asked tells of it."""
+    """Processes that Ctrl-C ends silently, also while they start: the caller reports it."""
 
     def submit(self, *words: Any, **named: Any) -> Future[Any]:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
@@ -84,7 +84,7 @@ def _dask(address: str) -> Iterator[Executor]:
         said = str(error).strip().splitlines()
         raise HaiprofError(
             f"--dask {address}: no scheduler answers ({said[0] if said else type(error).__name__}):"
-            " give host:port of one that runs"
+            " give host:port of a running one"
         ) from None
     with client:
         _check(client.run(_installed), address)
@@ -113,5 +113,5 @@ def _check(found: dict[str, str | None], address: str) -> None:
             has = "none" if theirs is None else theirs
             raise HaiprofError(
                 f"--dask {address}: worker {worker} has haiprof {has}, and here is {__version__}: "
-                "install the same on all"
+                "install the same version on all"
             )

@@ -17,7 +17,7 @@ def on_terminal() -> bool:
 
 @contextlib.contextmanager
 def bytes_read(text: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show a bar while the body runs; yield what moves it on by some bytes, from any thread."""
+    """Show a bar while the body runs; yield what advances it by some bytes, from any thread."""
     if not on_terminal():
         yield lambda _: None
         return
@@ -32,7 +32,7 @@ def bytes_read(text: str, total: int) -> Iterator[Callable[[int], None]]:
 
 @contextlib.contextmanager
 def things_done(total: int) -> Iterator[Callable[[str], None]]:
-    """Show a bar while the body runs; yield what moves it on to the next thing, by its name."""
+    """Show a bar while the body runs; yield what advances it to the next item, given its name."""
     if not on_terminal():
         yield lambda _: None
         return
@@ -43,15 +43,15 @@ def things_done(total: int) -> Iterator[Callable[[str], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=total)
 
-        def told(name: str) -> None:
+        def report(name: str) -> None:
             progress.update(task, advance=1, description=name)
 
-        yield told
+        yield report
 
 
 @contextlib.contextmanager
 def seconds_passing(text: str, seconds: float) -> Iterator[Callable[[float], None]]:
-    """Show a bar of ``seconds`` while the body runs; yield what is told how many have passed."""
+    """Show a bar of ``seconds`` while the body runs; yield what takes how many have passed."""
     if not on_terminal():
         yield lambda _: None
         return

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from haiprof import schema
-from haiprof.common.claimed_folder import Held, remove_abandoned
+from haiprof.common.claimed_folder import ClaimedFolder, remove_abandoned
 from haiprof.errors import HaiprofError
 from haiprof.sources.found import Found, has_beside
 from haiprof.sources.imports.formats import OnBytes
@@ -78,7 +78,7 @@ def keep(
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         remove_abandoned(place.parent, _PARTIAL)
-        claimed = Held(place.parent, _PARTIAL)
+        claimed = ClaimedFolder(place.parent, _PARTIAL)
         try:
             import_run(
                 found, claimed.path, compression=_COMPRESSION, executor=executor, on_bytes=on_bytes
@@ -101,7 +101,7 @@ def _empty(place: Path) -> bool:
 
 def _swap(partial: Path, place: Path) -> None:
     if place.exists():
-        old = Held(place.parent, _PARTIAL)
+        old = ClaimedFolder(place.parent, _PARTIAL)
         place.rename(old.path / "old")
         partial.rename(place)
         old.remove()

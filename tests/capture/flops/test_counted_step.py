@@ -41,7 +41,7 @@ def events(ring: Path, kind: str) -> list[tuple[str, dict[str, Any]]]:
         return [texts[n] if n < len(texts) else "" for n in memoryview(values).cast("I")[:rows]]
 
     rows = zip(column("kind"), column("text"), column("attributes"), strict=True)
-    return [(text, json.loads(told or "{}")) for found, text, told in rows if found == kind]
+    return [(text, json.loads(document or "{}")) for found, text, document in rows if found == kind]
 
 
 @pytest.fixture
@@ -74,12 +74,12 @@ def train(model: Any, steps: int = 8, forward: Any = None) -> None:
 
 def test_an_mlps_step_is_what_it_is_by_hand(ring: Path) -> None:
     train(mlp())
-    [(text, told)] = events(ring, flops.EVENT_KIND)
-    assert told["flops"] == MLP
-    assert told["dtypes"] == {"fp32": MLP}
-    assert (told["recomputed"], told["uncounted"], told["failures"]) == (0, [], 0)
+    [(text, document)] = events(ring, flops.EVENT_KIND)
+    assert document["flops"] == MLP
+    assert document["dtypes"] == {"fp32": MLP}
+    assert (document["recomputed"], document["uncounted"], document["failures"]) == (0, [], 0)
     assert f"{MLP:.4g}" in text
-    assert told["begun_ns"] < told["ended_ns"]
+    assert document["begun_ns"] < document["ended_ns"]
 
 
 def test_accumulated_passes_are_one_step_in_the_dtype_that_autocast_chose(ring: Path) -> None:
@@ -92,12 +92,14 @@ def test_accumulated_passes_are_one_step_in_the_dtype_that_autocast_chose(ring: 
             loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-    [(_, told)] = events(ring, flops.EVENT_KIND)
-    assert told["dtypes"] == {"bf16": 3 * MLP}
+    [(_, document)] = events(ring, flops.EVENT_KIND)
+    assert document["dtypes"] == {"bf16": 3 * MLP}
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_what_the_backward_pass_computes_again_is_told_apart(ring: Path, reentrant: bool) -> None:
+def test_what_the_backward_pass_recomputes_is_counted_separately(
+    ring: Path, reentrant: bool
+) -> None:
     model = mlp()
     first = model[0]
 
@@ -108,10 +110,10 @@ def test_what_the_backward_pass_computes_again_is_told_apart(ring: Path, reentra
         return again * again
 
     train(model, forward=forward)
-    [(_, told)] = events(ring, flops.EVENT_KIND)
-    assert told["flops"] - told["recomputed"] == MLP
+    [(_, document)] = events(ring, flops.EVENT_KIND)
+    assert document["flops"] - document["recomputed"] == MLP
     # torch stops recomputing when the last tensor is there that the backward pass needs.
-    assert told["recomputed"] in (
+    assert document["recomputed"] in (
         (2 * BATCH * HIDDEN * OUT,) if reentrant else (0, 2 * BATCH * HIDDEN * OUT)
     )
 
@@ -124,9 +126,9 @@ def test_a_gradient_of_a_gradient_is_not_computed_again(ring: Path) -> None:
         gradient = torch.autograd.grad(model(batch).pow(2).sum(), batch, create_graph=True)[0]
         gradient.pow(2).sum().backward()
         optimizer.step()
-    [(_, told)] = events(ring, flops.EVENT_KIND)
-    assert told["flops"] > MLP
-    assert told["recomputed"] == 0
+    [(_, document)] = events(ring, flops.EVENT_KIND)
+    assert document["flops"] > MLP
+    assert document["recomputed"] == 0
 
 
 class Doubled(torch.autograd.Function):
@@ -150,7 +152,7 @@ class Fused(nn.Linear):
         return result
 
 
-def test_an_evaluation_in_the_step_is_told_apart(ring: Path) -> None:
+def test_an_evaluation_in_the_step_is_counted_separately(ring: Path) -> None:
     model = nn.Sequential(Fused(WIDTH, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, OUT))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(8):
@@ -161,11 +163,11 @@ def test_an_evaluation_in_the_step_is_told_apart(ring: Path) -> None:
         model.eval()
         with torch.no_grad():
             model(torch.ones(100 * BATCH, WIDTH))
-    [(_, told)] = events(ring, flops.EVENT_KIND)
+    [(_, document)] = events(ring, flops.EVENT_KIND)
     # The function gives a gradient of its input, too, which nobody needs.
-    assert told["flops"] == MLP + 2 * BATCH * WIDTH * HIDDEN
-    assert told["evaluated"] == 100 * 2 * BATCH * (WIDTH * HIDDEN + HIDDEN * OUT)
-    assert sum(told["dtypes"].values()) == told["flops"]
+    assert document["flops"] == MLP + 2 * BATCH * WIDTH * HIDDEN
+    assert document["evaluated"] == 100 * 2 * BATCH * (WIDTH * HIDDEN + HIDDEN * OUT)
+    assert sum(document["dtypes"].values()) == document["flops"]
 
 
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
@@ -179,8 +181,8 @@ def test_nested_tensors_are_computed_with_as_ever(ring: Path, layout: torch.layo
         return out
 
     train(model, forward=forward)
-    [(_, told)] = events(ring, flops.EVENT_KIND)
-    assert told["begun_ns"] < told["ended_ns"]
+    [(_, document)] = events(ring, flops.EVENT_KIND)
+    assert document["begun_ns"] < document["ended_ns"]
 
 
 def test_a_step_that_ends_in_inference_mode_is_left_at_a_later_one(ring: Path) -> None:
@@ -220,8 +222,8 @@ def test_a_mode_of_the_job_stays_where_it_is(ring: Path) -> None:
         assert (seen > 0) == (2 <= number <= 4)
         if 2 <= number <= 4:
             assert not _python_dispatch._get_current_dispatch_mode_stack()
-    [(_, told)] = events(ring, flops.EVENT_KIND)
-    assert told["flops"] == MLP
+    [(_, document)] = events(ring, flops.EVENT_KIND)
+    assert document["flops"] == MLP
 
 
 def test_a_mode_put_over_ours_ends_before_ours(ring: Path) -> None:
@@ -282,10 +284,12 @@ def test_operators_without_a_formula_are_named(ring: Path) -> None:
             return nn.functional.scaled_dot_product_attention(heads, heads, heads)
 
     train(Attention())
-    [(_, told)] = events(ring, flops.EVENT_KIND)
+    [(_, document)] = events(ring, flops.EVENT_KIND)
     counted = 2 * 2 * BATCH * WIDTH * WIDTH
     # Newer versions of torch may have a formula for it.
-    assert (told["flops"] > counted) != any("attention" in name for name in told["uncounted"])
+    assert (document["flops"] > counted) != any(
+        "attention" in name for name in document["uncounted"]
+    )
 
 
 def test_what_torch_compile_makes_is_compiled_and_not_counted(tmp_path: Path) -> None:
@@ -348,9 +352,9 @@ def test_the_counters_trouble_is_not_the_jobs(
 
     monkeypatch.setitem(flop_counter.flop_registry, torch.ops.aten.addmm, broken)
     train(mlp())
-    [(_, told)] = events(ring, flops.EVENT_KIND)
-    assert told["failures"] == 2
-    assert told["flops"] == MLP - 2 * BATCH * (WIDTH * HIDDEN + HIDDEN * OUT)
+    [(_, document)] = events(ring, flops.EVENT_KIND)
+    assert document["failures"] == 2
+    assert document["flops"] == MLP - 2 * BATCH * (WIDTH * HIDDEN + HIDDEN * OUT)
 
 
 # -- what the job says itself ---------------------------------------------------------------------
@@ -391,8 +395,8 @@ def test_parameters_are_those_that_tokens_are_multiplied_with(ring: Path, tied: 
     haiprof.model(
         TinyGPT(tied), tokens_per_step=4096, sequence_length=64, dtype=str(torch.bfloat16)
     )
-    [(_, told)] = events(ring, model.EVENT_KIND)
-    assert told == {
+    [(_, document)] = events(ring, model.EVENT_KIND)
+    assert document == {
         "tokens_per_step": 4096.0,
         "dtype": "bfloat16",
         "parameters": 2 * (32 * 384 + 384) + 100 * 32,
@@ -405,8 +409,8 @@ def test_what_changes_is_said_again_and_the_newer_flops_count(ring: Path) -> Non
     haiprof.model(flops_per_step=1e12, samples_per_step=8)
     haiprof.model(flops_per_step=1e12)
     haiprof.model(flops_per_token=1e9, tokens_per_step=1024)
-    told = [attributes for _, attributes in events(ring, model.EVENT_KIND)]
-    assert told == [
+    documents = [attributes for _, attributes in events(ring, model.EVENT_KIND)]
+    assert documents == [
         {"flops_per_step": 1e12, "samples_per_step": 8.0},
         {"flops_per_token": 1e9, "tokens_per_step": 1024.0, "samples_per_step": 8.0},
     ]
@@ -430,6 +434,6 @@ def test_what_is_said_beside_a_module_without_sizes_holds(
     ring: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     haiprof.model(nn.LazyLinear(4), tokens_per_step=512, flops_per_step=1e9)
-    [(_, told)] = events(ring, model.EVENT_KIND)
-    assert told == {"tokens_per_step": 512.0, "flops_per_step": 1e9}
+    [(_, document)] = events(ring, model.EVENT_KIND)
+    assert document == {"tokens_per_step": 512.0, "flops_per_step": 1e9}
     assert "the module's parameters are unknown; give parameters=" in capsys.readouterr().err

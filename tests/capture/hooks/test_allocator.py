@@ -157,7 +157,7 @@ def test_a_job_that_does_not_use_cuda_is_not_asked(shm: Path, tmp_path: Path) ->
     assert run.steps().height == 32
 
 
-#: What a torch may do otherwise, and a part of what is told then.
+#: What a torch may do otherwise, and a part of the message then.
 BREAKS = {
     "state['error'] = RuntimeError('not supported')": "RuntimeError('not supported')",
     "core._cuda_memoryStats = lambda device: None": "_cuda_memoryStats() gave no dict",
@@ -195,14 +195,14 @@ def test_a_torch_that_answers_otherwise_takes_the_hook_off_and_the_job_goes_on(
     wait_recorded(shm)
     for n, why in enumerate(BREAKS.values()):
         run = Analyzer(tmp_path / f"{n}")
-        (told,) = texts(run, "hook")
-        assert told.startswith("the allocator's figures are not recorded: ")
-        assert why in told
+        (line,) = texts(run, "hook")
+        assert line.startswith("the allocator's figures are not recorded: ")
+        assert why in line
         assert run.steps().height == 40
         assert run.samples("torch.*").is_empty()
 
 
-def test_a_growth_of_retries_and_of_ooms_is_told_each_of_the_first_times_then_as_it_doubles(
+def test_a_growth_of_retries_and_of_ooms_is_reported_at_first_each_time_then_as_it_doubles(
     shm: Path, tmp_path: Path
 ) -> None:
     program = """
@@ -225,15 +225,15 @@ def test_a_growth_of_retries_and_of_ooms_is_told_each_of_the_first_times_then_as
     slow = "; torch gave its cache back and tried again, which is slow"
     for name, source in (("early", early), ("late", late)):
         run_python(job(source), str(tmp_path / name))
-        told = texts(recorded(shm, tmp_path / name), "memory")
+        lines = texts(recorded(shm, tmp_path / name), "memory")
         retried = ["once", *(f"{n} times" for n in (2, 3, 4, 5, 6, 7, 8, 16, 32)), "once"]
-        assert [t for t in told if "ran short" in t] == [
+        assert [t for t in lines if "ran short" in t] == [
             f"gpu0: memory ran short {times}{slow}" for times in retried
         ]
-        assert [t for t in told if "ran short" not in t] == ["gpu0: out of memory 2 times"]
+        assert [t for t in lines if "ran short" not in t] == ["gpu0: out of memory 2 times"]
 
 
-def test_what_happened_before_the_recording_is_not_told(shm: Path, tmp_path: Path) -> None:
+def test_what_happened_before_the_recording_is_not_reported(shm: Path, tmp_path: Path) -> None:
     program = """
         torch.cuda._initialized = True
         state["retries"] = state["ooms"] = 5
@@ -263,11 +263,11 @@ def test_running_out_of_memory_in_the_first_step_leaves_the_last_figures(
             Large(4, 1)(torch.ones(4))
         finally:
             assert len(theirs) == 1 and len(observers) == 2, (theirs, observers)
-            print("told", flush=True)
+            print("reported", flush=True)
     """
     process = python(job(program), str(tmp_path))
     out, err = process.communicate(timeout=60)
-    assert out == "told\n", err
+    assert out == "reported\n", err
     assert process.returncode == 1
     assert err.splitlines()[-1] == "torch.OutOfMemoryError: CUDA out of memory."
     run = recorded(shm, tmp_path)

@@ -104,18 +104,18 @@ def test_short_pauses_are_counted_and_none_is_a_span(ring: Ring) -> None:
         assert ring.pauses() == []
 
 
-def test_counts_are_told_four_times_a_second_at_most(ring: Ring) -> None:
+def test_counts_are_recorded_four_times_a_second_at_most(ring: Ring) -> None:
     until = time.monotonic() + 1.1
     n = 0
     while time.monotonic() < until:
         gc.collect(0)
         n += 1
-    told = len(ring.values("python.gc.count", "gen0"))
-    assert 2 <= told <= 5
+    count = len(ring.values("python.gc.count", "gen0"))
+    assert 2 <= count <= 5
     _core.phases_finish()
     _core.phases_finish()
     values = ring.values("python.gc.count", "gen0")
-    assert len(values) == told + 1
+    assert len(values) == count + 1
     assert values[-1] == n
     assert values == sorted(values)
 
@@ -202,7 +202,7 @@ def test_collections_while_the_interpreter_ends_are_safe(shm: Path) -> None:
         print("ready")
     """
     assert run_python(program, str(shm / "test.ring")) == "ready\n"
-    # The first of them told its count; that was while modules were being torn down.
+    # The first of them reported its count while modules were being torn down.
     assert Ring(shm / "test.ring").values("python.gc.count", "gen2")[0] >= 1
 
 

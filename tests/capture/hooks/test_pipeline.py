@@ -124,8 +124,8 @@ def test_four_ranks_with_torchs_1f1b(shm: Path, tmp_path: Path) -> None:
         ("send gradients", range(1, RANKS)),
         ("recv gradients", range(RANKS - 1)),
     ):
-        told = moved.filter(pl.col("name") == name).select("step", "microbatch", "stage")
-        assert sorted(told.rows()) == sorted((*one, stage) for one in each for stage in stages)
+        rows = moved.filter(pl.col("name") == name).select("step", "microbatch", "stage")
+        assert sorted(rows.rows()) == sorted((*one, stage) for one in each for stage in stages)
 
     even = found.steps.filter(pl.col("step").is_between(1, EVEN))
     assert even["schedule"].to_list() == ["1F1B"] * EVEN
@@ -327,8 +327,8 @@ def test_a_version_that_is_not_known_is_left_as_it_is(shm: Path, tmp_path: Path)
     )
     run_python(program, str(tmp_path), str(tmp_path / "logs"))
     wait_recorded(shm)
-    (told,) = Analyzer(tmp_path / "logs" / "run").events(kind="hook")["text"].to_list()
-    assert told == (
+    (line,) = Analyzer(tmp_path / "logs" / "run").events(kind="hook")["text"].to_list()
+    assert line == (
         "the schedule of megatron.core.pipeline_parallel.schedules is not seen: "
         "KeyError('backward_step')"
     )

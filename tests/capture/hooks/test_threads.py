@@ -100,7 +100,7 @@ def test_modules_called_by_the_engines_threads_are_recomputation(recorded: Any) 
 
 
 class Slow(nn.Module):
-    """A module whose call takes until it is told to end."""
+    """A module whose call lasts until it gets a signal to end."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -262,7 +262,7 @@ def test_a_recorder_that_has_written_all_and_left_is_not_missed(shm: Path, tmp_p
     process = python(program.format(stop="haiprof.stop()"), str(tmp_path / "1"))
     assert process.communicate(timeout=60)[1] == ""
     # While it records, that is a loss.
-    process = python(program.format(stop="started.see_to_recorder()"), str(tmp_path / "2"))
+    process = python(program.format(stop="started.ensure_recorder()"), str(tmp_path / "2"))
     assert "no recorder could be started" in process.communicate(timeout=60)[1]
 
 

@@ -71,9 +71,9 @@ def test_its_recorder_leaves_while_the_job_goes_on(shm: Path, tmp_path: Path) ->
 
 
 def test_the_environment_gives_a_window_to_what_it_arms(shm: Path, tmp_path: Path) -> None:
-    told = {"LOG_DIR": str(tmp_path), "RUN": "run", "WARMUP": "1", "TIME": "1", "HOOKS": "0"}
-    told |= {"TASK_ID": "42", "USER_ID": "7"}
-    environment = {**os.environ, **{f"HAIPROF_{name}": text for name, text in told.items()}}
+    options = {"LOG_DIR": str(tmp_path), "RUN": "run", "WARMUP": "1", "TIME": "1", "HOOKS": "0"}
+    options |= {"TASK_ID": "42", "USER_ID": "7"}
+    environment = {**os.environ, **{f"HAIPROF_{name}": text for name, text in options.items()}}
     run_python(WORK + "    arm()\n    work(7.0)\n", env=environment)
     wait_recorded(shm)
     recorded = times(next(tmp_path.glob("run/*#0")))

@@ -15,8 +15,8 @@ from haiprof.capture.socket import entry
 def test_a_child_that_is_forked_meanwhile_is_as_its_parent_was_and_can_import(
     shm: Path, tmp_path: Path, bundled: bool
 ) -> None:
-    told = tmp_path / "told"
-    told.write_bytes(bytes(entry.ANSWER_BYTES))
+    answer = tmp_path / "answer"
+    answer.write_bytes(bytes(entry.ANSWER_BYTES))
     (tmp_path / "modules").write_bytes(bundle())
     out = run_python(
         """
@@ -53,7 +53,7 @@ def test_a_child_that_is_forked_meanwhile_is_as_its_parent_was_and_can_import(
         print(before[0] == sys.getswitchinterval(), open(sys.argv[2]).read().strip(chr(0)))
         """,
         str(tmp_path),
-        str(told),
+        str(answer),
         str(tmp_path / "modules") if bundled else "",
     )
     assert out.splitlines() == ["True None", "True ok"]

@@ -38,11 +38,11 @@ TRACES = """
 
 
 def _refused(running: Job, request: str, **arguments: Any) -> str:
-    with pytest.raises(ControlError) as told:
+    with pytest.raises(ControlError) as refusal:
         running.ask(request, **arguments)
-    assert told.value.reason == "refused"
-    assert "\n" not in str(told.value)
-    return str(told.value)
+    assert refusal.value.reason == "refused"
+    assert "\n" not in str(refusal.value)
+    return str(refusal.value)
 
 
 def _spans(folder: Path) -> int:
@@ -51,27 +51,27 @@ def _spans(folder: Path) -> int:
 
 def test_status_says_who_it_is_and_what_is_recorded(shm: Path, tmp_path: Path) -> None:
     with job(TRAINS, tmp_path, "logs") as running:
-        told = wait_for(lambda: (s := running.ask("status"))["folder"] and s)
-        assert told["state"] == "recording"
-        assert (told["run"], told["rank"], told["pid"]) == ("r", 0, running.pid)
-        assert told["run_dir"] == str(tmp_path / "logs" / "r")
-        assert process_file(Path(told["folder"]))["pid"] == running.pid
-        assert abs(told["since_ns"] - time.time_ns()) < 60e9
-        assert told["options"]["sample_hz"] == 1.0
-        assert told["options"]["log_dir"] == "logs"
-        assert told["ends_in"] is None
-        assert told["lost"] == 0
-        assert told["trace"] is None
-        assert Path(f"/proc/{told['recorder']}/cmdline").read_bytes().count(b"haiprof.recorder")
-        later = wait_for(lambda: (s := running.ask("status"))["step"] > told["step"] and s)
-        assert later["step"] > told["step"]
+        status = wait_for(lambda: (s := running.ask("status"))["folder"] and s)
+        assert status["state"] == "recording"
+        assert (status["run"], status["rank"], status["pid"]) == ("r", 0, running.pid)
+        assert status["run_dir"] == str(tmp_path / "logs" / "r")
+        assert process_file(Path(status["folder"]))["pid"] == running.pid
+        assert abs(status["since_ns"] - time.time_ns()) < 60e9
+        assert status["options"]["sample_hz"] == 1.0
+        assert status["options"]["log_dir"] == "logs"
+        assert status["ends_in"] is None
+        assert status["lost"] == 0
+        assert status["trace"] is None
+        assert Path(f"/proc/{status['recorder']}/cmdline").read_bytes().count(b"haiprof.recorder")
+        later = wait_for(lambda: (s := running.ask("status"))["step"] > status["step"] and s)
+        assert later["step"] > status["step"]
     assert running.stderr == ""
 
 
 def test_flush_brings_to_disk_what_was_recorded(shm: Path, tmp_path: Path) -> None:
     with job(TRAINS, tmp_path, "logs") as running:
-        told = running.ask("flush")
-        folder = Path(told["folder"])
+        flushed = running.ask("flush")
+        folder = Path(flushed["folder"])
         before = _spans(folder)
         assert before >= 3
         time.sleep(0.2)
@@ -86,9 +86,9 @@ def test_stop_ends_it_at_once_and_start_begins_again(shm: Path, tmp_path: Path) 
     with job(TRAINS, tmp_path, "logs") as running:
         running.ask("flush")
         begun = time.monotonic()
-        told = running.ask("stop")
-        assert told["stopped"] is True
-        assert told["closed"] is True
+        stopped = running.ask("stop")
+        assert stopped["stopped"] is True
+        assert stopped["closed"] is True
         assert time.monotonic() - begun < 5.0  # a second where nobody else wants the machine
         (folder,) = (tmp_path / "logs" / "r").glob("*#0")
         assert process_file(folder)["state"] == "closed"
@@ -101,9 +101,9 @@ def test_stop_ends_it_at_once_and_start_begins_again(shm: Path, tmp_path: Path) 
         time.sleep(0.2)
         assert _spans(folder) == ended
 
-        told = running.ask("start", log_dir=str(tmp_path / "logs"), run="second")
-        assert told["began"] is True
-        assert told["state"] == "recording"
+        answer = running.ask("start", log_dir=str(tmp_path / "logs"), run="second")
+        assert answer["began"] is True
+        assert answer["state"] == "recording"
         time.sleep(0.3)
         assert _spans(Path(running.ask("flush")["folder"])) > 10
         running.ask("stop")
@@ -127,7 +127,7 @@ def test_a_process_that_never_recorded_is_as_it_was_after_the_stop(
         from haiprof.control import client
         from haiprof.common.places import control_socket
         ask = functools.partial(client.ask, timeout=60)
-        recording._be_asked()
+        recording._open_control_socket()
         model = torch.nn.Linear(4, 4)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         def train(n):
@@ -223,13 +223,13 @@ def test_start_can_wait_and_end_by_itself(shm: Path, tmp_path: Path) -> None:
     with job(TRAINS, tmp_path, "logs") as running:
         running.ask("stop")
         logs = str(tmp_path / "logs")
-        told = running.ask("start", log_dir=logs, run="later", warmup=3.0, time=5.0)
-        assert told["state"] == "warming up"
-        assert 0 < told["begins_in"] <= 3.0
-        told = wait_for(lambda: (s := running.ask("status"))["state"] == "recording" and s)
-        assert 0 < told["ends_in"] <= 5.0
+        status = running.ask("start", log_dir=logs, run="later", warmup=3.0, time=5.0)
+        assert status["state"] == "warming up"
+        assert 0 < status["begins_in"] <= 3.0
+        status = wait_for(lambda: (s := running.ask("status"))["state"] == "recording" and s)
+        assert 0 < status["ends_in"] <= 5.0
         wait_for(lambda: running.ask("status")["state"] == "idle")
-        told = running.ask("start", log_dir=logs, run="never", warmup=600)
+        status = running.ask("start", log_dir=logs, run="never", warmup=600)
         assert running.ask("stop")["stopped"] is True
         assert running.ask("status")["state"] == "idle"
     assert running.stderr == ""
@@ -240,11 +240,11 @@ def test_start_can_wait_and_end_by_itself(shm: Path, tmp_path: Path) -> None:
 
 def test_start_of_what_is_recorded_says_so_and_moves_its_end(shm: Path, tmp_path: Path) -> None:
     with job(TRAINS, tmp_path, "logs") as running:
-        told = running.ask("start", time=600, ring_mib=64, run="r")
-        assert told["began"] is False
-        assert told["ignored"] == ["ring_mib"]
-        assert told["run"] == "r"
-        assert 590 < told["ends_in"] <= 600
+        answer = running.ask("start", time=600, ring_mib=64, run="r")
+        assert answer["began"] is False
+        assert answer["ignored"] == ["ring_mib"]
+        assert answer["run"] == "r"
+        assert 590 < answer["ends_in"] <= 600
         assert running.ask("start", time=0)["ends_in"] is None
         assert running.ask("start", time=2)["ends_in"] <= 2
         wait_for(lambda: running.ask("status")["state"] == "idle")
@@ -267,8 +267,8 @@ def test_start_of_a_process_that_waits_for_its_first_record_begins_at_once(
         while ask(path, "status")["state"] == "warming up":
             time.sleep(0.01)
         states.append(ask(path, "status")["state"])
-        told = ask(path, "start", {"time": 3})
-        states += [told["state"], told["began"], told["ignored"], 0 < told["ends_in"] <= 3]
+        now = ask(path, "start", {"time": 3})
+        states += [now["state"], now["began"], now["ignored"], 0 < now["ends_in"] <= 3]
         while ask(path, "status")["state"] == "recording":
             time.sleep(0.01)
         print(states)
@@ -294,12 +294,12 @@ def test_what_start_cannot_use_is_refused_with_the_reason(shm: Path, tmp_path: P
 def test_trace_makes_a_deep_trace_of_the_thread_that_trains(shm: Path, tmp_path: Path) -> None:
     with job(TRAINS, tmp_path, "logs") as running:
         assert "trace_steps" in _refused(running, "trace", steps=-1)
-        told = running.ask("trace", steps=2, warmup=1, **{"with": "shapes"})
-        assert told["began"] is True
+        answer = running.ask("trace", steps=2, warmup=1, **{"with": "shapes"})
+        assert answer["began"] is True
         assert running.ask("trace", steps=2)["began"] in (True, False)
-        told = wait_for(lambda: (t := running.ask("status")["trace"])["state"] == "done" and t)
-        assert Path(told["file"]).stat().st_size > 1000
-        assert Path(told["file"]).name.endswith(".pt.trace.json.gz")
+        answer = wait_for(lambda: (t := running.ask("status")["trace"])["state"] == "done" and t)
+        assert Path(answer["file"]).stat().st_size > 1000
+        assert Path(answer["file"]).name.endswith(".pt.trace.json.gz")
         # By the clock, where no step need end.
         running.ask("trace", seconds=0.2, **{"with": ""})
         wait_for(lambda: len(list(tmp_path.glob("logs/r/*#0/*.pt.trace.json.gz"))) >= 2)
@@ -314,10 +314,10 @@ def test_a_stop_ends_the_trace_that_is_being_made(shm: Path, tmp_path: Path) -> 
         running.ask("trace", seconds=600, **{"with": ""})
         wait_for(lambda: running.ask("status")["trace"]["state"] == "recording")
         assert running.ask("stop")["stopped"] is True
-        told = running.ask("status")
-        assert told["state"] == "idle"
-        assert told["trace"]["state"] == "done"
-        assert Path(told["trace"]["file"]).exists()
+        status = running.ask("status")
+        assert status["state"] == "idle"
+        assert status["trace"]["state"] == "done"
+        assert Path(status["trace"]["file"]).exists()
 
 
 def test_set_changes_what_can_be_and_names_what_cannot(shm: Path, tmp_path: Path) -> None:
@@ -330,10 +330,10 @@ def test_set_changes_what_can_be_and_names_what_cannot(shm: Path, tmp_path: Path
             "budget": 0.1,
         }
         running.ask("set", time=500)
-        told = running.ask("status")
-        assert told["options"]["kernels"] == "off"
-        assert told["options"]["budget"] == 0.1
-        assert 490 < told["ends_in"] <= 500
+        status = running.ask("status")
+        assert status["options"]["kernels"] == "off"
+        assert status["options"]["budget"] == 0.1
+        assert 490 < status["ends_in"] <= 500
         assert "kernels" in _refused(running, "set", kernels="some")
     assert running.stderr == ""
 
@@ -399,8 +399,12 @@ def test_set_changes_how_often_the_node_is_sampled(shm: Path, tmp_path: Path) ->
         wait_for(lambda: paces() == 2)
         quiet = time.time_ns()
         time.sleep(1.5)
-        told = running.ask("status")["options"]
-        assert (told["sample_hz"], told["io_interval"], told["drain_hz"]) == (0.01, 0.5, 8.0)
+        options = running.ask("status")["options"]
+        assert (options["sample_hz"], options["io_interval"], options["drain_hz"]) == (
+            0.01,
+            0.5,
+            8.0,
+        )
         running.ask("flush")
     assert running.stderr == ""
     wait_recorded(shm)

@@ -33,10 +33,10 @@ def _connect(running: Job) -> socket.socket:
 
 
 def _reason(what: Callable[[], object]) -> tuple[str, str]:
-    with pytest.raises(ControlError) as told:
+    with pytest.raises(ControlError) as refusal:
         what()
-    assert "\n" not in str(told.value)
-    return told.value.reason, str(told.value)
+    assert "\n" not in str(refusal.value)
+    return refusal.value.reason, str(refusal.value)
 
 
 def test_the_socket_is_its_owners_and_goes_with_the_job(shm: Path, tmp_path: Path) -> None:
@@ -45,9 +45,9 @@ def test_the_socket_is_its_owners_and_goes_with_the_job(shm: Path, tmp_path: Pat
         assert path.stat().st_mode & 0o777 == 0o600
         assert path.parent.stat().st_mode & 0o777 == 0o700
         assert sockets() == [path]
-        told = running.ask("status")
-        assert told["pid"] == running.pid
-        assert told["state"] == "recording"
+        status = running.ask("status")
+        assert status["pid"] == running.pid
+        assert status["state"] == "recording"
     assert not path.parent.exists()
     assert running.stderr == ""
     wait_recorded(shm)
@@ -197,7 +197,7 @@ def test_two_who_ask_at_once_are_both_answered(shm: Path, tmp_path: Path) -> Non
     assert running.stderr == ""
 
 
-def test_another_version_is_refused_with_the_mend_on_both_sides(
+def test_another_version_is_refused_with_the_fix_on_both_sides(
     shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with job(STEPS, tmp_path, "logs") as running:
@@ -312,12 +312,12 @@ def test_a_job_that_closes_our_descriptor_and_gets_its_number_keeps_its_own(
         mine.listen(8)
         assert mine.fileno() == number
         for turn in range(3):  # the thread wakes, and must not take what is ours
-            told = ask(control_socket(), "status")["state"]
+            state = ask(control_socket(), "status")["state"]
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(mine.getsockname())
             mine.settimeout(5)
             mine.accept()
-        print("accepted", told)
+        print("accepted", state)
         """,
         str(tmp_path),
     )
@@ -413,8 +413,8 @@ def test_a_job_that_keeps_the_interpreter_is_waited_for_and_then_named(
     shm: Path, tmp_path: Path
 ) -> None:
     # Nobody else has the interpreter's lock between the two.
-    before = "import ctypes; held = ctypes.PyDLL(None)"
-    hold = "if os.path.exists('HOLD'): (held.unlink(b'HOLD'), held.usleep(3_000_000))"
+    before = "import ctypes; libc = ctypes.PyDLL(None)"
+    hold = "if os.path.exists('HOLD'): (libc.unlink(b'HOLD'), libc.usleep(3_000_000))"
     with job(STEPS, tmp_path, "logs", before=before, each=hold) as running:
         (tmp_path / "HOLD").touch()
         wait_for(lambda: not (tmp_path / "HOLD").exists())
@@ -471,7 +471,7 @@ def test_a_stopped_job_is_said_to_be_stopped(shm: Path, tmp_path: Path) -> None:
         assert running.ask("status")["state"] == "recording"
 
 
-def test_processes_that_cannot_be_asked_are_told_apart(shm: Path, tmp_path: Path) -> None:
+def test_processes_that_cannot_be_asked_are_distinguished(shm: Path, tmp_path: Path) -> None:
     assert _reason(lambda: socket_of(os.getpid()))[0] == "unloaded"
     assert _reason(lambda: socket_of(2**22 + 1))[0] == "gone"
     assert sockets() == []

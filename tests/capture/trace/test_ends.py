@@ -64,7 +64,9 @@ def test_called_again_it_is_the_same_one(shm: Path, tmp_path: Path) -> None:
     assert left.states() == ["recording", "done"] * 2
 
 
-def test_stop_ends_it_once_and_a_stop_before_it_begins_is_told(shm: Path, tmp_path: Path) -> None:
+def test_stop_ends_it_once_and_a_stop_before_it_begins_is_reported(
+    shm: Path, tmp_path: Path
+) -> None:
     program = """
     trace = haiprof.trace(steps=50)
     train(3)
@@ -95,7 +97,7 @@ def test_a_loop_without_steps_is_traced_for_seconds(shm: Path, tmp_path: Path) -
     assert any(e["name"] == "aten::addmm" for e in left.events("cpu_op"))
 
 
-def test_steps_may_be_told_by_hand(shm: Path, tmp_path: Path) -> None:
+def test_steps_may_be_marked_by_hand(shm: Path, tmp_path: Path) -> None:
     program = """
     with haiprof.trace(steps=2):
         for _ in range(6):
@@ -173,7 +175,7 @@ def test_one_asked_for_in_a_backward_pass_begins_after_it(shm: Path, tmp_path: P
     as_before()
     """
     left, _ = run_job(LONG_BACKWARD + program, shm, tmp_path)
-    assert [told["steps"] for _, told in left.rows if told["state"] == "done"] == [4, 3]
+    assert [row["steps"] for _, row in left.rows if row["state"] == "done"] == [4, 3]
 
 
 def test_a_recording_that_ends_in_a_backward_pass_leaves_torch_as_it_was(
@@ -459,7 +461,7 @@ def test_a_forked_child_has_no_part_in_it(shm: Path, tmp_path: Path) -> None:
     assert len(left.steps()) == 7
 
 
-def test_values_that_cannot_be_used_are_told_and_do_no_harm(shm: Path, tmp_path: Path) -> None:
+def test_invalid_values_are_reported_and_do_no_harm(shm: Path, tmp_path: Path) -> None:
     program = """
     with haiprof.trace(steps="many", mib=-4, warmup=None) as trace:
         train(6)

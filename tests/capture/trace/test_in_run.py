@@ -1,4 +1,4 @@
-"""Deep traces in the folders of a run: its Analyzer answers from them what only they tell."""
+"""Deep traces in the folders of a run: its Analyzer answers from them what only they contain."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def put(folder: Path, milliseconds: int, begin: float = 1000) -> Path:
-    """A trace as the process of that folder writes it: alone it does not tell the rank."""
+    """A trace as the process of that folder writes it: alone it does not give the rank."""
     name = f"{folder.name}.{milliseconds}.pt.trace.json.gz"
     return traces.write(folder / name, traces.small(None, begin=begin))
 
@@ -50,14 +50,14 @@ def run(tmp_path: Path) -> Path:
 
 
 def whose(frame: pl.DataFrame) -> list[tuple[object, ...]]:
-    told = frame.select(pl.col("node").cast(pl.String), "rank", "pid", "session")
-    return sorted(told.unique().rows())
+    columns = frame.select(pl.col("node").cast(pl.String), "rank", "pid", "session")
+    return sorted(columns.unique().rows())
 
 
 WHOSE = [("host", 0, 1000, 1), ("host", 0, 1000, 2), ("host", 1, 1001, 1)]
 
 
-def test_what_only_a_trace_tells_is_told_by_the_runs_ranks(run: Path) -> None:
+def test_what_only_a_trace_has_is_answered_by_the_runs_ranks(run: Path) -> None:
     analyzer = Analyzer(run)
     alone = Analyzer(run / "host#1")
     for view in ("operators", "launches", "queue_length", "op_statistics", "recommendations"):
@@ -70,7 +70,7 @@ def test_what_only_a_trace_tells_is_told_by_the_runs_ranks(run: Path) -> None:
     assert analyzer.problems() == []
 
 
-def test_what_haiprof_recorded_is_told_as_without_traces(run: Path) -> None:
+def test_what_haiprof_recorded_is_answered_as_without_traces(run: Path) -> None:
     views = ("steps", "phases", "kernels", "kernel_totals", "temporal", "overlap", "kernel_kinds")
     with_traces = Analyzer(run)
     assert with_traces.operators().height > 0
@@ -133,7 +133,7 @@ def test_where_the_run_cannot_be_written_they_go_into_a_temporary_folder(
     assert list(temporary.iterdir()) == []
 
 
-def test_an_older_import_is_told_and_made_anew_by_the_command(run: Path) -> None:
+def test_an_older_import_is_reported_and_replaced_by_the_command(run: Path) -> None:
     Analyzer(run).operators()
     put(run / "host#2", 11, begin=20000)
     analyzer = Analyzer(run)
@@ -167,7 +167,7 @@ def test_a_damaged_trace_costs_the_run_nothing(run: Path) -> None:
     assert "and 2 more traces cannot be read" in problem
 
 
-def test_one_damaged_trace_of_several_is_told(run: Path) -> None:
+def test_one_damaged_trace_of_several_is_reported(run: Path) -> None:
     (run / "host#1" / "host#1.9.pt.trace.json.gz").write_bytes(b"no trace at all")
     analyzer = Analyzer(run)
     assert whose(analyzer.operators()) == WHOSE[:2]

@@ -1,4 +1,4 @@
-"""What a deep trace holds, where it lies, and what its rows in ``events`` tell."""
+"""The content of a deep trace, its place, and its rows in ``events``."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_tools_find_all_that_they_need(left: Left) -> None:
         assert wanted <= event["args"].keys()
 
 
-def test_the_rows_tell_what_it_took(left: Left) -> None:
+def test_the_rows_say_what_it_took(left: Left) -> None:
     assert left.states() == ["recording", "done"]
     end = left.end()
     assert end["text"] == f"a deep trace of 4 whole steps in {left.files[0].name}: it is complete"
@@ -240,7 +240,7 @@ def test_only_the_ranks_that_are_named_make_one(
     left, out = run_job(program, shm, tmp_path, trace=1, **options)
     assert len(left.files) >= made
     if not made:
-        assert out == "off no deep trace: rank 1 is none of trace_ranks\n"
+        assert out == "off no deep trace: rank 1 is not in trace_ranks\n"
         assert left.files == []
         assert left.rows == []
 
@@ -317,10 +317,10 @@ def test_afterwards_torch_is_as_it_was(shm: Path, tmp_path: Path) -> None:
 def test_the_environment_of_the_command_is_what_hai_platform_sets(
     tmp_path: Path, shm: Path
 ) -> None:
-    told = environment(tmp_path, trace=0)
+    variables = environment(tmp_path, trace=0)
     program = "import os; print(os.environ['HAIPROF_TRACE'], os.environ['HAIPROF_ENABLED'])"
     script = tmp_path / "show.py"
     script.write_text(program)
-    done = haiprof("trace", script, env=told)
+    done = haiprof("trace", script, env=variables)
     assert done.stdout == "1 1\n"
     assert json.loads((tmp_path / "run" / "run.json").read_text())["options"]["trace"] is True

@@ -69,7 +69,7 @@ def test_flush_and_stop_reach_the_ranks_of_every_host(cluster: Cluster) -> None:
     first, second = done.stdout.splitlines()
     assert first.startswith("n1: n1#0 (pid ")
     assert second.startswith("n2: n2#1 (pid ")
-    assert first.endswith(f"): everything up to now is in {run_dir}")
+    assert first.endswith(f"): everything recorded so far is in {run_dir}")
     assert (cluster.folder / "disk-n2/r/n2#1/spans-0.arrows").exists()
     done = haiprof("stop", "train.py", *BOTH)
     assert (done.returncode, done.stderr) == (0, "")
@@ -104,7 +104,7 @@ def test_hosts_without_the_job_and_hosts_that_are_away_are_named(cluster: Cluste
 def test_what_may_be_several_is_asked_on_no_host(cluster: Cluster) -> None:
     done = haiprof("stop", "train.py", *BOTH)
     assert done.returncode == 2
-    assert "several runs run: r, s" in only_line(done)
+    assert "matches several runs: r, s" in only_line(done)
     assert states() == ["recording", "recording"]
     done = haiprof("stop", "s", *BOTH)
     assert done.returncode == 3
@@ -126,7 +126,7 @@ def test_a_pid_is_of_one_host(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("by", ["Ctrl-C", "a lost connection"])
 def test_a_request_that_is_given_up_is_not_done_later(by: str, cluster: Cluster) -> None:
-    """A rank that stands keeps nobody from leaving; what the others answered is told."""
+    """A stopped rank does not prevent an interrupt; the answers of the others are printed."""
     assert haiprof("flush", "r", *BOTH).returncode == 0
     first = listed()[0]["pid"]
     cluster.run_on("n1", f"kill -STOP {first}")
@@ -142,7 +142,7 @@ def test_a_request_that_is_given_up_is_not_done_later(by: str, cluster: Cluster)
     (line,) = out.splitlines()
     assert line.startswith("n2: n2#1 (pid ")
     why, *interrupted = (line for line in err.splitlines() if line.startswith("haiprof: "))
-    assert why == "haiprof: n1: has not said what came of it; it may be done there"
+    assert why == "haiprof: n1: did not report the outcome; it may have been done there"
     if by == "Ctrl-C":
         assert (process.returncode, interrupted) == (130, ["haiprof: interrupted"])
     else:
@@ -157,8 +157,8 @@ def test_a_rank_that_is_busy_has_a_line_and_a_code_of_its_own(cluster: Cluster) 
     assert done.returncode == 3
     assert f"haiprof: n1: n1#0: process {first} does not answer" in only_line(done)
     assert done.stdout.startswith("n2: n2#1 (pid ")
-    told = haiprof("ps", *BOTH).stdout.splitlines()
-    assert told[-1].startswith(f"n1: process {first} does not answer")
+    lines = haiprof("ps", *BOTH).stdout.splitlines()
+    assert lines[-1].startswith(f"n1: process {first} does not answer")
     cluster.run_on("n1", f"kill -CONT {first}")
 
 

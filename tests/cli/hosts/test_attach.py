@@ -35,11 +35,11 @@ def test_hosts_with_disks_of_their_own_say_how_the_run_is_brought_together(
     words = ("--time", "2", "--log-dir", "logs", "--name", "v2", "--nodes", "n1,n2")
     done = haiprof(cluster.script, *words)
     assert done.returncode == 0, done.stderr
-    told = "haiprof: n1, n2: the run lies there; bring it here: haiprof "
+    hint = "haiprof: n1, n2: the run is there; collect it with: haiprof "
     line = only_line(done)
-    assert line.startswith(told)
+    assert line.startswith(hint)
     assert not list(Path("logs").iterdir())
-    assert haiprof(*line.removeprefix(told).split()).returncode == 0
+    assert haiprof(*line.removeprefix(hint).split()).returncode == 0
     run = Analyzer("logs/v2")
     assert set(run.ranks) == {0, 1}
     assert {process.node for process in run.run.processes} == {"n1", "n2"}
@@ -59,7 +59,7 @@ def test_a_log_folder_that_all_see_is_one_run(cluster: Cluster) -> None:
     lines = done.stderr.splitlines()
     assert lines[0] == f"haiprof: run {run.absolute()}"
     assert "2 ranks" in lines[1]
-    assert lines[-1] == f"haiprof: see it with: haiprof report {run.absolute()}"
+    assert lines[-1] == f"haiprof: view it with: haiprof report {run.absolute()}"
     assert all(line.startswith("haiprof: ") for line in lines)
     assert set(Analyzer(run).ranks) == {0, 1}
 
@@ -95,7 +95,7 @@ def test_each_host_says_how_its_processes_would_be_reached(cluster: Cluster) -> 
     first, second = done.stdout.splitlines()
     assert first.startswith("n2: rank 1, pid ")
     assert second.startswith("n1: rank 0, pid ")
-    assert first.endswith("haiprof would be brought into it")
+    assert first.endswith("haiprof would be loaded into it")
 
 
 def started(cluster: Cluster) -> subprocess.Popen[str]:
@@ -122,7 +122,7 @@ def test_ctrl_c_ends_the_recording_on_every_host_and_no_job(cluster: Cluster) ->
     wait_for(lambda: closed(cluster), 10, "closed files")
     first, second = err.splitlines()
     assert first == "haiprof: interrupted: the recording ends here, the job goes on"
-    assert second.startswith("haiprof: n1, n2: the run lies there; bring it here: ")
+    assert second.startswith("haiprof: n1, n2: the run is there; collect it with: ")
 
 
 def test_when_haiprof_is_killed_the_recordings_end(cluster: Cluster) -> None:
@@ -140,7 +140,7 @@ def test_a_connection_that_is_lost_costs_the_other_hosts_nothing(cluster: Cluste
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "haiprof: n2: was lost: what was recorded there ends by itself" in err
+    assert "haiprof: n2: was lost: the recording there ends automatically" in err
     wait_for(lambda: closed(cluster), 10, "closed files")
 
 

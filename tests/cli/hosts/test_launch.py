@@ -38,16 +38,16 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_each_host_gets_its_place_and_the_run(tmp_path: Path, ssh: Path) -> None:
     program = (
-        "import json, os; told = {n: v for n, v in os.environ.items()}; "
-        "print(json.dumps([told, os.getcwd()]))"
+        "import json, os; variables = {n: v for n, v in os.environ.items()}; "
+        "print(json.dumps([variables, os.getcwd()]))"
     )
     words = ["--name", "v2", "--log-dir", "logs", "--sample-hz", "5", sys.executable, "-c", program]
     done = haiprof("run", "-n", "2", "--hosts", "me@nodeA,nodeB,nodeC", *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     lines = sorted(done.stdout.splitlines())
     assert [line.partition(": ")[0] for line in lines] == ["me@nodeA#0", "nodeB#1"]
-    told = [json.loads(line.partition(": ")[2]) for line in lines]
-    for rank, (environment, folder) in enumerate(told):
+    answers = [json.loads(line.partition(": ")[2]) for line in lines]
+    for rank, (environment, folder) in enumerate(answers):
         expected = {
             "RANK": str(rank),
             "NODE_RANK": str(rank),
@@ -63,7 +63,7 @@ def test_each_host_gets_its_place_and_the_run(tmp_path: Path, ssh: Path) -> None
         }
         assert {name: environment.get(name) for name in expected} == expected
         assert folder == str(tmp_path)
-    ports = {environment["MASTER_PORT"] for environment, _ in told}
+    ports = {environment["MASTER_PORT"] for environment, _ in answers}
     assert len(ports) == 1
     assert 1024 < int(ports.pop()) < 32768
     run = the_run(tmp_path / "logs")
@@ -127,7 +127,7 @@ def test_output_that_cannot_be_written_ends_the_hosts(tmp_path: Path) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     assert done.returncode == 1
-    assert "what the hosts write cannot be passed on: No space left" in done.stderr
+    assert "cannot forward the output of the hosts: No space left" in done.stderr
     reader = subprocess.run(
         ["bash", "-c", '"$@" | head -1; exit ${PIPESTATUS[0]}', "bash", *words],
         capture_output=True, text=True, timeout=60,
@@ -188,19 +188,19 @@ def test_a_way_that_wants_the_host_elsewhere_than_behind_it(
     assert line.startswith("exec ")
 
 
-def test_a_host_without_haiprof_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_host_without_haiprof_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "haiprof").mkdir()
     (tmp_path / "haiprof/__init__.py").write_text("")
     way = f"cd /; PYTHONPATH={tmp_path} /bin/sh -c 'eval \"$2\"' --"
     environment = {**os.environ, "HAIPROF_SSH_COMMAND": way}
     done = haiprof("run", "--hosts", "nodeA", "--log-dir", tmp_path, "true", env=environment)
     assert done.returncode == 1
-    told = f"nodeA#0: haiprof: it is not there, or another one: {sys.executable}\n"
-    assert done.stderr.startswith(told)
+    line = f"nodeA#0: haiprof: missing here, or another version: {sys.executable}\n"
+    assert done.stderr.startswith(line)
     assert "Traceback" not in done.stderr
 
 
-def test_a_command_that_is_not_there_is_told_by_its_host(tmp_path: Path) -> None:
+def test_a_missing_command_is_reported_by_its_host(tmp_path: Path) -> None:
     done = haiprof("run", *HERE, "--log-dir", tmp_path, "no-such-command")
     assert done.returncode == 127
     # The first to fail ends the others.
@@ -208,7 +208,7 @@ def test_a_command_that_is_not_there_is_told_by_its_host(tmp_path: Path) -> None
     assert {f"localhost#0: {said}", f"localhost#1: {said}"} & {*done.stderr.splitlines()}
 
 
-def test_a_folder_that_a_host_has_not_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_a_host_lacks_is_reported(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     # The way there takes the folder away before the other side looks for it.
@@ -276,7 +276,7 @@ def test_more_nodes_than_hosts_are_refused_in_one_line(tmp_path: Path) -> None:
         done = haiprof("run", *hosts, *words, cwd=tmp_path)
         assert done.returncode == 2
         line = only_line(done)
-        assert f"8 hosts are wanted and {len(hosts)} are known" in line
+        assert f"8 hosts were requested and {len(hosts)} are known" in line
         assert "--hosts a,b,... or --hostfile FILE before the command" in line
         assert "HAIPROF_HOSTS" in line
     assert [p.name for p in tmp_path.iterdir()] == ["train.py"]
@@ -321,14 +321,14 @@ def test_a_hostfile_may_hold_addresses(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--hostfile", "nowhere"], "nowhere: No such file or directory"),
         (["--hosts", "a,-oProxyCommand=x"], "'-oProxyCommand=x' is not a valid host name"),
-        (["--hosts", ","], "no hosts are wanted and 0 are known"),
+        (["--hosts", ","], "no hosts were requested and 0 are known"),
     ],
 )
-def test_hosts_that_cannot_be_are_refused_in_one_line(words: list[str], told: str) -> None:
+def test_hosts_that_cannot_be_are_refused_in_one_line(words: list[str], message: str) -> None:
     done = haiprof("run", *words, "true")
     assert done.returncode == 2
-    assert told in only_line(done)
+    assert message in only_line(done)

@@ -33,9 +33,9 @@ def measure(part: Part) -> None:
 
 
 def one(part: Part, what: str) -> None:
-    told = part.child(what, seconds=25)
-    part.row(f"{what}: buffers written", len(told["files"]), "files", target=">= 1",
-             met=bool(told["files"]), note="; ".join(told["files"]))  # fmt: skip
+    result = part.child(what, seconds=25)
+    part.row(f"{what}: buffers written", len(result["files"]), "files", target=">= 1",
+             met=bool(result["files"]), note="; ".join(result["files"]))  # fmt: skip
 
 
 def _work(what: str, machine: jobs.Machine) -> Callable[[], object]:

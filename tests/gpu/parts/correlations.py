@@ -29,21 +29,21 @@ def measure(part: Part) -> None:
 
 
 def one(part: Part, how: str) -> None:
-    told = part.child(how, seconds=30)
-    note = f"{told['kernels']} kernels, {told['markers']} boundaries"
+    result = part.child(how, seconds=30)
+    note = f"{result['kernels']} kernels, {result['markers']} boundaries"
     what = "kernels alone" if how == "alone" else "with calls of cudaEventRecord"
     part.row(f"{what}: kernels whose id is not greater than of the one launched before",
-             told["inversions"], "kernels", target="= 0",
-             met=told["inversions"] == 0, note=note)  # fmt: skip
-    part.row(f"{what}: kernels without an id", told["without"], "kernels", target="= 0",
-             met=told["without"] == 0)  # fmt: skip
-    part.row(f"{what}: kernels on the wrong side of a marker kernel's id", told["astray"],
-             "kernels", target="= 0", met=told["astray"] == 0, note=note)  # fmt: skip
+             result["inversions"], "kernels", target="= 0",
+             met=result["inversions"] == 0, note=note)  # fmt: skip
+    part.row(f"{what}: kernels without an id", result["without"], "kernels", target="= 0",
+             met=result["without"] == 0)  # fmt: skip
+    part.row(f"{what}: kernels on the wrong side of a marker kernel's id", result["astray"],
+             "kernels", target="= 0", met=result["astray"] == 0, note=note)  # fmt: skip
     if how == "calls":
-        part.row(f"{what}: kernels on the wrong side of a call's id", told["astray_of_calls"],
-                 "kernels", target="= 0", met=told["astray_of_calls"] == 0,
-                 note=f"{told['calls']} calls at {told['markers']} boundaries")  # fmt: skip
-    part.fact(f"{what}: streams", told["streams"])
+        part.row(f"{what}: kernels on the wrong side of a call's id", result["astray_of_calls"],
+                 "kernels", target="= 0", met=result["astray_of_calls"] == 0,
+                 note=f"{result['calls']} calls at {result['markers']} boundaries")  # fmt: skip
+    part.fact(f"{what}: streams", result["streams"])
 
 
 def graphs(part: Part) -> None:

@@ -106,10 +106,10 @@ def by_haiprof(device: str, words: Sequence[str]) -> dict[str, Any]:
         if not recorded.closed(Path(folder), 20):
             raise RuntimeError("haiprof's recorder has not closed its files after 20 s")
         rows = recorded.rows(Path(folder), "kernels", begin, end)
-        told = recorded.events(Path(folder), "gpu", "lost", "hook", "budget", "handover")
+        events = recorded.events(Path(folder), "gpu", "lost", "hook", "budget", "handover")
     kernels, others = recorded.kernels_of_rows(rows)
     streams = sorted({row["stream"] for row in rows if row["stream"] is not None})
-    return {"kernels": kernels, "others": others, "streams": streams, "told": told}
+    return {"kernels": kernels, "others": others, "streams": streams, "told": events}
 
 
 def by_torch(device: str, words: Sequence[str]) -> dict[str, Any]:

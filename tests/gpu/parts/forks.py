@@ -18,14 +18,14 @@ HANGS = 15.0
 
 
 def measure(part: Part) -> None:
-    told = part.child("job", "haiprof", seconds=55)
-    for name, found in told["children"].items():
+    result = part.child("job", "haiprof", seconds=55)
+    for name, found in result["children"].items():
         part.check(f"{name}: ends as it should", found["as_wanted"],
                    f"{found['seconds']:.2f} s, {found['said']}")  # fmt: skip
-    part.check("the parent goes on to record all kernels", told["after"] == told["before"] > 0,
-               f"{told['before']} in the steps before, {told['after']} after")  # fmt: skip
-    part.fact("DataLoader with two workers", told["batches"])
-    part.fact("events", told["told"])
+    part.check("the parent goes on to record all kernels", result["after"] == result["before"] > 0,
+               f"{result['before']} in the steps before, {result['after']} after")  # fmt: skip
+    part.fact("DataLoader with two workers", result["batches"])
+    part.fact("events", result["told"])
 
 
 def forked(what: Callable[[], Any], code: int) -> dict[str, Any]:
@@ -105,9 +105,9 @@ def _job(device: str, words: Sequence[str]) -> dict[str, Any]:
         after = steps()
         haiprof.stop()
         recorded.closed(Path(folder), 10)
-        told = recorded.events(Path(folder))
+        events = recorded.events(Path(folder))
     return {"before": before, "after": after, "children": children,
-            "batches": f"{batches} of 8 batches came", "told": told}  # fmt: skip
+            "batches": f"{batches} of 8 batches came", "told": events}  # fmt: skip
 
 
 if __name__ == "__main__":

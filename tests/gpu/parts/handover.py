@@ -33,25 +33,25 @@ def measure(part: Part) -> None:
 
 
 def haiprof_first(part: Part, expected: int) -> None:
-    told = part.child("haiprof_first", seconds=40)
-    for name, found in told["found"]:
+    result = part.child("haiprof_first", seconds=40)
+    for name, found in result["found"]:
         whose = "haiprof" if name.startswith("haiprof") else "torch.profiler"
         part.row(f"haiprof recording first: {name}", found, "kernels", target=f"= {expected}",
                  met=found == expected, note=f"what {whose} got")  # fmt: skip
     part.check("haiprof recording first: all kernels lie within the job's time",
-               told["stray"] == 0, f"{told['stray']} do not")  # fmt: skip
-    part.fact("haiprof recording first: counts", told["counts"])
-    part.fact("haiprof recording first: events", told["told"])
+               result["stray"] == 0, f"{result['stray']} do not")  # fmt: skip
+    part.fact("haiprof recording first: counts", result["counts"])
+    part.fact("haiprof recording first: events", result["told"])
 
 
 def torch_first(part: Part, expected: int) -> None:
-    told = part.child("torch_first", seconds=40)
-    part.row("torch.profiler first: torch.profiler", told["theirs"], "kernels",
-             target=f"= {expected}", met=told["theirs"] == expected)  # fmt: skip
-    part.row("torch.profiler first: haiprof afterwards", told["ours"], "kernels",
-             target=f"= {expected}", met=told["ours"] == expected,
-             note=f"{told['stray']} kernels lie outside the job's time")  # fmt: skip
-    part.fact("torch.profiler first: events", told["told"])
+    result = part.child("torch_first", seconds=40)
+    part.row("torch.profiler first: torch.profiler", result["theirs"], "kernels",
+             target=f"= {expected}", met=result["theirs"] == expected)  # fmt: skip
+    part.row("torch.profiler first: haiprof afterwards", result["ours"], "kernels",
+             target=f"= {expected}", met=result["ours"] == expected,
+             note=f"{result['stray']} kernels lie outside the job's time")  # fmt: skip
+    part.fact("torch.profiler first: events", result["told"])
 
 
 class Job:
@@ -128,9 +128,9 @@ def _haiprof_first(device: str, words: Sequence[str]) -> dict[str, Any]:
         counts = modes.counts()
         _stop(folder)
         found = [(name, _ours(folder, when)) for name, when in pieces] + theirs
-        told = recorded.events(Path(folder))
+        events = recorded.events(Path(folder))
         stray = _stray(folder, begin)
-    return {"found": found, "stray": stray, "counts": counts, "told": told}
+    return {"found": found, "stray": stray, "counts": counts, "told": events}
 
 
 def _torch_first(device: str, words: Sequence[str]) -> dict[str, Any]:

@@ -34,10 +34,10 @@ def measure(part: Part) -> None:
             seconds = (part.left() - 3) / (len(RATES) - at)
             part.piece(f"{rate} Hz", one, part, rate, seconds, launches, poller)
     finally:
-        told = poller.end()
-    for name, reason in told["refused"].items():
+        answer = poller.end()
+    for name, reason in answer["refused"].items():
         part.failed(name, reason)
-    for name, took in told["took"].items():
+    for name, took in answer["took"].items():
         part.row(f"{name}, median", 1e6 * quantile(took, 0.5), "us",
                  note=f"99 %: {1e6 * quantile(took, 0.99):.1f} us, first: {1e6 * took[0]:.1f} us, "
                       f"{len(took)} calls")  # fmt: skip

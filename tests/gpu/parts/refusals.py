@@ -33,22 +33,22 @@ def measure(part: Part) -> None:
 def one(part: Part, way: str) -> None:
     with scratch() as folder:
         begun = Path(folder, "begun")
-        told = part.child("job", way, str(begun), seconds=25, code=None)
+        result = part.child("job", way, str(begun), seconds=25, code=None)
         if not begun.exists():
-            raise RuntimeError(f"the job did not come to where CUPTI is used: {told['stderr']}")
-    alive = told["returncode"] == 0
-    note = f"ended with {told['returncode']}: {told['stderr']}"
+            raise RuntimeError(f"the job did not come to where CUPTI is used: {result['stderr']}")
+    alive = result["returncode"] == 0
+    note = f"ended with {result['returncode']}: {result['stderr']}"
     if alive:
-        note = (f"{told['kernels']} of {2 * LAUNCHES} kernels kept, {told['dropped']} dropped; "
-                f"{told['asked']} buffers asked for, {told['refused']} refused, "
-                f"{told['discarded']} thrown away")  # fmt: skip
+        note = (f"{result['kernels']} of {2 * LAUNCHES} kernels kept, {result['dropped']} dropped; "
+                f"{result['asked']} buffers asked for, {result['refused']} refused, "
+                f"{result['discarded']} thrown away")  # fmt: skip
     part.check(f"{way}: the job lives", alive, note)
     if not alive:
         return
     if way == "kept":
-        part.check("kept: every kernel is there", told["kernels"] == 2 * LAUNCHES)
+        part.check("kept: every kernel is there", result["kernels"] == 2 * LAUNCHES)
     if WAYS[way][1] == cupti.KEEP:
-        part.check(f"{way}: there are records from then on", told["kernels"] > 0)
+        part.check(f"{way}: there are records from then on", result["kernels"] > 0)
 
 
 def _job(device: str, words: Sequence[str]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""A folder of ours among the files of a process that sees other files than we do: a container's.
+"""A folder of ours in the container of a process that does not see our files.
 
-The process is given haiprof there, writes its run there, and the run is brought from there to us.
+haiprof is copied there, the process writes its run there, and the run is copied from there to us.
 Nobody in the container is trusted: no link is followed, so nothing outside is read or written,
 whatever the names there turn into meanwhile.
 
@@ -26,11 +26,11 @@ from haiprof.control.sockets import same_root
 from haiprof.recorder.run_folder import open_run
 from haiprof.schema import PROCESS_FILE
 
-#: Where a process mostly may write.
+#: Folders that a process can usually write.
 _PARENTS: Final = ("tmp", "var/tmp", "dev/shm")
 _PACKAGE: Final = "package"
 _LOGS: Final = "logs"
-#: Folders in folders that a run may have; it has one.
+#: How deep folders in a run may be nested; one is normal.
 _DEEPEST: Final = 8
 
 
@@ -45,12 +45,12 @@ def sees(pid: int, folder: Path) -> bool:
         return False
 
 
-class Room:
+class ContainerFolder:
     """The folder of one user's processes in one container, with one run of theirs.
 
     Attributes:
         package: the folder that modules are given in, as the process sees it.
-        log_dir: the folder of runs, as the process sees it; another one where it needs none here.
+        log_dir: the folder of runs, as the process sees it; another one if that serves.
     """
 
     def __init__(self, pid: int, run: str) -> None:
@@ -75,7 +75,7 @@ class Room:
 
     @property
     def key(self) -> tuple[int, int]:
-        """What is the same for all that are the same room."""
+        """What identifies the folder."""
         about = os.fstat(self._folder.fd)
         return about.st_dev, about.st_ino
 
@@ -84,7 +84,7 @@ class Room:
 
         Args:
             source: its folder.
-            wanted: which of its files and folders are to be copied.
+            wanted: which of its files and folders to copy.
 
         Raises:
             OSError: it cannot be written; what there is of it is removed.
@@ -128,7 +128,7 @@ class Room:
                 return
 
     def leave(self) -> None:
-        """Remove it, unless it holds a run, of whomever. Never raises; it is not for use then."""
+        """Remove it unless it contains any run. Never raises; do not use it afterwards."""
         with contextlib.suppress(OSError):
             with contextlib.suppress(OSError):
                 self._logs.remove_folder(self._run)
@@ -181,7 +181,7 @@ class Room:
 def acting_as_user_of(pid: int) -> Iterator[None]:
     """Make files, in this thread, as the user of a process would.
 
-    Where a container has users of its own, root of the machine is nobody and can make none.
+    In a container with its own user namespace, the machine's root is nobody and cannot make any.
     """
     owner = Path(f"/proc/{pid}").stat()
     before = os.geteuid(), os.getegid()
@@ -189,7 +189,7 @@ def acting_as_user_of(pid: int) -> Iterator[None]:
         yield
         return
     libc = ctypes.CDLL(None)
-    # No error is told: what is made has another owner then, which is looked at.
+    # Errors are not reported: the new file then has another owner, which is checked.
     libc.setfsgid(ctypes.c_uint(owner.st_gid))
     libc.setfsuid(ctypes.c_uint(owner.st_uid))
     try:
@@ -200,10 +200,10 @@ def acting_as_user_of(pid: int) -> Iterator[None]:
 
 
 def _copy_out(folder: Folder, to: Folder, deepest: int) -> dict[str, Any]:
-    """Copy what is a file or a folder; nothing that is there already is touched.
+    """Copy files and folders; existing ones are not touched.
 
     Returns:
-        What there was: of each folder that was copied the same of it, of all else None.
+        The names: for each copied folder the same of it, for all else None.
     """
     found: dict[str, Any] = dict.fromkeys(folder.names())
     for name in found:
@@ -222,7 +222,7 @@ def _copy_file(folder: Folder, name: str, to: Folder) -> None:
 
 
 def _new_folder(above: Folder, name: str) -> Folder:
-    """Make a folder; that of another container with the same name of its node has a number."""
+    """Make a folder; if another container's node has that name, with a number."""
     for number in range(1, 1000):
         with contextlib.suppress(FileExistsError):
             return above.make(name if number == 1 else f"{name}.{number}")
@@ -230,7 +230,7 @@ def _new_folder(above: Folder, name: str) -> Folder:
 
 
 def _remove_these(above: Folder, name: str, found: Mapping[str, Any]) -> None:
-    """Remove a folder with what was found in it; what came later stays, and it with that."""
+    """Remove a folder with these contents; what came later stays, and then the folder too."""
     folder = above.folder(name)
     for inner, inside in found.items():
         if inside is None:
@@ -241,7 +241,7 @@ def _remove_these(above: Folder, name: str, found: Mapping[str, Any]) -> None:
 
 
 def _remove(above: Folder, name: str) -> None:
-    """Remove a file or a folder, and no more than it if it is a link."""
+    """Remove a file or a folder; of a link, only the link."""
     try:
         above.remove(name)
     except IsADirectoryError:
@@ -263,7 +263,7 @@ def _closed(run: Folder) -> bool:
             try:
                 text = folder.read(PROCESS_FILE)
             except FileNotFoundError:
-                return False  # who has made the folder is about to say so
+                return False  # whoever made the folder is about to write it
             with contextlib.suppress(ValueError, AttributeError, RecursionError):
                 if json.loads(text).get("state") == "live":
                     return False
