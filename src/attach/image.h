@@ -16,8 +16,8 @@ namespace haiprof::attach {
 
 class Image {
  public:
-  // The object whose ELF header is at `base`; none when there is no ELF object of our class and
-  // machine, or nothing in it is dynamic.
+  // The object whose ELF header is at `base`; none unless it is a dynamic ELF object of our class
+  // and machine.
   static std::optional<Image> at(const Memory& memory, std::uint64_t base);
 
   // Where the process has what the object defines under this name; 0 when it does not.
@@ -42,8 +42,7 @@ class Image {
   std::uint64_t relro_ = 0;
 };
 
-// Whether the ELF object at `base` is one of our own class and machine: false too for what is no
-// ELF object.
+// Whether there is an ELF object of our own class and machine at `base`.
 bool native(const Memory& memory, std::uint64_t base);
 
 }  // namespace haiprof::attach

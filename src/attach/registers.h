@@ -3,7 +3,7 @@
 //
 // The stub is entered with nothing but the program counter changed. It keeps every register, calls
 // Py_IsInitialized and Py_AddPendingCall as Block says, and leaves every register as it found it.
-// No tracer is needed for that: from the moment the thread is let go, it finds back by itself.
+// No tracer is needed for that: once let go, the thread finds its way back alone.
 #pragma once
 
 #include <sys/types.h>

@@ -22,7 +22,7 @@ namespace haiprof::attach {
 
 class Seized {
  public:
-  // Stops the thread, or does not: stopped() tells.
+  // Tries to stop the thread: stopped() says whether it did.
   Seized(const Thread& thread, std::chrono::microseconds patience);
   Seized(const Seized&) = delete;
   Seized& operator=(const Seized&) = delete;
@@ -47,7 +47,7 @@ class Seized {
   // thread ended or did something else.
   std::int64_t call(std::uint64_t instruction, const SystemCall& call);
 
-  // Lets the thread go on with these registers and its own signal mask. It is no longer held.
+  // Lets the thread go on with these registers and its own signal mask. It is no longer stopped.
   // False when it has ended.
   bool go_on(const Registers& registers);
 

@@ -34,7 +34,7 @@ std::uint64_t dataset_of(PyObject* iterator) noexcept {
 }
 
 PyObject* gone(PyObject* key, PyObject*) noexcept {
-  phase::loader_gone(PyLong_AsUnsignedLongLong(key));
+  phase::drop_loader(PyLong_AsUnsignedLongLong(key));
   Py_RETURN_NONE;
 }
 

@@ -47,7 +47,7 @@ void register_hooks(py::module_& module) {
       !add_pause_hook(module.ptr()) || !add_allocator_hook(module.ptr())) {
     throw py::error_already_set();
   }
-  phase::tell_owners(owned);
+  phase::notify_owners(owned);
   module.def("step_mark", [] {
     if (ready()) phase::mark();
   });

@@ -1,4 +1,4 @@
-// The file's frame: items, damage, and what is between the pieces. Rows are made in rows.cpp.
+// The file's frame: items, damage, and items split between pieces. rows.cpp makes the rows.
 #include "trace/parser.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ void Parser::feed(std::string_view piece) {
     const std::size_t more = std::min(std::max(before, kFirstTry), piece.size() - used);
     pending_.append(piece, used, more);
     used += more;
-    if (pending_.size() < wanted_) continue;
+    if (pending_.size() < retry_bytes_) continue;
     const std::size_t taken = consume(pending_);
     base_ += taken;
     if (taken >= before) {
@@ -39,7 +39,7 @@ void Parser::feed(std::string_view piece) {
       pending_.clear();
     } else {
       pending_.erase(0, taken);
-      wanted_ = pending_.size() * 2;
+      retry_bytes_ = pending_.size() * 2;
     }
   }
   if (used == piece.size()) return;
@@ -47,7 +47,7 @@ void Parser::feed(std::string_view piece) {
   const std::size_t taken = consume(piece);
   base_ += taken;
   pending_.assign(piece, taken);
-  wanted_ = pending_.size() * 2;
+  retry_bytes_ = pending_.size() * 2;
 }
 
 void Parser::finish() {
@@ -370,7 +370,7 @@ void Parser::give_up(const char* p, const char* end) {
   escaped_ = false;
 }
 
-// The frame of the file makes no sense from here on.
+// The file's frame cannot be parsed from here on.
 void Parser::stop(std::string_view reason, const char* p, const char* end) {
   if (guessed_end_) {
     guessed_end_ = false;
