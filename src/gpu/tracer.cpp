@@ -34,7 +34,7 @@ constexpr std::uint32_t kFaults = 3;
 
 // Never destroyed: CUPTI's threads may call back while the process ends.
 Buffers& buffers = *new Buffers;
-std::atomic<void (*)() noexcept> tell_pressure{nullptr};
+std::atomic<void (*)() noexcept> on_pressure{nullptr};
 std::atomic<Tracer*> tracer{nullptr};
 // Drawn when the tracer yields, unless it has nothing to yield.
 Border border;
@@ -56,7 +56,7 @@ class Passed {
  public:
   template <typename Ask>
   void add(const std::uint8_t* record, std::size_t bytes, Ask&& ask) noexcept {
-    if (!std::exchange(asked_, true)) room_ = ask(target_);
+    if (!std::exchange(requested_, true)) room_ = ask(target_);
     if (target_ == nullptr || used_ + bytes > room_) {
       ++lost_;
       return;
@@ -73,7 +73,7 @@ class Passed {
   std::uint8_t* target_ = nullptr;
   std::size_t room_ = 0, used_ = 0;
   std::uint64_t lost_ = 0;
-  bool asked_ = false;
+  bool requested_ = false;
 };
 
 // Leaves what is ours in a buffer of ours, and gives the other the rest.
@@ -133,7 +133,7 @@ void buffer_completed(cupti::Context context, std::uint32_t stream, std::uint8_t
                  : take_ours(buffer, valid, fallback, clock);
   }
   if (!ours && give != nullptr) return give(context, stream, buffer, bytes, valid);
-  if (buffers.complete(buffer, valid, life.load()) && buffers.pressing()) tell_pressure.load()();
+  if (buffers.complete(buffer, valid, life.load()) && buffers.pressing()) on_pressure.load()();
 }
 
 template <typename Value>
@@ -161,7 +161,7 @@ class SignalsBlocked {
 }  // namespace
 
 Tracer::Tracer(void (*pressed)() noexcept) noexcept {
-  tell_pressure.store(pressed);
+  on_pressure.store(pressed);
   tracer.store(this);
 }
 
@@ -290,7 +290,7 @@ void Tracer::turn(Turn::What what, std::uint64_t ticks, Refusal refusal) noexcep
   try {
     turns_.push_back({what, ticks, now - yielded_at_, std::move(refusal)});
   } catch (...) {
-    return;  // out of memory: it is not told
+    return;  // out of memory: it is not reported
   }
 }
 

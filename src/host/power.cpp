@@ -118,7 +118,7 @@ EnergyZones find_energy_zones(const Roots& roots) {
                               : unreadable(zone.file.path(), error, "");
     if (found.status.state == State::denied) {
       found.status.reason += ", as since CVE-2020-8694 only root may read it";
-      found.status.mend =
+      found.status.fix =
           "run the recorder with CAP_PERFMON, for the counters of RAPL, or as root 'chmod a+r "
           "/sys/class/powercap/intel-rapl:*/energy_uj'";
     }

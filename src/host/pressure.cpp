@@ -15,10 +15,10 @@ using sampler::kNoSeries;
 using sampler::SeriesTable;
 using sampler::Status;
 
-Status find_pressure(File& file, Buffer& buffer, const char* mend) {
+Status find_pressure(File& file, Buffer& buffer, const char* fix) {
   const int error = file.read(buffer);
   if (error == 0) return {};
-  if (error != ENOENT && error != EOPNOTSUPP) return unreadable(file.path(), error, mend);
+  if (error != ENOENT && error != EOPNOTSUPP) return unreadable(file.path(), error, fix);
   return {sampler::State::absent,
           file.path() + " is not there: the kernel keeps no pressure figures",
           "boot with psi=1, on a kernel with CONFIG_PSI"};

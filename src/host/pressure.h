@@ -24,7 +24,7 @@ struct PressureSeries {
 };
 
 // Whether such a file is there: booted without PSI, the kernel may make it and refuse to read it.
-sampler::Status find_pressure(File& file, Buffer& buffer, const char* mend);
+sampler::Status find_pressure(File& file, Buffer& buffer, const char* fix);
 
 // prefix: "psi." or "cgroup.psi_".
 PressureSeries add_pressure(sampler::SeriesTable& table, std::string_view prefix, pid_t target);

@@ -92,7 +92,7 @@ Status not_loaded() {
     return {State::absent, "no NVIDIA driver: " + why,
             std::string("install the driver; ") + kContainer};
   }
-  return {State::absent, "the driver's library is broken: " + why, "install the driver anew"};
+  return {State::absent, "the driver's library is broken: " + why, "reinstall the driver"};
 }
 
 }  // namespace

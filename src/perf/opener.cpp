@@ -22,7 +22,7 @@ class FirstOwn final : public Opener {
     Opened helped = helper_->open(events, cpu);
     if (helped.group != nullptr || !is_denied(helped.error)) return helped;
     opened.reason += "; " + helped.reason;
-    if (!helped.mend.empty()) opened.reason += " (" + helped.mend + ")";
+    if (!helped.fix.empty()) opened.reason += " (" + helped.fix + ")";
     return opened;
   }
 

@@ -51,7 +51,7 @@ struct Opened {
   std::unique_ptr<Group> group;  // null: see error
   int error = 0;                 // errno of perf_event_open
   std::string reason;            // in plain words; empty when opened
-  std::string mend;
+  std::string fix;
 };
 
 class Opener {

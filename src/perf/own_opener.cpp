@@ -70,14 +70,14 @@ Opened denied(int error, const std::string& procfs) {
     made.reason =
         "the kernel would allow it (kernel.perf_event_paranoid is " + paranoid +
         "), but a seccomp profile, a user namespace or a security module forbids perf_event_open";
-    made.mend = std::string(kLetContainer) + "; or run haiprof-perfd on the node";
+    made.fix = std::string(kLetContainer) + "; or run haiprof-perfd on the node";
     return made;
   }
   made.reason =
       "this process may not count what others do: it has no CAP_PERFMON, and "
       "kernel.perf_event_paranoid is " +
       paranoid;
-  made.mend =
+  made.fix =
       "as root run 'sysctl kernel.perf_event_paranoid=0', or 'setcap cap_perfmon+ep' on the Python "
       "that runs the recorder, or start haiprof-perfd; in Kubernetes put PERFMON into "
       "securityContext.capabilities.add (a container that is not root needs one of the others)";
@@ -94,13 +94,13 @@ Opened denied_thread(int error, const std::string& procfs) {
         paranoid +
         "), but these are another user's, or a seccomp profile or a security module forbids "
         "perf_event_open";
-    made.mend = "sample as the job's user; " + std::string(kLetContainer);
+    made.fix = "sample as the job's user; " + std::string(kLetContainer);
     return made;
   }
   made.reason =
       "this process may count nothing: it has no CAP_PERFMON, and kernel.perf_event_paranoid is " +
       paranoid;
-  made.mend =
+  made.fix =
       "as root run 'sysctl kernel.perf_event_paranoid=2', or 'setcap cap_perfmon+ep' on the Python "
       "that runs the recorder";
   return made;
@@ -136,39 +136,39 @@ Opened refused(int error, const std::string& procfs, Scope scope) {
   switch (error) {
     case EBUSY:
       made.reason = "another tool has these counters reserved";
-      made.mend = "stop what else counts there (perf stat, pcm, likwid, a monitoring agent)";
+      made.fix = "stop what else counts there (perf stat, pcm, likwid, a monitoring agent)";
       break;
     case ENOENT:
     case EOPNOTSUPP:
       made.reason = "no driver of this kernel knows the event";
-      made.mend = "see whether a newer kernel does; a virtual machine may hide it";
+      made.fix = "see whether a newer kernel does; a virtual machine may hide it";
       break;
     case ENODEV:
     case ENXIO:
       made.reason = "the CPU is offline, or the PMU has gone";
-      made.mend = "haiprof retries automatically";
+      made.fix = "haiprof retries automatically";
       break;
     case EINVAL:
       made.reason =
           "its driver refuses the events: it does not have that many counters, or is "
           "none for this machine";
-      made.mend = "report this, with the output of haiprof doctor --json";
+      made.fix = "report this, with the output of haiprof doctor --json";
       break;
     case EMFILE:
       made.reason = "the recorder has no file descriptors left";
-      made.mend = "raise the limit of open files (ulimit -n)";
+      made.fix = "raise the limit of open files (ulimit -n)";
       break;
     case ENFILE:
       made.reason = "the machine has no file descriptors left";
-      made.mend = "raise fs.file-max";
+      made.fix = "raise fs.file-max";
       break;
     case ENOSYS:
       made.reason = "this kernel has no perf_event_open, or a seccomp profile hides it";
-      made.mend = "use a kernel with CONFIG_PERF_EVENTS, or a profile that allows the call";
+      made.fix = "use a kernel with CONFIG_PERF_EVENTS, or a profile that allows the call";
       break;
     default:
       made.reason = "perf_event_open: " + host::error_text(error);
-      made.mend = "report this, with the output of haiprof doctor --json";
+      made.fix = "report this, with the output of haiprof doctor --json";
       break;
   }
   return made;

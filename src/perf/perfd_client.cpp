@@ -37,7 +37,7 @@ constexpr const char* kRestartIt = "restart haiprof-perfd";
 // Why there are no counters from the helper, whatever it would have said of the request itself.
 struct Refusal {
   std::string reason;
-  std::string mend;
+  std::string fix;
 };
 
 std::int64_t now_ns() noexcept {
@@ -92,14 +92,14 @@ class PerfdOpener final : public Opener {
       return as_opened(*failed_);
     }
     if (answer.error != 0) {
-      return {nullptr, answer.error, wire::take(answer.reason), wire::take(answer.mend)};
+      return {nullptr, answer.error, wire::take(answer.reason), wire::take(answer.fix)};
     }
     return {std::make_unique<FdGroup>(std::move(fds)), 0, {}, {}};
   }
 
  private:
   static Opened as_opened(const Refusal& refusal) {
-    return {nullptr, EACCES, refusal.reason, refusal.mend};
+    return {nullptr, EACCES, refusal.reason, refusal.fix};
   }
 
   std::optional<Refusal> ask(std::span<const Event> events, int cpu, wire::Answer& answer,
@@ -153,7 +153,7 @@ class PerfdOpener final : public Opener {
     }
     if (std::optional<Refusal> refusal = check(hello, fds, 0)) return refusal;
     if (hello.error != 0) {
-      return Refusal{wire::take(hello.reason), wire::take(hello.mend)};
+      return Refusal{wire::take(hello.reason), wire::take(hello.fix)};
     }
     return {};
   }
@@ -262,8 +262,8 @@ class PerfdOpener final : public Opener {
                    kSameVersion};
   }
 
-  static Refusal failed(const std::string& what, int error, const std::string& mend) {
-    return {what + ": " + host::error_text(error), mend};
+  static Refusal failed(const std::string& what, int error, const std::string& fix) {
+    return {what + ": " + host::error_text(error), fix};
   }
 
   std::string socket_;

@@ -44,7 +44,7 @@ struct Answer {
   std::int32_t error = 0;  // an errno
   std::uint32_t unused = 0;
   char reason[kTextBytes] = {};  // ends with a zero, or with the field
-  char mend[kTextBytes] = {};
+  char fix[kTextBytes] = {};
 };
 static_assert(sizeof(Answer) == 512);
 

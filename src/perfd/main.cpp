@@ -82,8 +82,8 @@ int read_arguments(int count, char** arguments, Settings& settings) {
                                {"help", no_argument, nullptr, help},
                                {"version", no_argument, nullptr, version},
                                {}};
-  const auto wrong = [](const char* flag, const char* mend) {
-    tell(std::string(flag) + " " + optarg + ": " + mend);
+  const auto wrong = [](const char* flag, const char* fix) {
+    tell(std::string(flag) + " " + optarg + ": " + fix);
     return kMisused;
   };
   opterr = 0;

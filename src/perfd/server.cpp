@@ -53,11 +53,11 @@ void rest(const sigset_t& mask) noexcept {
   pselect(0, nullptr, nullptr, nullptr, &second, &mask);
 }
 
-Answer answer_of(int error, const std::string& reason, const std::string& mend) {
+Answer answer_of(int error, const std::string& reason, const std::string& fix) {
   Answer answer;
   answer.error = error;
   perf::wire::put(answer.reason, reason);
-  perf::wire::put(answer.mend, mend);
+  perf::wire::put(answer.fix, fix);
   return answer;
 }
 
@@ -183,9 +183,9 @@ void Server::welcome(UniqueFd fd) {
 }
 
 void Server::refuse(int fd, const Peer& peer, int error, const std::string& reason,
-                    const std::string& mend) {
-  log_.say("refused " + name_of(peer) + ": " + reason + "; " + mend, now_ns_);
-  send(fd, answer_of(error, reason, mend), {});
+                    const std::string& fix) {
+  log_.say("refused " + name_of(peer) + ": " + reason + "; " + fix, now_ns_);
+  send(fd, answer_of(error, reason, fix), {});
 }
 
 void Server::serve(Connection& connection) {
@@ -301,13 +301,13 @@ bool Server::charge(Connection& connection, std::uint32_t counters) noexcept {
 Answer Server::denied(int error) {
   const perf::Opened why = perf::refused(error, procfs_);
   std::string reason = "haiprof-perfd could not open them: " + why.reason;
-  std::string mend = why.mend;
+  std::string fix = why.fix;
   if (perf::is_denied(error) && !may_count(procfs_)) {
     reason = "haiprof-perfd has no right to open counters itself";
-    mend = kHaveTheRight;
+    fix = kHaveTheRight;
   }
-  log_.say(reason + "; " + mend, now_ns_);
-  return answer_of(error, reason, mend);
+  log_.say(reason + "; " + fix, now_ns_);
+  return answer_of(error, reason, fix);
 }
 
 // The peer has not taken its last answer, which holds counters open for as long.

@@ -74,7 +74,7 @@ class Server {
   void end_idle() noexcept;
   static bool holds_counters(const Connection& connection) noexcept;
   void refuse(int fd, const Peer& peer, int error, const std::string& reason,
-              const std::string& mend);
+              const std::string& fix);
 
   int listener_;
   Access access_;

@@ -25,22 +25,22 @@ py::object start(const std::string& folders, const std::string& kernels, double 
                  double period, bool graph_kernels, bool synchronization, bool overhead,
                  bool shared, bool in_use) {
   gpu::Refusal refusal;
-  gpu::Wanted wanted;
-  wanted.kernels = kernels == "off"   ? gpu::Mode::off
-                   : kernels == "all" ? gpu::Mode::all
-                                      : gpu::Mode::windows;
-  wanted.budget = budget;
-  wanted.period = period;
-  wanted.graph_kernels = graph_kernels;
-  wanted.kinds = {synchronization, overhead};
-  wanted.shared = shared;
-  wanted.in_use = in_use;
+  gpu::Settings settings;
+  settings.kernels = kernels == "off"   ? gpu::Mode::off
+                     : kernels == "all" ? gpu::Mode::all
+                                        : gpu::Mode::windows;
+  settings.budget = budget;
+  settings.period = period;
+  settings.graph_kernels = graph_kernels;
+  settings.kinds = {synchronization, overhead};
+  settings.shared = shared;
+  settings.in_use = in_use;
   {
     const Unlocked unlocked;
-    refusal = gpu::start_collecting(folders, wanted);
+    refusal = gpu::start_collecting(folders, settings);
   }
   if (refusal.ok()) return py::none();
-  return py::make_tuple(refusal.reason, refusal.mend);
+  return py::make_tuple(refusal.reason, refusal.fix);
 }
 
 py::dict counts() {
@@ -83,10 +83,10 @@ py::tuple probe(const std::string& folders) {
   }
   if (refusal.ok()) {
     const gpu::Refusal windows = gpu::refusal_to_switch(cupti);
-    const std::string note = windows.ok() ? "" : windows.reason + "; " + windows.mend;
+    const std::string note = windows.ok() ? "" : windows.reason + "; " + windows.fix;
     return py::make_tuple(cupti.path, note, cupti.version);
   }
-  return py::make_tuple(refusal.reason, refusal.mend, 0);
+  return py::make_tuple(refusal.reason, refusal.fix, 0);
 }
 
 // (uuids, state, reason, mend)
@@ -97,7 +97,7 @@ py::tuple list_gpus() {
     const Unlocked unlocked;
     status = nvml::list_gpus(uuids);
   }
-  return py::make_tuple(uuids, sampler::text(status.state), status.reason, status.mend);
+  return py::make_tuple(uuids, sampler::text(status.state), status.reason, status.fix);
 }
 
 }  // namespace

@@ -114,7 +114,7 @@ class HostSampler {
       row["name"] = report.part.name;
       row["state"] = sampler::text(report.part.status.state);
       row["reason"] = report.part.status.reason;
-      row["mend"] = report.part.status.mend;
+      row["mend"] = report.part.status.fix;
       row["metrics"] = py::cast(report.part.metrics);
       row["interval_s"] = static_cast<double>(report.interval_ns) * 1e-9;
       row["cost_us"] = static_cast<double>(report.cost_ns) * 1e-3;

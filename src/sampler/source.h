@@ -36,7 +36,7 @@ constexpr const char* text(State state) noexcept {
 struct Status {
   State state = State::ok;
   std::string reason;  // why not, in plain words; empty when ok
-  std::string mend;    // what the user can do about it
+  std::string fix;     // what the user can do about it
 
   bool ok() const noexcept { return state == State::ok; }
 };

@@ -98,16 +98,16 @@ Status absence(Subject subject, const Plan& plan, const host::Roots& roots) {
   Status status{State::absent, "the kernel shows no counters " + std::string(text(subject)), ""};
   if (is_guest(roots)) {
     status.reason += ": a virtual machine hides them";
-    status.mend = "none here; the physical machine has them";
+    status.fix = "none here; the physical machine has them";
     return status;
   }
   if (subject == Subject::pcie && (!plan.cpu || plan.cpu->vendor != "GenuineIntel")) {
     status.reason += " that run freely: only Intel's servers since Skylake have those";
-    status.mend = "none; what GPUs and InfiniBand devices move is in their own metrics";
+    status.fix = "none; what GPUs and InfiniBand devices move is in their own metrics";
     return status;
   }
   for (const std::string& problem : plan.problems) status.reason += "; " + problem;
-  status.mend = driver_mend(plan, subject);
+  status.fix = driver_mend(plan, subject);
   return status;
 }
 

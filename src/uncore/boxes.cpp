@@ -99,7 +99,7 @@ int Boxes::open_one(Open& one, perf::Opener& opener) {
   if (one.group != nullptr) return 0;
   one.status.state = perf::is_denied(opened.error) ? State::denied : State::absent;
   one.status.reason = place(one.box) + ": " + opened.reason;
-  one.status.mend = std::move(opened.mend);
+  one.status.fix = std::move(opened.fix);
   return opened.error;
 }
 

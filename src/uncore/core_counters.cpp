@@ -220,7 +220,7 @@ class CoreCounters final : public sampler::Source {
       default: {
         perf::Opened told = perf::refused(error, roots_.procfs, perf::Scope::thread);
         return {perf::is_denied(error) ? State::denied : State::absent, std::move(told.reason),
-                std::move(told.mend)};
+                std::move(told.fix)};
       }
     }
   }

@@ -147,7 +147,7 @@ class Power final : public sampler::Source {
     if (counters.state != files.state) {
       return counters.state == State::denied ? counters : files;
     }
-    return {counters.state, counters.reason + "; " + files.reason, counters.mend};
+    return {counters.state, counters.reason + "; " + files.reason, counters.fix};
   }
 
   bool has(std::size_t domain) const noexcept {

@@ -176,7 +176,7 @@ std::vector<std::string> fuzz::seeds() {
   Answer refusal;
   refusal.error = EACCES;
   perf::wire::put(refusal.reason, "a reason");
-  perf::wire::put(refusal.mend, std::string(perf::wire::kTextBytes, 'x'));
+  perf::wire::put(refusal.fix, std::string(perf::wire::kTextBytes, 'x'));
   return {input_of(kToServer, 0, planned, unplanned),
           input_of(kToServer, 3, planned, planned),
           input_of(kToClient, 0, Answer{}, refusal),

@@ -118,7 +118,7 @@ class SimulatedOpener final : public perf::Opener {
     if (machine_.groups.size() >= machine_.most_open) made.error = EMFILE;
     if (made.error != 0) {
       made.reason = "refused with " + std::to_string(made.error);
-      made.mend = "mend it";
+      made.fix = "mend it";
       return made;
     }
     made.group = std::make_unique<SimulatedGroup>(machine_, events, cpu);

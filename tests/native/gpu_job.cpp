@@ -24,7 +24,7 @@ int main(int argc, char** argv) {
   const gpu::Refusal refusal = gpu::start_collecting("", {gpu::Mode::all, 0, 60, {}});
   if (!refusal.ok()) {
     std::printf("{\"reason\": \"%s\", \"mend\": \"%s\", \"collecting\": %s}\n",
-                refusal.reason.c_str(), refusal.mend.c_str(), gpu::tracing() ? "true" : "false");
+                refusal.reason.c_str(), refusal.fix.c_str(), gpu::tracing() ? "true" : "false");
     gpu::stop_collecting(10);
     return 0;
   }

@@ -124,9 +124,9 @@ class Job {
   }
 
   bool record(bool in_use) {
-    gpu::Wanted wanted{gpu::Mode::all, 0, 60, {}};
-    wanted.in_use = in_use;
-    const gpu::Refusal refusal = gpu::start_collecting("", wanted);
+    gpu::Settings settings{gpu::Mode::all, 0, 60, {}};
+    settings.in_use = in_use;
+    const gpu::Refusal refusal = gpu::start_collecting("", settings);
     if (!refusal.ok()) std::fprintf(stderr, "%s\n", refusal.reason.c_str());
     return refusal.ok();
   }

@@ -35,11 +35,11 @@ void every_refusal_has_a_reason_and_a_mend() {
     CHECK_EQUAL(refused.error, error);
     CHECK(refused.group == nullptr);
     CHECK(!refused.reason.empty());
-    CHECK(!refused.mend.empty());
-    CHECK(!says(refused.reason + refused.mend, "\n"));
+    CHECK(!refused.fix.empty());
+    CHECK(!says(refused.reason + refused.fix, "\n"));
   }
   CHECK(says(perf::refused(EBUSY, "/proc").reason, "another tool"));
-  CHECK(says(perf::refused(EMFILE, "/proc").mend, "ulimit -n"));
+  CHECK(says(perf::refused(EMFILE, "/proc").fix, "ulimit -n"));
   CHECK(says(perf::refused(ENOMEM, "/proc").reason, "annot allocate memory"));
 }
 
@@ -69,9 +69,9 @@ void a_denial_names_what_the_kernel_allows_and_the_mends() {
     const Opened refused = perf::refused(EACCES, procfs);
     std::filesystem::remove_all(procfs);
     return says(refused.reason, "kernel.perf_event_paranoid is 3") &&
-           says(refused.reason, "no CAP_PERFMON") && says(refused.mend, "setcap cap_perfmon+ep") &&
-           says(refused.mend, "sysctl kernel.perf_event_paranoid=0") &&
-           says(refused.mend, "haiprof-perfd") && says(refused.mend, "PERFMON");
+           says(refused.reason, "no CAP_PERFMON") && says(refused.fix, "setcap cap_perfmon+ep") &&
+           says(refused.fix, "sysctl kernel.perf_event_paranoid=0") &&
+           says(refused.fix, "haiprof-perfd") && says(refused.fix, "PERFMON");
   }));
   CHECK(without_rights([] {
     return says(perf::refused(EPERM, "/nowhere").reason, "kernel.perf_event_paranoid is unknown");
@@ -84,7 +84,7 @@ void a_denial_in_spite_of_the_right_names_seccomp() {
   std::filesystem::remove_all(procfs);
   CHECK(says(refused.reason, "kernel.perf_event_paranoid is -1"));
   CHECK(says(refused.reason, "seccomp"));
-  CHECK(says(refused.mend, "--cap-add PERFMON"));
+  CHECK(says(refused.fix, "--cap-add PERFMON"));
 }
 
 // Needs CAP_PERFMON or perf_event_paranoid <= 0; says so where it has neither.

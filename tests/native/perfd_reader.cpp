@@ -54,7 +54,7 @@ int main(int count, char** arguments) {
         std::cout << "opened" << std::endl;
       } else {
         std::cout << "refused " << opened.error << ' ' << took.count() << ' ' << opened.reason
-                  << " | " << opened.mend << std::endl;
+                  << " | " << opened.fix << std::endl;
       }
     } else if (command == "read" && opened.group != nullptr) {
       std::cout << opened.group->read(readings);

@@ -180,7 +180,7 @@ void counters_that_are_not_there() {
   const sampler::Status status = reader.open();
   CHECK(status.state == sampler::State::absent);
   CHECK(status.reason.find("virtual machine") != std::string::npos);
-  CHECK(!status.mend.empty());
+  CHECK(!status.fix.empty());
 }
 
 // Uses the processor until the kernel's accounts of it cannot miss that.

@@ -408,7 +408,7 @@ void a_busy_box_leaves_out_its_sums_and_no_more() {
   const sampler::Status status = bench.status("memory_bandwidth");
   CHECK(status.state == sampler::State::absent);
   CHECK(status.reason.starts_with("uncore_imc_1 on CPU 0 (socket0): refused"));
-  CHECK_EQUAL(status.mend, "mend it");
+  CHECK_EQUAL(status.fix, "mend it");
   CHECK(bench.status("links").ok());
   CHECK_EQUAL(bench.machine.groups.size(), 6u);  // nothing is held that gives no value
   const unsigned opens = bench.machine.opens;
@@ -441,7 +441,7 @@ void who_may_not_count_asks_once_each_time() {
   const sampler::Status status = bench.status("links");
   CHECK(status.state == sampler::State::denied);
   CHECK(status.reason.find("refused with 13") != std::string::npos);
-  CHECK_EQUAL(status.mend, "mend it");
+  CHECK_EQUAL(status.fix, "mend it");
   for (int i = 0; i < 50; ++i) bench.tick();
   CHECK_EQUAL(bench.machine.opens, 2u);
   CHECK(bench.said.empty());
