@@ -29,7 +29,7 @@ struct CgroupFolders {
   CgroupFolder cpuacct;  // CPU time; with v2 the same as cpu
   CgroupFolder memory;
   CgroupFolder io;       // what passes to block devices
-  CgroupFolder unified;  // the v2 hierarchy, where there is one: pressure
+  CgroupFolder unified;  // the v2 hierarchy, if any: pressure
 };
 
 // sysfs: what stands for /sys in mount points.

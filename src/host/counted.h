@@ -25,7 +25,7 @@ class CountedSource final : public sampler::Source {
   std::vector<sampler::Part> describe(const sampler::Status& status) const override;
   void unwatch(pid_t pid, sampler::SeriesTable& table) noexcept override;
 
-  // Counts a ring at a process. whole: from its beginning, else only what is added from now on.
+  // Adds a ring's counters to a process. whole: from its beginning, else only from now on.
   // False: the ring has no counters, or is counted already.
   bool add(pid_t pid, const std::string& path, bool whole);
   // What was added until now still counts at the next reading. False: it is not counted.

@@ -25,13 +25,13 @@ Status find_pressure(File& file, Buffer& buffer, const char* fix) {
 }
 
 PressureSeries add_pressure(SeriesTable& table, std::string_view prefix, pid_t target) {
-  PressureSeries made;
+  PressureSeries series;
   for (std::size_t i = 0; i < kPressureFiles; ++i) {
     const std::string name = std::string(prefix) + std::string(kPressureNames[i]);
-    made.some[i] = table.add(name + "_some.percent", {}, target, 100.0);
-    made.full[i] = i == 0 ? kNoSeries : table.add(name + "_full.percent", {}, target, 100.0);
+    series.some[i] = table.add(name + "_some.percent", {}, target, 100.0);
+    series.full[i] = i == 0 ? kNoSeries : table.add(name + "_full.percent", {}, target, 100.0);
   }
-  return made;
+  return series;
 }
 
 void remove_pressure(SeriesTable& table, const PressureSeries& series) noexcept {

@@ -1,4 +1,4 @@
-// How a file that cannot be read becomes the answer of a source.
+// The status of a source when a file cannot be read.
 #pragma once
 
 #include <cerrno>

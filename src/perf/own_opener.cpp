@@ -145,7 +145,7 @@ Opened refused(int error, const std::string& procfs, Scope scope) {
       break;
     case ENODEV:
     case ENXIO:
-      made.reason = "the CPU is offline, or the PMU has gone";
+      made.reason = "the CPU is offline, or the PMU disappeared";
       made.fix = "haiprof retries automatically";
       break;
     case EINVAL:

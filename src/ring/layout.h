@@ -96,7 +96,7 @@ enum class TimeBase : std::uint32_t {
 enum class RingState : std::uint32_t {
   creating = 0,
   live = 1,
-  closed = 2,  // the writer said goodbye; nothing more will be committed
+  closed = 2,  // the writer closed the ring; nothing more will be committed
 };
 
 // Why a record was dropped before it reached a lane. Index into SuperBlock::dropped.
@@ -143,7 +143,7 @@ struct alignas(64) SuperBlock {
   char run[256];
   char run_dir[1024];  // where the recorder writes this run; how it goes on is in run_dir_rest
 
-  // What changes after creation stays off the lines above.
+  // Fields that change after creation stay off the cache lines above.
   alignas(64) std::atomic<RingState> state;
   std::atomic<std::uint32_t> lanes_used;
   std::atomic<std::uint64_t> string_committed;  // bytes of the string table that may be read

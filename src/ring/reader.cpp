@@ -19,7 +19,7 @@ constexpr std::uint64_t kMostChunkBytes = 1 << 20;
 constexpr std::uint64_t kMostStringBytes = 1 << 27;
 constexpr std::uint32_t kMostStrings = 1 << 22;
 constexpr std::uint64_t kMostSequence = std::uint64_t{1} << 48;
-// What one drain may copy, and what a look at a chunk counts for at least: some system calls.
+// Bytes that one drain may copy, and the least that a look at a chunk counts for: system calls.
 constexpr std::uint64_t kMostCopied = 256 << 20;
 constexpr std::uint64_t kLook = 4096;
 
@@ -252,7 +252,7 @@ std::uint64_t Reader::drain_lane(std::uint32_t number, std::uint64_t most,
     const Copied copied = copy_chunk(lane, cursor, chunk);
     if (copied == Copied::failed) break;
     if (copied == Copied::torn) {
-      // Overwritten since head was read. The next chunk's first_record tells what that cost.
+      // Overwritten since head was read. The next chunk's first_record gives the loss.
       ++torn_;
       cursor.begin(cursor.sequence + 1);
       if (!read_lane(number, lane)) break;

@@ -20,7 +20,7 @@
 
 namespace haiprof::ring {
 
-// Why a file could not be opened as a ring; empty = it was.
+// Why a file could not be opened as a ring; empty = it could.
 struct Refusal {
   std::string reason;
   bool not_ready = false;  // the writer is still making it: look again later
@@ -52,7 +52,7 @@ class Reader {
 
   // As it was when the file was opened; the reader's own copy.
   const SuperBlock& super() const noexcept { return super_; }
-  // What is wrong with the file since then; empty while nothing is.
+  // Damage found since then; empty if none.
   const std::string& broken() const noexcept { return broken_; }
   RingState state() const noexcept;
 

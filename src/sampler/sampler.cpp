@@ -35,7 +35,7 @@ Status guarded(const Call& call) {
   }
 }
 
-// What the calling thread has spent so far.
+// CPU time of the calling thread so far.
 struct Spent {
   std::uint64_t cpu_ns;
   std::uint64_t wall_ns;
@@ -48,7 +48,7 @@ struct Spent {
             usage.ru_nivcsw};
   }
 
-  // A wait in which the kernel gave the core to somebody else is not the source's own.
+  // Time in which the kernel gave the core to somebody else does not count.
   std::uint64_t cost_since(const Spent& before, bool waits) const noexcept {
     const bool own = waits && preemptions == before.preemptions;
     return own ? wall_ns - before.wall_ns : cpu_ns - before.cpu_ns;
@@ -144,7 +144,7 @@ void Sampler::meter(Entry& entry, std::uint64_t cost_ns) {
            ? "source " + name + " spends " + spends + ", more than its share of " + percent(share) +
                  ": it is now read every " + seconds(entry.interval_ns) + " instead of " +
                  seconds(before)
-           : "source " + name + " spends only " + spends + ": it is again read every " +
+           : "source " + name + " spends only " + spends + ": it is read again every " +
                  seconds(entry.interval_ns));
 }
 
@@ -201,7 +201,7 @@ std::vector<Attributes> Sampler::devices() const {
 }
 
 std::vector<Change> Sampler::take_changes() {
-  // A source that let go of a device may have something to tell that no reading comes for.
+  // A source that released a device may have changes that no later reading collects.
   for (Entry& entry : entries_) entry.source->take_changes(changes_);
   return std::exchange(changes_, {});
 }

@@ -31,7 +31,7 @@ struct Report {
 
 class Sampler {
  public:
-  // How many readings in a row must be too dear before the interval doubles, and how many must
+  // How many readings in a row must be too expensive before the interval doubles, and how many must
   // stay under half the share at half the interval before it is halved again.
   static constexpr unsigned kDearReadings = 3;
   static constexpr unsigned kCheapReadings = 10;
@@ -63,7 +63,7 @@ class Sampler {
 
   std::vector<Report> sources() const;
 
-  // What is constant of each device that is followed.
+  // The constants of each device that is followed.
   std::vector<Attributes> devices() const;
 
   // What happened since the last call: sources that slowed down, are gone, are back, and what they

@@ -337,7 +337,7 @@ void cpus_without_such_counters_say_so() {
   const auto reason = [&](const std::optional<uncore::Cpu>& cpu) {
     return uncore::make_core_counters(host::Roots{}, cpu)->open(table).reason;
   };
-  CHECK_EQUAL(reason({}), "/proc/cpuinfo does not tell which CPU this is");
+  CHECK_EQUAL(reason({}), "/proc/cpuinfo does not say which CPU this is");
   CHECK_EQUAL(reason(uncore::Cpu{"ARM", 0x41, 0xd4f}),
               "no counters of near and far memory are known for ARM family 65 model 3407");
 }

@@ -556,7 +556,7 @@ def test_sockets_that_cannot_be_told_apart_are_one(tmp_path: Path) -> None:
     for cpu in range(4):
         machine.write(f"devices/system/cpu/cpu{cpu}/topology/physical_package_id", "-1\n")
     made = plan(machine)
-    assert "physical_package_id: '-1' is no number of a socket" in only_problem(made)
+    assert "physical_package_id: '-1' is not the number of a socket" in only_problem(made)
     assert made["sockets"] == 1
     assert pmus(made)["amd_df"] == 24  # nobody says that there are no links
 
