@@ -72,7 +72,8 @@ class Interposer {
 
   void visit(Walk& walk, const dl_phdr_info& info);
   void find_slots(const Image& image, const Object* before, Object& object) const;
-  static void* before_ours(const Object* known, void** place, const Replacement& function) noexcept;
+  static void* before_ours(const Object* previous, void** place,
+                           const Replacement& function) noexcept;
   static std::size_t fill(Object& object) noexcept;
 
   std::mutex mutex_;

@@ -106,8 +106,8 @@ struct Ring {
     std::uint32_t* dropped;
     std::uint32_t* index;
     Entry* entries;
-    std::uint32_t told;   // how far the kernel was told
-    std::uint32_t taken;  // how far the program has filled entries
+    std::uint32_t submitted;  // how far the kernel was notified
+    std::uint32_t taken;      // how far the program has filled entries
     std::size_t bytes;
     void* memory;
     std::uint32_t reserved[4];

@@ -1,4 +1,4 @@
-// Who opens the counters: this process, or the helper where this process may not.
+// Chooses who opens the counters: this process, or the helper where this process may not.
 #include "perf/opener.h"
 
 #include <utility>

@@ -118,7 +118,7 @@ class PerfdOpener final : public Opener {
     }
     fds.clear();
     if (std::optional<Refusal> refusal = connect(deadline_ns)) return refusal;
-    if (!send(request)) return gone();
+    if (!send(request)) return hung_up();
     if (const Received received = receive(answer, fds, deadline_ns); received != Received::whole) {
       return explain(received);
     }
@@ -131,7 +131,7 @@ class PerfdOpener final : public Opener {
     if (socket_.size() >= sizeof address.sun_path) {
       return Refusal{"the path of haiprof-perfd's socket has " + std::to_string(socket_.size()) +
                          " bytes, and " + std::to_string(sizeof address.sun_path - 1) +
-                         " are the most",
+                         " is the limit",
                      "set HAIPROF_PERFD to a shorter path"};
     }
     socket_.copy(address.sun_path, socket_.size());
@@ -179,8 +179,8 @@ class PerfdOpener final : public Opener {
     if (peer.uid == 0 || peer.uid == geteuid()) return {};
     const std::size_t slash = socket_.rfind('/');
     const std::string folder = slash == std::string::npos ? "." : socket_.substr(0, slash + 1);
-    struct stat found{};
-    if (stat(folder.c_str(), &found) == 0 && found.st_uid == peer.uid) return {};
+    struct stat status{};
+    if (stat(folder.c_str(), &status) == 0 && status.st_uid == peer.uid) return {};
     return Refusal{"user " + std::to_string(peer.uid) + " listens at " + socket_ +
                        ", who is neither root nor this user nor the owner of its folder",
                    "let root, or the owner of the folder, run haiprof-perfd"};
@@ -238,27 +238,27 @@ class PerfdOpener final : public Opener {
         return {"not all counters that haiprof-perfd passed on have arrived",
                 "raise the limit of open files (ulimit -n)"};
       default:
-        return gone();
+        return hung_up();
     }
   }
 
-  Refusal gone() const { return {"haiprof-perfd at " + socket_ + " hung up", kRestartIt}; }
+  Refusal hung_up() const { return {"haiprof-perfd at " + socket_ + " hung up", kRestartIt}; }
 
   // Whether it speaks this version, and has passed on what was asked for.
   std::optional<Refusal> check(const wire::Answer& answer, const std::vector<UniqueFd>& fds,
-                               std::size_t wanted) const {
+                               std::size_t requested) const {
     if (answer.version != wire::kVersion) {
       return Refusal{"haiprof-perfd at " + socket_ + " speaks version " +
                          std::to_string(answer.version) + " of its protocol, and this haiprof " +
                          std::to_string(wire::kVersion),
                      kSameVersion};
     }
-    const bool right = answer.error == 0 ? fds.size() == wanted : fds.empty();
+    const bool right = answer.error == 0 ? fds.size() == requested : fds.empty();
     if (right && std::all_of(fds.begin(), fds.end(),
                              [](const UniqueFd& fd) { return is_counter(fd.get()); })) {
       return {};
     }
-    return Refusal{"haiprof-perfd at " + socket_ + " passed on something else than counters",
+    return Refusal{"haiprof-perfd at " + socket_ + " passed on something other than counters",
                    kSameVersion};
   }
 

@@ -1,4 +1,4 @@
-// One PMU as sysfs shows it: what perf_event_open(2) wants for its events.
+// One PMU as sysfs shows it: the attributes of its events for perf_event_open(2).
 #pragma once
 
 #include <cstdint>

@@ -113,7 +113,7 @@ void Server::run(const volatile std::sig_atomic_t& stop, const sigset_t& mask) {
   while (stop == 0) {
     // Only those in use: the kernel waits for no more than may be open, and refuses at once.
     std::array<pollfd, kConnections + 1> waited;
-    std::array<std::size_t, kConnections + 1> whose;
+    std::array<std::size_t, kConnections + 1> connection_of;
     std::size_t count = 1;
     std::int64_t until_ns = now_ns_ + kMinute;
     const bool deaf = now_ns_ < deaf_until_ns_;
@@ -123,7 +123,7 @@ void Server::run(const volatile std::sig_atomic_t& stop, const sigset_t& mask) {
       const Connection& connection = connections_[i];
       if (!connection.fd) continue;
       const auto events = static_cast<short>(connection.silenced ? 0 : POLLIN);
-      whose[count] = i;
+      connection_of[count] = i;
       waited[count++] = {connection.fd.get(), events, 0};
       until_ns = std::min(until_ns, connection.heard_ns + kIdleNs);
     }
@@ -140,7 +140,7 @@ void Server::run(const volatile std::sig_atomic_t& stop, const sigset_t& mask) {
     now_ns_ = monotonic_ns();
     if (ready > 0) {
       for (std::size_t i = 1; i < count; ++i) {
-        if (waited[i].revents != 0) serve(connections_[whose[i]]);
+        if (waited[i].revents != 0) serve(connections_[connection_of[i]]);
       }
       if (waited[0].revents != 0) accept_some();
     }
@@ -203,7 +203,7 @@ void Server::serve(Connection& connection) {
   }
   connection.heard_ns = now_ns_;
   if (got != sizeof request || request.magic != perf::wire::kMagic) {
-    refuse(connection.fd.get(), connection.peer, EPROTO, "that is no request for counters",
+    refuse(connection.fd.get(), connection.peer, EPROTO, "that is not a request for counters",
            "ask with haiprof");
     connection.fd.reset();
     return;

@@ -59,8 +59,8 @@ void register_hooks(py::module_& module) {
   module.def("trained_elsewhere", &phase::trained_elsewhere);
   module.def("phases_finish", [] {
     phase::finish();
-    tell_pauses();
-    tell_allocator();
+    report_pauses();
+    report_allocator();
   });
   module.def("phases_reset", &phase::reset);
   module.def("hooks_detached", &phase::detached);

@@ -245,10 +245,10 @@ void after_fork_in_child() noexcept {
 // Runs release_lane when a thread that owns a lane ends.
 pthread_key_t lane_key() noexcept {
   static const pthread_key_t key = [] {
-    pthread_key_t made = 0;
-    pthread_key_create(&made, release_lane);
+    pthread_key_t thread_key = 0;
+    pthread_key_create(&thread_key, release_lane);
     pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
-    return made;
+    return thread_key;
   }();
   return key;
 }

@@ -195,9 +195,9 @@ std::vector<Report> Sampler::sources() const {
 }
 
 std::vector<Attributes> Sampler::devices() const {
-  std::vector<Attributes> found;
-  for (const Entry& entry : entries_) entry.source->devices(found);
-  return found;
+  std::vector<Attributes> all;
+  for (const Entry& entry : entries_) entry.source->devices(all);
+  return all;
 }
 
 std::vector<Change> Sampler::take_changes() {

@@ -66,8 +66,8 @@ class Sampler {
   // The constants of each device that is followed.
   std::vector<Attributes> devices() const;
 
-  // What happened since the last call: sources that slowed down, are gone, are back, and what they
-  // have seen.
+  // Changes since the last call: sources that slowed down, disappeared, came back, and the sources'
+  // own.
   std::vector<Change> take_changes();
 
  private:

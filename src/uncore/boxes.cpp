@@ -43,20 +43,20 @@ void Boxes::open(const Plan& plan, std::span<const Quantity> quantities, double 
   for (const Box& box : plan.boxes) sockets_ = std::max(sockets_, box.socket + 1);
   cells_.assign(kQuantities * sockets_, {});
   for (const Box& planned : plan.boxes) {
-    Open box_;
-    box_.box = planned;
-    std::erase_if(box_.box.counters, [&](const Counter& counter) {
+    Open opening;
+    opening.box = planned;
+    std::erase_if(opening.box.counters, [&](const Counter& counter) {
       return !has(quantities, counter.quantity) || has(plan.incomplete, counter.quantity);
     });
-    if (box_.box.counters.empty()) continue;
-    for (const Counter& counter : box_.box.counters) {
-      box_.events.push_back(counter.event);
-      box_.meters.emplace_back(counter.scale, most);
-      ++cell(counter.quantity, box_.box.socket).planned;
+    if (opening.box.counters.empty()) continue;
+    for (const Counter& counter : opening.box.counters) {
+      opening.events.push_back(counter.event);
+      opening.meters.emplace_back(counter.scale, most);
+      ++cell(counter.quantity, opening.box.socket).planned;
     }
-    box_.readings.resize(box_.events.size());
-    box_.status.state = State::absent;
-    boxes_.push_back(std::move(box_));
+    opening.readings.resize(opening.events.size());
+    opening.status.state = State::absent;
+    boxes_.push_back(std::move(opening));
   }
   find_places(plan);
   open_missing(opener);

@@ -124,15 +124,15 @@ class Power final : public sampler::Source {
                                 : absence(Subject::power, plan, roots_);
     if (counters.ok()) return {};
 
-    host::EnergyZones zones_found = host::find_energy_zones(roots_);
+    host::EnergyZones from_files = host::find_energy_zones(roots_);
     host::PowerMeters meters = host::find_power_meters(roots_);
-    if (zones_found.zones.empty() && meters.sockets.empty()) {
+    if (from_files.zones.empty() && meters.sockets.empty()) {
       if (boxes_.counted(Quantity::cpu_energy)) return {};
-      return both(counters, zones_found.status);
+      return both(counters, from_files.status);
     }
     boxes_.open({}, {}, kMostWatts, *opener_);
-    sockets_ = zones_found.sockets;
-    for (EnergyZone& zone : zones_found.zones) {
+    sockets_ = from_files.sockets;
+    for (EnergyZone& zone : from_files.zones) {
       const std::uint64_t range = zone.range_uj;
       zones_.push_back({std::move(zone), Meter(1e-6, kMostWatts, range)});
     }

@@ -522,7 +522,7 @@ def test_a_file_is_no_socket(place: Place) -> None:
 
 
 def test_the_path_of_a_socket_is_too_long_to_ask(place: Place) -> None:
-    assert "107 are the most" in refused_at(place, "/tmp/" + "x" * 200)
+    assert "107 is the limit" in refused_at(place, "/tmp/" + "x" * 200)
 
 
 @contextmanager
@@ -754,7 +754,7 @@ def test_what_is_no_socket_is_not_replaced(place: Place) -> None:
 def test_the_path_of_its_socket_is_too_long(place: Place) -> None:
     status, line = started(place, f"--socket={place.folder / ('x' * 200)}")
     assert status == 1
-    assert "107 are the most" in line
+    assert "107 is the limit" in line
 
 
 def test_there_is_no_folder_for_its_socket(place: Place) -> None:

@@ -473,7 +473,7 @@ READ = f"{IMC}/events/cas_count_read"
         (f"{READ}.scale", "0", "cas_count_read.scale: '0' is not"),
         (f"{READ}.scale", "1e308", "cas_count_read.scale: '1e308' is not"),
         (f"{READ}.scale", "1,5", "cas_count_read.scale: '1,5' is not"),
-        (f"{READ}.unit", "furlongs", "cas_count_read.unit: 'furlongs' is no unit"),
+        (f"{READ}.unit", "furlongs", "cas_count_read.unit: 'furlongs' is not a known unit"),
         (f"{READ}.unit", "", "cas_count_read.unit: is empty"),
         (f"{READ}", b"\x00\x01\xfe\xff", "'????' is not a term"),
         (f"{READ}", "e" * 100_000, "cas_count_read: is longer than any attribute of sysfs"),
