@@ -1,4 +1,4 @@
-// What timing phases on a GPU costs the thread that trains, beside what the driver takes itself.
+// The cost of timing phases on a GPU for the thread that trains, without the driver's own part.
 //
 //   stream_timer_cost RING
 //
@@ -89,13 +89,13 @@ int main(int argc, char** argv) {
   const double timed = boundary_ns(30, 250'000, nothing);
   timer.take(0);
   const std::uint64_t spans = timer.counts().spans - before.spans;
-  std::vector<double> asked;
-  for (int i = 0; i < 30; ++i) asked.push_back(per_call(kBurst, ask_driver));
+  std::vector<double> driver_times;
+  for (int i = 0; i < 30; ++i) driver_times.push_back(per_call(kBurst, ask_driver));
   const double left_out = boundary_ns(300, 0, [] { per_call(kBurst, step); });
   std::printf(
       "{\"alone_ns\": %.2f, \"unused_ns\": %.2f, \"timed_ns\": %.1f, \"left_out_ns\": %.1f, "
       "\"spans\": %llu}\n",
-      alone, unused - alone, timed - alone - median(asked), left_out - alone,
+      alone, unused - alone, timed - alone - median(driver_times), left_out - alone,
       static_cast<unsigned long long>(spans));
   timer.disarm();
   ring::close();

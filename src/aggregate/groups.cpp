@@ -40,7 +40,8 @@ std::uint64_t differing(const Keys& column, std::size_t rows) {
           for (std::size_t i = mine.begin; i < mine.end; ++i) differ |= keys[i] ^ first;
           differences[part] = static_cast<std::uint64_t>(differ);
         });
-        return std::accumulate(differences.begin(), differences.end(), std::uint64_t{0}, std::bit_or<>());
+        return std::accumulate(differences.begin(), differences.end(), std::uint64_t{0},
+                               std::bit_or<>());
       },
       column);
 }

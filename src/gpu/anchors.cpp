@@ -195,7 +195,7 @@ cuda::Result Anchors::place(const Driver& driver, const Anchor& anchor, cuda::Ev
 
 cuda::Result Anchors::time_of(const Driver& driver, cuda::Event event, Moment& moment,
                               bool& anchored) const noexcept {
-  anchored = this->anchored();
+  anchored = this->known();
   if (!anchored) return cuda::kSuccess;
   const cuda::Result result = place(driver, newest(), event, moment);
   if (result != cuda::kSuccess) return result;

@@ -187,7 +187,8 @@ void Machine::open_fetch(Frame& frame) noexcept {
   bool settled = frame.kind == Kind::iterate && holds(Pending::What::batch);
   for (std::size_t i = 0; i < pending_count_; ++i) {
     const Pending& pending = pending_[i];
-    settled = settled || pending.what == Pending::What::end || pending.what == Pending::What::evaluation ||
+    settled = settled || pending.what == Pending::What::end ||
+              pending.what == Pending::What::evaluation ||
               (pending.what == Pending::What::batch && use(pending.key) != Use::unknown);
   }
   if (settled) release(false);

@@ -187,7 +187,7 @@ class Machine {
   std::array<Pending, 8> pending_{};
   std::size_t pending_count_ = 0;
   std::uint64_t batch_ready_ = 0;  // end of the newest training fetch, until something used it
-  std::uint64_t latest_end_ = 0;         // the latest end of a phase that was emitted or held
+  std::uint64_t latest_end_ = 0;   // the latest end of a phase that was emitted or held
   std::uint64_t last_ = 0;         // the newest closing token
 
   Lead lead_ = Lead::none;

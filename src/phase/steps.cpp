@@ -208,8 +208,8 @@ void Machine::emit(Name name, std::uint64_t start, std::uint64_t end, std::uint3
 void Machine::hold(Pending::What what, std::uint64_t key, std::uint64_t start,
                    std::uint64_t end) noexcept {
   if (pending_count_ == pending_.size()) {
-    emit(pending_[0].what == Pending::What::evaluation ? Name::eval : Name::dataloader, pending_[0].start,
-         pending_[0].end);
+    emit(pending_[0].what == Pending::What::evaluation ? Name::eval : Name::dataloader,
+         pending_[0].start, pending_[0].end);
     for (std::size_t i = 1; i < pending_count_; ++i) pending_[i - 1] = pending_[i];
     --pending_count_;
   }
@@ -232,8 +232,8 @@ void Machine::release(bool evaluation) noexcept {
     const bool eval_fetch =
         !inference_ && (purpose == Use::evaluation || (purpose == Use::unknown && evaluation));
     const Name name = pending.what == Pending::What::evaluation ? Name::eval
-                      : eval_fetch                        ? Name::eval_dataloader
-                                                          : Name::dataloader;
+                      : eval_fetch                              ? Name::eval_dataloader
+                                                                : Name::dataloader;
     emit(name, pending.start, pending.end);
   }
   pending_count_ = 0;

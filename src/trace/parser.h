@@ -116,10 +116,10 @@ class Parser {
   bool in_string_ = false;
   bool escaped_ = false;
 
-  std::uint64_t base_ = 0;      // of view_ in the file
-  const char* view_ = nullptr;  // what is being consumed
-  std::string pending_;         // the beginning of an item
-  std::size_t retry_bytes_ = 0;      // bytes in pending_ before it is tried again
+  std::uint64_t base_ = 0;       // of view_ in the file
+  const char* view_ = nullptr;   // what is being consumed
+  std::string pending_;          // the beginning of an item
+  std::size_t retry_bytes_ = 0;  // bytes in pending_ before it is tried again
 
   Event event_;
   std::string scratch_;

@@ -1,6 +1,6 @@
 // Reads counters for the tests of haiprof-perfd, as its commands on standard input say:
 //
-//   open TYPE CPU CONFIG...   one line: "opened", or "refused ERRNO SECONDS REASON | MEND"
+//   open TYPE CPU CONFIG...   one line: "opened", or "refused ERRNO SECONDS REASON | FIX"
 //   read                      one line: "ERRNO", then count, enabled and running of each counter
 //
 // perfd_reader SOCKET asks the helper there; perfd_reader alone opens them itself.

@@ -1,4 +1,4 @@
-// When sources are read, how dear ones slow themselves down, and how broken ones are survived.
+// When sources are read, how expensive ones slow down, and how broken ones are survived.
 #include <time.h>
 
 #include <memory>
@@ -17,7 +17,7 @@ using namespace haiprof::sampler;
 
 constexpr std::uint64_t kSecond = 1'000'000'000;
 
-// What the test tells the source to do, and what the source saw.
+// What the test has the source do, and what the source saw.
 struct Script {
   Status open;
   Status read;

@@ -30,7 +30,7 @@ constexpr perf::Event kSmall{.type = PERF_TYPE_SOFTWARE, .config = PERF_COUNT_SW
 constexpr perf::Event kBig{.type = PERF_TYPE_SOFTWARE, .config = PERF_COUNT_SW_PAGE_FAULTS_MAJ};
 constexpr perf::Event kNone{.type = PERF_TYPE_SOFTWARE, .config = 0xffff};
 
-// A process that makes as many page faults as it is told to.
+// A process that makes a given number of page faults.
 class Faulter {
  public:
   // idle: threads of it that do nothing.
@@ -302,8 +302,8 @@ void processes_of_others() {
     reader.watch(other.pid());
     reader.read();
     const sampler::Status after = reader.status();
-    const bool told = after.reason.find("perf_event_paranoid is") != std::string::npos;
-    _exit(after.state == sampler::State::denied && told ? 0 : 6);
+    const bool explained = after.reason.find("perf_event_paranoid is") != std::string::npos;
+    _exit(after.state == sampler::State::denied && explained ? 0 : 6);
   }
   int status = 0;
   waitpid(child, &status, 0);

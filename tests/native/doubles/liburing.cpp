@@ -16,7 +16,7 @@ namespace {
 
 constexpr unsigned kGetEvents = 1, kWakeUp = 2, kNeedsWakeUp = 1;
 
-// Tells the kernel of what was filled in; returns how many entries it has yet to take.
+// Publishes filled entries to the kernel; returns how many it has yet to take.
 unsigned publish(abi::Ring& ring) {
   const std::uint32_t mask = *ring.queue.mask;
   std::uint32_t tail = *ring.queue.tail;
