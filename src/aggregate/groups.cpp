@@ -27,7 +27,7 @@ Range share(std::size_t rows, std::size_t part, std::size_t parts) {
 
 std::uint64_t lowest(unsigned bits) { return bits == 0 ? 0 : ~std::uint64_t{0} >> (64 - bits); }
 
-// Which bits of a column differ from those of its first row in some row.
+// The bits of a column that differ from those of its first row in any row.
 std::uint64_t differing(const Keys& column, std::size_t rows) {
   return std::visit(
       [rows](const auto& keys) {
@@ -368,10 +368,10 @@ void Groups::Sum::add(const Sum& other) {
   most = std::max(most, other.most);
 }
 
-void Groups::total(std::span<const std::int64_t> values, std::span<std::int64_t> made) const {
+void Groups::total(std::span<const std::int64_t> values, std::span<std::int64_t> result) const {
   if (few_ != nullptr) {
     const std::vector<Sum> sums = of_few(values);
-    for (std::size_t group = 0; group < size(); ++group) made[group] = sums[group].total;
+    for (std::size_t group = 0; group < size(); ++group) result[group] = sums[group].total;
     return;
   }
   const std::size_t count = parts(rows_);
@@ -383,7 +383,7 @@ void Groups::total(std::span<const std::int64_t> values, std::span<std::int64_t>
         __builtin_prefetch(&values[row_at(std::min(i + kAhead, rows_ - 1))]);
         sum += static_cast<std::uint64_t>(values[row_at(i)]);
       }
-      made[group] = static_cast<std::int64_t>(sum);
+      result[group] = static_cast<std::int64_t>(sum);
     }
   });
 }

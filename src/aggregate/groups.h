@@ -23,7 +23,7 @@ struct Coded {
 using Keys = std::variant<std::span<const std::uint8_t>, std::span<const std::uint16_t>,
                           std::span<const std::uint32_t>, std::span<const std::uint64_t>, Coded>;
 
-// Where one column of keys is written.
+// The output of one column of keys.
 using Room = std::variant<std::span<std::uint8_t>, std::span<std::uint16_t>,
                           std::span<std::uint32_t>, std::span<std::uint64_t>>;
 

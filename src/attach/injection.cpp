@@ -193,7 +193,7 @@ void Injection::with_thread(const char* purpose, Use use) {
     pause(kBetweenTries);
   } while (steady_clock::now() < deadline);
   if (error == EPERM || error == EACCES) {
-    find_interpreter(pid_);  // it may have ended, or have another tracer now: that tells so
+    find_interpreter(pid_);  // throws if it has ended or has another tracer now
     throw Refused("permission", "its threads may not be traced: " + error_text(-error));
   }
   throw Refused("busy", std::string("none of its threads could be stopped to ") + purpose);

@@ -57,7 +57,7 @@ class Injection {
   Injection(pid_t pid, std::string text);
   Injection(const Injection&) = delete;
   Injection& operator=(const Injection&) = delete;
-  // What is queued stays so: close() is for those who would rather not have it run.
+  // Queued code stays queued: call close() first to prevent that it runs.
   ~Injection() = default;
 
   const Interpreter& interpreter() const noexcept { return interpreter_; }
@@ -77,7 +77,7 @@ class Injection {
   std::int64_t frozen_ns() const noexcept { return frozen_ns_; }
 
  private:
-  // What a stopped thread is used for; false: this one cannot be, now.
+  // The work in a stopped thread; false: this one cannot do it now.
   using Use = bool (Injection::*)(Seized&, const Thread&);
   bool send(Seized& thread, const Thread& doing);
   bool unmap(Seized& thread, const Thread& doing);

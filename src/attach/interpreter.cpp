@@ -78,7 +78,7 @@ bool callable(const std::vector<Mapping>& maps, std::uint64_t address) {
   return mapping != nullptr && mapping->executable;
 }
 
-// What CPython from 3.13 on puts first into _PyRuntime, for debuggers that look from outside.
+// The beginning of _PyRuntime since CPython 3.13, for debuggers that look from outside.
 struct ForDebuggers {
   char cookie[8];
   std::uint64_t version;

@@ -54,7 +54,7 @@ bool repeat_system_call(Registers& registers, const Doing& before, bool signals)
 // The stub; its length is a multiple of 8 bytes.
 std::span<const std::byte> stub() noexcept;
 
-// What stands at kKeptAt, for a thread that is to go on with `registers`. Empty when these
+// The contents at kKeptAt, for a thread that is to go on with `registers`. Empty when these
 // registers cannot be kept.
 std::vector<std::byte> kept(pid_t tid, const Registers& registers, std::uint64_t signal_mask);
 

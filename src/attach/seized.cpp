@@ -269,7 +269,7 @@ void run_as_tracer(const std::function<void()>& function) {
       }
     }
     munmap(stack, kStackBytes);
-    if (tracer < 0) throw Refused("busy", "no process can be made to trace it");
+    if (tracer < 0) throw Refused("busy", "no process could be started to trace it");
   }
   if (task.thrown) std::rethrow_exception(task.thrown);
 }

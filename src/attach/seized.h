@@ -75,7 +75,7 @@ class Seized {
 // Runs the function in a process that shares our memory and ends right after; what it throws is
 // thrown here. No signal but SIGKILL stops it midway, and one that is meant for us does not meet
 // it: it comes to its end even when we are killed meanwhile. (Where kernel.yama.ptrace_scope is 1
-// it is no ancestor of our own children, and may trace them no more than others.)
+// it is not an ancestor of our own children, so it may trace them no more than others.)
 void run_as_tracer(const std::function<void()>& function);
 
 }  // namespace haiprof::attach

@@ -120,7 +120,7 @@ Anchors::Anchor Anchors::bracketed() const noexcept {
   return {spare_, low_ + half, half};
 }
 
-// Where the newest anchor expects it has its own bracket. Both hold, unless a clock was set.
+// The time that the newest anchor predicts has its own bracket. Both hold, unless a clock was set.
 cuda::Result Anchors::narrow(const Driver& driver, Anchor& anchor) const noexcept {
   if (!known()) return cuda::kSuccess;
   Moment expected;

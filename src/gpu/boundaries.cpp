@@ -26,8 +26,8 @@ bool Ration::admit(phase::Kind kind) noexcept {
   return true;
 }
 
-// An evaluation is no step, and may be long. Within a step nothing is decided: its backward would
-// be timed and its forward not.
+// An evaluation is not a step, and may be long. Within a step nothing is decided: its backward
+// would be timed and its forward not.
 void Ration::phase_ended(const phase::Span& span) noexcept {
   calls_ = 0;
   if (span.end <= since_ || span.end - since_ <= second() / 10) return;

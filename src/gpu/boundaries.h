@@ -15,7 +15,7 @@
 
 namespace haiprof::gpu {
 
-// Which boundaries are worth an event. An event costs the job 1 to 2.5 us, so a thousand a second
+// Decides which boundaries get an event. An event costs the job 1 to 2.5 us, so a thousand a second
 // are 0.2 % of its time at most. Whole steps are left out rather than ends of phases.
 class Ration {
  public:

@@ -30,7 +30,7 @@ class Buffers {
 
   // For CUPTI's threads: a zeroed buffer that nobody else has. Null when all are taken.
   std::uint8_t* take() noexcept;
-  // False when the buffer is none of ours.
+  // False when the buffer is not ours.
   // life: which of CUPTI's lives filled it.
   bool complete(std::uint8_t* buffer, std::size_t valid, std::uint32_t life = 0) noexcept;
 

@@ -177,7 +177,7 @@ bool Decoder::begin(const std::uint8_t* record, ring::ActivityKind kind,
   return true;
 }
 
-// What copies and sets have beyond that.
+// The additional fields of copies and sets.
 template <typename Fields>
 void Decoder::place(const std::uint8_t* record, ring::ActivityPayload& activity) noexcept {
   activity.graph = Fields::Graph::of(record);

@@ -16,7 +16,7 @@
 
 namespace haiprof::gpu {
 
-// Where two owners' records meet. For any thread.
+// The border between two owners' records. For any thread.
 class Border {
  public:
   // The other's session begins now (CLOCK_REALTIME, ns). graph_ids: whether correlation ids of

@@ -72,7 +72,7 @@ class StreamTimer {
     std::string_view text =
         {};  // the name itself, used without an id; of one too long, the beginning
   };
-  // What lies between two events of record(), of which the caller lets go; either may be null.
+  // The interval between two events of record(), which the caller releases; either may be null.
   void time(Event* from, Event* to, const Range& range) noexcept;
 
   // Around the replay of a CUDA graph, which begins after the one and was given to the GPU before
@@ -90,7 +90,7 @@ class StreamTimer {
  private:
   static constexpr std::size_t kTextBytes = 256;
 
-  // What lies between two events, until both have happened.
+  // The interval between two events, until both have happened.
   struct Pending {
     Event* from = nullptr;
     Event* to = nullptr;

@@ -241,7 +241,7 @@ void Tracer::disable() noexcept {
     handover().ours(false);
     registered_ = mode_set_ = false;
   }
-  // What is enabled while the other records is the other's.
+  // Kinds that are enabled while the other records are the other's.
   if (registered_ && !yielded_) disable_kinds();
   enabled_ = yielded_ = false;
 }
@@ -321,7 +321,7 @@ void Tracer::give_way(bool finalize) noexcept {
     // The end of CUPTI is the end of what has not ended yet.
     cupti_.flush_all(cupti::kFlushForced);
   } else {
-    // What comes later still finds its owner in buffer_completed.
+    // Later records still find their owner in buffer_completed.
     drain();
   }
   leave();
@@ -348,7 +348,7 @@ void Tracer::follow() noexcept {
     if (enabled_) turn(Turn::yielded, ring::now_ticks());
   }
   if (!yielded_ || !handover().over()) return;
-  // What CUPTI has of the other's goes to the other, and what it has put there of ours to us.
+  // The other's records in CUPTI go to the other, and ours among them to us.
   cupti_.flush_all(0);
   if (!handover().take_back()) return;
   const cupti::Result result = record();
@@ -377,7 +377,7 @@ void Tracer::take(bool not_ended) noexcept {
     }
   }
   const std::lock_guard decoding(decoding_);
-  // Of a CUPTI that has ended by itself names are gone, too, and only the flush has shown it.
+  // A CUPTI that ended on its own took the names along, too, and only the flush has shown it.
   const bool alive = fault() == cupti::kSuccess;
   buffers.each_full([&](const Buffers::Full& full) {
     const Decoded decoded =

@@ -59,7 +59,7 @@ class Tracer {
   bool enabled() const noexcept { return enabled_; }
   // Whether CUPTI holds nothing of ours.
   bool drained() const noexcept;
-  // What CUPTI answers to being asked for records while it should record: kSuccess, or an error
+  // CUPTI's answer when asked for records while it should record: kSuccess, or an error
   // that it keeps. By the thread that calls take().
   cupti::Result fault() const noexcept;
   bool yielded() const noexcept { return yielded_; }

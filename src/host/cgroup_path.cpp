@@ -28,7 +28,7 @@ bool contains(std::string_view list, std::string_view word) noexcept {
   return false;
 }
 
-// What of path lies below root. False when path is not root and not below it.
+// The part of path below root. False when path is not root and not below it.
 bool below(std::string_view path, std::string_view root, std::string_view& rest) noexcept {
   if (root == "/") root = {};
   if (!path.starts_with(root)) return false;

@@ -1,4 +1,4 @@
-// Where the control groups of a process are, as folders that we can read: from the texts of
+// Finds the control groups of a process, as folders that we can read: from the texts of
 // /proc/<pid>/cgroup and of our own mountinfo, for cgroup v1, v2 and the hybrid of both.
 //
 //   /proc/<pid>/cgroup      4:memory:/kubepods/pod1/main           path in the hierarchy

@@ -49,7 +49,7 @@ bool parse_mhz(std::string_view word, double& hertz) noexcept {
   return true;
 }
 
-// What stands behind the colon of a line of /proc/cpuinfo, when it is of that key.
+// The text after the colon of a line of /proc/cpuinfo with that key.
 bool value_of(std::string_view line, std::string_view key, std::string_view& value) noexcept {
   if (!line.starts_with(key)) return false;
   const std::size_t colon = line.find(':');

@@ -44,7 +44,7 @@ struct Place {
 
 constexpr double kWord = 4.0;  // of the specification's counters of data
 
-// Where drivers keep a counter. Old ones have it in 32 bits in counters/ and in 64 bits in
+// The files of a counter. Old drivers have it in 32 bits in counters/ and in 64 bits in
 // counters_ext/, those without the specification's counters in hw_counters/ by other names.
 constexpr std::size_t kPlaces = 4;
 constexpr std::size_t kFirstOther = 2;

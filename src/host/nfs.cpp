@@ -1,6 +1,6 @@
 // Traffic of each NFS mount, from /proc/self/mountstats.
 //
-// What applications asked for and what passed the network are separate series: page cache and
+// The applications' requests and the network traffic are separate series: page cache and
 // read-ahead lie between them. A file system that is mounted at several places (containers bind
 // it) keeps one set of counters and shows it at each; it is counted at the first.
 #include <algorithm>
@@ -46,7 +46,7 @@ constexpr std::string_view kNames[kMetrics] = {
     "io.nfs_retransmits.per_s",
 };
 
-// What the mean time of an operation stays under: an hour. A share is never above its scale.
+// A limit for the mean time of an operation: an hour. A share is never above its scale.
 constexpr std::uint64_t kLongestMs = 3'600'000;
 
 struct Operation {

@@ -1,4 +1,4 @@
-// Where the threads of each watched process run: their CPU time by NUMA node, and the CPUs that the
+// Placement of the threads of each watched process: CPU time by NUMA node, and the CPUs that the
 // process may use at all. The views interpret that.
 #include <unistd.h>
 

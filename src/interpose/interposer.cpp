@@ -28,7 +28,7 @@ std::uintptr_t address_of(const void* pointer) noexcept {
   return reinterpret_cast<std::uintptr_t>(pointer);
 }
 
-// What was a slot may be any memory of the object that is there now: a checker's gaps, too.
+// A former slot may be any memory of the object that is there now: a checker's gaps, too.
 [[gnu::no_sanitize_address]] void* load(void** slot) noexcept {
   return __atomic_load_n(slot, __ATOMIC_RELAXED);
 }

@@ -176,7 +176,7 @@ struct Libaio {
 
 // -- liburing -------------------------------------------------------------------------------------
 
-// What liburing is about to hand to the kernel, whose memory it is going to read itself.
+// The entries that liburing is about to submit; it is going to read the ring's memory itself.
 class Filled {
  public:
   explicit Filled(const abi::Ring& ring) noexcept : ring_(ring), end_(ring.queue.taken) {
@@ -264,7 +264,7 @@ struct Usrbio {
                           const void*);
   static inline Prepare prepare = nullptr;
 
-  // What is prepared may be taken at once: submitting is no more than a hint.
+  // Prepared requests may be taken at once: submitting is only a hint.
   static int our_prepare(const void* ring, const void* buffer, bool read, void* at, int fd,
                          std::size_t offset, std::uint64_t length, const void* user) noexcept {
     const int index = prepare(ring, buffer, read, at, fd, offset, length, user);

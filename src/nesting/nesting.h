@@ -1,4 +1,4 @@
-// Which span runs inside which, and how long each was the innermost one, in one pass with a stack.
+// Finds the parent of each span, and its time as the innermost span, in one pass with a stack.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +36,7 @@ void order(std::span<const std::uint32_t> thread, std::span<const std::int64_t> 
            std::span<std::int32_t> rows);
 
 // nearest[i]: i itself where it is selected, else the nearest span around it that is, or kNone. A
-// parent stands before its span; one that does not is none.
+// parent stands before its span; one that does not is ignored.
 void nearest(std::span<const std::int32_t> parent, std::span<const bool> selected,
              std::span<std::int32_t> nearest);
 

@@ -11,7 +11,7 @@ namespace haiprof::perf {
 
 namespace {
 
-// What read(2) gives of a group: the times are the leader's, and so all members'.
+// The result of read(2) on a group: the times are the leader's, and so all members'.
 struct GroupReading {
   std::uint64_t members;
   std::uint64_t enabled_ns;

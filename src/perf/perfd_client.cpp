@@ -112,7 +112,7 @@ class PerfdOpener final : public Opener {
     for (std::size_t i = 0; i < events.size(); ++i) {
       request.counters[i] = {events[i].config, events[i].config1, events[i].config2};
     }
-    // The helper hangs up on those who have asked nothing for a while; that is no failure.
+    // The helper hangs up on those who have asked nothing for a while; that is not a failure.
     if (connection_ && send(request) && receive(answer, fds, deadline_ns) == Received::whole) {
       return check(answer, fds, events.size());
     }

@@ -28,7 +28,7 @@ std::string folder_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-// Opens the folder, which it makes if there is none.
+// Opens the folder, or creates it.
 std::string open_folder(const std::string& folder, UniqueFd& opened) {
   if (mkdir(folder.c_str(), 0755) == 0) {
     chmod(folder.c_str(), 0755);

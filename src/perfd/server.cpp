@@ -61,8 +61,8 @@ Answer answer_of(int error, const std::string& reason, const std::string& fix) {
   return answer;
 }
 
-// What the kernel has a number of its own for is the business of a CPU's core, or traces what is
-// running, and may be told to no one. The software events are harmless.
+// PMUs with a fixed number of the kernel's count inside a CPU's core or trace what is running, and
+// are given to no one. The software events are harmless.
 bool forbidden(const Event& event) noexcept {
   return event.type < PERF_TYPE_MAX && event.type != PERF_TYPE_SOFTWARE;
 }
@@ -219,8 +219,8 @@ void Server::serve(Connection& connection) {
   std::vector<UniqueFd> fds;
   const Answer answer = hand_out(connection, request, fds);
   if (send(connection.fd.get(), answer, fds)) return;
-  // With the descriptors it may be too much for what this user may have on the way; without, it
-  // tells so.
+  // With the descriptors it may exceed what this user may have on the way; then the answer goes
+  // without them and says so.
   const int error = errno;
   if (fds.empty() ||
       !send(connection.fd.get(),

@@ -149,7 +149,7 @@ void Machine::closed(const Frame& frame, std::uint64_t now, End end) noexcept {
       }
       return;
     case Role::evaluation:
-      // Before the first step a teacher's call cannot be told from evaluation either.
+      // Before the first step a teacher's call looks like evaluation, too.
       if (!step_open_ && pending_count_ > 0) {
         hold(Pending::What::evaluation, frame.key, frame.start, now);
       } else {
@@ -295,7 +295,7 @@ void Machine::close_fetch(const Frame& frame, std::uint64_t now, End end) noexce
   release(false);
   if (end == End::exhausted && leads(frame.key)) {
     lead_ended_ = true;
-    // A loop that fetches ahead still has a batch in hand: the next forward will tell.
+    // A loop that fetches ahead still has a batch in hand: the next forward decides.
     if (in_loop() && ahead_ > 0 && may_end()) {
       return hold(Pending::What::end, frame.key, frame.start, now);
     }

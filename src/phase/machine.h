@@ -74,7 +74,7 @@ class Machine {
   std::uint64_t completed() const noexcept { return completed_; }
 
  private:
-  // What a frame does when it closes.
+  // The effect of a frame when it closes.
   enum class Role : std::uint8_t {
     silent,
     iterate,

@@ -45,7 +45,7 @@ Names names;
 constexpr std::size_t kMostListeners = 4;
 std::atomic<const Listener*> listeners[kMostListeners];
 
-// Fetching a batch is no work for a GPU.
+// Fetching a batch gives a GPU no work.
 void tell_boundary(Kind kind, std::uint64_t ticks) noexcept {
   if (kind == Kind::iterate || kind == Kind::fetch) return;
   for (const auto& listener : listeners) {

@@ -1,4 +1,4 @@
-// Where steps begin and end, and what leaves the machine.
+// Finds the bounds of steps, and emits the spans.
 #include "phase/machine.h"
 
 namespace haiprof::phase {
@@ -84,7 +84,7 @@ bool Machine::may_end() const noexcept {
   if (manual_ || !step_open_) return false;
   if (inference_) return true;
   if (updates_invisible_) return backwards_ > 0;
-  // Without a loader, two networks in turn are told apart by whose optimizer stepped.
+  // Without a loader, two networks in turn are distinguished by whose optimizer stepped.
   return lead_ == Lead::loader || lead_ == Lead::none ? updates_ > 0 : lead_updates_ > 0;
 }
 

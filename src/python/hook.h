@@ -1,4 +1,4 @@
-// What the hook files share: the raw C callables that torch calls, kept off pybind11 because they
+// Shared by the hook files: the raw C callables that torch calls, kept off pybind11 because they
 // run several times a step.
 #pragma once
 

@@ -214,7 +214,7 @@ const char* amount(double bytes, char (&text)[32]) noexcept {
   return text;
 }
 
-// What torch calls at each OutOfMemoryError, before it raises that: (device, bytes asked for, bytes
+// Called by torch at each OutOfMemoryError, before it raises it: (device, bytes asked for, bytes
 // of the device or of the part that the job allows itself, bytes free). What we raised would be
 // raised instead, so nothing is.
 PyObject* out_of_memory(PyObject*, PyObject* const* args, Py_ssize_t count) {
@@ -330,7 +330,7 @@ void stepped() noexcept {
   look_and_wait(now);
 }
 
-// What ends the job is often the first step, so its calls are a reason to look, too.
+// The first step often ends the job, so its calls are a reason to look, too.
 void boundary(phase::Kind, std::uint64_t now) noexcept {
   if (!on.load(std::memory_order_relaxed) || seen.load(std::memory_order_relaxed) ||
       !ring::is_open()) {

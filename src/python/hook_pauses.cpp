@@ -97,7 +97,7 @@ bool generation_of(PyObject* information, std::size_t& generation) noexcept {
   return generation < std::size(tallies);
 }
 
-// What gc.callbacks calls: ("start" or "stop", information).
+// Called by gc.callbacks: ("start" or "stop", information).
 PyObject* collection(PyObject*, PyObject* const* args, Py_ssize_t count) {
   if (watching.load(std::memory_order_relaxed) && ring::is_open() && count == 2 &&
       PyUnicode_Check(args[0])) {

@@ -19,7 +19,7 @@ void thread_ended(PyObject* capsule) {
   if (thread != nullptr) phase::ended(*static_cast<const phase::Thread*>(thread));
 }
 
-// What lies in a thread's dictionary goes before Thread.join() returns.
+// Objects in a thread's dictionary are destroyed before Thread.join() returns.
 void see_to_end_of(phase::Thread& thread) noexcept {
   PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
   PyErr_Fetch(&type, &value, &trace);

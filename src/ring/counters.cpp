@@ -13,7 +13,7 @@ std::atomic<Counter*> counters{nullptr};
 
 namespace {
 
-// What a forged header may claim at most; far above what any writer makes.
+// The limit for a forged header; far above any writer's.
 constexpr std::uint32_t kMostCounters = 1024;
 constexpr auto kCounts = static_cast<std::size_t>(Count::count);
 

@@ -36,7 +36,7 @@ void take_counters(int fd, std::uint64_t offset) noexcept;
 void drop_counters() noexcept;
 
 // Takes those of the living ring of another process, pid, which started at start_time, if this one
-// has none. False: it has some, or the file is no such ring with the counters that this version
+// has none. False: it has some, or the file is not such a ring with the counters that this version
 // knows.
 bool join_counters(const std::string& path, std::uint32_t pid, std::uint64_t start_time) noexcept;
 

@@ -84,7 +84,7 @@ inline constexpr std::size_t kChunkBytes = 64 * 1024;
 inline constexpr std::size_t kClockSlots = 64;
 inline constexpr std::size_t kLaneCapacity = 128;
 inline constexpr std::uint32_t kNone = 0xFFFFFFFFU;  // "no step", "no rank", "no text"
-// A text in the record itself: this, and its offset in the payload. No table has so many entries.
+// A text in the record itself: this, and its offset in the payload. No table has that many entries.
 inline constexpr std::uint32_t kInline = 0x80000000U;
 
 enum class TimeBase : std::uint32_t {
@@ -131,7 +131,7 @@ struct alignas(64) SuperBlock {
 
   std::uint32_t pid;
   std::uint32_t uid;
-  std::uint64_t start_time;  // field 22 of /proc/<pid>/stat: tells a reused pid
+  std::uint64_t start_time;  // field 22 of /proc/<pid>/stat: detects a reused pid
   std::uint32_t rank;        // kNone outside a launcher
   std::uint32_t local_rank;
   std::uint32_t world_size;
@@ -314,7 +314,7 @@ inline constexpr const char* kActivityNames[] = {"other",  "kernel", "memcpy",
                                                  "memset", "sync",   "overhead"};
 static_assert(std::size(kActivityNames) == static_cast<std::size_t>(ActivityKind::overhead) + 1);
 
-// Whatever a GPU, or the library that traces it, did that is no kernel. Times as in KernelPayload.
+// Any other activity of a GPU, or of the library that traces it. Times as in KernelPayload.
 struct ActivityPayload {
   std::uint64_t start_ns;
   std::uint64_t correlation;  // 0 = none

@@ -106,7 +106,7 @@ Refusal Reader::open(const std::string& path) {
             std::to_string(kLayoutMajor)};
   }
   if (std::string wrong = wrong_layout(super_, bytes); !wrong.empty()) return {wrong};
-  // What an older writer did not know of is where its clocks are.
+  // Fields that an older writer did not know overlap its clocks.
   if (super_.super_bytes < sizeof super_) {
     std::memset(reinterpret_cast<std::uint8_t*>(&super_) + super_.super_bytes, 0,
                 sizeof super_ - super_.super_bytes);
@@ -209,7 +209,7 @@ bool Reader::plausible(const Chunk& chunk, const Cursor& cursor) const noexcept 
          chunk.first_record <= (chunk.sequence - 1) * (room / 8);
 }
 
-// What the chunk has gained behind the cursor, into scratch_. The caller has seen the lane's head
+// Reads new bytes of the chunk behind the cursor into scratch_. The caller has seen the lane's head
 // at or behind this chunk, so everything here was written in its lap or, when the sequence number
 // has changed at the end, in a later one.
 Reader::Copied Reader::copy_chunk(const Lane& lane, const Cursor& cursor, Chunk& chunk) {

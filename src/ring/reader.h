@@ -56,8 +56,8 @@ class Reader {
   const std::string& broken() const noexcept { return broken_; }
   RingState state() const noexcept;
 
-  // An earlier reader took records [0, number) of `lane`: those that are gone are not lost. What of
-  // them is still there is delivered again; the caller knows which of it it has.
+  // An earlier reader took records [0, number) of `lane`: overwritten ones are not lost. Those that
+  // are still there are delivered again; the caller knows which of them it has.
   void resume(std::uint32_t lane, std::uint64_t number);
 
   // Delivers every committed record behind the cursors, lane by lane, oldest first; stops early
@@ -107,7 +107,7 @@ class Reader {
     }
   };
 
-  // What changes in a super block, as one copy of it.
+  // The changing fields of a super block, in one copy.
   struct Live {
     RingState state;
     std::uint32_t lanes_used;

@@ -567,7 +567,7 @@ void Texts::write(std::uint8_t* payload) const noexcept {
   for (std::size_t i = 0; i < count_; ++i) {
     const auto length = static_cast<std::uint32_t>(texts_[i].size());
     std::memcpy(to, &length, 4);
-    texts_[i].copy(reinterpret_cast<char*>(to) + 4, texts_[i].size());  // also where there is none
+    texts_[i].copy(reinterpret_cast<char*>(to) + 4, texts_[i].size());  // also for an empty one
     to += align_up(4 + texts_[i].size(), 4);
   }
 }

@@ -126,17 +126,17 @@ void Sampler::meter(Entry& entry, std::uint64_t cost_ns) {
   const double share = share_ * std::max(entry.source->units(), 1U);
   const double allowed = share * static_cast<double>(entry.interval_ns);
   const double cost = static_cast<double>(cost_ns);
-  entry.dear = cost > allowed ? entry.dear + 1 : 0;
+  entry.expensive = cost > allowed ? entry.expensive + 1 : 0;
   entry.cheap = cost * 4 < allowed ? entry.cheap + 1 : 0;
   const std::uint64_t before = entry.interval_ns;
-  if (entry.dear >= kDearReadings && before < entry.base_ns * kMaxSlowdown) {
+  if (entry.expensive >= kDearReadings && before < entry.base_ns * kMaxSlowdown) {
     entry.interval_ns *= 2;
   } else if (entry.cheap >= kCheapReadings && before > entry.base_ns) {
     entry.interval_ns /= 2;
   } else {
     return;
   }
-  entry.dear = entry.cheap = 0;
+  entry.expensive = entry.cheap = 0;
   const std::string name(entry.source->name());
   const std::string spends = percent(cost / static_cast<double>(before)) +
                              (entry.source->waits() ? " of the time" : " of a core");

@@ -80,7 +80,7 @@ class Sampler {
     std::uint64_t last_ns = 0;  // of the last good reading; 0 = none
     std::uint64_t spent_ns = 0;
     std::uint64_t cost_ns = 0;
-    unsigned dear = 0;
+    unsigned expensive = 0;
     unsigned cheap = 0;
     SeriesId cost = kNoSeries;
     bool awaited = false;  // it was asked for a device since its last answer

@@ -29,7 +29,7 @@ std::string_view text(Subject subject) noexcept {
   return "";
 }
 
-// x86 tells guests that they are guests.
+// On x86, guests can see that they are guests.
 bool is_guest(const host::Roots& roots) {
   const perf::Found<std::string> read = perf::read_start(roots.procfs + "/cpuinfo", 65536);
   if (!read) return false;

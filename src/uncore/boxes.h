@@ -43,7 +43,7 @@ class Boxes {
   // False when counters disappeared for good: the machine has changed, and needs a new plan.
   bool read();
 
-  // Where the sum of these is more than a socket can do: makes each smaller by the same factor, and
+  // If the sum of these is more than a socket can do, makes each smaller by the same factor, and
   // flags it.
   void limit(std::initializer_list<Quantity> together, double most) noexcept;
 

@@ -21,7 +21,7 @@ enum class Kind : std::uint8_t {
 };
 Kind kind_of(const std::optional<Cpu>& cpu) noexcept;
 
-// Which rules are for the same bytes. Of those, only the first that the machine has are taken.
+// Groups rules for the same bytes. Of those, only the first that the machine has are taken.
 enum class Choice : std::uint8_t { always, memory_first, memory_second };
 
 // The event as numbers: `times` codes from the first on, 0x40 apart, each with the other terms.
