@@ -162,7 +162,7 @@ Interpreter find_interpreter(pid_t pid) {
       if (callable(maps, address)) post = address;
     }
   }
-  if (!natives) throw Refused("bits", "it is no program of this architecture and word size");
+  if (!natives) throw Refused("bits", "it is not a program of this architecture and word size");
   if (!interpreter) throw Refused("not_python", "there is no CPython in its memory");
   if (post == 0) throw Refused("not_python", "its C library gives no sem_post to others");
   interpreter->sem_post = post;

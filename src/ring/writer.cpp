@@ -497,8 +497,8 @@ bool has_room(const Ring& ring, Share share, std::string_view text) noexcept {
 
 // With the mutex locked.
 std::uint32_t add(Ring& ring, Share share, std::string_view text, std::uint64_t hash) noexcept {
-  const std::uint32_t id = ring.index->find(text, hash);
-  if (id != kNone || !has_room(ring, share, text)) return id;
+  const std::uint32_t existing = ring.index->find(text, hash);
+  if (existing != kNone || !has_room(ring, share, text)) return existing;
   const std::uint64_t at = ring.string_committed.load(std::memory_order_relaxed);
   const auto length = static_cast<std::uint32_t>(text.size());
   std::memcpy(ring.strings + at, &length, 4);

@@ -42,7 +42,7 @@ constexpr std::uint64_t kAll = ~std::uint64_t{0};
 void Parser::take_event(const char* begin) {
   const Token& arguments = event_[Member::arguments];
   if (event_.has(Member::arguments) && arguments.type != Type::object && !says_nothing(arguments)) {
-    complain("args", "is no object", arguments.begin, arguments.end);
+    complain("args", "is not an object", arguments.begin, arguments.end);
   }
   if (!event_.has(Member::phase)) {
     complain("ph", "is missing", begin, begin + 1);
@@ -208,7 +208,7 @@ void Parser::put_dimensions(Rows& rows, std::size_t column, const Token& token) 
   if (says_nothing(token)) return;
   const Field& field = rows.fields()[column];
   if (token.type != Type::array) {
-    complain(name_of(field.member), "is no list", token.begin, token.end);
+    complain(name_of(field.member), "is not a list", token.begin, token.end);
     return;
   }
   const char* p = token.begin + 1;
@@ -224,7 +224,7 @@ void Parser::put_dimensions(Rows& rows, std::size_t column, const Token& token) 
     if (*p == ',') ++p;
   }
   if (count != 3 || p + 1 != token.end) {
-    complain(name_of(field.member), "is no list of three numbers", token.begin, token.end);
+    complain(name_of(field.member), "is not a list of three numbers", token.begin, token.end);
   }
 }
 
@@ -233,7 +233,7 @@ std::uint32_t Parser::text_of(const Field& field, const Token& token) {
     if (token.plain) return strings_.intern(view_of(token));
     scratch_.clear();
     if (!decode(view_of(token), scratch_)) {
-      complain(name_of(field.member), "is no valid UTF-8 or JSON text", token.begin, token.end);
+      complain(name_of(field.member), "is not valid UTF-8 or JSON text", token.begin, token.end);
     }
     return strings_.intern(scratch_);
   }
@@ -245,12 +245,12 @@ std::uint32_t Parser::text_of(const Field& field, const Token& token) {
     return kNoText;
   }
   if (field.kind != Kind::json) {
-    complain(name_of(field.member), "is no string", token.begin, token.end);
+    complain(name_of(field.member), "is not a string", token.begin, token.end);
     return kNoText;
   }
   scratch_.clear();
   if (token.deep || !compact(view_of(token), scratch_)) {
-    complain(name_of(field.member), token.deep ? "is nested too deep" : "is no JSON", token.begin,
+    complain(name_of(field.member), token.deep ? "is nested too deep" : "is not JSON", token.begin,
              token.end);
     return kNoText;
   }
@@ -267,15 +267,15 @@ std::optional<std::int64_t> Parser::whole_of(const Field& field, const Token& to
     if (time) refuse("is missing");
     return std::nullopt;
   }
-  if (!maybe_number(token)) return refuse("is no number");
+  if (!maybe_number(token)) return refuse("is not a number");
   constexpr int kDecimalsOfMicroseconds = 3;
   Decimal read = decimal(view_of(token), time ? kDecimalsOfMicroseconds : 0);
   if (read.how == Number::none) {
     const auto bits = time ? std::nullopt : hexadecimal(view_of(token));
-    if (!bits) return refuse("is no number");
+    if (!bits) return refuse("is not a number");
     read = {Number::exact, false, *bits};
   }
-  if (read.how == Number::rounded && !time) return refuse("is no whole number");
+  if (read.how == Number::rounded && !time) return refuse("is not a whole number");
   // How CUPTI writes that it is about no stream: -1, without its sign.
   if (field.kind == Kind::count && read.magnitude == kNoText) return std::nullopt;
   const std::uint64_t most = field.kind == Kind::count      ? kNoText - 1
@@ -294,7 +294,7 @@ std::optional<std::int64_t> Parser::whole_of(const Field& field, const Token& to
 std::optional<double> Parser::real_of(const Field& field, const Token& token) {
   if (says_nothing(token)) return std::nullopt;
   const std::optional<double> number = maybe_number(token) ? real(view_of(token)) : std::nullopt;
-  if (!number) complain(name_of(field.member), "is no number", token.begin, token.end);
+  if (!number) complain(name_of(field.member), "is not a number", token.begin, token.end);
   return number;
 }
 

@@ -747,7 +747,7 @@ def test_what_is_no_socket_is_not_replaced(place: Place) -> None:
     place.socket.write_text("precious")
     status, line = started(place)
     assert status == 1
-    assert "no socket; remove it" in line
+    assert "is not a socket; remove it" in line
     assert place.socket.read_text() == "precious"
 
 
@@ -760,7 +760,7 @@ def test_the_path_of_its_socket_is_too_long(place: Place) -> None:
 def test_there_is_no_folder_for_its_socket(place: Place) -> None:
     status, line = started(place, f"--socket={place.folder}/no/such/s")
     assert status == 1
-    assert f"cannot make the folder {place.folder}/no/such: No such file" in line
+    assert f"cannot create the folder {place.folder}/no/such: No such file" in line
 
 
 @pytest.mark.usefixtures("root")

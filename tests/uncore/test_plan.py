@@ -294,7 +294,7 @@ def test_the_firmware_tells_what_memory_is_fitted(tmp_path: Path) -> None:
     made = plan(machine)
     assert made["dram_peak_bytes_per_s"] == pytest.approx(12 * 8 * 2933e6)
     assert made["dram_peak_how"] == (
-        "12 memory modules of 64 bits at 2933 MT/s, as the firmware tells"
+        "12 memory modules of 64 bits at 2933 MT/s, as the firmware says"
     )
 
 
