@@ -192,7 +192,7 @@ class Groups {
     Times total = array<std::int64_t>(count);
     Times least = array<std::int64_t>(count);
     Times most = array<std::int64_t>(count);
-    const aggregate::Groups::Sums made{room(rows), room(total), room(least), room(most)};
+    const aggregate::Groups::Sums sums{room(rows), room(total), room(least), room(most)};
     {
       const Unlocked unlocked;
       groups_->sum_up(values(numbers), values(chosen), sums);

@@ -63,7 +63,7 @@ bool is_of(Subject subject, Quantity quantity) noexcept {
   return false;
 }
 
-std::string driver_mend(const Plan& plan, Subject subject) {
+std::string driver_fix(const Plan& plan, Subject subject) {
   const std::string vendor = plan.cpu ? plan.cpu->vendor : "";
   const bool power = subject == Subject::power;
   const std::string_view module = vendor == "GenuineIntel"   ? (power ? "rapl" : "intel_uncore")
@@ -107,7 +107,7 @@ Status absence(Subject subject, const Plan& plan, const host::Roots& roots) {
     return status;
   }
   for (const std::string& problem : plan.problems) status.reason += "; " + problem;
-  status.fix = driver_mend(plan, subject);
+  status.fix = driver_fix(plan, subject);
   return status;
 }
 

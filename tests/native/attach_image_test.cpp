@@ -30,8 +30,8 @@ void same_as_the_linker() {
     const auto image = Image::at(memory, base_of(linked));
     CHECK(image.has_value());
     if (!image) continue;
-    // Another version of a function may stand first, and functions chosen by processor are told
-    // by what chooses: those are in the same object.
+    // Another version of a function may stand first, and a function chosen by processor appears as
+    // its chooser: those are in the same object.
     const std::uint64_t symbol = image->symbol(name);
     CHECK(symbol != 0);
     CHECK_EQUAL(base_of(reinterpret_cast<void*>(symbol)), base_of(linked));

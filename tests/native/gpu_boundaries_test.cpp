@@ -96,7 +96,7 @@ void a_forward_pass_of_many_calls_keeps_its_first_and_what_follows() {
   CHECK_EQUAL(admitted(ration, Kind::compiled, 1), 1);
 }
 
-// Steps so long, with so many boundaries of the optimizer each; how many in all in ten seconds.
+// The share of whole steps among steps of one length; per_second: the boundaries in a second.
 double share_of_steps(double milliseconds, int boundaries, int& per_second) {
   Ration ration;
   const auto step = static_cast<std::uint64_t>(milliseconds *

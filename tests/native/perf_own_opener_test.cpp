@@ -1,4 +1,4 @@
-// Counters that a process opens by itself, and what it says when it may not or cannot.
+// Counters that a process opens itself, and what it says when it may not or cannot.
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -28,7 +28,7 @@ bool says(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-void every_refusal_has_a_reason_and_a_mend() {
+void every_refusal_has_a_reason_and_a_fix() {
   for (const int error : {EACCES, EPERM, EBUSY, ENOENT, EOPNOTSUPP, ENODEV, ENXIO, EINVAL, EMFILE,
                           ENFILE, ENOSYS, ENOMEM, E2BIG}) {
     const Opened refused = perf::refused(error, "/proc");
@@ -63,7 +63,7 @@ std::string procfs_with(const std::string& paranoid) {
   return folder;
 }
 
-void a_denial_names_what_the_kernel_allows_and_the_mends() {
+void a_denial_names_what_the_kernel_allows_and_the_fixes() {
   CHECK(without_rights([] {
     const std::string procfs = procfs_with("3");
     const Opened refused = perf::refused(EACCES, procfs);
@@ -141,8 +141,8 @@ void no_descriptor_outlives_its_group() {
 }  // namespace
 
 int main() {
-  every_refusal_has_a_reason_and_a_mend();
-  a_denial_names_what_the_kernel_allows_and_the_mends();
+  every_refusal_has_a_reason_and_a_fix();
+  a_denial_names_what_the_kernel_allows_and_the_fixes();
   a_denial_in_spite_of_the_right_names_seccomp();
   counters_of_a_cpu_count_its_time();
   what_is_not_there_is_refused();

@@ -10,7 +10,7 @@
 //   FAKE_NVML_ANSWERS      NAME=RESULT, … for any function
 //   FAKE_NVML_FIELDS       FIELD=RESULT, … for fields
 //   FAKE_NVML_METRICS      METRIC=RESULT, … for activity counters
-//   FAKE_NVML_LOST         N: GPU 0 is lost after so many readings of its fields
+//   FAKE_NVML_LOST         N: GPU 0 is lost after N readings of its fields
 //   FAKE_NVML_XID          XID@N: GPU 0 has this Xid at the N-th look for events
 //   FAKE_NVML_REASONS      HEX,… the reasons for lower clocks in one reading after the other
 //   FAKE_NVML_SLEEP_US     how long reading the fields waits
