@@ -158,7 +158,7 @@ void a_dear_source_slows_down_and_recovers() {
   CHECK_EQUAL(sampler.sources().at(0).interval_ns, kSecond);
   changes = sampler.take_changes();
   CHECK_EQUAL(changes.size(), 2U);
-  CHECK(contains(changes.at(1).text, "again read every 1 s"));
+  CHECK(contains(changes.at(1).text, "read again every 1 s"));
 }
 
 void one_dear_reading_changes_nothing() {

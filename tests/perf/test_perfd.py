@@ -586,12 +586,12 @@ def saying(*messages: bytes, then_wait: bool = True) -> Callable[[socket.socket]
 @pytest.mark.parametrize(
     ("behave", "line"),
     [
-        (passing(), "something else than counters"),
-        (passing("/dev/zero", "/dev/zero"), "something else than counters"),
-        (passing("/dev/zero"), "something else than counters"),
+        (passing(), "something other than counters"),
+        (passing("/dev/zero", "/dev/zero"), "something other than counters"),
+        (passing("/dev/zero"), "something other than counters"),
         (passing(*["/dev/zero"] * 33), "not all counters"),
         (passing("/dev/zero", message=b""), "hung up"),
-        (saying(answer(), answer()), "something else than counters"),
+        (saying(answer(), answer()), "something other than counters"),
         (saying(answer(), b"?"), "is not haiprof-perfd"),
         (saying(answer(), answer() + b"?"), "is not haiprof-perfd"),
         (saying(b"\xff" * ANSWER.size), "is not haiprof-perfd"),
