@@ -1,4 +1,4 @@
-// What it costs to take over CUPTI's records, iterator and all.
+// The cost of taking over CUPTI's records, including the iterator.
 //
 //   decode_cost RING ROUNDS
 //

@@ -1,4 +1,4 @@
-// What a push costs beside the least that it can cost: the clock and a store of 64 bytes into
+// The cost of a push beside its lower bound: the clock and a store of 64 bytes into
 // memory that another process can see.
 //
 //   push_cost RING RUN_DIR NODE ROUNDS OPERATIONS PAUSE_US

@@ -1,11 +1,11 @@
-// What timing phases on a GPU costs the thread that trains, beside what the driver takes itself.
+// The cost of timing phases on a GPU for the thread that trains, without the driver's own part.
 //
 //   stream_timer_cost RING
 //
 // Prints one JSON object with nanoseconds per boundary of a phase, medians and quartiles: without a
 // listener, with one and no CUDA, with an event recorded, and left out of the ration. The driver
-// here answers at once; its part is taken off. So is the interpreter's: no stream is asked for, no
-// lock given back.
+// here answers at once; its part is taken off. So is the interpreter's: no stream is asked
+// for, no lock given back.
 #include <unistd.h>
 
 #include <cstdio>
@@ -84,14 +84,14 @@ int main(int argc, char** argv) {
   const benchmark::Rounds timed = boundary_ns(30, 250'000, nothing);
   timer.take(0);
   const std::uint64_t spans = timer.counts().spans - before.spans;
-  benchmark::Rounds asked;
-  for (int i = 0; i < 30; ++i) asked.push_back(per_call(kBurst, ask_driver));
+  benchmark::Rounds driver_times;
+  for (int i = 0; i < 30; ++i) driver_times.push_back(per_call(kBurst, ask_driver));
   const benchmark::Rounds left_out = boundary_ns(300, 0, [] { per_call(kBurst, step); });
   const double boundary = benchmark::median(alone);
   std::printf("{");
   benchmark::print("alone_ns", alone);
   benchmark::print("unused_ns", unused, boundary);
-  benchmark::print("timed_ns", timed, boundary + benchmark::median(asked));
+  benchmark::print("timed_ns", timed, boundary + benchmark::median(driver_times));
   benchmark::print("left_out_ns", left_out, boundary);
   std::printf("\"spans\": %llu}\n", static_cast<unsigned long long>(spans));
   timer.disarm();

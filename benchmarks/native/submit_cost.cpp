@@ -1,4 +1,4 @@
-// What counting submitted reads costs the thread that submits, beside the call without us.
+// The cost of counting submitted reads for the thread that submits, beside the call without us.
 //
 //   submit_cost RING LIBRARY FILE
 //

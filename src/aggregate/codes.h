@@ -1,5 +1,4 @@
-// Columns of codes, each a small number that stands for a text: which there are, what they stand
-// for.
+// Columns of codes, small numbers that stand for texts: which codes occur, and what they mean.
 #pragma once
 
 #include <cstddef>
@@ -18,9 +17,9 @@ constexpr std::uint32_t kNoRow = std::numeric_limits<std::uint32_t>::max();
 inline std::vector<std::uint32_t> first_rows(std::span<const std::uint32_t> codes,
                                              std::size_t top) {
   const std::size_t count = parts(codes.size());
-  std::vector<std::vector<std::uint32_t>> found(count);
+  std::vector<std::vector<std::uint32_t>> firsts(count);
   in_parallel(count, [&](std::size_t part) {
-    std::vector<std::uint32_t>& mine = found[part];
+    std::vector<std::uint32_t>& mine = firsts[part];
     mine.assign(top, kNoRow);
     const std::size_t end = codes.size() * (part + 1) / count;
     for (std::size_t row = codes.size() * part / count; row < end; ++row) {
@@ -29,21 +28,21 @@ inline std::vector<std::uint32_t> first_rows(std::span<const std::uint32_t> code
   });
   for (std::size_t part = 1; part < count; ++part) {
     for (std::size_t code = 0; code < top; ++code) {
-      found[0][code] = std::min(found[0][code], found[part][code]);
+      firsts[0][code] = std::min(firsts[0][code], firsts[part][code]);
     }
   }
-  return std::move(found[0]);
+  return std::move(firsts[0]);
 }
 
-// made[row] = table[codes[row]]; all codes are within the table.
+// decoded[row] = table[codes[row]]; all codes are within the table.
 template <typename Value>
 void look_up(std::span<const std::uint32_t> codes, std::span<const Value> table,
-             std::span<Value> made) {
+             std::span<Value> decoded) {
   const std::size_t count = parts(codes.size());
   in_parallel(count, [&](std::size_t part) {
     const std::size_t end = codes.size() * (part + 1) / count;
     for (std::size_t row = codes.size() * part / count; row < end; ++row) {
-      made[row] = table[codes[row]];
+      decoded[row] = table[codes[row]];
     }
   });
 }

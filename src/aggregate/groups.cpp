@@ -27,32 +27,33 @@ Range share(std::size_t rows, std::size_t part, std::size_t parts) {
 
 std::uint64_t lowest(unsigned bits) { return bits == 0 ? 0 : ~std::uint64_t{0} >> (64 - bits); }
 
-// Which bits of a column differ from those of its first row in some row.
+// The bits of a column that differ from those of its first row in any row.
 std::uint64_t differing(const Keys& column, std::size_t rows) {
   return std::visit(
       [rows](const auto& keys) {
         const std::size_t count = parts(rows);
-        std::vector<std::uint64_t> found(count);
+        std::vector<std::uint64_t> differences(count);
         in_parallel(count, [&](std::size_t part) {
           const Range mine = share(rows, part, count);
           const auto first = keys[0];
           auto differ = first ^ first;
           for (std::size_t i = mine.begin; i < mine.end; ++i) differ |= keys[i] ^ first;
-          found[part] = static_cast<std::uint64_t>(differ);
+          differences[part] = static_cast<std::uint64_t>(differ);
         });
-        return std::accumulate(found.begin(), found.end(), std::uint64_t{0}, std::bit_or<>());
+        return std::accumulate(differences.begin(), differences.end(), std::uint64_t{0},
+                               std::bit_or<>());
       },
       column);
 }
 
-// With so many bits at most, sums for all possible keys stay in a cache.
+// At most this many bits: then the sums of all possible keys stay in a cache.
 constexpr unsigned kFewBits = 12;
-// What is sorted first, all rows at once, so that the parts are then small enough for a cache.
+// These bits are sorted first, over all rows, so that the parts then fit into a cache.
 constexpr unsigned kLeading = 11;
 constexpr unsigned kDigit = 9;
-// Fewer are not worth counting their digits.
+// Fewer rows are not worth counting digits for.
 constexpr std::size_t kShort = 256;
-// So many rows ahead their values are asked for.
+// Values are prefetched this many rows ahead.
 constexpr std::size_t kAhead = 16;
 
 // Sorts items that differ in `bits` bits from `low` on, or below these, where they are in order
@@ -234,20 +235,20 @@ std::unique_ptr<std::uint64_t[]> Groups::sort_word(std::span<const Keys> columns
     longest = std::max(longest, next - begin[value]);
   }
   begin[values] = next;
-  auto made = make_large<std::uint64_t>(rows_);
+  auto sorted = make_large<std::uint64_t>(rows_);
   pack(columns, word, 0, row_of, [&](std::size_t part, std::size_t, Items items) {
-    for (const std::uint64_t each : items) made[place[part][each >> shift]++] = each;
+    for (const std::uint64_t each : items) sorted[place[part][each >> shift]++] = each;
   });
-  if (rest == 0) return made;
+  if (rest == 0) return sorted;
   std::atomic<std::size_t> waiting = 0;
   in_parallel(count, [&](std::size_t) {
     const auto other = make_large<std::uint64_t>(longest);
     for (std::size_t value = waiting++; value < values; value = waiting++) {
       const std::size_t length = begin[value + 1] - begin[value];
-      sort_range({made.get() + begin[value], length}, {other.get(), length}, row_bits_, rest);
+      sort_range({sorted.get() + begin[value], length}, {other.get(), length}, row_bits_, rest);
     }
   });
-  return made;
+  return sorted;
 }
 
 void Groups::sort(std::span<const Keys> columns) {
@@ -318,7 +319,7 @@ std::uint64_t Groups::word_of(std::size_t word, std::uint32_t group) const {
   return sorted_ == nullptr ? words_[word][group] : sorted_[first_[group]] >> row_bits_;
 }
 
-void Groups::keys(std::span<const std::uint32_t> chosen, std::span<const Room> made) const {
+void Groups::keys(std::span<const std::uint32_t> chosen, std::span<const Room> columns) const {
   const std::size_t words = sorted_ == nullptr ? words_.size() : 1;
   const std::size_t count = parts(chosen.size());
   in_parallel(count, [&](std::size_t part) {
@@ -333,7 +334,7 @@ void Groups::keys(std::span<const std::uint32_t> chosen, std::span<const Room> m
               using Key = std::remove_reference_t<decltype(room[0])>;
               std::fill_n(room.data() + begin, length, static_cast<Key>(same));
             },
-            made[column]);
+            columns[column]);
       }
       for (std::size_t word = 0; word < words; ++word) {
         const unsigned begins = static_cast<unsigned>(word) * word_bits_;
@@ -352,7 +353,7 @@ void Groups::keys(std::span<const std::uint32_t> chosen, std::span<const Room> m
                   room[begin + i] = static_cast<Key>(room[begin + i] | differs);
                 }
               },
-              made[column]);
+              columns[column]);
         }
       }
     }
@@ -367,10 +368,10 @@ void Groups::Sum::add(const Sum& other) {
   most = std::max(most, other.most);
 }
 
-void Groups::total(std::span<const std::int64_t> values, std::span<std::int64_t> made) const {
+void Groups::total(std::span<const std::int64_t> values, std::span<std::int64_t> result) const {
   if (few_ != nullptr) {
     const std::vector<Sum> sums = of_few(values);
-    for (std::size_t group = 0; group < size(); ++group) made[group] = sums[group].total;
+    for (std::size_t group = 0; group < size(); ++group) result[group] = sums[group].total;
     return;
   }
   const std::size_t count = parts(rows_);
@@ -382,13 +383,13 @@ void Groups::total(std::span<const std::int64_t> values, std::span<std::int64_t>
         __builtin_prefetch(&values[row_at(std::min(i + kAhead, rows_ - 1))]);
         sum += static_cast<std::uint64_t>(values[row_at(i)]);
       }
-      made[group] = static_cast<std::int64_t>(sum);
+      result[group] = static_cast<std::int64_t>(sum);
     }
   });
 }
 
 void Groups::sum_up(std::span<const std::int64_t> values, std::span<const std::uint32_t> chosen,
-                    const Sums& made) const {
+                    const Sums& into) const {
   const std::vector<Sum> few = few_ != nullptr ? of_few(values) : std::vector<Sum>();
   const std::size_t count = parts(chosen.size());
   in_parallel(count, [&](std::size_t part) {
@@ -414,10 +415,10 @@ void Groups::sum_up(std::span<const std::int64_t> values, std::span<const std::u
           sum.add({value, value, value});
         }
       }
-      made.rows[at] = first_[group + 1] - first_[group];
-      made.total[at] = sum.total;
-      made.least[at] = sum.least;
-      made.most[at] = sum.most;
+      into.rows[at] = first_[group + 1] - first_[group];
+      into.total[at] = sum.total;
+      into.least[at] = sum.least;
+      into.most[at] = sum.most;
     }
   });
 }
@@ -432,11 +433,11 @@ std::vector<Groups::Sum> Groups::of_few(std::span<const std::int64_t> values) co
       sums[part][few_[i]].add({values[i], values[i], values[i]});
     }
   });
-  std::vector<Sum> made(size());
+  std::vector<Sum> totals(size());
   for (std::size_t group = 0; group < size(); ++group) {
-    for (const std::vector<Sum>& each : sums) made[group].add(each[words_[0][group]]);
+    for (const std::vector<Sum>& each : sums) totals[group].add(each[words_[0][group]]);
   }
-  return made;
+  return totals;
 }
 
 }  // namespace haiprof::aggregate

@@ -10,7 +10,7 @@
 
 namespace haiprof::aggregate {
 
-// Keys told by codes: the key of a row is place[codes[row]].
+// Keys given by codes: the key of a row is place[codes[row]].
 struct Coded {
   std::span<const std::uint32_t> codes;
   std::span<const std::uint32_t> place;
@@ -23,33 +23,33 @@ struct Coded {
 using Keys = std::variant<std::span<const std::uint8_t>, std::span<const std::uint16_t>,
                           std::span<const std::uint32_t>, std::span<const std::uint64_t>, Coded>;
 
-// Where one column of keys is written.
+// The output of one column of keys.
 using Room = std::variant<std::span<std::uint8_t>, std::span<std::uint16_t>,
                           std::span<std::uint32_t>, std::span<std::uint64_t>>;
 
 class Groups {
  public:
   // Groups by all `columns` together, of equal length below 2^32. Groups stand in the order of the
-  // first column, then of the second, …; rows within a group in their own. Only those bits of the
-  // keys are looked at that differ at all: where they are few, rows are counted, else sorted.
+  // first column, then of the second, …; rows within a group in their own. Only the bits of the
+  // keys that differ are compared: where they are few, rows are counted, else sorted.
   Groups(std::span<const Keys> columns, std::size_t rows);
 
   std::size_t rows() const { return rows_; }
 
-  // How many groups there are.
+  // Number of groups.
   std::size_t size() const { return first_.size() - 1; }
 
-  // All rows, group by group. Made when it is first asked for; not by two threads at once.
+  // All rows, group by group. Built on the first call, which two threads must not make at once.
   const std::vector<std::uint32_t>& order();
 
-  // Of each group where it begins in order(); then the number of rows.
+  // Where each group begins in order(); then the number of rows.
   const std::vector<std::uint32_t>& first() const { return first_; }
 
-  // The keys of each chosen group, into one column for each that was given, of its type.
-  void keys(std::span<const std::uint32_t> chosen, std::span<const Room> made) const;
+  // The keys of each chosen group: into one column of the same type for each column of keys.
+  void keys(std::span<const std::uint32_t> chosen, std::span<const Room> columns) const;
 
   // The sum of `values` of the rows of each group.
-  void total(std::span<const std::int64_t> values, std::span<std::int64_t> made) const;
+  void total(std::span<const std::int64_t> values, std::span<std::int64_t> sums) const;
 
   struct Sums {
     std::span<std::uint32_t> rows;
@@ -58,9 +58,9 @@ class Groups {
     std::span<std::int64_t> most;
   };
 
-  // Of each chosen group how many rows it has, and what their `values` are.
+  // For each chosen group its number of rows and the sum, minimum and maximum of their `values`.
   void sum_up(std::span<const std::int64_t> values, std::span<const std::uint32_t> chosen,
-              const Sums& made) const;
+              const Sums& sums) const;
 
  private:
   // Where the bits of a column are that differ: `bits` from bit `low` on. Those of all columns
@@ -97,7 +97,7 @@ class Groups {
 
   std::size_t rows_;
   std::vector<Field> fields_;
-  // A word has so many bits of the keys, and leaves room for the number of a row.
+  // Bits of the keys in a word, which leaves room for a row number.
   unsigned row_bits_ = 0;
   unsigned word_bits_ = 64;
   unsigned key_bits_ = 0;

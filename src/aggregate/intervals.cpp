@@ -10,19 +10,19 @@ namespace haiprof::aggregate {
 
 namespace {
 
-// One set while intervals are added to it.
+// One set while intervals are added.
 class Uniting {
  public:
   void reserve(std::size_t count) {
-    reserve_large(made_.start, count);
-    reserve_large(made_.end, count);
+    reserve_large(union_.start, count);
+    reserve_large(union_.end, count);
   }
 
   void add(std::int64_t start, std::int64_t end) {
-    if (made_.start.empty() || start > made_.end.back()) {
+    if (union_.start.empty() || start > union_.end.back()) {
       append(start, end);
-    } else if (start >= made_.start.back()) {
-      made_.end.back() = std::max(made_.end.back(), end);
+    } else if (start >= union_.start.back()) {
+      union_.end.back() = std::max(union_.end.back(), end);
     } else {
       insert(start, end);
     }
@@ -30,7 +30,7 @@ class Uniting {
 
   Intervals finish() {
     if (!sorted_) sort();
-    return std::move(made_);
+    return std::move(union_);
   }
 
  private:
@@ -38,41 +38,41 @@ class Uniting {
   static constexpr std::size_t kMostSteps = 64;
 
   void append(std::int64_t start, std::int64_t end) {
-    made_.start.push_back(start);
-    made_.end.push_back(end);
+    union_.start.push_back(start);
+    union_.end.push_back(end);
   }
 
   void insert(std::int64_t start, std::int64_t end) {
-    const std::size_t count = made_.start.size();
+    const std::size_t count = union_.start.size();
     const std::size_t least = count - std::min(count, kMostSteps);
     std::size_t at = count;
-    while (at > least && made_.start[at - 1] > start) --at;
+    while (at > least && union_.start[at - 1] > start) --at;
     if (!sorted_ || (at == least && least > 0)) {
       sorted_ = false;
       append(start, end);
       return;
     }
     // It takes in the one before it if they touch, and all after it that begin before it ends.
-    if (at > 0 && made_.end[at - 1] >= start) {
+    if (at > 0 && union_.end[at - 1] >= start) {
       --at;
-      start = made_.start[at];
-      end = std::max(end, made_.end[at]);
+      start = union_.start[at];
+      end = std::max(end, union_.end[at]);
     }
     std::size_t beyond = at;
-    for (; beyond < count && made_.start[beyond] <= end; ++beyond) {
-      end = std::max(end, made_.end[beyond]);
+    for (; beyond < count && union_.start[beyond] <= end; ++beyond) {
+      end = std::max(end, union_.end[beyond]);
     }
     const auto place = static_cast<std::ptrdiff_t>(at);
     if (beyond == at) {
-      made_.start.insert(made_.start.begin() + place, start);
-      made_.end.insert(made_.end.begin() + place, end);
+      union_.start.insert(union_.start.begin() + place, start);
+      union_.end.insert(union_.end.begin() + place, end);
       return;
     }
-    made_.start[at] = start;
-    made_.end[at] = end;
+    union_.start[at] = start;
+    union_.end[at] = end;
     const auto after = static_cast<std::ptrdiff_t>(beyond);
-    made_.start.erase(made_.start.begin() + place + 1, made_.start.begin() + after);
-    made_.end.erase(made_.end.begin() + place + 1, made_.end.begin() + after);
+    union_.start.erase(union_.start.begin() + place + 1, union_.start.begin() + after);
+    union_.end.erase(union_.end.begin() + place + 1, union_.end.begin() + after);
   }
 
   void sort() {
@@ -81,19 +81,19 @@ class Uniting {
       std::int64_t end;
     };
     std::vector<Interval> each;
-    reserve_large(each, made_.start.size());
-    for (std::size_t i = 0; i < made_.start.size(); ++i) {
-      each.push_back({made_.start[i], made_.end[i]});
+    reserve_large(each, union_.start.size());
+    for (std::size_t i = 0; i < union_.start.size(); ++i) {
+      each.push_back({union_.start[i], union_.end[i]});
     }
     std::sort(each.begin(), each.end(),
               [](const Interval& a, const Interval& b) { return a.start < b.start; });
-    made_.start.clear();
-    made_.end.clear();
+    union_.start.clear();
+    union_.end.clear();
     sorted_ = true;
     for (const Interval& one : each) add(one.start, one.end);
   }
 
-  Intervals made_;
+  Intervals union_;
   bool sorted_ = true;
 };
 
@@ -108,17 +108,17 @@ std::vector<Intervals> unite(std::span<const std::int64_t> start, std::span<cons
   for (std::size_t row = 0; row < start.size(); ++row) {
     if (set[row] < sets && end[row] > start[row]) uniting[set[row]].add(start[row], end[row]);
   }
-  std::vector<Intervals> made;
-  made.reserve(sets);
-  for (Uniting& each : uniting) made.push_back(each.finish());
-  return made;
+  std::vector<Intervals> unions;
+  unions.reserve(sets);
+  for (Uniting& each : uniting) unions.push_back(each.finish());
+  return unions;
 }
 
 Intervals unite(const Instants& one, const Instants& other) {
-  Intervals made;
+  Intervals united;
   const std::size_t most = one.start.size() + other.start.size();
-  reserve_large(made.start, most);
-  reserve_large(made.end, most);
+  reserve_large(united.start, most);
+  reserve_large(united.end, most);
   std::size_t i = 0;
   std::size_t j = 0;
   while (i < one.start.size() || j < other.start.size()) {
@@ -126,14 +126,14 @@ Intervals unite(const Instants& one, const Instants& other) {
         j == other.start.size() || (i < one.start.size() && one.start[i] <= other.start[j]);
     const std::int64_t start = first ? one.start[i] : other.start[j];
     const std::int64_t end = first ? one.end[i++] : other.end[j++];
-    if (made.start.empty() || start > made.end.back()) {
-      made.start.push_back(start);
-      made.end.push_back(end);
+    if (united.start.empty() || start > united.end.back()) {
+      united.start.push_back(start);
+      united.end.push_back(end);
     } else {
-      made.end.back() = std::max(made.end.back(), end);
+      united.end.back() = std::max(united.end.back(), end);
     }
   }
-  return made;
+  return united;
 }
 
 namespace {

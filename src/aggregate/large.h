@@ -1,5 +1,5 @@
-// Memory for columns of millions of rows: mapped in large pages where the kernel has some to give,
-// because the first touch of each page costs more than what is then done with its rows.
+// Memory for columns of millions of rows, mapped in large pages where the kernel has some: the
+// first touch of a page costs more than the work on its rows.
 #pragma once
 
 #include <sys/mman.h>
@@ -12,7 +12,7 @@
 
 namespace haiprof::aggregate {
 
-// A hint: where it is refused, pages are small.
+// A hint: if it is refused, pages are small.
 inline void advise_large(void* data, std::size_t bytes) {
   constexpr std::size_t kWorthwhile = std::size_t{4} << 20;
   if (bytes < kWorthwhile) return;
@@ -21,19 +21,19 @@ inline void advise_large(void* data, std::size_t bytes) {
   static_cast<void>(madvise(reinterpret_cast<void*>(begin), bytes - page, MADV_HUGEPAGE));
 }
 
-// Reserves room for `count` values; memory is taken only for those that are then written.
+// Reserves room for `count` values; only those that are written take memory.
 template <typename Value>
 void reserve_large(std::vector<Value>& values, std::size_t count) {
   values.reserve(count);
   advise_large(values.data(), count * sizeof(Value));
 }
 
-// Room for `count` values that are then written, by whichever thread.
+// Uninitialized room for `count` values, written later by any thread.
 template <typename Value>
 std::unique_ptr<Value[]> make_large(std::size_t count) {
-  auto made = std::make_unique_for_overwrite<Value[]>(count);
-  advise_large(made.get(), count * sizeof(Value));
-  return made;
+  auto values = std::make_unique_for_overwrite<Value[]>(count);
+  advise_large(values.get(), count * sizeof(Value));
+  return values;
 }
 
 }  // namespace haiprof::aggregate

@@ -8,7 +8,7 @@
 
 namespace haiprof::aggregate {
 
-// Into how many parts work on so many rows is split: few rows are not worth a thread.
+// Number of parts for work on `rows` rows: few rows are not worth a thread.
 inline std::size_t parts(std::size_t rows) {
   constexpr std::size_t kWorthwhile = std::size_t{1} << 17;
   constexpr std::size_t kMost = 16;

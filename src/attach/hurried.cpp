@@ -29,7 +29,7 @@ Hurried::Hurried(pid_t tid) noexcept : tid_(tid) {
 
 Hurried::~Hurried() {
   if (!changed_ || set(before_)) return;
-  // Who may not hurry others may not take this off again.
+  // Without the right to raise priority, this could not be undone.
   before_.flags |= kResetOnFork;
   set(before_);
 }

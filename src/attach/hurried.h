@@ -1,8 +1,8 @@
 // A thread that is soon to run a few instructions for us, and does not wait long for a processor.
 //
 // On a machine with more to do than processors, a thread that was stopped waits each time that it
-// may go on until the slice of another ends. So it goes before ordinary ones where we may say so,
-// and else has a shorter slice than theirs (Linux 6.12). Only of an ordinary thread.
+// may go on until the slice of another ends. So it gets real-time priority where we may set that,
+// else a shorter slice (Linux 6.12). Only for an ordinary thread.
 #pragma once
 
 #include <sys/types.h>
@@ -16,7 +16,7 @@ class Hurried {
   explicit Hurried(pid_t tid) noexcept;
   Hurried(const Hurried&) = delete;
   Hurried& operator=(const Hurried&) = delete;
-  // The thread is again as it was.
+  // Restores the thread's scheduling.
   ~Hurried();
 
  private:

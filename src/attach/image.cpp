@@ -17,7 +17,7 @@ constexpr std::uint16_t kMachine = EM_X86_64;
 constexpr std::uint16_t kMachine = EM_AARCH64;
 #endif
 
-// Hash chains longer than this are no hash chains.
+// Longer chains are not hash chains.
 constexpr int kLongestChain = 4096;
 constexpr std::size_t kMostHeaders = 64;
 constexpr std::size_t kMostEntries = 256;
@@ -75,17 +75,17 @@ std::optional<Image> Image::at(const Memory& memory, std::uint64_t base) {
   if (relro != 0) image.relro_ = image.bias_ + relro;
   // glibc adds the bias to these addresses where they lie; musl does not, nor did glibc yet in an
   // object that is being loaded.
-  const auto placed = [&image](std::uint64_t address) {
+  const auto relocated = [&image](std::uint64_t address) {
     return address < image.bias_ ? address + image.bias_ : address;
   };
   for (std::uint64_t i = 0; i < kMostEntries; ++i) {
     Elf64_Dyn entry;
     const std::uint64_t at = image.bias_ + dynamic + i * sizeof entry;
     if (memory.read_value(at, entry) != 0 || entry.d_tag == DT_NULL) break;
-    if (entry.d_tag == DT_SYMTAB) image.symbols_ = placed(entry.d_un.d_ptr);
-    if (entry.d_tag == DT_STRTAB) image.names_ = placed(entry.d_un.d_ptr);
-    if (entry.d_tag == DT_GNU_HASH) image.gnu_hash_ = placed(entry.d_un.d_ptr);
-    if (entry.d_tag == DT_HASH) image.hash_ = placed(entry.d_un.d_ptr);
+    if (entry.d_tag == DT_SYMTAB) image.symbols_ = relocated(entry.d_un.d_ptr);
+    if (entry.d_tag == DT_STRTAB) image.names_ = relocated(entry.d_un.d_ptr);
+    if (entry.d_tag == DT_GNU_HASH) image.gnu_hash_ = relocated(entry.d_un.d_ptr);
+    if (entry.d_tag == DT_HASH) image.hash_ = relocated(entry.d_un.d_ptr);
   }
   if (image.symbols_ == 0 || image.names_ == 0) return std::nullopt;
   return image;

@@ -1,6 +1,6 @@
 // The dynamic symbols of an ELF object, read from the memory of the process that has loaded it.
 //
-// What the dynamic linker of that process needs is all there: headers, hash table, names. So no
+// All that the dynamic linker of that process needs is there: headers, hash table, names. So no
 // file is opened: it may have been replaced since, be deleted, or lie in another mount namespace.
 #pragma once
 
@@ -16,11 +16,11 @@ namespace haiprof::attach {
 
 class Image {
  public:
-  // The object whose ELF header is at `base`; none when there is no ELF object of our class and
-  // machine, or nothing in it is dynamic.
+  // The object whose ELF header is at `base`; none unless it is a dynamic ELF object of our class
+  // and machine.
   static std::optional<Image> at(const Memory& memory, std::uint64_t base);
 
-  // Where the process has what the object defines under this name; 0 when it does not.
+  // The address of the object's definition of this name; 0 without one.
   std::uint64_t symbol(std::string_view name) const;
 
   // A part that the dynamic linker makes read-only when it has relocated the object; 0 when there
@@ -42,8 +42,7 @@ class Image {
   std::uint64_t relro_ = 0;
 };
 
-// Whether the ELF object at `base` is one of our own class and machine: false too for what is no
-// ELF object.
+// Whether there is an ELF object of our own class and machine at `base`.
 bool native(const Memory& memory, std::uint64_t base);
 
 }  // namespace haiprof::attach

@@ -50,9 +50,9 @@ std::string error_text(std::int64_t result) { return std::strerror(static_cast<i
 // lock of the queue, and a second stub on top of the first would wait for that lock for ever.
 bool in_stub(const Memory& memory, const Registers& registers) {
   const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
-  std::vector<std::byte> found(stub().size());
+  std::vector<std::byte> code(stub().size());
   const auto begins_at = [&](std::uint64_t region) {
-    return memory.read(region, found) == 0 && std::ranges::equal(found, stub());
+    return memory.read(region, code) == 0 && std::ranges::equal(code, stub());
   };
   if (begins_at(program_counter(registers) / page * page)) return true;
   const std::uint64_t stack = stack_pointer(registers);
@@ -81,11 +81,11 @@ std::size_t Injection::bytes() const noexcept {
 // The one that the thread was stopped at, or that of the vDSO.
 std::uint64_t Injection::instruction(const Seized& thread, const Thread& doing) const {
   if (interpreter_.system_call != 0) return interpreter_.system_call;
-  const auto wanted = system_call_instruction();
-  std::vector<std::byte> found(wanted.size());
-  const std::uint64_t before = program_counter(thread.registers()) - wanted.size();
-  if (in_system_call(thread.registers(), doing.doing) && memory_.read(before, found) == 0 &&
-      std::equal(found.begin(), found.end(), wanted.begin())) {
+  const auto expected = system_call_instruction();
+  std::vector<std::byte> actual(expected.size());
+  const std::uint64_t before = program_counter(thread.registers()) - expected.size();
+  if (in_system_call(thread.registers(), doing.doing) && memory_.read(before, actual) == 0 &&
+      std::equal(actual.begin(), actual.end(), expected.begin())) {
     return before;
   }
   return 0;
@@ -193,7 +193,7 @@ void Injection::with_thread(const char* purpose, Use use) {
     pause(kBetweenTries);
   } while (steady_clock::now() < deadline);
   if (error == EPERM || error == EACCES) {
-    find_interpreter(pid_);  // it may have ended, or have another tracer now: that tells so
+    find_interpreter(pid_);  // throws if it has ended or has another tracer now
     throw Refused("permission", "its threads may not be traced: " + error_text(-error));
   }
   throw Refused("busy", std::string("none of its threads could be stopped to ") + purpose);

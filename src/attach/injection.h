@@ -8,7 +8,7 @@
 //   Py_AddPendingCall(sem_post, semaphore)
 //
 // The main thread runs both where Python allows it, between two of its instructions: not in the
-// middle of a C function, not with a lock held. The semaphore tells that the text has been run and
+// middle of a C function, not with a lock held. The semaphore says that the text has been run and
 // is no longer needed; a thread that is stopped a second time gives the memory back.
 //
 // Whatever happens to us, the process is left to itself and goes on:
@@ -26,8 +26,8 @@
 //     must come one after the other (haiprof/control/inject.py sees to that), and none takes
 //     a thread out of another's stub.
 //
-// The process is made to call mmap, mprotect and munmap. A seccomp filter may refuse them, which is
-// told; one that kills for them would have killed any process that allocates memory or loads
+// The process is made to call mmap, mprotect and munmap. If a seccomp filter refuses them, that is
+// reported; one that kills for them would have killed any process that allocates memory or loads
 // a library.
 #pragma once
 
@@ -53,11 +53,11 @@ enum class Queued {
 
 class Injection {
  public:
-  // Looks, and disturbs nothing. Throws Refused.
+  // Only looks; the process is not disturbed. Throws Refused.
   Injection(pid_t pid, std::string text);
   Injection(const Injection&) = delete;
   Injection& operator=(const Injection&) = delete;
-  // What is queued stays so: close() is for those who would rather not have it run.
+  // Queued code stays queued: call close() first to prevent that it runs.
   ~Injection() = default;
 
   const Interpreter& interpreter() const noexcept { return interpreter_; }
@@ -77,7 +77,7 @@ class Injection {
   std::int64_t frozen_ns() const noexcept { return frozen_ns_; }
 
  private:
-  // What a stopped thread is used for; false: this one cannot be, now.
+  // The work in a stopped thread; false: this one cannot do it now.
   using Use = bool (Injection::*)(Seized&, const Thread&);
   bool send(Seized& thread, const Thread& doing);
   bool unmap(Seized& thread, const Thread& doing);

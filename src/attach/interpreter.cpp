@@ -26,7 +26,7 @@ namespace {
   throw Refused("permission", std::string(what) + ": " + std::strerror(error));
 }
 
-// What /proc tells of a process that is not to be touched.
+// Refuses a process that must not be touched, by what /proc says of it.
 void check(pid_t pid) {
   Status status;
   if (const int error = read_status(pid, status); error != 0) {
@@ -53,16 +53,16 @@ void check(pid_t pid) {
 
 // Objects by where their headers are; those that are named after Python come first.
 std::vector<const Mapping*> objects(const std::vector<Mapping>& maps) {
-  std::vector<const Mapping*> found;
+  std::vector<const Mapping*> headers;
   for (const Mapping& mapping : maps) {
-    if (mapping.inode != 0 && mapping.offset == 0 && mapping.readable) found.push_back(&mapping);
+    if (mapping.inode != 0 && mapping.offset == 0 && mapping.readable) headers.push_back(&mapping);
   }
-  std::stable_partition(found.begin(), found.end(), [](const Mapping* mapping) {
+  std::stable_partition(headers.begin(), headers.end(), [](const Mapping* mapping) {
     const std::size_t slash = mapping->path.rfind('/');
     return mapping->path.find("python", slash == std::string::npos ? 0 : slash) !=
            std::string::npos;
   });
-  return found;
+  return headers;
 }
 
 const Mapping* around(const std::vector<Mapping>& maps, std::uint64_t address) {
@@ -78,7 +78,7 @@ bool callable(const std::vector<Mapping>& maps, std::uint64_t address) {
   return mapping != nullptr && mapping->executable;
 }
 
-// What CPython from 3.13 on puts first into _PyRuntime, for debuggers that look from outside.
+// The beginning of _PyRuntime since CPython 3.13, for debuggers that look from outside.
 struct ForDebuggers {
   char cookie[8];
   std::uint64_t version;
@@ -86,23 +86,23 @@ struct ForDebuggers {
 };
 
 bool free_threaded(const Memory& memory, std::uint64_t runtime) {
-  ForDebuggers found{};
-  if (runtime == 0 || memory.read_value(runtime, found) != 0) return false;
-  return std::memcmp(found.cookie, "xdebugpy", sizeof found.cookie) == 0 &&
-         found.free_threaded != 0;
+  ForDebuggers offsets{};
+  if (runtime == 0 || memory.read_value(runtime, offsets) != 0) return false;
+  return std::memcmp(offsets.cookie, "xdebugpy", sizeof offsets.cookie) == 0 &&
+         offsets.free_threaded != 0;
 }
 
 std::optional<Interpreter> in_object(const Memory& memory, const std::vector<Mapping>& maps,
                                      const Mapping& object) {
   const std::optional<Image> image = Image::at(memory, object.begin);
   if (!image) return std::nullopt;
-  Interpreter found;
-  found.add_pending_call = image->symbol("Py_AddPendingCall");
-  if (found.add_pending_call == 0) return std::nullopt;
-  found.run_simple_string = image->symbol("PyRun_SimpleString");
-  found.is_initialized = image->symbol("Py_IsInitialized");
+  Interpreter interpreter;
+  interpreter.add_pending_call = image->symbol("Py_AddPendingCall");
+  if (interpreter.add_pending_call == 0) return std::nullopt;
+  interpreter.run_simple_string = image->symbol("PyRun_SimpleString");
+  interpreter.is_initialized = image->symbol("Py_IsInitialized");
   for (const std::uint64_t function :
-       {found.add_pending_call, found.run_simple_string, found.is_initialized}) {
+       {interpreter.add_pending_call, interpreter.run_simple_string, interpreter.is_initialized}) {
     if (!callable(maps, function)) return std::nullopt;
   }
   const Mapping* relocated = around(maps, image->read_only_after_relocation());
@@ -110,13 +110,13 @@ std::optional<Interpreter> in_object(const Memory& memory, const std::vector<Map
     throw Refused("starting", "its interpreter is being loaded");
   }
   std::uint64_t version = 0;
-  const std::uint64_t told = image->symbol("Py_Version");
-  if (told != 0 && memory.read_value(told, version) == 0) {
-    found.version = static_cast<std::uint32_t>(version);
+  const std::uint64_t version_symbol = image->symbol("Py_Version");
+  if (version_symbol != 0 && memory.read_value(version_symbol, version) == 0) {
+    interpreter.version = static_cast<std::uint32_t>(version);
   }
-  found.free_threaded = free_threaded(memory, image->symbol("_PyRuntime"));
-  found.library = object.path;
-  return found;
+  interpreter.free_threaded = free_threaded(memory, image->symbol("_PyRuntime"));
+  interpreter.library = object.path;
+  return interpreter;
 }
 
 std::uint64_t find_system_call(const Memory& memory, const std::vector<Mapping>& maps) {
@@ -142,17 +142,17 @@ Interpreter find_interpreter(pid_t pid) {
     refuse_errno(error, "its memory map cannot be read");
   }
   const Memory memory(pid);
-  const std::vector<const Mapping*> found = objects(maps);
-  if (found.empty()) throw Refused("not_python", "it runs no program of a file");
+  const std::vector<const Mapping*> headers = objects(maps);
+  if (headers.empty()) throw Refused("not_python", "it runs no program of a file");
   std::uint8_t byte = 0;
-  if (const int error = memory.read_value(found.front()->begin, byte);
+  if (const int error = memory.read_value(headers.front()->begin, byte);
       error == EPERM || error == ESRCH) {
     refuse_errno(error, "its memory cannot be read");
   }
   std::optional<Interpreter> interpreter;
   std::uint64_t post = 0;
   bool natives = false;
-  for (const Mapping* object : found) {
+  for (const Mapping* object : headers) {
     natives |= native(memory, object->begin);
     if (!interpreter) interpreter = in_object(memory, maps, *object);
     if (interpreter && post != 0) break;
@@ -162,7 +162,7 @@ Interpreter find_interpreter(pid_t pid) {
       if (callable(maps, address)) post = address;
     }
   }
-  if (!natives) throw Refused("bits", "it is no program of this architecture and word size");
+  if (!natives) throw Refused("bits", "it is not a program of this architecture and word size");
   if (!interpreter) throw Refused("not_python", "there is no CPython in its memory");
   if (post == 0) throw Refused("not_python", "its C library gives no sem_post to others");
   interpreter->sem_post = post;

@@ -1,4 +1,4 @@
-// What a process has mapped: /proc/<pid>/maps.
+// The memory mappings of a process: /proc/<pid>/maps.
 #pragma once
 
 #include <sys/types.h>
@@ -21,10 +21,10 @@ struct Mapping {
   std::string path;          // as the process sees it; "[vdso]" and the like; may be empty
 };
 
-// Lines that are cut or are none are left out.
+// Truncated and malformed lines are left out.
 std::vector<Mapping> parse_maps(std::string_view text);
 
-// 0 and the mappings, or the errno. A process that has ended has none.
+// 0 and the mappings, or the errno. An ended process has no mappings.
 int read_maps(pid_t pid, std::vector<Mapping>& maps);
 
 }  // namespace haiprof::attach

@@ -8,10 +8,10 @@ namespace haiprof::attach {
 
 namespace {
 
-// Partial transfers are failures: the rest is not mapped.
-int whole(ssize_t moved, std::size_t wanted) noexcept {
+// A partial transfer is a failure: the rest is not mapped.
+int whole(ssize_t moved, std::size_t expected) noexcept {
   if (moved < 0) return errno;
-  return static_cast<std::size_t>(moved) == wanted ? 0 : EFAULT;
+  return static_cast<std::size_t>(moved) == expected ? 0 : EFAULT;
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Files below /proc/<pid>: what a process is, and what its threads do.
+// Files below /proc/<pid> that describe a process and its threads.
 #pragma once
 
 #include <sys/types.h>
@@ -28,7 +28,7 @@ Status parse_status(std::string_view text);
 // 0, or the errno.
 int read_status(pid_t pid, Status& status);
 
-// What a thread is in, as /proc/<pid>/task/<tid>/syscall has it.
+// The system call that a thread is in, as /proc/<pid>/task/<tid>/syscall has it.
 struct Doing {
   bool running = false;
   long syscall = -1;  // -1: none, it is blocked elsewhere
@@ -43,7 +43,7 @@ struct Thread {
 };
 
 // The threads of a process, the one to disturb first at the front: threads that wait in a system
-// call which the kernel goes on with by itself, the main thread after the others, running ones
+// call which the kernel resumes automatically, the main thread after the others, running ones
 // last. Empty when it ended.
 std::vector<Thread> threads_to_stop(pid_t pid);
 

@@ -6,7 +6,7 @@
 
 namespace haiprof::attach {
 
-// The words, each with what is behind it:
+// The words and their meanings:
 //   gone         no such process, or it ended meanwhile
 //   zombie       it has ended and waits to be collected
 //   stopped      SIGSTOP, Ctrl-Z or a frozen cgroup: none of its code would run

@@ -2,7 +2,7 @@
 // share.
 //
 //   0x00000  code       the stub, read-only and executable
-//   0x10000  Block      what the stub is told, what it tells
+//   0x10000  Block      input and output of the stub
 //   0x11000  kept       vector registers (x86-64), or the frame for rt_sigreturn (AArch64)
 //   0x18000  stack      on which the stub calls; the thread's own is not touched, nor its red zone
 //   0x20000  text       the Python code, 0 at its end

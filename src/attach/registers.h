@@ -3,7 +3,7 @@
 //
 // The stub is entered with nothing but the program counter changed. It keeps every register, calls
 // Py_IsInitialized and Py_AddPendingCall as Block says, and leaves every register as it found it.
-// No tracer is needed for that: from the moment the thread is let go, it finds back by itself.
+// No tracer is needed for that: once let go, the thread finds its way back alone.
 #pragma once
 
 #include <sys/types.h>
@@ -54,7 +54,7 @@ bool repeat_system_call(Registers& registers, const Doing& before, bool signals)
 // The stub; its length is a multiple of 8 bytes.
 std::span<const std::byte> stub() noexcept;
 
-// What stands at kKeptAt, for a thread that is to go on with `registers`. Empty when these
+// The contents at kKeptAt, for a thread that is to go on with `registers`. Empty when these
 // registers cannot be kept.
 std::vector<std::byte> kept(pid_t tid, const Registers& registers, std::uint64_t signal_mask);
 

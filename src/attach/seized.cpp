@@ -103,10 +103,10 @@ Seized::~Seized() {
   trace(PTRACE_DETACH, thread_.tid);
 }
 
-// Polls, for waitpid has no time-out; the thread of run_as_tracer wakes in time.
+// Polls, because waitpid has no timeout; the thread of run_as_tracer wakes in time.
 bool Seized::wait(int& status) {
   const auto deadline = steady_clock::now() + patience_;
-  for (auto asked = steady_clock::now();; asked = steady_clock::now()) {
+  for (auto polled = steady_clock::now();; polled = steady_clock::now()) {
     const pid_t changed = waitpid(thread_.tid, &status, __WALL | WNOHANG);
     if (changed == thread_.tid) {
       if (WIFSTOPPED(status)) return true;
@@ -119,8 +119,8 @@ bool Seized::wait(int& status) {
       stopped_ = false;
       return false;
     }
-    if (!stopped_) since_ = asked;  // it still went on then
-    if (asked > deadline) {
+    if (!stopped_) since_ = polled;  // it still went on then
+    if (polled > deadline) {
       error_ = ETIMEDOUT;
       return false;
     }
@@ -140,10 +140,10 @@ bool Seized::in_restartable_sequence(const Memory& memory) const {
   struct {
     std::uint32_t version, flags;
     std::uint64_t start, bytes, abort;
-  } found{};
+  } section{};
   if (memory.read_value(where.area + 8, sequence) != 0 || sequence == 0) return false;
-  if (memory.read_value(sequence, found) != 0) return false;
-  return program_counter(registers_) - found.start < found.bytes;
+  if (memory.read_value(sequence, section) != 0) return false;
+  return program_counter(registers_) - section.start < section.bytes;
 }
 
 bool Seized::signals_wait() const {
@@ -178,12 +178,12 @@ std::int64_t Seized::call(std::uint64_t instruction, const SystemCall& call) {
 
 bool Seized::go_on(const Registers& registers) {
   const pid_t tid = thread_.tid;
-  bool gone = set_registers(tid, registers) != 0;
+  bool ended = set_registers(tid, registers) != 0;
   block_signals(false);
-  gone |= trace(PTRACE_DETACH, tid) != 0;
+  ended |= trace(PTRACE_DETACH, tid) != 0;
   until_ = steady_clock::now();
   stopped_ = false;
-  return !gone;
+  return !ended;
 }
 
 // After a system call of ours the thread stands where the kernel no longer looks at what the
@@ -269,7 +269,7 @@ void run_as_tracer(const std::function<void()>& function) {
       }
     }
     munmap(stack, kStackBytes);
-    if (tracer < 0) throw Refused("busy", "no process can be made to trace it");
+    if (tracer < 0) throw Refused("busy", "no process could be started to trace it");
   }
   if (task.thrown) std::rethrow_exception(task.thrown);
 }

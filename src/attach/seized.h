@@ -22,7 +22,7 @@ namespace haiprof::attach {
 
 class Seized {
  public:
-  // Stops the thread, or does not: stopped() tells.
+  // Tries to stop the thread: stopped() says whether it did.
   Seized(const Thread& thread, std::chrono::microseconds patience);
   Seized(const Seized&) = delete;
   Seized& operator=(const Seized&) = delete;
@@ -47,7 +47,7 @@ class Seized {
   // thread ended or did something else.
   std::int64_t call(std::uint64_t instruction, const SystemCall& call);
 
-  // Lets the thread go on with these registers and its own signal mask. It is no longer held.
+  // Lets the thread go on with these registers and its own signal mask. It is no longer stopped.
   // False when it has ended.
   bool go_on(const Registers& registers);
 
@@ -75,7 +75,7 @@ class Seized {
 // Runs the function in a process that shares our memory and ends right after; what it throws is
 // thrown here. No signal but SIGKILL stops it midway, and one that is meant for us does not meet
 // it: it comes to its end even when we are killed meanwhile. (Where kernel.yama.ptrace_scope is 1
-// it is no ancestor of our own children, and may trace them no more than others.)
+// it is not an ancestor of our own children, so it may trace them no more than others.)
 void run_as_tracer(const std::function<void()>& function);
 
 }  // namespace haiprof::attach

@@ -31,8 +31,8 @@ std::int64_t duration_ns(std::uint32_t duration, std::uint16_t flags) noexcept {
 
 void TextColumn::push_text(const ring::RecordView& record, std::uint32_t id) {
   if (const auto text = record.text(id)) {
-    const auto found = indices_.find(*text);
-    if (found != indices_.end()) return push(found->second);
+    const auto entry = indices_.find(*text);
+    if (entry != indices_.end()) return push(entry->second);
     const std::string& kept = brought_.emplace_back(*text);
     const std::uint32_t index = add(ring::kInline, kept);
     indices_.emplace(kept, index);

@@ -1,6 +1,6 @@
 // Records of a ring as columns of the tables of contract 2 (haiprof/schema.py), ready for Arrow.
 //
-// A text column carries dictionary indices of its own: only the texts that it uses, in the order of
+// A text column has its own dictionary indices: only the texts that it uses, in the order of
 // first use, so that a dictionary grows at its end. It never changes, but begins anew between two
 // batches once it is large: no memory grows with how many texts a job makes up.
 #pragma once
@@ -188,7 +188,7 @@ class Drain {
   Values values;
   Kernels kernels;
   DeviceSpans device_spans;
-  // By ordinal; texts are string table ids. No table of its own: the process file tells them.
+  // By ordinal; texts are string table ids. No table of its own: the process file has them.
   std::map<std::uint16_t, ring::DevicePayload> devices;
 
  private:

@@ -18,7 +18,7 @@ constexpr std::uint64_t kSpin = 100'000;            // ns; then the thread sleep
 constexpr std::uint64_t kPatience = 2'000'000;      // ns; then the device has better to do
 constexpr std::uint64_t kStale = 1'000'000'000;     // ns; a wider bracket is of no use
 constexpr std::uint64_t kSeenLate = 100'000;        // ns; a query may miss what has just happened
-constexpr std::uint64_t kRateSpan = 4'000'000'000;  // ns between anchors that tell the rate
+constexpr std::uint64_t kRateSpan = 4'000'000'000;  // ns between anchors that give the rate
 constexpr double kSteadyDrift = 2e-6;  // beside what was measured: clocks are slewed, and warm up
 constexpr double kClockWasSet = 1e-3;  // no two clocks run apart like that
 constexpr double kResolution = 500.0;  // ns, of cuEventElapsedTime
@@ -70,7 +70,7 @@ cuda::Result Anchors::prepare(const Driver& driver) noexcept {
 // The narrowest of some brackets. What keeps one event waiting would keep the next waiting, too.
 cuda::Result Anchors::attempt(const Driver& driver) noexcept {
   Anchor best = kept_[count_ % kept_.size()];
-  bool found = false;
+  bool succeeded = false;
   cuda::Result result = cuda::kSuccess;
   for (int i = 0; i < kTries && result == cuda::kSuccess; ++i) {
     low_ = ring::clock_ns(CLOCK_REALTIME);
@@ -78,17 +78,17 @@ cuda::Result Anchors::attempt(const Driver& driver) noexcept {
     if (result != cuda::kSuccess) break;
     bool done = false;
     result = wait(driver, patience(), done);
-    pending_ = !done && !found && result == cuda::kSuccess;
+    pending_ = !done && !succeeded && result == cuda::kSuccess;
     if (!done) break;
     const Anchor tried = bracketed();
-    if (high_ < low_ || (found && tried.half_ns >= best.half_ns)) continue;
+    if (high_ < low_ || (succeeded && tried.half_ns >= best.half_ns)) continue;
     spare_ = best.event;
     best = tried;
-    found = true;
+    succeeded = true;
     if (best.half_ns * 2 <= kNarrow) break;
   }
   failures_ = pending_ ? failures_ + 1 : 0;
-  if (!found) return result;
+  if (!succeeded) return result;
   const cuda::Result kept = keep(driver, best);
   return result == cuda::kSuccess ? kept : result;
 }
@@ -107,12 +107,12 @@ cuda::Result Anchors::look(const Driver& driver) noexcept {
     return result;
   }
   pending_ = false;
-  if (high_ - low_ > kStale) return result;  // nobody looked for long, or set the clock back
-  Anchor made = bracketed();
-  result = narrow(driver, made);
+  if (high_ - low_ > kStale) return result;  // nobody looked for long, or the clock was set back
+  Anchor anchor = bracketed();
+  result = narrow(driver, anchor);
   if (result != cuda::kSuccess) return result;
   spare_ = kept_[count_ % kept_.size()].event;
-  return keep(driver, made);
+  return keep(driver, anchor);
 }
 
 Anchors::Anchor Anchors::bracketed() const noexcept {
@@ -120,23 +120,23 @@ Anchors::Anchor Anchors::bracketed() const noexcept {
   return {spare_, low_ + half, half};
 }
 
-// Where the newest anchor expects it has its own bracket. Both hold, unless a clock was set.
-cuda::Result Anchors::narrow(const Driver& driver, Anchor& made) const noexcept {
+// The time that the newest anchor predicts has its own bracket. Both hold, unless a clock was set.
+cuda::Result Anchors::narrow(const Driver& driver, Anchor& anchor) const noexcept {
   if (!known()) return cuda::kSuccess;
   Moment expected;
-  const cuda::Result result = place(driver, newest(), made.event, expected);
+  const cuda::Result result = place(driver, newest(), anchor.event, expected);
   const std::uint64_t low =
-      std::max(made.realtime_ns - made.half_ns, expected.realtime_ns - expected.uncertainty_ns);
+      std::max(anchor.realtime_ns - anchor.half_ns, expected.realtime_ns - expected.uncertainty_ns);
   const std::uint64_t high =
-      std::min(made.realtime_ns + made.half_ns, expected.realtime_ns + expected.uncertainty_ns);
+      std::min(anchor.realtime_ns + anchor.half_ns, expected.realtime_ns + expected.uncertainty_ns);
   if (result != cuda::kSuccess || low > high) return result;
-  made.half_ns = (high - low + 1) / 2;
-  made.realtime_ns = low + made.half_ns;
+  anchor.half_ns = (high - low + 1) / 2;
+  anchor.realtime_ns = low + anchor.half_ns;
   return result;
 }
 
-cuda::Result Anchors::keep(const Driver& driver, const Anchor& made) noexcept {
-  kept_[count_ % kept_.size()] = made;
+cuda::Result Anchors::keep(const Driver& driver, const Anchor& anchor) noexcept {
+  kept_[count_ % kept_.size()] = anchor;
   ++count_;
   return measure_rate(driver);
 }
@@ -145,14 +145,14 @@ cuda::Result Anchors::measure_rate(const Driver& driver) noexcept {
   first_ = std::max(first_, count_ - std::min(count_, kept_.size()));
   const Anchor& from = kept_[first_ % kept_.size()];
   const Anchor& to = newest();
-  // After a minute a float of ms still tells 8 us apart, which is an eighth of a millionth of it.
+  // After a minute a float of ms still resolves 8 us, which is an eighth of a millionth of it.
   float milliseconds = 0;
   const cuda::Result result = driver.elapsed(&milliseconds, from.event, to.event);
   if (result != cuda::kSuccess) return result;
   const double device = ns_of(milliseconds);
   const double host = between(from.realtime_ns, to.realtime_ns);
   const auto unsure = static_cast<double>(from.half_ns + to.half_ns);
-  // Wide brackets tell the rate worse than what is known of all clocks.
+  // Wide brackets give a worse rate than what is known of all clocks.
   const double measured = kSteadyDrift + unsure / device;
   if (std::abs(host - device) > unsure + kClockWasSet * device) {
     first_ = count_ - 1;  // somebody has set the host's clock: what was before is of another
@@ -180,27 +180,27 @@ const Anchors::Anchor& Anchors::best_for(std::uint64_t realtime_ns) const noexce
 }
 
 cuda::Result Anchors::place(const Driver& driver, const Anchor& anchor, cuda::Event event,
-                            Moment& found) const noexcept {
-  // A float of ms: within 2 s of the anchor it tells 0.25 us apart, and the device no less than
-  // half a microsecond.
+                            Moment& moment) const noexcept {
+  // A float of ms: within 2 s of the anchor it resolves 0.25 us, and the device no less than half
+  // a microsecond.
   float milliseconds = 0;
   const cuda::Result result = driver.elapsed(&milliseconds, anchor.event, event);
   const double after = ns_of(milliseconds);
-  found.realtime_ns = anchor.realtime_ns + static_cast<std::uint64_t>(std::llround(after * rate_));
+  moment.realtime_ns = anchor.realtime_ns + static_cast<std::uint64_t>(std::llround(after * rate_));
   const double unsure =
       static_cast<double>(anchor.half_ns) + std::abs(after) * drift_ + kResolution;
-  found.uncertainty_ns = static_cast<std::uint32_t>(std::min(unsure, 4e9));
+  moment.uncertainty_ns = static_cast<std::uint32_t>(std::min(unsure, 4e9));
   return result;
 }
 
-cuda::Result Anchors::time_of(const Driver& driver, cuda::Event event, Moment& found,
-                              bool& known) const noexcept {
-  known = this->known();
-  if (!known) return cuda::kSuccess;
-  const cuda::Result result = place(driver, newest(), event, found);
+cuda::Result Anchors::time_of(const Driver& driver, cuda::Event event, Moment& moment,
+                              bool& anchored) const noexcept {
+  anchored = this->known();
+  if (!anchored) return cuda::kSuccess;
+  const cuda::Result result = place(driver, newest(), event, moment);
   if (result != cuda::kSuccess) return result;
-  const Anchor& best = best_for(found.realtime_ns);
-  return &best == &newest() ? result : place(driver, best, event, found);
+  const Anchor& best = best_for(moment.realtime_ns);
+  return &best == &newest() ? result : place(driver, best, event, moment);
 }
 
 }  // namespace haiprof::gpu

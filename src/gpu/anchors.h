@@ -1,6 +1,6 @@
 // Ties the events of one CUDA context to CLOCK_REALTIME.
 //
-// An event knows no time of its own, only how long it lies before or after another. So about once a
+// An event has no time of its own, only a distance to another event. So about once a
 // second one is recorded on a stream of ours with nothing in it, between two readings of the clock:
 // it happened somewhere between them. The device's clock and the host's run apart by some
 // millionths; how far is measured by the anchors themselves.
@@ -32,13 +32,13 @@ class Anchors {
   // it is seldom waited for.
   cuda::Result renew(const Driver& driver) noexcept;
 
-  // When an event that has completed did so. False without any anchor.
-  cuda::Result time_of(const Driver& driver, cuda::Event event, Moment& found,
-                       bool& known) const noexcept;
+  // When a completed event happened. anchored: false without any anchor.
+  cuda::Result time_of(const Driver& driver, cuda::Event event, Moment& moment,
+                       bool& anchored) const noexcept;
 
   bool known() const noexcept { return count_ != 0; }
   bool pending() const noexcept { return pending_; }
-  // Whether more anchors would tell times much better.
+  // Whether more anchors would improve times much.
   bool wide() const noexcept { return !known() || newest().half_ns > kWide; }
 
  private:
@@ -53,11 +53,11 @@ class Anchors {
   cuda::Result look(const Driver& driver) noexcept;
   cuda::Result wait(const Driver& driver, std::uint64_t patience, bool& done) noexcept;
   cuda::Result query(const Driver& driver, bool& done) noexcept;
-  cuda::Result narrow(const Driver& driver, Anchor& made) const noexcept;
-  cuda::Result keep(const Driver& driver, const Anchor& made) noexcept;
+  cuda::Result narrow(const Driver& driver, Anchor& anchor) const noexcept;
+  cuda::Result keep(const Driver& driver, const Anchor& anchor) noexcept;
   cuda::Result measure_rate(const Driver& driver) noexcept;
   cuda::Result place(const Driver& driver, const Anchor& anchor, cuda::Event event,
-                     Moment& found) const noexcept;
+                     Moment& moment) const noexcept;
   Anchor bracketed() const noexcept;
   std::uint64_t patience() const noexcept;
   const Anchor& newest() const noexcept { return kept_[(count_ - 1) % kept_.size()]; }

@@ -26,9 +26,9 @@ bool Ration::admit(phase::Kind kind) noexcept {
   return true;
 }
 
-// An evaluation is no step, and may be long. Within a step nothing is decided: its backward would
-// be timed and its forward not.
-void Ration::phase_told(const phase::Span& span) noexcept {
+// An evaluation is not a step, and may be long. Within a step nothing is decided: its backward
+// would be timed and its forward not.
+void Ration::phase_ended(const phase::Span& span) noexcept {
   calls_ = 0;
   if (span.end <= since_ || span.end - since_ <= second() / 10) return;
   earn(span.end);
@@ -78,13 +78,13 @@ Event* Boundaries::find(std::uint64_t ticks) const noexcept {
       high = middle;
     }
   }
-  const Boundary& found = kept_[low % kKept];
-  return low < count_ && found.ticks == ticks ? found.event : nullptr;
+  const Boundary& boundary = kept_[low % kKept];
+  return low < count_ && boundary.ticks == ticks ? boundary.event : nullptr;
 }
 
 Boundaries::Ends Boundaries::of(const phase::Span& span) noexcept {
   const std::lock_guard guard(lock_);
-  ration_.phase_told(span);
+  ration_.phase_ended(span);
   const Ends ends{find(span.start), find(span.end)};
   for (Event* event : {ends.from, ends.to}) {
     if (event != nullptr) keep(*event);

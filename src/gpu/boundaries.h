@@ -1,8 +1,8 @@
 // The newest phase boundaries of the thread that trains, and the events that were recorded at them.
 //
-// A span is told after its end, sometimes long after, so events are kept here until it is known
-// whether one needs them. All of it is under a lock, because a span may be told by another thread
-// than the one that trains (at stop, at the user's mark); it is as good as never contended.
+// A span arrives after its end, sometimes long after, so events are kept here until it is known
+// whether one needs them. All of it is under a lock, because a span may come from another thread
+// than the one that trains (at stop, at the user's mark); it is hardly ever contended.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@
 
 namespace haiprof::gpu {
 
-// Which boundaries are worth an event. An event costs the job 1 to 2.5 us, so a thousand a second
+// Decides which boundaries get an event. An event costs the job 1 to 2.5 us, so a thousand a second
 // are 0.2 % of its time at most. Whole steps are left out rather than ends of phases.
 class Ration {
  public:
@@ -27,7 +27,7 @@ class Ration {
 
   bool admit(phase::Kind kind) noexcept;
   // A phase has ended, so the next needs its first boundary.
-  void phase_told(const phase::Span& span) noexcept;
+  void phase_ended(const phase::Span& span) noexcept;
   void stepped(std::uint64_t ticks) noexcept;
 
  private:
@@ -51,7 +51,7 @@ class Boundaries {
   // Takes over the caller's use of the event.
   void add(std::uint64_t ticks, Event* event) noexcept;
 
-  // The events at the two ends of a span, kept for the caller; null where there is none.
+  // The events at the two ends of a span, kept for the caller; null if none.
   struct Ends {
     Event* from = nullptr;
     Event* to = nullptr;

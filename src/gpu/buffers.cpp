@@ -65,7 +65,7 @@ std::uint32_t Buffers::oldest_full() noexcept {
 }
 
 void Buffers::empty(std::uint32_t slot) noexcept {
-  // CUPTI is told that it gets zeroed memory, so it does not zero a whole buffer in a launch.
+  // CUPTI expects zeroed memory, so it does not zero a whole buffer in a launch.
   if (slot < kPool || madvise(at(slot), kBytes, MADV_DONTNEED) != 0) {
     std::memset(at(slot), 0, slots_[slot].valid);
   }

@@ -30,7 +30,7 @@ class Buffers {
 
   // For CUPTI's threads: a zeroed buffer that nobody else has. Null when all are taken.
   std::uint8_t* take() noexcept;
-  // False when the buffer is none of ours.
+  // False when the buffer is not ours.
   // life: which of CUPTI's lives filled it.
   bool complete(std::uint8_t* buffer, std::size_t valid, std::uint32_t life = 0) noexcept;
 
@@ -57,7 +57,7 @@ class Buffers {
   std::int32_t away() const noexcept { return away_.load(std::memory_order_relaxed); }
   // Buffers that came back and are not ours.
   std::uint64_t foreign() const noexcept { return foreign_.load(std::memory_order_relaxed); }
-  // Whether so many are full that they should be emptied soon.
+  // Whether enough are full that they should be emptied soon.
   bool pressing() const noexcept {
     return full_count_.load(std::memory_order_relaxed) >= kPool / 4;
   }

@@ -12,8 +12,8 @@
 
 #include "gpu/devices.h"
 #include "gpu/handover.h"
+#include "gpu/report.h"
 #include "gpu/stream_timer.h"
-#include "gpu/tell.h"
 #include "phase/process.h"
 #include "ring/writer.h"
 
@@ -24,11 +24,11 @@ using std::chrono::milliseconds;
 
 // CUPTI itself delivers only full buffers, so a quiet GPU would be seen seconds late.
 constexpr milliseconds kPeriod{100};
-// How often devices are looked for.
+// How often new devices are looked for.
 constexpr std::uint64_t kLook = 1'000'000'000;  // ns
 // How long the end waits for what the GPU has yet to do, of the phases that are timed.
 constexpr double kLastPhases = 0.2;  // s
-// What was launched before tracing ended may end later: so many turns more are looked at.
+// What was launched before tracing ended may end later: this many more turns are looked at.
 constexpr unsigned kTurnsAfter = 20;
 
 // From CUPTI's threads: no lock, so a wake-up may be lost, and the period bounds that.
@@ -36,7 +36,7 @@ void wake() noexcept;
 
 class Collector {
  public:
-  Refusal start(const std::string& folders, const Wanted& wanted);
+  Refusal start(const std::string& folders, const Settings& settings);
   bool flush(double seconds);
   void stop(double seconds);
   // False in a forked child, which has neither the thread nor CUDA, and must not wait for a lock
@@ -62,15 +62,15 @@ class Collector {
   const Tracer& tracer() const noexcept { return tracer_; }
 
  private:
-  Refusal trace(const std::string& folders, const Wanted& wanted);
+  Refusal trace(const std::string& folders, const Settings& settings);
   void work();
   void turn(bool last);
-  void tell_losses();
+  void report_losses();
   void meter() noexcept;
 
-  std::mutex mutex_;  // of start, stop and what the thread is told
+  std::mutex mutex_;  // of start, stop and requests to the thread
   std::condition_variable wake_, done_;
-  std::uint64_t asked_ = 0, answered_ = 0;  // flushes
+  std::uint64_t requested_ = 0, answered_ = 0;  // flushes
   bool leave_ = false;
   std::thread thread_;
   std::atomic<bool> running_{false}, tracing_{false}, forked_{false};
@@ -83,7 +83,7 @@ class Collector {
   unsigned turns_left_ = 0;
   Devices devices_;
   std::uint64_t looked_ = 0;
-  std::uint64_t lost_ = 0;  // when that was told
+  std::uint64_t lost_ = 0;  // when that was reported
 };
 
 // Never destroyed: its thread may outlive main().
@@ -97,24 +97,24 @@ void step_recorded(const phase::Span& span) noexcept {
 
 void step_ended() noexcept { collector.stepped(); }
 
-Refusal Collector::start(const std::string& folders, const Wanted& wanted) {
+Refusal Collector::start(const std::string& folders, const Settings& settings) {
   if (forked_.load(std::memory_order_relaxed)) {
     return {"CUDA cannot be used in a forked child", "start workers with spawn"};
   }
   const std::lock_guard guard(mutex_);
   if (running()) {
     if (!leave_) return {};
-    return {"the recording before has not ended yet", "start again later"};
+    return {"the previous recording has not ended yet", "start again later"};
   }
-  // Before the driver is touched: what is forked meanwhile must not touch it.
+  // Before the driver is touched: a child forked meanwhile must not touch it.
   static const int registered = pthread_atfork(nullptr, nullptr, [] { collector.forked(); });
   (void)registered;
   Refusal refusal = gpu::start(driver_);
   if (!refusal.ok()) return refusal;
   static constexpr phase::Listener listener{.span = step_recorded, .stepped = step_ended};
   phase::listen(listener);
-  refusal = trace(folders, wanted);
-  tracing_.store(wanted.kernels != Mode::off && refusal.ok(), std::memory_order_relaxed);
+  refusal = trace(folders, settings);
+  tracing_.store(settings.kernels != Mode::off && refusal.ok(), std::memory_order_relaxed);
   const Refusal untimed = stream_timer().arm(driver_, tracer_.cupti());
   if (refusal.ok()) refusal = untimed;
   leave_ = false;
@@ -130,25 +130,25 @@ Refusal Collector::start(const std::string& folders, const Wanted& wanted) {
     running_.store(false, std::memory_order_relaxed);
     schedule_.stop();
     stream_timer().disarm();
-    refusal = {"no thread can be made for it", ""};
+    refusal = {"no thread can be created for it", ""};
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return refusal;
 }
 
-Refusal Collector::trace(const std::string& folders, const Wanted& wanted) {
-  if (wanted.kernels == Mode::off) return {};
+Refusal Collector::trace(const std::string& folders, const Settings& settings) {
+  if (settings.kernels == Mode::off) return {};
   Refusal refusal = refusal_of_injection();
-  if (refusal.ok()) refusal = tracer_.open(folders, wanted.kinds);
+  if (refusal.ok()) refusal = tracer_.open(folders, settings.kinds);
   if (!refusal.ok()) return refusal;
-  if (wanted.kernels == Mode::windows) {
+  if (settings.kernels == Mode::windows) {
     refusal = refusal_to_switch(tracer_.cupti());
     if (!refusal.ok()) return refusal;
   }
   // Both at once would lose GPU activity in both, and the other's is what the user looks at now.
-  if (!tracer_.watch() && wanted.shared) {
+  if (!tracer_.watch() && settings.shared) {
     return {
-        "torch.profiler and haiprof cannot take turns with this torch, which has CUPTI in itself",
+        "torch.profiler and haiprof cannot take turns with this torch, which has CUPTI built in",
         "use a torch that is linked with libcupti.so, as the wheels of PyTorch are"};
   }
   const std::string tool = handover().other_tool();
@@ -156,8 +156,9 @@ Refusal Collector::trace(const std::string& folders, const Wanted& wanted) {
     handover().unwatch();
     return refusal_beside(tool);
   }
-  handover().look_back(wanted.in_use);
-  return schedule_.start(wanted.kernels, wanted.budget, wanted.period, wanted.graph_kernels);
+  handover().look_back(settings.in_use);
+  return schedule_.start(settings.kernels, settings.budget, settings.period,
+                         settings.graph_kernels);
 }
 
 void Collector::work() {
@@ -170,19 +171,19 @@ void Collector::work() {
   std::unique_lock lock(mutex_);
   for (bool last = false; !last;) {
     wake_.wait_for(lock, kPeriod, [this] {
-      return leave_ || asked_ != answered_ || Tracer::pressing() ||
+      return leave_ || requested_ != answered_ || Tracer::pressing() ||
              stepped_.exchange(false, std::memory_order_acquire);
     });
-    const std::uint64_t asked = asked_;
+    const std::uint64_t requested = requested_;
     last = leave_;
     lock.unlock();
     try {
       turn(last);
-    } catch (...) {  // no memory for a sentence
+    } catch (...) {  // no memory for the text
     }
     meter();
     lock.lock();
-    answered_ = asked;
+    answered_ = requested;
     done_.notify_all();
   }
   running_.store(false, std::memory_order_relaxed);
@@ -202,23 +203,23 @@ void Collector::turn(bool last) {
   const std::uint64_t now = ring::clock_ns(CLOCK_MONOTONIC);
   if (last || now - looked_ >= kLook) {
     looked_ = now;
-    devices_.tell(driver_);
-    tell_losses();
+    devices_.report(driver_);
+    report_losses();
   }
   stream_timer().take(last ? kLastPhases : 0.0);
 }
 
-// A job that crashes tells of them no more. Only when twice as much is lost: the ring keeps texts.
-void Collector::tell_losses() {
+// Early, since a job may crash. Only when twice as much is lost: the ring keeps texts.
+void Collector::report_losses() {
   const Counts now = tracer_.counts();
   const std::uint64_t records = now.dropped + now.timeless + now.clockless;
   const std::uint64_t whole = now.damaged;
   if (records + whole == 0 || records + whole < 2 * lost_) return;
   lost_ = records + whole;
-  tell("lost",
-       "GPU activity was lost so far: " + std::to_string(records) + " records and " +
-           std::to_string(whole) + " buffers",
-       "{}");
+  report("lost",
+         "GPU activity was lost so far: " + std::to_string(records) + " records and " +
+             std::to_string(whole) + " buffers",
+         "{}");
 }
 
 void Collector::meter() noexcept {
@@ -233,7 +234,7 @@ bool Collector::flush(double seconds) {
   if (!running()) return true;
   std::unique_lock lock(mutex_);
   if (!running()) return true;
-  const std::uint64_t ticket = ++asked_;
+  const std::uint64_t ticket = ++requested_;
   wake_.notify_all();
   return done_.wait_for(lock, std::chrono::duration<double>(seconds),
                         [&] { return answered_ >= ticket || !running(); });
@@ -260,8 +261,8 @@ void Collector::stop(double seconds) {
 
 }  // namespace
 
-Refusal start_collecting(const std::string& folders, const Wanted& wanted) noexcept try {
-  return collector.start(folders, wanted);
+Refusal start_collecting(const std::string& folders, const Settings& settings) noexcept try {
+  return collector.start(folders, settings);
 } catch (...) {
   return {"no thread or memory for it", ""};
 }

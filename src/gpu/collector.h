@@ -1,5 +1,5 @@
-// What haiprof does on a GPU, from inside the job: one thread that takes over what CUPTI has
-// traced, and what CUDA events have timed, and pushes it into a lane of its own.
+// Records GPU activity from inside the job: one thread takes over what CUPTI has traced and what
+// CUDA events have timed, and pushes it into a lane of its own.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace haiprof::gpu {
 
-struct Wanted {
+struct Settings {
   Mode kernels = Mode::windows;
   double budget = 0;           // the share of the job's time that this may take; 0 = any
   double period = 60;          // s from one window to the next
@@ -21,9 +21,9 @@ struct Wanted {
   bool in_use = false;  // and may be doing so now
 };
 
-// Begins. Starts the driver, so the job must be about to do so itself. Not ok: kernels are not
-// recorded, and why. Idempotent.
-Refusal start_collecting(const std::string& folders, const Wanted& wanted) noexcept;
+// Begins. Starts the driver, so the job must be about to do so itself. Not ok: says why kernels are
+// not recorded. Idempotent.
+Refusal start_collecting(const std::string& folders, const Settings& settings) noexcept;
 
 // Takes over all there is so far, and waits up to `seconds` for it. False: not all of it in time.
 bool flush_collected(double seconds) noexcept;

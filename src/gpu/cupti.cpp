@@ -24,27 +24,27 @@ class Search {
   // place: a folder with its slash, or nothing for where the loader looks.
   bool in(const std::string& place) {
     for (const char* name : kNames) {
-      found = dlopen((place + name).c_str(), RTLD_NOW | RTLD_LOCAL);
-      if (found != nullptr) return true;
+      library = dlopen((place + name).c_str(), RTLD_NOW | RTLD_LOCAL);
+      if (library != nullptr) return true;
       const std::string why = loader_error();
       const bool there = why.find("cannot open shared object file") == std::string::npos;
-      if (error.empty() || (there && !told_)) error = why;
-      told_ = told_ || there;
+      if (error.empty() || (there && !exists_)) error = why;
+      exists_ = exists_ || there;
     }
     return false;
   }
 
-  void* found = nullptr;
-  std::string error;  // the most telling one
+  void* library = nullptr;
+  std::string error;  // the most informative one
 
  private:
-  bool told_ = false;
+  bool exists_ = false;
 };
 
 void look_everywhere(Search& search, const std::string& folders) {
   for (const char* name : kNames) {
-    search.found = dlopen(name, RTLD_NOW | RTLD_NOLOAD);
-    if (search.found != nullptr) return;
+    search.library = dlopen(name, RTLD_NOW | RTLD_NOLOAD);
+    if (search.library != nullptr) return;
   }
   for (std::size_t at = 0; at < folders.size();) {
     const std::size_t end = std::min(folders.find(':', at), folders.size());
@@ -70,44 +70,44 @@ std::string Cupti::text_of(cupti::Result result) const {
   return "error " + std::to_string(result);
 }
 
-Refusal load(const std::string& folders, Cupti& found) noexcept try {
+Refusal load(const std::string& folders, Cupti& loaded) noexcept try {
   Search search;
   look_everywhere(search, folders);
-  void* const library = search.found;
+  void* const library = search.library;
   if (library == nullptr) {
     return {"no libcupti: " + search.error,
             "pip install the nvidia-cuda-cupti package of your CUDA, or set CUDA_HOME"};
   }
-  Cupti made;
-  const bool whole = find(library, "cuptiGetVersion", made.get_version) &&
-                     find(library, "cuptiGetTimestamp", made.get_timestamp) &&
-                     find(library, "cuptiActivityRegisterCallbacks", made.register_callbacks) &&
-                     find(library, "cuptiActivityEnable", made.enable) &&
-                     find(library, "cuptiActivityDisable", made.disable) &&
-                     find(library, "cuptiActivityFlushAll", made.flush_all) &&
-                     find(library, "cuptiActivitySetAttribute", made.set_attribute) &&
-                     find(library, "cuptiActivityGetNextRecord", made.next_record) &&
-                     find(library, "cuptiActivityGetNumDroppedRecords", made.dropped_records);
-  find(library, "cuptiGetResultString", made.get_result_string);
-  find(library, "cuptiGetStreamIdEx", made.get_stream_id);
-  find(library, "cuptiActivityRegisterTimestampCallback", made.register_clock);
-  find(library, "cuptiFinalize", made.finalize);
+  Cupti api;
+  const bool whole = find(library, "cuptiGetVersion", api.get_version) &&
+                     find(library, "cuptiGetTimestamp", api.get_timestamp) &&
+                     find(library, "cuptiActivityRegisterCallbacks", api.register_callbacks) &&
+                     find(library, "cuptiActivityEnable", api.enable) &&
+                     find(library, "cuptiActivityDisable", api.disable) &&
+                     find(library, "cuptiActivityFlushAll", api.flush_all) &&
+                     find(library, "cuptiActivitySetAttribute", api.set_attribute) &&
+                     find(library, "cuptiActivityGetNextRecord", api.next_record) &&
+                     find(library, "cuptiActivityGetNumDroppedRecords", api.dropped_records);
+  find(library, "cuptiGetResultString", api.get_result_string);
+  find(library, "cuptiGetStreamIdEx", api.get_stream_id);
+  find(library, "cuptiActivityRegisterTimestampCallback", api.register_clock);
+  find(library, "cuptiFinalize", api.finalize);
   Dl_info info{};
-  if (made.get_version != nullptr &&
-      dladdr(reinterpret_cast<void*>(made.get_version), &info) != 0 && info.dli_fname != nullptr) {
-    made.path = info.dli_fname;
+  if (api.get_version != nullptr && dladdr(reinterpret_cast<void*>(api.get_version), &info) != 0 &&
+      info.dli_fname != nullptr) {
+    api.path = info.dli_fname;
   }
   const std::string upgrade = "install a libcupti of CUDA 11.8 or newer";
-  if (!whole) return {made.path + " is no CUPTI with an activity API", upgrade};
-  const cupti::Result result = made.get_version(&made.version);
+  if (!whole) return {api.path + " is not a CUPTI with an activity API", upgrade};
+  const cupti::Result result = api.get_version(&api.version);
   if (result != cupti::kSuccess) {
-    return {made.path + " does not work with this driver: " + made.text_of(result),
+    return {api.path + " does not work with this driver: " + api.text_of(result),
             "install a newer driver, or a libcupti that is not newer than it"};
   }
-  if (made.version < kOldest) {
-    return {made.path + " is too old (API version " + std::to_string(made.version) + ")", upgrade};
+  if (api.version < kOldest) {
+    return {api.path + " is too old (API version " + std::to_string(api.version) + ")", upgrade};
   }
-  found = made;
+  loaded = api;
   return {};
 } catch (...) {
   return {"out of memory", ""};
@@ -117,7 +117,7 @@ Refusal refusal_of_injection() {
   const char* const path = std::getenv("CUDA_INJECTION64_PATH");
   if (path == nullptr || *path == '\0' || std::strcmp(path, "none") == 0) return {};
   Refusal refusal = refusal_beside(path);
-  refusal.mend += ": unset CUDA_INJECTION64_PATH";
+  refusal.fix += ": unset CUDA_INJECTION64_PATH";
   return refusal;
 }
 
@@ -134,16 +134,16 @@ Refusal refusal_to_switch(const Cupti& used) {
 }
 
 Refusal refusal_of(const Cupti& used, cupti::Result result) {
-  const std::string told = used.path + ": " + used.text_of(result);
+  const std::string answer = used.path + ": " + used.text_of(result);
   switch (result) {
     case cupti::kNotCompatible:
-      return {"another tool is using CUPTI (" + told + ")",
+      return {"another tool is using CUPTI (" + answer + ")",
               "end it (Nsight, compute-sanitizer, another profiler) to have kernels recorded"};
     case cupti::kInsufficientPrivileges:
-      return {"tracing the GPU is not allowed here (" + told + ")",
+      return {"tracing the GPU is not allowed here (" + answer + ")",
               "ask for NVreg_RestrictProfilingToAdminUsers=0"};
     default:
-      return {"CUPTI cannot record kernels (" + told + ")",
+      return {"CUPTI cannot record kernels (" + answer + ")",
               "install a driver and a libcupti of the same CUDA release"};
   }
 }

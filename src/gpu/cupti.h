@@ -38,7 +38,7 @@ inline constexpr std::uint32_t kSwitches = 130001;
 
 // Finds libcupti: the one that this process has mapped already, else that of `folders` (colon
 // between them), of the loader's paths, of a toolkit. The driver must have started.
-Refusal load(const std::string& folders, Cupti& found) noexcept;
+Refusal load(const std::string& folders, Cupti& loaded) noexcept;
 
 // Why CUPTI is left to a tool that the driver loads into this process, unless there is none.
 Refusal refusal_of_injection();
@@ -48,10 +48,10 @@ Refusal refusal_beside(const std::string& tool);
 // Why kernels are not recorded in windows with this CUPTI, unless they can be.
 Refusal refusal_to_switch(const Cupti& used);
 
-// Why CUPTI does not record, in words.
+// Explains why CUPTI does not record.
 Refusal refusal_of(const Cupti& used, cupti::Result result);
 
-// Whether it would, found out by asking it to. Not in a process in which anybody uses it.
+// Whether it would, by trying. Not in a process in which anybody uses it.
 Refusal try_out(const Cupti& used);
 
 }  // namespace haiprof::gpu

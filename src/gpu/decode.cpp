@@ -66,39 +66,39 @@ void push_named(ring::RecordType type, std::uint64_t now, const Names::Name& nam
 }  // namespace
 
 Decoded Decoder::decode(std::uint8_t* buffer, std::size_t valid, bool named) noexcept {
-  Decoded told;
+  Decoded counts;
   named_ = named;
   names_.begin_buffer();
   const std::uint32_t before = std::exchange(ids_, {}).generation;
-  if (before != ids_.generation) made_.fill(0);
+  if (before != ids_.generation) name_ids_.fill(0);
   // The ring's own time of a GPU record says only when it was taken over.
   const std::uint64_t now = ring::now_ticks();
   clock_.read();
   std::uint8_t* record = nullptr;
   cupti::Result result = cupti::kSuccess;
   while ((result = next_(buffer, valid, &record)) == cupti::kSuccess) {
-    take(record, now, told);
+    take(record, now, counts);
   }
-  told.damaged = result != cupti::kMaxLimitReached;
-  return told;
+  counts.damaged = result != cupti::kMaxLimitReached;
+  return counts;
 }
 
-void Decoder::take(const std::uint8_t* record, std::uint64_t now, Decoded& told) noexcept {
+void Decoder::take(const std::uint8_t* record, std::uint64_t now, Decoded& counts) noexcept {
   switch (cupti::RecordKind::of(record)) {
     case cupti::kConcurrentKernel:
-      return take_kernel(record, now, told);
+      return take_kernel(record, now, counts);
     case cupti::kMemcpy:
-      return take_copy<cupti::Memcpy>(record, now, told);
+      return take_copy<cupti::Memcpy>(record, now, counts);
     case cupti::kMemcpyPtoP:
-      return take_copy<cupti::MemcpyPtoP>(record, now, told);
+      return take_copy<cupti::MemcpyPtoP>(record, now, counts);
     case cupti::kMemset:
-      return take_set(record, now, told);
+      return take_set(record, now, counts);
     case cupti::kSynchronization:
-      return take_sync(record, now, told);
+      return take_sync(record, now, counts);
     case cupti::kOverhead:
-      return take_overhead(record, now, told);
+      return take_overhead(record, now, counts);
     default:
-      ++told.unknown;
+      ++counts.unknown;
   }
 }
 
@@ -107,23 +107,23 @@ void Decoder::push(const ring::ActivityPayload& activity, std::uint64_t now) con
       ring::RecordType::activity, now, [&](ring::ActivityPayload& p) { p = activity; }, ids_);
 }
 
-bool Decoder::settle(std::uint64_t& start, std::uint64_t& end, Decoded& told) const noexcept {
+bool Decoder::settle(std::uint64_t& start, std::uint64_t& end, Decoded& counts) const noexcept {
   // CUPTI leaves both at 0 for what it could not time.
   if (start == 0 || end < start) {
-    ++told.timeless;
+    ++counts.timeless;
     return false;
   }
   if (clock_.settle(start, end)) return true;
-  ++told.clockless;
+  ++counts.clockless;
   return false;
 }
 
-void Decoder::take_kernel(const std::uint8_t* record, std::uint64_t now, Decoded& told) noexcept {
+void Decoder::take_kernel(const std::uint8_t* record, std::uint64_t now, Decoded& counts) noexcept {
   using K = cupti::Kernel;
   std::uint64_t start = K::Start::of(record);
   std::uint64_t end = K::End::of(record);
-  if (!settle(start, end, told)) return;
-  ++told.kernels;
+  if (!settle(start, end, counts)) return;
+  ++counts.kernels;
   const Names::Name kernel = names_.of(K::Name::of(record), named_);
   const std::uint32_t graph = K::Graph::of(record);
   const std::uint64_t id = correlation(K::Correlation::of(record), graph);
@@ -149,7 +149,7 @@ void Decoder::take_kernel(const std::uint8_t* record, std::uint64_t now, Decoded
     push_named<ring::KernelPayload>(ring::RecordType::kernel, now, kernel, ids_, fill);
     return;
   }
-  ++told.graph_kernels;
+  ++counts.graph_kernels;
   push_named<ring::GraphKernelPayload>(ring::RecordType::graph_kernel, now, kernel, ids_,
                                        [&](ring::GraphKernelPayload& p, std::uint32_t name) {
                                          fill(p.kernel, name);
@@ -161,11 +161,11 @@ void Decoder::take_kernel(const std::uint8_t* record, std::uint64_t now, Decoded
 
 template <typename Fields>
 bool Decoder::begin(const std::uint8_t* record, ring::ActivityKind kind,
-                    ring::ActivityPayload& activity, Decoded& told) noexcept {
+                    ring::ActivityPayload& activity, Decoded& counts) noexcept {
   std::uint64_t start = Fields::Start::of(record);
   std::uint64_t end = Fields::End::of(record);
-  if (!settle(start, end, told)) return false;
-  ++told.others;
+  if (!settle(start, end, counts)) return false;
+  ++counts.others;
   const Duration took = duration(end - start);
   activity = {};
   activity.start_ns = start;
@@ -177,7 +177,7 @@ bool Decoder::begin(const std::uint8_t* record, ring::ActivityKind kind,
   return true;
 }
 
-// What copies and sets have beyond that.
+// The additional fields of copies and sets.
 template <typename Fields>
 void Decoder::place(const std::uint8_t* record, ring::ActivityPayload& activity) noexcept {
   activity.graph = Fields::Graph::of(record);
@@ -189,65 +189,68 @@ void Decoder::place(const std::uint8_t* record, ring::ActivityPayload& activity)
 }
 
 template <typename Copy>
-void Decoder::take_copy(const std::uint8_t* record, std::uint64_t now, Decoded& told) noexcept {
+void Decoder::take_copy(const std::uint8_t* record, std::uint64_t now, Decoded& counts) noexcept {
   ring::ActivityPayload copy;
-  if (!begin<Copy>(record, ring::ActivityKind::memcpy, copy, told)) return;
+  if (!begin<Copy>(record, ring::ActivityKind::memcpy, copy, counts)) return;
   place<Copy>(record, copy);
   const std::size_t direction = Copy::CopyKind::of(record);
   const std::size_t source = Copy::SourceKind::of(record);
   const std::size_t target = Copy::TargetKind::of(record);
   const std::size_t slot = (std::min<std::size_t>(direction, 15) * 8 + source % 8) * 8 + target % 8;
   copy.copy_kind = static_cast<std::uint8_t>(direction);
-  copy.name = made_name(slot, "Memcpy %s (%s -> %s)", text_of(kDirections, direction),
-                        text_of(kMemories, source), text_of(kMemories, target));
+  copy.name = composed_name(slot, "Memcpy %s (%s -> %s)", text_of(kDirections, direction),
+                            text_of(kMemories, source), text_of(kMemories, target));
   push(copy, now);
 }
 
-void Decoder::take_set(const std::uint8_t* record, std::uint64_t now, Decoded& told) noexcept {
+void Decoder::take_set(const std::uint8_t* record, std::uint64_t now, Decoded& counts) noexcept {
   ring::ActivityPayload set;
-  if (!begin<cupti::Memset>(record, ring::ActivityKind::memset, set, told)) return;
+  if (!begin<cupti::Memset>(record, ring::ActivityKind::memset, set, counts)) return;
   place<cupti::Memset>(record, set);
   const std::size_t memory = cupti::Memset::MemoryKind::of(record);
-  set.name = made_name(kSetSlots + memory % 8, "Memset (%s)", text_of(kMemories, memory));
+  set.name = composed_name(kSetSlots + memory % 8, "Memset (%s)", text_of(kMemories, memory));
   push(set, now);
 }
 
-void Decoder::take_sync(const std::uint8_t* record, std::uint64_t now, Decoded& told) noexcept {
+void Decoder::take_sync(const std::uint8_t* record, std::uint64_t now, Decoded& counts) noexcept {
   using Fields = cupti::Synchronization;
   ring::ActivityPayload sync;
-  if (!begin<Fields>(record, ring::ActivityKind::sync, sync, told)) return;
+  if (!begin<Fields>(record, ring::ActivityKind::sync, sync, counts)) return;
   const std::size_t type = Fields::Type::of(record);
   sync.correlation = correlations_.widen(Fields::Correlation::of(record));
   sync.stream = Fields::Stream::of(record);
-  sync.name = made_name(kSyncSlots + std::min<std::size_t>(type, 7), "%s", text_of(kWaits, type));
+  sync.name =
+      composed_name(kSyncSlots + std::min<std::size_t>(type, 7), "%s", text_of(kWaits, type));
   push(sync, now);
 }
 
-void Decoder::take_overhead(const std::uint8_t* record, std::uint64_t now, Decoded& told) noexcept {
+void Decoder::take_overhead(const std::uint8_t* record, std::uint64_t now,
+                            Decoded& counts) noexcept {
   using Fields = cupti::Overhead;
   ring::ActivityPayload overhead;
-  if (!begin<Fields>(record, ring::ActivityKind::overhead, overhead, told)) return;
+  if (!begin<Fields>(record, ring::ActivityKind::overhead, overhead, counts)) return;
   // The driver's own number is 1, CUPTI's lie in the upper half.
   const std::uint32_t number = Fields::OverheadKind::of(record);
   if (is_cost(number >> 16)) {
-    told.overhead_ns += overhead.flags == 0 ? overhead.duration : overhead.duration * 1024ULL;
+    counts.overhead_ns += overhead.flags == 0 ? overhead.duration : overhead.duration * 1024ULL;
   }
   const std::size_t kind = std::min<std::size_t>(number == 1 ? 1 : (number >> 16) * 2, 31);
-  overhead.name = made_name(kOverheadSlots + kind, "%s",
-                            kind == 1 ? "Driver Compiler" : text_of(kOverheads, number >> 16));
+  overhead.name = composed_name(kOverheadSlots + kind, "%s",
+                                kind == 1 ? "Driver Compiler" : text_of(kOverheads, number >> 16));
   push(overhead, now);
 }
 
 template <typename... Texts>
-std::uint32_t Decoder::made_name(std::size_t slot, const char* format, Texts... texts) noexcept {
-  if (made_[slot] == 0) {
+std::uint32_t Decoder::composed_name(std::size_t slot, const char* format,
+                                     Texts... texts) noexcept {
+  if (name_ids_[slot] == 0) {
     char text[96];
     const int bytes = std::snprintf(text, sizeof text, format, texts...);
     const std::uint32_t id = ring::intern({text, static_cast<std::size_t>(bytes)});
     if (id == ring::kNone) return id;  // the next one may find room in another ring
-    made_[slot] = id + 1;
+    name_ids_[slot] = id + 1;
   }
-  return made_[slot] - 1;
+  return name_ids_[slot] - 1;
 }
 
 }  // namespace haiprof::gpu

@@ -14,7 +14,7 @@
 
 namespace haiprof::gpu {
 
-// What became of the records of one buffer.
+// The records of one buffer, counted by what became of them.
 struct Decoded {
   std::uint64_t kernels = 0;
   // Those of them that a CUDA graph launched.
@@ -23,7 +23,7 @@ struct Decoded {
   std::uint64_t timeless = 0;     // without a time: CUPTI had no room to measure it; not pushed
   std::uint64_t clockless = 0;    // with a time of no clock of this machine; not pushed
   std::uint64_t unknown = 0;      // of a kind that was not asked for; not pushed
-  std::uint64_t overhead_ns = 0;  // what CUPTI says that it took itself
+  std::uint64_t overhead_ns = 0;  // CUPTI's own time, as it says
   std::uint64_t damaged = 0;      // 1: the walk ended before the end of the buffer
 
   Decoded& operator+=(const Decoded& more) noexcept {
@@ -51,24 +51,24 @@ class Decoder {
   Decoded decode(std::uint8_t* buffer, std::size_t valid, bool named = true) noexcept;
 
  private:
-  void take(const std::uint8_t* record, std::uint64_t now, Decoded& told) noexcept;
-  void take_kernel(const std::uint8_t* record, std::uint64_t now, Decoded& told) noexcept;
+  void take(const std::uint8_t* record, std::uint64_t now, Decoded& counts) noexcept;
+  void take_kernel(const std::uint8_t* record, std::uint64_t now, Decoded& counts) noexcept;
   template <typename Copy>
-  void take_copy(const std::uint8_t* record, std::uint64_t now, Decoded& told) noexcept;
-  void take_set(const std::uint8_t* record, std::uint64_t now, Decoded& told) noexcept;
-  void take_sync(const std::uint8_t* record, std::uint64_t now, Decoded& told) noexcept;
-  void take_overhead(const std::uint8_t* record, std::uint64_t now, Decoded& told) noexcept;
+  void take_copy(const std::uint8_t* record, std::uint64_t now, Decoded& counts) noexcept;
+  void take_set(const std::uint8_t* record, std::uint64_t now, Decoded& counts) noexcept;
+  void take_sync(const std::uint8_t* record, std::uint64_t now, Decoded& counts) noexcept;
+  void take_overhead(const std::uint8_t* record, std::uint64_t now, Decoded& counts) noexcept;
   void push(const ring::ActivityPayload& activity, std::uint64_t now) const noexcept;
-  // Whether they are times; then of CLOCK_REALTIME. Else counted.
-  bool settle(std::uint64_t& start, std::uint64_t& end, Decoded& told) const noexcept;
+  // Whether they are times; then makes them CLOCK_REALTIME. Else counted.
+  bool settle(std::uint64_t& start, std::uint64_t& end, Decoded& counts) const noexcept;
   template <typename Fields>
   bool begin(const std::uint8_t* record, ring::ActivityKind kind, ring::ActivityPayload& activity,
-             Decoded& told) noexcept;
+             Decoded& counts) noexcept;
   template <typename Fields>
   void place(const std::uint8_t* record, ring::ActivityPayload& activity) noexcept;
-  // The id of a name that is put together here; made once a ring for each slot.
+  // The id of a name composed here; interned once per ring for each slot.
   template <typename... Texts>
-  std::uint32_t made_name(std::size_t slot, const char* format, Texts... texts) noexcept;
+  std::uint32_t composed_name(std::size_t slot, const char* format, Texts... texts) noexcept;
 
   // Copies by direction, source and target; sets by memory; waits; overheads.
   static constexpr std::size_t kSetSlots = 16 * 8 * 8;
@@ -87,7 +87,7 @@ class Decoder {
   bool named_ = true;
   Correlations correlations_;
   RecordClock clock_;
-  std::array<std::uint32_t, kSlots> made_{};  // id + 1; 0 = not made yet
+  std::array<std::uint32_t, kSlots> name_ids_{};  // id + 1; 0 = not interned yet
   ring::Ids ids_{};
 };
 

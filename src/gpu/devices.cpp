@@ -29,10 +29,10 @@ std::uint32_t interned_uuid(const Driver& driver, cuda::Device device, const cha
 
 }  // namespace
 
-void Devices::tell(const Driver& driver) noexcept {
+void Devices::report(const Driver& driver) noexcept {
   if (!ring::is_open() || driver.primary_context_state == nullptr) return;
   const ring::Ids ids;
-  if (generation_ != ids.generation) told_ = 0;
+  if (generation_ != ids.generation) reported_ = 0;
   generation_ = ids.generation;
   int count = 0;
   if (driver.device_count(&count) != cuda::kSuccess) return;
@@ -40,11 +40,11 @@ void Devices::tell(const Driver& driver) noexcept {
     const std::uint64_t bit = std::uint64_t{1} << device;
     unsigned flags = 0;
     int active = 0;
-    if ((told_ & bit) != 0 ||
+    if ((reported_ & bit) != 0 ||
         driver.primary_context_state(device, &flags, &active) != cuda::kSuccess || active == 0) {
       continue;
     }
-    told_ |= bit;
+    reported_ |= bit;
     char name[256] = "";
     if (driver.device_name != nullptr) driver.device_name(name, sizeof name, device);
     std::size_t memory = 0;

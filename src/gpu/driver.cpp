@@ -14,49 +14,49 @@ std::string Driver::text_of(cuda::Result result) const {
   return "error " + std::to_string(result);
 }
 
-Refusal load(Driver& found) noexcept try {
+Refusal load(Driver& loaded) noexcept try {
   void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     return {"no NVIDIA driver: " + loader_error(),
             "install the driver; in a container, start it with the NVIDIA runtime (--gpus all)"};
   }
-  Driver made;
-  if (!find(library, "cuInit", made.initialise) ||
-      !find(library, "cuDeviceGetCount", made.device_count)) {
-    return {"libcuda.so.1 has no cuInit", "install the driver anew"};
+  Driver driver;
+  if (!find(library, "cuInit", driver.initialise) ||
+      !find(library, "cuDeviceGetCount", driver.device_count)) {
+    return {"libcuda.so.1 has no cuInit", "reinstall the driver"};
   }
-  find(library, "cuGetErrorString", made.error_text);
-  find(library, "cuDeviceGetName", made.device_name);
-  if (!find(library, "cuDeviceGetUuid_v2", made.device_uuid)) {
-    find(library, "cuDeviceGetUuid", made.device_uuid);
+  find(library, "cuGetErrorString", driver.error_text);
+  find(library, "cuDeviceGetName", driver.device_name);
+  if (!find(library, "cuDeviceGetUuid_v2", driver.device_uuid)) {
+    find(library, "cuDeviceGetUuid", driver.device_uuid);
   }
-  find(library, "cuDeviceTotalMem_v2", made.device_memory);
-  find(library, "cuDevicePrimaryCtxGetState", made.primary_context_state);
-  find(library, "cuCtxGetCurrent", made.current_context);
-  find(library, "cuCtxSetCurrent", made.set_current_context);
-  find(library, "cuCtxGetDevice", made.current_device);
-  find(library, "cuEventCreate", made.create_event);
-  find(library, "cuEventRecord", made.record_event);
-  find(library, "cuEventQuery", made.query_event);
+  find(library, "cuDeviceTotalMem_v2", driver.device_memory);
+  find(library, "cuDevicePrimaryCtxGetState", driver.primary_context_state);
+  find(library, "cuCtxGetCurrent", driver.current_context);
+  find(library, "cuCtxSetCurrent", driver.set_current_context);
+  find(library, "cuCtxGetDevice", driver.current_device);
+  find(library, "cuEventCreate", driver.create_event);
+  find(library, "cuEventRecord", driver.record_event);
+  find(library, "cuEventQuery", driver.query_event);
   // The first version also reports errors of work that is still under way.
-  if (!find(library, "cuEventElapsedTime_v2", made.elapsed)) {
-    find(library, "cuEventElapsedTime", made.elapsed);
+  if (!find(library, "cuEventElapsedTime_v2", driver.elapsed)) {
+    find(library, "cuEventElapsedTime", driver.elapsed);
   }
-  find(library, "cuStreamCreate", made.create_stream);
-  find(library, "cuStreamIsCapturing", made.is_capturing);
-  find(library, "cuThreadExchangeStreamCaptureMode", made.exchange_capture_mode);
-  found = made;
+  find(library, "cuStreamCreate", driver.create_stream);
+  find(library, "cuStreamIsCapturing", driver.is_capturing);
+  find(library, "cuThreadExchangeStreamCaptureMode", driver.exchange_capture_mode);
+  loaded = driver;
   return {};
 } catch (...) {
   return {"out of memory", ""};
 }
 
-Refusal start(Driver& found) noexcept try {
-  Refusal refusal = load(found);
+Refusal start(Driver& started) noexcept try {
+  Refusal refusal = load(started);
   if (!refusal.ok()) return refusal;
-  const cuda::Result error = found.initialise(0);
+  const cuda::Result error = started.initialise(0);
   if (error == cuda::kSuccess) return {};
-  return {"the NVIDIA driver does not start: " + found.text_of(error),
+  return {"the NVIDIA driver does not start: " + started.text_of(error),
           "see what nvidia-smi says; CUDA_VISIBLE_DEVICES may hide every GPU"};
 } catch (...) {
   return {"out of memory", ""};

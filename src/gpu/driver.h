@@ -10,10 +10,10 @@
 
 namespace haiprof::gpu {
 
-// Why something of the GPU cannot be recorded here, and what the user can do about it.
+// Why the GPU cannot be recorded here, and what the user can do about it.
 struct Refusal {
   std::string reason;
-  std::string mend;
+  std::string fix;
   bool ok() const noexcept { return reason.empty(); }
 };
 
@@ -35,7 +35,7 @@ inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr int kNotCapturing = 0;        // CUstreamCaptureStatus
 inline constexpr int kCaptureModeRelaxed = 2;  // CUstreamCaptureMode
 
-// What a call may answer because a graph is being captured, on this stream or another.
+// Answers of a call while a graph is being captured, on this stream or another.
 inline bool is_of_capture(Result result) noexcept { return result >= 900 && result <= 908; }
 
 }  // namespace cuda
@@ -65,11 +65,11 @@ struct Driver {
 };
 
 // Loads the driver, but does not initialise it.
-Refusal load(Driver& found) noexcept;
+Refusal load(Driver& loaded) noexcept;
 
 // Loads the driver and initialises it. Initialising settles which devices this process sees, so
 // nobody calls this before the job is about to do so itself.
-Refusal start(Driver& found) noexcept;
+Refusal start(Driver& started) noexcept;
 
 // Whether this process has initialised the driver already. Loads nothing.
 bool driver_initialised() noexcept;

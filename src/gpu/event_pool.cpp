@@ -3,8 +3,8 @@
 namespace haiprof::gpu {
 namespace {
 
-// So many are made at once: a hiccup of some tens of us in one boundary, and of the first steps
-// only.
+// This many are created at once: a hiccup of some tens of us in one boundary, and of the first
+// steps only.
 constexpr std::uint32_t kBatch = 16;
 
 // Making an event must not disturb a graph that another thread captures.
@@ -32,8 +32,8 @@ void release(Event* event) noexcept {
 Event* EventPool::take(const Driver& driver, cuda::Result& error) noexcept {
   const std::uint32_t free = free_.pop(events_);
   if (free != IndexStack::kNobody) return &events_[free];
-  if (made_.load(std::memory_order_relaxed) >= kEvents) return nullptr;
-  const std::uint32_t first = made_.fetch_add(kBatch, std::memory_order_relaxed);
+  if (created_.load(std::memory_order_relaxed) >= kEvents) return nullptr;
+  const std::uint32_t first = created_.fetch_add(kBatch, std::memory_order_relaxed);
   if (first >= kEvents) return nullptr;
   const CaptureRelaxed relaxed(driver);
   for (std::uint32_t i = first; i < first + kBatch; ++i) {
@@ -65,12 +65,12 @@ std::uint32_t EventPool::id_of(cuda::Stream stream, cupti::GetStreamIdEx ask) no
   if (ask == nullptr) return ring::kNone;
   const std::uintptr_t key = reinterpret_cast<std::uintptr_t>(stream) + 1;
   KnownStream* place = nullptr;
-  for (KnownStream& known : streams_) {
-    const std::uint32_t id = known.id.load(std::memory_order_acquire);
-    const std::uintptr_t present = known.key.load(std::memory_order_relaxed);
+  for (KnownStream& slot : streams_) {
+    const std::uint32_t id = slot.id.load(std::memory_order_acquire);
+    const std::uintptr_t present = slot.key.load(std::memory_order_relaxed);
     if (id != 0 && present == key) return id - 1;
     if (present == 0 || present == key) {
-      place = &known;
+      place = &slot;
       break;
     }
   }

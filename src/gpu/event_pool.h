@@ -1,4 +1,4 @@
-// The timing events of one CUDA context: made as they are needed, used again and again, never
+// The timing events of one CUDA context: created as needed, reused again and again, never
 // destroyed, because the driver may be gone before we are.
 #pragma once
 
@@ -66,7 +66,7 @@ class EventPool {
 
   std::array<Event, kEvents> events_;
   IndexStack free_;
-  std::atomic<std::uint32_t> made_{0};
+  std::atomic<std::uint32_t> created_{0};
   std::atomic<bool> used_{false};
   std::array<KnownStream, 32> streams_;
 };

@@ -71,7 +71,7 @@ class Handover::Call {
   bool seen_;
 };
 
-// What stands in the slots.
+// The functions in the slots.
 struct Trampolines {
   using Call = Handover::Call;
 
@@ -206,7 +206,7 @@ std::string Handover::other_tool() {
 }
 
 void Handover::look_back(bool hint) noexcept {
-  // From then on every call was seen, and a slot tells no more of those before.
+  // From then on every call was seen, and a slot says nothing about those before.
   if (std::exchange(looked_back_, true) || unused()) return;
   const bool began = interposer_.used(reinterpret_cast<void*>(cupti_.register_callbacks));
   const bool ended = interposer_.used(reinterpret_cast<void*>(cupti_.disable));

@@ -2,7 +2,7 @@
 // API as its own. Its calls come through here first, so that the tracer can make room before a
 // session of the other's begins, and knows when it is over.
 //
-// What Kineto does, in this order (CuptiActivityProfiler.cpp, CuptiActivityApi.cpp): to prepare, it
+// Kineto's order of calls (CuptiActivityProfiler.cpp, CuptiActivityApi.cpp): to prepare, it
 // registers a clock and buffers and enables kinds; to stop, it disables them; then it reads what it
 // has on the host side, which may take seconds, flushes by force when CUPTI still has buffers of
 // its, and reads those. With TEARDOWN_CUPTI=1 it calls cuptiFinalize some time afterwards.
@@ -21,7 +21,7 @@ namespace haiprof::gpu {
 
 class Handover {
  public:
-  // What the tracer does for it, in the other's thread.
+  // The tracer's part, in the other's thread.
   struct Tracer {
     // Before a call with which a session begins; `finalize`: which ends CUPTI.
     void (*yield)(bool finalize) noexcept;

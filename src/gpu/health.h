@@ -1,4 +1,4 @@
-// Whether what CUPTI delivers is still worth recording. CUPTI reports none of this by itself.
+// Whether what CUPTI delivers is still worth recording. CUPTI itself reports none of this.
 //
 // Knows no CUPTI and no thread: the caller brings what was counted.
 #pragma once
@@ -25,7 +25,7 @@ class Health {
   // Recording begins, or begins again: what was before does not count.
   void begin(const Seen& now) noexcept;
   Trouble look(const Seen& now) noexcept;
-  // What look() found last: of so many records so many had no time.
+  // The result of the last look(): how many records, and how many of them had no time.
   std::uint64_t judged() const noexcept { return judged_; }
   std::uint64_t judged_timeless() const noexcept { return judged_timeless_; }
 

@@ -27,7 +27,7 @@ Names::Name Names::of(const char* name, bool alive) noexcept {
     Entry& entry = entries_[i];
     if (entry.pointer == nullptr) return alive ? meet(entry, name) : Name{};
     if (entry.pointer != name) continue;
-    return alive && entry.buffer != buffer_ ? look(entry) : entry.told();
+    return alive && entry.buffer != buffer_ ? look(entry) : entry.as_name();
   }
 }
 
@@ -35,7 +35,7 @@ Names::Name Names::look(Entry& entry) noexcept {
   const std::optional<std::string_view> text = copy_.at(entry.pointer);
   if (text && *text != entry.view()) return meet(entry, entry.pointer);
   entry.buffer = buffer_;
-  return entry.told();
+  return entry.as_name();
 }
 
 Names::Name Names::meet(Entry& entry, const char* name) noexcept {
@@ -48,7 +48,7 @@ Names::Name Names::meet(Entry& entry, const char* name) noexcept {
   if (entry.pointer == nullptr) ++used_;
   bytes_ += met->size() - entry.bytes;
   entry = Entry{name, id, static_cast<std::uint32_t>(met->size()), buffer_, std::move(text)};
-  return entry.told();
+  return entry.as_name();
 }
 
 }  // namespace haiprof::gpu

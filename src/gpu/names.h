@@ -13,8 +13,8 @@
 
 namespace haiprof::gpu {
 
-// Not thread-safe. Allocates only for names that it has not met. With very many, as a job makes
-// that compiles kernels all the time, it begins anew.
+// Not thread-safe. Allocates only for new names. Starts over when there are very many, as in a job
+// that compiles kernels all the time.
 class Names {
  public:
   struct Name {
@@ -40,7 +40,7 @@ class Names {
     std::unique_ptr<char[]> text;  // as it was when the id was given
 
     std::string_view view() const noexcept { return {text.get(), bytes}; }
-    Name told() const noexcept { return {id, view()}; }
+    Name as_name() const noexcept { return {id, view()}; }
   };
 
   Name meet(Entry& entry, const char* name) noexcept;

@@ -1,6 +1,6 @@
 // How much longer steps take while kernels are recorded: the mean over windows, with a confidence
 // interval. Each window is compared with the steps right before and after it, so that a job that
-// becomes slower or faster by itself does not count.
+// becomes slower or faster on its own does not count.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace haiprof::gpu {
 
 class Overhead {
  public:
-  // Fewer windows say nothing.
+  // Fewer windows prove nothing.
   static constexpr std::uint32_t kFewest = 5;
   static constexpr double kConfidence = 0.95;
 

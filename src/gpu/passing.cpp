@@ -3,9 +3,9 @@
 namespace haiprof::gpu {
 namespace {
 
-// What a record says about who had it made.
+// What a record says about its owner.
 struct Origin {
-  enum Whose : std::uint8_t { open, call, never_ours } whose = never_ours;
+  enum Owner : std::uint8_t { open, call, never_ours } owner = never_ours;
   bool in_graph = false;
   std::uint32_t id = 0;     // of correlation; 0: none
   std::uint64_t start = 0;  // 0: none
@@ -57,10 +57,10 @@ void Border::learn(cupti::ActivityGetNextRecord next, std::uint8_t* buffer,
   std::uint8_t* record = nullptr;
   while (next(buffer, valid, &record) == cupti::kSuccess) {
     const Origin origin = origin_of(record);
-    if (origin.whose != Origin::call || origin.id == 0) continue;
-    std::uint64_t known = first_call_.load(std::memory_order_relaxed);
-    while ((known == 0 || earlier(origin.id, static_cast<std::uint32_t>(known))) &&
-           !first_call_.compare_exchange_weak(known, kKnown | origin.id)) {
+    if (origin.owner != Origin::call || origin.id == 0) continue;
+    std::uint64_t first = first_call_.load(std::memory_order_relaxed);
+    while ((first == 0 || earlier(origin.id, static_cast<std::uint32_t>(first))) &&
+           !first_call_.compare_exchange_weak(first, kKnown | origin.id)) {
     }
   }
 }
@@ -68,7 +68,7 @@ void Border::learn(cupti::ActivityGetNextRecord next, std::uint8_t* buffer,
 bool Border::is_ours(const std::uint8_t* record, const Fallback& fallback,
                      const RecordClock& clock) const noexcept {
   const Origin origin = origin_of(record);
-  if (origin.whose != Origin::open) return false;
+  if (origin.owner != Origin::open) return false;
   std::uint64_t start = origin.start, end = start;
   const bool timed = start != 0 && clock.settle(start, end);
   if (timed && start < moment_.load(std::memory_order_acquire)) return true;

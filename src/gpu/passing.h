@@ -1,8 +1,8 @@
-// Whose a record is, in a buffer that CUPTI filled while it changed hands.
+// Finds the owner of a record in a buffer that CUPTI filled while it changed hands.
 //
 // What was launched before a session of the other's began is ours, however much later the GPU came
 // to it: a busy GPU has a thousand kernels in its queue. So a record's time decides only for what
-// had begun by then. The rest is told apart by correlation ids, which grow with each launch: the
+// had begun by then. The rest is decided by correlation ids, which grow with each launch: the
 // other's begin with the first call that it recorded.
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace haiprof::gpu {
 
-// Where two owners' records meet. For any thread.
+// The border between two owners' records. For any thread.
 class Border {
  public:
   // The other's session begins now (CLOCK_REALTIME, ns). graph_ids: whether correlation ids of
@@ -28,10 +28,10 @@ class Border {
   // Takes note of the calls of the job that the other recorded.
   void learn(cupti::ActivityGetNextRecord next, std::uint8_t* buffer, std::size_t valid) noexcept;
 
-  // Who a record belongs to where neither its time nor an id tells.
+  // Decides the owner of a record when neither its time nor an id does.
   struct Fallback {
     bool buffer_is_ours;
-    bool calls_recorded;  // the other records calls, so its kernels can be told by them
+    bool calls_recorded;  // the other records calls, which identify its kernels
   };
   bool is_ours(const std::uint8_t* record, const Fallback& fallback,
                const RecordClock& clock) const noexcept;

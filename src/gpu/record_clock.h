@@ -1,5 +1,5 @@
 // The clock of CUPTI's records: CLOCK_REALTIME, or ticks of the CPU's counter once a torch.profiler
-// has run in this process, which tells CUPTI so and never takes it back. While that changes, CUPTI
+// has run in this process, which sets that in CUPTI and never resets it. While that changes, CUPTI
 // gives some records a time that is neither.
 #pragma once
 

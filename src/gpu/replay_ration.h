@@ -1,4 +1,4 @@
-// Which replays of CUDA graphs are timed. A replay takes two events, 2 to 5 us of the job's time,
+// Decides which replays of CUDA graphs are timed. A replay takes two events, 2 to 5 us of its time,
 // and some jobs replay thousands of graphs a second: 250 timed ones a second are 0.1 % of it.
 //
 // In a tenth of a second all replays are timed or none, so those of one step are timed together;

@@ -3,8 +3,8 @@
 #include <cstdio>
 #include <string>
 
+#include "gpu/report.h"
 #include "gpu/stream_timer.h"
-#include "gpu/tell.h"
 #include "phase/current.h"
 #include "ring/clock.h"
 
@@ -12,7 +12,7 @@ namespace haiprof::gpu {
 namespace {
 
 constexpr double kNsPerSecond = 1e9;
-// Seconds that CUPTI has to return what it holds before recording begins again.
+// Seconds that CUPTI has to return its buffers before recording begins again.
 constexpr std::uint64_t kDraining = 2;
 // Seconds between two restarts because CUPTI has become slow.
 constexpr std::uint64_t kSlowRestarts = 3600;
@@ -57,17 +57,17 @@ Refusal Schedule::start(Mode mode, double budget, double period, bool graph_kern
   period_ = static_cast<std::uint64_t>(period * static_cast<double>(second));
   windows_ = Windows(second, period_);
   started_ = last_metered_ = ring::now_ticks();
-  compared_ = metered_ = tell_from_ = 0;
+  compared_ = metered_ = report_from_ = 0;
   newest_ = {};
   cupti_ns_before_ = tracer_.counts().overhead_ns;
   faults_ = 0;
   restarted_ = 0;
   restarting_ = false;
   health_.begin(seen(started_, 0));
-  // The first steps of a job are longer by themselves.
+  // The first steps of a job are longer anyway.
   if (!tracer_.yielded()) {
     windows_.begin(started_, false);
-    tell_kernels(true, "start", started_);
+    report_kernels(true, "start", started_);
   }
   return refusal;
 }
@@ -85,7 +85,7 @@ void Schedule::turn(std::uint64_t thread_ns) {
 }
 
 void Schedule::hear_of_steps() {
-  // What another profiler makes longer says nothing of us.
+  // Steps that another profiler makes longer say nothing about us.
   if (tracer_.shared()) windows_.disturb();
   for (Step step{}; steps.take(step);) windows_.step(step);
 }
@@ -96,24 +96,24 @@ void Schedule::hear_of_others() {
         "{\"seconds\": " + number(static_cast<double>(turn.away_ns) / kNsPerSecond) + "}";
     switch (turn.what) {
       case Turn::yielded:
-        tell("handover", "another profiler (Kineto) records GPU activity; haiprof pauses", "{}",
-             turn.ticks);
+        report("handover", "another profiler (Kineto) records GPU activity; haiprof pauses", "{}",
+               turn.ticks);
         if (!windows_.open()) break;
         windows_.end(turn.ticks);
         windows_.disturb();
-        tell_kernels(false, "handover", turn.ticks);
+        report_kernels(false, "handover", turn.ticks);
         break;
       case Turn::took_over:
-        tell("handover", "the other profiler has ended; haiprof records GPU activity again", away,
-             turn.ticks);
+        report("handover", "the other profiler has ended; haiprof records GPU activity again", away,
+               turn.ticks);
         windows_.begin(turn.ticks, false);
-        tell_kernels(true, "handover", turn.ticks);
+        report_kernels(true, "handover", turn.ticks);
         break;
       case Turn::failed:
-        tell("handover",
-             "the other profiler has ended, but haiprof cannot go on: " + turn.refusal.reason +
-                 "; " + turn.refusal.mend,
-             away, turn.ticks);
+        report("handover",
+               "the other profiler has ended, but haiprof cannot resume: " + turn.refusal.reason +
+                   "; " + turn.refusal.fix,
+               away, turn.ticks);
         if (mode_ == Mode::all) mode_ = Mode::off;
         break;
     }
@@ -123,14 +123,15 @@ void Schedule::hear_of_others() {
 void Schedule::check_health(std::uint64_t now, std::uint64_t thread_ns) {
   if (restarting_) return finish_restart(now, thread_ns);
   if (mode_ == Mode::off || tracer_.yielded() || !windows_.open()) return;
-  const Trouble found = trouble(now, thread_ns);
-  if (found.reason.empty()) return;
+  const Trouble trouble_found = trouble(now, thread_ns);
+  if (trouble_found.reason.empty()) return;
   const std::uint64_t rest = kSlowRestarts * ring::ticks_per_second();
-  const bool due = found.is_fault ? faults_++ == 0 : restarted_ == 0 || now - restarted_ >= rest;
+  const bool due =
+      trouble_found.is_fault ? faults_++ == 0 : restarted_ == 0 || now - restarted_ >= rest;
   if (due && tracer_.cupti().version >= kSwitches) {
-    restart(now, found.reason);
-  } else if (found.is_fault) {
-    give_up(found.reason);
+    restart(now, trouble_found.reason);
+  } else if (trouble_found.is_fault) {
+    give_up(trouble_found.reason);
   }
 }
 
@@ -160,10 +161,10 @@ Health::Seen Schedule::seen(std::uint64_t now, std::uint64_t thread_ns) const {
 }
 
 void Schedule::restart(std::uint64_t now, const std::string& reason) {
-  tell("hook", "the recording of kernels restarts: " + reason, "{}");
+  report("hook", "the recording of kernels restarts: " + reason, "{}");
   end_recording("restart");
   restarted_ = now;
-  restarting_ = mode_ == Mode::all;  // the next window begins by itself
+  restarting_ = mode_ == Mode::all;  // the next window begins anyway
 }
 
 void Schedule::finish_restart(std::uint64_t now, std::uint64_t thread_ns) {
@@ -176,14 +177,14 @@ void Schedule::finish_restart(std::uint64_t now, std::uint64_t thread_ns) {
   if (tracer_.yielded()) return;  // it begins when the other profiler has ended
   const std::uint64_t begin = ring::now_ticks();
   windows_.begin(begin, false);
-  tell_kernels(true, "restart", begin);
+  report_kernels(true, "restart", begin);
 }
 
 void Schedule::give_up(const std::string& reason) {
-  tell("hook",
-       "kernels are no longer recorded: " + reason +
-           "; restart the job to record them again, and use a newer CUDA if this recurs",
-       "{}");
+  report("hook",
+         "kernels are no longer recorded: " + reason +
+             "; restart the job to record them again, and use a newer CUDA if this recurs",
+         "{}");
   end_recording("fault");
   mode_ = Mode::off;
 }
@@ -195,7 +196,7 @@ void Schedule::end_recording(const char* why) {
   if (!windows_.open()) return;
   windows_.end(now);
   windows_.disturb();
-  tell_kernels(false, why, now);
+  report_kernels(false, why, now);
 }
 
 // Replays that torch makes are seen as such, those of others by the kernels that they launch.
@@ -205,7 +206,7 @@ void Schedule::hear_of_graphs() {
       tracer_.counts().graph_kernels == graph_kernels_before_) {
     return;
   }
-  tell(
+  report(
       "graphs",
       "the job replays CUDA graphs, so kernels are no longer recorded: recording every kernel of a "
       "graph can slow it down; graphs=\"kernels\" records them all the same",
@@ -216,15 +217,16 @@ void Schedule::hear_of_graphs() {
 void Schedule::follow_windows(std::uint64_t now) {
   const bool in_step = phase::current_step() != ring::kNone;
   if (windows_.ends(now, in_step)) {
-    // A step that ends while tracing does is not told as whole.
+    // A step that ends while tracing does is not reported as whole.
     const std::uint64_t end = ring::now_ticks();
     tracer_.disable();
     windows_.end(end);
-    tell_kernels(false, "window", end);
+    report_kernels(false, "window", end);
   } else if (!tracer_.enabled() && windows_.begins(now, in_step)) {
     const Refusal refusal = tracer_.enable();
     if (!refusal.ok()) {
-      tell("hook", "kernels are no longer recorded: " + refusal.reason + "; " + refusal.mend, "{}");
+      report("hook", "kernels are no longer recorded: " + refusal.reason + "; " + refusal.fix,
+             "{}");
       mode_ = Mode::off;
       return;
     }
@@ -232,7 +234,7 @@ void Schedule::follow_windows(std::uint64_t now) {
     // Tracing has begun before the window does: a step in it is traced from its first kernel on.
     const std::uint64_t begin = ring::now_ticks();
     windows_.begin(begin, true);
-    tell_kernels(true, "window", begin);
+    report_kernels(true, "window", begin);
   }
 }
 
@@ -241,7 +243,7 @@ void Schedule::keep_budget(std::uint64_t now, std::uint64_t thread_ns) {
   const std::uint32_t windows = windows_.overhead().windows();
   if (windows_.overhead().known()) {
     if (windows == compared_) return;
-    if (compared_ == 0) tell_from_ = 0;
+    if (compared_ == 0) report_from_ = 0;
     compared_ = windows;
     judge(compared(now, thread_ns), windows);
   } else if (now >= last_metered_ + period_) {
@@ -250,26 +252,26 @@ void Schedule::keep_budget(std::uint64_t now, std::uint64_t thread_ns) {
   }
 }
 
-void Schedule::judge(const Verdict& found, std::uint32_t evidence) {
-  if (budget_ > 0 && found.cost > budget_) {
+void Schedule::judge(const Verdict& verdict, std::uint32_t evidence) {
+  if (budget_ > 0 && verdict.cost > budget_) {
     const bool windows = mode_ == Mode::all && tracer_.cupti().version >= kSwitches;
     const Mode next = windows ? Mode::windows : Mode::off;
-    tell("budget",
-         found.text + "; that is over the budget of " + percent(budget_) +
-             " %: " + (next == Mode::off ? "it ends" : "only windows from now on"),
-         found.attributes + ", \"stepped_down_to\": \"" + name_of(next) + "\"}");
+    report("budget",
+           verdict.text + "; that is over the budget of " + percent(budget_) +
+               " %: " + (next == Mode::off ? "it ends" : "only windows from now on"),
+           verdict.attributes + ", \"stepped_down_to\": \"" + name_of(next) + "\"}");
     return step_down(next, "budget");
   }
   // Each time that twice as much is known: the ring keeps every text for as long as it is open.
-  newest_ = found;
-  if (evidence < tell_from_) return;
-  tell_from_ = 2 * evidence;
-  tell_newest();
+  newest_ = verdict;
+  if (evidence < report_from_) return;
+  report_from_ = 2 * evidence;
+  report_newest();
 }
 
-void Schedule::tell_newest() {
+void Schedule::report_newest() {
   if (newest_.text.empty()) return;
-  tell("budget", newest_.text, newest_.attributes + "}");
+  report("budget", newest_.text, newest_.attributes + "}");
   newest_ = {};
 }
 
@@ -278,33 +280,33 @@ Schedule::Verdict Schedule::compared(std::uint64_t now, std::uint64_t thread_ns)
   const double share = windows_.share(now);
   const double mean = overhead.mean();
   const double half = overhead.half_width();
-  Verdict found;
-  found.cost = (mean - half) * share;
-  found.text = "recording kernels makes steps " + percent(mean) +
-               " % longer (95 %: " + percent(mean - half) + " to " + percent(mean + half) + ", " +
-               std::to_string(overhead.windows()) + " windows), in " + percent(share) +
-               " % of the time";
-  found.attributes = "{\"overhead\": " + number(mean) + ", \"low\": " + number(mean - half) +
-                     ", \"high\": " + number(mean + half) +
-                     ", \"confidence\": " + number(Overhead::kConfidence) + ", " +
-                     both(share, thread_ns);
-  return found;
+  Verdict verdict;
+  verdict.cost = (mean - half) * share;
+  verdict.text = "recording kernels makes steps " + percent(mean) +
+                 " % longer (95 %: " + percent(mean - half) + " to " + percent(mean + half) + ", " +
+                 std::to_string(overhead.windows()) + " windows), in " + percent(share) +
+                 " % of the time";
+  verdict.attributes = "{\"overhead\": " + number(mean) + ", \"low\": " + number(mean - half) +
+                       ", \"high\": " + number(mean + half) +
+                       ", \"confidence\": " + number(Overhead::kConfidence) + ", " +
+                       both(share, thread_ns);
+  return verdict;
 }
 
 Schedule::Verdict Schedule::metered(std::uint64_t now, std::uint64_t thread_ns) const {
   const double elapsed_ns = kNsPerSecond * static_cast<double>(now - started_) /
                             static_cast<double>(ring::ticks_per_second());
   const auto cupti_ns = static_cast<double>(tracer_.counts().overhead_ns - cupti_ns_before_);
-  Verdict found;
-  found.cost = (cupti_ns + static_cast<double>(thread_ns)) / elapsed_ns;
-  found.text =
-      "recording kernels takes " + percent(found.cost) +
+  Verdict verdict;
+  verdict.cost = (cupti_ns + static_cast<double>(thread_ns)) / elapsed_ns;
+  verdict.text =
+      "recording kernels takes " + percent(verdict.cost) +
       " % of the time in CUPTI and in haiprof's thread; what it takes in each launch shows "
       "only where steps with it and without it were compared";
-  found.attributes =
+  verdict.attributes =
       "{\"overhead\": null, \"low\": null, \"high\": null, \"confidence\": null, \"spent\": " +
-      number(found.cost) + ", " + both(windows_.share(now), thread_ns);
-  return found;
+      number(verdict.cost) + ", " + both(windows_.share(now), thread_ns);
+  return verdict;
 }
 
 std::string Schedule::both(double share, std::uint64_t thread_ns) const {
@@ -320,7 +322,7 @@ std::string Schedule::both(double share, std::uint64_t thread_ns) const {
 void Schedule::step_down(Mode mode, const char* why) {
   end_recording(why);
   mode_ = mode;
-  compared_ = metered_ = tell_from_ = 0;
+  compared_ = metered_ = report_from_ = 0;
   newest_ = {};
   windows_ = Windows(ring::ticks_per_second(), period_);
 }
@@ -328,18 +330,18 @@ void Schedule::step_down(Mode mode, const char* why) {
 void Schedule::stop() {
   hear_of_steps();
   hear_of_others();
-  tell_newest();
+  report_newest();
   end_recording("stop");
   mode_ = Mode::off;
 }
 
 // Few texts, and the same again and again: the ring keeps each one once.
-void Schedule::tell_kernels(bool recording, const char* why, std::uint64_t ticks) const {
-  tell("kernels",
-       recording ? "kernels are recorded from here on" : "kernels were recorded up to here",
-       std::string("{\"recording\": ") + (recording ? "true" : "false") + ", \"why\": \"" + why +
-           "\", \"mode\": \"" + name_of(mode_) + "\"}",
-       ticks);
+void Schedule::report_kernels(bool recording, const char* why, std::uint64_t ticks) const {
+  report("kernels",
+         recording ? "kernels are recorded from here on" : "kernels were recorded up to here",
+         std::string("{\"recording\": ") + (recording ? "true" : "false") + ", \"why\": \"" + why +
+             "\", \"mode\": \"" + name_of(mode_) + "\"}",
+         ticks);
 }
 
 }  // namespace haiprof::gpu

@@ -1,6 +1,6 @@
 // Turns tracing on and off: as the mode says, in windows, and less when it costs more than its
 // budget. Whatever it does becomes rows of the events table: `kernels` for each beginning and end
-// of tracing, `handover` when another profiler is given way, `budget` for what it was found to
+// of tracing, `handover` when haiprof yields to another profiler, `budget` for its measured
 // cost, `graphs` when it ends because the job replays CUDA graphs.
 #pragma once
 
@@ -63,14 +63,14 @@ class Schedule {
   StepFeed steps;
 
  private:
-  // What recording kernels was found to cost.
+  // The measured cost of recording kernels.
   struct Verdict {
     double cost = 0;         // share of the job's time
     std::string text;        // a sentence without its full stop
     std::string attributes;  // a JSON object without its last brace
   };
 
-  // What is wrong with the records; no reason: nothing.
+  // A problem with the records; no reason: none.
   struct Trouble {
     std::string reason;
     bool is_fault = false;  // CUPTI's, beyond being slow
@@ -92,10 +92,10 @@ class Schedule {
   Verdict metered(std::uint64_t now, std::uint64_t thread_ns) const;
   std::string both(double share, std::uint64_t thread_ns) const;
   // evidence: how much it rests on.
-  void judge(const Verdict& found, std::uint32_t evidence);
-  void tell_newest();
+  void judge(const Verdict& verdict, std::uint32_t evidence);
+  void report_newest();
   void step_down(Mode mode, const char* why);
-  void tell_kernels(bool recording, const char* why, std::uint64_t ticks) const;
+  void report_kernels(bool recording, const char* why, std::uint64_t ticks) const;
 
   Tracer& tracer_;
   Mode mode_ = Mode::off;
@@ -111,11 +111,11 @@ class Schedule {
   std::uint32_t faults_ = 0;     // of CUPTI's since start()
   std::uint64_t restarted_ = 0;  // ticks; 0 = never
   std::atomic<bool> awaits_step_{false};
-  bool restarting_ = false;      // ended, and not begun again
-  std::uint32_t compared_ = 0;   // windows that the newest verdict rests on
-  std::uint32_t metered_ = 0;    // verdicts before there were any
-  std::uint32_t tell_from_ = 0;  // of either, when the next is told
-  Verdict newest_;               // that was not told
+  bool restarting_ = false;        // ended, and not begun again
+  std::uint32_t compared_ = 0;     // windows that the newest verdict rests on
+  std::uint32_t metered_ = 0;      // verdicts before there were any
+  std::uint32_t report_from_ = 0;  // of either, when the next is reported
+  Verdict newest_;                 // that was not reported
 };
 
 }  // namespace haiprof::gpu

@@ -19,7 +19,7 @@ namespace {
 StreamTimer& the_timer = *new StreamTimer;
 
 constexpr std::uint64_t kAnchored = 1'000'000'000;  // ns between two anchors of a device in use
-constexpr std::uint64_t kNarrowing = 100'000'000;   // … while they tell times badly
+constexpr std::uint64_t kNarrowing = 100'000'000;   // … while times are still inaccurate
 constexpr std::uint64_t kLook = 2'000'000;          // ns between two looks at the end
 constexpr std::uint64_t kLeaving = 100'000'000;     // ns that a thread may be in the driver at stop
 
@@ -159,17 +159,17 @@ Event* StreamTimer::record_on(cuda::Stream stream, EventPool& pool) noexcept {
 
 EventPool* StreamTimer::pool_of(cuda::Context context) noexcept {
   for (auto& place : pools_) {
-    EventPool* known = place.load(std::memory_order_acquire);
-    if (known == nullptr) {
+    EventPool* pool = place.load(std::memory_order_acquire);
+    if (pool == nullptr) {
       cuda::Device device = 0;
       if (driver_->current_device(&device) != cuda::kSuccess) return nullptr;
-      std::unique_ptr<EventPool> made(new (std::nothrow) EventPool(context, device));
-      if (made == nullptr) return nullptr;
-      if (place.compare_exchange_strong(known, made.get(), std::memory_order_acq_rel)) {
-        return made.release();
+      std::unique_ptr<EventPool> created(new (std::nothrow) EventPool(context, device));
+      if (created == nullptr) return nullptr;
+      if (place.compare_exchange_strong(pool, created.get(), std::memory_order_acq_rel)) {
+        return created.release();
       }
     }
-    if (known->context == context) return known;
+    if (pool->context == context) return pool;
   }
   return nullptr;
 }
@@ -223,9 +223,9 @@ void StreamTimer::pend(Event* from, Event* to, ring::Category category, phase::N
   pending.category = category;
   pending.phase = phase;
   pending.range = range;
-  // The caller's text may be gone when it is wanted.
+  // The caller's text may be gone when it is needed.
   if (range.name == ring::kNone) pending.range.text = kept(range.text, pending.text);
-  told_.push(pending_, index);
+  submitted_.push(pending_, index);
 }
 
 void StreamTimer::fail(const char* call, cuda::Result result) noexcept {
@@ -270,7 +270,7 @@ void StreamTimer::anchor() noexcept {
 
 void StreamTimer::take(double seconds) noexcept {
   if (driver_ == nullptr) return;
-  fetch_told();
+  fetch_submitted();
   anchor();
   resolve();
   const std::uint64_t begin = ring::clock_ns(CLOCK_MONOTONIC);
@@ -287,13 +287,13 @@ void StreamTimer::take(double seconds) noexcept {
     }
     waiting_.clear();
   }
-  tell_failure();
+  report_failure();
 }
 
-// What was told since, in the order in which it was.
-void StreamTimer::fetch_told() noexcept {
+// Takes what was submitted since, in order.
+void StreamTimer::fetch_submitted() noexcept {
   const std::size_t before = waiting_.size();
-  for (std::uint32_t index = told_.take_all(); index != IndexStack::kNobody;
+  for (std::uint32_t index = submitted_.take_all(); index != IndexStack::kNobody;
        index = pending_[index].next.load(std::memory_order_relaxed)) {
     waiting_.push_back(index);
   }
@@ -328,19 +328,19 @@ bool StreamTimer::settle(const Pending& pending) noexcept {
   }
   Moment start;
   float milliseconds = 0;
-  bool known = true;
+  bool anchored = true;
   if (result == cuda::kSuccess) {
     call = "cuEventElapsedTime";
     result = driver_->elapsed(&milliseconds, pending.from->handle, pending.to->handle);
   }
   if (result == cuda::kSuccess) {
-    result = pool.anchors.time_of(*driver_, pending.from->handle, start, known);
+    result = pool.anchors.time_of(*driver_, pending.from->handle, start, anchored);
   }
   if (result != cuda::kSuccess) {
     fail(call, result);
     return false;
   }
-  if (!known) {  // the device has been too busy for an anchor so far
+  if (!anchored) {  // the device has been too busy for an anchor so far
     busy_.push_back(stream);
     return false;
   }
@@ -390,13 +390,13 @@ void StreamTimer::put_back(std::uint32_t index) noexcept {
   free_.push(pending_, index);
 }
 
-void StreamTimer::tell_failure() noexcept try {
+void StreamTimer::report_failure() noexcept try {
   const char* const call = failed_call_.exchange(nullptr, std::memory_order_relaxed);
   if (call == nullptr) return;
   const std::string text = "phases are no longer timed on the GPU: " + std::string(call) + ": " +
                            driver_->text_of(failure_.load(std::memory_order_acquire));
   ring::push_event("hook", text, {}, phase::current_step());
-} catch (...) {  // no memory to tell it with
+} catch (...) {  // no memory for the message
 }
 
 TimerCounts StreamTimer::counts() const noexcept {

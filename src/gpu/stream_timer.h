@@ -25,7 +25,8 @@
 
 namespace haiprof::gpu {
 
-// What the threads that give work to a GPU know, and may not hold while the driver lets them wait.
+// Access to the threads that give work to a GPU, which must not keep the GIL while the driver
+// blocks them.
 struct Caller {
   // The stream that this thread gives its work for a device to. False: none may be used now.
   bool (*current_stream)(cuda::Device device, cuda::Stream& stream) noexcept;
@@ -71,7 +72,7 @@ class StreamTimer {
     std::string_view text =
         {};  // the name itself, used without an id; of one too long, the beginning
   };
-  // What lies between two events of record(), of which the caller lets go; either may be null.
+  // The interval between two events of record(), which the caller releases; either may be null.
   void time(Event* from, Event* to, const Range& range) noexcept;
 
   // Around the replay of a CUDA graph, which begins after the one and was given to the GPU before
@@ -89,7 +90,7 @@ class StreamTimer {
  private:
   static constexpr std::size_t kTextBytes = 256;
 
-  // What lies between two events, until both have happened.
+  // The interval between two events, until both have happened.
   struct Pending {
     Event* from = nullptr;
     Event* to = nullptr;
@@ -126,14 +127,14 @@ class StreamTimer {
   }
 
   void anchor() noexcept;
-  void fetch_told() noexcept;
+  void fetch_submitted() noexcept;
   void resolve() noexcept;
-  // True when it is done with, one way or the other.
+  // True when it is finished, one way or the other.
   bool settle(const Pending& pending) noexcept;
   void put_back(std::uint32_t index) noexcept;
   void push(const Pending& pending, const Moment& start, float milliseconds) noexcept;
   bool enter(const EventPool& pool) noexcept;
-  void tell_failure() noexcept;
+  void report_failure() noexcept;
 
   std::atomic<bool> armed_{false};
   std::atomic<const Caller*> caller_{nullptr};
@@ -147,7 +148,7 @@ class StreamTimer {
   std::atomic<const char*> failed_call_{nullptr};
 
   std::array<Pending, kPending> pending_;
-  IndexStack free_, told_;
+  IndexStack free_, submitted_;
   std::atomic<bool> listening_{false};
   Counters counters_;
 
@@ -157,7 +158,7 @@ class StreamTimer {
   cuda::Context entered_ = nullptr;
 };
 
-// The process's one. Never destroyed: threads may still tell it something while the process ends.
+// The process's one. Never destroyed: threads may still use it while the process ends.
 StreamTimer& stream_timer() noexcept;
 
 }  // namespace haiprof::gpu

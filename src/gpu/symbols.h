@@ -1,4 +1,4 @@
-// What all libraries that are found at run time have in common.
+// Helpers for libraries that are found at run time.
 #pragma once
 
 #include <dlfcn.h>

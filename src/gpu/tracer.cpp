@@ -34,7 +34,7 @@ constexpr std::uint32_t kFaults = 3;
 
 // Never destroyed: CUPTI's threads may call back while the process ends.
 Buffers& buffers = *new Buffers;
-std::atomic<void (*)() noexcept> tell_pressure{nullptr};
+std::atomic<void (*)() noexcept> on_pressure{nullptr};
 std::atomic<Tracer*> tracer{nullptr};
 // Drawn when the tracer yields, unless it has nothing to yield.
 Border border;
@@ -56,7 +56,7 @@ class Passed {
  public:
   template <typename Ask>
   void add(const std::uint8_t* record, std::size_t bytes, Ask&& ask) noexcept {
-    if (!std::exchange(asked_, true)) room_ = ask(target_);
+    if (!std::exchange(requested_, true)) room_ = ask(target_);
     if (target_ == nullptr || used_ + bytes > room_) {
       ++lost_;
       return;
@@ -73,7 +73,7 @@ class Passed {
   std::uint8_t* target_ = nullptr;
   std::size_t room_ = 0, used_ = 0;
   std::uint64_t lost_ = 0;
-  bool asked_ = false;
+  bool requested_ = false;
 };
 
 // Leaves what is ours in a buffer of ours, and gives the other the rest.
@@ -133,7 +133,7 @@ void buffer_completed(cupti::Context context, std::uint32_t stream, std::uint8_t
                  : take_ours(buffer, valid, fallback, clock);
   }
   if (!ours && give != nullptr) return give(context, stream, buffer, bytes, valid);
-  if (buffers.complete(buffer, valid, life.load()) && buffers.pressing()) tell_pressure.load()();
+  if (buffers.complete(buffer, valid, life.load()) && buffers.pressing()) on_pressure.load()();
 }
 
 template <typename Value>
@@ -161,7 +161,7 @@ class SignalsBlocked {
 }  // namespace
 
 Tracer::Tracer(void (*pressed)() noexcept) noexcept {
-  tell_pressure.store(pressed);
+  on_pressure.store(pressed);
   tracer.store(this);
 }
 
@@ -241,7 +241,7 @@ void Tracer::disable() noexcept {
     handover().ours(false);
     registered_ = mode_set_ = false;
   }
-  // What is enabled while the other records is the other's.
+  // Kinds that are enabled while the other records are the other's.
   if (registered_ && !yielded_) disable_kinds();
   enabled_ = yielded_ = false;
 }
@@ -290,7 +290,7 @@ void Tracer::turn(Turn::What what, std::uint64_t ticks, Refusal refusal) noexcep
   try {
     turns_.push_back({what, ticks, now - yielded_at_, std::move(refusal)});
   } catch (...) {
-    return;  // out of memory: it is not told
+    return;  // out of memory: it is not reported
   }
 }
 
@@ -321,7 +321,7 @@ void Tracer::give_way(bool finalize) noexcept {
     // The end of CUPTI is the end of what has not ended yet.
     cupti_.flush_all(cupti::kFlushForced);
   } else {
-    // What comes later still finds its owner in buffer_completed.
+    // Later records still find their owner in buffer_completed.
     drain();
   }
   leave();
@@ -348,7 +348,7 @@ void Tracer::follow() noexcept {
     if (enabled_) turn(Turn::yielded, ring::now_ticks());
   }
   if (!yielded_ || !handover().over()) return;
-  // What CUPTI has of the other's goes to the other, and what it has put there of ours to us.
+  // The other's records in CUPTI go to the other, and ours among them to us.
   cupti_.flush_all(0);
   if (!handover().take_back()) return;
   const cupti::Result result = record();
@@ -377,7 +377,7 @@ void Tracer::take(bool not_ended) noexcept {
     }
   }
   const std::lock_guard decoding(decoding_);
-  // Of a CUPTI that has ended by itself names are gone, too, and only the flush has shown it.
+  // A CUPTI that ended on its own took the names along, too, and only the flush has shown it.
   const bool alive = fault() == cupti::kSuccess;
   buffers.each_full([&](const Buffers::Full& full) {
     const Decoded decoded =

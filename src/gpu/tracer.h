@@ -51,7 +51,7 @@ class Tracer {
   bool watch() noexcept;
   bool is_open() const noexcept { return decoder_ != nullptr; }
 
-  // Records from now on, or yields at once. Not ok: nothing has changed, and why. Idempotent.
+  // Records from now on, or yields at once. Not ok: says why; nothing has changed. Idempotent.
   Refusal enable();
   // Leaves everything as it is while another records.
   void disable() noexcept;
@@ -59,7 +59,7 @@ class Tracer {
   bool enabled() const noexcept { return enabled_; }
   // Whether CUPTI holds nothing of ours.
   bool drained() const noexcept;
-  // What CUPTI answers to being asked for records while it should record: kSuccess, or an error
+  // CUPTI's answer when asked for records while it should record: kSuccess, or an error
   // that it keeps. By the thread that calls take().
   cupti::Result fault() const noexcept;
   bool yielded() const noexcept { return yielded_; }
@@ -69,7 +69,7 @@ class Tracer {
   // Looks for others that were loaded since, and takes over again from one that has ended. By the
   // thread that calls take(), now and then.
   void follow() noexcept;
-  // What became of it since the last call, in order. By the same thread.
+  // The handovers since the last call, in order. By the same thread.
   std::vector<Turn> turns() noexcept;
 
   // Takes over what CUPTI has; not_ended: also what has not ended yet, which then is lost. By one
@@ -99,7 +99,7 @@ class Tracer {
   Kinds kinds_;
   std::atomic<bool> enabled_{false}, yielded_{false};
   bool registered_ = false;       // CUPTI asks us for buffers
-  bool mode_set_ = false;         // this CUPTI was told how to use them
+  bool mode_set_ = false;         // this CUPTI knows how to use them
   std::uint64_t yielded_at_ = 0;  // CLOCK_MONOTONIC, ns
   std::vector<Turn> turns_;
   cupti::Result answer_ = cupti::kSuccess;  // to the newest flush, and how often in a row

@@ -5,8 +5,8 @@
 namespace haiprof::gpu {
 namespace {
 
-// A window lasts at least so much of the period, and holds so many whole steps; of steps that take
-// this many seconds, one is enough.
+// A window lasts at least this share of the period, and contains this many whole steps; of steps
+// that take this many seconds, one is enough.
 constexpr std::uint64_t kShortest = 30;
 constexpr std::uint32_t kWholeSteps = 3;
 constexpr std::uint64_t kSlow = 30;

@@ -1,4 +1,4 @@
-// Which block devices stand for hardware: a byte that is written to a file on LVM on a disk is in
+// Block devices that stand for hardware: a byte that is written to a file on LVM on a disk is in
 // the counters of the dm device and of the disk, and is to be counted at the disk.
 #pragma once
 

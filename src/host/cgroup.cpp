@@ -48,7 +48,7 @@ constexpr std::uint64_t kLookAgainNs = 30'000'000'000;
 // Every reading of it makes the kernel sum over all cores.
 constexpr std::uint64_t kNodesAgainNs = 10'000'000'000;
 
-// What one reading of a group's files said.
+// One reading of a group's files.
 struct Usage {
   std::optional<std::uint64_t> cpu_ns;
   std::optional<std::uint64_t> throttled_ns;
@@ -178,16 +178,16 @@ struct Series {
 };
 
 Series add_series(SeriesTable& table, pid_t pid) {
-  Series made;
-  made.cpu_limit = table.add(kCpuLimit, {}, pid);
-  made.cpu_used = table.add(kCpuUsed, {}, pid, 1e-9);
-  made.throttled = table.add(kThrottled, {}, pid, 1e-7);
-  made.throttled_periods = table.add(kThrottledPeriods, {}, pid);
-  made.memory_limit = table.add(kMemoryLimit, {}, pid);
-  made.memory_used = table.add(kMemoryUsed, {}, pid);
-  made.oom_kills = table.add(kOomKills, {}, pid);
-  made.pressure = add_pressure(table, "cgroup.psi_", pid);
-  return made;
+  Series series;
+  series.cpu_limit = table.add(kCpuLimit, {}, pid);
+  series.cpu_used = table.add(kCpuUsed, {}, pid, 1e-9);
+  series.throttled = table.add(kThrottled, {}, pid, 1e-7);
+  series.throttled_periods = table.add(kThrottledPeriods, {}, pid);
+  series.memory_limit = table.add(kMemoryLimit, {}, pid);
+  series.memory_used = table.add(kMemoryUsed, {}, pid);
+  series.oom_kills = table.add(kOomKills, {}, pid);
+  series.pressure = add_pressure(table, "cgroup.psi_", pid);
+  return series;
 }
 
 void remove_series(SeriesTable& table, Series& series) noexcept {
@@ -224,11 +224,11 @@ class CgroupSource final : public sampler::Source {
 
   void watch(pid_t pid, SeriesTable& table) override {
     unwatch(pid, table);
-    Watched made;
-    made.pid = pid;
-    made.cgroup = File(roots_.own_procfs + "/" + std::to_string(pid) + "/cgroup");
-    made.series = add_series(table, pid);
-    watched_.push_back(std::move(made));
+    Watched process;
+    process.pid = pid;
+    process.cgroup = File(roots_.own_procfs + "/" + std::to_string(pid) + "/cgroup");
+    process.series = add_series(table, pid);
+    watched_.push_back(std::move(process));
   }
 
   void unwatch(pid_t pid, SeriesTable& table) noexcept override {
@@ -298,7 +298,7 @@ class CgroupSource final : public sampler::Source {
     return true;
   }
 
-  // Finds the group of a process, and its limits, anew.
+  // Finds the current group of a process and its limits.
   void look(Watched& watched, SeriesTable& table) {
     device_names_.forget();
     if (watched.cgroup.read(buffer_) != 0) {

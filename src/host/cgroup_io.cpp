@@ -41,30 +41,30 @@ bool read_pairs(std::string_view text, DeviceBytes& bytes) noexcept {
 
 }  // namespace
 
-void parse_device_bytes(std::string_view text, std::vector<DeviceBytes>& found) {
-  const std::size_t first = found.size();
+void parse_device_bytes(std::string_view text, std::vector<DeviceBytes>& devices) {
+  const std::size_t first = devices.size();
   std::string_view line;
   while (next_line(text, line)) {
     std::string_view word;
     DeviceBytes bytes{};
     if (!next_word(line, word) || !to_device(word, bytes.device)) continue;
     // Each device has one line in v2; in v1 one for each operation, one after the other.
-    const bool again = found.size() > first && found.back().device == bytes.device;
+    const bool again = devices.size() > first && devices.back().device == bytes.device;
     std::string_view operation = line;
     std::uint64_t number = 0;
     if (next_word(operation, word) && (word == "Read" || word == "Write")) {
       if (!next_number(operation, number)) continue;
-      if (!again) found.push_back(bytes);
-      (word == "Read" ? found.back().read : found.back().written) = number;
+      if (!again) devices.push_back(bytes);
+      (word == "Read" ? devices.back().read : devices.back().written) = number;
     } else if (!again && read_pairs(line, bytes)) {
-      found.push_back(bytes);
+      devices.push_back(bytes);
     }
   }
 }
 
 const std::string* DeviceNames::find(std::uint64_t device) {
-  auto known = names_.find(device);
-  if (known == names_.end()) {
+  auto entry = names_.find(device);
+  if (entry == names_.end()) {
     if (names_.size() >= kMaxDevices) return nullptr;
     const std::string numbers =
         std::to_string(device >> 32) + ":" + std::to_string(device & 0xffffffff);
@@ -72,9 +72,9 @@ const std::string* DeviceNames::find(std::uint64_t device) {
     std::string name =
         std::filesystem::read_symlink(sysfs_ + "/dev/block/" + numbers, error).filename().string();
     if (error || !is_hardware(name, sysfs_)) name.clear();
-    known = names_.emplace(device, std::move(name)).first;
+    entry = names_.emplace(device, std::move(name)).first;
   }
-  return known->second.empty() ? nullptr : &known->second;
+  return entry->second.empty() ? nullptr : &entry->second;
 }
 
 void DeviceSeries::put(const std::vector<DeviceBytes>& bytes, DeviceNames& names, pid_t pid,

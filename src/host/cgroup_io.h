@@ -1,5 +1,5 @@
-// What a control group has read from and written to block devices, by device: the text of io.stat
-// (v2) or blkio.throttle.io_service_bytes (v1), and its series.
+// Bytes that a control group has read from and written to block devices, by device: the text of
+// io.stat (v2) or blkio.throttle.io_service_bytes (v1), and its series.
 #pragma once
 
 #include <sys/types.h>
@@ -25,17 +25,17 @@ struct DeviceBytes {
 };
 
 // Appends one entry for each device that the text names.
-void parse_device_bytes(std::string_view text, std::vector<DeviceBytes>& found);
+void parse_device_bytes(std::string_view text, std::vector<DeviceBytes>& devices);
 
-// Which devices are counted, and what they are called.
+// The names of the devices that are counted.
 class DeviceNames {
  public:
   explicit DeviceNames(std::string sysfs) : sysfs_(std::move(sysfs)) {}
 
-  // Null for what is no whole disk that stands for hardware, as in the disk source.
+  // Null unless the device is a whole disk that stands for hardware, as in the disk source.
   const std::string* find(std::uint64_t device);
 
-  // Looks each up anew: a number may have been given to another device.
+  // Forgets the names: a number may have been given to another device.
   void forget() { names_.clear(); }
 
  private:

@@ -118,20 +118,20 @@ void view_memory(const CgroupFolders& folders, CgroupView& view, Buffer& buffer)
     view.memory = in_root("memory");
     return;
   }
-  // v1 says itself what the groups around it leave over, those that we cannot see included.
+  // v1 itself reports the limit that the groups around it leave, even those that we cannot see.
   std::uint64_t effective = kUnlimited;
-  const bool told = !v2 && find_number(contents(own + "/memory.stat", buffer),
-                                       "hierarchical_memory_limit", effective);
+  const bool reported = !v2 && find_number(contents(own + "/memory.stat", buffer),
+                                           "hierarchical_memory_limit", effective);
   std::uint64_t smallest = kUnlimited;
   std::string tightest = own;
   std::string folder = own;
   do {
     const std::optional<std::uint64_t> limit = memory_limit(folder, v2, buffer);
-    if (!limit || *limit >= smallest || (told && *limit != effective)) continue;
+    if (!limit || *limit >= smallest || (reported && *limit != effective)) continue;
     smallest = *limit;
     tightest = folder;
   } while (go_up(folder, memory.top));
-  if (told) smallest = effective;
+  if (reported) smallest = effective;
   if (smallest < kUnlimited) view.memory_bytes = static_cast<double>(smallest);
   view.files.memory_v2 = v2;
   view.files.memory = tightest + usage;

@@ -1,5 +1,5 @@
-// What a control group may use: the tightest limit of the group itself and of all groups around it
-// that we can see, and which files tell how close it is.
+// The limits of a control group: the tightest of the group itself and of all visible groups around
+// it, and the files that show how close its usage is.
 //
 // Usage and throttling are read where the limit is: a container that is throttled because its pod
 // is at the limit shows it in the pod's files, not in its own.
@@ -14,7 +14,7 @@
 
 namespace haiprof::host {
 
-// The files of one group; empty where there is none.
+// The files of one group; empty if none.
 struct CgroupFiles {
   std::string cpu_stat;   // throttling, and with v2 the CPU time
   std::string cpu_usage;  // CPU time, where it has a file of its own (v1)

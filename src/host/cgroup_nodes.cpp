@@ -52,10 +52,10 @@ void parse_numa_stat(std::string_view text, bool v2, std::uint64_t page,
   while (next_line(text, line)) {
     std::string_view key;
     if (!next_word(line, key)) continue;
-    const bool wanted =
+    const bool counts =
         v2 ? std::find(std::begin(kParts), std::end(kParts), key) != std::end(kParts)
            : key.starts_with(kTotal);
-    if (wanted) add_row(line, v2 ? 1 : page, nodes);
+    if (counts) add_row(line, v2 ? 1 : page, nodes);
   }
 }
 

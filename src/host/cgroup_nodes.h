@@ -19,8 +19,8 @@ struct NodeBytes {
   std::uint64_t bytes;
 };
 
-// With everything that is charged to the group and to those below it, as far as the kernel tells it
-// by node. page: bytes; version 1 counts pages.
+// With everything that is charged to the group and to those below it, as far as the kernel counts
+// it by node. page: bytes; version 1 counts pages.
 void parse_numa_stat(std::string_view text, bool v2, std::uint64_t page,
                      std::vector<NodeBytes>& nodes);
 

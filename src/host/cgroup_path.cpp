@@ -18,17 +18,17 @@ struct Mount {
   bool v2;
 };
 
-// "rw,cpu,cpuacct" holds "cpu".
-bool holds(std::string_view list, std::string_view wanted) noexcept {
+// "rw,cpu,cpuacct" contains "cpu".
+bool contains(std::string_view list, std::string_view word) noexcept {
   while (!list.empty()) {
     const std::size_t comma = list.find(',');
-    if (list.substr(0, comma) == wanted) return true;
+    if (list.substr(0, comma) == word) return true;
     list.remove_prefix(comma == std::string_view::npos ? list.size() : comma + 1);
   }
   return false;
 }
 
-// What of path lies below root. False when path is not root and not below it.
+// The part of path below root. False when path is not root and not below it.
 bool below(std::string_view path, std::string_view root, std::string_view& rest) noexcept {
   if (root == "/") root = {};
   if (!path.starts_with(root)) return false;
@@ -65,7 +65,7 @@ CgroupFolder visible(const std::vector<Mount>& mounts, std::string_view path, bo
   std::size_t longest = 0;
   for (const Mount& mount : mounts) {
     std::string_view rest;
-    if (mount.v2 != v2 || (!v2 && !holds(mount.options, controller))) continue;
+    if (mount.v2 != v2 || (!v2 && !contains(mount.options, controller))) continue;
     if (!below(path, mount.root, rest)) continue;
     std::string folder = mount.point + std::string(rest);
     if ((best && mount.root.size() <= longest) || !exists(folder)) continue;
@@ -80,7 +80,7 @@ CgroupFolder visible(const std::vector<Mount>& mounts, std::string_view path, bo
 CgroupFolders find_cgroups(std::string_view cgroup_text, std::string_view mountinfo_text,
                            const std::string& sysfs) {
   const std::vector<Mount> mounts = parse_mounts(mountinfo_text, sysfs);
-  CgroupFolders found;
+  CgroupFolders folders;
   bool cpu_is_v1 = false;
   bool cpuacct_is_v1 = false;
   bool memory_is_v1 = false;
@@ -95,24 +95,24 @@ CgroupFolders find_cgroups(std::string_view cgroup_text, std::string_view mounti
     const std::string_view controllers = line.substr(first + 1, second - first - 1);
     const std::string_view path = line.substr(second + 1);
     if (number == "0" && controllers.empty()) {
-      found.unified = visible(mounts, path, true, {});
+      folders.unified = visible(mounts, path, true, {});
       continue;
     }
     const auto take = [&](std::string_view controller, CgroupFolder& place, bool& is_v1) {
-      if (!holds(controllers, controller)) return;
+      if (!contains(controllers, controller)) return;
       is_v1 = true;
       place = visible(mounts, path, false, controller);
     };
-    take("cpu", found.cpu, cpu_is_v1);
-    take("cpuacct", found.cpuacct, cpuacct_is_v1);
-    take("memory", found.memory, memory_is_v1);
-    take("blkio", found.io, io_is_v1);
+    take("cpu", folders.cpu, cpu_is_v1);
+    take("cpuacct", folders.cpuacct, cpuacct_is_v1);
+    take("memory", folders.memory, memory_is_v1);
+    take("blkio", folders.io, io_is_v1);
   }
-  if (!cpu_is_v1) found.cpu = found.unified;
-  if (!cpuacct_is_v1) found.cpuacct = found.unified;
-  if (!memory_is_v1) found.memory = found.unified;
-  if (!io_is_v1) found.io = found.unified;
-  return found;
+  if (!cpu_is_v1) folders.cpu = folders.unified;
+  if (!cpuacct_is_v1) folders.cpuacct = folders.unified;
+  if (!memory_is_v1) folders.memory = folders.unified;
+  if (!io_is_v1) folders.io = folders.unified;
+  return folders;
 }
 
 bool go_up(std::string& folder, const std::string& top) {

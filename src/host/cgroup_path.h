@@ -1,4 +1,4 @@
-// Where the control groups of a process are, as folders that we can read: from the texts of
+// Finds the control groups of a process, as folders that we can read: from the texts of
 // /proc/<pid>/cgroup and of our own mountinfo, for cgroup v1, v2 and the hybrid of both.
 //
 //   /proc/<pid>/cgroup      4:memory:/kubepods/pod1/main           path in the hierarchy
@@ -29,7 +29,7 @@ struct CgroupFolders {
   CgroupFolder cpuacct;  // CPU time; with v2 the same as cpu
   CgroupFolder memory;
   CgroupFolder io;       // what passes to block devices
-  CgroupFolder unified;  // the v2 hierarchy, where there is one: pressure
+  CgroupFolder unified;  // the v2 hierarchy, if any: pressure
 };
 
 // sysfs: what stands for /sys in mount points.

@@ -18,16 +18,16 @@ CountedSource::Process& CountedSource::process_of(pid_t pid) {
 }
 
 bool CountedSource::add(pid_t pid, const std::string& path, bool whole) {
-  const auto known = std::find_if(rings_.begin(), rings_.end(),
-                                  [&](const Ring& ring) { return ring.path == path; });
-  Ring made{pid, path, {}, {}};
-  if (known != rings_.end() || !made.reader.open(path)) return false;
-  made.counted.resize(made.reader.size());
-  for (std::size_t i = 0; i < made.counted.size() && !whole; ++i) {
-    made.counted[i] = made.reader.value(i).value_or(0);
+  const auto same = std::find_if(rings_.begin(), rings_.end(),
+                                 [&](const Ring& ring) { return ring.path == path; });
+  Ring added{pid, path, {}, {}};
+  if (same != rings_.end() || !added.reader.open(path)) return false;
+  added.counted.resize(added.reader.size());
+  for (std::size_t i = 0; i < added.counted.size() && !whole; ++i) {
+    added.counted[i] = added.reader.value(i).value_or(0);
   }
   process_of(pid);
-  rings_.push_back(std::move(made));
+  rings_.push_back(std::move(added));
   return true;
 }
 
@@ -85,13 +85,13 @@ Status CountedSource::read(SeriesTable& table) {
 }
 
 std::vector<sampler::Part> CountedSource::describe(const Status& status) const {
-  Status told = status;
-  if (told.ok() && rings_.empty()) {
-    told = {State::absent, "no process with a ring is watched",
-            "start a job under haiprof, with hooks"};
+  Status state = status;
+  if (state.ok() && rings_.empty()) {
+    state = {State::absent, "no process with a ring is watched",
+             "start a job under haiprof, with hooks"};
   }
   return {{std::string(kName),
-           told,
+           state,
            {"io.submitted_read.bytes_per_s", "io.submitted_write.bytes_per_s"}}};
 }
 

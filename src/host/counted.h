@@ -1,4 +1,4 @@
-// What watched processes add to the counters of their rings (ring/counters.h): so far, what they
+// Growth of the counters in the rings of watched processes (ring/counters.h): so far, what they
 // have asked for through interfaces that /proc does not see. The counters of several rings may
 // belong to one process: those of its helpers do.
 #pragma once
@@ -25,10 +25,10 @@ class CountedSource final : public sampler::Source {
   std::vector<sampler::Part> describe(const sampler::Status& status) const override;
   void unwatch(pid_t pid, sampler::SeriesTable& table) noexcept override;
 
-  // Counts a ring at a process. whole: from its beginning, else only what is added from now on.
+  // Adds a ring's counters to a process. whole: from its beginning, else only from now on.
   // False: the ring has no counters, or is counted already.
   bool add(pid_t pid, const std::string& path, bool whole);
-  // What was added until now still counts at the next reading. False: it is not counted.
+  // Growth until now still counts at the next reading. False: the ring is not counted.
   bool remove(const std::string& path);
 
  private:

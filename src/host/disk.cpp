@@ -30,7 +30,7 @@ constexpr std::string_view kBusy = "disk.busy.percent";
 constexpr double kSector = 512.0;  // of /proc/diskstats, whatever the disk's own sector is
 
 // sda1 is a partition of sda; nvme0n1p2, mmcblk0p1 of the names before the p, which end in a digit.
-// The name of the disk it would be a partition of; empty when the name is none of a partition.
+// The name of the disk it would be a partition of; empty when the name is not a partition's.
 std::string_view disk_of(std::string_view name) noexcept {
   const std::size_t last = name.find_last_not_of("0123456789");
   if (last == std::string_view::npos || last + 1 == name.size()) return {};
@@ -87,14 +87,14 @@ class Disks final : public sampler::Source {
   }
 
   Disk* add(std::string_view name, SeriesTable& table) {
-    Disk made;
-    made.counted = stands_for_hardware(name);
-    if (made.counted) {
-      made.read = table.add(kRead, name, 0, kSector, Emit::once_moved);
-      made.write = table.add(kWrite, name, 0, kSector, Emit::once_moved);
-      made.busy = table.add(kBusy, name, 0, 100.0, Emit::once_moved);
+    Disk disk;
+    disk.counted = stands_for_hardware(name);
+    if (disk.counted) {
+      disk.read = table.add(kRead, name, 0, kSector, Emit::once_moved);
+      disk.write = table.add(kWrite, name, 0, kSector, Emit::once_moved);
+      disk.busy = table.add(kBusy, name, 0, 100.0, Emit::once_moved);
     }
-    return disks_.add(name, made);
+    return disks_.add(name, disk);
   }
 
   bool stands_for_hardware(std::string_view name) const {

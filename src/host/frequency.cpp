@@ -1,4 +1,4 @@
-// The mean clock frequency of the CPU's cores, as the kernel tells it.
+// The mean clock frequency of the CPU's cores, as the kernel reports it.
 //
 // From cpufreq, a file by core; where there is none, or each of them takes its time, from
 // /proc/cpuinfo, but only on CPUs that count their cycles (aperfmperf): elsewhere its "cpu MHz" is
@@ -49,7 +49,7 @@ bool parse_mhz(std::string_view word, double& hertz) noexcept {
   return true;
 }
 
-// What stands behind the colon of a line of /proc/cpuinfo, when it is of that key.
+// The text after the colon of a line of /proc/cpuinfo with that key.
 bool value_of(std::string_view line, std::string_view key, std::string_view& value) noexcept {
   if (!line.starts_with(key)) return false;
   const std::size_t colon = line.find(':');
@@ -62,10 +62,10 @@ bool value_of(std::string_view line, std::string_view key, std::string_view& val
   return true;
 }
 
-bool has_word(std::string_view text, std::string_view wanted) noexcept {
+bool has_word(std::string_view text, std::string_view flag) noexcept {
   std::string_view word;
   while (next_word(text, word)) {
-    if (word == wanted) return true;
+    if (word == flag) return true;
   }
   return false;
 }
@@ -147,7 +147,7 @@ class Frequency final : public sampler::Source {
     SeriesId series = kNoSeries;
   };
 
-  // Whether anything here tells a frequency.
+  // Whether any file here has a frequency.
   Status find() {
     const bool slow = release_.read(buffer_) == 0 && is_before_5_19(buffer_.text());
     if (!cores_.empty() && !slow) return {};
@@ -225,7 +225,7 @@ class Frequency final : public sampler::Source {
       std::string_view text = buffer_.text();
       if (!next_number(text, khz)) khz = 0;
     }
-    core.frequency.close();  // so many descriptors are not worth keeping for a reading now and then
+    core.frequency.close();  // too many descriptors to keep for an occasional reading
     add(core.package, static_cast<double>(khz) * 1e3);
   }
 
@@ -254,13 +254,13 @@ class Frequency final : public sampler::Source {
     end_cpu();
   }
 
-  // A core that tells nothing still has a socket, which keeps its number.
+  // A core without a frequency still has a socket, which keeps its number.
   void add(int package, double hertz) {
     all_mean_.add(hertz);
     if (package == kNoSocket) return;
     const auto at =
         std::lower_bound(sockets_.begin(), sockets_.end(), package,
-                         [](const Socket& socket, int wanted) { return socket.package < wanted; });
+                         [](const Socket& socket, int number) { return socket.package < number; });
     if (at != sockets_.end() && at->package == package) return at->mean.add(hertz);
     sockets_.insert(at, {package, {}, kNoSeries})->mean.add(hertz);
     renumber_ = true;

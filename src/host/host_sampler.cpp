@@ -13,14 +13,14 @@ namespace {
 constexpr std::uint64_t kErrorsSlower = 10;
 constexpr std::uint64_t kErrorsSlowest = 10'000'000'000;
 
-// These read a file by core or by thread, and what they tell changes slowly.
+// These read a file per core or per thread, and their values change slowly.
 constexpr std::uint64_t kFrequencyNs = 10'000'000'000;
 constexpr std::uint64_t kPlacementNs = 10'000'000'000;
 
 void add_basic(sampler::Sampler& sampler, const Roots& roots, std::uint64_t interval_ns) {
   const auto processes = std::make_shared<Processes>(roots.own_procfs);
-  for (const auto make : {make_cpu, make_memory, make_network, make_pressure, make_numa}) {
-    sampler.add(make(roots), interval_ns);
+  for (const auto make_source : {make_cpu, make_memory, make_network, make_pressure, make_numa}) {
+    sampler.add(make_source(roots), interval_ns);
   }
   sampler.add(make_process(roots, processes), interval_ns);
   sampler.add(make_cgroup(roots), interval_ns);
@@ -31,18 +31,18 @@ void add_basic(sampler::Sampler& sampler, const Roots& roots, std::uint64_t inte
 }  // namespace
 
 sampler::Sampler make_host_sampler(const Roots& roots, const Intervals& intervals) {
-  sampler::Sampler made;
-  if (intervals.basic_ns != 0) add_basic(made, roots, intervals.basic_ns);
+  sampler::Sampler host;
+  if (intervals.basic_ns != 0) add_basic(host, roots, intervals.basic_ns);
   if (intervals.ib_ns != 0) {
-    made.add(make_infiniband(roots), intervals.ib_ns);
-    made.add(make_infiniband_errors(roots),
+    host.add(make_infiniband(roots), intervals.ib_ns);
+    host.add(make_infiniband_errors(roots),
              std::max(intervals.ib_ns, std::min(intervals.ib_ns * kErrorsSlower, kErrorsSlowest)));
   }
   if (intervals.io_ns != 0) {
-    made.add(make_disk(roots), intervals.io_ns);
-    made.add(make_nfs(roots), intervals.io_ns);
+    host.add(make_disk(roots), intervals.io_ns);
+    host.add(make_nfs(roots), intervals.io_ns);
   }
-  return made;
+  return host;
 }
 
 }  // namespace haiprof::host

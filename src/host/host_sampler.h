@@ -8,7 +8,7 @@
 
 namespace haiprof::host {
 
-// Of each recorder, which is what a user names a group of sources by. 0 leaves it out.
+// The interval of each recorder, as users call a group of sources. 0 leaves it out.
 struct Intervals {
   std::uint64_t basic_ns = 0;
   std::uint64_t ib_ns = 0;

@@ -44,7 +44,7 @@ struct Place {
 
 constexpr double kWord = 4.0;  // of the specification's counters of data
 
-// Where drivers keep a counter. Old ones have it in 32 bits in counters/ and in 64 bits in
+// The files of a counter. Old drivers have it in 32 bits in counters/ and in 64 bits in
 // counters_ext/, those without the specification's counters in hw_counters/ by other names.
 constexpr std::size_t kPlaces = 4;
 constexpr std::size_t kFirstOther = 2;
@@ -83,7 +83,7 @@ struct Counter {
   SeriesId series = kNoSeries;
   std::uint64_t last = 0;
   std::uint64_t wrapped = 0;  // what is to be added since the counter began again
-  bool told_full = false;
+  bool reported_full = false;
 };
 
 struct Link {
@@ -188,7 +188,7 @@ class Infiniband final : public sampler::Source {
         counter.last = 0;
         return;
       case Reading::full:
-        if (!std::exchange(counter.told_full, true)) {
+        if (!std::exchange(counter.reported_full, true)) {
           changes_.push_back(full_counter(port.where, counter.file.path(), kFull32));
         }
         return;
@@ -216,7 +216,7 @@ class Infiniband final : public sampler::Source {
 
   Status look(SeriesTable& table) {
     IbPorts listed = list_ports(sysfs_);
-    if (listed.left_out != 0 && !std::exchange(told_left_out_, true)) {
+    if (listed.left_out != 0 && !std::exchange(reported_left_out_, true)) {
       changes_.push_back({sampler::kSourceChange,
                           "source infiniband leaves out " + std::to_string(listed.left_out) +
                               " devices and ports: it reads no more than " +
@@ -224,18 +224,18 @@ class Infiniband final : public sampler::Source {
                           {}});
     }
     std::erase_if(ports_, [&](const Port& port) {
-      const bool gone =
+      const bool disappeared =
           std::none_of(listed.ports.begin(), listed.ports.end(),
                        [&](const IbPort& other) { return other.instance == port.where.instance; });
-      if (gone) drop(port, table);
-      return gone;
+      if (disappeared) drop(port, table);
+      return disappeared;
     });
     for (IbPort& where : listed.ports) {
-      const bool known = std::any_of(ports_.begin(), ports_.end(), [&](const Port& port) {
+      const bool is_known = std::any_of(ports_.begin(), ports_.end(), [&](const Port& port) {
         return port.where.instance == where.instance;
       });
-      if (known) continue;
-      if (looked_) tell(where, where.instance + " has appeared", {});
+      if (is_known) continue;
+      if (looked_) report(where, where.instance + " has appeared", {});
       ports_.emplace_back().where = std::move(where);
     }
     looked_ = looked_ || !ports_.empty();
@@ -254,35 +254,35 @@ class Infiniband final : public sampler::Source {
   }
 
   void drop(const Port& port, SeriesTable& table) {
-    tell(port.where, port.where.instance + " is gone", {});
+    report(port.where, port.where.instance + " is gone", {});
     for (const Counter& counter : port.counters) table.remove(counter.series);
     for (const SeriesId id : port.util) table.remove(id);
   }
 
-  // Looks for the file of a counter, unless the one that is known still gives numbers.
+  // Looks for the file of a counter, unless the known one still gives numbers.
   void find(Port& port, std::size_t metric, SeriesTable& table) {
     Counter& counter = port.counters[metric];
     std::uint64_t number = 0;
     if (read_counter(counter.file, buffer_, 0, number) == Reading::number) return;
-    Counter found;
+    Counter counter_found;
     std::uint64_t largest = 0;
     for (std::size_t i = 0; i < kPlaces && kWhere[metric][i].file != nullptr; ++i) {
-      if (i >= kFirstOther && found.file) break;
+      if (i >= kFirstOther && counter_found.file) break;
       File file(port.where.folder + kWhere[metric][i].file);
       if (read_counter(file, buffer_, 0, number) != Reading::number) continue;
       // Of two, the smaller one has run out of bits, or the firmware leaves it at 0.
-      if (found.file && number <= largest) continue;
+      if (counter_found.file && number <= largest) continue;
       largest = number;
-      found.file = std::move(file);
-      found.scale = kWhere[metric][i].scale;
+      counter_found.file = std::move(file);
+      counter_found.scale = kWhere[metric][i].scale;
     }
     table.remove(counter.series);
     if (metric <= kTx) table.remove(std::exchange(port.util[metric], kNoSeries));
-    if (found.file) {
-      found.series =
-          table.add(kNames[metric], port.where.instance, 0, found.scale, Emit::once_moved);
+    if (counter_found.file) {
+      counter_found.series =
+          table.add(kNames[metric], port.where.instance, 0, counter_found.scale, Emit::once_moved);
     }
-    counter = std::move(found);
+    counter = std::move(counter_found);
     if (metric <= kTx) add_util(port, metric, table);
   }
 
@@ -310,23 +310,23 @@ class Infiniband final : public sampler::Source {
   void compare(const IbPort& port, const Link& before, const Link& now) {
     const std::string link = "the link of " + port.instance;
     if (!before.state.empty() && !now.state.empty() && before.state != now.state) {
-      tell(port, link + " is " + now.state + ", it was " + before.state,
-           {{"state", now.state}, {"before", before.state}});
+      report(port, link + " is " + now.state + ", it was " + before.state,
+             {{"state", now.state}, {"before", before.state}});
     }
     if (before.bits_per_s != 0.0 && now.bits_per_s != 0.0 && before.rate != now.rate) {
-      tell(port, link + " runs at " + now.rate + ", it ran at " + before.rate,
-           {{"rate", now.rate}, {"before", before.rate}});
+      report(port, link + " runs at " + now.rate + ", it ran at " + before.rate,
+             {{"rate", now.rate}, {"before", before.rate}});
     }
     if (before.has_downed && now.has_downed && now.downed > before.downed) {
       const std::uint64_t times = now.downed - before.downed;
-      tell(port,
-           link + " went down " + std::to_string(times) + (times == 1 ? " time" : " times") +
-               " since it was last looked at",
-           {{"link_downed", static_cast<std::int64_t>(times)}});
+      report(port,
+             link + " went down " + std::to_string(times) + (times == 1 ? " time" : " times") +
+                 " since it was last looked at",
+             {{"link_downed", static_cast<std::int64_t>(times)}});
     }
   }
 
-  void tell(const IbPort& port, std::string text, sampler::Attributes attributes) {
+  void report(const IbPort& port, std::string text, sampler::Attributes attributes) {
     attributes.insert(attributes.begin(), {"instance", port.instance});
     changes_.push_back({kLinkChange, std::move(text), std::move(attributes)});
   }
@@ -337,7 +337,7 @@ class Infiniband final : public sampler::Source {
   std::vector<Change> changes_;
   std::uint64_t look_again_ns_ = 0;
   bool looked_ = false;
-  bool told_left_out_ = false;
+  bool reported_left_out_ = false;
 };
 
 }  // namespace

@@ -111,7 +111,7 @@ struct Counter {
   const Known* known;
   File file;
   SeriesId series;
-  bool told_full = false;
+  bool reported_full = false;
 };
 
 // A port, or a device that keeps counters of its own.
@@ -173,7 +173,7 @@ class InfinibandErrors final : public sampler::Source {
     const Reading reading = read_counter(counter.file, buffer_, counter.known->full, number);
     counter.file.close();
     if (reading == Reading::number) table.rate(counter.series, number);
-    if (reading == Reading::full && !std::exchange(counter.told_full, true)) {
+    if (reading == Reading::full && !std::exchange(counter.reported_full, true)) {
       changes_.push_back(full_counter(group.where, counter.file.path(), counter.known->full));
     }
   }

@@ -44,16 +44,16 @@ std::vector<std::string> names_in(const std::string& folder, std::error_code& er
 }  // namespace
 
 IbPorts list_ports(const std::string& sysfs) {
-  IbPorts found;
+  IbPorts listed;
   const std::string top = sysfs + "/class/infiniband";
   std::error_code error;
   std::vector<std::string> devices = names_in(top, error);
   if (error && devices.empty()) {
-    found.status = unreadable(top, error.value(), kLoadDriver);
-    return found;
+    listed.status = unreadable(top, error.value(), kLoadDriver);
+    return listed;
   }
   if (devices.size() > IbPorts::kMaxDevices) {
-    found.left_out = devices.size() - IbPorts::kMaxDevices;
+    listed.left_out = devices.size() - IbPorts::kMaxDevices;
     devices.resize(IbPorts::kMaxDevices);
   }
   for (const std::string& device : devices) {
@@ -61,30 +61,30 @@ IbPorts list_ports(const std::string& sysfs) {
     for (const std::string& port : names_in(folder + "/ports", error)) {
       std::uint64_t number = 0;
       if (!to_number(port, number)) continue;
-      if (found.ports.size() == IbPorts::kMaxPorts) {
-        ++found.left_out;
+      if (listed.ports.size() == IbPorts::kMaxPorts) {
+        ++listed.left_out;
       } else {
-        found.ports.push_back({device, folder, device + "/" + port, folder + "/ports/" + port});
+        listed.ports.push_back({device, folder, device + "/" + port, folder + "/ports/" + port});
       }
     }
   }
-  if (found.ports.empty()) {
-    found.status = {State::absent, top + " lists no port of any device", kLoadDriver};
+  if (listed.ports.empty()) {
+    listed.status = {State::absent, top + " lists no port of any device", kLoadDriver};
   }
-  return found;
+  return listed;
 }
 
 Status no_counters(const std::vector<IbPort>& ports, const char* file, Buffer& buffer) {
-  const auto shown = std::find_if(ports.begin(), ports.end(),
-                                  [](const IbPort& port) { return port.has_counters(); });
-  if (shown == ports.end()) {
+  const auto visible = std::find_if(ports.begin(), ports.end(),
+                                    [](const IbPort& port) { return port.has_counters(); });
+  if (visible == ports.end()) {
     return {State::absent,
             ports.front().instance +
                 " is listed without counters: this network namespace, a container's, is not the "
                 "one that the device belongs to",
             kUseHostNetwork};
   }
-  const std::string path = shown->folder + file;
+  const std::string path = visible->folder + file;
   const int error = File(path).read(buffer);
   if (error == EACCES || error == EPERM) {
     return unreadable(path, error, "sample as a user who may read it");
@@ -107,8 +107,8 @@ Reading read_counter(File& file, Buffer& buffer, std::uint64_t full, std::uint64
 sampler::Change full_counter(const IbPort& port, const std::string& path, std::uint64_t full) {
   const std::string name = path.substr(path.rfind('/') + 1);
   return {kLinkChange,
-          name + " of " + port.instance + " stands at its largest number, " + std::to_string(full) +
-              ", and counts no more until it is cleared (perfquery -R)",
+          name + " of " + port.instance + " has reached its maximum, " + std::to_string(full) +
+              ", and stops counting until it is cleared (perfquery -R)",
           {{"instance", port.instance}, {"counter", name}}};
 }
 

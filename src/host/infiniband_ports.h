@@ -34,16 +34,16 @@ struct IbPorts {
 
 IbPorts list_ports(const std::string& sysfs);
 
-// The answer for ports none of which shows what is looked for. file: of each port, under its
-// folder, what of it is told when it is there and holds no number.
+// The status when no port has the counter. file: of each port, below its folder; quoted when it is
+// there and does not contain a number.
 sampler::Status no_counters(const std::vector<IbPort>& ports, const char* file, Buffer& buffer);
 
 enum class Reading : std::uint8_t { number, none, full };
 
-// full: what the counter stands at when it has run out of bits, 0 for never.
+// full: the counter's value when it has run out of bits, 0 for never.
 Reading read_counter(File& file, Buffer& buffer, std::uint64_t full, std::uint64_t& number);
 
-// What is told of a counter that stands at its end.
+// The change to report for a counter that has run out of bits.
 sampler::Change full_counter(const IbPort& port, const std::string& path, std::uint64_t full);
 
 inline constexpr const char* kLinkChange = "link";

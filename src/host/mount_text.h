@@ -1,4 +1,4 @@
-// How /proc writes the names of mounts.
+// Decodes mount names as /proc writes them.
 #pragma once
 
 #include <cstddef>

@@ -19,10 +19,10 @@ class NameTable {
   // Null when the name is new.
   Entry* find(std::string_view name) {
     if (next_ < rows_.size() && rows_[next_].first == name) return &rows_[next_++].second;
-    const auto known = places_.find(std::string(name));
-    if (known == places_.end()) return nullptr;
-    next_ = known->second + 1;
-    return &rows_[known->second].second;
+    const auto place = places_.find(std::string(name));
+    if (place == places_.end()) return nullptr;
+    next_ = place->second + 1;
+    return &rows_[place->second].second;
   }
 
   // Null when the table is full: names that come and go must not fill the memory.

@@ -138,7 +138,7 @@ class Network final : public sampler::Source {
     }
   }
 
-  // 0 when there is none: the link is down, or the interface is virtual and what it tells made up.
+  // 0 when there is none: the link is down, or the interface is virtual and its speed invented.
   std::uint64_t speed_of(const std::string& name) {
     if (name.find('/') != std::string::npos) return 0;
     std::error_code error;
@@ -152,11 +152,11 @@ class Network final : public sampler::Source {
   }
 
   Interface* add(std::string_view name, SeriesTable& table) {
-    Interface made;
+    Interface added;
     for (std::size_t i = 0; i < kMetrics; ++i) {
-      made.series[i] = table.add(kNames[i], name, 0, 1.0, Emit::once_moved);
+      added.series[i] = table.add(kNames[i], name, 0, 1.0, Emit::once_moved);
     }
-    return interfaces_.add(name, made);
+    return interfaces_.add(name, added);
   }
 
   File file_;

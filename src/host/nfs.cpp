@@ -1,7 +1,7 @@
 // Traffic of each NFS mount, from /proc/self/mountstats.
 //
-// What applications asked for and what really passed the network are separate series: page cache
-// and read-ahead lie between them. A file system that is mounted at several places (containers bind
+// The applications' requests and the network traffic are separate series: page cache and
+// read-ahead lie between them. A file system that is mounted at several places (containers bind
 // it) keeps one set of counters and shows it at each; it is counted at the first.
 #include <algorithm>
 #include <cstdint>
@@ -46,7 +46,7 @@ constexpr std::string_view kNames[kMetrics] = {
     "io.nfs_retransmits.per_s",
 };
 
-// What the mean time of an operation stays under: an hour. A share is never above its scale.
+// A limit for the mean time of an operation: an hour. A share is never above its scale.
 constexpr std::uint64_t kLongestMs = 3'600'000;
 
 struct Operation {
@@ -141,7 +141,8 @@ class Nfs final : public sampler::Source {
  public:
   // With somebody else's procfs, its first process is the one that stands in the node's mounts.
   explicit Nfs(const Roots& roots)
-      : stats_(whose(roots) + "/mountstats"), info_(whose(roots) + "/mountinfo") {}
+      : stats_(process_folder(roots) + "/mountstats"),
+        info_(process_folder(roots) + "/mountinfo") {}
 
   std::string_view name() const noexcept override { return "nfs"; }
 
@@ -164,7 +165,7 @@ class Nfs final : public sampler::Source {
   }
 
  private:
-  static std::string whose(const Roots& roots) {
+  static std::string process_folder(const Roots& roots) {
     const std::string first = roots.procfs + "/1";
     Buffer buffer;
     const bool other = roots.procfs != "/proc" && File(first + "/mountstats").read(buffer) == 0;
@@ -186,7 +187,7 @@ class Nfs final : public sampler::Source {
     mounts_.rewind();
   }
 
-  // Of mounts on top of each other only the first is told: they have one name.
+  // Of mounts on top of each other only the first is reported: they have one name.
   bool first_in_pass(Mount& mount) const noexcept {
     return std::exchange(mount.pass, pass_) != pass_;
   }
@@ -195,7 +196,7 @@ class Nfs final : public sampler::Source {
     return mount.device == section.device && section.age >= mount.age;
   }
 
-  // Whether other file systems are mounted than in the reading before.
+  // Whether other file systems are mounted than at the previous reading.
   bool changed() {
     bool same = sections_.size() == known_;
     begin_pass();
@@ -244,9 +245,9 @@ class Nfs final : public sampler::Source {
   }
 
   Mount* add(const Section& section) {
-    Mount* made = mounts_.add(section.point, {});
-    full_ = made == nullptr;
-    return made;
+    Mount* mount = mounts_.add(section.point, {});
+    full_ = mount == nullptr;
+    return mount;
   }
 
   // Counters of another file system at the same place are no continuation.

@@ -18,21 +18,21 @@ constexpr std::uint64_t kMaxNodes = 1024;
 
 using Directory = std::unique_ptr<DIR, int (*)(DIR*)>;
 
-// NVIDIA's driver tells which node holds the memory of a GPU.
+// NVIDIA's driver says which nodes are the memory of a GPU.
 std::vector<std::uint64_t> gpu_nodes(const std::string& procfs, Buffer& buffer) {
-  std::vector<std::uint64_t> found;
+  std::vector<std::uint64_t> numbers;
   const std::string folder = procfs + "/driver/nvidia/gpus";
   const Directory directory(opendir(folder.c_str()), closedir);
-  if (directory == nullptr) return found;
+  if (directory == nullptr) return numbers;
   while (const dirent* entry = readdir(directory.get())) {
     if (entry->d_name[0] == '.') continue;
     File status(folder + "/" + entry->d_name + "/numa_status");
     std::uint64_t number = 0;
     if (status.read(buffer) == 0 && find_number(buffer.text(), "Node", number)) {
-      found.push_back(number);
+      numbers.push_back(number);
     }
   }
-  return found;
+  return numbers;
 }
 
 }  // namespace

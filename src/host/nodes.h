@@ -1,4 +1,4 @@
-// The NUMA nodes of the machine: their CPUs, and what their instances are called.
+// The NUMA nodes of the machine: their CPUs and instance names.
 //
 // Numbers may have gaps, and a node may lack CPUs (CXL and HBM memory), memory, or both. Memory of
 // a GPU that the kernel shows as a node (Grace Hopper, POWER9) is not the host's: such a node is
@@ -28,7 +28,7 @@ struct Node {
 
 std::string nodes_folder(const Roots& roots);
 
-// By number; those that are online. Empty: there is no such folder, or it shows none.
+// The online nodes, by number. Empty: the folder is missing or lists none.
 std::vector<Node> find_nodes(const Roots& roots, Buffer& buffer);
 
 // Null when the CPU belongs to none.

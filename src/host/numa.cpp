@@ -110,11 +110,11 @@ class Numa final : public sampler::Source {
     }
     nodes_.clear();
     if (online_.read(buffer_) == 0) online_text_ = buffer_.text();
-    for (const Node& found : find_nodes(roots_, buffer_)) {
+    for (const Node& listed : find_nodes(roots_, buffer_)) {
       NodeFiles node;
-      node.instance = found.instance;
-      node.meminfo = File(found.folder + "/meminfo");
-      node.numastat = File(found.folder + "/numastat");
+      node.instance = listed.instance;
+      node.meminfo = File(listed.folder + "/meminfo");
+      node.numastat = File(listed.folder + "/numastat");
       node.used = table.add(kUsed, node.instance, 0, 1024.0);
       node.free = table.add(kFree, node.instance, 0, 1024.0);
       for (std::size_t i = 0; i < kPageKinds; ++i) {

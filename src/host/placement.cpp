@@ -1,5 +1,5 @@
-// Where the threads of each watched process run: their CPU time by NUMA node, and the CPUs that the
-// process may use at all. What it makes of that is for the views.
+// Placement of the threads of each watched process: CPU time by NUMA node, and the CPUs that the
+// process may use at all. The views interpret that.
 #include <unistd.h>
 
 #include <algorithm>
@@ -66,8 +66,8 @@ class Placement final : public sampler::Source {
 
   void watch(pid_t pid, SeriesTable& table) override {
     unwatch(pid, table);
-    Watched& made = watched_.emplace_back(roots_.own_procfs, pid);
-    made.allowed_series = table.add(kAllowed, {}, pid);
+    Watched& added = watched_.emplace_back(roots_.own_procfs, pid);
+    added.allowed_series = table.add(kAllowed, {}, pid);
   }
 
   void unwatch(pid_t pid, SeriesTable& table) noexcept override {
@@ -125,10 +125,10 @@ class Placement final : public sampler::Source {
     if (!whole || !next_word(line, list)) return;
     table.gauge(watched.allowed_series, static_cast<double>(count));
     if (list == watched.allowed) return;
-    tell_allowed(watched, std::string(list));
+    report_allowed(watched, std::string(list));
   }
 
-  void tell_allowed(Watched& watched, std::string list) {
+  void report_allowed(Watched& watched, std::string list) {
     const bool first = watched.allowed.empty();
     std::string text = "process " + std::to_string(watched.pid) + " may " + (first ? "" : "now ") +
                        "run on CPUs " + list;

@@ -53,24 +53,26 @@ std::optional<unsigned> package_number(std::string_view name) {
 }
 
 EnergyZone make_zone(const std::string& folder, unsigned package, bool memory) {
-  EnergyZone made{File(folder + "/energy_uj"), 0, package, memory};
+  EnergyZone zone{File(folder + "/energy_uj"), 0, package, memory};
   const std::string range = first_line(folder + "/max_energy_range_uj");
-  if (!to_number(range, made.range_uj)) made.range_uj = 0;
-  return made;
+  if (!to_number(range, zone.range_uj)) zone.range_uj = 0;
+  return zone;
 }
 
 // Below the zone of a package, and beside it, under which the kernel shows them, too.
 std::vector<std::string> inner_zones(const std::string& folder, const std::string& zone) {
-  std::vector<std::string> found;
-  for (const std::string& name : entries(folder, zone + ":")) found.push_back(folder + "/" + name);
-  if (!found.empty()) return found;
+  std::vector<std::string> folders;
+  for (const std::string& name : entries(folder, zone + ":"))
+    folders.push_back(folder + "/" + name);
+  if (!folders.empty()) return folders;
   const std::string inside = folder + "/" + zone;
-  for (const std::string& name : entries(inside, zone + ":")) found.push_back(inside + "/" + name);
-  return found;
+  for (const std::string& name : entries(inside, zone + ":"))
+    folders.push_back(inside + "/" + name);
+  return folders;
 }
 
-// "CPU Power Socket 1": the number of the socket. What else NVIDIA Grace meters (module, Grace,
-// SysIO) overlaps with it.
+// "CPU Power Socket 1": the number of the socket. NVIDIA Grace's other meters (module, Grace,
+// SysIO) overlap with it.
 std::optional<unsigned> cpu_socket(std::string_view label) {
   constexpr std::string_view kCpu = "CPU Power Socket ";
   if (!label.starts_with(kCpu)) return {};
@@ -83,7 +85,7 @@ std::optional<unsigned> cpu_socket(std::string_view label) {
 }  // namespace
 
 EnergyZones find_energy_zones(const Roots& roots) {
-  EnergyZones found;
+  EnergyZones result;
   const std::string folder = roots.sysfs + "/class/powercap";
   std::vector<unsigned> packages;
   for (const std::string& zone : entries(folder, kZone)) {
@@ -91,45 +93,45 @@ EnergyZones find_energy_zones(const Roots& roots) {
     const std::optional<unsigned> package = package_number(first_line(path + "/name"));
     if (!package) continue;
     packages.push_back(*package);
-    found.zones.push_back(make_zone(path, *package, false));
+    result.zones.push_back(make_zone(path, *package, false));
     for (const std::string& inner : inner_zones(folder, zone)) {
       if (first_line(inner + "/name") == "dram") {
-        found.zones.push_back(make_zone(inner, *package, true));
+        result.zones.push_back(make_zone(inner, *package, true));
       }
     }
   }
-  if (found.zones.empty()) {
-    found.status = {State::absent, folder + " has no zone of a package",
-                    "as root run 'modprobe intel_rapl_msr'; a virtual machine hides them"};
-    return found;
+  if (result.zones.empty()) {
+    result.status = {State::absent, folder + " has no zone of a package",
+                     "as root run 'modprobe intel_rapl_msr'; a virtual machine hides them"};
+    return result;
   }
   std::sort(packages.begin(), packages.end());
   packages.erase(std::unique(packages.begin(), packages.end()), packages.end());
-  found.sockets = static_cast<unsigned>(packages.size());
+  result.sockets = static_cast<unsigned>(packages.size());
   Buffer buffer;
-  for (EnergyZone& zone : found.zones) {
+  for (EnergyZone& zone : result.zones) {
     zone.socket = static_cast<unsigned>(
         std::lower_bound(packages.begin(), packages.end(), zone.socket) - packages.begin());
     const int error = zone.file.read(buffer);
     std::uint64_t energy = 0;
     std::string_view text = buffer.text();
     if (error == 0 && next_number(text, energy)) continue;
-    found.status = error == 0 ? Status{State::absent, zone.file.path() + " holds no number", ""}
-                              : unreadable(zone.file.path(), error, "");
-    if (found.status.state == State::denied) {
-      found.status.reason += ", as since CVE-2020-8694 only root may read it";
-      found.status.mend =
+    result.status = error == 0 ? Status{State::absent, zone.file.path() + " holds no number", ""}
+                               : unreadable(zone.file.path(), error, "");
+    if (result.status.state == State::denied) {
+      result.status.reason += ", as since CVE-2020-8694 only root may read it";
+      result.status.fix =
           "run the recorder with CAP_PERFMON, for the counters of RAPL, or as root 'chmod a+r "
           "/sys/class/powercap/intel-rapl:*/energy_uj'";
     }
-    found.zones.clear();
-    return found;
+    result.zones.clear();
+    return result;
   }
-  return found;
+  return result;
 }
 
 PowerMeters find_power_meters(const Roots& roots) {
-  PowerMeters found;
+  PowerMeters meters;
   const std::string folder = roots.sysfs + "/class/hwmon";
   std::vector<std::pair<unsigned, File>> sockets;
   std::vector<std::string> unnamed;
@@ -150,30 +152,30 @@ PowerMeters find_power_meters(const Roots& roots) {
   }
   std::sort(sockets.begin(), sockets.end(),
             [](const auto& a, const auto& b) { return a.first < b.first; });
-  for (auto& [socket, file] : sockets) found.sockets.push_back(std::move(file));
+  for (auto& [socket, file] : sockets) meters.sockets.push_back(std::move(file));
 
   if (unnamed.empty()) {
-    found.status = {State::absent, folder + " has no power meter of the node",
-                    "as root run 'modprobe acpi_power_meter'; the firmware of many machines has "
-                    "none"};
-    return found;
+    meters.status = {State::absent, folder + " has no power meter of the node",
+                     "as root run 'modprobe acpi_power_meter'; the firmware of many machines has "
+                     "none"};
+    return meters;
   }
   if (unnamed.size() > 1) {
-    found.status = {State::absent,
-                    folder + " has " + std::to_string(unnamed.size()) +
-                        " power meters, and nothing tells what each one measures",
-                    ""};
-    return found;
+    meters.status = {State::absent,
+                     folder + " has " + std::to_string(unnamed.size()) +
+                         " power meters, and nothing says what each one measures",
+                     ""};
+    return meters;
   }
   File file(unnamed.front());
   Buffer buffer;
   const int error = file.read(buffer);
   if (error != 0) {
-    found.status = unreadable(file.path(), error, "run the recorder as root, or let it read this");
-    return found;
+    meters.status = unreadable(file.path(), error, "run the recorder as root, or let it read this");
+    return meters;
   }
-  found.node = std::move(file);
-  return found;
+  meters.node = std::move(file);
+  return meters;
 }
 
 std::optional<std::uint64_t> read_number(File& file, Buffer& buffer) {

@@ -1,5 +1,4 @@
-// Where the kernel keeps energy and power in files: the zones of powercap, and the power meters of
-// hwmon.
+// The kernel's files of energy and power: the zones of powercap and the power meters of hwmon.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +38,7 @@ struct PowerMeters {
 
 PowerMeters find_power_meters(const Roots& roots);
 
-// The only number of a file. Nothing when it cannot be read, or is none.
+// The only number of a file. Nothing when it cannot be read or is not a number.
 std::optional<std::uint64_t> read_number(File& file, Buffer& buffer);
 
 }  // namespace haiprof::host

@@ -15,23 +15,23 @@ using sampler::kNoSeries;
 using sampler::SeriesTable;
 using sampler::Status;
 
-Status find_pressure(File& file, Buffer& buffer, const char* mend) {
+Status find_pressure(File& file, Buffer& buffer, const char* fix) {
   const int error = file.read(buffer);
   if (error == 0) return {};
-  if (error != ENOENT && error != EOPNOTSUPP) return unreadable(file.path(), error, mend);
+  if (error != ENOENT && error != EOPNOTSUPP) return unreadable(file.path(), error, fix);
   return {sampler::State::absent,
           file.path() + " is not there: the kernel keeps no pressure figures",
           "boot with psi=1, on a kernel with CONFIG_PSI"};
 }
 
 PressureSeries add_pressure(SeriesTable& table, std::string_view prefix, pid_t target) {
-  PressureSeries made;
+  PressureSeries series;
   for (std::size_t i = 0; i < kPressureFiles; ++i) {
     const std::string name = std::string(prefix) + std::string(kPressureNames[i]);
-    made.some[i] = table.add(name + "_some.percent", {}, target, 100.0);
-    made.full[i] = i == 0 ? kNoSeries : table.add(name + "_full.percent", {}, target, 100.0);
+    series.some[i] = table.add(name + "_some.percent", {}, target, 100.0);
+    series.full[i] = i == 0 ? kNoSeries : table.add(name + "_full.percent", {}, target, 100.0);
   }
-  return made;
+  return series;
 }
 
 void remove_pressure(SeriesTable& table, const PressureSeries& series) noexcept {

@@ -23,8 +23,8 @@ struct PressureSeries {
   sampler::SeriesId full[kPressureFiles];  // of the CPU: none, its meaning differs by kernel
 };
 
-// Whether such a file is there: booted without PSI, the kernel may make it and refuse to read it.
-sampler::Status find_pressure(File& file, Buffer& buffer, const char* mend);
+// Whether such a file can be read: without PSI the kernel may create it and refuse to read it.
+sampler::Status find_pressure(File& file, Buffer& buffer, const char* fix);
 
 // prefix: "psi." or "cgroup.psi_".
 PressureSeries add_pressure(sampler::SeriesTable& table, std::string_view prefix, pid_t target);

@@ -1,4 +1,4 @@
-// What each watched process and everything below it uses, from /proc/<pid>.
+// Resource use of each watched process and everything below it, from /proc/<pid>.
 //
 // Never smaps_rollup or numa_maps: they walk every page and hold the lock that the job's own
 // allocations need.
@@ -74,19 +74,19 @@ class ProcessSource final : public sampler::Source {
 
   void watch(pid_t pid, SeriesTable& table) override {
     unwatch(pid, table);
-    Watched made{};
-    made.pid = pid;
-    made.was_alive = true;
+    Watched process{};
+    process.pid = pid;
+    process.was_alive = true;
     for (std::size_t k = 0; k < kTotals; ++k) {
-      made.totals[k] = table.add(kTotalNames[k], {}, pid, scale_of(k));
+      process.totals[k] = table.add(kTotalNames[k], {}, pid, scale_of(k));
     }
-    made.resident = table.add(kResident, {}, pid, static_cast<double>(page_));
-    made.threads = table.add(kThreads, {}, pid);
-    made.processes = table.add(kProcesses, {}, pid);
-    made.voluntary = table.add(kSwitches, "voluntary", pid);
-    made.involuntary = table.add(kSwitches, "involuntary", pid);
-    made.wait = table.add(kWait, {}, pid, kPercentOfSecond);
-    watched_.push_back(made);
+    process.resident = table.add(kResident, {}, pid, static_cast<double>(page_));
+    process.threads = table.add(kThreads, {}, pid);
+    process.processes = table.add(kProcesses, {}, pid);
+    process.voluntary = table.add(kSwitches, "voluntary", pid);
+    process.involuntary = table.add(kSwitches, "involuntary", pid);
+    process.wait = table.add(kWait, {}, pid, kPercentOfSecond);
+    watched_.push_back(process);
     processes_->watch(pid);
   }
 

@@ -197,15 +197,15 @@ void Processes::adopt() {
 
 void Processes::add(pid_t pid, pid_t parent, pid_t root, bool counts_from_zero) {
   const std::string folder = procfs_ + "/" + std::to_string(pid);
-  Process made;
-  made.pid = pid;
-  made.parent = parent;
-  made.root = root;
-  made.stat = File(folder + "/stat");
-  made.io = File(folder + "/io");
-  made.counts_from_zero = counts_from_zero;
+  Process process;
+  process.pid = pid;
+  process.parent = parent;
+  process.root = root;
+  process.stat = File(folder + "/stat");
+  process.io = File(folder + "/io");
+  process.counts_from_zero = counts_from_zero;
   places_[pid] = processes_.size();
-  processes_.push_back(std::move(made));
+  processes_.push_back(std::move(process));
 }
 
 // Parents first; and a process belongs to the nearest watched one above it.
@@ -360,17 +360,17 @@ void Processes::count() {
 }
 
 // Takes what was counted of a dead process off the growth of whoever waited for it.
-void Processes::take_over(const Process& gone) {
-  Process* above = find(gone.parent);
+void Processes::take_over(const Process& ended) {
+  Process* above = find(ended.parent);
   for (unsigned depth = 0; above != nullptr && above->gone && depth < kMaxDepth; ++depth) {
     above = find(above->parent);
   }
   if (above == nullptr || above->gone) return;
   Reading& grown = grown_[static_cast<std::size_t>(above - processes_.data())];
-  if (grown.reaped_minor_faults < gone.counted.minor_faults) return;  // nobody waited for it
-  grown.reaped_minor_faults -= gone.counted.minor_faults;
+  if (grown.reaped_minor_faults < ended.counted.minor_faults) return;  // nobody waited for it
+  grown.reaped_minor_faults -= ended.counted.minor_faults;
   for (std::size_t k = 0; k < kTotals; ++k) {
-    grown.totals[k] = growth(grown.totals[k], gone.counted.totals[k]);
+    grown.totals[k] = growth(grown.totals[k], ended.counted.totals[k]);
   }
 }
 

@@ -49,7 +49,7 @@ struct ProcessStat {
   std::uint64_t resident_pages = 0;
 };
 
-// False when the line is cut or is none.
+// False when the line is truncated or malformed.
 bool parse_process_stat(std::string_view text, ProcessStat& stat) noexcept;
 
 struct Tree {
@@ -98,9 +98,9 @@ class Processes {
     unsigned depth = 0;
     std::uint64_t start = 0;
     File stat, io, status, schedstat;
-    Reading counted;  // what the tree's totals hold of it
+    Reading counted;  // its share of the tree's totals
     Reading latest;
-    bool counts_from_zero = false;  // born under our eyes: all it ever did belongs to the tree
+    bool counts_from_zero = false;  // born since we watch: all it ever did belongs to the tree
     bool has_baseline = false;
     bool has_io = false;  // its io could be read the last time
     bool seen = false;    // its stat could be read at least once
@@ -129,7 +129,7 @@ class Processes {
   void read_io(Process& process);
   void read_root(Process& process);
   void count();
-  void take_over(const Process& gone);
+  void take_over(const Process& ended);
   void forget_gone() noexcept;
   Process* find(pid_t pid) noexcept;
   Listed* find_listed(pid_t pid) noexcept;

@@ -1,5 +1,5 @@
-// Takes the texts of /proc, /sys and cgroup files apart without allocating. Every function takes
-// what it read off the front of `text`; on false the text holds no more of what was asked for.
+// Parses the texts of /proc, /sys and cgroup files without allocating. Every function takes what it
+// read off the front of `text`; on false the text has no more of it.
 #pragma once
 
 #include <charconv>

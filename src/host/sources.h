@@ -29,7 +29,7 @@ std::unique_ptr<sampler::Source> make_nfs(const Roots& roots);
 std::unique_ptr<sampler::Source> make_numa(const Roots& roots);
 std::unique_ptr<sampler::Source> make_frequency(const Roots& roots);
 
-// The first brings the trees up to date; the second, which looks closer and less often, uses them.
+// The first updates the trees; the second, which looks closer and less often, uses them.
 class Processes;
 std::unique_ptr<sampler::Source> make_process(const Roots& roots,
                                               std::shared_ptr<Processes> processes);

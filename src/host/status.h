@@ -1,4 +1,4 @@
-// How a file that cannot be read becomes the answer of a source.
+// The status of a source when a file cannot be read.
 #pragma once
 
 #include <cerrno>
@@ -11,10 +11,10 @@ namespace haiprof::host {
 
 inline constexpr const char* kMountProcfs = "mount procfs where haiprof looks";
 
-inline sampler::Status unreadable(const std::string& path, int error, const std::string& mend) {
+inline sampler::Status unreadable(const std::string& path, int error, const std::string& fix) {
   const bool denied = error == EACCES || error == EPERM;
   return {denied ? sampler::State::denied : sampler::State::absent, path + ": " + error_text(error),
-          mend};
+          fix};
 }
 
 inline sampler::Status unparsable(const std::string& path, const std::string& lacks) {

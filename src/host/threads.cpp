@@ -22,12 +22,12 @@ bool parse_thread_stat(std::string_view text, Thread& thread) noexcept {
   std::uint64_t cpu = 0;
   for (int field = 3; field <= 39; ++field) {
     if (!next_word(rest, word)) return false;
-    std::uint64_t* wanted = nullptr;
-    if (field == 14) wanted = &utime;
-    if (field == 15) wanted = &stime;
-    if (field == 22) wanted = &thread.start;
-    if (field == 39) wanted = &cpu;
-    if (wanted != nullptr && !to_number(word, *wanted)) return false;
+    std::uint64_t* target = nullptr;
+    if (field == 14) target = &utime;
+    if (field == 15) target = &stime;
+    if (field == 22) target = &thread.start;
+    if (field == 39) target = &cpu;
+    if (target != nullptr && !to_number(word, *target)) return false;
   }
   if (cpu >= kMaxCpus) return false;
   thread.ticks = utime + stime;
@@ -60,16 +60,16 @@ void Threads::look(const std::vector<pid_t>& processes, Buffer& buffer) {
   std::sort(threads_.begin(), threads_.end(), by_tid);
 
   std::uint64_t newest = 0;
-  for (const Thread& known : before_) newest = std::max(newest, known.start);
-  auto known = before_.begin();
+  for (const Thread& before : before_) newest = std::max(newest, before.start);
+  auto before = before_.begin();
   for (Thread& thread : threads_) {
-    while (known != before_.end() && known->tid < thread.tid) ++known;
+    while (before != before_.end() && before->tid < thread.tid) ++before;
     const bool same =
-        known != before_.end() && known->tid == thread.tid && known->start == thread.start;
+        before != before_.end() && before->tid == thread.tid && before->start == thread.start;
     if (same) {
-      thread.grown = thread.ticks - std::min(thread.ticks, known->ticks);
+      thread.grown = thread.ticks - std::min(thread.ticks, before->ticks);
     } else if (!before_.empty() && thread.start > newest) {
-      thread.grown = thread.ticks;  // younger than all we knew: born since
+      thread.grown = thread.ticks;  // younger than all known ones: born since
     }
   }
 }

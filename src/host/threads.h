@@ -1,6 +1,6 @@
 // The threads of some processes: what CPU time each has used, and the CPU it was last seen on.
 //
-// Costs a file by thread, so it is for sources that look every few seconds.
+// Costs a file per thread, so it is for sources that look every few seconds.
 #pragma once
 
 #include <sys/types.h>
@@ -22,12 +22,12 @@ struct Thread {
   unsigned cpu = 0;
 };
 
-// False when the line of /proc/<pid>/task/<tid>/stat is cut or is none.
+// False when the line of /proc/<pid>/task/<tid>/stat is truncated or malformed.
 bool parse_thread_stat(std::string_view text, Thread& thread) noexcept;
 
 class Threads {
  public:
-  // What lies behind the first so many is not looked at.
+  // Threads beyond this number are ignored.
   static constexpr std::size_t kMost = 1024;
 
   explicit Threads(std::string procfs) : procfs_(std::move(procfs)) {}

@@ -28,13 +28,13 @@ std::uintptr_t address_of(const void* pointer) noexcept {
   return reinterpret_cast<std::uintptr_t>(pointer);
 }
 
-// What was a slot may be any memory of the object that is there now: a checker's gaps, too.
+// A former slot may be any memory of the object that is there now: a checker's gaps, too.
 [[gnu::no_sanitize_address]] void* load(void** slot) noexcept {
   return __atomic_load_n(slot, __ATOMIC_RELAXED);
 }
 
-// Whether memory may be written now. The kernel tells, which answers with an error where a write of
-// ours would be a fault: it is asked to add no bit to a word.
+// Whether memory may be written now. The kernel says: asked to add no bit to a word, it answers
+// with an error where our own write would fault.
 bool writable(void** slot) noexcept {
   const int before = errno;
   std::uint32_t nobody = 0;
@@ -67,9 +67,10 @@ bool lies_in(const dl_phdr_info& info, const void* pointer) noexcept {
 
 }  // namespace
 
-// What the loader says of one object, and the parts of it that lead to its slots.
+// One object as the loader describes it, and the parts of it that lead to its slots.
 struct Interposer::Image {
-  explicit Image(const dl_phdr_info& told) noexcept : info(told), base(told.dlpi_addr) {
+  explicit Image(const dl_phdr_info& object_info) noexcept
+      : info(object_info), base(object_info.dlpi_addr) {
     for (int i = 0; i < info.dlpi_phnum; ++i) {
       const ElfW(Phdr) & header = info.dlpi_phdr[i];
       if (header.p_type == PT_DYNAMIC) {
@@ -197,26 +198,26 @@ struct Interposer::Walk {
   bool afresh = false;  // something was unloaded: another may lie in its place
   bool complete = true;
   std::size_t at = 0;  // of the objects known before, which come in the same order
-  std::vector<Object> found;
+  std::vector<Object> objects;
 };
 
 void* Interposer::find(const char* name) noexcept {
   struct Search {
     const char* name;
-    void* found;
+    void* address;
   } search{name, nullptr};
   dl_iterate_phdr(
       [](dl_phdr_info* info, std::size_t, void* pointer) {
         Search& now = *static_cast<Search*>(pointer);
         try {
-          now.found = Image(*info).definition(now.name);
+          now.address = Image(*info).definition(now.name);
         } catch (...) {
           return 0;  // out of memory
         }
-        return now.found != nullptr ? 1 : 0;
+        return now.address != nullptr ? 1 : 0;
       },
       &search);
-  return search.found;
+  return search.address;
 }
 
 void Interposer::replace(std::vector<Replacement> functions) {
@@ -234,15 +235,15 @@ void Interposer::replace(std::vector<Replacement> functions) {
       this);
 }
 
-void Interposer::find_slots(const Image& image, const Object* known, Object& object) const {
+void Interposer::find_slots(const Image& image, const Object* previous, Object& object) const {
   if (image.symbols == nullptr || image.has(functions_[0].theirs) ||
       image.has(functions_[0].ours)) {
     return;
   }
   // Whoever gives out memory may be in the middle of that, with locks that we would wait for.
   if (image.definition("malloc") != nullptr) return;
-  // Of two copies in one process, the object may use the other one: of calls that were not made yet
-  // only the name by which it asks for the library tells.
+  // Of two copies in one process, the object may use the other one: for calls that were not made
+  // yet, only the name by which it asks for the library shows it.
   const bool asks = std::any_of(image.needed.begin(), image.needed.end(),
                                 [&](std::uintptr_t at) { return library_ == image.text(at); });
   const auto look = [&](const ElfW(Rela) & entry) {
@@ -255,9 +256,9 @@ void Interposer::find_slots(const Image& image, const Object* known, Object& obj
       if (name[0] != function.name[0] || std::strcmp(name, function.name) != 0) continue;
       void** const place = reinterpret_cast<void**>(image.base + entry.r_offset);
       void* before = load(place);
-      if (before == function.ours) before = before_ours(known, place, function);
+      if (before == function.ours) before = before_ours(previous, place, function);
       // A call that was not made yet goes through a stub of the object's own. Anything else is
-      // another copy of the library, or of somebody who had our idea before.
+      // another copy of the library, or of another tool that replaced it before us.
       if (before == function.theirs || (asks && type == kJumpSlot && image.has(before))) {
         object.slots.push_back(
             {place, before, function.theirs, function.ours, image.guards(place)});
@@ -270,10 +271,10 @@ void Interposer::find_slots(const Image& image, const Object* known, Object& obj
   for (std::size_t i = image.relative; i < image.others_count; ++i) look(image.others[i]);
 }
 
-void* Interposer::before_ours(const Object* known, void** place,
+void* Interposer::before_ours(const Object* previous, void** place,
                               const Replacement& function) noexcept {
-  if (known != nullptr) {
-    for (const Slot& slot : known->slots) {
+  if (previous != nullptr) {
+    for (const Slot& slot : previous->slots) {
       if (slot.place == place && slot.ours == function.ours) return slot.before;
     }
   }
@@ -282,25 +283,25 @@ void* Interposer::before_ours(const Object* known, void** place,
 
 void Interposer::visit(Walk& walk, const dl_phdr_info& info) {
   const char* const name = info.dlpi_name != nullptr ? info.dlpi_name : "";
-  const auto known = std::find_if(
+  const auto previous = std::find_if(
       objects_.begin() + static_cast<std::ptrdiff_t>(walk.at), objects_.end(),
       [&](const Object& object) { return object.base == info.dlpi_addr && object.name == name; });
-  const bool found = known != objects_.end();
-  if (found) walk.at = static_cast<std::size_t>(known - objects_.begin()) + 1;
+  const bool seen = previous != objects_.end();
+  if (seen) walk.at = static_cast<std::size_t>(previous - objects_.begin()) + 1;
   // One that has come to the place of another holds none of ours, and may not even be as large.
   const auto same = [&](const Object& object) {
     return std::all_of(object.slots.begin(), object.slots.end(), [&](const Slot& slot) {
       return lies_in(info, slot.place) && load(slot.place) == slot.ours;
     });
   };
-  if (found && !known->loading && (!walk.afresh || same(*known))) {
-    walk.found.push_back(std::move(*known));
+  if (seen && !previous->loading && (!walk.afresh || same(*previous))) {
+    walk.objects.push_back(std::move(*previous));
   } else {
     Object object{info.dlpi_addr, name, {}};
-    find_slots(Image(info), found ? &*known : nullptr, object);
-    walk.found.push_back(std::move(object));
+    find_slots(Image(info), seen ? &*previous : nullptr, object);
+    walk.objects.push_back(std::move(object));
   }
-  Object& object = walk.found.back();
+  Object& object = walk.objects.back();
   walk.count += fill(object);
   walk.complete &= !object.loading;
 }
@@ -351,7 +352,7 @@ std::size_t Interposer::apply() noexcept {
       },
       &walk);
   if (unchanged == 0) {
-    objects_.swap(walk.found);
+    objects_.swap(walk.objects);
     complete_ = walk.complete;
   }
   return walk.count;
@@ -375,11 +376,11 @@ bool Interposer::used(const void* theirs) noexcept {
 
 std::vector<std::string> Interposer::users(const void* theirs) {
   const std::lock_guard guard(mutex_);
-  std::vector<std::string> found;
+  std::vector<std::string> users;
   for (const Object& object : objects_) {
-    if (object.uses(theirs)) found.push_back(object.name);
+    if (object.uses(theirs)) users.push_back(object.name);
   }
-  return found;
+  return users;
 }
 
 void Interposer::restore() noexcept {

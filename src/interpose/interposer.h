@@ -21,10 +21,10 @@ struct Replacement {
 
 class Interposer {
  public:
-  // What to replace, all of one library that is loaded. The first call counts, until forget().
+  // The functions to replace, all of one loaded library. The first call counts, until forget().
   void replace(std::vector<Replacement> functions);
 
-  // Where the first of the loaded objects that define a function has it, or null.
+  // The function in the first of the loaded objects that define it, or null.
   static void* find(const char* name) noexcept;
 
   // Finds the slots of objects that were not loaded the last time, and puts ours into all of them
@@ -72,7 +72,8 @@ class Interposer {
 
   void visit(Walk& walk, const dl_phdr_info& info);
   void find_slots(const Image& image, const Object* before, Object& object) const;
-  static void* before_ours(const Object* known, void** place, const Replacement& function) noexcept;
+  static void* before_ours(const Object* previous, void** place,
+                           const Replacement& function) noexcept;
   static std::size_t fill(Object& object) noexcept;
 
   std::mutex mutex_;

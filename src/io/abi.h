@@ -1,5 +1,5 @@
-// What libaio, io_uring, liburing and 3FS's USRBIO promise of the memory that programs hand them:
-// stable layouts and numbers, so that none of their headers is needed to build.
+// The memory that programs pass to libaio, io_uring, liburing and 3FS's USRBIO: stable layouts and
+// numbers, so that none of their headers is needed to build.
 #pragma once
 
 #include <cstddef>
@@ -76,7 +76,7 @@ inline constexpr std::uint32_t kEnterByIndex = 1u << 4;  // IORING_ENTER_REGISTE
 inline constexpr std::int64_t kQueueOffset = 0;          // IORING_OFF_SQ_RING
 inline constexpr std::int64_t kEntriesOffset = 0x10000000;
 
-// What io_uring_setup() is given and answers (struct io_uring_params).
+// Input and output of io_uring_setup() (struct io_uring_params).
 struct RingParameters {
   std::uint32_t entries;
   std::uint32_t completions;
@@ -106,8 +106,8 @@ struct Ring {
     std::uint32_t* dropped;
     std::uint32_t* index;
     Entry* entries;
-    std::uint32_t told;   // how far the kernel was told
-    std::uint32_t taken;  // how far the program has filled entries
+    std::uint32_t submitted;  // how far the kernel was notified
+    std::uint32_t taken;      // how far the program has filled entries
     std::size_t bytes;
     void* memory;
     std::uint32_t reserved[4];

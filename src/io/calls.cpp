@@ -176,22 +176,22 @@ struct Libaio {
 
 // -- liburing -------------------------------------------------------------------------------------
 
-// What liburing is about to hand to the kernel, whose memory it is going to read itself.
+// The entries that liburing is about to submit; it is going to read the ring's memory itself.
 class Filled {
  public:
   explicit Filled(const abi::Ring& ring) noexcept : ring_(ring), end_(ring.queue.taken) {
     polled_ = (ring.flags & abi::kKernelPolls) != 0;
-    begin_ = polled_ ? ring.queue.told : head();
+    begin_ = polled_ ? ring.queue.submitted : head();
   }
 
   std::uint32_t count() const noexcept { return end_ - begin_; }
 
-  // How many of them have gone: the kernel that polls takes all it is told of.
-  std::uint32_t gone(int result) const noexcept {
+  // How many of them the kernel took: one that polls takes all it is notified of.
+  std::uint32_t taken(int result) const noexcept {
     if (polled_) return result >= 0 ? count() : 0;
     return result > 0 ? static_cast<std::uint32_t>(result) : 0;
   }
-  std::uint32_t gone() const noexcept { return polled_ ? count() : head() - begin_; }
+  std::uint32_t taken() const noexcept { return polled_ ? count() : head() - begin_; }
 
   Sizes sizes(std::uint32_t first, std::uint32_t last) const noexcept {
     Sizes sizes;
@@ -227,9 +227,9 @@ int submit_entries(abi::Ring* ring, const Call& call) noexcept {
   Sizes sizes = filled.sizes(0, count);
   const Inside now;
   const int result = call();
-  const std::uint32_t gone = by_result ? filled.gone(result) : filled.gone();
-  if (gone == 0) return result;
-  if (gone < count) sizes -= filled.sizes(gone, count);
+  const std::uint32_t taken = by_result ? filled.taken(result) : filled.taken();
+  if (taken == 0) return result;
+  if (taken < count) sizes -= filled.sizes(taken, count);
   count_io_uring(sizes);
   return result;
 }
@@ -264,7 +264,7 @@ struct Usrbio {
                           const void*);
   static inline Prepare prepare = nullptr;
 
-  // What is prepared may be taken at once: submitting is no more than a hint.
+  // Prepared requests may be taken at once: submitting is only a hint.
   static int our_prepare(const void* ring, const void* buffer, bool read, void* at, int fd,
                          std::size_t offset, std::uint64_t length, const void* user) noexcept {
     const int index = prepare(ring, buffer, read, at, fd, offset, length, user);
@@ -276,12 +276,12 @@ struct Usrbio {
 // -- the C library --------------------------------------------------------------------------------
 
 template <typename Call>
-long enter_ring(int fd, std::uint32_t wanted, const Call& call) noexcept {
+long enter_ring(int fd, std::uint32_t count, const Call& call) noexcept {
   const Queue queue(fd);
-  Sizes sizes = queue.sizes(0, wanted);
+  Sizes sizes = queue.sizes(0, count);
   const long taken = call();
   if (taken > 0) {
-    if (taken < long{wanted}) sizes -= queue.sizes(static_cast<std::uint32_t>(taken), wanted);
+    if (taken < long{count}) sizes -= queue.sizes(static_cast<std::uint32_t>(taken), count);
     count_io_uring(sizes);
   }
   return taken;
@@ -303,10 +303,10 @@ struct Kernel {
 
 template <typename Theirs, typename Ours>
 void add(std::vector<Replacement>& all, const char* name, Theirs& theirs, Ours ours) {
-  void* const found = Interposer::find(name);
-  if (found == nullptr) return;
-  theirs = reinterpret_cast<Theirs>(found);
-  all.push_back({name, found, reinterpret_cast<void*>(ours)});
+  void* const real = Interposer::find(name);
+  if (real == nullptr) return;
+  theirs = reinterpret_cast<Theirs>(real);
+  all.push_back({name, real, reinterpret_cast<void*>(ours)});
 }
 
 std::vector<Replacement> take_libaio() {
@@ -379,12 +379,12 @@ long haiprof_submitting_syscall(long number, long a, long b, long c, long d, lon
   if (number == abi::kSysRingSetup) {
     const long fd = call();
     if (fd >= 0) {
-      ring_made(static_cast<int>(fd), reinterpret_cast<const abi::RingParameters*>(b));
+      note_ring(static_cast<int>(fd), reinterpret_cast<const abi::RingParameters*>(b));
     }
     return fd;
   }
   const bool by_index = (static_cast<std::uint32_t>(d) & abi::kEnterByIndex) != 0;
-  const auto wanted = static_cast<std::uint32_t>(b);
-  if (wanted == 0 || by_index) return call();
-  return enter_ring(static_cast<int>(a), wanted, call);
+  const auto count = static_cast<std::uint32_t>(b);
+  if (count == 0 || by_index) return call();
+  return enter_ring(static_cast<int>(a), count, call);
 }

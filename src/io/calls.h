@@ -10,7 +10,7 @@ namespace haiprof::io {
 
 // The functions of one library: they are replaced together, once it is there.
 struct Library {
-  // The function that tells whether an object is this library.
+  // The function by which an object is recognized as this library.
   const char* mark;
   // Learns where the real ones are; returns what to replace.
   std::vector<interpose::Replacement> (*take)();

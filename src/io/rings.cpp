@@ -20,10 +20,10 @@ struct Known {
 };
 
 Known known[kRings];
-std::atomic<std::uint32_t> made{0};
+std::atomic<std::uint32_t> opened{0};
 
 Known* find(int fd) noexcept {
-  const std::size_t used = std::min<std::size_t>(made.load(std::memory_order_acquire), kRings);
+  const std::size_t used = std::min<std::size_t>(opened.load(std::memory_order_acquire), kRings);
   for (std::size_t i = 0; i < used; ++i) {
     if (known[i].fd.load(std::memory_order_acquire) == fd) return &known[i];
   }
@@ -38,20 +38,20 @@ std::uint32_t word_at(std::uintptr_t address) noexcept {
 
 }  // namespace
 
-void ring_made(int fd, const abi::RingParameters* parameters) noexcept {
-  abi::RingParameters told;
+void note_ring(int fd, const abi::RingParameters* parameters) noexcept {
+  abi::RingParameters setup;
   const auto from = reinterpret_cast<std::uintptr_t>(parameters);
-  if (gather(&told, sizeof told, &from, 1) != 1) return;
+  if (gather(&setup, sizeof setup, &from, 1) != 1) return;
   Known* ring = find(fd);  // an earlier one with that number is closed
-  if (ring == nullptr) ring = &known[made.fetch_add(1, std::memory_order_acq_rel) % kRings];
+  if (ring == nullptr) ring = &known[opened.fetch_add(1, std::memory_order_acq_rel) % kRings];
   ring->fd.store(-1, std::memory_order_release);
-  const bool own = (told.flags & abi::kOwnMemory) != 0;
-  ring->flags.store(told.flags, std::memory_order_relaxed);
-  ring->count.store(told.entries, std::memory_order_relaxed);
-  ring->head.store(told.queue.head, std::memory_order_relaxed);
-  ring->index.store(told.queue.index, std::memory_order_relaxed);
-  ring->queue.store(own ? told.completion.memory : 0, std::memory_order_relaxed);
-  ring->entries.store(own ? told.queue.memory : 0, std::memory_order_relaxed);
+  const bool own = (setup.flags & abi::kOwnMemory) != 0;
+  ring->flags.store(setup.flags, std::memory_order_relaxed);
+  ring->count.store(setup.entries, std::memory_order_relaxed);
+  ring->head.store(setup.queue.head, std::memory_order_relaxed);
+  ring->index.store(setup.queue.index, std::memory_order_relaxed);
+  ring->queue.store(own ? setup.completion.memory : 0, std::memory_order_relaxed);
+  ring->entries.store(own ? setup.queue.memory : 0, std::memory_order_relaxed);
   ring->fd.store(fd, std::memory_order_release);
 }
 
@@ -80,22 +80,22 @@ Sizes Queue::sizes(std::uint32_t first, std::uint32_t last) const noexcept {
   Sizes sizes;
   last = std::min(last, count_);
   for (std::uint32_t at = first; at < last; at += kMost) {
-    const std::size_t wanted = std::min<std::uint32_t>(kMost, last - at);
+    const std::size_t count = std::min<std::uint32_t>(kMost, last - at);
     std::uint32_t order[kMost];
     std::uintptr_t places[kMost];
     abi::Entry entries[kMost];
-    std::size_t got = wanted;
-    for (std::uint32_t i = 0; i < wanted; ++i) order[i] = (head_ + at + i) & (count_ - 1);
+    std::size_t got = count;
+    for (std::uint32_t i = 0; i < count; ++i) order[i] = (head_ + at + i) & (count_ - 1);
     if (index_ != 0) {
-      for (std::size_t i = 0; i < wanted; ++i) places[i] = index_ + order[i] * sizeof *order;
-      got = gather(order, sizeof *order, places, wanted);
+      for (std::size_t i = 0; i < count; ++i) places[i] = index_ + order[i] * sizeof *order;
+      got = gather(order, sizeof *order, places, count);
     }
     for (std::size_t i = 0; i < got; ++i) {
       places[i] = entries_ + (std::uintptr_t{order[i] & (count_ - 1)} << shift_) * sizeof *entries;
     }
     got = gather(entries, sizeof *entries, places, got);
     for (std::size_t i = 0; i < got; ++i) add(sizes, entries[i]);
-    if (got < wanted) break;
+    if (got < count) break;
   }
   return sizes;
 }

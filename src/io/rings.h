@@ -1,5 +1,5 @@
-// Rings of io_uring that a program sets up and maps by itself, without liburing: where their queues
-// lie, as the calls that made them said. No lock: a program makes a ring before it uses it.
+// Rings of io_uring that a program sets up and maps itself, without liburing: where their queues
+// lie, as the calls that created them said. No lock: a program creates a ring before it uses it.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace haiprof::io {
 
-// io_uring_setup() has made a ring.
-void ring_made(int fd, const abi::RingParameters* parameters) noexcept;
+// io_uring_setup() has created a ring.
+void note_ring(int fd, const abi::RingParameters* parameters) noexcept;
 
 // mmap() has mapped something of a file that may be a ring.
 void ring_mapped(int fd, std::int64_t offset, void* memory) noexcept;
@@ -20,7 +20,7 @@ class Queue {
  public:
   explicit Queue(int fd) noexcept;
 
-  // Of entries [first, last) counted from where the kernel was when this was made, as far as they
+  // Of entries [first, last) counted from where the kernel was at construction, as far as they
   // can be read. Nothing for a ring that is not known or that the kernel polls.
   Sizes sizes(std::uint32_t first, std::uint32_t last) const noexcept;
 

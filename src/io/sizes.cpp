@@ -19,10 +19,10 @@ std::uint64_t bytes_of(std::uint64_t address, std::uint64_t count) noexcept {
   iovec buffers[kMost];
   for (std::uint64_t at = 0; at < count; at += kMost) {
     std::uintptr_t from[kMost];
-    const std::size_t wanted = std::min<std::uint64_t>(kMost, count - at);
-    for (std::size_t i = 0; i < wanted; ++i) from[i] = address + (at + i) * sizeof(iovec);
-    const std::size_t got = gather(buffers, sizeof(iovec), from, wanted);
-    if (got < wanted) return 0;  // the request fails as a whole
+    const std::size_t batch = std::min<std::uint64_t>(kMost, count - at);
+    for (std::size_t i = 0; i < batch; ++i) from[i] = address + (at + i) * sizeof(iovec);
+    const std::size_t got = gather(buffers, sizeof(iovec), from, batch);
+    if (got < batch) return 0;  // the request fails as a whole
     for (std::size_t i = 0; i < got; ++i) sum += buffers[i].iov_len;
   }
   return sum;
@@ -69,10 +69,10 @@ std::size_t gather(void* to, std::size_t item_bytes, const std::uintptr_t* from,
 }
 
 bool can_read_memory() noexcept {
-  const std::uint64_t known = 0x4B4E4F574E;
+  const std::uint64_t original = 0x4B4E4F574E;
   std::uint64_t copy = 0;
-  const auto from = reinterpret_cast<std::uintptr_t>(&known);
-  return gather(&copy, sizeof copy, &from, 1) == 1 && copy == known;
+  const auto from = reinterpret_cast<std::uintptr_t>(&original);
+  return gather(&copy, sizeof copy, &from, 1) == 1 && copy == original;
 }
 
 Sizes sizes_of(const abi::Request* const* list, std::uint64_t first, std::uint64_t last) noexcept {
@@ -82,13 +82,13 @@ Sizes sizes_of(const abi::Request* const* list, std::uint64_t first, std::uint64
     std::uintptr_t requests[kMost];
     abi::Request copies[kMost];
     const std::uintptr_t from = reinterpret_cast<std::uintptr_t>(list) + at * sizeof *list;
-    const std::size_t wanted = std::min<std::uint64_t>(kMost, last - at);
+    const std::size_t batch = std::min<std::uint64_t>(kMost, last - at);
     std::uintptr_t places[kMost];
-    for (std::size_t i = 0; i < wanted; ++i) places[i] = from + i * sizeof *list;
-    const std::size_t listed = gather(requests, sizeof *requests, places, wanted);
+    for (std::size_t i = 0; i < batch; ++i) places[i] = from + i * sizeof *list;
+    const std::size_t listed = gather(requests, sizeof *requests, places, batch);
     const std::size_t got = gather(copies, sizeof *copies, requests, listed);
     for (std::size_t i = 0; i < got; ++i) add(sizes, copies[i]);
-    if (got < wanted) break;
+    if (got < batch) break;
   }
   return sizes;
 }

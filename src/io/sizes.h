@@ -1,4 +1,4 @@
-// How many bytes requests ask for. Their memory is read through the kernel wherever the call itself
+// The bytes that requests ask for. Their memory is read through the kernel wherever the call itself
 // would answer a bad pointer with EFAULT: it does the same here.
 #pragma once
 

@@ -26,8 +26,8 @@ Hook& hook() noexcept {
   return only;
 }
 
-// Held while the slots are looked for. Never waited for in a lookup: an allocator may look
-// something up while it is asked for memory by us.
+// Locked while the slots are looked for. A lookup never waits for it: an allocator may look
+// something up while we ask it for memory.
 std::atomic_flag busy = ATOMIC_FLAG_INIT;
 
 class Busy {

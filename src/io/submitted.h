@@ -17,8 +17,8 @@ std::string count_submitted() noexcept;
 // Puts everything back. Idempotent.
 void leave_submitted() noexcept;
 
-// Looks for libraries that were loaded since. It does so by itself when a function of one is looked
-// up (dlsym). A fraction of a microsecond when there are none.
+// Looks for libraries that were loaded since. Happens automatically when a function of one is
+// looked up (dlsym). A fraction of a microsecond when there are none.
 void look_again() noexcept;
 
 }  // namespace haiprof::io

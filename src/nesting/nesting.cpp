@@ -115,15 +115,15 @@ void order(std::span<const std::uint32_t> thread, std::span<const std::int64_t> 
   }
 }
 
-void nearest(std::span<const std::int32_t> parent, std::span<const bool> wanted,
+void nearest(std::span<const std::int32_t> parent, std::span<const bool> selected,
              std::span<std::int32_t> nearest) {
   for (std::size_t row = 0; row < parent.size(); ++row) {
     const std::int32_t above = parent[row];
-    const bool known = above >= 0 && static_cast<std::size_t>(above) < row;
-    if (wanted[row]) {
+    const bool has_parent = above >= 0 && static_cast<std::size_t>(above) < row;
+    if (selected[row]) {
       nearest[row] = static_cast<std::int32_t>(row);
     } else {
-      nearest[row] = known ? nearest[static_cast<std::size_t>(above)] : kNone;
+      nearest[row] = has_parent ? nearest[static_cast<std::size_t>(above)] : kNone;
     }
   }
 }

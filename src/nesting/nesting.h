@@ -1,4 +1,4 @@
-// Which span runs inside which, and how long each was the innermost one, in one pass with a stack.
+// Finds the parent of each span, and its time as the innermost span, in one pass with a stack.
 #pragma once
 
 #include <cstddef>
@@ -35,9 +35,9 @@ void order(std::span<const std::uint32_t> thread, std::span<const std::int64_t> 
            std::span<const std::int64_t> end, std::span<const std::uint8_t> rank,
            std::span<std::int32_t> rows);
 
-// nearest[i]: i itself where it is wanted, else the nearest span around it that is, or kNone. A
-// parent stands before its span; one that does not is none.
-void nearest(std::span<const std::int32_t> parent, std::span<const bool> wanted,
+// nearest[i]: i itself where it is selected, else the nearest span around it that is, or kNone. A
+// parent stands before its span; one that does not is ignored.
+void nearest(std::span<const std::int32_t> parent, std::span<const bool> selected,
              std::span<std::int32_t> nearest);
 
 struct Piece {
@@ -60,8 +60,8 @@ std::vector<Piece> innermost(const Spans& spans, std::span<const bool> chosen,
                              const Windows& windows);
 
 // Gives each instant of the windows to the piece, of those that have it, whose row began last, of
-// several the greatest row. What is made comes in the order of time, and ends where its window
-// does. `begun` is of each row.
+// several the greatest row. The result is in the order of time, and ends where its window does.
+// `begun` has one entry per row.
 std::vector<Piece> share_out(std::vector<Piece> pieces, std::span<const std::int64_t> begun,
                              const Windows& windows);
 

@@ -93,7 +93,7 @@ Answers Fields::take() {
       if (is_lost(value.result)) answers.lost = value.result;
       nvlink_refused |= value.field == kNvlinkTx && is_final(value.result);
     }
-    // How many links there are is asked once.
+    // The number of links is asked once.
     if (slot == kNvlinkCountSlot || is_final(value.result)) continue;
     values_[kept] = value;
     slots_[kept++] = slot;

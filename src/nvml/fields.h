@@ -1,4 +1,4 @@
-// What is asked of one GPU in the one call for fields, and the sums of what came.
+// The fields that one call asks of a GPU, and the sums of the answers.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 
 namespace haiprof::nvml {
 
-// What one field, or the sum of several, stands for.
+// The meaning of one field, or of the sum of several.
 enum Slot : std::size_t {
   kEnergySlot,
   kPowerNowSlot,
@@ -51,12 +51,12 @@ class Fields {
 
   Result call(const Nvml& nvml, Device device);
 
-  // Of the last call. What never will be there is not asked for again.
+  // Of the last call. Fields that will never be there are not asked for again.
   Answers take();
 
   const std::vector<FieldValue>& values() const noexcept { return values_; }
 
-  // How many calls in a row were answered with all that is asked now among them.
+  // How many calls in a row answered all that is asked now.
   unsigned answered() const noexcept { return answered_; }
 
  private:

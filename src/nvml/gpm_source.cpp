@@ -67,7 +67,7 @@ class GpmSource final : public sampler::Source {
     return status.ok() ? follow(table) : status;
   }
 
-  // The other source tells the GPUs that both share.
+  // The other source tracks the GPUs that both share.
   bool use(std::string_view) override { return true; }
   void unuse(std::string_view, SeriesTable& table) noexcept override { forget_gone(table); }
 
@@ -75,7 +75,7 @@ class GpmSource final : public sampler::Source {
   bool waits() const noexcept override { return true; }
 
   Status read(SeriesTable& table) override {
-    if (!gpus_->wanted()) return {};
+    if (!gpus_->any_requested()) return {};
     Status status = gpus_->open(false);
     if (!status.ok()) return status;
     status = follow(table);
@@ -123,7 +123,7 @@ class GpmSource final : public sampler::Source {
     std::array<bool, kMetrics> gone{};
     std::uint64_t sample_ns = 0;
     Result lost = kSuccess;
-    bool told = false;
+    bool reported = false;
 
     bool usable() const noexcept { return status.ok() && lost == kSuccess; }
   };
@@ -132,9 +132,9 @@ class GpmSource final : public sampler::Source {
   Status follow(SeriesTable& table) {
     forget_gone(table);
     for (const std::shared_ptr<Gpu>& gpu : gpus_->gpus()) {
-      const bool known =
+      const bool is_known =
           std::any_of(read_.begin(), read_.end(), [&](const auto& one) { return one->gpu == gpu; });
-      if (!known) begin(gpu);
+      if (!is_known) begin(gpu);
     }
     const auto usable = [](const auto& one) { return one->usable(); };
     if (read_.empty() || std::any_of(read_.begin(), read_.end(), usable)) return {};
@@ -142,13 +142,13 @@ class GpmSource final : public sampler::Source {
   }
 
   void begin(const std::shared_ptr<Gpu>& gpu) {
-    auto made = std::make_unique<Read>();
-    made->nvml = gpus_->nvml();
-    made->gpu = gpu;
-    made->series.fill(kNoSeries);
-    made->status = prepare(*made);
-    if (!made->status.ok()) give_up(*made);
-    read_.push_back(std::move(made));
+    auto read = std::make_unique<Read>();
+    read->nvml = gpus_->nvml();
+    read->gpu = gpu;
+    read->series.fill(kNoSeries);
+    read->status = prepare(*read);
+    if (!read->status.ok()) give_up(*read);
+    read_.push_back(std::move(read));
   }
 
   static Status prepare(Read& one) {
@@ -173,7 +173,7 @@ class GpmSource final : public sampler::Source {
       return {State::absent,
               what + (old ? " is older than Hopper, with which activity counters (GPM) came"
                           : " has no activity counters (GPM) with this driver"),
-              old ? "gpu.util.percent is there; kernel records tell what runs"
+              old ? "gpu.util.percent is there; kernel records show what runs"
                   : "see whether a newer driver has them for it"};
     }
     for (GpmSample& sample : one.samples) {
@@ -185,10 +185,10 @@ class GpmSource final : public sampler::Source {
     return {};
   }
 
-  // The fields of NVML tell what passed PCIe and NVLink, then.
+  // The fields of NVML then provide the traffic of PCIe and NVLink.
   static void give_up(const Read& one) {
-    for (Teller* teller : {&one.gpu->pcie, &one.gpu->nvlink}) {
-      if (*teller == Teller::undecided) *teller = Teller::fields;
+    for (Provider* provider : {&one.gpu->pcie, &one.gpu->nvlink}) {
+      if (*provider == Provider::undecided) *provider = Provider::fields;
     }
   }
 
@@ -241,10 +241,10 @@ class GpmSource final : public sampler::Source {
     request.count = 0;
     request.first = one.samples[0];
     request.second = one.samples[1];
-    std::array<std::size_t, kMetrics> asked;
+    std::array<std::size_t, kMetrics> requested;
     for (std::size_t metric = 0; metric < kMetrics; ++metric) {
       if (one.gone[metric]) continue;
-      asked[request.count] = metric;
+      requested[request.count] = metric;
       request.metrics[request.count++] = {kNames[metric].id, kNotSupported, 0.0,
                                           nullptr,           nullptr,       nullptr};
     }
@@ -252,27 +252,29 @@ class GpmSource final : public sampler::Source {
     const Result result = one.nvml->gpm_metrics(&request);
     const std::uint64_t took_ns = ring::clock_ns(CLOCK_MONOTONIC) - before;
     if (result != kSuccess) return refuse(one, result);
-    for (std::size_t i = 0; i < request.count; ++i) put(one, asked[i], request.metrics[i], table);
+    for (std::size_t i = 0; i < request.count; ++i)
+      put(one, requested[i], request.metrics[i], table);
     give_up(one);  // of what nobody has claimed now
-    if (!std::exchange(one.told, true)) tell_latencies(one, took_ns);
+    if (!std::exchange(one.reported, true)) report_latencies(one, took_ns);
   }
 
   static void put(Read& one, std::size_t metric, const GpmMetric& value, SeriesTable& table) {
     const Named& named = kNames[metric];
-    Teller* const teller = named.group == Group::pcie     ? &one.gpu->pcie
-                           : named.group == Group::nvlink ? &one.gpu->nvlink
-                                                          : nullptr;
-    if (teller != nullptr && value.result == kSuccess && *teller == Teller::undecided) {
-      *teller = Teller::counters;
+    Provider* const provider = named.group == Group::pcie     ? &one.gpu->pcie
+                               : named.group == Group::nvlink ? &one.gpu->nvlink
+                                                              : nullptr;
+    if (provider != nullptr && value.result == kSuccess && *provider == Provider::undecided) {
+      *provider = Provider::counters;
     }
-    one.gone[metric] = is_final(value.result) || (teller != nullptr && *teller == Teller::fields);
+    one.gone[metric] =
+        is_final(value.result) || (provider != nullptr && *provider == Provider::fields);
     if (value.result != kSuccess || one.gone[metric]) return;
     SeriesId& id = one.series[metric];
     if (id == kNoSeries) id = table.add(named.name, one.gpu->instance, 0, named.scale);
     table.gauge(id, value.value);
   }
 
-  void tell_latencies(const Read& one, std::uint64_t metrics_ns) {
+  void report_latencies(const Read& one, std::uint64_t metrics_ns) {
     char text[112];
     std::snprintf(text, sizeof text, "reading the activity counters of %s took NVML %.0f us",
                   one.gpu->instance.c_str(),

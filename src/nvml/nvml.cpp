@@ -30,47 +30,47 @@ bool find(void* library, const char* name, const char* older, Function& function
   return find(library, name, function) || find(library, older, function);
 }
 
-void find_optional(void* library, Nvml& made) noexcept {
-  find(library, "nvmlShutdown", made.shutdown);
-  find(library, "nvmlErrorString", made.error_string);
-  find(library, "nvmlSystemGetDriverVersion", made.driver_version);
-  find(library, "nvmlDeviceGetCount_v2", made.device_count);
-  find(library, "nvmlDeviceGetHandleByIndex_v2", made.device_by_index);
-  find(library, "nvmlDeviceGetName", made.device_name);
-  find(library, "nvmlDeviceGetUUID", made.device_uuid);
-  find(library, "nvmlDeviceGetCudaComputeCapability", made.compute_capability);
-  find(library, "nvmlDeviceGetPciInfo_v3", made.pci_info);
-  find(library, "nvmlDeviceGetEnforcedPowerLimit", made.power_limit);
+void find_optional(void* library, Nvml& nvml) noexcept {
+  find(library, "nvmlShutdown", nvml.shutdown);
+  find(library, "nvmlErrorString", nvml.error_string);
+  find(library, "nvmlSystemGetDriverVersion", nvml.driver_version);
+  find(library, "nvmlDeviceGetCount_v2", nvml.device_count);
+  find(library, "nvmlDeviceGetHandleByIndex_v2", nvml.device_by_index);
+  find(library, "nvmlDeviceGetName", nvml.device_name);
+  find(library, "nvmlDeviceGetUUID", nvml.device_uuid);
+  find(library, "nvmlDeviceGetCudaComputeCapability", nvml.compute_capability);
+  find(library, "nvmlDeviceGetPciInfo_v3", nvml.pci_info);
+  find(library, "nvmlDeviceGetEnforcedPowerLimit", nvml.power_limit);
 
-  find(library, "nvmlDeviceIsMigDeviceHandle", made.is_mig);
-  find(library, "nvmlDeviceGetMaxMigDeviceCount", made.most_migs);
-  find(library, "nvmlDeviceGetMigDeviceHandleByIndex", made.mig_by_index);
-  find(library, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle", made.parent_of);
-  find(library, "nvmlDeviceGetGpuInstanceId", made.gpu_instance_of);
+  find(library, "nvmlDeviceIsMigDeviceHandle", nvml.is_mig);
+  find(library, "nvmlDeviceGetMaxMigDeviceCount", nvml.most_migs);
+  find(library, "nvmlDeviceGetMigDeviceHandleByIndex", nvml.mig_by_index);
+  find(library, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle", nvml.parent_of);
+  find(library, "nvmlDeviceGetGpuInstanceId", nvml.gpu_instance_of);
 
-  find(library, "nvmlDeviceGetFieldValues", made.field_values);
-  find(library, "nvmlDeviceGetUtilizationRates", made.utilization);
-  find(library, "nvmlDeviceGetMemoryInfo", made.memory);
-  find(library, "nvmlDeviceGetMemoryInfo_v2", made.memory2);
-  find(library, "nvmlDeviceGetTemperature", made.temperature);
-  find(library, "nvmlDeviceGetTemperatureV", made.temperature1);
-  find(library, "nvmlDeviceGetClockInfo", made.clock);
-  find(library, "nvmlDeviceGetPowerUsage", made.power);
+  find(library, "nvmlDeviceGetFieldValues", nvml.field_values);
+  find(library, "nvmlDeviceGetUtilizationRates", nvml.utilization);
+  find(library, "nvmlDeviceGetMemoryInfo", nvml.memory);
+  find(library, "nvmlDeviceGetMemoryInfo_v2", nvml.memory2);
+  find(library, "nvmlDeviceGetTemperature", nvml.temperature);
+  find(library, "nvmlDeviceGetTemperatureV", nvml.temperature1);
+  find(library, "nvmlDeviceGetClockInfo", nvml.clock);
+  find(library, "nvmlDeviceGetPowerUsage", nvml.power);
   find(library, "nvmlDeviceGetCurrentClocksEventReasons",
-       "nvmlDeviceGetCurrentClocksThrottleReasons", made.clock_reasons);
+       "nvmlDeviceGetCurrentClocksThrottleReasons", nvml.clock_reasons);
 
-  find(library, "nvmlEventSetCreate", made.event_set_create);
-  find(library, "nvmlEventSetFree", made.event_set_free);
-  find(library, "nvmlDeviceRegisterEvents", made.register_events);
+  find(library, "nvmlEventSetCreate", nvml.event_set_create);
+  find(library, "nvmlEventSetFree", nvml.event_set_free);
+  find(library, "nvmlDeviceRegisterEvents", nvml.register_events);
   // The first version of it gives a shorter struct.
-  find(library, "nvmlEventSetWait_v2", made.event_set_wait);
+  find(library, "nvmlEventSetWait_v2", nvml.event_set_wait);
 
-  find(library, "nvmlGpmQueryDeviceSupport", made.gpm_support);
-  find(library, "nvmlGpmSampleAlloc", made.gpm_alloc);
-  find(library, "nvmlGpmSampleFree", made.gpm_free);
-  find(library, "nvmlGpmSampleGet", made.gpm_sample);
-  find(library, "nvmlGpmMigSampleGet", made.gpm_mig_sample);
-  find(library, "nvmlGpmMetricsGet", made.gpm_metrics);
+  find(library, "nvmlGpmQueryDeviceSupport", nvml.gpm_support);
+  find(library, "nvmlGpmSampleAlloc", nvml.gpm_alloc);
+  find(library, "nvmlGpmSampleFree", nvml.gpm_free);
+  find(library, "nvmlGpmSampleGet", nvml.gpm_sample);
+  find(library, "nvmlGpmMigSampleGet", nvml.gpm_mig_sample);
+  find(library, "nvmlGpmMetricsGet", nvml.gpm_metrics);
 }
 
 // By the driver's version, because a field that is asked for by another release's number answers
@@ -92,7 +92,7 @@ Status not_loaded() {
     return {State::absent, "no NVIDIA driver: " + why,
             std::string("install the driver; ") + kContainer};
   }
-  return {State::absent, "the driver's library is broken: " + why, "install the driver anew"};
+  return {State::absent, "the driver's library is broken: " + why, "reinstall the driver"};
 }
 
 }  // namespace
@@ -138,36 +138,36 @@ Status Nvml::status_of(Result result, const std::string& what) const {
   }
 }
 
-Status load(std::shared_ptr<const Nvml>& found) {
+Status load(std::shared_ptr<const Nvml>& loaded) {
   const std::uint64_t before = ring::clock_ns(CLOCK_MONOTONIC);
   void* const library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return not_loaded();
-  const auto made = std::make_shared<Nvml>();
-  const bool whole = find(library, "nvmlInit_v2", made->init) &&
-                     find(library, "nvmlDeviceGetHandleByUUID", made->device_by_uuid) &&
-                     find(library, "nvmlDeviceGetIndex", made->device_index);
-  find_optional(library, *made);
+  const auto nvml = std::make_shared<Nvml>();
+  const bool whole = find(library, "nvmlInit_v2", nvml->init) &&
+                     find(library, "nvmlDeviceGetHandleByUUID", nvml->device_by_uuid) &&
+                     find(library, "nvmlDeviceGetIndex", nvml->device_index);
+  find_optional(library, *nvml);
   Dl_info info{};
-  made->path = kLibrary;
-  if (made->init != nullptr && dladdr(reinterpret_cast<void*>(made->init), &info) != 0 &&
+  nvml->path = kLibrary;
+  if (nvml->init != nullptr && dladdr(reinterpret_cast<void*>(nvml->init), &info) != 0 &&
       info.dli_fname != nullptr) {
-    made->path = info.dli_fname;
+    nvml->path = info.dli_fname;
   }
   if (!whole) {
-    return {State::absent, made->path + " is no NVML that haiprof can use, or far too old",
+    return {State::absent, nvml->path + " is not an NVML that haiprof can use, or far too old",
             "install a newer driver"};
   }
-  const Result result = made->init();
-  if (result != kSuccess) return made->status_of(result, "NVML does not start");
-  made->initialised = true;
-  made->init_ns = ring::clock_ns(CLOCK_MONOTONIC) - before;
+  const Result result = nvml->init();
+  if (result != kSuccess) return nvml->status_of(result, "NVML does not start");
+  nvml->initialised = true;
+  nvml->init_ns = ring::clock_ns(CLOCK_MONOTONIC) - before;
   char version[kNameBytes] = {};
-  if (made->driver_version != nullptr &&
-      made->driver_version(version, sizeof version) == kSuccess) {
-    made->driver = version;
-    made->thermal_field = thermal_field_of(made->driver);
+  if (nvml->driver_version != nullptr &&
+      nvml->driver_version(version, sizeof version) == kSuccess) {
+    nvml->driver = version;
+    nvml->thermal_field = thermal_field_of(nvml->driver);
   }
-  found = made;
+  loaded = nvml;
   return {};
 }
 

@@ -69,24 +69,24 @@ struct Nvml {
   }
 
   std::string path;                 // of the file that it is
-  std::string driver;               // its version; empty = not told
+  std::string driver;               // its version; empty = unknown
   std::uint32_t thermal_field = 0;  // the first field of throttling by heat; 0 = it has none
   std::uint64_t init_ns = 0;
   bool initialised = false;
 
   std::string text_of(Result result) const;
 
-  // What an error means for the user. what: whatever could not be done, as the subject.
+  // Explains an error to the user. what: what could not be done, as the subject.
   sampler::Status status_of(Result result, const std::string& what) const;
 };
 
 // Loads and initialises it, which takes about 100 ms.
-sampler::Status load(std::shared_ptr<const Nvml>& found);
+sampler::Status load(std::shared_ptr<const Nvml>& loaded);
 
 // The uuid of every GPU of this machine, MIG devices in place of a GPU that is divided into them.
 sampler::Status list_gpus(std::vector<std::string>& uuids);
 
-// An answer that will be the same each time: whoever got it need not ask again.
+// An answer that will not change: there is no need to ask again.
 constexpr bool is_final(Result result) noexcept {
   switch (result) {
     case kInvalidArgument:

@@ -1,4 +1,4 @@
-// What NVML tells of each GPU, in a handful of cheap calls a reading.
+// Metrics of each GPU from NVML, in a handful of cheap calls per reading.
 //
 // Most of it is one call for all fields. The calls that look at the processes of a GPU, at its fans
 // or at PCIe for 20 ms are never made: NVML holds the driver's lock meanwhile, and the job's own
@@ -110,7 +110,7 @@ class NvmlSource final : public sampler::Source {
   Status open(SeriesTable&) override { return gpus_->open(true); }
 
   bool use(std::string_view uuid) override {
-    xids_.take(gpus_->gpus(), changes_);  // what came before is none of the new user's
+    xids_.take(gpus_->gpus(), changes_);  // earlier ones are not the new user's
     gpus_->use(uuid);
     return true;
   }
@@ -119,10 +119,10 @@ class NvmlSource final : public sampler::Source {
     try {
       xids_.take(gpus_->gpus(), changes_);  // among them may be what ended the user
     } catch (const std::exception&) {
-      // There is no memory to tell them; the GPU is to be let go all the same.
+      // There is no memory to report them; the GPU is to be let go all the same.
     }
     gpus_->unuse(uuid);
-    if (!gpus_->wanted()) xids_.stop();
+    if (!gpus_->any_requested()) xids_.stop();
     forget_gone(table);
   }
 
@@ -130,7 +130,7 @@ class NvmlSource final : public sampler::Source {
   bool waits() const noexcept override { return true; }
 
   Status read(SeriesTable& table) override {
-    if (!gpus_->wanted()) return {};  // the last that used one has gone; another may come
+    if (!gpus_->any_requested()) return {};  // the last user has ended; another may come
     Status status = gpus_->open(false);
     if (status.ok()) {
       for (const std::shared_ptr<Gpu>& gpu : gpus_->gpus()) {
@@ -177,12 +177,12 @@ class NvmlSource final : public sampler::Source {
     std::array<std::uint64_t, kCalls> took_ns{};
     Result lost = kSuccess;
     unsigned readings = 0;
-    bool told = false;         // the latencies
+    bool reported = false;     // the latencies
     std::uint64_t energy = 0;  // the counter at the last reading; 0 = before the first
     std::uint64_t used = 0;    // since the first
     Throttle throttle;
     std::array<std::uint64_t, 2> errors{};  // corrected, uncorrected
-    std::array<bool, 2> knows_errors{};     // of each, once it was told
+    std::array<bool, 2> knows_errors{};     // of each, once it was read
 
     Read(const std::shared_ptr<Gpu>& one, const Nvml& nvml) : gpu(one), fields(nvml) {
       series.fill(kNoSeries);
@@ -198,21 +198,21 @@ class NvmlSource final : public sampler::Source {
   }
 
   void begin(const std::shared_ptr<Gpu>& gpu) {
-    auto made = std::make_unique<Read>(gpu, nvml());
-    made->gone[kFieldsCall] = nvml().field_values == nullptr;
-    made->gone[kUtilizationCall] = nvml().utilization == nullptr;
-    made->gone[kMemoryCall] = nvml().memory == nullptr && nvml().memory2 == nullptr;
-    made->gone[kTemperatureCall] = nvml().temperature == nullptr && nvml().temperature1 == nullptr;
-    made->gone[kSmClockCall] = made->gone[kMemoryClockCall] = nvml().clock == nullptr;
-    made->gone[kReasonsCall] = nvml().clock_reasons == nullptr;
-    made->gone[kPowerCall] = nvml().power == nullptr;
+    auto read = std::make_unique<Read>(gpu, nvml());
+    read->gone[kFieldsCall] = nvml().field_values == nullptr;
+    read->gone[kUtilizationCall] = nvml().utilization == nullptr;
+    read->gone[kMemoryCall] = nvml().memory == nullptr && nvml().memory2 == nullptr;
+    read->gone[kTemperatureCall] = nvml().temperature == nullptr && nvml().temperature1 == nullptr;
+    read->gone[kSmClockCall] = read->gone[kMemoryClockCall] = nvml().clock == nullptr;
+    read->gone[kReasonsCall] = nvml().clock_reasons == nullptr;
+    read->gone[kPowerCall] = nvml().power == nullptr;
     if (gpu->mig) {
       // The rest is the whole GPU's, which others use as well.
-      made->gone.fill(true);
-      made->gone[kMemoryCall] = false;
+      read->gone.fill(true);
+      read->gone[kMemoryCall] = false;
     }
     xids_.listen(gpus_->nvml(), *gpu);
-    read_.push_back(std::move(made));
+    read_.push_back(std::move(read));
   }
 
   void forget_gone(SeriesTable& table) noexcept {
@@ -282,13 +282,13 @@ class NvmlSource final : public sampler::Source {
       }
     }
     ++one.readings;
-    if (!one.told && one.lost == kSuccess && is_settled(one)) tell_latencies(one);
+    if (!one.reported && one.lost == kSuccess && is_settled(one)) report_latencies(one);
   }
 
   // The first call for anything wakes parts of the driver; the second is what it costs.
   static bool is_settled(const Read& one) noexcept {
     const Gpu& gpu = *one.gpu;
-    if (gpu.pcie == Teller::undecided || gpu.nvlink == Teller::undecided) return false;
+    if (gpu.pcie == Provider::undecided || gpu.nvlink == Provider::undecided) return false;
     return one.gone[kFieldsCall] ? one.readings >= 2 : one.fields.answered() >= 2;
   }
 
@@ -308,14 +308,14 @@ class NvmlSource final : public sampler::Source {
 
   Result temperature(Device device, std::int32_t& celsius) const {
     if (nvml().temperature1 != nullptr) {
-      Temperature told{version_of<Temperature>(1), kSensorGpu, 0};
-      const Result result = nvml().temperature1(device, &told);
-      celsius = told.celsius;
+      Temperature reading{version_of<Temperature>(1), kSensorGpu, 0};
+      const Result result = nvml().temperature1(device, &reading);
+      celsius = reading.celsius;
       if (!is_final(result) || nvml().temperature == nullptr) return result;
     }
-    std::uint32_t told = 0;
-    const Result result = nvml().temperature(device, kSensorGpu, &told);
-    celsius = static_cast<std::int32_t>(told);
+    std::uint32_t degrees = 0;
+    const Result result = nvml().temperature(device, kSensorGpu, &degrees);
+    celsius = static_cast<std::int32_t>(degrees);
     return result;
   }
 
@@ -323,9 +323,9 @@ class NvmlSource final : public sampler::Source {
 
   void read_fields(Read& one, SeriesTable& table) {
     if (one.gone[kFieldsCall]) return read_power(one, {}, table);
-    // What passed PCIe and NVLink once it is clear that nobody else tells.
-    if (one.gpu->pcie == Teller::fields) one.fields.ask_pcie();
-    if (one.gpu->nvlink == Teller::fields) one.fields.ask_nvlink();
+    // The traffic of PCIe and NVLink once it is clear that no other source has it.
+    if (one.gpu->pcie == Provider::fields) one.fields.ask_pcie();
+    if (one.gpu->nvlink == Provider::fields) one.fields.ask_nvlink();
     Answers answers;
     if (ask(one, kFieldsCall, [&] { return one.fields.call(nvml(), one.gpu->handle); })) {
       answers = one.fields.take();
@@ -386,7 +386,7 @@ class NvmlSource final : public sampler::Source {
     }
   }
 
-  // -- what is told as events ---------------------------------------------------------------------
+  // -- events -------------------------------------------------------------------------------------
 
   void look_at_errors(Read& one, const Answers& answers, SeriesTable& table) {
     constexpr struct {
@@ -415,15 +415,15 @@ class NvmlSource final : public sampler::Source {
     }
   }
 
-  void tell_latencies(Read& one) {
-    one.told = true;
-    sampler::Attributes told{{"instance", one.gpu->instance}};
+  void report_latencies(Read& one) {
+    one.reported = true;
+    sampler::Attributes attributes{{"instance", one.gpu->instance}};
     std::uint64_t total = 0;
     for (std::size_t call = 0; call < kCalls; ++call) {
       if (one.took_ns[call] == 0) continue;
       total += one.took_ns[call];
-      told.emplace_back(std::string(kCallNames[call]) + "_us",
-                        static_cast<double>(one.took_ns[call]) / 1e3);
+      attributes.emplace_back(std::string(kCallNames[call]) + "_us",
+                              static_cast<double>(one.took_ns[call]) / 1e3);
     }
     if (!one.gone[kFieldsCall]) {
       for (const FieldValue& value : one.fields.values()) {
@@ -431,13 +431,13 @@ class NvmlSource final : public sampler::Source {
         if (value.field == kNvlink5Tx || value.field == kNvlink5Rx) {
           name += "_" + std::to_string(value.scope);
         }
-        told.emplace_back(name + "_us", std::int64_t{value.latency_us});
+        attributes.emplace_back(name + "_us", std::int64_t{value.latency_us});
       }
     }
     char text[96];
     std::snprintf(text, sizeof text, "reading %s took NVML %.0f us", one.gpu->instance.c_str(),
                   static_cast<double>(total) * 1e-3);
-    changes_.push_back({sampler::kSourceChange, text, std::move(told)});
+    changes_.push_back({sampler::kSourceChange, text, std::move(attributes)});
   }
 
   std::shared_ptr<SampledGpus> gpus_;

@@ -13,10 +13,10 @@ using sampler::State;
 using sampler::Status;
 
 std::string text(DeviceText function, Device device) {
-  char found[kNameBytes] = {};
-  if (function == nullptr || function(device, found, sizeof found) != kSuccess) return {};
-  found[sizeof found - 1] = '\0';
-  return found;
+  char buffer[kNameBytes] = {};
+  if (function == nullptr || function(device, buffer, sizeof buffer) != kSuccess) return {};
+  buffer[sizeof buffer - 1] = '\0';
+  return buffer;
 }
 
 std::int64_t memory_of(const Nvml& nvml, Device device) {
@@ -60,13 +60,14 @@ void add_constants(const Nvml& nvml, Gpu& gpu, std::uint32_t index, std::uint32_
 }  // namespace
 
 void SampledGpus::use(std::string_view uuid) {
-  const bool known = std::any_of(wanted_.begin(), wanted_.end(),
-                                 [&](const Wanted& wanted) { return wanted.uuid == uuid; });
-  if (!known) wanted_.push_back({std::string(uuid), {}});
+  const bool is_known =
+      std::any_of(requested_.begin(), requested_.end(),
+                  [&](const Requested& requested) { return requested.uuid == uuid; });
+  if (!is_known) requested_.push_back({std::string(uuid), {}});
 }
 
 void SampledGpus::unuse(std::string_view uuid) noexcept {
-  std::erase_if(wanted_, [&](const Wanted& wanted) { return wanted.uuid == uuid; });
+  std::erase_if(requested_, [&](const Requested& requested) { return requested.uuid == uuid; });
   std::erase_if(open_, [&](const std::shared_ptr<Gpu>& gpu) { return gpu->uuid == uuid; });
 }
 
@@ -76,7 +77,7 @@ bool SampledGpus::is_open(std::string_view uuid) const noexcept {
 }
 
 Status SampledGpus::open(bool again) {
-  if (wanted_.empty()) {
+  if (requested_.empty()) {
     return {State::absent, "no process of this run has used a GPU yet",
             "start a job that uses one"};
   }
@@ -89,63 +90,63 @@ Status SampledGpus::open(bool again) {
                          {"library", nvml_->path},
                          {"init_us", static_cast<std::int64_t>(nvml_->init_ns / 1000)}}});
   }
-  for (Wanted& wanted : wanted_) {
-    if (is_open(wanted.uuid) || wanted.lost || (wanted.tried && !again)) continue;
-    const bool first = !wanted.tried;
-    wanted.tried = true;
-    wanted.status = open_one(wanted.uuid);
-    if (!wanted.status.ok() && first) {
+  for (Requested& requested : requested_) {
+    if (is_open(requested.uuid) || requested.lost || (requested.tried && !again)) continue;
+    const bool first = !requested.tried;
+    requested.tried = true;
+    requested.status = open_one(requested.uuid);
+    if (!requested.status.ok() && first) {
       changes_.push_back({sampler::kSourceChange,
-                          wanted.uuid + " is not sampled: " + wanted.status.reason,
-                          {{"uuid", wanted.uuid}}});
+                          requested.uuid + " is not sampled: " + requested.status.reason,
+                          {{"uuid", requested.uuid}}});
     }
   }
-  return open_.empty() ? wanted_.front().status : Status{};
+  return open_.empty() ? requested_.front().status : Status{};
 }
 
 Status SampledGpus::open_one(const std::string& uuid) {
   const Nvml& nvml = *nvml_;
-  const auto made = std::make_shared<Gpu>();
-  made->uuid = uuid;
-  Result result = nvml.device_by_uuid(uuid.c_str(), &made->handle);
+  const auto gpu = std::make_shared<Gpu>();
+  gpu->uuid = uuid;
+  Result result = nvml.device_by_uuid(uuid.c_str(), &gpu->handle);
   if (result != kSuccess) return nvml.status_of(result, uuid);
-  made->parent = made->handle;
+  gpu->parent = gpu->handle;
   std::uint32_t mig = 0;
-  made->mig = nvml.is_mig != nullptr && nvml.is_mig(made->handle, &mig) == kSuccess && mig != 0;
+  gpu->mig = nvml.is_mig != nullptr && nvml.is_mig(gpu->handle, &mig) == kSuccess && mig != 0;
   std::uint32_t mig_index = 0;
-  if (made->mig) {
+  if (gpu->mig) {
     if (nvml.parent_of == nullptr) return nvml.status_of(kFunctionNotFound, uuid);
-    result = nvml.parent_of(made->handle, &made->parent);
-    if (result == kSuccess) result = nvml.device_index(made->handle, &mig_index);
+    result = nvml.parent_of(gpu->handle, &gpu->parent);
+    if (result == kSuccess) result = nvml.device_index(gpu->handle, &mig_index);
     if (result != kSuccess) return nvml.status_of(result, uuid);
     if (nvml.gpu_instance_of != nullptr &&
-        nvml.gpu_instance_of(made->handle, &made->gpu_instance) != kSuccess) {
-      made->gpu_instance = kNoInstance;
+        nvml.gpu_instance_of(gpu->handle, &gpu->gpu_instance) != kSuccess) {
+      gpu->gpu_instance = kNoInstance;
     }
   }
   std::uint32_t index = 0;
-  result = nvml.device_index(made->parent, &index);
+  result = nvml.device_index(gpu->parent, &index);
   if (result != kSuccess) return nvml.status_of(result, uuid);
-  made->instance = "gpu" + std::to_string(index);
-  if (made->mig) made->instance += "/mig" + std::to_string(mig_index);
-  made->name = text(nvml.device_name, made->handle);
-  add_constants(nvml, *made, index, mig_index);
-  open_.push_back(made);
+  gpu->instance = "gpu" + std::to_string(index);
+  if (gpu->mig) gpu->instance += "/mig" + std::to_string(mig_index);
+  gpu->name = text(nvml.device_name, gpu->handle);
+  add_constants(nvml, *gpu, index, mig_index);
+  open_.push_back(gpu);
   return {};
 }
 
 void SampledGpus::lose(const std::shared_ptr<Gpu>& gpu, Result result) {
-  if (std::erase(open_, gpu) == 0) return;  // the other source has told
+  if (std::erase(open_, gpu) == 0) return;  // the other source has reported it
   const Status status = nvml_->status_of(result, gpu->instance);
   changes_.push_back({"gpu_lost",
                       gpu->instance + " (" + gpu->name + ") " +
                           (result == kGpuIsLost ? "has fallen off the bus" : "needs a reset") +
                           "; it is not sampled any more",
                       {{"instance", gpu->instance}, {"uuid", gpu->uuid}}});
-  for (Wanted& wanted : wanted_) {
-    if (wanted.uuid != gpu->uuid) continue;
-    wanted.status = status;
-    wanted.lost = true;
+  for (Requested& requested : requested_) {
+    if (requested.uuid != gpu->uuid) continue;
+    requested.status = status;
+    requested.lost = true;
   }
 }
 
@@ -156,10 +157,10 @@ void SampledGpus::take_changes(std::vector<sampler::Change>& changes) {
 
 std::vector<std::unique_ptr<sampler::Source>> make_sources() {
   const auto gpus = std::make_shared<SampledGpus>();
-  std::vector<std::unique_ptr<sampler::Source>> made;
-  made.push_back(make_nvml(gpus));
-  made.push_back(make_gpm(gpus));
-  return made;
+  std::vector<std::unique_ptr<sampler::Source>> sources;
+  sources.push_back(make_nvml(gpus));
+  sources.push_back(make_gpm(gpus));
+  return sources;
 }
 
 }  // namespace haiprof::nvml

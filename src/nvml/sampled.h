@@ -12,11 +12,11 @@
 
 namespace haiprof::nvml {
 
-// Who tells what passed PCIe or NVLink: one metric has one source, the counters (GPM) where they
-// do.
-enum class Teller : std::uint8_t { undecided, fields, counters };
+// The provider of PCIe and NVLink traffic: one metric has one source, the counters (GPM) if they
+// have it.
+enum class Provider : std::uint8_t { undecided, fields, counters };
 
-// A GPU, or a part of one that MIG made.
+// A GPU, or a MIG device.
 struct Gpu {
   std::string uuid;
   std::string instance;  // gpu0, gpu0/mig1
@@ -26,8 +26,8 @@ struct Gpu {
   std::uint32_t gpu_instance = kNoInstance;
   bool mig = false;
   sampler::Attributes constants;
-  Teller pcie = Teller::undecided;
-  Teller nvlink = Teller::undecided;
+  Provider pcie = Provider::undecided;
+  Provider nvlink = Provider::undecided;
 };
 
 class SampledGpus {
@@ -36,20 +36,20 @@ class SampledGpus {
   void unuse(std::string_view uuid) noexcept;
 
   // Loads NVML once a GPU is used, and opens what was not tried yet; with `again` what failed, too.
-  // Not ok: there is nothing to read, and why.
+  // Not ok: says why there is nothing to read.
   sampler::Status open(bool again);
 
-  // Takes out a GPU that answers no more.
+  // Removes a GPU that no longer answers.
   void lose(const std::shared_ptr<Gpu>& gpu, Result result);
 
   const std::vector<std::shared_ptr<Gpu>>& gpus() const noexcept { return open_; }
   const std::shared_ptr<const Nvml>& nvml() const noexcept { return nvml_; }
-  bool wanted() const noexcept { return !wanted_.empty(); }
+  bool any_requested() const noexcept { return !requested_.empty(); }
 
   void take_changes(std::vector<sampler::Change>& changes);
 
  private:
-  struct Wanted {
+  struct Requested {
     std::string uuid;
     sampler::Status status;
     bool tried = false;
@@ -60,7 +60,7 @@ class SampledGpus {
   bool is_open(std::string_view uuid) const noexcept;
 
   std::shared_ptr<const Nvml> nvml_;
-  std::vector<Wanted> wanted_;
+  std::vector<Requested> requested_;
   std::vector<std::shared_ptr<Gpu>> open_;
   std::vector<sampler::Change> changes_;
 };

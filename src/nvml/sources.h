@@ -1,6 +1,5 @@
-// The sources of GPU metrics: what NVML tells of each GPU, and the activity counters (GPM) that
-// came with Hopper. They read the GPUs that Sampler::use names by uuid, and load NVML with the
-// first.
+// The sources of GPU metrics: NVML's of each GPU, and the activity counters (GPM) that came with
+// Hopper. They read the GPUs that Sampler::use names by uuid, and load NVML with the first.
 #pragma once
 
 #include <memory>

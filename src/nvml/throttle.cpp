@@ -12,8 +12,8 @@ struct Reason {
   const char* word;
   const char* text;
 };
-// A power cap by software is how a GPU at work is, and application clocks are somebody's wish. The
-// general reason of the hardware comes last: it says nothing beside the particular ones.
+// A power cap by software is normal for a busy GPU, and application clocks are set on purpose. The
+// hardware's general reason comes last: it adds nothing to the particular ones.
 constexpr Reason kReasons[] = {
     {kReasonSwThermal, "thermal", "it or its memory is as hot as it may be"},
     {kReasonHwThermal, "hw_thermal", "it is too hot: clocks are halved or worse"},
@@ -22,18 +22,18 @@ constexpr Reason kReasons[] = {
     {kReasonHwSlowdown, "hw_slowdown", "the hardware protects itself"},
 };
 constexpr std::uint64_t kParticular = kReasonHwThermal | kReasonPowerBrake;
-constexpr std::uint64_t kTold = kParticular | kReasonSwThermal | kReasonHwSlowdown;
+constexpr std::uint64_t kReported = kParticular | kReasonSwThermal | kReasonHwSlowdown;
 
 }  // namespace
 
 std::optional<sampler::Change> Throttle::look(const std::string& instance, std::uint64_t reasons) {
-  reasons &= kTold;
+  reasons &= kReported;
   if ((reasons & kParticular) != 0) reasons &= ~kReasonHwSlowdown;
   const std::uint64_t before = std::exchange(seen_, reasons);
   // A change of clocks may show as this alone, for a moment.
   const bool settled = reasons != kReasonHwSlowdown || before == reasons;
-  if (!settled || reasons == told_) return std::nullopt;
-  told_ = reasons;
+  if (!settled || reasons == reported_) return std::nullopt;
+  reported_ = reasons;
   std::string words;
   std::string texts;
   for (const Reason& reason : kReasons) {

@@ -1,4 +1,4 @@
-// The reasons for lower clocks that are no normal state, told when they change.
+// The abnormal reasons for lower clocks, reported when they change.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ class Throttle {
 
  private:
   std::uint64_t seen_ = 0;
-  std::uint64_t told_ = 0;
+  std::uint64_t reported_ = 0;
 };
 
 }  // namespace haiprof::nvml

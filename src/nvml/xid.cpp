@@ -6,10 +6,10 @@
 namespace haiprof::nvml {
 namespace {
 
-// A storm of them is told in parts. One fault of a job may be a few on each of its GPUs.
+// A storm of them is reported in parts. One fault of a job may be a few on each of its GPUs.
 constexpr int kMostEvents = 64;
 
-// In words for whoever owns the job; null for one that is not among them.
+// An explanation for the job's owner; null for other numbers.
 constexpr const char* meaning_of(std::uint64_t xid) noexcept {
   switch (xid) {
     case 13:
@@ -49,7 +49,7 @@ constexpr const char* meaning_of(std::uint64_t xid) noexcept {
   }
 }
 
-void tell(const Gpu& gpu, const EventData& data, std::vector<sampler::Change>& changes) {
+void report(const Gpu& gpu, const EventData& data, std::vector<sampler::Change>& changes) {
   if (gpu.parent != data.device) return;
   const bool elsewhere =
       gpu.mig && data.gpu_instance != kNoInstance && data.gpu_instance != gpu.gpu_instance;
@@ -94,7 +94,7 @@ void XidEvents::take(const std::vector<std::shared_ptr<Gpu>>& gpus,
     EventData data{};
     if (nvml_->event_set_wait(events_, &data, 0) != kSuccess) return;
     if (data.type != kEventXid) continue;
-    for (const std::shared_ptr<Gpu>& gpu : gpus) tell(*gpu, data, changes);
+    for (const std::shared_ptr<Gpu>& gpu : gpus) report(*gpu, data, changes);
   }
 }
 

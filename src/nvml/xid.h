@@ -18,10 +18,10 @@ class XidEvents {
   // From now on those of this GPU come, too.
   void listen(const std::shared_ptr<const Nvml>& nvml, const Gpu& gpu);
 
-  // Appends one change for each that came of these GPUs. Waits for none.
+  // Appends one change for each new Xid of these GPUs. Does not wait.
   void take(const std::vector<std::shared_ptr<Gpu>>& gpus, std::vector<sampler::Change>& changes);
 
-  // From now on none comes. NVML would keep them, and they would be told of who listens next.
+  // From now on none comes. NVML would keep them and report them to the next listener.
   void stop() noexcept;
 
  private:

@@ -16,23 +16,23 @@ Folded fold(std::span<const std::int32_t> parent, std::span<const std::uint32_t>
       return static_cast<std::size_t>(key ^ (key >> 29));
     }
   };
-  Folded made;
-  std::unordered_map<std::uint64_t, std::int32_t, Spread> known;
+  Folded folded;
+  std::unordered_map<std::uint64_t, std::int32_t, Spread> numbers;
   for (std::size_t row = 0; row < path.size(); ++row) {
     const std::int32_t above = parent[row];
     const bool root = above < 0 || static_cast<std::size_t>(above) >= row;
     const std::int32_t from = root ? kNone : path[static_cast<std::size_t>(above)];
     const std::uint64_t key =
         static_cast<std::uint64_t>(static_cast<std::uint32_t>(from)) << 32 | name[row];
-    const auto [found, fresh] = known.try_emplace(key, static_cast<std::int32_t>(known.size()));
+    const auto [entry, fresh] = numbers.try_emplace(key, static_cast<std::int32_t>(numbers.size()));
     if (fresh) {
-      made.parent.push_back(from);
-      made.name.push_back(name[row]);
-      made.depth.push_back(root ? 0 : made.depth[static_cast<std::size_t>(from)] + 1);
+      folded.parent.push_back(from);
+      folded.name.push_back(name[row]);
+      folded.depth.push_back(root ? 0 : folded.depth[static_cast<std::size_t>(from)] + 1);
     }
-    path[row] = found->second;
+    path[row] = entry->second;
   }
-  return made;
+  return folded;
 }
 
 void longest(const Edges& edges, std::span<std::int64_t> distance, std::span<std::int32_t> via) {

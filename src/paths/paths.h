@@ -18,7 +18,7 @@ struct Folded {
 };
 
 // path[i]: the number of the path from the root to row i. A row's parent stands before it; a parent
-// that does not is none. Paths are numbered in the order of their first row.
+// that does not is ignored. Paths are numbered in the order of their first row.
 Folded fold(std::span<const std::int32_t> parent, std::span<const std::uint32_t> name,
             std::span<std::int32_t> path);
 

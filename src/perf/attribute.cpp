@@ -100,10 +100,10 @@ std::optional<unsigned long long> parse_number(std::string_view text) noexcept {
 
 std::string quoted(std::string_view text) {
   constexpr std::size_t kMost = 40;
-  std::string shown = "'";
-  for (const char c : text.substr(0, kMost)) shown += c >= ' ' && c <= '~' ? c : '?';
-  if (text.size() > kMost) shown += "…";
-  return shown + "'";
+  std::string quoted_text = "'";
+  for (const char c : text.substr(0, kMost)) quoted_text += c >= ' ' && c <= '~' ? c : '?';
+  if (text.size() > kMost) quoted_text += "…";
+  return quoted_text + "'";
 }
 
 }  // namespace haiprof::perf

@@ -29,7 +29,7 @@ inline constexpr std::size_t kMaxAttribute = 65536;
 // The file's text without the white space around it.
 Found<std::string> read_attribute(const std::string& path);
 
-// What is at the beginning of a file that may be longer, as it is.
+// The unchanged beginning of a file that may be longer.
 Found<std::string> read_start(const std::string& path, std::size_t most);
 
 // The names in a folder, sorted so that imc_2 comes before imc_10. A folder that is not there is

@@ -11,7 +11,7 @@ namespace haiprof::perf {
 
 namespace {
 
-// What read(2) gives of a group: the times are the leader's, and so all members'.
+// The result of read(2) on a group: the times are the leader's, and so all members'.
 struct GroupReading {
   std::uint64_t members;
   std::uint64_t enabled_ns;
@@ -59,18 +59,18 @@ int open_group(std::span<const Event> events, int cpu, std::vector<UniqueFd>& fd
 
 int FdGroup::read(std::span<Reading> readings) noexcept {
   if (fds_.empty() || fds_.size() > kMaxGroup || readings.size() != fds_.size()) return EINVAL;
-  GroupReading found;
+  GroupReading group;
   const std::size_t bytes = (3 + fds_.size()) * sizeof(std::uint64_t);
   ssize_t got = 0;
   do {
-    got = ::read(fds_.front().get(), &found, bytes);
+    got = ::read(fds_.front().get(), &group, bytes);
   } while (got < 0 && errno == EINTR);
   if (got < 0) return errno;
   // A counter that the kernel has given up reads as the end of a file. A CPU that went takes its
   // groups apart: the leader is then left alone.
-  if (static_cast<std::size_t>(got) != bytes || found.members != fds_.size()) return ENODATA;
+  if (static_cast<std::size_t>(got) != bytes || group.members != fds_.size()) return ENODATA;
   for (std::size_t i = 0; i < readings.size(); ++i) {
-    readings[i] = {found.counts[i], found.enabled_ns, found.running_ns};
+    readings[i] = {group.counts[i], group.enabled_ns, group.running_ns};
   }
   return 0;
 }

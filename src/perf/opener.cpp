@@ -1,4 +1,4 @@
-// Who opens the counters: this process, or the helper where this process may not.
+// Chooses who opens the counters: this process, or the helper where this process may not.
 #include "perf/opener.h"
 
 #include <utility>
@@ -22,7 +22,7 @@ class FirstOwn final : public Opener {
     Opened helped = helper_->open(events, cpu);
     if (helped.group != nullptr || !is_denied(helped.error)) return helped;
     opened.reason += "; " + helped.reason;
-    if (!helped.mend.empty()) opened.reason += " (" + helped.mend + ")";
+    if (!helped.fix.empty()) opened.reason += " (" + helped.fix + ")";
     return opened;
   }
 

@@ -1,8 +1,8 @@
-// Counters of perf_event_open(2): what is asked for, how it is opened, how it is read.
+// Counters of perf_event_open(2): their description, opening and reading.
 //
 // A group holds counters of one PMU on one CPU; they count at the same times and are read together,
 // which costs one interrupt of that CPU at most. Counters are opened by this process, or by
-// haiprof-perfd for one that has not the right.
+// haiprof-perfd for one that lacks the right.
 #pragma once
 
 #include <sys/types.h>
@@ -43,7 +43,7 @@ class Group {
   virtual ~Group() = default;
 
   // One reading of each counter, in the order they were asked for. 0, or an errno: ENODATA when
-  // the counters have gone for good (the CPU went, say) and must be opened anew.
+  // the counters disappeared for good (the CPU went, say) and must be opened anew.
   virtual int read(std::span<Reading> readings) noexcept = 0;
 };
 
@@ -51,7 +51,7 @@ struct Opened {
   std::unique_ptr<Group> group;  // null: see error
   int error = 0;                 // errno of perf_event_open
   std::string reason;            // in plain words; empty when opened
-  std::string mend;
+  std::string fix;
 };
 
 class Opener {

@@ -32,20 +32,20 @@ std::optional<std::string> read_paranoid(const std::string& procfs) {
 // CAP_PERFMON, or CAP_SYS_ADMIN, which it was a part of before Linux 5.8.
 bool may_count() {
   constexpr std::uint64_t kRights = std::uint64_t{1} << 38 | std::uint64_t{1} << 21;
-  constexpr std::string_view kHeld = "CapEff:";
+  constexpr std::string_view kEffective = "CapEff:";
   host::File file("/proc/self/status");
   host::Buffer buffer;
   if (file.read(buffer) != 0) return false;
   std::string_view text = buffer.text();
   std::string_view line;
   while (host::next_line(text, line)) {
-    if (!line.starts_with(kHeld)) continue;
-    line.remove_prefix(kHeld.size());
+    if (!line.starts_with(kEffective)) continue;
+    line.remove_prefix(kEffective.size());
     std::string_view word;
-    std::uint64_t held = 0;
+    std::uint64_t capabilities = 0;
     if (!host::next_word(line, word)) return false;
-    std::from_chars(word.data(), word.data() + word.size(), held, 16);
-    return (held & kRights) != 0;
+    std::from_chars(word.data(), word.data() + word.size(), capabilities, 16);
+    return (capabilities & kRights) != 0;
   }
   return false;
 }
@@ -63,47 +63,47 @@ bool is_at_most(const std::string& paranoid, int most) noexcept {
 }
 
 Opened denied(int error, const std::string& procfs) {
-  Opened made;
-  made.error = error;
+  Opened opened;
+  opened.error = error;
   const std::string paranoid = read_paranoid(procfs).value_or("unknown");
   if (may_count() || is_at_most(paranoid, 0)) {
-    made.reason =
+    opened.reason =
         "the kernel would allow it (kernel.perf_event_paranoid is " + paranoid +
         "), but a seccomp profile, a user namespace or a security module forbids perf_event_open";
-    made.mend = std::string(kLetContainer) + "; or run haiprof-perfd on the node";
-    return made;
+    opened.fix = std::string(kLetContainer) + "; or run haiprof-perfd on the node";
+    return opened;
   }
-  made.reason =
-      "this process may not count what others do: it has no CAP_PERFMON, and "
+  opened.reason =
+      "this process may not count for other processes: it has no CAP_PERFMON, and "
       "kernel.perf_event_paranoid is " +
       paranoid;
-  made.mend =
+  opened.fix =
       "as root run 'sysctl kernel.perf_event_paranoid=0', or 'setcap cap_perfmon+ep' on the Python "
       "that runs the recorder, or start haiprof-perfd; in Kubernetes put PERFMON into "
       "securityContext.capabilities.add (a container that is not root needs one of the others)";
-  return made;
+  return opened;
 }
 
 Opened denied_thread(int error, const std::string& procfs) {
-  Opened made;
-  made.error = error;
+  Opened opened;
+  opened.error = error;
   const std::string paranoid = read_paranoid(procfs).value_or("unknown");
   if (may_count() || is_at_most(paranoid, 2)) {
-    made.reason =
+    opened.reason =
         "the kernel allows it for processes of the same user (kernel.perf_event_paranoid is " +
         paranoid +
         "), but these are another user's, or a seccomp profile or a security module forbids "
         "perf_event_open";
-    made.mend = "sample as the job's user; " + std::string(kLetContainer);
-    return made;
+    opened.fix = "sample as the job's user; " + std::string(kLetContainer);
+    return opened;
   }
-  made.reason =
+  opened.reason =
       "this process may count nothing: it has no CAP_PERFMON, and kernel.perf_event_paranoid is " +
       paranoid;
-  made.mend =
+  opened.fix =
       "as root run 'sysctl kernel.perf_event_paranoid=2', or 'setcap cap_perfmon+ep' on the Python "
       "that runs the recorder";
-  return made;
+  return opened;
 }
 
 class OwnOpener final : public Opener {
@@ -114,9 +114,9 @@ class OwnOpener final : public Opener {
     std::vector<UniqueFd> fds;
     const int error = open_group(events, cpu, fds);
     if (error != 0) return refused(error, procfs_);
-    Opened made;
-    made.group = std::make_unique<FdGroup>(std::move(fds));
-    return made;
+    Opened opened;
+    opened.group = std::make_unique<FdGroup>(std::move(fds));
+    return opened;
   }
 
  private:
@@ -131,47 +131,47 @@ Opened refused(int error, const std::string& procfs, Scope scope) {
   if (is_denied(error)) {
     return scope == Scope::thread ? denied_thread(error, procfs) : denied(error, procfs);
   }
-  Opened made;
-  made.error = error;
+  Opened opened;
+  opened.error = error;
   switch (error) {
     case EBUSY:
-      made.reason = "another tool has these counters reserved";
-      made.mend = "stop what else counts there (perf stat, pcm, likwid, a monitoring agent)";
+      opened.reason = "another tool has these counters reserved";
+      opened.fix = "stop what else counts there (perf stat, pcm, likwid, a monitoring agent)";
       break;
     case ENOENT:
     case EOPNOTSUPP:
-      made.reason = "no driver of this kernel knows the event";
-      made.mend = "see whether a newer kernel does; a virtual machine may hide it";
+      opened.reason = "no driver of this kernel knows the event";
+      opened.fix = "see whether a newer kernel does; a virtual machine may hide it";
       break;
     case ENODEV:
     case ENXIO:
-      made.reason = "the CPU is offline, or the PMU has gone";
-      made.mend = "haiprof retries automatically";
+      opened.reason = "the CPU is offline, or the PMU disappeared";
+      opened.fix = "haiprof retries automatically";
       break;
     case EINVAL:
-      made.reason =
+      opened.reason =
           "its driver refuses the events: it does not have that many counters, or is "
           "none for this machine";
-      made.mend = "report this, with the output of haiprof doctor --json";
+      opened.fix = "report this, with the output of haiprof doctor --json";
       break;
     case EMFILE:
-      made.reason = "the recorder has no file descriptors left";
-      made.mend = "raise the limit of open files (ulimit -n)";
+      opened.reason = "the recorder has no file descriptors left";
+      opened.fix = "raise the limit of open files (ulimit -n)";
       break;
     case ENFILE:
-      made.reason = "the machine has no file descriptors left";
-      made.mend = "raise fs.file-max";
+      opened.reason = "the machine has no file descriptors left";
+      opened.fix = "raise fs.file-max";
       break;
     case ENOSYS:
-      made.reason = "this kernel has no perf_event_open, or a seccomp profile hides it";
-      made.mend = "use a kernel with CONFIG_PERF_EVENTS, or a profile that allows the call";
+      opened.reason = "this kernel has no perf_event_open, or a seccomp profile hides it";
+      opened.fix = "use a kernel with CONFIG_PERF_EVENTS, or a profile that allows the call";
       break;
     default:
-      made.reason = "perf_event_open: " + host::error_text(error);
-      made.mend = "report this, with the output of haiprof doctor --json";
+      opened.reason = "perf_event_open: " + host::error_text(error);
+      opened.fix = "report this, with the output of haiprof doctor --json";
       break;
   }
-  return made;
+  return opened;
 }
 
 std::unique_ptr<Opener> make_own_opener(const std::string& procfs) {

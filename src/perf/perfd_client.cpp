@@ -37,7 +37,7 @@ constexpr const char* kRestartIt = "restart haiprof-perfd";
 // Why there are no counters from the helper, whatever it would have said of the request itself.
 struct Refusal {
   std::string reason;
-  std::string mend;
+  std::string fix;
 };
 
 std::int64_t now_ns() noexcept {
@@ -92,14 +92,14 @@ class PerfdOpener final : public Opener {
       return as_opened(*failed_);
     }
     if (answer.error != 0) {
-      return {nullptr, answer.error, wire::take(answer.reason), wire::take(answer.mend)};
+      return {nullptr, answer.error, wire::take(answer.reason), wire::take(answer.fix)};
     }
     return {std::make_unique<FdGroup>(std::move(fds)), 0, {}, {}};
   }
 
  private:
   static Opened as_opened(const Refusal& refusal) {
-    return {nullptr, EACCES, refusal.reason, refusal.mend};
+    return {nullptr, EACCES, refusal.reason, refusal.fix};
   }
 
   std::optional<Refusal> ask(std::span<const Event> events, int cpu, wire::Answer& answer,
@@ -112,13 +112,13 @@ class PerfdOpener final : public Opener {
     for (std::size_t i = 0; i < events.size(); ++i) {
       request.counters[i] = {events[i].config, events[i].config1, events[i].config2};
     }
-    // The helper hangs up on those who have asked nothing for a while; that is no failure.
+    // The helper hangs up on those who have asked nothing for a while; that is not a failure.
     if (connection_ && send(request) && receive(answer, fds, deadline_ns) == Received::whole) {
       return check(answer, fds, events.size());
     }
     fds.clear();
     if (std::optional<Refusal> refusal = connect(deadline_ns)) return refusal;
-    if (!send(request)) return gone();
+    if (!send(request)) return hung_up();
     if (const Received received = receive(answer, fds, deadline_ns); received != Received::whole) {
       return explain(received);
     }
@@ -131,7 +131,7 @@ class PerfdOpener final : public Opener {
     if (socket_.size() >= sizeof address.sun_path) {
       return Refusal{"the path of haiprof-perfd's socket has " + std::to_string(socket_.size()) +
                          " bytes, and " + std::to_string(sizeof address.sun_path - 1) +
-                         " are the most",
+                         " is the limit",
                      "set HAIPROF_PERFD to a shorter path"};
     }
     socket_.copy(address.sun_path, socket_.size());
@@ -153,7 +153,7 @@ class PerfdOpener final : public Opener {
     }
     if (std::optional<Refusal> refusal = check(hello, fds, 0)) return refusal;
     if (hello.error != 0) {
-      return Refusal{wire::take(hello.reason), wire::take(hello.mend)};
+      return Refusal{wire::take(hello.reason), wire::take(hello.fix)};
     }
     return {};
   }
@@ -179,8 +179,8 @@ class PerfdOpener final : public Opener {
     if (peer.uid == 0 || peer.uid == geteuid()) return {};
     const std::size_t slash = socket_.rfind('/');
     const std::string folder = slash == std::string::npos ? "." : socket_.substr(0, slash + 1);
-    struct stat found{};
-    if (stat(folder.c_str(), &found) == 0 && found.st_uid == peer.uid) return {};
+    struct stat status{};
+    if (stat(folder.c_str(), &status) == 0 && status.st_uid == peer.uid) return {};
     return Refusal{"user " + std::to_string(peer.uid) + " listens at " + socket_ +
                        ", who is neither root nor this user nor the owner of its folder",
                    "let root, or the owner of the folder, run haiprof-perfd"};
@@ -238,32 +238,32 @@ class PerfdOpener final : public Opener {
         return {"not all counters that haiprof-perfd passed on have arrived",
                 "raise the limit of open files (ulimit -n)"};
       default:
-        return gone();
+        return hung_up();
     }
   }
 
-  Refusal gone() const { return {"haiprof-perfd at " + socket_ + " hung up", kRestartIt}; }
+  Refusal hung_up() const { return {"haiprof-perfd at " + socket_ + " hung up", kRestartIt}; }
 
   // Whether it speaks this version, and has passed on what was asked for.
   std::optional<Refusal> check(const wire::Answer& answer, const std::vector<UniqueFd>& fds,
-                               std::size_t wanted) const {
+                               std::size_t requested) const {
     if (answer.version != wire::kVersion) {
       return Refusal{"haiprof-perfd at " + socket_ + " speaks version " +
                          std::to_string(answer.version) + " of its protocol, and this haiprof " +
                          std::to_string(wire::kVersion),
                      kSameVersion};
     }
-    const bool right = answer.error == 0 ? fds.size() == wanted : fds.empty();
+    const bool right = answer.error == 0 ? fds.size() == requested : fds.empty();
     if (right && std::all_of(fds.begin(), fds.end(),
                              [](const UniqueFd& fd) { return is_counter(fd.get()); })) {
       return {};
     }
-    return Refusal{"haiprof-perfd at " + socket_ + " passed on something else than counters",
+    return Refusal{"haiprof-perfd at " + socket_ + " passed on something other than counters",
                    kSameVersion};
   }
 
-  static Refusal failed(const std::string& what, int error, const std::string& mend) {
-    return {what + ": " + host::error_text(error), mend};
+  static Refusal failed(const std::string& what, int error, const std::string& fix) {
+    return {what + ": " + host::error_text(error), fix};
   }
 
   std::string socket_;

@@ -1,4 +1,4 @@
-// Counters that haiprof-perfd opens for a process that has not the right to.
+// Counters that haiprof-perfd opens for a process that lacks the right.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// What haiprof-perfd and those who ask it say to each other: whole messages of fixed size over a
+// The protocol between haiprof-perfd and its clients: whole messages of fixed size over a
 // Unix socket (SOCK_SEQPACKET), in the byte order of the machine that both run on.
 //
 // The server speaks first: an Answer without descriptors, whose error is 0 where the peer is
@@ -44,7 +44,7 @@ struct Answer {
   std::int32_t error = 0;  // an errno
   std::uint32_t unused = 0;
   char reason[kTextBytes] = {};  // ends with a zero, or with the field
-  char mend[kTextBytes] = {};
+  char fix[kTextBytes] = {};
 };
 static_assert(sizeof(Answer) == 512);
 

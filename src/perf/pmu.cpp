@@ -76,9 +76,9 @@ std::optional<Format> Format::parse(std::string_view text) {
   constexpr std::string_view kWords[] = {"config", "config1", "config2"};
   Format format;
   const std::string_view word = next_part(text, ':');
-  const auto known = std::find(std::begin(kWords), std::end(kWords), word);
-  if (known == std::end(kWords) || text.empty() || text.back() == ',') return std::nullopt;
-  format.word_ = static_cast<unsigned>(known - std::begin(kWords));
+  const auto entry = std::find(std::begin(kWords), std::end(kWords), word);
+  if (entry == std::end(kWords) || text.empty() || text.back() == ',') return std::nullopt;
+  format.word_ = static_cast<unsigned>(entry - std::begin(kWords));
   while (!text.empty()) {
     unsigned low = 0;
     unsigned high = 0;
@@ -166,11 +166,11 @@ Found<double> Pmu::scale(const std::string& event) const {
   if (!number) return Found<double>::none(number.problem);
   const Found<std::string> name = read_attribute(path + ".unit");
   if (!name) return Found<double>::none(name.problem);
-  const auto unit = std::find_if(std::begin(kUnits), std::end(kUnits), [&](const Unit& known) {
-    return known.name == std::string_view(*name);
+  const auto unit = std::find_if(std::begin(kUnits), std::end(kUnits), [&](const Unit& candidate) {
+    return candidate.name == std::string_view(*name);
   });
   if (unit == std::end(kUnits)) {
-    return Found<double>::none(path + ".unit: " + quoted(*name) + " is no unit that is known here");
+    return Found<double>::none(path + ".unit: " + quoted(*name) + " is not a known unit");
   }
   double scale = 0;
   const char* end = number->data() + number->size();

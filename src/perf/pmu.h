@@ -1,4 +1,4 @@
-// One PMU as sysfs shows it: what perf_event_open(2) wants for its events.
+// One PMU as sysfs shows it: the attributes of its events for perf_event_open(2).
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ inline constexpr unsigned kMaxCpu = 8191;
 // A list of CPUs as sysfs has it: "0,18" or "0-3,7". In ascending order.
 std::optional<std::vector<int>> parse_cpu_list(std::string_view text);
 
-// Where a term of an event goes: bits of one of the config words, from the value's lowest bit on.
+// The place of a term of an event: bits of one of the config words, from the value's lowest bit on.
 class Format {
  public:
   // "config:0-7,32-35", "config2:63".

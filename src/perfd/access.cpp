@@ -28,10 +28,10 @@ bool has_one_of(const std::vector<gid_t>& gids, int connection, gid_t first) noe
 }  // namespace
 
 bool identify(int connection, Peer& peer) noexcept {
-  ucred found{};
-  socklen_t bytes = sizeof found;
-  if (getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &found, &bytes) != 0) return false;
-  peer = {found.pid, found.uid, found.gid};
+  ucred credentials{};
+  socklen_t bytes = sizeof credentials;
+  if (getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) != 0) return false;
+  peer = {credentials.pid, credentials.uid, credentials.gid};
   return true;
 }
 

@@ -1,4 +1,4 @@
-// Whom haiprof-perfd serves: told by the user and the groups that the kernel says a peer has.
+// Decides whom haiprof-perfd serves, by the user and groups that the kernel says a peer has.
 #pragma once
 
 #include <sys/types.h>
@@ -19,7 +19,7 @@ struct Peer {
   gid_t gid = 0;
 };
 
-// Who is at the other end of a connection; false when the kernel does not tell.
+// The process at the other end of a connection; false when the kernel does not say.
 bool identify(int connection, Peer& peer) noexcept;
 
 // Root and the own user are always allowed.

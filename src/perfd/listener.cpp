@@ -28,20 +28,20 @@ std::string folder_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-// Opens the folder, which it makes if there is none.
+// Opens the folder, or creates it.
 std::string open_folder(const std::string& folder, UniqueFd& opened) {
   if (mkdir(folder.c_str(), 0755) == 0) {
     chmod(folder.c_str(), 0755);
   } else if (errno != EEXIST) {
-    return "cannot make the folder " + folder + ": " + error_text(errno) +
-           "; make it, owned by user " + std::to_string(geteuid()) + kElsewhere;
+    return "cannot create the folder " + folder + ": " + error_text(errno) +
+           "; create it, owned by user " + std::to_string(geteuid()) + kElsewhere;
   }
   opened.reset(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  struct stat found{};
-  if (!opened || fstat(opened.get(), &found) != 0) {
+  struct stat status{};
+  if (!opened || fstat(opened.get(), &status) != 0) {
     return "cannot open the folder " + folder + ": " + error_text(errno) + kElsewhere;
   }
-  if (found.st_uid != geteuid() || (found.st_mode & 022) != 0) {
+  if (status.st_uid != geteuid() || (status.st_mode & 022) != 0) {
     return "others could replace a socket in " + folder + "; let user " +
            std::to_string(geteuid()) + " own it, with mode 0755" + kElsewhere;
   }
@@ -59,13 +59,14 @@ void take_turns(const UniqueFd& folder) noexcept {
 
 // Removes what a server that was killed has left behind, and nothing else.
 std::string clear(const std::string& path, const sockaddr_un& address) {
-  struct stat found{};
-  if (lstat(path.c_str(), &found) != 0) {
+  struct stat status{};
+  if (lstat(path.c_str(), &status) != 0) {
     return errno == ENOENT ? "" : "cannot look at " + path + ": " + error_text(errno);
   }
-  if (!S_ISSOCK(found.st_mode)) return path + " is there, and no socket; remove it" + kElsewhere;
+  if (!S_ISSOCK(status.st_mode))
+    return path + " exists and is not a socket; remove it" + kElsewhere;
   const UniqueFd probe(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!probe) return "cannot make a socket: " + error_text(errno);
+  if (!probe) return "cannot create a socket: " + error_text(errno);
   if (connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ||
       errno != ECONNREFUSED) {
     return "another server listens at " + path + "; stop it" + kElsewhere;
@@ -82,7 +83,7 @@ std::string Listener::open(const std::string& path, mode_t mode) {
   if (path.empty() || path.back() == '/') return "--socket " + path + ": name a file";
   if (path.size() >= sizeof address.sun_path) {
     return "--socket " + path + ": has " + std::to_string(path.size()) + " bytes, and " +
-           std::to_string(sizeof address.sun_path - 1) + " are the most; choose a shorter one";
+           std::to_string(sizeof address.sun_path - 1) + " is the limit; choose a shorter one";
   }
   path.copy(address.sun_path, path.size());
   UniqueFd folder;
@@ -91,14 +92,14 @@ std::string Listener::open(const std::string& path, mode_t mode) {
   if (std::string problem = clear(path, address); !problem.empty()) return problem;
   socket_.reset(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   // Nobody can connect before listen(), and so not with another mode.
-  struct stat made{};
+  struct stat status{};
   if (!socket_ || bind(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) ||
-      lstat(path.c_str(), &made) != 0) {
-    return "cannot make the socket " + path + ": " + error_text(errno) + kElsewhere;
+      lstat(path.c_str(), &status) != 0) {
+    return "cannot create the socket " + path + ": " + error_text(errno) + kElsewhere;
   }
   path_ = path;
-  device_ = made.st_dev;
-  inode_ = made.st_ino;
+  device_ = status.st_dev;
+  inode_ = status.st_ino;
   if (chmod(path.c_str(), mode) != 0 || listen(socket_.get(), kQueue) != 0) {
     return "cannot listen at " + path + ": " + error_text(errno) + kElsewhere;
   }
@@ -106,9 +107,9 @@ std::string Listener::open(const std::string& path, mode_t mode) {
 }
 
 Listener::~Listener() {
-  struct stat found{};
-  if (path_.empty() || lstat(path_.c_str(), &found) != 0) return;
-  if (found.st_dev == device_ && found.st_ino == inode_) unlink(path_.c_str());
+  struct stat status{};
+  if (path_.empty() || lstat(path_.c_str(), &status) != 0) return;
+  if (status.st_dev == device_ && status.st_ino == inode_) unlink(path_.c_str());
 }
 
 }  // namespace haiprof::perfd

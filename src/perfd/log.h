@@ -1,4 +1,4 @@
-// Lines on standard error, so many a minute: a peer that fails again and again must not fill the
+// Lines on standard error, limited per minute: a peer that fails again and again must not fill the
 // journal, and a journal that nobody reads must not stop the server.
 #pragma once
 
@@ -21,6 +21,6 @@ class Log {
 };
 
 // One line, whatever the rate.
-void tell(const std::string& line);
+void write_line(const std::string& line);
 
 }  // namespace haiprof::perfd

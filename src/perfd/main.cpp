@@ -25,7 +25,7 @@
 
 namespace {
 
-using haiprof::perfd::tell;
+using haiprof::perfd::write_line;
 
 constexpr int kFailed = 1;
 constexpr int kMisused = 2;
@@ -34,11 +34,11 @@ constexpr const char* kHelp =
     "usage: haiprof-perfd [options]\n"
     "\n"
     "Opens the counters of memory bandwidth, of traffic between sockets and of power on this\n"
-    "machine, and passes them to a haiprof that has not the right to. Needs CAP_PERFMON, or\n"
+    "machine, and passes them to a haiprof that lacks the right. Needs CAP_PERFMON, or\n"
     "kernel.perf_event_paranoid at 0 or below. Serves root and its own user, and whom you allow.\n"
     "\n"
     "  --socket PATH       where to listen (default /run/haiprof/perfd.sock)\n"
-    "  --mode OCTAL        mode of the socket (default 0666: who may ask is told by user)\n"
+    "  --mode OCTAL        mode of the socket (default 0666; users are checked separately)\n"
     "  --allow-uid N       serve this user, too; may be repeated\n"
     "  --allow-group NAME  serve users of this group, by name or number; may be repeated\n"
     "  --allow-any         serve every user\n"
@@ -62,8 +62,8 @@ bool parse(std::string_view text, Number& number, int base = 10) noexcept {
 
 // An existing group's number; a number need not be known here.
 bool parse_group(const char* text, gid_t& gid) {
-  if (const group* const found = getgrnam(text); found != nullptr) {
-    gid = found->gr_gid;
+  if (const group* const entry = getgrnam(text); entry != nullptr) {
+    gid = entry->gr_gid;
     return true;
   }
   return parse(text, gid);
@@ -82,8 +82,8 @@ int read_arguments(int count, char** arguments, Settings& settings) {
                                {"help", no_argument, nullptr, help},
                                {"version", no_argument, nullptr, version},
                                {}};
-  const auto wrong = [](const char* flag, const char* mend) {
-    tell(std::string(flag) + " " + optarg + ": " + mend);
+  const auto wrong = [](const char* flag, const char* fix) {
+    write_line(std::string(flag) + " " + optarg + ": " + fix);
     return kMisused;
   };
   opterr = 0;
@@ -103,7 +103,7 @@ int read_arguments(int count, char** arguments, Settings& settings) {
         break;
       case uid:
         if (!parse(optarg, user) || user == static_cast<uid_t>(-1)) {
-          return wrong("--allow-uid", "give the number of a user (id -u NAME tells it)");
+          return wrong("--allow-uid", "give the number of a user (see id -u NAME)");
         }
         settings.access.uids.push_back(user);
         break;
@@ -130,13 +130,13 @@ int read_arguments(int count, char** arguments, Settings& settings) {
                     haiprof::perf::wire::kVersion);
         return 0;
       default:
-        tell(std::string(arguments[optind - 1]) +
-             ": no such option, or its value is missing; haiprof-perfd --help lists them");
+        write_line(std::string(arguments[optind - 1]) +
+                   ": no such option, or its value is missing; haiprof-perfd --help lists them");
         return kMisused;
     }
   }
   if (optind < count) {
-    tell(std::string(arguments[optind]) + ": not an option; haiprof-perfd --help lists them");
+    write_line(std::string(arguments[optind]) + ": not an option; haiprof-perfd --help lists them");
     return kMisused;
   }
   return -1;
@@ -156,7 +156,7 @@ sigset_t catch_signals() noexcept {
     sigaddset(&ending, signal);
     sigaction(signal, &action, nullptr);
   }
-  action.sa_handler = [](int) {};  // that it interrupts what waits is all
+  action.sa_handler = [](int) {};  // only to interrupt what waits
   sigaction(SIGALRM, &action, nullptr);
   action.sa_handler = SIG_IGN;
   sigaction(SIGPIPE, &action, nullptr);
@@ -177,7 +177,7 @@ void have_standard_streams() noexcept {
   }
 }
 
-// The counters of this machine, and what is wrong with it, once.
+// The counters of this machine; its problems are written once.
 class Finder {
  public:
   explicit Finder(haiprof::host::Roots roots) : roots_(std::move(roots)) {}
@@ -186,7 +186,7 @@ class Finder {
     haiprof::uncore::Plan plan = haiprof::uncore::make_plan(roots_);
     if (plan.problems != problems_) {
       problems_ = std::move(plan.problems);
-      for (const std::string& problem : problems_) tell(problem);
+      for (const std::string& problem : problems_) write_line(problem);
     }
     std::vector<haiprof::perfd::Counter> counters;
     for (const haiprof::uncore::Box& box : plan.boxes) {
@@ -208,20 +208,20 @@ int run(const Settings& settings) {
   const sigset_t mask = catch_signals();
   perfd::Listener listener;
   if (const std::string problem = listener.open(settings.socket, settings.mode); !problem.empty()) {
-    tell(problem);
+    write_line(problem);
     return kFailed;
   }
   if (const std::string problem = perfd::keep_only_counting(); !problem.empty()) {
-    tell("cannot give up its rights: " + problem);
+    write_line("cannot give up its rights: " + problem);
     return kFailed;
   }
   if (!perfd::may_count(settings.roots.procfs)) {
-    tell(std::string("no right to open counters: ") + perfd::kHaveTheRight);
+    write_line(std::string("no right to open counters: ") + perfd::kHaveTheRight);
   }
   perfd::Server server(listener.fd(), settings.access, Finder(settings.roots),
                        settings.roots.procfs);
-  tell("listens at " + settings.socket + ", with " + std::to_string(server.counters()) +
-       " counters to pass on");
+  write_line("listens at " + settings.socket + ", with " + std::to_string(server.counters()) +
+             " counters to pass on");
   server.run(stop, mask);
   return 0;
 }
@@ -235,7 +235,7 @@ int main(int count, char** arguments) {
     const int status = read_arguments(count, arguments, settings);
     return status >= 0 ? status : run(settings);
   } catch (const std::exception& error) {
-    tell(error.what());
+    write_line(error.what());
     return kFailed;
   }
 }

@@ -35,20 +35,20 @@ std::string failed(const char* what) { return std::string(what) + ": " + host::e
 
 std::string keep_only_counting() {
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return failed("PR_SET_NO_NEW_PRIVS");
-  Capabilities held;
-  if (syscall(SYS_capget, &held.header, held.words) != 0) return failed("capget");
+  Capabilities current;
+  if (syscall(SYS_capget, &current.header, current.words) != 0) return failed("capget");
   Capabilities kept;
   const unsigned word = counting() / 32;
-  kept.words[word].permitted = held.words[word].permitted & (1u << (counting() % 32));
+  kept.words[word].permitted = current.words[word].permitted & (1u << (counting() % 32));
   kept.words[word].effective = kept.words[word].permitted;
   if (syscall(SYS_capset, &kept.header, kept.words) != 0) return failed("capset");
   return {};
 }
 
 bool may_count(const std::string& procfs) {
-  Capabilities held;
-  if (syscall(SYS_capget, &held.header, held.words) == 0 &&
-      (held.words[counting() / 32].effective & (1u << (counting() % 32))) != 0) {
+  Capabilities current;
+  if (syscall(SYS_capget, &current.header, current.words) == 0 &&
+      (current.words[counting() / 32].effective & (1u << (counting() % 32))) != 0) {
     return true;
   }
   host::File file(procfs + "/sys/kernel/perf_event_paranoid");

@@ -1,11 +1,11 @@
-// What haiprof-perfd keeps of the rights that it was started with.
+// The rights that haiprof-perfd keeps.
 #pragma once
 
 #include <string>
 
 namespace haiprof::perfd {
 
-// Gives up, for good, all but the right to open counters. Empty, or why it could not.
+// Gives up for good all but the right to open counters. Empty, or why it could not.
 std::string keep_only_counting();
 
 // Whether that right is there: by capability, or because the kernel lets everybody.

@@ -53,16 +53,16 @@ void rest(const sigset_t& mask) noexcept {
   pselect(0, nullptr, nullptr, nullptr, &second, &mask);
 }
 
-Answer answer_of(int error, const std::string& reason, const std::string& mend) {
+Answer answer_of(int error, const std::string& reason, const std::string& fix) {
   Answer answer;
   answer.error = error;
   perf::wire::put(answer.reason, reason);
-  perf::wire::put(answer.mend, mend);
+  perf::wire::put(answer.fix, fix);
   return answer;
 }
 
-// What the kernel has a number of its own for is the business of a CPU's core, or traces what is
-// running, and may be told to no one. The software events are harmless.
+// PMUs with a fixed number of the kernel's count inside a CPU's core or trace what is running, and
+// are given to no one. The software events are harmless.
 bool forbidden(const Event& event) noexcept {
   return event.type < PERF_TYPE_MAX && event.type != PERF_TYPE_SOFTWARE;
 }
@@ -113,7 +113,7 @@ void Server::run(const volatile std::sig_atomic_t& stop, const sigset_t& mask) {
   while (stop == 0) {
     // Only those in use: the kernel waits for no more than may be open, and refuses at once.
     std::array<pollfd, kConnections + 1> waited;
-    std::array<std::size_t, kConnections + 1> whose;
+    std::array<std::size_t, kConnections + 1> connection_of;
     std::size_t count = 1;
     std::int64_t until_ns = now_ns_ + kMinute;
     const bool deaf = now_ns_ < deaf_until_ns_;
@@ -123,7 +123,7 @@ void Server::run(const volatile std::sig_atomic_t& stop, const sigset_t& mask) {
       const Connection& connection = connections_[i];
       if (!connection.fd) continue;
       const auto events = static_cast<short>(connection.silenced ? 0 : POLLIN);
-      whose[count] = i;
+      connection_of[count] = i;
       waited[count++] = {connection.fd.get(), events, 0};
       until_ns = std::min(until_ns, connection.heard_ns + kIdleNs);
     }
@@ -140,7 +140,7 @@ void Server::run(const volatile std::sig_atomic_t& stop, const sigset_t& mask) {
     now_ns_ = monotonic_ns();
     if (ready > 0) {
       for (std::size_t i = 1; i < count; ++i) {
-        if (waited[i].revents != 0) serve(connections_[whose[i]]);
+        if (waited[i].revents != 0) serve(connections_[connection_of[i]]);
       }
       if (waited[0].revents != 0) accept_some();
     }
@@ -183,9 +183,9 @@ void Server::welcome(UniqueFd fd) {
 }
 
 void Server::refuse(int fd, const Peer& peer, int error, const std::string& reason,
-                    const std::string& mend) {
-  log_.say("refused " + name_of(peer) + ": " + reason + "; " + mend, now_ns_);
-  send(fd, answer_of(error, reason, mend), {});
+                    const std::string& fix) {
+  log_.say("refused " + name_of(peer) + ": " + reason + "; " + fix, now_ns_);
+  send(fd, answer_of(error, reason, fix), {});
 }
 
 void Server::serve(Connection& connection) {
@@ -203,7 +203,7 @@ void Server::serve(Connection& connection) {
   }
   connection.heard_ns = now_ns_;
   if (got != sizeof request || request.magic != perf::wire::kMagic) {
-    refuse(connection.fd.get(), connection.peer, EPROTO, "that is no request for counters",
+    refuse(connection.fd.get(), connection.peer, EPROTO, "that is not a request for counters",
            "ask with haiprof");
     connection.fd.reset();
     return;
@@ -219,8 +219,8 @@ void Server::serve(Connection& connection) {
   std::vector<UniqueFd> fds;
   const Answer answer = hand_out(connection, request, fds);
   if (send(connection.fd.get(), answer, fds)) return;
-  // With the descriptors it may be too much for what this user may have on the way; without, it
-  // tells so.
+  // With the descriptors it may exceed what this user may have on the way; then the answer goes
+  // without them and says so.
   const int error = errno;
   if (fds.empty() ||
       !send(connection.fd.get(),
@@ -301,13 +301,13 @@ bool Server::charge(Connection& connection, std::uint32_t counters) noexcept {
 Answer Server::denied(int error) {
   const perf::Opened why = perf::refused(error, procfs_);
   std::string reason = "haiprof-perfd could not open them: " + why.reason;
-  std::string mend = why.mend;
+  std::string fix = why.fix;
   if (perf::is_denied(error) && !may_count(procfs_)) {
     reason = "haiprof-perfd has no right to open counters itself";
-    mend = kHaveTheRight;
+    fix = kHaveTheRight;
   }
-  log_.say(reason + "; " + mend, now_ns_);
-  return answer_of(error, reason, mend);
+  log_.say(reason + "; " + fix, now_ns_);
+  return answer_of(error, reason, fix);
 }
 
 // The peer has not taken its last answer, which holds counters open for as long.

@@ -1,7 +1,7 @@
-// Answers those who ask for counters: opens what is in the plan of this machine, passes it on, and
-// keeps none of it.
+// Answers requests for counters: opens those in the plan of this machine, passes them on, and keeps
+// none.
 //
-// One thread, which waits for no peer. A peer may be hostile: all that it can make the server hold
+// One thread, which waits for no peer. A peer may be hostile: all that it can make the server keep
 // is bounded by the constants below.
 #pragma once
 
@@ -41,7 +41,7 @@ class Server {
   Server(int listener, Access access, std::function<std::vector<Counter>()> find,
          std::string procfs);
 
-  // How many there are to pass on.
+  // The number of counters to pass on.
   std::size_t counters() const noexcept { return plan_.size(); }
 
   // Serves until `stop` is set by a handler of a signal that only `mask` lets through.
@@ -74,7 +74,7 @@ class Server {
   void end_idle() noexcept;
   static bool holds_counters(const Connection& connection) noexcept;
   void refuse(int fd, const Peer& peer, int error, const std::string& reason,
-              const std::string& mend);
+              const std::string& fix);
 
   int listener_;
   Access access_;

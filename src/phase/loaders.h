@@ -1,4 +1,4 @@
-// What the machine has learned about each data loader: does it feed training or evaluation?
+// The machine's knowledge about each data loader: does it feed training or evaluation?
 //
 // A batch that is followed by a module call with gradients (or by a backward pass) feeds training.
 // A batch that saw only calls without gradients before the next fetch feeds evaluation; the fetch

@@ -149,9 +149,9 @@ void Machine::closed(const Frame& frame, std::uint64_t now, End end) noexcept {
       }
       return;
     case Role::evaluation:
-      // Before the first step a teacher's call cannot be told from evaluation either.
-      if (!step_open_ && held_count_ > 0) {
-        hold(Held::What::evaluation, frame.key, frame.start, now);
+      // Before the first step a teacher's call looks like evaluation, too.
+      if (!step_open_ && pending_count_ > 0) {
+        hold(Pending::What::evaluation, frame.key, frame.start, now);
       } else {
         emit(Name::eval, frame.start, now);
       }
@@ -184,11 +184,12 @@ void Machine::open_fetch(Frame& frame) noexcept {
   loaders_.next_fetch();
   // A new iterator ends the use of a batch that was only looked at; what evaluation left behind and
   // the end of a loader are settled by whatever is fetched next.
-  bool settled = frame.kind == Kind::iterate && holds(Held::What::batch);
-  for (std::size_t i = 0; i < held_count_; ++i) {
-    const Held& held = held_[i];
-    settled = settled || held.what == Held::What::end || held.what == Held::What::evaluation ||
-              (held.what == Held::What::batch && use(held.key) != Use::unknown);
+  bool settled = frame.kind == Kind::iterate && holds(Pending::What::batch);
+  for (std::size_t i = 0; i < pending_count_; ++i) {
+    const Pending& pending = pending_[i];
+    settled = settled || pending.what == Pending::What::end ||
+              pending.what == Pending::What::evaluation ||
+              (pending.what == Pending::What::batch && use(pending.key) != Use::unknown);
   }
   if (settled) release(false);
   batch_ready_ = 0;
@@ -206,7 +207,7 @@ void Machine::open_forward(Frame& frame) noexcept {
     return;
   }
   if (!frame.gradients) {
-    if (!holds(Held::What::batch)) release(false);
+    if (!holds(Pending::What::batch)) release(false);
     frame.role = Role::evaluation;
     loaders_.called_without_gradients();
     batch_ready_ = 0;
@@ -283,7 +284,7 @@ void Machine::close_iterate(const Frame& frame, std::uint64_t now) noexcept {
     lead_ended_ = true;
   }
   if (frame.gradients || inference_) {
-    hold(Held::What::iterate, frame.key, frame.start, now);
+    hold(Pending::What::iterate, frame.key, frame.start, now);
   } else {
     emit(Name::eval_dataloader, frame.start, now);
   }
@@ -294,9 +295,9 @@ void Machine::close_fetch(const Frame& frame, std::uint64_t now, End end) noexce
   release(false);
   if (end == End::exhausted && leads(frame.key)) {
     lead_ended_ = true;
-    // A loop that fetches ahead still has a batch in hand: the next forward will tell.
+    // A loop that fetches ahead still has a batch in hand: the next forward decides.
     if (in_loop() && ahead_ > 0 && may_end()) {
-      return hold(Held::What::end, frame.key, frame.start, now);
+      return hold(Pending::What::end, frame.key, frame.start, now);
     }
   }
   emit(feeds_evaluation(frame) ? Name::eval_dataloader : Name::dataloader, frame.start, now);
@@ -310,26 +311,26 @@ void Machine::close_batch(const Frame& frame, std::uint64_t now) noexcept {
     if (frame.gradients) loaders_.batch(frame.key);
     return;
   }
-  const Use known = use(frame.key);
+  const Use purpose = use(frame.key);
   if (in_loop() && !manual_) {
     // The start-up of the loaders belongs to the step whose first batch follows it directly.
-    bool follows_iterate = held_count_ > 0;
-    for (std::size_t i = 0; i < held_count_; ++i) {
-      follows_iterate = follows_iterate && held_[i].what == Held::What::iterate;
+    bool follows_iterate = pending_count_ > 0;
+    for (std::size_t i = 0; i < pending_count_; ++i) {
+      follows_iterate = follows_iterate && pending_[i].what == Pending::What::iterate;
     }
-    const std::uint64_t from = follows_iterate ? held_[0].start : frame.start;
+    const std::uint64_t from = follows_iterate ? pending_[0].start : frame.start;
     if (leads(frame.key)) {
       lead_ended_ = false;
       leader_recurs(from);
-    } else if (loader_may_lead() && (inference_ || known == Use::training)) {
+    } else if (loader_may_lead() && (inference_ || purpose == Use::training)) {
       lead(Lead::loader, frame.key, from);
     }
   }
   if (leads(frame.key)) ++ahead_;
   loaders_.batch(frame.key);
   batch_ready_ = in_loop() ? now : 0;
-  if (known == Use::unknown && !inference_) {
-    hold(Held::What::batch, frame.key, frame.start, now);
+  if (purpose == Use::unknown && !inference_) {
+    hold(Pending::What::batch, frame.key, frame.start, now);
     return;
   }
   release(false);

@@ -21,7 +21,7 @@
 
 namespace haiprof::phase {
 
-// What open() answers and close() wants back; 0 when nothing was opened.
+// Returned by open(), passed to close(); 0 when nothing was opened.
 using Token = std::uint32_t;
 
 class Machine {
@@ -45,7 +45,7 @@ class Machine {
   void stepped_in_backward() noexcept { stepped_in_backward_ = true; }
 
   // A loop that was left early dropped its iterator: the next loader may take over.
-  void loader_gone(std::uint64_t key) noexcept {
+  void drop_loader(std::uint64_t key) noexcept {
     if (leads(key)) lead_ended_ = true;
   }
 
@@ -74,7 +74,7 @@ class Machine {
   std::uint64_t completed() const noexcept { return completed_; }
 
  private:
-  // What a frame does when it closes.
+  // The effect of a frame when it closes.
   enum class Role : std::uint8_t {
     silent,
     iterate,
@@ -103,8 +103,8 @@ class Machine {
   // In rising order: a better one replaces a worse one until a step is complete.
   enum class Lead : std::uint8_t { none, optimizer, backward, module, loader };
 
-  // A span that waits for the next token to say what it was.
-  struct Held {
+  // A span of which the next token decides what it was.
+  struct Pending {
     enum class What : std::uint8_t { iterate, batch, end, evaluation } what;
     std::uint64_t key;
     std::uint64_t start;
@@ -151,8 +151,8 @@ class Machine {
       emit(Name::forward, start, end, step);
     };
   }
-  void hold(Held::What what, std::uint64_t key, std::uint64_t start, std::uint64_t end) noexcept;
-  bool holds(Held::What what) const noexcept;
+  void hold(Pending::What what, std::uint64_t key, std::uint64_t start, std::uint64_t end) noexcept;
+  bool holds(Pending::What what) const noexcept;
   void release(bool evaluation) noexcept;
 
   Use use(std::uint64_t key) const noexcept;
@@ -184,10 +184,10 @@ class Machine {
 
   Envelope envelope_;
   Loaders loaders_;
-  std::array<Held, 8> held_{};
-  std::size_t held_count_ = 0;
+  std::array<Pending, 8> pending_{};
+  std::size_t pending_count_ = 0;
   std::uint64_t batch_ready_ = 0;  // end of the newest training fetch, until something used it
-  std::uint64_t told_ = 0;         // the latest end of a phase that was emitted or held
+  std::uint64_t latest_end_ = 0;   // the latest end of a phase that was emitted or held
   std::uint64_t last_ = 0;         // the newest closing token
 
   Lead lead_ = Lead::none;

@@ -16,7 +16,7 @@ std::atomic<std::uint32_t> attachments{0};
 
 namespace {
 
-// Who may take the machine from whom.
+// A claim takes the machine from a lower one.
 enum class Claim : std::uint8_t { none, fetching, training };
 
 using Guard = std::lock_guard<SpinLock>;
@@ -41,33 +41,33 @@ class Names {
 SpinLock lock;
 Names names;
 
-// The stream timer, the windows, the allocator's series.
+// The stream timer, the windows and the allocator's series.
 constexpr std::size_t kMostListeners = 4;
 std::atomic<const Listener*> listeners[kMostListeners];
 
-// Fetching a batch is no work for a GPU.
+// Fetching a batch gives a GPU no work.
 void tell_boundary(Kind kind, std::uint64_t ticks) noexcept {
   if (kind == Kind::iterate || kind == Kind::fetch) return;
   for (const auto& listener : listeners) {
-    const Listener* const told = listener.load(std::memory_order_acquire);
-    if (told == nullptr) return;
-    if (told->boundary != nullptr) told->boundary(kind, ticks);
+    const Listener* const heard = listener.load(std::memory_order_acquire);
+    if (heard == nullptr) return;
+    if (heard->boundary != nullptr) heard->boundary(kind, ticks);
   }
 }
 
-void tell_step() noexcept {
+void report_step() noexcept {
   for (const auto& listener : listeners) {
-    const Listener* const told = listener.load(std::memory_order_acquire);
-    if (told == nullptr) return;
-    if (told->stepped != nullptr) told->stepped();
+    const Listener* const heard = listener.load(std::memory_order_acquire);
+    if (heard == nullptr) return;
+    if (heard->stepped != nullptr) heard->stepped();
   }
 }
 
 void push(void*, const Span& span) noexcept {
   for (const auto& listener : listeners) {
-    const Listener* const told = listener.load(std::memory_order_acquire);
-    if (told == nullptr) break;
-    if (told->span != nullptr) told->span(span);
+    const Listener* const heard = listener.load(std::memory_order_acquire);
+    if (heard == nullptr) break;
+    if (heard->span != nullptr) heard->span(span);
   }
   if (!ring::is_open()) return;
   const auto category = span.name == Name::step ? ring::Category::step : ring::Category::phase;
@@ -88,9 +88,9 @@ void owner_ended(void* thread) noexcept { ended(*static_cast<Thread*>(thread)); 
 
 pthread_key_t end_of_thread() noexcept {
   static const pthread_key_t key = [] {
-    pthread_key_t made{};
-    pthread_key_create(&made, owner_ended);
-    return made;
+    pthread_key_t thread_key{};
+    pthread_key_create(&thread_key, owner_ended);
+    return thread_key;
   }();
   return key;
 }
@@ -98,16 +98,16 @@ pthread_key_t end_of_thread() noexcept {
 bool is_owner() noexcept { return owner.load(std::memory_order_acquire) == &this_thread; }
 
 // Under the lock.
-bool own(Claim wanted) noexcept {
+bool own(Claim new_claim) noexcept {
   const Thread* const present = owner.load(std::memory_order_acquire);
   if (present == &this_thread) {
-    if (wanted > claim) claim = wanted;
+    if (new_claim > claim) claim = new_claim;
     return true;
   }
-  if (present != nullptr && wanted <= claim) return false;
+  if (present != nullptr && new_claim <= claim) return false;
   // The owner before, if any, has ended or only fetched.
   if (claim != Claim::none) machine.hand_over();
-  claim = wanted;
+  claim = new_claim;
   pthread_setspecific(end_of_thread(), &this_thread);
   owner.store(&this_thread, std::memory_order_release);
   return true;
@@ -120,20 +120,21 @@ void publish() noexcept {
   modules_wanted.store(machine.wants_modules(), std::memory_order_relaxed);
 }
 
-// Changes the machine under the lock, and tells of the step that this ended. What `make` answers.
-template <typename Make>
-bool change(Make&& make) noexcept {
-  bool made = false;
+// Changes the machine under the lock, and reports the step that this ended. Returns what `update`
+// does.
+template <typename Update>
+bool change(Update&& update) noexcept {
+  bool changed = false;
   std::uint64_t steps = 0;
   {
     const Guard guard(lock);
     steps = machine.completed();
-    made = make();
+    changed = update();
     steps = machine.completed() - steps;
-    if (made) publish();
+    if (changed) publish();
   }
-  if (steps != 0) tell_step();
-  return made;
+  if (steps != 0) report_step();
+  return changed;
 }
 
 Claim claim_of(Kind kind, bool gradients) noexcept {
@@ -177,7 +178,7 @@ Token open(Kind kind, std::uint64_t key, bool gradients, std::uint32_t calls) no
   });
   if (!owns) return 0;
   if (!was_owner) {
-    if (const Owned tell = owned.load(std::memory_order_relaxed)) tell(this_thread);
+    if (const Owned on_owned = owned.load(std::memory_order_relaxed)) on_owned(this_thread);
   }
   return token;
 }
@@ -261,9 +262,9 @@ void mark() noexcept {
   });
 }
 
-void loader_gone(std::uint64_t key) noexcept {
+void drop_loader(std::uint64_t key) noexcept {
   const Guard guard(lock);
-  if (is_owner()) machine.loader_gone(key);
+  if (is_owner()) machine.drop_loader(key);
 }
 
 bool trained_elsewhere() noexcept {
@@ -295,7 +296,7 @@ void listen(const Listener& listener) noexcept {
   }
 }
 
-void tell_owners(Owned tell) noexcept { owned.store(tell, std::memory_order_relaxed); }
+void notify_owners(Owned on_owned) noexcept { owned.store(on_owned, std::memory_order_relaxed); }
 
 // Gives the machine away. What the thread left open is written by the next owner, or at the end:
 // the thread's own lane may be gone already.

@@ -1,4 +1,4 @@
-// The one step machine of this process: who feeds it, and what other threads may add.
+// The only step machine of this process: which thread feeds it, and what other threads may add.
 //
 // The machine belongs to the thread that trains. A thread that only fetches batches or evaluates
 // has it until another one calls a module with gradients or runs a backward pass; that one keeps it
@@ -28,7 +28,7 @@ struct Thread {
 
 extern __thread Thread this_thread __attribute__((tls_model("initial-exec")));
 
-// How often the hooks were taken off. Calls that were open then never end for us, on any thread.
+// How often the hooks were removed. Calls that were open then never end for us, on any thread.
 extern std::atomic<std::uint32_t> attachments;
 
 inline void forget_unended() noexcept {
@@ -83,20 +83,20 @@ void close_optimizer(End end) noexcept;
 // The user's own step boundary, from any thread.
 void mark() noexcept;
 
-// The iterator of a loader is gone: nothing more comes of it.
-void loader_gone(std::uint64_t key) noexcept;
+// The iterator of a loader was dropped: nothing more comes of it.
+void drop_loader(std::uint64_t key) noexcept;
 
-// Whether it is another thread than this that trains.
+// Whether another thread than this one trains.
 bool trained_elsewhere() noexcept;
 
 // At stop and at exit: emits what is whole. In a forked child: forgets everything.
 void finish() noexcept;
 void reset() noexcept;
 
-// The hooks were taken off.
+// The hooks were removed.
 void detached() noexcept;
 
-// Who wants to know what the machine is told and what it makes of it.
+// Called with the machine's input and output.
 struct Listener {
   // The owner opens or closes a call that may give work to a GPU. Before the machine hears of it,
   // so that the span that ends here finds the boundary known.
@@ -107,14 +107,14 @@ struct Listener {
   void (*stepped)() noexcept = nullptr;
 };
 
-// For good: a listener that has heard enough does nothing. It must outlive the process.
+// For good: a listener that has heard enough does nothing. It must live as long as the process.
 void listen(const Listener& listener) noexcept;
 
-// Told about each thread that becomes the owner, on that thread and outside the lock, so that it
-// can see to it that ended() is called as soon as the thread's Python ends: whoever waits for that
+// Called on each thread that becomes the owner, outside the lock, so that it can
+// arrange for ended() to be called as soon as the thread's Python ends: whoever waits for that
 // may start the next training thread before the thread itself is gone.
 using Owned = void (*)(Thread& thread) noexcept;
-void tell_owners(Owned owned) noexcept;
+void notify_owners(Owned owned) noexcept;
 void ended(const Thread& thread) noexcept;
 
 }  // namespace haiprof::phase

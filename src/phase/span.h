@@ -1,4 +1,4 @@
-// What the step machine is told (tokens) and what it tells (spans).
+// Input (tokens) and output (spans) of the step machine.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +45,7 @@ struct Span {
   std::uint32_t step;  // ring::kNone outside any step
 };
 
-// Where spans go. A plain function, because the hot path may neither allocate nor throw.
+// Receives spans. A plain function, because the hot path may neither allocate nor throw.
 struct Sink {
   void (*take)(void* context, const Span& span) noexcept;
   void* context;

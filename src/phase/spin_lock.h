@@ -1,4 +1,4 @@
-// A lock that is held for some tens of ns, a few times a step, and hardly ever by two threads. A
+// A lock held for some tens of ns, a few times a step, and hardly ever contended. A
 // plain spin lock, because a forked child must be able to free one that another thread held.
 #pragma once
 

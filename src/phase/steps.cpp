@@ -1,4 +1,4 @@
-// Where steps begin and end, and what leaves the machine.
+// Finds the bounds of steps, and emits the spans.
 #include "phase/machine.h"
 
 namespace haiprof::phase {
@@ -8,9 +8,9 @@ namespace {
 // loader gets more, because an inner loop may well step often on one batch.
 constexpr std::uint32_t kLoaderPatience = 64;
 constexpr std::uint32_t kPatience = 16;
-// So many outermost module calls without any backward pass are inference.
+// This many outermost module calls without any backward pass are inference.
 constexpr std::uint32_t kInferenceCalls = 50;
-// So many rounds with a backward pass and never an update: the optimizer is none of torch's, and a
+// This many rounds with a backward pass and never an update: the optimizer is not torch's, and a
 // backward pass must do.
 constexpr std::uint32_t kCyclesWithoutUpdate = 64;
 
@@ -36,17 +36,17 @@ void Machine::leave_inference() noexcept {
 // A module call with gradients or a backward pass: the batches in hand are training batches.
 void Machine::training_seen() noexcept {
   if (in_loop() && !manual_) {
-    for (std::size_t i = 0; i < held_count_; ++i) {
-      const Held held = held_[i];
-      if (held.what == Held::What::end) {
-        boundary(held.start);
+    for (std::size_t i = 0; i < pending_count_; ++i) {
+      const Pending pending = pending_[i];
+      if (pending.what == Pending::What::end) {
+        boundary(pending.start);
         break;
       }
-      if (held.what == Held::What::batch && loader_may_lead()) {
+      if (pending.what == Pending::What::batch && loader_may_lead()) {
         // The first batch of the run leads: of two loaders read in turn, the one read first.
-        lead(Lead::loader, held.key, held_[0].start);
-        for (std::size_t j = i; j < held_count_; ++j) {
-          ahead_ += held_[j].what == Held::What::batch && held_[j].key == held.key;
+        lead(Lead::loader, pending.key, pending_[0].start);
+        for (std::size_t j = i; j < pending_count_; ++j) {
+          ahead_ += pending_[j].what == Pending::What::batch && pending_[j].key == pending.key;
         }
         break;
       }
@@ -84,7 +84,7 @@ bool Machine::may_end() const noexcept {
   if (manual_ || !step_open_) return false;
   if (inference_) return true;
   if (updates_invisible_) return backwards_ > 0;
-  // Without a loader, two networks in turn are told apart by whose optimizer stepped.
+  // Without a loader, two networks in turn are distinguished by whose optimizer stepped.
   return lead_ == Lead::loader || lead_ == Lead::none ? updates_ > 0 : lead_updates_ > 0;
 }
 
@@ -193,11 +193,11 @@ void Machine::emit(Name name, std::uint64_t start, std::uint64_t end) noexcept {
 }
 
 void Machine::emit(Name name, std::uint64_t start, std::uint64_t end, std::uint32_t step) noexcept {
-  // An optimizer's pieces are told as they end, so whatever was told before them is not theirs,
+  // An optimizer's pieces are emitted as they end, so whatever was emitted before is not theirs,
   // also where an exception has hidden the end of a call inside.
-  if (name == Name::optimizer && start < told_) start = told_;
+  if (name == Name::optimizer && start < latest_end_) start = latest_end_;
   if (end <= start) return;
-  if (name != Name::step && end > told_) told_ = end;
+  if (name != Name::step && end > latest_end_) latest_end_ = end;
   // A module's first call may be a trial run before the loop; a backward pass makes a step of it.
   const bool trial = lead_ == Lead::module && completed_ == 0 && backwards_ == 0 && !inference_;
   const bool before = step == number_ && end <= step_start_;
@@ -205,38 +205,38 @@ void Machine::emit(Name name, std::uint64_t start, std::uint64_t end, std::uint3
   sink_.take(sink_.context, Span{start, end, name, step});
 }
 
-void Machine::hold(Held::What what, std::uint64_t key, std::uint64_t start,
+void Machine::hold(Pending::What what, std::uint64_t key, std::uint64_t start,
                    std::uint64_t end) noexcept {
-  if (held_count_ == held_.size()) {
-    emit(held_[0].what == Held::What::evaluation ? Name::eval : Name::dataloader, held_[0].start,
-         held_[0].end);
-    for (std::size_t i = 1; i < held_count_; ++i) held_[i - 1] = held_[i];
-    --held_count_;
+  if (pending_count_ == pending_.size()) {
+    emit(pending_[0].what == Pending::What::evaluation ? Name::eval : Name::dataloader,
+         pending_[0].start, pending_[0].end);
+    for (std::size_t i = 1; i < pending_count_; ++i) pending_[i - 1] = pending_[i];
+    --pending_count_;
   }
-  if (end > told_) told_ = end;
-  held_[held_count_++] = Held{what, key, start, end};
+  if (end > latest_end_) latest_end_ = end;
+  pending_[pending_count_++] = Pending{what, key, start, end};
 }
 
-bool Machine::holds(Held::What what) const noexcept {
-  for (std::size_t i = 0; i < held_count_; ++i) {
-    if (held_[i].what == what) return true;
+bool Machine::holds(Pending::What what) const noexcept {
+  for (std::size_t i = 0; i < pending_count_; ++i) {
+    if (pending_[i].what == what) return true;
   }
   return false;
 }
 
 // evaluation: loaders that are not known yet turned out to feed evaluation.
 void Machine::release(bool evaluation) noexcept {
-  for (std::size_t i = 0; i < held_count_; ++i) {
-    const Held& held = held_[i];
-    const Use known = use(held.key);
+  for (std::size_t i = 0; i < pending_count_; ++i) {
+    const Pending& pending = pending_[i];
+    const Use purpose = use(pending.key);
     const bool eval_fetch =
-        !inference_ && (known == Use::evaluation || (known == Use::unknown && evaluation));
-    const Name name = held.what == Held::What::evaluation ? Name::eval
-                      : eval_fetch                        ? Name::eval_dataloader
-                                                          : Name::dataloader;
-    emit(name, held.start, held.end);
+        !inference_ && (purpose == Use::evaluation || (purpose == Use::unknown && evaluation));
+    const Name name = pending.what == Pending::What::evaluation ? Name::eval
+                      : eval_fetch                              ? Name::eval_dataloader
+                                                                : Name::dataloader;
+    emit(name, pending.start, pending.end);
   }
-  held_count_ = 0;
+  pending_count_ = 0;
 }
 
 }  // namespace haiprof::phase

@@ -40,11 +40,11 @@ Array<Value> array(std::size_t count) {
 }
 
 template <typename Value>
-std::span<Value> room(Array<Value>& made) {
-  return {made.mutable_data(), static_cast<std::size_t>(made.size())};
+std::span<Value> room(Array<Value>& target) {
+  return {target.mutable_data(), static_cast<std::size_t>(target.size())};
 }
 
-// The numbers themselves, not a copy of them.
+// The numbers themselves, not a copy.
 Times moved(std::vector<std::int64_t>&& numbers) {
   auto kept = std::make_unique<std::vector<std::int64_t>>(std::move(numbers));
   const std::span<std::int64_t> all(*kept);
@@ -67,38 +67,38 @@ py::list unite(const Times& start, const Times& end, const Array<std::uint8_t>& 
                std::size_t sets) {
   const aggregate::Instants all = instants(start, end);
   if (set.size() != start.size()) throw std::invalid_argument("arrays differ in length");
-  std::vector<aggregate::Intervals> made;
+  std::vector<aggregate::Intervals> unions;
   {
     const Unlocked unlocked;
-    made = aggregate::unite(all.start, all.end, values(set), sets);
+    unions = aggregate::unite(all.start, all.end, values(set), sets);
   }
-  py::list told;
-  for (aggregate::Intervals& each : made) told.append(moved(std::move(each)));
-  return told;
+  py::list result;
+  for (aggregate::Intervals& each : unions) result.append(moved(std::move(each)));
+  return result;
 }
 
 py::tuple unite_two(const Times& start, const Times& end, const Times& other_start,
                     const Times& other_end) {
   const aggregate::Instants one = instants(start, end);
   const aggregate::Instants other = instants(other_start, other_end);
-  aggregate::Intervals made;
+  aggregate::Intervals united;
   {
     const Unlocked unlocked;
-    made = aggregate::unite(one, other);
+    united = aggregate::unite(one, other);
   }
-  return moved(std::move(made));
+  return moved(std::move(united));
 }
 
 Times covered_before(const std::vector<std::pair<Times, Times>>& sets, const Times& instant) {
   std::vector<aggregate::Instants> all;
   for (const auto& [start, end] : sets) all.push_back(instants(start, end));
-  Times made = array<std::int64_t>(values(instant).size());
-  const std::span<std::int64_t> written = room(made);
+  Times covered = array<std::int64_t>(values(instant).size());
+  const std::span<std::int64_t> written = room(covered);
   {
     const Unlocked unlocked;
     aggregate::covered_before(all, values(instant), written);
   }
-  return made;
+  return covered;
 }
 
 // One more than the largest of them; 0 without any.
@@ -110,27 +110,27 @@ std::size_t beyond(const Array<std::uint32_t>& numbers) {
 
 Array<std::uint32_t> first_rows(const Array<std::uint32_t>& codes) {
   const std::size_t top = beyond(codes);
-  std::vector<std::uint32_t> found;
+  std::vector<std::uint32_t> rows;
   {
     const Unlocked unlocked;
-    found = aggregate::first_rows(values(codes), top);
+    rows = aggregate::first_rows(values(codes), top);
   }
-  return Array<std::uint32_t>(static_cast<py::ssize_t>(found.size()), found.data());
+  return Array<std::uint32_t>(static_cast<py::ssize_t>(rows.size()), rows.data());
 }
 
 template <typename Value>
 Array<Value> look_up(const Array<std::uint32_t>& codes, const Array<Value>& table) {
   if (beyond(codes) > values(table).size()) throw py::index_error("a code is beyond the table");
-  Array<Value> made = array<Value>(values(codes).size());
-  const std::span<Value> written = room(made);
+  Array<Value> decoded = array<Value>(values(codes).size());
+  const std::span<Value> written = room(decoded);
   {
     const Unlocked unlocked;
     aggregate::look_up(values(codes), values(table), written);
   }
-  return made;
+  return decoded;
 }
 
-// Groups, and the types in which their columns were given.
+// Groups, and the types of the columns that they were built from.
 class Groups {
  public:
   // Of codes, which key each stands for.
@@ -141,7 +141,7 @@ class Groups {
     std::vector<aggregate::Keys> keys;
     std::size_t rows = 0;
     for (const Column& column : columns) {
-      std::visit([&](const auto& told) { keys.push_back(keys_of(told)); }, column);
+      std::visit([&](const auto& each) { keys.push_back(keys_of(each)); }, column);
       types_.push_back(std::holds_alternative<py::array>(column)
                            ? std::get<py::array>(column).dtype()
                            : py::dtype::of<std::uint32_t>());
@@ -159,29 +159,29 @@ class Groups {
 
   py::list keys(const Array<std::uint32_t>& chosen) const {
     check_chosen(chosen);
-    py::list told;
+    py::list columns;
     std::vector<aggregate::Room> rooms;
     for (const py::dtype& type : types_) {
-      py::array made(type, static_cast<py::ssize_t>(values(chosen).size()));
-      rooms.push_back(room_of(made));
-      told.append(std::move(made));
+      py::array column(type, static_cast<py::ssize_t>(values(chosen).size()));
+      rooms.push_back(room_of(column));
+      columns.append(std::move(column));
     }
     {
       const Unlocked unlocked;
       groups_->keys(values(chosen), rooms);
     }
-    return told;
+    return columns;
   }
 
   Times total(const Times& numbers) const {
     check_values(numbers);
-    Times made = array<std::int64_t>(size());
-    const std::span<std::int64_t> written = room(made);
+    Times sums = array<std::int64_t>(size());
+    const std::span<std::int64_t> written = room(sums);
     {
       const Unlocked unlocked;
       groups_->total(values(numbers), written);
     }
-    return made;
+    return sums;
   }
 
   py::tuple sum_up(const Times& numbers, const Array<std::uint32_t>& chosen) const {
@@ -192,10 +192,10 @@ class Groups {
     Times total = array<std::int64_t>(count);
     Times least = array<std::int64_t>(count);
     Times most = array<std::int64_t>(count);
-    const aggregate::Groups::Sums made{room(rows), room(total), room(least), room(most)};
+    const aggregate::Groups::Sums sums{room(rows), room(total), room(least), room(most)};
     {
       const Unlocked unlocked;
-      groups_->sum_up(values(numbers), values(chosen), made);
+      groups_->sum_up(values(numbers), values(chosen), sums);
     }
     return py::make_tuple(rows, total, least, most);
   }
@@ -228,10 +228,10 @@ class Groups {
     throw std::invalid_argument("keys are contiguous arrays of unsigned integers");
   }
 
-  static aggregate::Room room_of(py::array& made) {
-    void* const data = made.mutable_data();
-    const auto count = static_cast<std::size_t>(made.size());
-    switch (made.itemsize()) {
+  static aggregate::Room room_of(py::array& column) {
+    void* const data = column.mutable_data();
+    const auto count = static_cast<std::size_t>(column.size());
+    switch (column.itemsize()) {
       case 1:
         return std::span(static_cast<std::uint8_t*>(data), count);
       case 2:
@@ -247,11 +247,12 @@ class Groups {
   std::unique_ptr<aggregate::Groups> groups_;
 };
 
-// The numbers where they stand; they live as long as what holds them.
-Array<std::uint32_t> shown(const py::object& holder, const std::vector<std::uint32_t>& numbers) {
-  Array<std::uint32_t> made(static_cast<py::ssize_t>(numbers.size()), numbers.data(), holder);
-  py::detail::array_proxy(made.ptr())->flags &= ~py::detail::npy_api::NPY_ARRAY_WRITEABLE_;
-  return made;
+// A read-only view of the numbers, which live as long as their holder.
+Array<std::uint32_t> read_only_view(const py::object& holder,
+                                    const std::vector<std::uint32_t>& numbers) {
+  Array<std::uint32_t> view(static_cast<py::ssize_t>(numbers.size()), numbers.data(), holder);
+  py::detail::array_proxy(view.ptr())->flags &= ~py::detail::npy_api::NPY_ARRAY_WRITEABLE_;
+  return view;
 }
 
 }  // namespace
@@ -272,11 +273,12 @@ void register_aggregate(py::module_& module) {
       .def("keys", &Groups::keys, py::arg("chosen"))
       .def("total", &Groups::total, py::arg("values"))
       .def("sum_up", &Groups::sum_up, py::arg("values"), py::arg("chosen"))
-      .def_property_readonly(
-          "order",
-          [](const py::object& self) { return shown(self, self.cast<Groups&>().groups().order()); })
+      .def_property_readonly("order",
+                             [](const py::object& self) {
+                               return read_only_view(self, self.cast<Groups&>().groups().order());
+                             })
       .def_property_readonly("first", [](const py::object& self) {
-        return shown(self, self.cast<Groups&>().groups().first());
+        return read_only_view(self, self.cast<Groups&>().groups().first());
       });
 }
 

@@ -1,5 +1,5 @@
-// The binding of the injector. What stops and waits does so without the GIL; what lasts longer than
-// milliseconds is Python's to wait for, where Ctrl-C works.
+// The binding of the injector. It stops threads and waits without the GIL; Python itself waits for
+// anything longer than milliseconds, where Ctrl-C works.
 #include <pybind11/pybind11.h>
 
 #include <memory>
@@ -19,14 +19,15 @@ namespace {
 using attach::Injection;
 
 py::tuple interpreter(pid_t pid) {
-  attach::Interpreter found;
+  attach::Interpreter interpreter;
   {
     const Unlocked unlocked;
-    found = attach::find_interpreter(pid);
+    interpreter = attach::find_interpreter(pid);
   }
-  return py::make_tuple(py::reinterpret_steal<py::object>(PyUnicode_DecodeFSDefaultAndSize(
-                            found.library.data(), static_cast<Py_ssize_t>(found.library.size()))),
-                        found.version, found.free_threaded);
+  return py::make_tuple(
+      py::reinterpret_steal<py::object>(PyUnicode_DecodeFSDefaultAndSize(
+          interpreter.library.data(), static_cast<Py_ssize_t>(interpreter.library.size()))),
+      interpreter.version, interpreter.free_threaded);
 }
 
 const char* queue(Injection& injection) {

@@ -226,7 +226,7 @@ class RingReader {
   void free_records() { drain_.reader().free_records(); }
 
  private:
-  // Bytes from another process: never trusted to be UTF-8.
+  // Bytes from another process need not be UTF-8.
   static py::str text(std::string_view raw) {
     return py::reinterpret_steal<py::str>(
         PyUnicode_DecodeUTF8(raw.data(), static_cast<Py_ssize_t>(raw.size()), "replace"));
@@ -272,9 +272,9 @@ class RingReader {
 
 template <std::size_t kCount>
 py::tuple names(const char* const (&texts)[kCount]) {
-  py::tuple made(kCount);
-  for (std::size_t i = 0; i < kCount; ++i) made[i] = py::str(texts[i]);
-  return made;
+  py::tuple names(kCount);
+  for (std::size_t i = 0; i < kCount; ++i) names[i] = py::str(texts[i]);
+  return names;
 }
 
 }  // namespace

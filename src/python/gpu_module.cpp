@@ -1,5 +1,5 @@
-// The binding of the kernel collector and of what finds GPUs. Whatever may take long runs without
-// the GIL.
+// The binding of the kernel collector and of the search for GPUs. Whatever may take long runs
+// without the GIL.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -20,56 +20,56 @@ namespace py = pybind11;
 
 namespace {
 
-// (reason, mend), or None when it records.
+// (reason, fix), or None when it records.
 py::object start(const std::string& folders, const std::string& kernels, double budget,
                  double period, bool graph_kernels, bool synchronization, bool overhead,
                  bool shared, bool in_use) {
   gpu::Refusal refusal;
-  gpu::Wanted wanted;
-  wanted.kernels = kernels == "off"   ? gpu::Mode::off
-                   : kernels == "all" ? gpu::Mode::all
-                                      : gpu::Mode::windows;
-  wanted.budget = budget;
-  wanted.period = period;
-  wanted.graph_kernels = graph_kernels;
-  wanted.kinds = {synchronization, overhead};
-  wanted.shared = shared;
-  wanted.in_use = in_use;
+  gpu::Settings settings;
+  settings.kernels = kernels == "off"   ? gpu::Mode::off
+                     : kernels == "all" ? gpu::Mode::all
+                                        : gpu::Mode::windows;
+  settings.budget = budget;
+  settings.period = period;
+  settings.graph_kernels = graph_kernels;
+  settings.kinds = {synchronization, overhead};
+  settings.shared = shared;
+  settings.in_use = in_use;
   {
     const Unlocked unlocked;
-    refusal = gpu::start_collecting(folders, wanted);
+    refusal = gpu::start_collecting(folders, settings);
   }
   if (refusal.ok()) return py::none();
-  return py::make_tuple(refusal.reason, refusal.mend);
+  return py::make_tuple(refusal.reason, refusal.fix);
 }
 
 py::dict counts() {
   const gpu::Counts now = gpu::counts();
-  py::dict told;
-  told["kernels"] = now.kernels;
-  told["others"] = now.others;
-  told["timeless"] = now.timeless;
-  told["clockless"] = now.clockless;
-  told["unknown"] = now.unknown;
-  told["dropped"] = now.dropped;
-  told["foreign_buffers"] = now.foreign;
-  told["damaged_buffers"] = now.damaged;
-  told["overhead_ns"] = now.overhead_ns;
-  told["thread_ns"] = gpu::thread_ns();
+  py::dict row;
+  row["kernels"] = now.kernels;
+  row["others"] = now.others;
+  row["timeless"] = now.timeless;
+  row["clockless"] = now.clockless;
+  row["unknown"] = now.unknown;
+  row["dropped"] = now.dropped;
+  row["foreign_buffers"] = now.foreign;
+  row["damaged_buffers"] = now.damaged;
+  row["overhead_ns"] = now.overhead_ns;
+  row["thread_ns"] = gpu::thread_ns();
   const gpu::TimerCounts timed = gpu::stream_timer().counts();
-  told["device_spans"] = timed.spans;
-  told["boundaries_left_out"] = timed.left_out;
-  told["boundaries_capturing"] = timed.capturing;
-  told["boundaries_exhausted"] = timed.exhausted;
-  told["spans_with_one_end"] = timed.one_end;
-  told["spans_apart"] = timed.apart;
-  told["spans_unresolved"] = timed.unresolved;
-  told["replays"] = timed.replays;
-  told["replays_left_out"] = timed.replays_left_out;
-  return told;
+  row["device_spans"] = timed.spans;
+  row["boundaries_left_out"] = timed.left_out;
+  row["boundaries_capturing"] = timed.capturing;
+  row["boundaries_exhausted"] = timed.exhausted;
+  row["spans_with_one_end"] = timed.one_end;
+  row["spans_apart"] = timed.apart;
+  row["spans_unresolved"] = timed.unresolved;
+  row["replays"] = timed.replays;
+  row["replays_left_out"] = timed.replays_left_out;
+  return row;
 }
 
-// (file, what to know of it, API version), or the refusal's (reason, mend) with version 0.
+// (file, a note on it, API version), or the refusal's (reason, fix) with version 0.
 py::tuple probe(const std::string& folders) {
   gpu::Driver driver;
   gpu::Cupti cupti;
@@ -83,13 +83,13 @@ py::tuple probe(const std::string& folders) {
   }
   if (refusal.ok()) {
     const gpu::Refusal windows = gpu::refusal_to_switch(cupti);
-    const std::string note = windows.ok() ? "" : windows.reason + "; " + windows.mend;
+    const std::string note = windows.ok() ? "" : windows.reason + "; " + windows.fix;
     return py::make_tuple(cupti.path, note, cupti.version);
   }
-  return py::make_tuple(refusal.reason, refusal.mend, 0);
+  return py::make_tuple(refusal.reason, refusal.fix, 0);
 }
 
-// (uuids, state, reason, mend)
+// (uuids, state, reason, fix)
 py::tuple list_gpus() {
   std::vector<std::string> uuids;
   sampler::Status status;
@@ -97,7 +97,7 @@ py::tuple list_gpus() {
     const Unlocked unlocked;
     status = nvml::list_gpus(uuids);
   }
-  return py::make_tuple(uuids, sampler::text(status.state), status.reason, status.mend);
+  return py::make_tuple(uuids, sampler::text(status.state), status.reason, status.fix);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What the hook files share: the raw C callables that torch calls, kept off pybind11 because they
+// Shared by the hook files: the raw C callables that torch calls, kept off pybind11 because they
 // run several times a step.
 #pragma once
 
@@ -28,11 +28,11 @@ bool add_frame_hooks(PyObject* module);
 bool add_pause_hook(PyObject* module);
 bool add_allocator_hook(PyObject* module);
 
-// Record what is not recorded yet, before the recording ends. With the GIL.
-void tell_pauses() noexcept;
-void tell_allocator() noexcept;
+// Record what is still unrecorded, before the recording ends. With the GIL.
+void report_pauses() noexcept;
+void report_allocator() noexcept;
 
-// A thread has begun to train: the allocator is to be observed before it can run out of memory.
+// A thread has begun to train: observe the allocator before it can run out of memory.
 void look_for_cuda() noexcept;
 
 }  // namespace haiprof::python

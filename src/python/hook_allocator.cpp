@@ -1,5 +1,5 @@
-// The figures of torch's CUDA allocator, asked for now and then right after a step, and what it
-// says when it has run out of memory.
+// The figures of torch's CUDA allocator, read now and then right after a step, and its message when
+// it has run out of memory.
 //
 // Only functions of torch that are written in C++ are called, and no Python code of ours: between
 // two instructions Python runs the job's signal handlers, and what those raise would be lost here.
@@ -23,8 +23,8 @@ constexpr std::size_t kMostDevices = 64;
 constexpr std::uint32_t kFirstSteps = 8;
 constexpr std::uint32_t kFirstCalls = 64;
 constexpr std::uint64_t kLooksPerSecond = 4;
-// What happens again and again is an event each of the first times, then each time it has doubled.
-constexpr std::int64_t kToldEach = 8;
+// A repeated problem is an event each of the first times, then each time its count has doubled.
+constexpr std::int64_t kReportedEach = 8;
 
 // part: in field's "all"; null when the field is a plain number.
 struct Series {
@@ -52,8 +52,8 @@ struct Figures {
 constexpr std::int64_t kUnknown = -1;
 struct Device {
   std::atomic<bool> used{false};
-  std::atomic<std::int64_t> retries_told{0};
-  std::atomic<std::int64_t> ooms_told{0};
+  std::atomic<std::int64_t> retries_reported{0};
+  std::atomic<std::int64_t> ooms_reported{0};
 };
 
 // torch._C and torch.cuda: set once, never given back, because the observer stays for good.
@@ -69,7 +69,7 @@ std::atomic<std::uint32_t> first_steps{0};
 std::atomic<std::uint32_t> first_calls{0};
 std::atomic<std::uint64_t> next_look{0};
 Device devices[kMostDevices];
-char trouble[512] = "";  // why it was taken off; with the GIL
+char trouble[512] = "";  // why it was removed; with the GIL
 
 // A reference of our own.
 class Ref {
@@ -117,14 +117,14 @@ bool cuda_in_use() noexcept {
 }
 
 double number(PyObject* stats, const Series& series) noexcept {
-  PyObject* found = PyDict_GetItemString(stats, series.field);
+  PyObject* entry = PyDict_GetItemString(stats, series.field);
   if (series.part != nullptr) {
     for (const char* key : {"all", series.part}) {
-      if (found == nullptr || !PyDict_Check(found)) return -1;
-      found = PyDict_GetItemString(found, key);
+      if (entry == nullptr || !PyDict_Check(entry)) return -1;
+      entry = PyDict_GetItemString(entry, key);
     }
   }
-  return found != nullptr && PyNumber_Check(found) ? PyFloat_AsDouble(found) : -1;
+  return entry != nullptr && PyNumber_Check(entry) ? PyFloat_AsDouble(entry) : -1;
 }
 
 // False with a Python error set.
@@ -132,14 +132,14 @@ bool read(std::size_t device, Figures& figures) noexcept {
   const Ref stats = ask("_cuda_memoryStats", device);
   if (stats.get() == nullptr) return false;
   if (!PyDict_Check(stats.get())) {
-    PyErr_SetString(PyExc_TypeError, "_cuda_memoryStats() gave no dict");
+    PyErr_SetString(PyExc_TypeError, "_cuda_memoryStats() returned no dict");
     return false;
   }
   for (std::size_t i = 0; i < std::size(kSeries); ++i) {
     figures.of[i] = number(stats.get(), kSeries[i]);
   }
   if (figures.of[allocated] < 0 && PyErr_Occurred() == nullptr) {
-    PyErr_SetString(PyExc_KeyError, "_cuda_memoryStats() gave no allocated_bytes");
+    PyErr_SetString(PyExc_KeyError, "_cuda_memoryStats() returned no allocated_bytes");
   }
   return PyErr_Occurred() == nullptr;
 }
@@ -160,31 +160,32 @@ void push_event(const char* kind, const char* text) noexcept {
 }
 
 // Whether a count that only grows, until the user has torch begin anew, is worth an event.
-bool is_news(std::atomic<std::int64_t>& told, double figure) noexcept {
+bool is_news(std::atomic<std::int64_t>& reported, double figure) noexcept {
   if (figure < 0) return false;
   const auto count = static_cast<std::int64_t>(figure);
-  const std::int64_t before = told.load(std::memory_order_relaxed);
+  const std::int64_t before = reported.load(std::memory_order_relaxed);
   const bool grown = before != kUnknown && count > before;
-  if (grown && count > kToldEach && count < 2 * before) return false;
-  told.store(count, std::memory_order_relaxed);
+  if (grown && count > kReportedEach && count < 2 * before) return false;
+  reported.store(count, std::memory_order_relaxed);
   return grown;
 }
 
-void tell_shortage(std::size_t device, const Figures& figures) noexcept {
+void report_shortage(std::size_t device, const Figures& figures) noexcept {
   char text[200];
   const auto times = [](double n) { return n == 1 ? "once" : "times"; };
-  const auto told = [&](const char* format, double n) {
+  const auto report = [&](const char* format, double n) {
     char count[32] = "";
     if (n != 1) std::snprintf(count, sizeof count, "%.0f ", n);
     std::snprintf(text, sizeof text, format, device, count, times(n));
     push_event("memory", text);
   };
-  if (is_news(devices[device].retries_told, figures.of[retries])) {
-    told("gpu%zu: memory ran short %s%s; torch gave its cache back and tried again, which is slow",
-         figures.of[retries]);
+  if (is_news(devices[device].retries_reported, figures.of[retries])) {
+    report(
+        "gpu%zu: memory ran short %s%s; torch gave its cache back and tried again, which is slow",
+        figures.of[retries]);
   }
-  if (is_news(devices[device].ooms_told, figures.of[ooms])) {
-    told("gpu%zu: out of memory %s%s", figures.of[ooms]);
+  if (is_news(devices[device].ooms_reported, figures.of[ooms])) {
+    report("gpu%zu: out of memory %s%s", figures.of[ooms]);
   }
 }
 
@@ -192,7 +193,7 @@ void tell_shortage(std::size_t device, const Figures& figures) noexcept {
 bool look_at(std::size_t index) noexcept {
   Device& device = devices[index];
   if (!device.used.load(std::memory_order_relaxed)) {
-    // What has no context of this process has no memory of it, and must not get one by our asking.
+    // A device without a context of this process has no memory of it, and must not get one from us.
     const Ref context = ask("_cuda_hasPrimaryContext", index);
     if (!is_true(context)) return PyErr_Occurred() == nullptr;
   }
@@ -202,7 +203,7 @@ bool look_at(std::size_t index) noexcept {
   if (!touched && !device.used.load(std::memory_order_relaxed)) return true;
   device.used.store(true, std::memory_order_relaxed);
   push(index, figures);
-  tell_shortage(index, figures);
+  report_shortage(index, figures);
   return true;
 }
 
@@ -213,7 +214,7 @@ const char* amount(double bytes, char (&text)[32]) noexcept {
   return text;
 }
 
-// What torch calls at each OutOfMemoryError, before it raises that: (device, bytes asked for, bytes
+// Called by torch at each OutOfMemoryError, before it raises it: (device, bytes asked for, bytes
 // of the device or of the part that the job allows itself, bytes free). What we raised would be
 // raised instead, so nothing is.
 PyObject* out_of_memory(PyObject*, PyObject* const* args, Py_ssize_t count) {
@@ -224,9 +225,9 @@ PyObject* out_of_memory(PyObject*, PyObject* const* args, Py_ssize_t count) {
   if (PyErr_Occurred() == nullptr && numbers[0] >= 0 &&
       static_cast<std::size_t>(numbers[0]) < kMostDevices) {
     const auto device = static_cast<std::size_t>(numbers[0]);
-    char wanted[32], whole[32], free[32], text[240];
+    char requested[32], whole[32], free[32], text[240];
     int length = std::snprintf(text, sizeof text, "gpu%zu: out of memory: %s wanted, %s of %s free",
-                               device, amount(static_cast<double>(numbers[1]), wanted),
+                               device, amount(static_cast<double>(numbers[1]), requested),
                                amount(static_cast<double>(numbers[3]), free),
                                amount(static_cast<double>(numbers[2]), whole));
     Figures figures;
@@ -235,15 +236,15 @@ PyObject* out_of_memory(PyObject*, PyObject* const* args, Py_ssize_t count) {
       devices[device].used.store(true, std::memory_order_relaxed);
       push(device, figures);
       if (figures.of[ooms] > 0) {
-        // A count of before our time is no reason to keep this one quiet.
+        // An older count is no reason to suppress this one.
         std::int64_t unknown = kUnknown;
-        devices[device].ooms_told.compare_exchange_strong(
+        devices[device].ooms_reported.compare_exchange_strong(
             unknown, static_cast<std::int64_t>(figures.of[ooms]) - 1);
-        news = is_news(devices[device].ooms_told, figures.of[ooms]);
+        news = is_news(devices[device].ooms_reported, figures.of[ooms]);
       }
-      char held[32], cached[32];
+      char in_use[32], cached[32];
       std::snprintf(text + length, sizeof text - static_cast<std::size_t>(length),
-                    "; torch had %s allocated, %s reserved", amount(figures.of[allocated], held),
+                    "; torch had %s allocated, %s reserved", amount(figures.of[allocated], in_use),
                     amount(figures.of[reserved], cached));
     }
     if (news) push_event("memory", text);
@@ -256,7 +257,7 @@ PyMethodDef observer_definition = {
     "out_of_memory", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(out_of_memory)),
     METH_FASTCALL, nullptr};
 
-// Once a process: torch cannot be told to forget an observer. Of several it calls each.
+// Once a process: torch cannot forget an observer. Of several it calls each.
 void observe() noexcept {
   if (observing.exchange(true, std::memory_order_relaxed)) return;
   const Ref observer(PyCFunction_NewEx(&observer_definition, nullptr, nullptr));
@@ -264,10 +265,10 @@ void observe() noexcept {
                      ? nullptr
                      : PyObject_CallMethod(torch_core, "_cuda_attach_out_of_memory_observer", "O",
                                            observer.get()));
-  PyErr_Clear();  // not every allocator has observers; the counts tell of it a little later
+  PyErr_Clear();  // not every allocator has observers; the counts show it a little later
 }
 
-// Takes the hook off because of the Python error that is set.
+// Removes the hook because of the Python error that is set.
 void take_off() noexcept {
   if (PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) {  // the job's
     PyErr_SetInterrupt();
@@ -277,15 +278,15 @@ void take_off() noexcept {
   PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
   PyErr_Fetch(&type, &value, &trace);
   PyErr_NormalizeException(&type, &value, &trace);
-  const Ref told_type(type), told_value(value), told_trace(trace);
+  const Ref owned_type(type), owned_value(value), owned_trace(trace);
   const Ref text(value == nullptr ? nullptr : PyObject_Repr(value));
   const char* const words = text.get() == nullptr ? nullptr : PyUnicode_AsUTF8(text.get());
   on.store(false, std::memory_order_relaxed);
   std::snprintf(trouble, sizeof trouble, "%s", words == nullptr ? "an unknown error" : words);
   PyErr_Clear();
-  char told[640];
-  std::snprintf(told, sizeof told, "the allocator's figures are not recorded: %s", trouble);
-  push_event("hook", told);
+  char message[640];
+  std::snprintf(message, sizeof message, "the allocator's figures are not recorded: %s", trouble);
+  push_event("hook", message);
 }
 
 void look() noexcept {
@@ -329,7 +330,7 @@ void stepped() noexcept {
   look_and_wait(now);
 }
 
-// What ends the job is often the first step, so its calls are a reason to look, too.
+// The first step often ends the job, so its calls are a reason to look, too.
 void boundary(phase::Kind, std::uint64_t now) noexcept {
   if (!on.load(std::memory_order_relaxed) || seen.load(std::memory_order_relaxed) ||
       !ring::is_open()) {
@@ -360,11 +361,11 @@ PyObject* watch_allocator(PyObject*, PyObject* const* args, Py_ssize_t count) {
     torch_core = args[0];
     torch_cuda = args[1];
   }
-  const std::int64_t told = is_true(before) ? kUnknown : 0;
+  const std::int64_t before_us = is_true(before) ? kUnknown : 0;
   for (Device& device : devices) {
     device.used.store(false, std::memory_order_relaxed);
-    device.retries_told.store(told, std::memory_order_relaxed);
-    device.ooms_told.store(told, std::memory_order_relaxed);
+    device.retries_reported.store(before_us, std::memory_order_relaxed);
+    device.ooms_reported.store(before_us, std::memory_order_relaxed);
   }
   trouble[0] = '\0';
   seen.store(false, std::memory_order_relaxed);
@@ -375,7 +376,7 @@ PyObject* watch_allocator(PyObject*, PyObject* const* args, Py_ssize_t count) {
 }
 
 PyObject* leave_allocator(PyObject*, PyObject*) {
-  tell_allocator();
+  report_allocator();
   on.store(false, std::memory_order_relaxed);
   Py_RETURN_NONE;
 }
@@ -407,7 +408,7 @@ void look_for_cuda() noexcept {
   }
 }
 
-void tell_allocator() noexcept {
+void report_allocator() noexcept {
   if (on.load(std::memory_order_relaxed) && ring::is_open()) look();
 }
 

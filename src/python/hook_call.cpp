@@ -1,5 +1,5 @@
-// WrappedCall: a callable that stands in for a function or method of torch and tells the step
-// machine when it is called and how it ends. Arguments, result and errors pass through untouched;
+// WrappedCall: a callable that replaces a function or method of torch and reports its beginning and
+// end to the step machine. Arguments, result and errors pass through untouched;
 // as a class attribute it binds like a function; it answers introspection as the original would.
 #include <Python.h>
 // Python.h first: structmember.h does not include what it needs.
@@ -77,7 +77,7 @@ PyObject* call(PyObject* object, PyObject* const* args, std::size_t flagged, PyO
   return result;
 }
 
-PyObject* make(PyTypeObject* type, PyObject* args, PyObject* keywords) {
+PyObject* create(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   static const char* names[] = {"original", "kind", nullptr};
   PyObject* original = nullptr;
   const char* kind = nullptr;
@@ -85,11 +85,11 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject* keywords) {
                                    &kind)) {
     return nullptr;
   }
-  const KindName* known = nullptr;
+  const KindName* kind_name = nullptr;
   for (const KindName& candidate : kKinds) {
-    if (std::strcmp(candidate.name, kind) == 0) known = &candidate;
+    if (std::strcmp(candidate.name, kind) == 0) kind_name = &candidate;
   }
-  if (known == nullptr || PyCallable_Check(original) == 0) {
+  if (kind_name == nullptr || PyCallable_Check(original) == 0) {
     PyErr_SetString(PyExc_ValueError,
                     "WrappedCall(original, kind): original must be callable and kind one of "
                     "iterate, fetch, backward, scaler");
@@ -101,7 +101,7 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   Py_INCREF(original);
   self->original = original;
   self->call = call;
-  self->kind = known->kind;
+  self->kind = kind_name->kind;
   self->enabled.store(true, std::memory_order_relaxed);
   return object;
 }
@@ -131,12 +131,12 @@ PyObject* bind(PyObject* object, PyObject* instance, PyObject*) {
   return PyMethod_New(object, instance);
 }
 
-// Whatever is not ours is the original's: __name__, __doc__, __module__, __signature__, …
+// All other attributes are the original's: __name__, __doc__, __module__, __signature__, …
 PyObject* attribute(PyObject* object, PyObject* name) {
-  PyObject* found = nullptr;
+  PyObject* attribute = nullptr;
   if (PyUnicode_CompareWithASCIIString(name, "__doc__") != 0) {
-    found = PyObject_GenericGetAttr(object, name);
-    if (found != nullptr || !PyErr_ExceptionMatches(PyExc_AttributeError)) return found;
+    attribute = PyObject_GenericGetAttr(object, name);
+    if (attribute != nullptr || !PyErr_ExceptionMatches(PyExc_AttributeError)) return attribute;
     PyErr_Clear();
   }
   return PyObject_GetAttr(as_wrapped(object)->original, name);
@@ -186,7 +186,7 @@ void* slot(Function* function) {
 }
 
 PyType_Slot slots[] = {
-    {Py_tp_new, slot(make)},
+    {Py_tp_new, slot(create)},
     {Py_tp_dealloc, slot(dealloc)},
     {Py_tp_traverse, slot(traverse)},
     {Py_tp_call, slot(PyVectorcall_Call)},

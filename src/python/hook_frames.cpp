@@ -14,7 +14,7 @@ namespace {
 // back.
 std::atomic<PyObject*> gradients_query{nullptr};
 
-// The code objects whose frames are reported; compared, never followed (haiprof/capture/hooks holds
+// The code objects whose frames are reported; compared, never followed (haiprof/capture/hooks keeps
 // them).
 std::atomic<PyObject*> module_code{nullptr};
 std::atomic<PyObject*> compiled_code{nullptr};

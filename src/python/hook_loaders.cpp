@@ -1,6 +1,6 @@
-// Which loader does this iterator belong to, and is it gone? Addresses and weak references only:
-// nothing is kept alive, and an entry whose iterator is gone is overwritten when its address or its
-// place is used again.
+// Finds the loader of an iterator, and notices when the iterator dies. Addresses and weak
+// references only: nothing is kept alive, and a dead iterator's entry is overwritten when its
+// address or its place is used again.
 #include <array>
 #include <atomic>
 
@@ -34,21 +34,21 @@ std::uint64_t dataset_of(PyObject* iterator) noexcept {
 }
 
 PyObject* gone(PyObject* key, PyObject*) noexcept {
-  phase::loader_gone(PyLong_AsUnsignedLongLong(key));
+  phase::drop_loader(PyLong_AsUnsignedLongLong(key));
   Py_RETURN_NONE;
 }
 
 PyMethodDef gone_method{"loader_gone", gone, METH_O, nullptr};
 
-// A weak reference that tells when the iterator is gone; null where it can have none.
+// A weak reference that reports the iterator's end; null where it can have none.
 PyObject* watch(PyObject* iterator, std::uint64_t key) noexcept {
   PyObject* const number = PyLong_FromUnsignedLongLong(key);
-  PyObject* const tell = number == nullptr ? nullptr : PyCFunction_New(&gone_method, number);
-  PyObject* const made = tell == nullptr ? nullptr : PyWeakref_NewRef(iterator, tell);
-  if (made == nullptr) PyErr_Clear();
-  Py_XDECREF(tell);
+  PyObject* const on_gone = number == nullptr ? nullptr : PyCFunction_New(&gone_method, number);
+  PyObject* const reference = on_gone == nullptr ? nullptr : PyWeakref_NewRef(iterator, on_gone);
+  if (reference == nullptr) PyErr_Clear();
+  Py_XDECREF(on_gone);
   Py_XDECREF(number);
-  return made;
+  return reference;
 }
 
 }  // namespace

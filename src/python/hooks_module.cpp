@@ -19,7 +19,7 @@ void thread_ended(PyObject* capsule) {
   if (thread != nullptr) phase::ended(*static_cast<const phase::Thread*>(thread));
 }
 
-// What lies in a thread's dictionary goes before Thread.join() returns.
+// Objects in a thread's dictionary are destroyed before Thread.join() returns.
 void see_to_end_of(phase::Thread& thread) noexcept {
   PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
   PyErr_Fetch(&type, &value, &trace);
@@ -47,7 +47,7 @@ void register_hooks(py::module_& module) {
       !add_pause_hook(module.ptr()) || !add_allocator_hook(module.ptr())) {
     throw py::error_already_set();
   }
-  phase::tell_owners(owned);
+  phase::notify_owners(owned);
   module.def("step_mark", [] {
     if (ready()) phase::mark();
   });
@@ -59,8 +59,8 @@ void register_hooks(py::module_& module) {
   module.def("trained_elsewhere", &phase::trained_elsewhere);
   module.def("phases_finish", [] {
     phase::finish();
-    tell_pauses();
-    tell_allocator();
+    report_pauses();
+    report_allocator();
   });
   module.def("phases_reset", &phase::reset);
   module.def("hooks_detached", &phase::detached);

@@ -85,10 +85,10 @@ class HostSampler {
   }
 
   py::list gpus() {
-    std::vector<sampler::Attributes> found;
-    locked([&] { found = sampler_.devices(); });
+    std::vector<sampler::Attributes> all;
+    locked([&] { all = sampler_.devices(); });
     py::list rows;
-    for (const sampler::Attributes& gpu : found) rows.append(as_dict(gpu));
+    for (const sampler::Attributes& gpu : all) rows.append(as_dict(gpu));
     return rows;
   }
 
@@ -114,7 +114,7 @@ class HostSampler {
       row["name"] = report.part.name;
       row["state"] = sampler::text(report.part.status.state);
       row["reason"] = report.part.status.reason;
-      row["mend"] = report.part.status.mend;
+      row["mend"] = report.part.status.fix;
       row["metrics"] = py::cast(report.part.metrics);
       row["interval_s"] = static_cast<double>(report.interval_ns) * 1e-9;
       row["cost_us"] = static_cast<double>(report.cost_ns) * 1e-3;
@@ -160,10 +160,10 @@ class HostSampler {
   // Names come from the kernel, and a broken one must not cost the whole reading.
   static py::object text(const std::string* text) {
     if (text == nullptr) return py::none();
-    PyObject* made =
+    PyObject* decoded =
         PyUnicode_DecodeUTF8(text->data(), static_cast<Py_ssize_t>(text->size()), "replace");
-    if (made == nullptr) throw py::error_already_set();
-    return py::reinterpret_steal<py::object>(made);
+    if (decoded == nullptr) throw py::error_already_set();
+    return py::reinterpret_steal<py::object>(decoded);
   }
 
   static py::dict as_dict(const sampler::Attributes& attributes) {
@@ -173,9 +173,9 @@ class HostSampler {
       py::object operator()(double value) const { return py::float_(value); }
       py::object operator()(const std::string& value) const { return text(&value); }
     };
-    py::dict made;
-    for (const auto& [name, value] : attributes) made[name.c_str()] = std::visit(Caster{}, value);
-    return made;
+    py::dict row;
+    for (const auto& [name, value] : attributes) row[name.c_str()] = std::visit(Caster{}, value);
+    return row;
   }
 
   std::mutex mutex_;

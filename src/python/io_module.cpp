@@ -1,4 +1,4 @@
-// The binding of what counts submitted reads and writes.
+// The binding of the counters of submitted reads and writes.
 #include <pybind11/pybind11.h>
 
 #include <string>

@@ -18,7 +18,7 @@ struct Freed {
   void operator()(char* text) const noexcept { std::free(text); }
 };
 
-// What is no mangled name, or one that the C++ library gives up on, comes back as it is.
+// A name that is not mangled, or that the C++ library gives up on, comes back unchanged.
 py::str demangle(py::str name) {
   Py_ssize_t bytes = 0;
   const char* text = PyUnicode_AsUTF8AndSize(name.ptr(), &bytes);
@@ -30,10 +30,11 @@ py::str demangle(py::str name) {
   const bool mangled = std::strncmp(text, "_Z", 2) == 0;
   if (!mangled || std::strlen(text) != static_cast<std::size_t>(bytes)) return name;
   int status = 0;
-  const std::unique_ptr<char, Freed> made(abi::__cxa_demangle(text, nullptr, nullptr, &status));
-  if (made == nullptr) return name;
-  PyObject* decoded =
-      PyUnicode_DecodeUTF8(made.get(), static_cast<Py_ssize_t>(std::strlen(made.get())), "replace");
+  const std::unique_ptr<char, Freed> demangled(
+      abi::__cxa_demangle(text, nullptr, nullptr, &status));
+  if (demangled == nullptr) return name;
+  PyObject* decoded = PyUnicode_DecodeUTF8(
+      demangled.get(), static_cast<Py_ssize_t>(std::strlen(demangled.get())), "replace");
   if (decoded == nullptr) throw py::error_already_set();
   return py::reinterpret_steal<py::str>(decoded);
 }

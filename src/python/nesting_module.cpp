@@ -60,28 +60,28 @@ Array<std::int32_t> order(const Array<std::uint32_t>& thread, const Array<std::i
                           const Array<std::int64_t>& end, const Array<std::uint8_t>& rank) {
   const std::size_t rows = values(start).size();
   same_length(rows, {values(thread).size(), values(end).size(), values(rank).size()});
-  Array<std::int32_t> made(static_cast<py::ssize_t>(rows));
-  const std::span<std::int32_t> written(made.mutable_data(), rows);
+  Array<std::int32_t> sorted(static_cast<py::ssize_t>(rows));
+  const std::span<std::int32_t> written(sorted.mutable_data(), rows);
   {
     const Unlocked unlocked;
     nesting::order(values(thread), values(start), values(end), values(rank), written);
   }
-  return made;
+  return sorted;
 }
 
-Array<std::int32_t> nearest(const Array<std::int32_t>& parent, const Array<bool>& wanted) {
+Array<std::int32_t> nearest(const Array<std::int32_t>& parent, const Array<bool>& selected) {
   const std::size_t rows = values(parent).size();
-  same_length(rows, {values(wanted).size()});
-  Array<std::int32_t> made(static_cast<py::ssize_t>(rows));
-  const std::span<std::int32_t> written(made.mutable_data(), rows);
+  same_length(rows, {values(selected).size()});
+  Array<std::int32_t> result(static_cast<py::ssize_t>(rows));
+  const std::span<std::int32_t> written(result.mutable_data(), rows);
   {
     const Unlocked unlocked;
-    nesting::nearest(values(parent), values(wanted), written);
+    nesting::nearest(values(parent), values(selected), written);
   }
-  return made;
+  return result;
 }
 
-// Pieces as columns; each part is given up once it is copied.
+// Pieces as columns; each part is freed once it is copied.
 py::tuple columns(std::vector<std::vector<nesting::Piece>> parts) {
   std::size_t count = 0;
   for (const auto& part : parts) count += part.size();

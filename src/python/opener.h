@@ -1,4 +1,4 @@
-// Opening the ring at the first record: a process that never records anything (a launcher, a
+// Opens the ring at the first record: a process that never records anything (a launcher, a
 // compile worker, a DataLoader worker) never pays for a ring.
 //
 // A session that is armed leaves a Python callable here. The first thing worth recording calls it,

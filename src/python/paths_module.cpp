@@ -26,7 +26,7 @@ std::span<const Value> values(const Array<Value>& array) {
 }
 
 template <typename Value>
-Array<Value> made(const std::vector<Value>& from) {
+Array<Value> to_array(const std::vector<Value>& from) {
   return Array<Value>(static_cast<py::ssize_t>(from.size()), from.data());
 }
 
@@ -46,7 +46,8 @@ py::tuple fold(const Array<std::int32_t>& parent, const Array<std::uint32_t>& na
     const Unlocked unlocked;
     folded = paths::fold(above, names, numbers);
   }
-  return py::make_tuple(path, made(folded.parent), made(folded.name), made(folded.depth));
+  return py::make_tuple(path, to_array(folded.parent), to_array(folded.name),
+                        to_array(folded.depth));
 }
 
 py::tuple longest(const Array<std::int32_t>& source, const Array<std::int32_t>& target,
@@ -76,7 +77,7 @@ py::tuple longest(const Array<std::int32_t>& source, const Array<std::int32_t>& 
     paths::longest(edges, distances, via);
     if (nodes > 0) path = paths::trace(edges, via, nodes - 1);
   }
-  return py::make_tuple(distance, made(path));
+  return py::make_tuple(distance, to_array(path));
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // A Python function that the main thread calls soon, between two of its instructions.
 //
-// In C, because only so can what it raises go on there: what a signal handler of the job raises
-// meanwhile is the job's.
+// In C, because only then can its exception propagate there: what a signal handler of the job
+// raises meanwhile is the job's.
 #include <pybind11/pybind11.h>
 
 #include "python/register.h"
@@ -11,8 +11,8 @@ namespace py = pybind11;
 namespace haiprof::python {
 namespace {
 
-int call(void* given) {
-  const auto function = py::reinterpret_steal<py::object>(static_cast<PyObject*>(given));
+int call(void* argument) {
+  const auto function = py::reinterpret_steal<py::object>(static_cast<PyObject*>(argument));
   PyObject* const result = PyObject_CallNoArgs(function.ptr());
   if (result == nullptr) return -1;
   Py_DECREF(result);

@@ -23,7 +23,7 @@ namespace {
 constexpr unsigned kDeepest =
     16;  // entries of one object inside itself; deeper ones are not recorded
 
-// What a span has beyond that when it is timed on the GPU, too.
+// The additional fields of a span that is also timed on the GPU.
 struct OnDevice {
   std::uint32_t microbatch;
   std::uint32_t stage;

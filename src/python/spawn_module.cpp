@@ -1,7 +1,7 @@
-// Starts the recorder so that nothing of the job clings to it and it clings to nothing of the job.
+// Starts the recorder fully detached from the job.
 //
 // The recorder must not be a child of the job (a job that waits for all its children would wait for
-// it), must not sit in the job's process group (Ctrl-C is for the job), must not hold its
+// it), must not be in the job's process group (Ctrl-C is for the job), must not keep its
 // descriptors (a pipe would never close) and must not be forked off a process that uses CUDA
 // (CLONE_VM|CLONE_VFORK runs no fork handler and copies nothing). So: clone a middle process that
 // shares our memory, let it begin a new session and clone the recorder, and reap the middle one.

@@ -25,19 +25,19 @@ bool current_stream(gpu::cuda::Device device, gpu::cuda::Stream& stream) noexcep
   // A call that ends with an exception is a boundary, too.
   PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
   PyErr_Fetch(&type, &value, &trace);
-  bool known = false;
+  bool succeeded = false;
   if (PyObject* const number = PyLong_FromLong(device)) {
     PyObject* const arguments[] = {number};
     if (PyObject* const answer = PyObject_Vectorcall(query, arguments, 1, nullptr)) {
       stream = PyLong_AsVoidPtr(answer);
-      known = stream != nullptr || PyErr_Occurred() == nullptr;
+      succeeded = stream != nullptr || PyErr_Occurred() == nullptr;
       Py_DECREF(answer);
     }
     Py_DECREF(number);
   }
   PyErr_Clear();
   PyErr_Restore(type, value, trace);
-  return known;
+  return succeeded;
 }
 
 void* leave() noexcept { return PyEval_SaveThread(); }

@@ -1,4 +1,4 @@
-// The stream that a Python thread gives its work to, as torch knows it.
+// The stream to which a Python thread gives its work, as torch knows it.
 #pragma once
 
 #include <Python.h>

@@ -21,7 +21,7 @@ namespace {
 
 using trace::Group;
 
-// What the core calls a group; none for the empty name.
+// The core's group of that name; none for the empty name.
 Group group_of(const std::string& name) {
   if (name.empty()) return Group::none;
   for (const Group group : {Group::spans, Group::activities}) {
@@ -31,10 +31,10 @@ Group group_of(const std::string& name) {
 }
 
 py::str text(std::string_view utf8) {
-  PyObject* made =
+  PyObject* decoded =
       PyUnicode_DecodeUTF8(utf8.data(), static_cast<Py_ssize_t>(utf8.size()), "replace");
-  if (made == nullptr) throw py::error_already_set();
-  return py::reinterpret_steal<py::str>(made);
+  if (decoded == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::str>(decoded);
 }
 
 // The array owns the values from here on.
@@ -56,7 +56,7 @@ class TraceParser {
   void feed(const py::buffer& piece) {
     Py_buffer view;
     if (PyObject_GetBuffer(piece.ptr(), &view, PyBUF_SIMPLE) != 0) throw py::error_already_set();
-    const std::unique_ptr<Py_buffer, void (*)(Py_buffer*)> held(&view, &PyBuffer_Release);
+    const std::unique_ptr<Py_buffer, void (*)(Py_buffer*)> buffer(&view, &PyBuffer_Release);
     const Unlocked unlocked;
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!parser_.finished()) {
@@ -85,20 +85,20 @@ class TraceParser {
         if (rows.rows() > 0) tables.push_back({trace::name_of(group), rows.take()});
       }
     });
-    py::dict made;
+    py::dict groups;
     for (Table& table : tables) {
       py::dict columns;
       for (trace::Rows::Taken& column : table.columns) {
         columns[text(column.name)] = std::visit(
             [](auto&& values) { return array_of(std::move(values)); }, std::move(column.values));
       }
-      made[text(table.name)] = std::move(columns);
+      groups[text(table.name)] = std::move(columns);
     }
-    return made;
+    return groups;
   }
 
   py::list strings(std::uint32_t first) {
-    py::list made;
+    py::list result;
     // Texts never move and are never freed: only their number can grow meanwhile.
     std::vector<std::string_view> texts;
     alone([&] {
@@ -106,27 +106,28 @@ class TraceParser {
         texts.push_back(parser_.strings()[i]);
       }
     });
-    for (const std::string_view each : texts) made.append(text(each));
-    return made;
+    for (const std::string_view each : texts) result.append(text(each));
+    return result;
   }
 
   py::dict header() {
     std::map<std::string, std::string> all;
     alone([&] { all = parser_.header(); });
-    py::dict made;
-    for (const auto& [name, value] : all) made[text(name)] = text(value);
-    return made;
+    py::dict members;
+    for (const auto& [name, value] : all) members[text(name)] = text(value);
+    return members;
   }
 
   py::dict problems() {
     std::vector<trace::Problem> all;
     alone([&] { all = parser_.problems().all(); });
-    py::dict made;
+    py::dict by_reason;
     for (const trace::Problem& problem : all) {
       const std::string reason = std::string(problem.field) + " " + std::string(problem.reason);
-      made[text(reason)] = py::make_tuple(problem.count, problem.offset, text(problem.example));
+      by_reason[text(reason)] =
+          py::make_tuple(problem.count, problem.offset, text(problem.example));
     }
-    return made;
+    return by_reason;
   }
 
   std::optional<std::uint64_t> truncated() {
@@ -149,11 +150,11 @@ class TraceParser {
       routes[category].group = group_of(group);
     }
     for (const std::string& category : arguments) {
-      const auto found = routes.find(category);
-      if (found == routes.end()) {
-        throw py::value_error("arguments are wanted of a category that goes nowhere: " + category);
+      const auto route = routes.find(category);
+      if (route == routes.end()) {
+        throw py::value_error("arguments requested for a category without a table: " + category);
       }
-      found->second.arguments = true;
+      route->second.arguments = true;
     }
     return routes;
   }

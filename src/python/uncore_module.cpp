@@ -40,34 +40,34 @@ std::string hex(std::uint64_t value) {
   return text;
 }
 
-// Paths may hold bytes that are no UTF-8.
+// Paths may contain bytes that are not UTF-8.
 py::object decoded(const std::string& text) {
-  PyObject* made =
+  PyObject* decoded =
       PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
-  if (made == nullptr) throw py::error_already_set();
-  return py::reinterpret_steal<py::object>(made);
+  if (decoded == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(decoded);
 }
 
 py::dict as_dict(const Row& row) {
   const perf::Event& event = row.counter->event;
-  py::dict made;
-  made["pmu"] = row.box->pmu;
-  made["type"] = event.type;
-  made["cpu"] = row.box->cpu;
-  made["metric"] = std::string(uncore::text(row.counter->quantity));
-  made["config"] = hex(event.config);
-  if (event.config1 != 0) made["config1"] = hex(event.config1);
-  if (event.config2 != 0) made["config2"] = hex(event.config2);
-  made["scale"] = row.counter->scale;
-  made["socket"] = row.box->socket;
-  return made;
+  py::dict result;
+  result["pmu"] = row.box->pmu;
+  result["type"] = event.type;
+  result["cpu"] = row.box->cpu;
+  result["metric"] = std::string(uncore::text(row.counter->quantity));
+  result["config"] = hex(event.config);
+  if (event.config1 != 0) result["config1"] = hex(event.config1);
+  if (event.config2 != 0) result["config2"] = hex(event.config2);
+  result["scale"] = row.counter->scale;
+  result["socket"] = row.box->socket;
+  return result;
 }
 
 py::dict uncore_plan(const std::string& sysfs, const std::string& procfs, const std::string& cpu) {
-  std::optional<uncore::Cpu> given;
+  std::optional<uncore::Cpu> parsed;
   if (!cpu.empty()) {
-    given = uncore::parse_cpu(cpu);
-    if (!given) {
+    parsed = uncore::parse_cpu(cpu);
+    if (!parsed) {
       throw py::value_error("cpu must be VENDOR:FAMILY:MODEL, as in AuthenticAMD:25:17, not " +
                             perf::quoted(cpu));
     }
@@ -75,7 +75,7 @@ py::dict uncore_plan(const std::string& sysfs, const std::string& procfs, const 
   uncore::Plan plan;
   {
     const Unlocked unlocked;
-    plan = uncore::make_plan({procfs, sysfs, procfs, sysfs}, given);
+    plan = uncore::make_plan({procfs, sysfs, procfs, sysfs}, parsed);
   }
   std::vector<Row> rows;
   for (const uncore::Box& box : plan.boxes) {
@@ -86,16 +86,16 @@ py::dict uncore_plan(const std::string& sysfs, const std::string& procfs, const 
   for (const Row& row : rows) events.append(as_dict(row));
   py::list problems;
   for (const std::string& problem : plan.problems) problems.append(decoded(problem));
-  py::dict made;
-  made["events"] = std::move(events);
-  made["problems"] = std::move(problems);
-  made["cpu"] = plan.cpu ? py::object(py::str(uncore::text(*plan.cpu))) : py::none();
-  made["sockets"] = plan.sockets;
-  made["dram_peak_bytes_per_s"] = plan.dram_peak_bytes_per_s > 0
-                                      ? py::object(py::float_(plan.dram_peak_bytes_per_s))
-                                      : py::none();
-  made["dram_peak_how"] = plan.dram_peak_how;
-  return made;
+  py::dict result;
+  result["events"] = std::move(events);
+  result["problems"] = std::move(problems);
+  result["cpu"] = plan.cpu ? py::object(py::str(uncore::text(*plan.cpu))) : py::none();
+  result["sockets"] = plan.sockets;
+  result["dram_peak_bytes_per_s"] = plan.dram_peak_bytes_per_s > 0
+                                        ? py::object(py::float_(plan.dram_peak_bytes_per_s))
+                                        : py::none();
+  result["dram_peak_how"] = plan.dram_peak_how;
+  return result;
 }
 
 }  // namespace

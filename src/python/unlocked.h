@@ -12,7 +12,7 @@
 namespace haiprof::python {
 
 // Takes the GIL back, or waits for ever where the thread would be ended, as CPython does from 3.14
-// on: what unwinding would destroy holds Python objects, and would let go of them without the GIL.
+// on: unwinding would destroy references to Python objects without the GIL.
 inline void lock_again(PyThreadState* state) noexcept {
   try {
     PyEval_RestoreThread(state);

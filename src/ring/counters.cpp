@@ -13,7 +13,7 @@ std::atomic<Counter*> counters{nullptr};
 
 namespace {
 
-// What a forged header may claim at most; far above what any writer makes.
+// The limit for a forged header; far above any writer's.
 constexpr std::uint32_t kMostCounters = 1024;
 constexpr auto kCounts = static_cast<std::size_t>(Count::count);
 
@@ -65,8 +65,8 @@ std::string_view text(const char (&bytes)[kBytes]) noexcept {
   return {bytes, strnlen(bytes, kBytes)};
 }
 
-void replace(Counter* made) noexcept {
-  Counter* const before = counters.exchange(made, std::memory_order_acq_rel);
+void replace(Counter* fresh) noexcept {
+  Counter* const before = counters.exchange(fresh, std::memory_order_acq_rel);
   if (before == nullptr) return;
   // A thread may be about to add to them. One page stays for good, the file does not. The page is
   // moved there: mapping over it is a write in the eyes of ThreadSanitizer.
@@ -90,15 +90,15 @@ std::size_t counter_bytes() noexcept {
 }
 
 void take_counters(int fd, std::uint64_t offset) noexcept {
-  Counter* const made = map(fd, offset);
-  if (made != nullptr) {
+  Counter* const fresh = map(fd, offset);
+  if (fresh != nullptr) {
     for (std::size_t i = 0; i < kCounts; ++i) {
-      Counter& counter = *new (made + i) Counter{};
+      Counter& counter = *new (fresh + i) Counter{};
       std::strncpy(counter.metric, kNames[i].metric, sizeof counter.metric - 1);
       std::strncpy(counter.instance, kNames[i].instance, sizeof counter.instance - 1);
     }
   }
-  replace(made);
+  replace(fresh);
 }
 
 void drop_counters() noexcept { replace(nullptr); }
@@ -108,19 +108,20 @@ bool join_counters(const std::string& path, std::uint32_t pid, std::uint64_t sta
   File file;
   if (file.open(path, true) != 0 || !file.writable()) return false;
   const Place place = place_in(file);
-  Counter* made = nullptr;
+  Counter* fresh = nullptr;
   if (place.live && place.pid == pid && place.start_time == start_time &&
       place.stride == sizeof(Counter) && place.count == kCounts) {
-    made = map(file.fd(), place.offset);
+    fresh = map(file.fd(), place.offset);
   }
-  if (made == nullptr) return false;
+  if (fresh == nullptr) return false;
   for (std::size_t i = 0; i < kCounts; ++i) {
-    if (text(made[i].metric) != kNames[i].metric || text(made[i].instance) != kNames[i].instance) {
-      munmap(made, counter_bytes());
+    if (text(fresh[i].metric) != kNames[i].metric ||
+        text(fresh[i].instance) != kNames[i].instance) {
+      munmap(fresh, counter_bytes());
       return false;
     }
   }
-  replace(made);
+  replace(fresh);
   return true;
 }
 

@@ -17,7 +17,7 @@
 
 namespace haiprof::ring {
 
-// Those of this process, or null. Memory that was here once stays mapped.
+// Those of this process, or null. Once mapped, the memory stays mapped.
 extern std::atomic<Counter*> counters;
 
 // Adds to one of them. A load and an atomic addition; safe anywhere, any time.
@@ -27,7 +27,7 @@ inline void count(Count what, std::uint64_t amount) noexcept {
   here[static_cast<std::size_t>(what)].value.fetch_add(amount, std::memory_order_relaxed);
 }
 
-// How much of a file they take, and where they may begin.
+// The space that they take in a file, and where they may begin.
 std::size_t counter_bytes() noexcept;
 
 // Takes those of a file that the caller has made, and writes their names.
@@ -36,7 +36,7 @@ void take_counters(int fd, std::uint64_t offset) noexcept;
 void drop_counters() noexcept;
 
 // Takes those of the living ring of another process, pid, which started at start_time, if this one
-// has none. False: it has some, or the file is no such ring with the counters that this version
+// has none. False: it has some, or the file is not such a ring with the counters that this version
 // knows.
 bool join_counters(const std::string& path, std::uint32_t pid, std::uint64_t start_time) noexcept;
 

@@ -84,7 +84,7 @@ inline constexpr std::size_t kChunkBytes = 64 * 1024;
 inline constexpr std::size_t kClockSlots = 64;
 inline constexpr std::size_t kLaneCapacity = 128;
 inline constexpr std::uint32_t kNone = 0xFFFFFFFFU;  // "no step", "no rank", "no text"
-// A text in the record itself: this, and its offset in the payload. No table has so many entries.
+// A text in the record itself: this, and its offset in the payload. No table has that many entries.
 inline constexpr std::uint32_t kInline = 0x80000000U;
 
 enum class TimeBase : std::uint32_t {
@@ -96,7 +96,7 @@ enum class TimeBase : std::uint32_t {
 enum class RingState : std::uint32_t {
   creating = 0,
   live = 1,
-  closed = 2,  // the writer said goodbye; nothing more will be committed
+  closed = 2,  // the writer closed the ring; nothing more will be committed
 };
 
 // Why a record was dropped before it reached a lane. Index into SuperBlock::dropped.
@@ -131,7 +131,7 @@ struct alignas(64) SuperBlock {
 
   std::uint32_t pid;
   std::uint32_t uid;
-  std::uint64_t start_time;  // field 22 of /proc/<pid>/stat: tells a reused pid
+  std::uint64_t start_time;  // field 22 of /proc/<pid>/stat: detects a reused pid
   std::uint32_t rank;        // kNone outside a launcher
   std::uint32_t local_rank;
   std::uint32_t world_size;
@@ -143,7 +143,7 @@ struct alignas(64) SuperBlock {
   char run[256];
   char run_dir[1024];  // where the recorder writes this run; how it goes on is in run_dir_rest
 
-  // What changes after creation stays off the lines above.
+  // Fields that change after creation stay off the cache lines above.
   alignas(64) std::atomic<RingState> state;
   std::atomic<std::uint32_t> lanes_used;
   std::atomic<std::uint64_t> string_committed;  // bytes of the string table that may be read
@@ -314,7 +314,7 @@ inline constexpr const char* kActivityNames[] = {"other",  "kernel", "memcpy",
                                                  "memset", "sync",   "overhead"};
 static_assert(std::size(kActivityNames) == static_cast<std::size_t>(ActivityKind::overhead) + 1);
 
-// Whatever a GPU, or the library that traces it, did that is no kernel. Times as in KernelPayload.
+// Any other activity of a GPU, or of the library that traces it. Times as in KernelPayload.
 struct ActivityPayload {
   std::uint64_t start_ns;
   std::uint64_t correlation;  // 0 = none

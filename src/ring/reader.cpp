@@ -19,7 +19,7 @@ constexpr std::uint64_t kMostChunkBytes = 1 << 20;
 constexpr std::uint64_t kMostStringBytes = 1 << 27;
 constexpr std::uint32_t kMostStrings = 1 << 22;
 constexpr std::uint64_t kMostSequence = std::uint64_t{1} << 48;
-// What one drain may copy, and what a look at a chunk counts for at least: some system calls.
+// Bytes that one drain may copy, and the least that a look at a chunk counts for: system calls.
 constexpr std::uint64_t kMostCopied = 256 << 20;
 constexpr std::uint64_t kLook = 4096;
 
@@ -106,7 +106,7 @@ Refusal Reader::open(const std::string& path) {
             std::to_string(kLayoutMajor)};
   }
   if (std::string wrong = wrong_layout(super_, bytes); !wrong.empty()) return {wrong};
-  // What an older writer did not know of is where its clocks are.
+  // Fields that an older writer did not know overlap its clocks.
   if (super_.super_bytes < sizeof super_) {
     std::memset(reinterpret_cast<std::uint8_t*>(&super_) + super_.super_bytes, 0,
                 sizeof super_ - super_.super_bytes);
@@ -209,7 +209,7 @@ bool Reader::plausible(const Chunk& chunk, const Cursor& cursor) const noexcept 
          chunk.first_record <= (chunk.sequence - 1) * (room / 8);
 }
 
-// What the chunk has gained behind the cursor, into scratch_. The caller has seen the lane's head
+// Reads new bytes of the chunk behind the cursor into scratch_. The caller has seen the lane's head
 // at or behind this chunk, so everything here was written in its lap or, when the sequence number
 // has changed at the end, in a later one.
 Reader::Copied Reader::copy_chunk(const Lane& lane, const Cursor& cursor, Chunk& chunk) {
@@ -252,7 +252,7 @@ std::uint64_t Reader::drain_lane(std::uint32_t number, std::uint64_t most,
     const Copied copied = copy_chunk(lane, cursor, chunk);
     if (copied == Copied::failed) break;
     if (copied == Copied::torn) {
-      // Overwritten since head was read. The next chunk's first_record tells what that cost.
+      // Overwritten since head was read. The next chunk's first_record gives the loss.
       ++torn_;
       cursor.begin(cursor.sequence + 1);
       if (!read_lane(number, lane)) break;

@@ -20,7 +20,7 @@
 
 namespace haiprof::ring {
 
-// Why a file could not be opened as a ring; empty = it was.
+// Why a file could not be opened as a ring; empty = it could.
 struct Refusal {
   std::string reason;
   bool not_ready = false;  // the writer is still making it: look again later
@@ -52,12 +52,12 @@ class Reader {
 
   // As it was when the file was opened; the reader's own copy.
   const SuperBlock& super() const noexcept { return super_; }
-  // What is wrong with the file since then; empty while nothing is.
+  // Damage found since then; empty if none.
   const std::string& broken() const noexcept { return broken_; }
   RingState state() const noexcept;
 
-  // An earlier reader took records [0, number) of `lane`: those that are gone are not lost. What of
-  // them is still there is delivered again; the caller knows which of it it has.
+  // An earlier reader took records [0, number) of `lane`: overwritten ones are not lost. Those that
+  // are still there are delivered again; the caller knows which of them it has.
   void resume(std::uint32_t lane, std::uint64_t number);
 
   // Delivers every committed record behind the cursors, lane by lane, oldest first; stops early
@@ -107,7 +107,7 @@ class Reader {
     }
   };
 
-  // What changes in a super block, as one copy of it.
+  // The changing fields of a super block, in one copy.
   struct Live {
     RingState state;
     std::uint32_t lanes_used;

@@ -49,8 +49,8 @@ std::uint32_t StringIndex::find(std::string_view text, std::uint64_t hash) const
     std::uint32_t length;
     std::memcpy(&length, strings_ + offset, sizeof length);
     if (length != text.size() || length > bytes_ - offset - sizeof length) continue;
-    const auto* const known = reinterpret_cast<const char*>(strings_) + offset + sizeof length;
-    if (text == std::string_view(known, length)) {
+    const auto* const stored = reinterpret_cast<const char*>(strings_) + offset + sizeof length;
+    if (text == std::string_view(stored, length)) {
       return static_cast<std::uint32_t>(slot >> kPlaceBits & kIds);
     }
   }

@@ -1,6 +1,6 @@
-// Where in the string table a text is. Found without a lock, added by one thread at a time.
+// Finds texts in the string table: looked up without a lock, added by one thread at a time.
 //
-// What it takes is fixed by the table's size: it holds no text, but compares with the table's own.
+// Its memory is fixed by the table's size: it keeps no text, but compares with the table's own.
 #pragma once
 
 #include <array>
@@ -28,7 +28,7 @@ class StringIndex {
   // offset: of the text's length in the table. Fewer than most() may have been added before.
   void add(std::uint64_t hash, std::uint32_t id, std::uint64_t offset) noexcept;
 
-  // Whether a text of this hash came lately; it has from now on. Wrong now and then, either way.
+  // Whether a text of this hash came lately; notes that it has. Wrong now and then, either way.
   bool met(std::uint64_t hash) noexcept;
 
  private:

@@ -31,7 +31,7 @@ namespace {
 
 struct Ring;
 
-// What the slow way needs to know about a lane besides its hot half.
+// The cold half of a lane, for the slow way.
 struct OwnedLane : Lane {
   Ring* ring = nullptr;
   LaneHeader* header = nullptr;
@@ -245,10 +245,10 @@ void after_fork_in_child() noexcept {
 // Runs release_lane when a thread that owns a lane ends.
 pthread_key_t lane_key() noexcept {
   static const pthread_key_t key = [] {
-    pthread_key_t made = 0;
-    pthread_key_create(&made, release_lane);
+    pthread_key_t thread_key = 0;
+    pthread_key_create(&thread_key, release_lane);
     pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
-    return made;
+    return thread_key;
   }();
   return key;
 }
@@ -316,7 +316,7 @@ OwnedLane* claim(std::uint32_t chunks) noexcept {
   return lane;
 }
 
-// The lock of the address space is held while pages are mapped, and the job waits for it when it
+// The lock of the address space is taken while pages are mapped, and the job waits for it when it
 // asks for memory: so not all at once, which takes milliseconds.
 constexpr std::size_t kMappedAtOnce = 4 * kChunkBytes;
 
@@ -482,7 +482,7 @@ constexpr std::size_t kLongestRepeated = 2048;
 constexpr std::size_t kMostPayload = kChunkBytes - sizeof(ChunkHeader) - sizeof(RecordHeader);
 
 // While a thread has a lane of it, a ring stays where it is, also when it is closed meanwhile.
-Ring* held_ring() noexcept {
+Ring* own_ring() noexcept {
   const auto* const lane = static_cast<OwnedLane*>(tls_lane);
   return lane != nullptr && lane->generation == generation() ? lane->ring : nullptr;
 }
@@ -495,10 +495,10 @@ bool has_room(const Ring& ring, Share share, std::string_view text) noexcept {
          ring.string_count.load(std::memory_order_relaxed) < ring.index->most() / 4 * quarters;
 }
 
-// With the mutex held.
+// With the mutex locked.
 std::uint32_t add(Ring& ring, Share share, std::string_view text, std::uint64_t hash) noexcept {
-  const std::uint32_t known = ring.index->find(text, hash);
-  if (known != kNone || !has_room(ring, share, text)) return known;
+  const std::uint32_t existing = ring.index->find(text, hash);
+  if (existing != kNone || !has_room(ring, share, text)) return existing;
   const std::uint64_t at = ring.string_committed.load(std::memory_order_relaxed);
   const auto length = static_cast<std::uint32_t>(text.size());
   std::memcpy(ring.strings + at, &length, 4);
@@ -526,7 +526,7 @@ std::uint32_t added(Share share, std::string_view text, std::uint64_t hash, bool
 
 std::uint32_t interned(Share share, std::string_view text, bool counted) noexcept {
   const std::uint64_t hash = StringIndex::hash(text);
-  if (const Ring* const ring = held_ring(); ring != nullptr) {
+  if (const Ring* const ring = own_ring(); ring != nullptr) {
     if (const std::uint32_t id = ring->index->find(text, hash); id != kNone) return id;
   }
   return added(share, text, hash, counted);
@@ -544,7 +544,7 @@ std::uint32_t intern_up_to(Share share, std::string_view text) noexcept {
 
 std::uint32_t intern_repeated(Share share, std::string_view text) noexcept {
   if (text.size() > kLongestRepeated || inside || !claim_lane()) return kNone;
-  Ring* const ring = held_ring();
+  Ring* const ring = own_ring();
   if (ring == nullptr) return kNone;
   const std::uint64_t hash = StringIndex::hash(text);
   const std::uint32_t id = ring->index->find(text, hash);
@@ -567,7 +567,7 @@ void Texts::write(std::uint8_t* payload) const noexcept {
   for (std::size_t i = 0; i < count_; ++i) {
     const auto length = static_cast<std::uint32_t>(texts_[i].size());
     std::memcpy(to, &length, 4);
-    texts_[i].copy(reinterpret_cast<char*>(to) + 4, texts_[i].size());  // also where there is none
+    texts_[i].copy(reinterpret_cast<char*>(to) + 4, texts_[i].size());  // also for an empty one
     to += align_up(4 + texts_[i].size(), 4);
   }
 }

@@ -29,7 +29,7 @@ struct Identity {
   std::string run_dir;
 };
 
-// What went wrong while opening: errno and the call that set it. ok() when nothing did.
+// An error while opening: errno and the call that set it. ok() when there was none.
 struct Failure {
   int error = 0;
   const char* call = "";
@@ -48,7 +48,7 @@ void close() noexcept;
 
 bool is_open() noexcept;
 
-// Reserves a lane for the calling thread; push does it by itself on a thread's first record.
+// Reserves a lane for the calling thread; push does it automatically on a thread's first record.
 // chunks: how many 64 KiB chunks it should have (0 = the usual number).
 bool claim_lane(std::uint32_t chunks = 0) noexcept;
 
@@ -76,7 +76,7 @@ inline std::uint32_t generation() noexcept {
   return generation_number.load(std::memory_order_acquire);
 }
 
-// Which ring a record's ids are of: the one that is open when this is made, before the first of
+// The ring of a record's ids: the one that is open when this is created, before the first of
 // them is looked up. Closed and opened anew before the push, it drops the record: the ids would
 // mean other texts there.
 struct Ids {
@@ -122,7 +122,7 @@ class Texts : public Ids {
   // field_bytes: of the payload that they go behind.
   explicit Texts(std::size_t field_bytes) noexcept : at_(field_bytes), field_bytes_(field_bytes) {}
 
-  // What the record's field says: the id of a text that repeats, or where in the record it is.
+  // The record's field: the id of a text that repeats, or where in the record it is.
   std::uint32_t add(Share share, std::string_view text) noexcept {
     const std::uint32_t id = intern_repeated(share, text);
     return id != kNone ? id : bring(text);
@@ -204,7 +204,7 @@ inline void push_span(std::uint64_t start, std::uint64_t end, std::uint32_t name
       ids);
 }
 
-// An event in words that may be any. attributes: a JSON object, or empty for none.
+// An event with any text. attributes: a JSON object, or empty for none.
 inline void push_event(std::string_view kind, std::string_view text, std::string_view attributes,
                        std::uint32_t step, std::uint64_t now = now_ticks()) noexcept {
   Texts texts(sizeof(EventPayload));

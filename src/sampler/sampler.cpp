@@ -35,7 +35,7 @@ Status guarded(const Call& call) {
   }
 }
 
-// What the calling thread has spent so far.
+// CPU time of the calling thread so far.
 struct Spent {
   std::uint64_t cpu_ns;
   std::uint64_t wall_ns;
@@ -48,7 +48,7 @@ struct Spent {
             usage.ru_nivcsw};
   }
 
-  // A wait in which the kernel gave the core to somebody else is not the source's own.
+  // Time in which the kernel gave the core to somebody else does not count.
   std::uint64_t cost_since(const Spent& before, bool waits) const noexcept {
     const bool own = waits && preemptions == before.preemptions;
     return own ? wall_ns - before.wall_ns : cpu_ns - before.cpu_ns;
@@ -126,17 +126,17 @@ void Sampler::meter(Entry& entry, std::uint64_t cost_ns) {
   const double share = share_ * std::max(entry.source->units(), 1U);
   const double allowed = share * static_cast<double>(entry.interval_ns);
   const double cost = static_cast<double>(cost_ns);
-  entry.dear = cost > allowed ? entry.dear + 1 : 0;
+  entry.expensive = cost > allowed ? entry.expensive + 1 : 0;
   entry.cheap = cost * 4 < allowed ? entry.cheap + 1 : 0;
   const std::uint64_t before = entry.interval_ns;
-  if (entry.dear >= kDearReadings && before < entry.base_ns * kMaxSlowdown) {
+  if (entry.expensive >= kDearReadings && before < entry.base_ns * kMaxSlowdown) {
     entry.interval_ns *= 2;
   } else if (entry.cheap >= kCheapReadings && before > entry.base_ns) {
     entry.interval_ns /= 2;
   } else {
     return;
   }
-  entry.dear = entry.cheap = 0;
+  entry.expensive = entry.cheap = 0;
   const std::string name(entry.source->name());
   const std::string spends = percent(cost / static_cast<double>(before)) +
                              (entry.source->waits() ? " of the time" : " of a core");
@@ -144,7 +144,7 @@ void Sampler::meter(Entry& entry, std::uint64_t cost_ns) {
            ? "source " + name + " spends " + spends + ", more than its share of " + percent(share) +
                  ": it is now read every " + seconds(entry.interval_ns) + " instead of " +
                  seconds(before)
-           : "source " + name + " spends only " + spends + ": it is again read every " +
+           : "source " + name + " spends only " + spends + ": it is read again every " +
                  seconds(entry.interval_ns));
 }
 
@@ -195,13 +195,13 @@ std::vector<Report> Sampler::sources() const {
 }
 
 std::vector<Attributes> Sampler::devices() const {
-  std::vector<Attributes> found;
-  for (const Entry& entry : entries_) entry.source->devices(found);
-  return found;
+  std::vector<Attributes> all;
+  for (const Entry& entry : entries_) entry.source->devices(all);
+  return all;
 }
 
 std::vector<Change> Sampler::take_changes() {
-  // A source that let go of a device may have something to tell that no reading comes for.
+  // A source that released a device may have changes that no later reading collects.
   for (Entry& entry : entries_) entry.source->take_changes(changes_);
   return std::exchange(changes_, {});
 }

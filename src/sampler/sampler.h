@@ -31,7 +31,7 @@ struct Report {
 
 class Sampler {
  public:
-  // How many readings in a row must be too dear before the interval doubles, and how many must
+  // How many readings in a row must be too expensive before the interval doubles, and how many must
   // stay under half the share at half the interval before it is halved again.
   static constexpr unsigned kDearReadings = 3;
   static constexpr unsigned kCheapReadings = 10;
@@ -63,11 +63,11 @@ class Sampler {
 
   std::vector<Report> sources() const;
 
-  // What is constant of each device that is followed.
+  // The constants of each device that is followed.
   std::vector<Attributes> devices() const;
 
-  // What happened since the last call: sources that slowed down, are gone, are back, and what they
-  // have seen.
+  // Changes since the last call: sources that slowed down, disappeared, came back, and the sources'
+  // own.
   std::vector<Change> take_changes();
 
  private:
@@ -80,7 +80,7 @@ class Sampler {
     std::uint64_t last_ns = 0;  // of the last good reading; 0 = none
     std::uint64_t spent_ns = 0;
     std::uint64_t cost_ns = 0;
-    unsigned dear = 0;
+    unsigned expensive = 0;
     unsigned cheap = 0;
     SeriesId cost = kNoSeries;
     bool awaited = false;  // it was asked for a device since its last answer

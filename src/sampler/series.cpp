@@ -7,28 +7,29 @@ namespace haiprof::sampler {
 
 const std::string* SeriesTable::text(std::string_view text) {
   if (texts_.size() >= kMaxTexts) {
-    const auto known = texts_.find(std::string(text));
-    return known == texts_.end() ? nullptr : &*known;
+    const auto entry = texts_.find(std::string(text));
+    return entry == texts_.end() ? nullptr : &*entry;
   }
   return &*texts_.emplace(text).first;
 }
 
 SeriesId SeriesTable::add(std::string_view metric, std::string_view instance, pid_t target,
                           double scale, Emit emit) {
-  Series made;
-  made.metric = text(metric);
-  made.instance = instance.empty() ? nullptr : text(instance);
-  if (made.metric == nullptr || (!instance.empty() && made.instance == nullptr)) return kNoSeries;
-  made.target = target;
-  made.scale = scale;
-  made.silent = emit == Emit::once_moved;
+  Series series;
+  series.metric = text(metric);
+  series.instance = instance.empty() ? nullptr : text(instance);
+  if (series.metric == nullptr || (!instance.empty() && series.instance == nullptr))
+    return kNoSeries;
+  series.target = target;
+  series.scale = scale;
+  series.silent = emit == Emit::once_moved;
   if (!free_.empty()) {
     const SeriesId id = free_.back();
     free_.pop_back();
-    series_[id] = made;
+    series_[id] = series;
     return id;
   }
-  series_.push_back(made);
+  series_.push_back(series);
   free_.reserve(series_.capacity());  // remove() must not allocate
   return static_cast<SeriesId>(series_.size() - 1);
 }

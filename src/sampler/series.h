@@ -68,7 +68,7 @@ class SeriesTable {
   // Growth of a counter per second of the reader's clock, times scale.
   void rate(SeriesId id, std::uint64_t counter);
 
-  // What a counter was at the source's last reading, where that is known without having been read:
+  // A counter's value at the source's last reading, if it is known without having been read:
   // the next rate() is the growth since.
   void baseline(SeriesId id, std::uint64_t counter) noexcept;
 

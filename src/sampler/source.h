@@ -1,4 +1,4 @@
-// What every source of samples implements: open, read, describe.
+// The interface of every source of samples: open, read, describe.
 //
 // A source opens what it reads once and answers whether it is there; a source that is not there is
 // missing from the data, with the reason and the fix for whoever asks. It hands raw readings to
@@ -36,7 +36,7 @@ constexpr const char* text(State state) noexcept {
 struct Status {
   State state = State::ok;
   std::string reason;  // why not, in plain words; empty when ok
-  std::string mend;    // what the user can do about it
+  std::string fix;     // what the user can do about it
 
   bool ok() const noexcept { return state == State::ok; }
 };
@@ -54,7 +54,7 @@ struct Change {
 
 inline constexpr const char* kSourceChange = "source";  // the kind of what concerns a source itself
 
-// What one name in the list of sources stands for. Most sources are one part; a source whose files
+// One named part in the list of sources. Most sources are one part; a source whose files
 // need different rights is several.
 struct Part {
   std::string name;
@@ -74,7 +74,7 @@ class Source {
   // Looks whether the source is here. Called again, now and then, while it is not.
   virtual Status open(SeriesTable& table) = 0;
 
-  // Hands one reading to the table. Not ok: the source has gone.
+  // Hands one reading to the table. Not ok: the source disappeared.
   virtual Status read(SeriesTable& table) = 0;
 
   // status: the last answer of open() or read().
@@ -88,16 +88,16 @@ class Source {
   virtual bool use(std::string_view) { return false; }
   virtual void unuse(std::string_view, SeriesTable&) noexcept {}
 
-  // What is constant of each device that is followed.
+  // The constants of each device that is followed.
   virtual void devices(std::vector<Attributes>&) const {}
 
   // How many devices one reading reads; each has a share of the budget of its own.
   virtual unsigned units() const noexcept { return 1; }
 
-  // Whether the time that a reading waits is part of its cost: it holds what others wait for.
+  // Whether the time that a reading waits is part of its cost: it keeps others waiting.
   virtual bool waits() const noexcept { return false; }
 
-  // What happened since the last call.
+  // Changes since the last call.
   virtual void take_changes(std::vector<Change>&) {}
 };
 

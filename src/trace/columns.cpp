@@ -1,4 +1,4 @@
-// One table a group: which member becomes which column.
+// One table per group: which member becomes which column.
 #include "trace/columns.h"
 
 #include <utility>
@@ -176,7 +176,7 @@ std::vector<Rows::Taken> Rows::take() {
   for (std::size_t i = 0; i < fields_.size(); ++i) {
     AnyValues values =
         std::visit([this](auto& column) { return AnyValues(column.take(rows_)); }, columns_[i]);
-    if (std::visit([](const auto& made) { return made.empty(); }, values)) continue;
+    if (std::visit([](const auto& column) { return column.empty(); }, values)) continue;
     taken.push_back({fields_[i].name, std::move(values)});
   }
   rows_ = 0;

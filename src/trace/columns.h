@@ -1,4 +1,4 @@
-// The row groups that events become, as columns.
+// Events as rows of groups, in columns.
 //
 // A value that is not there is kNoNumber, NaN or kNoText. A column holds no memory for rows behind
 // its last value: most columns have a value in few files only.
@@ -49,7 +49,7 @@ class Column {
     values_.resize(row, none_);
     values_.push_back(value);
   }
-  // All values of so many rows, which are not here afterwards; empty when there is none.
+  // Moves out the values of `rows` rows; empty when there are none.
   std::vector<Value> take(std::size_t rows) {
     std::vector<Value> taken = std::move(values_);
     values_ = {};

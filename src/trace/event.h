@@ -1,6 +1,6 @@
-// One event of a trace as the values of the members that mean something, wherever they stand.
+// One event of a trace: the values of the members that we know, wherever they stand.
 //
-// Nothing is converted here: which of them are wanted is only known at the event's end, since its
+// Nothing is converted here: which of them are needed is only known at the event's end, since its
 // arguments may come before its category.
 #pragma once
 

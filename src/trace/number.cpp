@@ -33,8 +33,8 @@ bool digit(char c) noexcept { return c >= '0' && c <= '9'; }
 Decimal decimal(std::string_view text, int decimals) noexcept {
   const char* p = text.data();
   const char* const end = p + text.size();
-  Decimal made;
-  if (p != end && (*p == '-' || *p == '+')) made.negative = *p++ == '-';
+  Decimal number;
+  if (p != end && (*p == '-' || *p == '+')) number.negative = *p++ == '-';
 
   std::uint64_t value = 0;
   int beyond = -1;    // the first digit that found no room
@@ -75,27 +75,27 @@ Decimal decimal(std::string_view text, int decimals) noexcept {
   }
   if (p != end) return {};
 
-  made.how = beyond > 0 || rest ? Number::rounded : Number::exact;
-  if (value == 0) return made;
+  number.how = beyond > 0 || rest ? Number::rounded : Number::exact;
+  if (value == 0) return number;
   if (exponent > 0 ? beyond >= 0 || exponent > kDigits || value > kMost / kPowers[exponent]
                    : exponent == 0 && beyond >= 5 && value == kMost) {
-    made.how = Number::too_large;
-    return made;
+    number.how = Number::too_large;
+    return number;
   }
   if (exponent >= 0) {
-    made.magnitude = value * kPowers[exponent] + (beyond >= 5 ? 1 : 0);
-    return made;
+    number.magnitude = value * kPowers[exponent] + (beyond >= 5 ? 1 : 0);
+    return number;
   }
   if (exponent < -kDigits) {
-    made.how = Number::rounded;
-    return made;
+    number.how = Number::rounded;
+    return number;
   }
   const std::uint64_t unit = kPowers[-exponent];
-  made.magnitude = value / unit;
+  number.magnitude = value / unit;
   const std::uint64_t over = value % unit;
-  if (over != 0) made.how = Number::rounded;
-  if (over >= unit - over) ++made.magnitude;
-  return made;
+  if (over != 0) number.how = Number::rounded;
+  if (over >= unit - over) ++number.magnitude;
+  return number;
 }
 
 std::optional<std::uint64_t> hexadecimal(std::string_view text) noexcept {

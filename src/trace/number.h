@@ -21,10 +21,10 @@ Decimal decimal(std::string_view text, int decimals) noexcept;
 // 0x and up to 16 hexadecimal digits.
 std::optional<std::uint64_t> hexadecimal(std::string_view text) noexcept;
 
-// Nothing for what is no number or is beyond a double.
+// Nothing when the text is not a number or is beyond a double.
 std::optional<double> real(std::string_view text) noexcept;
 
-// What is written instead of a number that is not known: null, N/A, NaN, Infinity, ….
+// Whether the text stands for an unknown number: null, N/A, NaN, Infinity, ….
 bool says_nothing(std::string_view text) noexcept;
 
 }  // namespace haiprof::trace

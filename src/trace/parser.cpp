@@ -1,4 +1,4 @@
-// The file's frame: items, damage, and what is between the pieces. Rows are made in rows.cpp.
+// The file's frame: items, damage, and items split between pieces. rows.cpp makes the rows.
 #include "trace/parser.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ void Parser::feed(std::string_view piece) {
     const std::size_t more = std::min(std::max(before, kFirstTry), piece.size() - used);
     pending_.append(piece, used, more);
     used += more;
-    if (pending_.size() < wanted_) continue;
+    if (pending_.size() < retry_bytes_) continue;
     const std::size_t taken = consume(pending_);
     base_ += taken;
     if (taken >= before) {
@@ -39,7 +39,7 @@ void Parser::feed(std::string_view piece) {
       pending_.clear();
     } else {
       pending_.erase(0, taken);
-      wanted_ = pending_.size() * 2;
+      retry_bytes_ = pending_.size() * 2;
     }
   }
   if (used == piece.size()) return;
@@ -47,7 +47,7 @@ void Parser::feed(std::string_view piece) {
   const std::size_t taken = consume(piece);
   base_ += taken;
   pending_.assign(piece, taken);
-  wanted_ = pending_.size() * 2;
+  retry_bytes_ = pending_.size() * 2;
 }
 
 void Parser::finish() {
@@ -131,7 +131,7 @@ Scan Parser::step_begin(const char*& p, const char* end) {
     state_ = State::first_event;
     ++p;
   } else {
-    complain(kFile, "is no JSON object and no list", p, end);
+    complain(kFile, "is neither a JSON object nor a list", p, end);
     state_ = State::lost;
   }
   return Scan::whole;
@@ -151,7 +151,7 @@ Scan Parser::step_member(const char*& p, const char* end) {
     return Scan::whole;
   }
   if (*p != '"' || state_ == State::after_member) {
-    stop("is no JSON from here on", p, end);
+    stop("is not JSON from here on", p, end);
     return Scan::bad;
   }
   const char* const begin = p++;
@@ -163,7 +163,7 @@ Scan Parser::step_member(const char*& p, const char* end) {
     return Scan::more;
   }
   if (*p != ':') {
-    stop("is no JSON from here on", begin, end);
+    stop("is not JSON from here on", begin, end);
     return Scan::bad;
   }
   ++p;
@@ -192,12 +192,12 @@ Scan Parser::step_value(const char*& p, const char* end) {
     return Scan::more;
   }
   if (scanned == Scan::bad) {
-    stop("is no JSON from here on", begin, end);
+    stop("is not JSON from here on", begin, end);
     return Scan::bad;
   }
   state_ = State::after_member;
   if (events) {
-    complain(kEvents, "is no list", begin, p);
+    complain(kEvents, "is not a list", begin, p);
     saw_events_ = true;
     return Scan::whole;
   }
@@ -206,7 +206,7 @@ Scan Parser::step_value(const char*& p, const char* end) {
       header_bytes_ + static_cast<std::size_t>(p - begin) > kLargestHeader) {
     complain("header", "is too large to be kept", begin, p);
   } else if (!compact({begin, static_cast<std::size_t>(p - begin)}, scratch_)) {
-    complain("header", "is no JSON, or nested too deep", begin, p);
+    complain("header", "is not JSON, or nested too deep", begin, p);
   } else {
     header_bytes_ += member_.size() + scratch_.size();
     header_[member_] = scratch_;
@@ -265,7 +265,7 @@ Scan Parser::step_event(const char*& p, const char* end) {
         damage(p, end);
         return Scan::bad;
       }
-      complain("event", "is no object", begin, p);
+      complain("event", "is not an object", begin, p);
       state_ = State::after_event;
       return Scan::whole;
     }
@@ -360,7 +360,7 @@ void Parser::give_up(const char* p, const char* end) {
       state_ = State::lost;
       return;
     default:
-      complain(kFile, "is no JSON from here on", p, end);
+      complain(kFile, "is not JSON from here on", p, end);
       state_ = State::lost;
       return;
   }
@@ -370,7 +370,7 @@ void Parser::give_up(const char* p, const char* end) {
   escaped_ = false;
 }
 
-// The frame of the file makes no sense from here on.
+// The file's frame cannot be parsed from here on.
 void Parser::stop(std::string_view reason, const char* p, const char* end) {
   if (guessed_end_) {
     guessed_end_ = false;
@@ -382,7 +382,7 @@ void Parser::stop(std::string_view reason, const char* p, const char* end) {
 }
 
 void Parser::damage(const char* p, const char* end) {
-  complain("event", "is no JSON", p, end);
+  complain("event", "is not JSON", p, end);
   guessed_end_ = false;
   state_ = State::damaged;
 }

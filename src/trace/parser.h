@@ -2,9 +2,9 @@
 //
 //   Pieces -> one item after the other (an event, a member of the file) -> Event -> rows
 //
-// An item is read as a whole: of one that is cut by the end of a piece, what is there is kept until
-// there is twice as much. So the work is linear in the file however it is cut, and so is what is
-// found: damage costs the event that it is in, and reading goes on at the next beginning of one.
+// An item is read as a whole: one that is cut by the end of a piece is kept until there is twice as
+// much of it. So the work is linear in the file's size however it is cut, and the result does not
+// depend on the cuts. Damage costs the event that it is in; reading resumes at the next event.
 #pragma once
 
 #include <cstdint>
@@ -34,15 +34,15 @@ class Parser {
   explicit Parser(Routes routes);
 
   void feed(std::string_view piece);
-  // There is no more. Nothing can be fed afterwards.
+  // Ends the input. Nothing can be fed afterwards.
   void finish();
 
   Rows& rows(Group group) noexcept { return rows_[static_cast<std::size_t>(group)]; }
   const Strings& strings() const noexcept { return strings_; }
-  // The members of the file beside the events, as JSON text.
+  // The file's other members, as JSON text.
   const std::map<std::string, std::string>& header() const noexcept { return header_; }
   const Problems& problems() const noexcept { return problems_; }
-  // Where the file was cut off, in bytes; known when it is finished.
+  // Where the file was cut off, in bytes; known after finish().
   std::optional<std::uint64_t> truncated() const noexcept { return truncated_; }
   std::uint64_t events() const noexcept { return events_; }
   bool finished() const noexcept { return state_ == State::finished; }
@@ -60,7 +60,7 @@ class Parser {
     damaged,    // in the list: look for the next event
     too_large,  // in a value that nobody keeps
     end,        // behind the file's object or list
-    lost,       // there is nothing to be read here
+    lost,       // nothing more can be read
     finished,
   };
 
@@ -116,10 +116,10 @@ class Parser {
   bool in_string_ = false;
   bool escaped_ = false;
 
-  std::uint64_t base_ = 0;      // of view_ in the file
-  const char* view_ = nullptr;  // what is being consumed
-  std::string pending_;         // the beginning of an item
-  std::size_t wanted_ = 0;      // bytes in pending_ before it is tried again
+  std::uint64_t base_ = 0;       // of view_ in the file
+  const char* view_ = nullptr;   // what is being consumed
+  std::string pending_;          // the beginning of an item
+  std::size_t retry_bytes_ = 0;  // bytes in pending_ before it is tried again
 
   Event event_;
   std::string scratch_;

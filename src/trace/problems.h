@@ -1,4 +1,4 @@
-// What could not be understood: counted by field and reason, with the first of each.
+// Problems with the input, counted by field and reason, with the first of each.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +21,9 @@ class Problems {
   void add(std::string_view field, std::string_view reason, std::uint64_t offset,
            std::string_view example, std::uint64_t count = 1) {
     constexpr std::size_t kExample = 80;
-    for (Problem& known : all_) {
-      if (known.field == field && known.reason == reason) {
-        known.count += count;
+    for (Problem& problem : all_) {
+      if (problem.field == field && problem.reason == reason) {
+        problem.count += count;
         return;
       }
     }

@@ -1,4 +1,4 @@
-// Events become rows: where each goes, and what its values are.
+// Turns events into rows: chooses the group of each and converts its values.
 #include <bit>
 #include <limits>
 
@@ -17,11 +17,11 @@ std::string_view view_of(const Token& token) noexcept {
 }
 
 std::string lower(std::string_view text) {
-  std::string made(text);
-  for (char& c : made) {
+  std::string lowered(text);
+  for (char& c : lowered) {
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
   }
-  return made;
+  return lowered;
 }
 
 // Numbers are written as strings, too.
@@ -42,7 +42,7 @@ constexpr std::uint64_t kAll = ~std::uint64_t{0};
 void Parser::take_event(const char* begin) {
   const Token& arguments = event_[Member::arguments];
   if (event_.has(Member::arguments) && arguments.type != Type::object && !says_nothing(arguments)) {
-    complain("args", "is no object", arguments.begin, arguments.end);
+    complain("args", "is not an object", arguments.begin, arguments.end);
   }
   if (!event_.has(Member::phase)) {
     complain("ph", "is missing", begin, begin + 1);
@@ -127,7 +127,7 @@ void Parser::take_counter(const char* begin) {
   }
 }
 
-// Adds the event as a row, unless nobody knows when it was.
+// Adds the event as a row, unless it has no valid time.
 bool Parser::put_row(Group group, std::uint64_t members, const char* begin) {
   Rows& into = rows(group);
   if ((into.members() & bit(Member::time)) != 0) {
@@ -153,21 +153,21 @@ Route Parser::route() {
   if (event_.has(Member::category)) {
     code = text_of({"", Kind::text, Member::category}, event_[Member::category]);
   }
-  for (const auto& [known, to] : known_routes_) {
-    if (known == code) return to;
+  for (const auto& [route_code, to] : known_routes_) {
+    if (route_code == code) return to;
   }
-  auto found = routes_.find(code == kNoText ? std::string() : lower(strings_[code]));
-  if (found == routes_.end()) found = routes_.find("*");
-  if (found == routes_.end()) {
-    const Token& shown = event_[event_.has(Member::category) ? Member::category : Member::phase];
-    complain("cat", event_.has(Member::category) ? "is not known" : "is missing", shown.begin,
-             shown.end);
+  auto route = routes_.find(code == kNoText ? std::string() : lower(strings_[code]));
+  if (route == routes_.end()) route = routes_.find("*");
+  if (route == routes_.end()) {
+    const Token& blamed = event_[event_.has(Member::category) ? Member::category : Member::phase];
+    complain("cat", event_.has(Member::category) ? "is not known" : "is missing", blamed.begin,
+             blamed.end);
     return {};
   }
   // Few in any sane file; in another they must not be searched one by one.
   constexpr std::size_t kMostKnown = 64;
-  if (known_routes_.size() < kMostKnown) known_routes_.emplace_back(code, found->second);
-  return found->second;
+  if (known_routes_.size() < kMostKnown) known_routes_.emplace_back(code, route->second);
+  return route->second;
 }
 
 void Parser::put(Rows& rows, std::uint64_t members) {
@@ -208,23 +208,23 @@ void Parser::put_dimensions(Rows& rows, std::size_t column, const Token& token) 
   if (says_nothing(token)) return;
   const Field& field = rows.fields()[column];
   if (token.type != Type::array) {
-    complain(name_of(field.member), "is no list", token.begin, token.end);
+    complain(name_of(field.member), "is not a list", token.begin, token.end);
     return;
   }
   const char* p = token.begin + 1;
-  std::size_t found = 0;
-  for (; found < 3; ++found) {
+  std::size_t count = 0;
+  for (; count < 3; ++count) {
     p = scan::blanks(p, token.end);
     Token each;
     if (scan::value(p, token.end, each) != Scan::whole) break;
     if (const auto whole = whole_of(field, each)) {
-      rows.set(column + found, static_cast<std::uint32_t>(*whole));
+      rows.set(column + count, static_cast<std::uint32_t>(*whole));
     }
     p = scan::blanks(p, token.end);
     if (*p == ',') ++p;
   }
-  if (found != 3 || p + 1 != token.end) {
-    complain(name_of(field.member), "is no list of three numbers", token.begin, token.end);
+  if (count != 3 || p + 1 != token.end) {
+    complain(name_of(field.member), "is not a list of three numbers", token.begin, token.end);
   }
 }
 
@@ -233,7 +233,7 @@ std::uint32_t Parser::text_of(const Field& field, const Token& token) {
     if (token.plain) return strings_.intern(view_of(token));
     scratch_.clear();
     if (!decode(view_of(token), scratch_)) {
-      complain(name_of(field.member), "is no valid UTF-8 or JSON text", token.begin, token.end);
+      complain(name_of(field.member), "is not valid UTF-8 or JSON text", token.begin, token.end);
     }
     return strings_.intern(scratch_);
   }
@@ -245,12 +245,12 @@ std::uint32_t Parser::text_of(const Field& field, const Token& token) {
     return kNoText;
   }
   if (field.kind != Kind::json) {
-    complain(name_of(field.member), "is no string", token.begin, token.end);
+    complain(name_of(field.member), "is not a string", token.begin, token.end);
     return kNoText;
   }
   scratch_.clear();
   if (token.deep || !compact(view_of(token), scratch_)) {
-    complain(name_of(field.member), token.deep ? "is nested too deep" : "is no JSON", token.begin,
+    complain(name_of(field.member), token.deep ? "is nested too deep" : "is not JSON", token.begin,
              token.end);
     return kNoText;
   }
@@ -267,15 +267,15 @@ std::optional<std::int64_t> Parser::whole_of(const Field& field, const Token& to
     if (time) refuse("is missing");
     return std::nullopt;
   }
-  if (!maybe_number(token)) return refuse("is no number");
+  if (!maybe_number(token)) return refuse("is not a number");
   constexpr int kDecimalsOfMicroseconds = 3;
   Decimal read = decimal(view_of(token), time ? kDecimalsOfMicroseconds : 0);
   if (read.how == Number::none) {
     const auto bits = time ? std::nullopt : hexadecimal(view_of(token));
-    if (!bits) return refuse("is no number");
+    if (!bits) return refuse("is not a number");
     read = {Number::exact, false, *bits};
   }
-  if (read.how == Number::rounded && !time) return refuse("is no whole number");
+  if (read.how == Number::rounded && !time) return refuse("is not a whole number");
   // How CUPTI writes that it is about no stream: -1, without its sign.
   if (field.kind == Kind::count && read.magnitude == kNoText) return std::nullopt;
   const std::uint64_t most = field.kind == Kind::count      ? kNoText - 1
@@ -294,7 +294,7 @@ std::optional<std::int64_t> Parser::whole_of(const Field& field, const Token& to
 std::optional<double> Parser::real_of(const Field& field, const Token& token) {
   if (says_nothing(token)) return std::nullopt;
   const std::optional<double> number = maybe_number(token) ? real(view_of(token)) : std::nullopt;
-  if (!number) complain(name_of(field.member), "is no number", token.begin, token.end);
+  if (!number) complain(name_of(field.member), "is not a number", token.begin, token.end);
   return number;
 }
 

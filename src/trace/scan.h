@@ -1,7 +1,7 @@
-// Where the values of JSON text begin and end, and no more: nothing is decoded or stored.
+// Finds where the values of JSON text begin and end; nothing is decoded or stored.
 //
 // The text comes in pieces, so each function may find that it ends too early. What stands between
-// brackets is only counted in and out of; who keeps it looks closer (text.h).
+// brackets is only counted in and out of; text.h checks it more closely when it is kept.
 #pragma once
 
 #include <array>

@@ -18,7 +18,7 @@ class Strings {
   std::uint32_t intern(std::string_view text);
 
   std::uint32_t size() const noexcept { return static_cast<std::uint32_t>(texts_.size()); }
-  // Of a number that intern() gave; valid as long as this is.
+  // The text of a number that intern() gave; valid as long as this object.
   std::string_view operator[](std::uint32_t code) const noexcept {
     return {texts_[code].begin, texts_[code].bytes};
   }

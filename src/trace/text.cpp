@@ -19,7 +19,7 @@ bool continues(const char* p, unsigned low = 0x80, unsigned high = 0xBF) noexcep
   return byte_at(p) >= low && byte_at(p) <= high;
 }
 
-// Takes one character that is not ASCII; false when it is none.
+// Takes one character that is not ASCII; false when it is malformed.
 bool character(const char*& p, const char* end, std::string& out) {
   const char* const begin = p;
   const unsigned lead = byte_at(p++);
@@ -197,7 +197,7 @@ bool put_bare(std::string_view text, std::string& out) {
   return says_nothing(text);
 }
 
-// What may come next in a value.
+// The tokens that may come next in a value.
 enum class Want : std::uint8_t { value, first_value, key, first_key, colon, more, end };
 
 bool compact_onto(std::string_view raw, std::string& out) {

@@ -29,7 +29,7 @@ std::string_view text(Subject subject) noexcept {
   return "";
 }
 
-// x86 tells its guests that they are some.
+// On x86, guests can see that they are guests.
 bool is_guest(const host::Roots& roots) {
   const perf::Found<std::string> read = perf::read_start(roots.procfs + "/cpuinfo", 65536);
   if (!read) return false;
@@ -63,7 +63,7 @@ bool is_of(Subject subject, Quantity quantity) noexcept {
   return false;
 }
 
-std::string driver_mend(const Plan& plan, Subject subject) {
+std::string driver_fix(const Plan& plan, Subject subject) {
   const std::string vendor = plan.cpu ? plan.cpu->vendor : "";
   const bool power = subject == Subject::power;
   const std::string_view module = vendor == "GenuineIntel"   ? (power ? "rapl" : "intel_uncore")
@@ -98,16 +98,16 @@ Status absence(Subject subject, const Plan& plan, const host::Roots& roots) {
   Status status{State::absent, "the kernel shows no counters " + std::string(text(subject)), ""};
   if (is_guest(roots)) {
     status.reason += ": a virtual machine hides them";
-    status.mend = "none here; the physical machine has them";
+    status.fix = "none here; the physical machine has them";
     return status;
   }
   if (subject == Subject::pcie && (!plan.cpu || plan.cpu->vendor != "GenuineIntel")) {
     status.reason += " that run freely: only Intel's servers since Skylake have those";
-    status.mend = "none; what GPUs and InfiniBand devices move is in their own metrics";
+    status.fix = "none; what GPUs and InfiniBand devices move is in their own metrics";
     return status;
   }
   for (const std::string& problem : plan.problems) status.reason += "; " + problem;
-  status.mend = driver_mend(plan, subject);
+  status.fix = driver_fix(plan, subject);
   return status;
 }
 

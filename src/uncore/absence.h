@@ -1,4 +1,4 @@
-// Why a machine's plan has no counters of something, in words, and what can be done about it.
+// Explains why a machine's plan lacks some counters, and what can be done about it.
 #pragma once
 
 #include <cstdint>

@@ -35,7 +35,7 @@ const Boxes::Cell& Boxes::cell(Quantity quantity, unsigned socket) const noexcep
   return cells_[static_cast<std::size_t>(quantity) * sockets_ + socket];
 }
 
-void Boxes::open(const Plan& plan, std::span<const Quantity> wanted, double most,
+void Boxes::open(const Plan& plan, std::span<const Quantity> quantities, double most,
                  perf::Opener& opener) {
   boxes_.clear();
   retry_ns_ = 0;
@@ -43,20 +43,20 @@ void Boxes::open(const Plan& plan, std::span<const Quantity> wanted, double most
   for (const Box& box : plan.boxes) sockets_ = std::max(sockets_, box.socket + 1);
   cells_.assign(kQuantities * sockets_, {});
   for (const Box& planned : plan.boxes) {
-    Open made;
-    made.box = planned;
-    std::erase_if(made.box.counters, [&](const Counter& counter) {
-      return !has(wanted, counter.quantity) || has(plan.incomplete, counter.quantity);
+    Open opening;
+    opening.box = planned;
+    std::erase_if(opening.box.counters, [&](const Counter& counter) {
+      return !has(quantities, counter.quantity) || has(plan.incomplete, counter.quantity);
     });
-    if (made.box.counters.empty()) continue;
-    for (const Counter& counter : made.box.counters) {
-      made.events.push_back(counter.event);
-      made.meters.emplace_back(counter.scale, most);
-      ++cell(counter.quantity, made.box.socket).planned;
+    if (opening.box.counters.empty()) continue;
+    for (const Counter& counter : opening.box.counters) {
+      opening.events.push_back(counter.event);
+      opening.meters.emplace_back(counter.scale, most);
+      ++cell(counter.quantity, opening.box.socket).planned;
     }
-    made.readings.resize(made.events.size());
-    made.status.state = State::absent;
-    boxes_.push_back(std::move(made));
+    opening.readings.resize(opening.events.size());
+    opening.status.state = State::absent;
+    boxes_.push_back(std::move(opening));
   }
   find_places(plan);
   open_missing(opener);
@@ -71,8 +71,8 @@ void Boxes::find_places(const Plan& plan) {
     if (cpu < CPU_SETSIZE) CPU_SET(cpu, &places_[socket].cpus);
   }
   for (std::size_t i = 0; i < boxes_.size(); ++i) {
-    const auto found = plan.socket_of_cpu.find(boxes_[i].box.cpu);
-    places_[found == plan.socket_of_cpu.end() ? 0 : found->second].boxes.push_back(i);
+    const auto entry = plan.socket_of_cpu.find(boxes_[i].box.cpu);
+    places_[entry == plan.socket_of_cpu.end() ? 0 : entry->second].boxes.push_back(i);
   }
 }
 
@@ -99,7 +99,7 @@ int Boxes::open_one(Open& one, perf::Opener& opener) {
   if (one.group != nullptr) return 0;
   one.status.state = perf::is_denied(opened.error) ? State::denied : State::absent;
   one.status.reason = place(one.box) + ": " + opened.reason;
-  one.status.mend = std::move(opened.mend);
+  one.status.fix = std::move(opened.fix);
   return opened.error;
 }
 
@@ -110,7 +110,7 @@ void Boxes::open_missing(perf::Opener& opener) {
     const int error = open_one(one, opener);
     const bool none_left = error == EMFILE || error == ENFILE;
     if (!none_left && !perf::is_denied(error)) continue;
-    // What holds for all is asked once, and the last descriptors are left to those who need them
+    // What applies to all is asked once, and the last descriptors are left to those who need them
     // more.
     const Status status = one.status;
     for (Open& each : boxes_) {
@@ -173,7 +173,7 @@ bool Boxes::read_one(Open& one) {
     for (Meter& meter : one.meters) meter.forget();
     one.group.reset();
     one.status = {State::absent,
-                  place(one.box) + ": the counters have gone" +
+                  place(one.box) + ": the counters disappeared" +
                       (error == 0 || error == ENODATA ? "" : ": " + host::error_text(error)),
                   "haiprof retries automatically"};
     return false;
@@ -216,18 +216,18 @@ void Boxes::limit(std::initializer_list<Quantity> together, double most) noexcep
 }
 
 std::optional<Rate> Boxes::of(Quantity quantity, unsigned socket) const noexcept {
-  const Cell& found = cell(quantity, socket);
-  if (!found.complete()) return {};
-  return found.sum;
+  const Cell& sums = cell(quantity, socket);
+  if (!sums.complete()) return {};
+  return sums.sum;
 }
 
 std::optional<Rate> Boxes::of_node(Quantity quantity) const noexcept {
   Rate sum;
   for (unsigned socket = 0; socket < sockets_; ++socket) {
-    const Cell& found = cell(quantity, socket);
-    if (!found.complete()) return {};
-    sum.per_s += found.sum.per_s;
-    sum.flags |= found.sum.flags;
+    const Cell& sums = cell(quantity, socket);
+    if (!sums.complete()) return {};
+    sum.per_s += sums.sum.per_s;
+    sum.flags |= sums.sum.flags;
   }
   if (sockets_ == 0) return {};
   return sum;

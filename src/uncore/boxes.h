@@ -1,7 +1,7 @@
-// The boxes of a plan, opened, and what they count in a second: by socket and over all sockets.
+// The opened boxes of a plan, and their counts per second, by socket and over all sockets.
 //
-// A sum is only given when all that belong to it were read: what a socket counts when one of its
-// memory channels is missing would look like a smaller value, not like a missing one.
+// A sum is only given when all its parts were read: without one of its memory channels, a socket's
+// sum would look like a smaller value, not like a missing one.
 #pragma once
 
 #include <sched.h>
@@ -32,17 +32,18 @@ class Boxes {
   static constexpr unsigned kIdleReadings = 3;
   static constexpr std::uint64_t kRetryNs = 60'000'000'000;
 
-  // Closes what is open and opens what the plan has of these quantities. most: what a socket can
+  // Closes what is open and opens the plan's boxes of these quantities. most: what a socket can
   // do in a second.
-  void open(const Plan& plan, std::span<const Quantity> wanted, double most, perf::Opener& opener);
+  void open(const Plan& plan, std::span<const Quantity> quantities, double most,
+            perf::Opener& opener);
 
   // Now and then tries again what could not be opened.
   void retry(std::uint64_t now_ns, perf::Opener& opener);
 
-  // False when counters have gone for good: the machine is another now, and needs a new plan.
+  // False when counters disappeared for good: the machine has changed, and needs a new plan.
   bool read();
 
-  // Where the sum of these is more than a socket can do: makes each smaller by the same factor, and
+  // If the sum of these is more than a socket can do, makes each smaller by the same factor, and
   // flags it.
   void limit(std::initializer_list<Quantity> together, double most) noexcept;
 
@@ -59,7 +60,7 @@ class Boxes {
   // not, with its name.
   sampler::Status status(std::span<const Quantity> quantities) const;
 
-  // Whether a status has become another since the last call.
+  // Whether a status has changed since the last call.
   bool take_changed() noexcept { return std::exchange(changed_, false); }
 
  private:

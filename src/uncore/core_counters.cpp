@@ -123,8 +123,8 @@ class CoreCounters final : public sampler::Source {
 
   void watch(pid_t pid, SeriesTable& table) override {
     unwatch(pid, table);
-    Watched& made = watched_.emplace_back(roots_.own_procfs, pid);
-    made.series = table.add(kRatio, {}, pid);
+    Watched& added = watched_.emplace_back(roots_.own_procfs, pid);
+    added.series = table.add(kRatio, {}, pid);
     processes_.watch(pid);
   }
 
@@ -218,9 +218,9 @@ class CoreCounters final : public sampler::Source {
         return {State::absent, "the CPU shows no such counters: a virtual machine mostly has none",
                 "run on the machine itself, or give the virtual machine a PMU"};
       default: {
-        perf::Opened told = perf::refused(error, roots_.procfs, perf::Scope::thread);
-        return {perf::is_denied(error) ? State::denied : State::absent, std::move(told.reason),
-                std::move(told.mend)};
+        perf::Opened refusal = perf::refused(error, roots_.procfs, perf::Scope::thread);
+        return {perf::is_denied(error) ? State::denied : State::absent, std::move(refusal.reason),
+                std::move(refusal.fix)};
       }
     }
   }
@@ -241,13 +241,13 @@ class CoreCounters final : public sampler::Source {
 
 Status unknown_cpu(const std::optional<Cpu>& cpu) {
   if (!cpu) {
-    return {State::absent, "/proc/cpuinfo does not tell which CPU this is",
+    return {State::absent, "/proc/cpuinfo does not say which CPU this is",
             "mount procfs where haiprof looks"};
   }
   return {State::absent,
           "no counters of near and far memory are known for " + cpu->vendor + " family " +
               std::to_string(cpu->family) + " model " + std::to_string(cpu->model),
-          "none: dram.* and numa.remote.* tell more where they can be read"};
+          "none: dram.* and numa.remote.* say more where they can be read"};
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
 // How much of what the cores of a job fetched from memory came from another socket's: a ratio, from
 // the cores' own counters, which need no privilege for processes of the same user.
 //
-// It is no bandwidth: the counters see what reached the cores on demand, not what hardware fetched
-// ahead into outer caches, nor what devices moved. The counters cost the threads a little at each
-// switch, so only the busiest threads are counted, for a tenth of the time.
+// It is not a bandwidth: the counters see what reached the cores on demand, not what hardware
+// fetched ahead into outer caches, nor what devices moved. The counters cost the threads a little
+// at each switch, so only the busiest threads are counted, for a tenth of the time.
 #pragma once
 
 #include <cstdint>
@@ -26,10 +26,10 @@ struct Fills {
   perf::Event far;
 };
 
-// Nothing for a CPU whose counters we do not know.
+// Nothing for a CPU with unknown counters.
 std::optional<Fills> fills_of(const Cpu& cpu);
 
-// cpu: nothing when /proc does not tell which it is.
+// cpu: nothing when /proc does not name it.
 std::unique_ptr<sampler::Source> make_core_counters(const host::Roots& roots,
                                                     const std::optional<Cpu>& cpu);
 

@@ -86,24 +86,25 @@ Sockets find_sockets(const std::string& sysfs, std::vector<std::string>& problem
     if (package) {
       packages[static_cast<int>(*cpu.number)] = *package;
     } else if (unread.empty()) {
-      unread =
-          read ? path + ": " + perf::quoted(*read) + " is no number of a socket" : read.problem;
+      unread = read ? path + ": " + perf::quoted(*read) + " is not the number of a socket"
+                    : read.problem;
     }
   }
   if (!unread.empty()) {
     problems.push_back(unread);
   } else if (names && packages.empty()) {
-    problems.push_back(folder + ": no CPU tells its socket, so all counters count as one socket's");
+    problems.push_back(folder +
+                       ": no CPU has a socket number, so all counters count as one socket's");
   }
   std::set<unsigned long long> sockets;
   for (const auto& [cpu, package] : packages) sockets.insert(package);
-  Sockets found;
+  Sockets result;
   for (const auto& [cpu, package] : packages) {
     const auto place = std::distance(sockets.begin(), sockets.find(package));
-    found.of_cpu[cpu] = static_cast<unsigned>(place);
+    result.of_cpu[cpu] = static_cast<unsigned>(place);
   }
-  if (!sockets.empty()) found.count = static_cast<unsigned>(sockets.size());
-  return found;
+  if (!sockets.empty()) result.count = static_cast<unsigned>(sockets.size());
+  return result;
 }
 
 }  // namespace haiprof::uncore

@@ -1,4 +1,4 @@
-// What /proc and /sys tell of the machine: which CPU it has and how many sockets.
+// The machine's CPU and number of sockets, from /proc and /sys.
 #pragma once
 
 #include <map>

@@ -1,7 +1,7 @@
-// From the readings of one counter to what it counted in a second.
+// Turns the readings of one counter into counts per second.
 //
 // The time is the one in which the counter ran, which is the kernel's own: a counter that shares
-// its place with others tells of the whole time what it saw in its part of it.
+// its place with others counts for the whole time what it saw in its part of it.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ class Meter {
   // baseline.
   std::optional<Rate> take(const perf::Reading& reading) noexcept;
 
-  // There was no reading this time.
+  // Call when there was no reading this time.
   void forget() noexcept { last_.reset(); }
 
  private:

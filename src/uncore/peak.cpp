@@ -43,12 +43,12 @@ constexpr Memory kMemories[] = {
 
 const Memory* memory_of(const std::optional<Cpu>& cpu) {
   if (!cpu) return nullptr;
-  const auto* found =
+  const auto* memory =
       std::find_if(std::begin(kMemories), std::end(kMemories), [&](const Memory& m) {
         return m.vendor == cpu->vendor && m.family == cpu->family && m.model <= cpu->model &&
                cpu->model <= m.last_model;
       });
-  return found == std::end(kMemories) ? nullptr : found;
+  return memory == std::end(kMemories) ? nullptr : memory;
 }
 
 // Channels with a PMU of their own; 0 where PMUs and channels are not the same.
@@ -66,7 +66,7 @@ bool has_pmu(const Plan& plan, std::string_view prefix) {
                      [&](const Box& box) { return box.pmu.starts_with(prefix); });
 }
 
-// What SMBIOS (type 17, "memory device") says of a module that is fitted and running.
+// A fitted and running module, from SMBIOS (type 17, "memory device").
 struct Module {
   unsigned bits = 0;
   unsigned megatransfers = 0;
@@ -107,7 +107,7 @@ std::string in_words(unsigned bits, unsigned megatransfers) {
 }
 
 // Of the modules that are fitted, as far as they do not share channels. Nothing where the firmware
-// says nothing of use, or root alone may read it.
+// has nothing useful, or root alone may read it.
 std::optional<Peak> from_firmware(const std::string& sysfs, unsigned channels,
                                   std::vector<std::string>& problems) {
   constexpr unsigned kMaxBits = 1024;            // HBM
@@ -125,7 +125,7 @@ std::optional<Peak> from_firmware(const std::string& sysfs, unsigned channels,
     if (!raw) return std::nullopt;
     const std::optional<Module> module = parse_module(*raw);
     if (!module || module->bits > kMaxBits || module->megatransfers > kMaxTransfers) {
-      problems.push_back(path + ": is no SMBIOS record of a memory module");
+      problems.push_back(path + ": is not an SMBIOS record of a memory module");
       return std::nullopt;
     }
     if (module->bits == 0 || module->megatransfers == 0) continue;
@@ -136,7 +136,7 @@ std::optional<Peak> from_firmware(const std::string& sysfs, unsigned channels,
   if (count == 0) return std::nullopt;
   std::string how = std::to_string(count) + " memory modules" +
                     (alike ? in_words(first.bits, first.megatransfers) : " of several kinds") +
-                    ", as the firmware tells";
+                    ", as the firmware says";
   if (channels > 0 && channels < count) {
     sum *= static_cast<double>(channels) / count;
     how += "; they share " + std::to_string(channels) + " channels";
@@ -148,7 +148,7 @@ std::optional<Peak> from_firmware(const std::string& sysfs, unsigned channels,
 
 Peak find_peak(const std::string& sysfs, const Plan& plan, std::vector<std::string>& problems) {
   if (has_pmu(plan, "uncore_hbm")) {
-    return {0, "not known: this CPU has memory of its own (HBM), whose speed nothing tells"};
+    return {0, "not known: this CPU has memory of its own (HBM) of unknown speed"};
   }
   const Memory* memory = memory_of(plan.cpu);
   // Neoverse V2 is not Grace's alone.
@@ -162,7 +162,7 @@ Peak find_peak(const std::string& sysfs, const Plan& plan, std::vector<std::stri
   if (const std::optional<Peak> peak = from_firmware(sysfs, channels, problems)) return *peak;
   if (memory == nullptr) {
     return {0,
-            "not known: the firmware does not tell which memory is fitted, or root alone may read "
+            "not known: the firmware does not say which memory is fitted, or root alone may read "
             "it, and which memory this CPU is made for is not known here"};
   }
   const double bytes_per_s =

@@ -1,4 +1,4 @@
-// What the DRAM of all sockets can move at most.
+// The peak bandwidth of the DRAM of all sockets.
 #pragma once
 
 #include <optional>
@@ -15,8 +15,8 @@ struct Peak {
   std::string how;
 };
 
-// From what the firmware tells of the modules, which root may read; else from what the CPU could
-// have. plan: with its boxes, whose PMUs tell how many channels there are.
+// From the firmware's list of modules, which root may read; else from what the CPU could have.
+// plan: with its boxes, whose PMUs show the number of channels.
 Peak find_peak(const std::string& sysfs, const Plan& plan, std::vector<std::string>& problems);
 
 }  // namespace haiprof::uncore

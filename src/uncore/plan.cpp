@@ -55,13 +55,13 @@ class Planner {
     plan_.sockets = sockets_.count;
     plan_.socket_of_cpu = sockets_.of_cpu;
     const perf::Found<std::vector<std::string>> names = perf::list_folder(devices_, true);
-    if (!names) tell(names.problem);
+    if (!names) report(names.problem);
     for (const std::string& name : names ? *names : std::vector<std::string>{}) load(name);
-    if (names) tell_missing_controllers(*names);
+    if (names) report_missing_controllers(*names);
     choose_memory();
     for (const Seen& seen : seen_) add_boxes(seen);
     if (!plan_.boxes.empty()) {
-      for (const std::string& problem : unclear) tell(problem);
+      for (const std::string& problem : unclear) report(problem);
     }
     const Peak peak = find_peak(roots.sysfs, plan_, plan_.problems);
     plan_.dram_peak_bytes_per_s = peak.bytes_per_s;
@@ -77,8 +77,8 @@ class Planner {
     std::map<Choice, std::vector<Planned>> planned;
   };
 
-  // The same file may stand in the way of several counters: it is told of once.
-  void tell(const std::string& problem) {
+  // One file may spoil several counters: it is reported once.
+  void report(const std::string& problem) {
     auto& problems = plan_.problems;
     if (std::find(problems.begin(), problems.end(), problem) == problems.end()) {
       problems.push_back(problem);
@@ -89,7 +89,7 @@ class Planner {
     const auto concerns = [&](const Rule& rule) { return has_name(rule.pmu, name); };
     if (std::none_of(rules().begin(), rules().end(), concerns)) return;
     const auto give_up = [&](const std::string& problem) {
-      tell(problem);
+      report(problem);
       for (const Rule& rule : rules()) {
         if (concerns(rule)) incomplete_.insert({rule.choice, rule.quantity});
       }
@@ -97,13 +97,13 @@ class Planner {
     perf::Found<perf::Pmu> pmu = perf::Pmu::load(devices_ + "/" + name, name);
     if (!pmu) return give_up(pmu.problem);
     Seen seen{std::move(*pmu.value), {}, {}};
-    bool known = false;
+    bool has_rule = false;
     for (const Rule& rule : rules()) {
-      if (concerns(rule)) known |= apply(rule, seen);
+      if (concerns(rule)) has_rule |= apply(rule, seen);
     }
-    if (!known && seen.pmu.events().empty()) {
-      tell(devices_ + "/" + name + ": which of its events tell what on " +
-           (plan_.cpu ? text(*plan_.cpu) : "a CPU that is not known") + " is not known");
+    if (!has_rule && seen.pmu.events().empty()) {
+      report(devices_ + "/" + name + ": the meaning of its events on " +
+             (plan_.cpu ? text(*plan_.cpu) : "a CPU that is not known") + " is not known");
     }
     if (seen.planned.empty()) return;
     const perf::Found<std::vector<int>> cpus = seen.pmu.cpus();
@@ -122,8 +122,8 @@ class Planner {
     if (!seen.cpus.empty()) seen_.push_back(std::move(seen));
   }
 
-  // Since Zen 5 no rule of the fabric tells memory: without PMUs of the controllers nothing does.
-  void tell_missing_controllers(const std::vector<std::string>& names) {
+  // Since Zen 5 no rule of the fabric counts memory: without PMUs of the controllers nothing does.
+  void report_missing_controllers(const std::vector<std::string>& names) {
     constexpr unsigned kZen5 = 26;
     if (!plan_.cpu || plan_.cpu->vendor != "AuthenticAMD" || plan_.cpu->family < kZen5) return;
     const auto any = [&](std::string_view pmu) {
@@ -131,8 +131,8 @@ class Planner {
                          [&](const std::string& name) { return has_name(pmu, name); });
     };
     if (!any("amd_df") || any("amd_umc")) return;
-    tell(devices_ + ": has amd_df and no amd_umc_N, which alone tell memory bandwidth on " +
-         text(*plan_.cpu) + ": use Linux 6.7 or later");
+    report(devices_ + ": has amd_df and no amd_umc_N, which alone count memory bandwidth on " +
+           text(*plan_.cpu) + ": use Linux 6.7 or later");
   }
 
   // Whether the rule is for this machine.
@@ -145,7 +145,7 @@ class Planner {
     if (rule.quantity == Quantity::remote_sent && sockets_.surely_one()) return true;
     std::vector<Planned>& planned = seen.planned[rule.choice];
     const auto refuse = [&](const std::string& problem) {
-      tell(problem);
+      report(problem);
       incomplete_.insert({rule.choice, rule.quantity});
     };
     // Two rules may come to the same event by its name and by its number.
@@ -184,8 +184,8 @@ class Planner {
   void choose_memory() {
     const auto some = [&](Choice choice) {
       return std::any_of(seen_.begin(), seen_.end(), [&](const Seen& seen) {
-        const auto found = seen.planned.find(choice);
-        return found != seen.planned.end() && !found->second.empty();
+        const auto first = seen.planned.find(choice);
+        return first != seen.planned.end() && !first->second.empty();
       });
     };
     const auto whole = [&](Choice choice) {
@@ -207,10 +207,10 @@ class Planner {
     std::size_t all = 0;
     unsigned most = 0;
     for (const Choice choice : {Choice::memory_first, Choice::memory_second, Choice::always}) {
-      const auto found = seen.planned.find(choice);
-      if (found == seen.planned.end()) continue;
+      const auto group = seen.planned.find(choice);
+      if (group == seen.planned.end()) continue;
       const Rule* last = nullptr;
-      for (const Planned& planned : found->second) {
+      for (const Planned& planned : group->second) {
         most = planned.rule->counters;
         const bool full = most != 0 && !groups.empty() && groups.back().size() == most;
         if (last == nullptr || full || planned.rule->note != last->note) groups.emplace_back();
@@ -233,8 +233,8 @@ class Planner {
   }
 
   unsigned sender(Note note, int cpu) const {
-    const auto found = sockets_.of_cpu.find(cpu);
-    const unsigned socket = found == sockets_.of_cpu.end() ? 0 : found->second;
+    const auto entry = sockets_.of_cpu.find(cpu);
+    const unsigned socket = entry == sockets_.of_cpu.end() ? 0 : entry->second;
     return note == Note::received && sockets_.count == 2 ? 1 - socket : socket;
   }
 

@@ -1,5 +1,5 @@
-// Which counters of this machine's PMUs tell memory bandwidth, cross-socket traffic, PCIe traffic
-// and energy: found in sysfs, and in one table of rules for what sysfs does not say.
+// Finds the counters of this machine's PMUs for memory bandwidth, cross-socket traffic, PCIe
+// traffic and energy: in sysfs, and in one table of rules for what sysfs does not say.
 //
 // Knows files only and opens no counter, so the tree of another machine gives the plan of that one.
 #pragma once
@@ -16,11 +16,11 @@
 
 namespace haiprof::uncore {
 
-// What a count is of. The texts are the `metric` of a plan as the doctor prints it.
+// The quantity that is counted. The texts are the `metric` of a plan as the doctor prints it.
 enum class Quantity : std::uint8_t {
   dram_read,     // "dram_rd"
   dram_write,    // "dram_wr"
-  dram_traffic,  // "dram_rw": read and write, which this machine cannot tell apart
+  dram_traffic,  // "dram_rw": read and write, which this machine cannot separate
   remote_sent,   // "xsock_tx": data sent over the links to other sockets
   pcie_in,       // "pcie_in": data that devices brought in
   cpu_energy,    // "cpu_J": of a package
@@ -55,18 +55,18 @@ struct Box {
 struct Plan {
   std::optional<Cpu> cpu;
   unsigned sockets = 0;
-  std::map<int, unsigned> socket_of_cpu;  // empty where the machine does not tell
+  std::map<int, unsigned> socket_of_cpu;  // empty if the machine does not say
   std::vector<Box> boxes;
   // One line each: a file or a field that makes no sense, or a PMU that cannot be used, and why.
   std::vector<std::string> problems;
-  // Some counters of these are missing, as the problems tell: no sum of them would be whole.
+  // Some counters of these are missing, as the problems say: no sum of them would be whole.
   std::vector<Quantity> incomplete;
   // Of all sockets together; 0 = not known. With where it comes from, in plain words.
   double dram_peak_bytes_per_s = 0;
   std::string dram_peak_how;
 };
 
-// cpu: of the machine that sysfs shows, when procfs is not its own or does not tell.
+// cpu: of the machine that sysfs shows, when procfs is not its own or does not say.
 Plan make_plan(const host::Roots& roots, const std::optional<Cpu>& cpu = {});
 
 }  // namespace haiprof::uncore

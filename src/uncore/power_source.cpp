@@ -101,7 +101,7 @@ class Power final : public sampler::Source {
       for (std::size_t i = 0; i < kDomains; ++i) parts[i].status = boxes_.status({{kEnergy[i]}});
     }
     if (!has(kMemory)) {
-      parts[kMemory].status = {State::absent, "the CPU does not tell what its memory draws",
+      parts[kMemory].status = {State::absent, "the CPU does not report its memory's power",
                                "none; Intel's servers do"};
     }
     return parts;
@@ -124,15 +124,15 @@ class Power final : public sampler::Source {
                                 : absence(Subject::power, plan, roots_);
     if (counters.ok()) return {};
 
-    host::EnergyZones found = host::find_energy_zones(roots_);
+    host::EnergyZones from_files = host::find_energy_zones(roots_);
     host::PowerMeters meters = host::find_power_meters(roots_);
-    if (found.zones.empty() && meters.sockets.empty()) {
+    if (from_files.zones.empty() && meters.sockets.empty()) {
       if (boxes_.counted(Quantity::cpu_energy)) return {};
-      return both(counters, found.status);
+      return both(counters, from_files.status);
     }
     boxes_.open({}, {}, kMostWatts, *opener_);
-    sockets_ = found.sockets;
-    for (EnergyZone& zone : found.zones) {
+    sockets_ = from_files.sockets;
+    for (EnergyZone& zone : from_files.zones) {
       const std::uint64_t range = zone.range_uj;
       zones_.push_back({std::move(zone), Meter(1e-6, kMostWatts, range)});
     }
@@ -142,12 +142,12 @@ class Power final : public sampler::Source {
     return {};
   }
 
-  // What is denied can be mended, and so is told rather than what is not there.
+  // What is denied can be fixed, so it is reported rather than what is not there.
   static Status both(const Status& counters, const Status& files) {
     if (counters.state != files.state) {
       return counters.state == State::denied ? counters : files;
     }
-    return {counters.state, counters.reason + "; " + files.reason, counters.mend};
+    return {counters.state, counters.reason + "; " + files.reason, counters.fix};
   }
 
   bool has(std::size_t domain) const noexcept {
@@ -231,16 +231,16 @@ class NodePower final : public sampler::Source {
   bool waits() const noexcept override { return true; }
 
   Status open(SeriesTable& table) override {
-    host::PowerMeters found = host::find_power_meters(roots_);
-    if (!found.node) return found.status;
-    file_ = std::move(*found.node);
+    host::PowerMeters meters = host::find_power_meters(roots_);
+    if (!meters.node) return meters.status;
+    file_ = std::move(*meters.node);
     if (series_ == sampler::kNoSeries) series_ = table.add(kNodePower, {}, 0, 1e-6);
     return {};
   }
 
   Status read(SeriesTable& table) override {
     if (!host::exists(file_.path())) {
-      return {State::absent, file_.path() + " has gone", "haiprof retries automatically"};
+      return {State::absent, file_.path() + " disappeared", "haiprof retries automatically"};
     }
     // A node that runs draws something: 0 is a meter that does not know.
     const auto power = host::read_number(file_, buffer_);

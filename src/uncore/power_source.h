@@ -10,10 +10,10 @@
 
 namespace haiprof::uncore {
 
-// What no socket draws.
+// More than any socket draws.
 inline constexpr double kMostWatts = 5000;
 
-// From one of these, the first that tells of all sockets: the counters of RAPL, its files
+// From the first of these that has all sockets: the counters of RAPL, its files
 // (powercap), the meters of NVIDIA Grace.
 std::unique_ptr<sampler::Source> make_power(const host::Roots& roots, Planner planner,
                                             std::shared_ptr<perf::Opener> opener);

@@ -34,7 +34,7 @@ constexpr std::string_view kTotal = "proc.mbm_total.bytes_per_s";
 constexpr std::string_view kLocal = "proc.mbm_local.bytes_per_s";
 constexpr std::string_view kRemote = "proc.mbm_remote.bytes_per_s";
 
-// Threads inherit the group of who starts them: this finds those that were started meanwhile.
+// Threads inherit the group of their creator: this finds those that were started meanwhile.
 constexpr std::uint64_t kLookAgainNs = 30'000'000'000;
 
 constexpr const char* kReport = "report this, with the output of haiprof doctor";
@@ -79,7 +79,7 @@ struct Domain {
 struct Watched {
   pid_t pid;
   Status status;   // of the group
-  Status reading;  // why its files tell nothing; ok while one of them does
+  Status reading;  // why its files have no figures; ok while one of them does
   MonitoringGroup group;
   std::vector<pid_t> inside;  // threads that have been put in, sorted
   std::vector<Domain> domains;
@@ -255,7 +255,7 @@ class Resctrl final : public sampler::Source {
       }
     }
     const std::string folder = control + "/mon_groups";
-    const int error = watched.group.make(folder, watched.pid);
+    const int error = watched.group.create(folder, watched.pid);
     if (error == 0) return {};
     if (error == ENOSPC) {
       return {State::absent, folder + ": the CPU has no monitoring number (RMID) left",
@@ -300,30 +300,30 @@ class Resctrl final : public sampler::Source {
     }
   }
 
-  // mon_L3_00, mon_L3_01, …: those that have gone offline or come since are told by the number.
+  // mon_L3_00, mon_L3_01, …: those that went offline or came since are identified by number.
   void find_domains(Watched& watched, SeriesTable& table) {
     constexpr std::string_view kPrefix = "mon_L3_";
     const std::string folder = watched.group.path() + "/mon_data";
-    std::vector<std::pair<std::uint64_t, std::string>> found;
+    std::vector<std::pair<std::uint64_t, std::string>> numbered;
     const std::unique_ptr<DIR, int (*)(DIR*)> directory(opendir(folder.c_str()), closedir);
     while (const dirent* entry = directory == nullptr ? nullptr : readdir(directory.get())) {
       const std::string_view name(entry->d_name);
       std::uint64_t number = 0;
       if (!name.starts_with(kPrefix)) continue;
-      if (host::to_number(name.substr(kPrefix.size()), number)) found.emplace_back(number, name);
+      if (host::to_number(name.substr(kPrefix.size()), number)) numbered.emplace_back(number, name);
     }
-    std::sort(found.begin(), found.end());
+    std::sort(numbered.begin(), numbered.end());
     const bool same =
-        std::equal(found.begin(), found.end(), watched.domains.begin(), watched.domains.end(),
+        std::equal(numbered.begin(), numbered.end(), watched.domains.begin(), watched.domains.end(),
                    [](const auto& a, const Domain& b) { return a.first == b.number; });
     if (!same) {
       watched.forget_domains(table);
       watched.all.add(table, {}, watched.pid);
-      for (const auto& [number, name] : found) {
+      for (const auto& [number, name] : numbered) {
         const std::string data = folder + "/" + name;
-        Domain made{number, File(data + "/mbm_total_bytes"), File(data + "/mbm_local_bytes"), {}};
-        made.series.add(table, "l3_" + std::to_string(number), watched.pid);
-        watched.domains.push_back(std::move(made));
+        Domain domain{number, File(data + "/mbm_total_bytes"), File(data + "/mbm_local_bytes"), {}};
+        domain.series.add(table, "l3_" + std::to_string(number), watched.pid);
+        watched.domains.push_back(std::move(domain));
       }
     }
     if (watched.domains.empty()) {
@@ -346,7 +346,7 @@ class Resctrl final : public sampler::Source {
       sum.total += counts.total;
       sum.local += counts.local;
     }
-    // What only some of the caches tell is no sum.
+    // The figures of only some of the caches are not a sum.
     watched.all.put(table, sum);
     watched.reading = any ? Status{} : std::move(trouble);
   }

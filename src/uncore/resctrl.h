@@ -2,7 +2,7 @@
 //
 // The hardware counts for a monitoring group: one is made for each watched process, its threads are
 // put into it, and what they start inherits it. The kernel never removes a group, so each is locked
-// while its recorder lives, and one that nobody has locked was left behind and is removed.
+// while its recorder lives, and an unlocked one was left behind and is removed.
 #pragma once
 
 #include <cstdint>

@@ -31,10 +31,10 @@ int open_locked(const std::string& path, perf::UniqueFd& folder) noexcept {
 }
 
 bool is_at(int folder, const std::string& path) noexcept {
-  struct stat held{};
+  struct stat locked{};
   struct stat there{};
-  return fstat(folder, &held) == 0 && stat(path.c_str(), &there) == 0 &&
-         held.st_ino == there.st_ino && held.st_dev == there.st_dev;
+  return fstat(folder, &locked) == 0 && stat(path.c_str(), &there) == 0 &&
+         locked.st_ino == there.st_ino && locked.st_dev == there.st_dev;
 }
 
 }  // namespace
@@ -48,7 +48,7 @@ MonitoringGroup& MonitoringGroup::operator=(MonitoringGroup&& other) noexcept {
   return *this;
 }
 
-int MonitoringGroup::make(const std::string& folder, pid_t pid) {
+int MonitoringGroup::create(const std::string& folder, pid_t pid) {
   remove();
   const std::string name = folder + "/" + kGroupPrefix + std::to_string(pid);
   for (int i = 0; i < kMaxNames; ++i) {
@@ -57,17 +57,17 @@ int MonitoringGroup::make(const std::string& folder, pid_t pid) {
       if (errno == EEXIST) continue;
       return errno;
     }
-    perf::UniqueFd made;
-    const int error = open_locked(path, made);
+    perf::UniqueFd locked;
+    const int error = open_locked(path, locked);
     // Somebody who removes abandoned groups was quicker than our lock.
     if (error == ENOENT || error == EWOULDBLOCK) continue;
     if (error != 0) {
       rmdir(path.c_str());
       return error;
     }
-    if (!is_at(made.get(), path)) continue;
+    if (!is_at(locked.get(), path)) continue;
     path_ = std::move(path);
-    folder_ = std::move(made);
+    folder_ = std::move(locked);
     return 0;
   }
   return EEXIST;

@@ -1,4 +1,4 @@
-// One monitoring group of resctrl: made, locked, filled with threads and removed.
+// One monitoring group of resctrl: created, locked, filled with threads and removed.
 #pragma once
 
 #include <sys/types.h>
@@ -16,9 +16,9 @@ class MonitoringGroup {
   MonitoringGroup& operator=(MonitoringGroup&& other) noexcept;
   ~MonitoringGroup() { remove(); }
 
-  // Makes the group of a process below `folder`, the mon_groups of its control group. 0 or an
+  // Creates the group of a process below `folder`, the mon_groups of its control group. 0 or an
   // errno.
-  int make(const std::string& folder, pid_t pid);
+  int create(const std::string& folder, pid_t pid);
 
   // Puts a thread into it. 0 or an errno: ESRCH when the thread has ended.
   int take_in(pid_t tid) const noexcept;
@@ -36,10 +36,10 @@ class MonitoringGroup {
   perf::UniqueFd folder_;  // locked for as long as it is open
 };
 
-// Removes the groups below `folder` that recorders which are no more have left.
+// Removes the groups below `folder` that ended recorders have left behind.
 void remove_abandoned_groups(const std::string& folder);
 
-// Of the name of every group that we make.
+// Prefix of the name of every group that we create.
 inline constexpr const char* kGroupPrefix = "haiprof-";
 
 }  // namespace haiprof::uncore

@@ -32,7 +32,7 @@ constexpr Rule kRules[] = {
     // Kernels before 6.15 have the 4 bytes of Skylake for its successors, too, which count 32.
     {"uncore_iio_free_running", 0, pcie_in, always, "bw_in_port#", 32, {icelake_to_emerald}, Note::at_least},
 
-    // AMD: sysfs names no events. Zen 1 to 3 tell of memory in the data fabric only.
+    // AMD: sysfs names no events. Zen 1 to 3 count memory in the data fabric only.
     {"amd_df", 4, dram_traffic, memory_first, "", kLine, {zen1_to_3, 0x07, "umask=0x38", 8}},
     {"amd_df", 4, remote_sent, always, "", 32, {zen1_to_3, 0x7c7, "umask=0x02", 4}},
     {"amd_umc", 4, dram_read, memory_first, "", kLine, {any, 0x0a, "rdwrmask=0x1"}},

@@ -1,5 +1,5 @@
-// The one table of what sysfs does not say: which events of which PMU tell what, and what one count
-// of those stands for whose scale the kernel does not give.
+// The table of what sysfs does not say: the meaning of each PMU's events, and of one count where
+// the kernel gives no scale.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@
 
 namespace haiprof::uncore {
 
-// CPUs whose counters have to be told apart by family and model.
+// CPUs whose counters are distinguished by family and model.
 enum class Kind : std::uint8_t {
   any,  // in a rule: all of them; of a CPU: none of those below
   icelake_to_emerald,
@@ -21,7 +21,7 @@ enum class Kind : std::uint8_t {
 };
 Kind kind_of(const std::optional<Cpu>& cpu) noexcept;
 
-// Which rules are for the same bytes. Of those, only the first that the machine has are taken.
+// Groups rules for the same bytes. Of those, only the first that the machine has are taken.
 enum class Choice : std::uint8_t { always, memory_first, memory_second };
 
 // The event as numbers: `times` codes from the first on, 0x40 apart, each with the other terms.

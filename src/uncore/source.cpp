@@ -47,16 +47,16 @@ constexpr std::array kParts = {
 };
 
 std::vector<Quantity> quantities(std::span<const Metric> metrics) {
-  std::vector<Quantity> made;
-  for (const Metric& metric : metrics) made.push_back(metric.quantity);
-  return made;
+  std::vector<Quantity> result;
+  for (const Metric& metric : metrics) result.push_back(metric.quantity);
+  return result;
 }
 
 class MemoryBandwidth final : public sampler::Source {
  public:
-  // Readings between two looks at a machine that changes.
+  // Readings between two looks at a changing machine.
   static constexpr unsigned kPlanReadings = 3;
-  static constexpr std::size_t kMostTold = 64;
+  static constexpr std::size_t kMostReported = 64;
 
   MemoryBandwidth(const host::Roots& roots, Planner planner, std::shared_ptr<perf::Opener> opener)
       : roots_(roots), planner_(std::move(planner)), opener_(std::move(opener)) {}
@@ -73,7 +73,7 @@ class MemoryBandwidth final : public sampler::Source {
     }
     add_series(table);
     if (!plan_.boxes.empty()) {  // else they are the reason why there is nothing
-      for (const std::string& problem : plan_.problems) tell(problem);
+      for (const std::string& problem : plan_.problems) report(problem);
     }
     return look();
   }
@@ -88,7 +88,7 @@ class MemoryBandwidth final : public sampler::Source {
     emit(table);
     ++readings_;
     if (gone_ && readings_ >= kPlanReadings) {
-      tell("CPU counters disappeared; rescanning");
+      report("CPU counters disappeared; rescanning");
       const Status status = open(table);
       if (status.ok()) gone_ = !boxes_.read();  // the baseline
       return status;
@@ -99,27 +99,27 @@ class MemoryBandwidth final : public sampler::Source {
   std::vector<sampler::Part> describe(const Status&) const override {
     std::vector<sampler::Part> parts;
     for (const Of& part : kParts) {
-      sampler::Part made{std::string(part.name), status_of(part), {}};
+      sampler::Part answer{std::string(part.name), status_of(part), {}};
       const bool planned = is_planned(part);
       for (const Metric& metric : part.metrics) {
-        if (!planned || boxes_.planned(metric.quantity)) made.metrics.push_back(metric.name);
+        if (!planned || boxes_.planned(metric.quantity)) answer.metrics.push_back(metric.name);
       }
-      parts.push_back(std::move(made));
+      parts.push_back(std::move(answer));
     }
     return parts;
   }
 
   void take_changes(std::vector<sampler::Change>& changes) override {
-    for (std::string& sentence : untold_) {
+    for (std::string& sentence : unreported_) {
       changes.push_back({sampler::kSourceChange, std::move(sentence), {}});
     }
-    untold_.clear();
+    unreported_.clear();
   }
 
  private:
   double peak() const noexcept {
-    const bool known = plan_.dram_peak_bytes_per_s > 0 && boxes_.sockets() > 0;
-    return known ? plan_.dram_peak_bytes_per_s / boxes_.sockets() : kMostBytesPerS;
+    const bool has_peak = plan_.dram_peak_bytes_per_s > 0 && boxes_.sockets() > 0;
+    return has_peak ? plan_.dram_peak_bytes_per_s / boxes_.sockets() : kMostBytesPerS;
   }
 
   void add_series(SeriesTable& table) {
@@ -186,7 +186,7 @@ class MemoryBandwidth final : public sampler::Source {
       const Status status = status_of(part);
       if (is_counted(part)) {
         any = true;
-        if (!status.ok()) tell(std::string(part.name) + " is not complete: " + status.reason);
+        if (!status.ok()) report(std::string(part.name) + " is not complete: " + status.reason);
       } else if (status_.ok()) {
         status_ = status;
       }
@@ -199,9 +199,9 @@ class MemoryBandwidth final : public sampler::Source {
     return status_;
   }
 
-  void tell(const std::string& sentence) {
-    if (told_.size() >= kMostTold || !told_.insert(sentence).second) return;
-    untold_.push_back(sentence);
+  void report(const std::string& sentence) {
+    if (reported_.size() >= kMostReported || !reported_.insert(sentence).second) return;
+    unreported_.push_back(sentence);
   }
 
   host::Roots roots_;
@@ -212,8 +212,8 @@ class MemoryBandwidth final : public sampler::Source {
   Status status_;
   std::array<Status, kParts.size()> absent_;  // found out once: it takes reading cpuinfo
   std::array<std::vector<SeriesId>, kMetrics.size()> series_;  // node, then each socket
-  std::set<std::string> told_;
-  std::vector<std::string> untold_;
+  std::set<std::string> reported_;
+  std::vector<std::string> unreported_;
   unsigned readings_ = 0;
   bool gone_ = false;
 };

@@ -11,7 +11,7 @@
 
 namespace haiprof::uncore {
 
-// What a socket could carry at most where the machine does not tell: more than any has.
+// A socket's assumed maximum when the machine does not say: more than any has.
 inline constexpr double kMostBytesPerS = 2e12;
 
 // Looks at the machine: at first, and again after its CPUs or PMUs have changed.

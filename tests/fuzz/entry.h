@@ -1,4 +1,4 @@
-// What each fuzzed part has: libFuzzer's entry point, and inputs to start from.
+// The interface of each fuzzed part: libFuzzer's entry point, and inputs to start from.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace haiprof::fuzz {
 // Made by the code that writes such inputs: the corpus is always of this version.
 std::vector<std::string> seeds();
 
-// Half of all changes are made within so many bytes at the beginning.
+// Half of all changes are made within this many bytes at the beginning.
 std::size_t dense_bytes();
 
 }  // namespace haiprof::fuzz

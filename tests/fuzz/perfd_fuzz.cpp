@@ -1,4 +1,4 @@
-// What haiprof-perfd and its clients say to each other. The first byte of an input says which of
+// The protocol of haiprof-perfd and its clients. The first byte of an input says which of
 // both is meant, the second how many descriptors come along; the rest is messages, each behind two
 // bytes of its length.
 #include <fcntl.h>
@@ -64,7 +64,7 @@ std::vector<std::string> messages_of(const std::uint8_t* data, std::size_t bytes
   return messages;
 }
 
-// What is passed as a descriptor.
+// The file that is passed as a descriptor.
 int spare_fd() {
   static const int fd = memfd_create("spare", MFD_CLOEXEC);
   return fd;
@@ -72,11 +72,11 @@ int spare_fd() {
 
 // Whoever was passed any has closed them; the lowest numbers are given first.
 void require_closed() {
-  struct stat spare{}, found{};
+  struct stat spare{}, status{};
   require(fstat(spare_fd(), &spare) == 0);
   for (int fd = 0; fd < 128; ++fd) {
-    const bool same = fstat(fd, &found) == 0 && found.st_ino == spare.st_ino;
-    require(fd == spare_fd() || !same || found.st_dev != spare.st_dev);
+    const bool same = fstat(fd, &status) == 0 && status.st_ino == spare.st_ino;
+    require(fd == spare_fd() || !same || status.st_dev != spare.st_dev);
   }
 }
 
@@ -176,7 +176,7 @@ std::vector<std::string> fuzz::seeds() {
   Answer refusal;
   refusal.error = EACCES;
   perf::wire::put(refusal.reason, "a reason");
-  perf::wire::put(refusal.mend, std::string(perf::wire::kTextBytes, 'x'));
+  perf::wire::put(refusal.fix, std::string(perf::wire::kTextBytes, 'x'));
   return {input_of(kToServer, 0, planned, unplanned),
           input_of(kToServer, 3, planned, planned),
           input_of(kToClient, 0, Answer{}, refusal),

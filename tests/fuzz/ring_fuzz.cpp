@@ -1,5 +1,5 @@
-// Ring files through the reader and the drain. An input is a file and, behind it, what the writer
-// does to the file while it is being read.
+// Ring files through the reader and the drain. An input is a file and, behind it, the writer's
+// changes to the file while it is being read.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -27,7 +27,7 @@ constexpr std::size_t kChunks = kStrings + kStringBytes;
 constexpr std::size_t kChunkBytes = 1024;
 static_assert(kLaneHeaders + kLanes * sizeof(ring::LaneHeader) <= kCounters);
 
-// What happens to the file between the first drain and the last.
+// Changes to the file between the first drain and the last.
 struct Meanwhile {
   std::uint32_t first_drain;  // records
   std::uint32_t written_at;
@@ -68,14 +68,15 @@ void push_one_of_each() {
 
 // A ring of 2 MiB without what is empty in it, its chunks gone round once.
 std::string packed(const std::string& whole) {
-  std::string made(kChunks + kChunkBytes * kChunksOfLane * 2, '\0');
-  auto& super = *reinterpret_cast<ring::SuperBlock*>(made.data());
-  std::memcpy(made.data(), whole.data(), sizeof super);
+  std::string compact(kChunks + kChunkBytes * kChunksOfLane * 2, '\0');
+  auto& super = *reinterpret_cast<ring::SuperBlock*>(compact.data());
+  std::memcpy(compact.data(), whole.data(), sizeof super);
   const std::size_t clocks = super.clock_offset, lanes = super.lane_offset;
   const std::size_t strings = super.string_offset, chunks = super.chunk_offset;
-  std::memcpy(made.data() + kClocks, whole.data() + clocks, kLaneHeaders - kClocks);
-  std::memcpy(made.data() + kCounters, whole.data() + super.counter_offset, kStrings - kCounters);
-  std::memcpy(made.data() + kStrings, whole.data() + strings, kStringBytes);
+  std::memcpy(compact.data() + kClocks, whole.data() + clocks, kLaneHeaders - kClocks);
+  std::memcpy(compact.data() + kCounters, whole.data() + super.counter_offset,
+              kStrings - kCounters);
+  std::memcpy(compact.data() + kStrings, whole.data() + strings, kStringBytes);
   for (std::uint32_t n = 0; n < 2; ++n) {
     ring::LaneHeader lane;
     std::memcpy(static_cast<void*>(&lane), whole.data() + lanes + n * sizeof lane, sizeof lane);
@@ -83,10 +84,10 @@ std::string packed(const std::string& whole) {
     lane.first_chunk.store(n * kChunksOfLane);
     lane.chunk_count.store(kChunksOfLane);
     lane.head_sequence.store(kChunksOfLane + 1);
-    std::memcpy(made.data() + kLaneHeaders + n * sizeof lane, static_cast<void*>(&lane),
+    std::memcpy(compact.data() + kLaneHeaders + n * sizeof lane, static_cast<void*>(&lane),
                 sizeof lane);
     for (std::uint64_t sequence = 1; sequence <= kChunksOfLane + 1; ++sequence) {
-      char* const to = made.data() + kChunks +
+      char* const to = compact.data() + kChunks +
                        kChunkBytes * (n * kChunksOfLane +
                                       static_cast<std::size_t>(sequence - 1) % kChunksOfLane);
       std::memcpy(to, chunk, kChunkBytes);
@@ -95,7 +96,7 @@ std::string packed(const std::string& whole) {
       header.first_record.store((sequence - 1) * 8);
     }
   }
-  super.file_bytes = made.size();
+  super.file_bytes = compact.size();
   super.clock_offset = kClocks;
   super.clock_count = kSlots;
   super.lane_offset = kLaneHeaders;
@@ -106,7 +107,7 @@ std::string packed(const std::string& whole) {
   super.chunk_offset = kChunks;
   super.chunk_bytes = kChunkBytes;
   super.chunk_count = kChunksOfLane * 2;
-  return made;
+  return compact;
 }
 
 std::string with(const std::string& file, const Meanwhile& meanwhile) {

@@ -43,7 +43,7 @@ std::size_t buffer_bytes = 0;
 std::mutex kept_mutex;
 std::vector<Kept> kept;
 std::uint8_t* thrown_away = nullptr;
-std::atomic<std::uint64_t> asked{0}, refused{0}, discarded{0}, returned{0};
+std::atomic<std::uint64_t> buffers_requested{0}, refused{0}, discarded{0}, returned{0};
 
 // CUPTI's own; what is read of a record lies there in every release.
 using NextRecord = int (*)(std::uint8_t* buffer, std::size_t valid, std::uint8_t** record);
@@ -58,13 +58,13 @@ Value field(const std::uint8_t* record, std::size_t offset) {
 }
 
 std::uint8_t* make_buffer() {
-  void* const made = std::aligned_alloc(kAlignment, buffer_bytes);
-  if (made != nullptr) std::memset(made, 0, buffer_bytes);
-  return static_cast<std::uint8_t*>(made);
+  void* const buffer = std::aligned_alloc(kAlignment, buffer_bytes);
+  if (buffer != nullptr) std::memset(buffer, 0, buffer_bytes);
+  return static_cast<std::uint8_t*>(buffer);
 }
 
 void requested(std::uint8_t** buffer, std::size_t* bytes, std::size_t* most) {
-  ++asked;
+  ++buffers_requested;
   *most = 0;
   const int now = mode.load();
   *buffer = now == none ? nullptr : now == discard ? thrown_away : make_buffer();
@@ -130,7 +130,7 @@ int keep_register(int (*register_callbacks)(void (*)(std::uint8_t**, std::size_t
   return register_callbacks(requested, completed);
 }
 
-void keep_mode(int wanted) { mode.store(wanted); }
+void keep_mode(int per_thread) { mode.store(per_thread); }
 
 std::size_t keep_count() {
   const std::lock_guard guard(kept_mutex);
@@ -145,16 +145,16 @@ std::uint8_t* keep_buffer(std::size_t number, std::size_t* valid) {
   return kept[number].data;
 }
 
-std::uint64_t keep_asked() { return asked.load(); }
+std::uint64_t keep_asked() { return buffers_requested.load(); }
 std::uint64_t keep_refused() { return refused.load(); }
 std::uint64_t keep_discarded() { return discarded.load(); }
 
 // Buffers that CUPTI has not given back.
-std::uint64_t keep_away() { return asked.load() - refused.load() - returned.load(); }
+std::uint64_t keep_away() { return buffers_requested.load() - refused.load() - returned.load(); }
 
 // Kernels in the buffers that came back, those of them without a time, and the number of the first
 // of these (all kernels when there is none). Millions of records would take Python a minute.
-void keep_scan(NextRecord next, std::uint64_t* found) {
+void keep_scan(NextRecord next, std::uint64_t* totals) {
   const std::lock_guard guard(kept_mutex);
   std::uint64_t kernels = 0, timeless = 0, first = 0;
   for (const Kept& buffer : kept) {
@@ -167,13 +167,13 @@ void keep_scan(NextRecord next, std::uint64_t* found) {
       ++kernels;
     }
   }
-  found[0] = kernels;
-  found[1] = timeless;
-  found[2] = timeless == 0 ? kernels : first;
+  totals[0] = kernels;
+  totals[1] = timeless;
+  totals[2] = timeless == 0 ? kernels : first;
 }
 
-// Enables and disables a kind so many times with a pause after each, and tells how long each call
-// took, ns. Answers with the first result that is not a success.
+// Enables and disables a kind a number of times with a pause after each, and reports the length of
+// each call, ns. Returns the first result that is not a success.
 int toggle(int (*enable)(int), int (*disable)(int), int kind, std::size_t count,
            std::uint64_t pause_ns, std::uint64_t* enabling, std::uint64_t* disabling) {
   const auto timed = [&](int (*call)(int), std::uint64_t* ns) {

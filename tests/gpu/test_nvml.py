@@ -583,8 +583,8 @@ def test_a_missing_a_broken_and_a_foreign_library_are_distinguished(
     broken, _ = without_driver(program, tmp_path / "broken")
     foreign, _ = without_driver(program, tmp_path / "foreign")
     assert broken["reason"].startswith("the driver's library is broken: ")
-    assert broken["mend"] == "install the driver anew"
-    assert foreign["reason"].endswith("is no NVML that haiprof can use, or far too old")
+    assert broken["mend"] == "reinstall the driver"
+    assert foreign["reason"].endswith("is not an NVML that haiprof can use, or far too old")
     for path in ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/aarch64-linux-gnu"):
         if Path(path, "libnvidia-ml.so.1").exists():
             return  # a real driver is here

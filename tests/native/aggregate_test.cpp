@@ -1,4 +1,4 @@
-// Rows are grouped and intervals united as a plain sort and a walk do it, on several threads too.
+// Groups of rows and unions of intervals match a plain sort and a walk, on several threads too.
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -33,27 +33,27 @@ void rows_are_grouped_as_a_sort_does() {
     second[i] = random() % 3 == 0 ? random() % 4 : random() >> 20;
     third[i] = random() % 2 == 0 ? UINT64_MAX : random() % 8;
   }
-  std::vector<std::uint32_t> wanted(kRows);
-  std::iota(wanted.begin(), wanted.end(), 0U);
+  std::vector<std::uint32_t> expected(kRows);
+  std::iota(expected.begin(), expected.end(), 0U);
   const auto key = [&](std::uint32_t row) {
     return std::tuple(first[row], second[row], third[row]);
   };
-  std::stable_sort(wanted.begin(), wanted.end(),
+  std::stable_sort(expected.begin(), expected.end(),
                    [&](std::uint32_t a, std::uint32_t b) { return key(a) < key(b); });
   const std::vector<Keys> columns{std::span<const std::uint16_t>(first),
                                   std::span<const std::uint64_t>(second),
                                   std::span<const std::uint64_t>(third)};
   Groups groups(columns, kRows);
-  CHECK(groups.order() == wanted);
+  CHECK(groups.order() == expected);
   std::vector<std::uint32_t> begins;
   for (std::uint32_t i = 0; i < kRows; ++i) {
-    if (i == 0 || key(wanted[i]) != key(wanted[i - 1])) begins.push_back(i);
+    if (i == 0 || key(expected[i]) != key(expected[i - 1])) begins.push_back(i);
   }
   begins.push_back(kRows);
   CHECK(groups.first() == begins);
 }
 
-// Keys told by codes; few enough to be counted, and too many.
+// Keys given by codes; few enough to be counted, and too many.
 void rows_of_codes_are_grouped_by_what_these_stand_for(std::uint32_t distinct) {
   constexpr std::size_t kRows = 300'000;
   std::mt19937 random(2);
@@ -67,10 +67,10 @@ void rows_of_codes_are_grouped_by_what_these_stand_for(std::uint32_t distinct) {
   }
   const std::vector<Keys> columns{Coded{codes, place}};
   Groups groups(columns, kRows);
-  std::map<std::uint32_t, std::vector<std::uint32_t>> wanted;
-  for (std::uint32_t i = 0; i < kRows; ++i) wanted[place[codes[i]]].push_back(i);
+  std::map<std::uint32_t, std::vector<std::uint32_t>> expected;
+  for (std::uint32_t i = 0; i < kRows; ++i) expected[place[codes[i]]].push_back(i);
   const std::size_t size = groups.size();
-  CHECK(size == wanted.size());
+  CHECK(size == expected.size());
   std::vector<std::uint32_t> keys(size);
   std::vector<std::uint32_t> chosen(size);
   std::iota(chosen.begin(), chosen.end(), 0U);
@@ -84,7 +84,7 @@ void rows_of_codes_are_grouped_by_what_these_stand_for(std::uint32_t distinct) {
   groups.sum_up(values, chosen, {calls, total, least, most});
   CHECK(alone == total);
   std::size_t group = 0;
-  for (const auto& [key, rows] : wanted) {
+  for (const auto& [key, rows] : expected) {
     CHECK(keys[group] == key);
     CHECK(std::equal(rows.begin(), rows.end(), groups.order().begin() + groups.first()[group]));
     std::vector<std::int64_t> of;
@@ -114,16 +114,16 @@ void late_intervals_are_united_all_the_same() {
     }
   }
   const std::vector<std::uint8_t> set(start.size(), 0);
-  const Intervals made = unite(start, end, set, 1)[0];
-  std::vector<bool> found(7000);
-  for (std::size_t i = 0; i < made.start.size(); ++i) {
-    CHECK(made.start[i] < made.end[i]);
-    CHECK(i == 0 || made.start[i] > made.end[i - 1]);
-    for (std::int64_t at = made.start[i]; at < made.end[i]; ++at) {
-      found[static_cast<std::size_t>(at + 1000)] = true;
+  const Intervals united = unite(start, end, set, 1)[0];
+  std::vector<bool> covered(7000);
+  for (std::size_t i = 0; i < united.start.size(); ++i) {
+    CHECK(united.start[i] < united.end[i]);
+    CHECK(i == 0 || united.start[i] > united.end[i - 1]);
+    for (std::int64_t at = united.start[i]; at < united.end[i]; ++at) {
+      covered[static_cast<std::size_t>(at + 1000)] = true;
     }
   }
-  CHECK(found == painted);
+  CHECK(covered == painted);
 }
 
 }  // namespace

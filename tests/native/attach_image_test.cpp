@@ -1,4 +1,4 @@
-// Symbols read from memory, held against the dynamic linker's own answers.
+// Symbols read from memory, compared with the dynamic linker's own answers.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -23,21 +23,21 @@ std::uint64_t base_of(void* function) {
 
 void same_as_the_linker() {
   const Memory memory(getpid());
-  int found = 0;
+  int matching = 0;
   for (const char* name : {"sem_post", "malloc", "strtod", "getenv", "free", "sin", "pow"}) {
     void* linked = dlsym(RTLD_DEFAULT, name);
     if (linked == nullptr) continue;
     const auto image = Image::at(memory, base_of(linked));
     CHECK(image.has_value());
     if (!image) continue;
-    // Another version of a function may stand first, and functions chosen by processor are told
-    // by what chooses: those are in the same object.
+    // Another version of a function may stand first, and a function chosen by processor appears as
+    // its chooser: those are in the same object.
     const std::uint64_t symbol = image->symbol(name);
     CHECK(symbol != 0);
     CHECK_EQUAL(base_of(reinterpret_cast<void*>(symbol)), base_of(linked));
-    found += symbol == reinterpret_cast<std::uint64_t>(linked);
+    matching += symbol == reinterpret_cast<std::uint64_t>(linked);
   }
-  CHECK(found >= 3);
+  CHECK(matching >= 3);
 }
 
 void absent() {

@@ -265,44 +265,44 @@ void refused() {
   CHECK_EQUAL(reason_of(ended), "gone");
 }
 
-// Where the child tells its number, and where it is told to end.
-int told[3];
+// Pipes in which the child reports its number and waits for the order to end.
+int pipes[3];
 
 // As the child of vfork. System calls only: it runs in its parent's memory.
-int tell_and_wait(void*) {
+int report_and_wait(void*) {
   const auto own = static_cast<pid_t>(syscall(SYS_getpid));
   char end = 0;
-  syscall(SYS_write, told[1], &own, sizeof own);
-  syscall(SYS_read, told[2], &end, 1);
+  syscall(SYS_write, pipes[1], &own, sizeof own);
+  syscall(SYS_read, pipes[2], &end, 1);
   syscall(SYS_exit, 0);
   return 0;
 }
 
-// A child of vfork has its parent's memory, and its parent stands still until it has gone.
+// A child of vfork has its parent's memory, and its parent stands still until it has ended.
 void forked_without_memory_of_its_own() {
   new (shared) Shared{};
   int go[2];
-  CHECK_EQUAL(pipe(told), 0);
+  CHECK_EQUAL(pipe(pipes), 0);
   CHECK_EQUAL(pipe(go), 0);
-  told[2] = go[0];
+  pipes[2] = go[0];
   const pid_t parent = fork();
   if (parent == 0) {
     static char stack[65536];
     const pid_t inner =
-        clone(tell_and_wait, stack + sizeof stack, CLONE_VM | CLONE_VFORK | SIGCHLD, nullptr);
+        clone(report_and_wait, stack + sizeof stack, CLONE_VM | CLONE_VFORK | SIGCHLD, nullptr);
     int status = 0;
     waitpid(inner, &status, 0);
     _exit(status);
   }
   pid_t inner = 0;
-  CHECK_EQUAL(read(told[0], &inner, sizeof inner), static_cast<ssize_t>(sizeof inner));
+  CHECK_EQUAL(read(pipes[0], &inner, sizeof inner), static_cast<ssize_t>(sizeof inner));
   CHECK_EQUAL(reason_of(inner), "vfork");
   CHECK_EQUAL(reason_of(parent), "busy");
   CHECK_EQUAL(write(go[1], "x", 1), 1);
   int status = 0;
   waitpid(parent, &status, 0);
   CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  for (const int fd : {told[0], told[1], go[0], go[1]}) close(fd);
+  for (const int fd : {pipes[0], pipes[1], go[0], go[1]}) close(fd);
 }
 
 }  // namespace

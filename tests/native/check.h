@@ -10,12 +10,12 @@ inline int failures = 0;
 inline int checks = 0;
 
 template <typename A, typename B>
-void equal(const A& got, const B& wanted, const char* expression, const char* file, int line) {
+void equal(const A& got, const B& expected, const char* expression, const char* file, int line) {
   ++checks;
-  if (got == wanted) return;
+  if (got == expected) return;
   ++failures;
-  std::cerr << file << ":" << line << ": " << expression << ": got " << got << ", wanted " << wanted
-            << "\n";
+  std::cerr << file << ":" << line << ": " << expression << ": got " << got << ", wanted "
+            << expected << "\n";
 }
 
 inline void holds(bool condition, const char* expression, const char* file, int line) {
@@ -34,5 +34,5 @@ inline int result() {
 }  // namespace haiprof::test
 
 #define CHECK(condition) ::haiprof::test::holds(bool(condition), #condition, __FILE__, __LINE__)
-#define CHECK_EQUAL(got, wanted) \
-  ::haiprof::test::equal((got), (wanted), #got " == " #wanted, __FILE__, __LINE__)
+#define CHECK_EQUAL(got, expected) \
+  ::haiprof::test::equal((got), (expected), #got " == " #expected, __FILE__, __LINE__)

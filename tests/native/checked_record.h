@@ -28,9 +28,9 @@ inline ring::SpanPayload checked_span(std::uint64_t n) {
 
 inline bool is_checked_span(const ring::SpanPayload& p) {
   if (p.correlation == 0) return false;
-  const ring::SpanPayload wanted = checked_span(p.correlation - 1);
-  return p.duration_ticks == wanted.duration_ticks && p.step == wanted.step &&
-         p.category == wanted.category && p.attributes == wanted.attributes;
+  const ring::SpanPayload expected = checked_span(p.correlation - 1);
+  return p.duration_ticks == expected.duration_ticks && p.step == expected.step &&
+         p.category == expected.category && p.attributes == expected.attributes;
 }
 
 }  // namespace haiprof::test

@@ -32,9 +32,9 @@ class CounterSimulator {
   std::uint64_t wraps_at = 0;                        // 0: as wide as the kernel makes them
   std::map<std::uint32_t, std::uint64_t> starts_at;  // by type: the count when opened
   std::set<int> offline;
-  std::set<int> frozen;                             // offline, of a PMU whose driver does not tell
-  std::set<int> dead;                               // can be opened, and then has no data
-  std::set<std::pair<std::uint32_t, int>> starved;  // type and CPU: never gets a place
+  std::set<int> frozen;  // offline, of a PMU whose driver does not report it
+  std::set<int> dead;    // can be opened, and then has no data
+  std::set<std::pair<std::uint32_t, int>> starved;       // type and CPU: never gets a place
   std::map<std::pair<std::uint32_t, int>, int> refused;  // type and CPU: errno
   int refuses_all = 0;
   std::size_t most_open = 1000;
@@ -48,8 +48,11 @@ class CounterSimulator {
 
 class SimulatedGroup final : public perf::Group {
  public:
-  SimulatedGroup(CounterSimulator& machine, std::span<const perf::Event> asked, int on)
-      : events(asked.begin(), asked.end()), cpu(on), counts(asked.size()), machine_(machine) {
+  SimulatedGroup(CounterSimulator& machine, std::span<const perf::Event> wanted_events, int on)
+      : events(wanted_events.begin(), wanted_events.end()),
+        cpu(on),
+        counts(wanted_events.size()),
+        machine_(machine) {
     const auto start = machine.starts_at.find(events.front().type);
     if (start != machine.starts_at.end()) counts.assign(counts.size(), double(start->second));
     machine.groups.push_back(this);
@@ -87,9 +90,9 @@ inline void CounterSimulator::advance(std::uint64_t ns) {
   for (const std::uint64_t end = now_ns + ns; now_ns < end; now_ns += kStepNs) {
     for (auto& [pmu, sharing] : pmus) {
       if (offline.contains(pmu.second) || frozen.contains(pmu.second)) continue;
-      std::size_t wanted = 0;
-      for (const SimulatedGroup* group : sharing) wanted += group->events.size();
-      const bool share = wanted > places;
+      std::size_t needed = 0;
+      for (const SimulatedGroup* group : sharing) needed += group->events.size();
+      const bool share = needed > places;
       const std::size_t turn = (now_ns / kTurnNs) % sharing.size();
       for (std::size_t i = 0; i < sharing.size(); ++i) {
         SimulatedGroup& group = *sharing[i];
@@ -110,19 +113,19 @@ class SimulatedOpener final : public perf::Opener {
 
   perf::Opened open(std::span<const perf::Event> events, int cpu) override {
     ++machine_.opens;
-    perf::Opened made;
-    made.error = machine_.refuses_all;
+    perf::Opened opened;
+    opened.error = machine_.refuses_all;
     const auto refused = machine_.refused.find({events.front().type, cpu});
-    if (refused != machine_.refused.end()) made.error = refused->second;
-    if (machine_.offline.contains(cpu)) made.error = ENODEV;
-    if (machine_.groups.size() >= machine_.most_open) made.error = EMFILE;
-    if (made.error != 0) {
-      made.reason = "refused with " + std::to_string(made.error);
-      made.mend = "mend it";
-      return made;
+    if (refused != machine_.refused.end()) opened.error = refused->second;
+    if (machine_.offline.contains(cpu)) opened.error = ENODEV;
+    if (machine_.groups.size() >= machine_.most_open) opened.error = EMFILE;
+    if (opened.error != 0) {
+      opened.reason = "refused with " + std::to_string(opened.error);
+      opened.fix = "mend it";
+      return opened;
     }
-    made.group = std::make_unique<SimulatedGroup>(machine_, events, cpu);
-    return made;
+    opened.group = std::make_unique<SimulatedGroup>(machine_, events, cpu);
+    return opened;
   }
 
  private:

@@ -2,7 +2,7 @@
 //
 //   cupti_walk LIBCUPTI RELEASE RING RECORDS
 //
-// Prints what became of the records as one JSON object. Needs no GPU: the iterator only looks at
+// Prints the counts of records as one JSON object. Needs no GPU: the iterator only looks at
 // memory, up to CUPTI 13.1.
 #include <dlfcn.h>
 
@@ -70,8 +70,9 @@ void add(Buffer& buffer, std::uint64_t n) {
 int main(int argc, char** argv) {
   if (argc != 5) return 2;
   void* const library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
-  void* const found = library == nullptr ? nullptr : dlsym(library, "cuptiActivityGetNextRecord");
-  if (found == nullptr) {
+  void* const next_record =
+      library == nullptr ? nullptr : dlsym(library, "cuptiActivityGetNextRecord");
+  if (next_record == nullptr) {
     std::fprintf(stderr, "%s\n", dlerror());
     return 1;
   }
@@ -83,18 +84,18 @@ int main(int argc, char** argv) {
   identity.rank = 0;
   identity.node = "node";
   if (release == nullptr || !ring::open(argv[3], 16u << 20, identity).ok()) return 1;
-  gpu::Decoder decoder(reinterpret_cast<cupti::ActivityGetNextRecord>(found));
+  gpu::Decoder decoder(reinterpret_cast<cupti::ActivityGetNextRecord>(next_record));
   gpu::Decoded all;
   const std::uint64_t records = std::strtoull(argv[4], nullptr, 10);
   for (std::uint64_t n = 0; n < records;) {
     Buffer buffer;
     for (int i = 0; i < 4000 && n < records; ++i) add(buffer, n++);
-    const gpu::Decoded told = decoder.decode(buffer.data(), buffer.size());
-    all.kernels += told.kernels;
-    all.others += told.others;
-    all.timeless += told.timeless;
-    all.unknown += told.unknown;
-    all.damaged = all.damaged || told.damaged;
+    const gpu::Decoded counts = decoder.decode(buffer.data(), buffer.size());
+    all.kernels += counts.kernels;
+    all.others += counts.others;
+    all.timeless += counts.timeless;
+    all.unknown += counts.unknown;
+    all.damaged = all.damaged || counts.damaged;
   }
   std::printf(
       "{\"kernels\": %llu, \"others\": %llu, \"timeless\": %llu, \"unknown\": %llu, "

@@ -1,4 +1,4 @@
-// When an event was, on the host's clock: with clocks that run apart, and one that is set.
+// Times of events on the host's clock: with clocks that run apart, and one that is set.
 #include <unistd.h>
 
 #include <cmath>
@@ -11,7 +11,7 @@ namespace {
 
 using namespace haiprof;
 
-// How far from the truth an event of now is told, and how far at most by what is told with it.
+// The error in the time of an event of now, and the limit that is reported with it.
 struct Error {
   double ns;
   double uncertainty_ns;
@@ -24,20 +24,21 @@ Error error_of_now(const gpu::Driver& driver, const gpu::Anchors& anchors) {
   driver.record_event(event, nullptr);
   const std::uint64_t after = ring::clock_ns(CLOCK_REALTIME);
   gpu::Moment moment;
-  bool known = false;
-  CHECK_EQUAL(anchors.time_of(driver, event, moment, known), gpu::cuda::kSuccess);
-  CHECK(known);
+  bool anchored = false;
+  CHECK_EQUAL(anchors.time_of(driver, event, moment, anchored), gpu::cuda::kSuccess);
+  CHECK(anchored);
   const double half = static_cast<double>(after - before) / 2;
   const auto off = static_cast<double>(static_cast<std::int64_t>(moment.realtime_ns - before));
   return {std::max(0.0, std::abs(off - half) - half), static_cast<double>(moment.uncertainty_ns)};
 }
 
-void nothing_is_known_without_an_anchor() {
+void there_is_no_time_without_an_anchor() {
   const gpu::Anchors anchors;
   gpu::Moment moment;
-  bool known = true;
-  CHECK_EQUAL(anchors.time_of(test::timed_driver(), nullptr, moment, known), gpu::cuda::kSuccess);
-  CHECK(!known);
+  bool anchored = true;
+  CHECK_EQUAL(anchors.time_of(test::timed_driver(), nullptr, moment, anchored),
+              gpu::cuda::kSuccess);
+  CHECK(!anchored);
 }
 
 void the_time_of_an_event_is_within_its_uncertainty_and_drift_is_measured() {
@@ -83,7 +84,7 @@ void a_device_that_is_too_busy_costs_some_ms_and_no_anchor_is_lost() {
   CHECK(error_of_now(driver, anchors).ns < 1e9);
 }
 
-// How far the anchors tell the time of an event that is recorded now to be off at most.
+// The anchors' limit for the error in the time of an event that is recorded now.
 double uncertainty_of_now(const gpu::Driver& driver, const gpu::Anchors& anchors) {
   const Error error = error_of_now(driver, anchors);
   CHECK(error.ns <= error.uncertainty_ns);
@@ -135,7 +136,7 @@ void what_nobody_looked_at_for_long_is_no_anchor() {
 }  // namespace
 
 int main() {
-  nothing_is_known_without_an_anchor();
+  there_is_no_time_without_an_anchor();
   the_time_of_an_event_is_within_its_uncertainty_and_drift_is_measured();
   a_clock_that_was_set_is_believed_from_then_on();
   a_device_that_is_too_busy_costs_some_ms_and_no_anchor_is_lost();

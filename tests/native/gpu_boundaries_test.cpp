@@ -92,11 +92,11 @@ void a_forward_pass_of_many_calls_keeps_its_first_and_what_follows() {
   CHECK_EQUAL(admitted(ration, Kind::forward, 1000), static_cast<int>(Ration::kCalls));
   CHECK_EQUAL(admitted(ration, Kind::backward, 2), 2);
   CHECK_EQUAL(admitted(ration, Kind::compiled, 1), 0);
-  ration.phase_told({1, 2, Name::forward, 0});
+  ration.phase_ended({1, 2, Name::forward, 0});
   CHECK_EQUAL(admitted(ration, Kind::compiled, 1), 1);
 }
 
-// Steps so long, with so many boundaries of the optimizer each; how many in all in ten seconds.
+// The share of whole steps among steps of one length; per_second: the boundaries in a second.
 double share_of_steps(double milliseconds, int boundaries, int& per_second) {
   Ration ration;
   const auto step = static_cast<std::uint64_t>(milliseconds *
@@ -137,7 +137,7 @@ void an_evaluation_without_steps_goes_on() {
   int count = 0;
   for (std::uint64_t i = 1; i <= 1000; ++i) {
     count += admitted(ration, Kind::forward, 2);
-    ration.phase_told({i * second / 100, i * second / 100 + 1, Name::eval, 7});
+    ration.phase_ended({i * second / 100, i * second / 100 + 1, Name::eval, 7});
   }
   CHECK_EQUAL(count, 2000);  // 200 a second
 }
@@ -151,7 +151,7 @@ void of_a_long_step_that_is_left_out_nothing_is_timed() {
   std::uint64_t now = second;
   for (const Name name : {Name::dataloader, Name::forward, Name::backward}) {
     now += second / 5;
-    ration.phase_told({now - 10, now, name, 1});
+    ration.phase_ended({now - 10, now, name, 1});
     CHECK_EQUAL(admitted(ration, Kind::backward, 1), 0);
   }
   ration.stepped(now + second / 5);
@@ -166,7 +166,7 @@ void a_long_step_of_many_microbatches_is_timed_to_its_end() {
   for (std::uint64_t i = 1; i <= 1000; ++i) {
     count += admitted(ration, Kind::backward, 5);
     const std::uint64_t end = second + i * second / 100;
-    ration.phase_told({end - 10, end, Name::backward, 1});
+    ration.phase_ended({end - 10, end, Name::backward, 1});
   }
   CHECK_EQUAL(count, 5000);  // 500 a second
 }

@@ -19,9 +19,9 @@ bool zeroed(const std::uint8_t* buffer) {
 }
 
 std::vector<std::uint8_t> contents(Buffers& buffers) {
-  std::vector<std::uint8_t> found;
-  buffers.each_full([&](const Buffers::Full& full) { found.push_back(full.data[0]); });
-  return found;
+  std::vector<std::uint8_t> bytes;
+  buffers.each_full([&](const Buffers::Full& full) { bytes.push_back(full.data[0]); });
+  return bytes;
 }
 
 void full_ones_are_read_in_their_order_and_come_back_zeroed() {

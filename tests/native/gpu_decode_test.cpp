@@ -135,15 +135,15 @@ void every_release_gives_the_same_rows() {
     buffer.add(3);
 
     gpu::Decoder decoder(next_record);
-    const gpu::Decoded told = decoder.decode(buffer.data(), buffer.size());
-    CHECK_EQUAL(told.kernels, 2U);
-    CHECK_EQUAL(told.graph_kernels, 1U);
-    CHECK_EQUAL(told.others, 6U);
-    CHECK_EQUAL(told.unknown, 1U);
-    CHECK_EQUAL(told.timeless, 0U);
+    const gpu::Decoded counts = decoder.decode(buffer.data(), buffer.size());
+    CHECK_EQUAL(counts.kernels, 2U);
+    CHECK_EQUAL(counts.graph_kernels, 1U);
+    CHECK_EQUAL(counts.others, 6U);
+    CHECK_EQUAL(counts.unknown, 1U);
+    CHECK_EQUAL(counts.timeless, 0U);
     // A full launch queue is the job's own affair.
-    CHECK_EQUAL(told.overhead_ns, 700U);
-    CHECK(!told.damaged);
+    CHECK_EQUAL(counts.overhead_ns, 700U);
+    CHECK(!counts.damaged);
 
     const drain::Kernels& rows = taken.kernels();
     const char* const names[] = {"gemm",
@@ -197,15 +197,15 @@ void what_has_no_time_is_counted_and_left_out() {
   add_kernel(buffer, "never ended", kStart, 0 - kStart, 2);  // end = 0
   add_kernel(buffer, "whole", kStart, 1, 3);
   gpu::Decoder decoder(next_record);
-  const gpu::Decoded told = decoder.decode(buffer.data(), buffer.size());
-  CHECK_EQUAL(told.timeless, 2U);
-  CHECK_EQUAL(told.kernels, 1U);
+  const gpu::Decoded counts = decoder.decode(buffer.data(), buffer.size());
+  CHECK_EQUAL(counts.timeless, 2U);
+  CHECK_EQUAL(counts.kernels, 1U);
   CHECK_EQUAL(taken.kernels().start.values().size(), 1U);
   CHECK_EQUAL(taken.name(0), "whole");
 }
 
 // Both of what a torch.profiler leaves behind: CUPTI's times are ticks, and some of them neither.
-void times_of_both_clocks_are_told_apart() {
+void times_of_both_clocks_are_distinguished() {
   Taken taken;
   Buffer buffer;
   ring::ClockReading now = ring::read_clocks();
@@ -224,14 +224,14 @@ void times_of_both_clocks_are_told_apart() {
   put<cupti::Memset::MemoryKind>(
       add_placed<cupti::Memset>(buffer, cupti::kMemset, now.realtime_ns - 4 * day), 3);
   gpu::Decoder decoder(next_record);
-  const gpu::Decoded told = decoder.decode(buffer.data(), buffer.size());
-  CHECK_EQUAL(told.kernels, 3U);
-  CHECK_EQUAL(told.clockless, 5U);
-  CHECK_EQUAL(told.timeless + told.others + told.unknown, 0U);
+  const gpu::Decoded counts = decoder.decode(buffer.data(), buffer.size());
+  CHECK_EQUAL(counts.kernels, 3U);
+  CHECK_EQUAL(counts.clockless, 5U);
+  CHECK_EQUAL(counts.timeless + counts.others + counts.unknown, 0U);
   const drain::Kernels& rows = taken.kernels();
   CHECK_EQUAL(rows.start.values().size(), 3U);
-  const auto off = [&](std::size_t row, std::uint64_t wanted) {
-    return std::llabs(rows.start.values().at(row) - static_cast<std::int64_t>(wanted));
+  const auto off = [&](std::size_t row, std::uint64_t expected) {
+    return std::llabs(rows.start.values().at(row) - static_cast<std::int64_t>(expected));
   };
   CHECK_EQUAL(off(0, now.realtime_ns - 3'000'000'000), 0);
   CHECK(off(1, now.realtime_ns - 3'000'000'000) < 100'000'000);
@@ -246,9 +246,9 @@ void a_damaged_buffer_gives_what_lies_before_the_damage() {
   add_kernel(buffer, "whole", kStart, 1, 1);
   add_kernel(buffer, "cut", kStart, 1, 2);
   gpu::Decoder decoder(next_record);
-  const gpu::Decoded told = decoder.decode(buffer.data(), buffer.size() - 8);
-  CHECK(told.damaged);
-  CHECK_EQUAL(told.kernels, 1U);
+  const gpu::Decoded counts = decoder.decode(buffer.data(), buffer.size() - 8);
+  CHECK(counts.damaged);
+  CHECK_EQUAL(counts.kernels, 1U);
   CHECK_EQUAL(taken.kernels().start.values().size(), 1U);
   CHECK(!decoder.decode(buffer.data(), 0).damaged);  // CUPTI hands back empty ones, too
 }
@@ -287,7 +287,7 @@ void another_module_may_load_its_names_where_the_first_had_them() {
 }
 
 // Names without end: those of the last are still known once the ring's table has no room.
-void every_name_of_very_many_is_told() {
+void every_name_of_very_many_is_recorded() {
   Taken taken;
   gpu::Decoder decoder(next_record);
   std::vector<std::string> names;
@@ -350,14 +350,14 @@ void ids_of_graphs_are_left_out_where_they_are_wrong() {
   for (std::size_t row = 6; row < 8; ++row) CHECK(null(kernels.correlation, row));
 }
 
-void texts_of_names_that_are_gone_are_not_read() {
+void texts_of_unloaded_names_are_not_read() {
   Taken taken;
   Buffer buffer;
-  char known[] = "known";
-  add_kernel(buffer, known, kStart, 1, 1);
+  char name[] = "known";
+  add_kernel(buffer, name, kStart, 1, 1);
   gpu::Decoder decoder(next_record);
   decoder.decode(buffer.data(), buffer.size());
-  std::strcpy(known, "gone");
+  std::strcpy(name, "gone");
   add_kernel(buffer, reinterpret_cast<const char*>(16), kStart, 1, 2);  // nobody may look there
   CHECK_EQUAL(decoder.decode(buffer.data(), buffer.size(), false).kernels, 2U);
   for (const std::size_t row : {0, 1}) CHECK_EQUAL(taken.name(row), "known");
@@ -424,15 +424,15 @@ int main() {
   without_a_ring_nothing_happens();
   every_release_gives_the_same_rows();
   what_has_no_time_is_counted_and_left_out();
-  times_of_both_clocks_are_told_apart();
+  times_of_both_clocks_are_distinguished();
   a_damaged_buffer_gives_what_lies_before_the_damage();
   a_long_kernel_keeps_its_length_to_a_microsecond();
   another_module_may_load_its_names_where_the_first_had_them();
-  every_name_of_very_many_is_told();
+  every_name_of_very_many_is_recorded();
   names_of_an_earlier_ring_are_not_taken_for_those_of_the_next();
   a_kernel_without_a_name_is_a_kernel();
   ids_of_graphs_are_left_out_where_they_are_wrong();
-  texts_of_names_that_are_gone_are_not_read();
+  texts_of_unloaded_names_are_not_read();
   texts_that_go_unnoticed_end_nobody();
   correlation_ids_go_on_past_32_bits();
   return result();

@@ -55,7 +55,7 @@ void records_that_cost_several_times_as_much_are_noticed() {
   CHECK(one.more(1'000'000, 0, 400) == Trouble::none);
   CHECK(one.more(1'000'000, 0, 1300) == Trouble::slower);
   one.health.begin(one.now);
-  CHECK(one.more(1'000'000, 0, 1300) == Trouble::none);  // as dear from the beginning
+  CHECK(one.more(1'000'000, 0, 1300) == Trouble::none);  // as expensive from the beginning
 }
 
 void what_costs_next_to_nothing_and_what_takes_for_ever_is_not() {

@@ -2,7 +2,7 @@
 //
 //   gpu_job RING KERNELS THREADS [fatal]
 //
-// fatal: CUPTI ends by itself while they launch.
+// fatal: CUPTI ends on its own while they launch.
 // Prints one JSON object: why it was refused, or what was counted.
 #include <dlfcn.h>
 
@@ -24,7 +24,7 @@ int main(int argc, char** argv) {
   const gpu::Refusal refusal = gpu::start_collecting("", {gpu::Mode::all, 0, 60, {}});
   if (!refusal.ok()) {
     std::printf("{\"reason\": \"%s\", \"mend\": \"%s\", \"collecting\": %s}\n",
-                refusal.reason.c_str(), refusal.mend.c_str(), gpu::tracing() ? "true" : "false");
+                refusal.reason.c_str(), refusal.fix.c_str(), gpu::tracing() ? "true" : "false");
     gpu::stop_collecting(10);
     return 0;
   }
@@ -57,16 +57,16 @@ int main(int argc, char** argv) {
   launch("late", 10);
   gpu::stop_collecting(10);
   launch("after the end", 10);
-  const gpu::Counts told = gpu::counts();
+  const gpu::Counts counted = gpu::counts();
   std::printf(
       "{\"flushed\": %s, \"kernels_when_flushed\": %llu, \"kernels\": %llu, "
       "\"dropped\": %llu, \"dirty\": %llu, \"shared\": %llu, \"damaged\": %llu, \"thread_ns\": "
       "%llu, "
       "\"collecting\": %s, \"version\": %u}\n",
       flushed ? "true" : "false", static_cast<unsigned long long>(early.kernels),
-      static_cast<unsigned long long>(told.kernels), static_cast<unsigned long long>(told.dropped),
-      static_cast<unsigned long long>(dirty()), static_cast<unsigned long long>(shared()),
-      static_cast<unsigned long long>(told.damaged),
+      static_cast<unsigned long long>(counted.kernels),
+      static_cast<unsigned long long>(counted.dropped), static_cast<unsigned long long>(dirty()),
+      static_cast<unsigned long long>(shared()), static_cast<unsigned long long>(counted.damaged),
       static_cast<unsigned long long>(gpu::thread_ns()), gpu::collecting() ? "true" : "false",
       gpu::library_version());
   ring::close();

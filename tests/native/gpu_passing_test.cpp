@@ -62,7 +62,7 @@ void what_had_begun_is_ours_wherever_it_lies() {
   CHECK(one.ours(kernel(kNow - kMs, 9), true));
 }
 
-void what_was_queued_is_told_by_the_first_call_of_the_other() {
+void queued_work_is_decided_by_the_first_call_of_the_other() {
   Case one;
   one.learn(120);
   one.learn(101);
@@ -134,7 +134,7 @@ void a_buffer_is_parted_without_gaps() {
 
 int main() {
   what_had_begun_is_ours_wherever_it_lies();
-  what_was_queued_is_told_by_the_first_call_of_the_other();
+  queued_work_is_decided_by_the_first_call_of_the_other();
   ids_wrap_around();
   without_a_call_the_owner_of_the_buffer_decides_or_the_time();
   ids_of_graphs_count_where_they_are_right();

@@ -1,5 +1,5 @@
 // Threads that train, threads with ranges and the thread that collects, all at once: no interval is
-// made of two threads' events, and each is told or counted.
+// made of two threads' events, and each is recorded or counted.
 #include <unistd.h>
 
 #include <atomic>
@@ -59,7 +59,7 @@ void replay(int count) {
   }
 }
 
-std::uint64_t told(const gpu::TimerCounts& counts) {
+std::uint64_t accounted(const gpu::TimerCounts& counts) {
   return counts.spans + counts.unresolved + counts.one_end + counts.apart;
 }
 
@@ -100,7 +100,7 @@ void all_at_once() {
   CHECK_EQUAL(counts.replays, 2000U);
   CHECK(counts.replays_left_out > 0 && counts.replays_left_out < 2000);
   CHECK(counts.spans > 1000);
-  CHECK(told(counts) >= begun);
+  CHECK(accounted(counts) >= begun);
   CHECK(stream_timer().record() == nullptr);
 }
 
@@ -115,7 +115,7 @@ void a_second_time_all_events_are_there_again() {
   CHECK_EQUAL(stream_timer().counts().exhausted, before.exhausted);
 }
 
-void an_error_ends_it_and_is_told_once() {
+void an_error_ends_it_and_is_reported_once() {
   static gpu::Driver broken = driver;
   broken.query_event = [](gpu::cuda::Event) { return 700; };
   CHECK(stream_timer().arm(broken, cupti).ok());
@@ -140,12 +140,13 @@ void a_range_brings_its_name(const std::string& path) {
   drain.clear();
   CHECK(stream_timer().arm(driver, cupti).ok());
   for (const std::string& name : {std::string("load shard 7"), std::string(255, 'x') + "\u00e9"}) {
-    std::string until_told = name;
+    std::string until_recorded = name;
     gpu::Event* const from = stream_timer().record();
     gpu::Event* const to = stream_timer().record();
     stream_timer().time(
-        from, to, {ring::kNone, ring::generation(), 3, 0, ring::kNone, ring::kNone, until_told});
-    until_told.assign(until_told.size(), '?');
+        from, to,
+        {ring::kNone, ring::generation(), 3, 0, ring::kNone, ring::kNone, until_recorded});
+    until_recorded.assign(until_recorded.size(), '?');
   }
   stream_timer().disarm();
   stream_timer().take(0.1);
@@ -173,7 +174,7 @@ int main() {
   all_at_once();
   a_second_time_all_events_are_there_again();
   a_range_brings_its_name(path);
-  an_error_ends_it_and_is_told_once();
+  an_error_ends_it_and_is_reported_once();
   a_driver_without_events_is_refused();
   ring::close();
   unlink(path.c_str());

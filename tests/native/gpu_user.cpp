@@ -14,7 +14,7 @@ using namespace haiprof;
 
 namespace {
 
-void tell(std::uint16_t device, const std::string& uuid) {
+void report(std::uint16_t device, const std::string& uuid) {
   const std::uint32_t id = ring::intern(uuid);
   const std::uint32_t name = ring::intern("FAKE H100");
   ring::push_at<ring::DevicePayload>(ring::RecordType::device, ring::now_ticks(), [&](auto& p) {
@@ -38,9 +38,9 @@ int main(int argc, char** argv) {
   identity.run_dir = argv[2];
   if (!ring::open(argv[1], ring::kDefaultRingBytes, identity).ok()) return 4;
   std::uint16_t device = 0;
-  for (int i = 5; i < argc; ++i) tell(device++, argv[i]);
+  for (int i = 5; i < argc; ++i) report(device++, argv[i]);
   std::puts("ready");
   std::fflush(stdout);
-  for (std::string line; std::getline(std::cin, line);) tell(device++, line);
+  for (std::string line; std::getline(std::cin, line);) report(device++, line);
   ring::close();
 }

@@ -127,12 +127,12 @@ void the_cost_is_found_with_its_uncertainty() {
     job.factor = factor;
     job.noise = 0.02;
     job.run(1800, kSecond / 20);
-    const Overhead& found = job.windows.overhead();
-    CHECK(found.known());
-    CHECK_EQUAL(static_cast<int>(found.windows()), job.measured);
+    const Overhead& measured_cost = job.windows.overhead();
+    CHECK(measured_cost.known());
+    CHECK_EQUAL(static_cast<int>(measured_cost.windows()), job.measured);
     // Three half widths: a false alarm once in a billion runs, and the generator is seeded.
-    CHECK(std::fabs(found.mean() - (factor - 1)) < 3 * found.half_width());
-    CHECK(found.half_width() < 0.005);
+    CHECK(std::fabs(measured_cost.mean() - (factor - 1)) < 3 * measured_cost.half_width());
+    CHECK(measured_cost.half_width() < 0.005);
   }
 }
 
@@ -140,9 +140,9 @@ void a_job_that_slows_down_by_itself_is_no_cost() {
   Job job;
   for (int i = 0; i < 60; ++i)
     job.run(20, static_cast<std::uint64_t>(kSecond / 20 * (1 + 0.01 * i)));
-  const Overhead& found = job.windows.overhead();
-  CHECK(found.known());
-  CHECK(std::fabs(found.mean()) < 0.005);
+  const Overhead& measured_cost = job.windows.overhead();
+  CHECK(measured_cost.known());
+  CHECK(std::fabs(measured_cost.mean()) < 0.005);
 }
 
 void what_another_makes_longer_is_no_cost() {
@@ -156,9 +156,9 @@ void what_another_makes_longer_is_no_cost() {
     }
     job.windows.disturb();
   }
-  const Overhead& found = job.windows.overhead();
-  CHECK(found.windows() > 0);
-  CHECK(std::fabs(found.mean()) < 0.005);
+  const Overhead& measured_cost = job.windows.overhead();
+  CHECK(measured_cost.windows() > 0);
+  CHECK(std::fabs(measured_cost.mean()) < 0.005);
 }
 
 void too_few_windows_say_nothing() {

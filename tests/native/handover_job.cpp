@@ -6,15 +6,16 @@
 // Scenarios:
 //   after      haiprof begins, then the sessions, some of them right after the other
 //   before     the first session has begun when haiprof begins
-//   told       the second has, and haiprof is told so
+//   told       the second has, and haiprof is notified
 //   running    a kernel runs from before each session into it
 //   alone      the same, and nobody else launches anything
-//   queued     the same, and the GPU has much else to do before the session when it comes to its
-//   end long       a kernel runs from before each session until after it slow       Kineto takes
-//   its time before it flushes toggled    each session is switched off, and stopped when haiprof
-//   records again stopped    haiprof stops and begins again while the session lasts forked     the
-//   process forks while the session lasts; the child stops both skewed     some of haiprof's
-//   records have times of no clock
+//   queued     the same, and the GPU is still busy with earlier work when the session ends
+//   long       a kernel runs from before each session until after it
+//   slow       Kineto takes its time before it flushes
+//   toggled    each session is switched off, and stopped when haiprof records again
+//   stopped    haiprof stops and begins again while the session lasts
+//   forked     the process forks while the session lasts; the child stops both
+//   skewed     some of haiprof's records have times of no clock
 //
 // Prints one JSON object: what Kineto got, and what it should have.
 #include <dlfcn.h>
@@ -43,12 +44,12 @@ namespace {
 template <typename Function>
 Function find(const char* library, const char* name) {
   void* const handle = dlopen(library, RTLD_LAZY | RTLD_GLOBAL);
-  void* const found = handle == nullptr ? nullptr : dlsym(handle, name);
-  if (found == nullptr) {
+  void* const symbol = handle == nullptr ? nullptr : dlsym(handle, name);
+  if (symbol == nullptr) {
     std::fprintf(stderr, "%s\n", dlerror());
     std::exit(1);
   }
-  return reinterpret_cast<Function>(found);
+  return reinterpret_cast<Function>(symbol);
 }
 
 constexpr const char* kCupti = "libcupti.so.13";
@@ -124,9 +125,9 @@ class Job {
   }
 
   bool record(bool in_use) {
-    gpu::Wanted wanted{gpu::Mode::all, 0, 60, {}};
-    wanted.in_use = in_use;
-    const gpu::Refusal refusal = gpu::start_collecting("", wanted);
+    gpu::Settings settings{gpu::Mode::all, 0, 60, {}};
+    settings.in_use = in_use;
+    const gpu::Refusal refusal = gpu::start_collecting("", settings);
     if (!refusal.ok()) std::fprintf(stderr, "%s\n", refusal.reason.c_str());
     return refusal.ok();
   }
@@ -170,7 +171,7 @@ class Job {
   }
 
   // until: the newest kernel when haiprof was stopped
-  void tell(std::uint32_t until) {
+  void report(std::uint32_t until) {
     const gpu::Counts counts = gpu::counts();
     std::vector<std::uint64_t> times;
     for (std::uint32_t id = 1; id <= until; ++id) times.push_back(launched(id));
@@ -248,7 +249,7 @@ int main(int argc, char** argv) {
     wait();
     const std::uint32_t until = newest();
     gpu::stop_collecting(10);
-    job.tell(until);
+    job.report(until);
   }
   ring::close();
 }

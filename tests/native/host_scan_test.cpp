@@ -94,9 +94,9 @@ int open_descriptors() {
 
 void files_are_kept_open_grow_and_vanish() {
   char path[] = "/tmp/haiprof-scan-XXXXXX";
-  const int made = mkstemp(path);
-  CHECK(made >= 0);
-  close(made);
+  const int fd = mkstemp(path);
+  CHECK(fd >= 0);
+  close(fd);
   const std::string big(300'000, 'x');
   Buffer buffer;
   const int before = open_descriptors();
@@ -115,8 +115,8 @@ void files_are_kept_open_grow_and_vanish() {
   }
   CHECK_EQUAL(open_descriptors(), before);
   unlink(path);
-  File gone(path);
-  CHECK_EQUAL(gone.read(buffer), ENOENT);
+  File removed(path);
+  CHECK_EQUAL(removed.read(buffer), ENOENT);
   CHECK(buffer.text().empty());
   File folder("/tmp");
   CHECK_EQUAL(folder.read(buffer), EISDIR);

@@ -123,12 +123,12 @@ struct Guarded {
     CHECK(dladdr(symbol, &info) != 0);
     base = reinterpret_cast<std::uintptr_t>(info.dli_fbase);
     dl_iterate_phdr(
-        [](dl_phdr_info* found, std::size_t, void* self) {
+        [](dl_phdr_info* object, std::size_t, void* self) {
           Guarded& now = *static_cast<Guarded*>(self);
-          if (found->dlpi_addr != now.base) return 0;
+          if (object->dlpi_addr != now.base) return 0;
           const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
-          for (int i = 0; i < found->dlpi_phnum; ++i) {
-            const ElfW(Phdr) & header = found->dlpi_phdr[i];
+          for (int i = 0; i < object->dlpi_phnum; ++i) {
+            const ElfW(Phdr) & header = object->dlpi_phdr[i];
             if (header.p_type != PT_GNU_RELRO) continue;
             now.begin = (now.base + header.p_vaddr) / page * page;
             now.end = (now.base + header.p_vaddr + header.p_memsz) / page * page;
@@ -171,8 +171,8 @@ void memory_that_the_loader_still_writes_is_left_alone() {
   dlclose(now.handle);
 }
 
-// One that is built anew and loaded again mostly lies where the old one was.
-void a_library_that_changes_between_two_loads_is_looked_at_anew() {
+// One that is rebuilt and loaded again mostly lies where the old one was.
+void a_library_that_changes_between_two_loads_is_searched_again() {
   void* const cupti = dlopen(beside_this("cupti/libcupti.so.13").c_str(), RTLD_NOW | RTLD_LOCAL);
   void* const real = dlsym(cupti, "cuptiActivityEnable");
   interpose::Interposer interposer;
@@ -205,6 +205,6 @@ int main() {
   objects_come_and_go();
   what_somebody_else_has_put_there_stays();
   memory_that_the_loader_still_writes_is_left_alone();
-  a_library_that_changes_between_two_loads_is_looked_at_anew();
+  a_library_that_changes_between_two_loads_is_searched_again();
   return result();
 }

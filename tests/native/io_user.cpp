@@ -49,9 +49,9 @@ struct Completion {
 
 // kDepth pieces of memory that O_DIRECT can use.
 std::uint8_t* memory() {
-  static std::uint8_t* const made =
+  static std::uint8_t* const memory =
       static_cast<std::uint8_t*>(std::aligned_alloc(4096, kPiece * kDepth));
-  return made;
+  return memory;
 }
 
 // Goes through a file by rounds of up to kDepth pieces. round(first, count) returns bytes or
@@ -190,13 +190,13 @@ long by_liburing(int fd, long bytes, bool write, bool vectored, Submit how, unsi
 
 // As a program does that knows the kernel's interface only.
 long by_raw_ring(int fd, long bytes, bool write) {
-  abi::RingParameters told{};
-  const int ring = static_cast<int>(syscall(SYS_io_uring_setup, kDepth, &told));
+  abi::RingParameters setup{};
+  const int ring = static_cast<int>(syscall(SYS_io_uring_setup, kDepth, &setup));
   if (ring < 0) return -errno;
   const std::size_t queue_bytes =
-      std::max<std::size_t>(told.queue.index + told.entries * 4,
-                            told.completion.completions + told.completions * sizeof(Completion));
-  const std::size_t entries_bytes = told.entries * sizeof(abi::Entry);
+      std::max<std::size_t>(setup.queue.index + setup.entries * 4,
+                            setup.completion.completions + setup.completions * sizeof(Completion));
+  const std::size_t entries_bytes = setup.entries * sizeof(abi::Entry);
   auto* const queue =
       static_cast<std::uint8_t*>(mmap(nullptr, queue_bytes, PROT_READ | PROT_WRITE,
                                       MAP_SHARED | MAP_POPULATE, ring, abi::kQueueOffset));
@@ -207,21 +207,22 @@ long by_raw_ring(int fd, long bytes, bool write) {
     return reinterpret_cast<std::uint32_t*>(queue + offset);
   };
   const long sum = rounds(bytes, [&](long first, long count) -> long {
-    const std::uint32_t tail = *word(told.queue.tail), mask = *word(told.queue.mask);
+    const std::uint32_t tail = *word(setup.queue.tail), mask = *word(setup.queue.mask);
     for (long i = 0; i < count; ++i) {
       const auto place = (tail + static_cast<std::uint32_t>(i)) & mask;
       // Backwards, so that the index matters.
       const std::uint32_t slot = mask - place;
-      word(told.queue.index)[place] = slot;
+      word(setup.queue.index)[place] = slot;
       fill(entries[slot], fd, first + i, i, write, nullptr);
     }
-    __atomic_store_n(word(told.queue.tail), tail + static_cast<std::uint32_t>(count),
+    __atomic_store_n(word(setup.queue.tail), tail + static_cast<std::uint32_t>(count),
                      __ATOMIC_RELEASE);
     const long sent =
         syscall(SYS_io_uring_enter, ring, count, count, 1 /* GETEVENTS */, nullptr, 0);
     if (sent < 0) return -errno;
-    return reap(word(told.completion.head), word(told.completion.tail), *word(told.completion.mask),
-                reinterpret_cast<Completion*>(queue + told.completion.completions), count);
+    return reap(word(setup.completion.head), word(setup.completion.tail),
+                *word(setup.completion.mask),
+                reinterpret_cast<Completion*>(queue + setup.completion.completions), count);
   });
   munmap(entries, entries_bytes);
   munmap(queue, queue_bytes);

@@ -74,7 +74,7 @@ void reads_a_live_group() {
 }
 
 // Stand-ins for counters that the kernel has given up.
-void counters_that_are_gone_have_no_data() {
+void counters_that_disappeared_have_no_data() {
   const auto read_of = [](const std::vector<std::uint64_t>& words, std::size_t members) {
     int ends[2];
     CHECK_EQUAL(pipe(ends), 0);
@@ -106,6 +106,6 @@ int main() {
   refuses_what_no_pmu_has();
   closes_all_when_a_later_one_fails();
   reads_a_live_group();
-  counters_that_are_gone_have_no_data();
+  counters_that_disappeared_have_no_data();
   return test::result();
 }

@@ -1,4 +1,4 @@
-// Counters that a process opens by itself, and what it says when it may not or cannot.
+// Counters that a process opens itself, and what it says when it may not or cannot.
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -28,18 +28,18 @@ bool says(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-void every_refusal_has_a_reason_and_a_mend() {
+void every_refusal_has_a_reason_and_a_fix() {
   for (const int error : {EACCES, EPERM, EBUSY, ENOENT, EOPNOTSUPP, ENODEV, ENXIO, EINVAL, EMFILE,
                           ENFILE, ENOSYS, ENOMEM, E2BIG}) {
     const Opened refused = perf::refused(error, "/proc");
     CHECK_EQUAL(refused.error, error);
     CHECK(refused.group == nullptr);
     CHECK(!refused.reason.empty());
-    CHECK(!refused.mend.empty());
-    CHECK(!says(refused.reason + refused.mend, "\n"));
+    CHECK(!refused.fix.empty());
+    CHECK(!says(refused.reason + refused.fix, "\n"));
   }
   CHECK(says(perf::refused(EBUSY, "/proc").reason, "another tool"));
-  CHECK(says(perf::refused(EMFILE, "/proc").mend, "ulimit -n"));
+  CHECK(says(perf::refused(EMFILE, "/proc").fix, "ulimit -n"));
   CHECK(says(perf::refused(ENOMEM, "/proc").reason, "annot allocate memory"));
 }
 
@@ -63,15 +63,15 @@ std::string procfs_with(const std::string& paranoid) {
   return folder;
 }
 
-void a_denial_names_what_the_kernel_allows_and_the_mends() {
+void a_denial_names_what_the_kernel_allows_and_the_fixes() {
   CHECK(without_rights([] {
     const std::string procfs = procfs_with("3");
     const Opened refused = perf::refused(EACCES, procfs);
     std::filesystem::remove_all(procfs);
     return says(refused.reason, "kernel.perf_event_paranoid is 3") &&
-           says(refused.reason, "no CAP_PERFMON") && says(refused.mend, "setcap cap_perfmon+ep") &&
-           says(refused.mend, "sysctl kernel.perf_event_paranoid=0") &&
-           says(refused.mend, "haiprof-perfd") && says(refused.mend, "PERFMON");
+           says(refused.reason, "no CAP_PERFMON") && says(refused.fix, "setcap cap_perfmon+ep") &&
+           says(refused.fix, "sysctl kernel.perf_event_paranoid=0") &&
+           says(refused.fix, "haiprof-perfd") && says(refused.fix, "PERFMON");
   }));
   CHECK(without_rights([] {
     return says(perf::refused(EPERM, "/nowhere").reason, "kernel.perf_event_paranoid is unknown");
@@ -84,7 +84,7 @@ void a_denial_in_spite_of_the_right_names_seccomp() {
   std::filesystem::remove_all(procfs);
   CHECK(says(refused.reason, "kernel.perf_event_paranoid is -1"));
   CHECK(says(refused.reason, "seccomp"));
-  CHECK(says(refused.mend, "--cap-add PERFMON"));
+  CHECK(says(refused.fix, "--cap-add PERFMON"));
 }
 
 // Needs CAP_PERFMON or perf_event_paranoid <= 0; says so where it has neither.
@@ -141,8 +141,8 @@ void no_descriptor_outlives_its_group() {
 }  // namespace
 
 int main() {
-  every_refusal_has_a_reason_and_a_mend();
-  a_denial_names_what_the_kernel_allows_and_the_mends();
+  every_refusal_has_a_reason_and_a_fix();
+  a_denial_names_what_the_kernel_allows_and_the_fixes();
   a_denial_in_spite_of_the_right_names_seccomp();
   counters_of_a_cpu_count_its_time();
   what_is_not_there_is_refused();

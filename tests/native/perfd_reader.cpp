@@ -1,6 +1,6 @@
 // Reads counters for the tests of haiprof-perfd, as its commands on standard input say:
 //
-//   open TYPE CPU CONFIG...   one line: "opened", or "refused ERRNO SECONDS REASON | MEND"
+//   open TYPE CPU CONFIG...   one line: "opened", or "refused ERRNO SECONDS REASON | FIX"
 //   read                      one line: "ERRNO", then count, enabled and running of each counter
 //
 // perfd_reader SOCKET asks the helper there; perfd_reader alone opens them itself.
@@ -54,7 +54,7 @@ int main(int count, char** arguments) {
         std::cout << "opened" << std::endl;
       } else {
         std::cout << "refused " << opened.error << ' ' << took.count() << ' ' << opened.reason
-                  << " | " << opened.mend << std::endl;
+                  << " | " << opened.fix << std::endl;
       }
     } else if (command == "read" && opened.group != nullptr) {
       std::cout << opened.group->read(readings);

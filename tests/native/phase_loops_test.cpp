@@ -228,7 +228,7 @@ void a_batch_fetched_between_forward_and_backward_splits_forward() {
   CHECK_EQUAL(s.steps(1, 1), "1 [17,27) backward=1 dataloader=1 forward=5 optimizer=1\n");
 }
 
-void a_loader_made_anew_each_epoch_leads_again() {
+void a_loader_created_anew_each_epoch_leads_again() {
   Script s;
   s.run("Ia1( Ia1)").run(3, "Da1( Da1) F( F) B( B) O( O)");  // broken off, not exhausted
   s.run("Ib1( Ib1)").run(3, "Db1( Db1) F( F) B( B) O( O)").run("Db1( Db1$");
@@ -379,7 +379,7 @@ int main() {
   a_gradient_inside_a_module_splits_its_forward();
   forward_without_backward_ends_at_the_last_module();
   a_batch_fetched_between_forward_and_backward_splits_forward();
-  a_loader_made_anew_each_epoch_leads_again();
+  a_loader_created_anew_each_epoch_leads_again();
   a_leader_that_never_comes_back_is_replaced();
   a_second_loop_without_a_loader_is_found_after_sixteen_updates();
   twenty_optimizers_in_turn_are_one_step_a_round();

@@ -1,4 +1,4 @@
-// Runs the step machine on a loop written as text and tells the steps it found as text.
+// Runs the step machine on a loop written as text, and returns its steps as text.
 //
 // A script is a row of words, one unit of time apart:
 //
@@ -40,7 +40,7 @@ class Script {
   }
 
   // One line a step: "0 [0,9) backward=1 dataloader=1 …"; spans outside any step come last, as "-".
-  // first, last: the steps to tell, counted from 0; negative from the end.
+  // first, last: the steps to return, counted from 0; negative from the end.
   std::string steps(int first = 0, int last = -1) {
     machine_.finish();
     std::map<std::uint32_t, std::map<std::string, std::uint64_t>> sums;
@@ -72,14 +72,14 @@ class Script {
     const int count = static_cast<int>(lines.size());
     if (first < 0) first += count;
     if (last < 0) last += count;
-    std::string told;
+    std::string selected;
     for (int i = std::max(first, 0); i <= last && i < count; ++i)
-      told += lines[static_cast<std::size_t>(i)] + "\n";
-    if (!outside.empty() && first == 0) told += outside + "\n";
-    return told;
+      selected += lines[static_cast<std::size_t>(i)] + "\n";
+    if (!outside.empty() && first == 0) selected += outside + "\n";
+    return selected;
   }
 
-  // How many whole steps there were.
+  // The number of whole steps.
   std::size_t count() {
     machine_.finish();
     return static_cast<std::size_t>(std::count_if(

@@ -103,12 +103,12 @@ void a_forked_child_adds_to_its_parents_until_it_has_its_own() {
 
 void a_process_without_a_ring_may_join_a_living_one() {
   const std::string path = path_of("joined");
-  const int made = in_child([&] {
+  const int result = in_child([&] {
     if (!ring::open(path, ring::kMinRingBytes, {}).ok()) return 1;
     if (ring::join_counters(path, pid_in(path), start_time(path))) return 2;  // it has its own
     return 0;
   });
-  CHECK_EQUAL(made, 0);
+  CHECK_EQUAL(result, 0);
   CHECK(!ring::join_counters(path, pid_in(path), start_time(path) + 1));  // had that pid before
   CHECK(!ring::join_counters(path, pid_in(path) + 1, start_time(path)));  // started with it
   CHECK(!ring::join_counters(path + ".none", 0, 0));

@@ -73,10 +73,10 @@ void no_text_is_lost_however_many_there_are(std::uint64_t records) {
       const std::string name = text_at(ring.drain, spans.name, row);
       const std::string attributes = text_at(ring.drain, spans.attributes, row);
       if (name == "a name that repeats" && attributes == "{\"same\": 1}") continue;
-      const std::string wanted = std::to_string(kept++);
-      if (name != "load shard " + wanted ||
-          attributes != "{\"file\": \"shard-" + wanted + ".tar\"}") {
-        CHECK_EQUAL(name + attributes, wanted);
+      const std::string expected = std::to_string(kept++);
+      if (name != "load shard " + expected ||
+          attributes != "{\"file\": \"shard-" + expected + ".tar\"}") {
+        CHECK_EQUAL(name + attributes, expected);
       }
     }
     most_texts = std::max({most_texts, spans.name.texts.size(), spans.attributes.texts.size()});
@@ -187,7 +187,7 @@ void events_and_values_bring_their_texts() {
   CHECK_EQUAL(ring.drain.values.value.values().at(0), 0.25);
 }
 
-// What is lost takes its texts along, and counts as what it is: one record.
+// A lost record takes its texts along, and counts as one record.
 void a_record_and_its_texts_are_one() {
   OpenRing ring;
   constexpr std::uint64_t kRecords = 20'000;

@@ -1,4 +1,4 @@
-// When sources are read, how dear ones slow themselves down, and how broken ones are survived.
+// When sources are read, how expensive ones slow down, and how broken ones are survived.
 #include <time.h>
 
 #include <memory>
@@ -17,7 +17,7 @@ using namespace haiprof::sampler;
 
 constexpr std::uint64_t kSecond = 1'000'000'000;
 
-// What the test tells the source to do, and what the source saw.
+// What the test has the source do, and what the source saw.
 struct Script {
   Status open;
   Status read;
@@ -158,7 +158,7 @@ void a_dear_source_slows_down_and_recovers() {
   CHECK_EQUAL(sampler.sources().at(0).interval_ns, kSecond);
   changes = sampler.take_changes();
   CHECK_EQUAL(changes.size(), 2U);
-  CHECK(contains(changes.at(1).text, "again read every 1 s"));
+  CHECK(contains(changes.at(1).text, "read again every 1 s"));
 }
 
 void one_dear_reading_changes_nothing() {

@@ -1,4 +1,4 @@
-// A driver inside the test: events that happen at once or when told to, on a clock that may run
+// A driver inside the test: events that happen at once or on command, on a clock that may run
 // apart from the host's, and a check that nobody records an event that somebody still waits for.
 #pragma once
 
@@ -82,8 +82,8 @@ inline gpu::Driver timed_driver() {
     return gpu::cuda::kSuccess;
   };
   driver.create_stream = [](gpu::cuda::Stream* stream, unsigned) {
-    static int made = 0;
-    *stream = &made;
+    static int dummy = 0;
+    *stream = &dummy;
     return gpu::cuda::kSuccess;
   };
   driver.is_capturing = [](gpu::cuda::Stream, int* status) {

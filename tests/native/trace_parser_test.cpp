@@ -37,7 +37,7 @@ Routes routes() {
           {"kernel", {Group::activities, false}}};
 }
 
-// Pieces of up to so many bytes.
+// Feeds pieces of up to this many bytes.
 void feed(Parser& parser, std::string_view text, std::size_t largest, std::mt19937& dice) {
   while (!text.empty()) {
     const std::size_t bytes = std::min<std::size_t>(1 + dice() % largest, text.size());
@@ -49,7 +49,7 @@ void feed(Parser& parser, std::string_view text, std::size_t largest, std::mt199
   parser.finish();
 }
 
-std::string told(Parser& parser) {
+std::string dump(Parser& parser) {
   std::ostringstream out;
   for (std::size_t i = 0; i < kGroups; ++i) {
     Rows& rows = parser.rows(static_cast<Group>(i));
@@ -152,8 +152,8 @@ void damaged_files_are_read_the_same_however_they_are_cut() {
     whole.finish();
     Parser cut(routes());
     feed(cut, text, std::size_t{1} << (dice() % 9), dice);
-    const std::string found = told(whole);
-    if (told(cut) != found) CHECK_EQUAL(text, "read the same");
+    const std::string expected = dump(whole);
+    if (dump(cut) != expected) CHECK_EQUAL(text, "read the same");
     CHECK(whole.finished());
   }
 }

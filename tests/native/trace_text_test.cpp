@@ -13,21 +13,21 @@ using haiprof::trace::Strings;
 namespace {
 
 void says(std::string_view raw, std::string_view meant, bool good = true) {
-  std::string made;
-  CHECK_EQUAL(decode(raw, made), good);
-  CHECK_EQUAL(made, meant);
+  std::string decoded;
+  CHECK_EQUAL(decode(raw, decoded), good);
+  CHECK_EQUAL(decoded, meant);
 }
 
 void becomes(std::string_view raw, std::string_view text) {
-  std::string made = "kept";
-  CHECK(compact(raw, made));
-  CHECK_EQUAL(made, "kept" + std::string(text));
+  std::string compacted = "kept";
+  CHECK(compact(raw, compacted));
+  CHECK_EQUAL(compacted, "kept" + std::string(text));
 }
 
 void is_refused(std::string_view raw) {
-  std::string made = "kept";
-  CHECK(!compact(raw, made));
-  CHECK_EQUAL(made, "kept");
+  std::string compacted = "kept";
+  CHECK(!compact(raw, compacted));
+  CHECK_EQUAL(compacted, "kept");
 }
 
 void strings_are_decoded() {

@@ -30,7 +30,7 @@ constexpr perf::Event kSmall{.type = PERF_TYPE_SOFTWARE, .config = PERF_COUNT_SW
 constexpr perf::Event kBig{.type = PERF_TYPE_SOFTWARE, .config = PERF_COUNT_SW_PAGE_FAULTS_MAJ};
 constexpr perf::Event kNone{.type = PERF_TYPE_SOFTWARE, .config = 0xffff};
 
-// A process that makes as many page faults as it is told to.
+// A process that makes a given number of page faults.
 class Faulter {
  public:
   // idle: threads of it that do nothing.
@@ -180,7 +180,7 @@ void counters_that_are_not_there() {
   const sampler::Status status = reader.open();
   CHECK(status.state == sampler::State::absent);
   CHECK(status.reason.find("virtual machine") != std::string::npos);
-  CHECK(!status.mend.empty());
+  CHECK(!status.fix.empty());
 }
 
 // Uses the processor until the kernel's accounts of it cannot miss that.
@@ -302,8 +302,8 @@ void processes_of_others() {
     reader.watch(other.pid());
     reader.read();
     const sampler::Status after = reader.status();
-    const bool told = after.reason.find("perf_event_paranoid is") != std::string::npos;
-    _exit(after.state == sampler::State::denied && told ? 0 : 6);
+    const bool explained = after.reason.find("perf_event_paranoid is") != std::string::npos;
+    _exit(after.state == sampler::State::denied && explained ? 0 : 6);
   }
   int status = 0;
   waitpid(child, &status, 0);
@@ -337,7 +337,7 @@ void cpus_without_such_counters_say_so() {
   const auto reason = [&](const std::optional<uncore::Cpu>& cpu) {
     return uncore::make_core_counters(host::Roots{}, cpu)->open(table).reason;
   };
-  CHECK_EQUAL(reason({}), "/proc/cpuinfo does not tell which CPU this is");
+  CHECK_EQUAL(reason({}), "/proc/cpuinfo does not say which CPU this is");
   CHECK_EQUAL(reason(uncore::Cpu{"ARM", 0x41, 0xd4f}),
               "no counters of near and far memory are known for ARM family 65 model 3407");
 }

@@ -52,7 +52,7 @@ void a_group_that_cannot_be_opened_is_removed_again() {
   int error = 0;
   {
     const NoDescriptors none;
-    error = group.make(folder.path(), 77);
+    error = group.create(folder.path(), 77);
   }
   CHECK_EQUAL(error, EMFILE);
   CHECK(!group);
@@ -63,7 +63,7 @@ void a_group_lives_as_long_as_its_owner() {
   const Folder folder;
   {
     MonitoringGroup group;
-    CHECK_EQUAL(group.make(folder.path(), 77), 0);
+    CHECK_EQUAL(group.create(folder.path(), 77), 0);
     CHECK_EQUAL(group.path(), folder.path() + "/haiprof-77");
     CHECK_EQUAL(folder.groups(), 1u);
   }

@@ -34,14 +34,14 @@ constexpr std::uint64_t kRead = 0x304, kWrite = 0xc04, kSent = 0x0f02;
 
 // An empty /sys and /proc, which say nothing about the machine.
 const host::Roots& roots() {
-  static const host::Roots made = [] {
+  static const host::Roots roots = [] {
     const auto folder = std::filesystem::temp_directory_path() /
                         ("haiprof-simulator-" + std::to_string(::getpid()));
     std::filesystem::create_directories(folder / "sys/bus/event_source/devices");
     std::filesystem::create_directories(folder / "proc");
     return host::Roots{folder / "proc", folder / "sys", folder / "proc", folder / "sys"};
   }();
-  return made;
+  return roots;
 }
 
 // Two sockets; memory controllers of types 10 to 13, a link of type 20.
@@ -140,8 +140,8 @@ struct Bench {
   }
 
   Got of(const std::string& name) const {
-    const auto found = values.find(name);
-    return found == values.end() ? Got{} : found->second;
+    const auto entry = values.find(name);
+    return entry == values.end() ? Got{} : entry->second;
   }
 
   sampler::Status status(const std::string& part) const {
@@ -164,17 +164,17 @@ struct Bench {
   bool power_ = false;
 };
 
-void near(const Bench& bench, const std::string& name, double wanted, std::uint32_t flags,
+void near(const Bench& bench, const std::string& name, double expected, std::uint32_t flags,
           int line) {
   const Got got = bench.of(name);
-  if (std::abs(got.value - wanted) > wanted * kTolerance || got.flags != flags) {
+  if (std::abs(got.value - expected) > expected * kTolerance || got.flags != flags) {
     std::cerr << "line " << line << ": " << name << " is " << got.value << " with flags "
-              << got.flags << ", wanted " << wanted << " with " << flags << "\n";
+              << got.flags << ", wanted " << expected << " with " << flags << "\n";
     ++test::failures;
   }
   ++test::checks;
 }
-#define NEAR(name, wanted, flags) near(bench, name, wanted, flags, __LINE__)
+#define NEAR(name, expected, flags) near(bench, name, expected, flags, __LINE__)
 #define NONE(name) CHECK_EQUAL(bench.of(name).value, -1)
 
 void rates_of_sockets_and_of_the_node() {
@@ -227,7 +227,7 @@ void counters_are_read_where_they_are_and_the_thread_may_then_run_anywhere() {
     CHECK_EQUAL(sched_getaffinity(0, sizeof now, &now), 0);
     CHECK(CPU_EQUAL(&now, &home));
   }
-  // Held on one CPU, as by a container: all is read from there.
+  // Confined to one CPU, as by a container: all is read from there.
   cpu_set_t one;
   CPU_ZERO(&one);
   CPU_SET(cpus[1], &one);
@@ -318,12 +318,12 @@ void groups_that_take_turns_are_scaled() {
 }
 
 // The PMUs of socket 0 move to its next CPU.
-void a_cpu_that_goes_is_planned_anew_at_once(bool tells) {
+void a_cpu_that_goes_is_planned_again_at_once(bool reports) {
   Bench bench(intel());
   bench.start();
   for (int i = 0; i < 3; ++i) bench.tick();
   CHECK_EQUAL(bench.plans, 1u);
-  (tells ? bench.machine.offline : bench.machine.frozen).insert(0);
+  (reports ? bench.machine.offline : bench.machine.frozen).insert(0);
   bench.plan = intel(1, 18);
   bench.tick();
   NONE("dram.read.bytes_per_s socket0");
@@ -408,7 +408,7 @@ void a_busy_box_leaves_out_its_sums_and_no_more() {
   const sampler::Status status = bench.status("memory_bandwidth");
   CHECK(status.state == sampler::State::absent);
   CHECK(status.reason.starts_with("uncore_imc_1 on CPU 0 (socket0): refused"));
-  CHECK_EQUAL(status.mend, "mend it");
+  CHECK_EQUAL(status.fix, "mend it");
   CHECK(bench.status("links").ok());
   CHECK_EQUAL(bench.machine.groups.size(), 6u);  // nothing is held that gives no value
   const unsigned opens = bench.machine.opens;
@@ -441,7 +441,7 @@ void who_may_not_count_asks_once_each_time() {
   const sampler::Status status = bench.status("links");
   CHECK(status.state == sampler::State::denied);
   CHECK(status.reason.find("refused with 13") != std::string::npos);
-  CHECK_EQUAL(status.mend, "mend it");
+  CHECK_EQUAL(status.fix, "mend it");
   for (int i = 0; i < 50; ++i) bench.tick();
   CHECK_EQUAL(bench.machine.opens, 2u);
   CHECK(bench.said.empty());
@@ -557,8 +557,8 @@ int main() {
   a_48_bit_counter_wraps();
   a_counter_that_was_set_back_is_no_wrap();
   groups_that_take_turns_are_scaled();
-  a_cpu_that_goes_is_planned_anew_at_once(true);
-  a_cpu_that_goes_is_planned_anew_at_once(false);
+  a_cpu_that_goes_is_planned_again_at_once(true);
+  a_cpu_that_goes_is_planned_again_at_once(false);
   a_cpu_that_stays_away_is_not_looked_for_at_each_reading();
   counters_that_die_at_once_are_opened_now_and_then();
   a_counter_that_gets_no_time_has_no_value();

@@ -522,7 +522,7 @@ def test_a_file_is_no_socket(place: Place) -> None:
 
 
 def test_the_path_of_a_socket_is_too_long_to_ask(place: Place) -> None:
-    assert "107 are the most" in refused_at(place, "/tmp/" + "x" * 200)
+    assert "107 is the limit" in refused_at(place, "/tmp/" + "x" * 200)
 
 
 @contextmanager
@@ -586,12 +586,12 @@ def saying(*messages: bytes, then_wait: bool = True) -> Callable[[socket.socket]
 @pytest.mark.parametrize(
     ("behave", "line"),
     [
-        (passing(), "something else than counters"),
-        (passing("/dev/zero", "/dev/zero"), "something else than counters"),
-        (passing("/dev/zero"), "something else than counters"),
+        (passing(), "something other than counters"),
+        (passing("/dev/zero", "/dev/zero"), "something other than counters"),
+        (passing("/dev/zero"), "something other than counters"),
         (passing(*["/dev/zero"] * 33), "not all counters"),
         (passing("/dev/zero", message=b""), "hung up"),
-        (saying(answer(), answer()), "something else than counters"),
+        (saying(answer(), answer()), "something other than counters"),
         (saying(answer(), b"?"), "is not haiprof-perfd"),
         (saying(answer(), answer() + b"?"), "is not haiprof-perfd"),
         (saying(b"\xff" * ANSWER.size), "is not haiprof-perfd"),
@@ -747,20 +747,20 @@ def test_what_is_no_socket_is_not_replaced(place: Place) -> None:
     place.socket.write_text("precious")
     status, line = started(place)
     assert status == 1
-    assert "no socket; remove it" in line
+    assert "is not a socket; remove it" in line
     assert place.socket.read_text() == "precious"
 
 
 def test_the_path_of_its_socket_is_too_long(place: Place) -> None:
     status, line = started(place, f"--socket={place.folder / ('x' * 200)}")
     assert status == 1
-    assert "107 are the most" in line
+    assert "107 is the limit" in line
 
 
 def test_there_is_no_folder_for_its_socket(place: Place) -> None:
     status, line = started(place, f"--socket={place.folder}/no/such/s")
     assert status == 1
-    assert f"cannot make the folder {place.folder}/no/such: No such file" in line
+    assert f"cannot create the folder {place.folder}/no/such: No such file" in line
 
 
 @pytest.mark.usefixtures("root")

@@ -158,8 +158,8 @@ def test_a_large_file_is_written_in_parts_that_begin_at_its_base(
 CASES = {
     "empty": (b"", "is empty: see whether the job could write it"),
     "blanks": (b"  \n", "is empty: see whether the job could write it"),
-    "text": (b"hello", "is not a trace (it is no JSON object and no list): give a trace"),
-    "number": (b"17", "is not a trace (it is no JSON object and no list): give a trace"),
+    "text": (b"hello", "is not a trace (it is neither a JSON object nor a list): give a trace"),
+    "number": (b"17", "is not a trace (it is neither a JSON object nor a list): give a trace"),
     "other": (b'{"name": "config", "values": [1, 2]}', "is not a trace (traceEvents is missing)"),
     "no events": (b'{"traceEvents": []}', "has no events: give a trace of torch.profiler"),
     "others events": (
@@ -225,7 +225,7 @@ def test_odd_values_are_counted_and_the_rest_is_kept(tmp_path: Path) -> None:
     assert analyzer.kernels()["registers"].null_count() == 2
     problems = "\n".join(analyzer.problems())
     for said in (
-        "External id is no number, once at byte",
+        "External id is not a number, once at byte",
         "device is too large, once at byte",
         "ts is missing, once at byte",
         "'cat' is 'strange' in 1 events: left out",

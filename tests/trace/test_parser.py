@@ -213,10 +213,10 @@ def test_a_time_is_exact_to_the_nanosecond(written: str, ns: int) -> None:
     [
         ("9223372036854775.808", "ts is too large"),
         ("1e400", "ts is too large"),
-        ('"soon"', "ts is no number"),
-        ("[1]", "ts is no number"),
-        ("true", "ts is no number"),
-        ("12x", "ts is no number"),
+        ('"soon"', "ts is not a number"),
+        ("[1]", "ts is not a number"),
+        ("true", "ts is not a number"),
+        ("12x", "ts is not a number"),
     ],
 )
 def test_a_time_that_is_none_costs_its_event_and_is_counted(written: str, reason: str) -> None:
@@ -388,7 +388,7 @@ def test_damage_costs_the_event_that_it_is_in() -> None:
         parser = parse(raw)
         assert names_of(parser) == [f"n{i}" for i in range(6)], broken
         ((reason, (count, offset, _)),) = parser.problems.items()
-        assert (reason, count) == ("event is no JSON", 1)
+        assert (reason, count) == ("event is not JSON", 1)
         assert raw.index(broken.encode()) < offset < raw.index(b'"n3"')
         assert parser.truncated is None
 
@@ -397,14 +397,14 @@ def test_damage_in_the_last_event_keeps_what_follows_the_list() -> None:
     raw = document(event(), '{"ph" "X"}')[:-1] + b', "baseTimeNanoseconds": 5}'
     parser = parse(raw)
     assert parser.header == {"baseTimeNanoseconds": "5"}
-    assert list(parser.problems) == ["event is no JSON"]
+    assert list(parser.problems) == ["event is not JSON"]
 
 
 def test_elements_that_are_no_events_are_counted() -> None:
     parser = parse(document("1", event(), "null", "[[{}]]", '"x"', "", event()))
     assert len(names_of(parser)) == 2
     assert {name: value[0] for name, value in parser.problems.items()} == {
-        "event is no object": 4,
+        "event is not an object": 4,
         "event is missing": 1,
     }
 
@@ -414,13 +414,13 @@ def test_elements_that_are_no_events_are_counted() -> None:
     [
         (b"", "file is empty"),
         (b"  \n", "file is empty"),
-        (b"PK\x03\x04", "file is no JSON object and no list"),
+        (b"PK\x03\x04", "file is neither a JSON object nor a list"),
         (b'{"a": 1}', "traceEvents is missing"),
-        (b'{"traceEvents": {}}', "traceEvents is no list"),
-        (b'{"traceEvents": [],, "a": 1}', "file is no JSON from here on"),
+        (b'{"traceEvents": {}}', "traceEvents is not a list"),
+        (b'{"traceEvents": [],, "a": 1}', "file is not JSON from here on"),
         (b"[]garbage" + b"\0" * 1000, "file goes on behind its end"),
         (b'{"traceEvents": [], "traceEvents": []}', "traceEvents is there more than once"),
-        (b'{"a": [1, 2}, "traceEvents": []}', "header is no JSON, or nested too deep"),
+        (b'{"a": [1, 2}, "traceEvents": []}', "header is not JSON, or nested too deep"),
     ],
 )
 def test_a_file_that_is_no_trace_is_one_problem(raw: bytes, problem: str) -> None:
@@ -446,10 +446,10 @@ def test_a_bomb_of_brackets_is_a_problem_and_no_crash(bracket: str) -> None:
     raw = document(shapes % bomb, unknown % bomb, event(name="c"), f"[{bomb}]")
     parser = parse(raw, [1 << 16])
     assert names_of(parser) == ["a", "b", "c"]
-    assert parser.problems.keys() == {"Input Dims is nested too deep", "event is no object"}
+    assert parser.problems.keys() == {"Input Dims is nested too deep", "event is not an object"}
     assert parse(raw[: len(raw) // 3], [1 << 16]).truncated is not None
     header = parse(b'{"h": %s, "traceEvents": []}' % bomb.encode())
-    assert list(header.problems) == ["header is no JSON, or nested too deep"]
+    assert list(header.problems) == ["header is not JSON, or nested too deep"]
 
 
 def test_an_event_without_end_takes_bounded_memory_and_the_next_ones_are_read() -> None:

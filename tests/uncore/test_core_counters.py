@@ -32,7 +32,7 @@ def test_machine_that_does_not_name_its_cpu(node: Node, text: str | None) -> Non
         node.write("cpuinfo", text)
     sampler = counters(node)
     assert states(sampler)["core_counters"] == "absent"
-    assert "does not tell which CPU this is" in reason(sampler, "core_counters")
+    assert "does not say which CPU this is" in reason(sampler, "core_counters")
 
 
 def test_known_cpu_without_a_pmu(node: Node) -> None:

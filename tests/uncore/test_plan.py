@@ -294,7 +294,7 @@ def test_the_firmware_says_what_memory_is_fitted(tmp_path: Path) -> None:
     made = plan(machine)
     assert made["dram_peak_bytes_per_s"] == pytest.approx(12 * 8 * 2933e6)
     assert made["dram_peak_how"] == (
-        "12 memory modules of 64 bits at 2933 MT/s, as the firmware tells"
+        "12 memory modules of 64 bits at 2933 MT/s, as the firmware says"
     )
 
 
@@ -473,7 +473,7 @@ READ = f"{IMC}/events/cas_count_read"
         (f"{READ}.scale", "0", "cas_count_read.scale: '0' is not"),
         (f"{READ}.scale", "1e308", "cas_count_read.scale: '1e308' is not"),
         (f"{READ}.scale", "1,5", "cas_count_read.scale: '1,5' is not"),
-        (f"{READ}.unit", "furlongs", "cas_count_read.unit: 'furlongs' is no unit"),
+        (f"{READ}.unit", "furlongs", "cas_count_read.unit: 'furlongs' is not a known unit"),
         (f"{READ}.unit", "", "cas_count_read.unit: is empty"),
         (f"{READ}", b"\x00\x01\xfe\xff", "'????' is not a term"),
         (f"{READ}", "e" * 100_000, "cas_count_read: is longer than any attribute of sysfs"),
@@ -556,7 +556,7 @@ def test_indistinguishable_sockets_are_one(tmp_path: Path) -> None:
     for cpu in range(4):
         machine.write(f"devices/system/cpu/cpu{cpu}/topology/physical_package_id", "-1\n")
     made = plan(machine)
-    assert "physical_package_id: '-1' is no number of a socket" in only_problem(made)
+    assert "physical_package_id: '-1' is not the number of a socket" in only_problem(made)
     assert made["sockets"] == 1
     assert pmus(made)["amd_df"] == 24  # nobody says that there are no links
 

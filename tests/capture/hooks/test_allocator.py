@@ -160,10 +160,10 @@ def test_a_job_that_does_not_use_cuda_is_not_asked(shm: Path, tmp_path: Path) ->
 #: What a torch may do otherwise, and a part of the message then.
 BREAKS = {
     "state['error'] = RuntimeError('not supported')": "RuntimeError('not supported')",
-    "core._cuda_memoryStats = lambda device: None": "_cuda_memoryStats() gave no dict",
-    "core._cuda_memoryStats = lambda device: {'a': 1}": "gave no allocated_bytes",
+    "core._cuda_memoryStats = lambda device: None": "_cuda_memoryStats() returned no dict",
+    "core._cuda_memoryStats = lambda device: {'a': 1}": "returned no allocated_bytes",
     "core._cuda_memoryStats = lambda device: {'allocated_bytes': {'all': {'current': 'x'}}}": (
-        "gave no allocated_bytes"
+        "returned no allocated_bytes"
     ),
     "core._cuda_getDeviceCount = lambda: 'many'": "TypeError",
     "del core._cuda_hasPrimaryContext": "_cuda_hasPrimaryContext",

@@ -2,7 +2,7 @@
 //
 // What is given to a stream runs there one after the other, in real time; an event has happened
 // when what was before it in its stream is over. The device's clock is the host's, but runs faster
-// by FAKE_CUDA_DRIFT millionths, and times are told in floats of ms, as the real one's are. Calls
+// by FAKE_CUDA_DRIFT millionths, and times are floats of ms, as the real one's are. Calls
 // answer as cuda.h documents it. Capturing a graph forbids what it forbids, and counts who does it.
 //
 //   CUDA_INJECTION64_PATH  as the real one: a library that cuInit loads and starts
@@ -83,13 +83,13 @@ std::uint64_t now() {
 }
 
 int devices() {
-  const char* const told = std::getenv("FAKE_CUDA_DEVICES");
-  return told != nullptr ? std::atoi(told) : 1;
+  const char* const setting = std::getenv("FAKE_CUDA_DEVICES");
+  return setting != nullptr ? std::atoi(setting) : 1;
 }
 
 double speed() {
-  const char* const told = std::getenv("FAKE_CUDA_DRIFT");
-  return 1.0 + (told != nullptr ? std::atof(told) : 0.0) * 1e-6;
+  const char* const setting = std::getenv("FAKE_CUDA_DRIFT");
+  return 1.0 + (setting != nullptr ? std::atof(setting) : 0.0) * 1e-6;
 }
 
 // Under the lock. What any call answers before it looks at its arguments.
@@ -98,7 +98,7 @@ int called(const char* name) {
   return initialised ? sticky : kNotInitialised;
 }
 
-bool known(int device) { return device >= 0 && device < devices(); }
+bool is_device(int device) { return device >= 0 && device < devices(); }
 
 Stream* stream_of(void* handle) {
   if (handle != nullptr) return static_cast<Stream*>(handle);
@@ -129,8 +129,8 @@ void load_injection() {
 }
 
 bool one_queue() {
-  static const char* const told = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-  return told != nullptr && std::atoi(told) == 1;
+  static const char* const setting = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  return setting != nullptr && std::atoi(setting) == 1;
 }
 
 // Under the lock. When the device comes to what is given to a stream now.
@@ -194,20 +194,21 @@ int cuDeviceGetCount(int* count) {
 }
 
 int cuDeviceGetName(char* name, int bytes, int device) {
-  if (!known(device)) return kInvalidDevice;
-  const char* const told = std::getenv("FAKE_CUDA_NAME");
-  std::snprintf(name, static_cast<std::size_t>(bytes), "%s", told != nullptr ? told : "Fake GPU");
+  if (!is_device(device)) return kInvalidDevice;
+  const char* const setting = std::getenv("FAKE_CUDA_NAME");
+  std::snprintf(name, static_cast<std::size_t>(bytes), "%s",
+                setting != nullptr ? setting : "Fake GPU");
   return kSuccess;
 }
 
 int cuDeviceGetUuid_v2(unsigned char* uuid, int device) {
-  if (!known(device)) return kInvalidDevice;
+  if (!is_device(device)) return kInvalidDevice;
   for (int i = 0; i < 16; ++i) uuid[i] = static_cast<unsigned char>(0x10 * device + i);
   return kSuccess;
 }
 
 int cuDeviceTotalMem_v2(std::size_t* bytes, int device) {
-  if (!known(device)) return kInvalidDevice;
+  if (!is_device(device)) return kInvalidDevice;
   *bytes = std::size_t{80} << 30;
   return kSuccess;
 }
@@ -215,7 +216,7 @@ int cuDeviceTotalMem_v2(std::size_t* bytes, int device) {
 int cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* active) {
   const std::lock_guard guard(mutex);
   if (!initialised) return kNotInitialised;
-  if (!known(device)) return kInvalidDevice;
+  if (!is_device(device)) return kInvalidDevice;
   *flags = 0;
   *active = contexts[device].active;
   return kSuccess;
@@ -224,7 +225,7 @@ int cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* active) {
 int cuDevicePrimaryCtxRetain(void** context, int device) {
   const std::lock_guard guard(mutex);
   if (const int error = called("cuDevicePrimaryCtxRetain")) return error;
-  if (!known(device)) return kInvalidDevice;
+  if (!is_device(device)) return kInvalidDevice;
   contexts[device].active = true;
   *context = &contexts[device];
   return kSuccess;
@@ -238,9 +239,9 @@ int cuCtxGetCurrent(void** context) {
 int cuCtxSetCurrent(void* context) {
   const std::lock_guard guard(mutex);
   if (const int error = called("cuCtxSetCurrent")) return error;
-  auto* const wanted = static_cast<Context*>(context);
-  if (wanted != nullptr && !wanted->active) return kInvalidContext;
-  current = wanted;
+  auto* const chosen = static_cast<Context*>(context);
+  if (chosen != nullptr && !chosen->active) return kInvalidContext;
+  current = chosen;
   return kSuccess;
 }
 
@@ -330,7 +331,7 @@ int cuEventElapsedTime(float* milliseconds, void* from_handle, void* to_handle) 
                  *static_cast<const Event*>(to_handle));
 }
 
-// Of CUDA 12.8: tells of these two events only.
+// Of CUDA 12.8: reports errors of these two events only.
 int cuEventElapsedTime_v2(float* milliseconds, void* from_handle, void* to_handle) {
   const std::lock_guard guard(mutex);
   if (const int error = called("cuEventElapsedTime_v2")) return error;
@@ -347,7 +348,7 @@ int fake_cuda_use(int device) {
   return cuCtxSetCurrent(context);
 }
 
-// Gives a stream work for so long. Returns when it begins (CLOCK_REALTIME, ns).
+// Gives a stream work of that length. Returns when it begins (CLOCK_REALTIME, ns).
 std::uint64_t fake_cuda_work(void* handle, std::uint64_t ns) {
   const std::lock_guard guard(mutex);
   Stream* const stream = stream_of(handle);
@@ -368,7 +369,7 @@ void fake_cuda_break(int error) {
   sticky = error;
 }
 
-// Work that is under way will fail: calls that tell of such errors do so from now on.
+// Work that is under way will fail: calls that report such errors do so from now on.
 void fake_cuda_pend_error(int error) {
   const std::lock_guard guard(mutex);
   pending_error = error;

@@ -8,7 +8,7 @@
 // on the GPU, whose number CUPTI limits; then they have no time. cuptiFinalize forgets everything,
 // the names of kernels included; a fatal error does the same, and nobody is asked.
 //
-//   FAKE_CUPTI_VERSION    what cuptiGetVersion tells (130001)
+//   FAKE_CUPTI_VERSION    what cuptiGetVersion returns (130001)
 //   FAKE_CUPTI_DEVICE     kernels of graphs that one buffer on the GPU has room for (100000)
 //   FAKE_CUPTI_RECYCLES   1: those buffers are empty again when kernels are disabled
 //   FAKE_CUPTI_ANSWERS    NAME=RESULT, … for any function
@@ -120,9 +120,9 @@ std::uint64_t ticks_of(std::uint64_t ns) {
 cupti::Result answer(const char* function) {
   const char* const all = std::getenv("FAKE_CUPTI_ANSWERS");
   if (all == nullptr) return cupti::kSuccess;
-  const std::string wanted = std::string(function) + "=";
-  const char* const found = std::strstr(all, wanted.c_str());
-  return found == nullptr ? cupti::kSuccess : std::atoi(found + wanted.size());
+  const std::string key = std::string(function) + "=";
+  const char* const setting = std::strstr(all, key.c_str());
+  return setting == nullptr ? cupti::kSuccess : std::atoi(setting + key.size());
 }
 
 std::uint64_t number(const char* variable, std::uint64_t otherwise) {
@@ -141,10 +141,10 @@ std::size_t this_buffer() {
 
 // Under the lock. Completed on a thread of CUPTI's own, as NVIDIA's does.
 void complete(std::size_t number) {
-  const auto found = current.find(number);
-  if (found == current.end()) return;
-  const Current full = found->second;
-  current.erase(found);
+  const auto entry = current.find(number);
+  if (entry == current.end()) return;
+  const Current full = entry->second;
+  current.erase(entry);
   for (Kernel& kernel : running) {
     // Its record is gone without a time.
     if (kernel.buffer == number && kernel.record != nullptr) kernel.buffer = SIZE_MAX;
@@ -174,8 +174,8 @@ std::uint8_t* room(std::uint32_t kind, std::size_t number) {
     std::size_t most = 0;
     buffer.per_thread = per_thread != 0;
     if (requested != nullptr) requested(&buffer.data, &buffer.bytes, &most);
-    for (const auto& [other, held] : current) {
-      if (other != number && held.data == buffer.data && held.data != nullptr) ++shared;
+    for (const auto& [other, buffer_of] : current) {
+      if (other != number && buffer_of.data == buffer.data && buffer_of.data != nullptr) ++shared;
     }
     if (buffer.data == nullptr || buffer.bytes < bytes) {
       current.erase(number);
@@ -250,12 +250,12 @@ void run_next() {
 }
 
 void end_running(std::uint32_t id, std::uint64_t ns) {
-  const auto found = std::find_if(running.begin(), running.end(),
+  const auto entry = std::find_if(running.begin(), running.end(),
                                   [&](const Kernel& kernel) { return kernel.correlation == id; });
-  if (found == running.end()) return;
-  Kernel kernel = *found;
-  const bool first = found == running.begin();
-  running.erase(found);
+  if (entry == running.end()) return;
+  Kernel kernel = *entry;
+  const bool first = entry == running.begin();
+  running.erase(entry);
   if (kernel.buffer != SIZE_MAX) {  // else flushed by force
     if (kernel.record == nullptr) {
       kernel.record = place(kernel, kernel.buffer);
@@ -300,19 +300,19 @@ void finalize() {
   zeroed = 0;
   device_buffers = 250;
   for (auto& [kept, text] : names) std::fill(text.begin(), text.end(), '?');
-  static std::vector<std::map<std::string, std::string>> gone;  // at their address for ever
-  gone.push_back(std::move(names));
+  static std::vector<std::map<std::string, std::string>> unloaded;  // at their address for ever
+  unloaded.push_back(std::move(names));
   names.clear();
 }
 
 // A call of the runtime's, for who wants to hear that it ends.
 void end_of_call() {
-  Subscriber told = nullptr;
+  Subscriber notified = nullptr;
   {
     const std::lock_guard guard(mutex);
-    if (api_calls) told = subscriber;
+    if (api_calls) notified = subscriber;
   }
-  if (told != nullptr) told(nullptr, 2, 211, nullptr);
+  if (notified != nullptr) notified(nullptr, 2, 211, nullptr);
 }
 
 }  // namespace
@@ -320,8 +320,8 @@ void end_of_call() {
 extern "C" {
 
 cupti::Result cuptiGetVersion(std::uint32_t* version) {
-  const char* const told = std::getenv("FAKE_CUPTI_VERSION");
-  *version = told != nullptr ? static_cast<std::uint32_t>(std::atoi(told)) : 130001;
+  const char* const setting = std::getenv("FAKE_CUPTI_VERSION");
+  *version = setting != nullptr ? static_cast<std::uint32_t>(std::atoi(setting)) : 130001;
   return answer("cuptiGetVersion");
 }
 
@@ -384,9 +384,9 @@ cupti::Result cuptiActivityFlushAll(std::uint32_t flags) {
 cupti::Result cuptiActivitySetAttribute(int attribute, std::size_t*, void* value) {
   const std::lock_guard guard(mutex);
   if (attribute == cupti::kPerThreadActivityBuffer) {
-    const std::uint8_t wanted = *static_cast<std::uint8_t*>(value);
-    if ((wanted != 0) != (per_thread != 0) && (!enabled.empty() || !current.empty())) ++flips;
-    per_thread = wanted;
+    const std::uint8_t value_ = *static_cast<std::uint8_t*>(value);
+    if ((value_ != 0) != (per_thread != 0) && (!enabled.empty() || !current.empty())) ++flips;
+    per_thread = value_;
   }
   if (attribute == cupti::kDeviceBufferPoolLimit) {
     device_buffers = *static_cast<std::size_t*>(value);
@@ -395,9 +395,9 @@ cupti::Result cuptiActivitySetAttribute(int attribute, std::size_t*, void* value
   return answer("cuptiActivitySetAttribute");
 }
 
-cupti::Result cuptiActivityGetNumDroppedRecords(cupti::Context, std::uint32_t, std::size_t* told) {
+cupti::Result cuptiActivityGetNumDroppedRecords(cupti::Context, std::uint32_t, std::size_t* count) {
   const std::lock_guard guard(mutex);
-  *told = dropped;
+  *count = dropped;
   dropped = 0;
   return cupti::kSuccess;
 }
@@ -509,9 +509,9 @@ void fake_queue(const char* name, std::uint64_t count) {
 
 void fake_end(std::uint32_t id) {
   const std::lock_guard guard(mutex);
-  const auto found = std::find_if(running.begin(), running.end(),
+  const auto entry = std::find_if(running.begin(), running.end(),
                                   [&](const Kernel& kernel) { return kernel.correlation == id; });
-  if (found != running.end()) end_running(id, now().ns - found->start.ns);
+  if (entry != running.end()) end_running(id, now().ns - entry->start.ns);
 }
 
 // The correlation id of the kernel launched last.

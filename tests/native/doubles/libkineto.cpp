@@ -42,11 +42,11 @@ cupti::Result cuptiFinalize();
 
 #ifdef KINETO_FINDS_CUPTI
 template <typename Function>
-Function* found(const char* name, Function*) {
+Function* look_up(const char* name, Function*) {
   void* const library = dlopen("libcupti.so.13", RTLD_NOW | RTLD_NOLOAD);
   return reinterpret_cast<Function*>(dlsym(library, name));
 }
-#define CUPTI(name) found(#name, static_cast<decltype(name)*>(nullptr))
+#define CUPTI(name) look_up(#name, static_cast<decltype(name)*>(nullptr))
 #else
 #define CUPTI(name) name
 #endif
@@ -106,24 +106,24 @@ const Pair loaded = measured();
 
 void buffer_requested(std::uint8_t** buffer, std::size_t* bytes, std::size_t* most) {
   const std::lock_guard guard(mutex);
-  Buffer made(new std::uint8_t[kBufferBytes]);
-  std::memset(made.get(), 0xCC, kBufferBytes);  // as memory that was used before
-  *buffer = made.get();
+  Buffer memory(new std::uint8_t[kBufferBytes]);
+  std::memset(memory.get(), 0xCC, kBufferBytes);  // as memory that was used before
+  *buffer = memory.get();
   *bytes = kBufferBytes;
   *most = 0;
-  allocated[*buffer] = std::move(made);
+  allocated[*buffer] = std::move(memory);
 }
 
 void buffer_completed(cupti::Context, std::uint32_t, std::uint8_t* buffer, std::size_t,
                       std::size_t valid) {
   const std::lock_guard guard(mutex);
-  const auto found = allocated.find(buffer);
-  if (found == allocated.end()) {
+  const auto entry = allocated.find(buffer);
+  if (entry == allocated.end()) {
     ++unknown;
     return;
   }
-  ready.push_back({std::move(found->second), valid});
-  allocated.erase(found);
+  ready.push_back({std::move(entry->second), valid});
+  allocated.erase(entry);
 }
 
 bool any_allocated() {
@@ -151,8 +151,8 @@ void api_exit(void*, int, std::uint32_t, const void*) {
 
 // CuptiActivityApi::teardownContext
 void tear_down() {
-  const char* const wanted = std::getenv("TEARDOWN_CUPTI");
-  if (wanted == nullptr || std::strcmp(wanted, "1") != 0) return;
+  const char* const setting = std::getenv("TEARDOWN_CUPTI");
+  if (setting == nullptr || std::strcmp(setting, "1") != 0) return;
   {
     const std::lock_guard guard(mutex);
     if (tearing_down) return;

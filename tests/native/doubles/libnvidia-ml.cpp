@@ -10,15 +10,15 @@
 //   FAKE_NVML_ANSWERS      NAME=RESULT, … for any function
 //   FAKE_NVML_FIELDS       FIELD=RESULT, … for fields
 //   FAKE_NVML_METRICS      METRIC=RESULT, … for activity counters
-//   FAKE_NVML_LOST         N: GPU 0 is lost after so many readings of its fields
+//   FAKE_NVML_LOST         N: GPU 0 is lost after N readings of its fields
 //   FAKE_NVML_XID          XID@N: GPU 0 has this Xid at the N-th look for events
 //   FAKE_NVML_REASONS      HEX,… the reasons for lower clocks in one reading after the other
 //   FAKE_NVML_SLEEP_US     how long reading the fields waits
-//   FAKE_NVML_CLOCK        real: time goes by itself
+//   FAKE_NVML_CLOCK        real: time passes
 //
-// Else time is what fake_advance() makes of it. fake_calls() tells how often a function was called,
-// fake_xid() is an Xid of a GPU now.
-// Built with FAKE_NVML_OLD it is one of a driver that lacks what came with 450 and later.
+// Else time is what fake_advance() makes of it. fake_calls() returns how often a function was
+// called, fake_xid() is an Xid of a GPU now. Built with FAKE_NVML_OLD it is one of a driver that
+// lacks what came with 450 and later.
 #include <time.h>
 
 #include <algorithm>
@@ -70,8 +70,8 @@ int number(const char* variable, int otherwise) {
   return text != nullptr ? std::atoi(text) : otherwise;
 }
 
-// What `variable` has behind "key=", or kSuccess.
-Result told(const char* variable, const std::string& key) {
+// The result that `variable` has behind "key=", or kSuccess.
+Result configured(const char* variable, const std::string& key) {
   const char* const all = std::getenv(variable);
   if (all == nullptr) return kSuccess;
   const std::string list = "," + std::string(all);
@@ -86,7 +86,9 @@ Result entered(const char* function) {
     clock_gettime(CLOCK_MONOTONIC, &now);
     seconds = static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
   }
-  if (const Result wanted = told("FAKE_NVML_ANSWERS", function); wanted != kSuccess) return wanted;
+  if (const Result configured_result = configured("FAKE_NVML_ANSWERS", function);
+      configured_result != kSuccess)
+    return configured_result;
   return initialised > 0 ? kSuccess : kUninitialized;
 }
 
@@ -126,8 +128,8 @@ Result copy(const std::string& text, char* to, std::uint32_t bytes) {
 }
 
 std::string driver() {
-  const char* const told = std::getenv("FAKE_NVML_DRIVER");
-  return told != nullptr ? told : "580.95.05";
+  const char* const setting = std::getenv("FAKE_NVML_DRIVER");
+  return setting != nullptr ? setting : "580.95.05";
 }
 
 // Power in W is 300 + index; each direction of a link carries 1 MiB/s.
@@ -388,7 +390,7 @@ Result nvmlDeviceGetFieldValues(Device device, int count, FieldValue* values) {
   for (int i = 0; i < count; ++i) {
     FieldValue& value = values[i];
     value.latency_us = 3;
-    value.result = told("FAKE_NVML_FIELDS", std::to_string(value.field));
+    value.result = configured("FAKE_NVML_FIELDS", std::to_string(value.field));
     if (value.result == kSuccess) value.result = value_of(*board, value);
   }
   return kSuccess;
@@ -410,8 +412,7 @@ Result nvmlDeviceGetCurrentClocksThrottleReasons(Device device, std::uint64_t* r
   return kSuccess;
 }
 
-// -- events
-// -----------------------------------------------------------------------------------------
+// -- events -----------------------------------------------------------------------------------
 
 Result nvmlEventSetCreate(EventSet* set) {
   const std::lock_guard guard(mutex);
@@ -446,10 +447,10 @@ Result nvmlEventSetWait_v2(EventSet set, EventData* data, std::uint32_t) {
     events.waiting.pop_front();
     return kSuccess;
   }
-  const char* const wanted = std::getenv("FAKE_NVML_XID");
+  const char* const setting = std::getenv("FAKE_NVML_XID");
   int xid = 0;
   int look = 0;
-  const bool here = wanted != nullptr && std::sscanf(wanted, "%d@%d", &xid, &look) == 2 &&
+  const bool here = setting != nullptr && std::sscanf(setting, "%d@%d", &xid, &look) == 2 &&
                     ++events.looks == look && events.registered[0];
   if (!here) return kTimeout;
   const std::uint64_t number = static_cast<std::uint64_t>(xid);
@@ -457,8 +458,7 @@ Result nvmlEventSetWait_v2(EventSet set, EventData* data, std::uint32_t) {
   return kSuccess;
 }
 
-// -- calls that are too dear for anybody who samples
-// --------------------------------------------------
+// -- calls that are too expensive for a sampler -----------------------------------------------
 
 Result nvmlDeviceGetPcieThroughput(Device, std::uint32_t, std::uint32_t*) {
   const std::lock_guard guard(mutex);
@@ -491,13 +491,13 @@ Result nvmlDeviceGetMemoryInfo_v2(Device device, Memory2* memory) {
   return kSuccess;
 }
 
-Result nvmlDeviceGetTemperatureV(Device device, Temperature* told) {
+Result nvmlDeviceGetTemperatureV(Device device, Temperature* reading) {
   const std::lock_guard guard(mutex);
   Board* board = nullptr;
   const Result result = entered("nvmlDeviceGetTemperatureV", device, board);
   if (result != kSuccess) return result;
-  if (told->version != version_of<Temperature>(1)) return kArgumentVersionMismatch;
-  told->celsius = 66;
+  if (reading->version != version_of<Temperature>(1)) return kArgumentVersionMismatch;
+  reading->celsius = 66;
   return kSuccess;
 }
 
@@ -549,8 +549,7 @@ Result nvmlDeviceGetGpuInstanceId(Device device, std::uint32_t* id) {
   return kSuccess;
 }
 
-// -- activity counters
-// ------------------------------------------------------------------------------
+// -- activity counters ------------------------------------------------------------------------
 
 Result nvmlGpmQueryDeviceSupport(Device device, GpmSupport* support) {
   const std::lock_guard guard(mutex);
@@ -607,7 +606,7 @@ Result nvmlGpmMetricsGet(GpmMetrics* request) {
   }
   for (std::uint32_t i = 0; i < request->count; ++i) {
     GpmMetric& metric = request->metrics[i];
-    metric.result = told("FAKE_NVML_METRICS", std::to_string(metric.id));
+    metric.result = configured("FAKE_NVML_METRICS", std::to_string(metric.id));
     metric.value = metric.result == kSuccess ? metric.id : -1.0;
   }
   return kSuccess;

@@ -16,19 +16,19 @@ namespace {
 
 constexpr unsigned kGetEvents = 1, kWakeUp = 2, kNeedsWakeUp = 1;
 
-// Tells the kernel of what was filled in; returns how many entries it has yet to take.
-unsigned tell(abi::Ring& ring) {
+// Publishes filled entries to the kernel; returns how many it has yet to take.
+unsigned publish(abi::Ring& ring) {
   const std::uint32_t mask = *ring.queue.mask;
   std::uint32_t tail = *ring.queue.tail;
-  for (; ring.queue.told != ring.queue.taken; ++ring.queue.told, ++tail) {
-    ring.queue.index[tail & mask] = ring.queue.told & mask;
+  for (; ring.queue.submitted != ring.queue.taken; ++ring.queue.submitted, ++tail) {
+    ring.queue.index[tail & mask] = ring.queue.submitted & mask;
   }
   __atomic_store_n(ring.queue.tail, tail, __ATOMIC_SEQ_CST);
   return tail - __atomic_load_n(ring.queue.head, __ATOMIC_ACQUIRE);
 }
 
 int enter(abi::Ring& ring, unsigned wait) {
-  const unsigned count = tell(ring);
+  const unsigned count = publish(ring);
   unsigned flags = wait > 0 ? kGetEvents : 0;
   if ((ring.flags & abi::kKernelPolls) != 0) {
     const bool sleeps = (__atomic_load_n(ring.queue.flags, __ATOMIC_SEQ_CST) & kNeedsWakeUp) != 0;
@@ -44,15 +44,15 @@ int enter(abi::Ring& ring, unsigned wait) {
 extern "C" {
 
 int io_uring_queue_init(unsigned entries, abi::Ring* ring, unsigned flags) {
-  abi::RingParameters told{};
-  told.flags = flags;
-  const int fd = static_cast<int>(syscall(SYS_io_uring_setup, entries, &told));
+  abi::RingParameters setup{};
+  setup.flags = flags;
+  const int fd = static_cast<int>(syscall(SYS_io_uring_setup, entries, &setup));
   if (fd < 0) return -errno;
   std::memset(ring, 0, sizeof *ring);
   ring->fd = fd;
   ring->flags = flags;
-  ring->queue.bytes = std::max<std::size_t>(told.queue.index + told.entries * 4,
-                                            told.completion.completions + told.completions * 16);
+  ring->queue.bytes = std::max<std::size_t>(setup.queue.index + setup.entries * 4,
+                                            setup.completion.completions + setup.completions * 16);
   auto* const base =
       static_cast<std::uint8_t*>(mmap(nullptr, ring->queue.bytes, PROT_READ | PROT_WRITE,
                                       MAP_SHARED | MAP_POPULATE, fd, abi::kQueueOffset));
@@ -60,24 +60,24 @@ int io_uring_queue_init(unsigned entries, abi::Ring* ring, unsigned flags) {
   const auto word = [&](std::uint32_t offset) {
     return reinterpret_cast<std::uint32_t*>(base + offset);
   };
-  ring->queue.head = word(told.queue.head);
-  ring->queue.tail = word(told.queue.tail);
-  ring->queue.mask = word(told.queue.mask);
-  ring->queue.entry_count = word(told.queue.entries);
-  ring->queue.flags = word(told.queue.flags);
-  ring->queue.dropped = word(told.queue.dropped);
-  ring->queue.index = word(told.queue.index);
+  ring->queue.head = word(setup.queue.head);
+  ring->queue.tail = word(setup.queue.tail);
+  ring->queue.mask = word(setup.queue.mask);
+  ring->queue.entry_count = word(setup.queue.entries);
+  ring->queue.flags = word(setup.queue.flags);
+  ring->queue.dropped = word(setup.queue.dropped);
+  ring->queue.index = word(setup.queue.index);
   ring->queue.entries = static_cast<abi::Entry*>(
-      mmap(nullptr, told.entries * sizeof(abi::Entry), PROT_READ | PROT_WRITE,
+      mmap(nullptr, setup.entries * sizeof(abi::Entry), PROT_READ | PROT_WRITE,
            MAP_SHARED | MAP_POPULATE, fd, abi::kEntriesOffset));
   void** const p = ring->completion.pointers;
-  p[0] = word(told.completion.head);
-  p[1] = word(told.completion.tail);
-  p[2] = word(told.completion.mask);
-  p[3] = word(told.completion.entries);
-  p[4] = word(told.completion.flags);
-  p[5] = word(told.completion.overflow);
-  p[6] = word(told.completion.completions);
+  p[0] = word(setup.completion.head);
+  p[1] = word(setup.completion.tail);
+  p[2] = word(setup.completion.mask);
+  p[3] = word(setup.completion.entries);
+  p[4] = word(setup.completion.flags);
+  p[5] = word(setup.completion.overflow);
+  p[6] = word(setup.completion.completions);
   return 0;
 }
 

@@ -1,4 +1,4 @@
-#include "gpu/tell.h"
+#include "gpu/report.h"
 
 #include <cmath>
 #include <cstdio>
@@ -8,8 +8,8 @@
 
 namespace haiprof::gpu {
 
-void tell(const char* kind, const std::string& text, const std::string& attributes,
-          std::uint64_t ticks) {
+void report(const char* kind, const std::string& text, const std::string& attributes,
+            std::uint64_t ticks) {
   if (!ring::is_open()) return;
   ring::push_event(kind, text, attributes, phase::current_step(), ticks);
 }
