@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import pkgutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -70,47 +71,6 @@ _FOLDERS: Final = ("tmp", "dev/shm", "var/tmp")
 
 Way = Literal["socket", "remote_exec", "injector", "outside"]
 
-# In a thread: the job's own goes on while modules are imported. The job must not find what else is
-# beside our package. The main thread itself may be in the middle of importing threading.
-_CODE: Final = """\
-def begin():
-    import importlib.util, os, sys
-    def there(name):
-        spec = importlib.util.find_spec(name)
-        return spec is not None and spec.origin is not None and os.path.exists(spec.origin)
-    try:
-        lacks = [name for name in {modules!r} if not there(name)]
-        if "haiprof" in lacks:
-            with open({answer!r}, "r+") as file:
-                file.write({lacking!r} + " ".join(lacks))
-            return
-        path = {path!r}
-        if path and "haiprof" not in sys.modules:
-            sys.path.insert(0, path)
-            try:
-                import haiprof
-            finally:
-                sys.path.remove(path)
-        from haiprof.capture.socket import entry
-    except BaseException as error:
-        try:
-            with open({answer!r}, "r+") as file:
-                file.write("haiprof cannot be imported there (%s)" % str(error)[:900])
-        except OSError:
-            pass  # the caller has disappeared
-    else:
-        entry.begin({options!r}, {answer!r}, {python!r}, {bundle!r})
-
-import sys
-monkey = sys.modules.get("gevent.monkey")
-def own(module, name):
-    return monkey.get_original(module, name) if monkey else getattr(__import__(module), name)
-def start(begin, sleep):
-    sleep({rest!r})
-    begin()
-own("_thread", "start_new_thread")(start, (begin, own("time", "sleep")))
-del begin, start, own, monkey
-"""
 _CODE_OF_END: Final = """\
 from haiprof.common import threads
 from haiprof.capture.socket import entry
@@ -120,6 +80,14 @@ threads.Background(lambda: entry.end({answer!r}))
 
 class AttachError(HaiprofError):
     """A process could not be recorded in any way; ``str()`` of it is one line."""
+
+
+def _code(arguments: Mapping[str, object]) -> str:
+    """Return :mod:`haiprof.control.attach_stub` as text that begins with these arguments."""
+    source = pkgutil.get_data("haiprof.control", "attach_stub.py")
+    assert source is not None
+    # A function and the names around it are a circle, left to the job's garbage collector.
+    return f"{source.decode()}\nstart({_REST_SECONDS!r}, {arguments!r})\ndel begin, start\n"
 
 
 @dataclass(frozen=True)
@@ -366,16 +334,16 @@ def _by_code(process: Found, plan: RecordingPlan) -> Attached | None:
         options = plan.start_options(log_dir)
 
         def run(path: str, modules: Sequence[str], bundle: str = "") -> str:
-            code = _CODE.format(
-                path=path,
-                modules=modules,
-                lacking=_LACKING,
-                options=options,
-                answer=answer.seen_at,
-                python=python if path else None,
-                rest=_REST_SECONDS,
-                bundle=bundle,
-            )
+            arguments = {
+                "path": path,
+                "modules": list(modules),
+                "lacking": _LACKING,
+                "answer": answer.seen_at,
+                "options": options,
+                "python": python if path else None,
+                "bundle": bundle,
+            }
+            code = _code(arguments)
             ran.append(run_in(pid, code, _BEGIN_SECONDS))
             said = _heard(answer, _RECORD_SECONDS)
             if not said and _records(pid, plan.run):  # it is about to say so

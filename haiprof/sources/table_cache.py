@@ -1,7 +1,4 @@
-"""Whole tables in memory while several answers read them, so that each is read from disk once.
-
-Tests: tests/sources/test_table_cache.py.
-"""
+"""Whole tables in memory while several answers read them, so that each is read from disk once."""
 
 from __future__ import annotations
 

@@ -14,11 +14,11 @@ import pytest
 from commands import haiprof
 from containers import USER, Container, container, processes_only
 from control_jobs import TRAINS
-from haiprof.control.container import ContainerFolder
 from recording import process_file, read_table, wait_for
 
 from haiprof import Analyzer
 from haiprof.control.attach import Attached, RecordingPlan, attach, bring
+from haiprof.control.container_folder import ContainerFolder
 from haiprof.control.find import find
 
 LOOPS = """
@@ -304,7 +304,11 @@ def other_python() -> str:
     [
         (True, "", "its container has no haiprof, and this one is for Python 3."),
         (False, "mount -o remount,ro /; mount -o remount,ro /dev/shm", "be copied there: /"),
-        (False, "rmdir tmp; ln -s /dev/shm tmp; mount -o remount,noexec /dev/shm", "given none: /"),
+        (
+            False,
+            "rmdir tmp; ln -s /dev/shm tmp; mount -o remount,noexec /dev/shm",
+            "copied there: /",
+        ),
     ],
 )
 def test_what_is_in_the_way_is_one_line_and_the_job_is_unharmed(

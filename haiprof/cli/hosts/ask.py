@@ -80,7 +80,10 @@ def ask_on(
         for host in matching:
             host.node.send(b"a")
         with spinner(f"{request} {target}"):
-            everyone.listen(ANSWER_SECONDS + timeout, lambda host: "answers" in host.said)
+            everyone.listen(
+                ANSWER_SECONDS + timeout,
+                until=lambda host: "answers" in host.said or host not in matching,
+            )
         code = print_answers(
             [
                 (f"{host.name}: ", Answer(*answer))

@@ -250,7 +250,7 @@ def test_files_that_were_cut_give_what_they_have(job: Callable[[str], Path]) -> 
     run, of = process(place)
     problems = "\n".join(run.problems())
     assert "trace_view.json: is cut off at byte" in problems
-    assert "communication.json: is no JSON" in problems
+    assert "communication.json: is not JSON" in problems
     kernels = table(of, "kernels").filter(pl.col("kind") == "kernel")
     typed = kernels.filter(pl.col("op_type").is_not_null())
     assert typed["start"].to_list() == [ns(row["Start Time(us)"]) for row in whole]
