@@ -63,7 +63,7 @@ class Efficiency(NamedTuple):
 
     ``run`` has one row: shares of all ranks' FLOPs and peaks, throughput and energy added up,
     and with the energy of the nodes' CPUs during a step where that was sampled. What any rank
-    lacks is null. Both are empty for traces, which do not tell what a step computes.
+    lacks is null. Both are empty for traces, which do not say what a step computes.
     """
 
     ranks: pl.DataFrame
@@ -85,8 +85,8 @@ def efficiency(
     Args:
         run: the run.
         each: does work for each of many, possibly elsewhere.
-        note: is told what cannot be read.
-        peak_flops: of each GPU, FLOP/s; by default as the run was told, else as its maker says.
+        note: called with one line per problem.
+        peak_flops: of each GPU, FLOP/s; by default the option of the run, else the vendor's figure.
     """
     nodes: dict[str, list[Process]] = {}
     for process in run.processes:
@@ -103,13 +103,13 @@ def efficiency(
     # One rank counts for all: they are taken to compute alike.
     counted = next((one.done.counted for one in found if one.done.counted is not None), None)
     peak = peak_flops or run.peak_flops or None
-    made = [
+    measured = [
         (one, views.shares(one.done, one.done.counted or counted, one.process.gpus, peak))
         for one in found
     ]
     return Efficiency(
-        pl.DataFrame([_row(one, its) for one, its in made], schema=_RANKS),
-        pl.DataFrame([_whole(made)], schema=_RUN),
+        pl.DataFrame([_row(one, its) for one, its in measured], schema=_RANKS),
+        pl.DataFrame([_whole(measured)], schema=_RUN),
     )
 
 
@@ -144,41 +144,43 @@ def _by(amount: float | None, of: float | None) -> float | None:
     return amount / of if amount is not None and of else None
 
 
-def _whole(made: Sequence[tuple[_Rank, views.Shares]]) -> dict[str, object]:
+def _whole(measured: Sequence[tuple[_Rank, views.Shares]]) -> dict[str, object]:
     """Return the row of the run: of the attempts of a rank, by the time that each has."""
-    steps = sum(one.done.steps for one, _ in made)
-    seconds = sum(one.done.step_ns for one, _ in made) / 1e9
+    steps = sum(one.done.steps for one, _ in measured)
+    seconds = sum(one.done.step_ns for one, _ in measured) / 1e9
     step = seconds / steps
     work = _sum(
-        [None if its.peak is None else its.peak * one.done.step_ns / 1e9 for one, its in made]
+        [None if its.peak is None else its.peak * one.done.step_ns / 1e9 for one, its in measured]
     )
-    model = _sum([None if its.flops is None else its.flops * one.done.steps for one, its in made])
+    model = _sum(
+        [None if its.flops is None else its.flops * one.done.steps for one, its in measured]
+    )
     hard = _sum(
-        [None if its.hardware is None else its.hardware * one.done.steps for one, its in made]
+        [None if its.hardware is None else its.hardware * one.done.steps for one, its in measured]
     )
     active = _sum(
         [
             None if one.used.tensor_active is None else one.used.tensor_active * one.done.step_ns
-            for one, _ in made
+            for one, _ in measured
         ]
     )
-    tokens = _rate(made, lambda one: one.done.tokens)
-    gpu_watts = _rate(made, lambda one: _times(one.used.gpu_watts, one.done.step_ns / 1e9))
-    cpus = {one.process.node: one.used.cpu_watts for one, _ in made}
+    tokens = _rate(measured, lambda one: one.done.tokens)
+    gpu_watts = _rate(measured, lambda one: _times(one.used.gpu_watts, one.done.step_ns / 1e9))
+    cpus = {one.process.node: one.used.cpu_watts for one, _ in measured}
     cpu_watts = _sum(list(cpus.values()))
     watts = _sum([w for w in (gpu_watts, cpu_watts) if w is not None]) if gpu_watts else cpu_watts
     return {
-        "ranks": len({_who(one) for one, _ in made}),
+        "ranks": len({_who(one) for one, _ in measured}),
         "step_ns": step * 1e9,
         "mfu": _by(model, work),
         "hfu": _by(hard, work),
         "tensor_active": _by(active, seconds * 1e9),
         "tokens_per_s": tokens,
-        "samples_per_s": _rate(made, lambda one: one.done.samples),
+        "samples_per_s": _rate(measured, lambda one: one.done.samples),
         "gpu_joules_per_step": _times(gpu_watts, step),
         "cpu_joules_per_step": _times(cpu_watts, step),
         "joules_per_token": _by(watts, tokens),
-        "why": "; ".join(dict.fromkeys(its.why for _, its in made if its.why)) or None,
+        "why": "; ".join(dict.fromkeys(its.why for _, its in measured if its.why)) or None,
     }
 
 
@@ -197,11 +199,11 @@ def _times(value: float | None, factor: float) -> float | None:
 
 
 def _rate(
-    made: Sequence[tuple[_Rank, views.Shares]], amount: Callable[[_Rank], float | None]
+    measured: Sequence[tuple[_Rank, views.Shares]], amount: Callable[[_Rank], float | None]
 ) -> float | None:
     """Add up over ranks what each had in a second of its steps, over all its attempts."""
     by_rank: dict[object, list[_Rank]] = {}
-    for one, _ in made:
+    for one, _ in measured:
         by_rank.setdefault(_who(one), []).append(one)
     return _sum(
         [

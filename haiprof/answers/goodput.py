@@ -54,7 +54,7 @@ class Goodput(NamedTuple):
     ``checkpoints`` (saved). ``parts`` has a row for each part: ``duration`` and ``share`` of the
     wall-clock time. ``timeline`` is the run's, ``attempts`` has a row for each process, with when
     the last checkpoint was begun that it lived to see saved (``kept``) and the time of its parts.
-    All are empty for traces, which do not tell of a whole life.
+    All are empty for traces, which do not cover a whole life.
     """
 
     summary: pl.DataFrame
@@ -77,7 +77,7 @@ def goodput(run: Run, each: Map, note: Callable[[list[str]], None]) -> Goodput:
     Args:
         run: the run.
         each: does work for each of many, possibly elsewhere.
-        note: is told what cannot be read.
+        note: called with one line per problem.
     """
     candidates = [p for p in run.processes if p.role != ROLE_NODE and p.trace is None]
     chosen: list[tuple[Process, _Seen]] = []
@@ -88,11 +88,11 @@ def goodput(run: Run, each: Map, note: Callable[[list[str]], None]) -> Goodput:
     if not chosen:
         return _nothing()
     lives = _lives([process for process, _ in chosen], [seen for _, seen in chosen], run.warmup)
-    made = {
+    attempts = {
         process.folder: own
         for (process, _), own in each(_pieces, [(p, lives[p.folder.name]) for p, _ in chosen])
     }
-    chosen = [(process, seen) for process, seen in chosen if process.folder in made]
+    chosen = [(process, seen) for process, seen in chosen if process.folder in attempts]
     if not chosen:
         return _nothing()
     begin, end = min(x.begin for x in lives.values()), max(x.end for x in lives.values())
@@ -100,7 +100,7 @@ def goodput(run: Run, each: Map, note: Callable[[list[str]], None]) -> Goodput:
     identities: dict[object, set[object]] = {}
     for process, _ in chosen:
         life = lives[process.folder.name]
-        by_rank.setdefault(_who(process), []).append((life, made[process.folder]))
+        by_rank.setdefault(_who(process), []).append((life, attempts[process.folder]))
         identities.setdefault(_who(process), set()).add(_identity(process))
     for several in by_rank.values():
         several.sort(key=lambda pair: pair[0].begin)
@@ -129,7 +129,7 @@ def goodput(run: Run, each: Map, note: Callable[[list[str]], None]) -> Goodput:
         views.timeline(line),
         pl.DataFrame(
             [
-                _attempt(process, lives[process.folder.name], made[process.folder])
+                _attempt(process, lives[process.folder.name], attempts[process.folder])
                 for process, _ in chosen
             ],
             schema=_ATTEMPTS,
@@ -164,7 +164,7 @@ def _lives(
     same: dict[object, list[Process]] = {}
     for process in processes:
         same.setdefault(_who(process), []).append(process)
-    made = {}
+    lives = {}
     for process in sorted(processes, key=lambda p: p.started_ns or 0):
         name, started = process.folder.name, process.started_ns or 0
         identity = _identity(process)
@@ -180,7 +180,7 @@ def _lives(
             for p in same[_who(process)]
         )
         mine = saves[(saves >= begin) & (saves <= ends[name])]
-        made[name] = views.Life(
+        lives[name] = views.Life(
             begin,
             max(ends[name], begin),
             loses=process.state == "died" or followed,
@@ -189,7 +189,7 @@ def _lives(
             live=process.state == "live",
             died=process.state == "died",
         )
-    return made
+    return lives
 
 
 def _end(process: Process, seen: _Seen) -> int:

@@ -63,7 +63,7 @@ def read_gpu(
     Args:
         process: the process.
         spans: its spans of steps and phases, where they have been read.
-        events: its events of the kinds that tell when kernels were recorded, where they have.
+        events: its events of the kinds that say when kernels were recorded, if already read.
     """
     spans = spans or read_phase_spans(process)
     events = events or read_events(process, recorded_views.EVENT_KIND, recorded_views.GRAPHS_KIND)

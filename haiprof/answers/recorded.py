@@ -380,9 +380,9 @@ class RecordedAnswers:
 
     def _summed_up(self) -> tuple[list[Summary], list[Summary]]:
         processes = [p for p in self._ranks.run.processes if p.rank is None or p.role == ROLE_RANK]
-        made = summed_up(processes, self._ranks.map, self._ranks.note)
-        nodes = [s for s in made if s.process.role == ROLE_NODE]
-        others = [s for s in made if s.process.role != ROLE_NODE]
+        summaries = summed_up(processes, self._ranks.map, self._ranks.note)
+        nodes = [s for s in summaries if s.process.role == ROLE_NODE]
+        others = [s for s in summaries if s.process.role != ROLE_NODE]
         add_gpus(others, nodes)
         self._put_on_one_clock(others)
         return [s for s in others if s.process.role == ROLE_RANK or s.steps], nodes
@@ -399,9 +399,9 @@ class RecordedAnswers:
         if known is None:
             folders = self.gpu_instances(processes)
             around = [p for p in self._ranks.run.processes if p.folder.name in folders]
-            made = summed_up([*processes, *around], self._ranks.map, self._ranks.note)
-            own = [s for s in made if s.process.folder in chosen]
-            add_gpus(own, [s for s in made if s.process.folder not in chosen])
+            summaries = summed_up([*processes, *around], self._ranks.map, self._ranks.note)
+            own = [s for s in summaries if s.process.folder in chosen]
+            add_gpus(own, [s for s in summaries if s.process.folder not in chosen])
             return own
         return [s for s in known[0] if s.process.folder in chosen]
 
@@ -462,9 +462,9 @@ class RecordedAnswers:
             >>> run.read_gpu(run.run.processes[0]).kernels.height
             70
         """
-        made = gpu.read_gpu(process)
-        self._ranks.note(made.problems)
-        return made
+        recorded = gpu.read_gpu(process)
+        self._ranks.note(recorded.problems)
+        return recorded
 
     def gpu_instances(self, processes: Sequence[Process]) -> dict[str, list[str]]:
         """Return the GPUs of these processes as their nodes name them: folder -> ``gpu0``, ….
@@ -497,8 +497,8 @@ class RecordedAnswers:
         self, given: Mapping[str, str | Collection[str] | None]
     ) -> dict[str, Collection[str]]:
         """Return which values of which columns are asked for; None is any."""
-        made = {name: asked.texts(name, values) for name, values in given.items()}
-        return {name: values for name, values in made.items() if values is not None}
+        chosen = {name: asked.texts(name, values) for name, values in given.items()}
+        return {name: values for name, values in chosen.items() if values is not None}
 
     def _known(
         self, table: schema.Table, wanted: Mapping[str, Collection[str]], found: pl.DataFrame

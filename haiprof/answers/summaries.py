@@ -36,16 +36,16 @@ def summed_up(
     Args:
         processes: whose.
         each: does work for each process.
-        note: is told of what cannot be read.
+        note: called with the problems of each.
     """
     low, high = _TREND_POINTS_RANK
     points = max(low, min(high, _TREND_POINTS // max(len(processes), 1)))
     work = functools.partial(summarise_one, points=points)
-    made = [summary for _, summary in each(work, processes)]
-    for summary in made:
+    summaries = [summary for _, summary in each(work, processes)]
+    for summary in summaries:
         note(summary.problems)
-    fold_ranges(made)
-    return made
+    fold_ranges(summaries)
+    return summaries
 
 
 def summarise_one(process: Process, points: int) -> Summary:

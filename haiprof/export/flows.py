@@ -66,10 +66,10 @@ def forward_backward(spans: pl.DataFrame, flows: pl.DataFrame, first: int) -> tu
 def _distinct(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     # They mostly rise, so that sorting costs little; numpy.unique would hash them.
     ordered = np.sort(values[values != 0], kind="stable")
-    made: npt.NDArray[np.uint64] = ordered[
+    distinct: npt.NDArray[np.uint64] = ordered[
         np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]
     ]
-    return made
+    return distinct
 
 
 def _placed(both: npt.NDArray[np.uint64], values: npt.NDArray[np.uint64]) -> Arrows:
@@ -77,5 +77,5 @@ def _placed(both: npt.NDArray[np.uint64], values: npt.NDArray[np.uint64]) -> Arr
         return np.zeros(len(values), np.uint64)
     place = np.searchsorted(both, values)
     found = both[np.minimum(place, len(both) - 1)] == values
-    made: Arrows = np.where(found, place + 1, 0).astype(np.uint64)
-    return made
+    arrows: Arrows = np.where(found, place + 1, 0).astype(np.uint64)
+    return arrows

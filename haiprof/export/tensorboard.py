@@ -49,7 +49,7 @@ def write(
 
 def _names(processes: Sequence[Chosen]) -> list[str]:
     """Name files as torch does, ``<host>_<pid>.<ms>``: several of a worker are its spans."""
-    made: list[str] = []
+    names: list[str] = []
     for process in [each.process for each in processes]:
         trace = process.trace
         worker = f"{process.node}_{process.pid}"
@@ -57,7 +57,7 @@ def _names(processes: Sequence[Chosen]) -> list[str]:
             worker = trace.worker
         begin = (process.started_ns if trace is None else trace.begin) or 0
         number = begin // 1_000_000
-        while (name := f"{safe_name(worker)}.{number}.pt.trace.json.gz") in made:
+        while (name := f"{safe_name(worker)}.{number}.pt.trace.json.gz") in names:
             number += 1
-        made.append(name)
-    return made
+        names.append(name)
+    return names

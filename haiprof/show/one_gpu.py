@@ -84,22 +84,22 @@ class Panel:
 
 def grids(own: list[Summary], gpus: list[Gpu]) -> list[Grid]:
     """Return the tables of device phases, graphs and kernels; the last two of each process."""
-    made = []
+    grids = []
     uses = [s.gpu for s in own if s.gpu is not None]
     phases = phase_table(use_views.added(uses))
     if phases.height:
         note = "On the main stream, idle time included."
         if "busy_share" in phases.columns:
             note += " Busy and idle are parts of the phase in the steps with kernels recorded."
-        made.append(frame_grid("Device phases, a step", phases, note))
+        grids.append(frame_grid("Device phases, a step", phases, note))
     for gpu in gpus:
         of = f" ({gpu.label})" if len(gpus) > 1 else ""
         if gpu.tables.replays.height:
-            made.append(_graphs(gpu.tables, f"CUDA graphs{of}"))
+            grids.append(_graphs(gpu.tables, f"CUDA graphs{of}"))
         totals = kernel_views.totals(gpu.tables.kernels, gpu.tables.phases)
         if totals.height:
-            made.append(_kernels(totals, gpu.tables, f"Kernels and copies{of}"))
-    return made
+            grids.append(_kernels(totals, gpu.tables, f"Kernels and copies{of}"))
+    return grids
 
 
 def _graphs(tables: GpuTables, title: str) -> Grid:
@@ -155,15 +155,15 @@ def _kernels(totals: pl.DataFrame, tables: GpuTables, title: str) -> Grid:
 
 def panels(gpus: list[Gpu], points: int) -> list[Panel]:
     """Return the panels over time: device phases, replays, how busy it was in recorded steps."""
-    made = []
+    panels = []
     steps = [(gpu, device_views.device_steps(gpu.tables.phases)) for gpu in gpus]
     devices = sorted({d for _, found in steps for d in found["device"].unique()})
     for device in devices[:_DEVICES]:
         of = f" of GPU {device}" if len(devices) > 1 else ""
         found = [(gpu, s.filter(pl.col("device") == device)) for gpu, s in steps]
-        made.append(_phases_panel([(g, s) for g, s in found if s.height], of, points))
+        panels.append(_phases_panel([(g, s) for g, s in found if s.height], of, points))
     if any(gpu.tables.replays.height for gpu in gpus):
-        made.append(_replays_panel(gpus, points))
+        panels.append(_replays_panel(gpus, points))
     busy = [
         busy_views.busy_by_step(gpu.tables.kernels, gpu.recorded_steps)
         for gpu in gpus
@@ -171,8 +171,8 @@ def panels(gpus: list[Gpu], points: int) -> list[Panel]:
     ]
     intervals = pl.concat(busy).filter(pl.col("duration") > 0) if busy else None
     if intervals is not None and intervals.height:
-        made.append(_busy_panel(intervals.sort("start"), gpus[0].origin, points))
-    return made
+        panels.append(_busy_panel(intervals.sort("start"), gpus[0].origin, points))
+    return panels
 
 
 def _replays_panel(gpus: list[Gpu], points: int) -> Panel:
@@ -186,14 +186,14 @@ def _replays_panel(gpus: list[Gpu], points: int) -> Panel:
         .head(_GRAPH_SERIES)
     )
 
-    def add(made: go.Figure, row: int) -> None:
+    def add(drawing: go.Figure, row: int) -> None:
         for place, (device, name, _) in enumerate(busiest.iter_rows()):
             mine = replays.filter(
                 pl.col("device") == device, pl.col("name").cast(pl.String) == name
             )
             start, lasted = mine["start"].to_numpy(), mine["duration"].to_numpy() / 1e6
             keep = decimate(start, lasted, max(points // busiest.height, 4))
-            made.add_trace(
+            drawing.add_trace(
                 go.Scatter(
                     x=seconds_since(start[keep], gpus[0].origin),
                     y=lasted[keep].astype(np.float32),
@@ -206,7 +206,7 @@ def _replays_panel(gpus: list[Gpu], points: int) -> Panel:
                 col=1,
             )
         axis, _ = unit_axis("ms")
-        made.update_yaxes(axis, row=row, col=1)
+        drawing.update_yaxes(axis, row=row, col=1)
 
     title = "Replays of CUDA graphs (ms)"
     total = replays.select("device", "name").n_unique()
@@ -233,8 +233,8 @@ def _phases_panel(found: list[tuple[Gpu, pl.DataFrame]], of: str, points: int) -
     everything = pl.concat(bands).sort("start", maintain_order=True)
     origin = found[0][0].origin
 
-    def add(made: go.Figure, row: int) -> None:
-        add_bands(made, row, everything, [*names, BETWEEN], origin)
+    def add(drawing: go.Figure, row: int) -> None:
+        add_bands(drawing, row, everything, [*names, BETWEEN], origin)
 
     return Panel(f"Device phases of each step{of} (main stream, idle time included)", 220, add)
 
@@ -260,7 +260,7 @@ def _parts(phases: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
 def _busy_panel(intervals: pl.DataFrame, origin: int, points: int) -> Panel:
     devices = intervals["device"].unique().sort().to_list()[:_DEVICES]
 
-    def add(made: go.Figure, row: int) -> None:
+    def add(drawing: go.Figure, row: int) -> None:
         place = 0
         for device in devices:
             mine = intervals.filter(pl.col("device") == device)
@@ -268,16 +268,16 @@ def _busy_panel(intervals: pl.DataFrame, origin: int, points: int) -> Panel:
             for name, column in (("busy", "busy"), ("communication alone", "exposed")):
                 if column == "exposed" and not mine["exposed"].sum():
                     continue
-                _add_shares(made, row, mine, column, (name + of, place), origin, points)
+                _add_shares(drawing, row, mine, column, (name + of, place), origin, points)
                 place += 1
         axis = {"tickformat": ".0%", "range": [0, 1.02]}
-        made.update_yaxes(axis, row=row, col=1)
+        drawing.update_yaxes(axis, row=row, col=1)
 
     return Panel("How busy the GPU was in the steps with kernels recorded", 150, add)
 
 
 def _add_shares(
-    made: go.Figure,
+    drawing: go.Figure,
     row: int,
     steps: pl.DataFrame,
     column: str,
@@ -292,7 +292,7 @@ def _add_shares(
         f"step {step}, {clock} UTC"
         for step, clock in zip(steps["step"].to_numpy()[keep], utc_clock(start[keep]), strict=True)
     ]
-    made.add_trace(
+    drawing.add_trace(
         go.Scatter(
             x=seconds_since(start[keep], origin),
             y=share[keep].astype(np.float32),
@@ -330,11 +330,11 @@ def _lanes(found: Timeline) -> go.Figure:
         .sort("device", "below", "ns", "label", descending=[False, False, True, False])["label"]
         .to_list()
     )
-    made = go.Figure()
+    drawing = go.Figure()
     for (what, colour), rows in _coloured(shapes):
         start = rows["start"].to_numpy()
         length = (rows["end"] - rows["start"]).to_numpy()
-        made.add_trace(
+        drawing.add_trace(
             go.Bar(
                 base=np.round((start - found.start) / 1e6, 4),
                 x=np.round(length / 1e6, 4),
@@ -347,7 +347,7 @@ def _lanes(found: Timeline) -> go.Figure:
                 hovertemplate="%{customdata}",
             )
         )
-    made.update_layout(
+    drawing.update_layout(
         title={
             "text": f"Step {found.step} on the GPU: {milliseconds(found.duration)}, the median of "
             "the steps with kernels recorded",
@@ -360,25 +360,25 @@ def _lanes(found: Timeline) -> go.Figure:
     )
     axis, _ = unit_axis("ms")
     whole = {"range": [0, found.duration / 1e6]}
-    made.update_xaxes(title_text="since the step began there", **axis, **whole)
-    made.update_yaxes(
+    drawing.update_xaxes(title_text="since the step began there", **axis, **whole)
+    drawing.update_yaxes(
         type="category", categoryorder="array", categoryarray=[safe(o) for o in reversed(order)]
     )
-    return finish(made, 170 + 34 * len(order))
+    return finish(drawing, 170 + 34 * len(order))
 
 
 def _coloured(shapes: pl.DataFrame) -> list[tuple[tuple[str, str], pl.DataFrame]]:
     """Return what is drawn in one colour: each device phase, and each kind of activity."""
     phases = shapes.filter(pl.col("what") == "phase")
-    made = [
+    parts = [
         ((name, phase_colour(name, place)), rows)
         for place, ((name,), rows) in enumerate(phases.group_by("name", maintain_order=True))
     ]
     for what, colour in _COLOURS.items():
         rows = shapes.filter(pl.col("what") == what)
         if rows.height:
-            made.append(((what, colour), rows))
-    return made
+            parts.append(((what, colour), rows))
+    return parts
 
 
 def _hover_text(row: dict[str, object]) -> str:

@@ -131,29 +131,29 @@ def figure(
     heights += [150] * len(panels)
     if not titles:
         return message("No phases, samples or events were recorded for this rank")
-    made = stacked(titles, heights, gap=56, shared_x=True)
+    drawing = stacked(titles, heights, gap=56, shared_x=True)
     row = 1
     if has_phases:
-        _add_phases(made, row, analyzer, own, points)
+        _add_phases(drawing, row, analyzer, own, points)
         row += 1
     for of_gpu in of_gpus:
-        of_gpu.add(made, row)
+        of_gpu.add(drawing, row)
         row += 1
     if events.height:
-        _add_events(made, row, events, origin)
+        _add_events(drawing, row, events, origin)
         row += 1
     for panel in panels:
-        _add_panel(made, row, panel, origin, points)
+        _add_panel(drawing, row, panel, origin, points)
         row += 1
-    made.update_xaxes(title_text="seconds since the run began", row=len(titles), col=1)
-    made.update_xaxes(showticklabels=True)
-    made.update_layout(hovermode="x unified")
-    panel_legends(made, len(titles))
-    return made
+    drawing.update_xaxes(title_text="seconds since the run began", row=len(titles), col=1)
+    drawing.update_xaxes(showticklabels=True)
+    drawing.update_layout(hovermode="x unified")
+    panel_legends(drawing, len(titles))
+    return drawing
 
 
 def _add_phases(
-    made: go.Figure,
+    drawing: go.Figure,
     row: int,
     analyzer: Analyzer,
     own: list[Summary],
@@ -163,7 +163,7 @@ def _add_phases(
     stepped = [s.process for s in own if s.steps]
     bands = [_bands(analyzer, p, names, max(points // len(stepped), 1)) for p in stepped]
     found = pl.concat(bands).sort("start", maintain_order=True)
-    add_bands(made, row, found, names, analyzer.run.created_ns)
+    add_bands(drawing, row, found, names, analyzer.run.created_ns)
 
 
 def _bands(analyzer: Analyzer, process: Process, names: list[str], points: int) -> pl.DataFrame:
@@ -183,7 +183,7 @@ def _events_title(events: pl.DataFrame) -> str:
     return f"Events, the first {_EVENTS:,} of each kind ({more:,} more are not drawn)"
 
 
-def _add_events(made: go.Figure, row: int, events: pl.DataFrame, origin: int) -> None:
+def _add_events(drawing: go.Figure, row: int, events: pl.DataFrame, origin: int) -> None:
     for position, kind in enumerate(sorted(events["kind"].unique())):
         some = events.filter(pl.col("kind") == kind).head(_EVENTS)
         times = some["time"].to_numpy()
@@ -191,7 +191,7 @@ def _add_events(made: go.Figure, row: int, events: pl.DataFrame, origin: int) ->
             f"{clock} UTC {safe(text or '')}"
             for clock, text in zip(utc_clock(times), some["text"], strict=True)
         ]
-        made.add_trace(
+        drawing.add_trace(
             go.Scatter(
                 x=seconds_since(times, origin),
                 y=[safe(kind)] * some.height,
@@ -205,15 +205,15 @@ def _add_events(made: go.Figure, row: int, events: pl.DataFrame, origin: int) ->
             row=row,
             col=1,
         )
-    made.update_yaxes(type="category", row=row, col=1)
+    drawing.update_yaxes(type="category", row=row, col=1)
 
 
-def _add_panel(made: go.Figure, row: int, panel: _Panel, origin: int, points: int) -> None:
+def _add_panel(drawing: go.Figure, row: int, panel: _Panel, origin: int, points: int) -> None:
     axis, divisor = unit_axis(panel.unit, max(series.greatest for series in panel.series))
     for position, series in enumerate(panel.series):
         keep = decimate(series.time, series.value, points)
         first = position == 0
-        made.add_trace(
+        drawing.add_trace(
             go.Scatter(
                 x=seconds_since(series.time[keep], origin),
                 y=(series.value[keep] / divisor).astype(np.float32),
@@ -226,7 +226,7 @@ def _add_panel(made: go.Figure, row: int, panel: _Panel, origin: int, points: in
             row=row,
             col=1,
         )
-    made.update_yaxes(axis, row=row, col=1)
+    drawing.update_yaxes(axis, row=row, col=1)
 
 
 def _samples(analyzer: Analyzer, processes: list[Process]) -> pl.DataFrame:
@@ -269,7 +269,7 @@ def _events(analyzer: Analyzer, processes: list[Process]) -> pl.DataFrame:
 
 
 def _pauses(analyzer: Analyzer, processes: list[Process]) -> list[_Panel]:
-    """Return a panel of the pauses that Python's garbage collection made, if there are any."""
+    """Return a panel of the pauses that Python's garbage collection drawing, if there are any."""
     columns, keep = ("start", "duration", "name"), {"category": ("gc",)}
     spans = [analyzer.read(p, schema.SPANS, columns, keep) for p in processes]
     found = pl.concat(spans).sort("start")

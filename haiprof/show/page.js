@@ -5,21 +5,21 @@
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
   function themed(layout) {
-    const made = structuredClone(layout);
-    made.paper_bgcolor = made.plot_bgcolor = "rgba(0,0,0,0)";
-    made.font = { ...made.font, color: colour("--ink") };
-    made.modebar = { bgcolor: "rgba(0,0,0,0)", color: colour("--soft"), activecolor: colour("--mark") };
-    made.hoverlabel = {
-      ...made.hoverlabel, bgcolor: colour("--card"), bordercolor: colour("--line"), font: { color: colour("--ink") },
+    const themed = structuredClone(layout);
+    themed.paper_bgcolor = themed.plot_bgcolor = "rgba(0,0,0,0)";
+    themed.font = { ...themed.font, color: colour("--ink") };
+    themed.modebar = { bgcolor: "rgba(0,0,0,0)", color: colour("--soft"), activecolor: colour("--mark") };
+    themed.hoverlabel = {
+      ...themed.hoverlabel, bgcolor: colour("--card"), bordercolor: colour("--line"), font: { color: colour("--ink") },
     };
-    for (const key of Object.keys(made)) {
+    for (const key of Object.keys(themed)) {
       if (/^[xy]axis/.test(key)) {
-        made[key] = {
-          ...made[key], gridcolor: colour("--line"), zerolinecolor: colour("--line"), linecolor: colour("--line"),
+        themed[key] = {
+          ...themed[key], gridcolor: colour("--line"), zerolinecolor: colour("--line"), linecolor: colour("--line"),
         };
       }
     }
-    return made;
+    return themed;
   }
 
   function draw(place) {

@@ -77,9 +77,9 @@ def read(
     every = [column.name for column in table.columns]
     wanted = every if columns is None else [name for name in every if name in columns]
     needed = {"start", "duration", "time", "kind"}.intersection(every)
-    made = read_table(process.folder, table, [*needed, *wanted], keep)
-    made.frame = _within(made.frame, table, *process.window).select(wanted)
-    return made
+    inside = read_table(process.folder, table, [*needed, *wanted], keep)
+    inside.frame = _within(inside.frame, table, *process.window).select(wanted)
+    return inside
 
 
 def _within(frame: pl.DataFrame, table: schema.Table, begin: int, end: int) -> pl.DataFrame:
@@ -166,19 +166,19 @@ def _read_table(
     alone = len(found) < 2
 
     def load(segment: Segment) -> Read:
-        made = _read_segment(segment, table, [*wanted, *filtered], threads=alone)
-        made.frame = _with_values(made.frame, keep).select(c.name for c in wanted)
-        return made
+        loaded = _read_segment(segment, table, [*wanted, *filtered], threads=alone)
+        loaded.frame = _with_values(loaded.frame, keep).select(c.name for c in wanted)
+        return loaded
 
     if alone:
-        made = [load(segment) for segment in found]
+        parts = [load(segment) for segment in found]
     else:
         with ThreadPoolExecutor(min(len(found), os.cpu_count() or 1)) as pool:
-            made = list(pool.map(load, found))
-    read.cut = sum(each.cut for each in made)
-    read.problems += [problem for each in made for problem in each.problems]
-    frames = [each.frame for each in made if each.frame.height]
-    del made
+            parts = list(pool.map(load, found))
+    read.cut = sum(each.cut for each in parts)
+    read.problems += [problem for each in parts for problem in each.problems]
+    frames = [each.frame for each in parts if each.frame.height]
+    del parts
     if frames:
         read.frame = _stacked(frames)
     return _possible(read, folder, table)
@@ -220,9 +220,9 @@ def _read_whole(
                 check_schema(opened.schema, table, columns, opened.file)
                 files.append(opened)
             kinds = {c.name: polars_type(c) for c in columns}
-            made = Columns(kinds, [file.schema for file in files])
+            whole = Columns(kinds, [file.schema for file in files])
             heights = [file.height() for file in files]
-            made.make_room(heights)
+            whole.make_room(heights)
             if sum(heights) >= _MANY_ROWS:
                 for file in files:
                     file.pick(names, threads=len(files) < 2)
@@ -232,7 +232,7 @@ def _read_whole(
                 for batch in files[part].batches():
                     if row + batch.num_rows > heights[part]:
                         raise pa.ArrowInvalid("more rows than there is room for")
-                    made.put(part, row, batch)
+                    whole.put(part, row, batch)
                     row += batch.num_rows
                 if files[part].damage or row < heights[part]:
                     raise pa.ArrowInvalid(files[part].damage)
@@ -244,7 +244,7 @@ def _read_whole(
             else:
                 with ThreadPoolExecutor(min(len(files), os.cpu_count() or 1)) as pool:
                     list(pool.map(fill, range(len(files))))
-            return made.frame()
+            return whole.frame()
     except (HaiprofError, OSError, MemoryError, pa.ArrowException, pl.exceptions.PolarsError):
         return None  # read one by one, and named where they are left out
 
@@ -259,12 +259,12 @@ def _stacked(frames: list[pl.DataFrame]) -> pl.DataFrame:
     names = frames[0].columns
     pieces = {name: [frame[name] for frame in frames] for name in names}
     frames.clear()
-    made = []
+    stacked = []
     for name in names:
         column = pieces.pop(name)
         kind = column[0].dtype
         if len(column) == 1 and column[0].n_chunks() == 1:
-            made.append(column[0])
+            stacked.append(column[0])
         elif kind.is_numeric() and not any(piece.null_count() for piece in column):
             whole = np.empty(height, column[0].head(0).to_numpy().dtype)
             at = 0
@@ -272,10 +272,10 @@ def _stacked(frames: list[pl.DataFrame]) -> pl.DataFrame:
                 for chunk in piece.get_chunks():
                     whole[at : at + len(chunk)] = chunk.to_numpy()
                     at += len(chunk)
-            made.append(pl.Series(name, whole))
+            stacked.append(pl.Series(name, whole))
         else:
-            made.append(pl.concat(column, rechunk=True))
-    return pl.DataFrame(made)
+            stacked.append(pl.concat(column, rechunk=True))
+    return pl.DataFrame(stacked)
 
 
 def filled(folder: Path, table: schema.Table, columns: Collection[str]) -> set[str]:
@@ -379,14 +379,14 @@ def polars_type(column: schema.Column) -> pl.DataType:
     """Return the polars type of a column of contract 2."""
     if column.kind == "text":
         return pl.String() if column.name in _PLAIN_TEXT else pl.Categorical()
-    made: pl.DataType = {
+    kind: pl.DataType = {
         "int64": pl.Int64,
         "uint64": pl.UInt64,
         "uint32": pl.UInt32,
         "uint16": pl.UInt16,
         "float64": pl.Float64,
     }[column.kind]()
-    return made
+    return kind
 
 
 def empty(columns: Sequence[schema.Column]) -> pl.DataFrame:

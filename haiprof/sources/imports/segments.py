@@ -28,7 +28,7 @@ class Segments:
     """The files of one process; the extent of their rows goes into :class:`Imported`."""
 
     def __init__(self, imported: Imported, compression: str | None) -> None:
-        """Write into ``made.folder``, which must exist."""
+        """Write into ``imported.folder``, which must exist."""
         self._imported = imported
         self._options = pa.ipc.IpcWriteOptions(compression=compression)
         self._count: Counter[str] = Counter()
@@ -77,7 +77,7 @@ class Segments:
         self.write(name, pa.Table.from_arrays(columns, schema=pa.schema(there, wanted.metadata)))
 
     def write_problems(self) -> None:
-        """Write the lines of ``made.problems`` as events at the beginning of the trace."""
+        """Write the lines of ``imported.problems`` as events at the beginning of the trace."""
         import polars as pl
 
         lines = self._imported.problems
