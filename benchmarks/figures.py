@@ -1,5 +1,5 @@
-"""The figures of a benchmark: what was measured, with its interval, what it is held against, and
-its target; and the table of them all.
+"""The figures of a benchmark: what was measured, with its interval, its floor or peer, and its
+target; and the table of them all.
 
     Figure("a record", Unit.SECONDS, median(times), Reference("a store", median(stores)),
            ratio_at_most(1.35))
@@ -119,7 +119,7 @@ def nanoseconds(rounds: Sequence[float]) -> Measured:
 
 @dataclass(frozen=True)
 class Reference:
-    """What a figure is held against, measured in the same run: a floor, or a peer."""
+    """What a figure is compared with, measured in the same run: a floor, or a peer."""
 
     name: str
     measured: Measured
@@ -203,7 +203,7 @@ class Figure:
 
     @property
     def missed_by(self) -> float | None:
-        """By what share of the bound it misses its target; None if it does not, or none is told."""
+        """By what share of the bound it misses its target; None if it does not, or has none."""
         excess = self._excess()
         if self.target is None or excess is None or excess <= 0 or self.target.bound == 0:
             return None
@@ -339,7 +339,7 @@ def markdown(figures: Sequence[Figure], notes: Iterable[str] = ()) -> str:
     rows = [HEADINGS, ("---",) * len(HEADINGS)]
     rows += [tuple(cell.replace("|", "\\|") for cell in figure.cells()) for figure in figures]
     lines = [f"| {' | '.join(row)} |" for row in rows]
-    told = [f"- {' '.join(note.split())}" for note in notes]
+    bullets = [f"- {' '.join(note.split())}" for note in notes]
     return "\n".join(
-        ["# Benchmarks", "", *lines, "", total(figures), *([""] if told else []), *told, ""]
+        ["# Benchmarks", "", *lines, "", total(figures), *([""] if bullets else []), *bullets, ""]
     )

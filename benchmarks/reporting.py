@@ -36,8 +36,8 @@ def report(benchmark: Any, request: pytest.FixtureRequest) -> Report:
 
     def record(*found: Figure) -> None:
         __tracebackhide__ = True
-        told = benchmark.extra_info.setdefault("figures", [])
-        told += [figure.to_json() for figure in found]
+        recorded = benchmark.extra_info.setdefault("figures", [])
+        recorded += [figure.to_json() for figure in found]
         request.config.stash.setdefault(_FIGURES, []).extend(found)
         missed = [figure for figure in found if figure.met is False]
         if missed:
@@ -83,7 +83,7 @@ def _print(terminal: pytest.TerminalReporter, found: list[Figure], notes: list[s
 
 
 def _notes(terminal: pytest.TerminalReporter, exitstatus: int) -> Iterator[str]:
-    """Say of which benchmarks the table does not tell all."""
+    """Name the benchmarks of which the table does not have all figures."""
     if exitstatus == pytest.ExitCode.INTERRUPTED:
         yield "Interrupted: benchmarks that had not ended are missing."
     for outcome in ("failed", "error", "skipped"):

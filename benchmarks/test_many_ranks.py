@@ -62,8 +62,8 @@ def ask(run: Path, question: str, executor: str, report: Path) -> dict[str, Any]
     command = [sys.executable, DRIVER, report, run, question, executor]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ)
     assert done.returncode == 0, done.stderr[-4000:]
-    told: dict[str, Any] = json.loads(report.read_text())
-    return told
+    by_ranks: dict[str, Any] = json.loads(report.read_text())
+    return by_ranks
 
 
 def frames(report: Path) -> list[pl.DataFrame]:
@@ -120,20 +120,20 @@ def _compare(
                 "peak_mib": each["peak_bytes"] >> 20,
                 "worker_mib": [size >> 20 for size in each["worker_bytes"]],
             }
-            for executor, told in found.items()
-            for ranks, each in told.items()
+            for executor, by_ranks in found.items()
+            for ranks, each in by_ranks.items()
         },
         kib_per_rank={
             executor: round(
-                (told[many]["peak_bytes"] - told[few]["peak_bytes"]) / (many - few) / 1024
+                (by_ranks[many]["peak_bytes"] - by_ranks[few]["peak_bytes"]) / (many - few) / 1024
             )
-            for executor, told in found.items()
+            for executor, by_ranks in found.items()
         },
         answer_kib_per_rank=round(answer / many / 1024),
     )
-    for executor, told in found.items():
-        assert told[few]["problems"] == told[many]["problems"] == []
-        workers = [len(told[ranks]["worker_bytes"]) for ranks in (few, many)]
+    for executor, by_ranks in found.items():
+        assert by_ranks[few]["problems"] == by_ranks[many]["problems"] == []
+        workers = [len(by_ranks[ranks]["worker_bytes"]) for ranks in (few, many)]
         assert workers == ([0, 0] if executor == "threads" else [2, 2])
         assert same(folder / f"{executor}-{many}", folder / f"{EXECUTORS[0]}-{many}"), executor
     if question == "stragglers":
@@ -143,16 +143,16 @@ def _compare(
         assert answered["ratio"].head(3).sum() > 0.9
     return [
         figure
-        for executor, told in found.items()
-        for figure in _figures(f"{question}, {executor}", executor, told, answer)
+        for executor, by_ranks in found.items()
+        for figure in _figures(f"{question}, {executor}", executor, by_ranks, answer)
     ]
 
 
 def _figures(
-    what: str, executor: str, told: dict[int, dict[str, Any]], answer: float
+    what: str, executor: str, by_ranks: dict[int, dict[str, Any]], answer: float
 ) -> Iterator[Figure]:
     """Time per rank, memory where it is asked, and memory of the worker that grew most."""
-    few, many = told
+    few, many = by_ranks
     cache = CACHE if executor == "threads" else 0
     most = ROOM + cache + (many - few) * KEPT + TIMES * answer
 
@@ -160,11 +160,11 @@ def _figures(
         before, after = map(Measured, values)
         return Figure(named, unit, after, Reference(f"of {few}", before), target)
 
-    time = told[few]["ask_s"] / few, told[many]["ask_s"] / many
-    peak = told[few]["peak_bytes"], told[many]["peak_bytes"]
+    time = by_ranks[few]["ask_s"] / few, by_ranks[many]["ask_s"] / many
+    peak = by_ranks[few]["peak_bytes"], by_ranks[many]["peak_bytes"]
     yield compared(f"{what}: a rank of {many}", Unit.SECONDS, time, ratio_at_most(SLOWER))
     yield compared(f"{what}: memory, {many} ranks", Unit.BYTES, peak, added_at_most(most))
-    workers = zip(*(sorted(told[ranks]["worker_bytes"]) for ranks in (few, many)), strict=True)
+    workers = zip(*(sorted(by_ranks[ranks]["worker_bytes"]) for ranks in (few, many)), strict=True)
     grown = max(workers, key=lambda pair: pair[1] - pair[0], default=None)
     if grown is not None:
         yield compared(f"{what}: a worker, {many} ranks", Unit.BYTES, grown, added_at_most(ROOM))
@@ -176,8 +176,8 @@ def test_a_rank_whose_file_is_cut_is_named(runs_of: Any, tmp_path: Path) -> None
     (cut,) = run.glob("*#2/" + schema.KERNELS.name + "-0" + schema.CLOSED_SUFFIX)
     with cut.open("r+b") as file:
         file.truncate(cut.stat().st_size // 2)
-    told = ask(run, "stragglers", "processes", tmp_path / "report")
+    by_ranks = ask(run, "stragglers", "processes", tmp_path / "report")
     (answer,) = frames(tmp_path / "report")
     assert set(answer["rank"].to_list()) == {0, 1, 3}
-    assert len(told["problems"]) == 1
-    assert "#2" in told["problems"][0]
+    assert len(by_ranks["problems"]) == 1
+    assert "#2" in by_ranks["problems"][0]

@@ -55,7 +55,7 @@ EXCEPTIONS = {
     # The process reads what was put into its own /tmp.
     ("capture/bundle.py", "Path(path).read_bytes()"),
     ("capture/socket/entry.py", "Path(answer).open('r+', encoding='utf-8')"),
-    ("control/attach_stub.py", "open(answer, 'r+')"),
+    ("control/attach_stub.py", "open(answer, 'r+', encoding='utf-8', errors='replace')"),
     # A folder of a name that nobody knows, with mode 0700; shutil.rmtree() follows no link.
     ("control/inject.py", "tempfile.mkdtemp(prefix='haiprof-', dir=parent)"),
     ("control/inject.py", "shutil.rmtree(path, ignore_errors=True)"),

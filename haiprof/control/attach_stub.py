@@ -46,7 +46,7 @@ def begin(
         return bool(spec and spec.origin and os.path.exists(spec.origin))  # noqa: PTH110
 
     def report(text: str) -> None:
-        with open(answer, "r+") as file:  # noqa: PTH123
+        with open(answer, "r+", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
             file.write(text)
 
     try:
