@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 SOURCES := $(shell find src haiprof -type f -not -name '*.pyc' 2>/dev/null) \
            CMakeLists.txt pyproject.toml haiprof.pth haiprof.start _haiprof_boot.py
 
-.PHONY: help demo test test-qemu test-peers test-pythons gpu-wheel lint format fuzz bench bench-large soak sanitize clean
+.PHONY: help demo test test-without-data test-qemu test-peers test-pythons gpu-wheel lint format fuzz bench bench-large soak sanitize clean
 help:            ## show this list
 	@sed -n 's/^\([a-z-]*\):.*##/\1:/p' $(MAKEFILE_LIST)
 
@@ -13,8 +13,13 @@ demo: $(VENV)/installed  ## train a small network under haiprof and write a repo
 	$(BIN)/haiprof run --log-dir demo --report -- $(BIN)/python examples/train_digits.py
 
 # Three files at a time, each test of a file after the other: most of them wait for programs.
-test: $(VENV)/installed  ## run all tests
+test: $(VENV)/installed  ## run the tests; those under the sanitizers are another target
 	$(BIN)/pytest -n 3 --dist loadfile
+
+# Those that real traces and machines are looked at in, as in a checkout with nothing beside it.
+WITHOUT_DATA := answers common export findings host show sources trace uncore views
+test-without-data: $(VENV)/installed  ## the tests of the analysis again, as if no real data were here
+	HAIPROF_TEST_DATA=/nonexistent $(BIN)/pytest -n 3 --dist loadfile $(addprefix tests/,$(WITHOUT_DATA))
 
 test-qemu: $(VENV)/installed  ## emulated machines: uncore drivers, AArch64; needs Debian and its QEMU
 	$(BIN)/pytest tests/qemu -m qemu
@@ -45,7 +50,7 @@ soak: $(VENV)/installed  ## ten minutes of records; results in build/soak.*
 
 FUZZ_SECONDS ?= 300
 fuzz: $(VENV)/installed  ## five minutes each of mutated rings, traces, perfd messages, segments and runs
-	FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/pytest tests/fuzz
+	FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/pytest tests/fuzz -m 'sanitizers or not sanitizers'
 
 lint: $(VENV)/linters $(VENV)/installed  ## check style and types
 	$(BIN)/ruff check .
@@ -60,20 +65,21 @@ format: $(VENV)/linters  ## bring all files into shape
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $$(git ls-files '*.cpp' '*.h' '*.c')
 
-sanitize: $(VENV)/installed  ## the native tests alone, under the sanitizers
-	$(BIN)/pytest tests/native
+sanitize: $(VENV)/installed  ## the native code under the thread, address and undefined-behaviour sanitizers
+	$(BIN)/pytest -n 2 --dist loadgroup -m sanitizers
 
 clean:           ## remove what the commands above made
 	rm -rf build $(VENV) demo haiprof-logs
 
+# Most of the 13 000 files are never imported, and compiling them all takes a minute.
 $(VENV)/dependencies: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --group test
+	$(BIN)/python -m pip install --quiet --no-compile --group test
 	touch $@
 
 $(VENV)/linters: $(VENV)/dependencies
-	$(BIN)/python -m pip install --quiet --group lint
+	$(BIN)/python -m pip install --quiet --no-compile --group lint
 	touch $@
 
 $(VENV)/installed: $(VENV)/dependencies $(SOURCES)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from recording import python
+from warm_torch import Program
 
 from haiprof.control.client import ask
 from haiprof.control.sockets import socket_of
@@ -80,7 +81,7 @@ DOES = """
 class Job:
     """A running program."""
 
-    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
+    def __init__(self, process: subprocess.Popen[str] | Program, folder: Path) -> None:
         """Wait until it has made some steps."""
         self.process = process
         self.pid = process.pid
@@ -120,7 +121,12 @@ class Job:
 
 @contextlib.contextmanager
 def job(
-    program: str, folder: Path, *arguments: str, before: str = "", each: str = ""
+    program: str,
+    folder: Path,
+    *arguments: str,
+    before: str = "",
+    each: str = "",
+    warm: bool = False,
 ) -> Iterator[Job]:
     """Run a program in ``folder``, and end it.
 
@@ -130,8 +136,10 @@ def job(
         arguments: of the program.
         before: a line of Python before the loop.
         each: a line of Python in each turn of it.
+        warm: whether it begins with torch imported.
     """
-    process = python(program.format(before=before, each=each), *arguments, cwd=folder)
+    text = program.format(before=before, each=each)
+    process = python(text, *arguments, cwd=folder, warm=warm)
     try:
         running = Job(process, folder)
         yield running

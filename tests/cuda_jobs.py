@@ -120,7 +120,7 @@ def run_job(
     if native_build is not None:
         places = (native_build / "tests" / "native" / name for name in ("cuda", "cupti"))
         inherited["LD_LIBRARY_PATH"] = ":".join(map(str, places))
-    job = python(_PREAMBLE + program, str(log_dir), env=inherited | environment)
+    job = python(_PREAMBLE + program, str(log_dir), env=inherited | environment, warm=True)
     out, err = job.communicate(timeout=120)
     assert job.returncode == 0, err
     assert err == ""

@@ -79,7 +79,7 @@ def start_job(
 ) -> subprocess.Popen[str]:
     """Start a job; ``program`` follows JOB."""
     variables = environment(log_dir, **options) | (ranks or {})
-    return python(textwrap.dedent(JOB) + textwrap.dedent(program), env=variables)
+    return python(textwrap.dedent(JOB) + textwrap.dedent(program), env=variables, warm=True)
 
 
 def run_job(

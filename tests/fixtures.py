@@ -37,6 +37,14 @@ def shm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+THREAD, ADDRESS = "thread", "address,undefined"
+#: Values of a parameter of tests that `make sanitize` runs: one worker each, as they wait for one
+#: build.
+SANITIZERS = [
+    pytest.param(name, marks=[pytest.mark.sanitizers, pytest.mark.xdist_group(name)])
+    for name in (THREAD, ADDRESS)
+]
+
 #: What scikit-build-core leaves in the folder of a build that was installed.
 _INSTALLED = "CMakeInit.txt"
 

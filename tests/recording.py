@@ -14,10 +14,18 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import warm_torch
 
 
-def python(program: str, *arguments: str, **keywords: Any) -> subprocess.Popen[str]:
-    """Start a Python program given as text; its output is text too."""
+def python(
+    program: str, *arguments: str, warm: bool = False, **keywords: Any
+) -> subprocess.Popen[str] | warm_torch.Program:
+    """Start a Python program given as text; its output is text too.
+
+    One that is ``warm`` begins with torch imported, see :mod:`warm_torch`.
+    """
+    if warm:
+        return warm_torch.start(textwrap.dedent(program), *arguments, **keywords)
     keywords.setdefault("stdout", subprocess.PIPE)
     keywords.setdefault("stderr", subprocess.PIPE)
     return subprocess.Popen(

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from fixtures import build_native
+from fixtures import ADDRESS, build_native
 
 HERE = Path(__file__).parent
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "2.5"))
@@ -31,13 +31,18 @@ def fuzz(*command: str | Path) -> None:
     assert int(done.stdout.split()[0]) >= 50
 
 
-@pytest.mark.parametrize("name", NATIVE)
+sanitized = [pytest.mark.sanitizers, pytest.mark.xdist_group(ADDRESS)]
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=sanitized) for name in NATIVE])
 def test_native(name: str) -> None:
-    fuzz(build_native("fuzzers", "address,undefined") / "tests" / "fuzz" / name)
+    fuzz(build_native("fuzzers", ADDRESS) / "tests" / "fuzz" / name)
 
 
+@pytest.mark.sanitizers
+@pytest.mark.xdist_group(ADDRESS)
 def test_five_hundred_forged_rings() -> None:
-    build = build_native("fuzzers", "address,undefined")
+    build = build_native("fuzzers", ADDRESS)
     done = subprocess.run(
         [build / "tests" / "fuzz" / "ring_fuzz", "--seed", "5000", "--runs", "500"],
         capture_output=True,

@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixtures import build_native
+from fixtures import SANITIZERS, build_native
 
-THREAD = "thread"
-ADDRESS = "address,undefined"
 
 
 def run(sanitizers: str, program: str, *arguments: object, **environment: str) -> dict[str, Any]:
@@ -41,7 +39,7 @@ def run(sanitizers: str, program: str, *arguments: object, **environment: str) -
         ("queued", {"KINETO_TSC": "0"}),
     ],
 )
-@pytest.mark.parametrize("sanitizers", [THREAD, ADDRESS])
+@pytest.mark.parametrize("sanitizers", SANITIZERS)
 def test_handing_over(
     shm: Path, sanitizers: str, scenario: str, environment: dict[str, str]
 ) -> None:
@@ -52,7 +50,7 @@ def test_handing_over(
 
 
 @pytest.mark.parametrize("how", [[], ["fatal"]])
-@pytest.mark.parametrize("sanitizers", [THREAD, ADDRESS])
+@pytest.mark.parametrize("sanitizers", SANITIZERS)
 def test_many_threads_and_a_cupti_that_ends(shm: Path, sanitizers: str, how: list[str]) -> None:
     result = run(sanitizers, "gpu_job", shm / "ring", 3000, 40, *how)
     assert result["shared"] == result["damaged"] == result["dirty"] == 0

@@ -6,18 +6,16 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from fixtures import build_native
+from fixtures import SANITIZERS, THREAD, build_native
 
 HERE = Path(__file__).parent
 NAMES = sorted(p.stem for p in HERE.glob("*_test.cpp"))
-THREAD = "thread"
-ADDRESS = "address,undefined"
 #: The tracer is a process that shares the test's memory, of which that sanitizer knows nothing.
 HANGS = {(THREAD, "attach_injection_test")}
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("sanitizers", [THREAD, ADDRESS])
+@pytest.mark.parametrize("sanitizers", SANITIZERS)
 def test_native(sanitizers: str, name: str) -> None:
     if (sanitizers, name) in HANGS:
         pytest.skip("the thread sanitizer hangs where processes share memory")

@@ -39,7 +39,7 @@ haiprof.stop()
 
 
 def test_mfu_of_a_job_is_what_it_is_by_hand(tmp_path: Path, shm: Path) -> None:
-    seconds = float(run_python(PROGRAM, str(tmp_path)))
+    seconds = float(run_python(PROGRAM, str(tmp_path), warm=True))
     wait_recorded(shm)
     found = Analyzer(tmp_path / "mine").efficiency()
     rank = found.ranks.row(0, named=True)

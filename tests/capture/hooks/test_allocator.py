@@ -105,7 +105,7 @@ def test_figures_are_recorded_after_steps_for_the_devices_in_use(shm: Path, tmp_
         train(8)
         assert len(calls) == before
     """
-    run_python(job(program), str(tmp_path))
+    run_python(job(program), str(tmp_path), warm=True)
     run = recorded(shm, tmp_path)
     rows = run.samples("torch.*")
     assert set(rows["instance"]) == {"gpu0"}
@@ -135,7 +135,7 @@ def test_many_short_steps_are_looked_at_four_times_a_second(shm: Path, tmp_path:
         print(json.dumps([calls.count(0), time.monotonic() - begin, steps]))
         haiprof.stop()
     """
-    looks, seconds, steps = json.loads(run_python(job(program), str(tmp_path)))
+    looks, seconds, steps = json.loads(run_python(job(program), str(tmp_path), warm=True))
     assert steps > 100
     assert 4 <= looks <= 4 * seconds + 2
     recorded(shm, tmp_path)
@@ -150,7 +150,7 @@ def test_a_job_that_does_not_use_cuda_is_not_asked(shm: Path, tmp_path: Path) ->
         haiprof.stop()
         assert (calls, observers) == ([], []), (calls, observers)
     """
-    run_python(job(program), str(tmp_path))
+    run_python(job(program), str(tmp_path), warm=True)
     run = recorded(shm, tmp_path)
     assert run.samples("torch.*").is_empty()
     assert texts(run, "hook") == []
@@ -191,7 +191,7 @@ def test_a_torch_that_answers_otherwise_takes_the_hook_off_and_the_job_goes_on(
             torch.cuda._initialized = False
             haiprof.stop()
     """
-    run_python(job(program), str(tmp_path), json.dumps(BREAKS))
+    run_python(job(program), str(tmp_path), json.dumps(BREAKS), warm=True)
     wait_recorded(shm)
     for n, why in enumerate(BREAKS.values()):
         run = Analyzer(tmp_path / f"{n}")
@@ -224,7 +224,7 @@ def test_a_growth_of_retries_and_of_ooms_is_reported_at_first_each_time_then_as_
     early = program.replace("torch.cuda._initialized = True", "", 1)
     slow = "; torch gave its cache back and tried again, which is slow"
     for name, source in (("early", early), ("late", late)):
-        run_python(job(source), str(tmp_path / name))
+        run_python(job(source), str(tmp_path / name), warm=True)
         lines = texts(recorded(shm, tmp_path / name), "memory")
         retried = ["once", *(f"{n} times" for n in (2, 3, 4, 5, 6, 7, 8, 16, 32)), "once"]
         assert [t for t in lines if "ran short" in t] == [
@@ -241,7 +241,7 @@ def test_what_happened_before_the_recording_is_not_reported(shm: Path, tmp_path:
         train(4)
         haiprof.stop()
     """
-    run_python(job(program), str(tmp_path))
+    run_python(job(program), str(tmp_path), warm=True)
     run = recorded(shm, tmp_path)
     assert set(values(run, "torch.ooms.count")) == {5}
     assert texts(run, "memory") == []
@@ -293,7 +293,7 @@ def test_a_job_that_survives_each_lack_of_memory_does_not_flood_the_events(
             assert observers[0](*numbers) is None
         haiprof.stop()
     """
-    run_python(job(program), str(tmp_path))
+    run_python(job(program), str(tmp_path), warm=True)
     run = recorded(shm, tmp_path)
     assert len(texts(run, "memory")) == 8 + 3  # 16, 32, 64
     assert values(run, "torch.ooms.count")[-101:] == [*range(1, 101), 100]
@@ -317,7 +317,7 @@ def test_the_observer_is_attached_once_and_does_nothing_after_the_end(
         haiprof.stop()
         assert calls == []
     """
-    run_python(job(program), str(tmp_path))
+    run_python(job(program), str(tmp_path), warm=True)
     recorded(shm, tmp_path)
     for name in ("first", "run"):
         assert len(values(Analyzer(tmp_path / name), "torch.allocated.bytes")) >= 2
@@ -335,7 +335,7 @@ def test_an_allocator_without_observers_still_gives_its_figures(shm: Path, tmp_p
         except torch.OutOfMemoryError: pass
         haiprof.stop()
     """
-    run_python(job(program), str(tmp_path))
+    run_python(job(program), str(tmp_path), warm=True)
     run = recorded(shm, tmp_path)
     assert texts(run, "memory") == ["gpu0: out of memory once"]
     assert texts(run, "hook") == []
@@ -355,5 +355,5 @@ def test_ctrl_c_during_a_look_reaches_the_job(shm: Path, tmp_path: Path) -> None
             print("interrupted", hooks.status()["allocator"])
         haiprof.stop()
     """
-    assert run_python(job(program), str(tmp_path)) == "interrupted on: after steps\n"
+    assert run_python(job(program), str(tmp_path), warm=True) == "interrupted on: after steps\n"
     assert values(recorded(shm, tmp_path), "torch.allocated.bytes") != []

@@ -73,7 +73,7 @@ def test_distributed_checkpoints_count_once_also_in_the_background(tmp_path: Pat
         found = read_spans(Path(sys.argv[1]) / "test.ring")
         print([row.name for row in found if row.name.startswith("checkpoint.")])
     """
-    result = run_python(program, str(tmp_path), str(Path(__file__).parents[2]))
+    result = run_python(program, str(tmp_path), str(Path(__file__).parents[2]), warm=True)
     assert result.splitlines()[-1] == str(
         ["checkpoint.save", "checkpoint.load", "checkpoint.async_save", "checkpoint.save"]
     )
@@ -96,5 +96,5 @@ def test_safetensors_are_checkpoints_too(tmp_path: Path) -> None:
         from phases import read_spans
         print([row.name for row in read_spans(Path(sys.argv[1]) / "test.ring")])
     """
-    result = run_python(program, str(tmp_path), str(Path(__file__).parents[2]))
+    result = run_python(program, str(tmp_path), str(Path(__file__).parents[2]), warm=True)
     assert result.splitlines()[-1] == str(["checkpoint.save", "checkpoint.load"])

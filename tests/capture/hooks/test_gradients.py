@@ -107,7 +107,7 @@ def test_models_are_afterwards_as_they_were() -> None:
     hooks.uninstall()
     assert not any(p._post_accumulate_grad_hooks for p in model.parameters())
     assert dict(vars(DDP)) == before
-    """)
+    """, warm=True)
 
 
 def test_what_torch_compile_makes_of_a_model_stays_as_it_is() -> None:
@@ -134,4 +134,4 @@ def test_what_torch_compile_makes_of_a_model_stays_as_it_is() -> None:
     before = [train(compiled_autograd) for compiled_autograd in (False, True)]
     hooks.install()
     assert [train(compiled_autograd) for compiled_autograd in (False, True)] == before
-    """)
+    """, warm=True)

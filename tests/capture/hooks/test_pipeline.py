@@ -245,7 +245,7 @@ def forward_backward_pipelining_with_interleaving():
     assert not hasattr(schedules.backward_step, "__wrapped__")
     """
     )
-    run_python(program, str(tmp_path), str(tmp_path / "logs"))
+    run_python(program, str(tmp_path), str(tmp_path / "logs"), warm=True)
     wait_recorded(shm)
     order = [("forward", "F", n, 1, chunk) for chunk in (0, 1) for n in (0, 1)]
     order += [("backward", "B", n, 1, chunk) for chunk in (1, 0) for n in (0, 1)]
@@ -301,7 +301,7 @@ class PipelineEngine:
                for name in before)
     """
     )
-    run_python(program, str(tmp_path), str(tmp_path / "logs"))
+    run_python(program, str(tmp_path), str(tmp_path / "logs"), warm=True)
     wait_recorded(shm)
     order = [
         (kind, name, n, 2, None)
@@ -325,7 +325,7 @@ def test_a_version_that_is_not_known_is_left_as_it_is(shm: Path, tmp_path: Path)
     haiprof.stop()
     """
     )
-    run_python(program, str(tmp_path), str(tmp_path / "logs"))
+    run_python(program, str(tmp_path), str(tmp_path / "logs"), warm=True)
     wait_recorded(shm)
     (line,) = Analyzer(tmp_path / "logs" / "run").events(kind="hook")["text"].to_list()
     assert line == (
@@ -350,7 +350,7 @@ def test_ranges_by_hand_are_a_pipeline_without_a_gpu(shm: Path, tmp_path: Path) 
     assert (span.microbatch, span.stage, span.chunk) == (1, 2, 0)
     haiprof.stop()
     """
-    run_python(program, str(tmp_path))
+    run_python(program, str(tmp_path), warm=True)
     wait_recorded(shm)
     found = [row[:5] for row in jobs(tmp_path / "run")]
     assert found == [

@@ -186,7 +186,7 @@ FORK = """
 
 
 def test_a_forked_child_begins_anew(shm: Path, tmp_path: Path) -> None:
-    run_python(FORK, str(tmp_path))
+    run_python(FORK, str(tmp_path), warm=True)
     wait_recorded(shm)
     numbers = []
     for folder in {file.parent for file in (tmp_path / "forked").glob("*/spans-*.arrow")}:
@@ -241,7 +241,7 @@ DDP = """
 
 def test_distributed_data_parallel(shm: Path) -> None:
     tests = str(Path(__file__).parents[2])
-    ranks = [python(DDP, str(rank), str(shm), tests) for rank in range(2)]
+    ranks = [python(DDP, str(rank), str(shm), tests, warm=True) for rank in range(2)]
     for rank, process in enumerate(ranks):
         out, err = process.communicate(timeout=120)
         assert process.returncode == 0, err

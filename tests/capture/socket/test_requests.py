@@ -50,7 +50,7 @@ def _spans(folder: Path) -> int:
 
 
 def test_status_says_who_it_is_and_what_is_recorded(shm: Path, tmp_path: Path) -> None:
-    with job(TRAINS, tmp_path, "logs") as running:
+    with job(TRAINS, tmp_path, "logs", warm=True) as running:
         status = wait_for(lambda: (s := running.ask("status"))["folder"] and s)
         assert status["state"] == "recording"
         assert (status["run"], status["rank"], status["pid"]) == ("r", 0, running.pid)
@@ -69,7 +69,7 @@ def test_status_says_who_it_is_and_what_is_recorded(shm: Path, tmp_path: Path) -
 
 
 def test_flush_brings_to_disk_what_was_recorded(shm: Path, tmp_path: Path) -> None:
-    with job(TRAINS, tmp_path, "logs") as running:
+    with job(TRAINS, tmp_path, "logs", warm=True) as running:
         flushed = running.ask("flush")
         folder = Path(flushed["folder"])
         before = _spans(folder)
@@ -83,7 +83,7 @@ def test_flush_brings_to_disk_what_was_recorded(shm: Path, tmp_path: Path) -> No
 
 
 def test_stop_ends_it_at_once_and_start_begins_again(shm: Path, tmp_path: Path) -> None:
-    with job(TRAINS, tmp_path, "logs") as running:
+    with job(TRAINS, tmp_path, "logs", warm=True) as running:
         running.ask("flush")
         begun = time.monotonic()
         stopped = running.ask("stop")
@@ -170,7 +170,7 @@ def test_a_process_that_never_recorded_is_as_it_was_after_the_stop(
 
 def test_fifty_starts_and_stops_leave_nothing_behind(shm: Path, tmp_path: Path) -> None:
     logs = str(tmp_path / "logs")
-    with job(TRAINS, tmp_path, "logs") as running:
+    with job(TRAINS, tmp_path, "logs", warm=True) as running:
         running.ask("stop")
 
         def once() -> None:
@@ -201,7 +201,7 @@ def test_stops_in_the_middle_of_a_step_leave_whole_steps(shm: Path, tmp_path: Pa
     # A step of some ms, so that nearly every stop comes in the middle of one.
     slow = "model[0].register_forward_hook(lambda *_: time.sleep(0.01))"
     logs = str(tmp_path / "logs")
-    with job(TRAINS, tmp_path, "logs", before=slow) as running:
+    with job(TRAINS, tmp_path, "logs", warm=True, before=slow) as running:
         for n in range(10):
             time.sleep(0.03 + n * 0.0017)
             running.ask("stop")
@@ -220,7 +220,7 @@ def test_stops_in_the_middle_of_a_step_leave_whole_steps(shm: Path, tmp_path: Pa
 
 
 def test_start_can_wait_and_end_by_itself(shm: Path, tmp_path: Path) -> None:
-    with job(TRAINS, tmp_path, "logs") as running:
+    with job(TRAINS, tmp_path, "logs", warm=True) as running:
         running.ask("stop")
         logs = str(tmp_path / "logs")
         status = running.ask("start", log_dir=logs, run="later", warmup=3.0, time=5.0)
@@ -239,7 +239,7 @@ def test_start_can_wait_and_end_by_itself(shm: Path, tmp_path: Path) -> None:
 
 
 def test_start_of_what_is_recorded_says_so_and_moves_its_end(shm: Path, tmp_path: Path) -> None:
-    with job(TRAINS, tmp_path, "logs") as running:
+    with job(TRAINS, tmp_path, "logs", warm=True) as running:
         answer = running.ask("start", time=600, ring_mib=64, run="r")
         assert answer["began"] is False
         assert answer["ignored"] == ["ring_mib"]
@@ -279,7 +279,7 @@ def test_start_of_a_process_that_waits_for_its_first_record_begins_at_once(
 
 
 def test_what_start_cannot_use_is_refused_with_the_reason(shm: Path, tmp_path: Path) -> None:
-    with job(TRAINS, tmp_path, "logs") as running:
+    with job(TRAINS, tmp_path, "logs", warm=True) as running:
         running.ask("stop")
         assert "sample_hz" in _refused(running, "start", sample_hz=1e9)
         assert "no argument nonsense" in _refused(running, "start", nonsense=1)
@@ -292,7 +292,7 @@ def test_what_start_cannot_use_is_refused_with_the_reason(shm: Path, tmp_path: P
 
 
 def test_trace_makes_a_deep_trace_of_the_thread_that_trains(shm: Path, tmp_path: Path) -> None:
-    with job(TRAINS, tmp_path, "logs") as running:
+    with job(TRAINS, tmp_path, "logs", warm=True) as running:
         assert "trace_steps" in _refused(running, "trace", steps=-1)
         answer = running.ask("trace", steps=2, warmup=1, **{"with": "shapes"})
         assert answer["began"] is True
@@ -310,7 +310,7 @@ def test_trace_makes_a_deep_trace_of_the_thread_that_trains(shm: Path, tmp_path:
 
 
 def test_a_stop_ends_the_trace_that_is_being_made(shm: Path, tmp_path: Path) -> None:
-    with job(TRAINS, tmp_path, "logs") as running:
+    with job(TRAINS, tmp_path, "logs", warm=True) as running:
         running.ask("trace", seconds=600, **{"with": ""})
         wait_for(lambda: running.ask("status")["trace"]["state"] == "recording")
         assert running.ask("stop")["stopped"] is True
@@ -321,7 +321,7 @@ def test_a_stop_ends_the_trace_that_is_being_made(shm: Path, tmp_path: Path) -> 
 
 
 def test_set_changes_what_can_be_and_names_what_cannot(shm: Path, tmp_path: Path) -> None:
-    with job(TRAINS, tmp_path, "logs") as running:
+    with job(TRAINS, tmp_path, "logs", warm=True) as running:
         line = _refused(running, "set", ring_mib=64, time=5)
         assert "ring_mib cannot change" in line
         assert running.ask("status")["ends_in"] is None  # all or nothing
@@ -352,7 +352,7 @@ def test_two_who_start_and_stop_at_once_do_not_disturb_each_other(
     shm: Path, tmp_path: Path
 ) -> None:
     logs = str(tmp_path / "logs")
-    with job(TRAINS, tmp_path, "logs") as running:
+    with job(TRAINS, tmp_path, "logs", warm=True) as running:
         failed: list[BaseException] = []
 
         def play(run: str) -> None:
@@ -389,7 +389,7 @@ def test_set_changes_how_often_the_node_is_sampled(shm: Path, tmp_path: Path) ->
     def paces() -> int:
         return sum("another pace" in row["text"] for row in of_node("events"))
 
-    with job(TRAINS, tmp_path, "logs") as running:
+    with job(TRAINS, tmp_path, "logs", warm=True) as running:
         wait_for(lambda: len(sampled(of_node("samples"), "cpu.util.percent")) >= 2)
         moved = time.time_ns()
         running.ask("set", sample_hz=10.0, io_interval=0.5, drain_hz=8.0)
