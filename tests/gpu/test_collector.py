@@ -104,6 +104,19 @@ def test_no_buffer_is_given_twice_when_all_are_taken(
     assert result["kernels"] + result["dropped"] == 200 * 1000 + 10
 
 
+def test_a_cupti_that_may_crash_without_a_buffer_always_gets_one(
+    native_build: Path, doubles: dict[str, Path], shm: Path
+) -> None:
+    # Versions before 12.9 get a buffer for each thread; later ones drop records here.
+    libraries = [doubles[DRIVER], doubles[CUPTI]]
+    result = run(
+        native_build, shm / "job.ring", libraries, kernels=1000, threads=200,
+        FAKE_CUPTI_VERSION="26",
+    )  # fmt: skip
+    assert result["kernels"] == 200 * 1000 + 10
+    assert result["dropped"] == result["shared"] == result["damaged"] == result["dirty"] == 0
+
+
 @pytest.mark.parametrize(
     ("which", "environment", "words"),
     [

@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import zipfile
@@ -299,6 +300,30 @@ def test_rows_are_on_disk_while_their_part_runs_and_then_nothing_is_written(
     assert writes[-2][0] - running[-1] > 2
 
 
+def test_whatever_files_parts_leave_a_run_has_five_and_they_are_new_after_each_part(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    package = tmp_path / "gpu" / "parts"
+    package.mkdir(parents=True)
+    (package / "leaves.py").write_text(
+        "import os, pathlib\nfrom gpu.part import main\ndef measure(part):\n"
+        "    folder = pathlib.Path(os.environ['GPU_SUITE_FILES'], 'buffers')\n"
+        "    folder.mkdir(exist_ok=True)\n"
+        "    for name in part.options: (folder / name).write_text(name)\nmain(measure)\n"
+    )
+    suite = _suite(tmp_path)
+    suite.environment["GPU_SUITE_FILES"] = str(tmp_path_factory.mktemp("files"))
+    left: list[str] = []
+    for name, files in (("raw", ["a", "b"]), ("machine", ["c"])):
+        suite.part(Planned(name, "T", "leaves", 20, ",".join(files)))
+        left += files
+        assert {path.name for path in tmp_path.iterdir()} == {"gpu", *FILES}
+        with tarfile.open(tmp_path / "buffers.tar.gz") as archive:
+            assert archive.getnames() == ["buffers", *(f"buffers/{file}" for file in left)]
+        said = json.loads((tmp_path / "summary.json").read_text())
+        assert said["parts"][name].startswith("done")
+
+
 # -- haiprof for the parts -------------------------------------------------------------------------
 
 
@@ -389,6 +414,8 @@ def test_all_of_it_runs_without_a_gpu(start: Start, tmp_path: Path) -> None:
     print(f"it took {time.monotonic() - begin:.0f} s")
     assert run.returncode == 0, out
     assert {path.name for path in results.iterdir()} == FILES
+    with tarfile.open(results / "buffers.tar.gz") as archive:
+        assert {"buffers/eager-0.bin", "buffers/eager-0.json"} <= set(archive.getnames())
     lines = out.splitlines()
     assert json.loads(lines[0])["waiting"] == len(PLAN)
     assert json.loads(lines[-1])["state"] == "finished"

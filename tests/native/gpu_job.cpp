@@ -32,19 +32,27 @@ int main(int argc, char** argv) {
   void* const library = dlopen("libcupti.so.13", RTLD_NOW | RTLD_NOLOAD);
   const auto launch = reinterpret_cast<Launch>(dlsym(library, "fake_launch"));
   if (launch == nullptr) return 1;
+  const auto begin = reinterpret_cast<std::uint32_t (*)(const char*)>(dlsym(library, "fake_begin"));
+  const auto end = reinterpret_cast<void (*)(std::uint32_t)>(dlsym(library, "fake_end"));
   const auto dirty = reinterpret_cast<std::uint64_t (*)()>(dlsym(library, "fake_dirty"));
   const auto shared = reinterpret_cast<std::uint64_t (*)()>(dlsym(library, "fake_shared"));
   const std::uint64_t kernels = std::strtoull(argv[2], nullptr, 10);
+  const bool fatal = argc > 4;
   std::vector<std::thread> threads;
   std::barrier together(std::atoi(argv[3]));
   for (int i = 0; i < std::atoi(argv[3]); ++i) {
     threads.emplace_back([=, &together] {
-      together.arrive_and_wait();  // each holds a buffer of its own meanwhile
-      launch(i % 2 == 0 ? "even" : "odd", kernels);
+      const char* const name = i % 2 == 0 ? "even" : "odd";
       together.arrive_and_wait();
+      // Until it has ended, no flush returns the buffer: each thread holds one of its own. With
+      // `fatal`, flushes must find records while the threads launch.
+      const std::uint32_t first = fatal ? 0 : begin(name);
+      launch(name, fatal ? kernels : kernels - 1);
+      together.arrive_and_wait();
+      if (!fatal) end(first);
     });
   }
-  if (argc > 4) {
+  if (fatal) {
     // Something has been recorded by then, however slow the sanitizer and the machine are.
     for (int waited = 0; gpu::counts().kernels == 0 && waited < 1000; ++waited) {
       std::this_thread::sleep_for(std::chrono::milliseconds(30));
