@@ -9,7 +9,6 @@ Not for programs whose start is what is tested, or that others find by their com
 
 from __future__ import annotations
 
-import array
 import functools
 import gc
 import os

@@ -12,7 +12,6 @@ import pytest
 from fixtures import SANITIZERS, build_native
 
 
-
 def run(sanitizers: str, program: str, *arguments: object, **environment: str) -> dict[str, Any]:
     """Run a program with all of its libraries built under the sanitizers; they must be silent."""
     programs = build_native("gpu_programs", sanitizers) / "tests" / "native"

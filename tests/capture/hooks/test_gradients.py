@@ -89,7 +89,8 @@ def test_two_models_in_one_backward_pass_are_waited_for_once(shm: Path, tmp_path
 
 
 def test_models_are_afterwards_as_they_were() -> None:
-    run_python("""
+    run_python(
+        """
     import torch, torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel as DDP
     from haiprof.capture import hooks
@@ -107,11 +108,14 @@ def test_models_are_afterwards_as_they_were() -> None:
     hooks.uninstall()
     assert not any(p._post_accumulate_grad_hooks for p in model.parameters())
     assert dict(vars(DDP)) == before
-    """, warm=True)
+    """,
+        warm=True,
+    )
 
 
 def test_what_torch_compile_makes_of_a_model_stays_as_it_is() -> None:
-    run_python("""
+    run_python(
+        """
     import torch, torch.distributed as dist
     from torch._dynamo.utils import counters
     from haiprof.capture import hooks
@@ -134,4 +138,6 @@ def test_what_torch_compile_makes_of_a_model_stays_as_it_is() -> None:
     before = [train(compiled_autograd) for compiled_autograd in (False, True)]
     hooks.install()
     assert [train(compiled_autograd) for compiled_autograd in (False, True)] == before
-    """, warm=True)
+    """,
+        warm=True,
+    )
