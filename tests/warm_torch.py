@@ -26,7 +26,9 @@ from typing import IO, Any
 
 #: A program that is to run is too long for one datagram of the default size.
 _LONGEST = 1 << 20
-_READ_AT_START = ("LD_", "OMP_", "MKL_", "KMP_", "PYTHON", "MALLOC_", "GLIBC_")
+_AT_START = ("LD_", "OMP_", "MKL_", "KMP_", "PYTHON", "MALLOC_", "GLIBC_")
+#: They end with this process, whose sockets they wait at.
+_servers: list[subprocess.Popen[bytes]] = []
 
 
 class Program:
@@ -101,13 +103,15 @@ def _server(environment: tuple[tuple[str, str], ...]) -> socket.socket:
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for end in (ours, its):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LONGEST)
+    variables = {k: v for k, v in os.environ.items() if not k.startswith(("HAIPROF_", *_AT_START))}
     # One thread, or a fork has locks that nobody will release.
-    variables = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-    variables = {k: v for k, v in variables.items() if not k.startswith(_READ_AT_START)}
+    variables |= {"OPENBLAS_NUM_THREADS": "1"} | dict(environment)
     with its:
-        subprocess.Popen(
-            [sys.executable, str(Path(__file__).resolve()), str(its.fileno())],
-            env=variables | dict(environment), pass_fds=[its.fileno()], stdin=subprocess.DEVNULL,
+        _servers.append(
+            subprocess.Popen(
+                [sys.executable, str(Path(__file__).resolve()), str(its.fileno())],
+                env=variables, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL,
+            )
         )  # fmt: skip
     return ours
 
@@ -117,7 +121,7 @@ def start(
 ) -> Program:
     """Start a program given as text; its output is text, too, and it has nothing to read."""
     environment = dict(os.environ if env is None else env)
-    first = tuple(sorted((k, v) for k, v in environment.items() if k.startswith(_READ_AT_START)))
+    first = tuple(sorted((k, v) for k, v in environment.items() if k.startswith(_AT_START)))
     server = _server(first)
     ended, its_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     (out, its_out), (err, its_err) = os.pipe(), os.pipe()

@@ -2,6 +2,7 @@
 // call takes long, reads out of bounds or ends the reader's process.
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -22,7 +23,21 @@ using namespace haiprof;
 
 namespace {
 
-constexpr unsigned kPatience = 20;  // s; the slowest of these takes a few ms without sanitizers
+// Ends this program when a reader has computed for so long: the slowest takes a few ms without
+// sanitizers. Not by the clock: a busy machine may leave it without a core for longer.
+class Patience {
+ public:
+  Patience() { set(20); }
+  ~Patience() { set(0); }
+  Patience(const Patience&) = delete;
+  Patience& operator=(const Patience&) = delete;
+
+ private:
+  static void set(time_t seconds) {
+    const itimerval timer{{0, 0}, {seconds, 0}};
+    CHECK_EQUAL(setitimer(ITIMER_PROF, &timer, nullptr), 0);
+  }
+};
 
 // A ring of one process with a few records, names and clock readings.
 struct Ring {
@@ -48,11 +63,9 @@ std::string opened(const Forge& forge) {
   const Ring ring;
   test::MappedRing mapped(ring.path);
   forge(mapped);
-  alarm(kPatience);
+  const Patience patience;
   drain::Drain drain;
-  std::string reason = drain.open(ring.path, {}, {}).reason;
-  alarm(0);
-  return reason;
+  return drain.open(ring.path, {}, {}).reason;
 }
 
 // Forged once it is open: what a reader then says of it.
@@ -62,12 +75,11 @@ std::string drained(const Forge& forge) {
   drain::Drain drain;
   CHECK(drain.open(ring.path, {}, {}).ok());
   forge(mapped);
-  alarm(kPatience);
+  const Patience patience;
   for (int turn = 0; turn < 3; ++turn) {
     drain.drain(1 << 18);
     drain.clear();
   }
-  alarm(0);
   return drain.reader().broken();
 }
 
@@ -135,10 +147,9 @@ void a_huge_sparse_file_costs_nothing() {
   mapped.super().string_bytes = 1 << 27;
   mapped.super().string_committed.store(1 << 27);
   drain::Drain drain;
-  alarm(kPatience);
+  const Patience patience;
   CHECK(drain.open(ring.path, {}, {}).ok());
   drain.drain(1 << 18);
-  alarm(0);
   CHECK(drain.strings().size() <= 1 << 22);
 }
 
@@ -232,9 +243,10 @@ void a_writer_that_is_always_ahead_holds_nobody_up() {
       lane.head_sequence.store(n);
     }
   });
-  alarm(kPatience);
-  for (int turn = 0; turn < 3; ++turn) reader.drain(~0ULL, [](const auto&) {});
-  alarm(0);
+  {
+    const Patience patience;
+    for (int turn = 0; turn < 3; ++turn) reader.drain(~0ULL, [](const auto&) {});
+  }
   stop.store(true);
   writer.join();
 }
@@ -307,7 +319,7 @@ void a_leased_file_is_not_waited_for() {
   CHECK_EQUAL(write(fd, mapped.at(0), mapped.bytes()), static_cast<ssize_t>(mapped.bytes()));
   signal(SIGIO, SIG_IGN);
   CHECK_EQUAL(fcntl(fd, F_SETLEASE, F_WRLCK), 0);
-  alarm(5);
+  alarm(30);
   ring::Reader reader;
   CHECK(reader.open(path).reason.find("open: ") == 0);
   ring::CounterReader counters;

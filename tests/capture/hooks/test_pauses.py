@@ -115,7 +115,7 @@ def test_counts_are_recorded_four_times_a_second_at_most(ring: Ring) -> None:
     _core.phases_finish()
     _core.phases_finish()
     values = ring.values("python.gc.count", "gen0")
-    assert len(values) == count + 1
+    assert len(values) - count in (0, 1)  # none if the loop ended with a row
     assert values[-1] == n
     assert values == sorted(values)
 
