@@ -26,7 +26,8 @@ _TABLES = {
     "launches": "Operators: time of what they launched, a step",
     "kernels": "Kernels, copies and sets, a step",
 }
-_SAME = ("no difference shown", "too few steps")
+_UNJUDGED = "too few steps"
+_SAME = ("no difference shown", _UNJUDGED)
 
 
 def compare(before: str, after: str, rank: int | None) -> None:
@@ -109,7 +110,13 @@ def sentences(label: str, comparison: Comparison) -> list[str]:
         durations = f"{milliseconds(row['before'])} before, {milliseconds(row['after'])} after"
         samples = f"{row['before_steps']} and {row['after_steps']} steps"
         verdict = row["verdict"]
-        if verdict in _SAME:
+        if verdict == _UNJUDGED:
+            lines.append(
+                f"{label}: a step is {percent(abs(change))} {_direction(change)}: {durations} "
+                f"({samples}). One step of a run does not show how much steps vary: the "
+                "differences below may be chance; trace at least two steps of each"
+            )
+        elif verdict in _SAME:
             lines.append(f"{label}: a step took {durations} ({samples}): {verdict}")
         else:
             sure = milliseconds(abs(row["uncertainty"] or 0))
@@ -120,10 +127,16 @@ def sentences(label: str, comparison: Comparison) -> list[str]:
     return lines
 
 
+def _direction(change: float) -> str:
+    return "slower" if change > 0 else "faster"
+
+
 def _differing(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return what differs by more than chance, or at all where chance cannot be judged."""
     per_ms = 1e6
+    unjudged = (pl.col("verdict") == _UNJUDGED) & (pl.col("difference") != 0).fill_null(False)
     return (
-        frame.filter(pl.col("verdict").is_in(_SAME).not_())
+        frame.filter(pl.col("verdict").is_in(_SAME).not_() | unjudged)
         .head(_ROWS)
         .select(
             "name",

@@ -2,9 +2,11 @@
 
 A communication is a kernel that communicates (:mod:`haiprof.views.trace.linking.roles`), attributed
 by correlation to the call that launched it, and so to the operations around that call. An operation
-that communicates on the host itself (gloo, MPI, UCC) is one as well, and so is any operation if no
-device was recorded. A kernel's attributes come from its own arguments first, then from those of the
-operations around its launch from the inside out, then from its name.
+that communicates on the host itself (gloo, MPI, UCC) is one as well. So is another backend's call
+where the call is all that is known: no kernel of the trace communicates, and either no device was
+recorded or the backend's kernels may have any name (not NCCL's or RCCL's). A kernel's attributes
+come from its own arguments first, then from those of the operations around its launch from the
+inside out, then from its name.
 
 The plugin joins kernels with operations by their External id instead, which in the traces of torch
 1.12 to 2.1 is the kernel's correlation, and recognises five operations by name.
@@ -28,6 +30,8 @@ from haiprof.views.trace.linking.linked import Linked
 
 #: Operations that move the data on the host, not by a kernel.
 ON_HOST = ("gloo:", "mpi:", "ucc:")
+#: Operations of backends whose kernels always bear the backend's name.
+NAMED_KERNELS = ("nccl:", "rccl:")
 
 SCHEMA = {
     "step": pl.UInt32(),
@@ -105,7 +109,7 @@ def _found(linked: Linked) -> pl.DataFrame:
     """All communications that a trace by itself shows, by start."""
     is_op = _communicating(linked)
     ran = np.flatnonzero(linked.in_role("communication"))
-    calls = _on_host(linked, is_op)
+    calls = np.flatnonzero(on_host(linked))
     if not len(ran) and not len(calls):
         return pl.DataFrame(schema=SCHEMA)
     collectives = linked.collectives
@@ -127,14 +131,18 @@ def _communicating(linked: Linked) -> npt.NDArray[np.bool_]:
     return communicating
 
 
-def _on_host(linked: Linked, is_op: npt.NDArray[np.bool_]) -> Index:
-    """Rows of the operations that communicate without a kernel."""
+def on_host(linked: Linked) -> npt.NDArray[np.bool_]:
+    """Say of each span of ``linked.ops`` whether it is a communication without a kernel."""
+    calls = linked.host.communicates
+    if not linked.activities.height or not calls.any():
+        return calls
+    known = linked.in_role("communication").any()
     number, texts = linked.named
-    # If no device was recorded, the host's call is all that is known.
-    backends = ON_HOST if linked.activities.height else (*ON_HOST, "nccl:", "rccl:", "hccl:")
-    names = texts.cast(pl.String).to_list()
-    chosen = np.array([name is not None and name.startswith(backends) for name in names], np.bool_)
-    return np.flatnonzero(is_op & chosen[number])
+    names = [name or "" for name in texts.cast(pl.String).to_list()]
+    chosen = [
+        name.startswith(ON_HOST) if known else not name.startswith(NAMED_KERNELS) for name in names
+    ]
+    return calls & np.array(chosen, np.bool_)[number]
 
 
 def _row_by_op(linked: Linked, collectives: pl.DataFrame) -> npt.NDArray[np.int64]:

@@ -9,8 +9,8 @@ clock has a resolution of microseconds, so no sample counts as more exact than t
 
 Many names are compared at once, and one in twenty of those that did not change would look as if it
 had: so the verdict uses the false discovery rate of Benjamini and Hochberg: at most
-:data:`FALSE` of those named are expected to be chance. If one side has fewer than two samples,
-nothing is claimed.
+:data:`FALSE` of those named are expected to be chance. If one side has fewer than two samples, the
+differences are given, but whether they are chance cannot be judged.
 
 Names omit what differs between runs of the same code, such as the numbers of HCCL's kernels: see
 :func:`haiprof.views.kernel_names.lasting_name`. Times are ns, of one step.

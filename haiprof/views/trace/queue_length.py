@@ -3,9 +3,10 @@
 The formula is HTA's (``get_queue_length_time_series``): the length grows by one when a call of the
 runtime begins that launches an activity, and falls by one when that activity begins. A call that
 launches many on a stream, such as a graph's, is one launch, which waits until the first of them
-begins (HTA leaves graphs out). If both happen at the same instant the launch comes first, so that
-no length is negative (HTA leaves that to an unstable sort). Activities whose launch is not in the
-trace are left out.
+begins (HTA leaves graphs out). If both happen at the same instant the launch comes first, and an
+activity that begins before its launch, as far as two clocks are apart, begins with it: so no length
+is negative (HTA leaves that to an unstable sort). Activities whose launch is not in the trace are
+left out.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ def queue_length(linked: Linked, *, drop_last_step: bool = False) -> pl.DataFram
     mine = np.flatnonzero(worked(linked, drop_last_step=drop_last_step) & (runtime >= 0))
     mine = _first_of_launch(linked, mine, runtime[mine])
     device, stream = linked.device[mine], linked.stream[mine]
-    begun = activities["start"].to_numpy()[mine]
+    launched = linked.start[runtime[mine]]
+    begun = np.maximum(activities["start"].to_numpy()[mine], launched)
     change = np.repeat(np.array([1, -1], np.int64), len(mine))
-    time = np.concatenate((linked.start[runtime[mine]], begun))
+    time = np.concatenate((launched, begun))
     order = np.lexsort((-change, time, np.tile(stream, 2), np.tile(device, 2)))
     at = mine[order % max(len(mine), 1)]
     # Each stream's changes sum to 0, so that one running sum serves all streams.

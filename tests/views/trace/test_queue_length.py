@@ -123,3 +123,10 @@ def test_a_graph_is_one_launch_that_waits_for_its_first_kernel() -> None:
     series = queue_length(link(calls, kernels))
     assert series.select("time", "length").rows() == [(0, 1), (5, 0)]
     assert summary(series)["time_mean"].to_list() == [1.0]
+
+
+def test_an_activity_that_begins_before_its_launch_has_not_waited() -> None:
+    call = {"category": "runtime", "name": "launch", "start": 100, "duration": 5, "correlation": 1}
+    ran = {"name": "k", "start": 93, "duration": 20, "correlation": 1, "stream": 7}
+    series = queue_length(link(spans_of([call]), kernels_of([ran])))
+    assert series.select("time", "length").rows() == [(100, 1), (100, 0)]
