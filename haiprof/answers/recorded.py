@@ -263,7 +263,9 @@ class RecordedAnswers:
             ['stage', 'busy', 'forward', 'backward']
         """
         asked.whole("step", step)
-        jobs = self._ranks.frames(pipeline.jobs, self._ranks.choose(None), pipeline_view.JOBS)
+        # Sessions of a worker may have steps of the same number: the first one counts.
+        first = [p for p in self._ranks.choose(None) if p.trace is None or p.trace.span == 1]
+        jobs = self._ranks.frames(pipeline.jobs, first, pipeline_view.JOBS)
         if step is not None and step not in (there := jobs["step"].drop_nulls().unique()):
             raise asked.steps(f"{self._ranks.where}: pipeline()", step, there)
         return pipeline_view.pipeline(host_clocks.on_one_clock(self._ranks, jobs), step)
