@@ -15,6 +15,7 @@ NSYS: Final = "nsys"
 ASCEND: Final = "ascend"
 MEGATRON: Final = "megatron"
 PADDLE: Final = "paddle"
+ROCPROF: Final = "rocprof"
 TORCH_MEMORY: Final = "torch_memory"
 
 _SQLITE: Final = b"SQLite format 3\x00"

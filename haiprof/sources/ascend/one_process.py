@@ -17,6 +17,7 @@ from haiprof.sources.ascend import communication, csv_files, from_database, kern
 from haiprof.sources.ascend.database import Database
 from haiprof.sources.ascend.find import recorded
 from haiprof.sources.ascend.timeline import Timeline
+from haiprof.sources.imports import csv_text
 from haiprof.sources.imports.imported import Imported, gpu, whole
 from haiprof.sources.imports.segments import Segments
 
@@ -127,10 +128,10 @@ class _Files:
 
     def _read(self, columns: Mapping[str, str], *patterns: str) -> pl.DataFrame:
         """Read the files of one table; name those that cannot be read among the problems."""
-        frames = [csv_files.nothing(columns)]
+        frames = [csv_text.nothing(columns)]
         for file in self._all(*patterns):
             try:
-                frames.append(csv_files.read(file, columns))
+                frames.append(csv_text.read(file, columns))
             except HaiprofError as error:
                 self._imported.problems.append(f"{error}: its data is left out")
         return pl.concat(frames)

@@ -44,6 +44,7 @@ def find(path: str) -> Found | None:
     from haiprof.sources.megatron.find import find as megatron
     from haiprof.sources.nsys.find import find as nsys
     from haiprof.sources.paddle.find import find as paddle
+    from haiprof.sources.rocprof.find import find as rocprof
     from haiprof.sources.torch_memory.find import find as torch_memory
 
     # torch.profiler comes last: it takes any JSON for its own.
@@ -52,6 +53,7 @@ def find(path: str) -> Found | None:
         tools.NSYS: nsys,
         tools.PADDLE: paddle,
         tools.MEGATRON: megatron,
+        tools.ROCPROF: rocprof,
         tools.TORCH_MEMORY: torch_memory,
     }
     for tool, each in finders.items():
@@ -150,6 +152,8 @@ def _reader(tool: str) -> Read:
         from haiprof.sources.ascend.one_process import read
     elif tool == tools.MEGATRON:
         from haiprof.sources.megatron.one_rank import read
+    elif tool == tools.ROCPROF:
+        from haiprof.sources.rocprof.one_process import read
     elif tool == tools.TORCH_MEMORY:
         from haiprof.sources.torch_memory.one_file import read
     else:

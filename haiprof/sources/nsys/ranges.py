@@ -6,12 +6,11 @@ A range's meaning is read from its text alone, by the rules of
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from haiprof.sources.imports import marked_steps
 from haiprof.sources.imports.imported import whole
 from haiprof.sources.kineto.words import collective_of
 from haiprof.sources.nsys import nccl, words
@@ -189,29 +188,8 @@ class Ranges:
         return domains
 
     def _find_steps(self) -> dict[tuple[int, str], int]:
-        """Return the ranges that are steps, by start and text, each with its number.
-
-        Ranges of one family (same text before the number) are steps if they follow each other
-        without overlap and their numbers increase, and there are at least two unless
-        torch.profiler named them. Of several such families the one with the longest total counts.
-        Batches of Lightning, which have no number, are counted from 0.
-        """
-        families: dict[str, list[tuple[int, int, str, int]]] = defaultdict(list)
-        for start, end, text in self._that_may_be_steps():
-            found = words.STEP.fullmatch(text)
-            if found is not None:
-                family = families[found["family"].lower().strip()]
-                family.append((start, end, text, int(found["number"])))
-            elif text == words.BATCH:
-                family = families[text]
-                family.append((start, end, text, len(family)))
-        best: list[tuple[int, int, str, int]] = []
-        for name, rows in families.items():
-            rows.sort()
-            enough = len(rows) > 1 or name.startswith("profilerstep")
-            if enough and _one_after_the_other(rows) and _length(rows) > _length(best):
-                best = rows
-        return {(start, text): number for start, _, text, number in best}
+        """Return the ranges that are steps, by start and text, each with its number."""
+        return marked_steps.marked(self._that_may_be_steps())
 
     def _that_may_be_steps(self) -> Iterator[tuple[int, int, str]]:
         db = self._db
@@ -232,17 +210,6 @@ class Ranges:
             )
             for start, end, name in db.rows(sql, self._target.threads):
                 yield start, end, str(name)
-
-
-def _one_after_the_other(rows: list[tuple[int, int, str, int]]) -> bool:
-    return all(
-        end <= later and number < next_number
-        for (_, end, _, number), (later, _, _, next_number) in itertools.pairwise(rows)
-    )
-
-
-def _length(rows: list[tuple[int, int, str, int]]) -> int:
-    return sum(end - start for start, end, _, _ in rows)
 
 
 def _op(name: str) -> str | None:
