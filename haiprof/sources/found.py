@@ -12,6 +12,7 @@ from typing import Final
 #: The tools whose files are read, named as their packages beside this file.
 KINETO: Final = "kineto"
 NSYS: Final = "nsys"
+NSYS_CSV: Final = "nsys_csv"
 ASCEND: Final = "ascend"
 MEGATRON: Final = "megatron"
 PADDLE: Final = "paddle"

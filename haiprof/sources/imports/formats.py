@@ -43,6 +43,7 @@ def find(path: str) -> Found | None:
     from haiprof.sources.kineto.find import find as kineto
     from haiprof.sources.megatron.find import find as megatron
     from haiprof.sources.nsys.find import find as nsys
+    from haiprof.sources.nsys_csv.find import find as nsys_csv
     from haiprof.sources.paddle.find import find as paddle
     from haiprof.sources.rocprof.find import find as rocprof
     from haiprof.sources.torch_memory.find import find as torch_memory
@@ -51,6 +52,7 @@ def find(path: str) -> Found | None:
     finders = {
         tools.ASCEND: ascend,
         tools.NSYS: nsys,
+        tools.NSYS_CSV: nsys_csv,
         tools.PADDLE: paddle,
         tools.MEGATRON: megatron,
         tools.ROCPROF: rocprof,
@@ -152,6 +154,8 @@ def _reader(tool: str) -> Read:
         from haiprof.sources.ascend.one_process import read
     elif tool == tools.MEGATRON:
         from haiprof.sources.megatron.one_rank import read
+    elif tool == tools.NSYS_CSV:
+        from haiprof.sources.nsys_csv.one_run import read
     elif tool == tools.ROCPROF:
         from haiprof.sources.rocprof.one_process import read
     elif tool == tools.TORCH_MEMORY:
